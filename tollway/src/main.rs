@@ -1,0 +1,7 @@
+//! The program.
+
+#![allow(dead_code)]
+
+mod model;
+
+fn main() {}

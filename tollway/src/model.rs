@@ -1,0 +1,194 @@
+//! The model: plain data that says what the router is to forward.
+//!
+//! Two sources fill it, the configuration file and (later) the kernel's own configuration, and
+//! nothing behind it knows which. Names are the kernel's: link, vrf, route, neigh, nexthop group.
+//! Indices (`LinkIndex`, `VrfIndex`, ...) point into the vectors of the [`Model`] they came with.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use ipnet::IpNet;
+
+/// A position in [`Model::ports`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PortIndex(pub usize);
+
+/// A position in [`Model::links`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinkIndex(pub usize);
+
+/// A position in [`Model::vrfs`]; 0 is the main VRF, which always exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct VrfIndex(pub usize);
+
+impl VrfIndex {
+    /// The VRF of links that name none (the kernel's table 254).
+    pub const MAIN: Self = Self(0);
+}
+
+/// A position in [`Model::groups`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupIndex(pub usize);
+
+/// An Ethernet address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Mac(pub [u8; 6]);
+
+/// Everything that the router is to do, whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Model {
+    /// Where frames come from and go to.
+    pub ports: Vec<Port>,
+    /// Logical links: one for each port (at the port's own index), then VLAN links.
+    pub links: Vec<Link>,
+    /// Routing tables; index 0 is the main one.
+    pub vrfs: Vec<Vrf>,
+    /// Routes, connected ones excluded (they follow from addresses).
+    pub routes: Vec<Route>,
+    /// Named sets of next hops that routes share.
+    pub groups: Vec<NextHopGroup>,
+    /// Static neighbours.
+    pub neighs: Vec<Neigh>,
+}
+
+/// A port: one source and sink of Ethernet frames.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Its name in the configuration, 1 to 15 bytes.
+    pub name: String,
+    /// What stands behind it.
+    pub kind: PortKind,
+}
+
+/// What stands behind a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortKind {
+    /// Rings of plain memory, for benchmarks and tests.
+    Memory,
+    /// Capture files: frames are read from one and written to another, either may be absent.
+    Capture {
+        /// File to read frames from.
+        input: Option<PathBuf>,
+        /// File to write sent frames to.
+        output: Option<PathBuf>,
+    },
+    /// A TAP device of the given name, made when it does not exist.
+    Tap {
+        /// Device name, 1 to 15 bytes.
+        device: String,
+    },
+    /// A network interface of this machine, through a packet socket.
+    AfPacket {
+        /// Interface name.
+        device: String,
+    },
+}
+
+/// A logical link, the thing that has addresses and a VRF (a kernel netdevice).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Its name, 1 to 15 bytes.
+    pub name: String,
+    /// Port itself, or a VLAN on another link.
+    pub kind: LinkKind,
+    /// Ethernet address; VLAN links have their port's unless told otherwise.
+    pub mac: Mac,
+    /// Largest layer-3 packet, bytes (68 to 16,000).
+    pub mtu: u16,
+    /// The VRF whose FIB routes what arrives here.
+    pub vrf: VrfIndex,
+    /// Addresses with their prefix lengths; the first of a family is its primary one.
+    pub addresses: Vec<IpNet>,
+}
+
+/// What a link is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkKind {
+    /// The untagged frames of a port.
+    Port(PortIndex),
+    /// Frames of `parent` under a tag (`parent` may itself be a VLAN link: QinQ).
+    Vlan {
+        /// The link that carries the tagged frames.
+        parent: LinkIndex,
+        /// VLAN identifier, 1 to 4094.
+        vid: u16,
+        /// Tag protocol.
+        protocol: VlanProtocol,
+    },
+}
+
+/// The ethertype in front of a VLAN tag.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum VlanProtocol {
+    /// 802.1Q, 0x8100.
+    #[default]
+    Dot1q,
+    /// 802.1ad, 0x88a8.
+    Dot1ad,
+}
+
+/// A routing table of its own, and the links that belong to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vrf {
+    /// Its name; the main one is called `main`.
+    pub name: String,
+}
+
+/// One route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The VRF whose FIB holds it.
+    pub vrf: VrfIndex,
+    /// Destination prefix, host bits zero.
+    pub dst: IpNet,
+    /// Lower wins among routes to the same prefix.
+    pub metric: u32,
+    /// What happens to packets that match.
+    pub target: RouteTarget,
+}
+
+/// What a route does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RouteTarget {
+    /// Forward to one next hop, or spread over several by flow.
+    NextHops(Vec<NextHop>),
+    /// Forward to a named group.
+    Group(GroupIndex),
+    /// Drop without a word.
+    Blackhole,
+    /// Drop, answer "host unreachable".
+    Unreachable,
+    /// Drop, answer "administratively prohibited".
+    Prohibit,
+}
+
+/// Where a packet goes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NextHop {
+    /// The router to send to; none when the destination itself is on the link.
+    pub via: Option<IpAddr>,
+    /// The egress link.
+    pub link: LinkIndex,
+    /// Share of the flows, 1 to 256.
+    pub weight: u16,
+}
+
+/// A named set of next hops.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NextHopGroup {
+    /// Its name.
+    pub name: String,
+    /// Its members, at least one.
+    pub members: Vec<NextHop>,
+}
+
+/// A static neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Neigh {
+    /// The link it is on.
+    pub link: LinkIndex,
+    /// Its address.
+    pub address: IpAddr,
+    /// Its Ethernet address.
+    pub mac: Mac,
+}
