@@ -1,0 +1,207 @@
+//! Up to 64 packets at once, as a structure of arrays, and sets of them.
+
+use crate::frame::FrameAddr;
+use crate::id::{LinkId, NextHopId, PortId};
+use crate::verdict::Verdict;
+
+/// Packets in a burst at most: one bit each in [`Lanes`].
+///
+/// Bursts of 256 would double the first-level cache misses (measured by DPDK's grout).
+pub const BURST: usize = 64;
+
+/// A set of a burst's packets, one bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lanes(pub u64);
+
+impl Lanes {
+    /// No packet.
+    pub const NONE: Self = Self(0);
+
+    /// The first `n` packets (all 64 where `n` is larger).
+    #[inline(always)]
+    #[must_use]
+    pub const fn first(n: usize) -> Self {
+        if n >= BURST { Self(u64::MAX) } else { Self((1 << n) - 1) }
+    }
+
+    /// Says if the set is empty.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// How many packets the set has.
+    #[inline(always)]
+    #[must_use]
+    pub const fn count(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// The packets of this set that are not in `other`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// The packets of either set.
+    #[inline(always)]
+    #[must_use]
+    pub const fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Says if packet `lane` is in the set.
+    #[inline(always)]
+    #[must_use]
+    pub const fn has(self, lane: usize) -> bool {
+        self.0 >> (lane & (BURST - 1)) & 1 != 0
+    }
+
+    /// Calls `visit` for each packet in ascending order; the packets `0..n`, the usual case, by a
+    /// plain counted loop.
+    #[inline(always)]
+    pub fn each(self, mut visit: impl FnMut(usize)) {
+        if self.0 & self.0.wrapping_add(1) == 0 {
+            for lane in 0..self.0.trailing_ones() as usize {
+                visit(lane);
+            }
+        } else {
+            for lane in self {
+                visit(lane);
+            }
+        }
+    }
+
+    /// The packets for which `keep` holds.
+    #[inline(always)]
+    #[must_use]
+    pub fn filter(self, mut keep: impl FnMut(usize) -> bool) -> Self {
+        let mut kept = 0;
+        self.each(|lane| kept |= u64::from(keep(lane)) << lane);
+        Self(kept)
+    }
+}
+
+impl IntoIterator for Lanes {
+    type Item = usize;
+    type IntoIter = LaneIter;
+
+    #[inline(always)]
+    fn into_iter(self) -> LaneIter {
+        LaneIter(self.0)
+    }
+}
+
+/// The packets of a [`Lanes`] in ascending order.
+#[derive(Clone, Debug)]
+pub struct LaneIter(u64);
+
+impl Iterator for LaneIter {
+    type Item = usize;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<usize> {
+        if self.0 == 0 {
+            return None;
+        }
+        let lane = self.0.trailing_zeros() as usize;
+        self.0 &= self.0 - 1;
+        Some(lane)
+    }
+}
+
+/// Up to 64 packets: where their frames are, and what the stages have found out about them.
+///
+/// 32 bytes a packet, never zeroed: a field holds rubbish until the stage that owns it has run.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Burst {
+    /// Frames in the burst; the rest of each array is rubbish.
+    pub count: usize,
+    /// Packets that left the road, with their [`Burst::verdict`].
+    pub left: Lanes,
+    /// The port that all frames came from.
+    pub port: PortId,
+    /// First byte of each frame.
+    pub addr: [FrameAddr; BURST],
+    /// Bytes in each frame, Ethernet header included, check sequence excluded.
+    pub len: [u16; BURST],
+    /// Bytes before the layer-3 header (classify).
+    pub l3: [u8; BURST],
+    /// The link that the frame arrived on (classify).
+    pub link: [LinkId; BURST],
+    /// Root of the link's FIB (classify).
+    pub root: [u32; BURST],
+    /// Lookup key: the IPv4 destination, or the upper half of the IPv6 one (validate).
+    pub key: [u64; BURST],
+    /// What the FIB says (route).
+    pub next: [NextHopId; BURST],
+    /// The port it leaves by (rewrite).
+    pub egress: [PortId; BURST],
+    /// Why it left the road (whoever sent it off).
+    pub verdict: [Verdict; BURST],
+}
+
+impl Burst {
+    /// An empty burst.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            count: 0,
+            left: Lanes::NONE,
+            port: PortId(0),
+            addr: [FrameAddr::default(); BURST],
+            len: [0; BURST],
+            l3: [0; BURST],
+            link: [LinkId(0); BURST],
+            root: [0; BURST],
+            key: [0; BURST],
+            next: [NextHopId(0); BURST],
+            egress: [PortId(0); BURST],
+            verdict: [Verdict::Local; BURST],
+        }
+    }
+
+    /// Empties the burst for frames of `port`.
+    #[inline(always)]
+    pub fn reset(&mut self, port: PortId) {
+        self.count = 0;
+        self.left = Lanes::NONE;
+        self.port = port;
+    }
+
+    /// Adds a frame; false when the burst is full and the frame is still the caller's.
+    #[inline(always)]
+    #[must_use]
+    pub fn push(&mut self, addr: FrameAddr, len: u16) -> bool {
+        if self.count >= BURST {
+            return false;
+        }
+        self.addr[self.count] = addr;
+        self.len[self.count] = len;
+        self.count += 1;
+        true
+    }
+
+    /// The burst's packets.
+    #[inline(always)]
+    #[must_use]
+    pub const fn lanes(&self) -> Lanes {
+        Lanes::first(self.count)
+    }
+
+    /// Sends packet `lane` off the road.
+    #[inline(always)]
+    pub fn leave(&mut self, lane: usize, verdict: Verdict) {
+        self.left.0 |= 1 << lane;
+        self.verdict[lane] = verdict;
+    }
+}
+
+impl Default for Burst {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,23 @@
+//! The time-stamp counter, the only clock that the path reads.
+
+/// The time-stamp counter now: TSC clocks on x86-64 (8.5 ns a read on a 2.6 GHz virtual machine),
+/// the virtual counter on aarch64.
+#[inline(always)]
+#[must_use]
+#[allow(unsafe_code)]
+pub fn now() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        // SAFETY: rdtsc only reads a counter; x86-64 has it always, and Linux leaves it enabled.
+        unsafe { core::arch::x86_64::_rdtsc() }
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        let ticks: u64;
+        // SAFETY: cntvct_el0 is readable from user space on Linux and reading has no side effect.
+        unsafe {
+            core::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack));
+        }
+        ticks
+    }
+}

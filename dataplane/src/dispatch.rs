@@ -1,0 +1,108 @@
+//! The path built for several instruction sets; the widest that the machine has is taken at start.
+
+use std::marker::PhantomData;
+
+use crate::burst::Burst;
+use crate::cpu::Level;
+use crate::frame::Umem;
+use crate::path::{Everything, Features, road};
+use crate::stages::transmit::Egress;
+use crate::tables::Tables;
+use crate::tolls::Tolls;
+
+/// One build of [`crate::path`]; the timed variant takes the sampled bursts.
+type Road = unsafe fn(&mut Burst, &mut Umem, &Tables, &mut Tolls, &mut Egress);
+
+/// The path for one instruction set.
+#[derive(Clone, Copy, Debug)]
+pub struct Path<F: Features = Everything> {
+    level: Level,
+    plain: Road,
+    timed: Road,
+    features: PhantomData<F>,
+}
+
+impl<F: Features> Path<F> {
+    /// The widest path that this machine runs.
+    #[must_use]
+    pub fn detect() -> Self {
+        Self::build(Level::detect())
+    }
+
+    /// The path for `level`, or none where this machine does not have it.
+    #[must_use]
+    pub fn at(level: Level) -> Option<Self> {
+        (level <= Level::detect()).then(|| Self::build(level))
+    }
+
+    /// Which instructions it uses.
+    #[must_use]
+    pub const fn level(&self) -> Level {
+        self.level
+    }
+
+    fn build(level: Level) -> Self {
+        let (plain, timed): (Road, Road) = match level {
+            Level::Baseline => (baseline::<F, false>, baseline::<F, true>),
+            #[cfg(target_arch = "x86_64")]
+            Level::V3 => (v3::<F, false>, v3::<F, true>),
+            #[cfg(target_arch = "x86_64")]
+            Level::V4 => (v4::<F, false>, v4::<F, true>),
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => (baseline::<F, false>, baseline::<F, true>),
+        };
+        Self { level, plain, timed, features: PhantomData }
+    }
+
+    /// Takes a burst from its port to the queues in `egress`; see [`crate::path`].
+    #[inline(always)]
+    #[allow(unsafe_code)]
+    pub fn forward(
+        &self,
+        burst: &mut Burst,
+        umem: &mut Umem,
+        tables: &Tables,
+        tolls: &mut Tolls,
+        egress: &mut Egress,
+    ) {
+        let road = if tolls.due(burst.count) { self.timed } else { self.plain };
+        // SAFETY: all that the function asks for is the instructions of `level`, which both
+        // constructors have made sure of.
+        unsafe { road(burst, umem, tables, tolls, egress) }
+    }
+}
+
+fn baseline<F: Features, const TIMED: bool>(
+    burst: &mut Burst,
+    umem: &mut Umem,
+    tables: &Tables,
+    tolls: &mut Tolls,
+    egress: &mut Egress,
+) {
+    road::<F, TIMED>(burst, umem, tables, tolls, egress);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,bmi1,bmi2,fma,lzcnt,movbe,popcnt")]
+fn v3<F: Features, const TIMED: bool>(
+    burst: &mut Burst,
+    umem: &mut Umem,
+    tables: &Tables,
+    tolls: &mut Tolls,
+    egress: &mut Egress,
+) {
+    road::<F, TIMED>(burst, umem, tables, tolls, egress);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,bmi1,bmi2,fma,lzcnt,movbe,popcnt")]
+#[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
+fn v4<F: Features, const TIMED: bool>(
+    burst: &mut Burst,
+    umem: &mut Umem,
+    tables: &Tables,
+    tolls: &mut Tolls,
+    egress: &mut Egress,
+) {
+    road::<F, TIMED>(burst, umem, tables, tolls, egress);
+}

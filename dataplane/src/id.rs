@@ -1,0 +1,50 @@
+//! Numbers that must not be mixed: ports, links, VRFs, VLAN ids, next hops.
+
+/// A port's position in [`crate::tables::Tables::ports`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PortId(pub u16);
+
+/// A logical link's position in [`crate::tables::Tables::links`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinkId(pub u16);
+
+/// A VRF's position in [`crate::tables::Tables::vrfs`]; 0 is the main one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct VrfId(pub u16);
+
+/// A VLAN identifier that can name a VLAN: 1 to 4094 (802.1Q-2018, 9.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Vid(u16);
+
+impl Vid {
+    /// The identifier, or none for 0 (priority tag), 4095 (reserved) and what has over 12 bits.
+    #[must_use]
+    pub const fn new(vid: u16) -> Option<Self> {
+        if vid >= 1 && vid <= 4094 { Some(Self(vid)) } else { None }
+    }
+
+    /// The 12-bit number.
+    #[must_use]
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+}
+
+/// What a FIB lookup yields: a next hop, or (with [`NextHopId::GROUP`]) a next-hop group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NextHopId(pub u32);
+
+impl NextHopId {
+    /// Set in the number of a group: the rest then counts in [`crate::tables::Tables::groups`].
+    pub const GROUP: u32 = 1 << 22;
+    /// Bits that a FIB entry has for a number, the group mark included.
+    pub const MASK: u32 = (1 << 23) - 1;
+    /// The next hop of every address that no route covers.
+    pub const NO_ROUTE: Self = Self(0);
+
+    /// Says if this is a group.
+    #[must_use]
+    pub const fn is_group(self) -> bool {
+        self.0 & Self::GROUP != 0
+    }
+}

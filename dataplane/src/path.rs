@@ -1,0 +1,72 @@
+//! A packet's whole way through the router, in order, on one screen.
+
+use crate::burst::Burst;
+use crate::frame::Umem;
+use crate::stages::transmit::Egress;
+use crate::stages::{admit, classify, ecmp, rewrite, route, transmit, validate};
+use crate::tables::Tables;
+use crate::tolls::{Lap, Stage, Tolls};
+
+/// Which optional stages are compiled in. The program has [`Everything`]; the lab measures
+/// [`Nothing`] beside it, to show what a feature costs that is there and not configured.
+pub trait Features {
+    /// VLAN links.
+    const VLAN: bool;
+    /// Next-hop groups.
+    const ECMP: bool;
+}
+
+/// Every optional stage.
+pub struct Everything;
+impl Features for Everything {
+    const VLAN: bool = true;
+    const ECMP: bool = true;
+}
+
+/// No optional stage.
+pub struct Nothing;
+impl Features for Nothing {
+    const VLAN: bool = false;
+    const ECMP: bool = false;
+}
+
+/// Takes a burst from its port to the queues in `egress`.
+///
+/// Packets that do not get there are in [`Burst::left`] with their verdict, unchanged.
+#[inline(always)]
+pub(crate) fn road<F: Features, const TIMED: bool>(
+    burst: &mut Burst,
+    umem: &mut Umem,
+    tables: &Tables,
+    tolls: &mut Tolls,
+    egress: &mut Egress,
+) {
+    let Some(port) = tables.ports.get(usize::from(burst.port.0)) else { return };
+    let mut lap = Lap::<TIMED>::start(tolls);
+
+    let admitted = admit::run(burst, umem, port);
+    lap.book(Stage::Admit, burst.lanes());
+
+    let packets = classify::run::<F>(burst, umem, tables, port, admitted);
+    lap.book(Stage::Classify, packets.ip4.or(packets.ip6));
+
+    let ip4 = validate::ipv4(burst, umem, packets.ip4);
+    let ip6 = validate::ipv6(burst, umem, packets.ip6);
+    lap.book(Stage::Validate, packets.ip4.or(packets.ip6));
+
+    route::run(burst, umem, &tables.fib4, ip4);
+    route::run(burst, umem, &tables.fib6, ip6.lanes);
+    lap.book(Stage::Route, ip4.or(ip6.lanes));
+
+    if F::ECMP && !tables.groups.is_empty() {
+        ecmp::run(burst, umem, tables, ip4.or(ip6.lanes));
+        lap.book(Stage::Ecmp, ip4.or(ip6.lanes));
+    }
+
+    let ready = rewrite::ipv4(burst, umem, tables, ip4);
+    let ready = ready.or(rewrite::ipv6(burst, umem, tables, ip6));
+    lap.book(Stage::Rewrite, ip4.or(ip6.lanes));
+
+    transmit::run(burst, egress, ready);
+    lap.book(Stage::Transmit, ready);
+}

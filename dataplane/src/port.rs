@@ -1,0 +1,88 @@
+//! What the path needs of a port, and the port of plain memory.
+
+use std::collections::VecDeque;
+
+use crate::burst::{BURST, Burst};
+use crate::frame::{Descriptor, Umem};
+
+/// A source and sink of Ethernet frames.
+pub trait Port {
+    /// Adds received frames to the burst, which has been reset and is empty; never waits.
+    ///
+    /// The frames are the burst's from then on.
+    fn receive(&mut self, umem: &mut Umem, burst: &mut Burst);
+
+    /// Takes the frames over, in order, and says how many; the rest is still the caller's.
+    ///
+    /// A port that has copied a frame gives its chunk back to `umem`.
+    fn transmit(&mut self, umem: &mut Umem, frames: &[Descriptor]) -> usize;
+}
+
+/// A port of plain memory: a queue of frames to receive, a queue of frames sent.
+///
+/// For tests and benchmarks: whoever holds it fills one end and empties the other.
+#[derive(Debug)]
+pub struct MemoryPort {
+    rx: VecDeque<Descriptor>,
+    tx: Vec<Descriptor>,
+    burst: usize,
+    tx_room: usize,
+}
+
+impl MemoryPort {
+    /// A port that hands out at most `burst` frames (1 to 64) at once and takes any number.
+    #[must_use]
+    pub fn new(burst: usize) -> Self {
+        Self {
+            rx: VecDeque::new(),
+            tx: Vec::new(),
+            burst: burst.clamp(1, BURST),
+            tx_room: usize::MAX,
+        }
+    }
+
+    /// Refuses to hold more than `room` sent frames.
+    pub fn limit_tx(&mut self, room: usize) {
+        self.tx_room = room;
+    }
+
+    /// Puts a frame where `receive` finds it.
+    pub fn inject(&mut self, frame: Descriptor) {
+        self.rx.push_back(frame);
+    }
+
+    /// Frames that wait to be received.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.rx.len()
+    }
+
+    /// Frames sent and not yet taken.
+    #[must_use]
+    pub fn sent(&self) -> &[Descriptor] {
+        &self.tx
+    }
+
+    /// Takes the frames that were sent.
+    pub fn take_sent(&mut self) -> Vec<Descriptor> {
+        std::mem::take(&mut self.tx)
+    }
+}
+
+impl Port for MemoryPort {
+    fn receive(&mut self, _umem: &mut Umem, burst: &mut Burst) {
+        for _ in 0..self.burst {
+            let Some(frame) = self.rx.front() else { return };
+            if !burst.push(frame.addr, frame.len as u16) {
+                return;
+            }
+            self.rx.pop_front();
+        }
+    }
+
+    fn transmit(&mut self, _umem: &mut Umem, frames: &[Descriptor]) -> usize {
+        let n = frames.len().min(self.tx_room.saturating_sub(self.tx.len()));
+        self.tx.extend_from_slice(&frames[..n]);
+        n
+    }
+}

@@ -1,0 +1,171 @@
+//! One worker's router: path, host, tables, memory and counts, and the turn that joins them.
+
+use crate::burst::Burst;
+use crate::counters::Counters;
+use crate::dispatch::Path;
+use crate::frame::{Descriptor, Umem};
+use crate::host::{Context, Host, Outgoing, Packet};
+use crate::id::PortId;
+use crate::port::Port;
+use crate::stages::transmit::Egress;
+use crate::tables::Tables;
+use crate::tolls::Tolls;
+use crate::verdict::{DropReason, Verdict};
+
+/// A router with everything that it needs but its ports.
+pub struct Router {
+    /// What the stages read.
+    pub tables: Tables,
+    /// Memory of the frames.
+    pub umem: Umem,
+    /// What became of every packet.
+    pub counters: Counters,
+    /// What each stage costs.
+    pub tolls: Tolls,
+    /// The router as a host.
+    pub host: Host,
+    path: Path,
+    burst: Box<Burst>,
+    egress: Egress,
+    outbox: Vec<Outgoing>,
+}
+
+impl Router {
+    /// A router for the ports that `tables` has.
+    #[must_use]
+    pub fn new(tables: Tables, umem: Umem, host: Host) -> Self {
+        let ports = tables.ports.len();
+        Self {
+            tables,
+            umem,
+            counters: Counters::new(ports),
+            tolls: Tolls::new(),
+            host,
+            path: Path::detect(),
+            burst: Box::new(Burst::new()),
+            egress: Egress::new(ports),
+            outbox: Vec::new(),
+        }
+    }
+
+    /// Receives one burst from `port`, takes it down the road and sends what comes out; says how
+    /// many packets were received. `now_ns` is the time since any fixed moment.
+    pub fn turn<P: Port + ?Sized>(
+        &mut self,
+        port: PortId,
+        ports: &mut [Box<P>],
+        now_ns: u64,
+    ) -> usize {
+        let burst = &mut *self.burst;
+        burst.reset(port);
+        let Some(source) = ports.get_mut(usize::from(port.0)) else { return 0 };
+        source.receive(&mut self.umem, burst);
+        if burst.count == 0 {
+            return 0;
+        }
+        let bytes = burst.len[..burst.count].iter().map(|len| u64::from(*len)).sum();
+        self.counters.received(port, burst.count as u64, bytes);
+        self.path.forward(burst, &mut self.umem, &self.tables, &mut self.tolls, &mut self.egress);
+        self.transmit(ports);
+        let left = self.burst.left;
+        if !left.is_empty() {
+            self.settle(now_ns);
+            self.send_outbox(ports);
+        }
+        self.burst.count
+    }
+
+    /// Lets the host do what is due; to be called some ten times a second.
+    pub fn tick<P: Port + ?Sized>(&mut self, ports: &mut [Box<P>], now_ns: u64) {
+        let mut context = Context {
+            tables: &mut self.tables,
+            umem: &mut self.umem,
+            counters: &mut self.counters,
+            outbox: &mut self.outbox,
+            now_ns,
+        };
+        self.host.tick(&mut context);
+        self.send_outbox(ports);
+    }
+
+    /// Hands the path's frames to their ports.
+    fn transmit<P: Port + ?Sized>(&mut self, ports: &mut [Box<P>]) {
+        let (umem, counters) = (&mut self.umem, &mut self.counters);
+        self.egress.drain(|port, frames| {
+            let sent = hand_over(umem, counters, ports, port, frames);
+            counters.sent += sent as u64;
+            for _ in sent..frames.len() {
+                counters.drop(DropReason::DevTxFailed);
+            }
+        });
+    }
+
+    /// Deals with the packets that left the road.
+    #[cold]
+    fn settle(&mut self, now_ns: u64) {
+        let mut context = Context {
+            tables: &mut self.tables,
+            umem: &mut self.umem,
+            counters: &mut self.counters,
+            outbox: &mut self.outbox,
+            now_ns,
+        };
+        for lane in self.burst.left {
+            let packet = Packet {
+                addr: self.burst.addr[lane],
+                len: self.burst.len[lane],
+                l3: self.burst.l3[lane],
+                link: self.burst.link[lane],
+            };
+            match self.burst.verdict[lane] {
+                Verdict::Drop(reason) => {
+                    context.counters.drop(reason);
+                    context.umem.free(packet.addr);
+                }
+                Verdict::Punt(reason) => self.host.punt(&mut context, packet, reason),
+                Verdict::Local => {
+                    context.counters.delivered += 1;
+                    self.host.deliver(&mut context, packet);
+                }
+            }
+        }
+    }
+
+    /// Sends what the host has made or released.
+    fn send_outbox<P: Port + ?Sized>(&mut self, ports: &mut [Box<P>]) {
+        let (umem, counters) = (&mut self.umem, &mut self.counters);
+        for outgoing in self.outbox.drain(..) {
+            let sent = hand_over(umem, counters, ports, outgoing.port, &[outgoing.frame]) == 1;
+            match (outgoing.released, sent) {
+                (true, true) => counters.sent += 1,
+                (true, false) => counters.drop(DropReason::DevTxFailed),
+                (false, true) => counters.originated += 1,
+                (false, false) => counters.originated_lost += 1,
+            }
+        }
+    }
+}
+
+/// Hands frames to a port; those that it does not take are freed. Says how many it took.
+fn hand_over<P: Port + ?Sized>(
+    umem: &mut Umem,
+    counters: &mut Counters,
+    ports: &mut [Box<P>],
+    port: PortId,
+    frames: &[Descriptor],
+) -> usize {
+    let index = usize::from(port.0);
+    let taken = match ports.get_mut(index) {
+        Some(port) => port.transmit(umem, frames).min(frames.len()),
+        None => 0,
+    };
+    let (sent, lost) = frames.split_at(taken);
+    if let Some(traffic) = counters.tx.get_mut(index) {
+        let bytes = sent.iter().map(|frame| u64::from(frame.len)).sum();
+        traffic.add(sent.len() as u64, bytes);
+    }
+    for frame in lost {
+        umem.free(frame.addr);
+    }
+    taken
+}

@@ -1,0 +1,21 @@
+//! ECMP: a packet whose route is a next-hop group gets one member, always the same for its flow.
+//!
+//! Kernel equivalent: `fib_select_path` with `fib_multipath_hash_policy=1` (layer 4: addresses,
+//! protocol, ports), next-hop groups (`net/ipv4/nexthop.c`); RFC 2992. Fragments are spread by
+//! addresses and protocol alone, so that all fragments of a packet go one way.
+//!
+//! Not called while no group is configured.
+//!
+//! Limits: 4,194,303 groups of at most [`BUCKETS`] members; weights are rounded to
+//! 1/[`BUCKETS`]. IPv6 extension headers are walked up to [`MAX_EXTENSIONS`].
+
+mod stage;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use stage::run;
+pub use table::{BUCKETS, Group, Member};
+
+/// Extension headers that are walked to find the ports.
+pub const MAX_EXTENSIONS: usize = 8;

@@ -1,0 +1,18 @@
+//! Route: the longest prefix that covers the destination, in the FIB of the link's VRF.
+//!
+//! Kernel equivalent: `fib_table_lookup` (`net/ipv4/fib_trie.c`), `fib6_table_lookup`
+//! (`net/ipv6/route.c`); the VRF device (`drivers/net/vrf.c`) costs nothing here, because a link
+//! names its FIB's root itself. One body serves both families.
+//!
+//! Addresses that are never routed (0/8, 127/8, 224/4, `::1`, `ff00::/8`, ...) are entries of
+//! every FIB, see [`crate::tables`].
+//!
+//! Limits: none on prefixes; 4,194,303 next hops.
+
+mod stage;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use stage::run;
+pub use table::{Fib, FibError, Prefix, Root};

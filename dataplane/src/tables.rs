@@ -1,0 +1,477 @@
+//! What the stages read: ports, links, FIBs, next hops. One value, swapped or changed between bursts.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use crate::id::{LinkId, NextHopId, PortId, Vid, VrfId};
+use crate::stages::classify::VlanTable;
+use crate::stages::ecmp::{Group, Member};
+use crate::stages::route::{Fib, FibError, Prefix, Root};
+use crate::verdict::{DropReason, PuntReason};
+use crate::wire::eth::{MacWord, ethertype};
+
+/// Bytes that a ready-made Ethernet header has room for: 14 and two tags, rounded up for the copy.
+pub const HEADER_ROOM: usize = 24;
+
+/// Tags that links can be stacked (QinQ).
+pub const MAX_STACKED_TAGS: usize = 2;
+
+/// What a next hop does with a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Forwards it: the neighbour is known, the header is ready.
+    Forward,
+    /// Holds it: the neighbour's address is asked for.
+    Resolve,
+    /// Holds it: the destination itself is on the link and is asked for.
+    Glean,
+    /// Delivers it to the router itself.
+    Local,
+    /// Drops it.
+    Drop(DropReason),
+    /// Hands it to the slow path, which owes the sender an answer.
+    Punt(PuntReason),
+}
+
+/// A next hop with the work done ahead; one cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub struct NextHop {
+    /// The Ethernet header, tags and ethertype included, at the end of the room.
+    pub header: [u8; HEADER_ROOM],
+    /// Largest packet, bytes; 0 unless the action is to forward.
+    pub mtu: u16,
+    /// The egress port.
+    pub port: PortId,
+    /// Bytes of the header that count: 14, 18 or 22.
+    pub header_len: u8,
+    /// What happens to a packet.
+    pub action: Action,
+    /// The egress link.
+    pub link: LinkId,
+    /// Whom it leads to, where the action is to forward or to resolve.
+    pub neigh: Option<IpAddr>,
+}
+
+impl NextHop {
+    const fn inert(action: Action) -> Self {
+        Self {
+            header: [0; HEADER_ROOM],
+            mtu: 0,
+            port: PortId(0),
+            header_len: 0,
+            action,
+            link: LinkId(0),
+            neigh: None,
+        }
+    }
+}
+
+static NO_ROUTE: NextHop = NextHop::inert(Action::Punt(PuntReason::NoRoute));
+
+/// What the path knows of a port.
+#[derive(Clone, Debug, Default)]
+pub struct PortRecord {
+    /// The address that frames for this router carry.
+    pub mac: MacWord,
+    /// The link of untagged frames.
+    pub link: LinkId,
+    /// FIB root of that link, IPv4.
+    pub root4: u32,
+    /// FIB root of that link, IPv6.
+    pub root6: u32,
+}
+
+/// What the path knows of a link.
+#[derive(Clone, Debug, Default)]
+pub struct LinkRecord {
+    /// Its address.
+    pub mac: MacWord,
+    /// FIB root of its VRF, IPv4.
+    pub root4: u32,
+    /// FIB root of its VRF, IPv6.
+    pub root6: u32,
+    /// VLAN links on top of it.
+    pub vlans: VlanTable,
+    /// The port below it.
+    pub port: PortId,
+    /// Its VRF.
+    pub vrf: VrfId,
+    /// Largest packet, bytes.
+    pub mtu: u16,
+    /// Its address as bytes.
+    pub mac_bytes: [u8; 6],
+    /// Tags of frames sent on it, outermost first: protocol and VLAN identifier.
+    pub tags: Vec<(u16, Vid)>,
+}
+
+/// A VRF: one FIB for each family.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct VrfRecord {
+    /// Where its IPv4 FIB begins.
+    pub root4: Root,
+    /// Where its IPv6 FIB begins.
+    pub root6: Root,
+}
+
+/// Why the tables could not take something; they are as they were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TablesError {
+    /// A port, link, VRF or next hop of that number is not there.
+    Unknown,
+    /// The number space of ports, links, VRFs, next hops or groups is used up.
+    Full,
+    /// More tags than [`MAX_STACKED_TAGS`].
+    TooManyTags,
+    /// A group has no member or too many.
+    GroupSize,
+    /// The FIB could not take a route.
+    Fib(FibError),
+}
+
+impl From<FibError> for TablesError {
+    fn from(error: FibError) -> Self {
+        Self::Fib(error)
+    }
+}
+
+/// Everything that the stages read.
+#[derive(Clone, Debug, Default)]
+pub struct Tables {
+    /// Ports by [`PortId`].
+    pub ports: Vec<PortRecord>,
+    /// Links by [`LinkId`].
+    pub links: Vec<LinkRecord>,
+    /// VRFs by [`VrfId`].
+    pub vrfs: Vec<VrfRecord>,
+    /// IPv4 FIBs of all VRFs.
+    pub fib4: Fib,
+    /// IPv6 FIBs of all VRFs.
+    pub fib6: Fib,
+    /// Next hops by [`NextHopId`].
+    pub next_hops: Vec<NextHop>,
+    /// Next-hop groups by [`NextHopId`] without its mark.
+    pub groups: Vec<Group>,
+    /// The next hop of each known or wanted neighbour.
+    neighs: HashMap<(LinkId, IpAddr), NextHopId>,
+    inert: HashMap<InertKey, NextHopId>,
+}
+
+/// Next hops that are the same for every route that needs them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum InertKey {
+    Local,
+    Drop(DropReason),
+    Punt(PuntReason),
+    Glean(LinkId),
+}
+
+impl Tables {
+    /// Empty tables: every packet has no route.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { next_hops: vec![NO_ROUTE], ..Self::default() }
+    }
+
+    /// The link of that number; numbers come from the tables themselves.
+    #[inline(always)]
+    #[must_use]
+    pub fn link(&self, id: LinkId) -> &LinkRecord {
+        &self.links[usize::from(id.0)]
+    }
+
+    /// The next hop of that number; one that is not there has no route.
+    #[inline(always)]
+    #[must_use]
+    pub fn next_hop(&self, id: NextHopId) -> &NextHop {
+        self.next_hops.get(id.0 as usize).unwrap_or(&NO_ROUTE)
+    }
+
+    /// Adds a VRF; every one has the routes that RFC 1122 and RFC 4291 demand of all hosts.
+    ///
+    /// # Errors
+    /// See [`TablesError`].
+    pub fn add_vrf(&mut self) -> Result<VrfId, TablesError> {
+        let id = u16::try_from(self.vrfs.len()).map_err(|_| TablesError::Full)?;
+        let vrf = VrfRecord { root4: self.fib4.add_root()?, root6: self.fib6.add_root()? };
+        self.vrfs.push(vrf);
+        let id = VrfId(id);
+        for (prefix, action) in standing_routes() {
+            let next = self.inert(action);
+            self.insert(id, prefix, next)?;
+        }
+        Ok(id)
+    }
+
+    /// Adds a port and the link of its untagged frames.
+    ///
+    /// # Errors
+    /// See [`TablesError`].
+    pub fn add_port(
+        &mut self,
+        mac: [u8; 6],
+        vrf: VrfId,
+        mtu: u16,
+    ) -> Result<(PortId, LinkId), TablesError> {
+        let port = PortId(u16::try_from(self.ports.len()).map_err(|_| TablesError::Full)?);
+        let link = self.add_link(port, mac, vrf, mtu, Vec::new())?;
+        let record = self.link(link);
+        let (root4, root6) = (record.root4, record.root6);
+        self.ports.push(PortRecord { mac: MacWord::new(mac), link, root4, root6 });
+        Ok((port, link))
+    }
+
+    /// Adds a VLAN link on top of another; `protocol` is the tag's ethertype.
+    ///
+    /// # Errors
+    /// See [`TablesError`].
+    pub fn add_vlan(
+        &mut self,
+        parent: LinkId,
+        protocol: u16,
+        vid: Vid,
+        mac: [u8; 6],
+        vrf: VrfId,
+        mtu: u16,
+    ) -> Result<LinkId, TablesError> {
+        let below = self.links.get(usize::from(parent.0)).ok_or(TablesError::Unknown)?;
+        let (port, mut tags) = (below.port, below.tags.clone());
+        tags.push((protocol, vid));
+        if tags.len() > MAX_STACKED_TAGS {
+            return Err(TablesError::TooManyTags);
+        }
+        let link = self.add_link(port, mac, vrf, mtu, tags)?;
+        self.links[usize::from(parent.0)].vlans.insert(protocol, vid, link);
+        Ok(link)
+    }
+
+    fn add_link(
+        &mut self,
+        port: PortId,
+        mac: [u8; 6],
+        vrf: VrfId,
+        mtu: u16,
+        tags: Vec<(u16, Vid)>,
+    ) -> Result<LinkId, TablesError> {
+        let roots = *self.vrfs.get(usize::from(vrf.0)).ok_or(TablesError::Unknown)?;
+        // One number is spared: the VLAN table stores them plus one.
+        let id = u16::try_from(self.links.len()).ok().filter(|id| *id < u16::MAX);
+        let id = LinkId(id.ok_or(TablesError::Full)?);
+        self.links.push(LinkRecord {
+            mac: MacWord::new(mac),
+            root4: roots.root4.0,
+            root6: roots.root6.0,
+            vlans: VlanTable::default(),
+            port,
+            vrf,
+            mtu,
+            mac_bytes: mac,
+            tags,
+        });
+        Ok(id)
+    }
+
+    /// Puts a route in a VRF's FIB, over one to the same prefix.
+    ///
+    /// # Errors
+    /// See [`TablesError`].
+    pub fn insert(
+        &mut self,
+        vrf: VrfId,
+        prefix: RoutePrefix,
+        next: NextHopId,
+    ) -> Result<(), TablesError> {
+        let record = *self.vrfs.get(usize::from(vrf.0)).ok_or(TablesError::Unknown)?;
+        match prefix {
+            RoutePrefix::V4(prefix) => self.fib4.insert(record.root4, prefix, next)?,
+            RoutePrefix::V6(prefix) => self.fib6.insert(record.root6, prefix, next)?,
+        }
+        Ok(())
+    }
+
+    /// Takes a route out of a VRF's FIB; false where there was none.
+    pub fn remove(&mut self, vrf: VrfId, prefix: RoutePrefix) -> bool {
+        let Some(record) = self.vrfs.get(usize::from(vrf.0)) else { return false };
+        match prefix {
+            RoutePrefix::V4(prefix) => self.fib4.remove(record.root4, prefix),
+            RoutePrefix::V6(prefix) => self.fib6.remove(record.root6, prefix),
+        }
+    }
+
+    /// The next hop or group that a VRF's FIB has for an address.
+    #[must_use]
+    pub fn lookup(&self, vrf: VrfId, address: IpAddr) -> NextHopId {
+        let Some(record) = self.vrfs.get(usize::from(vrf.0)) else { return NextHopId::NO_ROUTE };
+        match address {
+            IpAddr::V4(v4) => self.fib4.lookup(record.root4, u128::from(v4.to_bits()) << 96),
+            IpAddr::V6(v6) => self.fib6.lookup(record.root6, v6.to_bits()),
+        }
+    }
+
+    /// The next hop that delivers to the router itself.
+    pub fn local(&mut self) -> NextHopId {
+        self.inert(Action::Local)
+    }
+
+    /// The next hop that drops.
+    pub fn drop(&mut self, reason: DropReason) -> NextHopId {
+        self.inert(Action::Drop(reason))
+    }
+
+    /// The next hop that hands to the slow path.
+    pub fn punt(&mut self, reason: PuntReason) -> NextHopId {
+        self.inert(Action::Punt(reason))
+    }
+
+    fn inert(&mut self, action: Action) -> NextHopId {
+        let key = match action {
+            Action::Drop(reason) => InertKey::Drop(reason),
+            Action::Punt(reason) => InertKey::Punt(reason),
+            _ => InertKey::Local,
+        };
+        let next_hops = &mut self.next_hops;
+        *self.inert.entry(key).or_insert_with(|| {
+            next_hops.push(NextHop::inert(action));
+            NextHopId(next_hops.len() as u32 - 1)
+        })
+    }
+
+    /// The next hop of a connected prefix: each destination is itself the neighbour.
+    ///
+    /// # Errors
+    /// See [`TablesError`].
+    pub fn glean(&mut self, link: LinkId) -> Result<NextHopId, TablesError> {
+        if let Some(id) = self.inert.get(&InertKey::Glean(link)) {
+            return Ok(*id);
+        }
+        let record = self.links.get(usize::from(link.0)).ok_or(TablesError::Unknown)?;
+        let next = NextHop { link, port: record.port, ..NextHop::inert(Action::Glean) };
+        let id = self.push_next_hop(next)?;
+        self.inert.insert(InertKey::Glean(link), id);
+        Ok(id)
+    }
+
+    /// The next hop that leads to a neighbour, known or not.
+    ///
+    /// # Errors
+    /// See [`TablesError`].
+    pub fn neigh(&mut self, link: LinkId, address: IpAddr) -> Result<NextHopId, TablesError> {
+        if let Some(id) = self.neighs.get(&(link, address)) {
+            return Ok(*id);
+        }
+        let record = self.links.get(usize::from(link.0)).ok_or(TablesError::Unknown)?;
+        let inert = NextHop::inert(Action::Resolve);
+        let next = NextHop { link, port: record.port, neigh: Some(address), ..inert };
+        let id = self.push_next_hop(next)?;
+        self.neighs.insert((link, address), id);
+        Ok(id)
+    }
+
+    fn push_next_hop(&mut self, next: NextHop) -> Result<NextHopId, TablesError> {
+        let id = u32::try_from(self.next_hops.len()).ok().filter(|id| *id < NextHopId::GROUP);
+        let id = id.ok_or(TablesError::Full)?;
+        self.next_hops.push(next);
+        Ok(NextHopId(id))
+    }
+
+    /// Tells a neighbour's address, or with none that it is not known (any more).
+    ///
+    /// # Errors
+    /// See [`TablesError`].
+    pub fn set_neigh(
+        &mut self,
+        link: LinkId,
+        address: IpAddr,
+        mac: Option<[u8; 6]>,
+    ) -> Result<NextHopId, TablesError> {
+        let id = self.neigh(link, address)?;
+        let (header, header_len) = self.header(link, mac.unwrap_or_default(), address.is_ipv4());
+        let mtu = self.link(link).mtu;
+        let next = &mut self.next_hops[id.0 as usize];
+        (next.header, next.header_len) = (header, header_len);
+        (next.action, next.mtu) =
+            if mac.is_some() { (Action::Forward, mtu) } else { (Action::Resolve, 0) };
+        Ok(id)
+    }
+
+    /// Adds a next-hop group.
+    ///
+    /// # Errors
+    /// See [`TablesError`].
+    pub fn add_group(&mut self, members: &[Member]) -> Result<NextHopId, TablesError> {
+        let id = u32::try_from(self.groups.len()).ok().filter(|id| *id < NextHopId::GROUP);
+        let id = id.ok_or(TablesError::Full)?;
+        self.groups.push(Group::new(members).ok_or(TablesError::GroupSize)?);
+        Ok(NextHopId(NextHopId::GROUP | id))
+    }
+
+    /// The Ethernet header of an IP packet sent on a link, at the end of its room, and its length.
+    #[must_use]
+    pub fn header(&self, link: LinkId, dst: [u8; 6], is_ipv4: bool) -> ([u8; HEADER_ROOM], u8) {
+        let ethertype = if is_ipv4 { ethertype::IPV4 } else { ethertype::IPV6 };
+        let bytes = self.header_bytes(link, dst, ethertype);
+        let mut header = [0; HEADER_ROOM];
+        header[HEADER_ROOM - bytes.len()..].copy_from_slice(&bytes);
+        (header, bytes.len() as u8)
+    }
+
+    /// The Ethernet header of a frame sent on a link.
+    #[must_use]
+    pub fn header_bytes(&self, link: LinkId, dst: [u8; 6], ethertype: u16) -> Vec<u8> {
+        let record = self.link(link);
+        let mut bytes = Vec::with_capacity(HEADER_ROOM);
+        bytes.extend_from_slice(&dst);
+        bytes.extend_from_slice(&record.mac_bytes);
+        for (protocol, vid) in &record.tags {
+            bytes.extend_from_slice(&protocol.to_be_bytes());
+            bytes.extend_from_slice(&vid.get().to_be_bytes());
+        }
+        bytes.extend_from_slice(&ethertype.to_be_bytes());
+        bytes
+    }
+}
+
+/// A prefix with its family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum RoutePrefix {
+    /// IPv4.
+    V4(Prefix),
+    /// IPv6.
+    V6(Prefix),
+}
+
+impl RoutePrefix {
+    /// The prefix of `len` bits around an address; host bits are cleared.
+    #[must_use]
+    pub const fn new(address: IpAddr, len: u8) -> Self {
+        match address {
+            IpAddr::V4(v4) => Self::V4(Prefix::v4(v4.to_bits(), len)),
+            IpAddr::V6(v6) => Self::V6(Prefix::v6(v6.to_bits(), len)),
+        }
+    }
+
+    /// The prefix that covers one address and no other.
+    #[must_use]
+    pub const fn host(address: IpAddr) -> Self {
+        Self::new(address, 128)
+    }
+}
+
+/// Routes that every VRF has: `ip_route_input_slow` (`net/ipv4/route.c`) for IPv4, RFC 4291 2.5
+/// and 2.7 for IPv6. Link-local and multicast destinations are for the slow path to judge, which
+/// knows the link; they are never forwarded.
+fn standing_routes() -> [(RoutePrefix, Action); 8] {
+    let invalid = Action::Drop(DropReason::IpInvalidDest);
+    let v4 = |address: u32, len| RoutePrefix::V4(Prefix::v4(address, len));
+    let v6 = |address: u128, len| RoutePrefix::V6(Prefix::v6(address, len));
+    [
+        (v4(0, 8), invalid),
+        (v4(0x7f00_0000, 8), invalid),
+        (v4(0xe000_0000, 4), Action::Local),
+        (v4(0xffff_ffff, 32), Action::Local),
+        (v6(0, 128), invalid),
+        (v6(1, 128), invalid),
+        (v6(0xfe80 << 112, 10), Action::Local),
+        (v6(0xff00 << 112, 8), Action::Local),
+    ]
+}

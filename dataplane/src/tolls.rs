@@ -1,0 +1,172 @@
+//! The tolls: what each stage costs, sampled while packets flow.
+//!
+//! One burst in [`SAMPLE_EVERY`] is timed stage by stage. The timed path and the plain one are
+//! the same body, compiled twice.
+
+use crate::burst::Lanes;
+use crate::clock;
+
+/// Packets between two samples: a full burst in 64, a smaller one less often, because reading the
+/// clock costs the same for a burst of one as for 64.
+pub const SAMPLE_EVERY: u32 = 64 * 64;
+
+/// The stages that have a toll of their own, in the path's order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Stage {
+    /// Frame for us? What does it carry?
+    Admit,
+    /// VLAN tags to links.
+    Classify,
+    /// IP header checks.
+    Validate,
+    /// FIB lookup.
+    Route,
+    /// Member of a next-hop group.
+    Ecmp,
+    /// TTL, checksum, Ethernet header.
+    Rewrite,
+    /// Grouping by port.
+    Transmit,
+}
+
+impl Stage {
+    /// Every stage in order.
+    pub const ALL: [Self; 7] = [
+        Self::Admit,
+        Self::Classify,
+        Self::Validate,
+        Self::Route,
+        Self::Ecmp,
+        Self::Rewrite,
+        Self::Transmit,
+    ];
+
+    /// Its name in tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Admit => "admit",
+            Self::Classify => "classify",
+            Self::Validate => "validate",
+            Self::Route => "route",
+            Self::Ecmp => "ecmp",
+            Self::Rewrite => "rewrite",
+            Self::Transmit => "transmit",
+        }
+    }
+}
+
+/// What the samples of one stage add up to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Toll {
+    /// Clocks, the cost of reading the clock included (see [`Tolls::clock_cost`]).
+    pub clocks: u64,
+    /// Packets that went into the stage.
+    pub packets: u64,
+    /// Bursts that were timed.
+    pub bursts: u64,
+}
+
+/// The tolls of one worker.
+#[derive(Clone, Debug)]
+pub struct Tolls {
+    stages: [Toll; Stage::ALL.len()],
+    /// Packets until the next sample; none with [`Tolls::switch`] off.
+    credit: u32,
+    on: bool,
+    clock_cost: u64,
+}
+
+impl Tolls {
+    /// No samples yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            stages: Default::default(),
+            credit: SAMPLE_EVERY,
+            on: true,
+            clock_cost: clock_cost(),
+        }
+    }
+
+    /// Turns sampling on or off.
+    pub fn switch(&mut self, on: bool) {
+        self.on = on;
+    }
+
+    /// Says if this burst of `packets` is to be timed.
+    #[inline(always)]
+    pub fn due(&mut self, packets: usize) -> bool {
+        let spent = packets as u32;
+        if self.credit > spent {
+            self.credit -= spent;
+            return false;
+        }
+        self.credit = SAMPLE_EVERY;
+        self.on
+    }
+
+    /// What has been sampled for a stage.
+    #[must_use]
+    pub const fn of(&self, stage: Stage) -> Toll {
+        self.stages[stage as usize]
+    }
+
+    /// Clocks that one reading of the clock adds to a stage.
+    #[must_use]
+    pub const fn clock_cost(&self) -> u64 {
+        self.clock_cost
+    }
+
+    /// A stage's clocks for each packet that went into it, the clock's own cost taken off; none
+    /// where nothing was sampled.
+    #[must_use]
+    pub fn per_packet(&self, stage: Stage) -> Option<f64> {
+        let toll = self.of(stage);
+        let clocks = toll.clocks.saturating_sub(toll.bursts * self.clock_cost);
+        (toll.packets > 0).then(|| clocks as f64 / toll.packets as f64)
+    }
+}
+
+impl Default for Tolls {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The least number of clocks between two readings of the clock.
+fn clock_cost() -> u64 {
+    let gap = |_| {
+        let before = clock::now();
+        clock::now() - before
+    };
+    (0..64).map(gap).min().unwrap_or(0)
+}
+
+/// Times the stages of one burst, or (`ON` false) does nothing at all.
+pub struct Lap<'a, const ON: bool> {
+    tolls: &'a mut Tolls,
+    last: u64,
+}
+
+impl<'a, const ON: bool> Lap<'a, ON> {
+    /// Starts the clock.
+    #[inline(always)]
+    pub fn start(tolls: &'a mut Tolls) -> Self {
+        Self { tolls, last: if ON { clock::now() } else { 0 } }
+    }
+
+    /// Books the time since the last call to a stage that `lanes` went into.
+    #[inline(always)]
+    pub fn book(&mut self, stage: Stage, lanes: Lanes) {
+        if ON {
+            let now = clock::now();
+            let toll = &mut self.tolls.stages[stage as usize];
+            toll.clocks += now.wrapping_sub(self.last);
+            toll.packets += lanes.count() as u64;
+            toll.bursts += 1;
+            self.last = clock::now();
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What the path says about a packet: sent, dropped, punted or delivered, and why.
+
+/// Declares an enum of reasons with the name that counters show, in declaration order.
+macro_rules! reasons {
+    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)+ }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum $name { $($(#[$doc])* $variant,)+ }
+
+        impl $name {
+            /// Every reason, in the order of its number.
+            pub const ALL: &[Self] = &[$(Self::$variant,)+];
+            /// How many reasons there are.
+            pub const COUNT: usize = Self::ALL.len();
+
+            /// The reason's name as counters show it.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $text,)+ }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Why a packet was dropped; names follow Linux's `skb_drop_reason`
+    /// (`include/net/dropreason-core.h`) in lower case where Linux has the reason.
+    DropReason {
+        /// The frame ends before its Ethernet header, or the packet before its length field says.
+        PktTooSmall = "pkt_too_small",
+        /// The frame does not fit the memory chunk that a port has for it.
+        PktTooBig = "pkt_too_big",
+        /// The destination MAC address is another station's.
+        OtherHost = "otherhost",
+        /// The VLAN tag names no link of the port (Linux counts these as `otherhost`).
+        VlanUnknown = "vlan_unknown",
+        /// More VLAN tags than links can be stacked.
+        VlanTooDeep = "vlan_too_deep",
+        /// The ethertype is none that the router speaks.
+        UnhandledProto = "unhandled_proto",
+        /// The IPv4 or IPv6 header contradicts itself: version, header length, total length.
+        IpInhdr = "ip_inhdr",
+        /// The IPv4 header checksum is wrong.
+        IpCsum = "ip_csum",
+        /// The source address can not be a sender's: multicast, broadcast, loopback, zero.
+        IpInvalidSource = "ip_invalid_source",
+        /// The destination address can not be forwarded to: loopback, zero.
+        IpInvalidDest = "ip_invalid_dest",
+        /// A blackhole route matched.
+        Blackhole = "blackhole",
+        /// A unicast IP packet came in a broadcast or multicast frame.
+        UnicastInL2Multicast = "unicast_in_l2_multicast",
+        /// A neighbour did not answer.
+        NeighFailed = "neigh_failed",
+        /// Too many packets wait for one neighbour, or for all of them.
+        NeighQueueFull = "neigh_queuefull",
+        /// An IPv4 option is malformed or not allowed (source routes).
+        IpOptions = "ip_options",
+        /// The egress port could not take the frame: its queue is full, it is down or gone.
+        DevTxFailed = "dev_tx_failed",
+        /// No memory chunk was free for a frame that the router had to make.
+        NoMem = "nomem",
+    }
+}
+
+reasons! {
+    /// Why a packet left the fast road for the slow one (in file mode: [`crate::host`]).
+    PuntReason {
+        /// IPv4 options.
+        IpOptions = "ip_options",
+        /// An IPv6 hop-by-hop header.
+        HopByHop = "hop_by_hop",
+        /// TTL or hop limit ran out: the sender is owed an ICMP time exceeded.
+        TtlExpired = "ttl_expired",
+        /// No route: the sender is owed an ICMP unreachable.
+        NoRoute = "no_route",
+        /// An `unreachable` route: the sender is owed an ICMP unreachable.
+        Unreachable = "unreachable",
+        /// A `prohibit` route: the sender is owed an ICMP administratively prohibited.
+        Prohibit = "prohibit",
+        /// Larger than the egress MTU: to be fragmented, or answered with "too big".
+        MtuExceeded = "mtu_exceeded",
+        /// A link-local source that wants to leave its link (RFC 4291, 2.5.6).
+        LinkLocalSource = "link_local_source",
+        /// The neighbour's address is not known yet: the packet is held meanwhile.
+        NeighUnresolved = "neigh_unresolved",
+    }
+}
+
+/// Where a packet goes when it leaves the road.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// Dropped and counted.
+    Drop(DropReason),
+    /// Handed to the slow path.
+    Punt(PuntReason),
+    /// For the router itself.
+    Local,
+}

@@ -1,0 +1,67 @@
+//! The Ethernet header (IEEE 802.3): destination, source, ethertype; 14 bytes.
+
+use super::{be16, word64};
+
+/// Bytes of the header without tags.
+pub const LEN: usize = 14;
+
+/// Ethertypes that the router tells apart (IANA, IEEE 802 numbers).
+pub mod ethertype {
+    /// IPv4.
+    pub const IPV4: u16 = 0x0800;
+    /// ARP.
+    pub const ARP: u16 = 0x0806;
+    /// 802.1Q tag.
+    pub const DOT1Q: u16 = 0x8100;
+    /// IPv6.
+    pub const IPV6: u16 = 0x86dd;
+    /// 802.1ad service tag.
+    pub const DOT1AD: u16 = 0x88a8;
+
+    /// Says if a VLAN tag follows.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_vlan(ethertype: u16) -> bool {
+        matches!(ethertype, DOT1Q | DOT1AD)
+    }
+}
+
+/// An Ethernet address as one number: its six bytes in the upper 48 bits, memory order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MacWord(pub u64);
+
+impl MacWord {
+    /// The number of an address.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new(mac: [u8; 6]) -> Self {
+        Self(word64(&[mac[0], mac[1], mac[2], mac[3], mac[4], mac[5], 0, 0], 0) << 16)
+    }
+}
+
+/// The first 16 bytes of a frame.
+#[derive(Clone, Copy, Debug)]
+pub struct EthView<'a>(pub &'a [u8; 16]);
+
+impl EthView<'_> {
+    /// Destination address.
+    #[inline(always)]
+    #[must_use]
+    pub const fn dst(self) -> MacWord {
+        MacWord(word64(self.0, 0) << 16)
+    }
+
+    /// Says if the destination is a group address (multicast or broadcast).
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_group(self) -> bool {
+        self.0[0] & 1 != 0
+    }
+
+    /// Ethertype, or the first tag's protocol.
+    #[inline(always)]
+    #[must_use]
+    pub const fn ethertype(self) -> u16 {
+        be16(self.0, 12)
+    }
+}

@@ -1,0 +1,33 @@
+//! Protocol numbers of transport and extension headers (IANA), and which carry ports.
+
+/// IPv6 hop-by-hop options.
+pub const HOP_BY_HOP: u8 = 0;
+/// ICMP.
+pub const ICMP: u8 = 1;
+/// TCP.
+pub const TCP: u8 = 6;
+/// UDP.
+pub const UDP: u8 = 17;
+/// DCCP.
+pub const DCCP: u8 = 33;
+/// IPv6 routing header.
+pub const ROUTING: u8 = 43;
+/// IPv6 fragment header.
+pub const FRAGMENT: u8 = 44;
+/// Authentication header.
+pub const AUTH: u8 = 51;
+/// ICMPv6.
+pub const ICMPV6: u8 = 58;
+/// IPv6 destination options.
+pub const DEST_OPTIONS: u8 = 60;
+/// SCTP.
+pub const SCTP: u8 = 132;
+/// UDP-Lite.
+pub const UDP_LITE: u8 = 136;
+
+/// Says if the header starts with a source and a destination port of 16 bits each.
+#[inline(always)]
+#[must_use]
+pub const fn has_ports(protocol: u8) -> bool {
+    matches!(protocol, TCP | UDP | DCCP | SCTP | UDP_LITE)
+}

@@ -1,0 +1,41 @@
+//! Header views of the hot path: fixed windows of bytes, no length that could be wrong, no panic.
+//!
+//! Each view reads a `[u8; N]` at constant offsets, so that the compiler drops every bounds check.
+//! Whether the bytes belong to the packet is the stages' to say (`validate`).
+
+pub mod checksum;
+pub mod eth;
+pub mod ipv4;
+pub mod ipv6;
+pub mod l4;
+pub mod vlan;
+
+/// Two bytes in network order.
+#[inline(always)]
+#[must_use]
+pub const fn be16<const N: usize>(bytes: &[u8; N], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+/// Four bytes in network order.
+#[inline(always)]
+#[must_use]
+pub const fn be32<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// Eight bytes as the machine orders them, for sums and comparisons where order is no matter.
+#[inline(always)]
+#[must_use]
+pub const fn word64<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
+    u64::from_le_bytes([
+        bytes[at],
+        bytes[at + 1],
+        bytes[at + 2],
+        bytes[at + 3],
+        bytes[at + 4],
+        bytes[at + 5],
+        bytes[at + 6],
+        bytes[at + 7],
+    ])
+}
