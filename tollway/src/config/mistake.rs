@@ -150,6 +150,12 @@ impl<'a> Ledger<'a> {
         self.entries.push(Entry { span, reach: Reach::Relation, fault });
     }
 
+    /// Whether something is entered for exactly this place. The latest entries are looked at first,
+    /// as those who ask have just been there.
+    pub(super) fn has_told(&self, span: &Span) -> bool {
+        self.entries.iter().rev().any(|entry| entry.span == *span)
+    }
+
     /// The mistakes worth telling, in file order.
     pub(super) fn finish(mut self) -> Vec<Mistake> {
         self.drop_consequences();

@@ -106,7 +106,12 @@ pub(super) fn read_hop(
     };
     match (via.given(), dev.given()) {
         (None, None) => {
-            section.missing("via or dev", "say where to send the packets", ledger);
+            section.missing_any(
+                "via or dev",
+                &["via", "dev"],
+                "say where to send the packets",
+                ledger,
+            );
             None
         }
         (None, Some(dev)) => resolved(None, dev.value, true, dev.span),

@@ -105,7 +105,12 @@ impl Reader<'_> {
         ledger: &mut Ledger<'_>,
     ) -> PortKind {
         if input.is_absent() && output.is_absent() {
-            section.missing("input or output", "name a capture file to read or to write", ledger);
+            section.missing_any(
+                "input or output",
+                &["input", "output"],
+                "name a capture file to read or to write",
+                ledger,
+            );
         }
         let (input, output) = (input.given(), output.given());
         self.taken.inputs.extend(input.iter().map(|at| (at.value.clone(), at.span.clone())));

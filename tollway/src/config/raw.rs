@@ -98,7 +98,24 @@ impl<'a> Section<'a> {
 
     /// Reports that a key is missing.
     pub(super) fn missing(&self, key: &str, remedy: &str, ledger: &mut Ledger<'_>) {
-        ledger.relation(self.span.clone(), format!("{} has no {key}", self.title), remedy);
+        self.missing_any(key, &[key], remedy, ledger);
+    }
+
+    /// Reports that none of some keys is there, unless one is, mistyped, which was reported.
+    pub(super) fn missing_any(
+        &self,
+        what: &str,
+        keys: &[&str],
+        remedy: &str,
+        ledger: &mut Ledger<'_>,
+    ) {
+        let mistyped = self
+            .table
+            .keys()
+            .any(|key| nearest(key.get_ref(), keys).is_some() && ledger.has_told(&key.span()));
+        if !mistyped {
+            ledger.relation(self.span.clone(), format!("{} has no {what}", self.title), remedy);
+        }
     }
 
     pub(super) fn text(&self, key: &str, ledger: &mut Ledger<'_>) -> Field<&'a str> {

@@ -231,7 +231,8 @@ fn check_one_target(section: &Section<'_>, discards: bool, ledger: &mut Ledger<'
         }
         (false, []) => {
             let remedy = "add via, dev, nexthops or group, or type = \"blackhole\"";
-            section.missing("next hop", remedy, ledger);
+            let keys = ["via", "dev", "nexthops", "group", "type"];
+            section.missing_any("next hop", &keys, remedy, ledger);
             false
         }
         (false, [(first, _), (second, span), ..]) => {

@@ -26,6 +26,10 @@ fn unknown_keys() {
         ("[vlans.x]\nparent = \"lan\"\nvid = 5\nid = 5", 4, &["VLAN link x", "vid?"]),
         ("[[routes]]\nto = \"10.0.0.0/8\"\nvia = \"192.0.2.2\"\ngateway = 1", 4, &["via?"]),
         ("[groups.g]\nnexthops = [{ dev = \"lan\" }]\nnexthop = 1", 3, &["nexthop"]),
+        // The mistyped key stands for the one that would be missing.
+        ("[[routes]]\nto = \"10.0.0.0/8\"\ngateway = \"192.0.2.2\"", 3, &["via?"]),
+        ("[vlans.x]\nparnt = \"lan\"\nvid = 5", 2, &["parent?"]),
+        ("[groups.g]\nnexthop = []", 2, &["nexthops?"]),
         ("[groups.g]\nnexthops = [{ dev = \"lan\", wieght = 1 }]", 2, &["weight?"]),
         (
             "[[neighbours]]\ndev = \"lan\"\naddress = \"192.0.2.7\"\nmac = \"02:00:00:00:00:07\"\nlladdr = 1",
