@@ -52,6 +52,18 @@ impl MemoryPort {
         self.rx.push(frame);
     }
 
+    /// Puts frames where `receive` finds them.
+    pub fn inject_all(&mut self, frames: &[Descriptor]) {
+        self.rx.extend_from_slice(frames);
+    }
+
+    /// Forgets the frames of both queues.
+    pub fn clear(&mut self) {
+        self.rx.clear();
+        self.taken = 0;
+        self.tx.clear();
+    }
+
     /// Frames that wait to be received.
     #[must_use]
     pub fn pending(&self) -> usize {

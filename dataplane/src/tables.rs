@@ -84,6 +84,7 @@ pub struct PortRecord {
 
 /// What the path knows of a link.
 #[derive(Clone, Debug, Default)]
+#[repr(C, align(128))]
 pub struct LinkRecord {
     /// Its address.
     pub mac: MacWord,
@@ -178,6 +179,13 @@ impl Tables {
     #[must_use]
     pub fn link(&self, id: LinkId) -> &LinkRecord {
         &self.links[usize::from(id.0)]
+    }
+
+    /// The link of a number that may be none's.
+    #[inline(always)]
+    #[must_use]
+    pub fn find_link(&self, id: LinkId) -> Option<(LinkId, &LinkRecord)> {
+        self.links.get(usize::from(id.0)).map(|link| (id, link))
     }
 
     /// The next hop of that number; one that is not there has no route.

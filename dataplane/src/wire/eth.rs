@@ -1,5 +1,6 @@
 //! The Ethernet header (IEEE 802.3): destination, source, ethertype; 14 bytes.
 
+use super::vlan::{self, TagView};
 use super::{be16, word64};
 
 /// Bytes of the header without tags.
@@ -34,20 +35,20 @@ impl MacWord {
     /// The number of an address.
     #[inline(always)]
     #[must_use]
-    pub const fn new(mac: [u8; 6]) -> Self {
+    pub fn new(mac: [u8; 6]) -> Self {
         Self(word64(&[mac[0], mac[1], mac[2], mac[3], mac[4], mac[5], 0, 0], 0) << 16)
     }
 }
 
-/// The first 16 bytes of a frame.
+/// The first 18 bytes of a frame: its header and the tag that may be in it.
 #[derive(Clone, Copy, Debug)]
-pub struct EthView<'a>(pub &'a [u8; 16]);
+pub struct EthView<'a>(pub &'a [u8; LEN + vlan::LEN]);
 
 impl EthView<'_> {
     /// Destination address.
     #[inline(always)]
     #[must_use]
-    pub const fn dst(self) -> MacWord {
+    pub fn dst(self) -> MacWord {
         MacWord(word64(self.0, 0) << 16)
     }
 
@@ -56,6 +57,13 @@ impl EthView<'_> {
     #[must_use]
     pub const fn is_group(self) -> bool {
         self.0[0] & 1 != 0
+    }
+
+    /// The tag, where [`EthView::ethertype`] says that there is one.
+    #[inline(always)]
+    #[must_use]
+    pub const fn tag(self) -> TagView {
+        TagView { control: be16(self.0, 14), ethertype: be16(self.0, 16) }
     }
 
     /// Ethertype, or the first tag's protocol.

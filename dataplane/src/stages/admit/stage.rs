@@ -24,10 +24,14 @@ pub fn run(burst: &mut Burst, umem: &Umem, port: &PortRecord) -> Admitted {
     burst.link = [port.link; BURST];
     // Most bursts carry one ethertype, so the first frame's is the one to compare with.
     let first = EthView(umem.bytes(burst.addr[0], 0)).ethertype();
-    let alike = all.filter(|lane| {
+    let mut rest = Lanes::NONE;
+    for lane in 0..burst.count.min(BURST) {
         let eth = EthView(umem.bytes(burst.addr[lane], 0));
-        (eth.dst() == mac) & (eth.ethertype() == first)
-    });
+        if eth.dst() != mac || eth.ethertype() != first {
+            rest.put_odd(lane);
+        }
+    }
+    let alike = all.without(rest);
     let mut admitted = Admitted::default();
     match first {
         ethertype::IPV4 => admitted.ip4 = alike,
@@ -35,7 +39,6 @@ pub fn run(burst: &mut Burst, umem: &Umem, port: &PortRecord) -> Admitted {
         ethertype::DOT1Q | ethertype::DOT1AD => admitted.tagged = alike,
         _ => return sort(burst, umem, mac, all, admitted),
     }
-    let rest = all.without(alike);
     if rest.is_empty() { admitted } else { sort(burst, umem, mac, rest, admitted) }
 }
 

@@ -1,4 +1,5 @@
 use super::MAX_TAGS;
+use super::table::VlanLinks;
 use crate::burst::{BURST, Burst, Lanes};
 use crate::frame::Umem;
 use crate::id::LinkId;
@@ -18,6 +19,9 @@ pub struct Classified {
     pub ip6: Lanes,
 }
 
+/// Bytes of an Ethernet header with one tag.
+const TAGGED: usize = eth::LEN + vlan::LEN;
+
 /// Finds each frame's link and FIB root; untagged frames have their port's.
 #[inline(always)]
 pub fn run<F: Features>(
@@ -32,7 +36,9 @@ pub fn run<F: Features>(
         burst.root = [port.root4; BURST];
     } else {
         burst.root = [port.root6; BURST];
-        admitted.ip4.each(|lane| burst.root[lane] = port.root4);
+        for lane in admitted.ip4 {
+            burst.root[lane] = port.root4;
+        }
     }
     if admitted.tagged.is_empty() {
         return classified;
@@ -47,7 +53,8 @@ pub fn run<F: Features>(
     classified
 }
 
-/// Looks up frames with one tag, the usual number, in a straight loop; others one by one.
+/// Looks up frames with one tag, the usual number: those that are alike in tag protocol and
+/// ethertype in one loop. The others are walked one by one.
 #[inline(always)]
 fn untag(
     burst: &mut Burst,
@@ -58,27 +65,78 @@ fn untag(
     classified: &mut Classified,
 ) {
     let vlans = &tables.link(port.link).vlans;
-    let (mut ip4, mut ip6) = (0_u64, 0_u64);
-    tagged.each(|lane| {
-        let addr = burst.addr[lane];
-        let eth = EthView(umem.bytes(addr, 0));
-        let tag = TagView(umem.bytes(addr, eth::LEN));
-        let Some(id) = vlans.get(eth.ethertype(), tag.vid()) else { return };
-        let link = tables.link(id);
-        let mine = u64::from(eth.dst() == link.mac);
-        let is_ip4 = tag.ethertype() == ethertype::IPV4;
-        ip4 |= (mine & u64::from(is_ip4)) << lane;
-        ip6 |= (mine & u64::from(tag.ethertype() == ethertype::IPV6)) << lane;
-        burst.l3[lane] = (eth::LEN + vlan::LEN) as u8;
-        burst.link[lane] = id;
-        burst.root[lane] = if is_ip4 { link.root4 } else { link.root6 };
-    });
-    classified.ip4.0 |= ip4;
-    classified.ip6.0 |= ip6;
-    let odd = tagged.without(Lanes(ip4 | ip6));
+    let (mut rest, mut odd) = (tagged, Lanes::NONE);
+    while let Some(lane) = rest.lowest() {
+        let first = EthView(umem.bytes(burst.addr[lane], 0));
+        let kind = Kind { protocol: first.ethertype(), ethertype: first.tag().ethertype };
+        let Some(links) = vlans.of(kind.protocol).filter(|_| kind.is_ip()) else {
+            odd = odd.or(rest);
+            break;
+        };
+        let (others, strays) = match rest.dense() {
+            Some(range) => untag_alike(burst, umem, tables, links, kind, range),
+            None => untag_alike(burst, umem, tables, links, kind, rest),
+        };
+        let done = rest.without(others).without(strays);
+        match kind.ethertype {
+            ethertype::IPV4 => classified.ip4 = classified.ip4.or(done),
+            _ => classified.ip6 = classified.ip6.or(done),
+        }
+        odd = odd.or(strays);
+        rest = others;
+    }
     if !odd.is_empty() {
         walk_all(burst, umem, tables, port, odd, classified);
     }
+}
+
+/// What tagged frames can be alike in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Kind {
+    /// The tag's protocol.
+    protocol: u16,
+    /// What is behind the tag.
+    ethertype: u16,
+}
+
+impl Kind {
+    const fn is_ip(self) -> bool {
+        matches!(self.ethertype, ethertype::IPV4 | ethertype::IPV6)
+    }
+}
+
+/// Looks up frames of one kind; returns those of other kinds, and those to be walked.
+#[inline(always)]
+fn untag_alike(
+    burst: &mut Burst,
+    umem: &Umem,
+    tables: &Tables,
+    links: &VlanLinks,
+    kind: Kind,
+    lanes: impl IntoIterator<Item = usize>,
+) -> (Lanes, Lanes) {
+    let (mut others, mut strays) = (Lanes::NONE, Lanes::NONE);
+    let is_ip4 = kind.ethertype == ethertype::IPV4;
+    for lane in lanes {
+        let eth = EthView(umem.bytes(burst.addr[lane], 0));
+        let tag = eth.tag();
+        if eth.ethertype() != kind.protocol || tag.ethertype != kind.ethertype {
+            others.put_odd(lane);
+            continue;
+        }
+        let Some((id, link)) = links.get(tag.vid()).and_then(|id| tables.find_link(id)) else {
+            strays.put_odd(lane);
+            continue;
+        };
+        if eth.dst() != link.mac {
+            strays.put_odd(lane);
+            continue;
+        }
+        burst.l3[lane] = TAGGED as u8;
+        burst.link[lane] = id;
+        burst.root[lane] = if is_ip4 { link.root4 } else { link.root6 };
+    }
+    (others, strays)
 }
 
 /// Walks the tags of frames that the straight loop left.
@@ -155,7 +213,7 @@ fn walk(frame: &[u8], tables: &Tables, port_link: LinkId) -> Walk {
             return Walk { l3: l3 as u8, link, outcome: Err(DropReason::PktTooSmall) };
         };
         l3 += vlan::LEN;
-        match TagView(tag).vid() {
+        match TagView::new(tag).vid() {
             // A priority tag: the frame belongs to the link without it.
             0 => {}
             vid => match tables.link(link).vlans.get(protocol, vid) {
