@@ -1,7 +1,7 @@
 //! The Ethernet header (IEEE 802.3): destination, source, ethertype; 14 bytes.
 
 use super::vlan::{self, TagView};
-use super::{be16, word64};
+use super::{be16, word32, word64};
 
 /// Bytes of the header without tags.
 pub const LEN: usize = 14;
@@ -59,11 +59,13 @@ impl EthView<'_> {
         self.0[0] & 1 != 0
     }
 
-    /// The tag, where [`EthView::ethertype`] says that there is one.
+    /// Tag protocol and tag, where the protocol says that there is one.
     #[inline(always)]
     #[must_use]
-    pub const fn tag(self) -> TagView {
-        TagView { control: be16(self.0, 14), ethertype: be16(self.0, 16) }
+    pub fn tag(self) -> (u16, TagView) {
+        let word = word32(self.0, 12);
+        let control = ((word >> 16) as u16).swap_bytes();
+        ((word as u16).swap_bytes(), TagView { control, ethertype: be16(self.0, 16) })
     }
 
     /// Ethertype, or the first tag's protocol.

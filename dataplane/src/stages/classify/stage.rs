@@ -7,7 +7,7 @@ use crate::path::Features;
 use crate::stages::admit::{self, Admitted};
 use crate::tables::{LinkRecord, PortRecord, Tables};
 use crate::verdict::{DropReason, Verdict};
-use crate::wire::eth::{self, EthView, ethertype};
+use crate::wire::eth::{self, EthView, MacWord, ethertype};
 use crate::wire::vlan::{self, TagView};
 
 /// The packets that go on, by family.
@@ -31,51 +31,58 @@ pub fn run<F: Features>(
     port: &PortRecord,
     admitted: Admitted,
 ) -> Classified {
+    if !F::VLAN {
+        for lane in admitted.tagged {
+            burst.leave(lane, Verdict::Drop(DropReason::VlanUnknown));
+        }
+    }
     let mut classified = Classified { ip4: admitted.ip4, ip6: admitted.ip6 };
-    if admitted.ip6.is_empty() {
+    if F::VLAN && !admitted.tagged.is_empty() {
+        untag(burst, umem, tables, port, admitted, &mut classified);
+    } else if classified.ip6.is_empty() {
         burst.root = [port.root4; BURST];
     } else {
         burst.root = [port.root6; BURST];
-        for lane in admitted.ip4 {
+        for lane in classified.ip4 {
             burst.root[lane] = port.root4;
-        }
-    }
-    if admitted.tagged.is_empty() {
-        return classified;
-    }
-    if F::VLAN {
-        untag(burst, umem, tables, port, admitted.tagged, &mut classified);
-    } else {
-        for lane in admitted.tagged {
-            burst.leave(lane, Verdict::Drop(DropReason::VlanUnknown));
         }
     }
     classified
 }
 
 /// Looks up frames with one tag, the usual number: those that are alike in tag protocol and
-/// ethertype in one loop. The others are walked one by one.
+/// ethertype in one loop. Frames without a tag are sorted as `admit` does, those with more tags
+/// walked one by one.
 #[inline(always)]
 fn untag(
     burst: &mut Burst,
     umem: &Umem,
     tables: &Tables,
     port: &PortRecord,
-    tagged: Lanes,
+    mut admitted: Admitted,
     classified: &mut Classified,
 ) {
-    let vlans = &tables.link(port.link).vlans;
-    let (mut rest, mut odd) = (tagged, Lanes::NONE);
+    let (mut rest, mut odd) = (admitted.tagged, Lanes::NONE);
     while let Some(lane) = rest.lowest() {
         let first = EthView(umem.bytes(burst.addr[lane], 0));
-        let kind = Kind { protocol: first.ethertype(), ethertype: first.tag().ethertype };
-        let Some(links) = vlans.of(kind.protocol).filter(|_| kind.is_ip()) else {
+        let (protocol, tag) = first.tag();
+        let kind = Kind { protocol, ethertype: tag.ethertype };
+        if !ethertype::is_vlan(kind.protocol) {
+            admitted.tagged = Lanes::NONE;
+            admitted = admit::sort(burst, umem, port.mac, rest, admitted);
+            rest = admitted.tagged;
+            continue;
+        }
+        let Some(links) = port.vlans.of(kind.protocol).filter(|_| kind.is_ip()) else {
             odd = odd.or(rest);
             break;
         };
-        let (others, strays) = match rest.dense() {
-            Some(range) => untag_alike(burst, umem, tables, links, kind, range),
-            None => untag_alike(burst, umem, tables, links, kind, rest),
+        let (others, strays) = match (links.own_macs, rest.dense()) {
+            (false, Some(range)) => {
+                untag_alike::<false>(burst, umem, tables, port.mac, links, kind, range)
+            }
+            (false, None) => untag_alike::<false>(burst, umem, tables, port.mac, links, kind, rest),
+            (true, _) => untag_alike::<true>(burst, umem, tables, port.mac, links, kind, rest),
         };
         let done = rest.without(others).without(strays);
         match kind.ethertype {
@@ -85,6 +92,14 @@ fn untag(
         odd = odd.or(strays);
         rest = others;
     }
+    for lane in admitted.ip4 {
+        burst.root[lane] = port.root4;
+    }
+    for lane in admitted.ip6 {
+        burst.root[lane] = port.root6;
+    }
+    classified.ip4 = classified.ip4.or(admitted.ip4);
+    classified.ip6 = classified.ip6.or(admitted.ip6);
     if !odd.is_empty() {
         walk_all(burst, umem, tables, port, odd, classified);
     }
@@ -106,12 +121,16 @@ impl Kind {
 }
 
 /// Looks up frames of one kind; returns those of other kinds, and those to be walked.
-#[inline(always)]
-fn untag_alike(
+///
+/// Only where links have addresses of their own (`OWN_MACS`) is the port's not the one to compare
+/// with.
+#[inline(never)]
+fn untag_alike<const OWN_MACS: bool>(
     burst: &mut Burst,
     umem: &Umem,
     tables: &Tables,
-    links: &VlanLinks,
+    port_mac: MacWord,
+    links: VlanLinks<'_>,
     kind: Kind,
     lanes: impl IntoIterator<Item = usize>,
 ) -> (Lanes, Lanes) {
@@ -119,22 +138,24 @@ fn untag_alike(
     let is_ip4 = kind.ethertype == ethertype::IPV4;
     for lane in lanes {
         let eth = EthView(umem.bytes(burst.addr[lane], 0));
-        let tag = eth.tag();
-        if eth.ethertype() != kind.protocol || tag.ethertype != kind.ethertype {
+        let (protocol, tag) = eth.tag();
+        if protocol != kind.protocol || tag.ethertype != kind.ethertype {
             others.put_odd(lane);
             continue;
         }
-        let Some((id, link)) = links.get(tag.vid()).and_then(|id| tables.find_link(id)) else {
+        let entry = links.get(tag.vid());
+        if !entry.is_some() {
             strays.put_odd(lane);
             continue;
-        };
-        if eth.dst() != link.mac {
+        }
+        let mac = if OWN_MACS { tables.link(entry.link).mac } else { port_mac };
+        if eth.dst() != mac {
             strays.put_odd(lane);
             continue;
         }
         burst.l3[lane] = TAGGED as u8;
-        burst.link[lane] = id;
-        burst.root[lane] = if is_ip4 { link.root4 } else { link.root6 };
+        burst.link[lane] = entry.link;
+        burst.root[lane] = if is_ip4 { entry.root4 } else { entry.root6 };
     }
     (others, strays)
 }
@@ -216,7 +237,7 @@ fn walk(frame: &[u8], tables: &Tables, port_link: LinkId) -> Walk {
         match TagView::new(tag).vid() {
             // A priority tag: the frame belongs to the link without it.
             0 => {}
-            vid => match tables.link(link).vlans.get(protocol, vid) {
+            vid => match tables.vlan(link, protocol, vid) {
                 Some(inner) => link = inner,
                 None => {
                     return Walk { l3: l3 as u8, link, outcome: Err(DropReason::VlanUnknown) };

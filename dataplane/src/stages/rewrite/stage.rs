@@ -88,7 +88,10 @@ fn write<F: Family>(
 ) -> Lanes {
     let mut odd = Lanes::NONE;
     for lane in lanes {
-        let hop = tables.next_hop(burst.next[lane]);
+        let Some(hop) = tables.next_hops.get(burst.next[lane].0 as usize) else {
+            odd.put_odd(lane);
+            continue;
+        };
         let l3 = usize::from(burst.l3[lane]);
         let window: &mut [u8; WINDOW] =
             umem.bytes_mut(burst.addr[lane], l3.wrapping_sub(HEADER_ROOM));
