@@ -43,9 +43,26 @@ impl Summary {
     }
 }
 
+/// The mean of values without the given share of them at each end; not a number for no value.
+#[must_use]
+pub fn trimmed_mean(mut values: Vec<f64>, share: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let cut = (values.len() as f64 * share) as usize;
+    let kept = values.get(cut..values.len() - cut).unwrap_or_default();
+    kept.iter().sum::<f64>() / kept.len() as f64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_trimmed_mean_forgets_the_ends() {
+        let values: Vec<f64> = (0..20).map(f64::from).chain([1e9]).collect();
+        assert_eq!(trimmed_mean(values.clone(), 0.05), 10.0);
+        assert!(trimmed_mean(values, 0.0) > 1e6);
+        assert!(trimmed_mean(Vec::new(), 0.1).is_nan());
+    }
 
     #[test]
     fn the_median_is_the_middle() {

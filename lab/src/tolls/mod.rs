@@ -24,7 +24,8 @@ pub use table::render;
 /// Times that every row is measured.
 const REPEATS: usize = 41;
 
-/// Passes in one measurement, a multiple of 64 so that a row of 65,536 flows sends each as often.
+/// Passes of each sort in one measurement, a multiple of 64 so that a row of 65,536 flows sends
+/// each as often.
 const PASSES: usize = 256;
 
 /// Measures the rows named in `only`, or all where it is empty.
