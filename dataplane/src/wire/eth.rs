@@ -1,6 +1,6 @@
 //! The Ethernet header (IEEE 802.3): destination, source, ethertype; 14 bytes.
 
-use super::vlan::{self, TagView};
+use super::vlan;
 use super::{be16, word32, word64};
 
 /// Bytes of the header without tags.
@@ -59,13 +59,19 @@ impl EthView<'_> {
         self.0[0] & 1 != 0
     }
 
-    /// Tag protocol and tag, where the protocol says that there is one.
+    /// What frames with one tag can be alike in.
     #[inline(always)]
     #[must_use]
-    pub fn tag(self) -> (u16, TagView) {
-        let word = word32(self.0, 12);
-        let control = ((word >> 16) as u16).swap_bytes();
-        ((word as u16).swap_bytes(), TagView { control, ethertype: be16(self.0, 16) })
+    pub fn kind(self) -> TagKind {
+        let protocol_le = word32(self.0, 12) as u16;
+        TagKind { protocol_le, ethertype_le: u16::from_le_bytes([self.0[16], self.0[17]]) }
+    }
+
+    /// VLAN identifier, where there is a tag.
+    #[inline(always)]
+    #[must_use]
+    pub fn vid(self) -> u16 {
+        ((word32(self.0, 12) >> 16) as u16).swap_bytes() & 0x0fff
     }
 
     /// Ethertype, or the first tag's protocol.
@@ -73,5 +79,29 @@ impl EthView<'_> {
     #[must_use]
     pub const fn ethertype(self) -> u16 {
         be16(self.0, 12)
+    }
+}
+
+/// A tag's protocol and the ethertype behind it, both as read little-endian: so they are compared
+/// without turning them round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TagKind {
+    protocol_le: u16,
+    ethertype_le: u16,
+}
+
+impl TagKind {
+    /// The tag's protocol.
+    #[inline(always)]
+    #[must_use]
+    pub const fn protocol(self) -> u16 {
+        self.protocol_le.swap_bytes()
+    }
+
+    /// The ethertype behind the tag.
+    #[inline(always)]
+    #[must_use]
+    pub const fn ethertype(self) -> u16 {
+        self.ethertype_le.swap_bytes()
     }
 }

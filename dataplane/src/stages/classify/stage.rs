@@ -7,7 +7,7 @@ use crate::path::Features;
 use crate::stages::admit::{self, Admitted};
 use crate::tables::{LinkRecord, PortRecord, Tables};
 use crate::verdict::{DropReason, Verdict};
-use crate::wire::eth::{self, EthView, MacWord, ethertype};
+use crate::wire::eth::{self, EthView, MacWord, TagKind, ethertype};
 use crate::wire::vlan::{self, TagView};
 
 /// The packets that go on, by family.
@@ -65,15 +65,14 @@ fn untag(
     let (mut rest, mut odd) = (admitted.tagged, Lanes::NONE);
     while let Some(lane) = rest.lowest() {
         let first = EthView(umem.bytes(burst.addr[lane], 0));
-        let (protocol, tag) = first.tag();
-        let kind = Kind { protocol, ethertype: tag.ethertype };
-        if !ethertype::is_vlan(kind.protocol) {
+        let kind = first.kind();
+        if !ethertype::is_vlan(kind.protocol()) {
             admitted.tagged = Lanes::NONE;
             admitted = admit::sort(burst, umem, port.mac, rest, admitted);
             rest = admitted.tagged;
             continue;
         }
-        let Some(links) = port.vlans.of(kind.protocol).filter(|_| kind.is_ip()) else {
+        let Some(links) = port.vlans.of(kind.protocol()).filter(|_| is_ip(kind)) else {
             odd = odd.or(rest);
             break;
         };
@@ -85,7 +84,7 @@ fn untag(
             (true, _) => untag_alike::<true>(burst, umem, tables, port.mac, links, kind, rest),
         };
         let done = rest.without(others).without(strays);
-        match kind.ethertype {
+        match kind.ethertype() {
             ethertype::IPV4 => classified.ip4 = classified.ip4.or(done),
             _ => classified.ip6 = classified.ip6.or(done),
         }
@@ -105,19 +104,8 @@ fn untag(
     }
 }
 
-/// What tagged frames can be alike in.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Kind {
-    /// The tag's protocol.
-    protocol: u16,
-    /// What is behind the tag.
-    ethertype: u16,
-}
-
-impl Kind {
-    const fn is_ip(self) -> bool {
-        matches!(self.ethertype, ethertype::IPV4 | ethertype::IPV6)
-    }
+const fn is_ip(kind: TagKind) -> bool {
+    matches!(kind.ethertype(), ethertype::IPV4 | ethertype::IPV6)
 }
 
 /// Looks up frames of one kind; returns those of other kinds, and those to be walked.
@@ -131,19 +119,18 @@ fn untag_alike<const OWN_MACS: bool>(
     tables: &Tables,
     port_mac: MacWord,
     links: VlanLinks<'_>,
-    kind: Kind,
+    kind: TagKind,
     lanes: impl IntoIterator<Item = usize>,
 ) -> (Lanes, Lanes) {
     let (mut others, mut strays) = (Lanes::NONE, Lanes::NONE);
-    let is_ip4 = kind.ethertype == ethertype::IPV4;
+    let is_ip4 = kind.ethertype() == ethertype::IPV4;
     for lane in lanes {
         let eth = EthView(umem.bytes(burst.addr[lane], 0));
-        let (protocol, tag) = eth.tag();
-        if protocol != kind.protocol || tag.ethertype != kind.ethertype {
+        if eth.kind() != kind {
             others.put_odd(lane);
             continue;
         }
-        let entry = links.get(tag.vid());
+        let entry = links.get(eth.vid());
         if !entry.is_some() {
             strays.put_odd(lane);
             continue;
