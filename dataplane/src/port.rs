@@ -16,6 +16,16 @@ pub trait Port {
     fn transmit(&mut self, umem: &mut Umem, frames: &[Descriptor]) -> usize;
 }
 
+impl<P: Port + ?Sized> Port for Box<P> {
+    fn receive(&mut self, umem: &mut Umem, burst: &mut Burst) {
+        (**self).receive(umem, burst);
+    }
+
+    fn transmit(&mut self, umem: &mut Umem, frames: &[Descriptor]) -> usize {
+        (**self).transmit(umem, frames)
+    }
+}
+
 /// A port of plain memory: a queue of frames to receive, a queue of frames sent.
 ///
 /// For tests and benchmarks: whoever holds it fills one end and empties the other.

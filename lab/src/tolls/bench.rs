@@ -28,7 +28,7 @@ const CHUNK: u32 = 4096;
 /// A router between two memory ports, and the frames that it forwards over and over.
 pub struct Bench<F: Features> {
     router: Router<F>,
-    ports: Vec<Box<MemoryPort>>,
+    ports: Vec<MemoryPort>,
     frames: Vec<Descriptor>,
     templates: Vec<Template>,
     /// The template that the next frame is made from, in passes that only restore and in those
@@ -50,7 +50,7 @@ impl<F: Features> Bench<F> {
         let umem = &mut router.umem;
         let frames = std::iter::from_fn(|| umem.alloc());
         let frames = frames.map(|addr| Descriptor { addr, len: FRAME_LEN as u32 }).collect();
-        let port = || Box::new(MemoryPort::new(scenario.burst));
+        let port = || MemoryPort::new(scenario.burst);
         Ok(Self {
             router,
             ports: vec![port(), port()],
