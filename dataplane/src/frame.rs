@@ -1,7 +1,7 @@
 //! The memory that frames live in: one area, cut into chunks, addressed by offset.
 
 use core::ptr::NonNull;
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 
 /// Where a frame's first byte is: an offset into the [`Umem`], bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -25,8 +25,16 @@ pub const HEADROOM: u32 = 256;
 /// Bytes behind the last chunk: where an access ends up whose address lies outside.
 const GUARD: usize = 256;
 
-/// A cache line, so that chunks share none.
+/// Bytes of a cache line.
 const LINE: usize = 64;
+
+/// Alignment of the area: the size of a huge page on x86-64.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Chunks of this size and more are coloured: frames begin at one of [`COLOURS`] cache lines, chunk
+/// by chunk. Else all headers would fall into the same few sets of each cache.
+const COLOURED_CHUNK: u32 = 4096;
+const COLOURS: u32 = 16;
 
 /// Chunks of one size in one area of memory, and the list of those that are free.
 ///
@@ -37,6 +45,7 @@ pub struct Umem {
     /// Bytes, the guard included.
     size: usize,
     chunk: u32,
+    colours: u32,
     free: Vec<u32>,
     layout: Layout,
 }
@@ -51,17 +60,32 @@ impl Umem {
     /// none where that is more than 4 GiB or not a size as said.
     #[must_use]
     pub fn new(chunks: u32, chunk_bytes: u32) -> Option<Self> {
+        Self::advised(chunks, chunk_bytes, |_, _| {})
+    }
+
+    /// The same; `advise` is told address and size of the area before anything is written there,
+    /// so that it can ask the system for huge pages.
+    #[must_use]
+    pub fn advised(
+        chunks: u32,
+        chunk_bytes: u32,
+        advise: impl FnOnce(*mut u8, usize),
+    ) -> Option<Self> {
         if !chunk_bytes.is_power_of_two() || !(512..=65_536).contains(&chunk_bytes) {
             return None;
         }
         let bytes = chunks.checked_mul(chunk_bytes)?;
         let size = bytes as usize + GUARD;
-        let layout = Layout::from_size_align(size, 4096).ok()?;
+        let layout = Layout::from_size_align(size, HUGE_PAGE).ok()?;
         // SAFETY: the layout's size is at least GUARD, so not zero.
-        let memory = unsafe { alloc_zeroed(layout) };
+        let memory = unsafe { alloc(layout) };
         let base = NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(layout));
+        advise(memory, size);
+        // SAFETY: size bytes from there were just allocated and are this function's alone.
+        unsafe { memory.write_bytes(0, size) };
         let free = (0..chunks).rev().map(|index| index * chunk_bytes).collect();
-        Some(Self { base, size, chunk: chunk_bytes, free, layout })
+        let colours = if chunk_bytes >= COLOURED_CHUNK { COLOURS } else { 1 };
+        Some(Self { base, size, chunk: chunk_bytes, colours, free, layout })
     }
 
     /// `N` bytes from `offset` bytes behind the frame's start (a wrapped-around negative is before).
@@ -125,10 +149,12 @@ impl Umem {
 }
 
 impl Umem {
-    /// Takes a free chunk; the address leaves [`HEADROOM`] before the frame.
+    /// Takes a free chunk; the address leaves [`HEADROOM`] before the frame at least.
     #[inline(always)]
     pub fn alloc(&mut self) -> Option<FrameAddr> {
-        self.free.pop().map(|chunk| FrameAddr(chunk + HEADROOM))
+        let chunk = self.free.pop()?;
+        let colour = chunk / self.chunk % self.colours;
+        Some(FrameAddr(chunk + HEADROOM + colour * LINE as u32))
     }
 
     /// Gives back the chunk that holds `addr`.
@@ -146,7 +172,7 @@ impl Umem {
     /// Bytes that a frame can have behind [`HEADROOM`].
     #[must_use]
     pub const fn room(&self) -> usize {
-        (self.chunk - HEADROOM) as usize
+        (self.chunk - HEADROOM - (self.colours - 1) * LINE as u32) as usize
     }
 
     /// Makes a frame of these bytes, or none where no chunk is free or it does not fit.

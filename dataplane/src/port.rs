@@ -1,7 +1,5 @@
 //! What the path needs of a port, and the port of plain memory.
 
-use std::collections::VecDeque;
-
 use crate::burst::{BURST, Burst};
 use crate::frame::{Descriptor, Umem};
 
@@ -23,7 +21,9 @@ pub trait Port {
 /// For tests and benchmarks: whoever holds it fills one end and empties the other.
 #[derive(Debug)]
 pub struct MemoryPort {
-    rx: VecDeque<Descriptor>,
+    rx: Vec<Descriptor>,
+    /// Frames of `rx` that were received.
+    taken: usize,
     tx: Vec<Descriptor>,
     burst: usize,
     tx_room: usize,
@@ -34,7 +34,8 @@ impl MemoryPort {
     #[must_use]
     pub fn new(burst: usize) -> Self {
         Self {
-            rx: VecDeque::new(),
+            rx: Vec::new(),
+            taken: 0,
             tx: Vec::new(),
             burst: burst.clamp(1, BURST),
             tx_room: usize::MAX,
@@ -48,13 +49,13 @@ impl MemoryPort {
 
     /// Puts a frame where `receive` finds it.
     pub fn inject(&mut self, frame: Descriptor) {
-        self.rx.push_back(frame);
+        self.rx.push(frame);
     }
 
     /// Frames that wait to be received.
     #[must_use]
     pub fn pending(&self) -> usize {
-        self.rx.len()
+        self.rx.len() - self.taken
     }
 
     /// Frames sent and not yet taken.
@@ -71,12 +72,17 @@ impl MemoryPort {
 
 impl Port for MemoryPort {
     fn receive(&mut self, _umem: &mut Umem, burst: &mut Burst) {
-        for _ in 0..self.burst {
-            let Some(frame) = self.rx.front() else { return };
-            if !burst.push(frame.addr, frame.len as u16) {
-                return;
-            }
-            self.rx.pop_front();
+        let waiting = self.rx.get(self.taken..).unwrap_or_default();
+        let batch = &waiting[..waiting.len().min(self.burst)];
+        for (lane, frame) in batch.iter().enumerate() {
+            burst.addr[lane] = frame.addr;
+            burst.len[lane] = frame.len as u16;
+        }
+        burst.count = batch.len();
+        self.taken += batch.len();
+        if self.taken == self.rx.len() {
+            self.rx.clear();
+            self.taken = 0;
         }
     }
 

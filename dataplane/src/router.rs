@@ -6,14 +6,15 @@ use crate::dispatch::Path;
 use crate::frame::{Descriptor, Umem};
 use crate::host::{Context, Host, Outgoing, Packet};
 use crate::id::PortId;
+use crate::path::{Everything, Features};
 use crate::port::Port;
 use crate::stages::transmit::Egress;
 use crate::tables::Tables;
 use crate::tolls::Tolls;
 use crate::verdict::{DropReason, Verdict};
 
-/// A router with everything that it needs but its ports.
-pub struct Router {
+/// A router, built with the optional stages of `F`, with everything that it needs but its ports.
+pub struct Router<F: Features = Everything> {
     /// What the stages read.
     pub tables: Tables,
     /// Memory of the frames.
@@ -24,16 +25,22 @@ pub struct Router {
     pub tolls: Tolls,
     /// The router as a host.
     pub host: Host,
-    path: Path,
+    path: Path<F>,
     burst: Box<Burst>,
     egress: Egress,
     outbox: Vec<Outgoing>,
 }
 
-impl Router {
-    /// A router for the ports that `tables` has.
+impl<F: Features> Router<F> {
+    /// A router for the ports that `tables` has, on the widest path that the machine runs.
     #[must_use]
     pub fn new(tables: Tables, umem: Umem, host: Host) -> Self {
+        Self::with_path(Path::detect(), tables, umem, host)
+    }
+
+    /// The same on a path of the caller's choice.
+    #[must_use]
+    pub fn with_path(path: Path<F>, tables: Tables, umem: Umem, host: Host) -> Self {
         let ports = tables.ports.len();
         Self {
             tables,
@@ -41,7 +48,7 @@ impl Router {
             counters: Counters::new(ports),
             tolls: Tolls::new(),
             host,
-            path: Path::detect(),
+            path,
             burst: Box::new(Burst::new()),
             egress: Egress::new(ports),
             outbox: Vec::new(),

@@ -39,7 +39,8 @@ pub struct Mac(pub [u8; 6]);
 pub struct Model {
     /// Where frames come from and go to.
     pub ports: Vec<Port>,
-    /// Logical links: one for each port (at the port's own index), then VLAN links.
+    /// Logical links: one for each port (at the port's own index), then VLAN links, each after the
+    /// link that carries it.
     pub links: Vec<Link>,
     /// Routing tables; index 0 is the main one.
     pub vrfs: Vec<Vrf>,
@@ -49,6 +50,25 @@ pub struct Model {
     pub groups: Vec<NextHopGroup>,
     /// Static neighbours.
     pub neighs: Vec<Neigh>,
+}
+
+impl Model {
+    /// Gives a port's link the address of the device behind it, and with it every VLAN link that
+    /// has its address from there; links whose address somebody gave keep theirs.
+    pub fn adopt_mac(&mut self, port: PortIndex, mac: Mac) {
+        // One pass is enough: parents precede their VLAN links.
+        let mut adopted = vec![false; self.links.len()];
+        for (index, link) in self.links.iter_mut().enumerate() {
+            let follows = match link.kind {
+                LinkKind::Port(own) => own == port,
+                LinkKind::Vlan { parent, .. } => adopted.get(parent.0).copied().unwrap_or(false),
+            };
+            if follows && !link.mac_given {
+                link.mac = mac;
+                adopted[index] = true;
+            }
+        }
+    }
 }
 
 /// A port: one source and sink of Ethernet frames.
@@ -91,8 +111,11 @@ pub struct Link {
     pub name: String,
     /// Port itself, or a VLAN on another link.
     pub kind: LinkKind,
-    /// Ethernet address; VLAN links have their port's unless told otherwise.
+    /// Ethernet address. Where nobody gave one, a port's link has one made from its name and a VLAN
+    /// link has its parent's; see [`Model::adopt_mac`] for ports that have a device's own.
     pub mac: Mac,
+    /// Whether somebody gave `mac`; if not, a device's own address replaces it.
+    pub mac_given: bool,
     /// Largest layer-3 packet, bytes (68 to 16,000).
     pub mtu: u16,
     /// The VRF whose FIB routes what arrives here.

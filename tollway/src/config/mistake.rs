@@ -1,0 +1,216 @@
+//! What is wrong in a configuration, where, and how to mend it.
+
+use std::fmt::{self, Write as _};
+use std::ops::Range;
+
+/// A stretch of the configuration's text, in bytes.
+pub(super) type Span = Range<usize>;
+
+/// Excerpts and quoted values are cut here, so that one absurd line cannot flood a terminal.
+const EXCERPT_LIMIT: usize = 160;
+const QUOTE_LIMIT: usize = 60;
+
+/// One mistake in a configuration: where it is, what is wrong, and how to mend it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// The file, as it was named to the reader.
+    pub file: String,
+    /// The line, counted from 1; 0 when the file could not be read at all.
+    pub line: usize,
+    /// The column in characters, counted from 1; 0 when the file could not be read at all.
+    pub column: usize,
+    /// What is wrong, without a full stop.
+    pub what: String,
+    /// How to mend it, without a full stop.
+    pub remedy: String,
+    /// The line itself, for display; empty when there is none or it is too long to show.
+    pub excerpt: String,
+    /// How many characters from `column` the mistake covers on its line, at least 1.
+    pub length: usize,
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if self.line > 0 {
+            write!(f, ":{}", self.line)?;
+        }
+        write!(f, ": {}; {}", self.what, self.remedy)
+    }
+}
+
+impl std::error::Error for Mistake {}
+
+/// The mistakes as a reader at a terminal wants them: for each, `file:line:col: what - remedy`, then
+/// the line it is on with the place marked.
+pub fn report(mistakes: &[Mistake]) -> String {
+    let mut out = String::new();
+    for mistake in mistakes {
+        render(mistake, &mut out);
+    }
+    out
+}
+
+fn render(mistake: &Mistake, out: &mut String) {
+    let Mistake { file, line, column, what, remedy, excerpt, length } = mistake;
+    // Writing to a String cannot fail.
+    let _ = match line {
+        0 => writeln!(out, "{file}: {what} - {remedy}"),
+        _ => writeln!(out, "{file}:{line}:{column}: {what} - {remedy}"),
+    };
+    if excerpt.is_empty() {
+        return;
+    }
+    let number = line.to_string();
+    let gutter = " ".repeat(number.len());
+    let lead = " ".repeat(column.saturating_sub(1));
+    let mark = "^".repeat(*length);
+    let _ = writeln!(out, " {number} | {excerpt}\n {gutter} | {lead}{mark}");
+}
+
+/// A mistake whose place is not known yet: the checks of single values give these.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    pub(super) what: String,
+    pub(super) remedy: String,
+}
+
+impl Fault {
+    pub(super) fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { what: what.into(), remedy: remedy.into() }
+    }
+
+    pub(super) fn err<T>(what: impl Into<String>, remedy: impl Into<String>) -> Result<T, Self> {
+        Err(Self::new(what, remedy))
+    }
+}
+
+/// A value from the file in quotes, its control characters escaped and its length bounded.
+pub(super) fn quoted(value: &str) -> String {
+    let mut out = String::from('"');
+    out.extend(value.chars().take(QUOTE_LIMIT).flat_map(char::escape_debug));
+    if value.chars().nth(QUOTE_LIMIT).is_some() {
+        out.push_str("...");
+    }
+    out.push('"');
+    out
+}
+
+/// Whether a mistake can be judged by itself or follows from several places.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    Syntax,
+    /// Wrong whatever the rest of the file says.
+    Value,
+    /// Wrong because of what stands, or is missing, elsewhere.
+    Relation,
+}
+
+struct Entry {
+    span: Span,
+    reach: Reach,
+    fault: Fault,
+}
+
+/// Collects the mistakes of one file and knows its lines.
+pub(super) struct Ledger<'a> {
+    file: &'a str,
+    text: &'a str,
+    line_starts: Vec<usize>,
+    entries: Vec<Entry>,
+}
+
+impl<'a> Ledger<'a> {
+    pub(super) fn new(file: &'a str, text: &'a str) -> Self {
+        let after_newlines = text.bytes().enumerate().filter(|(_, b)| *b == b'\n');
+        let line_starts = std::iter::once(0).chain(after_newlines.map(|(i, _)| i + 1)).collect();
+        Self { file, text, line_starts, entries: Vec::new() }
+    }
+
+    /// The number of the line that holds a position, counted from 1.
+    pub(super) fn line(&self, position: usize) -> usize {
+        self.line_starts.partition_point(|start| *start <= position)
+    }
+
+    pub(super) fn syntax(&mut self, span: Span, fault: Fault) {
+        self.entries.push(Entry { span, reach: Reach::Syntax, fault });
+    }
+
+    pub(super) fn value(&mut self, span: Span, fault: Fault) {
+        self.entries.push(Entry { span, reach: Reach::Value, fault });
+    }
+
+    pub(super) fn relation(
+        &mut self,
+        span: Span,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
+        let fault = Fault::new(what, remedy);
+        self.entries.push(Entry { span, reach: Reach::Relation, fault });
+    }
+
+    /// Whether something is entered for exactly this place. The latest entries are looked at first,
+    /// as those who ask have just been there.
+    pub(super) fn has_told(&self, span: &Span) -> bool {
+        self.entries.iter().rev().any(|entry| entry.span == *span)
+    }
+
+    /// The mistakes worth telling, in file order.
+    pub(super) fn finish(mut self) -> Vec<Mistake> {
+        self.drop_consequences();
+        self.entries.sort_by_key(|entry| entry.span.start);
+        self.entries.iter().map(|entry| self.place(entry)).collect()
+    }
+
+    /// A syntax error hides part of the file, so what seems missing or broken around it may be fine:
+    /// only mistakes that stand by themselves, away from such lines, are told beside it.
+    fn drop_consequences(&mut self) {
+        let syntax = self.entries.iter().filter(|e| e.reach == Reach::Syntax);
+        let bad_lines: Vec<usize> = syntax.map(|e| self.line(e.span.start)).collect();
+        if bad_lines.is_empty() {
+            return;
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        let lines_of = |span: &Span| (self.line(span.start), self.line(span.end));
+        let spans: Vec<_> = self.entries.iter().map(|e| lines_of(&e.span)).collect();
+        let bad: std::collections::BTreeSet<usize> = bad_lines.into_iter().collect();
+        let mut spans = spans.into_iter();
+        self.entries.retain(|entry| {
+            let Some((first, last)) = spans.next() else { return false };
+            match entry.reach {
+                Reach::Syntax => seen.insert(first),
+                // The parser stands in an empty value, placed nowhere, for one it cannot read.
+                Reach::Value if entry.span.is_empty() => false,
+                Reach::Value => bad.range(first..=last).next().is_none(),
+                Reach::Relation => false,
+            }
+        });
+    }
+
+    fn place(&self, entry: &Entry) -> Mistake {
+        let start = entry.span.start.min(self.text.len());
+        let line = self.line(start);
+        let line_start = self.line_starts.get(line - 1).copied().unwrap_or(0);
+        let rest = self.text.get(line_start..).unwrap_or_default();
+        let content = rest.split('\n').next().unwrap_or_default().trim_end_matches('\r');
+        let before = content.get(..start - line_start).unwrap_or(content).chars().count();
+        let covered = entry.span.end.saturating_sub(line_start).min(content.len());
+        let upto = content.get(..covered).map_or(before, |part| part.chars().count());
+        let short = content.chars().nth(EXCERPT_LIMIT).is_none();
+        Mistake {
+            file: self.file.to_owned(),
+            line,
+            column: before + 1,
+            what: entry.fault.what.clone(),
+            remedy: entry.fault.remedy.clone(),
+            excerpt: if short { printable(content) } else { String::new() },
+            length: upto.saturating_sub(before).max(1),
+        }
+    }
+}
+
+/// Tabs and control characters become spaces, so that the mark stays below its place.
+fn printable(line: &str) -> String {
+    line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}

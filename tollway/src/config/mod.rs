@@ -1,0 +1,121 @@
+//! The configuration file: TOML text in, a checked [`Model`] out.
+//!
+//! The file says what `ip link`, `ip address`, `ip route` and `ip neigh` would say, in the kernel's
+//! words; `docs/guide/configuration.md` describes every key. Limits: static routes and neighbours
+//! only, at most two VLAN tags, IPv4 destinations only over IPv4 next hops (no RFC 5549).
+//!
+//! Reading goes in two steps. Each table is read on its own first (`ports`, `links`, `routes`,
+//! `neighs`), then the relations between them are checked. A value that was found wrong counts as
+//! unknown from then on, so that one mistake is told once and not again by whatever depends on it.
+
+mod addresses;
+mod links;
+mod mistake;
+mod nearest;
+mod neighs;
+mod nexthops;
+mod ports;
+mod raw;
+mod routes;
+#[cfg(test)]
+mod tests;
+mod topology;
+mod values;
+mod vlans;
+mod vrfs;
+
+use std::path::Path;
+
+use toml::de::DeTable;
+
+#[allow(unused_imports, reason = "for the commands that print mistakes")]
+pub use mistake::{Mistake, report};
+
+use crate::model::Model;
+use mistake::{Fault, Ledger};
+use raw::Section;
+
+/// A configuration that was read and found free of mistakes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    /// What the router is to do.
+    pub model: Model,
+}
+
+/// Reads and checks a configuration file; on failure gives every mistake found, in file order.
+/// Relative paths of capture files start at the file's own directory.
+pub fn load(path: &Path) -> Result<Loaded, Vec<Mistake>> {
+    let file = path.display().to_string();
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) => return Err(vec![unreadable(file, &error)]),
+    };
+    match std::str::from_utf8(&bytes) {
+        Ok(text) => parse(text, &file),
+        Err(error) => Err(vec![not_utf8(file, &bytes, error.valid_up_to())]),
+    }
+}
+
+/// Checks the text of a configuration. `file` is its name, for messages and as the place where
+/// relative paths of capture files start. Takes any text whatever without panicking.
+pub fn parse(text: &str, file: &str) -> Result<Loaded, Vec<Mistake>> {
+    let mut ledger = Ledger::new(file, text);
+    let (root, errors) = DeTable::parse_recoverable(text);
+    for error in errors {
+        let span = error.span().unwrap_or(text.len()..text.len());
+        ledger.syntax(span, syntax_fault(error.message()));
+    }
+    let root = Section::new("the configuration".to_owned(), 0..0, root.get_ref());
+    let base = Path::new(file).parent().unwrap_or(Path::new(""));
+    let model = read_model(&root, base, &mut ledger);
+    let mistakes = ledger.finish();
+    if mistakes.is_empty() { Ok(Loaded { model }) } else { Err(mistakes) }
+}
+
+fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model {
+    root.check_keys(&["ports", "vlans", "vrfs", "groups", "routes", "neighbours"], ledger);
+    let vrfs = vrfs::read(root, ledger);
+    let (ports, mut drafts) = ports::read(root, base, &vrfs, ledger);
+    vlans::read(root, &vrfs, &mut drafts, ledger);
+    let names = links::unique_names(&drafts, &vrfs, ledger);
+    let drafts = vlans::arrange(drafts, &names, ledger);
+    let topology = addresses::check(drafts, vrfs, ledger);
+    let groups = nexthops::read_groups(root, &topology, ledger);
+    let routes = routes::read(root, &topology, &groups, ledger);
+    let neighs = neighs::read(root, &topology, ledger);
+    let (links, vrfs) = topology.into_model();
+    let groups = groups.into_iter().map(|group| group.group).collect();
+    Model { ports, links, vrfs, routes, groups, neighs }
+}
+
+fn syntax_fault(message: &str) -> Fault {
+    // The parser says "WHAT, expected THIS, THAT": what it expected is the remedy.
+    match message.split_once(", expected ") {
+        Some((what, "nothing")) => Fault::new(what, "remove it"),
+        Some((what, expected)) => Fault::new(what, format!("TOML wants {expected} here")),
+        None if message == "duplicate key" => {
+            Fault::new("this name or key is already given above", "merge the two or rename one")
+        }
+        None => Fault::new(message, "correct the TOML syntax"),
+    }
+}
+
+fn unreadable(file: String, error: &std::io::Error) -> Mistake {
+    let remedy = match error.kind() {
+        std::io::ErrorKind::NotFound => "name a file that exists",
+        std::io::ErrorKind::PermissionDenied => "let this user read it",
+        _ => "name a readable file",
+    };
+    placeless(file, 0, format!("the configuration cannot be read: {error}"), remedy)
+}
+
+fn not_utf8(file: String, bytes: &[u8], valid: usize) -> Mistake {
+    let newlines = bytes.iter().take(valid).filter(|b| **b == b'\n').count();
+    placeless(file, newlines + 1, "the file is not UTF-8 text".to_owned(), "save it as UTF-8")
+}
+
+fn placeless(file: String, line: usize, what: String, remedy: &str) -> Mistake {
+    let column = line.min(1);
+    let remedy = remedy.to_owned();
+    Mistake { file, line, column, what, remedy, excerpt: String::new(), length: 1 }
+}
