@@ -22,9 +22,14 @@ pub struct Net {
 }
 
 impl Net {
-    /// The test network with memory for `chunks` frames.
+    /// The test network with memory for `chunks` frames of usual size.
     pub fn new(chunks: u32) -> Self {
-        let umem = Umem::new(chunks, 4096).expect("memory");
+        Self::with_memory(chunks, 2048)
+    }
+
+    /// The test network with so much memory.
+    pub fn with_memory(chunks: u32, chunk_bytes: u32) -> Self {
+        let umem = Umem::new(chunks, chunk_bytes).expect("memory");
         let mut host = Host::new();
         host.add_address(LinkId(0), ip("10.255.0.254"), 24);
         host.add_address(LinkId(0), ip("2001:db8:fe::1"), 64);
@@ -71,16 +76,21 @@ impl Net {
             .collect()
     }
 
-    /// Sends a frame and takes what comes out: the ports' numbers and the frames.
-    pub fn send(&mut self, port: u8, frame: &[u8]) -> Vec<(u8, Vec<u8>)> {
-        assert!(self.inject(port, frame));
-        self.run();
+    /// Takes what all ports have sent: their numbers and the frames.
+    pub fn take_all(&mut self) -> Vec<(u8, Vec<u8>)> {
         let mut sent = Vec::new();
         for port in 0..PORTS {
             sent.extend(self.take_sent(port).into_iter().map(|frame| (port, frame)));
         }
-        self.check();
         sent
+    }
+
+    /// Sends a frame and takes what comes out.
+    pub fn send(&mut self, port: u8, frame: &[u8]) -> Vec<(u8, Vec<u8>)> {
+        assert!(self.inject(port, frame), "no memory for the frame");
+        self.run();
+        self.check();
+        self.take_all()
     }
 
     /// What has been counted.

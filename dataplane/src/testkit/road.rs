@@ -5,7 +5,7 @@ use tollway_dataplane::cpu::Level;
 use tollway_dataplane::dispatch::Path;
 use tollway_dataplane::frame::{FrameAddr, Umem};
 use tollway_dataplane::id::{LinkId, PortId};
-use tollway_dataplane::path::Everything;
+use tollway_dataplane::path::{Everything, Features};
 use tollway_dataplane::stages::transmit::Egress;
 use tollway_dataplane::tables::Tables;
 use tollway_dataplane::tolls::Tolls;
@@ -42,9 +42,9 @@ pub fn paths() -> Vec<Path> {
 }
 
 /// The path with memory, queues and all.
-pub struct Road<'a> {
+pub struct Road<'a, F: Features = Everything> {
     tables: &'a Tables,
-    path: Path<Everything>,
+    path: Path<F>,
     umem: Umem,
     burst: Box<Burst>,
     egress: Egress,
@@ -53,14 +53,16 @@ pub struct Road<'a> {
     stale: Vec<u8>,
 }
 
-impl<'a> Road<'a> {
+impl Road<'static> {
     /// The widest path over the test network.
-    pub fn new() -> Road<'static> {
-        Road::over(&TABLES, Path::detect(), 16_384)
+    pub fn new() -> Self {
+        Self::over(&TABLES, Path::detect(), 16_384)
     }
+}
 
+impl<'a, F: Features> Road<'a, F> {
     /// A path over tables, with chunks of so many bytes.
-    pub fn over(tables: &'a Tables, path: Path, chunk: u32) -> Self {
+    pub fn over(tables: &'a Tables, path: Path<F>, chunk: u32) -> Self {
         Self {
             tables,
             path,
@@ -85,7 +87,7 @@ impl<'a> Road<'a> {
 
     /// Sends up to 64 frames at once. What must hold of any burst is asserted here: each packet is
     /// either sent, in order, or has left with a verdict, and then it is as it came.
-    pub fn burst<F: AsRef<[u8]>>(&mut self, port: u8, frames: &[F]) -> Vec<Outcome> {
+    pub fn burst(&mut self, port: u8, frames: &[impl AsRef<[u8]>]) -> Vec<Outcome> {
         assert!(frames.len() <= BURST);
         self.burst.reset(PortId(port.into()));
         let start = frames.iter().map(|frame| self.store(frame.as_ref())).collect::<Vec<_>>();

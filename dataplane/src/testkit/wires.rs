@@ -174,10 +174,20 @@ fn build() -> Tables {
             add_special(&mut tables, *vrf, special);
         }
         let port = vrf.0 as u8;
+        if port > 0 {
+            give_default_routes(&mut tables, *vrf);
+        }
         route(&mut tables, *vrf, (ip("172.16.0.0"), 12), |tables| neigh4(tables, port, Way::Plain));
         route(&mut tables, *vrf, (ip("fd00::"), 8), |tables| neigh6(tables, port, Way::Plain));
     }
     tables
+}
+
+/// Gives a VRF default routes, to two links of port 2; of the test network all have them but the
+/// main one.
+pub fn give_default_routes(tables: &mut Tables, vrf: VrfId) {
+    route(tables, vrf, (ip("0.0.0.0"), 0), |tables| neigh4(tables, 2, Way::Vlan));
+    route(tables, vrf, (ip("::"), 0), |tables| neigh6(tables, 2, Way::Stacked));
 }
 
 fn add_link(tables: &mut Tables, port: u8, way: Way) {

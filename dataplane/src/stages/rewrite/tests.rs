@@ -1,6 +1,7 @@
 use etherparse::{EtherType, Ethernet2Header, IpDscp, IpEcn, Ipv4Header, Ipv6Header};
 
 use crate::dispatch::Path;
+use crate::path::Everything;
 use crate::testkit::packet::{Packet, layer3};
 use crate::testkit::road::{Outcome, Road, paths};
 use crate::testkit::wires::{MTU, PORTS, Special, TABLES, Way};
@@ -189,7 +190,7 @@ fn a_packet_of_the_mtu_passes_and_one_byte_more_does_not() {
 
 #[test]
 fn giants_exceed_the_mtu() {
-    let mut road = Road::over(&TABLES, Path::detect(), 65_536);
+    let mut road = Road::over(&TABLES, Path::<Everything>::detect(), 65_536);
     for dst in hosts(1, Way::Stacked) {
         for size in [9001, 16_000, 65_000, 65_266 - 22] {
             let frame = Way::Stacked.packet(0, dst).size(size).build();

@@ -1,12 +1,14 @@
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{Ipv4Net, Ipv6Net};
 use prefix_trie::PrefixMap;
 use proptest::prelude::*;
 
 use super::{Fib, Prefix, Root};
+use crate::dispatch::Path;
 use crate::id::NextHopId;
+use crate::path::Everything;
 use crate::tables::{RoutePrefix, Tables};
 use crate::testkit::packet::ip;
 use crate::testkit::road::{Outcome, Road};
@@ -253,8 +255,8 @@ fn every_prefix_length_is_looked_up_on_the_road() {
 }
 
 /// A packet to `host` leaves by `port`.
-fn assert_road(tables: &Tables, host: std::net::IpAddr, port: u8) {
+fn assert_road(tables: &Tables, host: IpAddr, port: u8) {
     let frame = Way::Plain.packet(0, host).build();
-    let outcome = Road::over(tables, crate::dispatch::Path::detect(), 512).one(0, &frame);
+    let outcome = Road::over(tables, Path::<Everything>::detect(), 512).one(0, &frame);
     assert_eq!(outcome, Outcome::Sent(port.into(), Way::Plain.forwarded(port, &frame)));
 }
