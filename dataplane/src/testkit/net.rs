@@ -41,6 +41,11 @@ impl Net {
         }
     }
 
+    /// Bytes that every chunk of this size has for a frame.
+    pub fn room(chunk_bytes: u32) -> usize {
+        Umem::new(1, chunk_bytes).expect("memory").room()
+    }
+
     /// Puts a frame before a port; false where it does not fit or no memory is left.
     pub fn inject(&mut self, port: u8, frame: &[u8]) -> bool {
         let Some(frame) = self.router.umem.store(frame) else { return false };
