@@ -45,6 +45,7 @@ fn seeds() -> Vec<Vec<u8>> {
 
 /// With `TOLLWAY_WRITE_SAMPLES` set, writes them.
 #[test]
+#[cfg_attr(miri, ignore = "takes minutes there")]
 fn the_seeds_are_what_this_makes() {
     if std::env::var_os("TOLLWAY_WRITE_SAMPLES").is_some() {
         for (n, seed) in seeds().iter().enumerate() {
@@ -55,6 +56,7 @@ fn the_seeds_are_what_this_makes() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes minutes there")]
 fn no_input_breaks_the_path() {
     let text = std::env::var("TOLLWAY_FUZZ_SECONDS").ok();
     let seconds = text.and_then(|text| text.parse().ok()).unwrap_or(SECONDS);

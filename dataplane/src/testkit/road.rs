@@ -128,7 +128,7 @@ impl<'a, F: Features> Road<'a, F> {
 
     fn store(&mut self, frame: &[u8]) -> FrameAddr {
         let addr = self.umem.alloc().expect("a chunk");
-        let room = self.umem.room();
+        let room = self.umem.room().min(2048);
         if !self.stale.is_empty() {
             let memory = self.umem.frame_mut(addr, room);
             for piece in memory.chunks_mut(self.stale.len()) {

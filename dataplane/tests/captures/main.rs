@@ -122,6 +122,7 @@ fn router() -> Net {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes minutes there")]
 fn every_capture_into_every_port() {
     let folder = folder();
     let paths = captures(&folder);

@@ -166,6 +166,7 @@ fn capture(datalink: DataLink, frames: &[Vec<u8>]) -> Vec<u8> {
 
 /// With `TOLLWAY_WRITE_SAMPLES` set, writes them.
 #[test]
+#[cfg_attr(miri, ignore = "takes minutes there")]
 fn the_samples_are_what_this_makes() {
     let folder = super::root().join("tests/samples");
     for (name, datalink, frames) in samples() {

@@ -52,6 +52,7 @@ proptest! {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "takes minutes there")]
     fn order_changes_nothing((port, seeds) in seeds(), turn in 0..64_usize) {
         let mut frames = frames(port, &seeds);
         let mut road = Road::new();
@@ -81,6 +82,7 @@ proptest! {
 
     /// Without VLANs and groups compiled in, packets that need neither fare the same.
     #[test]
+    #[cfg_attr(miri, ignore = "takes minutes there")]
     fn optional_stages_touch_only_their_packets((port, seeds) in seeds()) {
         let frames = frames(port, &seeds);
         let everything = Road::over(&TABLES, Path::<Everything>::detect(), CHUNK).burst(port, &frames);

@@ -109,6 +109,7 @@ fn a_link_listens_to_its_own_address() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes minutes there")]
 fn a_frame_cut_in_or_behind_its_tags_is_too_small() {
     for way in Way::ALL {
         for dst in [Way::Plain.host4(1), Way::Plain.host6(1)] {
@@ -137,6 +138,7 @@ fn a_link_leads_to_its_vrf() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes minutes there")]
 fn the_table_knows_what_was_put_in() {
     let mut table = VlanTable::default();
     assert_eq!(table.get(DOT1Q, 1), None);

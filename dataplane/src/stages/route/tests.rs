@@ -165,16 +165,18 @@ fn replay(is_ipv4: bool, changes: &[Change]) {
 proptest! {
     #![proptest_config(ProptestConfig {
         failure_persistence: None,
-        cases: if cfg!(miri) { 1 } else { 192 },
+        cases: 192,
         ..Default::default()
     })]
 
     #[test]
+    #[cfg_attr(miri, ignore = "takes minutes there")]
     fn ipv4_says_what_a_list_and_a_trie_say(changes in changes(true)) {
         replay(true, &changes);
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "takes minutes there")]
     fn ipv6_says_what_a_list_and_a_trie_say(changes in changes(false)) {
         replay(false, &changes);
     }
@@ -182,6 +184,7 @@ proptest! {
     /// Routes that come and go in any order leave nothing behind: the second time needs no more
     /// memory than the first.
     #[test]
+    #[cfg_attr(miri, ignore = "takes minutes there")]
     fn memory_comes_back(changes in changes(false), order: u64) {
         let mut fib = Fib::new();
         let roots: Vec<_> = (0..ROOTS).map(|_| fib.add_root().unwrap()).collect();
@@ -210,6 +213,7 @@ proptest! {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes minutes there")]
 fn a_root_of_its_own_for_each_vrf() {
     let mut fib = Fib::new();
     let roots: Vec<_> = (0..20).map(|_| fib.add_root().unwrap()).collect();
@@ -223,6 +227,7 @@ fn a_root_of_its_own_for_each_vrf() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes minutes there")]
 fn a_next_hop_that_does_not_fit_is_refused() {
     let mut fib = Fib::new();
     let root = fib.add_root().unwrap();
@@ -234,6 +239,7 @@ fn a_next_hop_that_does_not_fit_is_refused() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes minutes there")]
 fn every_prefix_length_is_looked_up_on_the_road() {
     for (host, width) in [("10.0.128.200", 32), ("2001:db8:8000:1:8000:1:2:3", 128)] {
         let host = ip(host);

@@ -42,6 +42,7 @@ fn from6(src: &str) -> Outcome {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes minutes there")]
 fn first_byte_of_ipv4_says_version_4_and_at_least_five_words() {
     for byte in 0..=u8::MAX {
         let frame = changed(&v4().size(100), |header| header[0] = byte);
@@ -54,6 +55,7 @@ fn first_byte_of_ipv4_says_version_4_and_at_least_five_words() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes minutes there")]
 fn every_wrong_bit_of_an_ipv4_header_is_found() {
     let good = v4().build();
     for bit in 0..20 * 8 {
@@ -76,6 +78,7 @@ fn wrong_checksum_with_options_is_dropped() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes minutes there")]
 fn every_length_of_options_is_punted() {
     for words in 1..=10 {
         let options = vec![1; words * 4];
@@ -91,6 +94,7 @@ fn every_length_of_options_is_punted() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes minutes there")]
 fn total_length_lies_between_header_and_frame() {
     let packet = v4().size(60);
     for total in 0..=80_u16 {
@@ -105,6 +109,7 @@ fn total_length_lies_between_header_and_frame() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes minutes there")]
 fn payload_length_of_ipv6_fits_the_frame() {
     let packet = v6().size(100);
     for payload in 0..=80_u16 {
