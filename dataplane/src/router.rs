@@ -57,10 +57,10 @@ impl<F: Features> Router<F> {
 
     /// Receives one burst from `port`, takes it down the road and sends what comes out; says how
     /// many packets were received. `now_ns` is the time since any fixed moment.
-    pub fn turn<P: Port + ?Sized>(
+    pub fn turn<P: Port>(
         &mut self,
         port: PortId,
-        ports: &mut [Box<P>],
+        ports: &mut [P],
         now_ns: u64,
     ) -> usize {
         let burst = &mut *self.burst;
@@ -83,7 +83,7 @@ impl<F: Features> Router<F> {
     }
 
     /// Lets the host do what is due; to be called some ten times a second.
-    pub fn tick<P: Port + ?Sized>(&mut self, ports: &mut [Box<P>], now_ns: u64) {
+    pub fn tick<P: Port>(&mut self, ports: &mut [P], now_ns: u64) {
         let mut context = Context {
             tables: &mut self.tables,
             umem: &mut self.umem,
@@ -96,7 +96,7 @@ impl<F: Features> Router<F> {
     }
 
     /// Hands the path's frames to their ports.
-    fn transmit<P: Port + ?Sized>(&mut self, ports: &mut [Box<P>]) {
+    fn transmit<P: Port>(&mut self, ports: &mut [P]) {
         let (umem, counters) = (&mut self.umem, &mut self.counters);
         self.egress.drain(|port, frames| {
             let sent = hand_over(umem, counters, ports, port, frames);
@@ -139,7 +139,7 @@ impl<F: Features> Router<F> {
     }
 
     /// Sends what the host has made or released.
-    fn send_outbox<P: Port + ?Sized>(&mut self, ports: &mut [Box<P>]) {
+    fn send_outbox<P: Port>(&mut self, ports: &mut [P]) {
         let (umem, counters) = (&mut self.umem, &mut self.counters);
         for outgoing in self.outbox.drain(..) {
             let sent = hand_over(umem, counters, ports, outgoing.port, &[outgoing.frame]) == 1;
@@ -154,10 +154,10 @@ impl<F: Features> Router<F> {
 }
 
 /// Hands frames to a port; those that it does not take are freed. Says how many it took.
-fn hand_over<P: Port + ?Sized>(
+fn hand_over<P: Port>(
     umem: &mut Umem,
     counters: &mut Counters,
-    ports: &mut [Box<P>],
+    ports: &mut [P],
     port: PortId,
     frames: &[Descriptor],
 ) -> usize {
