@@ -29,6 +29,8 @@ mod nd;
 mod neigh;
 mod options;
 mod send;
+#[cfg(test)]
+mod tests;
 
 use std::net::IpAddr;
 
