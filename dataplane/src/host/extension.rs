@@ -130,28 +130,32 @@ pub(super) fn is_fragment(packet: &[u8]) -> bool {
 /// Whether a packet is an ICMPv6 error, or may be one: no error is ever sent about an error.
 pub(super) fn is_icmp6_error(packet: &[u8]) -> bool {
     let Some((mut protocol, mut at)) = skip(packet) else { return false };
+    let mut is_fragment = false;
     if protocol == l4::FRAGMENT {
         let Some(&[next, _, high, low]) = packet.get(at..).and_then(<[u8]>::first_chunk) else {
             return false;
         };
+        let offset = u16::from_be_bytes([high, low]);
         // Of a fragment but the first nothing can be said.
-        if u16::from_be_bytes([high, low]) & 0xfff8 != 0 {
+        if offset & 0xfff8 != 0 {
             return false;
         }
-        (protocol, at) = (next, at + 8);
+        (protocol, at, is_fragment) = (next, at + 8, offset != 0);
     }
-    protocol == l4::ICMPV6 && packet.get(at).is_none_or(|kind| kind & 0x80 == 0)
+    protocol == l4::ICMPV6 && packet.get(at).map_or(!is_fragment, |kind| kind & 0x80 == 0)
 }
 
-/// The first header that is none of options and routing, and where it is.
+/// The first header that is none of options, routing and authentication, and where it is.
 fn skip(packet: &[u8]) -> Option<(u8, usize)> {
     let (mut protocol, mut at) = (*packet.get(6)?, FIXED);
     for _ in 0..MOST_HEADERS {
-        if !matches!(protocol, l4::HOP_BY_HOP | l4::ROUTING | l4::DEST_OPTIONS) {
-            break;
-        }
+        let unit = match protocol {
+            l4::HOP_BY_HOP | l4::ROUTING | l4::DEST_OPTIONS => (1, 8),
+            l4::AUTH => (2, 4),
+            _ => break,
+        };
         let [next, len] = *packet.get(at..)?.first_chunk()?;
-        (protocol, at) = (next, at + (usize::from(len) + 1) * 8);
+        (protocol, at) = (next, at + (usize::from(len) + unit.0) * unit.1);
     }
     Some((protocol, at))
 }

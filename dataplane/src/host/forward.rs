@@ -16,12 +16,13 @@ impl Host {
     pub(super) fn hold(&mut self, context: &mut Context<'_>, mut packet: Packet) {
         let frame = context.umem.frame(packet.addr, usize::from(packet.len));
         let layer3 = frame.get(usize::from(packet.l3)..).unwrap_or_default();
-        let Some(bytes) = build::trim(layer3).map(<[u8]>::to_vec) else {
+        let sound = build::trim(layer3)
+            .and_then(|bytes| build::endpoints(bytes).map(|(_, dst)| (bytes.to_vec(), dst)));
+        let Some((bytes, dst)) = sound else {
             context.counters.drop(DropReason::IpInhdr);
             context.umem.free(packet.addr);
             return;
         };
-        let Some((_, dst)) = build::endpoints(&bytes) else { return };
         let link = packet.link;
         // The routes may have changed since the path looked, with the burst's first packets.
         let vrf = context.tables.link(link).vrf;

@@ -117,6 +117,11 @@ impl Host {
         }
         let news = News { mac: solicit.mac, solicited: false, overrides: true, weak: true };
         self.heard(context, (link, IpAddr::V6(src)), news, true);
+        // Linux adds nobody who asks a group without saying who it is, and does not answer it either.
+        if to_group && solicit.mac.is_none() && !self.knows(context.tables, (link, src.into())) {
+            self.counters.ignored += 1;
+            return Some(());
+        }
         // Who asked the group does not know the address (any more); who asked us alone does.
         let mut flags = NdiscNeighborFlags::ROUTER | NdiscNeighborFlags::SOLICITED;
         flags.set(NdiscNeighborFlags::OVERRIDE, to_group);

@@ -95,8 +95,10 @@ impl Entry {
 
     /// Goes to a state, which then lasts for its time.
     pub(super) fn enter(&mut self, state: State, now: u64) {
+        if self.state != state {
+            self.updated = now;
+        }
         self.state = state;
-        self.updated = now;
         self.probes = 0;
         self.due = now
             + match state {
@@ -291,7 +293,9 @@ impl Entry {
             }
             return Effect::None;
         }
-        self.mac = mac;
+        if moved {
+            (self.mac, self.updated) = (mac, now);
+        }
         match (news.solicited, moved) {
             (true, _) => self.enter(State::Reachable, now),
             (false, true) => self.enter(State::Stale, now),

@@ -129,11 +129,14 @@ impl Host {
         packet: Packet,
         kind: Waiting,
     ) {
+        let key = (way.link, way.neigh);
+        if header(context.tables, way).is_none() {
+            self.restore(context.tables, key);
+        }
         if header(context.tables, way).is_some() {
             release(context, way, packet, kind);
             return;
         }
-        let key = (way.link, way.neigh);
         let room = self.neighs.waiting() < QUEUE_TOTAL.min(context.umem.available());
         if !room || !self.want(context, key) {
             give_up(context, packet, kind, DropReason::NeighQueueFull);
@@ -144,6 +147,19 @@ impl Host {
         }
         for (oldest, kind) in self.neighs.enqueue(key, packet, kind) {
             discard(context, oldest, kind, DropReason::NeighQueueFull);
+        }
+    }
+
+    /// Whether a neighbour is known, or at least asked for.
+    pub(super) fn knows(&self, tables: &Tables, key: Key) -> bool {
+        let way = Way { link: key.0, neigh: key.1 };
+        self.neighs.get(key).is_some() || header(tables, way).is_some()
+    }
+
+    /// Puts a known neighbour into tables that have been made anew.
+    fn restore(&self, tables: &mut Tables, key: Key) {
+        if let Some(entry) = self.neighs.get(key).filter(|entry| entry.state != State::Incomplete) {
+            publish(tables, key, entry.mac);
         }
     }
 
@@ -301,10 +317,14 @@ fn release(context: &mut Context<'_>, way: Way, packet: Packet, kind: Waiting) {
     };
     let header_len = usize::from(header_len);
     let l3 = packet.addr.0 + u32::from(packet.l3);
-    let start = FrameAddr(l3 - header_len as u32);
+    // The header fits: ports leave that much before a frame.
+    let start = FrameAddr(l3.saturating_sub(header_len as u32));
     let room = context.umem.frame_mut(start, header_len);
-    room.copy_from_slice(&header[HEADER_ROOM - header_len..]);
-    let len = u32::from(packet.len) - u32::from(packet.l3) + header_len as u32;
+    for (to, from) in room.iter_mut().zip(&header[HEADER_ROOM - header_len..]) {
+        *to = *from;
+    }
+    let packet_len = packet.len.saturating_sub(u16::from(packet.l3));
+    let len = u32::from(packet_len) + header_len as u32;
     let frame = Descriptor { addr: start, len };
     context.outbox.push(Outgoing { port, frame, released: kind == Waiting::Held });
 }

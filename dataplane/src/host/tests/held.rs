@@ -150,6 +150,17 @@ fn the_members_of_a_group_are_asked_for_by_flow() {
 }
 
 #[test]
+fn known_neighbours_come_back_into_new_tables() {
+    let mut lab = Lab::new();
+    lab.receive(A, &numbered(0));
+    assert_eq!(lab.receive(B, &arp::reply(BOB, BOB4, own4(1))).len(), 1);
+    lab.router.tables = Lab::new().router.tables;
+    assert_eq!(numbers(&lab.receive(A, &numbered(1))), [1]);
+    assert_eq!(numbers(&lab.receive(A, &numbered(2))), [2]);
+    assert_eq!((lab.router.counters.sent, lab.router.counters.held), (3, 0));
+}
+
+#[test]
 fn a_full_table_lets_its_oldest_go() {
     let mut lab = Lab::settled();
     let big = IpAddr::V4(Ipv4Addr::new(10, 8, 0, 254));

@@ -56,6 +56,17 @@ fn a_unicast_solicitation_is_answered_without_override() {
 }
 
 #[test]
+fn who_asks_a_group_and_does_not_say_who_it_is_gets_no_answer() {
+    let target = own6(0);
+    let packet = icmp6((ALICE6, solicited_node(target)), 255, 135, [0; 4], &body(target, &[]));
+    let frame = frame_to(multicast_mac(solicited_node(target)), ALICE, 0x86dd, &packet);
+    let mut lab = Lab::new();
+    assert_eq!(lab.receive(A, &frame), []);
+    assert_eq!(lab.router.host.neighbours(), 0);
+    assert_eq!(Lab::settled().receive(A, &frame).len(), 1);
+}
+
+#[test]
 fn a_check_for_duplicates_is_answered_to_all() {
     let mut lab = Lab::new();
     let answer = one(lab.receive(A, &solicit(ALICE, Ipv6Addr::UNSPECIFIED, own6(0))));
