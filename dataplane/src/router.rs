@@ -57,12 +57,7 @@ impl<F: Features> Router<F> {
 
     /// Receives one burst from `port`, takes it down the road and sends what comes out; says how
     /// many packets were received. `now_ns` is the time since any fixed moment.
-    pub fn turn<P: Port>(
-        &mut self,
-        port: PortId,
-        ports: &mut [P],
-        now_ns: u64,
-    ) -> usize {
+    pub fn turn<P: Port>(&mut self, port: PortId, ports: &mut [P], now_ns: u64) -> usize {
         let burst = &mut *self.burst;
         burst.reset(port);
         let Some(source) = ports.get_mut(usize::from(port.0)) else { return 0 };
