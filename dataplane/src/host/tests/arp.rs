@@ -192,3 +192,12 @@ fn forgotten_neighbours_leave_no_next_hop_behind() {
     }
     assert_eq!(lab.router.tables.next_hops.len(), next_hops);
 }
+
+#[test]
+fn a_neighbour_on_the_wrong_link_takes_no_traffic() {
+    let mut lab = Lab::new();
+    // Two links with one subnet; the routes know it behind the first.
+    lab.router.host.add_address(LinkId(1), "10.0.0.253".parse().unwrap(), 24);
+    assert_eq!(lab.receive(B, &request(BOB, ALICE4, own4(1))).len(), 1);
+    assert_eq!((lab.router.host.neighbours(), known(&lab, LinkId(0), ALICE4.into())), (1, None));
+}
