@@ -84,11 +84,13 @@ fn options_that_are_wrong_are_pointed_at_and_source_routes_dropped() {
     let mut lab = Lab::settled();
     let error = one(lab.receive(A, &ip_frame(ALICE, &with_options(BOB4, &[1, 7, 9, 4], b"x"))));
     assert_eq!((error.icmp_kind(), error.icmp4().bytes5to8()), ((12, 0), [21, 0, 0, 0]));
+    let to_group = with_options("224.0.0.1".parse().unwrap(), &[1, 7, 9, 4], b"x");
+    assert_eq!(lab.receive(A, &ip_frame(ALICE, &to_group)), []);
     for kind in [131, 137] {
         let routed = with_options(BOB4, &[kind, 7, 4, 10, 0, 1, 9], b"x");
         assert_eq!(lab.receive(A, &ip_frame(ALICE, &routed)), []);
     }
-    assert_eq!((lab.drops(DropReason::IpOptions), lab.host().source_routed), (3, 2));
+    assert_eq!((lab.drops(DropReason::IpOptions), lab.host().source_routed), (4, 2));
 }
 
 #[test]
