@@ -75,7 +75,7 @@ pub(super) struct Entry {
     pub(super) due: u64,
     /// Questions asked in this state.
     pub(super) probes: u8,
-    /// Frames that wait for the address; they begin with the IP packet's link header, if any.
+    /// Frames that wait for the address, their TTL decremented.
     pub(super) queue: VecDeque<(Packet, Waiting)>,
     queue_bytes: usize,
 }
