@@ -1,8 +1,3 @@
 //! The program.
 
-#![allow(dead_code)]
-
-mod config;
-mod model;
-
 fn main() {}
