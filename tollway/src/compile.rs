@@ -7,7 +7,7 @@
 
 mod routes;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use tollway_dataplane::host::Host;
 use tollway_dataplane::id::{LinkId, Vid, VrfId};

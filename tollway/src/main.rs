@@ -1,3 +1,5 @@
 //! The program.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    tollway::cli::main()
+}
