@@ -1,5 +1,7 @@
 //! The whole program between capture files: what goes in, what comes out, what is said about it.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
