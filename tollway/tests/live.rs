@@ -425,6 +425,8 @@ fn vlan_tags() {
 
 /// The kernel of this namespace is a host behind a TAP device, another is behind a veth.
 fn tap() {
+    let driver = File::options().read(true).write(true).open("/dev/net/tun");
+    driver.expect("/dev/net/tun must be there and open to this user: run the test as root");
     sh("ip link set lo up");
     let b = Host::new();
     b.plug("b", "02:00:00:00:02:02", ["10.0.2.2/24", "fd00:2::2/64"]);

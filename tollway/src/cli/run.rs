@@ -13,8 +13,10 @@ use crate::ports::{self, Devices, State};
 use crate::replay::Files;
 use crate::worker::{self, Stop};
 
-/// Bytes of all frames in memory at once.
+/// Bytes of all frames in memory at once, about.
 const UMEM_BYTES: u32 = 64 << 20;
+/// Frames in memory at once at least: twice what may wait for neighbours.
+const MIN_CHUNKS: u32 = 8192;
 
 /// Arguments of `tollway run`.
 #[derive(clap::Args)]
@@ -39,7 +41,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let devices = ports::open(&mut model, (chunk - HEADROOM) as usize);
     let mut devices = devices.map_err(|error| CliError::failed(&error, error.remedy()))?;
     let compiled = compile(&model).map_err(|error| CliError::failed(&error, error.remedy()))?;
-    let umem = Umem::new(UMEM_BYTES / chunk, chunk).ok_or_else(|| {
+    let umem = Umem::new((UMEM_BYTES / chunk).max(MIN_CHUNKS), chunk).ok_or_else(|| {
         CliError::failed("the memory for frames can not be had", "Lower the MTUs")
     })?;
     let mut router = Router::new(compiled.tables, umem, compiled.host);

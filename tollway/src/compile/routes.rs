@@ -24,8 +24,8 @@ pub(super) const fn connected_metric(net: &IpNet) -> u32 {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     Local,
-    /// Metric; then connected (0) before configured (1).
-    Main(u32, u8),
+    /// By metric; connected routes are offered before configured ones.
+    Main(u32),
 }
 
 struct Candidate {
@@ -88,7 +88,7 @@ impl<'a> Compiler<'a> {
             }
             let glean = self.tables.glean(link_id(index)?)?;
             let prefix = RoutePrefix::new(net.addr(), net.prefix_len());
-            self.push(vrf, prefix, Rank::Main(connected_metric(net), 0), glean);
+            self.push(vrf, prefix, Rank::Main(connected_metric(net)), glean);
         }
         Ok(())
     }
@@ -102,7 +102,7 @@ impl<'a> Compiler<'a> {
             RouteTarget::Prohibit => self.tables.punt(PuntReason::Prohibit),
         };
         let prefix = RoutePrefix::new(route.dst.addr(), route.dst.prefix_len());
-        self.push(vrf_id(route.vrf)?, prefix, Rank::Main(route.metric, 1), next);
+        self.push(vrf_id(route.vrf)?, prefix, Rank::Main(route.metric), next);
         Ok(())
     }
 

@@ -21,6 +21,8 @@ use crate::model::Mac;
 
 /// Bytes of a receive ring, about: 8 ms of 10 Gbit/s.
 const RING_BYTES: usize = 8 << 20;
+/// Bytes that may be on their way through the kernel.
+const SEND_BYTES: libc::c_int = 4 << 20;
 /// Bytes that the kernel allocates at once for a ring; any frame fits.
 const BLOCK_BYTES: usize = 1 << 16;
 /// Bytes before a frame in its slot: header, address, alignment, `virtio_net_hdr`.
@@ -231,6 +233,11 @@ impl Open {
         // Not every device can do without its queue; those are slower, not worse.
         let on: libc::c_int = 1;
         let _ = sys::set_option(tx.as_fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &on);
+        // Room for bursts that the peer has not got to yet; more than the system's limit where this
+        // user may have it.
+        let room: libc::c_int = SEND_BYTES;
+        let _ = sys::set_option(tx.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &room)
+            .or_else(|_| sys::set_option(tx.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, &room));
         sys::bind(rx.as_fd(), facts.index, libc::ETH_P_ALL).map_err(what("bind"))?;
         Ok(Self { ring, next: 0, rx, tx })
     }

@@ -95,6 +95,14 @@ pub enum PortError {
         /// The device behind it.
         device: String,
     },
+    /// The TAP driver can not be reached.
+    #[error("port {port}: TAP devices can not be made: /dev/net/tun: {error}")]
+    NoTun {
+        /// The port.
+        port: String,
+        /// What the system said.
+        error: std::io::Error,
+    },
     /// There is no such interface.
     #[error("port {port}: there is no network interface {device}")]
     NoDevice {
@@ -145,6 +153,11 @@ impl PortError {
                 "Run as root, or make the device beforehand with `ip tuntap add {device} mode tap \
                  user $USER`"
             ),
+            Self::NoTun { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
+                "Load the driver with `modprobe tun`; a container needs the device passed in"
+                    .to_owned()
+            }
+            Self::NoTun { .. } => "Run as root, or let this user read and write it".to_owned(),
             Self::NoDevice { .. } => {
                 "Correct `device` in the configuration; `ip link` lists the interfaces".to_owned()
             }
@@ -214,7 +227,7 @@ fn root(model: &Model, index: usize) -> PortIndex {
 pub fn chunk_bytes(model: &Model) -> u32 {
     let mtu = model.links.iter().map(|link| u32::from(link.mtu)).max().unwrap_or(1500);
     let frame = mtu + 22 + tollway_dataplane::frame::HEADROOM;
-    frame.next_power_of_two().clamp(2048, 32_768)
+    frame.next_power_of_two().clamp(2048, 16_384)
 }
 
 /// Copies frames out by `send`, which says if it took one, and frees what was taken.

@@ -17,6 +17,8 @@ use tollway_dataplane::port::Port;
 use super::sys::{self, Call};
 use super::{Device, PortError, State, send_each};
 
+/// The driver.
+const TUN: &str = "/dev/net/tun";
 /// A lost device is made anew so often.
 const RETRY_NS: u64 = 1_000_000_000;
 /// Where the end of a frame goes that fits no chunk: as large as a frame can be.
@@ -45,6 +47,7 @@ impl Tap {
         let file = attach(device, mtu).map_err(|(action, error)| {
             let (port, device) = (port.to_owned(), device.to_owned());
             match error.kind() {
+                _ if action == TUN => PortError::NoTun { port, error },
                 io::ErrorKind::PermissionDenied => PortError::NoAdmin { port, device },
                 _ => PortError::System { port, device, action, error },
             }
@@ -69,8 +72,8 @@ fn attach(device: &str, mtu: u16) -> Result<File, (&'static str, io::Error)> {
         .read(true)
         .write(true)
         .custom_flags(libc::O_NONBLOCK)
-        .open("/dev/net/tun")
-        .map_err(what("/dev/net/tun"))?;
+        .open(TUN)
+        .map_err(what(TUN))?;
     let mut request = sys::request(device).map_err(what("name"))?;
     sys::set_flags(&mut request, libc::IFF_TAP | libc::IFF_NO_PI);
     sys::interface_call(file.as_fd(), Call::MakeTap, &mut request).map_err(what("TUNSETIFF"))?;

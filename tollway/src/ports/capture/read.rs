@@ -23,6 +23,8 @@ pub struct CaptureReader {
     file: PathBuf,
     format: Format,
     packets: u64,
+    /// What the first look at the file found, until it is asked for.
+    first: Option<Result<Option<Captured>, CaptureError>>,
     bytes_read: Arc<AtomicU64>,
     size: u64,
 }
@@ -88,8 +90,8 @@ impl CaptureReader {
         let mut source = BufReader::with_capacity(1 << 16, counting);
         let magic = source.fill_buf().map_err(failed)?.first_chunk::<4>().copied();
         let is_empty = source.buffer().is_empty();
-        let mut this =
-            Self { file: path.to_owned(), format: Format::Empty, packets: 0, bytes_read, size };
+        let (file, format) = (path.to_owned(), Format::Empty);
+        let mut this = Self { file, format, packets: 0, first: None, bytes_read, size };
         let format = match magic {
             None if is_empty => Ok(Format::Empty),
             Some([0x0a, 0x0d, 0x0d, 0x0a]) => Ok(open_pcapng(source)),
@@ -102,6 +104,11 @@ impl CaptureReader {
             _ => return Err(CaptureError::Format(this.file)),
         };
         this.format = format.map_err(|fault| this.explain(fault))?;
+        // In pcapng it is the frames that say what they are.
+        match this.next_frame() {
+            Err(error @ CaptureError::LinkType { .. }) => return Err(error),
+            first => this.first = Some(first),
+        }
         Ok(this)
     }
 
@@ -110,6 +117,9 @@ impl CaptureReader {
     /// # Errors
     /// The file is damaged, or goes on with frames of another link type.
     pub fn next_frame(&mut self) -> Result<Option<Captured>, CaptureError> {
+        if let Some(first) = self.first.take() {
+            return first;
+        }
         let next = match &mut self.format {
             Format::Empty => Ok(None),
             Format::Pcap { reader, fcs } => next_pcap(reader, *fcs),
