@@ -1,5 +1,7 @@
 //! Up to 64 packets at once, as a structure of arrays, and sets of them.
 
+use std::ops::Range;
+
 use crate::frame::FrameAddr;
 use crate::id::{LinkId, NextHopId, PortId};
 use crate::verdict::Verdict;
@@ -59,28 +61,36 @@ impl Lanes {
         self.0 >> (lane & (BURST - 1)) & 1 != 0
     }
 
-    /// Calls `visit` for each packet in ascending order; the packets `0..n`, the usual case, by a
-    /// plain counted loop.
+    /// The set as a plain range, where it is the burst's first packets without a gap (the usual
+    /// case): a counted loop takes a third less time than one that searches for bits.
     #[inline(always)]
-    pub fn each(self, mut visit: impl FnMut(usize)) {
+    #[must_use]
+    pub const fn dense(self) -> Option<Range<usize>> {
         if self.0 & self.0.wrapping_add(1) == 0 {
-            for lane in 0..self.0.trailing_ones() as usize {
-                visit(lane);
-            }
+            Some(0..self.0.trailing_ones() as usize)
         } else {
-            for lane in self {
-                visit(lane);
-            }
+            None
         }
     }
 
-    /// The packets for which `keep` holds.
+    /// The set's first packet, where it has one.
     #[inline(always)]
     #[must_use]
-    pub fn filter(self, mut keep: impl FnMut(usize) -> bool) -> Self {
-        let mut kept = 0;
-        self.each(|lane| kept |= u64::from(keep(lane)) << lane);
-        Self(kept)
+    pub const fn lowest(self) -> Option<usize> {
+        if self.0 == 0 { None } else { Some(self.0.trailing_zeros() as usize) }
+    }
+
+    /// Adds packet `lane`, where `member` says so.
+    #[inline(always)]
+    pub const fn put(&mut self, lane: usize, member: bool) {
+        self.0 |= (member as u64) << lane;
+    }
+
+    /// Adds packet `lane`; for what seldom happens: the compiler moves the case out of the way.
+    #[inline(always)]
+    pub fn put_odd(&mut self, lane: usize) {
+        std::hint::cold_path();
+        self.0 |= 1 << lane;
     }
 }
 

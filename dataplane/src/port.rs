@@ -23,6 +23,20 @@ pub trait Port {
     }
 }
 
+impl<P: Port + ?Sized> Port for Box<P> {
+    fn receive(&mut self, umem: &mut Umem, burst: &mut Burst) {
+        (**self).receive(umem, burst);
+    }
+
+    fn transmit(&mut self, umem: &mut Umem, frames: &[Descriptor]) -> usize {
+        (**self).transmit(umem, frames)
+    }
+
+    fn oversized(&mut self) -> Traffic {
+        (**self).oversized()
+    }
+}
+
 /// A port of plain memory: a queue of frames to receive, a queue of frames sent.
 ///
 /// For tests and benchmarks: whoever holds it fills one end and empties the other.
@@ -57,6 +71,18 @@ impl MemoryPort {
     /// Puts a frame where `receive` finds it.
     pub fn inject(&mut self, frame: Descriptor) {
         self.rx.push(frame);
+    }
+
+    /// Puts frames where `receive` finds them.
+    pub fn inject_all(&mut self, frames: &[Descriptor]) {
+        self.rx.extend_from_slice(frames);
+    }
+
+    /// Forgets the frames of both queues.
+    pub fn clear(&mut self) {
+        self.rx.clear();
+        self.taken = 0;
+        self.tx.clear();
     }
 
     /// Frames that wait to be received.

@@ -57,12 +57,7 @@ impl<F: Features> Router<F> {
 
     /// Receives one burst from `port`, takes it down the road and sends what comes out; says how
     /// many packets were received. `now_ns` is the time since any fixed moment.
-    pub fn turn<P: Port + ?Sized>(
-        &mut self,
-        port: PortId,
-        ports: &mut [Box<P>],
-        now_ns: u64,
-    ) -> usize {
+    pub fn turn<P: Port>(&mut self, port: PortId, ports: &mut [P], now_ns: u64) -> usize {
         let burst = &mut *self.burst;
         burst.reset(port);
         let Some(source) = ports.get_mut(usize::from(port.0)) else { return 0 };
@@ -83,7 +78,7 @@ impl<F: Features> Router<F> {
     }
 
     /// Lets the host do what is due; to be called some ten times a second.
-    pub fn tick<P: Port + ?Sized>(&mut self, ports: &mut [Box<P>], now_ns: u64) {
+    pub fn tick<P: Port>(&mut self, ports: &mut [P], now_ns: u64) {
         self.count_oversized(ports);
         let mut context = Context {
             tables: &mut self.tables,
@@ -96,8 +91,8 @@ impl<F: Features> Router<F> {
         self.send_outbox(ports);
     }
 
-    /// Counts the frames that ports could not hand over; `tick` does it too.
-    pub fn count_oversized<P: Port + ?Sized>(&mut self, ports: &mut [Box<P>]) {
+    /// Counts the frames that ports could not hand over.
+    fn count_oversized<P: Port>(&mut self, ports: &mut [P]) {
         for (index, port) in ports.iter_mut().enumerate() {
             let Traffic { packets, bytes } = port.oversized();
             let Some(rx) = self.counters.rx.get_mut(index) else { return };
@@ -107,7 +102,7 @@ impl<F: Features> Router<F> {
     }
 
     /// Hands the path's frames to their ports.
-    fn transmit<P: Port + ?Sized>(&mut self, ports: &mut [Box<P>]) {
+    fn transmit<P: Port>(&mut self, ports: &mut [P]) {
         let (umem, counters) = (&mut self.umem, &mut self.counters);
         self.egress.drain(|port, frames| {
             let sent = hand_over(umem, counters, ports, port, frames);
@@ -150,7 +145,7 @@ impl<F: Features> Router<F> {
     }
 
     /// Sends what the host has made or released.
-    fn send_outbox<P: Port + ?Sized>(&mut self, ports: &mut [Box<P>]) {
+    fn send_outbox<P: Port>(&mut self, ports: &mut [P]) {
         let (umem, counters) = (&mut self.umem, &mut self.counters);
         for outgoing in self.outbox.drain(..) {
             let sent = hand_over(umem, counters, ports, outgoing.port, &[outgoing.frame]) == 1;
@@ -165,10 +160,10 @@ impl<F: Features> Router<F> {
 }
 
 /// Hands frames to a port; those that it does not take are freed. Says how many it took.
-fn hand_over<P: Port + ?Sized>(
+fn hand_over<P: Port>(
     umem: &mut Umem,
     counters: &mut Counters,
-    ports: &mut [Box<P>],
+    ports: &mut [P],
     port: PortId,
     frames: &[Descriptor],
 ) -> usize {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use crate::id::{LinkId, NextHopId, PortId, Vid, VrfId};
-use crate::stages::classify::VlanTable;
+use crate::stages::classify::{VlanEntry, VlanTable};
 use crate::stages::ecmp::{Group, Member};
 use crate::stages::route::{Fib, FibError, Prefix, Root};
 use crate::verdict::{DropReason, PuntReason};
@@ -80,6 +80,8 @@ pub struct PortRecord {
     pub root4: u32,
     /// FIB root of that link, IPv6.
     pub root6: u32,
+    /// VLAN links on top of it.
+    pub vlans: VlanTable,
 }
 
 /// What the path knows of a link.
@@ -91,8 +93,6 @@ pub struct LinkRecord {
     pub root4: u32,
     /// FIB root of its VRF, IPv6.
     pub root6: u32,
-    /// VLAN links on top of it.
-    pub vlans: VlanTable,
     /// The port below it.
     pub port: PortId,
     /// Its VRF.
@@ -152,6 +152,8 @@ pub struct Tables {
     pub next_hops: Vec<NextHop>,
     /// Next-hop groups by [`NextHopId`] without its mark.
     pub groups: Vec<Group>,
+    /// Every VLAN link, by what it is on: the link below, the tag's protocol and identifier.
+    vlans: HashMap<(LinkId, u16, u16), LinkId>,
     /// The next hop of each known or wanted neighbour.
     neighs: HashMap<(LinkId, IpAddr), NextHopId>,
     inert: HashMap<InertKey, NextHopId>,
@@ -178,6 +180,12 @@ impl Tables {
     #[must_use]
     pub fn link(&self, id: LinkId) -> &LinkRecord {
         &self.links[usize::from(id.0)]
+    }
+
+    /// The VLAN link behind a tag on another link.
+    #[must_use]
+    pub fn vlan(&self, parent: LinkId, protocol: u16, vid: u16) -> Option<LinkId> {
+        self.vlans.get(&(parent, protocol, vid)).copied()
     }
 
     /// The next hop of that number; one that is not there has no route.
@@ -217,7 +225,8 @@ impl Tables {
         let link = self.add_link(port, mac, vrf, mtu, Vec::new())?;
         let record = self.link(link);
         let (root4, root6) = (record.root4, record.root6);
-        self.ports.push(PortRecord { mac: MacWord::new(mac), link, root4, root6 });
+        let vlans = VlanTable::default();
+        self.ports.push(PortRecord { mac: MacWord::new(mac), link, root4, root6, vlans });
         Ok((port, link))
     }
 
@@ -241,7 +250,12 @@ impl Tables {
             return Err(TablesError::TooManyTags);
         }
         let link = self.add_link(port, mac, vrf, mtu, tags)?;
-        self.links[usize::from(parent.0)].vlans.insert(protocol, vid, link);
+        self.vlans.insert((parent, protocol, vid.get()), link);
+        if let Some(record) = self.ports.get_mut(usize::from(port.0)).filter(|p| p.link == parent) {
+            let LinkRecord { mac, root4, root6, .. } = self.links[usize::from(link.0)];
+            let own_mac = mac != record.mac;
+            record.vlans.insert(protocol, vid, VlanEntry { link, root4, root6 }, own_mac);
+        }
         Ok(link)
     }
 
@@ -254,14 +268,13 @@ impl Tables {
         tags: Vec<(u16, Vid)>,
     ) -> Result<LinkId, TablesError> {
         let roots = *self.vrfs.get(usize::from(vrf.0)).ok_or(TablesError::Unknown)?;
-        // One number is spared: the VLAN table stores them plus one.
+        // One number is spared: it stands for no link.
         let id = u16::try_from(self.links.len()).ok().filter(|id| *id < u16::MAX);
         let id = LinkId(id.ok_or(TablesError::Full)?);
         self.links.push(LinkRecord {
             mac: MacWord::new(mac),
             root4: roots.root4.0,
             root6: roots.root6.0,
-            vlans: VlanTable::default(),
             port,
             vrf,
             mtu,

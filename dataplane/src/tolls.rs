@@ -75,7 +75,7 @@ pub struct Tolls {
     /// Packets until the next sample; none with [`Tolls::switch`] off.
     credit: u32,
     on: bool,
-    clock_cost: u64,
+    clock_cost: f64,
 }
 
 impl Tolls {
@@ -115,7 +115,7 @@ impl Tolls {
 
     /// Clocks that one reading of the clock adds to a stage.
     #[must_use]
-    pub const fn clock_cost(&self) -> u64 {
+    pub const fn clock_cost(&self) -> f64 {
         self.clock_cost
     }
 
@@ -124,8 +124,8 @@ impl Tolls {
     #[must_use]
     pub fn per_packet(&self, stage: Stage) -> Option<f64> {
         let toll = self.of(stage);
-        let clocks = toll.clocks.saturating_sub(toll.bursts * self.clock_cost);
-        (toll.packets > 0).then(|| clocks as f64 / toll.packets as f64)
+        let clocks = toll.clocks as f64 - toll.bursts as f64 * self.clock_cost;
+        (toll.packets > 0).then(|| clocks.max(0.0) / toll.packets as f64)
     }
 }
 
@@ -135,13 +135,17 @@ impl Default for Tolls {
     }
 }
 
-/// The least number of clocks between two readings of the clock.
-fn clock_cost() -> u64 {
-    let gap = |_| {
+/// Clocks between two readings of the clock, one behind the other: the mean, since the counter may
+/// run in steps that are longer than that, without the interrupted tenth.
+fn clock_cost() -> f64 {
+    let mut gaps = [0; 1024];
+    for gap in &mut gaps {
         let before = clock::now();
-        clock::now() - before
-    };
-    (0..64).map(gap).min().unwrap_or(0)
+        *gap = clock::now().wrapping_sub(before);
+    }
+    gaps.sort_unstable();
+    let usual = &gaps[..gaps.len() - gaps.len() / 10];
+    usual.iter().sum::<u64>() as f64 / usual.len() as f64
 }
 
 /// Times the stages of one burst, or (`ON` false) does nothing at all.

@@ -1,1 +1,8 @@
-//! The bench.
+//! The bench beside the road: what each feature of the packet's path costs, with honest statistics.
+
+pub mod frames;
+pub mod machine;
+pub mod memory;
+pub mod report;
+pub mod stats;
+pub mod tolls;

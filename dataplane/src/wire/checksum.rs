@@ -1,18 +1,15 @@
 //! The Internet checksum (RFC 1071) and its incremental update (RFC 1624).
 
-use super::word64;
-
-/// Says if a 20-byte IPv4 header sums to all ones.
+/// Says if a 20-byte IPv4 header, given as little-endian words, sums to all ones.
 ///
 /// The ones' complement sum of 16-bit words is the number modulo 65,535, and 2^64 is 1 modulo
 /// that: so whole words are added with end-around carry and divided once (by a multiplication).
 #[inline(always)]
 #[must_use]
-pub const fn header_is_valid(header: &[u8; 20]) -> bool {
-    let tail = u32::from_le_bytes([header[16], header[17], header[18], header[19]]) as u64;
-    let (sum, carry) = word64(header, 0).overflowing_add(word64(header, 8));
-    let (sum, second) = sum.overflowing_add(tail + carry as u64);
-    (sum + second as u64).is_multiple_of(0xffff)
+pub const fn header_is_valid(first: u64, second: u64, third: u32) -> bool {
+    let (sum, carry) = first.overflowing_add(second);
+    let (sum, again) = sum.overflowing_add(third as u64 + carry as u64);
+    (sum + again as u64).is_multiple_of(0xffff)
 }
 
 /// The ones' complement sum of bytes, folded to 16 bits, in the order that the bytes lie.
@@ -29,20 +26,22 @@ pub fn sum(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// The checksum after the TTL went down by one (`ip_decrease_ttl`, `include/net/ip.h`); the field
-/// as read little-endian, before and after.
+/// TTL, protocol and checksum, as one little-endian word, after the TTL went down by one
+/// (`ip_decrease_ttl`, `include/net/ip.h`).
 #[inline(always)]
 #[must_use]
-pub const fn after_ttl_decrement_le(checksum_le: u16) -> u16 {
-    // The TTL is the first byte of its word, so the word falls by 0x0100 on the wire, which is
-    // 0x0001 as read little-endian; the complement rises by as much (RFC 1624, eqn. 3).
-    let sum = checksum_le as u32 + 1;
-    (sum + (sum >= 0xffff) as u32) as u16
+pub const fn after_ttl_decrement(word: u32) -> u32 {
+    // The TTL is the first byte of its 16-bit word, so that word falls by 0x0100 on the wire and
+    // the checksum, its complement, rises by as much (RFC 1624, eqn. 3): by 1 as read here, and by
+    // one more for the end-around carry. Neither can touch the other, for the TTL is not 0.
+    let carry = (word >= 0xfffe_0000) as u32;
+    word.wrapping_add(0x0000_ffff).wrapping_add(carry << 16)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::{word32, word64};
 
     /// RFC 1071 as it is written: word by word.
     fn naive(bytes: &[u8]) -> u16 {
@@ -54,31 +53,39 @@ mod tests {
         sum as u16
     }
 
+    fn is_valid(header: &[u8; 20]) -> bool {
+        header_is_valid(word64(header, 0), word64(header, 8), word32(header, 16))
+    }
+
+    fn sign(header: &mut [u8; 20]) {
+        header[0] |= 0x40;
+        header[10..12].fill(0);
+        let checksum = !naive(header);
+        header[10..12].copy_from_slice(&checksum.to_be_bytes());
+    }
+
     proptest::proptest! {
         #[test]
         fn equals_the_sum_word_by_word(header: [u8; 20], odd: Vec<u8>) {
             proptest::prop_assert_eq!(sum(&odd), naive(&odd));
             let mut header = header;
             header[0] |= 0x40;
-            proptest::prop_assert_eq!(header_is_valid(&header), naive(&header) == 0xffff);
-            header[10..12].fill(0);
-            let checksum = !naive(&header);
-            header[10..12].copy_from_slice(&checksum.to_be_bytes());
-            proptest::prop_assert!(header_is_valid(&header));
+            proptest::prop_assert_eq!(is_valid(&header), naive(&header) == 0xffff);
+            sign(&mut header);
+            proptest::prop_assert!(is_valid(&header));
         }
 
         #[test]
         fn a_decremented_ttl_keeps_the_header_valid(header: [u8; 20]) {
             let mut header = header;
-            header[0] |= 0x40;
             header[8] |= 1;
-            header[10..12].fill(0);
-            let checksum = !naive(&header);
-            header[10..12].copy_from_slice(&checksum.to_be_bytes());
-            header[8] -= 1;
-            let field = u16::from_le_bytes([header[10], header[11]]);
-            header[10..12].copy_from_slice(&after_ttl_decrement_le(field).to_le_bytes());
-            proptest::prop_assert!(header_is_valid(&header));
+            sign(&mut header);
+            let before = header;
+            let word = after_ttl_decrement(word32(&header, 8));
+            header[8..12].copy_from_slice(&word.to_le_bytes());
+            proptest::prop_assert!(is_valid(&header));
+            proptest::prop_assert_eq!(header[8], before[8] - 1);
+            proptest::prop_assert_eq!(header[9], before[9]);
         }
     }
 }

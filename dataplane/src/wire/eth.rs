@@ -1,6 +1,7 @@
 //! The Ethernet header (IEEE 802.3): destination, source, ethertype; 14 bytes.
 
-use super::{be16, word64};
+use super::vlan;
+use super::{be16, word32, word64};
 
 /// Bytes of the header without tags.
 pub const LEN: usize = 14;
@@ -34,20 +35,20 @@ impl MacWord {
     /// The number of an address.
     #[inline(always)]
     #[must_use]
-    pub const fn new(mac: [u8; 6]) -> Self {
+    pub fn new(mac: [u8; 6]) -> Self {
         Self(word64(&[mac[0], mac[1], mac[2], mac[3], mac[4], mac[5], 0, 0], 0) << 16)
     }
 }
 
-/// The first 16 bytes of a frame.
+/// The first 18 bytes of a frame: its header and the tag that may be in it.
 #[derive(Clone, Copy, Debug)]
-pub struct EthView<'a>(pub &'a [u8; 16]);
+pub struct EthView<'a>(pub &'a [u8; LEN + vlan::LEN]);
 
 impl EthView<'_> {
     /// Destination address.
     #[inline(always)]
     #[must_use]
-    pub const fn dst(self) -> MacWord {
+    pub fn dst(self) -> MacWord {
         MacWord(word64(self.0, 0) << 16)
     }
 
@@ -58,10 +59,49 @@ impl EthView<'_> {
         self.0[0] & 1 != 0
     }
 
+    /// What frames with one tag can be alike in.
+    #[inline(always)]
+    #[must_use]
+    pub fn kind(self) -> TagKind {
+        let protocol_le = word32(self.0, 12) as u16;
+        TagKind { protocol_le, ethertype_le: u16::from_le_bytes([self.0[16], self.0[17]]) }
+    }
+
+    /// VLAN identifier, where there is a tag.
+    #[inline(always)]
+    #[must_use]
+    pub fn vid(self) -> u16 {
+        ((word32(self.0, 12) >> 16) as u16).swap_bytes() & 0x0fff
+    }
+
     /// Ethertype, or the first tag's protocol.
     #[inline(always)]
     #[must_use]
     pub const fn ethertype(self) -> u16 {
         be16(self.0, 12)
+    }
+}
+
+/// A tag's protocol and the ethertype behind it, both as read little-endian: so they are compared
+/// without turning them round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TagKind {
+    protocol_le: u16,
+    ethertype_le: u16,
+}
+
+impl TagKind {
+    /// The tag's protocol.
+    #[inline(always)]
+    #[must_use]
+    pub const fn protocol(self) -> u16 {
+        self.protocol_le.swap_bytes()
+    }
+
+    /// The ethertype behind the tag.
+    #[inline(always)]
+    #[must_use]
+    pub const fn ethertype(self) -> u16 {
+        self.ethertype_le.swap_bytes()
     }
 }

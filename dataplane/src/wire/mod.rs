@@ -24,18 +24,16 @@ pub const fn be32<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// Eight bytes as the machine orders them, for sums and comparisons where order is no matter.
+/// Eight bytes as one little-endian number, for sums and comparisons where order is no matter.
 #[inline(always)]
 #[must_use]
-pub const fn word64<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
-    u64::from_le_bytes([
-        bytes[at],
-        bytes[at + 1],
-        bytes[at + 2],
-        bytes[at + 3],
-        bytes[at + 4],
-        bytes[at + 5],
-        bytes[at + 6],
-        bytes[at + 7],
-    ])
+pub fn word64<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
+    bytes[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word))
+}
+
+/// Four bytes as one little-endian number.
+#[inline(always)]
+#[must_use]
+pub fn word32<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
+    bytes[at..].first_chunk().map_or(0, |word| u32::from_le_bytes(*word))
 }

@@ -7,20 +7,25 @@ pub const LEN: usize = 4;
 
 /// A tag without its protocol: control information, next ethertype.
 #[derive(Clone, Copy, Debug)]
-pub struct TagView<'a>(pub &'a [u8; 4]);
+pub struct TagView {
+    /// Priority (3 bits), drop eligibility (1), VLAN identifier (12).
+    pub control: u16,
+    /// The ethertype behind the tag.
+    pub ethertype: u16,
+}
 
-impl TagView<'_> {
+impl TagView {
+    /// A tag's four bytes.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new(bytes: &[u8; LEN]) -> Self {
+        Self { control: be16(bytes, 0), ethertype: be16(bytes, 2) }
+    }
+
     /// VLAN identifier, 12 bits; 0 is a priority tag.
     #[inline(always)]
     #[must_use]
     pub const fn vid(self) -> u16 {
-        be16(self.0, 0) & 0x0fff
-    }
-
-    /// The ethertype behind the tag.
-    #[inline(always)]
-    #[must_use]
-    pub const fn ethertype(self) -> u16 {
-        be16(self.0, 2)
+        self.control & 0x0fff
     }
 }

@@ -14,9 +14,9 @@ use tracing_subscriber::EnvFilter;
 use crate::config::{self, report};
 use crate::model::Model;
 
-/// A software router for Linux: it forwards in user space and posts what each feature costs.
+/// A software router for Linux that posts what each feature costs, in ns per packet
 #[derive(Parser)]
-#[command(name = "tollway", version, about, max_term_width = 100)]
+#[command(name = "tollway", version)]
 struct Cli {
     /// Say more on stderr (-v: debug, -vv: trace)
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]

@@ -10,6 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::CliError;
 use super::summary::Summary;
 use crate::model::{Model, PortKind};
+use crate::ports;
 use crate::replay::{Files, Replay};
 
 /// Frames between two updates of the progress bar.
@@ -20,18 +21,20 @@ const PROGRESS_BYTES: u64 = 16 << 20;
 /// Arguments of `tollway replay`.
 #[derive(clap::Args)]
 #[command(after_help = "\
-Frames enter in the order of their timestamps, which are the router's clock. Every port of the \
-configuration is replaced by files: what it would send is written to DIR/PORT.pcap.
+Frames enter in the order of their timestamps, which are the router's clock.
+Every port of the configuration is replaced by files: what it would send is
+written to DIR/PORT.pcap.
 
-Example: tollway replay --config router.toml --in wan=wan.pcap --in lan=lan.pcapng --out results")]
+Example:
+  tollway replay --config router.toml --in wan=wan.pcap --in lan=lan.pcapng --out results")]
 pub(super) struct Args {
     /// The configuration file
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
-    /// A capture (pcap or pcapng) to receive on a port; may be given several times, also for one port
+    /// A capture (pcap or pcapng) to receive on a port; may be given several times
     #[arg(short, long = "in", value_name = "PORT=FILE", required = true, value_parser = input)]
     input: Vec<(String, PathBuf)>,
-    /// The directory to write captures of sent frames to; made when it does not exist
+    /// The directory to write what ports send to; made when it does not exist
     #[arg(short, long, value_name = "DIR")]
     out: PathBuf,
     /// The format of the captures written
@@ -66,11 +69,11 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
 }
 
 fn files(args: &Args, model: &Model) -> Result<Files, CliError> {
-    let ports: HashMap<_, _> =
+    let indices: HashMap<_, _> =
         model.ports.iter().enumerate().map(|(index, port)| (port.name.as_str(), index)).collect();
     let mut inputs = Vec::new();
     for (port, file) in &args.input {
-        let index = ports.get(port.as_str()).ok_or_else(|| {
+        let index = indices.get(port.as_str()).ok_or_else(|| {
             let names: Vec<_> = model.ports.iter().map(|port| port.name.as_str()).collect();
             let what = format!("{} has no port {port}", args.config.display());
             CliError::usage(what, format!("Its ports are {}", names.join(", ")))
@@ -78,7 +81,8 @@ fn files(args: &Args, model: &Model) -> Result<Files, CliError> {
         inputs.push((*index, file.clone()));
     }
     std::fs::create_dir_all(&args.out).map_err(|error| {
-        let what = format!("the directory {} can not be made: {error}", args.out.display());
+        let what =
+            format!("the directory {} can not be made: {}", args.out.display(), ports::why(&error));
         CliError::failed(what, "Name a directory that this user can write to")
     })?;
     let extension = match args.format {

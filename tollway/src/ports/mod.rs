@@ -96,7 +96,7 @@ pub enum PortError {
         device: String,
     },
     /// The TAP driver can not be reached.
-    #[error("port {port}: TAP devices can not be made: /dev/net/tun: {error}")]
+    #[error("port {port}: TAP devices can not be made: /dev/net/tun: {}", why(.error))]
     NoTun {
         /// The port.
         port: String,
@@ -120,7 +120,7 @@ pub enum PortError {
         device: String,
     },
     /// The system refused.
-    #[error("port {port}: {device} can not be opened: {action}: {error}")]
+    #[error("port {port}: {device} can not be opened: {action}: {}", why(.error))]
     System {
         /// The port.
         port: String,
@@ -196,6 +196,15 @@ pub fn open(model: &mut Model, room: usize) -> Result<Devices, PortError> {
         devices.push(device);
     }
     Ok(devices)
+}
+
+/// An error in words, without its number.
+pub(crate) fn why(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match text.split_once(" (os error") {
+        Some((words, _)) => words.to_lowercase(),
+        None => text,
+    }
 }
 
 fn adopt(model: &mut Model, port: PortIndex, device: &dyn Device) {

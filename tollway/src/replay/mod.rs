@@ -69,8 +69,7 @@ pub struct Files {
 /// A replay that is ready to run.
 pub struct Replay {
     router: Router,
-    #[expect(clippy::vec_box, reason = "the router takes boxed ports of any kind")]
-    ports: Vec<Box<CapturePort>>,
+    ports: Vec<CapturePort>,
     inputs: Vec<Input>,
     errors: Vec<CaptureError>,
     clock_ns: u64,
@@ -109,7 +108,7 @@ impl Replay {
         let mut ports = Vec::new();
         for port in 0..model.ports.len() {
             let output = output(port).map(|(_, path)| path.as_path());
-            ports.push(Box::new(CapturePort::open(None, output)?));
+            ports.push(CapturePort::open(None, output)?);
         }
         let umem = Umem::new(CHUNKS, CHUNK_BYTES).ok_or(ReplayError::Memory)?;
         let router = Router::new(compiled.tables, umem, compiled.host);
@@ -142,7 +141,6 @@ impl Replay {
             watch();
         }
         self.advance(self.clock_ns.saturating_add(RUN_ON_NS));
-        self.router.count_oversized(&mut self.ports);
         for port in &mut self.ports {
             self.errors.extend(port.finish().err());
         }

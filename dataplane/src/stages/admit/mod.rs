@@ -10,4 +10,4 @@ mod stage;
 #[cfg(test)]
 mod tests;
 
-pub use stage::{Admitted, explain, run};
+pub use stage::{Admitted, explain, run, sort};

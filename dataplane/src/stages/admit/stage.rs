@@ -11,7 +11,7 @@ pub struct Admitted {
     pub ip4: Lanes,
     /// Untagged IPv6 to the port's address.
     pub ip6: Lanes,
-    /// Tagged, to whomever: the address is looked at when the link is known.
+    /// To be looked at again: tagged, to whomever; in a burst whose first frame is, all of it.
     pub tagged: Lanes,
 }
 
@@ -19,49 +19,46 @@ pub struct Admitted {
 #[inline(always)]
 pub fn run(burst: &mut Burst, umem: &Umem, port: &PortRecord) -> Admitted {
     let all = burst.lanes();
-    let mac = port.mac;
     burst.l3 = [eth::LEN as u8; BURST];
     burst.link = [port.link; BURST];
     // Most bursts carry one ethertype, so the first frame's is the one to compare with.
     let first = EthView(umem.bytes(burst.addr[0], 0)).ethertype();
-    let alike = all.filter(|lane| {
+    if ethertype::is_vlan(first) {
+        return Admitted { tagged: all, ..Admitted::default() };
+    }
+    let mut rest = Lanes::NONE;
+    for lane in 0..burst.count.min(BURST) {
         let eth = EthView(umem.bytes(burst.addr[lane], 0));
-        (eth.dst() == mac) & (eth.ethertype() == first)
-    });
+        if eth.dst() != port.mac || eth.ethertype() != first {
+            rest.put_odd(lane);
+        }
+    }
+    let alike = all.without(rest);
     let mut admitted = Admitted::default();
     match first {
         ethertype::IPV4 => admitted.ip4 = alike,
         ethertype::IPV6 => admitted.ip6 = alike,
-        ethertype::DOT1Q | ethertype::DOT1AD => admitted.tagged = alike,
-        _ => return sort(burst, umem, mac, all, admitted),
+        _ => rest = all,
     }
-    let rest = all.without(alike);
-    if rest.is_empty() { admitted } else { sort(burst, umem, mac, rest, admitted) }
+    if rest.is_empty() { admitted } else { sort(burst, umem, port.mac, rest, admitted) }
 }
 
-/// Sorts the frames of a mixed burst.
-fn sort(
+/// Sorts the frames of a mixed burst and adds them to those already admitted.
+pub fn sort(
     burst: &mut Burst,
     umem: &Umem,
     mac: MacWord,
     lanes: Lanes,
     mut admitted: Admitted,
 ) -> Admitted {
-    let mut rest = Lanes::NONE;
     for lane in lanes {
         let eth = EthView(umem.bytes(burst.addr[lane], 0));
-        let bit = 1 << lane;
         match (eth.ethertype(), eth.dst() == mac) {
-            (ethertype::IPV4, true) => admitted.ip4.0 |= bit,
-            (ethertype::IPV6, true) => admitted.ip6.0 |= bit,
-            (ethertype::DOT1Q | ethertype::DOT1AD, _) => admitted.tagged.0 |= bit,
-            _ => rest.0 |= bit,
+            (ethertype::IPV4, true) => admitted.ip4.put(lane, true),
+            (ethertype::IPV6, true) => admitted.ip6.put(lane, true),
+            (ethertype::DOT1Q | ethertype::DOT1AD, _) => admitted.tagged.put(lane, true),
+            (ethertype, _) => burst.leave(lane, explain(eth, burst.len[lane], ethertype, mac)),
         }
-    }
-    for lane in rest {
-        let eth = EthView(umem.bytes(burst.addr[lane], 0));
-        let verdict = explain(eth, burst.len[lane], eth.ethertype(), mac);
-        burst.leave(lane, verdict);
     }
     admitted
 }

@@ -12,7 +12,7 @@ mod table;
 mod tests;
 
 pub use stage::{Classified, run};
-pub use table::VlanTable;
+pub use table::{VlanEntry, VlanTable};
 
 /// Tags that are looked at before a frame is given up: two links deep and a priority tag each.
 pub const MAX_TAGS: usize = 4;

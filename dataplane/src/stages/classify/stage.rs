@@ -1,4 +1,5 @@
 use super::MAX_TAGS;
+use super::table::VlanLinks;
 use crate::burst::{BURST, Burst, Lanes};
 use crate::frame::Umem;
 use crate::id::LinkId;
@@ -6,7 +7,7 @@ use crate::path::Features;
 use crate::stages::admit::{self, Admitted};
 use crate::tables::{LinkRecord, PortRecord, Tables};
 use crate::verdict::{DropReason, Verdict};
-use crate::wire::eth::{self, EthView, ethertype};
+use crate::wire::eth::{self, EthView, MacWord, TagKind, ethertype};
 use crate::wire::vlan::{self, TagView};
 
 /// The packets that go on, by family.
@@ -18,6 +19,9 @@ pub struct Classified {
     pub ip6: Lanes,
 }
 
+/// Bytes of an Ethernet header with one tag.
+const TAGGED: usize = eth::LEN + vlan::LEN;
+
 /// Finds each frame's link and FIB root; untagged frames have their port's.
 #[inline(always)]
 pub fn run<F: Features>(
@@ -27,58 +31,120 @@ pub fn run<F: Features>(
     port: &PortRecord,
     admitted: Admitted,
 ) -> Classified {
+    if !F::VLAN {
+        for lane in admitted.tagged {
+            burst.leave(lane, Verdict::Drop(DropReason::VlanUnknown));
+        }
+    }
     let mut classified = Classified { ip4: admitted.ip4, ip6: admitted.ip6 };
-    if admitted.ip6.is_empty() {
+    if F::VLAN && !admitted.tagged.is_empty() {
+        untag(burst, umem, tables, port, admitted, &mut classified);
+    } else if classified.ip6.is_empty() {
         burst.root = [port.root4; BURST];
     } else {
         burst.root = [port.root6; BURST];
-        admitted.ip4.each(|lane| burst.root[lane] = port.root4);
-    }
-    if admitted.tagged.is_empty() {
-        return classified;
-    }
-    if F::VLAN {
-        untag(burst, umem, tables, port, admitted.tagged, &mut classified);
-    } else {
-        for lane in admitted.tagged {
-            burst.leave(lane, Verdict::Drop(DropReason::VlanUnknown));
+        for lane in classified.ip4 {
+            burst.root[lane] = port.root4;
         }
     }
     classified
 }
 
-/// Looks up frames with one tag, the usual number, in a straight loop; others one by one.
+/// Looks up frames with one tag, the usual number: those that are alike in tag protocol and
+/// ethertype in one loop. Frames without a tag are sorted as `admit` does, those with more tags
+/// walked one by one.
 #[inline(always)]
 fn untag(
     burst: &mut Burst,
     umem: &Umem,
     tables: &Tables,
     port: &PortRecord,
-    tagged: Lanes,
+    mut admitted: Admitted,
     classified: &mut Classified,
 ) {
-    let vlans = &tables.link(port.link).vlans;
-    let (mut ip4, mut ip6) = (0_u64, 0_u64);
-    tagged.each(|lane| {
-        let addr = burst.addr[lane];
-        let eth = EthView(umem.bytes(addr, 0));
-        let tag = TagView(umem.bytes(addr, eth::LEN));
-        let Some(id) = vlans.get(eth.ethertype(), tag.vid()) else { return };
-        let link = tables.link(id);
-        let mine = u64::from(eth.dst() == link.mac);
-        let is_ip4 = tag.ethertype() == ethertype::IPV4;
-        ip4 |= (mine & u64::from(is_ip4)) << lane;
-        ip6 |= (mine & u64::from(tag.ethertype() == ethertype::IPV6)) << lane;
-        burst.l3[lane] = (eth::LEN + vlan::LEN) as u8;
-        burst.link[lane] = id;
-        burst.root[lane] = if is_ip4 { link.root4 } else { link.root6 };
-    });
-    classified.ip4.0 |= ip4;
-    classified.ip6.0 |= ip6;
-    let odd = tagged.without(Lanes(ip4 | ip6));
+    let (mut rest, mut odd) = (admitted.tagged, Lanes::NONE);
+    while let Some(lane) = rest.lowest() {
+        let first = EthView(umem.bytes(burst.addr[lane], 0));
+        let kind = first.kind();
+        if !ethertype::is_vlan(kind.protocol()) {
+            admitted.tagged = Lanes::NONE;
+            admitted = admit::sort(burst, umem, port.mac, rest, admitted);
+            rest = admitted.tagged;
+            continue;
+        }
+        let Some(links) = port.vlans.of(kind.protocol()).filter(|_| is_ip(kind)) else {
+            odd = odd.or(rest);
+            break;
+        };
+        let (others, strays) = match (links.own_macs, rest.dense()) {
+            (false, Some(range)) => {
+                untag_alike::<false>(burst, umem, tables, port.mac, links, kind, range)
+            }
+            (false, None) => untag_alike::<false>(burst, umem, tables, port.mac, links, kind, rest),
+            (true, _) => untag_alike::<true>(burst, umem, tables, port.mac, links, kind, rest),
+        };
+        let done = rest.without(others).without(strays);
+        match kind.ethertype() {
+            ethertype::IPV4 => classified.ip4 = classified.ip4.or(done),
+            _ => classified.ip6 = classified.ip6.or(done),
+        }
+        odd = odd.or(strays);
+        rest = others;
+    }
+    for lane in admitted.ip4 {
+        burst.root[lane] = port.root4;
+    }
+    for lane in admitted.ip6 {
+        burst.root[lane] = port.root6;
+    }
+    classified.ip4 = classified.ip4.or(admitted.ip4);
+    classified.ip6 = classified.ip6.or(admitted.ip6);
     if !odd.is_empty() {
         walk_all(burst, umem, tables, port, odd, classified);
     }
+}
+
+const fn is_ip(kind: TagKind) -> bool {
+    matches!(kind.ethertype(), ethertype::IPV4 | ethertype::IPV6)
+}
+
+/// Looks up frames of one kind; returns those of other kinds, and those to be walked.
+///
+/// Only where links have addresses of their own (`OWN_MACS`) is the port's not the one to compare
+/// with.
+#[inline(never)]
+fn untag_alike<const OWN_MACS: bool>(
+    burst: &mut Burst,
+    umem: &Umem,
+    tables: &Tables,
+    port_mac: MacWord,
+    links: VlanLinks<'_>,
+    kind: TagKind,
+    lanes: impl IntoIterator<Item = usize>,
+) -> (Lanes, Lanes) {
+    let (mut others, mut strays) = (Lanes::NONE, Lanes::NONE);
+    let is_ip4 = kind.ethertype() == ethertype::IPV4;
+    for lane in lanes {
+        let eth = EthView(umem.bytes(burst.addr[lane], 0));
+        if eth.kind() != kind {
+            others.put_odd(lane);
+            continue;
+        }
+        let entry = links.get(eth.vid());
+        if !entry.is_some() {
+            strays.put_odd(lane);
+            continue;
+        }
+        let mac = if OWN_MACS { tables.link(entry.link).mac } else { port_mac };
+        if eth.dst() != mac {
+            strays.put_odd(lane);
+            continue;
+        }
+        burst.l3[lane] = TAGGED as u8;
+        burst.link[lane] = entry.link;
+        burst.root[lane] = if is_ip4 { entry.root4 } else { entry.root6 };
+    }
+    (others, strays)
 }
 
 /// Walks the tags of frames that the straight loop left.
@@ -155,10 +221,10 @@ fn walk(frame: &[u8], tables: &Tables, port_link: LinkId) -> Walk {
             return Walk { l3: l3 as u8, link, outcome: Err(DropReason::PktTooSmall) };
         };
         l3 += vlan::LEN;
-        match TagView(tag).vid() {
+        match TagView::new(tag).vid() {
             // A priority tag: the frame belongs to the link without it.
             0 => {}
-            vid => match tables.link(link).vlans.get(protocol, vid) {
+            vid => match tables.vlan(link, protocol, vid) {
                 Some(inner) => link = inner,
                 None => {
                     return Walk { l3: l3 as u8, link, outcome: Err(DropReason::VlanUnknown) };

@@ -4,34 +4,77 @@ use crate::wire::eth::ethertype;
 /// Identifiers that 12 bits can say.
 const VIDS: usize = 4096;
 
-/// The VLAN links on top of a link, by tag protocol and VLAN identifier.
-///
-/// One array of 8 KB for each tag protocol in use: a lookup is one load.
+/// What a tag leads to, with what the path needs of that link.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(16))]
+pub struct VlanEntry {
+    /// The link, or [`VlanEntry::NONE`]'s.
+    pub link: LinkId,
+    /// FIB root of the link's VRF, IPv4.
+    pub root4: u32,
+    /// FIB root of the link's VRF, IPv6.
+    pub root6: u32,
+}
+
+impl VlanEntry {
+    /// No link is behind the tag.
+    pub const NONE: Self = Self { link: LinkId(u16::MAX), root4: 0, root6: 0 };
+
+    /// Says if there is a link behind the tag.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_some(&self) -> bool {
+        self.link.0 != u16::MAX
+    }
+}
+
+/// The VLAN links of a port for one tag protocol, by VLAN identifier: one array of 64 KB, of which
+/// one load finds link and FIB.
+#[derive(Clone, Copy, Debug)]
+pub struct VlanLinks<'a> {
+    entries: &'a [VlanEntry; VIDS],
+    /// Some link has an address that is not its port's.
+    pub own_macs: bool,
+}
+
+impl<'a> VlanLinks<'a> {
+    /// What is behind a VLAN identifier.
+    #[inline(always)]
+    #[must_use]
+    pub fn get(self, vid: u16) -> &'a VlanEntry {
+        &self.entries[usize::from(vid) % VIDS]
+    }
+}
+
+/// The VLAN links on top of a port, by tag protocol.
 #[derive(Clone, Debug, Default)]
 pub struct VlanTable {
-    dot1q: Option<Box<[u16; VIDS]>>,
-    dot1ad: Option<Box<[u16; VIDS]>>,
+    dot1q: Option<Box<[VlanEntry; VIDS]>>,
+    dot1ad: Option<Box<[VlanEntry; VIDS]>>,
+    own_macs: bool,
 }
 
 impl VlanTable {
-    /// Puts a VLAN link behind a tag.
-    pub fn insert(&mut self, protocol: u16, vid: Vid, link: LinkId) {
+    /// Puts a VLAN link behind a tag; `own_mac` says that its address is not the port's.
+    pub fn insert(&mut self, protocol: u16, vid: Vid, entry: VlanEntry, own_mac: bool) {
         let slot = match protocol {
             ethertype::DOT1AD => &mut self.dot1ad,
             _ => &mut self.dot1q,
         };
-        slot.get_or_insert_with(|| Box::new([0; VIDS]))[usize::from(vid.get())] = link.0 + 1;
+        let entries = slot.get_or_insert_with(|| Box::new([VlanEntry::NONE; VIDS]));
+        entries[usize::from(vid.get())] = entry;
+        self.own_macs |= own_mac;
     }
 
-    /// The link behind a tag.
+    /// The links behind tags of a protocol.
     #[inline(always)]
     #[must_use]
-    pub fn get(&self, protocol: u16, vid: u16) -> Option<LinkId> {
-        let links = match protocol {
+    pub fn of(&self, protocol: u16) -> Option<VlanLinks<'_>> {
+        let entries = match protocol {
             ethertype::DOT1Q => self.dot1q.as_deref(),
             ethertype::DOT1AD => self.dot1ad.as_deref(),
             _ => None,
         }?;
-        links[usize::from(vid) % VIDS].checked_sub(1).map(LinkId)
+        Some(VlanLinks { entries, own_macs: self.own_macs })
     }
 }

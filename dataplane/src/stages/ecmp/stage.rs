@@ -9,14 +9,14 @@ use crate::wire::l4;
 
 /// Replaces groups by the member that each packet's flow has.
 pub fn run(burst: &mut Burst, umem: &Umem, tables: &Tables, lanes: Lanes) {
-    lanes.each(|lane| {
+    for lane in lanes {
         let next = burst.next[lane];
         if next.is_group() {
             let frame = umem.frame(burst.addr[lane], usize::from(burst.len[lane]));
             let packet = frame.get(usize::from(burst.l3[lane])..).unwrap_or_default();
             burst.next[lane] = select(tables, next, flow_hash(packet));
         }
-    });
+    }
 }
 
 /// The member of group `next` for a flow's hash; a group that is not there has no route.

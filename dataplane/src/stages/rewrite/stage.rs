@@ -3,95 +3,130 @@ use crate::frame::{FrameAddr, Umem};
 use crate::stages::validate::Valid6;
 use crate::tables::{Action, HEADER_ROOM, NextHop, Tables};
 use crate::verdict::{PuntReason, Verdict};
-use crate::wire::ipv6;
-use crate::wire::{be16, checksum};
+use crate::wire::{checksum, word32};
 
 /// Room for the new Ethernet header, then as much of the IP header as is read or written.
-const WINDOW4: usize = HEADER_ROOM + 12;
-const WINDOW6: usize = HEADER_ROOM + 8;
+const WINDOW: usize = HEADER_ROOM + 12;
 
-/// Offsets in a window.
-const TOTAL_LEN: usize = HEADER_ROOM + 2;
-const TTL: usize = HEADER_ROOM + 8;
-const CHECKSUM: usize = HEADER_ROOM + 10;
-const PAYLOAD_LEN: usize = HEADER_ROOM + 4;
-const HOP_LIMIT: usize = HEADER_ROOM + 7;
+/// What the families do differently: the word of the IP header that has the TTL.
+trait Family {
+    /// Where the word is in the header, bytes.
+    const WORD: usize;
+    /// TTL or hop limit, of the word as read little-endian.
+    fn ttl(word: u32) -> u8;
+    /// The word with one hop less.
+    fn decrement(word: u32) -> u32;
+}
+
+/// TTL, protocol, checksum.
+struct V4;
+impl Family for V4 {
+    const WORD: usize = 8;
+
+    #[inline(always)]
+    fn ttl(word: u32) -> u8 {
+        word as u8
+    }
+
+    #[inline(always)]
+    fn decrement(word: u32) -> u32 {
+        checksum::after_ttl_decrement(word)
+    }
+}
+
+/// Payload length, next header, hop limit.
+struct V6;
+impl Family for V6 {
+    const WORD: usize = 4;
+
+    #[inline(always)]
+    fn ttl(word: u32) -> u8 {
+        (word >> 24) as u8
+    }
+
+    #[inline(always)]
+    fn decrement(word: u32) -> u32 {
+        word.wrapping_sub(1 << 24)
+    }
+}
 
 /// Rewrites IPv4 packets; returns those that are ready to be sent.
 #[inline(always)]
 pub fn ipv4(burst: &mut Burst, umem: &mut Umem, tables: &Tables, lanes: Lanes) -> Lanes {
-    let ready = lanes.filter(|lane| {
-        let next = tables.next_hop(burst.next[lane]);
-        let l3 = usize::from(burst.l3[lane]);
-        let window: &mut [u8; WINDOW4] =
-            umem.bytes_mut(burst.addr[lane], l3.wrapping_sub(HEADER_ROOM));
-        let total_len = be16(window, TOTAL_LEN);
-        // A next hop that does not forward has an MTU of 0, so this asks that as well.
-        if (total_len > next.mtu) | (window[TTL] <= 1) {
-            return false;
-        }
-        window[TTL] -= 1;
-        let sum = u16::from_le_bytes([window[CHECKSUM], window[CHECKSUM + 1]]);
-        let sum = checksum::after_ttl_decrement_le(sum).to_le_bytes();
-        window[CHECKSUM..CHECKSUM + 2].copy_from_slice(&sum);
-        window[..HEADER_ROOM].copy_from_slice(&next.header);
-        put(burst, lane, l3, next, total_len);
-        true
-    });
-    let odd = lanes.without(ready);
-    if !odd.is_empty() {
-        explain_all(burst, umem, tables, odd, TTL - HEADER_ROOM);
-    }
-    ready
+    rewrite::<V4>(burst, umem, tables, lanes)
 }
 
 /// Rewrites IPv6 packets; returns those that are ready to be sent.
 #[inline(always)]
 pub fn ipv6(burst: &mut Burst, umem: &mut Umem, tables: &Tables, valid: Valid6) -> Lanes {
-    let mut lanes = valid.lanes;
-    if !valid.scoped.is_empty() {
-        lanes = keep_on_link(burst, umem, tables, valid);
+    if valid.scoped.is_empty() {
+        return rewrite::<V6>(burst, umem, tables, valid.lanes);
     }
-    let ready = lanes.filter(|lane| {
-        let next = tables.next_hop(burst.next[lane]);
-        let l3 = usize::from(burst.l3[lane]);
-        let window: &mut [u8; WINDOW6] =
-            umem.bytes_mut(burst.addr[lane], l3.wrapping_sub(HEADER_ROOM));
-        let total_len = be16(window, PAYLOAD_LEN).saturating_add(ipv6::LEN as u16);
-        if (total_len > next.mtu) | (window[HOP_LIMIT] <= 1) {
-            return false;
-        }
-        window[HOP_LIMIT] -= 1;
-        window[..HEADER_ROOM].copy_from_slice(&next.header);
-        put(burst, lane, l3, next, total_len);
-        true
-    });
-    let odd = lanes.without(ready);
-    if !odd.is_empty() {
-        explain_all(burst, umem, tables, odd, HOP_LIMIT - HEADER_ROOM);
-    }
-    ready
+    let lanes = keep_on_link(burst, umem, tables, valid);
+    rewrite::<V6>(burst, umem, tables, lanes)
 }
 
-/// Notes where the packet's frame now begins and ends, and where it goes.
 #[inline(always)]
-fn put(burst: &mut Burst, lane: usize, l3: usize, next: &NextHop, total_len: u16) {
-    let header_len = u32::from(next.header_len);
-    let start = burst.addr[lane].0.wrapping_add(l3 as u32).wrapping_sub(header_len);
-    burst.addr[lane] = FrameAddr(start);
-    // The MTU keeps the sum within 16 bits.
-    burst.len[lane] = total_len.wrapping_add(header_len as u16);
-    burst.egress[lane] = next.port;
+fn rewrite<F: Family>(burst: &mut Burst, umem: &mut Umem, tables: &Tables, lanes: Lanes) -> Lanes {
+    let odd = match lanes.dense() {
+        Some(range) => write::<F>(burst, umem, tables, range),
+        None => write::<F>(burst, umem, tables, lanes),
+    };
+    if !odd.is_empty() {
+        explain_all::<F>(burst, umem, tables, odd);
+    }
+    lanes.without(odd)
+}
+
+/// Rewrites the packets that may go their way; returns the others.
+#[inline(always)]
+fn write<F: Family>(
+    burst: &mut Burst,
+    umem: &mut Umem,
+    tables: &Tables,
+    lanes: impl IntoIterator<Item = usize>,
+) -> Lanes {
+    let mut odd = Lanes::NONE;
+    for lane in lanes {
+        let Some(hop) = tables.next_hops.get(burst.next[lane].0 as usize) else {
+            odd.put_odd(lane);
+            continue;
+        };
+        let l3 = usize::from(burst.l3[lane]);
+        let window: &mut [u8; WINDOW] =
+            umem.bytes_mut(burst.addr[lane], l3.wrapping_sub(HEADER_ROOM));
+        let word = word32(window, HEADER_ROOM + F::WORD);
+        // Validate has cut off what is behind the packet.
+        let total_len = burst.len[lane].wrapping_sub(l3 as u16);
+        // A next hop that does not forward has an MTU of 0, so this asks that as well.
+        if total_len > hop.mtu || F::ttl(word) <= 1 {
+            odd.put_odd(lane);
+            continue;
+        }
+        window[..HEADER_ROOM].copy_from_slice(&hop.header);
+        window[HEADER_ROOM + F::WORD..][..4].copy_from_slice(&F::decrement(word).to_le_bytes());
+        let header_len = u32::from(hop.header_len);
+        let packet = burst.addr[lane].0.wrapping_add(l3 as u32);
+        burst.addr[lane] = FrameAddr(packet.wrapping_sub(header_len));
+        burst.len[lane] = total_len.wrapping_add(header_len as u16);
+        burst.egress[lane] = hop.port;
+    }
+    odd
 }
 
 /// Sends off the packets that can not be forwarded this way.
 #[cold]
-fn explain_all(burst: &mut Burst, umem: &Umem, tables: &Tables, odd: Lanes, ttl_offset: usize) {
+fn explain_all<F: Family>(burst: &mut Burst, umem: &Umem, tables: &Tables, odd: Lanes) {
     for lane in odd {
         let next = tables.next_hop(burst.next[lane]);
-        let [ttl] = *umem.bytes(burst.addr[lane], usize::from(burst.l3[lane]) + ttl_offset);
-        burst.leave(lane, explain(next, ttl));
+        let verdict = explain(next, ttl::<F>(burst, umem, lane));
+        burst.leave(lane, verdict);
     }
+}
+
+fn ttl<F: Family>(burst: &Burst, umem: &Umem, lane: usize) -> u8 {
+    let header = umem.bytes::<12>(burst.addr[lane], usize::from(burst.l3[lane]));
+    F::ttl(word32(header, F::WORD))
 }
 
 /// The verdict for a packet that is not forwarded, in the kernel's order of checks.
@@ -117,9 +152,8 @@ fn keep_on_link(burst: &mut Burst, umem: &Umem, tables: &Tables, valid: Valid6) 
         if !matches!(next.action, Action::Forward | Action::Resolve | Action::Glean) {
             continue;
         }
-        let ttl_offset = HOP_LIMIT - HEADER_ROOM;
-        let [ttl] = *umem.bytes(burst.addr[lane], usize::from(burst.l3[lane]) + ttl_offset);
-        let reason = if ttl <= 1 { PuntReason::TtlExpired } else { PuntReason::LinkLocalSource };
+        let expired = ttl::<V6>(burst, umem, lane) <= 1;
+        let reason = if expired { PuntReason::TtlExpired } else { PuntReason::LinkLocalSource };
         burst.leave(lane, Verdict::Punt(reason));
         lanes.0 &= !(1 << lane);
     }

@@ -13,25 +13,59 @@ const KEY_BITS: u32 = 64;
 /// Level by level over the whole burst, so that the loads of different packets overlap.
 #[inline(always)]
 pub fn run(burst: &mut Burst, umem: &Umem, fib: &Fib, lanes: Lanes) {
+    match lanes.dense() {
+        Some(range) => look_up(burst, umem, fib, range),
+        None => look_up(burst, umem, fib, lanes),
+    }
+}
+
+#[inline(always)]
+fn look_up(
+    burst: &mut Burst,
+    umem: &Umem,
+    fib: &Fib,
+    lanes: impl IntoIterator<Item = usize> + Clone,
+) {
     let entries = fib.entries();
-    let mut pending = lanes.filter(|lane| {
+    let mut pending = Lanes::NONE;
+    for lane in lanes.clone() {
         let slot = burst.root[lane] as usize + (burst.key[lane] >> 48) as usize;
-        step(burst, entries, lane, slot)
-    });
+        pending.put(lane, step(burst, entries, lane, slot));
+    }
     let mut resolved = 16;
     while !pending.is_empty() {
         if resolved == KEY_BITS {
-            return finish(burst, umem, fib, lanes, pending);
+            finish(burst, umem, fib, pending);
+            break;
         }
         let shift = KEY_BITS - 8 - resolved;
-        pending = pending.filter(|lane| {
-            let Some(base) = block_base(burst.next[lane].0) else { return false };
-            step(burst, entries, lane, base + (burst.key[lane] >> shift & 0xff) as usize)
-        });
+        pending = match pending.dense() {
+            Some(range) => descend(burst, entries, shift, range),
+            None => descend(burst, entries, shift, pending),
+        };
         resolved += 8;
     }
     // Final entries carry their prefix length for the control side.
-    lanes.each(|lane| burst.next[lane].0 &= NextHopId::MASK);
+    for lane in lanes {
+        burst.next[lane].0 &= NextHopId::MASK;
+    }
+}
+
+/// Reads the next level's entries; returns the packets that have further to go.
+#[inline(always)]
+fn descend(
+    burst: &mut Burst,
+    entries: &[u32],
+    shift: u32,
+    pending: impl IntoIterator<Item = usize>,
+) -> Lanes {
+    let mut deeper = Lanes::NONE;
+    for lane in pending {
+        let Some(base) = block_base(burst.next[lane].0) else { continue };
+        let slot = base + (burst.key[lane] >> shift & 0xff) as usize;
+        deeper.put(lane, step(burst, entries, lane, slot));
+    }
+    deeper
 }
 
 /// Reads an entry; says if the way goes on.
@@ -44,12 +78,9 @@ fn step(burst: &mut Burst, entries: &[u32], lane: usize, slot: usize) -> bool {
 
 /// Looks up what is longer than the key: IPv6 prefixes beyond /64.
 #[cold]
-fn finish(burst: &mut Burst, umem: &Umem, fib: &Fib, lanes: Lanes, pending: Lanes) {
-    for lane in lanes {
-        if pending.has(lane) {
-            let header = umem.bytes(burst.addr[lane], usize::from(burst.l3[lane]));
-            burst.next[lane] = fib.lookup(Root(burst.root[lane]), Ipv6View(header).dst());
-        }
-        burst.next[lane].0 &= NextHopId::MASK;
+fn finish(burst: &mut Burst, umem: &Umem, fib: &Fib, pending: Lanes) {
+    for lane in pending {
+        let header = umem.bytes(burst.addr[lane], usize::from(burst.l3[lane]));
+        burst.next[lane] = fib.lookup(Root(burst.root[lane]), Ipv6View(header).dst());
     }
 }

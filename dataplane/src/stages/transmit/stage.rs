@@ -46,20 +46,33 @@ impl Egress {
 /// Queues every packet at its egress port; the queues are empty before a burst, so all fit.
 #[inline(always)]
 pub fn run(burst: &Burst, egress: &mut Egress, lanes: Lanes) {
-    if lanes.is_empty() {
-        return;
-    }
-    let first = burst.egress[lanes.0.trailing_zeros() as usize];
+    let Some(first) = lanes.lowest() else { return };
+    let port = burst.egress[first];
+    let differing = match lanes.dense() {
+        Some(range) => differing(burst, port, range),
+        None => differing(burst, port, lanes),
+    };
+    if differing { group(burst, egress, lanes) } else { append(burst, egress, port, lanes) }
+}
+
+/// Says if any packet goes elsewhere than to `port`.
+#[inline(always)]
+fn differing(burst: &Burst, port: PortId, lanes: impl IntoIterator<Item = usize>) -> bool {
     let mut differing = 0;
-    lanes.each(|lane| differing |= burst.egress[lane].0 ^ first.0);
-    if differing == 0 {
-        append(burst, egress, first, lanes);
-        return;
+    for lane in lanes {
+        differing |= burst.egress[lane].0 ^ port.0;
     }
-    let mut rest = lanes;
-    while !rest.is_empty() {
-        let port = burst.egress[rest.0.trailing_zeros() as usize];
-        let group = rest.filter(|lane| burst.egress[lane] == port);
+    differing != 0
+}
+
+/// Takes one port's packets after the other's.
+fn group(burst: &Burst, egress: &mut Egress, mut rest: Lanes) {
+    while let Some(first) = rest.lowest() {
+        let port = burst.egress[first];
+        let mut group = Lanes::NONE;
+        for lane in rest {
+            group.put(lane, burst.egress[lane] == port);
+        }
         append(burst, egress, port, group);
         rest = rest.without(group);
     }
@@ -68,12 +81,20 @@ pub fn run(burst: &Burst, egress: &mut Egress, lanes: Lanes) {
 #[inline(always)]
 fn append(burst: &Burst, egress: &mut Egress, port: PortId, lanes: Lanes) {
     let Some(queue) = egress.queues.get_mut(usize::from(port.0)) else { return };
-    let mut count = queue.count;
-    lanes.each(|lane| {
-        if let Some(slot) = queue.frames.get_mut(count) {
-            *slot = Descriptor { addr: burst.addr[lane], len: u32::from(burst.len[lane]) };
-            count += 1;
-        }
-    });
-    queue.count = count;
+    let room = &mut queue.frames[queue.count.min(BURST)..];
+    queue.count += match lanes.dense() {
+        Some(range) => fill(burst, room, range),
+        None => fill(burst, room, lanes),
+    };
+}
+
+/// Writes descriptors until packets or room are used up; says how many.
+#[inline(always)]
+fn fill(burst: &Burst, room: &mut [Descriptor], lanes: impl IntoIterator<Item = usize>) -> usize {
+    let mut count = 0;
+    for (slot, lane) in room.iter_mut().zip(lanes) {
+        *slot = Descriptor { addr: burst.addr[lane], len: u32::from(burst.len[lane]) };
+        count += 1;
+    }
+    count
 }

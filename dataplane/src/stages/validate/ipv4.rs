@@ -3,36 +3,52 @@ use crate::frame::Umem;
 use crate::verdict::{DropReason, PuntReason, Verdict};
 use crate::wire::checksum;
 use crate::wire::ipv4::{self, Ipv4View, VERSION_IHL_PLAIN};
+use crate::wire::{word32, word64};
 
-/// First bytes of source addresses that no forwarded packet has (RFC 1122, 3.2.1.3): 0/8, 127/8,
-/// 224/4. 255/8 is looked at more closely: only its last address is barred, as in Linux.
-const SUSPECT_SOURCE: [bool; 256] = {
+/// First bytes of source addresses that hardly any packet has: 0/8, 127/8, 224/4, which are barred
+/// (RFC 1122, 3.2.1.3), and 255/8, of which only the last address is, as in Linux.
+static SUSPECT_SOURCE: [bool; 256] = {
     let mut suspect = [false; 256];
     let mut byte = 0;
     while byte < 256 {
-        suspect[byte] = byte == 0 || byte == 127 || (byte >= 224 && byte < 240) || byte == 255;
+        suspect[byte] = matches!(byte, 0 | 127 | 224..=239 | 255);
         byte += 1;
     }
     suspect
 };
 
-/// Checks IPv4 headers and notes each destination as lookup key.
+/// Checks IPv4 headers, cuts off what is behind each packet, and notes its destination as key.
 #[inline(always)]
 pub fn ipv4(burst: &mut Burst, umem: &Umem, lanes: Lanes) -> Lanes {
-    let sound = lanes.filter(|lane| {
-        let l3 = usize::from(burst.l3[lane]);
-        let header = umem.bytes(burst.addr[lane], l3);
-        let ip = Ipv4View(header);
-        burst.key[lane] = u64::from(ip.dst()) << 32;
-        let total_len = usize::from(ip.total_len());
-        (ip.version_ihl() == VERSION_IHL_PLAIN)
-            & (total_len >= ipv4::LEN)
-            & (l3 + total_len <= usize::from(burst.len[lane]))
-            & !SUSPECT_SOURCE[usize::from(header[12])]
-            & checksum::header_is_valid(header)
-    });
-    let odd = lanes.without(sound);
-    if odd.is_empty() { sound } else { sound.or(explain_all(burst, umem, odd)) }
+    let odd = match lanes.dense() {
+        Some(range) => check(burst, umem, range),
+        None => check(burst, umem, lanes),
+    };
+    if odd.is_empty() { lanes } else { lanes.without(odd).or(explain_all(burst, umem, odd)) }
+}
+
+/// Checks the packets that need no closer look; returns the others.
+#[inline(always)]
+fn check(burst: &mut Burst, umem: &Umem, lanes: impl IntoIterator<Item = usize>) -> Lanes {
+    let mut odd = Lanes::NONE;
+    for lane in lanes {
+        let l3 = u32::from(burst.l3[lane]);
+        let header = umem.bytes::<{ ipv4::LEN }>(burst.addr[lane], l3 as usize);
+        let (first, second, third) = (word64(header, 0), word64(header, 8), word32(header, 16));
+        let total_len = u32::from(((first >> 16) as u16).swap_bytes());
+        burst.key[lane] = u64::from(third.swap_bytes()) << 32;
+        if first as u8 != VERSION_IHL_PLAIN
+            || total_len < ipv4::LEN as u32
+            || l3 + total_len > u32::from(burst.len[lane])
+            || SUSPECT_SOURCE[(second >> 32) as usize & 0xff]
+            || !checksum::header_is_valid(first, second, third)
+        {
+            odd.put_odd(lane);
+            continue;
+        }
+        burst.len[lane] = (l3 + total_len) as u16;
+    }
+    odd
 }
 
 /// Looks again at packets that the straight loop found odd; returns those that are sound.
@@ -43,40 +59,46 @@ fn explain_all(burst: &mut Burst, umem: &Umem, odd: Lanes) -> Lanes {
         let frame = umem.frame(burst.addr[lane], usize::from(burst.len[lane]));
         let packet = frame.get(usize::from(burst.l3[lane])..).unwrap_or_default();
         match explain(packet) {
-            None => sound.0 |= 1 << lane,
-            Some(verdict) => burst.leave(lane, verdict),
+            Ok(total_len) => {
+                sound.0 |= 1 << lane;
+                burst.len[lane] = u16::from(burst.l3[lane]) + total_len;
+            }
+            Err(verdict) => burst.leave(lane, verdict),
         }
     }
     sound
 }
 
-/// The verdict for a packet that does not go on, in the kernel's order of checks.
-fn explain(packet: &[u8]) -> Option<Verdict> {
+/// The packet's length; or the verdict for one that does not go on, in the kernel's order of checks.
+fn explain(packet: &[u8]) -> Result<u16, Verdict> {
     let Some(header) = packet.first_chunk() else {
-        return Some(Verdict::Drop(DropReason::PktTooSmall));
+        return Err(Verdict::Drop(DropReason::PktTooSmall));
     };
     let ip = Ipv4View(header);
     let header_len = ip.header_len();
     if ip.version_ihl() >> 4 != 4 || header_len < ipv4::LEN {
-        return Some(Verdict::Drop(DropReason::IpInhdr));
+        return Err(Verdict::Drop(DropReason::IpInhdr));
     }
     let Some(whole_header) = packet.get(..header_len) else {
-        return Some(Verdict::Drop(DropReason::PktTooSmall));
+        return Err(Verdict::Drop(DropReason::PktTooSmall));
     };
     if checksum::sum(whole_header) != 0xffff {
-        return Some(Verdict::Drop(DropReason::IpCsum));
+        return Err(Verdict::Drop(DropReason::IpCsum));
     }
     let total_len = usize::from(ip.total_len());
     if packet.len() < total_len {
-        return Some(Verdict::Drop(DropReason::PktTooSmall));
+        return Err(Verdict::Drop(DropReason::PktTooSmall));
     }
     if total_len < header_len {
-        return Some(Verdict::Drop(DropReason::IpInhdr));
+        return Err(Verdict::Drop(DropReason::IpInhdr));
     }
     if source_is_martian(ip.src()) {
-        return Some(Verdict::Drop(DropReason::IpInvalidSource));
+        return Err(Verdict::Drop(DropReason::IpInvalidSource));
     }
-    (header_len > ipv4::LEN).then_some(Verdict::Punt(PuntReason::IpOptions))
+    if header_len > ipv4::LEN {
+        return Err(Verdict::Punt(PuntReason::IpOptions));
+    }
+    Ok(ip.total_len())
 }
 
 const fn source_is_martian(src: u32) -> bool {

@@ -3,6 +3,7 @@ use crate::frame::Umem;
 use crate::verdict::{DropReason, PuntReason, Verdict};
 use crate::wire::ipv6::{self, Ipv6View};
 use crate::wire::l4;
+use crate::wire::word64;
 
 /// IPv6 packets that passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,24 +14,45 @@ pub struct Valid6 {
     pub scoped: Lanes,
 }
 
-/// Checks IPv6 headers and notes the upper half of each destination as lookup key.
+/// Checks IPv6 headers, cuts off what is behind each packet, and notes the upper half of its
+/// destination as key.
 #[inline(always)]
 pub fn ipv6(burst: &mut Burst, umem: &Umem, lanes: Lanes) -> Valid6 {
-    let sound = lanes.filter(|lane| {
-        let l3 = usize::from(burst.l3[lane]);
-        let header = umem.bytes(burst.addr[lane], l3);
-        let ip = Ipv6View(header);
-        burst.key[lane] = ip.dst_high();
-        // First bytes 0, 0xfe and 0xff, and nothing else, are at most 1 when 2 is added.
-        let source_is_suspect = header[8].wrapping_add(2) <= 2;
-        (ip.version() == 6)
-            & (l3 + ipv6::LEN + usize::from(ip.payload_len()) <= usize::from(burst.len[lane]))
-            & (ip.next_header() != l4::HOP_BY_HOP)
-            & !source_is_suspect
-    });
-    let odd = lanes.without(sound);
-    let valid = Valid6 { lanes: sound, scoped: Lanes::NONE };
+    let odd = match lanes.dense() {
+        Some(range) => check(burst, umem, range),
+        None => check(burst, umem, lanes),
+    };
+    let valid = Valid6 { lanes: lanes.without(odd), scoped: Lanes::NONE };
     if odd.is_empty() { valid } else { explain_all(burst, umem, odd, valid) }
+}
+
+/// Checks the packets that need no closer look; returns the others.
+#[inline(always)]
+fn check(burst: &mut Burst, umem: &Umem, lanes: impl IntoIterator<Item = usize>) -> Lanes {
+    let mut odd = Lanes::NONE;
+    for lane in lanes {
+        let l3 = u32::from(burst.l3[lane]);
+        let header = umem.bytes::<{ ipv6::LEN }>(burst.addr[lane], l3 as usize);
+        let first = word64(header, 0);
+        let end = l3 + ipv6::LEN as u32 + u32::from(((first >> 32) as u16).swap_bytes());
+        burst.key[lane] = word64(header, 24).swap_bytes();
+        if first as u8 >> 4 != 6
+            || end > u32::from(burst.len[lane])
+            || (first >> 48) as u8 == l4::HOP_BY_HOP
+            || source_is_suspect(header[8])
+        {
+            odd.put_odd(lane);
+            continue;
+        }
+        burst.len[lane] = end as u16;
+    }
+    odd
+}
+
+/// Says if a source's first byte is one of those that need a closer look: 0, 0xfe and 0xff.
+#[inline(always)]
+const fn source_is_suspect(byte: u8) -> bool {
+    byte.wrapping_add(2) <= 2
 }
 
 /// Looks again at packets that the straight loop found odd.
@@ -40,9 +62,10 @@ fn explain_all(burst: &mut Burst, umem: &Umem, odd: Lanes, mut valid: Valid6) ->
         let frame = umem.frame(burst.addr[lane], usize::from(burst.len[lane]));
         let packet = frame.get(usize::from(burst.l3[lane])..).unwrap_or_default();
         match explain(packet) {
-            Ok(scoped) => {
+            Ok(sound) => {
                 valid.lanes.0 |= 1 << lane;
-                valid.scoped.0 |= u64::from(scoped) << lane;
+                valid.scoped.0 |= u64::from(sound.scoped) << lane;
+                burst.len[lane] = u16::from(burst.l3[lane]) + sound.total_len;
             }
             Err(verdict) => burst.leave(lane, verdict),
         }
@@ -50,8 +73,16 @@ fn explain_all(burst: &mut Burst, umem: &Umem, odd: Lanes, mut valid: Valid6) ->
     valid
 }
 
-/// Whether a sound packet's source is bound to its link; or the verdict for one that is not sound.
-fn explain(packet: &[u8]) -> Result<bool, Verdict> {
+/// What the closer look finds at a sound packet.
+struct Sound {
+    /// Bytes, header included.
+    total_len: u16,
+    /// The source is bound to its link.
+    scoped: bool,
+}
+
+/// What there is to say of a sound packet; or the verdict for one that is not.
+fn explain(packet: &[u8]) -> Result<Sound, Verdict> {
     let Some(header) = packet.first_chunk() else {
         return Err(Verdict::Drop(DropReason::PktTooSmall));
     };
@@ -70,7 +101,8 @@ fn explain(packet: &[u8]) -> Result<bool, Verdict> {
     if ip.next_header() == l4::HOP_BY_HOP && !is_multicast(dst) {
         return Err(Verdict::Punt(PuntReason::HopByHop));
     }
-    Ok(src == 0 || is_link_local(src))
+    let total_len = ipv6::LEN as u16 + ip.payload_len();
+    Ok(Sound { total_len, scoped: src == 0 || is_link_local(src) })
 }
 
 const fn is_multicast(address: u128) -> bool {

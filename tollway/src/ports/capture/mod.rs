@@ -12,7 +12,7 @@ use tollway_dataplane::counters::Traffic;
 use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::port::Port;
 
-use super::{Device, push_copy, send_each};
+use super::{Device, push_copy, send_each, why};
 pub use read::CaptureReader;
 pub use write::CaptureWriter;
 
@@ -81,15 +81,6 @@ impl CaptureError {
                 }
             },
         }
-    }
-}
-
-/// An error in words, without its number.
-fn why(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    match text.split_once(" (os error") {
-        Some((words, _)) => words.to_lowercase(),
-        None => text,
     }
 }
 

@@ -1,0 +1,44 @@
+# Everything that is done with this project, each target with its own set-up.
+#
+#   make demo    the main job, shown: captures through a router, live namespaces, the toll table
+#   make test    every test, a short fuzz run included
+#   make bench   the toll table alone
+#   make check   formatting, clippy, documentation, licences
+#   make fuzz    the fuzz targets for FUZZ_SECONDS each (default 600)
+#   make miri    what owns memory, under Miri (needs a nightly toolchain)
+
+SHELL := /bin/bash
+FUZZ_SECONDS ?= 600
+TOOLS := target/tools
+
+.PHONY: demo test bench check fuzz miri setup build deny
+
+build:
+	cargo build --release --locked
+
+setup:
+	@scripts/setup.sh
+
+demo: setup build
+	@scripts/demo.sh
+
+test: setup
+	cargo test --workspace --locked
+
+bench: build
+	target/release/tollway lab tolls
+
+check: deny
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+	$(TOOLS)/bin/cargo-deny --locked check bans licenses sources
+
+deny:
+	@test -x $(TOOLS)/bin/cargo-deny || cargo install --quiet --root $(TOOLS) --locked cargo-deny
+
+fuzz:
+	scripts/fuzz.sh $(FUZZ_SECONDS)
+
+miri:
+	cargo +nightly miri test -p tollway-dataplane --lib

@@ -1,0 +1,101 @@
+//! Frames for the benchmarks: 64 bytes of Ethernet, tags, IP and UDP.
+
+use tollway_dataplane::wire::checksum;
+use tollway_dataplane::wire::eth::ethertype;
+use tollway_dataplane::wire::l4;
+
+/// Bytes of a benchmark frame.
+pub const FRAME_LEN: usize = 64;
+
+/// A frame to send again and again.
+pub type Template = [u8; FRAME_LEN];
+
+/// Source and destination of a frame's IP packet.
+#[derive(Clone, Copy, Debug)]
+pub enum Addresses {
+    /// IPv4, host order.
+    V4(u32, u32),
+    /// IPv6.
+    V6(u128, u128),
+}
+
+/// Makes a frame from `src_mac` to `dst_mac` under `tags` (protocol, VLAN id), outermost first,
+/// with UDP ports; the UDP checksum is left zero.
+#[must_use]
+pub fn udp(
+    dst_mac: [u8; 6],
+    src_mac: [u8; 6],
+    tags: &[(u16, u16)],
+    addresses: Addresses,
+    ports: (u16, u16),
+) -> Template {
+    let mut bytes = Vec::with_capacity(FRAME_LEN);
+    bytes.extend_from_slice(&dst_mac);
+    bytes.extend_from_slice(&src_mac);
+    for (protocol, vid) in tags {
+        bytes.extend_from_slice(&protocol.to_be_bytes());
+        bytes.extend_from_slice(&vid.to_be_bytes());
+    }
+    let room = FRAME_LEN - bytes.len() - 2;
+    match addresses {
+        Addresses::V4(src, dst) => {
+            bytes.extend_from_slice(&ethertype::IPV4.to_be_bytes());
+            bytes.extend_from_slice(&ipv4(src, dst, room as u16));
+        }
+        Addresses::V6(src, dst) => {
+            bytes.extend_from_slice(&ethertype::IPV6.to_be_bytes());
+            bytes.extend_from_slice(&ipv6(src, dst, room as u16 - 40));
+        }
+    }
+    let udp_len = (FRAME_LEN - bytes.len()) as u16;
+    for field in [ports.0, ports.1, udp_len, 0] {
+        bytes.extend_from_slice(&field.to_be_bytes());
+    }
+    let mut template = [0; FRAME_LEN];
+    template[..bytes.len()].copy_from_slice(&bytes);
+    template
+}
+
+fn ipv4(src: u32, dst: u32, total_len: u16) -> [u8; 20] {
+    let mut header = [0; 20];
+    header[0] = 0x45;
+    header[2..4].copy_from_slice(&total_len.to_be_bytes());
+    header[8] = 64;
+    header[9] = l4::UDP;
+    header[12..16].copy_from_slice(&src.to_be_bytes());
+    header[16..20].copy_from_slice(&dst.to_be_bytes());
+    let sum = !checksum::sum(&header);
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+    header
+}
+
+fn ipv6(src: u128, dst: u128, payload_len: u16) -> [u8; 40] {
+    let mut header = [0; 40];
+    header[0] = 0x60;
+    header[4..6].copy_from_slice(&payload_len.to_be_bytes());
+    header[6] = l4::UDP;
+    header[7] = 64;
+    header[8..24].copy_from_slice(&src.to_be_bytes());
+    header[24..40].copy_from_slice(&dst.to_be_bytes());
+    header
+}
+
+/// A small generator of well-spread numbers (xorshift64*), the same ones at every run.
+#[derive(Clone, Debug)]
+pub struct Spread(u64);
+
+impl Spread {
+    /// Starts from any seed.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self(seed | 1)
+    }
+
+    /// The next number.
+    pub const fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+}

@@ -1,0 +1,134 @@
+use std::collections::BTreeMap;
+
+use tollway_dataplane::clock;
+use tollway_dataplane::dispatch::Path;
+use tollway_dataplane::frame::Descriptor;
+use tollway_dataplane::host::Host;
+use tollway_dataplane::id::PortId;
+use tollway_dataplane::path::Features;
+use tollway_dataplane::port::MemoryPort;
+use tollway_dataplane::router::Router;
+use tollway_dataplane::tolls::Stage;
+use tollway_dataplane::wire::{checksum, word32};
+
+use super::Scenario;
+use crate::frames::{FRAME_LEN, Template};
+use crate::{memory, stats};
+
+/// Frames that are on their way at once.
+pub const IN_FLIGHT: usize = 1024;
+
+/// Share of the passes that is left out at each end: those that something else interrupted. It is
+/// small enough to leave the sampled bursts in, which are in one pass of four.
+const TRIM: f64 = 0.05;
+
+/// Memory for a frame, bytes: as a port of 4 KB pages has it.
+const CHUNK: u32 = 4096;
+
+/// A router between two memory ports, and the frames that it forwards over and over.
+pub struct Bench<F: Features> {
+    router: Router<F>,
+    ports: Vec<MemoryPort>,
+    frames: Vec<Descriptor>,
+    templates: Vec<Template>,
+    /// The template that the next frame is made from, in passes that only restore and in those
+    /// that forward.
+    position: [usize; 2],
+    floor: bool,
+}
+
+impl<F: Features> Bench<F> {
+    /// Sets the scene; `sampled` says if tolls are taken meanwhile, as the program does.
+    ///
+    /// # Errors
+    /// A sentence where memory is short.
+    pub fn new(scenario: &Scenario, sampled: bool) -> Result<Self, String> {
+        let tables = scenario.tables().map_err(|error| format!("tables: {error:?}"))?;
+        let umem = memory::umem(IN_FLIGHT as u32, CHUNK).ok_or("no memory for the frames")?;
+        let mut router = Router::with_path(Path::detect(), tables, umem, Host::new());
+        router.tolls.switch(sampled);
+        let umem = &mut router.umem;
+        let frames = std::iter::from_fn(|| umem.alloc());
+        let frames = frames.map(|addr| Descriptor { addr, len: FRAME_LEN as u32 }).collect();
+        let port = || MemoryPort::new(scenario.burst);
+        Ok(Self {
+            router,
+            ports: vec![port(), port()],
+            frames,
+            templates: scenario.templates(),
+            position: [0; 2],
+            floor: scenario.floor,
+        })
+    }
+
+    /// TSC clocks that forwarding costs a packet, over so many passes of each sort in turn.
+    ///
+    /// # Panics
+    /// Where a packet was not forwarded: the figure would be of something else.
+    pub fn clocks_per_packet(&mut self, passes: usize) -> f64 {
+        let before = self.router.counters.sent;
+        let (mut both, mut restoring) = (Vec::new(), Vec::new());
+        for _ in 0..passes {
+            both.push(self.time(true));
+            restoring.push(self.time(false));
+        }
+        if !self.floor {
+            let packets = (passes * IN_FLIGHT) as u64;
+            assert_eq!(self.router.counters.sent - before, packets, "packets went astray");
+            assert_eq!(self.router.counters.check(), Ok(()));
+        }
+        (stats::trimmed_mean(both, TRIM) - stats::trimmed_mean(restoring, TRIM)) / IN_FLIGHT as f64
+    }
+
+    /// Clocks a packet in each stage, as sampled so far.
+    pub fn stages(&self) -> BTreeMap<&'static str, f64> {
+        let tolls = &self.router.tolls;
+        let toll = |stage: &Stage| Some((stage.name(), tolls.per_packet(*stage)?));
+        Stage::ALL.iter().filter_map(toll).collect()
+    }
+
+    /// Clocks that a pass takes.
+    fn time(&mut self, forward: bool) -> f64 {
+        let start = clock::now();
+        self.restore(forward);
+        match (forward, self.floor) {
+            (false, _) => self.ports[0].clear(),
+            (true, true) => self.touch(),
+            (true, false) => self.forward(),
+        }
+        (clock::now() - start) as f64
+    }
+
+    /// Writes every frame's header anew and puts it where the first port finds it.
+    #[inline(never)]
+    fn restore(&mut self, forward: bool) {
+        let position = &mut self.position[usize::from(forward)];
+        for frame in &self.frames {
+            let template = &self.templates[*position];
+            *self.router.umem.bytes_mut(frame.addr, 0) = *template;
+            *position += 1;
+            if *position == self.templates.len() {
+                *position = 0;
+            }
+        }
+        self.ports[0].inject_all(&self.frames);
+    }
+
+    #[inline(never)]
+    fn forward(&mut self) {
+        while self.router.turn(PortId(0), &mut self.ports, 0) > 0 {}
+        self.ports[1].clear();
+    }
+
+    /// What no router can leave out.
+    #[inline(never)]
+    fn touch(&mut self) {
+        for frame in &self.frames {
+            let header: &mut [u8; FRAME_LEN] = self.router.umem.bytes_mut(frame.addr, 0);
+            header[..14].copy_from_slice(&[2, 0, 0, 0, 0, 0x22, 2, 0, 0, 0, 0, 2, 8, 0]);
+            let word = checksum::after_ttl_decrement(word32(header, 22));
+            header[22..26].copy_from_slice(&word.to_le_bytes());
+        }
+        self.ports[0].clear();
+    }
+}

@@ -1,0 +1,74 @@
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use tollway_dataplane::tolls::Stage;
+
+use crate::report::Report;
+
+/// The report as two tables of text: what each row costs, and where the time goes.
+#[must_use]
+pub fn render(report: &Report) -> String {
+    let machine = &report.machine;
+    let mut text = format!(
+        "{}, kernel {}, TSC {:.0} MHz, path {}\n{}, commit {}\n\n",
+        machine.cpu, machine.kernel, machine.tsc_mhz, machine.level, report.compiler, report.commit
+    );
+    text += &tolls(report);
+    text += "\n\nclocks a packet by stage, as sampled meanwhile:\n";
+    text += &stages(report);
+    if let Some(overhead) = report.figures.get("sampling_overhead_percent") {
+        text += &format!("\n\nsampling the stages costs {overhead:.2}% of ip4-one-flow\n");
+    }
+    text
+}
+
+fn tolls(report: &Report) -> String {
+    let mut table = plain_table(&["row", "clocks", "min", "max", "ns", "+floor", "what"]);
+    let floor = report.rows.iter().find(|row| row.name == "floor");
+    let floor = floor.map(|row| row.clocks_per_packet.median);
+    for row in &report.rows {
+        let clocks = row.clocks_per_packet;
+        table.add_row([
+            row.name.to_owned(),
+            format!("{:.1}", clocks.median),
+            format!("{:.1}", clocks.min),
+            format!("{:.1}", clocks.max),
+            format!("{:.2}", row.ns_per_packet.median),
+            floor.map_or_else(String::new, |floor| format!("{:+.1}", clocks.median - floor)),
+            row.title.to_owned(),
+        ]);
+    }
+    align(&mut table, 1..=5);
+    let repeats = report.rows.first().map_or(0, |row| row.clocks_per_packet.repeats);
+    format!("TSC clocks and ns a packet, median of {repeats}:\n{table}")
+}
+
+fn stages(report: &Report) -> String {
+    let mut header = vec!["row"];
+    header.extend(Stage::ALL.iter().map(|stage| stage.name()));
+    let mut table = plain_table(&header);
+    for row in report.rows.iter().filter(|row| !row.stages.is_empty()) {
+        let mut cells = vec![row.name.to_owned()];
+        for stage in Stage::ALL {
+            let toll = row.stages.get(stage.name());
+            cells.push(toll.map_or_else(|| "-".to_owned(), |clocks| format!("{clocks:.1}")));
+        }
+        table.add_row(cells);
+    }
+    align(&mut table, 1..=Stage::ALL.len());
+    table.to_string()
+}
+
+fn plain_table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_header(header);
+    table
+}
+
+fn align(table: &mut Table, columns: std::ops::RangeInclusive<usize>) {
+    for column in columns {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+}
