@@ -6,6 +6,10 @@
 //! [`host::Host`]; and
 //! [`router::Router`] holds all of it together for one worker.
 
+// The test kit names the crate from outside, because the integration tests share it.
+#[cfg(test)]
+extern crate self as tollway_dataplane;
+
 pub mod burst;
 pub mod clock;
 pub mod counters;
@@ -19,6 +23,8 @@ pub mod port;
 pub mod router;
 pub mod stages;
 pub mod tables;
+#[cfg(test)]
+mod testkit;
 pub mod tolls;
 pub mod verdict;
 pub mod wire;

@@ -155,8 +155,18 @@ pub struct Tables {
     /// Every VLAN link, by what it is on: the link below, the tag's protocol and identifier.
     vlans: HashMap<(LinkId, u16, u16), LinkId>,
     /// The next hop of each known or wanted neighbour.
-    neighs: HashMap<(LinkId, IpAddr), NextHopId>,
+    neighs: HashMap<(LinkId, IpAddr), NeighRecord>,
+    /// Next hops of neighbours that were forgotten, for those that come.
+    spare: Vec<NextHopId>,
     inert: HashMap<InertKey, NextHopId>,
+}
+
+/// The next hop that leads to a neighbour.
+#[derive(Clone, Copy, Debug)]
+struct NeighRecord {
+    next: NextHopId,
+    /// Somebody was told the number and may have routes with it: it is not used again.
+    pinned: bool,
 }
 
 /// Next hops that are the same for every route that needs them.
@@ -364,19 +374,39 @@ impl Tables {
         Ok(id)
     }
 
-    /// The next hop that leads to a neighbour, known or not.
+    /// The next hop that leads to a neighbour, known or not; it keeps its number for good.
     ///
     /// # Errors
     /// See [`TablesError`].
     pub fn neigh(&mut self, link: LinkId, address: IpAddr) -> Result<NextHopId, TablesError> {
-        if let Some(id) = self.neighs.get(&(link, address)) {
-            return Ok(*id);
+        let id = self.neigh_record(link, address)?;
+        if let Some(record) = self.neighs.get_mut(&(link, address)) {
+            record.pinned = true;
+        }
+        Ok(id)
+    }
+
+    /// The next hop that leads to a neighbour, if there is one.
+    #[must_use]
+    pub fn find_neigh(&self, link: LinkId, address: IpAddr) -> Option<NextHopId> {
+        self.neighs.get(&(link, address)).map(|record| record.next)
+    }
+
+    fn neigh_record(&mut self, link: LinkId, address: IpAddr) -> Result<NextHopId, TablesError> {
+        if let Some(id) = self.find_neigh(link, address) {
+            return Ok(id);
         }
         let record = self.links.get(usize::from(link.0)).ok_or(TablesError::Unknown)?;
         let inert = NextHop::inert(Action::Resolve);
         let next = NextHop { link, port: record.port, neigh: Some(address), ..inert };
-        let id = self.push_next_hop(next)?;
-        self.neighs.insert((link, address), id);
+        let id = match self.spare.pop() {
+            Some(id) => {
+                self.next_hops[id.0 as usize] = next;
+                id
+            }
+            None => self.push_next_hop(next)?,
+        };
+        self.neighs.insert((link, address), NeighRecord { next: id, pinned: false });
         Ok(id)
     }
 
@@ -397,7 +427,22 @@ impl Tables {
         address: IpAddr,
         mac: Option<[u8; 6]>,
     ) -> Result<NextHopId, TablesError> {
-        let id = self.neigh(link, address)?;
+        self.neigh(link, address)?;
+        self.learn_neigh(link, address, mac)
+    }
+
+    /// As [`Tables::set_neigh`], for an address that was learned: [`Tables::forget_neigh`] frees
+    /// its next hop for another, unless [`Tables::neigh`] has given it out.
+    ///
+    /// # Errors
+    /// See [`TablesError`].
+    pub fn learn_neigh(
+        &mut self,
+        link: LinkId,
+        address: IpAddr,
+        mac: Option<[u8; 6]>,
+    ) -> Result<NextHopId, TablesError> {
+        let id = self.neigh_record(link, address)?;
         let (header, header_len) = self.header(link, mac.unwrap_or_default(), address.is_ipv4());
         let mtu = self.link(link).mtu;
         let next = &mut self.next_hops[id.0 as usize];
@@ -405,6 +450,18 @@ impl Tables {
         (next.action, next.mtu) =
             if mac.is_some() { (Action::Forward, mtu) } else { (Action::Resolve, 0) };
         Ok(id)
+    }
+
+    /// Forgets a neighbour's address; no route may be left that [`Tables::learn_neigh`]'s next hop
+    /// was put in.
+    pub fn forget_neigh(&mut self, link: LinkId, address: IpAddr) {
+        let Some(record) = self.neighs.get(&(link, address)).copied() else { return };
+        let next = &mut self.next_hops[record.next.0 as usize];
+        (next.action, next.mtu) = (Action::Resolve, 0);
+        if !record.pinned {
+            self.neighs.remove(&(link, address));
+            self.spare.push(record.next);
+        }
     }
 
     /// Adds a next-hop group.

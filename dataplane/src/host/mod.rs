@@ -1,16 +1,51 @@
 //! The router as a host: ARP, ND, ICMP, fragmentation, and packets that wait for a neighbour.
 //!
 //! Here is the slow road of file mode, where no kernel stands behind the path. It may allocate and
-//! branch as it likes; it sees only what [`crate::path`] did not forward.
+//! branch as it likes; it sees only what [`crate::path`] did not forward. It does what Linux does
+//! on a router whose `sysctl`s are as they come; each file names the kernel's.
+//!
+//! How packets are counted: one that is delivered is counted by the router. One that is punted
+//! counts as punted for the reason it came with, whatever is made of it, and the frames that come
+//! of it (errors, fragments, the packet itself with its options filled in) as originated; but one
+//! that waits for a neighbour is held and then sent or dropped, and one that is dropped for its
+//! options counts as dropped. A frame of the router's own that is lost while it waits for a
+//! neighbour counts as originated and lost. [`HostCounters`] says what was done, and why.
+//!
+//! Limits: no fragment is put together, so fragments for the router itself are ignored. Nothing
+//! listens on any port. No redirects, no multicast listener reports, no duplicate address
+//! detection of its own, no router advertisements, no proxy ARP or ND.
 
-use std::collections::HashMap;
+mod addresses;
+mod arp;
+mod build;
+mod counters;
+mod error;
+mod extension;
+mod forward;
+mod fragment;
+mod limit;
+mod local;
+mod nd;
+mod neigh;
+mod options;
+mod send;
+#[cfg(test)]
+mod tests;
+
 use std::net::IpAddr;
+
+pub use counters::HostCounters;
 
 use crate::counters::Counters;
 use crate::frame::{Descriptor, FrameAddr, Umem};
 use crate::id::{LinkId, PortId};
 use crate::tables::Tables;
-use crate::verdict::PuntReason;
+use crate::verdict::{DropReason, PuntReason};
+use crate::wire::eth::ethertype;
+use addresses::Addresses;
+use error::Offender;
+use limit::Limiter;
+use neigh::Neighs;
 
 /// A packet that left the fast road; whoever has it owns its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +88,12 @@ pub struct Context<'a> {
 /// The router as a host.
 #[derive(Debug, Default)]
 pub struct Host {
-    addresses: HashMap<LinkId, Vec<(IpAddr, u8)>>,
+    addresses: Addresses,
+    neighs: Neighs,
+    limiter: Limiter,
+    /// The last identification given to a packet.
+    ident: u16,
+    counters: HostCounters,
 }
 
 impl Host {
@@ -66,24 +106,97 @@ impl Host {
     /// Gives a link an address with its prefix length; the first of a family is its primary one.
     ///
     /// The routes that follow (local, connected, broadcast) are the caller's to put in the tables.
+    /// A link without a link-local IPv6 address has the one that its MAC address makes.
     pub fn add_address(&mut self, link: LinkId, address: IpAddr, prefix_len: u8) {
-        self.addresses.entry(link).or_default().push((address, prefix_len));
+        self.addresses.add(link, address, prefix_len);
+    }
+
+    /// Says that a neighbour's address is the caller's to set, with [`Tables::set_neigh`], and not
+    /// to be learned. A neighbour that is set before it is asked for is not learned either.
+    pub fn add_static(&mut self, link: LinkId, address: IpAddr) {
+        self.neighs.set_static((link, address));
+    }
+
+    /// What the host did.
+    #[must_use]
+    pub fn counters(&self) -> &HostCounters {
+        &self.counters
+    }
+
+    /// Neighbours that it has learned or is asking for.
+    #[must_use]
+    pub fn neighbours(&self) -> usize {
+        self.neighs.len()
+    }
+
+    /// Frames of its own that wait for a neighbour now; they are not counted as held.
+    #[must_use]
+    pub fn originated_waiting(&self) -> usize {
+        self.neighs.made_waiting()
     }
 
     /// Takes a packet for the router itself.
     pub fn deliver(&mut self, context: &mut Context<'_>, packet: Packet) {
-        context.umem.free(packet.addr);
+        let frame = take(context, packet);
+        let l3 = usize::from(packet.l3);
+        let (Some(header), Some(layer3)) = (frame.get(..l3), frame.get(l3..)) else { return };
+        let ([first, ..], [.., high, low]) = (header, header) else { return };
+        let (link, to_group) = (packet.link, first & 1 != 0);
+        match u16::from_be_bytes([*high, *low]) {
+            ethertype::ARP => self.take_arp(context, link, layer3, !to_group),
+            protocol @ (ethertype::IPV4 | ethertype::IPV6) => match build::trim(layer3) {
+                Some(packet) if (packet[0] >> 4 == 4) == (protocol == ethertype::IPV4) => {
+                    self.receive(context, Offender { link, packet, to_group });
+                }
+                _ => self.counters.malformed += 1,
+            },
+            _ => self.counters.ignored += 1,
+        }
     }
 
     /// Takes a packet that the path punted; one with `NeighUnresolved` is held (and then counted
     /// as held, not as punted), any other is dealt with at once.
     pub fn punt(&mut self, context: &mut Context<'_>, packet: Packet, reason: PuntReason) {
-        context.counters.punt(reason);
-        context.umem.free(packet.addr);
+        if reason == PuntReason::NeighUnresolved {
+            self.hold(context, packet);
+            return;
+        }
+        let frame = take(context, packet);
+        let layer3 = frame.get(usize::from(packet.l3)..).unwrap_or_default();
+        let Some(bytes) = build::trim(layer3) else {
+            context.counters.drop(DropReason::IpInhdr);
+            return;
+        };
+        let link = packet.link;
+        let done = match reason {
+            PuntReason::IpOptions => self.forward_options(context, link, bytes.to_vec()),
+            PuntReason::HopByHop => self.forward_hop_by_hop(context, link, bytes.to_vec()),
+            PuntReason::MtuExceeded => {
+                self.forward_big(context, link, bytes.to_vec());
+                Ok(())
+            }
+            _ => {
+                self.answer(context, link, bytes, reason);
+                Ok(())
+            }
+        };
+        match done {
+            Ok(()) => context.counters.punt(reason),
+            Err(drop) => context.counters.drop(drop),
+        }
     }
 
     /// Does what is due by now: probes, timeouts. To be called some ten times a second.
     pub fn tick(&mut self, context: &mut Context<'_>) {
-        let _ = context;
+        for key in self.neighs.due(context.now_ns) {
+            self.step(context, key);
+        }
     }
+}
+
+/// A frame's bytes; its chunk is free from then on.
+fn take(context: &mut Context<'_>, packet: Packet) -> Vec<u8> {
+    let bytes = context.umem.frame(packet.addr, usize::from(packet.len)).to_vec();
+    context.umem.free(packet.addr);
+    bytes
 }

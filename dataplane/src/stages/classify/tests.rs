@@ -1,1 +1,154 @@
+use super::{MAX_TAGS, VlanTable};
+use crate::id::{LinkId, Vid};
+use crate::testkit::packet::{DOT1AD, DOT1Q, Mac, Tag, ip};
+use crate::testkit::road::{Outcome, Road};
+use crate::testkit::wires::{OVERLAP4, OVERLAP6, Way};
+use crate::verdict::DropReason;
 
+/// What becomes of a packet with these tags, for the address `mac` of port 0; one outcome for
+/// both families.
+fn outcome(tags: &[Tag], mac: Mac) -> Outcome {
+    let mut road = Road::new();
+    let [v4, v6] = [Way::Plain.host4(1), Way::Plain.host6(1)].map(|dst| {
+        let frame = Way::Plain.packet(0, dst).to(mac).tagged(tags).build();
+        match road.one(0, &frame) {
+            Outcome::Sent(port, bytes) => {
+                assert_eq!(bytes, Way::Plain.forwarded(1, &frame));
+                Outcome::Sent(port, Vec::new())
+            }
+            left => left,
+        }
+    });
+    assert_eq!(v4, v6);
+    v4
+}
+
+fn drop(reason: DropReason) -> Outcome {
+    Outcome::Drop(reason)
+}
+
+const FORWARDED: Outcome = Outcome::Sent(1, Vec::new());
+const MAC: Mac = Way::Plain.mac(0);
+
+#[test]
+fn each_link_has_its_tags() {
+    for way in Way::ALL {
+        assert_eq!(outcome(way.tags(), way.mac(0)), FORWARDED, "{way:?}");
+    }
+}
+
+#[test]
+fn priority_bits_do_not_matter() {
+    for bits in [0x1000, 0x8000, 0xf000] {
+        assert_eq!(outcome(&[(DOT1Q, bits | 10)], MAC), FORWARDED);
+        assert_eq!(outcome(&[(DOT1AD, bits | 30), (DOT1Q, bits | 300)], MAC), FORWARDED);
+        assert_eq!(outcome(&[(DOT1Q, bits)], MAC), FORWARDED);
+    }
+}
+
+#[test]
+fn priority_tags_are_skipped_wherever_they_are() {
+    let (priority, vlan) = ((DOT1Q, 0), (DOT1Q, 10));
+    assert_eq!(outcome(&[priority], MAC), FORWARDED);
+    assert_eq!(outcome(&[(DOT1AD, 0)], MAC), FORWARDED);
+    assert_eq!(outcome(&[priority, priority], MAC), FORWARDED);
+    assert_eq!(outcome(&[priority, vlan], MAC), FORWARDED);
+    assert_eq!(outcome(&[vlan, priority], MAC), FORWARDED);
+    assert_eq!(outcome(&[(DOT1AD, 30), priority, (DOT1Q, 300)], MAC), FORWARDED);
+    assert_eq!(outcome(&[priority, (DOT1AD, 30), (DOT1AD, 0), (DOT1Q, 300)], MAC), FORWARDED);
+    assert_eq!(outcome(&[priority; MAX_TAGS], MAC), FORWARDED);
+}
+
+#[test]
+fn too_many_tags_are_too_deep() {
+    assert_eq!(outcome(&[(DOT1Q, 0); MAX_TAGS + 1], MAC), drop(DropReason::VlanTooDeep));
+    assert_eq!(outcome(&[(DOT1Q, 0); MAX_TAGS + 4], MAC), drop(DropReason::VlanTooDeep));
+    let three = [(DOT1Q, 40), (DOT1Q, 400), (DOT1Q, 10)];
+    assert_eq!(outcome(&three, MAC), drop(DropReason::VlanUnknown));
+}
+
+#[test]
+fn tags_of_no_link_are_unknown() {
+    let unknown = [
+        &[(DOT1Q, 11)][..],
+        &[(DOT1Q, 4095)],
+        &[(DOT1AD, 10)],
+        &[(DOT1Q, 30)],
+        &[(DOT1Q, 10), (DOT1Q, 300)],
+        &[(DOT1AD, 30), (DOT1AD, 300)],
+        &[(DOT1Q, 30), (DOT1Q, 300)],
+        &[(DOT1Q, 400)],
+        &[(DOT1Q, 400), (DOT1Q, 40)],
+        &[(DOT1Q, 0), (DOT1Q, 11)],
+    ];
+    for tags in unknown {
+        assert_eq!(outcome(tags, MAC), drop(DropReason::VlanUnknown), "{tags:x?}");
+    }
+}
+
+#[test]
+fn only_the_two_protocols_are_tags() {
+    for protocol in [0x9100, 0x9200, 0x8101] {
+        assert_eq!(outcome(&[(protocol, 10)], MAC), drop(DropReason::UnhandledProto));
+        assert_eq!(outcome(&[(DOT1Q, 10), (protocol, 10)], MAC), drop(DropReason::UnhandledProto));
+    }
+}
+
+#[test]
+fn a_link_listens_to_its_own_address() {
+    let red = Way::Red.mac(0);
+    assert_ne!(red, MAC);
+    assert_eq!(outcome(Way::Red.tags(), MAC), drop(DropReason::OtherHost));
+    assert_eq!(outcome(Way::Vlan.tags(), red), drop(DropReason::OtherHost));
+    assert_eq!(outcome(&[], red), drop(DropReason::OtherHost));
+    for way in Way::ALL {
+        let l3 = 14 + 4 * way.tags().len() as u8;
+        assert_eq!(outcome(way.tags(), [0xff; 6]), Outcome::Local(way.link(0), l3), "{way:?}");
+        assert_eq!(outcome(way.tags(), [6; 6]), drop(DropReason::OtherHost), "{way:?}");
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "takes minutes there")]
+fn a_frame_cut_in_or_behind_its_tags_is_too_small() {
+    for way in Way::ALL {
+        for dst in [Way::Plain.host4(1), Way::Plain.host6(1)] {
+            let frame = way.packet(0, dst).build();
+            let mut road = Road::new().with_stale(&frame);
+            for len in 0..frame.len() {
+                let outcome = road.one(0, &frame[..len]);
+                assert_eq!(outcome, drop(DropReason::PktTooSmall), "{way:?}, {len} bytes");
+            }
+            assert!(matches!(road.one(0, &frame), Outcome::Sent(1, _)));
+        }
+    }
+}
+
+#[test]
+fn a_link_leads_to_its_vrf() {
+    let mut road = Road::new();
+    for way in Way::ALL {
+        for dst in [OVERLAP4, OVERLAP6] {
+            let frame = way.packet(1, ip(dst)).build();
+            let port = way.vrf().0;
+            let expected = Outcome::Sent(port, Way::Plain.forwarded(port as u8, &frame));
+            assert_eq!(road.one(1, &frame), expected, "{way:?} to {dst}");
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "takes minutes there")]
+fn the_table_knows_what_was_put_in() {
+    let mut table = VlanTable::default();
+    assert_eq!(table.get(DOT1Q, 1), None);
+    for vid in (1..=4094).filter_map(Vid::new) {
+        table.insert(DOT1Q, vid, LinkId(vid.get() - 1));
+    }
+    for vid in 0..=u16::MAX {
+        let expected = (1..=4094).contains(&(vid % 4096)).then(|| LinkId(vid % 4096 - 1));
+        assert_eq!(table.get(DOT1Q, vid), expected);
+        assert_eq!(table.get(DOT1AD, vid), None);
+        assert_eq!(table.get(0x0800, vid), None);
+    }
+}

@@ -15,6 +15,7 @@ mod table;
 mod tests;
 
 pub use stage::run;
+pub(crate) use stage::{flow_hash, select};
 pub use table::{BUCKETS, Group, Member};
 
 /// Extension headers that are walked to find the ports.

@@ -1,1 +1,268 @@
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use ipnet::{Ipv4Net, Ipv6Net};
+use prefix_trie::PrefixMap;
+use proptest::prelude::*;
+
+use super::{Fib, Prefix, Root};
+use crate::dispatch::Path;
+use crate::id::NextHopId;
+use crate::path::Everything;
+use crate::tables::{RoutePrefix, Tables};
+use crate::testkit::packet::ip;
+use crate::testkit::road::{Outcome, Road};
+use crate::testkit::wires::{TABLES, Way};
+
+const ROOTS: usize = 3;
+
+/// What happens to a FIB.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Insert(usize, Prefix, NextHopId),
+    Remove(usize, Prefix),
+}
+
+/// A FIB, and beside it a list of its routes that is searched from end to end, and the tries of
+/// another author.
+struct Pair {
+    fib: Fib,
+    roots: Vec<Root>,
+    routes: BTreeMap<(usize, Prefix), NextHopId>,
+    tries4: Vec<PrefixMap<Ipv4Net, NextHopId>>,
+    tries6: Vec<PrefixMap<Ipv6Net, NextHopId>>,
+    is_ipv4: bool,
+}
+
+fn net4(prefix: Prefix) -> Ipv4Net {
+    let address = Ipv4Addr::from_bits((prefix.bits() >> 96) as u32);
+    Ipv4Net::new(address, prefix.len()).unwrap()
+}
+
+fn net6(prefix: Prefix) -> Ipv6Net {
+    Ipv6Net::new(Ipv6Addr::from_bits(prefix.bits()), prefix.len()).unwrap()
+}
+
+impl Pair {
+    fn new(is_ipv4: bool) -> Self {
+        let mut fib = Fib::new();
+        let roots = (0..ROOTS).map(|_| fib.add_root().unwrap()).collect();
+        let (tries4, tries6) = (vec![PrefixMap::new(); ROOTS], vec![PrefixMap::new(); ROOTS]);
+        Self { fib, roots, routes: BTreeMap::new(), tries4, tries6, is_ipv4 }
+    }
+
+    fn apply(&mut self, change: Change) {
+        match change {
+            Change::Insert(root, prefix, next) => {
+                self.fib.insert(self.roots[root], prefix, next).unwrap();
+                self.routes.insert((root, prefix), next);
+                if self.is_ipv4 {
+                    self.tries4[root].insert(net4(prefix), next);
+                } else {
+                    self.tries6[root].insert(net6(prefix), next);
+                }
+            }
+            Change::Remove(root, prefix) => {
+                let was = self.routes.remove(&(root, prefix)).is_some();
+                assert_eq!(self.fib.remove(self.roots[root], prefix), was);
+                if self.is_ipv4 {
+                    self.tries4[root].remove(&net4(prefix));
+                } else {
+                    self.tries6[root].remove(&net6(prefix));
+                }
+            }
+        }
+    }
+
+    /// Looks an address up in every root, by all three.
+    fn check(&self, bits: u128) {
+        for root in 0..ROOTS {
+            let found = self.fib.lookup(self.roots[root], bits);
+            let covering =
+                self.routes.iter().filter(|((at, prefix), _)| *at == root && prefix.contains(bits));
+            let longest = covering.max_by_key(|((_, prefix), _)| prefix.len());
+            let expected = longest.map_or(NextHopId::NO_ROUTE, |(_, next)| *next);
+            assert_eq!(found, expected, "root {root}, address {bits:#034x}");
+            let trie = if self.is_ipv4 {
+                let host = Ipv4Net::from(Ipv4Addr::from_bits((bits >> 96) as u32));
+                self.tries4[root].get_lpm(&host).map(|(_, next)| *next)
+            } else {
+                let host = Ipv6Net::from(Ipv6Addr::from_bits(bits));
+                self.tries6[root].get_lpm(&host).map(|(_, next)| *next)
+            };
+            assert_eq!(found, trie.unwrap_or(NextHopId::NO_ROUTE), "root {root}, {bits:#034x}");
+        }
+    }
+
+    /// Looks up the edges of a prefix: first, last, one before, one after.
+    fn check_edges(&self, prefix: Prefix) {
+        let unit = if self.is_ipv4 { 1 << 96 } else { 1 };
+        let hosts = if prefix.is_empty() { u128::MAX } else { (1 << (128 - prefix.len())) - 1 };
+        let hosts = if prefix.len() == 128 { 0 } else { hosts };
+        let (first, last) = (prefix.bits(), prefix.bits() | hosts);
+        for bits in [first, last, first.wrapping_sub(unit), last.wrapping_add(1)] {
+            self.check(bits);
+        }
+    }
+}
+
+/// Prefixes that nest: few bits differ, and those at places where lengths and blocks end.
+fn prefix(is_ipv4: bool) -> impl Strategy<Value = Prefix> {
+    let width = if is_ipv4 { 32_u8 } else { 128 };
+    let edges = [0_u8, 1, 7, 8, 9, 15, 16, 17, 23, 24, 25, 31, 32];
+    let edges6 = [33_u8, 47, 48, 49, 63, 64, 65, 72, 80, 119, 120, 121, 126, 127, 128];
+    let edges = if is_ipv4 { edges.to_vec() } else { [&edges[..], &edges6].concat() };
+    let len = prop_oneof![proptest::sample::select(edges), 0..=width];
+    (len, any::<u128>(), any::<u128>()).prop_map(move |(len, noise, mask)| {
+        let base = 0x0a01_8040_20ff_0001_8000_0000_0000_0001_u128;
+        let bits = base ^ (noise & mask & noise.rotate_left(17) & 0x0001_8101_80c1_8181 << 64);
+        if is_ipv4 { Prefix::v4((bits >> 96) as u32, len) } else { Prefix::v6(bits, len) }
+    })
+}
+
+fn changes(is_ipv4: bool) -> impl Strategy<Value = Vec<Change>> {
+    let change = (0..ROOTS, prefix(is_ipv4), 1..6_u32, any::<bool>());
+    proptest::collection::vec(change, 1..60).prop_map(|steps| {
+        let mut seen: Vec<(usize, Prefix)> = Vec::new();
+        let mut changes = Vec::new();
+        for (at, (root, prefix, next, insert)) in steps.into_iter().enumerate() {
+            // Two of three removals hit a route that was there once.
+            let old = seen.get((at * 7) % seen.len().max(1)).copied();
+            match (insert || at < 8, old) {
+                (true, _) => {
+                    seen.push((root, prefix));
+                    changes.push(Change::Insert(root, prefix, NextHopId(next)));
+                }
+                (false, Some((root, prefix))) if at % 3 > 0 => {
+                    changes.push(Change::Remove(root, prefix));
+                }
+                (false, _) => changes.push(Change::Remove(root, prefix)),
+            }
+        }
+        changes
+    })
+}
+
+fn replay(is_ipv4: bool, changes: &[Change]) {
+    let mut pair = Pair::new(is_ipv4);
+    for change in changes {
+        pair.apply(*change);
+        let (Change::Insert(_, prefix, _) | Change::Remove(_, prefix)) = *change;
+        pair.check_edges(prefix);
+    }
+    assert_eq!(pair.fib.len(), pair.routes.len());
+    for (root, prefix) in pair.routes.keys().copied().collect::<Vec<_>>() {
+        pair.check_edges(prefix);
+        assert_eq!(pair.fib.get(pair.roots[root], prefix), Some(pair.routes[&(root, prefix)]));
+    }
+    for (root, prefix) in pair.routes.keys().copied().collect::<Vec<_>>() {
+        pair.apply(Change::Remove(root, prefix));
+        pair.check_edges(prefix);
+    }
+    assert!(pair.fib.is_empty());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        cases: 192,
+        ..Default::default()
+    })]
+
+    #[test]
+    #[cfg_attr(miri, ignore = "takes minutes there")]
+    fn ipv4_says_what_a_list_and_a_trie_say(changes in changes(true)) {
+        replay(true, &changes);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "takes minutes there")]
+    fn ipv6_says_what_a_list_and_a_trie_say(changes in changes(false)) {
+        replay(false, &changes);
+    }
+
+    /// Routes that come and go in any order leave nothing behind: the second time needs no more
+    /// memory than the first.
+    #[test]
+    #[cfg_attr(miri, ignore = "takes minutes there")]
+    fn memory_comes_back(changes in changes(false), order: u64) {
+        let mut fib = Fib::new();
+        let roots: Vec<_> = (0..ROOTS).map(|_| fib.add_root().unwrap()).collect();
+        let mut after_first = 0;
+        for cycle in 0..4 {
+            let mut routes = Vec::new();
+            for change in &changes {
+                let Change::Insert(root, prefix, next) = *change else { continue };
+                fib.insert(roots[root], prefix, next).unwrap();
+                routes.push((root, prefix));
+            }
+            let turn = order.rotate_left(cycle * 16) as usize;
+            while !routes.is_empty() {
+                let (root, prefix) = routes.swap_remove(turn % routes.len());
+                fib.remove(roots[root], prefix);
+            }
+            prop_assert!(fib.is_empty());
+            if cycle == 0 {
+                after_first = fib.entries().len();
+            }
+            prop_assert_eq!(fib.entries().len(), after_first, "cycle {}", cycle);
+        }
+        let blank = fib.entries().iter().take(ROOTS << 16).all(|entry| *entry == 0);
+        prop_assert!(blank, "an entry of a root still leads somewhere");
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "takes minutes there")]
+fn a_root_of_its_own_for_each_vrf() {
+    let mut fib = Fib::new();
+    let roots: Vec<_> = (0..20).map(|_| fib.add_root().unwrap()).collect();
+    for (at, root) in roots.iter().enumerate() {
+        fib.insert(*root, Prefix::v4(0x0a00_0000, 25), NextHopId(at as u32 + 1)).unwrap();
+    }
+    for (at, root) in roots.iter().enumerate() {
+        assert_eq!(fib.lookup(*root, 0x0a00_007f << 96), NextHopId(at as u32 + 1));
+        assert_eq!(fib.lookup(*root, 0x0a00_0080 << 96), NextHopId::NO_ROUTE);
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "takes minutes there")]
+fn a_next_hop_that_does_not_fit_is_refused() {
+    let mut fib = Fib::new();
+    let root = fib.add_root().unwrap();
+    let prefix = Prefix::v4(0, 0);
+    assert!(fib.insert(root, prefix, NextHopId(NextHopId::MASK)).is_ok());
+    assert!(fib.insert(root, prefix, NextHopId(NextHopId::MASK + 1)).is_err());
+    assert_eq!(fib.get(root, prefix), Some(NextHopId(NextHopId::MASK)));
+    assert_eq!(fib.lookup(root, 0), NextHopId(NextHopId::MASK));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "takes minutes there")]
+fn every_prefix_length_is_looked_up_on_the_road() {
+    for (host, width) in [("10.0.128.200", 32), ("2001:db8:8000:1:8000:1:2:3", 128)] {
+        let host = ip(host);
+        let mut tables = TABLES.clone();
+        let vrf = Way::Plain.vrf();
+        for len in 1..=width {
+            let port = len % 3;
+            let next = tables.lookup(vrf, Way::Plain.host4(port));
+            let next6 = tables.lookup(vrf, Way::Plain.host6(port));
+            let next = if host.is_ipv4() { next } else { next6 };
+            tables.insert(vrf, RoutePrefix::new(host, len), next).unwrap();
+            assert_road(&tables, host, port);
+        }
+        for len in (2..=width).rev() {
+            assert!(tables.remove(vrf, RoutePrefix::new(host, len)));
+            assert_road(&tables, host, (len - 1) % 3);
+        }
+    }
+}
+
+/// A packet to `host` leaves by `port`.
+fn assert_road(tables: &Tables, host: IpAddr, port: u8) {
+    let frame = Way::Plain.packet(0, host).build();
+    let outcome = Road::over(tables, Path::<Everything>::detect(), 512).one(0, &frame);
+    assert_eq!(outcome, Outcome::Sent(port.into(), Way::Plain.forwarded(port, &frame)));
+}

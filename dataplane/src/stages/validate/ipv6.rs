@@ -94,7 +94,7 @@ fn explain(packet: &[u8]) -> Result<Sound, Verdict> {
         return Err(Verdict::Drop(DropReason::PktTooSmall));
     }
     let (src, dst) = (ip.src(), ip.dst());
-    if is_multicast(src) || src == 1 {
+    if is_multicast(src) || src == 1 || is_v4_mapped(src) {
         return Err(Verdict::Drop(DropReason::IpInvalidSource));
     }
     // Multicast is for the router itself, which reads the hop-by-hop header of MLD there.
@@ -107,6 +107,11 @@ fn explain(packet: &[u8]) -> Result<Sound, Verdict> {
 
 const fn is_multicast(address: u128) -> bool {
     address >> 120 == 0xff
+}
+
+/// `::ffff:0:0/96`: the kernel drops such senders, as those that would fool filters.
+const fn is_v4_mapped(address: u128) -> bool {
+    address >> 32 == 0xffff
 }
 
 const fn is_link_local(address: u128) -> bool {

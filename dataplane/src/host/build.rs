@@ -1,0 +1,144 @@
+//! Makes IP and ICMP packets (RFC 791, RFC 8200, RFC 792, RFC 4443); the wire library fills in
+//! lengths and checksums.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet, IpProtocol, Ipv4Packet, Ipv6Packet};
+
+/// `IPDEFTTL`, also the hop limit.
+pub(super) const TTL: u8 = 64;
+
+const LEN4: usize = 20;
+const LEN6: usize = 40;
+/// Bytes of an ICMP message before its body.
+pub(super) const ICMP_LEN: usize = 8;
+
+/// What an IPv4 header says beside addresses and length.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Header4 {
+    pub(super) protocol: u8,
+    pub(super) tos: u8,
+    pub(super) ident: u16,
+    pub(super) dont_fragment: bool,
+}
+
+/// What an IPv6 header says beside addresses and length.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Header6 {
+    pub(super) next_header: u8,
+    pub(super) traffic_class: u8,
+    pub(super) hop_limit: u8,
+}
+
+/// An IPv4 packet.
+pub(super) fn ipv4(src: Ipv4Addr, dst: Ipv4Addr, header: Header4, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; LEN4];
+    bytes.extend_from_slice(payload);
+    let len = bytes.len() as u16;
+    let mut ip = Ipv4Packet::new_unchecked(&mut bytes);
+    ip.set_version(4);
+    ip.set_header_len(LEN4 as u8);
+    ip.set_dscp(header.tos >> 2);
+    ip.set_ecn(header.tos & 3);
+    ip.set_total_len(len);
+    ip.set_ident(header.ident);
+    ip.clear_flags();
+    ip.set_dont_frag(header.dont_fragment);
+    ip.set_hop_limit(TTL);
+    ip.set_next_header(IpProtocol::from(header.protocol));
+    ip.set_src_addr(src);
+    ip.set_dst_addr(dst);
+    ip.fill_checksum();
+    bytes
+}
+
+/// An IPv6 packet.
+pub(super) fn ipv6(src: Ipv6Addr, dst: Ipv6Addr, header: Header6, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; LEN6];
+    bytes.extend_from_slice(payload);
+    let mut ip = Ipv6Packet::new_unchecked(&mut bytes);
+    ip.set_version(6);
+    ip.set_traffic_class(header.traffic_class);
+    ip.set_payload_len(payload.len() as u16);
+    ip.set_next_header(IpProtocol::from(header.next_header));
+    ip.set_hop_limit(header.hop_limit);
+    ip.set_src_addr(src);
+    ip.set_dst_addr(dst);
+    bytes
+}
+
+/// An ICMP message; `rest` is the second word of its header.
+pub(super) fn icmp4(kind: u8, code: u8, rest: u32, body: &[u8]) -> Vec<u8> {
+    let mut bytes = icmp(kind, code, rest, body);
+    Icmpv4Packet::new_unchecked(&mut bytes).fill_checksum();
+    bytes
+}
+
+/// An ICMPv6 message between two addresses, which its checksum covers.
+pub(super) fn icmp6(
+    (src, dst): (Ipv6Addr, Ipv6Addr),
+    (kind, code): (u8, u8),
+    rest: u32,
+    body: &[u8],
+) -> Vec<u8> {
+    let mut bytes = icmp(kind, code, rest, body);
+    Icmpv6Packet::new_unchecked(&mut bytes).fill_checksum(&src, &dst);
+    bytes
+}
+
+fn icmp(kind: u8, code: u8, rest: u32, body: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(ICMP_LEN + body.len());
+    bytes.extend_from_slice(&[kind, code, 0, 0]);
+    bytes.extend_from_slice(&rest.to_be_bytes());
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+/// The IP packet in a frame's layer 3, without what is behind it: Ethernet pads short frames.
+pub(super) fn trim(layer3: &[u8]) -> Option<&[u8]> {
+    let len = match layer3.first()? >> 4 {
+        4 => {
+            let ip = Ipv4Packet::new_checked(layer3).ok()?;
+            let sound = usize::from(ip.header_len()) >= LEN4 && ip.verify_checksum();
+            sound.then(|| usize::from(ip.total_len()))?
+        }
+        6 => Ipv6Packet::new_checked(layer3).ok()?.total_len(),
+        _ => return None,
+    };
+    layer3.get(..len)
+}
+
+/// Source and destination of an IP packet.
+pub(super) fn endpoints(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
+    if packet.first()? >> 4 == 4 {
+        let ip = Ipv4Packet::new_checked(packet).ok()?;
+        return Some((ip.src_addr().into(), ip.dst_addr().into()));
+    }
+    let ip = Ipv6Packet::new_checked(packet).ok()?;
+    Some((ip.src_addr().into(), ip.dst_addr().into()))
+}
+
+/// Takes one from the TTL or hop limit.
+pub(super) fn decrement_ttl(packet: &mut [u8]) {
+    match packet.first().map(|byte| byte >> 4) {
+        Some(4) if packet.len() >= LEN4 => {
+            packet[8] = packet[8].saturating_sub(1);
+            fill_checksum4(packet);
+        }
+        Some(6) if packet.len() >= LEN6 => packet[7] = packet[7].saturating_sub(1),
+        _ => {}
+    }
+}
+
+/// The TTL or hop limit.
+pub(super) fn ttl(packet: &[u8]) -> u8 {
+    let at = if packet.first().is_some_and(|byte| byte >> 4 == 4) { 8 } else { 7 };
+    packet.get(at).copied().unwrap_or(0)
+}
+
+/// Writes the checksum of an IPv4 header, options included.
+pub(super) fn fill_checksum4(packet: &mut [u8]) {
+    if let Ok(mut ip) = Ipv4Packet::new_checked(packet) {
+        ip.fill_checksum();
+    }
+}

@@ -1,0 +1,161 @@
+//! IPv6 extension headers: RFC 8200, 4, as `ip6_parse_tlv` (`net/ipv6/exthdrs.c`) reads options
+//! and `is_ineligible` (`net/ipv6/icmp.c`) looks behind them.
+//!
+//! Limits: jumbograms (RFC 2675) are dropped. Options that Linux can be built or told to obey
+//! (CALIPSO, IOAM) are treated as it treats them by default: as unknown.
+
+use std::net::IpAddr;
+
+use super::build;
+use super::error::Fault;
+use crate::verdict::DropReason;
+use crate::wire::l4;
+
+const FIXED: usize = 40;
+/// Headers that are walked before a packet is given up.
+const MOST_HEADERS: usize = 8;
+/// `max_hbh_opts_number`: options beside padding.
+const MOST_OPTIONS: usize = 8;
+/// Padding in a row: what brings the next option to a multiple of 8.
+const MOST_PADDING: usize = 7;
+
+const PAD1: u8 = 0;
+const PADN: u8 = 1;
+const ROUTER_ALERT: u8 = 5;
+const JUMBO: u8 = 0xc2;
+
+const NO_NEXT_HEADER: u8 = 59;
+
+/// Why a packet with options does not go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// It is dropped.
+    Drop(DropReason),
+    /// Its sender is told.
+    Report(Fault),
+}
+
+/// Reads the options of the header at `at`, and says where the next one begins.
+pub(super) fn options(packet: &[u8], at: usize) -> Result<usize, Refusal> {
+    const MALFORMED: Refusal = Refusal::Drop(DropReason::IpInhdr);
+    let len = packet.get(at + 1).ok_or(MALFORMED)?;
+    let end = at + (usize::from(*len) + 1) * 8;
+    if end > packet.len() {
+        return Err(MALFORMED);
+    }
+    let (mut here, mut padding, mut count) = (at + 2, 0, 0);
+    while here < end {
+        let kind = packet[here];
+        if kind == PAD1 {
+            (here, padding) = (here + 1, padding + 1);
+        } else {
+            let len = packet.get(here + 1).map(|len| usize::from(*len)).ok_or(MALFORMED)?;
+            let behind = here + 2 + len;
+            if behind > end {
+                return Err(MALFORMED);
+            }
+            let data = &packet[here + 2..behind];
+            if kind == PADN {
+                padding += 2 + len;
+                if data.iter().any(|byte| *byte != 0) {
+                    return Err(MALFORMED);
+                }
+            } else {
+                (padding, count) = (0, count + 1);
+                if count > MOST_OPTIONS {
+                    return Err(MALFORMED);
+                }
+                judge(packet, here, kind, data)?;
+            }
+            here = behind;
+        }
+        if padding > MOST_PADDING {
+            return Err(MALFORMED);
+        }
+    }
+    Ok(end)
+}
+
+/// Whether the packet goes on with an option (RFC 8200, 4.2).
+fn judge(packet: &[u8], at: usize, kind: u8, data: &[u8]) -> Result<(), Refusal> {
+    let to_group =
+        matches!(build::endpoints(packet), Some((_, IpAddr::V6(dst))) if dst.is_multicast());
+    match (kind, kind >> 6) {
+        (ROUTER_ALERT, _) if data.len() == 2 => Ok(()),
+        (ROUTER_ALERT | JUMBO, _) => Err(Refusal::Drop(DropReason::IpInhdr)),
+        (_, 0) => Ok(()),
+        (_, 1) => Err(Refusal::Drop(DropReason::UnhandledProto)),
+        (_, 3) if to_group => Err(Refusal::Drop(DropReason::UnhandledProto)),
+        _ => Err(Refusal::Report(Fault::Option6(at as u32))),
+    }
+}
+
+/// What is behind a packet's extension headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Upper {
+    pub(super) protocol: u8,
+    /// Where it begins.
+    pub(super) at: usize,
+    /// Where the packet says what it is.
+    pub(super) named_at: usize,
+}
+
+/// What a packet for the router itself carries, or none where that is nothing or not to be known:
+/// a fragment, or a packet that is to be routed by its own header (`accept_source_route` 0).
+pub(super) fn upper(packet: &[u8]) -> Result<Option<Upper>, Refusal> {
+    let (mut at, mut named_at) = (FIXED, 6);
+    for position in 0..=MOST_HEADERS {
+        let Some(&protocol) = packet.get(named_at) else { return Ok(None) };
+        let next = match protocol {
+            // Nowhere but at the front is it an option header; elsewhere Linux does not know it.
+            l4::HOP_BY_HOP if position == 0 => options(packet, at)?,
+            l4::DEST_OPTIONS => options(packet, at)?,
+            l4::ROUTING => match packet.get(at..at + 4) {
+                Some(&[_, len, _, 0]) => at + (usize::from(len) + 1) * 8,
+                _ => return Ok(None),
+            },
+            l4::FRAGMENT | NO_NEXT_HEADER => return Ok(None),
+            _ => return Ok(Some(Upper { protocol, at, named_at })),
+        };
+        (named_at, at) = (at, next);
+    }
+    Ok(None)
+}
+
+/// Whether a packet is a fragment.
+pub(super) fn is_fragment(packet: &[u8]) -> bool {
+    skip(packet).is_some_and(|(protocol, _)| protocol == l4::FRAGMENT)
+}
+
+/// Whether a packet is an ICMPv6 error, or may be one: no error is ever sent about an error.
+pub(super) fn is_icmp6_error(packet: &[u8]) -> bool {
+    let Some((mut protocol, mut at)) = skip(packet) else { return false };
+    let mut is_fragment = false;
+    if protocol == l4::FRAGMENT {
+        let Some(&[next, _, high, low]) = packet.get(at..).and_then(<[u8]>::first_chunk) else {
+            return false;
+        };
+        let offset = u16::from_be_bytes([high, low]);
+        // Of a fragment but the first nothing can be said.
+        if offset & 0xfff8 != 0 {
+            return false;
+        }
+        (protocol, at, is_fragment) = (next, at + 8, offset != 0);
+    }
+    protocol == l4::ICMPV6 && packet.get(at).map_or(!is_fragment, |kind| kind & 0x80 == 0)
+}
+
+/// The first header that is none of options, routing and authentication, and where it is.
+fn skip(packet: &[u8]) -> Option<(u8, usize)> {
+    let (mut protocol, mut at) = (*packet.get(6)?, FIXED);
+    for _ in 0..MOST_HEADERS {
+        let unit = match protocol {
+            l4::HOP_BY_HOP | l4::ROUTING | l4::DEST_OPTIONS => (1, 8),
+            l4::AUTH => (2, 4),
+            _ => break,
+        };
+        let [next, len] = *packet.get(at..)?.first_chunk()?;
+        (protocol, at) = (next, at + (usize::from(len) + unit.0) * unit.1);
+    }
+    Some((protocol, at))
+}

@@ -1,0 +1,410 @@
+//! Neighbours and their states: RFC 4861, 7.3, and RFC 826, with the timers of the kernel
+//! (`net/core/neighbour.c`; `net.ipv4.neigh.default.*`, the same for IPv6).
+//!
+//! Where Linux differs: the path does not say when it uses a neighbour, so every entry counts as
+//! used. A STALE entry goes on to DELAY and PROBE by itself and is never collected
+//! (`gc_stale_time`); one that does not answer is removed, where Linux keeps it as FAILED. The
+//! reachable time is its base, where Linux draws one between half and one and a half of it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
+
+use super::Packet;
+use crate::id::LinkId;
+
+const S: u64 = 1_000_000_000;
+
+/// `base_reachable_time_ms`.
+pub const REACHABLE_NS: u64 = 30 * S;
+/// `delay_first_probe_time`.
+pub const DELAY_NS: u64 = 5 * S;
+/// `retrans_time_ms`.
+pub const RETRANS_NS: u64 = S;
+/// `mcast_solicit`: questions to all before a neighbour is given up.
+pub const MCAST_SOLICIT: u8 = 3;
+/// `ucast_solicit`: questions to itself before a neighbour is given up.
+pub const UCAST_SOLICIT: u8 = 3;
+/// `gc_thresh3`: neighbours of a family that are remembered.
+pub const MAX_ENTRIES: usize = 1024;
+/// `unres_qlen`: packets that wait for one neighbour.
+pub const QUEUE_PACKETS: usize = 101;
+/// `unres_qlen_bytes`: their bytes.
+pub const QUEUE_BYTES: usize = 212_992;
+/// Packets that wait for any neighbour. Linux has no such limit; here they hold a port's chunks.
+pub const QUEUE_TOTAL: usize = 4096;
+/// `LOCKTIME`: how long ARP sticks to an answer when another comes.
+pub const LOCKTIME_NS: u64 = S;
+
+/// Whom an entry is about.
+pub(super) type Key = (LinkId, IpAddr);
+
+/// What is known of a neighbour (RFC 4861, 7.3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum State {
+    /// Asked for; no address yet.
+    Incomplete,
+    /// An address that nobody has confirmed lately.
+    Stale,
+    /// As stale; about to be asked for.
+    Delay,
+    /// An address that is being asked for.
+    Probe,
+    /// A confirmed address.
+    Reachable,
+}
+
+/// Why a frame waits, which says how it is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waiting {
+    /// Received, and counted as held.
+    Held,
+    /// Received, and counted as punted: the host has worked on it.
+    Forwarded,
+    /// Made by the router.
+    Made,
+}
+
+/// A neighbour.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) state: State,
+    pub(super) mac: [u8; 6],
+    /// When the address or the state last changed.
+    pub(super) updated: u64,
+    /// When something is to be done next.
+    pub(super) due: u64,
+    /// Questions asked in this state.
+    pub(super) probes: u8,
+    /// Frames that wait for the address; they begin with the IP packet's link header, if any.
+    pub(super) queue: VecDeque<(Packet, Waiting)>,
+    queue_bytes: usize,
+}
+
+impl Entry {
+    fn new(now: u64) -> Self {
+        Self {
+            state: State::Incomplete,
+            mac: [0; 6],
+            updated: now,
+            due: now,
+            probes: 0,
+            queue: VecDeque::new(),
+            queue_bytes: 0,
+        }
+    }
+
+    /// Goes to a state, which then lasts for its time.
+    pub(super) fn enter(&mut self, state: State, now: u64) {
+        if self.state != state {
+            self.updated = now;
+        }
+        self.state = state;
+        self.probes = 0;
+        self.due = now
+            + match state {
+                State::Reachable => REACHABLE_NS,
+                State::Delay => DELAY_NS,
+                State::Incomplete | State::Stale | State::Probe => 0,
+            };
+    }
+}
+
+/// What is to be done about a neighbour whose time has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// Nothing to be seen outside.
+    Nothing,
+    /// Ask all stations of the link.
+    AskAll,
+    /// Ask the neighbour itself.
+    Ask([u8; 6]),
+    /// It did not answer.
+    Failed,
+}
+
+/// All neighbours that are not static.
+#[derive(Debug, Default)]
+pub(super) struct Neighs {
+    entries: BTreeMap<Key, Entry>,
+    statics: BTreeSet<Key>,
+    /// Entries by family: IPv4, IPv6.
+    count: [usize; 2],
+    /// Frames in all queues.
+    waiting: usize,
+}
+
+impl Neighs {
+    pub(super) fn set_static(&mut self, key: Key) {
+        self.statics.insert(key);
+    }
+
+    pub(super) fn is_static(&self, key: Key) -> bool {
+        self.statics.contains(&key)
+    }
+
+    pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Entry> {
+        self.entries.get_mut(&key)
+    }
+
+    pub(super) fn get(&self, key: Key) -> Option<&Entry> {
+        self.entries.get(&key)
+    }
+
+    /// Neighbours of both families.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Frames in all queues.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Frames in all queues that were not counted as held.
+    pub(super) fn made_waiting(&self) -> usize {
+        let queued = self.entries.values().flat_map(|entry| &entry.queue);
+        queued.filter(|(_, waiting)| *waiting != Waiting::Held).count()
+    }
+
+    /// Adds an entry without an address; there is none yet and there is room.
+    pub(super) fn add(&mut self, key: Key, now: u64) {
+        if self.entries.insert(key, Entry::new(now)).is_none() {
+            self.count[family(key)] += 1;
+        }
+    }
+
+    pub(super) fn remove(&mut self, key: Key) -> Option<Entry> {
+        let entry = self.entries.remove(&key)?;
+        self.count[family(key)] -= 1;
+        self.waiting -= entry.queue.len();
+        Some(entry)
+    }
+
+    pub(super) fn is_full(&self, key: Key) -> bool {
+        self.count[family(key)] >= MAX_ENTRIES
+    }
+
+    /// The entry that makes room for `key`: one without an address before one that has it, the
+    /// oldest first, never one that is reachable.
+    pub(super) fn victim(&self, key: Key) -> Option<Key> {
+        let of_family = self.entries.iter().filter(|(other, _)| family(**other) == family(key));
+        let loose = of_family.filter(|(_, entry)| entry.state != State::Reachable);
+        let rank = |entry: &Entry| (entry.state != State::Incomplete, entry.updated);
+        loose.min_by_key(|(_, entry)| rank(entry)).map(|(other, _)| *other)
+    }
+
+    /// Lets a frame wait for a neighbour, which has an entry; gives back those that must go for it.
+    pub(super) fn enqueue(
+        &mut self,
+        key: Key,
+        packet: Packet,
+        waiting: Waiting,
+    ) -> Vec<(Packet, Waiting)> {
+        let Some(entry) = self.entries.get_mut(&key) else { return vec![(packet, waiting)] };
+        let mut out = Vec::new();
+        let bytes = usize::from(packet.len);
+        while entry.queue.len() >= QUEUE_PACKETS || entry.queue_bytes + bytes > QUEUE_BYTES {
+            let Some((oldest, kind)) = entry.queue.pop_front() else { break };
+            entry.queue_bytes -= usize::from(oldest.len);
+            out.push((oldest, kind));
+        }
+        entry.queue.push_back((packet, waiting));
+        entry.queue_bytes += bytes;
+        self.waiting = self.waiting + 1 - out.len();
+        out
+    }
+
+    /// The frames that wait for a neighbour, in their order; they wait no longer.
+    pub(super) fn take_queue(&mut self, key: Key) -> VecDeque<(Packet, Waiting)> {
+        let Some(entry) = self.entries.get_mut(&key) else { return VecDeque::new() };
+        entry.queue_bytes = 0;
+        let queue = std::mem::take(&mut entry.queue);
+        self.waiting -= queue.len();
+        queue
+    }
+
+    /// The neighbours whose time has come.
+    pub(super) fn due(&self, now: u64) -> Vec<Key> {
+        let due = self.entries.iter().filter(|(_, entry)| entry.due <= now);
+        due.map(|(key, _)| *key).collect()
+    }
+
+    /// Goes one step on with a neighbour whose time has come (`neigh_timer_handler`).
+    pub(super) fn step(&mut self, key: Key, now: u64) -> Due {
+        let Some(entry) = self.entries.get_mut(&key) else { return Due::Nothing };
+        match entry.state {
+            State::Reachable | State::Stale => {
+                entry.enter(State::Delay, now);
+                return Due::Nothing;
+            }
+            State::Delay => entry.enter(State::Probe, now),
+            State::Incomplete | State::Probe => {}
+        }
+        let (most, question) = match entry.state {
+            State::Incomplete => (MCAST_SOLICIT, Due::AskAll),
+            _ => (UCAST_SOLICIT, Due::Ask(entry.mac)),
+        };
+        if entry.probes >= most {
+            return Due::Failed;
+        }
+        entry.probes += 1;
+        entry.due = now + RETRANS_NS;
+        question
+    }
+}
+
+const fn family(key: Key) -> usize {
+    key.1.is_ipv6() as usize
+}
+
+/// What a neighbour's message says of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct News {
+    pub(super) mac: Option<[u8; 6]>,
+    /// It answered us, so it is there.
+    pub(super) solicited: bool,
+    /// Another address than the known one is taken.
+    pub(super) overrides: bool,
+    /// If it is not taken, the known one is doubted (`NEIGH_UPDATE_F_WEAK_OVERRIDE`).
+    pub(super) weak: bool,
+}
+
+/// What news do to an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// Nothing.
+    None,
+    /// The entry's state or times changed.
+    Noted,
+    /// The entry has another address, or its first.
+    Moved,
+}
+
+impl Entry {
+    /// Takes news in (`__neigh_update`, RFC 4861, 7.2.5).
+    pub(super) fn update(&mut self, news: News, now: u64) -> Effect {
+        let fresh = self.state == State::Incomplete;
+        let Some(mac) = news.mac.or((!fresh).then_some(self.mac)) else { return Effect::None };
+        let moved = fresh || mac != self.mac;
+        if moved && !fresh && !news.overrides {
+            if news.weak && self.state == State::Reachable {
+                self.enter(State::Stale, now);
+                return Effect::Noted;
+            }
+            return Effect::None;
+        }
+        if moved {
+            (self.mac, self.updated) = (mac, now);
+        }
+        match (news.solicited, moved) {
+            (true, _) => self.enter(State::Reachable, now),
+            (false, true) => self.enter(State::Stale, now),
+            (false, false) => return Effect::None,
+        }
+        if moved { Effect::Moved } else { Effect::Noted }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
+    const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
+
+    fn key(number: u32) -> Key {
+        (LinkId(0), IpAddr::V4(Ipv4Addr::from_bits(number)))
+    }
+
+    fn news(mac: [u8; 6], solicited: bool, overrides: bool) -> News {
+        News { mac: Some(mac), solicited, overrides, weak: true }
+    }
+
+    #[test]
+    fn states_follow_the_clock() {
+        let mut neighs = Neighs::default();
+        neighs.add(key(1), 0);
+        assert_eq!(neighs.step(key(1), 0), Due::AskAll);
+        assert_eq!(neighs.due(S - 1), vec![]);
+        assert_eq!(neighs.due(S), vec![key(1)]);
+        assert_eq!(neighs.step(key(1), S), Due::AskAll);
+        assert_eq!(neighs.step(key(1), 2 * S), Due::AskAll);
+        assert_eq!(neighs.step(key(1), 3 * S), Due::Failed);
+
+        let entry = neighs.get_mut(key(1)).unwrap();
+        assert_eq!(entry.update(news(A, true, false), 3 * S), Effect::Moved);
+        assert_eq!(neighs.due(33 * S - 1), vec![]);
+        assert_eq!(neighs.step(key(1), 33 * S), Due::Nothing);
+        assert_eq!(neighs.get(key(1)).unwrap().state, State::Delay);
+        assert_eq!(neighs.due(38 * S - 1), vec![]);
+        assert_eq!(neighs.step(key(1), 38 * S), Due::Ask(A));
+        assert_eq!(neighs.step(key(1), 39 * S), Due::Ask(A));
+        assert_eq!(neighs.step(key(1), 40 * S), Due::Ask(A));
+        assert_eq!(neighs.step(key(1), 41 * S), Due::Failed);
+        assert_eq!(neighs.remove(key(1)).unwrap().state, State::Probe);
+        assert_eq!((neighs.len(), neighs.waiting()), (0, 0));
+    }
+
+    #[test]
+    fn advertisements_update_as_the_rfc_says() {
+        let mut entry = Entry::new(0);
+        let nothing = News { mac: None, ..news(A, true, true) };
+        assert_eq!(entry.update(nothing, 0), Effect::None);
+        assert_eq!(entry.update(news(A, false, false), 0), Effect::Moved);
+        assert_eq!(entry.state, State::Stale);
+        assert_eq!(entry.update(nothing, 1), Effect::Noted);
+        assert_eq!(entry.state, State::Reachable);
+        // Another address without the override flag: the known one is only doubted.
+        assert_eq!(entry.update(news(B, true, false), 2), Effect::Noted);
+        assert_eq!((entry.state, entry.mac), (State::Stale, A));
+        assert_eq!(entry.update(news(B, true, false), 3), Effect::None);
+        assert_eq!(entry.update(news(A, false, true), 3), Effect::None);
+        assert_eq!(entry.update(news(B, false, true), 4), Effect::Moved);
+        assert_eq!((entry.state, entry.mac), (State::Stale, B));
+        assert_eq!(entry.update(news(A, true, true), 5), Effect::Moved);
+        assert_eq!((entry.state, entry.mac), (State::Reachable, A));
+    }
+
+    #[test]
+    fn a_full_queue_lets_its_oldest_go() {
+        let packet =
+            |n: u32, len| Packet { addr: crate::frame::FrameAddr(n), len, l3: 14, link: LinkId(0) };
+        let mut neighs = Neighs::default();
+        neighs.add(key(1), 0);
+        for n in 0..101 {
+            assert!(neighs.enqueue(key(1), packet(n, 100), Waiting::Held).is_empty());
+        }
+        let out = neighs.enqueue(key(1), packet(101, 100), Waiting::Made);
+        assert_eq!(out, vec![(packet(0, 100), Waiting::Held)]);
+        assert_eq!((neighs.waiting(), neighs.made_waiting()), (101, 1));
+        // 100 bytes each, so a large one pushes out more than one.
+        for n in 0..3 {
+            neighs.enqueue(key(1), packet(200 + n, 65_000), Waiting::Held);
+        }
+        let out = neighs.enqueue(key(1), packet(300, 65_000), Waiting::Held);
+        assert_eq!(out.len(), 99);
+        let queue = neighs.take_queue(key(1));
+        let last = queue.iter().map(|(packet, _)| packet.addr.0).collect::<Vec<_>>();
+        assert_eq!(last, [201, 202, 300]);
+        assert_eq!(neighs.waiting(), 0);
+    }
+
+    #[test]
+    fn reachable_entries_are_no_victims() {
+        let mut neighs = Neighs::default();
+        for number in 0..MAX_ENTRIES as u32 {
+            neighs.add(key(number), u64::from(number));
+            let entry = neighs.get_mut(key(number)).unwrap();
+            entry.update(news(A, number != 7 && number != 9, true), u64::from(number));
+        }
+        assert!(neighs.is_full(key(9999)));
+        assert_eq!(neighs.victim(key(9999)), Some(key(7)));
+        neighs.remove(key(7));
+        assert_eq!(neighs.victim(key(9999)), Some(key(9)));
+        neighs.remove(key(9));
+        assert_eq!(neighs.victim(key(9999)), None);
+        neighs.add(key(7), 5000);
+        assert_eq!(neighs.victim(key(9999)), Some(key(7)));
+    }
+}

@@ -1,0 +1,278 @@
+//! IPv4 options of packets on their way: RFC 791, 3.1, as `__ip_options_compile` and
+//! `ip_forward_options` (`net/ipv4/ip_options.c`) read and fill them.
+//!
+//! Limits: the host has no time of day, so timestamps are marked as non-standard (RFC 791: the
+//! high bit is set). CIPSO is not read.
+
+use std::net::Ipv4Addr;
+
+const HEADER: usize = 20;
+
+const END: u8 = 0;
+const NO_OPERATION: u8 = 1;
+const RECORD_ROUTE: u8 = 7;
+const TIMESTAMP: u8 = 68;
+const LOOSE_SOURCE_ROUTE: u8 = 131;
+const STRICT_SOURCE_ROUTE: u8 = 137;
+const ROUTER_ALERT: u8 = 148;
+
+/// The address field of a timestamp option names who is to fill it in.
+const PRESPECIFIED: u8 = 3;
+const WITH_ADDRESS: u8 = 1;
+const TIME_ONLY: u8 = 0;
+
+/// Why a packet does not go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// An option is wrong; the offset of the byte that is.
+    Malformed(u8),
+    /// A source route, which this router does not follow (`accept_source_route` 0).
+    SourceRoute,
+}
+
+/// What is to be filled into a packet's options, by offset.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Where the router's address goes.
+    addresses: Vec<usize>,
+    /// Where the time goes.
+    times: Vec<usize>,
+    /// Bytes that are to be other than they are: pointers, overflow counts, what is behind the end.
+    bytes: Vec<(usize, u8)>,
+}
+
+/// Reads a sound packet's options; `is_ours` says which addresses the router has.
+pub(super) fn read(packet: &[u8], is_ours: impl Fn(Ipv4Addr) -> bool) -> Result<Plan, Refusal> {
+    let end = packet.first().map_or(0, |first| usize::from(first & 0x0f) * 4).min(packet.len());
+    let header = &packet[..end];
+    let mut plan = Plan::default();
+    let (mut at, mut seen_route, mut seen_time, mut source_route) = (HEADER, false, false, false);
+    while let Some(&kind) = header.get(at) {
+        if kind == END {
+            plan.bytes.extend((at..end).filter(|at| header[*at] != END).map(|at| (at, END)));
+            break;
+        }
+        if kind == NO_OPERATION {
+            at += 1;
+            continue;
+        }
+        let len = header.get(at + 1).map_or(0, |len| usize::from(*len));
+        if len < 2 || at + len > end {
+            return Err(wrong(at));
+        }
+        let option = Option4 { at, bytes: &header[at..at + len] };
+        match kind {
+            LOOSE_SOURCE_ROUTE | STRICT_SOURCE_ROUTE => {
+                option.check_pointer(3, 4)?;
+                if std::mem::replace(&mut source_route, true) {
+                    return Err(wrong(at));
+                }
+            }
+            RECORD_ROUTE if std::mem::replace(&mut seen_route, true) => return Err(wrong(at)),
+            RECORD_ROUTE => option.record_route(&mut plan)?,
+            TIMESTAMP if std::mem::replace(&mut seen_time, true) => return Err(wrong(at)),
+            TIMESTAMP => option.timestamp(&mut plan, &is_ours)?,
+            ROUTER_ALERT if len < 4 => return Err(wrong(at + 2)),
+            _ => {}
+        }
+        at += len;
+    }
+    if source_route { Err(Refusal::SourceRoute) } else { Ok(plan) }
+}
+
+const fn wrong(at: usize) -> Refusal {
+    // A header has 60 bytes at most.
+    Refusal::Malformed(at as u8)
+}
+
+/// One option; `bytes` has its type, its length and as many bytes as that says.
+#[derive(Clone, Copy)]
+struct Option4<'a> {
+    at: usize,
+    bytes: &'a [u8],
+}
+
+impl Option4<'_> {
+    /// The pointer, counted from 1, where the option is long enough and it is not too small.
+    fn check_pointer(self, least_len: usize, least: usize) -> Result<usize, Refusal> {
+        if self.bytes.len() < least_len {
+            return Err(wrong(self.at + 1));
+        }
+        let pointer = usize::from(self.bytes[2]);
+        if pointer < least { Err(wrong(self.at + 2)) } else { Ok(pointer) }
+    }
+
+    /// The offset in the packet that the pointer leads to, where `len` bytes fit; none where the
+    /// option is full.
+    fn slot(self, pointer: usize, len: usize) -> Result<Option<usize>, Refusal> {
+        if pointer > self.bytes.len() {
+            return Ok(None);
+        }
+        if pointer + len - 1 > self.bytes.len() {
+            return Err(wrong(self.at + 2));
+        }
+        Ok(Some(self.at + pointer - 1))
+    }
+
+    fn advance(self, plan: &mut Plan, pointer: usize, len: usize) {
+        plan.bytes.push((self.at + 2, (pointer + len) as u8));
+    }
+
+    fn record_route(self, plan: &mut Plan) -> Result<(), Refusal> {
+        let pointer = self.check_pointer(3, 4)?;
+        if let Some(slot) = self.slot(pointer, 4)? {
+            plan.addresses.push(slot);
+            self.advance(plan, pointer, 4);
+        }
+        Ok(())
+    }
+
+    fn timestamp(self, plan: &mut Plan, is_ours: impl Fn(Ipv4Addr) -> bool) -> Result<(), Refusal> {
+        let pointer = self.check_pointer(4, 5)?;
+        let (overflow, flag) = (self.bytes[3] >> 4, self.bytes[3] & 0x0f);
+        let Some(slot) = self.slot(pointer, 4)? else {
+            return self.count_overflow(plan, overflow, flag);
+        };
+        match flag {
+            TIME_ONLY => {
+                plan.times.push(slot);
+                self.advance(plan, pointer, 4);
+            }
+            WITH_ADDRESS => {
+                self.slot(pointer, 8)?;
+                plan.addresses.push(slot);
+                plan.times.push(slot + 4);
+                self.advance(plan, pointer, 8);
+            }
+            PRESPECIFIED => {
+                self.slot(pointer, 8)?;
+                let named = self.bytes[pointer - 1..].first_chunk::<4>().copied();
+                if is_ours(Ipv4Addr::from(named.unwrap_or_default())) {
+                    plan.times.push(slot + 4);
+                    self.advance(plan, pointer, 8);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Counts a router that found no room.
+    fn count_overflow(self, plan: &mut Plan, overflow: u8, flag: u8) -> Result<(), Refusal> {
+        if flag == PRESPECIFIED {
+            return Ok(());
+        }
+        if overflow == 15 {
+            return Err(wrong(self.at + 3));
+        }
+        plan.bytes.push((self.at + 3, (overflow + 1) << 4 | flag));
+        Ok(())
+    }
+}
+
+impl Plan {
+    /// Fills the options in; the checksum is the caller's.
+    pub(super) fn apply(&self, packet: &mut [u8], own: Ipv4Addr, now_ns: u64) {
+        let time = (now_ns / 1_000_000) as u32 | 1 << 31;
+        let mut put = |at: usize, bytes: &[u8]| {
+            if let Some(field) = packet.get_mut(at..at + bytes.len()) {
+                field.copy_from_slice(bytes);
+            }
+        };
+        for (at, byte) in &self.bytes {
+            put(*at, &[*byte]);
+        }
+        for at in &self.addresses {
+            put(*at, &own.octets());
+        }
+        for at in &self.times {
+            put(*at, &time.to_be_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
+
+    /// A header with these options, padded with the end marker.
+    fn packet(options: &[u8]) -> Vec<u8> {
+        let len = 20 + options.len().next_multiple_of(4);
+        let mut bytes = vec![0; len];
+        bytes[0] = 0x40 | (len / 4) as u8;
+        bytes[20..20 + options.len()].copy_from_slice(options);
+        bytes
+    }
+
+    fn filled(options: &[u8]) -> Result<Vec<u8>, Refusal> {
+        let mut packet = packet(options);
+        let plan = read(&packet, |address| address == OWN)?;
+        plan.apply(&mut packet, OWN, 5_000_000);
+        Ok(packet[20..20 + options.len()].to_vec())
+    }
+
+    #[test]
+    fn a_route_is_recorded_where_there_is_room() {
+        assert_eq!(filled(&[7, 7, 4, 0, 0, 0, 0]).unwrap(), [7, 7, 8, 10, 0, 0, 254]);
+        assert_eq!(filled(&[7, 7, 8, 1, 2, 3, 4]).unwrap(), [7, 7, 8, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn timestamps_of_each_kind_are_filled_in() {
+        let time = [0x80, 0, 0, 5];
+        let only = filled(&[68, 8, 5, 0, 0, 0, 0, 0]).unwrap();
+        assert_eq!(only, [&[68, 8, 9, 0][..], &time].concat());
+        let with = filled(&[68, 12, 5, 1, 0, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+        assert_eq!(with, [&[68, 12, 13, 1, 10, 0, 0, 254][..], &time].concat());
+        let named = filled(&[68, 12, 5, 3, 10, 0, 0, 254, 0, 0, 0, 0]).unwrap();
+        assert_eq!(named, [&[68, 12, 13, 3, 10, 0, 0, 254][..], &time].concat());
+        let other = [68, 12, 5, 3, 10, 0, 0, 9, 0, 0, 0, 0];
+        assert_eq!(filled(&other).unwrap(), other);
+        assert_eq!(filled(&[68, 4, 5, 0x20]).unwrap(), [68, 4, 5, 0x30]);
+        assert_eq!(filled(&[68, 4, 5, 0x23]).unwrap(), [68, 4, 5, 0x23]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_pointed_at() {
+        let at = |options: &[u8]| filled(options).unwrap_err();
+        assert_eq!(at(&[1, 1, 1, 7]), Refusal::Malformed(23));
+        assert_eq!(at(&[7, 1, 0, 0]), Refusal::Malformed(20));
+        assert_eq!(at(&[7, 9, 4, 0]), Refusal::Malformed(20));
+        assert_eq!(at(&[7, 2, 1, 1]), Refusal::Malformed(21));
+        assert_eq!(at(&[7, 7, 3, 0, 0, 0, 0]), Refusal::Malformed(22));
+        assert_eq!(at(&[7, 7, 5, 0, 0, 0, 0]), Refusal::Malformed(22));
+        assert_eq!(at(&[7, 3, 4, 7, 3, 4]), Refusal::Malformed(23));
+        assert_eq!(at(&[68, 3, 5]), Refusal::Malformed(21));
+        assert_eq!(at(&[68, 8, 4, 0, 0, 0, 0, 0]), Refusal::Malformed(22));
+        assert_eq!(at(&[68, 8, 5, 1, 0, 0, 0, 0]), Refusal::Malformed(22));
+        assert_eq!(at(&[68, 4, 5, 0xf0]), Refusal::Malformed(23));
+        assert_eq!(at(&[148, 3, 0, 0]), Refusal::Malformed(22));
+    }
+
+    #[test]
+    fn source_routes_are_not_followed() {
+        for kind in [LOOSE_SOURCE_ROUTE, STRICT_SOURCE_ROUTE] {
+            assert_eq!(filled(&[kind, 7, 4, 1, 2, 3, 4]), Err(Refusal::SourceRoute));
+            assert_eq!(filled(&[kind, 7, 3, 1, 2, 3, 4]), Err(Refusal::Malformed(22)));
+            let twice = [kind, 3, 4, kind, 3, 4];
+            assert_eq!(filled(&twice), Err(Refusal::Malformed(23)));
+        }
+    }
+
+    #[test]
+    fn what_needs_nothing_passes_unchanged() {
+        for options in [&[148, 4, 0, 0][..], &[1, 1, 1, 0], &[0x99, 4, 1, 2], &[130, 3, 0]] {
+            assert_eq!(filled(options).unwrap(), options);
+        }
+        assert_eq!(filled(&[0, 7, 1, 1]).unwrap(), [0, 0, 0, 0]);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_options_are_too_odd(options in proptest::collection::vec(0_u8.., 0..40)) {
+            let _ = filled(&options);
+        }
+    }
+}

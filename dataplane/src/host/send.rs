@@ -1,0 +1,362 @@
+//! The way out of the host: route, link header, and the wait for a neighbour
+//! (`ip_output`, `neigh_resolve_output` in `net/core/neighbour.c`).
+
+use std::net::IpAddr;
+
+use super::addresses::{is_link_local, multicast_mac};
+use super::neigh::{Due, Effect, Key, LOCKTIME_NS, News, QUEUE_TOTAL, State, Waiting};
+use super::{Context, Host, Outgoing, Packet, build};
+use crate::frame::{Descriptor, FrameAddr};
+use crate::id::{LinkId, NextHopId, PortId, VrfId};
+use crate::stages::ecmp;
+use crate::tables::{Action, HEADER_ROOM, RoutePrefix, Tables};
+use crate::verdict::{DropReason, PuntReason};
+
+/// Where a packet goes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Way {
+    pub(super) link: LinkId,
+    /// The next station on it.
+    pub(super) neigh: IpAddr,
+}
+
+/// What the routes say of a destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Destination {
+    Way(Way),
+    Local,
+    Drop(DropReason),
+    Punt(PuntReason),
+}
+
+/// Looks a packet's destination up, as the path does.
+pub(super) fn destination(
+    tables: &Tables,
+    vrf: VrfId,
+    address: IpAddr,
+    packet: &[u8],
+) -> Destination {
+    let mut id = tables.lookup(vrf, address);
+    if id.is_group() {
+        id = ecmp::select(tables, id, ecmp::flow_hash(packet));
+    }
+    let next = tables.next_hop(id);
+    match next.action {
+        Action::Forward | Action::Resolve => {
+            Destination::Way(Way { link: next.link, neigh: next.neigh.unwrap_or(address) })
+        }
+        Action::Glean => Destination::Way(Way { link: next.link, neigh: address }),
+        Action::Local => Destination::Local,
+        Action::Drop(reason) => Destination::Drop(reason),
+        Action::Punt(reason) => Destination::Punt(reason),
+    }
+}
+
+/// The header of packets to a neighbour whose address is known, at the end of its room, and the
+/// port that they leave by.
+fn header(tables: &Tables, way: Way) -> Option<([u8; HEADER_ROOM], u8, PortId)> {
+    let next = tables.next_hop(tables.find_neigh(way.link, way.neigh)?);
+    (next.action == Action::Forward).then_some((next.header, next.header_len, next.port))
+}
+
+impl Host {
+    /// The way of a packet that the router makes, for a destination seen from `link`.
+    pub(super) fn way(
+        &mut self,
+        tables: &Tables,
+        link: LinkId,
+        address: IpAddr,
+        packet: &[u8],
+    ) -> Option<Way> {
+        if is_link_local(address) {
+            return Some(Way { link, neigh: address });
+        }
+        match destination(tables, tables.link(link).vrf, address, packet) {
+            Destination::Way(way) => Some(way),
+            _ => {
+                self.counters.unroutable += 1;
+                None
+            }
+        }
+    }
+
+    /// Sends a frame with its link header as given.
+    pub(super) fn send_frame(
+        &mut self,
+        context: &mut Context<'_>,
+        link: LinkId,
+        (mac, ethertype): ([u8; 6], u16),
+        payload: &[u8],
+    ) {
+        let mut bytes = context.tables.header_bytes(link, mac, ethertype);
+        bytes.extend_from_slice(payload);
+        let port = context.tables.link(link).port;
+        match context.umem.store(&bytes) {
+            Some(frame) => context.outbox.push(Outgoing { port, frame, released: false }),
+            None => context.counters.originated_lost += 1,
+        }
+    }
+
+    /// Sends an IP packet that the router made or worked on; it may wait for a neighbour.
+    pub(super) fn send_packet(
+        &mut self,
+        context: &mut Context<'_>,
+        way: Way,
+        packet: &[u8],
+        kind: Waiting,
+    ) {
+        if let IpAddr::V6(v6) = way.neigh
+            && v6.is_multicast()
+        {
+            let ethertype = crate::wire::eth::ethertype::IPV6;
+            self.send_frame(context, way.link, (multicast_mac(v6), ethertype), packet);
+            return;
+        }
+        let Some(frame) = context.umem.store(packet) else {
+            context.counters.originated_lost += 1;
+            return;
+        };
+        let len = packet.len() as u16;
+        self.hand_to(context, way, Packet { addr: frame.addr, len, l3: 0, link: way.link }, kind);
+    }
+
+    /// Sends a frame with an IP packet to a neighbour, or lets it wait; the frame ends with the
+    /// packet, whose TTL has been taken care of.
+    pub(super) fn hand_to(
+        &mut self,
+        context: &mut Context<'_>,
+        way: Way,
+        packet: Packet,
+        kind: Waiting,
+    ) {
+        let key = (way.link, way.neigh);
+        if header(context.tables, way).is_none() {
+            self.restore(context.tables, key);
+        }
+        if header(context.tables, way).is_some() {
+            release(context, way, packet, kind);
+            return;
+        }
+        let room = self.neighs.waiting() < QUEUE_TOTAL.min(context.umem.available());
+        if !room || !self.want(context, key) {
+            give_up(context, packet, kind, DropReason::NeighQueueFull);
+            return;
+        }
+        if kind == Waiting::Held {
+            context.counters.held += 1;
+        }
+        for (oldest, kind) in self.neighs.enqueue(key, packet, kind) {
+            discard(context, oldest, kind, DropReason::NeighQueueFull);
+        }
+    }
+
+    /// Whether a neighbour is known, or at least asked for.
+    pub(super) fn knows(&self, tables: &Tables, key: Key) -> bool {
+        let way = Way { link: key.0, neigh: key.1 };
+        self.neighs.get(key).is_some() || header(tables, way).is_some()
+    }
+
+    /// Puts a known neighbour into tables that have been made anew.
+    fn restore(&self, tables: &mut Tables, key: Key) {
+        if let Some(entry) = self.neighs.get(key).filter(|entry| entry.state != State::Incomplete) {
+            publish(tables, key, entry.mac);
+        }
+    }
+
+    /// Makes sure that a neighbour is asked for; false where there is no room for it.
+    fn want(&mut self, context: &mut Context<'_>, key: Key) -> bool {
+        if self.neighs.get(key).is_some() {
+            return true;
+        }
+        if !self.make_room(context, key) {
+            return false;
+        }
+        self.neighs.add(key, context.now_ns);
+        self.step(context, key);
+        true
+    }
+
+    fn make_room(&mut self, context: &mut Context<'_>, key: Key) -> bool {
+        if !self.neighs.is_full(key) {
+            return true;
+        }
+        let Some(victim) = self.neighs.victim(key) else { return false };
+        self.counters.neigh_evicted += 1;
+        for (packet, kind) in self.forget(context, victim) {
+            discard(context, packet, kind, DropReason::NeighQueueFull);
+        }
+        true
+    }
+
+    /// Does what a neighbour's state asks for now.
+    pub(super) fn step(&mut self, context: &mut Context<'_>, key: Key) {
+        let (link, address) = key;
+        match self.neighs.step(key, context.now_ns) {
+            Due::Nothing => {}
+            Due::AskAll => self.solicit(context, link, address, None),
+            Due::Ask(mac) => self.solicit(context, link, address, Some(mac)),
+            Due::Failed => self.fail(context, key),
+        }
+    }
+
+    fn solicit(
+        &mut self,
+        context: &mut Context<'_>,
+        link: LinkId,
+        address: IpAddr,
+        mac: Option<[u8; 6]>,
+    ) {
+        match address {
+            IpAddr::V4(v4) => self.ask_arp(context, link, v4, mac),
+            IpAddr::V6(v6) => self.ask_nd(context, link, v6, mac),
+        }
+    }
+
+    /// Gives a neighbour up; the senders of what waits for it are told.
+    fn fail(&mut self, context: &mut Context<'_>, key: Key) {
+        self.counters.neigh_failed += 1;
+        for (packet, kind) in self.forget(context, key) {
+            let frame = context.umem.frame(packet.addr, usize::from(packet.len));
+            let layer3 = frame.get(usize::from(packet.l3)..).unwrap_or_default().to_vec();
+            discard(context, packet, kind, DropReason::NeighFailed);
+            if kind != Waiting::Made {
+                self.neigh_unreachable(context, packet.link, &layer3);
+            }
+        }
+    }
+
+    /// Removes an entry, its adjacency and its route; says what waited for it.
+    fn forget(
+        &mut self,
+        context: &mut Context<'_>,
+        key: Key,
+    ) -> impl Iterator<Item = (Packet, Waiting)> + use<> {
+        let entry = self.neighs.remove(key);
+        if !self.neighs.is_static(key)
+            && entry.as_ref().is_some_and(|e| e.state != State::Incomplete)
+        {
+            withdraw(context.tables, key);
+        }
+        entry.map(|entry| entry.queue).unwrap_or_default().into_iter()
+    }
+
+    /// Takes in what a neighbour says of itself; one that is not known yet is added if `create`.
+    pub(super) fn heard(&mut self, context: &mut Context<'_>, key: Key, news: News, create: bool) {
+        if self.neighs.get(key).is_none() {
+            let set_by_others = header(context.tables, Way { link: key.0, neigh: key.1 }).is_some();
+            let useful = create && news.mac.is_some() && !set_by_others;
+            if !useful || self.neighs.is_static(key) || !self.make_room(context, key) {
+                return;
+            }
+            self.neighs.add(key, context.now_ns);
+        }
+        let Some(entry) = self.neighs.get_mut(key) else { return };
+        if entry.update(news, context.now_ns) == Effect::Moved {
+            let mac = entry.mac;
+            if publish(context.tables, key, mac).is_none() {
+                return;
+            }
+            for (packet, kind) in self.neighs.take_queue(key) {
+                if kind == Waiting::Held {
+                    context.counters.held -= 1;
+                }
+                release(context, Way { link: key.0, neigh: key.1 }, packet, kind);
+            }
+        }
+    }
+
+    /// Whether an entry's address is so new that another answer does not replace it (`LOCKTIME`).
+    pub(super) fn is_locked(&self, key: Key, now: u64) -> bool {
+        let entry = self.neighs.get(key).filter(|entry| entry.state != State::Incomplete);
+        entry.is_some_and(|entry| now <= entry.updated.saturating_add(LOCKTIME_NS))
+    }
+}
+
+/// Makes a neighbour's adjacency, and where its address is on a connected prefix, the host route
+/// that leads the path to it.
+fn publish(tables: &mut Tables, key: Key, mac: [u8; 6]) -> Option<()> {
+    let (link, address) = key;
+    let next = tables.learn_neigh(link, address, Some(mac)).ok()?;
+    let vrf = tables.link(link).vrf;
+    let through = tables.next_hop(tables.lookup(vrf, address));
+    if through.action == Action::Glean
+        && through.link == link
+        && exact_route(tables, vrf, address).is_none()
+    {
+        tables.insert(vrf, RoutePrefix::host(address), next).ok()?;
+    }
+    Some(())
+}
+
+/// Takes a neighbour's adjacency back, and its host route if that is still ours.
+fn withdraw(tables: &mut Tables, key: Key) {
+    let (link, address) = key;
+    let vrf = tables.link(link).vrf;
+    if let Some(next) = tables.find_neigh(link, address)
+        && exact_route(tables, vrf, address) == Some(next)
+    {
+        tables.remove(vrf, RoutePrefix::host(address));
+    }
+    tables.forget_neigh(link, address);
+}
+
+fn exact_route(tables: &Tables, vrf: VrfId, address: IpAddr) -> Option<NextHopId> {
+    let record = tables.vrfs.get(usize::from(vrf.0))?;
+    match RoutePrefix::host(address) {
+        RoutePrefix::V4(prefix) => tables.fib4.get(record.root4, prefix),
+        RoutePrefix::V6(prefix) => tables.fib6.get(record.root6, prefix),
+    }
+}
+
+/// Puts the neighbour's header before a packet and sends the frame, which is no longer counted as
+/// held if it was.
+fn release(context: &mut Context<'_>, way: Way, packet: Packet, kind: Waiting) {
+    let Some((header, header_len, port)) = header(context.tables, way) else {
+        give_up(context, packet, kind, DropReason::NeighFailed);
+        return;
+    };
+    let header_len = usize::from(header_len);
+    let l3 = packet.addr.0 + u32::from(packet.l3);
+    // The header fits: ports leave that much before a frame.
+    let start = FrameAddr(l3.saturating_sub(header_len as u32));
+    let room = context.umem.frame_mut(start, header_len);
+    for (to, from) in room.iter_mut().zip(&header[HEADER_ROOM - header_len..]) {
+        *to = *from;
+    }
+    let packet_len = packet.len.saturating_sub(u16::from(packet.l3));
+    let len = u32::from(packet_len) + header_len as u32;
+    let frame = Descriptor { addr: start, len };
+    context.outbox.push(Outgoing { port, frame, released: kind == Waiting::Held });
+}
+
+/// Frees a frame that waited, and counts it.
+fn discard(context: &mut Context<'_>, packet: Packet, kind: Waiting, reason: DropReason) {
+    if kind == Waiting::Held {
+        context.counters.held -= 1;
+    }
+    give_up(context, packet, kind, reason);
+}
+
+/// Frees a frame that is not counted as held, and counts it.
+fn give_up(context: &mut Context<'_>, packet: Packet, kind: Waiting, reason: DropReason) {
+    match kind {
+        Waiting::Held => context.counters.drop(reason),
+        Waiting::Forwarded | Waiting::Made => context.counters.originated_lost += 1,
+    }
+    context.umem.free(packet.addr);
+}
+
+/// The link header's length of the frames that [`Host::send_packet`] makes is none: the room is
+/// before the frame, see [`crate::frame::HEADROOM`].
+#[cfg(test)]
+const _: () = assert!(crate::frame::HEADROOM as usize >= HEADER_ROOM);
+
+/// Decrements the TTL in a frame, which then ends with the packet, and says what it carries.
+pub(super) fn age(context: &mut Context<'_>, packet: &mut Packet, len: usize) {
+    let l3 = usize::from(packet.l3);
+    packet.len = (l3 + len) as u16;
+    let frame = context.umem.frame_mut(packet.addr, l3 + len);
+    if let Some(layer3) = frame.get_mut(l3..) {
+        build::decrement_ttl(layer3);
+    }
+}

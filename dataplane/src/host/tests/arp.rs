@@ -1,0 +1,194 @@
+//! ARP, end to end.
+
+use etherparse::{ArpHardwareId, ArpOperation, ArpPacket, EtherType};
+
+use super::*;
+
+const ALL: [u8; 6] = [0xff; 6];
+
+fn message(op: u16, (mac, ip): ([u8; 6], Ipv4Addr), target: Ipv4Addr) -> Vec<u8> {
+    let (op, zero) = (ArpOperation(op), [0; 6]);
+    ArpPacket::new(
+        ArpHardwareId::ETHERNET,
+        EtherType::IPV4,
+        op,
+        &mac,
+        &ip.octets(),
+        &zero,
+        &target.octets(),
+    )
+    .unwrap()
+    .to_bytes()
+    .to_vec()
+}
+
+pub(super) fn request(from: Station, ip: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
+    frame_to(ALL, from, 0x0806, &message(1, (from.mac, ip), target))
+}
+
+pub(super) fn reply(from: Station, ip: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
+    frame(from, 0x0806, &message(2, (from.mac, ip), target))
+}
+
+fn known(lab: &Lab, link: LinkId, address: IpAddr) -> Option<[u8; 6]> {
+    let tables = &lab.router.tables;
+    let next = tables.next_hop(tables.lookup(tables.link(link).vrf, address));
+    let start = next.header.len() - usize::from(next.header_len);
+    let mac = next.header[start..].first_chunk().copied();
+    mac.filter(|_| next.action == crate::tables::Action::Forward)
+}
+
+#[test]
+fn every_address_of_the_vrf_is_answered_for() {
+    let mut lab = Lab::new();
+    for target in [own4(0), own4(1), own4(4)] {
+        let answer = one(lab.receive(A, &request(ALICE, ALICE4, target)));
+        assert_eq!((answer.port, answer.dst_mac()), (A, ALICE.mac));
+        let arp = answer.arp();
+        assert_eq!(arp.operation, ArpOperation::REPLY);
+        assert_eq!(arp.sender_hw_addr(), router_mac(A));
+        assert_eq!(arp.sender_protocol_addr(), target.octets());
+        assert_eq!(arp.target_hw_addr(), ALICE.mac);
+        assert_eq!(arp.target_protocol_addr(), ALICE4.octets());
+    }
+    for target in [BOB4, Ipv4Addr::new(10, 0, 0, 9), Ipv4Addr::new(10, 0, 0, 255)] {
+        assert_eq!(lab.receive(A, &request(ALICE, ALICE4, target)), []);
+    }
+    // The red VRF has none of the other links' addresses.
+    assert_eq!(lab.receive(RED, &request(RITA, ALICE4, own4(1))), []);
+    assert_eq!(lab.receive(RED, &request(RITA, ALICE4, own4(0))).len(), 1);
+    assert_eq!(lab.host().arp_replies_sent, 4);
+}
+
+#[test]
+fn who_asks_is_learned_and_probed() {
+    let mut lab = Lab::new();
+    lab.receive(A, &request(ALICE, ALICE4, own4(0)));
+    assert_eq!(known(&lab, LinkId(0), ALICE4.into()), Some(ALICE.mac));
+    let sent = lab.receive(B, &ip_frame(BOB, &udp4(header4(BOB4, ALICE4), b"hello")));
+    assert_eq!(one(sent).dst_mac(), ALICE.mac);
+    // Five seconds later it is asked whether it is still there, three times, by itself.
+    let probes = lab.pass(8 * S);
+    assert_eq!(probes.len(), 3);
+    assert!(probes.iter().all(|probe| probe.dst_mac() == ALICE.mac));
+    assert_eq!(probes[0].arp().sender_protocol_addr(), own4(0).octets());
+    assert_eq!(known(&lab, LinkId(0), ALICE4.into()), Some(ALICE.mac));
+    assert_eq!(lab.pass(S), []);
+    assert_eq!(known(&lab, LinkId(0), ALICE4.into()), None);
+    assert_eq!((lab.host().neigh_failed, lab.router.host.neighbours()), (1, 0));
+}
+
+#[test]
+fn who_answers_stays() {
+    let mut lab = Lab::new();
+    lab.receive(A, &request(ALICE, ALICE4, own4(0)));
+    let next = lab.router.tables.find_neigh(LinkId(0), ALICE4.into());
+    assert_eq!(lab.pass(5 * S + S / 2).len(), 1);
+    for _ in 0..10 {
+        lab.receive(A, &reply(ALICE, ALICE4, own4(0)));
+        assert_eq!(lab.pass(35 * S - S / 10), []);
+        assert_eq!(lab.pass(S / 2).len(), 1);
+    }
+    assert_eq!(known(&lab, LinkId(0), ALICE4.into()), Some(ALICE.mac));
+    assert_eq!(lab.router.tables.find_neigh(LinkId(0), ALICE4.into()), next);
+}
+
+#[test]
+fn a_duplicate_probe_is_answered_and_not_learned() {
+    let mut lab = Lab::new();
+    let probe = request(ALICE, Ipv4Addr::UNSPECIFIED, own4(0));
+    let answer = one(lab.receive(A, &probe)).arp();
+    assert_eq!(answer.target_protocol_addr(), [0; 4]);
+    assert_eq!(lab.router.host.neighbours(), 0);
+}
+
+#[test]
+fn gratuitous_messages_change_what_is_known_and_no_more() {
+    let mut lab = Lab::new();
+    let moved = Station { mac: [2, 0, 0, 0, 9, 9], ..ALICE };
+    let gratuitous = request(moved, ALICE4, ALICE4);
+    assert_eq!(lab.receive(A, &gratuitous), []);
+    assert_eq!(lab.router.host.neighbours(), 0);
+    lab.receive(A, &request(ALICE, ALICE4, own4(0)));
+    assert_eq!(lab.receive(A, &gratuitous), []);
+    assert_eq!(known(&lab, LinkId(0), ALICE4.into()), Some(moved.mac));
+    // A reply that nobody asked for waits for its time (LOCKTIME), then replaces it.
+    lab.receive(A, &reply(ALICE, ALICE4, own4(0)));
+    assert_eq!(known(&lab, LinkId(0), ALICE4.into()), Some(moved.mac));
+    lab.pass(S + S / 5);
+    lab.receive(A, &reply(ALICE, ALICE4, own4(0)));
+    assert_eq!(known(&lab, LinkId(0), ALICE4.into()), Some(ALICE.mac));
+}
+
+#[test]
+fn senders_that_can_not_be_are_ignored() {
+    let mut lab = Lab::new();
+    let group = Station { mac: [3, 0, 0, 0, 0, 1], ..ALICE };
+    for frame in [
+        request(group, ALICE4, own4(0)),
+        request(ALICE, Ipv4Addr::new(224, 0, 0, 1), own4(0)),
+        request(ALICE, Ipv4Addr::new(127, 0, 0, 1), own4(0)),
+        request(ALICE, Ipv4Addr::new(10, 0, 0, 255), own4(0)),
+        request(ALICE, BOB4, own4(0)),
+        request(ALICE, own4(0), own4(0)),
+        request(ALICE, own4(1), own4(0)),
+        frame_to(ALL, ALICE, 0x0806, &[0, 1, 8, 0, 6, 4]),
+        frame_to(ALL, ALICE, 0x0806, &[0xff; 28]),
+        frame_to(ALL, ALICE, 0x0806, &message(9, (ALICE.mac, ALICE4), own4(0))),
+    ] {
+        assert_eq!(lab.receive(A, &frame), []);
+    }
+    assert_eq!((lab.host().neigh_invalid, lab.router.host.neighbours()), (10, 0));
+}
+
+#[test]
+fn on_a_vlan_every_message_carries_the_tag() {
+    let mut lab = Lab::new();
+    let answer = one(lab.receive(B, &request(DAVE, DAVE4, own4(4))));
+    assert_eq!((answer.port, answer.vids()), (B, vec![VID]));
+    assert_eq!(answer.arp().operation, ArpOperation::REPLY);
+    let question = one(lab.receive(
+        A,
+        &ip_frame(ALICE, &udp4(header4(ALICE4, Ipv4Addr::new(10, 0, 4, 77)), b"hello")),
+    ));
+    assert_eq!((question.port, question.vids()), (B, vec![VID]));
+    assert_eq!((question.dst_mac(), question.src_mac()), (ALL, router_mac(B)));
+    assert_eq!(question.arp().sender_protocol_addr(), own4(4).octets());
+    assert_eq!(question.arp().target_hw_addr(), [0; 6]);
+}
+
+#[test]
+fn configured_neighbours_and_routes_are_left_alone() {
+    let mut lab = Lab::settled();
+    let moved = Station { mac: [2, 0, 0, 0, 9, 9], ..ALICE };
+    assert_eq!(lab.receive(A, &request(moved, ALICE4, own4(0))).len(), 1);
+    assert_eq!(known(&lab, LinkId(0), ALICE4.into()), Some(ALICE.mac));
+    assert_eq!(lab.router.host.neighbours(), 0);
+    lab.router.host.add_static(LinkId(0), "10.0.0.7".parse().unwrap());
+    lab.receive(A, &request(moved, "10.0.0.7".parse().unwrap(), own4(0)));
+    assert_eq!(lab.router.host.neighbours(), 0);
+    // A route to the very address stays where a neighbour of that address comes and goes.
+    let address = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 8));
+    let drop = lab.router.tables.drop(DropReason::Blackhole);
+    let vrf = lab.router.tables.link(LinkId(0)).vrf;
+    lab.router.tables.insert(vrf, RoutePrefix::host(address), drop).unwrap();
+    lab.receive(A, &request(moved, "10.0.0.8".parse().unwrap(), own4(0)));
+    assert_eq!(lab.router.host.neighbours(), 1);
+    assert_eq!(lab.router.tables.lookup(vrf, address), drop);
+    lab.pass(20 * S);
+    assert_eq!(lab.router.host.neighbours(), 0);
+    assert_eq!(lab.router.tables.lookup(vrf, address), drop);
+}
+
+#[test]
+fn forgotten_neighbours_leave_no_next_hop_behind() {
+    let mut lab = Lab::new();
+    lab.receive(A, &request(ALICE, ALICE4, own4(0)));
+    lab.pass(20 * S);
+    let next_hops = lab.router.tables.next_hops.len();
+    for last in 1..100 {
+        lab.receive(A, &request(ALICE, Ipv4Addr::new(10, 0, 0, last), own4(0)));
+        lab.pass(20 * S);
+    }
+    assert_eq!(lab.router.tables.next_hops.len(), next_hops);
+}

@@ -1,0 +1,115 @@
+//! The test network as a whole router: three memory ports, host and counters.
+
+use tollway_dataplane::burst::BURST;
+use tollway_dataplane::counters::Counters;
+use tollway_dataplane::frame::Umem;
+use tollway_dataplane::host::Host;
+use tollway_dataplane::id::{LinkId, PortId};
+use tollway_dataplane::port::MemoryPort;
+use tollway_dataplane::router::Router;
+
+use super::packet::ip;
+use super::wires::{PORTS, TABLES};
+
+/// A router with its ports.
+pub struct Net {
+    pub router: Router,
+    #[allow(clippy::vec_box, reason = "the router takes ports in boxes")]
+    pub ports: Vec<Box<MemoryPort>>,
+    /// The time, ns.
+    pub now_ns: u64,
+    chunks: u32,
+}
+
+impl Net {
+    /// The test network with memory for `chunks` frames of usual size.
+    pub fn new(chunks: u32) -> Self {
+        Self::with_memory(chunks, 2048)
+    }
+
+    /// The test network with so much memory.
+    pub fn with_memory(chunks: u32, chunk_bytes: u32) -> Self {
+        let umem = Umem::new(chunks, chunk_bytes).expect("memory");
+        let mut host = Host::new();
+        host.add_address(LinkId(0), ip("10.255.0.254"), 24);
+        host.add_address(LinkId(0), ip("2001:db8:fe::1"), 64);
+        Self {
+            router: Router::new(TABLES.clone(), umem, host),
+            ports: (0..PORTS).map(|_| Box::new(MemoryPort::new(BURST))).collect(),
+            now_ns: 1_000_000_000,
+            chunks,
+        }
+    }
+
+    /// Bytes that every chunk of this size has for a frame.
+    pub fn room(chunk_bytes: u32) -> usize {
+        Umem::new(1, chunk_bytes).expect("memory").room()
+    }
+
+    /// Puts a frame before a port; false where it does not fit or no memory is left.
+    pub fn inject(&mut self, port: u8, frame: &[u8]) -> bool {
+        let Some(frame) = self.router.umem.store(frame) else { return false };
+        self.ports[usize::from(port)].inject(frame);
+        true
+    }
+
+    /// Lets the router work until nothing waits.
+    pub fn run(&mut self) {
+        for port in 0..u16::from(PORTS) {
+            while self.router.turn(PortId(port), &mut self.ports, self.now_ns) > 0 {}
+        }
+    }
+
+    /// Lets time pass, in steps of 100 ms.
+    pub fn pass(&mut self, seconds: u64) {
+        for _ in 0..seconds * 10 {
+            self.now_ns += 100_000_000;
+            self.router.tick(&mut self.ports, self.now_ns);
+        }
+    }
+
+    /// Takes what a port has sent.
+    pub fn take_sent(&mut self, port: u8) -> Vec<Vec<u8>> {
+        let sent = self.ports[usize::from(port)].take_sent();
+        let umem = &mut self.router.umem;
+        sent.into_iter()
+            .map(|frame| {
+                let bytes = umem.frame(frame.addr, frame.len as usize).to_vec();
+                umem.free(frame.addr);
+                bytes
+            })
+            .collect()
+    }
+
+    /// Takes what all ports have sent: their numbers and the frames.
+    pub fn take_all(&mut self) -> Vec<(u8, Vec<u8>)> {
+        let mut sent = Vec::new();
+        for port in 0..PORTS {
+            sent.extend(self.take_sent(port).into_iter().map(|frame| (port, frame)));
+        }
+        sent
+    }
+
+    /// Sends a frame and takes what comes out.
+    pub fn send(&mut self, port: u8, frame: &[u8]) -> Vec<(u8, Vec<u8>)> {
+        assert!(self.inject(port, frame), "no memory for the frame");
+        self.run();
+        self.check();
+        self.take_all()
+    }
+
+    /// What has been counted.
+    pub fn counters(&self) -> &Counters {
+        &self.router.counters
+    }
+
+    /// Asserts that packets add up and that every frame is somewhere.
+    pub fn check(&self) {
+        let counters = self.counters();
+        counters.check().expect("packets add up");
+        let at_ports: usize =
+            self.ports.iter().map(|port| port.pending() + port.sent().len()).sum();
+        let known = self.router.umem.available() + at_ports + counters.held as usize;
+        assert_eq!(known, self.chunks as usize, "a frame leaked or was given back twice");
+    }
+}

@@ -1,0 +1,7 @@
+//! The whole router, from port to port, against an independent library.
+
+mod bursts;
+mod reasons;
+#[path = "../../src/testkit/mod.rs"]
+mod testkit;
+mod whole;

@@ -1,0 +1,144 @@
+//! Every reason for which a packet leaves the road, provoked one by one.
+
+use etherparse::IpNumber;
+use tollway_dataplane::counters::Counters;
+use tollway_dataplane::verdict::{DropReason, PuntReason};
+
+use crate::testkit::net::Net;
+use crate::testkit::packet::{DOT1Q, Packet, link_header};
+use crate::testkit::wires::{Special, Way};
+
+/// What provokes a reason, once.
+type Case = fn(&mut Net);
+
+/// Reasons that the router as a host gives, and ports; nothing on the path provokes them.
+const OFF_THE_PATH: [DropReason; 6] = [
+    DropReason::PktTooBig,
+    DropReason::UnicastInL2Multicast,
+    DropReason::NeighFailed,
+    DropReason::NeighQueueFull,
+    DropReason::IpOptions,
+    DropReason::NoMem,
+];
+
+fn good() -> Packet {
+    Way::Plain.packet(0, Way::Plain.host4(1))
+}
+
+fn drop_case(reason: DropReason) -> Option<Case> {
+    let case: Case = match reason {
+        DropReason::PktTooSmall => |net| {
+            net.send(0, &good().build()[..30]);
+        },
+        DropReason::OtherHost => |net| {
+            net.send(0, &good().to([6; 6]).build());
+        },
+        DropReason::VlanUnknown => |net| {
+            net.send(0, &good().tagged(&[(DOT1Q, 99)]).build());
+        },
+        DropReason::VlanTooDeep => |net| {
+            net.send(0, &good().tagged(&[(DOT1Q, 0); 5]).build());
+        },
+        DropReason::UnhandledProto => |net| {
+            let mut frame = link_header(Way::Plain.mac(0), [6; 6], &[], 0x88cc);
+            frame.resize(60, 0);
+            net.send(0, &frame);
+        },
+        DropReason::IpInhdr => |net| {
+            let mut frame = good().build();
+            frame[14] = 0x44;
+            net.send(0, &frame);
+        },
+        DropReason::IpCsum => |net| {
+            let mut frame = good().build();
+            frame[24] ^= 1;
+            net.send(0, &frame);
+        },
+        DropReason::IpInvalidSource => |net| {
+            net.send(0, &Packet::udp("127.0.0.1", "10.1.0.9").to(Way::Plain.mac(0)).build());
+        },
+        DropReason::IpInvalidDest => |net| {
+            net.send(0, &Packet::udp("192.0.2.1", "127.0.0.1").to(Way::Plain.mac(0)).build());
+        },
+        DropReason::Blackhole => |net| {
+            net.send(0, &Way::Plain.packet(0, Special::Blackhole.host6()).build());
+        },
+        DropReason::DevTxFailed => |net| {
+            net.ports[1].limit_tx(0);
+            net.send(0, &good().build());
+        },
+        _ => return None,
+    };
+    Some(case)
+}
+
+fn punt_case(reason: PuntReason) -> Option<Case> {
+    let case: Case = match reason {
+        PuntReason::IpOptions => |net| {
+            net.send(0, &good().options(&[1; 4]).build());
+        },
+        PuntReason::HopByHop => |net| {
+            let packet = Way::Plain.packet(0, Way::Plain.host6(1));
+            net.send(0, &packet.extension(IpNumber::IPV6_HEADER_HOP_BY_HOP, 8).build());
+        },
+        PuntReason::TtlExpired => |net| {
+            net.send(0, &good().ttl(1).build());
+        },
+        PuntReason::NoRoute => |net| {
+            net.send(0, &Way::Plain.packet(0, Special::Nowhere.host4()).build());
+        },
+        PuntReason::Unreachable => |net| {
+            net.send(0, &Way::Plain.packet(0, Special::Unreachable.host4()).build());
+        },
+        PuntReason::Prohibit => |net| {
+            net.send(0, &Way::Plain.packet(0, Special::Prohibit.host4()).build());
+        },
+        PuntReason::MtuExceeded => |net| {
+            net.send(0, &Way::Plain.packet(0, Way::Plain.host6(2)).size(1281).build());
+        },
+        PuntReason::LinkLocalSource => |net| {
+            let packet = Packet::udp("fe80::7", "2001:db8:1::9");
+            net.send(0, &packet.to(Way::Plain.mac(0)).build());
+        },
+        PuntReason::NeighUnresolved => |net| {
+            net.send(0, &Way::Plain.packet(0, Special::Glean.host4()).build());
+        },
+        #[allow(unreachable_patterns, reason = "a new reason is told by the test, in words")]
+        _ => return None,
+    };
+    Some(case)
+}
+
+/// What was counted when `case` had run on a fresh network.
+fn counted(case: Case) -> Counters {
+    let mut net = Net::new(64);
+    case(&mut net);
+    net.take_all();
+    net.check();
+    net.counters().clone()
+}
+
+#[test]
+fn every_drop_reason_is_provoked() {
+    for reason in DropReason::ALL {
+        let Some(case) = drop_case(*reason) else {
+            assert!(OFF_THE_PATH.contains(reason), "{reason:?} has no case");
+            continue;
+        };
+        let counters = counted(case);
+        assert_eq!(counters.drops[*reason as usize], 1, "{reason:?}: {counters:?}");
+        assert_eq!(counters.dropped_packets(), 1, "{reason:?} and another: {counters:?}");
+    }
+}
+
+#[test]
+fn every_punt_reason_is_provoked() {
+    for reason in PuntReason::ALL {
+        let Some(case) = punt_case(*reason) else { panic!("{reason:?} has no case") };
+        let counters = counted(case);
+        // A packet that waits for a neighbour is held instead of punted.
+        let held = if *reason == PuntReason::NeighUnresolved { counters.held } else { 0 };
+        assert_eq!(counters.punts[*reason as usize] + held, 1, "{reason:?}: {counters:?}");
+        assert_eq!(counters.punted_packets() + held, 1, "{reason:?} and another: {counters:?}");
+    }
+}

@@ -1,0 +1,5 @@
+//! Bodies of the fuzz targets, so that a plain test can drive them as well.
+
+pub mod path;
+#[path = "../../dataplane/src/testkit/mod.rs"]
+mod testkit;

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# The main job, shown: a capture through a router, then live hosts, then what each feature costs.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+tollway=target/release/tollway
+out=out/demo
+capture=../shared/data/replay.pcap
+[ -r "$capture" ] || { capture=examples/office.pcap; echo "(no ../shared/data: the project's own capture)"; }
+
+say() { printf '\n\033[1m== %s\033[0m\n\n' "$*"; }
+
+say "1. A capture through a router with three ports, two VRFs and a VLAN"
+echo "\$ tollway check examples/office.toml"
+$tollway check examples/office.toml
+echo "\$ tollway replay --config examples/office.toml --in lan=$capture ... --out $out"
+rm -rf "$out"
+$tollway replay --config examples/office.toml \
+  --in "lan=$capture" --in "wan=$capture" --in "lab=$capture" --out "$out"
+if command -v tshark >/dev/null 2>&1; then
+  for port in lan wan lab; do
+    echo
+    echo "$out/$port.pcap as tshark reads it:"
+    tshark -r "$out/$port.pcap" 2>/dev/null | head -4
+  done
+else
+  echo "tshark is not installed: the captures in $out are there, unread"
+fi
+
+say "2. Two hosts, and Tollway between them on real interfaces"
+if unshare --user --map-root-user --net --mount true 2>/dev/null; then
+  unshare --user --map-root-user --net --mount scripts/live.sh "$tollway" examples/live.toml
+elif [ "$(id -u)" -eq 0 ] && unshare --net --mount true 2>/dev/null; then
+  unshare --net --mount scripts/live.sh "$tollway" examples/live.toml
+else
+  echo "This machine lets nobody but root make network namespaces (see kernel.unprivileged_userns_clone"
+  echo "and user.max_net_namespaces); this part is left out."
+fi
+
+say "3. The tolls: what each feature costs a packet on this machine"
+$tollway lab tolls
