@@ -1,6 +1,7 @@
 //! What the path needs of a port, and the port of plain memory.
 
 use crate::burst::{BURST, Burst};
+use crate::counters::Traffic;
 use crate::frame::{Descriptor, Umem};
 
 /// A source and sink of Ethernet frames.
@@ -14,6 +15,12 @@ pub trait Port {
     ///
     /// A port that has copied a frame gives its chunk back to `umem`.
     fn transmit(&mut self, umem: &mut Umem, frames: &[Descriptor]) -> usize;
+
+    /// Frames that arrived since the last call and fit no chunk; the router counts them as received
+    /// and dropped, so that nothing is lost silently.
+    fn oversized(&mut self) -> Traffic {
+        Traffic::default()
+    }
 }
 
 impl<P: Port + ?Sized> Port for Box<P> {
@@ -23,6 +30,10 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn transmit(&mut self, umem: &mut Umem, frames: &[Descriptor]) -> usize {
         (**self).transmit(umem, frames)
+    }
+
+    fn oversized(&mut self) -> Traffic {
+        (**self).oversized()
     }
 }
 

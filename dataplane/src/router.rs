@@ -1,7 +1,7 @@
 //! One worker's router: path, host, tables, memory and counts, and the turn that joins them.
 
 use crate::burst::Burst;
-use crate::counters::Counters;
+use crate::counters::{Counters, Traffic};
 use crate::dispatch::Path;
 use crate::frame::{Descriptor, Umem};
 use crate::host::{Context, Host, Outgoing, Packet};
@@ -79,6 +79,7 @@ impl<F: Features> Router<F> {
 
     /// Lets the host do what is due; to be called some ten times a second.
     pub fn tick<P: Port>(&mut self, ports: &mut [P], now_ns: u64) {
+        self.count_oversized(ports);
         let mut context = Context {
             tables: &mut self.tables,
             umem: &mut self.umem,
@@ -88,6 +89,16 @@ impl<F: Features> Router<F> {
         };
         self.host.tick(&mut context);
         self.send_outbox(ports);
+    }
+
+    /// Counts the frames that ports could not hand over.
+    fn count_oversized<P: Port>(&mut self, ports: &mut [P]) {
+        for (index, port) in ports.iter_mut().enumerate() {
+            let Traffic { packets, bytes } = port.oversized();
+            let Some(rx) = self.counters.rx.get_mut(index) else { return };
+            rx.add(packets, bytes);
+            self.counters.drops[DropReason::PktTooBig as usize] += packets;
+        }
     }
 
     /// Hands the path's frames to their ports.

@@ -1,8 +1,5 @@
 //! The program.
 
-#![allow(dead_code)]
-
-mod config;
-mod model;
-
-fn main() {}
+fn main() -> std::process::ExitCode {
+    tollway::cli::main()
+}

@@ -1,0 +1,122 @@
+//! The command line: one file for each subcommand.
+
+mod check;
+mod replay;
+mod run;
+mod summary;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{self, report};
+use crate::model::Model;
+
+/// A software router for Linux that posts what each feature costs, in ns per packet
+#[derive(Parser)]
+#[command(name = "tollway", version)]
+struct Cli {
+    /// Say more on stderr (-v: debug, -vv: trace)
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// Say what is at least this severe: error, warn, info, debug, trace, or filters as in RUST_LOG
+    #[arg(long, global = true, value_name = "LEVEL", conflicts_with = "verbose")]
+    log_level: Option<String>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Forward between the ports of a configuration until SIGINT or SIGTERM
+    Run(run::Args),
+    /// Send capture files through the router and write what comes out
+    Replay(replay::Args),
+    /// Check a configuration and say what is wrong with it
+    Check(check::Args),
+}
+
+/// Why a command ended early.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CliError {
+    /// It was called wrongly.
+    #[error("{what}. {remedy}.")]
+    Usage {
+        /// What is wrong.
+        what: String,
+        /// What to do about it.
+        remedy: String,
+    },
+    /// It failed.
+    #[error("{what}. {remedy}.")]
+    Failed {
+        /// What is wrong.
+        what: String,
+        /// What to do about it.
+        remedy: String,
+    },
+}
+
+impl CliError {
+    fn usage(what: impl ToString, remedy: impl ToString) -> Self {
+        Self::Usage { what: what.to_string(), remedy: remedy.to_string() }
+    }
+
+    fn failed(what: impl ToString, remedy: impl ToString) -> Self {
+        Self::Failed { what: what.to_string(), remedy: remedy.to_string() }
+    }
+}
+
+/// Runs the command that the arguments name.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = log(&cli).and_then(|()| match cli.command {
+        Command::Run(args) => run::run(&args),
+        Command::Replay(args) => replay::run(&args),
+        Command::Check(args) => check::run(&args),
+    });
+    let Err(error) = done else { return ExitCode::SUCCESS };
+    eprintln!("error: {error}");
+    match error {
+        CliError::Usage { .. } => ExitCode::from(2),
+        CliError::Failed { .. } => ExitCode::from(1),
+    }
+}
+
+/// Starts the log, on stderr: by the arguments, else by RUST_LOG, else what is worth knowing.
+fn log(cli: &Cli) -> Result<(), CliError> {
+    let asked = match (&cli.log_level, cli.verbose) {
+        (Some(level), _) => Some(level.clone()),
+        (None, 0) => std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty()),
+        (None, 1) => Some("debug".to_owned()),
+        (None, _) => Some("trace".to_owned()),
+    };
+    let asked = asked.unwrap_or_else(|| "info".to_owned());
+    let filter = EnvFilter::try_new(&asked).map_err(|error| {
+        let remedy = "Write error, warn, info, debug or trace, or TARGET=LEVEL";
+        CliError::usage(format!("the log level {asked:?} is not understood: {error}"), remedy)
+    })?;
+    let colour = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(colour)
+        .with_target(false)
+        .init();
+    Ok(())
+}
+
+/// Reads a configuration; what is wrong with it goes to stderr.
+fn load(path: &Path) -> Result<Model, CliError> {
+    config::load(path).map(|loaded| loaded.model).map_err(|mistakes| {
+        eprint!("{}", report(&mistakes));
+        let count = match mistakes.len() {
+            1 => "a mistake".to_owned(),
+            n => format!("{n} mistakes"),
+        };
+        CliError::failed(format!("{} has {count}", path.display()), "Correct it and try again")
+    })
+}

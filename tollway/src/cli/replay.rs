@@ -1,0 +1,171 @@
+//! `tollway replay`: sends capture files through the router.
+
+use std::collections::HashMap;
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::CliError;
+use super::summary::Summary;
+use crate::model::{Model, PortKind};
+use crate::ports;
+use crate::replay::{Files, Replay};
+
+/// Frames between two updates of the progress bar.
+const PROGRESS_EVERY: u32 = 4096;
+/// Files of less are through before a bar could be read.
+const PROGRESS_BYTES: u64 = 16 << 20;
+
+/// Arguments of `tollway replay`.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Frames enter in the order of their timestamps, which are the router's clock.
+Every port of the configuration is replaced by files: what it would send is
+written to DIR/PORT.pcap.
+
+Example:
+  tollway replay --config router.toml --in wan=wan.pcap --in lan=lan.pcapng --out results")]
+pub(super) struct Args {
+    /// The configuration file
+    #[arg(short, long, value_name = "FILE")]
+    config: PathBuf,
+    /// A capture (pcap or pcapng) to receive on a port; may be given several times
+    #[arg(short, long = "in", value_name = "PORT=FILE", required = true, value_parser = input)]
+    input: Vec<(String, PathBuf)>,
+    /// The directory to write what ports send to; made when it does not exist
+    #[arg(short, long, value_name = "DIR")]
+    out: PathBuf,
+    /// The format of the captures written
+    #[arg(long, value_enum, default_value_t = Format::Pcap)]
+    format: Format,
+    /// Print the summary as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Format {
+    /// Classic, nanosecond timestamps
+    Pcap,
+    /// Next generation
+    Pcapng,
+}
+
+fn input(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((port, file)) if !port.is_empty() && !file.is_empty() => {
+            Ok((port.to_owned(), PathBuf::from(file)))
+        }
+        _ => Err("write PORT=FILE, for example lan=lan.pcap".to_owned()),
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<(), CliError> {
+    let model = super::load(&args.config)?;
+    let files = files(args, &model)?;
+    replay(&model, &files, args.json)
+}
+
+fn files(args: &Args, model: &Model) -> Result<Files, CliError> {
+    let indices: HashMap<_, _> =
+        model.ports.iter().enumerate().map(|(index, port)| (port.name.as_str(), index)).collect();
+    let mut inputs = Vec::new();
+    for (port, file) in &args.input {
+        let index = indices.get(port.as_str()).ok_or_else(|| {
+            let names: Vec<_> = model.ports.iter().map(|port| port.name.as_str()).collect();
+            let what = format!("{} has no port {port}", args.config.display());
+            CliError::usage(what, format!("Its ports are {}", names.join(", ")))
+        })?;
+        inputs.push((*index, file.clone()));
+    }
+    std::fs::create_dir_all(&args.out).map_err(|error| {
+        let what =
+            format!("the directory {} can not be made: {}", args.out.display(), ports::why(&error));
+        CliError::failed(what, "Name a directory that this user can write to")
+    })?;
+    let extension = match args.format {
+        Format::Pcap => "pcap",
+        Format::Pcapng => "pcapng",
+    };
+    let output = |name: &str| args.out.join(format!("{name}.{extension}"));
+    let outputs = model.ports.iter().enumerate().map(|(index, port)| (index, output(&port.name)));
+    Ok(Files { inputs, outputs: outputs.collect() })
+}
+
+/// Replays and prints the summary.
+pub(super) fn replay(model: &Model, files: &Files, json: bool) -> Result<(), CliError> {
+    keep_inputs(files)?;
+    if files.inputs.is_empty() {
+        let all_memory = model.ports.iter().all(|port| port.kind == PortKind::Memory);
+        let what =
+            if all_memory { "no port has anything behind it" } else { "no port has an input" };
+        return Err(CliError::failed(
+            what,
+            "Configure a port of kind af_packet or tap, or an input",
+        ));
+    }
+    let failed = |error: crate::replay::ReplayError| CliError::failed(&error, error.remedy());
+    let replay = Replay::new(model, files).map_err(failed)?;
+    let bar = progress(&replay);
+    let (_, counts) = replay.progress();
+    let mut frames = 0;
+    let outcome = replay.run(|| {
+        frames += 1;
+        if frames % PROGRESS_EVERY == 0 {
+            bar.set_position(counts.iter().map(|count| count.load(Ordering::Relaxed)).sum());
+        }
+    });
+    bar.finish_and_clear();
+    let outcome = outcome.map_err(failed)?;
+
+    let ports = model.ports.iter().map(|port| port.name.as_str()).collect();
+    let summary = Summary { ports, counters: &outcome.counters, missed: Vec::new() };
+    let identity = outcome.counters.check();
+    if json {
+        let damage = outcome.errors.iter().map(ToString::to_string);
+        let errors: Vec<_> = damage.chain(identity.as_ref().err().cloned()).collect();
+        println!("{:#}", summary.json(&errors));
+    } else {
+        print!("{}", summary.text());
+    }
+    identity.map_err(|sentence| {
+        CliError::failed(sentence, "This is a defect of Tollway: report it with the table above")
+    })?;
+    // All but the last are told here, the last is the command's own error.
+    let mut errors: Vec<_> =
+        outcome.errors.iter().map(|error| CliError::failed(error, error.remedy())).collect();
+    let Some(last) = errors.pop() else { return Ok(()) };
+    for error in errors {
+        eprintln!("error: {error}");
+    }
+    Err(last)
+}
+
+/// Refuses to write over a file that is to be read.
+fn keep_inputs(files: &Files) -> Result<(), CliError> {
+    let real = |path: &Path| path.canonicalize().ok();
+    let inputs: Vec<_> = files.inputs.iter().filter_map(|(_, path)| real(path)).collect();
+    for (_, output) in &files.outputs {
+        if real(output).is_some_and(|output| inputs.contains(&output)) {
+            let what = format!("{} is to be read and to be written", output.display());
+            return Err(CliError::usage(what, "Write to another directory"));
+        }
+    }
+    Ok(())
+}
+
+/// A bar on stderr, where that is a terminal and the files are long.
+fn progress(replay: &Replay) -> ProgressBar {
+    let (total, _) = replay.progress();
+    if total < PROGRESS_BYTES || !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(total);
+    let template = "{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}

@@ -1,0 +1,107 @@
+//! `tollway run`: forwards between live ports.
+
+use std::path::PathBuf;
+
+use tollway_dataplane::frame::{HEADROOM, Umem};
+use tollway_dataplane::router::Router;
+
+use super::CliError;
+use super::summary::Summary;
+use crate::compile::compile;
+use crate::model::{Model, PortKind};
+use crate::ports::{self, Devices, State};
+use crate::replay::Files;
+use crate::worker::{self, Stop};
+
+/// Bytes of all frames in memory at once, about.
+const UMEM_BYTES: u32 = 64 << 20;
+/// Frames in memory at once at least: twice what may wait for neighbours.
+const MIN_CHUNKS: u32 = 8192;
+
+/// Arguments of `tollway run`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Where all ports are capture files, they are replayed as by `tollway replay`."
+)]
+pub(super) struct Args {
+    /// The configuration file
+    #[arg(short, long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), CliError> {
+    let mut model = super::load(&args.config)?;
+    if let Some(files) = only_files(&model) {
+        return super::replay::replay(&model, &files, false);
+    }
+    let stop = Stop::on_signals().map_err(|error| {
+        CliError::failed(format!("signals can not be waited for: {error}"), "Close other programs")
+    })?;
+    let chunk = ports::chunk_bytes(&model);
+    let devices = ports::open(&mut model, (chunk - HEADROOM) as usize);
+    let mut devices = devices.map_err(|error| CliError::failed(&error, error.remedy()))?;
+    let compiled = compile(&model).map_err(|error| CliError::failed(&error, error.remedy()))?;
+    let umem = Umem::new((UMEM_BYTES / chunk).max(MIN_CHUNKS), chunk).ok_or_else(|| {
+        CliError::failed("the memory for frames can not be had", "Lower the MTUs")
+    })?;
+    let mut router = Router::new(compiled.tables, umem, compiled.host);
+    announce(&model, &devices);
+    let ran = worker::run(&mut router, &mut devices, &stop);
+    let done = report(&model, &router, &mut devices);
+    ran.map_err(|error| {
+        CliError::failed(format!("the ports can not be waited for: {error}"), "Start again")
+    })?;
+    done
+}
+
+/// The files of a configuration without any live port.
+fn only_files(model: &Model) -> Option<Files> {
+    let mut files = Files::default();
+    for (index, port) in model.ports.iter().enumerate() {
+        match &port.kind {
+            PortKind::Memory => {}
+            PortKind::Capture { input, output } => {
+                files.inputs.extend(input.iter().map(|file| (index, file.clone())));
+                files.outputs.extend(output.iter().map(|file| (index, file.clone())));
+            }
+            PortKind::Tap { .. } | PortKind::AfPacket { .. } => return None,
+        }
+    }
+    Some(files)
+}
+
+fn announce(model: &Model, devices: &Devices) {
+    for ((port, link), device) in model.ports.iter().zip(&model.links).zip(devices) {
+        let what = match &port.kind {
+            PortKind::Memory => "memory".to_owned(),
+            PortKind::Capture { .. } => "capture files".to_owned(),
+            PortKind::Tap { device } => format!("TAP device {device}"),
+            PortKind::AfPacket { device } => format!("interface {device}"),
+        };
+        let [a, b, c, d, e, f] = link.mac.0;
+        let state = match device.state() {
+            State::Up => String::new(),
+            State::Down(why) | State::Gone(why) => format!(", not working: {why}"),
+        };
+        tracing::info!(
+            "port {}: {what}, address {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}, MTU {}{state}",
+            port.name,
+            link.mtu,
+        );
+    }
+    tracing::info!("forwarding");
+}
+
+/// Prints what became of the packets, and makes sure that none is missing.
+fn report(model: &Model, router: &Router, devices: &mut Devices) -> Result<(), CliError> {
+    let ports = model.ports.iter().map(|port| port.name.as_str()).collect();
+    let missed = devices.iter_mut().map(|device| device.missed()).collect();
+    print!("{}", Summary { ports, counters: &router.counters, missed }.text());
+    router.counters.check().map_err(|sentence| {
+        CliError::failed(sentence, "This is a defect of Tollway: report it with the table above")
+    })?;
+    for device in devices {
+        device.finish().map_err(|error| CliError::failed(&error, error.remedy()))?;
+    }
+    Ok(())
+}

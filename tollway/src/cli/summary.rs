@@ -1,0 +1,193 @@
+//! What became of the packets, for people and for programs.
+
+use std::fmt::Write as _;
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde_json::{Map, Value, json};
+use tollway_dataplane::counters::{Counters, Traffic};
+use tollway_dataplane::verdict::{DropReason, PuntReason};
+
+/// The counts of a run, with what is needed to read them.
+pub(super) struct Summary<'a> {
+    pub(super) ports: Vec<&'a str>,
+    pub(super) counters: &'a Counters,
+    /// Frames that the kernel dropped before a port could read them, by port.
+    pub(super) missed: Vec<u64>,
+}
+
+/// A number with separators between thousands.
+pub(super) fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// The word, in the plural where there is not just one.
+pub(super) fn plural(count: u64, word: &str) -> String {
+    if count == 1 { word.to_owned() } else { format!("{word}s") }
+}
+
+impl Summary<'_> {
+    /// Tables for people.
+    pub(super) fn text(&self) -> String {
+        let Counters { sent, delivered, held, originated, originated_lost, .. } = *self.counters;
+        let mut out = self.port_table();
+        let (received, dropped) =
+            (self.counters.received_packets(), self.counters.dropped_packets());
+        let punted = self.counters.punted_packets();
+        let terms = [
+            ("received", received),
+            ("sent on", sent),
+            ("dropped", dropped),
+            ("punted", punted),
+            ("delivered", delivered),
+            ("held", held),
+        ];
+        let mut fates = table(&["packets", ""]);
+        for (name, count) in terms {
+            fates.add_row([name.to_owned(), thousands(count)]);
+        }
+        let own = [
+            ("originated", originated),
+            ("originated, lost", originated_lost),
+            ("missed before rx", self.missed.iter().sum()),
+        ];
+        for (name, count) in own.into_iter().filter(|(_, count)| *count > 0) {
+            fates.add_row([name.to_owned(), thousands(count)]);
+        }
+        section(&mut out, fates);
+        section(&mut out, reasons("dropped", &drops(self.counters)));
+        section(&mut out, reasons("punted", &punts(self.counters)));
+        out
+    }
+
+    fn port_table(&self) -> String {
+        let mut ports = table(&["port", "rx packets", "rx bytes", "tx packets", "tx bytes"]);
+        for (index, name) in self.ports.iter().enumerate() {
+            let (rx, tx) = self.traffic(index);
+            let numbers = [rx.packets, rx.bytes, tx.packets, tx.bytes].map(thousands);
+            ports.add_row(std::iter::once((*name).to_owned()).chain(numbers));
+        }
+        align(&mut ports);
+        format!("{}\n", trimmed(&ports))
+    }
+
+    fn traffic(&self, port: usize) -> (Traffic, Traffic) {
+        let of = |list: &[Traffic]| list.get(port).copied().unwrap_or_default();
+        (of(&self.counters.rx), of(&self.counters.tx))
+    }
+
+    /// One object for programs.
+    pub(super) fn json(&self, errors: &[String]) -> Value {
+        let traffic =
+            |traffic: Traffic| json!({"packets": traffic.packets, "bytes": traffic.bytes});
+        let ports = self.ports.iter().enumerate().map(|(index, name)| {
+            let (rx, tx) = self.traffic(index);
+            json!({"name": name, "rx": traffic(rx), "tx": traffic(tx)})
+        });
+        let object = |list: Vec<(&str, u64)>| {
+            Value::Object(
+                list.into_iter().map(|(k, v)| (k.to_owned(), v.into())).collect::<Map<_, _>>(),
+            )
+        };
+        json!({
+            "ports": ports.collect::<Vec<_>>(),
+            "received": self.counters.received_packets(),
+            "sent": self.counters.sent,
+            "dropped": self.counters.dropped_packets(),
+            "punted": self.counters.punted_packets(),
+            "delivered": self.counters.delivered,
+            "held": self.counters.held,
+            "originated": self.counters.originated,
+            "originated_lost": self.counters.originated_lost,
+            "missed": self.missed.iter().sum::<u64>(),
+            "drops": object(drops(self.counters)),
+            "punts": object(punts(self.counters)),
+            "errors": errors,
+        })
+    }
+}
+
+fn drops(counters: &Counters) -> Vec<(&'static str, u64)> {
+    let all =
+        DropReason::ALL.iter().map(|reason| (reason.name(), counters.drops[*reason as usize]));
+    all.filter(|(_, count)| *count > 0).collect()
+}
+
+fn punts(counters: &Counters) -> Vec<(&'static str, u64)> {
+    let all =
+        PuntReason::ALL.iter().map(|reason| (reason.name(), counters.punts[*reason as usize]));
+    all.filter(|(_, count)| *count > 0).collect()
+}
+
+/// The reasons with their counts, most frequent first.
+fn reasons(title: &str, counts: &[(&str, u64)]) -> Table {
+    let mut table = table(&[title, "packets"]);
+    let mut counts = counts.to_vec();
+    counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    for (name, count) in counts {
+        table.add_row([name.to_owned(), thousands(count)]);
+    }
+    table
+}
+
+/// A table without lines: it reads as well in a pipe as in a terminal, and fits 80 columns.
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(header);
+    table
+}
+
+/// Names to the left, numbers to the right.
+fn align(table: &mut Table) {
+    for (index, column) in table.column_iter_mut().enumerate() {
+        let side = if index == 0 { CellAlignment::Left } else { CellAlignment::Right };
+        column.set_cell_alignment(side);
+        column.set_padding((0, 2));
+    }
+}
+
+fn trimmed(table: &Table) -> String {
+    let lines = table.lines().map(|line| line.trim_end().to_owned());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Adds a table below the others, unless it is empty.
+fn section(out: &mut String, mut table: Table) {
+    if table.row_count() > 0 {
+        align(&mut table);
+        // Writing to a String cannot fail.
+        let _ = write!(out, "\n{}\n", trimmed(&table));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_set_apart() {
+        let numbers = [0, 7, 999, 1000, 12_345, 123_456, 1_234_567, u64::MAX];
+        let shown = numbers.map(thousands).join(" ");
+        assert_eq!(shown, "0 7 999 1,000 12,345 123,456 1,234,567 18,446,744,073,709,551,615");
+    }
+
+    #[test]
+    fn the_text_fits_80_columns_and_names_what_is_not_zero() {
+        let mut counters = Counters::new(1);
+        counters.received(tollway_dataplane::id::PortId(0), 1 << 40, 1 << 50);
+        counters.drop(DropReason::IpCsum);
+        let ports = vec!["a_long_name_015"];
+        let text = Summary { ports, counters: &counters, missed: vec![0] }.text();
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(text.contains("ip_csum"), "{text}");
+        assert!(!text.contains("otherhost") && !text.contains("missed"), "{text}");
+        assert!(text.lines().all(|line| line == line.trim_end()), "{text}");
+    }
+}

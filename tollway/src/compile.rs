@@ -1,0 +1,115 @@
+//! Model in, tables and host out: everything that can be decided once is decided here.
+//!
+//! Routes compete as in the kernel: the router's own addresses (the local table) beat everything,
+//! then the lowest metric wins, where connected routes have metric 0 (IPv4) or 256 (IPv6); between
+//! equals a connected route wins, then whatever stands first in the model. Prefixes that are never
+//! forwarded (loopback, multicast, link-local) keep the standing routes that every VRF has.
+
+mod routes;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use tollway_dataplane::host::Host;
+use tollway_dataplane::id::{LinkId, Vid, VrfId};
+use tollway_dataplane::stages::route::FibError;
+use tollway_dataplane::tables::{Tables, TablesError};
+
+use crate::model::{Link, LinkIndex, LinkKind, Model, VlanProtocol, VrfIndex};
+use routes::Compiler;
+
+/// A model that can not be turned into tables: the object concerned, and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{object} {}", problem(.error))]
+pub struct CompileError {
+    /// What it is about: a port, a link, a route.
+    pub object: String,
+    /// What the tables said.
+    pub error: TablesError,
+}
+
+impl CompileError {
+    /// What a user can do about it.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        match self.error {
+            TablesError::Unknown => "Name an object that the configuration has",
+            TablesError::Full | TablesError::Fib(_) => "Configure fewer of them",
+            TablesError::TooManyTags => "Stack at most two VLAN links",
+            TablesError::GroupSize => "Give it 1 to 256 next hops",
+        }
+    }
+}
+
+fn problem(error: &TablesError) -> &'static str {
+    match error {
+        TablesError::Unknown => "refers to something that is not there",
+        TablesError::Full => "is one more than there are numbers for",
+        TablesError::TooManyTags => "has too many VLAN tags",
+        TablesError::GroupSize => "has no next hop or too many",
+        TablesError::Fib(FibError::Full) => "is one more than the routing table can hold",
+        TablesError::Fib(FibError::NextHopRange) => "has a next hop beyond the last number",
+    }
+}
+
+/// What the router is built of.
+pub struct Compiled {
+    /// What the path reads; ports and links have the positions that they have in the model.
+    pub tables: Tables,
+    /// The router's own addresses.
+    pub host: Host,
+}
+
+/// Turns a model into tables.
+///
+/// # Errors
+/// The first object that does not fit.
+pub fn compile(model: &Model) -> Result<Compiled, CompileError> {
+    let mut tables = Tables::new();
+    let mut host = Host::new();
+    for vrf in &model.vrfs {
+        tables.add_vrf().map_err(at(|| format!("the VRF {}", vrf.name)))?;
+    }
+    for (index, port) in model.ports.iter().enumerate() {
+        let what = || format!("the port {}", port.name);
+        let link = model.links.get(index).ok_or(TablesError::Unknown).map_err(at(what))?;
+        let vrf = vrf_id(link.vrf).map_err(at(what))?;
+        tables.add_port(link.mac.0, vrf, link.mtu).map_err(at(what))?;
+    }
+    for link in &model.links {
+        add_vlan(&mut tables, link).map_err(at(|| format!("the link {}", link.name)))?;
+    }
+    for (index, link) in model.links.iter().enumerate() {
+        let id = link_id(LinkIndex(index)).map_err(at(|| format!("the link {}", link.name)))?;
+        for address in &link.addresses {
+            host.add_address(id, address.addr(), address.prefix_len());
+        }
+    }
+    Compiler::new(model, &mut tables).run()?;
+    Ok(Compiled { tables, host })
+}
+
+/// Links follow each other in the tables as in the model, because each port has made its own.
+fn add_vlan(tables: &mut Tables, link: &Link) -> Result<(), TablesError> {
+    let LinkKind::Vlan { parent, vid, protocol } = link.kind else { return Ok(()) };
+    let vid = Vid::new(vid).ok_or(TablesError::Unknown)?;
+    let protocol = match protocol {
+        VlanProtocol::Dot1q => 0x8100,
+        VlanProtocol::Dot1ad => 0x88a8,
+    };
+    let vrf = vrf_id(link.vrf)?;
+    tables.add_vlan(link_id(parent)?, protocol, vid, link.mac.0, vrf, link.mtu)?;
+    Ok(())
+}
+
+fn vrf_id(vrf: VrfIndex) -> Result<VrfId, TablesError> {
+    u16::try_from(vrf.0).map(VrfId).map_err(|_| TablesError::Unknown)
+}
+
+fn link_id(link: LinkIndex) -> Result<LinkId, TablesError> {
+    u16::try_from(link.0).map(LinkId).map_err(|_| TablesError::Unknown)
+}
+
+/// Says what an error of the tables is about.
+fn at(what: impl Fn() -> String) -> impl Fn(TablesError) -> CompileError {
+    move |error| CompileError { object: what(), error }
+}

@@ -1,0 +1,13 @@
+//! The program around the packet's path: configuration, ports, the worker loop and the commands.
+//!
+//! A file ([`config`]) becomes plain data ([`model`]), which [`mod@compile`] turns into what the
+//! path reads; [`worker`] drives the path between live [`ports`], [`replay`] drives it between
+//! capture files in virtual time. [`cli`] is what a user sees of it.
+
+pub mod cli;
+pub mod compile;
+pub mod config;
+pub mod model;
+pub mod ports;
+pub mod replay;
+pub mod worker;

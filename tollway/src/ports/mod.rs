@@ -1,0 +1,263 @@
+//! Ports: where frames come from and go to, and what the worker needs to know of them.
+
+pub mod af_packet;
+pub mod capture;
+mod checksum;
+pub(crate) mod sys;
+pub mod tap;
+
+use std::os::fd::BorrowedFd;
+
+use tollway_dataplane::burst::Burst;
+use tollway_dataplane::frame::{Descriptor, Umem};
+use tollway_dataplane::port::{MemoryPort, Port};
+
+use crate::model::{Mac, Model, PortIndex, PortKind};
+use af_packet::AfPacket;
+use capture::{CaptureError, CapturePort};
+use tap::Tap;
+
+/// Whether a port works.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum State {
+    /// It does.
+    #[default]
+    Up,
+    /// It is there but passes no frames, for the reason given; looked at again every second.
+    Down(String),
+    /// What stands behind it has gone; looked for again, by name, every second.
+    Gone(String),
+}
+
+/// A port as the worker sees it.
+pub trait Device: Port {
+    /// What to wait for frames on; none for a port that never has to be waited for, or is down.
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Whether it works.
+    fn state(&self) -> State {
+        State::Up
+    }
+
+    /// Looks after the port: notices that it has failed, tries to bring it back. Cheap enough to be
+    /// called at every tick, and called at once when waiting for it reports an error.
+    fn maintain(&mut self, now_ns: u64) {
+        let _ = now_ns;
+    }
+
+    /// The Ethernet address of the device behind the port, where the router is to use that.
+    fn mac(&self) -> Option<Mac> {
+        None
+    }
+
+    /// The largest layer-3 packet that the device behind the port takes.
+    fn mtu(&self) -> Option<u16> {
+        None
+    }
+
+    /// Frames that the kernel dropped before the port could read them.
+    fn missed(&mut self) -> u64 {
+        0
+    }
+
+    /// Ends the port's work: what was written is in its file when this returns.
+    ///
+    /// # Errors
+    /// The first thing that went wrong with the port's files.
+    fn finish(&mut self) -> Result<(), CaptureError> {
+        Ok(())
+    }
+}
+
+impl Device for MemoryPort {}
+
+/// Ports of any kind, side by side.
+pub type Devices = Vec<Box<dyn Device>>;
+
+/// Why a port could not be opened, or has failed: what, why, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum PortError {
+    /// A packet socket needs a privilege.
+    #[error("port {port}: {device} can not be opened for raw frames without CAP_NET_RAW")]
+    NoRaw {
+        /// The port.
+        port: String,
+        /// The device behind it.
+        device: String,
+    },
+    /// A TAP device needs a privilege.
+    #[error("port {port}: the TAP device {device} can not be made without CAP_NET_ADMIN")]
+    NoAdmin {
+        /// The port.
+        port: String,
+        /// The device behind it.
+        device: String,
+    },
+    /// The TAP driver can not be reached.
+    #[error("port {port}: TAP devices can not be made: /dev/net/tun: {}", why(.error))]
+    NoTun {
+        /// The port.
+        port: String,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// There is no such interface.
+    #[error("port {port}: there is no network interface {device}")]
+    NoDevice {
+        /// The port.
+        port: String,
+        /// The device that is missed.
+        device: String,
+    },
+    /// The interface carries no Ethernet.
+    #[error("port {port}: {device} is no Ethernet interface")]
+    NotEthernet {
+        /// The port.
+        port: String,
+        /// The device behind it.
+        device: String,
+    },
+    /// The system refused.
+    #[error("port {port}: {device} can not be opened: {action}: {}", why(.error))]
+    System {
+        /// The port.
+        port: String,
+        /// The device behind it.
+        device: String,
+        /// What was tried.
+        action: &'static str,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// A capture file.
+    #[error("port {port}: {error}")]
+    Capture {
+        /// The port.
+        port: String,
+        /// What is wrong with the file.
+        error: CaptureError,
+    },
+}
+
+impl PortError {
+    /// What a user can do about it.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::NoRaw { .. } => {
+                "Run as root, or grant it with `setcap cap_net_raw,cap_net_admin+ep`".to_owned()
+            }
+            Self::NoAdmin { device, .. } => format!(
+                "Run as root, or make the device beforehand with `ip tuntap add {device} mode tap \
+                 user $USER`"
+            ),
+            Self::NoTun { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
+                "Load the driver with `modprobe tun`; a container needs the device passed in"
+                    .to_owned()
+            }
+            Self::NoTun { .. } => "Run as root, or let this user read and write it".to_owned(),
+            Self::NoDevice { .. } => {
+                "Correct `device` in the configuration; `ip link` lists the interfaces".to_owned()
+            }
+            Self::NotEthernet { .. } => "Choose an interface of type ether".to_owned(),
+            Self::System { error, .. } if error.kind() == std::io::ErrorKind::ResourceBusy => {
+                "End the program that holds it".to_owned()
+            }
+            Self::System { .. } => "Check the device with `ip -details link`".to_owned(),
+            Self::Capture { error, .. } => error.remedy(),
+        }
+    }
+}
+
+/// Opens every port of a model, and adopts into the model what devices say of themselves: the
+/// Ethernet address of links that were given none, and a smaller MTU. To be done before compiling.
+///
+/// # Errors
+/// The first port that can not be opened.
+pub fn open(model: &mut Model, room: usize) -> Result<Devices, PortError> {
+    let mut devices = Devices::new();
+    for index in 0..model.ports.len() {
+        let port = &model.ports[index];
+        let name = port.name.clone();
+        let mtu = model.links.get(index).map_or(1500, |link| link.mtu);
+        let device: Box<dyn Device> = match &port.kind {
+            PortKind::Memory => Box::new(MemoryPort::new(64)),
+            PortKind::Capture { input, output } => {
+                let failed = |error| PortError::Capture { port: name.clone(), error };
+                let port = CapturePort::open(input.as_deref(), output.as_deref());
+                Box::new(port.map_err(failed)?)
+            }
+            PortKind::Tap { device } => Box::new(Tap::open(&name, device, mtu)?),
+            PortKind::AfPacket { device } => Box::new(AfPacket::open(&name, device, room)?),
+        };
+        adopt(model, PortIndex(index), device.as_ref());
+        devices.push(device);
+    }
+    Ok(devices)
+}
+
+/// An error in words, without its number.
+pub(crate) fn why(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match text.split_once(" (os error") {
+        Some((words, _)) => words.to_lowercase(),
+        None => text,
+    }
+}
+
+fn adopt(model: &mut Model, port: PortIndex, device: &dyn Device) {
+    if let Some(mac) = device.mac() {
+        model.adopt_mac(port, mac);
+    }
+    let Some(limit) = device.mtu() else { return };
+    let on_port: Vec<_> = (0..model.links.len()).filter(|i| root(model, *i) == port).collect();
+    for index in on_port {
+        let link = &mut model.links[index];
+        if link.mtu > limit {
+            tracing::warn!("{}: MTU {} is lowered to the device's {limit}", link.name, link.mtu);
+            link.mtu = limit;
+        }
+    }
+}
+
+/// The port at the bottom of a link; parents precede their VLAN links.
+fn root(model: &Model, index: usize) -> PortIndex {
+    match model.links[index].kind {
+        crate::model::LinkKind::Port(port) => port,
+        crate::model::LinkKind::Vlan { parent, .. } if parent.0 < index => root(model, parent.0),
+        crate::model::LinkKind::Vlan { .. } => PortIndex(usize::MAX),
+    }
+}
+
+/// Bytes of a chunk that holds packets of any of the model's MTUs, tags included.
+#[must_use]
+pub fn chunk_bytes(model: &Model) -> u32 {
+    let mtu = model.links.iter().map(|link| u32::from(link.mtu)).max().unwrap_or(1500);
+    let frame = mtu + 22 + tollway_dataplane::frame::HEADROOM;
+    frame.next_power_of_two().clamp(2048, 16_384)
+}
+
+/// Copies frames out by `send`, which says if it took one, and frees what was taken.
+fn send_each(umem: &mut Umem, frames: &[Descriptor], mut send: impl FnMut(&[u8]) -> bool) -> usize {
+    for (taken, frame) in frames.iter().enumerate() {
+        if !send(umem.frame(frame.addr, frame.len as usize)) {
+            return taken;
+        }
+        umem.free(frame.addr);
+    }
+    frames.len()
+}
+
+/// Copies a frame into the burst; false where it must be offered again later.
+fn push_copy(umem: &mut Umem, burst: &mut Burst, bytes: &[u8]) -> bool {
+    if burst.count >= tollway_dataplane::burst::BURST {
+        return false;
+    }
+    let Some(frame) = umem.store(bytes) else { return false };
+    // There is room: it was looked for above.
+    let pushed = burst.push(frame.addr, frame.len as u16);
+    debug_assert!(pushed);
+    true
+}

@@ -1,0 +1,292 @@
+//! The system calls that the standard library lacks; every unsafe operation of the program is here.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libc::{c_int, c_void, ifreq};
+
+/// The result of a system call that says -1 for an error.
+fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Types that are plain numbers, of which any bit pattern is a value.
+///
+/// # Safety
+/// The type must be just that, without padding where the kernel reads it.
+pub(super) unsafe trait Plain: Copy {}
+// SAFETY: numbers.
+unsafe impl Plain for c_int {}
+// SAFETY: four numbers of 32 bits.
+unsafe impl Plain for libc::tpacket_req {}
+// SAFETY: numbers and bytes, the padding of which is none (4 + 2 + 2 + 8).
+unsafe impl Plain for libc::packet_mreq {}
+// SAFETY: two numbers of 32 bits.
+unsafe impl Plain for libc::tpacket_stats {}
+
+/// A packet socket; protocol 0 receives nothing.
+pub(super) fn packet_socket(protocol: c_int) -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    let protocol = c_int::from((protocol as u16).to_be());
+    // SAFETY: takes numbers only.
+    let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, protocol) })?;
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Binds a packet socket to an interface.
+pub(super) fn bind(socket: BorrowedFd<'_>, interface: c_int, protocol: c_int) -> io::Result<()> {
+    let address = libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: (protocol as u16).to_be(),
+        sll_ifindex: interface,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the address is a sockaddr_ll of the length given and outlives the call.
+    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) })?;
+    Ok(())
+}
+
+/// Sets a socket option.
+pub(super) fn set_option<T: Plain>(
+    socket: BorrowedFd<'_>,
+    level: c_int,
+    option: c_int,
+    value: &T,
+) -> io::Result<()> {
+    let pointer: *const T = value;
+    let len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel reads at most `len` bytes of a value that is as long and borrowed.
+    check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, pointer.cast(), len) })?;
+    Ok(())
+}
+
+/// Reads a socket option; `value` is what it starts from.
+pub(super) fn get_option<T: Plain>(
+    socket: BorrowedFd<'_>,
+    level: c_int,
+    option: c_int,
+    mut value: T,
+) -> io::Result<T> {
+    let pointer: *mut T = &raw mut value;
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to a value that is as long and has no invalid
+    // bit pattern.
+    check(unsafe {
+        libc::getsockopt(socket.as_raw_fd(), level, option, pointer.cast(), &raw mut len)
+    })?;
+    Ok(value)
+}
+
+/// An interface request for a device name of at most 15 bytes, all else zero.
+pub(super) fn request(name: &str) -> io::Result<ifreq> {
+    if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0') {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let zero = MaybeUninit::<ifreq>::zeroed();
+    // SAFETY: an ifreq is bytes and numbers, for which zero is a value.
+    let mut request = unsafe { zero.assume_init() };
+    for (slot, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *slot = byte as libc::c_char;
+    }
+    Ok(request)
+}
+
+/// Interface requests (netdevice(7)) and TUNSETIFF; each reads or writes just the ifreq.
+#[derive(Clone, Copy)]
+pub(super) enum Call {
+    Index,
+    Address,
+    Mtu,
+    SetMtu,
+    Flags,
+    SetFlags,
+    MakeTap,
+    /// What the TAP device behind a descriptor is called; an error when it is no more.
+    TapName,
+}
+
+/// Does an interface request.
+pub(super) fn interface_call(
+    fd: BorrowedFd<'_>,
+    call: Call,
+    request: &mut ifreq,
+) -> io::Result<()> {
+    let number = match call {
+        Call::Index => libc::SIOCGIFINDEX,
+        Call::Address => libc::SIOCGIFHWADDR,
+        Call::Mtu => libc::SIOCGIFMTU,
+        Call::SetMtu => libc::SIOCSIFMTU,
+        Call::Flags => libc::SIOCGIFFLAGS,
+        Call::SetFlags => libc::SIOCSIFFLAGS,
+        Call::MakeTap => libc::TUNSETIFF,
+        Call::TapName => libc::TUNGETIFF,
+    };
+    let pointer: *mut ifreq = request;
+    // SAFETY: all these calls take a pointer to an ifreq, which is borrowed exclusively.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), number, pointer) })?;
+    Ok(())
+}
+
+/// The interface's index, of a request that asked for it.
+pub(super) fn index(request: &ifreq) -> c_int {
+    // SAFETY: any bit pattern is a number.
+    unsafe { request.ifr_ifru.ifru_ifindex }
+}
+
+/// The MTU, of a request that asked for it (the kernel's `ifr_mtu` shares the place of `ifr_ifindex`).
+pub(super) fn mtu(request: &ifreq) -> c_int {
+    index(request)
+}
+
+/// The flags, of a request that asked for them.
+pub(super) fn flags(request: &ifreq) -> c_int {
+    // SAFETY: any bit pattern is a number.
+    c_int::from(unsafe { request.ifr_ifru.ifru_flags })
+}
+
+/// The kind of hardware (ARPHRD_*) and its address, of a request that asked for them.
+pub(super) fn address(request: &ifreq) -> (u16, [u8; 6]) {
+    // SAFETY: a sockaddr is numbers and bytes, of which any bit pattern is a value.
+    let address = unsafe { request.ifr_ifru.ifru_hwaddr };
+    let [a, b, c, d, e, f, ..] = address.sa_data.map(|byte| byte as u8);
+    (address.sa_family, [a, b, c, d, e, f])
+}
+
+/// Writes the MTU of a request.
+pub(super) fn set_mtu(request: &mut ifreq, mtu: c_int) {
+    request.ifr_ifru.ifru_ifindex = mtu;
+}
+
+/// Writes the flags of a request.
+pub(super) fn set_flags(request: &mut ifreq, flags: c_int) {
+    request.ifr_ifru.ifru_flags = flags as libc::c_short;
+}
+
+/// Frames handed to the kernel in one call at most.
+pub(super) const BATCH: usize = 64;
+
+/// Sends frames by a bound packet socket; says how many were taken before one was not.
+pub(super) fn send(socket: BorrowedFd<'_>, frames: &[&[u8]]) -> io::Result<usize> {
+    let mut parts = [libc::iovec { iov_base: null_mut(), iov_len: 0 }; BATCH];
+    let count = frames.len().min(BATCH);
+    for (part, frame) in parts.iter_mut().zip(frames) {
+        *part = libc::iovec { iov_base: frame.as_ptr().cast_mut().cast(), iov_len: frame.len() };
+    }
+    let first: *mut libc::iovec = parts.as_mut_ptr();
+    let message = |index: usize| {
+        let header = libc::msghdr {
+            msg_name: null_mut(),
+            msg_namelen: 0,
+            msg_iov: first.wrapping_add(index),
+            msg_iovlen: 1,
+            msg_control: null_mut(),
+            msg_controllen: 0,
+            msg_flags: 0,
+        };
+        libc::mmsghdr { msg_hdr: header, msg_len: 0 }
+    };
+    let mut messages: [libc::mmsghdr; BATCH] = std::array::from_fn(message);
+    let flags = libc::MSG_DONTWAIT as _;
+    // SAFETY: `count` messages, each of one part, each of a borrowed frame, which the kernel only
+    // reads; all outlive the call.
+    let sent = unsafe {
+        libc::sendmmsg(socket.as_raw_fd(), messages.as_mut_ptr(), count as libc::c_uint, flags)
+    };
+    Ok(check(sent)? as usize)
+}
+
+/// Waits until one of the descriptors has something or `timeout_ms` have passed; a signal ends it.
+pub(crate) fn wait(fds: &mut [libc::pollfd], timeout_ms: c_int) -> io::Result<()> {
+    // SAFETY: the pointer and the length are those of a slice that is borrowed exclusively.
+    let result = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
+    match check(result) {
+        Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The receive ring of a packet socket (TPACKET_V2), shared with the kernel.
+pub(super) struct Ring {
+    base: NonNull<u8>,
+    frames: usize,
+    frame_bytes: usize,
+}
+
+impl Ring {
+    /// Maps a ring that PACKET_RX_RING has set up with these sizes, in contiguous frames.
+    pub(super) fn map(
+        socket: BorrowedFd<'_>,
+        frames: usize,
+        frame_bytes: usize,
+    ) -> io::Result<Self> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let (bytes, fd) = (frames * frame_bytes, socket.as_raw_fd());
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let memory = unsafe { libc::mmap(null_mut(), bytes, protection, libc::MAP_SHARED, fd, 0) };
+        if memory == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(memory.cast()).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Self { base, frames, frame_bytes })
+    }
+
+    /// Where frame `index` (taken modulo their number) begins.
+    fn frame(&self, index: usize) -> *mut u8 {
+        let offset = index % self.frames * self.frame_bytes;
+        // SAFETY: the offset is that of a frame, so within the mapping.
+        unsafe { self.base.add(offset) }.as_ptr()
+    }
+
+    /// Whose frame it is, and what it has; what the kernel wrote before is visible after this.
+    pub(super) fn status(&self, index: usize) -> u32 {
+        let pointer: *mut u32 = self.frame(index).cast();
+        // SAFETY: a frame begins with its status, 4 bytes, aligned as frames are (TPACKET_ALIGNMENT);
+        // the kernel and this program both access it as a whole.
+        let status = unsafe { AtomicU32::from_ptr(pointer) };
+        status.load(Ordering::Acquire)
+    }
+
+    /// Gives a frame back to the kernel.
+    pub(super) fn release(&self, index: usize) {
+        let pointer: *mut u32 = self.frame(index).cast();
+        // SAFETY: as in `status`.
+        let status = unsafe { AtomicU32::from_ptr(pointer) };
+        status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
+    }
+
+    /// A frame's header; to be read only while the frame is this program's.
+    pub(super) fn header(&self, index: usize) -> libc::tpacket2_hdr {
+        let pointer: *const libc::tpacket2_hdr = self.frame(index).cast();
+        // SAFETY: a frame begins with its header, which is numbers; frames are larger than it.
+        unsafe { pointer.read() }
+    }
+
+    /// Bytes of a frame, fewer where it ends; to be read only while the frame is this program's.
+    pub(super) fn bytes(&self, index: usize, offset: usize, len: usize) -> &[u8] {
+        let start = offset.min(self.frame_bytes);
+        let len = len.min(self.frame_bytes - start);
+        let pointer = self.frame(index).wrapping_add(start).cast_const();
+        // SAFETY: start + len is at most frame_bytes; the kernel leaves the frame alone until it is
+        // released, which ends the callers' use of the bytes.
+        unsafe { std::slice::from_raw_parts(pointer, len) }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        let memory: *mut c_void = self.base.as_ptr().cast();
+        // SAFETY: the mapping of `map`, to which no borrow is left. An error could only mean that
+        // it is gone already.
+        let _ = unsafe { libc::munmap(memory, self.frames * self.frame_bytes) };
+    }
+}

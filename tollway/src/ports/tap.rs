@@ -1,0 +1,191 @@
+//! A TAP device: the router at one end, an interface of this machine's kernel at the other.
+//!
+//! The two ends are two stations, so the router keeps an Ethernet address of its own (the one in
+//! the model) and the kernel's interface has another.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSliceMut, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixDatagram;
+
+use tollway_dataplane::burst::{BURST, Burst};
+use tollway_dataplane::counters::Traffic;
+use tollway_dataplane::frame::{Descriptor, Umem};
+use tollway_dataplane::port::Port;
+
+use super::sys::{self, Call};
+use super::{Device, PortError, State, send_each};
+
+/// The driver.
+const TUN: &str = "/dev/net/tun";
+/// A lost device is made anew so often.
+const RETRY_NS: u64 = 1_000_000_000;
+/// Where the end of a frame goes that fits no chunk: as large as a frame can be.
+const SPILL: usize = 1 << 16;
+
+/// A port on a TAP device.
+pub struct Tap {
+    port: String,
+    device: String,
+    mtu: u16,
+    state: State,
+    file: Option<File>,
+    failed: bool,
+    spill: Box<[u8]>,
+    oversized: Traffic,
+    next_look_ns: u64,
+}
+
+impl Tap {
+    /// Attaches to the TAP device of that name, which is made when it does not exist, gives it the
+    /// MTU and sets it up.
+    ///
+    /// # Errors
+    /// No privilege, no TAP driver, the name is taken.
+    pub fn open(port: &str, device: &str, mtu: u16) -> Result<Self, PortError> {
+        let file = attach(device, mtu).map_err(|(action, error)| {
+            let (port, device) = (port.to_owned(), device.to_owned());
+            match error.kind() {
+                _ if action == TUN => PortError::NoTun { port, error },
+                io::ErrorKind::PermissionDenied => PortError::NoAdmin { port, device },
+                _ => PortError::System { port, device, action, error },
+            }
+        })?;
+        Ok(Self {
+            port: port.to_owned(),
+            device: device.to_owned(),
+            mtu,
+            state: State::Up,
+            file: Some(file),
+            failed: false,
+            spill: vec![0; SPILL].into_boxed_slice(),
+            oversized: Traffic::default(),
+            next_look_ns: 0,
+        })
+    }
+}
+
+fn attach(device: &str, mtu: u16) -> Result<File, (&'static str, io::Error)> {
+    let what = |what| move |error| (what, error);
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(TUN)
+        .map_err(what(TUN))?;
+    let mut request = sys::request(device).map_err(what("name"))?;
+    sys::set_flags(&mut request, libc::IFF_TAP | libc::IFF_NO_PI);
+    sys::interface_call(file.as_fd(), Call::MakeTap, &mut request).map_err(what("TUNSETIFF"))?;
+    // Interface requests go to a socket; any kind will do.
+    let socket = UnixDatagram::unbound().map_err(what("socket"))?;
+    let socket = socket.as_fd();
+    let mut request = sys::request(device).map_err(what("name"))?;
+    sys::interface_call(socket, Call::Mtu, &mut request).map_err(what("MTU"))?;
+    if sys::mtu(&request) != i32::from(mtu) {
+        sys::set_mtu(&mut request, i32::from(mtu));
+        sys::interface_call(socket, Call::SetMtu, &mut request).map_err(what("setting the MTU"))?;
+    }
+    let mut request = sys::request(device).map_err(what("name"))?;
+    sys::interface_call(socket, Call::Flags, &mut request).map_err(what("flags"))?;
+    let flags = sys::flags(&request);
+    if flags & libc::IFF_UP == 0 {
+        sys::set_flags(&mut request, flags | libc::IFF_UP);
+        sys::interface_call(socket, Call::SetFlags, &mut request).map_err(what("setting it up"))?;
+    }
+    Ok(file)
+}
+
+/// Says if this is how a TAP device says that it is no more.
+fn is_lost(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EBADFD)
+}
+
+impl Port for Tap {
+    fn receive(&mut self, umem: &mut Umem, burst: &mut Burst) {
+        let Some(mut file) = self.file.as_ref() else { return };
+        let room = umem.room();
+        while burst.count < BURST {
+            let Some(addr) = umem.alloc() else { return };
+            let chunk = IoSliceMut::new(umem.frame_mut(addr, room));
+            let spill = IoSliceMut::new(&mut self.spill);
+            match file.read_vectored(&mut [chunk, spill]) {
+                Ok(len) if len <= room && len > 0 => {
+                    // There is room: the loop's condition.
+                    let pushed = burst.push(addr, len as u16);
+                    debug_assert!(pushed);
+                }
+                Ok(len) => {
+                    umem.free(addr);
+                    self.oversized.add(1, len as u64);
+                    return;
+                }
+                Err(error) => {
+                    umem.free(addr);
+                    self.failed |= is_lost(&error);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn transmit(&mut self, umem: &mut Umem, frames: &[Descriptor]) -> usize {
+        let Some(mut file) = self.file.as_ref() else { return 0 };
+        let mut lost = false;
+        let taken = send_each(umem, frames, |frame| match file.write(frame) {
+            Ok(_) => true,
+            Err(error) => {
+                lost = is_lost(&error);
+                false
+            }
+        });
+        self.failed |= lost;
+        taken
+    }
+
+    fn oversized(&mut self) -> Traffic {
+        std::mem::take(&mut self.oversized)
+    }
+}
+
+impl Device for Tap {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(File::as_fd)
+    }
+
+    fn state(&self) -> State {
+        self.state.clone()
+    }
+
+    fn maintain(&mut self, now_ns: u64) {
+        let (port, device) = (&self.port, &self.device);
+        if let Some(file) = &self.file {
+            if !self.failed && now_ns < self.next_look_ns {
+                return;
+            }
+            self.next_look_ns = now_ns + RETRY_NS;
+            let request = sys::request(device);
+            let asked = request.and_then(|mut request| {
+                sys::interface_call(file.as_fd(), Call::TapName, &mut request)
+            });
+            self.failed = false;
+            if asked.is_ok() {
+                return;
+            }
+            tracing::error!(
+                "port {port}: the TAP device {device} is gone; making it anew every second"
+            );
+            self.file = None;
+            self.state = State::Gone("the TAP device is gone".to_owned());
+        } else if now_ns >= self.next_look_ns {
+            self.next_look_ns = now_ns + RETRY_NS;
+            match attach(device, self.mtu) {
+                Ok(file) => {
+                    tracing::info!("port {port}: {device} is back");
+                    (self.file, self.failed, self.state) = (Some(file), false, State::Up);
+                }
+                Err((action, error)) => tracing::debug!("port {port}: {action}: {error}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Drives the path between capture files, in virtual time: the clock is what the frames' own
+//! timestamps say, so that timeouts and rate limits act as they would have on the wire.
+//!
+//! Frames go one by one, in the order of their timestamps over all files. Every frame that is sent
+//! gets the timestamp of the one that caused it, or of the tick that did.
+
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use tollway_dataplane::counters::Counters;
+use tollway_dataplane::frame::Umem;
+use tollway_dataplane::id::PortId;
+use tollway_dataplane::router::Router;
+
+use crate::compile::{CompileError, compile};
+use crate::model::Model;
+use crate::ports::Device;
+use crate::ports::capture::{CaptureError, CapturePort, CaptureReader, Captured};
+
+/// The host is asked so often what is due.
+const TICK_NS: u64 = 100_000_000;
+/// Ticks that a gap between two frames gets at most before the clock leaps to its end.
+const TICKS_IN_A_GAP: u32 = 100;
+/// The clock runs on so long after the last frame, for what waits for a neighbour.
+const RUN_ON_NS: u64 = 5_000_000_000;
+/// Memory of the frames: any packet that a configuration allows fits a chunk.
+const CHUNK_BYTES: u32 = 16_384;
+const CHUNKS: u32 = 8192;
+
+/// Why a replay could not be done.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// A capture file.
+    #[error("{0}")]
+    Capture(#[from] CaptureError),
+    /// The configuration.
+    #[error("{0}")]
+    Compile(#[from] CompileError),
+    /// The machine has not enough memory, or frames were not given back.
+    #[error("the memory for frames is used up")]
+    Memory,
+}
+
+impl ReplayError {
+    /// What a user can do about it.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::Capture(error) => error.remedy(),
+            Self::Compile(error) => error.remedy().to_owned(),
+            Self::Memory => "Free some memory, or replay fewer packets at once".to_owned(),
+        }
+    }
+}
+
+/// The files of a replay, by the position of their port.
+#[derive(Clone, Debug, Default)]
+pub struct Files {
+    /// Port and file to read; a port may have several.
+    pub inputs: Vec<(usize, PathBuf)>,
+    /// Port and file to write.
+    pub outputs: Vec<(usize, PathBuf)>,
+}
+
+/// A replay that is ready to run.
+pub struct Replay {
+    router: Router,
+    ports: Vec<CapturePort>,
+    inputs: Vec<Input>,
+    errors: Vec<CaptureError>,
+    clock_ns: u64,
+    next_tick_ns: u64,
+}
+
+/// A file that is read, and the frame that it goes on with.
+struct Input {
+    port: usize,
+    reader: CaptureReader,
+    next: Option<Captured>,
+}
+
+/// What a replay has done.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What became of every packet.
+    pub counters: Counters,
+    /// What was wrong with the files; their frames before that were used.
+    pub errors: Vec<CaptureError>,
+}
+
+impl Replay {
+    /// Opens the files and builds the router.
+    ///
+    /// # Errors
+    /// A file can not be opened or is no capture of Ethernet frames; the model does not compile.
+    pub fn new(model: &Model, files: &Files) -> Result<Self, ReplayError> {
+        let compiled = compile(model)?;
+        let mut inputs = Vec::new();
+        for (port, path) in &files.inputs {
+            let reader = CaptureReader::open(path)?;
+            inputs.push(Input { port: *port, reader, next: None });
+        }
+        let output = |port: usize| files.outputs.iter().find(|(of, _)| *of == port);
+        let mut ports = Vec::new();
+        for port in 0..model.ports.len() {
+            let output = output(port).map(|(_, path)| path.as_path());
+            ports.push(CapturePort::open(None, output)?);
+        }
+        let umem = Umem::new(CHUNKS, CHUNK_BYTES).ok_or(ReplayError::Memory)?;
+        let router = Router::new(compiled.tables, umem, compiled.host);
+        let errors = Vec::new();
+        Ok(Self { router, ports, inputs, errors, clock_ns: 0, next_tick_ns: 0 })
+    }
+
+    /// Bytes of all files to read, and counts of those read so far.
+    #[must_use]
+    pub fn progress(&self) -> (u64, Vec<Arc<AtomicU64>>) {
+        let files = self.inputs.iter().map(|input| input.reader.progress());
+        let (sizes, counts): (Vec<_>, Vec<_>) = files.unzip();
+        (sizes.iter().sum(), counts)
+    }
+
+    /// Replays everything; `watch` is called after each frame.
+    ///
+    /// # Errors
+    /// See [`ReplayError::Memory`]; what is wrong with the files is in the outcome.
+    pub fn run(mut self, mut watch: impl FnMut()) -> Result<Outcome, ReplayError> {
+        for index in 0..self.inputs.len() {
+            self.refill(index);
+        }
+        let first = self.inputs.iter().filter_map(|input| Some(input.next.as_ref()?.time_ns)).min();
+        self.clock_ns = first.unwrap_or(0);
+        self.next_tick_ns = self.clock_ns.saturating_add(TICK_NS);
+        while let Some((port, frame)) = self.next_frame() {
+            self.advance(frame.time_ns);
+            self.forward(port, frame)?;
+            watch();
+        }
+        self.advance(self.clock_ns.saturating_add(RUN_ON_NS));
+        for port in &mut self.ports {
+            self.errors.extend(port.finish().err());
+        }
+        Ok(Outcome { counters: self.router.counters, errors: self.errors })
+    }
+
+    fn forward(&mut self, port: usize, frame: Captured) -> Result<(), ReplayError> {
+        for out in &mut self.ports {
+            out.set_now(frame.time_ns);
+        }
+        self.ports[port].stage(frame);
+        self.router.turn(PortId(port as u16), &mut self.ports, self.clock_ns);
+        if self.ports[port].is_staged() { Err(ReplayError::Memory) } else { Ok(()) }
+    }
+
+    /// The earliest frame of all files; the first file's between equals.
+    fn next_frame(&mut self) -> Option<(usize, Captured)> {
+        let waiting = self.inputs.iter().enumerate();
+        let waiting = waiting.filter_map(|(index, input)| Some((input.next.as_ref()?, index)));
+        let (_, index) = waiting.min_by_key(|(frame, index)| (frame.time_ns, *index))?;
+        let frame = self.inputs[index].next.take()?;
+        self.refill(index);
+        Some((self.inputs[index].port, frame))
+    }
+
+    fn refill(&mut self, index: usize) {
+        match self.inputs[index].reader.next_frame() {
+            Ok(next) => self.inputs[index].next = next,
+            Err(error) => self.errors.push(error),
+        }
+    }
+
+    /// Moves the clock, which never goes back, and ticks on the way.
+    fn advance(&mut self, to_ns: u64) {
+        for _ in 0..TICKS_IN_A_GAP {
+            if self.next_tick_ns > to_ns {
+                break;
+            }
+            self.tick(self.next_tick_ns);
+            self.next_tick_ns = self.next_tick_ns.saturating_add(TICK_NS);
+        }
+        if self.next_tick_ns <= to_ns {
+            self.tick(to_ns);
+            self.next_tick_ns = to_ns.saturating_add(TICK_NS);
+        }
+        self.clock_ns = self.clock_ns.max(to_ns);
+    }
+
+    fn tick(&mut self, now_ns: u64) {
+        for port in &mut self.ports {
+            port.set_now(now_ns);
+        }
+        self.router.tick(&mut self.ports, now_ns);
+    }
+}

@@ -1,0 +1,66 @@
+use super::*;
+use crate::compile::tests::small_model;
+use crate::ports::capture::CaptureWriter;
+
+/// A file with a frame at each of these times.
+fn capture(dir: &std::path::Path, name: &str, times: &[u64], frame: &[u8]) -> PathBuf {
+    let path = dir.join(name);
+    let mut writer = CaptureWriter::create(&path).unwrap();
+    for time in times {
+        writer.write(*time, frame).unwrap();
+    }
+    writer.finish().unwrap();
+    path
+}
+
+#[test]
+fn frames_of_all_files_come_in_the_order_of_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = Files {
+        inputs: vec![
+            (0, capture(dir.path(), "a.pcap", &[10, 30, 20], b"a")),
+            (1, capture(dir.path(), "b.pcap", &[5, 30, 40], b"b")),
+            (0, capture(dir.path(), "c.pcap", &[], b"c")),
+        ],
+        outputs: Vec::new(),
+    };
+    let mut replay = Replay::new(&small_model(), &files).unwrap();
+    for index in 0..files.inputs.len() {
+        replay.refill(index);
+    }
+    let order = std::iter::from_fn(|| replay.next_frame());
+    let order: Vec<_> = order.map(|(port, frame)| (port, frame.time_ns)).collect();
+    // The file's own order stays, even where its times go back.
+    assert_eq!(order, [(1, 5), (0, 10), (0, 30), (0, 20), (1, 30), (1, 40)]);
+}
+
+#[test]
+fn the_clock_never_goes_back_and_gaps_are_crossed_in_bounded_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let day = 86_400_000_000_000;
+    let times = [1000 * day, 7, 20_000 * day, u64::from(u32::MAX) * 1_000_000_000];
+    let files = Files {
+        inputs: vec![(0, capture(dir.path(), "a.pcap", &times, b"a"))],
+        outputs: Vec::new(),
+    };
+    let replay = Replay::new(&small_model(), &files).unwrap();
+    let outcome = replay.run(|| {}).unwrap();
+    outcome.counters.check().unwrap();
+    assert_eq!(outcome.counters.received_packets(), 4);
+}
+
+#[test]
+fn frames_that_fit_no_chunk_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let jumbo = vec![0; CHUNK_BYTES as usize];
+    let files = Files {
+        inputs: vec![(2, capture(dir.path(), "a.pcap", &[1, 2], &jumbo))],
+        outputs: Vec::new(),
+    };
+    let outcome = Replay::new(&small_model(), &files).unwrap().run(|| {}).unwrap();
+    outcome.counters.check().unwrap();
+    assert_eq!(outcome.counters.rx[2].packets, 2);
+    assert_eq!(outcome.counters.rx[2].bytes, 2 * u64::from(CHUNK_BYTES));
+    let drops = outcome.counters.drops;
+    assert_eq!(drops[tollway_dataplane::verdict::DropReason::PktTooBig as usize], 2);
+}

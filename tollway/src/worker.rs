@@ -1,0 +1,137 @@
+//! The worker: one loop over all ports, which sleeps when there is nothing to do.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use tollway_dataplane::id::PortId;
+use tollway_dataplane::router::Router;
+
+use crate::ports::{Devices, sys};
+
+/// The host and the ports are looked after so often.
+const TICK_NS: u64 = 100_000_000;
+/// While frames come at least this often, the loop does not sleep in between: falling asleep and
+/// waking up costs several microseconds.
+const SPIN_NS: u64 = 50_000;
+
+/// The wish to stop: set by SIGINT and SIGTERM. The second such signal ends the process at once.
+pub struct Stop {
+    wanted: Arc<AtomicBool>,
+    /// Becomes readable with the signal, so that a loop that sleeps wakes up.
+    pipe: UnixStream,
+}
+
+impl Stop {
+    /// Listens to the signals from now on.
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
+    pub fn on_signals() -> io::Result<Self> {
+        let wanted = Arc::new(AtomicBool::new(false));
+        let (pipe, wake) = UnixStream::pair()?;
+        for signal in [SIGINT, SIGTERM] {
+            let code = 128 + signal;
+            // The order matters: the first signal must find the flag not yet set.
+            signal_hook::flag::register_conditional_shutdown(signal, code, Arc::clone(&wanted))?;
+            signal_hook::flag::register(signal, Arc::clone(&wanted))?;
+            signal_hook::low_level::pipe::register(signal, wake.try_clone()?)?;
+        }
+        Ok(Self { wanted, pipe })
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed)
+    }
+}
+
+/// Forwards between the ports until told to stop.
+///
+/// # Errors
+/// The system can not wait for the ports.
+pub fn run(router: &mut Router, devices: &mut Devices, stop: &Stop) -> io::Result<()> {
+    let start = Instant::now();
+    let now = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let (mut next_tick, mut spin) = (0, Spin::default());
+    while !stop.is_wanted() {
+        let now_ns = now();
+        let mut received = 0;
+        for index in 0..devices.len() {
+            received += router.turn(PortId(index as u16), devices, now_ns);
+        }
+        if now_ns >= next_tick {
+            router.tick(devices, now_ns);
+            look_after(devices, now_ns);
+            next_tick = now_ns + TICK_NS;
+        }
+        if spin.goes_on(received > 0, now_ns) {
+            continue;
+        }
+        if wait(devices, stop, next_tick.saturating_sub(now()))? {
+            // The turn notices what some ports tell only to those who read.
+            for index in 0..devices.len() {
+                router.turn(PortId(index as u16), devices, now_ns);
+            }
+            look_after(devices, now());
+        }
+    }
+    router.tick(devices, now());
+    Ok(())
+}
+
+fn look_after(devices: &mut Devices, now_ns: u64) {
+    for device in devices {
+        device.maintain(now_ns);
+    }
+}
+
+/// Whether to look again at once rather than to sleep.
+#[derive(Default)]
+struct Spin {
+    last_ns: u64,
+    busy: bool,
+}
+
+impl Spin {
+    fn goes_on(&mut self, received: bool, now_ns: u64) -> bool {
+        let gap = now_ns.saturating_sub(self.last_ns);
+        if received {
+            (self.last_ns, self.busy) = (now_ns, gap <= SPIN_NS);
+            return true;
+        }
+        self.busy && gap <= SPIN_NS
+    }
+}
+
+/// Sleeps until a port has frames, or a signal comes, or the time is over; says if a port is in
+/// trouble.
+fn wait(devices: &Devices, stop: &Stop, timeout_ns: u64) -> io::Result<bool> {
+    let mut fds = Vec::with_capacity(devices.len() + 1);
+    let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    fds.push(entry(stop.pipe.as_fd().as_raw_fd()));
+    let open = devices.iter().filter_map(|device| device.fd());
+    fds.extend(open.map(|fd| entry(fd.as_raw_fd())));
+    let timeout_ms = timeout_ns.div_ceil(1_000_000).min(1000);
+    sys::wait(&mut fds, timeout_ms as i32)?;
+    Ok(fds[1..].iter().any(|fd| fd.revents & !libc::POLLIN != 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loop_sleeps_unless_frames_follow_each_other() {
+        let mut spin = Spin::default();
+        assert!(!spin.goes_on(false, 1_000_000));
+        assert!(spin.goes_on(true, 1_000_000), "there may be more");
+        assert!(!spin.goes_on(false, 1_000_001), "one frame after a pause");
+        assert!(spin.goes_on(true, 1_010_000));
+        assert!(spin.goes_on(false, 1_050_000), "frames every 10 us");
+        assert!(!spin.goes_on(false, 1_070_000));
+    }
+}

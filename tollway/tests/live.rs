@@ -1,0 +1,454 @@
+//! `tollway run` between real interfaces: veth pairs and TAP devices in network namespaces.
+//!
+//! Each test starts this program again in a namespace of its own (by `unshare`, which needs no root
+//! where user namespaces are allowed) and that starts the hosts in further ones. Nothing outside
+//! is touched, and what a test has made ends with it.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use etherparse::PacketBuilder;
+use tempfile::TempDir;
+use tollway::ports::capture::{CaptureReader, CaptureWriter};
+
+/// The tests by name; each runs in a network namespace of its own.
+const TESTS: [(&str, fn()); 4] = [
+    ("pings_cross_and_a_lost_interface_is_survived", pings),
+    ("unfinished_checksums_are_finished", checksums),
+    ("stripped_vlan_tags_are_put_back", vlan_tags),
+    ("a_tap_device_is_a_port", tap),
+];
+
+/// No single wait is longer.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        ["--inside", name] => {
+            TESTS.iter().find(|(test, _)| *test == name).unwrap().1();
+            ExitCode::SUCCESS
+        }
+        ["--serve", address] => serve(address.parse().unwrap()),
+        ["--ask", address] => ask(address.parse().unwrap()),
+        ["--list", ..] => {
+            TESTS.iter().for_each(|(name, _)| println!("{name}: test"));
+            ExitCode::SUCCESS
+        }
+        _ => run_all(&words),
+    }
+}
+
+fn run_all(words: &[&str]) -> ExitCode {
+    let wanted: Vec<_> = words.iter().filter(|word| !word.starts_with('-')).collect();
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(**w));
+    let mut failed = 0;
+    for (name, _) in TESTS.iter().filter(|(name, _)| is_wanted(name)) {
+        // `unshare -Ur` works for root too, but gives less: a real root tests what users run.
+        let namespaces = if is_root() { "-n" } else { "-Urn" };
+        let this = std::env::current_exe().unwrap();
+        let mut command = Command::new("unshare");
+        command.args([namespaces, "--"]).arg(this).args(["--inside", name]);
+        let status = command.status().expect("unshare (util-linux) is needed for this test");
+        println!("test {name} ... {}", if status.success() { "ok" } else { "FAILED" });
+        failed += u8::from(!status.success());
+    }
+    if failed > 0 {
+        println!("If unshare said why it failed: this test needs network namespaces.");
+    }
+    ExitCode::from(failed)
+}
+
+fn is_root() -> bool {
+    std::fs::read_to_string("/proc/self/status").unwrap().contains("\nUid:\t0\t0\t")
+}
+
+/// Runs a command that must succeed; what it printed.
+fn sh(line: &str) -> String {
+    let mut words = line.split_whitespace();
+    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{line}: {told}{error}");
+    told
+}
+
+/// Waits for something, with bounds.
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A process that ends with its owner.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A host: a network namespace, held by a process that sleeps in it.
+struct Host(Process);
+
+impl Host {
+    fn new() -> Self {
+        let child = Command::new("unshare").args(["-n", "sleep", "120"]).spawn().unwrap();
+        let namespace = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/net")).ok();
+        let pid = child.id().to_string();
+        let host = Self(Process(child));
+        until("a namespace for a host", || {
+            namespace(&pid).is_some_and(|of| Some(of) != namespace("self"))
+        });
+        host
+    }
+
+    /// Runs a command there.
+    fn sh(&self, line: &str) -> String {
+        sh(&format!("nsenter -t {} -n {line}", self.0.0.id()))
+    }
+
+    /// This program there, in another role.
+    fn role(&self, role: &str, address: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &self.0.0.id().to_string(), "-n", "--"]);
+        command.arg(std::env::current_exe().unwrap()).args([role, address]);
+        command
+    }
+
+    /// Gives it a cable to an interface of this namespace, and addresses.
+    fn plug(&self, cable: &str, mac: &str, addresses: [&str; 2]) {
+        sh(&format!("ip link add r{cable} type veth peer name h{cable}"));
+        sh(&format!("ip link set h{cable} netns {} address {mac}", self.0.0.id()));
+        sh(&format!("ip link set r{cable} up"));
+        self.sh("ip link set lo up");
+        for address in addresses {
+            self.sh(&format!("ip address add {address} dev h{cable} nodad"));
+        }
+        self.sh(&format!("ip link set h{cable} up"));
+    }
+
+    /// A default route, by a gateway whose Ethernet address is known.
+    fn route(&self, device: &str, gateway: &str, mac: &str) {
+        self.sh(&format!("ip neigh replace {gateway} lladdr {mac} dev {device} nud permanent"));
+        self.sh(&format!("ip route add default via {gateway} dev {device}"));
+    }
+}
+
+/// A running `tollway run`.
+struct Router {
+    process: Process,
+    dir: TempDir,
+}
+
+impl Router {
+    fn start(config: &str) -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), config)
+    }
+
+    fn start_in(dir: TempDir, config: &str) -> Self {
+        std::fs::write(dir.path().join("router.toml"), config).unwrap();
+        let file = |name: &str| File::create(dir.path().join(name)).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_tollway"))
+            .current_dir(dir.path())
+            .args(["run", "--config", "router.toml"])
+            .stdin(Stdio::null())
+            .stdout(file("stdout"))
+            .stderr(file("stderr"))
+            .spawn()
+            .unwrap();
+        let router = Self { process: Process(child), dir };
+        until(&format!("the router to start: {}", router.read("stderr")), || {
+            router.read("stderr").contains("forwarding")
+        });
+        router
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    fn lives(&mut self) -> bool {
+        self.process.0.try_wait().unwrap().is_none()
+    }
+
+    /// Ends it as an init system would; what it printed.
+    fn stop(&mut self) -> String {
+        sh(&format!("kill -TERM {}", self.process.0.id()));
+        let mut status = None;
+        until("the router to stop", || {
+            status = self.process.0.try_wait().unwrap();
+            status.is_some()
+        });
+        assert_eq!(status.unwrap().code(), Some(0), "{}", self.read("stderr"));
+        self.read("stdout")
+    }
+
+    /// Clocks (1/100 s) of processor time that it has used.
+    fn cpu_clocks(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.0.id())).unwrap();
+        let fields: Vec<&str> = stat.split_whitespace().collect();
+        fields[13].parse::<u64>().unwrap() + fields[14].parse::<u64>().unwrap()
+    }
+}
+
+/// Two hosts with a router between, whose neighbours are all known.
+const CONFIG: &str = r#"
+[ports.a]
+kind = "af_packet"
+device = "ra"
+mac = "02:00:00:00:00:0a"
+addresses = ["10.0.1.1/24", "fd00:1::1/64"]
+
+[ports.b]
+kind = "af_packet"
+device = "rb"
+mac = "02:00:00:00:00:0b"
+addresses = ["10.0.2.1/24", "fd00:2::1/64"]
+
+[[neighbours]]
+dev = "a"
+address = "10.0.1.2"
+mac = "02:00:00:00:01:02"
+
+[[neighbours]]
+dev = "a"
+address = "fd00:1::2"
+mac = "02:00:00:00:01:02"
+
+[[neighbours]]
+dev = "b"
+address = "10.0.2.2"
+mac = "02:00:00:00:02:02"
+
+[[neighbours]]
+dev = "b"
+address = "fd00:2::2"
+mac = "02:00:00:00:02:02"
+"#;
+
+fn two_hosts() -> (Host, Host) {
+    sh("ip link set lo up");
+    let (a, b) = (Host::new(), Host::new());
+    a.plug("a", "02:00:00:00:01:02", ["10.0.1.2/24", "fd00:1::2/64"]);
+    b.plug("b", "02:00:00:00:02:02", ["10.0.2.2/24", "fd00:2::2/64"]);
+    for (host, device, gateways, mac) in [
+        (&a, "ha", ["10.0.1.1", "fd00:1::1"], "02:00:00:00:00:0a"),
+        (&b, "hb", ["10.0.2.1", "fd00:2::1"], "02:00:00:00:00:0b"),
+    ] {
+        for gateway in gateways {
+            host.route(device, gateway, mac);
+        }
+    }
+    (a, b)
+}
+
+fn pings() {
+    let (a, b) = two_hosts();
+    let mut router = Router::start(CONFIG);
+    for (host, target) in [(&a, "10.0.2.2"), (&a, "fd00:2::2"), (&b, "10.0.1.2"), (&b, "fd00:1::2")]
+    {
+        let told = host.sh(&format!("ping -n -c 5 -i 0.05 -W 5 {target}"));
+        assert!(told.contains(" 0% packet loss") && told.contains("ttl=63"), "{told}");
+    }
+
+    // Idle, it sleeps: less than 1% of a processor (and one clock for the measurement's sake).
+    let before = router.cpu_clocks();
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(router.cpu_clocks() - before <= 4, "{} clocks", router.cpu_clocks() - before);
+
+    sh("ip link set ra down");
+    until("the loss to be noticed", || router.read("stderr").contains("the interface is down"));
+    sh("ip link set ra up");
+    until("the return to be noticed", || router.read("stderr").contains("ra is back"));
+    let told = a.sh("ping -n -c 3 -i 0.05 -W 5 10.0.2.2");
+    assert!(told.contains(" 0% packet loss"), "{told}");
+
+    sh("ip link delete ra");
+    until("the loss to be noticed", || router.read("stderr").contains("the interface is gone"));
+    std::thread::sleep(Duration::from_millis(2500));
+    assert!(router.lives(), "{}", router.read("stderr"));
+    assert_eq!(router.read("stderr").matches("the interface is gone").count(), 1);
+    a.plug("a", "02:00:00:00:01:02", ["10.0.1.2/24", "fd00:1::2/64"]);
+    a.route("ha", "10.0.1.1", "02:00:00:00:00:0a");
+    until("the return to be noticed", || router.read("stderr").matches("ra is back").count() == 2);
+    let told = a.sh("ping -n -c 3 -i 0.05 -W 5 10.0.2.2");
+    assert!(told.contains(" 0% packet loss"), "{told}");
+
+    let summary = router.stop();
+    assert!(summary.contains("received") && summary.contains("sent on"), "{summary}");
+}
+
+/// Sends back what comes, by UDP and then by one TCP connection.
+fn serve(address: SocketAddr) -> ExitCode {
+    let udp = UdpSocket::bind(address).unwrap();
+    let tcp = TcpListener::bind(address).unwrap();
+    udp.set_read_timeout(Some(PATIENCE)).unwrap();
+    println!("ready");
+    let mut bytes = [0; 2048];
+    let (len, from) = udp.recv_from(&mut bytes).unwrap();
+    udp.send_to(&bytes[..len], from).unwrap();
+    let (mut stream, _) = tcp.accept().unwrap();
+    let len = stream.read(&mut bytes).unwrap();
+    stream.write_all(&bytes[..len]).unwrap();
+    ExitCode::SUCCESS
+}
+
+/// Asks for something back, by UDP and by TCP.
+fn ask(address: SocketAddr) -> ExitCode {
+    let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let udp = UdpSocket::bind(any).unwrap();
+    udp.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut bytes = [0; 2048];
+    udp.send_to(b"an odd number of bytes!", address).unwrap();
+    let (len, _) = udp.recv_from(&mut bytes).unwrap();
+    assert_eq!(&bytes[..len], b"an odd number of bytes!");
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(&[7; 1000]).unwrap();
+    stream.read_exact(&mut bytes[..1000]).unwrap();
+    assert_eq!(bytes[..1000], [7; 1000]);
+    ExitCode::SUCCESS
+}
+
+/// A veth leaves checksums to the card that it is not: without the router's help the receiver's
+/// kernel would drop every UDP datagram and TCP segment.
+fn checksums() {
+    let (a, b) = two_hosts();
+    let mut router = Router::start(CONFIG);
+    for address in ["10.0.2.2:7000", "[fd00:2::2]:7000"] {
+        let mut server = b.role("--serve", address);
+        let mut server = Process(server.stdout(Stdio::piped()).spawn().unwrap());
+        let mut ready = [0; 5];
+        server.0.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+        assert!(a.role("--ask", address).status().unwrap().success(), "{}", router.read("stderr"));
+        assert!(server.0.wait().unwrap().success());
+    }
+    router.stop();
+}
+
+/// The kernel takes the tag out of a received frame, whoever put it there.
+fn vlan_tags() {
+    sh("ip link set lo up");
+    sh("ip link add ra type veth peer name ga");
+    sh("ip link set ra up");
+    sh("ip link set ga up");
+    let receiver = r#"
+        [ports.a]
+        kind = "af_packet"
+        device = "ra"
+        mac = "02:00:00:00:00:0a"
+        [vlans."a.s"]
+        parent = "a"
+        vid = 7
+        protocol = "802.1ad"
+        [vlans."a.s.c"]
+        parent = "a.s"
+        vid = 10
+        addresses = ["10.0.1.1/24"]
+        [ports.b]
+        kind = "capture"
+        output = "sent.pcapng"
+        addresses = ["10.0.2.1/24"]
+        [[neighbours]]
+        dev = "b"
+        address = "10.0.2.2"
+        mac = "02:00:00:00:02:02"
+    "#;
+    let generator = r#"
+        [ports.in]
+        kind = "capture"
+        input = "in.pcap"
+        mac = "02:00:00:00:00:01"
+        addresses = ["10.0.3.1/24"]
+        [ports.out]
+        kind = "af_packet"
+        device = "ga"
+        [vlans."out.s"]
+        parent = "out"
+        vid = 7
+        protocol = "802.1ad"
+        [vlans."out.s.c"]
+        parent = "out.s"
+        vid = 10
+        addresses = ["10.0.1.2/24"]
+        [[neighbours]]
+        dev = "out.s.c"
+        address = "10.0.1.1"
+        mac = "02:00:00:00:00:0a"
+        [[routes]]
+        to = "10.0.2.0/24"
+        via = "10.0.1.1"
+    "#;
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = CaptureWriter::create(&dir.path().join("in.pcap")).unwrap();
+    for port in 0..200 {
+        let mut frame = Vec::new();
+        PacketBuilder::ethernet2([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 1])
+            .ipv4([10, 0, 3, 2], [10, 0, 2, 2], 64)
+            .udp(port, 7)
+            .write(&mut frame, b"tagged")
+            .unwrap();
+        writer.write(1, &frame).unwrap();
+    }
+    writer.finish().unwrap();
+
+    let mut receiver = Router::start(receiver);
+    let mut generator = Router::start_in(dir, generator);
+    std::thread::sleep(Duration::from_millis(500));
+    let summary = generator.stop();
+    let told = receiver.stop();
+    let mut sent = CaptureReader::open(&receiver.path("sent.pcapng")).unwrap();
+    for port in 0..200_u16 {
+        let frame = sent.next_frame().unwrap();
+        let frame = frame.unwrap_or_else(|| panic!("{port} frames only: {summary}{told}"));
+        assert_eq!(frame.bytes[12..14], [8, 0], "no tag behind the router");
+        assert_eq!(frame.bytes[22], 62, "two routers on the way");
+        assert_eq!(frame.bytes[34..36], port.to_be_bytes(), "in order");
+    }
+}
+
+/// The kernel of this namespace is a host behind a TAP device, another is behind a veth.
+fn tap() {
+    let driver = File::options().read(true).write(true).open("/dev/net/tun");
+    driver.expect("/dev/net/tun must be there and open to this user: run the test as root");
+    sh("ip link set lo up");
+    let b = Host::new();
+    b.plug("b", "02:00:00:00:02:02", ["10.0.2.2/24", "fd00:2::2/64"]);
+    b.route("hb", "10.0.2.1", "02:00:00:00:00:0b");
+    sh("ip tuntap add ta mode tap");
+    sh("ip link set ta address 02:00:00:00:01:02");
+    let config = CONFIG.replace(
+        "kind = \"af_packet\"\ndevice = \"ra\"",
+        "kind = \"tap\"\ndevice = \"ta\"\nmtu = 1400",
+    );
+    let mut router = Router::start(&config);
+    let told = sh("ip link show ta");
+    assert!(told.contains("mtu 1400") && told.contains(",UP"), "{told}");
+    sh("ip address add 10.0.1.2/24 dev ta");
+    sh("ip neigh replace 10.0.1.1 lladdr 02:00:00:00:00:0a dev ta nud permanent");
+    sh("ip route add 10.0.2.0/24 via 10.0.1.1 dev ta");
+    let told = sh("ping -n -c 5 -i 0.05 -W 5 10.0.2.2");
+    assert!(told.contains(" 0% packet loss") && told.contains("ttl=63"), "{told}");
+    sh("ip link delete ta");
+    until("the loss to be noticed", || router.read("stderr").contains("the TAP device ta is gone"));
+    until("a new one", || router.read("stderr").contains("ta is back"));
+    assert!(router.lives());
+    let summary = router.stop();
+    assert!(summary.contains("received"), "{summary}");
+}
