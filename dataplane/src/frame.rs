@@ -38,6 +38,10 @@ const HUGE_PAGE: usize = 2 << 20;
 const COLOURED_CHUNK: u32 = 4096;
 const COLOURS: u32 = 16;
 
+const fn colours(chunk_bytes: u32) -> u32 {
+    if chunk_bytes >= COLOURED_CHUNK { COLOURS } else { 1 }
+}
+
 /// Chunks of one size in one area of memory, and the list of those that are free.
 ///
 /// An access can not leave the area: its address is clamped, without a branch, to a guard zone
@@ -86,8 +90,7 @@ impl Umem {
         // SAFETY: size bytes from there were just allocated and are this function's alone.
         unsafe { memory.write_bytes(0, size) };
         let free = (0..chunks).rev().map(|index| index * chunk_bytes).collect();
-        let colours = if chunk_bytes >= COLOURED_CHUNK { COLOURS } else { 1 };
-        Some(Self { base, size, chunk: chunk_bytes, colours, free, layout })
+        Some(Self { base, size, chunk: chunk_bytes, colours: colours(chunk_bytes), free, layout })
     }
 
     /// `N` bytes from `offset` bytes behind the frame's start (a wrapped-around negative is before).
@@ -171,10 +174,16 @@ impl Umem {
         self.free.len()
     }
 
-    /// Bytes that a frame can have behind [`HEADROOM`].
+    /// Bytes that a frame can have.
     #[must_use]
     pub const fn room(&self) -> usize {
-        (self.chunk - HEADROOM - (self.colours - 1) * LINE as u32) as usize
+        Self::room_of(self.chunk)
+    }
+
+    /// Bytes that a frame can have in a chunk of that size.
+    #[must_use]
+    pub const fn room_of(chunk_bytes: u32) -> usize {
+        (chunk_bytes - HEADROOM - (colours(chunk_bytes) - 1) * LINE as u32) as usize
     }
 
     /// Makes a frame of these bytes, or none where no chunk is free or it does not fit.

@@ -1,6 +1,7 @@
 //! The command line: one file for each subcommand.
 
 mod check;
+mod lab;
 mod replay;
 mod run;
 mod summary;
@@ -34,6 +35,8 @@ enum Command {
     Run(run::Args),
     /// Send capture files through the router and write what comes out
     Replay(replay::Args),
+    /// Measure packet paths
+    Lab(lab::Args),
     /// Check a configuration and say what is wrong with it
     Check(check::Args),
 }
@@ -76,6 +79,7 @@ pub fn main() -> ExitCode {
     let done = log(&cli).and_then(|()| match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Lab(args) => lab::run(&args),
         Command::Check(args) => check::run(&args),
     });
     let Err(error) = done else { return ExitCode::SUCCESS };

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tollway_dataplane::frame::{HEADROOM, Umem};
+use tollway_dataplane::frame::Umem;
 use tollway_dataplane::router::Router;
 
 use super::CliError;
@@ -38,10 +38,11 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         CliError::failed(format!("signals can not be waited for: {error}"), "Close other programs")
     })?;
     let chunk = ports::chunk_bytes(&model);
-    let devices = ports::open(&mut model, (chunk - HEADROOM) as usize);
+    let devices = ports::open(&mut model, Umem::room_of(chunk));
     let mut devices = devices.map_err(|error| CliError::failed(&error, error.remedy()))?;
     let compiled = compile(&model).map_err(|error| CliError::failed(&error, error.remedy()))?;
-    let umem = Umem::new((UMEM_BYTES / chunk).max(MIN_CHUNKS), chunk).ok_or_else(|| {
+    let chunks = (UMEM_BYTES / chunk).max(MIN_CHUNKS);
+    let umem = tollway_lab::memory::umem(chunks, chunk).ok_or_else(|| {
         CliError::failed("the memory for frames can not be had", "Lower the MTUs")
     })?;
     let mut router = Router::new(compiled.tables, umem, compiled.host);

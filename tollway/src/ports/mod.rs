@@ -235,8 +235,9 @@ fn root(model: &Model, index: usize) -> PortIndex {
 #[must_use]
 pub fn chunk_bytes(model: &Model) -> u32 {
     let mtu = model.links.iter().map(|link| u32::from(link.mtu)).max().unwrap_or(1500);
-    let frame = mtu + 22 + tollway_dataplane::frame::HEADROOM;
-    frame.next_power_of_two().clamp(2048, 16_384)
+    let frame = (mtu + 22) as usize;
+    let sizes = [4096, 8192, 16_384];
+    sizes.into_iter().find(|size| Umem::room_of(*size) >= frame).unwrap_or(32_768)
 }
 
 /// Copies frames out by `send`, which says if it took one, and frees what was taken.
