@@ -180,11 +180,7 @@ impl Host {
             return;
         }
         let own = self.addresses.is_local(context.tables, link, dst.into());
-        let from = if own && !dst.is_multicast() {
-            dst
-        } else {
-            self.addresses.source6(context.tables, way.link, src)
-        };
+        let from = if own { dst } else { self.addresses.source6(context.tables, way.link, src) };
         let quoted = packet.len().min(MOST6 - 40 - ICMP_LEN);
         let message = build::icmp6((from, src), (kind, code), rest, &packet[..quoted]);
         let header = Header6 { next_header: l4::ICMPV6, traffic_class: 0, hop_limit: build::TTL };

@@ -1,6 +1,8 @@
 //! IPv6 extension headers: RFC 8200, 4, as `ip6_parse_tlv` (`net/ipv6/exthdrs.c`) reads options
 //! and `is_ineligible` (`net/ipv6/icmp.c`) looks behind them.
 //!
+//! Errors about fragments but the first are not forbidden (RFC 4443, 2.4 e), unlike in IPv4.
+//!
 //! Limits: jumbograms (RFC 2675) are dropped. Options that Linux can be built or told to obey
 //! (CALIPSO, IOAM) are treated as it treats them by default: as unknown.
 

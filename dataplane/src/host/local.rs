@@ -242,9 +242,7 @@ impl Host {
         if segment.ack() {
             reset.set_seq_number(segment.ack_number());
         } else {
-            // Not `segment_len`, which panics in no build but says nothing of SYN and FIN at once.
-            let data = received.payload.len() - usize::from(segment.header_len());
-            let len = data as i32 + i32::from(segment.syn()) + i32::from(segment.fin());
+            let len = segment.segment_len() as i32;
             reset.set_ack(true);
             reset.set_ack_number(TcpSeqNumber(segment.seq_number().0.wrapping_add(len)));
         }

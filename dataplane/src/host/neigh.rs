@@ -75,7 +75,7 @@ pub(super) struct Entry {
     pub(super) due: u64,
     /// Questions asked in this state.
     pub(super) probes: u8,
-    /// Frames that wait for the address; they begin with the IP packet's link header, if any.
+    /// Frames that wait for the address, their TTL decremented.
     pub(super) queue: VecDeque<(Packet, Waiting)>,
     queue_bytes: usize,
 }
@@ -360,6 +360,11 @@ mod tests {
         assert_eq!((entry.state, entry.mac), (State::Stale, A));
         assert_eq!(entry.update(news(B, true, false), 3), Effect::None);
         assert_eq!(entry.update(news(A, false, true), 3), Effect::None);
+        // ARP's doubts change nothing.
+        let strong = News { weak: false, ..news(B, true, false) };
+        assert_eq!(entry.update(news(A, true, true), 3), Effect::Noted);
+        assert_eq!(entry.update(strong, 3), Effect::None);
+        assert_eq!((entry.state, entry.mac), (State::Reachable, A));
         assert_eq!(entry.update(news(B, false, true), 4), Effect::Moved);
         assert_eq!((entry.state, entry.mac), (State::Stale, B));
         assert_eq!(entry.update(news(A, true, true), 5), Effect::Moved);

@@ -346,9 +346,7 @@ fn give_up(context: &mut Context<'_>, packet: Packet, kind: Waiting, reason: Dro
     context.umem.free(packet.addr);
 }
 
-/// The link header's length of the frames that [`Host::send_packet`] makes is none: the room is
-/// before the frame, see [`crate::frame::HEADROOM`].
-#[cfg(test)]
+// Frames that the host makes begin with the IP packet: their link header goes before them.
 const _: () = assert!(crate::frame::HEADROOM as usize >= HEADER_ROOM);
 
 /// Decrements the TTL in a frame, which then ends with the packet, and says what it carries.

@@ -14,8 +14,7 @@ use super::wires::{PORTS, TABLES};
 /// A router with its ports.
 pub struct Net {
     pub router: Router,
-    #[allow(clippy::vec_box, reason = "the router takes ports in boxes")]
-    pub ports: Vec<Box<MemoryPort>>,
+    pub ports: Vec<MemoryPort>,
     /// The time, ns.
     pub now_ns: u64,
     chunks: u32,
@@ -35,7 +34,7 @@ impl Net {
         host.add_address(LinkId(0), ip("2001:db8:fe::1"), 64);
         Self {
             router: Router::new(TABLES.clone(), umem, host),
-            ports: (0..PORTS).map(|_| Box::new(MemoryPort::new(BURST))).collect(),
+            ports: (0..PORTS).map(|_| MemoryPort::new(BURST)).collect(),
             now_ns: 1_000_000_000,
             chunks,
         }
@@ -109,7 +108,8 @@ impl Net {
         counters.check().expect("packets add up");
         let at_ports: usize =
             self.ports.iter().map(|port| port.pending() + port.sent().len()).sum();
-        let known = self.router.umem.available() + at_ports + counters.held as usize;
+        let waiting = counters.held as usize + self.router.host.originated_waiting();
+        let known = self.router.umem.available() + at_ports + waiting;
         assert_eq!(known, self.chunks as usize, "a frame leaked or was given back twice");
     }
 }

@@ -11,15 +11,13 @@ use crate::testkit::wires::{Special, Way};
 /// What provokes a reason, once.
 type Case = fn(&mut Net);
 
-/// Reasons that the router as a host gives, and ports; nothing on the path provokes them.
-const OFF_THE_PATH: [DropReason; 6] = [
-    DropReason::PktTooBig,
-    DropReason::UnicastInL2Multicast,
-    DropReason::NeighFailed,
-    DropReason::NeighQueueFull,
-    DropReason::IpOptions,
-    DropReason::NoMem,
-];
+/// Reasons that nothing in a router of memory ports gives.
+const NEVER_HERE: [DropReason; 3] =
+    [DropReason::PktTooBig, DropReason::UnicastInL2Multicast, DropReason::NoMem];
+
+/// Packets for one neighbour, more than can wait for it, and longer than it is waited for.
+const MANY: u64 = 2000;
+const LONG_S: u64 = 30;
 
 fn good() -> Packet {
     Way::Plain.packet(0, Way::Plain.host4(1))
@@ -66,6 +64,22 @@ fn drop_case(reason: DropReason) -> Option<Case> {
         DropReason::DevTxFailed => |net| {
             net.ports[1].limit_tx(0);
             net.send(0, &good().build());
+        },
+        DropReason::NeighFailed => |net| {
+            net.send(0, &Way::Plain.packet(0, Special::Glean.host4()).build());
+            net.pass(LONG_S);
+        },
+        DropReason::NeighQueueFull => |net| {
+            let packet = Way::Plain.packet(0, Special::Glean.host6());
+            for _ in 0..MANY {
+                net.send(0, &packet.build());
+                if net.counters().dropped_packets() > 0 {
+                    return;
+                }
+            }
+        },
+        DropReason::IpOptions => |net| {
+            net.send(0, &good().options(&[131, 7, 4, 10, 0, 0, 1, 0]).build());
         },
         _ => return None,
     };
@@ -122,7 +136,7 @@ fn counted(case: Case) -> Counters {
 fn every_drop_reason_is_provoked() {
     for reason in DropReason::ALL {
         let Some(case) = drop_case(*reason) else {
-            assert!(OFF_THE_PATH.contains(reason), "{reason:?} has no case");
+            assert!(NEVER_HERE.contains(reason), "{reason:?} has no case");
             continue;
         };
         let counters = counted(case);

@@ -112,7 +112,7 @@ fn a_group_uses_all_its_members() {
 fn no_packet_and_no_memory_is_lost() {
     for burst in [1, 2, 7, 63, 64] {
         let mut net = Net::with_memory(512, 16_384);
-        net.ports = net.ports.iter().map(|_| Box::new(MemoryPort::new(burst))).collect();
+        net.ports = net.ports.iter().map(|_| MemoryPort::new(burst)).collect();
         for round in 0..200 {
             for n in 0..90 {
                 let port = (n % u64::from(PORTS)) as u8;

@@ -130,6 +130,7 @@ fn senders_that_can_not_be_are_ignored() {
         request(ALICE, Ipv4Addr::new(127, 0, 0, 1), own4(0)),
         request(ALICE, Ipv4Addr::new(10, 0, 0, 255), own4(0)),
         request(ALICE, BOB4, own4(0)),
+        request(Station { mac: [0; 6], ..ALICE }, ALICE4, own4(0)),
         request(ALICE, own4(0), own4(0)),
         request(ALICE, own4(1), own4(0)),
         frame_to(ALL, ALICE, 0x0806, &[0, 1, 8, 0, 6, 4]),
@@ -138,7 +139,7 @@ fn senders_that_can_not_be_are_ignored() {
     ] {
         assert_eq!(lab.receive(A, &frame), []);
     }
-    assert_eq!((lab.host().neigh_invalid, lab.router.host.neighbours()), (10, 0));
+    assert_eq!((lab.host().neigh_invalid, lab.router.host.neighbours()), (11, 0));
 }
 
 #[test]
@@ -178,6 +179,14 @@ fn configured_neighbours_and_routes_are_left_alone() {
     lab.pass(20 * S);
     assert_eq!(lab.router.host.neighbours(), 0);
     assert_eq!(lab.router.tables.lookup(vrf, address), drop);
+    // So does one that says that the address is on the link: packets go the slow road then.
+    let glean = lab.router.tables.glean(LinkId(0)).unwrap();
+    lab.router.tables.insert(vrf, RoutePrefix::host(address), glean).unwrap();
+    lab.receive(A, &request(moved, "10.0.0.8".parse().unwrap(), own4(0)));
+    assert_eq!(lab.router.tables.lookup(vrf, address), glean);
+    let packet = udp4(header4(BOB4, "10.0.0.8".parse().unwrap()), b"hello");
+    assert_eq!(one(lab.receive(B, &ip_frame(BOB, &packet))).dst_mac(), moved.mac);
+    assert_eq!(lab.router.counters.sent, 1);
 }
 
 #[test]
@@ -191,4 +200,13 @@ fn forgotten_neighbours_leave_no_next_hop_behind() {
         lab.pass(20 * S);
     }
     assert_eq!(lab.router.tables.next_hops.len(), next_hops);
+}
+
+#[test]
+fn a_neighbour_on_the_wrong_link_takes_no_traffic() {
+    let mut lab = Lab::new();
+    // Two links with one subnet; the routes know it behind the first.
+    lab.router.host.add_address(LinkId(1), "10.0.0.253".parse().unwrap(), 24);
+    assert_eq!(lab.receive(B, &request(BOB, ALICE4, own4(1))).len(), 1);
+    assert_eq!((lab.router.host.neighbours(), known(&lab, LinkId(0), ALICE4.into())), (1, None));
 }

@@ -84,11 +84,13 @@ fn options_that_are_wrong_are_pointed_at_and_source_routes_dropped() {
     let mut lab = Lab::settled();
     let error = one(lab.receive(A, &ip_frame(ALICE, &with_options(BOB4, &[1, 7, 9, 4], b"x"))));
     assert_eq!((error.icmp_kind(), error.icmp4().bytes5to8()), ((12, 0), [21, 0, 0, 0]));
+    let to_group = with_options("224.0.0.1".parse().unwrap(), &[1, 7, 9, 4], b"x");
+    assert_eq!(lab.receive(A, &ip_frame(ALICE, &to_group)), []);
     for kind in [131, 137] {
         let routed = with_options(BOB4, &[kind, 7, 4, 10, 0, 1, 9], b"x");
         assert_eq!(lab.receive(A, &ip_frame(ALICE, &routed)), []);
     }
-    assert_eq!((lab.drops(DropReason::IpOptions), lab.host().source_routed), (3, 2));
+    assert_eq!((lab.drops(DropReason::IpOptions), lab.host().source_routed), (4, 2));
 }
 
 #[test]
@@ -131,11 +133,15 @@ fn hop_by_hop_headers_pass_or_not_by_their_options() {
         &[1, 4, 0, 0, 1, 0],
         &[0x1e, 5, 1, 2, 3, 4],
         &[0, 0, 0, 0, 0, 0, 0, 0, 5, 2, 0, 0, 0, 0],
+        // More options than Linux takes.
+        &[[0x1e, 0].repeat(9), vec![1, 2, 0, 0]].concat(),
     ] {
         assert_eq!(lab.receive(A, &ip_frame(ALICE, &hop_by_hop(DAVE6, options))), []);
     }
     assert_eq!(lab.drops(DropReason::UnhandledProto), 1);
-    assert_eq!(lab.drops(DropReason::IpInhdr), 5);
+    assert_eq!(lab.drops(DropReason::IpInhdr), 6);
+    let most = [[0x1e, 0].repeat(8), vec![1, 4, 0, 0, 0, 0]].concat();
+    assert_eq!(lab.receive(A, &ip_frame(ALICE, &hop_by_hop(DAVE6, &most))).len(), 1);
     for kind in [0x9e, 0xde] {
         let packet = hop_by_hop(DAVE6, &[0, kind, 3, 1, 2, 3]);
         let error = one(lab.receive(A, &ip_frame(ALICE, &packet)));

@@ -94,6 +94,7 @@ fn a_sender_that_is_not_known_itself_is_asked_for() {
     lab.receive(A, &ip_frame(ALICE, &udp4(header4(ALICE4, own4(1)), b"hello")));
     assert_eq!(lab.pass(10 * S).len(), 2);
     assert_eq!((lab.router.host.originated_waiting(), lab.router.counters.originated_lost), (0, 1));
+    assert_eq!(lab.host().unroutable, 0);
 }
 
 #[test]

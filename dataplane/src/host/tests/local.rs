@@ -25,8 +25,10 @@ fn echo6(src: Ipv6Addr, dst: Ipv6Addr, payload: &[u8]) -> Vec<u8> {
 fn tcp4(dst: Ipv4Addr, flags: impl Fn(&mut TcpHeader), payload: &[u8]) -> Vec<u8> {
     let mut header = TcpHeader::new(4000, 22, 1000, 512);
     flags(&mut header);
+    let mut ip = header4(ALICE4, dst);
+    (ip.dscp, ip.ecn) = (10.try_into().unwrap(), 3.try_into().unwrap());
     let mut bytes = Vec::new();
-    PacketBuilder::ip(IpHeaders::Ipv4(header4(ALICE4, dst), Default::default()))
+    PacketBuilder::ip(IpHeaders::Ipv4(ip, Default::default()))
         .tcp_header(header)
         .write(&mut bytes, payload)
         .unwrap();
@@ -147,6 +149,8 @@ fn connections_that_nobody_has_are_reset() {
     let reset = one(lab.receive(A, &ip_frame(ALICE, &tcp4(own4(1), |tcp| tcp.syn = true, b""))));
     assert_eq!(reset.ends(), (own4(1).into(), ALICE4.into()));
     assert!(reset.ipv4().0.dont_fragment);
+    // Congestion marks are the sender's own and do not come back.
+    assert_eq!(reset.packet()[1], 10 << 2);
     let header = tcp(&reset);
     assert_eq!((header.source_port, header.destination_port), (22, 4000));
     assert!(header.rst && header.ack && !header.syn);
@@ -181,4 +185,18 @@ fn a_vrf_answers_for_itself() {
         one(lab.receive(RED, &ip_frame(RITA, &echo4(ALICE4, own4(1), b"x")))).icmp_kind(),
         (3, 0)
     );
+}
+
+#[test]
+fn options_of_packets_to_groups_are_judged_by_their_bits() {
+    let mut lab = Lab::settled();
+    let all = "ff02::1".parse().unwrap();
+    let mut send = |kind| {
+        let payload = [17, 0, kind, 4, 0, 0, 0, 0, 1, 2, 3, 4, 0, 8, 0, 0];
+        let packet = raw6(ALICE6, all, 0, 1, &payload);
+        lab.receive(A, &frame_to([0x33, 0x33, 0, 0, 0, 1], ALICE, 0x86dd, &packet))
+    };
+    assert_eq!(send(0xde), []);
+    assert_eq!(one(send(0x9e)).icmp_kind(), (4, 2));
+    assert_eq!((lab.host().malformed, lab.host().suppressed), (1, 0));
 }

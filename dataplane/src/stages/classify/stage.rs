@@ -29,9 +29,11 @@ pub fn run<F: Features>(
     umem: &Umem,
     tables: &Tables,
     port: &PortRecord,
-    admitted: Admitted,
+    mut admitted: Admitted,
 ) -> Classified {
-    if !F::VLAN {
+    if !F::VLAN && !admitted.tagged.is_empty() {
+        let unsorted = std::mem::take(&mut admitted.tagged);
+        admitted = admit::sort(burst, umem, port.mac, unsorted, admitted);
         for lane in admitted.tagged {
             burst.leave(lane, Verdict::Drop(DropReason::VlanUnknown));
         }

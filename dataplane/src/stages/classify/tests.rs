@@ -1,3 +1,4 @@
+use super::table::VlanEntry;
 use super::{MAX_TAGS, VlanTable};
 use crate::id::{LinkId, Vid};
 use crate::testkit::packet::{DOT1AD, DOT1Q, Mac, Tag, ip};
@@ -141,14 +142,26 @@ fn a_link_leads_to_its_vrf() {
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn the_table_knows_what_was_put_in() {
     let mut table = VlanTable::default();
-    assert_eq!(table.get(DOT1Q, 1), None);
+    assert!(table.of(DOT1Q).is_none());
     for vid in (1..=4094).filter_map(Vid::new) {
-        table.insert(DOT1Q, vid, LinkId(vid.get() - 1));
+        let number = u32::from(vid.get());
+        let entry = VlanEntry { link: LinkId(vid.get() - 1), root4: number, root6: number + 1 };
+        table.insert(DOT1Q, vid, entry, false);
     }
+    let links = table.of(DOT1Q).unwrap();
+    assert!(!links.own_macs);
     for vid in 0..=u16::MAX {
-        let expected = (1..=4094).contains(&(vid % 4096)).then(|| LinkId(vid % 4096 - 1));
-        assert_eq!(table.get(DOT1Q, vid), expected);
-        assert_eq!(table.get(DOT1AD, vid), None);
-        assert_eq!(table.get(0x0800, vid), None);
+        let entry = links.get(vid);
+        let vid = vid % 4096;
+        assert_eq!(entry.is_some(), (1..=4094).contains(&vid), "{vid}");
+        if entry.is_some() {
+            let number = u32::from(vid);
+            assert_eq!(entry.link, LinkId(vid - 1));
+            assert_eq!((entry.root4, entry.root6), (number, number + 1));
+        }
     }
+    assert!(table.of(DOT1AD).is_none());
+    assert!(table.of(0x0800).is_none());
+    table.insert(DOT1AD, Vid::new(1).unwrap(), VlanEntry::NONE, true);
+    assert!(table.of(DOT1Q).unwrap().own_macs);
 }

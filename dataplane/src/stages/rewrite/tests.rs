@@ -138,17 +138,23 @@ fn with_checksum(frame: &[u8], ttl: u8, wanted: u16) -> Vec<u8> {
     frame
 }
 
+/// The word of TTL, protocol and checksum for every TTL and every checksum.
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn every_ttl_with_every_checksum_as_a_number() {
     for checksum in 0..=u16::MAX {
-        // What the other words add up to, when the checksum is right; the TTL is among them.
+        // What the other words add up to when the checksum is right; the TTL is among them.
         let rest = u32::from(!checksum);
         let less = if rest >= 0x0100 { rest - 0x0100 } else { rest + 0xffff - 0x0100 };
         // Of the two zeros, a header that is not all zero can only sum to the one of all ones.
         let less = if less == 0 { 0xffff } else { less as u16 };
-        let after = u16::from_be(checksum::after_ttl_decrement_le(checksum.to_be()));
-        assert_eq!(after, !less, "{checksum:#06x}");
+        let [high, low] = checksum.to_be_bytes();
+        let [new_high, new_low] = (!less).to_be_bytes();
+        for ttl in 1..=u8::MAX {
+            let word = u32::from_le_bytes([ttl, 17, high, low]);
+            let after = checksum::after_ttl_decrement(word).to_le_bytes();
+            assert_eq!(after, [ttl - 1, 17, new_high, new_low], "{ttl}, {checksum:#06x}");
+        }
     }
 }
 
