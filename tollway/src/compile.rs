@@ -84,6 +84,11 @@ pub fn compile(model: &Model) -> Result<Compiled, CompileError> {
             host.add_address(id, address.addr(), address.prefix_len());
         }
     }
+    for neigh in &model.neighs {
+        let link =
+            link_id(neigh.link).map_err(at(|| format!("the neighbour {}", neigh.address)))?;
+        host.add_static(link, neigh.address);
+    }
     Compiler::new(model, &mut tables).run()?;
     Ok(Compiled { tables, host })
 }

@@ -18,7 +18,8 @@ use tempfile::TempDir;
 use tollway::ports::capture::{CaptureReader, CaptureWriter};
 
 /// The tests by name; each runs in a network namespace of its own.
-const TESTS: [(&str, fn()); 4] = [
+const TESTS: [(&str, fn()); 5] = [
+    ("neighbours_are_learned_by_the_devices_own_addresses", learning),
     ("pings_cross_and_a_lost_interface_is_survived", pings),
     ("unfinished_checksums_are_finished", checksums),
     ("stripped_vlan_tags_are_put_back", vlan_tags),
@@ -292,6 +293,35 @@ fn pings() {
 
     let summary = router.stop();
     assert!(summary.contains("received") && summary.contains("sent on"), "{summary}");
+}
+
+/// Nothing is known beforehand, and the router has the Ethernet addresses of its devices.
+fn learning() {
+    sh("ip link set lo up");
+    let (a, b) = (Host::new(), Host::new());
+    a.plug("a", "02:00:00:00:01:02", ["10.0.1.2/24", "fd00:1::2/64"]);
+    b.plug("b", "02:00:00:00:02:02", ["10.0.2.2/24", "fd00:2::2/64"]);
+    for (host, gateways) in [(&a, ["10.0.1.1", "fd00:1::1"]), (&b, ["10.0.2.1", "fd00:2::1"])] {
+        for gateway in gateways {
+            host.sh(&format!("ip route add default via {gateway}"));
+        }
+    }
+    let config = CONFIG.split("[[neighbours]]").next().unwrap();
+    let config: String = config
+        .lines()
+        .filter(|line| !line.starts_with("mac"))
+        .fold(String::new(), |config, line| config + line + "\n");
+    let mut router = Router::start(&config);
+    for (host, target) in [(&a, "10.0.2.2"), (&b, "fd00:1::2")] {
+        let told = host.sh(&format!("ping -n -c 5 -i 0.05 -W 5 {target}"));
+        assert!(told.contains(" 0% packet loss") && told.contains("ttl=63"), "{told}");
+    }
+    let device = sh("ip -br link show ra");
+    let address = device.split_whitespace().nth(2).unwrap();
+    let known = a.sh("ip neigh show 10.0.1.1");
+    assert!(known.contains(address), "{known} is not {device}");
+    let summary = router.stop();
+    assert!(summary.contains("arp_requests_sent"), "{summary}");
 }
 
 /// Sends back what comes, by UDP and then by one TCP connection.

@@ -349,6 +349,24 @@ fn run_replays_a_configuration_of_files() {
     assert_eq!(read(&bench.path("sent.pcap")).len(), 1);
 }
 
+/// The clock runs on after the last frame, so that what waits for a neighbour does not wait for ever.
+#[test]
+fn a_packet_to_a_silent_neighbour_is_given_up_in_virtual_time() {
+    let bench = Bench::new();
+    bench.pcap("a.pcap", TsResolution::NanoSecond, &[(at(0), udp4([10, 0, 2, 9]))]);
+    let start = std::time::Instant::now();
+    let json = bench.replay_json(&["--in", "a=a.pcap"]);
+    assert!(start.elapsed() < Duration::from_secs(3), "virtual seconds pass at once");
+    assert_eq!(json["held"], 0, "{json}");
+    assert_eq!(json["drops"]["neigh_failed"], 1, "{json}");
+    let requests = read(&bench.path("out/b.pcap"));
+    assert_eq!(requests[0].0, at(0), "the first request has the time of the packet");
+    let gaps: Vec<_> = requests.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+    assert_eq!(gaps.len(), 2, "{gaps:?}");
+    let second = Duration::from_millis(900)..Duration::from_millis(1200);
+    assert!(gaps.iter().all(|gap| second.contains(gap)), "{gaps:?}");
+}
+
 /// Whatever captures hold, every packet is accounted for.
 #[test]
 fn every_packet_of_many_captures_is_counted() {

@@ -121,7 +121,8 @@ pub(super) fn replay(model: &Model, files: &Files, json: bool) -> Result<(), Cli
     let outcome = outcome.map_err(failed)?;
 
     let ports = model.ports.iter().map(|port| port.name.as_str()).collect();
-    let summary = Summary { ports, counters: &outcome.counters, missed: Vec::new() };
+    let (counters, host) = (&outcome.counters, &outcome.host);
+    let summary = Summary { ports, counters, host, missed: Vec::new() };
     let identity = outcome.counters.check();
     if json {
         let damage = outcome.errors.iter().map(ToString::to_string);

@@ -97,7 +97,8 @@ fn announce(model: &Model, devices: &Devices) {
 fn report(model: &Model, router: &Router, devices: &mut Devices) -> Result<(), CliError> {
     let ports = model.ports.iter().map(|port| port.name.as_str()).collect();
     let missed = devices.iter_mut().map(|device| device.missed()).collect();
-    print!("{}", Summary { ports, counters: &router.counters, missed }.text());
+    let (counters, host) = (&router.counters, router.host.counters());
+    print!("{}", Summary { ports, counters, host, missed }.text());
     router.counters.check().map_err(|sentence| {
         CliError::failed(sentence, "This is a defect of Tollway: report it with the table above")
     })?;

@@ -5,12 +5,15 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Map, Value, json};
 use tollway_dataplane::counters::{Counters, Traffic};
+use tollway_dataplane::host::HostCounters;
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 /// The counts of a run, with what is needed to read them.
 pub(super) struct Summary<'a> {
     pub(super) ports: Vec<&'a str>,
     pub(super) counters: &'a Counters,
+    /// What the router did as a host.
+    pub(super) host: &'a HostCounters,
     /// Frames that the kernel dropped before a port could read them, by port.
     pub(super) missed: Vec<u64>,
 }
@@ -64,6 +67,7 @@ impl Summary<'_> {
         section(&mut out, fates);
         section(&mut out, reasons("dropped", &drops(self.counters)));
         section(&mut out, reasons("punted", &punts(self.counters)));
+        section(&mut out, reasons("as a host", &host(self.host)));
         out
     }
 
@@ -91,10 +95,8 @@ impl Summary<'_> {
             let (rx, tx) = self.traffic(index);
             json!({"name": name, "rx": traffic(rx), "tx": traffic(tx)})
         });
-        let object = |list: Vec<(&str, u64)>| {
-            Value::Object(
-                list.into_iter().map(|(k, v)| (k.to_owned(), v.into())).collect::<Map<_, _>>(),
-            )
+        let object = |list: Vec<(String, u64)>| {
+            Value::Object(list.into_iter().map(|(k, v)| (k, v.into())).collect::<Map<_, _>>())
         };
         json!({
             "ports": ports.collect::<Vec<_>>(),
@@ -109,32 +111,89 @@ impl Summary<'_> {
             "missed": self.missed.iter().sum::<u64>(),
             "drops": object(drops(self.counters)),
             "punts": object(punts(self.counters)),
+            "host": object(host(self.host)),
             "errors": errors,
         })
     }
 }
 
-fn drops(counters: &Counters) -> Vec<(&'static str, u64)> {
-    let all =
-        DropReason::ALL.iter().map(|reason| (reason.name(), counters.drops[*reason as usize]));
+fn drops(counters: &Counters) -> Vec<(String, u64)> {
+    let all = DropReason::ALL
+        .iter()
+        .map(|reason| (reason.name().to_owned(), counters.drops[*reason as usize]));
     all.filter(|(_, count)| *count > 0).collect()
 }
 
-fn punts(counters: &Counters) -> Vec<(&'static str, u64)> {
-    let all =
-        PuntReason::ALL.iter().map(|reason| (reason.name(), counters.punts[*reason as usize]));
+fn punts(counters: &Counters) -> Vec<(String, u64)> {
+    let all = PuntReason::ALL
+        .iter()
+        .map(|reason| (reason.name().to_owned(), counters.punts[*reason as usize]));
     all.filter(|(_, count)| *count > 0).collect()
 }
 
 /// The reasons with their counts, most frequent first.
-fn reasons(title: &str, counts: &[(&str, u64)]) -> Table {
+fn reasons(title: &str, counts: &[(String, u64)]) -> Table {
     let mut table = table(&[title, "packets"]);
     let mut counts = counts.to_vec();
     counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     for (name, count) in counts {
-        table.add_row([name.to_owned(), thousands(count)]);
+        table.add_row([name, thousands(count)]);
     }
     table
+}
+
+/// What the host did, under the names of the fields; only what is not zero.
+fn host(counters: &HostCounters) -> Vec<(String, u64)> {
+    let HostCounters {
+        icmp4_sent,
+        icmp6_sent,
+        rate_limited,
+        suppressed,
+        unroutable,
+        echo_answered,
+        resets_sent,
+        fragmented,
+        fragments_made,
+        forwarded,
+        source_routed,
+        arp_requests_sent,
+        arp_replies_sent,
+        nd_solicits_sent,
+        nd_adverts_sent,
+        neigh_invalid,
+        nd_router_ignored,
+        neigh_failed,
+        neigh_evicted,
+        malformed,
+        fragments_ignored,
+        ignored,
+    } = counters;
+    let single = [
+        ("rate_limited", rate_limited),
+        ("suppressed", suppressed),
+        ("unroutable", unroutable),
+        ("echo_answered", echo_answered),
+        ("resets_sent", resets_sent),
+        ("fragmented", fragmented),
+        ("fragments_made", fragments_made),
+        ("forwarded", forwarded),
+        ("source_routed", source_routed),
+        ("arp_requests_sent", arp_requests_sent),
+        ("arp_replies_sent", arp_replies_sent),
+        ("nd_solicits_sent", nd_solicits_sent),
+        ("nd_adverts_sent", nd_adverts_sent),
+        ("neigh_invalid", neigh_invalid),
+        ("nd_router_ignored", nd_router_ignored),
+        ("neigh_failed", neigh_failed),
+        ("neigh_evicted", neigh_evicted),
+        ("malformed", malformed),
+        ("fragments_ignored", fragments_ignored),
+        ("ignored", ignored),
+    ];
+    let icmp4 = icmp4_sent.iter().map(|(kind, count)| (format!("icmp_type_{kind}_sent"), *count));
+    let icmp6 = icmp6_sent.iter().map(|(kind, count)| (format!("icmp6_type_{kind}_sent"), *count));
+    let single = single.into_iter().map(|(name, count)| (name.to_owned(), *count));
+    icmp4.chain(icmp6).chain(single).filter(|(_, count)| *count > 0).collect()
 }
 
 /// A table without lines: it reads as well in a pipe as in a terminal, and fits 80 columns.
@@ -184,7 +243,9 @@ mod tests {
         counters.received(tollway_dataplane::id::PortId(0), 1 << 40, 1 << 50);
         counters.drop(DropReason::IpCsum);
         let ports = vec!["a_long_name_015"];
-        let text = Summary { ports, counters: &counters, missed: vec![0] }.text();
+        let host = HostCounters { resets_sent: 3, ..HostCounters::default() };
+        let text = Summary { ports, counters: &counters, host: &host, missed: vec![0] }.text();
+        assert!(text.contains("resets_sent") && !text.contains("ignored"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert!(text.contains("ip_csum"), "{text}");
         assert!(!text.contains("otherhost") && !text.contains("missed"), "{text}");

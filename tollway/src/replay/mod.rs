@@ -13,6 +13,7 @@ use std::sync::atomic::AtomicU64;
 
 use tollway_dataplane::counters::Counters;
 use tollway_dataplane::frame::Umem;
+use tollway_dataplane::host::HostCounters;
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::router::Router;
 
@@ -88,6 +89,8 @@ struct Input {
 pub struct Outcome {
     /// What became of every packet.
     pub counters: Counters,
+    /// What the router did as a host.
+    pub host: HostCounters,
     /// What was wrong with the files; their frames before that were used.
     pub errors: Vec<CaptureError>,
 }
@@ -144,7 +147,8 @@ impl Replay {
         for port in &mut self.ports {
             self.errors.extend(port.finish().err());
         }
-        Ok(Outcome { counters: self.router.counters, errors: self.errors })
+        let host = self.router.host.counters().clone();
+        Ok(Outcome { counters: self.router.counters, host, errors: self.errors })
     }
 
     fn forward(&mut self, port: usize, frame: Captured) -> Result<(), ReplayError> {
