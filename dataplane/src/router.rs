@@ -60,7 +60,8 @@ impl<F: Features> Router<F> {
     pub fn turn<P: Port>(&mut self, port: PortId, ports: &mut [P], now_ns: u64) -> usize {
         let burst = &mut *self.burst;
         burst.reset(port);
-        let Some(source) = ports.get_mut(usize::from(port.0)) else { return 0 };
+        let known = usize::from(port.0) < self.tables.ports.len();
+        let Some(source) = ports.get_mut(usize::from(port.0)).filter(|_| known) else { return 0 };
         source.receive(&mut self.umem, burst);
         if burst.count == 0 {
             return 0;

@@ -535,7 +535,7 @@ fn standing_routes() -> [(RoutePrefix, Action); 8] {
     let v4 = |address: u32, len| RoutePrefix::V4(Prefix::v4(address, len));
     let v6 = |address: u128, len| RoutePrefix::V6(Prefix::v6(address, len));
     [
-        (v4(0, 8), invalid),
+        (v4(0, 32), invalid),
         (v4(0x7f00_0000, 8), invalid),
         (v4(0xe000_0000, 4), Action::Local),
         (v4(0xffff_ffff, 32), Action::Local),

@@ -43,14 +43,12 @@ reasons! {
         IpInhdr = "ip_inhdr",
         /// The IPv4 header checksum is wrong.
         IpCsum = "ip_csum",
-        /// The source address can not be a sender's: multicast, broadcast, loopback, zero.
+        /// The source address can not be a sender's: multicast, broadcast, loopback, 0.0.0.0.
         IpInvalidSource = "ip_invalid_source",
         /// The destination address can not be forwarded to: loopback, zero.
         IpInvalidDest = "ip_invalid_dest",
         /// A blackhole route matched.
         Blackhole = "blackhole",
-        /// A unicast IP packet came in a broadcast or multicast frame.
-        UnicastInL2Multicast = "unicast_in_l2_multicast",
         /// A neighbour did not answer.
         NeighFailed = "neigh_failed",
         /// Too many packets wait for one neighbour, or for all of them.
@@ -59,8 +57,6 @@ reasons! {
         IpOptions = "ip_options",
         /// The egress port could not take the frame: its queue is full, it is down or gone.
         DevTxFailed = "dev_tx_failed",
-        /// No memory chunk was free for a frame that the router had to make.
-        NoMem = "nomem",
     }
 }
 

@@ -38,27 +38,34 @@ pub struct Bench<F: Features> {
 }
 
 impl<F: Features> Bench<F> {
-    /// Sets the scene; `sampled` says if tolls are taken meanwhile, as the program does.
+    /// Sets the scene; tolls are taken meanwhile, as the program does.
     ///
     /// # Errors
     /// A sentence where memory is short.
-    pub fn new(scenario: &Scenario, sampled: bool) -> Result<Self, String> {
+    pub fn new(scenario: &Scenario) -> Result<Self, String> {
         let tables = scenario.tables().map_err(|error| format!("tables: {error:?}"))?;
         let umem = memory::umem(IN_FLIGHT as u32, CHUNK).ok_or("no memory for the frames")?;
         let mut router = Router::with_path(Path::detect(), tables, umem, Host::new());
-        router.tolls.switch(sampled);
         let umem = &mut router.umem;
         let frames = std::iter::from_fn(|| umem.alloc());
         let frames = frames.map(|addr| Descriptor { addr, len: FRAME_LEN as u32 }).collect();
         let port = || MemoryPort::new(scenario.burst);
+        let templates = scenario.templates();
+        // Half of them apart, so that neither finds in the caches what the other has just read.
+        let position = [0, templates.len() / 2];
         Ok(Self {
             router,
             ports: vec![port(), port()],
             frames,
-            templates: scenario.templates(),
-            position: [0; 2],
+            templates,
+            position,
             floor: scenario.floor,
         })
+    }
+
+    /// Turns the taking of tolls on or off.
+    pub fn sample(&mut self, on: bool) {
+        self.router.tolls.switch(on);
     }
 
     /// TSC clocks that forwarding costs a packet, over so many passes of each sort in turn.

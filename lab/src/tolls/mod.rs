@@ -40,10 +40,10 @@ pub fn run(only: &[String]) -> Result<Report, String> {
     let wanted = |row: &&Scenario| only.is_empty() || only.iter().any(|name| *name == row.name);
     let mut benches = Vec::new();
     for scenario in ROWS.iter().filter(wanted) {
-        benches.push((scenario, open(scenario, true)?));
+        benches.push((scenario, open(scenario)?));
     }
-    // The same bench with and without sampling, to know what sampling costs.
-    let mut sampling = [open(&ROWS[1], true)?, open(&ROWS[1], false)?];
+    // One bench with and without sampling in turn, to know what sampling costs.
+    let mut sampling = open(&ROWS[1])?;
     let machine = Machine::probe();
     let bar = progress(REPEATS as u64);
     let mut clocks = vec![Vec::with_capacity(REPEATS); benches.len()];
@@ -52,7 +52,10 @@ pub fn run(only: &[String]) -> Result<Report, String> {
         for (index, (_, bench)) in benches.iter_mut().enumerate() {
             clocks[index].push(bench.clocks_per_packet(PASSES));
         }
-        let [on, off] = sampling.each_mut().map(|bench| bench.clocks_per_packet(PASSES));
+        let [on, off] = [true, false].map(|on| {
+            sampling.sample(on);
+            sampling.clocks_per_packet(PASSES)
+        });
         overheads.push(100.0 * (on / off - 1.0));
         bar.inc(1);
     }
@@ -68,11 +71,16 @@ pub fn run(only: &[String]) -> Result<Report, String> {
 
 /// A bench of either build of the path.
 trait Measure {
+    fn sample(&mut self, on: bool);
     fn clocks_per_packet(&mut self, passes: usize) -> f64;
     fn stages(&self) -> BTreeMap<&'static str, f64>;
 }
 
 impl<F: Features> Measure for Bench<F> {
+    fn sample(&mut self, on: bool) {
+        Self::sample(self, on);
+    }
+
     fn clocks_per_packet(&mut self, passes: usize) -> f64 {
         Self::clocks_per_packet(self, passes)
     }
@@ -82,10 +90,10 @@ impl<F: Features> Measure for Bench<F> {
     }
 }
 
-fn open(scenario: &Scenario, sampled: bool) -> Result<Box<dyn Measure>, String> {
+fn open(scenario: &Scenario) -> Result<Box<dyn Measure>, String> {
     Ok(match scenario.build {
-        Build::Nothing => Box::new(Bench::<Nothing>::new(scenario, sampled)?),
-        Build::Everything => Box::new(Bench::<Everything>::new(scenario, sampled)?),
+        Build::Nothing => Box::new(Bench::<Nothing>::new(scenario)?),
+        Build::Everything => Box::new(Bench::<Everything>::new(scenario)?),
     })
 }
 

@@ -15,7 +15,7 @@ pub fn render(report: &Report) -> String {
     text += "\n\nclocks a packet by stage, as sampled meanwhile:\n";
     text += &stages(report);
     if let Some(overhead) = report.figures.get("sampling_overhead_percent") {
-        text += &format!("\n\nsampling the stages costs {overhead:.2}% of ip4-one-flow\n");
+        text += &format!("\n\nsampling the stages costs {overhead:+.2}% of ip4-one-flow\n");
     }
     text
 }
@@ -37,6 +37,7 @@ fn tolls(report: &Report) -> String {
         ]);
     }
     align(&mut table, 1..=5);
+    let table = trimmed(&table);
     let repeats = report.rows.first().map_or(0, |row| row.clocks_per_packet.repeats);
     format!("TSC clocks and ns a packet, median of {repeats}:\n{table}")
 }
@@ -54,15 +55,22 @@ fn stages(report: &Report) -> String {
         table.add_row(cells);
     }
     align(&mut table, 1..=Stage::ALL.len());
-    table.to_string()
+    trimmed(&table)
 }
 
 fn plain_table(header: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_preset(presets::NOTHING);
     table.set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(header);
     table
+}
+
+/// A table's lines without the blanks at their ends.
+fn trimmed(table: &Table) -> String {
+    let text = table.to_string();
+    let lines: Vec<_> = text.lines().map(str::trim_end).collect();
+    lines.join("\n")
 }
 
 fn align(table: &mut Table, columns: std::ops::RangeInclusive<usize>) {

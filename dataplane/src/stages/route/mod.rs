@@ -4,7 +4,7 @@
 //! (`net/ipv6/route.c`); the VRF device (`drivers/net/vrf.c`) costs nothing here, because a link
 //! names its FIB's root itself. One body serves both families.
 //!
-//! Addresses that are never routed (0/8, 127/8, 224/4, `::1`, `ff00::/8`, ...) are entries of
+//! Addresses that are never routed (0.0.0.0, 127/8, 224/4, `::1`, `ff00::/8`, ...) are entries of
 //! every FIB, see [`crate::tables`].
 //!
 //! Limits: none on prefixes; 4,194,303 next hops.

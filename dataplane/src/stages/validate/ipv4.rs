@@ -5,8 +5,9 @@ use crate::wire::checksum;
 use crate::wire::ipv4::{self, Ipv4View, VERSION_IHL_PLAIN};
 use crate::wire::{word32, word64};
 
-/// First bytes of source addresses that hardly any packet has: 0/8, 127/8, 224/4, which are barred
-/// (RFC 1122, 3.2.1.3), and 255/8, of which only the last address is, as in Linux.
+/// First bytes of source addresses that hardly any packet has: 127/8 and 224/4, which are barred
+/// (RFC 1122, 3.2.1.3), and 0/8 and 255/8, of which one address is, as in Linux
+/// (`ip_route_input_slow`).
 static SUSPECT_SOURCE: [bool; 256] = {
     let mut suspect = [false; 256];
     let mut byte = 0;
@@ -102,5 +103,5 @@ fn explain(packet: &[u8]) -> Result<u16, Verdict> {
 }
 
 const fn source_is_martian(src: u32) -> bool {
-    matches!(src >> 24, 0 | 127 | 224..=239) || src == u32::MAX
+    matches!(src >> 24, 127 | 224..=239) || src == 0 || src == u32::MAX
 }
