@@ -18,11 +18,11 @@ rm -rf "$out"
 $tollway replay --config examples/office.toml \
   --in "lan=$capture" --in "wan=$capture" --in "lab=$capture" --out "$out"
 if command -v tshark >/dev/null 2>&1; then
-  for port in lan wan lab; do
-    echo
-    echo "$out/$port.pcap as tshark reads it:"
-    tshark -r "$out/$port.pcap" 2>/dev/null | head -4
-  done
+  echo
+  echo "what left by wan, as tshark reads $out/wan.pcap:"
+  tshark -r "$out/wan.pcap" -Y "not vlan" 2>/dev/null | cut -c1-100 | head -3
+  echo "and under VLAN 100, from the VRF red:"
+  tshark -r "$out/wan.pcap" -Y "vlan.id == 100" 2>/dev/null | cut -c1-100 | head -3
 else
   echo "tshark is not installed: the captures in $out are there, unread"
 fi
