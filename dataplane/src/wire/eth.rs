@@ -71,7 +71,8 @@ impl EthView<'_> {
     #[inline(always)]
     #[must_use]
     pub fn vid(self) -> u16 {
-        ((word32(self.0, 12) >> 16) as u16).swap_bytes() & 0x0fff
+        // The whole word turned round at once: half the instructions of turning its half.
+        word32(self.0, 12).swap_bytes() as u16 & 0x0fff
     }
 
     /// Ethertype, or the first tag's protocol.
