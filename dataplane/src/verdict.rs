@@ -49,7 +49,7 @@ reasons! {
         IpInvalidDest = "ip_invalid_dest",
         /// A blackhole route matched.
         Blackhole = "blackhole",
-        /// A unicast IP packet came in a broadcast or multicast frame.
+        /// A packet that is to be forwarded came in a broadcast or multicast frame.
         UnicastInL2Multicast = "unicast_in_l2_multicast",
         /// A neighbour did not answer.
         NeighFailed = "neigh_failed",
@@ -59,8 +59,6 @@ reasons! {
         IpOptions = "ip_options",
         /// The egress port could not take the frame: its queue is full, it is down or gone.
         DevTxFailed = "dev_tx_failed",
-        /// No memory chunk was free for a frame that the router had to make.
-        NoMem = "nomem",
     }
 }
 
