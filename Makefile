@@ -41,4 +41,5 @@ fuzz:
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
 miri:
-	cargo +nightly miri test -p tollway-dataplane --lib
+	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=4 \
+	  cargo +nightly miri test -p tollway-dataplane --lib
