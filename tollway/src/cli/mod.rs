@@ -123,7 +123,8 @@ fn log(cli: &Cli) -> Result<(), CliError> {
         let remedy = "Write error, warn, info, debug or trace, or TARGET=LEVEL";
         CliError::usage(format!("the log level {asked:?} is not understood: {error}"), remedy)
     })?;
-    let colour = io::stderr().is_terminal();
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|text| !text.is_empty());
+    let colour = io::stderr().is_terminal() && !plain;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
