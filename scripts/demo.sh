@@ -8,7 +8,9 @@ out=out/demo
 capture=../shared/data/replay.pcap
 [ -r "$capture" ] || { capture=examples/office.pcap; echo "(no ../shared/data: the project's own capture)"; }
 
-say() { printf '\n\033[1m== %s\033[0m\n\n' "$*"; }
+bold='' plain=''
+[ -t 1 ] && [ -z "${NO_COLOR:-}" ] && { bold=$'\033[1m'; plain=$'\033[0m'; }
+say() { printf '\n%s== %s%s\n\n' "$bold" "$*" "$plain"; }
 
 say "1. A capture through a router with three ports, two VRFs and a VLAN"
 echo "\$ tollway check examples/office.toml"

@@ -48,7 +48,6 @@ pub struct MemoryPort {
     tx: Vec<Descriptor>,
     burst: usize,
     tx_room: usize,
-    oversized: Traffic,
 }
 
 impl MemoryPort {
@@ -61,7 +60,6 @@ impl MemoryPort {
             tx: Vec::new(),
             burst: burst.clamp(1, BURST),
             tx_room: usize::MAX,
-            oversized: Traffic::default(),
         }
     }
 
@@ -73,11 +71,6 @@ impl MemoryPort {
     /// Puts a frame where `receive` finds it.
     pub fn inject(&mut self, frame: Descriptor) {
         self.rx.push(frame);
-    }
-
-    /// Tells of a frame of `bytes` that arrived and fits no chunk.
-    pub fn refuse(&mut self, bytes: u64) {
-        self.oversized.add(1, bytes);
     }
 
     /// Puts frames where `receive` finds them.
@@ -130,8 +123,5 @@ impl Port for MemoryPort {
         let n = frames.len().min(self.tx_room.saturating_sub(self.tx.len()));
         self.tx.extend_from_slice(&frames[..n]);
         n
-    }
-    fn oversized(&mut self) -> Traffic {
-        std::mem::take(&mut self.oversized)
     }
 }

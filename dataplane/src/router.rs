@@ -137,10 +137,7 @@ impl<F: Features> Router<F> {
                     context.umem.free(packet.addr);
                 }
                 Verdict::Punt(reason) => self.host.punt(&mut context, packet, reason),
-                Verdict::Local => {
-                    context.counters.delivered += 1;
-                    self.host.deliver(&mut context, packet);
-                }
+                Verdict::Local => self.host.deliver(&mut context, packet),
             }
         }
     }

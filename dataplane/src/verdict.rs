@@ -49,6 +49,8 @@ reasons! {
         IpInvalidDest = "ip_invalid_dest",
         /// A blackhole route matched.
         Blackhole = "blackhole",
+        /// A packet that is to be forwarded came in a broadcast or multicast frame.
+        UnicastInL2Multicast = "unicast_in_l2_multicast",
         /// A neighbour did not answer.
         NeighFailed = "neigh_failed",
         /// Too many packets wait for one neighbour, or for all of them.

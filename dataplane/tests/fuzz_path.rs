@@ -11,7 +11,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use testkit::mixed::{self, Dice};
+use testkit::dice::Dice;
+use testkit::mixed;
 use testkit::wires::PORTS;
 
 const SECONDS: u64 = 10;

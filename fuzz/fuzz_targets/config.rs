@@ -1,5 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|text: &str| {
-    let _ = tollway::config::parse(text, "fuzz.toml");
-});
+libfuzzer_sys::fuzz_target!(|text: &str| tollway_fuzz::config::run(text));

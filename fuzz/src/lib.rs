@@ -1,5 +1,6 @@
 //! Bodies of the fuzz targets, so that a plain test can drive them as well.
 
+pub mod config;
 pub mod path;
 #[path = "../../dataplane/src/testkit/mod.rs"]
 mod testkit;

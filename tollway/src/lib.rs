@@ -4,6 +4,9 @@
 //! path reads; [`worker`] drives the path between live [`ports`], [`replay`] drives it between
 //! capture files in virtual time. [`cli`] is what a user sees of it.
 
+// A closed pipe makes these panic; `cli` has what prints.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod cli;
 pub mod compile;
 pub mod config;

@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use etherparse::{LinkSlice, NetSlice, PacketBuilder, SlicedPacket, TransportSlice, VlanId};
@@ -294,6 +294,8 @@ fn mistakes_are_one_sentence_and_a_remedy() {
     std::fs::write(bench.path("file"), "").unwrap();
     std::fs::create_dir(bench.path("same")).unwrap();
     std::fs::copy(bench.path("a.pcap"), bench.path("same/b.pcap")).unwrap();
+    std::fs::create_dir(bench.path("linked")).unwrap();
+    std::fs::hard_link(bench.path("a.pcap"), bench.path("linked/a.pcap")).unwrap();
     let cases = [
         (["--in", "c=a.pcap", "--out", "out"], 2, "has no port c. Its ports are a, b."),
         (["--in", "a.pcap", "--out", "out"], 2, "write PORT=FILE"),
@@ -303,6 +305,7 @@ fn mistakes_are_one_sentence_and_a_remedy() {
         (["--in", "a=sll.pcap", "--out", "out"], 1, "editcap -T ether"),
         (["--in", "a=text", "--out", "out"], 1, "neither a pcap nor a pcapng capture."),
         (["--in", "a=same/b.pcap", "--out", "same"], 2, "to be read and to be written."),
+        (["--in", "b=a.pcap", "--out", "linked"], 2, "to be read and to be written."),
     ];
     for (arguments, code, text) in cases {
         let output = bench.replay(&arguments);
@@ -330,6 +333,34 @@ fn check_says_what_a_configuration_has_or_what_is_wrong() {
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("bad.toml:2:"), "{}", stderr(&output));
     assert!(stderr(&output).contains("af_packet"), "{}", stderr(&output));
+}
+
+/// Who stops reading (`| head`) has what they wanted; a full disk is told.
+#[test]
+fn nobody_has_to_read_what_is_printed() {
+    let bench = Bench::new();
+    bench.pcap("a.pcap", TsResolution::NanoSecond, &[]);
+    let replay = ["replay", "--config", "router.toml", "--in", "a=a.pcap", "--out", "out"];
+    let run = |arguments: &[&str], stdout: Stdio, stderr: Stdio| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
+        command.current_dir(bench.dir.path()).args(arguments).stdin(Stdio::null());
+        let child = command.stdout(stdout).stderr(stderr).spawn().unwrap();
+        child.wait_with_output().unwrap()
+    };
+    // A pipe without a reader.
+    let unread = || Stdio::from(std::io::pipe().unwrap().1);
+    let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());
+    for arguments in [&replay[..], &["check", "router.toml"]] {
+        let output = run(arguments, unread(), Stdio::piped());
+        assert_eq!((output.status.code(), &stderr(&output)[..]), (Some(0), ""), "{arguments:?}");
+        let output = run(arguments, full(), Stdio::piped());
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(stderr(&output).contains("no space left on device. Send it"), "{output:?}");
+    }
+    for nowhere in [unread, full] {
+        let output = run(&["check", "none.toml"], Stdio::piped(), nowhere());
+        assert_eq!(output.status.code(), Some(1));
+    }
 }
 
 /// A configuration of capture files alone is replayed by `run` too.

@@ -152,6 +152,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "takes minutes there")]
     fn idle_peers_are_forgotten() {
         let mut limiter = Limiter::default();
         for number in 0..100_000 {

@@ -4,7 +4,8 @@
 //! branch as it likes; it sees only what [`crate::path`] did not forward. It does what Linux does
 //! on a router whose `sysctl`s are as they come; each file names the kernel's.
 //!
-//! How packets are counted: one that is delivered is counted by the router. One that is punted
+//! How packets are counted: one that is delivered counts as that, unless it was to be forwarded and
+//! came in a frame to a group, which drops it as the kernel does. One that is punted
 //! counts as punted for the reason it came with, whatever is made of it, and the frames that come
 //! of it (errors, fragments, the packet itself with its options filled in) as originated; but one
 //! that waits for a neighbour is held and then sent or dropped, and one that is dropped for its
@@ -46,6 +47,7 @@ use addresses::Addresses;
 use error::Offender;
 use limit::Limiter;
 use neigh::Neighs;
+use send::{Destination, destination};
 
 /// A packet that left the fast road; whoever has it owns its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +79,7 @@ pub struct Context<'a> {
     pub tables: &'a mut Tables,
     /// Memory of the frames.
     pub umem: &'a mut Umem,
-    /// Counts; the host keeps `held` and the drops of held packets.
+    /// Counts; the host keeps those of the packets that it is given.
     pub counters: &'a mut Counters,
     /// Frames to send when the call is over.
     pub outbox: &'a mut Vec<Outgoing>,
@@ -139,6 +141,11 @@ impl Host {
     pub fn deliver(&mut self, context: &mut Context<'_>, packet: Packet) {
         let frame = take(context, packet);
         let l3 = usize::from(packet.l3);
+        if is_misdirected(context.tables, packet.link, &frame, l3) {
+            context.counters.drop(DropReason::UnicastInL2Multicast);
+            return;
+        }
+        context.counters.delivered += 1;
         let (Some(header), Some(layer3)) = (frame.get(..l3), frame.get(l3..)) else { return };
         let ([first, ..], [.., high, low]) = (header, header) else { return };
         let (link, to_group) = (packet.link, first & 1 != 0);
@@ -192,6 +199,17 @@ impl Host {
             self.step(context, key);
         }
     }
+}
+
+/// Whether a packet came in a frame to a group and is for one other station (`ip_forward` and
+/// `ip6_forward` drop what is not `PACKET_HOST`).
+fn is_misdirected(tables: &Tables, link: LinkId, frame: &[u8], l3: usize) -> bool {
+    let to_group = frame.first().is_some_and(|byte| byte & 1 != 0);
+    let packet = frame.get(l3..).filter(|_| to_group).and_then(build::trim);
+    let Some((packet, (_, dst))) = packet.and_then(|p| Some((p, build::endpoints(p)?))) else {
+        return false;
+    };
+    matches!(destination(tables, tables.link(link).vrf, dst, packet), Destination::Way(_))
 }
 
 /// A frame's bytes; its chunk is free from then on.

@@ -75,6 +75,8 @@ pub(super) struct Entry {
     pub(super) due: u64,
     /// Questions asked in this state.
     pub(super) probes: u8,
+    /// The host route to it is there because it is known, and goes with it.
+    pub(super) has_route: bool,
     /// Frames that wait for the address, their TTL decremented.
     pub(super) queue: VecDeque<(Packet, Waiting)>,
     queue_bytes: usize,
@@ -88,6 +90,7 @@ impl Entry {
             updated: now,
             due: now,
             probes: 0,
+            has_route: false,
             queue: VecDeque::new(),
             queue_bytes: 0,
         }

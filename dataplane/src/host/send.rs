@@ -157,9 +157,10 @@ impl Host {
     }
 
     /// Puts a known neighbour into tables that have been made anew.
-    fn restore(&self, tables: &mut Tables, key: Key) {
-        if let Some(entry) = self.neighs.get(key).filter(|entry| entry.state != State::Incomplete) {
-            publish(tables, key, entry.mac);
+    fn restore(&mut self, tables: &mut Tables, key: Key) {
+        let entry = self.neighs.get_mut(key).filter(|entry| entry.state != State::Incomplete);
+        if let Some(entry) = entry {
+            entry.has_route = publish(tables, key, entry.mac) == Some(true);
         }
     }
 
@@ -233,9 +234,9 @@ impl Host {
     ) -> impl Iterator<Item = (Packet, Waiting)> + use<> {
         let entry = self.neighs.remove(key);
         if !self.neighs.is_static(key)
-            && entry.as_ref().is_some_and(|e| e.state != State::Incomplete)
+            && let Some(entry) = entry.as_ref().filter(|entry| entry.state != State::Incomplete)
         {
-            withdraw(context.tables, key);
+            withdraw(context.tables, key, entry.has_route);
         }
         entry.map(|entry| entry.queue).unwrap_or_default().into_iter()
     }
@@ -252,10 +253,8 @@ impl Host {
         }
         let Some(entry) = self.neighs.get_mut(key) else { return };
         if entry.update(news, context.now_ns) == Effect::Moved {
-            let mac = entry.mac;
-            if publish(context.tables, key, mac).is_none() {
-                return;
-            }
+            let Some(made_route) = publish(context.tables, key, entry.mac) else { return };
+            entry.has_route |= made_route;
             for (packet, kind) in self.neighs.take_queue(key) {
                 if kind == Waiting::Held {
                     context.counters.held -= 1;
@@ -273,26 +272,28 @@ impl Host {
 }
 
 /// Makes a neighbour's adjacency, and where its address is on a connected prefix, the host route
-/// that leads the path to it.
-fn publish(tables: &mut Tables, key: Key, mac: [u8; 6]) -> Option<()> {
+/// that leads the path to it; says if it made that.
+fn publish(tables: &mut Tables, key: Key, mac: [u8; 6]) -> Option<bool> {
     let (link, address) = key;
     let next = tables.learn_neigh(link, address, Some(mac)).ok()?;
     let vrf = tables.link(link).vrf;
     let through = tables.next_hop(tables.lookup(vrf, address));
-    if through.action == Action::Glean
+    let wants_route = through.action == Action::Glean
         && through.link == link
-        && exact_route(tables, vrf, address).is_none()
-    {
+        && exact_route(tables, vrf, address).is_none();
+    if wants_route {
         tables.insert(vrf, RoutePrefix::host(address), next).ok()?;
     }
-    Some(())
+    Some(wants_route)
 }
 
-/// Takes a neighbour's adjacency back, and its host route if that is still ours.
-fn withdraw(tables: &mut Tables, key: Key) {
+/// Takes a neighbour's adjacency back, and the host route that was made with it, unless that has
+/// been replaced.
+fn withdraw(tables: &mut Tables, key: Key, has_route: bool) {
     let (link, address) = key;
     let vrf = tables.link(link).vrf;
-    if let Some(next) = tables.find_neigh(link, address)
+    if has_route
+        && let Some(next) = tables.find_neigh(link, address)
         && exact_route(tables, vrf, address) == Some(next)
     {
         tables.remove(vrf, RoutePrefix::host(address));

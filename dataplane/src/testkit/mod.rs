@@ -5,6 +5,7 @@
 
 #![allow(dead_code, reason = "each test binary takes what it needs")]
 
+pub mod dice;
 pub mod mixed;
 pub mod net;
 pub mod packet;

@@ -7,7 +7,8 @@ use etherparse::IpNumber;
 use pcap_file::DataLink;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 
-use crate::testkit::mixed::{self, Dice};
+use crate::testkit::dice::Dice;
+use crate::testkit::mixed;
 use crate::testkit::packet::{DOT1AD, DOT1Q, Packet, ip, link_header};
 use crate::testkit::wires::{Special, Way};
 

@@ -1,7 +1,10 @@
 //! Every reason for which a packet leaves the road, provoked one by one.
 
 use etherparse::IpNumber;
-use tollway_dataplane::counters::Counters;
+use tollway_dataplane::burst::Burst;
+use tollway_dataplane::counters::{Counters, Traffic};
+use tollway_dataplane::frame::{Descriptor, Umem};
+use tollway_dataplane::port::Port;
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use crate::testkit::net::Net;
@@ -10,6 +13,21 @@ use crate::testkit::wires::{Special, Way};
 
 /// What provokes a reason, once.
 type Case = fn(&mut Net);
+
+/// A port with one frame that fits no memory.
+struct Oversized;
+
+impl Port for Oversized {
+    fn receive(&mut self, _umem: &mut Umem, _burst: &mut Burst) {}
+
+    fn transmit(&mut self, _umem: &mut Umem, _frames: &[Descriptor]) -> usize {
+        0
+    }
+
+    fn oversized(&mut self) -> Traffic {
+        Traffic { packets: 1, bytes: 70_000 }
+    }
+}
 
 /// Packets for one neighbour, more than can wait for it, and longer than it is waited for.
 const MANY: u64 = 2000;
@@ -24,10 +42,7 @@ fn drop_case(reason: DropReason) -> Case {
         DropReason::PktTooSmall => |net| {
             net.send(0, &good().build()[..30]);
         },
-        DropReason::PktTooBig => |net| {
-            net.ports[0].refuse(1 << 20);
-            net.pass(1);
-        },
+        DropReason::PktTooBig => |net| net.router.tick(&mut [Oversized], net.now_ns),
         DropReason::OtherHost => |net| {
             net.send(0, &good().to([6; 6]).build());
         },
@@ -60,6 +75,9 @@ fn drop_case(reason: DropReason) -> Case {
         },
         DropReason::Blackhole => |net| {
             net.send(0, &Way::Plain.packet(0, Special::Blackhole.host6()).build());
+        },
+        DropReason::UnicastInL2Multicast => |net| {
+            net.send(0, &good().to([0xff; 6]).build());
         },
         DropReason::DevTxFailed => |net| {
             net.ports[1].limit_tx(0);

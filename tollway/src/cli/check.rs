@@ -17,8 +17,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let model = super::load(&args.file)?;
     compile(&model).map_err(|error| CliError::failed(&error, error.remedy()))?;
-    println!("{} is in order: {}", args.file.display(), inventory(&model));
-    Ok(())
+    super::print(format_args!("{} is in order: {}\n", args.file.display(), inventory(&model)))
 }
 
 /// What a model has, in words; what it has none of is left out.

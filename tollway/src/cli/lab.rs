@@ -36,9 +36,8 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     if args.json {
         let json = serde_json::to_string_pretty(&report)
             .map_err(|error| CliError::failed(error, "Report this as a defect"))?;
-        println!("{json}");
+        super::print(format_args!("{json}\n"))
     } else {
-        print!("{}", tollway_lab::tolls::render(&report));
+        super::print(tollway_lab::tolls::render(&report))
     }
-    Ok(())
 }

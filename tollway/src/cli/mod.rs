@@ -6,6 +6,8 @@ mod replay;
 mod run;
 mod summary;
 
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -14,6 +16,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::{self, report};
 use crate::model::Model;
+use crate::ports;
 
 /// A software router for Linux that posts what each feature costs, in ns per packet
 #[derive(Parser)]
@@ -83,11 +86,28 @@ pub fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
     });
     let Err(error) = done else { return ExitCode::SUCCESS };
-    eprintln!("error: {error}");
+    complain(format_args!("error: {error}\n"));
     match error {
         CliError::Usage { .. } => ExitCode::from(2),
         CliError::Failed { .. } => ExitCode::from(1),
     }
+}
+
+/// Prints a result. Who has stopped reading it, as `head` does, has what they wanted.
+fn print(text: impl Display) -> Result<(), CliError> {
+    let mut stdout = io::stdout().lock();
+    match write!(stdout, "{text}").and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CliError::failed(
+            format!("the result can not be written to stdout: {}", ports::why(&error)),
+            "Send it to where there is room",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Prints what is wrong; where nobody can read that, the exit code says it.
+fn complain(text: impl Display) {
+    let _ = write!(io::stderr(), "{text}");
 }
 
 /// Starts the log, on stderr: by the arguments, else by RUST_LOG, else what is worth knowing.
@@ -103,10 +123,11 @@ fn log(cli: &Cli) -> Result<(), CliError> {
         let remedy = "Write error, warn, info, debug or trace, or TARGET=LEVEL";
         CliError::usage(format!("the log level {asked:?} is not understood: {error}"), remedy)
     })?;
-    let colour = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|text| !text.is_empty());
+    let colour = io::stderr().is_terminal() && !plain;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(io::stderr)
         .with_ansi(colour)
         .with_target(false)
         .init();
@@ -116,7 +137,7 @@ fn log(cli: &Cli) -> Result<(), CliError> {
 /// Reads a configuration; what is wrong with it goes to stderr.
 fn load(path: &Path) -> Result<Model, CliError> {
     config::load(path).map(|loaded| loaded.model).map_err(|mistakes| {
-        eprint!("{}", report(&mistakes));
+        complain(report(&mistakes));
         let count = match mistakes.len() {
             1 => "a mistake".to_owned(),
             n => format!("{n} mistakes"),

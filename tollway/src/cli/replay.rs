@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, IsTerminal};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
@@ -124,37 +125,43 @@ pub(super) fn replay(model: &Model, files: &Files, json: bool) -> Result<(), Cli
     let (counters, host) = (&outcome.counters, &outcome.host);
     let summary = Summary { ports, counters, host, missed: Vec::new() };
     let identity = outcome.counters.check();
-    if json {
+    let printed = if json {
         let damage = outcome.errors.iter().map(ToString::to_string);
         let errors: Vec<_> = damage.chain(identity.as_ref().err().cloned()).collect();
-        println!("{:#}", summary.json(&errors));
+        super::print(format_args!("{:#}\n", summary.json(&errors)))
     } else {
-        print!("{}", summary.text());
-    }
+        super::print(summary.text())
+    };
     identity.map_err(|sentence| {
         CliError::failed(sentence, "This is a defect of Tollway: report it with the table above")
     })?;
     // All but the last are told here, the last is the command's own error.
     let mut errors: Vec<_> =
         outcome.errors.iter().map(|error| CliError::failed(error, error.remedy())).collect();
-    let Some(last) = errors.pop() else { return Ok(()) };
+    let Some(last) = errors.pop() else { return printed };
     for error in errors {
-        eprintln!("error: {error}");
+        super::complain(format_args!("error: {error}\n"));
     }
     Err(last)
 }
 
 /// Refuses to write over a file that is to be read.
 fn keep_inputs(files: &Files) -> Result<(), CliError> {
-    let real = |path: &Path| path.canonicalize().ok();
-    let inputs: Vec<_> = files.inputs.iter().filter_map(|(_, path)| real(path)).collect();
+    let inputs: Vec<_> = files.inputs.iter().filter_map(|(_, path)| identity(path)).collect();
     for (_, output) in &files.outputs {
-        if real(output).is_some_and(|output| inputs.contains(&output)) {
+        if identity(output).is_some_and(|output| inputs.contains(&output)) {
             let what = format!("{} is to be read and to be written", output.display());
             return Err(CliError::usage(what, "Write to another directory"));
         }
     }
     Ok(())
+}
+
+/// What makes a file that file, whatever its names: links of both kinds lead to the same. Devices
+/// and pipes have nothing that could be written over.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let facts = path.metadata().ok()?;
+    facts.is_file().then(|| (facts.dev(), facts.ino()))
 }
 
 /// A bar on stderr, where that is a terminal and the files are long.

@@ -98,12 +98,12 @@ fn report(model: &Model, router: &Router, devices: &mut Devices) -> Result<(), C
     let ports = model.ports.iter().map(|port| port.name.as_str()).collect();
     let missed = devices.iter_mut().map(|device| device.missed()).collect();
     let (counters, host) = (&router.counters, router.host.counters());
-    print!("{}", Summary { ports, counters, host, missed }.text());
+    let printed = super::print(Summary { ports, counters, host, missed }.text());
     router.counters.check().map_err(|sentence| {
         CliError::failed(sentence, "This is a defect of Tollway: report it with the table above")
     })?;
     for device in devices {
         device.finish().map_err(|error| CliError::failed(&error, error.remedy()))?;
     }
-    Ok(())
+    printed
 }

@@ -32,6 +32,7 @@ use toml::de::DeTable;
 pub use mistake::{Mistake, report};
 
 use crate::model::Model;
+use crate::ports::why;
 use mistake::{Fault, Ledger};
 use raw::Section;
 
@@ -106,7 +107,7 @@ fn unreadable(file: String, error: &std::io::Error) -> Mistake {
         std::io::ErrorKind::PermissionDenied => "let this user read it",
         _ => "name a readable file",
     };
-    placeless(file, 0, format!("the configuration cannot be read: {error}"), remedy)
+    placeless(file, 0, format!("the configuration cannot be read: {}", why(error)), remedy)
 }
 
 fn not_utf8(file: String, bytes: &[u8], valid: usize) -> Mistake {

@@ -131,12 +131,23 @@ impl<'a> Section<'a> {
         range: RangeInclusive<u32>,
         ledger: &mut Ledger<'_>,
     ) -> Field<u32> {
+        self.number(key, range, ledger, |found, range| out_of_range(key, found, range))
+    }
+
+    /// As [`Section::integer`]; `refuse` says what is wrong with a number outside the range.
+    pub(super) fn number(
+        &self,
+        key: &str,
+        range: RangeInclusive<u32>,
+        ledger: &mut Ledger<'_>,
+        refuse: impl Fn(&str, &RangeInclusive<u32>) -> Fault,
+    ) -> Field<u32> {
         self.field(key).read(ledger, |value| match value {
             DeValue::Integer(number) => {
                 let parsed = i64::from_str_radix(number.as_str(), number.radix()).ok();
                 match parsed.and_then(|n| u32::try_from(n).ok()).filter(|n| range.contains(n)) {
                     Some(n) => Ok(n),
-                    None => out_of_range(key, &number.to_string(), &range),
+                    None => Err(refuse(&number.to_string(), &range)),
                 }
             }
             other => {
@@ -251,10 +262,10 @@ pub(super) fn bare(name: &str) -> String {
     if inner.is_empty() { text } else { inner.to_owned() }
 }
 
-fn out_of_range<T>(key: &str, found: &str, range: &RangeInclusive<u32>) -> Result<T, Fault> {
+fn out_of_range(key: &str, found: &str, range: &RangeInclusive<u32>) -> Fault {
     let found: String = found.chars().take(24).collect();
     let (low, high) = (range.start(), range.end());
-    Fault::err(
+    Fault::new(
         format!("{key} is {found}, out of range"),
         format!("write a number from {low} to {high}"),
     )

@@ -1,6 +1,7 @@
 //! `[vlans.NAME]`: links whose frames carry a VLAN tag on another link.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 
 use super::links::{COMMON_KEYS, Draft, DraftKind, narrow, read_common};
 use super::mistake::{Fault, Ledger, quoted};
@@ -46,17 +47,18 @@ pub(super) fn read<'a>(
 }
 
 fn read_vid(name: &At<&str>, section: &Section<'_>, ledger: &mut Ledger<'_>) -> Option<At<u16>> {
-    let vid = section.integer("vid", 0..=u32::MAX, ledger);
+    let reserved =
+        |vid: &dyn Display, why| Fault::new(format!("VLAN {vid:.24} {why}"), "write 1 to 4094");
+    let unfit = "is out of range: a tag has 12 bits";
+    let vid = section.number("vid", 0..=4095, ledger, |vid, _| reserved(&vid, unfit));
     if vid.is_absent() {
         let suffix = name.value.rsplit('.').next().and_then(|tail| tail.parse::<u16>().ok());
         let example = suffix.filter(|vid| (1..=4094).contains(vid)).unwrap_or(10);
         section.missing("vid", &format!("add the VLAN identifier, as vid = {example}"), ledger);
     }
-    let reserved = |vid, why| Fault::err(format!("VLAN {vid} {why}"), "write 1 to 4094");
     vid.read(ledger, |vid| match vid {
-        0 => reserved(vid, "marks frames that belong to no VLAN"),
-        4095 => reserved(vid, "is reserved by 802.1Q"),
-        4096.. => reserved(vid, "does not fit the 12 bits of a tag"),
+        0 => Err(reserved(&vid, "marks frames that belong to no VLAN")),
+        4095 => Err(reserved(&vid, "is reserved by 802.1Q")),
         _ => narrow("vid", vid),
     })
     .given()

@@ -5,7 +5,9 @@
 //! checksum that a sender on the same machine left for a network card to finish.
 //!
 //! Limits: frames that the kernel has merged (GRO) or not yet cut (GSO) are counted as too big, as
-//! they fit no wire. A port in error drops what is sent to it and is looked for every second.
+//! they fit no wire. A frame longer than the device's MTU allows is refused by the kernel, and what
+//! is sent with it is lost as well, so links are given an MTU that leaves room for their tags; one
+//! that is lowered while Tollway runs is not noticed. A port in error drops what is sent to it and is looked for every second.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -12,7 +12,7 @@ use tollway_dataplane::burst::Burst;
 use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::port::{MemoryPort, Port};
 
-use crate::model::{Mac, Model, PortIndex, PortKind};
+use crate::model::{LinkKind, Mac, Model, PortIndex, PortKind, VlanProtocol};
 use af_packet::AfPacket;
 use capture::{CaptureError, CapturePort};
 use tap::Tap;
@@ -212,23 +212,43 @@ fn adopt(model: &mut Model, port: PortIndex, device: &dyn Device) {
         model.adopt_mac(port, mac);
     }
     let Some(limit) = device.mtu() else { return };
-    let on_port: Vec<_> = (0..model.links.len()).filter(|i| root(model, *i) == port).collect();
-    for index in on_port {
+    for index in 0..model.links.len() {
+        let (bottom, tags) = below(model, index);
+        let limit = room_beside(&tags, limit);
         let link = &mut model.links[index];
-        if link.mtu > limit {
-            tracing::warn!("{}: MTU {} is lowered to the device's {limit}", link.name, link.mtu);
+        if bottom == port && link.mtu > limit {
+            let name = &link.name;
+            tracing::warn!(
+                "{name}: MTU {} is lowered to {limit}, which the device takes with its tags",
+                link.mtu
+            );
             link.mtu = limit;
         }
     }
 }
 
-/// The port at the bottom of a link; parents precede their VLAN links.
-fn root(model: &Model, index: usize) -> PortIndex {
-    match model.links[index].kind {
-        crate::model::LinkKind::Port(port) => port,
-        crate::model::LinkKind::Vlan { parent, .. } if parent.0 < index => root(model, parent.0),
-        crate::model::LinkKind::Vlan { .. } => PortIndex(usize::MAX),
+/// The port at the bottom of a link, and the tags of its frames, innermost first. Parents precede
+/// their VLAN links.
+fn below(model: &Model, mut index: usize) -> (PortIndex, Vec<VlanProtocol>) {
+    let mut tags = Vec::new();
+    loop {
+        match model.links[index].kind {
+            LinkKind::Port(port) => return (port, tags),
+            LinkKind::Vlan { parent, protocol, .. } if parent.0 < index => {
+                tags.push(protocol);
+                index = parent.0;
+            }
+            LinkKind::Vlan { .. } => return (PortIndex(usize::MAX), tags),
+        }
     }
+}
+
+/// The largest packet that a device of this MTU is given with these tags: the kernel allows one
+/// more tag than fits, if the outermost is 802.1Q (`packet_extra_vlan_len_allowed` in
+/// `net/packet/af_packet.c`).
+fn room_beside(tags: &[VlanProtocol], mtu: u16) -> u16 {
+    let free = usize::from(tags.last() == Some(&VlanProtocol::Dot1q));
+    mtu.saturating_sub(4 * (tags.len() - free) as u16)
 }
 
 /// Bytes of a chunk that holds packets of any of the model's MTUs, tags included.
@@ -261,4 +281,38 @@ fn push_copy(umem: &mut Umem, burst: &mut Burst, bytes: &[u8]) -> bool {
     let pushed = burst.push(frame.addr, frame.len as u16);
     debug_assert!(pushed);
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use VlanProtocol::{Dot1ad, Dot1q};
+
+    #[test]
+    fn one_tag_is_free_if_it_is_of_the_usual_kind() {
+        for (tags, room) in [
+            (&[][..], 1500),
+            (&[Dot1q], 1500),
+            (&[Dot1ad], 1496),
+            (&[Dot1q, Dot1q], 1496),
+            (&[Dot1ad, Dot1q], 1496),
+            (&[Dot1q, Dot1ad], 1492),
+        ] {
+            assert_eq!(room_beside(tags, 1500), room, "{tags:?}, innermost first");
+        }
+    }
+
+    #[test]
+    fn links_have_the_tags_of_those_below() {
+        let text = "[ports.p]\nkind = \"memory\"\n[vlans.a]\nparent = \"b\"\nvid = 1\n\
+                    [vlans.b]\nparent = \"p\"\nvid = 2\nprotocol = \"802.1ad\"\n";
+        let model = crate::config::parse(text, "t.toml").unwrap().model;
+        let tags = |name| {
+            let index = model.links.iter().position(|link| link.name == name).unwrap();
+            below(&model, index)
+        };
+        assert_eq!(tags("p"), (PortIndex(0), vec![]));
+        assert_eq!(tags("b"), (PortIndex(0), vec![Dot1ad]));
+        assert_eq!(tags("a"), (PortIndex(0), vec![Dot1q, Dot1ad]));
+    }
 }

@@ -19,8 +19,8 @@ use tollway_dataplane::router::Router;
 
 use crate::compile::{CompileError, compile};
 use crate::model::Model;
-use crate::ports::Device;
 use crate::ports::capture::{CaptureError, CapturePort, CaptureReader, Captured};
+use crate::ports::{Device, chunk_bytes};
 
 /// The host is asked so often what is due.
 const TICK_NS: u64 = 100_000_000;
@@ -28,7 +28,7 @@ const TICK_NS: u64 = 100_000_000;
 const TICKS_IN_A_GAP: u32 = 100;
 /// The clock runs on so long after the last frame, for what waits for a neighbour.
 const RUN_ON_NS: u64 = 5_000_000_000;
-/// Memory of the frames: any packet that a configuration allows fits a chunk.
+/// Memory of a frame at least: captures have frames that no MTU of the configuration allows.
 const CHUNK_BYTES: u32 = 16_384;
 const CHUNKS: u32 = 8192;
 
@@ -113,7 +113,8 @@ impl Replay {
             let output = output(port).map(|(_, path)| path.as_path());
             ports.push(CapturePort::open(None, output)?);
         }
-        let umem = Umem::new(CHUNKS, CHUNK_BYTES).ok_or(ReplayError::Memory)?;
+        let chunk_bytes = chunk_bytes(model).max(CHUNK_BYTES);
+        let umem = Umem::new(CHUNKS, chunk_bytes).ok_or(ReplayError::Memory)?;
         let router = Router::new(compiled.tables, umem, compiled.host);
         let errors = Vec::new();
         Ok(Self { router, ports, inputs, errors, clock_ns: 0, next_tick_ns: 0 })

@@ -50,6 +50,20 @@ fn the_clock_never_goes_back_and_gaps_are_crossed_in_bounded_time() {
 }
 
 #[test]
+fn the_largest_packet_that_a_configuration_allows_fits_a_chunk() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut model = small_model();
+    model.links[0].mtu = 16_000;
+    let mut frame = model.links[0].mac.0.to_vec();
+    frame.resize(14 + 16_000, 0);
+    let inputs = vec![(0, capture(dir.path(), "a.pcap", &[1], &frame))];
+    let files = Files { inputs, outputs: Vec::new() };
+    let outcome = Replay::new(&model, &files).unwrap().run(|| {}).unwrap();
+    let drops = outcome.counters.drops;
+    assert_eq!(drops[tollway_dataplane::verdict::DropReason::UnhandledProto as usize], 1);
+}
+
+#[test]
 fn frames_that_fit_no_chunk_are_counted() {
     let dir = tempfile::tempdir().unwrap();
     let jumbo = vec![0; CHUNK_BYTES as usize];

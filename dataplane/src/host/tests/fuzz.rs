@@ -142,10 +142,7 @@ proptest! {
             Context { tables, umem, counters, outbox: &mut outbox, now_ns: *now };
         match PuntReason::ALL.get(reason) {
             Some(reason) => host.punt(&mut context, packet, *reason),
-            None => {
-                context.counters.delivered += 1;
-                host.deliver(&mut context, packet);
-            }
+            None => host.deliver(&mut context, packet),
         }
         for outgoing in outbox {
             umem.free(outgoing.frame.addr);

@@ -190,3 +190,22 @@ fn a_full_table_lets_its_oldest_go() {
     lab.receive(A, &ip_frame(ALICE, &udp4(header4(ALICE4, station(5002)), b"")));
     assert_eq!((lab.drops(DropReason::NeighQueueFull), lab.router.counters.held), (2, 0));
 }
+
+#[test]
+fn a_configured_route_to_a_neighbour_outlives_it() {
+    let mut lab = Lab::new();
+    let tables = &mut lab.router.tables;
+    let vrf = tables.link(LinkId(1)).vrf;
+    let (half, host) = (RoutePrefix::new(BOB4.into(), 25), RoutePrefix::host(BOB4.into()));
+    let (blackhole, next) =
+        (tables.drop(DropReason::Blackhole), tables.neigh(LinkId(1), BOB4.into()).unwrap());
+    tables.insert(vrf, half, blackhole).unwrap();
+    tables.insert(vrf, host, next).unwrap();
+    for _ in 0..2 {
+        lab.receive(A, &numbered(0));
+        assert_eq!(numbers(&lab.receive(B, &arp::reply(BOB, BOB4, own4(1)))), [0]);
+        lab.pass(60 * S);
+        assert_eq!(lab.router.host.neighbours(), 0, "it has not answered since");
+        assert_eq!(lab.router.tables.lookup(vrf, BOB4.into()), next);
+    }
+}

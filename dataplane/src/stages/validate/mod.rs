@@ -8,7 +8,8 @@
 //! FIB has them as routes, so they cost nothing here.
 //!
 //! Limits: IPv4 options and IPv6 hop-by-hop headers go to the slow path. IPv6 jumbograms
-//! (RFC 2675) are dropped there.
+//! (RFC 2675) are dropped there. Sources that are the router's own address or a subnet's broadcast
+//! are not looked for: the kernel takes those for martians, too (`fib_validate_source`).
 
 mod ipv4;
 mod ipv6;

@@ -224,6 +224,8 @@ fn vlans() {
         ("[vlans.x]\nparent = \"lan\"\nvid = 0", 3, &["VLAN 0", "1 to 4094"]),
         ("[vlans.x]\nparent = \"lan\"\nvid = 4095", 3, &["VLAN 4095", "reserved"]),
         ("[vlans.x]\nparent = \"lan\"\nvid = 4096", 3, &["12 bits"]),
+        ("[vlans.x]\nparent = \"lan\"\nvid = -1", 3, &["VLAN -1", "1 to 4094"]),
+        ("[vlans.x]\nparent = \"lan\"\nvid = 18446744073709551616", 3, &["12 bits", "1 to 4094"]),
         ("[vlans.x]\nparent = \"lan\"\nvid = -1", 3, &["out of range"]),
         ("[vlans.x]\nparent = \"lan\"\nvid = 5\nprotocol = \"802.1q\"", 4, &["802.1Q?"]),
         ("[vlans.x]\nparent = \"lan\"\nvid = 5\nprotocol = \"qinq\"", 4, &["802.1Q, 802.1ad"]),

@@ -17,6 +17,9 @@ use pcap_file::{DataLink, PcapError, TsResolution};
 use super::{CaptureError, Captured, ETHERNET};
 
 const NS_PER_S: u64 = 1_000_000_000;
+/// Times after this one, in the year 2262, are taken for it, so that a clock that starts there can
+/// go on.
+const LATEST_NS: u64 = i64::MAX as u64;
 
 /// A capture file that is read frame by frame.
 pub struct CaptureReader {
@@ -378,6 +381,6 @@ fn whole(
     let ns = u128::from(units) * u128::from(NS_PER_S) / u128::from(interface.units);
     let ns = i128::try_from(ns).unwrap_or(i128::MAX);
     let ns = ns.saturating_add(i128::from(interface.offset_s) * i128::from(NS_PER_S));
-    let time_ns = u64::try_from(ns.max(0)).unwrap_or(u64::MAX);
+    let time_ns = u64::try_from(ns.max(0)).unwrap_or(LATEST_NS).min(LATEST_NS);
     Ok(Captured { time_ns, bytes: data.to_vec() })
 }

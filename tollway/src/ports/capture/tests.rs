@@ -101,6 +101,9 @@ fn pcapng_times_have_the_units_of_their_interface() {
         (Some(0), 3, 3_000_000_000),
         (Some(0x80 | 1), 3, 1_500_000_000),
         (Some(0x80 | 20), 1 << 20, 1_000_000_000),
+        // The clock has to be able to go on from there.
+        (Some(9), u64::MAX, i64::MAX as u64),
+        (Some(0), u64::MAX, i64::MAX as u64),
     ];
     for big in [false, true] {
         for (resolution, time, ns) in cases {

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# The fuzz targets, each for SECONDS: by cargo-fuzz where there is a nightly toolchain, else by the
+# tests that drive the same code with simpler changes.
+# usage: fuzz.sh [SECONDS]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+seconds=${1:-600}
+[[ $seconds =~ ^[1-9][0-9]*$ ]] || { echo "fuzz: '$seconds' is no number of seconds; write e.g. FUZZ_SECONDS=600" >&2; exit 2; }
+tools=$PWD/target/tools
+
+stable() { # WHY
+  echo "fuzz: $1; going on with the stable toolchain, where no coverage leads the way" >&2
+  export TOLLWAY_FUZZ_SECONDS=$seconds
+  cargo test --locked -p tollway-dataplane --test fuzz_path -- --nocapture no_input
+  cargo test --locked -p tollway --test fuzz_config -- --nocapture no_text
+  exit
+}
+
+cargo +nightly --version >/dev/null 2>&1 ||
+  stable "there is no nightly toolchain ('rustup toolchain install nightly' installs it)"
+[ -x "$tools/bin/cargo-fuzz" ] ||
+  cargo install --quiet --root "$tools" --locked cargo-fuzz ||
+  stable "cargo-fuzz can not be installed"
+export PATH=$tools/bin:$PATH
+
+for target in path config; do
+  corpus=fuzz/corpus/$target
+  mkdir -p "$corpus"
+  [ "$target" = config ] && cp examples/*.toml "$corpus"
+  echo "fuzz: $target for $seconds s"
+  # What is found lands in fuzz/artifacts, and the command fails.
+  cargo +nightly fuzz run "$target" "$corpus" "fuzz/seeds/$target" -- \
+    -max_total_time="$seconds" -max_len=4096 -timeout=20 -print_final_stats=1
+done
