@@ -36,7 +36,7 @@ fn naive(model: &Model, vrf: usize, address: IpAddr) -> Fate {
         }
     };
     let standing = [
-        ("0.0.0.0/8", Fate::Invalid),
+        ("0.0.0.0/32", Fate::Invalid),
         ("127.0.0.0/8", Fate::Invalid),
         ("224.0.0.0/4", Fate::Local),
         ("255.255.255.255/32", Fate::Local),
