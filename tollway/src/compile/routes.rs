@@ -188,9 +188,9 @@ fn is_never_forwarded(prefix: RoutePrefix) -> bool {
     match prefix {
         RoutePrefix::V4(prefix) => {
             let (top, len) = ((prefix.bits() >> 120) as u8, prefix.len());
-            (len >= 8 && (top == 0 || top == 127))
+            (len >= 8 && top == 127)
                 || (len >= 4 && top & 0xf0 == 0xe0)
-                || (len == 32 && prefix.bits() >> 96 == 0xffff_ffff)
+                || (len == 32 && matches!(prefix.bits() >> 96, 0 | 0xffff_ffff))
         }
         RoutePrefix::V6(prefix) => {
             let (top, len) = ((prefix.bits() >> 112) as u16, prefix.len());
