@@ -15,6 +15,7 @@ pub mod clock;
 pub mod counters;
 pub mod cpu;
 pub mod dispatch;
+pub mod epoch;
 pub mod frame;
 pub mod host;
 pub mod id;
@@ -22,6 +23,7 @@ pub mod path;
 pub mod port;
 pub mod router;
 pub mod stages;
+mod sync;
 pub mod tables;
 #[cfg(test)]
 mod testkit;

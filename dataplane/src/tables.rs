@@ -4,11 +4,13 @@ mod prefix;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use crate::epoch::Epochs;
 use crate::id::{LinkId, NextHopId, PortId, Vid, VrfId};
 use crate::stages::classify::{VlanEntry, VlanTable};
 use crate::stages::ecmp::{Group, Member};
-use crate::stages::route::{Fib, FibError, Root};
+use crate::stages::route::{Capacity, Fib, FibError, Root};
 use crate::verdict::{DropReason, PuntReason};
 use crate::wire::eth::{MacWord, ethertype};
 pub use prefix::RoutePrefix;
@@ -140,8 +142,10 @@ impl From<FibError> for TablesError {
 }
 
 /// Everything that the stages read.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 pub struct Tables {
+    /// When memory of the FIBs may be used again.
+    pub epochs: Arc<Epochs>,
     /// Ports by [`PortId`].
     pub ports: Vec<PortRecord>,
     /// Links by [`LinkId`].
@@ -149,9 +153,9 @@ pub struct Tables {
     /// VRFs by [`VrfId`].
     pub vrfs: Vec<VrfRecord>,
     /// IPv4 FIBs of all VRFs.
-    pub fib4: Fib,
+    pub fib4: Arc<Fib>,
     /// IPv6 FIBs of all VRFs.
-    pub fib6: Fib,
+    pub fib6: Arc<Fib>,
     /// Next hops by [`NextHopId`].
     pub next_hops: Vec<NextHop>,
     /// Next-hop groups by [`NextHopId`] without its mark.
@@ -182,11 +186,37 @@ enum InertKey {
     Glean(LinkId),
 }
 
+impl Default for Tables {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Tables {
     /// Empty tables: every packet has no route.
     #[must_use]
     pub fn new() -> Self {
-        Self { next_hops: vec![NO_ROUTE], ..Self::default() }
+        Self::with_capacity(Capacity::default(), Capacity::default())
+    }
+
+    /// The same with FIBs that may grow so far, IPv4 and IPv6.
+    #[must_use]
+    pub fn with_capacity(capacity4: Capacity, capacity6: Capacity) -> Self {
+        let epochs = Epochs::new();
+        Self {
+            fib4: Arc::new(Fib::new(Arc::clone(&epochs), capacity4)),
+            fib6: Arc::new(Fib::new(Arc::clone(&epochs), capacity6)),
+            epochs,
+            ports: Vec::new(),
+            links: Vec::new(),
+            vrfs: Vec::new(),
+            next_hops: vec![NO_ROUTE],
+            groups: Vec::new(),
+            vlans: HashMap::new(),
+            neighs: HashMap::new(),
+            spare: Vec::new(),
+            inert: HashMap::new(),
+        }
     }
 
     /// The link of that number; numbers come from the tables themselves.
@@ -317,12 +347,15 @@ impl Tables {
     }
 
     /// Takes a route out of a VRF's FIB; false where there was none.
-    pub fn remove(&mut self, vrf: VrfId, prefix: RoutePrefix) -> bool {
-        let Some(record) = self.vrfs.get(usize::from(vrf.0)) else { return false };
-        match prefix {
-            RoutePrefix::V4(prefix) => self.fib4.remove(record.root4, prefix),
-            RoutePrefix::V6(prefix) => self.fib6.remove(record.root6, prefix),
-        }
+    ///
+    /// # Errors
+    /// See [`TablesError`].
+    pub fn remove(&self, vrf: VrfId, prefix: RoutePrefix) -> Result<bool, TablesError> {
+        let record = self.vrfs.get(usize::from(vrf.0)).ok_or(TablesError::Unknown)?;
+        Ok(match prefix {
+            RoutePrefix::V4(prefix) => self.fib4.remove(record.root4, prefix)?,
+            RoutePrefix::V6(prefix) => self.fib6.remove(record.root6, prefix)?,
+        })
     }
 
     /// The next hop or group that a VRF's FIB has for an address.

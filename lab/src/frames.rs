@@ -10,6 +10,59 @@ pub const FRAME_LEN: usize = 64;
 /// A frame to send again and again.
 pub type Template = [u8; FRAME_LEN];
 
+/// Frames to send in turn.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// Each whole.
+    Whole(Vec<Template>),
+    /// One frame to many IPv4 destinations, host order: 4 bytes each, so that the frames themselves
+    /// do not fill the caches that the tables under test are to have.
+    To4(Template, Vec<u32>),
+    /// One frame to many IPv6 destinations.
+    To6(Template, Vec<u128>),
+}
+
+impl Source {
+    /// How many there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        match self {
+            Self::Whole(templates) => templates.len(),
+            Self::To4(_, destinations) => destinations.len(),
+            Self::To6(_, destinations) => destinations.len(),
+        }
+    }
+
+    /// Says if there is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Writes the frame of a number below [`Source::len`].
+    #[inline(always)]
+    pub fn write(&self, number: usize, frame: &mut Template) {
+        match self {
+            Self::Whole(templates) => *frame = templates[number],
+            Self::To4(template, destinations) => {
+                *frame = *template;
+                let dst = destinations[number];
+                frame[30..34].copy_from_slice(&dst.to_be_bytes());
+                // The template's destination is 0.0.0.0, so its checksum lacks just this one.
+                let field = u32::from(u16::from_be_bytes([frame[24], frame[25]]));
+                let sum = (field ^ 0xffff) + (dst >> 16) + (dst & 0xffff);
+                let sum = (sum & 0xffff) + (sum >> 16);
+                let sum = (sum & 0xffff) + (sum >> 16);
+                frame[24..26].copy_from_slice(&(sum as u16 ^ 0xffff).to_be_bytes());
+            }
+            Self::To6(template, destinations) => {
+                *frame = *template;
+                frame[38..54].copy_from_slice(&destinations[number].to_be_bytes());
+            }
+        }
+    }
+}
+
 /// Source and destination of a frame's IP packet.
 #[derive(Clone, Copy, Debug)]
 pub enum Addresses {

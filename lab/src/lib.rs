@@ -1,8 +1,10 @@
 //! The bench beside the road: what each feature of the packet's path costs, with honest statistics.
 
+pub mod fib;
 pub mod frames;
 pub mod machine;
 pub mod memory;
 pub mod report;
 pub mod stats;
+pub mod text;
 pub mod tolls;

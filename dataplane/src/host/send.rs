@@ -295,8 +295,11 @@ fn withdraw(tables: &mut Tables, key: Key, has_route: bool) {
     if has_route
         && let Some(next) = tables.find_neigh(link, address)
         && exact_route(tables, vrf, address) == Some(next)
+        && tables.remove(vrf, RoutePrefix::host(address)).is_err()
     {
-        tables.remove(vrf, RoutePrefix::host(address));
+        // The route can not go now, so its next hop stays, and is to be asked for again.
+        let _ = tables.set_neigh(link, address, None);
+        return;
     }
     tables.forget_neigh(link, address);
 }

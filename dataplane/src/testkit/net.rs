@@ -9,7 +9,7 @@ use tollway_dataplane::port::MemoryPort;
 use tollway_dataplane::router::Router;
 
 use super::packet::ip;
-use super::wires::{PORTS, TABLES};
+use super::wires::{PORTS, tables};
 
 /// A router with its ports.
 pub struct Net {
@@ -33,7 +33,7 @@ impl Net {
         host.add_address(LinkId(0), ip("10.255.0.254"), 24);
         host.add_address(LinkId(0), ip("2001:db8:fe::1"), 64);
         Self {
-            router: Router::new(TABLES.clone(), umem, host),
+            router: Router::new(tables(), umem, host),
             ports: (0..PORTS).map(|_| MemoryPort::new(BURST)).collect(),
             now_ns: 1_000_000_000,
             chunks,

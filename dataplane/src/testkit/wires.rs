@@ -154,9 +154,10 @@ pub const OVERLAP6: &str = "fd00:1::5";
 pub const WEIGHTS: [u16; 2] = [1, 3];
 
 /// The network's tables, built once.
-pub static TABLES: LazyLock<Tables> = LazyLock::new(build);
+pub static TABLES: LazyLock<Tables> = LazyLock::new(tables);
 
-fn build() -> Tables {
+/// The tables anew, for a test that changes them.
+pub fn tables() -> Tables {
     let mut tables = Tables::new();
     let vrfs: Vec<_> = (0..3).map(|_| tables.add_vrf().expect("a VRF")).collect();
     for port in 0..PORTS {

@@ -8,11 +8,12 @@ use tollway_dataplane::id::PortId;
 use tollway_dataplane::path::Features;
 use tollway_dataplane::port::MemoryPort;
 use tollway_dataplane::router::Router;
+use tollway_dataplane::tables::Tables;
 use tollway_dataplane::tolls::Stage;
 use tollway_dataplane::wire::{checksum, word32};
 
 use super::Scenario;
-use crate::frames::{FRAME_LEN, Template};
+use crate::frames::{FRAME_LEN, Source};
 use crate::{memory, stats};
 
 /// Frames that are on their way at once.
@@ -30,37 +31,39 @@ pub struct Bench<F: Features> {
     router: Router<F>,
     ports: Vec<MemoryPort>,
     frames: Vec<Descriptor>,
-    templates: Vec<Template>,
-    /// The template that the next frame is made from, in passes that only restore and in those
+    source: Source,
+    /// The frame of the source that the next frame is made from, in passes that only restore and in those
     /// that forward.
     position: [usize; 2],
     floor: bool,
 }
 
 impl<F: Features> Bench<F> {
-    /// Sets the scene; tolls are taken meanwhile, as the program does.
+    /// Sets the scene of a row; tolls are taken meanwhile, as the program does.
     ///
     /// # Errors
     /// A sentence where memory is short.
     pub fn new(scenario: &Scenario) -> Result<Self, String> {
         let tables = scenario.tables().map_err(|error| format!("tables: {error:?}"))?;
+        let mut bench = Self::over(tables, Source::Whole(scenario.templates()), scenario.burst)?;
+        bench.floor = scenario.floor;
+        Ok(bench)
+    }
+
+    /// A router with these tables, to which these frames come in turn.
+    ///
+    /// # Errors
+    /// A sentence where memory is short.
+    pub fn over(tables: Tables, source: Source, burst: usize) -> Result<Self, String> {
         let umem = memory::umem(IN_FLIGHT as u32, CHUNK).ok_or("no memory for the frames")?;
         let mut router = Router::with_path(Path::detect(), tables, umem, Host::new());
         let umem = &mut router.umem;
         let frames = std::iter::from_fn(|| umem.alloc());
         let frames = frames.map(|addr| Descriptor { addr, len: FRAME_LEN as u32 }).collect();
-        let port = || MemoryPort::new(scenario.burst);
-        let templates = scenario.templates();
+        let port = || MemoryPort::new(burst);
         // Half of them apart, so that neither finds in the caches what the other has just read.
-        let position = [0, templates.len() / 2];
-        Ok(Self {
-            router,
-            ports: vec![port(), port()],
-            frames,
-            templates,
-            position,
-            floor: scenario.floor,
-        })
+        let position = [0, source.len() / 2];
+        Ok(Self { router, ports: vec![port(), port()], frames, source, position, floor: false })
     }
 
     /// Turns the taking of tolls on or off.
@@ -111,10 +114,9 @@ impl<F: Features> Bench<F> {
     fn restore(&mut self, forward: bool) {
         let position = &mut self.position[usize::from(forward)];
         for frame in &self.frames {
-            let template = &self.templates[*position];
-            *self.router.umem.bytes_mut(frame.addr, 0) = *template;
+            self.source.write(*position, self.router.umem.bytes_mut(frame.addr, 0));
             *position += 1;
-            if *position == self.templates.len() {
+            if *position == self.source.len() {
                 *position = 0;
             }
         }

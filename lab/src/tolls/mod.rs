@@ -6,7 +6,6 @@
 
 mod bench;
 mod scenario;
-mod table;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,9 +16,9 @@ use tollway_dataplane::path::{Everything, Features, Nothing};
 use crate::machine::Machine;
 use crate::report::{Report, Row};
 use crate::stats::Summary;
+use crate::text;
 pub use bench::{Bench, IN_FLIGHT};
 pub use scenario::{Build, ROWS, Scenario};
-pub use table::render;
 
 /// Times that every row is measured.
 const REPEATS: usize = 41;
@@ -67,6 +66,16 @@ pub fn run(only: &[String]) -> Result<Report, String> {
         report.figures.insert("sampling_overhead_percent".to_owned(), overhead.median);
     }
     Ok(report)
+}
+
+/// The report as text.
+#[must_use]
+pub fn render(report: &Report) -> String {
+    let mut text = text::render(report);
+    if let Some(overhead) = report.figures.get("sampling_overhead_percent") {
+        text += &format!("\nsampling the stages costs {overhead:+.2}% of ip4-one-flow\n");
+    }
+    text
 }
 
 /// A bench of either build of the path.

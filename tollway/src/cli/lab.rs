@@ -1,5 +1,7 @@
 //! `tollway lab`: the bench.
 
+use tollway_lab::report::Report;
+
 use super::CliError;
 
 /// Arguments of `tollway lab`.
@@ -13,6 +15,23 @@ pub(super) struct Args {
 enum Bench {
     /// Measure what forwarding costs a packet, and what each feature adds
     Tolls(TollsArgs),
+    /// Measure what routes cost: forwarding over tables of all sizes, memory, building, changes
+    Fib(FibArgs),
+}
+
+/// Arguments of `tollway lab fib`.
+#[derive(clap::Args)]
+struct FibArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Measure only these rows
+    #[arg(long, num_args = 1.., value_name = "NAME")]
+    only: Vec<String>,
+    /// A gzipped list of prefixes, one a line (default: ../shared/data/bgp-prefixes.txt.gz, or a
+    /// generated table)
+    #[arg(long, value_name = "FILE")]
+    data: Option<std::path::PathBuf>,
 }
 
 /// Arguments of `tollway lab tolls`.
@@ -30,14 +49,28 @@ struct TollsArgs {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), CliError> {
-    let Bench::Tolls(args) = &args.bench;
-    let report = tollway_lab::tolls::run(&args.only)
-        .map_err(|error| CliError::usage(error, "Run `tollway lab tolls` for all rows"))?;
-    if args.json {
-        let json = serde_json::to_string_pretty(&report)
-            .map_err(|error| CliError::failed(error, "Report this as a defect"))?;
-        super::print(format_args!("{json}\n"))
-    } else {
-        super::print(tollway_lab::tolls::render(&report))
+    match &args.bench {
+        Bench::Tolls(args) => {
+            let report = tollway_lab::tolls::run(&args.only)
+                .map_err(|error| CliError::usage(error, "Run `tollway lab tolls` for all rows"))?;
+            show(&report, args.json, tollway_lab::tolls::render)
+        }
+        Bench::Fib(args) => {
+            let options =
+                tollway_lab::fib::Options { only: args.only.clone(), data: args.data.clone() };
+            let report = tollway_lab::fib::run(&options)
+                .map_err(|error| CliError::failed(error, "Name another table with --data"))?;
+            show(&report, args.json, tollway_lab::fib::render)
+        }
     }
+}
+
+/// Prints a report as one JSON object, or as text.
+fn show(report: &Report, json: bool, text: impl Fn(&Report) -> String) -> Result<(), CliError> {
+    if !json {
+        return super::print(text(report));
+    }
+    let json = serde_json::to_string_pretty(report)
+        .map_err(|error| CliError::failed(error, "Report this as a defect"))?;
+    super::print(format_args!("{json}\n"))
 }

@@ -9,10 +9,10 @@
 //!
 //! Limits: none on prefixes; 4,194,303 next hops.
 
+mod fib;
 mod stage;
-mod table;
 #[cfg(test)]
 mod tests;
 
-pub use stage::run;
-pub use table::{Fib, FibError, Prefix, Root};
+pub use fib::{Capacity, Fib, FibError, Prefix, Root};
+pub use stage::{V4, V6, run};

@@ -1,86 +1,146 @@
-use super::table::block_base;
-use super::{Fib, Root};
+use super::Fib;
+use super::fib::{Entry, View};
 use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
 use crate::id::NextHopId;
-use crate::wire::ipv6::Ipv6View;
+use crate::wire::word64;
 
-/// Bits of a lookup key ([`Burst::key`]).
-const KEY_BITS: u32 = 64;
+/// Where the lower half of an IPv6 destination is in the header, bytes.
+const DST_LOW: usize = 32;
+
+/// What the families do differently.
+pub trait Family {
+    /// Keys in an address.
+    const HALVES: u32;
+}
+
+/// IPv4: an address and nothing is one key.
+pub struct V4;
+impl Family for V4 {
+    const HALVES: u32 = 1;
+}
+
+/// IPv6: each half is a key.
+pub struct V6;
+impl Family for V6 {
+    const HALVES: u32 = 2;
+}
 
 /// Looks up every packet's next hop or group.
 ///
 /// Level by level over the whole burst, so that the loads of different packets overlap.
 #[inline(always)]
-pub fn run(burst: &mut Burst, umem: &Umem, fib: &Fib, lanes: Lanes) {
+pub fn run<F: Family>(burst: &mut Burst, umem: &Umem, fib: &Fib, lanes: Lanes) {
     match lanes.dense() {
-        Some(range) => look_up(burst, umem, fib, range),
-        None => look_up(burst, umem, fib, lanes),
+        Some(range) => look_up::<F>(burst, umem, fib, range),
+        None => look_up::<F>(burst, umem, fib, lanes),
     }
 }
 
 #[inline(always)]
-fn look_up(
+fn look_up<F: Family>(
     burst: &mut Burst,
     umem: &Umem,
     fib: &Fib,
     lanes: impl IntoIterator<Item = usize> + Clone,
 ) {
-    let entries = fib.entries();
-    let mut pending = Lanes::NONE;
+    let view = fib.view();
+    let mut any = Entry(0);
     for lane in lanes.clone() {
-        let slot = burst.root[lane] as usize + (burst.key[lane] >> 48) as usize;
-        pending.put(lane, step(burst, entries, lane, slot));
+        let entry = view.entry(view.top(burst.root[lane]).place(burst.key[lane]));
+        burst.next[lane] = NextHopId(entry.0);
+        any.0 |= entry.0;
     }
-    let mut resolved = 16;
-    while !pending.is_empty() {
-        if resolved == KEY_BITS {
-            finish(burst, umem, fib, pending);
-            break;
+    if any.is_node() {
+        let mut pending = Lanes::NONE;
+        for lane in lanes.clone() {
+            let entry = Entry(burst.next[lane].0);
+            pending.put(lane, entry.is_node());
+            view.prefetch_node(entry);
         }
-        let shift = KEY_BITS - 8 - resolved;
-        pending = match pending.dense() {
-            Some(range) => descend(burst, entries, shift, range),
-            None => descend(burst, entries, shift, pending),
-        };
-        resolved += 8;
+        if F::HALVES == 1 {
+            go_down::<false>(burst, view, pending);
+        } else {
+            let lower = go_down::<true>(burst, view, pending);
+            if !lower.is_empty() {
+                take_lower_half(burst, umem, lower);
+                go_down::<false>(burst, view, lower);
+            }
+        }
     }
-    // Final entries carry their prefix length for the control side.
+    // Final entries carry their prefix's length for the control side.
     for lane in lanes {
         burst.next[lane].0 &= NextHopId::MASK;
     }
 }
 
-/// Reads the next level's entries; returns the packets that have further to go.
+/// Goes down to final entries; with keys of the upper half of an IPv6 address (`UPPER`) to nodes in
+/// the lower half at least, and returns the packets that are there.
 #[inline(always)]
-fn descend(
+fn go_down<const UPPER: bool>(burst: &mut Burst, view: View<'_>, mut pending: Lanes) -> Lanes {
+    let mut lower = Lanes::NONE;
+    while !pending.is_empty() {
+        let others = match pending.dense() {
+            Some(range) => find_places::<UPPER>(burst, view, range),
+            None => find_places::<UPPER>(burst, view, pending),
+        };
+        pending = pending.without(others);
+        pending = match pending.dense() {
+            Some(range) => read_entries(burst, view, range),
+            None => read_entries(burst, view, pending),
+        };
+        lower = lower.or(others);
+    }
+    lower
+}
+
+/// Finds in each packet's node where its entry is; returns the packets whose node is in the lower
+/// half of the address, where `UPPER` keys say nothing.
+#[inline(always)]
+fn find_places<const UPPER: bool>(
     burst: &mut Burst,
-    entries: &[u32],
-    shift: u32,
+    view: View<'_>,
+    pending: impl IntoIterator<Item = usize>,
+) -> Lanes {
+    let mut lower = Lanes::NONE;
+    for lane in pending {
+        let Some(node) = view.node(Entry(burst.next[lane].0)) else { continue };
+        if UPPER && node.is_low() {
+            lower.put_odd(lane);
+            continue;
+        }
+        let place = node.place(burst.key[lane]);
+        view.prefetch_entry(place);
+        burst.next[lane] = NextHopId(place);
+    }
+    lower
+}
+
+/// Reads each packet's entry at its place, a loop of its own so that no packet's load waits for that
+/// of the packet before; returns the packets that have further to go.
+#[inline(always)]
+fn read_entries(
+    burst: &mut Burst,
+    view: View<'_>,
     pending: impl IntoIterator<Item = usize>,
 ) -> Lanes {
     let mut deeper = Lanes::NONE;
     for lane in pending {
-        let Some(base) = block_base(burst.next[lane].0) else { continue };
-        let slot = base + (burst.key[lane] >> shift & 0xff) as usize;
-        deeper.put(lane, step(burst, entries, lane, slot));
+        let entry = view.entry(burst.next[lane].0);
+        burst.next[lane] = NextHopId(entry.0);
+        deeper.put(lane, entry.is_node());
+    }
+    for lane in deeper {
+        view.prefetch_node(Entry(burst.next[lane].0));
     }
     deeper
 }
 
-/// Reads an entry; says if the way goes on.
-#[inline(always)]
-fn step(burst: &mut Burst, entries: &[u32], lane: usize, slot: usize) -> bool {
-    let entry = entries.get(slot).copied().unwrap_or(0);
-    burst.next[lane] = NextHopId(entry);
-    block_base(entry).is_some()
-}
-
-/// Looks up what is longer than the key: IPv6 prefixes beyond /64.
+/// Goes on with the lower halves of IPv6 destinations.
 #[cold]
-fn finish(burst: &mut Burst, umem: &Umem, fib: &Fib, pending: Lanes) {
-    for lane in pending {
-        let header = umem.bytes(burst.addr[lane], usize::from(burst.l3[lane]));
-        burst.next[lane] = fib.lookup(Root(burst.root[lane]), Ipv6View(header).dst());
+fn take_lower_half(burst: &mut Burst, umem: &Umem, lanes: Lanes) {
+    for lane in lanes {
+        let header: &[u8; 40] = umem.bytes(burst.addr[lane], usize::from(burst.l3[lane]));
+        burst.key[lane] = word64(header, DST_LOW).swap_bytes();
     }
 }

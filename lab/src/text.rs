@@ -1,9 +1,11 @@
+//! Reports as text.
+
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use tollway_dataplane::tolls::Stage;
 
 use crate::report::Report;
 
-/// The report as two tables of text: what each row costs, and where the time goes.
+/// What was measured on, the rows, and where the time went.
 #[must_use]
 pub fn render(report: &Report) -> String {
     let machine = &report.machine;
@@ -14,9 +16,7 @@ pub fn render(report: &Report) -> String {
     text += &tolls(report);
     text += "\n\nclocks a packet by stage, as sampled meanwhile:\n";
     text += &stages(report);
-    if let Some(overhead) = report.figures.get("sampling_overhead_percent") {
-        text += &format!("\n\nsampling the stages costs {overhead:+.2}% of ip4-one-flow\n");
-    }
+    text += "\n";
     text
 }
 
@@ -79,4 +79,23 @@ fn align(table: &mut Table, columns: std::ops::RangeInclusive<usize>) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
+}
+
+/// A figure for people: whole with separators where it is large, else with two decimals.
+#[must_use]
+pub fn figure(value: f64) -> String {
+    if value.abs() < 1000.0 {
+        return format!("{value:.2}");
+    }
+    let digits = format!("{value:.0}");
+    let (sign, digits) = digits.strip_prefix('-').map_or(("", &*digits), |rest| ("-", rest));
+    let first = digits.len() % 3;
+    let mut text = sign.to_owned();
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && position % 3 == first {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }

@@ -1,0 +1,136 @@
+//! The memory of a FIB: reserved whole, so that it never moves under a reader, and taken from the
+//! system page by page as it is first written.
+
+use super::Capacity;
+use super::node::{Node, SLOTS};
+use crate::sync::{AtomicU32, AtomicU64};
+
+/// What readers see.
+pub(super) struct Arenas {
+    pub(super) roots: Box<[AtomicU64]>,
+    pub(super) nodes: Nodes,
+    pub(super) values: Box<[AtomicU32]>,
+}
+
+impl Arenas {
+    pub(super) fn new(capacity: Capacity) -> Self {
+        Self {
+            roots: zeroed(capacity.roots),
+            nodes: Nodes::new(capacity.nodes),
+            values: zeroed(capacity.values),
+        }
+    }
+}
+
+/// Words of a node.
+const NODE_WORDS: usize = size_of::<Node>() / size_of::<AtomicU64>();
+
+/// Nodes, each in a cache line of its own.
+///
+/// They are cut out of plain words: an allocation that is to be aligned would be zeroed by hand,
+/// page by page, and all of it would be memory in use.
+pub(super) struct Nodes(Box<[AtomicU64]>);
+
+impl Nodes {
+    fn new(count: usize) -> Self {
+        Self(zeroed((count + 1) * NODE_WORDS))
+    }
+
+    #[inline(always)]
+    #[allow(unsafe_code)]
+    pub(super) fn get(&self) -> &[Node] {
+        // SAFETY: a node is eight words of atomics in one order or another, of which every value is
+        // good, and it is only read and written atomically, as words are.
+        let (_, nodes, _) = unsafe { self.0.align_to::<Node>() };
+        nodes
+    }
+}
+
+fn zeroed<T: bytemuck::Zeroable>(count: usize) -> Box<[T]> {
+    bytemuck::allocation::zeroed_slice_box(count)
+}
+
+/// Gives out stretches of 1 to 257 values, and single nodes, and takes them back.
+///
+/// A stretch is rounded up to one of a few sizes, so that what comes back fits again.
+#[derive(Debug)]
+pub(super) struct Allocator {
+    free_values: [Vec<u32>; SIZES.len()],
+    free_nodes: Vec<u32>,
+    next_value: u32,
+    next_node: u32,
+    value_limit: u32,
+    node_limit: u32,
+}
+
+/// Most values of a node: one for each slot, and the one for what is not under it.
+pub(super) const MOST_VALUES: u32 = SLOTS as u32 + 1;
+
+/// Sizes of stretches: at most a third is unused.
+const SIZES: [u32; 18] =
+    [2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, MOST_VALUES];
+
+fn class(count: u32) -> usize {
+    SIZES.iter().position(|size| *size >= count).unwrap_or(SIZES.len() - 1)
+}
+
+impl Allocator {
+    pub(super) fn new(capacity: Capacity) -> Self {
+        // A value's number has 31 bits, in a root as in a value.
+        let limit = |count: usize| u32::try_from(count).unwrap_or(u32::MAX).min(i32::MAX as u32);
+        Self {
+            free_values: Default::default(),
+            free_nodes: Vec::new(),
+            next_value: 0,
+            next_node: 0,
+            value_limit: limit(capacity.values),
+            node_limit: limit(capacity.nodes),
+        }
+    }
+
+    /// Says if that much is certainly there.
+    pub(super) fn has(&self, nodes: u32, values: u32) -> bool {
+        let free_nodes = (self.node_limit - self.next_node) as usize + self.free_nodes.len();
+        free_nodes >= nodes as usize && self.value_limit - self.next_value >= values
+    }
+
+    /// `count` values in a row: 1 to 257, or more that are never given back.
+    pub(super) fn values(&mut self, count: u32) -> Option<u32> {
+        let size = if count <= MOST_VALUES {
+            let class = class(count);
+            if let Some(base) = self.free_values[class].pop() {
+                return Some(base);
+            }
+            SIZES[class]
+        } else {
+            count
+        };
+        let base = self.next_value;
+        let end = base.checked_add(size).filter(|end| *end <= self.value_limit)?;
+        self.next_value = end;
+        Some(base)
+    }
+
+    pub(super) fn free_values(&mut self, base: u32, count: u32) {
+        self.free_values[class(count)].push(base);
+    }
+
+    pub(super) fn node(&mut self) -> Option<u32> {
+        if let Some(node) = self.free_nodes.pop() {
+            return Some(node);
+        }
+        let node = self.next_node;
+        (node < self.node_limit).then(|| self.next_node += 1)?;
+        Some(node)
+    }
+
+    pub(super) fn free_node(&mut self, node: u32) {
+        self.free_nodes.push(node);
+    }
+
+    /// Bytes of all that was ever given out.
+    pub(super) fn bytes(&self) -> usize {
+        self.next_value as usize * size_of::<AtomicU32>()
+            + self.next_node as usize * size_of::<Node>()
+    }
+}

@@ -1,0 +1,46 @@
+//! One word of a FIB: a next hop, or the way to a node below.
+
+use crate::id::NextHopId;
+
+/// A next hop (23 bits) with how deep within its level the prefix that put it there ends (5 bits), or
+/// a node's number (31 bits).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry(pub u32);
+
+impl Entry {
+    pub(super) const NODE: u32 = 1 << 31;
+    const DEPTH_SHIFT: u32 = 23;
+
+    /// A next hop whose prefix ends `depth` bits below its level's beginning; 0 for one from above.
+    pub(super) const fn leaf(depth: u8, next: NextHopId) -> Self {
+        Self((depth as u32) << Self::DEPTH_SHIFT | next.0)
+    }
+
+    pub(super) const fn of_node(node: u32) -> Self {
+        Self(Self::NODE | node)
+    }
+
+    /// Says if it leads to a node.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_node(self) -> bool {
+        self.0 & Self::NODE != 0
+    }
+
+    /// The node that it leads to.
+    #[inline(always)]
+    pub(super) const fn node(self) -> Option<usize> {
+        if self.0 & Self::NODE == 0 { None } else { Some((self.0 & !Self::NODE) as usize) }
+    }
+
+    /// The next hop of one that leads to no node.
+    #[inline(always)]
+    pub(super) const fn next(self) -> NextHopId {
+        NextHopId(self.0 & NextHopId::MASK)
+    }
+
+    /// Bits of its prefix below the level's beginning, of one that leads to no node.
+    pub(super) const fn depth(self) -> u8 {
+        (self.0 >> Self::DEPTH_SHIFT) as u8
+    }
+}

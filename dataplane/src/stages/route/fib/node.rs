@@ -1,0 +1,158 @@
+//! A node: 256 slots in one cache line.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::sync::{AtomicU32, AtomicU64};
+
+/// Slots of a node.
+pub(super) const SLOTS: usize = 256;
+
+/// Bits that a node resolves.
+pub(super) const NODE_BITS: u32 = 8;
+
+/// Bits of a key: half an IPv6 address, or an IPv4 address and nothing.
+pub(super) const KEY_BITS: u32 = 64;
+
+/// Which of 256 slots differ from the one before, and where the values are.
+///
+/// A node may begin many bits below the slot that leads to it; what lies between is compared.
+///
+/// Written while no reader can reach it, then read only: its words need no order of their own,
+/// that of the entry that leads here is enough.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub(in crate::stages::route) struct Node {
+    changes: [AtomicU64; 4],
+    /// For each word of the bitmap where the value before its first change is; the first of them is
+    /// the place of the value for keys that are not under the node.
+    places: [AtomicU32; 4],
+    /// The bits of a key above the node, the rest zero.
+    expected: AtomicU64,
+    /// How far the node's bits of a key are to be shifted down (a byte), the bit of an address that
+    /// it begins at (a byte), and the length of the prefix that its values of depth 0 are from (a
+    /// byte).
+    shape: AtomicU32,
+}
+
+/// Where a node is in the address space.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Location {
+    /// The bit that it begins at, a multiple of 8.
+    pub(super) level: u32,
+    /// An address under it, bits at the upper end.
+    pub(super) bits: u128,
+}
+
+impl Location {
+    /// The half of the address that the node is in.
+    pub(super) fn key(self) -> u64 {
+        if self.level < KEY_BITS { (self.bits >> KEY_BITS) as u64 } else { self.bits as u64 }
+    }
+}
+
+impl Node {
+    /// Where the value for a key is: the half of an address that the node is in.
+    #[inline(always)]
+    pub(in crate::stages::route) fn place(&self, key: u64) -> u32 {
+        // What is expected has no bits from the node on, so the slot comes out as it is.
+        let apart = key ^ self.expected.load(Relaxed);
+        let bits = apart >> (self.shape.load(Relaxed) % KEY_BITS);
+        let slot = bits as u8;
+        let word = usize::from(slot >> 6);
+        // The changes up to the slot, shifted to the upper end.
+        let changes = self.changes[word].load(Relaxed) << (!slot & 63);
+        let place = self.places[word].load(Relaxed).wrapping_add(changes.count_ones());
+        if bits <= u64::from(u8::MAX) { place } else { self.places[0].load(Relaxed) }
+    }
+
+    /// Says if the node is in the lower half of the address.
+    #[inline(always)]
+    pub(in crate::stages::route) fn is_low(&self) -> bool {
+        self.shape.load(Relaxed) & KEY_BITS << 8 != 0
+    }
+
+    /// The bit that the node begins at.
+    pub(super) fn level(&self) -> u32 {
+        self.shape.load(Relaxed) >> 8 & 0xff
+    }
+
+    /// The length of the prefix that values of depth 0 are from, and that one too that keys get
+    /// which are not under the node.
+    pub(super) fn inherited(&self) -> u8 {
+        (self.shape.load(Relaxed) >> 16) as u8
+    }
+
+    pub(super) fn set_inherited(&self, len: u8) {
+        let kept = self.shape.load(Relaxed) & 0xffff;
+        self.shape.store(kept | u32::from(len) << 16, Relaxed);
+    }
+
+    pub(super) fn base(&self) -> u32 {
+        self.places[0].load(Relaxed)
+    }
+
+    pub(super) fn changes(&self) -> Changes {
+        Changes(std::array::from_fn(|word| self.changes[word].load(Relaxed)))
+    }
+
+    /// An address under the node as far as its half of an address says, the rest zero.
+    pub(super) fn bits(&self) -> u128 {
+        let key = u128::from(self.expected.load(Relaxed));
+        if self.is_low() { key } else { key << KEY_BITS }
+    }
+
+    /// The first bit of an address in which it is not under the node, and the node's level where
+    /// it is.
+    pub(super) fn apart_from(&self, bits: u128) -> u32 {
+        let level = self.level();
+        let key = Location { level, bits }.key();
+        let apart = (key ^ self.expected.load(Relaxed)) & !(u64::MAX >> (level % KEY_BITS));
+        if apart == 0 { level } else { level / KEY_BITS * KEY_BITS + apart.leading_zeros() }
+    }
+
+    /// Which slot of a node at `level` above this one it is under.
+    pub(super) fn slot_above(&self, level: u32) -> usize {
+        let shift = KEY_BITS - NODE_BITS - level % KEY_BITS;
+        (self.expected.load(Relaxed) >> shift & 0xff) as usize
+    }
+
+    pub(super) fn fill(&self, at: Location, changes: Changes, base: u32, inherited: u8) {
+        let mut place = base;
+        for (word, bits) in changes.0.into_iter().enumerate() {
+            self.changes[word].store(bits, Relaxed);
+            self.places[word].store(place, Relaxed);
+            place += bits.count_ones();
+        }
+        let level = at.level % KEY_BITS;
+        self.expected.store(at.key() & !(u64::MAX >> level), Relaxed);
+        let shift = KEY_BITS - NODE_BITS - level;
+        self.shape.store(shift | at.level << 8 | u32::from(inherited) << 16, Relaxed);
+    }
+}
+
+/// The bitmap of a node: slots that differ from the one before; slot 0 always counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Changes(pub(super) [u64; 4]);
+
+impl Changes {
+    /// The changes in a list of slots.
+    pub(super) fn of(slots: &[u32; SLOTS]) -> Self {
+        let mut changes = [0; 4];
+        let mut last = !slots[0];
+        for (index, value) in slots.iter().enumerate() {
+            changes[index / 64] |= u64::from(*value != last) << (index % 64);
+            last = *value;
+        }
+        Self(changes)
+    }
+
+    /// How many runs there are.
+    pub(super) fn count(self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+
+    /// Says if a slot begins a run.
+    pub(super) const fn at(self, slot: usize) -> bool {
+        self.0[slot / 64] >> (slot % 64) & 1 != 0
+    }
+}

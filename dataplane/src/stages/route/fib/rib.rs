@@ -1,0 +1,158 @@
+//! The routes themselves, kept beside the trie: to know what is under a route that goes.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use super::{Prefix, Root};
+use crate::id::NextHopId;
+
+/// Every route of a family: exact match by FIB and prefix.
+///
+/// Kept small, since a full Internet table is in it: 12 bytes an entry for prefixes of up to 32 bits.
+#[derive(Debug, Default)]
+pub(super) struct Rib {
+    short: HashMap<[u32; 2], u32, Mixed>,
+    long: HashMap<[u32; 5], u32, Mixed>,
+    /// Routes of each FIB.
+    counts: Vec<u32>,
+    /// Routes of each prefix length, over all FIBs.
+    lengths: Vec<u32>,
+}
+
+/// Where a route is kept.
+enum Key {
+    Short([u32; 2]),
+    Long([u32; 5]),
+}
+
+impl Key {
+    /// Root and length share a word, so both have an upper bound ([`Rib::MAX_ROOT`]).
+    fn new(root: Root, prefix: Prefix) -> Self {
+        let bits = prefix.bits();
+        let tag = root.0 << 8 | u32::from(prefix.len());
+        let word = |index: u32| (bits >> (96 - 32 * index)) as u32;
+        if prefix.len() <= 32 {
+            Self::Short([tag, word(0)])
+        } else {
+            Self::Long([tag, word(0), word(1), word(2), word(3)])
+        }
+    }
+}
+
+impl Rib {
+    /// FIBs at most.
+    pub(super) const MAX_ROOT: u32 = (1 << 24) - 1;
+
+    pub(super) fn len(&self) -> usize {
+        self.short.len() + self.long.len()
+    }
+
+    /// Routes of one FIB.
+    pub(super) fn count(&self, root: Root) -> u32 {
+        self.counts.get(root.0 as usize).copied().unwrap_or(0)
+    }
+
+    pub(super) fn get(&self, root: Root, prefix: Prefix) -> Option<NextHopId> {
+        let next = match Key::new(root, prefix) {
+            Key::Short(key) => self.short.get(&key),
+            Key::Long(key) => self.long.get(&key),
+        };
+        next.copied().map(NextHopId)
+    }
+
+    pub(super) fn insert(&mut self, root: Root, prefix: Prefix, next: NextHopId) {
+        let old = match Key::new(root, prefix) {
+            Key::Short(key) => self.short.insert(key, next.0),
+            Key::Long(key) => self.long.insert(key, next.0),
+        };
+        if old.is_none() {
+            *at(&mut self.counts, root.0 as usize) += 1;
+            *at(&mut self.lengths, usize::from(prefix.len())) += 1;
+        }
+    }
+
+    pub(super) fn remove(&mut self, root: Root, prefix: Prefix) {
+        let old = match Key::new(root, prefix) {
+            Key::Short(key) => self.short.remove(&key),
+            Key::Long(key) => self.long.remove(&key),
+        };
+        if old.is_some() {
+            *at(&mut self.counts, root.0 as usize) -= 1;
+            *at(&mut self.lengths, usize::from(prefix.len())) -= 1;
+        }
+    }
+
+    /// The route with the longest prefix that is shorter than `prefix` and covers it.
+    pub(super) fn cover(&self, root: Root, prefix: Prefix) -> Option<(u8, NextHopId)> {
+        (0..prefix.len()).rev().find_map(|len| {
+            if self.lengths.get(usize::from(len)).is_none_or(|count| *count == 0) {
+                return None;
+            }
+            let next = self.get(root, Prefix::new(prefix.bits(), len))?;
+            Some((len, next))
+        })
+    }
+
+    /// Bytes of the tables, by what the standard library's map takes: a byte beside each entry.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let buckets = |capacity: usize| (capacity * 8 / 7).next_power_of_two();
+        let short = size_of::<([u32; 2], u32)>() + 1;
+        let long = size_of::<([u32; 5], u32)>() + 1;
+        let map = |capacity: usize, entry: usize| {
+            if capacity == 0 { 0 } else { buckets(capacity) * entry }
+        };
+        map(self.short.capacity(), short)
+            + map(self.long.capacity(), long)
+            + self.counts.capacity() * size_of::<u32>()
+    }
+}
+
+fn at(counts: &mut Vec<u32>, index: usize) -> &mut u32 {
+    if counts.len() <= index {
+        counts.resize(index + 1, 0);
+    }
+    &mut counts[index]
+}
+
+/// Makes a quick hash of a few words, another one in each table: prefixes come from the network, and
+/// nobody there is to know which of them collide.
+#[derive(Clone, Debug)]
+struct Mixed {
+    seed: u64,
+}
+
+impl Default for Mixed {
+    fn default() -> Self {
+        Self { seed: RandomState::new().hash_one(0_u8) }
+    }
+}
+
+impl BuildHasher for Mixed {
+    type Hasher = Mixer;
+
+    fn build_hasher(&self) -> Mixer {
+        Mixer(self.seed)
+    }
+}
+
+/// One round of multiply and fold for each 8 bytes.
+#[derive(Debug)]
+struct Mixer(u64);
+
+impl Hasher for Mixer {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            let mixed = u128::from(self.0 ^ u64::from_le_bytes(word)) * 0x9e37_79b9_7f4a_7c15_u128;
+            self.0 = mixed as u64 ^ (mixed >> 64) as u64;
+        }
+    }
+
+    // The length of an array key is always the same.
+    fn write_usize(&mut self, _length: usize) {}
+}

@@ -1,0 +1,350 @@
+//! Changes of a FIB, one at a time, while readers look up.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::arena::{Allocator, MOST_VALUES};
+use super::node::{Changes, KEY_BITS, Location, NODE_BITS, SLOTS};
+use super::rib::Rib;
+use super::slots::{Change, Inherited, Replaces, Use, at_the_top, cover, expand, replace, runs};
+use super::{Capacity, Entry, Fib, FibError, Prefix, Root, Top};
+use crate::epoch::Epochs;
+use crate::id::NextHopId;
+
+/// Routes at which a FIB's top gets 16 bits: below, 256 KB for it would be more than the routes take.
+const WIDE_FROM: u32 = 4096;
+
+/// Nodes that a change may need: one that parts two ways, two for the new way, one built anew.
+const WORST_NODES: u32 = 4;
+const WORST_VALUES: u32 = WORST_NODES * MOST_VALUES;
+
+/// The last level in the upper half of an address.
+const LAST_OF_UPPER_HALF: u32 = KEY_BITS - NODE_BITS;
+
+/// Things taken out before it is asked again which of them are free: asking takes a lock.
+const RECLAIM_FROM: usize = 64;
+
+/// What writers have, behind one lock.
+#[derive(Debug)]
+pub(super) struct Writer {
+    pub(super) rib: Rib,
+    memory: Allocator,
+    epochs: Arc<Epochs>,
+    retired: VecDeque<(u64, Retired)>,
+    roots: u32,
+    root_limit: u32,
+}
+
+/// What readers may still look at.
+#[derive(Clone, Copy, Debug)]
+enum Retired {
+    Node(u32),
+    Values { base: u32, count: u32 },
+}
+
+/// A node on the way down, and what leads to it.
+#[derive(Clone, Copy)]
+struct Step {
+    place: u32,
+    node: usize,
+    level: u32,
+}
+
+/// The eight bits of an address from a bit on.
+const fn slot_of(bits: u128, level: u32) -> usize {
+    (bits << level >> (128 - NODE_BITS)) as usize
+}
+
+impl Writer {
+    pub(super) fn new(epochs: Arc<Epochs>, capacity: Capacity) -> Self {
+        let root_limit = u32::try_from(capacity.roots).unwrap_or(u32::MAX).min(Rib::MAX_ROOT);
+        Self {
+            rib: Rib::default(),
+            memory: Allocator::new(capacity),
+            epochs,
+            retired: VecDeque::new(),
+            roots: 0,
+            root_limit,
+        }
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.memory.bytes() + self.rib.memory_bytes() + self.roots as usize * size_of::<u64>()
+    }
+
+    pub(super) fn add_root(&mut self, fib: &Fib) -> Result<Root, FibError> {
+        if self.roots >= self.root_limit {
+            return Err(FibError::Full);
+        }
+        let base = self.memory.values(1 << Top::NARROW_BITS).ok_or(FibError::Full)?;
+        for place in base..base + (1 << Top::NARROW_BITS) {
+            fib.set(place, Entry::leaf(0, NextHopId::NO_ROUTE));
+        }
+        let root = Root(self.roots);
+        fib.set_top(root, Top::new(base, Top::NARROW_BITS));
+        self.roots += 1;
+        Ok(root)
+    }
+
+    pub(super) fn insert(
+        &mut self,
+        fib: &Fib,
+        root: Root,
+        prefix: Prefix,
+        next: NextHopId,
+    ) -> Result<(), FibError> {
+        if next.0 > NextHopId::MASK {
+            return Err(FibError::NextHopRange);
+        }
+        self.make_sure(root)?;
+        self.widen(fib, root);
+        let len = prefix.len();
+        self.apply(fib, root, prefix, Change { old: Replaces::UpTo(len), len, next });
+        self.rib.insert(root, prefix, next);
+        Ok(())
+    }
+
+    pub(super) fn remove(
+        &mut self,
+        fib: &Fib,
+        root: Root,
+        prefix: Prefix,
+    ) -> Result<bool, FibError> {
+        if self.rib.get(root, prefix).is_none() {
+            return Ok(false);
+        }
+        self.make_sure(root)?;
+        let (len, next) = self.rib.cover(root, prefix).unwrap_or((0, NextHopId::NO_ROUTE));
+        self.apply(fib, root, prefix, Change { old: Replaces::Just(prefix.len()), len, next });
+        self.rib.remove(root, prefix);
+        Ok(true)
+    }
+
+    /// Refuses a change before it begins, where memory might not do.
+    fn make_sure(&mut self, root: Root) -> Result<(), FibError> {
+        if root.0 >= self.roots {
+            return Err(FibError::Full);
+        }
+        let enough = |memory: &Allocator| memory.has(WORST_NODES, WORST_VALUES);
+        if self.retired.len() >= RECLAIM_FROM || !enough(&self.memory) {
+            self.reclaim();
+        }
+        if enough(&self.memory) { Ok(()) } else { Err(FibError::Full) }
+    }
+
+    /// Carries a change out; memory is there.
+    fn apply(&mut self, fib: &Fib, root: Root, prefix: Prefix, change: Change) {
+        let top = fib.top(root);
+        let first = top.place((prefix.bits() >> KEY_BITS) as u64);
+        let len = u32::from(prefix.len());
+        if len <= top.bits() {
+            for place in first..first + (1 << (top.bits() - len)) {
+                replace(fib, place, change);
+            }
+            return;
+        }
+        let mut way = Vec::with_capacity(16);
+        let (mut place, mut end) = (first, top.bits());
+        while let Some(number) = fib.entry(place).node() {
+            let node = fib.node(number);
+            let level = node.level();
+            if len <= level || node.apart_from(prefix.bits()) < level {
+                self.part(fib, place, number, prefix, change);
+                return;
+            }
+            way.push(Step { place, node: number, level });
+            if len <= level + NODE_BITS {
+                self.change_node(fib, &way, prefix, change);
+                return;
+            }
+            place = node.place(Location { level, bits: prefix.bits() }.key());
+            end = level + NODE_BITS;
+        }
+        self.grow(fib, &way, place, end, prefix, change);
+    }
+
+    /// Changes the slots of the last node on the way that the prefix covers.
+    fn change_node(&mut self, fib: &Fib, way: &[Step], prefix: Prefix, change: Change) {
+        let Some(step) = way.last() else { return };
+        let node = fib.node(step.node);
+        let mut slots = expand(fib, node);
+        cover(fib, &mut slots, step.level, node.inherited(), prefix, change);
+        self.store(fib, way, &slots);
+    }
+
+    /// Puts a node between a place and the node that it leads to, where the prefix ends or leaves
+    /// the way.
+    fn part(&mut self, fib: &Fib, place: u32, below: usize, prefix: Prefix, change: Change) {
+        let node = fib.node(below);
+        let last = u32::from(prefix.len()) - 1;
+        let level = node.apart_from(prefix.bits()).min(last) / NODE_BITS * NODE_BITS;
+        let inherited = Inherited::of(fib, node);
+        let mut slots = [inherited.entry().0; SLOTS];
+        slots[node.slot_above(level)] = Entry::of_node(below as u32).0;
+        if last < level + NODE_BITS {
+            cover(fib, &mut slots, level, inherited.len, prefix, change);
+        } else {
+            let chain = self.chain(fib, level + NODE_BITS, inherited, prefix, change);
+            slots[slot_of(prefix.bits(), level)] = Entry::of_node(chain).0;
+        }
+        let at = Location { level, bits: prefix.bits() };
+        let parting = self.node(fib, at, &slots, inherited);
+        fib.set(place, Entry::of_node(parting));
+    }
+
+    /// Puts a way to the prefix where a final entry is, whose slot ends before bit `end`.
+    fn grow(
+        &mut self,
+        fib: &Fib,
+        way: &[Step],
+        place: u32,
+        end: u32,
+        prefix: Prefix,
+        change: Change,
+    ) {
+        let old = fib.entry(place);
+        let len = match way.last() {
+            None => old.depth(),
+            Some(step) if old.depth() == 0 => fib.node(step.node).inherited(),
+            Some(step) => step.level as u8 + old.depth(),
+        };
+        let chain = self.chain(fib, end, Inherited { len, next: old.next() }, prefix, change);
+        match way.last() {
+            None => fib.set(place, Entry::of_node(chain)),
+            Some(step) => {
+                let mut slots = expand(fib, fib.node(step.node));
+                slots[slot_of(prefix.bits(), step.level)] = Entry::of_node(chain).0;
+                self.store(fib, way, &slots);
+            }
+        }
+    }
+
+    /// The node in which a prefix ends that goes beyond bit `end`; and one above it where the way
+    /// crosses from the upper half of an address to the lower, which are different keys.
+    fn chain(
+        &mut self,
+        fib: &Fib,
+        end: u32,
+        inherited: Inherited,
+        prefix: Prefix,
+        change: Change,
+    ) -> u32 {
+        let level = (u32::from(prefix.len()) - 1) / NODE_BITS * NODE_BITS;
+        let mut slots = [inherited.entry().0; SLOTS];
+        cover(fib, &mut slots, level, inherited.len, prefix, change);
+        let bits = prefix.bits();
+        let lowest = self.node(fib, Location { level, bits }, &slots, inherited);
+        if end >= KEY_BITS || level < KEY_BITS {
+            return lowest;
+        }
+        let level = LAST_OF_UPPER_HALF;
+        let mut slots = [inherited.entry().0; SLOTS];
+        slots[slot_of(bits, level)] = Entry::of_node(lowest).0;
+        self.node(fib, Location { level, bits }, &slots, inherited)
+    }
+
+    /// Gives the last node on the way these slots: in place where the bitmap stays, else in a node
+    /// built anew. One that has become of no use goes.
+    fn store(&mut self, fib: &Fib, way: &[Step], slots: &[u32; SLOTS]) {
+        let Some((step, above)) = way.split_last() else { return };
+        let node = fib.node(step.node);
+        let inherited = Inherited::of(fib, node);
+        let (old, new) = (node.changes(), Changes::of(slots));
+        let with = match Use::of(fib, slots, new, step.level, inherited) {
+            Use::Inherits => inherited.below(above.last().map_or(0, |parent| parent.level)),
+            Use::LeadsTo(below) => below,
+            Use::Parts if old == new => {
+                for (place, value) in (node.base() + 1..).zip(runs(slots, new)) {
+                    fib.set(place, Entry(value));
+                }
+                return;
+            }
+            Use::Parts => {
+                let at = Location { level: step.level, bits: node.bits() };
+                Entry::of_node(self.node(fib, at, slots, inherited))
+            }
+        };
+        match (with.node(), above.last()) {
+            (None, Some(parent)) => {
+                let mut slots = expand(fib, fib.node(parent.node));
+                let this = Entry::of_node(step.node as u32).0;
+                for slot in slots.iter_mut().filter(|slot| **slot == this) {
+                    *slot = with.0;
+                }
+                self.store(fib, above, &slots);
+            }
+            _ => fib.set(step.place, with),
+        }
+        self.retire_node(fib, step.node);
+    }
+
+    /// A new node with these slots, which no reader can reach yet.
+    ///
+    /// Memory has been made sure of; were it not so, the node is the first of all, unharmed.
+    fn node(&mut self, fib: &Fib, at: Location, slots: &[u32; SLOTS], inherited: Inherited) -> u32 {
+        let changes = Changes::of(slots);
+        let memory = self.memory.node().zip(self.memory.values(changes.count() + 1));
+        debug_assert!(memory.is_some(), "a change needs no more than was made sure of");
+        let Some((number, base)) = memory else { return 0 };
+        fib.set(base, inherited.entry());
+        for (place, value) in (base + 1..).zip(runs(slots, changes)) {
+            fib.set(place, Entry(value));
+        }
+        fib.node(number as usize).fill(at, changes, base, inherited.len);
+        number
+    }
+
+    /// Gives a FIB with many routes a top of 16 bits, where there is memory for it.
+    fn widen(&mut self, fib: &Fib, root: Root) {
+        let top = fib.top(root);
+        if top.bits() == Top::WIDE_BITS || self.rib.count(root) < WIDE_FROM {
+            return;
+        }
+        let room = 1 << Top::WIDE_BITS;
+        if !self.memory.has(WORST_NODES, room + WORST_VALUES) {
+            return;
+        }
+        let Some(base) = self.memory.values(room) else { return };
+        for index in 0..1 << Top::NARROW_BITS {
+            let slots = at_the_top(fib, fib.entry(top.base() + index));
+            for (place, slot) in (base + index * SLOTS as u32..).zip(slots) {
+                fib.set(place, Entry(slot));
+            }
+        }
+        fib.set_top(root, Top::new(base, Top::WIDE_BITS));
+        for index in 0..1 << Top::NARROW_BITS {
+            if let Some(number) = fib.entry(top.base() + index).node()
+                && fib.node(number).level() == Top::NARROW_BITS
+            {
+                self.retire_node(fib, number);
+            }
+        }
+        self.retire(Retired::Values { base: top.base(), count: 1 << Top::NARROW_BITS });
+    }
+
+    fn retire_node(&mut self, fib: &Fib, number: usize) {
+        let node = fib.node(number);
+        let count = node.changes().count() + 1;
+        self.retire(Retired::Values { base: node.base(), count });
+        self.retire(Retired::Node(number as u32));
+    }
+
+    fn retire(&mut self, what: Retired) {
+        let epoch = self.epochs.advance();
+        self.retired.push_back((epoch, what));
+    }
+
+    /// Takes back what every reader has passed.
+    fn reclaim(&mut self) {
+        let passed = self.epochs.passed();
+        while let Some((epoch, what)) = self.retired.front().copied()
+            && epoch <= passed
+        {
+            match what {
+                Retired::Node(node) => self.memory.free_node(node),
+                Retired::Values { base, count } => self.memory.free_values(base, count),
+            }
+            self.retired.pop_front();
+        }
+    }
+}
