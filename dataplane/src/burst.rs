@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use crate::frame::FrameAddr;
-use crate::id::{LinkId, NextHopId, PortId};
+use crate::id::{LinkId, PortId};
+use crate::tables::RecordId;
 use crate::verdict::Verdict;
 
 /// Packets in a burst at most: one bit each in [`Lanes`].
@@ -146,8 +147,8 @@ pub struct Burst {
     pub root: [u32; BURST],
     /// Lookup key: the IPv4 destination, or the upper half of the IPv6 one (validate).
     pub key: [u64; BURST],
-    /// What the FIB says (route).
-    pub next: [NextHopId; BURST],
+    /// What the FIB says (route); a group's member in its place (ecmp).
+    pub next: [RecordId; BURST],
     /// The port it leaves by (rewrite).
     pub egress: [PortId; BURST],
     /// Why it left the road (whoever sent it off).
@@ -168,7 +169,7 @@ impl Burst {
             link: [LinkId(0); BURST],
             root: [0; BURST],
             key: [0; BURST],
-            next: [NextHopId(0); BURST],
+            next: [RecordId(0); BURST],
             egress: [PortId(0); BURST],
             verdict: [Verdict::Local; BURST],
         }

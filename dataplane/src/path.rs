@@ -54,8 +54,8 @@ pub(crate) fn road<F: Features, const TIMED: bool>(
     let ip6 = validate::ipv6(burst, umem, packets.ip6);
     lap.book(Stage::Validate, packets.ip4.or(packets.ip6));
 
-    route::run::<route::V4>(burst, umem, &tables.fib4, ip4);
-    route::run::<route::V6>(burst, umem, &tables.fib6, ip6.lanes);
+    route::run::<route::V4>(burst, umem, tables, ip4);
+    route::run::<route::V6>(burst, umem, tables, ip6.lanes);
     lap.book(Stage::Route, ip4.or(ip6.lanes));
 
     if F::ECMP && !tables.groups.is_empty() {

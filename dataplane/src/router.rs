@@ -3,6 +3,7 @@
 use crate::burst::Burst;
 use crate::counters::{Counters, Traffic};
 use crate::dispatch::Path;
+use crate::epoch::Reader;
 use crate::frame::{Descriptor, Umem};
 use crate::host::{Context, Host, Outgoing, Packet};
 use crate::id::PortId;
@@ -26,6 +27,7 @@ pub struct Router<F: Features = Everything> {
     /// The router as a host.
     pub host: Host,
     path: Path<F>,
+    reader: Reader,
     burst: Box<Burst>,
     egress: Egress,
     outbox: Vec<Outgoing>,
@@ -42,6 +44,7 @@ impl<F: Features> Router<F> {
     #[must_use]
     pub fn with_path(path: Path<F>, tables: Tables, umem: Umem, host: Host) -> Self {
         let ports = tables.ports.len();
+        let reader = tables.epochs.join();
         Self {
             tables,
             umem,
@@ -49,6 +52,7 @@ impl<F: Features> Router<F> {
             tolls: Tolls::new(),
             host,
             path,
+            reader,
             burst: Box::new(Burst::new()),
             egress: Egress::new(ports),
             outbox: Vec::new(),
@@ -58,6 +62,8 @@ impl<F: Features> Router<F> {
     /// Receives one burst from `port`, takes it down the road and sends what comes out; says how
     /// many packets were received. `now_ns` is the time since any fixed moment.
     pub fn turn<P: Port>(&mut self, port: PortId, ports: &mut [P], now_ns: u64) -> usize {
+        // Between two bursts: nothing is held that was found in a table.
+        self.reader.pass();
         let burst = &mut *self.burst;
         burst.reset(port);
         let known = usize::from(port.0) < self.tables.ports.len();
@@ -76,6 +82,17 @@ impl<F: Features> Router<F> {
             self.send_outbox(ports);
         }
         self.burst.count
+    }
+
+    /// Says that no turn will be taken until [`Router::wake`]: whoever changes tables need not wait
+    /// for this router meanwhile.
+    pub fn park(&self) {
+        self.reader.park();
+    }
+
+    /// Says that turns will be taken again.
+    pub fn wake(&self) {
+        self.reader.wake();
     }
 
     /// Lets the host do what is due; to be called some ten times a second.

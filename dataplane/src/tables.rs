@@ -1,5 +1,6 @@
 //! What the stages read: ports, links, FIBs, next hops. One value, swapped or changed between bursts.
 
+mod next_hops;
 mod prefix;
 
 use std::collections::HashMap;
@@ -9,10 +10,11 @@ use std::sync::Arc;
 use crate::epoch::Epochs;
 use crate::id::{LinkId, NextHopId, PortId, Vid, VrfId};
 use crate::stages::classify::{VlanEntry, VlanTable};
-use crate::stages::ecmp::{Group, Member};
+use crate::stages::ecmp::{BUCKETS, Groups, Member};
 use crate::stages::route::{Capacity, Fib, FibError, Root};
 use crate::verdict::{DropReason, PuntReason};
 use crate::wire::eth::{MacWord, ethertype};
+pub use next_hops::{MOST_NEXT_HOPS, NextHops, Record, RecordId, View};
 pub use prefix::RoutePrefix;
 use prefix::standing_routes;
 
@@ -39,9 +41,8 @@ pub enum Action {
     Punt(PuntReason),
 }
 
-/// A next hop with the work done ahead; one cache line.
-#[derive(Clone, Copy, Debug)]
-#[repr(C, align(64))]
+/// A next hop with the work done ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
     /// The Ethernet header, tags and ethertype included, at the end of the room.
     pub header: [u8; HEADER_ROOM],
@@ -73,7 +74,7 @@ impl NextHop {
     }
 }
 
-static NO_ROUTE: NextHop = NextHop::inert(Action::Punt(PuntReason::NoRoute));
+const NO_ROUTE: NextHop = NextHop::inert(Action::Punt(PuntReason::NoRoute));
 
 /// What the path knows of a port.
 #[derive(Clone, Debug, Default)]
@@ -157,9 +158,9 @@ pub struct Tables {
     /// IPv6 FIBs of all VRFs.
     pub fib6: Arc<Fib>,
     /// Next hops by [`NextHopId`].
-    pub next_hops: Vec<NextHop>,
+    pub next_hops: Arc<NextHops>,
     /// Next-hop groups by [`NextHopId`] without its mark.
-    pub groups: Vec<Group>,
+    pub groups: Arc<Groups>,
     /// Every VLAN link, by what it is on: the link below, the tag's protocol and identifier.
     vlans: HashMap<(LinkId, u16, u16), LinkId>,
     /// The next hop of each known or wanted neighbour.
@@ -206,16 +207,16 @@ impl Tables {
         Self {
             fib4: Arc::new(Fib::new(Arc::clone(&epochs), capacity4)),
             fib6: Arc::new(Fib::new(Arc::clone(&epochs), capacity6)),
-            epochs,
             ports: Vec::new(),
             links: Vec::new(),
             vrfs: Vec::new(),
-            next_hops: vec![NO_ROUTE],
-            groups: Vec::new(),
+            next_hops: Arc::new(NextHops::new(Arc::clone(&epochs))),
+            groups: Arc::new(Groups::new()),
             vlans: HashMap::new(),
             neighs: HashMap::new(),
             spare: Vec::new(),
             inert: HashMap::new(),
+            epochs,
         }
     }
 
@@ -233,10 +234,9 @@ impl Tables {
     }
 
     /// The next hop of that number; one that is not there has no route.
-    #[inline(always)]
     #[must_use]
-    pub fn next_hop(&self, id: NextHopId) -> &NextHop {
-        self.next_hops.get(id.0 as usize).unwrap_or(&NO_ROUTE)
+    pub fn next_hop(&self, id: NextHopId) -> NextHop {
+        self.next_hops.get(id)
     }
 
     /// Adds a VRF; every one has the routes that RFC 1122 and RFC 4291 demand of all hosts.
@@ -249,7 +249,7 @@ impl Tables {
         self.vrfs.push(vrf);
         let id = VrfId(id);
         for (prefix, action) in standing_routes() {
-            let next = self.inert(action);
+            let next = self.inert(action)?;
             self.insert(id, prefix, next)?;
         }
         Ok(id)
@@ -369,31 +369,41 @@ impl Tables {
     }
 
     /// The next hop that delivers to the router itself.
-    pub fn local(&mut self) -> NextHopId {
+    ///
+    /// # Errors
+    /// See [`TablesError`].
+    pub fn local(&mut self) -> Result<NextHopId, TablesError> {
         self.inert(Action::Local)
     }
 
     /// The next hop that drops.
-    pub fn drop(&mut self, reason: DropReason) -> NextHopId {
+    ///
+    /// # Errors
+    /// See [`TablesError`].
+    pub fn drop(&mut self, reason: DropReason) -> Result<NextHopId, TablesError> {
         self.inert(Action::Drop(reason))
     }
 
     /// The next hop that hands to the slow path.
-    pub fn punt(&mut self, reason: PuntReason) -> NextHopId {
+    ///
+    /// # Errors
+    /// See [`TablesError`].
+    pub fn punt(&mut self, reason: PuntReason) -> Result<NextHopId, TablesError> {
         self.inert(Action::Punt(reason))
     }
 
-    fn inert(&mut self, action: Action) -> NextHopId {
+    fn inert(&mut self, action: Action) -> Result<NextHopId, TablesError> {
         let key = match action {
             Action::Drop(reason) => InertKey::Drop(reason),
             Action::Punt(reason) => InertKey::Punt(reason),
             _ => InertKey::Local,
         };
-        let next_hops = &mut self.next_hops;
-        *self.inert.entry(key).or_insert_with(|| {
-            next_hops.push(NextHop::inert(action));
-            NextHopId(next_hops.len() as u32 - 1)
-        })
+        if let Some(id) = self.inert.get(&key) {
+            return Ok(*id);
+        }
+        let id = self.push_next_hop(NextHop::inert(action))?;
+        self.inert.insert(key, id);
+        Ok(id)
     }
 
     /// The next hop of a connected prefix: each destination is itself the neighbour.
@@ -438,7 +448,7 @@ impl Tables {
         let next = NextHop { link, port: record.port, neigh: Some(address), ..inert };
         let id = match self.spare.pop() {
             Some(id) => {
-                self.next_hops[id.0 as usize] = next;
+                self.change(id, &next)?;
                 id
             }
             None => self.push_next_hop(next)?,
@@ -447,11 +457,12 @@ impl Tables {
         Ok(id)
     }
 
-    fn push_next_hop(&mut self, next: NextHop) -> Result<NextHopId, TablesError> {
-        let id = u32::try_from(self.next_hops.len()).ok().filter(|id| *id < NextHopId::GROUP);
-        let id = id.ok_or(TablesError::Full)?;
-        self.next_hops.push(next);
-        Ok(NextHopId(id))
+    fn push_next_hop(&self, next: NextHop) -> Result<NextHopId, TablesError> {
+        self.next_hops.push(&next).ok_or(TablesError::Full)
+    }
+
+    fn change(&self, id: NextHopId, next: &NextHop) -> Result<(), TablesError> {
+        if self.next_hops.set(id, next) { Ok(()) } else { Err(TablesError::Full) }
     }
 
     /// Tells a neighbour's address, or with none that it is not known (any more).
@@ -482,10 +493,11 @@ impl Tables {
         let id = self.neigh_record(link, address)?;
         let (header, header_len) = self.header(link, mac.unwrap_or_default(), address.is_ipv4());
         let mtu = self.link(link).mtu;
-        let next = &mut self.next_hops[id.0 as usize];
+        let mut next = self.next_hop(id);
         (next.header, next.header_len) = (header, header_len);
         (next.action, next.mtu) =
             if mac.is_some() { (Action::Forward, mtu) } else { (Action::Resolve, 0) };
+        self.change(id, &next)?;
         Ok(id)
     }
 
@@ -493,8 +505,11 @@ impl Tables {
     /// was put in.
     pub fn forget_neigh(&mut self, link: LinkId, address: IpAddr) {
         let Some(record) = self.neighs.get(&(link, address)).copied() else { return };
-        let next = &mut self.next_hops[record.next.0 as usize];
-        (next.action, next.mtu) = (Action::Resolve, 0);
+        let inert = NextHop { action: Action::Resolve, mtu: 0, ..self.next_hop(record.next) };
+        if self.change(record.next, &inert).is_err() {
+            // It can not be told now, so it stays whose it is.
+            return;
+        }
         if !record.pinned {
             self.neighs.remove(&(link, address));
             self.spare.push(record.next);
@@ -506,10 +521,24 @@ impl Tables {
     /// # Errors
     /// See [`TablesError`].
     pub fn add_group(&mut self, members: &[Member]) -> Result<NextHopId, TablesError> {
-        let id = u32::try_from(self.groups.len()).ok().filter(|id| *id < NextHopId::GROUP);
-        let id = id.ok_or(TablesError::Full)?;
-        self.groups.push(Group::new(members).ok_or(TablesError::GroupSize)?);
-        Ok(NextHopId(NextHopId::GROUP | id))
+        if members.is_empty() || members.len() > BUCKETS {
+            return Err(TablesError::GroupSize);
+        }
+        let number = self.groups.push(members).ok_or(TablesError::Full)?;
+        Ok(NextHopId(NextHopId::GROUP | number))
+    }
+
+    /// Gives a next-hop group other members; only flows move that have to.
+    ///
+    /// # Errors
+    /// See [`TablesError`].
+    pub fn set_group(&self, id: NextHopId, members: &[Member]) -> Result<(), TablesError> {
+        if members.is_empty() || members.len() > BUCKETS {
+            return Err(TablesError::GroupSize);
+        }
+        let number = id.0 & !NextHopId::GROUP;
+        let done = id.is_group() && self.groups.set(number, members);
+        if done { Ok(()) } else { Err(TablesError::Unknown) }
     }
 
     /// The Ethernet header of an IP packet sent on a link, at the end of its room, and its length.

@@ -10,6 +10,10 @@ use crate::clock;
 /// clock costs the same for a burst of one as for 64.
 pub const SAMPLE_EVERY: u32 = 64 * 64;
 
+/// Clocks that no stage takes for a burst of 64: something else ran in between, which is not the
+/// stage's toll.
+const INTERRUPTED: u64 = 1 << 15;
+
 /// The stages that have a toll of their own, in the path's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -166,10 +170,13 @@ impl<'a, const ON: bool> Lap<'a, ON> {
     pub fn book(&mut self, stage: Stage, lanes: Lanes) {
         if ON {
             let now = clock::now();
-            let toll = &mut self.tolls.stages[stage as usize];
-            toll.clocks += now.wrapping_sub(self.last);
-            toll.packets += lanes.count() as u64;
-            toll.bursts += 1;
+            let clocks = now.wrapping_sub(self.last);
+            if clocks < INTERRUPTED {
+                let toll = &mut self.tolls.stages[stage as usize];
+                toll.clocks += clocks;
+                toll.packets += lanes.count() as u64;
+                toll.bursts += 1;
+            }
             self.last = clock::now();
         }
     }

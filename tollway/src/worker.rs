@@ -71,7 +71,10 @@ pub fn run(router: &mut Router, devices: &mut Devices, stop: &Stop) -> io::Resul
         if spin.goes_on(received > 0, now_ns) {
             continue;
         }
-        if wait(devices, stop, next_tick.saturating_sub(now()))? {
+        router.park();
+        let trouble = wait(devices, stop, next_tick.saturating_sub(now()));
+        router.wake();
+        if trouble? {
             // The turn notices what some ports tell only to those who read.
             for index in 0..devices.len() {
                 router.turn(PortId(index as u16), devices, now_ns);

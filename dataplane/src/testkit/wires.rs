@@ -236,15 +236,15 @@ fn add_routes(tables: &mut Tables, vrf: VrfId, port: u8, way: Way) {
 fn add_special(tables: &mut Tables, vrf: VrfId, special: Special) {
     for (host, len) in [(special.host4(), 24), (special.host6(), 120)] {
         let next = match special {
-            Special::Blackhole => tables.drop(DropReason::Blackhole),
-            Special::Unreachable => tables.punt(PuntReason::Unreachable),
-            Special::Prohibit => tables.punt(PuntReason::Prohibit),
+            Special::Blackhole => tables.drop(DropReason::Blackhole).expect("a next hop"),
+            Special::Unreachable => tables.punt(PuntReason::Unreachable).expect("a next hop"),
+            Special::Prohibit => tables.punt(PuntReason::Prohibit).expect("a next hop"),
             Special::Glean => tables.glean(LinkId(0)).expect("a next hop"),
             Special::Resolve => {
                 let gateway = if host.is_ipv4() { ip("10.255.0.99") } else { ip("fe80::99") };
                 tables.neigh(LinkId(0), gateway).expect("a next hop")
             }
-            Special::Local => tables.local(),
+            Special::Local => tables.local().expect("a next hop"),
             Special::Group => group(tables, host.is_ipv4()),
             Special::Nowhere => continue,
         };

@@ -81,7 +81,7 @@ impl<'a> Compiler<'a> {
     fn link(&mut self, index: LinkIndex, link: &Link) -> Result<(), TablesError> {
         let vrf = vrf_id(link.vrf)?;
         for net in &link.addresses {
-            let local = self.tables.local();
+            let local = self.tables.local()?;
             self.push(vrf, RoutePrefix::host(net.addr()), Rank::Local, local);
             if let Some(broadcast) = broadcast(net) {
                 self.push(vrf, RoutePrefix::host(broadcast.into()), Rank::Local, local);
@@ -97,9 +97,9 @@ impl<'a> Compiler<'a> {
         let next = match &route.target {
             RouteTarget::NextHops(hops) => self.spread(hops)?,
             RouteTarget::Group(group) => *self.groups.get(group.0).ok_or(TablesError::Unknown)?,
-            RouteTarget::Blackhole => self.tables.drop(DropReason::Blackhole),
-            RouteTarget::Unreachable => self.tables.punt(PuntReason::Unreachable),
-            RouteTarget::Prohibit => self.tables.punt(PuntReason::Prohibit),
+            RouteTarget::Blackhole => self.tables.drop(DropReason::Blackhole)?,
+            RouteTarget::Unreachable => self.tables.punt(PuntReason::Unreachable)?,
+            RouteTarget::Prohibit => self.tables.punt(PuntReason::Prohibit)?,
         };
         let prefix = RoutePrefix::new(route.dst.addr(), route.dst.prefix_len());
         self.push(vrf_id(route.vrf)?, prefix, Rank::Main(route.metric), next);

@@ -120,8 +120,8 @@ fn compiled(tables: &Tables, vrf: usize, address: IpAddr) -> Fate {
     if !next.is_group() {
         return single(next);
     }
-    let group = &tables.groups[(next.0 & !tollway_dataplane::id::NextHopId::GROUP) as usize];
-    Fate::Spread((0..256).map(|hash| single(group.select(hash))).collect())
+    let group = next.0 & !tollway_dataplane::id::NextHopId::GROUP;
+    Fate::Spread((0..256).map(|hash| single(tables.groups.select(group, hash))).collect())
 }
 
 /// Addresses from few bits, so that prefixes and addresses meet.

@@ -170,7 +170,7 @@ fn configured_neighbours_and_routes_are_left_alone() {
     assert_eq!(lab.router.host.neighbours(), 0);
     // A route to the very address stays where a neighbour of that address comes and goes.
     let address = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 8));
-    let drop = lab.router.tables.drop(DropReason::Blackhole);
+    let drop = lab.router.tables.drop(DropReason::Blackhole).unwrap();
     let vrf = lab.router.tables.link(LinkId(0)).vrf;
     lab.router.tables.insert(vrf, RoutePrefix::host(address), drop).unwrap();
     lab.receive(A, &request(moved, "10.0.0.8".parse().unwrap(), own4(0)));

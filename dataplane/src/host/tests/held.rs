@@ -197,8 +197,10 @@ fn a_configured_route_to_a_neighbour_outlives_it() {
     let tables = &mut lab.router.tables;
     let vrf = tables.link(LinkId(1)).vrf;
     let (half, host) = (RoutePrefix::new(BOB4.into(), 25), RoutePrefix::host(BOB4.into()));
-    let (blackhole, next) =
-        (tables.drop(DropReason::Blackhole), tables.neigh(LinkId(1), BOB4.into()).unwrap());
+    let (blackhole, next) = (
+        tables.drop(DropReason::Blackhole).unwrap(),
+        tables.neigh(LinkId(1), BOB4.into()).unwrap(),
+    );
     tables.insert(vrf, half, blackhole).unwrap();
     tables.insert(vrf, host, next).unwrap();
     for _ in 0..2 {

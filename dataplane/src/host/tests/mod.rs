@@ -109,8 +109,8 @@ impl Lab {
             }
         }
         let inert = [
-            ("198.51.100.0", tables.punt(PuntReason::Unreachable)),
-            ("203.0.113.0", tables.punt(PuntReason::Prohibit)),
+            ("198.51.100.0", tables.punt(PuntReason::Unreachable).unwrap()),
+            ("203.0.113.0", tables.punt(PuntReason::Prohibit).unwrap()),
             ("192.0.2.0", tables.neigh(LinkId(1), "10.0.1.9".parse().unwrap()).unwrap()),
         ];
         for (prefix, next) in inert {
@@ -119,7 +119,7 @@ impl Lab {
         for (prefix, reason) in
             [("2001:db8:f0::", PuntReason::Unreachable), ("2001:db8:f1::", PuntReason::Prohibit)]
         {
-            let next = tables.punt(reason);
+            let next = tables.punt(reason).unwrap();
             tables.insert(main, RoutePrefix::new(prefix.parse().unwrap(), 48), next).unwrap();
         }
         let umem = Umem::new(CHUNKS, 4096).unwrap();
@@ -208,7 +208,7 @@ impl Lab {
 fn connect(tables: &mut Tables, host: &mut Host, link: LinkId, address: IpAddr, len: u8) {
     host.add_address(link, address, len);
     let vrf = tables.link(link).vrf;
-    let (local, glean) = (tables.local(), tables.glean(link).unwrap());
+    let (local, glean) = (tables.local().unwrap(), tables.glean(link).unwrap());
     tables.insert(vrf, RoutePrefix::host(address), local).unwrap();
     tables.insert(vrf, RoutePrefix::new(address, len), glean).unwrap();
     if let IpAddr::V4(v4) = address {

@@ -6,7 +6,7 @@
 //!
 //! Not called while no group is configured.
 //!
-//! Limits: 4,194,303 groups of at most [`BUCKETS`] members; weights are rounded to
+//! Limits: [`MOST_GROUPS`] groups of at most [`BUCKETS`] members; weights are rounded to
 //! 1/[`BUCKETS`]. IPv6 extension headers are walked up to [`MAX_EXTENSIONS`].
 
 mod stage;
@@ -16,7 +16,7 @@ mod tests;
 
 pub use stage::run;
 pub(crate) use stage::{flow_hash, select};
-pub use table::{BUCKETS, Group, Member};
+pub use table::{BUCKETS, Groups, MOST_GROUPS, Member};
 
 /// Extension headers that are walked to find the ports.
 pub const MAX_EXTENSIONS: usize = 8;

@@ -9,12 +9,12 @@ use crate::wire::l4;
 
 /// Replaces groups by the member that each packet's flow has.
 pub fn run(burst: &mut Burst, umem: &Umem, tables: &Tables, lanes: Lanes) {
+    let next_hops = tables.next_hops.view();
     for lane in lanes {
-        let next = burst.next[lane];
-        if next.is_group() {
+        if let Some(group) = burst.next[lane].group() {
             let frame = umem.frame(burst.addr[lane], usize::from(burst.len[lane]));
             let packet = frame.get(usize::from(burst.l3[lane])..).unwrap_or_default();
-            burst.next[lane] = select(tables, next, flow_hash(packet));
+            burst.next[lane] = next_hops.in_force(select(tables, group, flow_hash(packet)));
         }
     }
 }
@@ -22,8 +22,7 @@ pub fn run(burst: &mut Burst, umem: &Umem, tables: &Tables, lanes: Lanes) {
 /// The member of group `next` for a flow's hash; a group that is not there has no route.
 #[inline(always)]
 pub(crate) fn select(tables: &Tables, next: NextHopId, hash: u32) -> NextHopId {
-    let group = tables.groups.get((next.0 & (NextHopId::GROUP - 1)) as usize);
-    group.map_or(NextHopId::NO_ROUTE, |group| group.select(hash))
+    tables.groups.select(next.0 & (NextHopId::GROUP - 1), hash)
 }
 
 /// A number that all packets of a flow share: of addresses, protocol and, but for fragments, ports.

@@ -1,7 +1,9 @@
 use etherparse::{IpAuthHeader, IpNumber};
+use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::sample::Index;
 
-use super::{BUCKETS, Group, MAX_EXTENSIONS, Member};
+use super::{BUCKETS, Groups, MAX_EXTENSIONS, MOST_GROUPS, Member};
 use crate::id::NextHopId;
 use crate::testkit::packet::Packet;
 use crate::testkit::road::{Outcome, Road};
@@ -173,23 +175,11 @@ proptest! {
 
     /// Each member has its share of the buckets, to the next one, and at least one.
     #[test]
-    fn buckets_follow_weights(weights in proptest::collection::vec(any::<u16>(), 1..40)) {
-        let member = |(at, weight): (usize, &u16)| {
-            Member { next: NextHopId(at as u32 + 1), weight: *weight }
-        };
+    fn shares_follow_weights(weights in vec(0..1000_u16, 1..40)) {
         let members: Vec<_> = weights.iter().enumerate().map(member).collect();
-        let group = Group::new(&members).unwrap();
-        let mut buckets = vec![0_usize; members.len()];
-        for hash in 0..BUCKETS as u32 {
-            buckets[group.select(hash).0 as usize - 1] += 1;
-        }
-        let total: f64 = weights.iter().map(|weight| f64::from((*weight).max(1))).sum();
-        for (buckets, weight) in buckets.iter().zip(&weights) {
-            let share = f64::from((*weight).max(1)) / total * BUCKETS as f64;
-            prop_assert!(*buckets >= 1);
-            let slack = 1.0 + weights.len() as f64;
-            prop_assert!((*buckets as f64 - share).abs() <= slack, "{buckets} for {share}");
-        }
+        let groups = Groups::new();
+        let group = groups.push(&members).unwrap();
+        check_shares(&members, &buckets(&groups, group))?;
     }
 
     /// Bytes that are no packet have a hash as well.
@@ -201,12 +191,77 @@ proptest! {
         }
         prop_assert_eq!(super::stage::flow_hash(&bytes), super::stage::flow_hash(&bytes));
     }
+
+    /// When a member leaves, only its flows move; when it comes back, no flow moves that does not
+    /// move to it; and the shares are right all along.
+    #[test]
+    fn only_flows_move_that_have_to(
+        weights in vec(1..1000_u16, 2..40),
+        leaving in vec(any::<Index>(), 1..8),
+    ) {
+        let all: Vec<_> = weights.iter().enumerate().map(member).collect();
+        let groups = Groups::new();
+        let group = groups.push(&all).unwrap();
+        for index in leaving {
+            let gone = *index.get(&all);
+            let rest: Vec<_> = all.iter().copied().filter(|member| *member != gone).collect();
+            let before = buckets(&groups, group);
+            prop_assert!(groups.set(group, &rest));
+            let without = buckets(&groups, group);
+            for (old, new) in before.iter().zip(&without) {
+                prop_assert!(old == new || *old == gone.next);
+            }
+            check_shares(&rest, &without)?;
+            prop_assert!(groups.set(group, &all));
+            let again = buckets(&groups, group);
+            for (old, new) in without.iter().zip(&again) {
+                prop_assert!(old == new || *new == gone.next);
+            }
+        }
+    }
+}
+
+fn member((index, weight): (usize, &u16)) -> Member {
+    Member { next: NextHopId(index as u32 + 1), weight: *weight }
+}
+
+fn buckets(groups: &Groups, group: u32) -> Vec<NextHopId> {
+    (0..BUCKETS as u32).map(|hash| groups.select(group, hash)).collect()
+}
+
+fn check_shares(members: &[Member], buckets: &[NextHopId]) -> Result<(), TestCaseError> {
+    let total: f64 = members.iter().map(|member| f64::from(member.weight.max(1))).sum();
+    for member in members {
+        let has = buckets.iter().filter(|next| **next == member.next).count();
+        let share = BUCKETS as f64 * f64::from(member.weight.max(1)) / total;
+        prop_assert!(has >= 1);
+        // Members that weigh next to nothing have a bucket too, which the others lack.
+        prop_assert!(has as f64 <= share + 1.0, "{} buckets for a share of {}", has, share);
+    }
+    Ok(())
 }
 
 #[test]
-fn a_group_has_one_to_256_members() {
-    let members = |n| vec![Member { next: NextHopId(7), weight: 1 }; n];
-    assert!(Group::new(&[]).is_none());
-    assert!(Group::new(&members(BUCKETS)).is_some());
-    assert!(Group::new(&members(BUCKETS + 1)).is_none());
+fn a_group_has_members_and_not_more_than_buckets() {
+    let members = |count: usize| vec![Member { next: NextHopId(1), weight: 1 }; count];
+    let groups = Groups::new();
+    assert_eq!(groups.push(&[]), None);
+    assert_eq!(groups.push(&members(BUCKETS)), Some(0));
+    assert_eq!(groups.push(&members(BUCKETS + 1)), None);
+    assert!(!groups.set(1, &members(1)));
+    assert!(!groups.set(0, &[]));
+    assert_eq!(groups.select(1, 0), NextHopId::NO_ROUTE);
+    assert_eq!(groups.select(u32::MAX, u32::MAX), NextHopId::NO_ROUTE);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "takes minutes there")]
+fn groups_run_out_and_say_so() {
+    let groups = Groups::new();
+    let only = [Member { next: NextHopId(1), weight: 1 }];
+    for number in 0..MOST_GROUPS as u32 {
+        assert_eq!(groups.push(&only), Some(number));
+    }
+    assert_eq!(groups.push(&only), None);
+    assert_eq!(groups.len(), MOST_GROUPS);
 }

@@ -1,7 +1,7 @@
 use crate::burst::{Burst, Lanes};
 use crate::frame::{FrameAddr, Umem};
 use crate::stages::validate::Valid6;
-use crate::tables::{Action, HEADER_ROOM, NextHop, Tables};
+use crate::tables::{Action, HEADER_ROOM, Record, Tables};
 use crate::verdict::{PuntReason, Verdict};
 use crate::wire::{checksum, word32};
 
@@ -86,9 +86,10 @@ fn write<F: Family>(
     tables: &Tables,
     lanes: impl IntoIterator<Item = usize>,
 ) -> Lanes {
+    let next_hops = tables.next_hops.view();
     let mut odd = Lanes::NONE;
     for lane in lanes {
-        let Some(hop) = tables.next_hops.get(burst.next[lane].0 as usize) else {
+        let Some(hop) = next_hops.record(burst.next[lane]) else {
             odd.put_odd(lane);
             continue;
         };
@@ -99,17 +100,19 @@ fn write<F: Family>(
         // Validate has cut off what is behind the packet.
         let total_len = burst.len[lane].wrapping_sub(l3 as u16);
         // A next hop that does not forward has an MTU of 0, so this asks that as well.
-        if total_len > hop.mtu || F::ttl(word) <= 1 {
+        if total_len > hop.mtu() || F::ttl(word) <= 1 {
             odd.put_odd(lane);
             continue;
         }
-        window[..HEADER_ROOM].copy_from_slice(&hop.header);
+        for (room, word) in window.as_chunks_mut().0.iter_mut().zip(hop.header()) {
+            *room = word.to_ne_bytes();
+        }
         window[HEADER_ROOM + F::WORD..][..4].copy_from_slice(&F::decrement(word).to_le_bytes());
-        let header_len = u32::from(hop.header_len);
+        let header_len = u32::from(hop.header_len());
         let packet = burst.addr[lane].0.wrapping_add(l3 as u32);
         burst.addr[lane] = FrameAddr(packet.wrapping_sub(header_len));
         burst.len[lane] = total_len.wrapping_add(header_len as u16);
-        burst.egress[lane] = hop.port;
+        burst.egress[lane] = hop.port();
     }
     odd
 }
@@ -118,10 +121,16 @@ fn write<F: Family>(
 #[cold]
 fn explain_all<F: Family>(burst: &mut Burst, umem: &Umem, tables: &Tables, odd: Lanes) {
     for lane in odd {
-        let next = tables.next_hop(burst.next[lane]);
-        let verdict = explain(next, ttl::<F>(burst, umem, lane));
+        let action = action(tables, burst, lane);
+        let verdict = explain(action, ttl::<F>(burst, umem, lane));
         burst.leave(lane, verdict);
     }
+}
+
+/// What a packet's next hop does; no route where there is none.
+fn action(tables: &Tables, burst: &Burst, lane: usize) -> Action {
+    let record = tables.next_hops.view().record(burst.next[lane]);
+    record.map_or(Action::Punt(PuntReason::NoRoute), Record::action)
 }
 
 fn ttl<F: Family>(burst: &Burst, umem: &Umem, lane: usize) -> u8 {
@@ -130,8 +139,8 @@ fn ttl<F: Family>(burst: &Burst, umem: &Umem, lane: usize) -> u8 {
 }
 
 /// The verdict for a packet that is not forwarded, in the kernel's order of checks.
-fn explain(next: &NextHop, ttl: u8) -> Verdict {
-    match next.action {
+fn explain(action: Action, ttl: u8) -> Verdict {
+    match action {
         Action::Local => Verdict::Local,
         Action::Drop(reason) => Verdict::Drop(reason),
         Action::Punt(reason) => Verdict::Punt(reason),
@@ -148,8 +157,8 @@ fn explain(next: &NextHop, ttl: u8) -> Verdict {
 fn keep_on_link(burst: &mut Burst, umem: &Umem, tables: &Tables, valid: Valid6) -> Lanes {
     let mut lanes = valid.lanes;
     for lane in valid.scoped {
-        let next = tables.next_hop(burst.next[lane]);
-        if !matches!(next.action, Action::Forward | Action::Resolve | Action::Glean) {
+        let action = action(tables, burst, lane);
+        if !matches!(action, Action::Forward | Action::Resolve | Action::Glean) {
             continue;
         }
         let expired = ttl::<V6>(burst, umem, lane) <= 1;

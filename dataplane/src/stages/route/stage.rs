@@ -2,7 +2,7 @@ use super::Fib;
 use super::fib::{Entry, View};
 use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
-use crate::id::NextHopId;
+use crate::tables::{RecordId, Tables};
 use crate::wire::word64;
 
 /// Where the lower half of an IPv6 destination is in the header, bytes.
@@ -12,28 +12,40 @@ const DST_LOW: usize = 32;
 pub trait Family {
     /// Keys in an address.
     const HALVES: u32;
+    /// The FIBs of all VRFs.
+    fn fib(tables: &Tables) -> &Fib;
 }
 
 /// IPv4: an address and nothing is one key.
 pub struct V4;
 impl Family for V4 {
     const HALVES: u32 = 1;
+
+    #[inline(always)]
+    fn fib(tables: &Tables) -> &Fib {
+        &tables.fib4
+    }
 }
 
 /// IPv6: each half is a key.
 pub struct V6;
 impl Family for V6 {
     const HALVES: u32 = 2;
+
+    #[inline(always)]
+    fn fib(tables: &Tables) -> &Fib {
+        &tables.fib6
+    }
 }
 
 /// Looks up every packet's next hop or group.
 ///
 /// Level by level over the whole burst, so that the loads of different packets overlap.
 #[inline(always)]
-pub fn run<F: Family>(burst: &mut Burst, umem: &Umem, fib: &Fib, lanes: Lanes) {
+pub fn run<F: Family>(burst: &mut Burst, umem: &Umem, tables: &Tables, lanes: Lanes) {
     match lanes.dense() {
-        Some(range) => look_up::<F>(burst, umem, fib, range),
-        None => look_up::<F>(burst, umem, fib, lanes),
+        Some(range) => look_up::<F>(burst, umem, tables, range),
+        None => look_up::<F>(burst, umem, tables, lanes),
     }
 }
 
@@ -41,14 +53,14 @@ pub fn run<F: Family>(burst: &mut Burst, umem: &Umem, fib: &Fib, lanes: Lanes) {
 fn look_up<F: Family>(
     burst: &mut Burst,
     umem: &Umem,
-    fib: &Fib,
+    tables: &Tables,
     lanes: impl IntoIterator<Item = usize> + Clone,
 ) {
-    let view = fib.view();
+    let (view, next_hops) = (F::fib(tables).view(), tables.next_hops.view());
     let mut any = Entry(0);
     for lane in lanes.clone() {
         let entry = view.entry(view.top(burst.root[lane]).place(burst.key[lane]));
-        burst.next[lane] = NextHopId(entry.0);
+        burst.next[lane] = RecordId(entry.0);
         any.0 |= entry.0;
     }
     if any.is_node() {
@@ -68,9 +80,8 @@ fn look_up<F: Family>(
             }
         }
     }
-    // Final entries carry their prefix's length for the control side.
     for lane in lanes {
-        burst.next[lane].0 &= NextHopId::MASK;
+        burst.next[lane] = next_hops.in_force(Entry(burst.next[lane].0).next());
     }
 }
 
@@ -111,7 +122,7 @@ fn find_places<const UPPER: bool>(
         }
         let place = node.place(burst.key[lane]);
         view.prefetch_entry(place);
-        burst.next[lane] = NextHopId(place);
+        burst.next[lane] = RecordId(place);
     }
     lower
 }
@@ -127,7 +138,7 @@ fn read_entries(
     let mut deeper = Lanes::NONE;
     for lane in pending {
         let entry = view.entry(burst.next[lane].0);
-        burst.next[lane] = NextHopId(entry.0);
+        burst.next[lane] = RecordId(entry.0);
         deeper.put(lane, entry.is_node());
     }
     for lane in deeper {

@@ -35,7 +35,7 @@ impl Entry {
 
     /// The next hop of one that leads to no node.
     #[inline(always)]
-    pub(super) const fn next(self) -> NextHopId {
+    pub(in crate::stages::route) const fn next(self) -> NextHopId {
         NextHopId(self.0 & NextHopId::MASK)
     }
 
