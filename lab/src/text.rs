@@ -13,6 +13,9 @@ pub fn render(report: &Report) -> String {
         "{}, kernel {}, TSC {:.0} MHz, path {}\n{}, commit {}\n\n",
         machine.cpu, machine.kernel, machine.tsc_mhz, machine.level, report.compiler, report.commit
     );
+    if report.rows.is_empty() {
+        return text;
+    }
     text += &tolls(report);
     text += "\n\nclocks a packet by stage, as sampled meanwhile:\n";
     text += &stages(report);

@@ -154,7 +154,9 @@ pub fn render(report: &Report) -> String {
     let mut text = text::render(report);
     text += &lookups::render(figures);
     text += &growth::render(figures);
-    text += "\n";
+    if !text.ends_with("\n\n") {
+        text += "\n";
+    }
     let apart = ["lookup_", "rival_", "growth_"];
     for (name, figure) in figures {
         if !apart.iter().any(|apart| name.starts_with(apart)) {

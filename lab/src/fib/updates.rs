@@ -54,7 +54,7 @@ pub(super) fn measure(
     let (fib, root) = (Arc::clone(&tables.fib4), tables.vrfs[0].root4);
     let frames = scene::frames(Family::V4, &prefixes);
     let mut bench = Bench::<Everything>::over(tables, frames, 64)?;
-    let order = Order { rate: AtomicU64::new(IDLE), done: AtomicU64::new(0) };
+    let order = Order::default();
     let (done, outcome) = thread::scope(|scope| {
         let changes = scope.spawn(|| change(&fib, root, &prefixes, &order));
         let end = EndAtLast(&order);
@@ -65,6 +65,12 @@ pub(super) fn measure(
     outcome
         .map_err(|_| "the thread that changes routes panicked")?
         .map_err(|error| format!("a change of routes failed: {error:?}"))?;
+    let [done_free, ns] =
+        [&order.free_done, &order.free_ns].map(|count| count.load(Relaxed) as f64);
+    if ns > 0.0 {
+        let rate = done_free * 1e9 / ns;
+        figures.insert("updates_per_processor_second".to_owned(), rate);
+    }
     let median = |values: &[f64]| Summary::of(values).map(|summary| summary.median);
     let Measured { free, held, slowdown } = done;
     figures.extend(median(&free).map(|value| ("updates_per_second".to_owned(), value)));
@@ -78,9 +84,13 @@ pub(super) fn measure(
 }
 
 /// What the forwarding thread tells the changing one, and what comes back.
+#[derive(Default)]
 struct Order {
     rate: AtomicU64,
     done: AtomicU64,
+    /// What was done as fast as possible, and the processor time it took.
+    free_done: AtomicU64,
+    free_ns: AtomicU64,
 }
 
 /// Ends the changing thread, also where the forwarding one panics.
@@ -143,6 +153,12 @@ fn while_changing<T>(order: &Order, rate: u64, work: impl FnOnce() -> T) -> (T, 
     (result, done as f64 / time.as_secs_f64())
 }
 
+/// Nanoseconds that this thread has had a processor: what other work takes does not count.
+fn processor_ns() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    text.split_whitespace().next()?.parse().ok()
+}
+
 /// Changes routes as ordered, until the end.
 fn change(fib: &Fib, root: Root, prefixes: &[Prefix], order: &Order) -> Result<(), FibError> {
     let mut replay = Replay::new(fib, root, prefixes);
@@ -152,7 +168,7 @@ fn change(fib: &Fib, root: Root, prefixes: &[Prefix], order: &Order) -> Result<(
             END => return Ok(()),
             IDLE => thread::sleep(Duration::from_millis(1)),
             _ => {
-                let (start, mut done) = (Instant::now(), 0);
+                let (start, before, mut done) = (Instant::now(), processor_ns(), 0);
                 while order.rate.load(Relaxed) == rate {
                     let due = match rate {
                         FREE => done + 64,
@@ -166,6 +182,12 @@ fn change(fib: &Fib, root: Root, prefixes: &[Prefix], order: &Order) -> Result<(
                     }
                     order.done.fetch_add(due - done, Relaxed);
                     done = due;
+                }
+                if rate == FREE
+                    && let (Some(before), Some(after)) = (before, processor_ns())
+                {
+                    order.free_done.fetch_add(done, Relaxed);
+                    order.free_ns.fetch_add(after - before, Relaxed);
                 }
             }
         }
