@@ -2,7 +2,7 @@
 #
 #   make demo    the main job, shown: captures through a router, live namespaces, the toll table
 #   make test    every test, a short fuzz run included
-#   make bench   the toll table alone
+#   make bench   the toll table, and what routes cost
 #   make check   formatting, clippy, documentation, licences
 #   make fuzz    the fuzz targets for FUZZ_SECONDS each (default 600)
 #   make miri    what owns memory, under Miri (needs a nightly toolchain); five minutes
@@ -27,6 +27,7 @@ test: setup
 
 bench: build
 	target/release/tollway lab tolls
+	target/release/tollway lab fib
 
 check: deny
 	cargo fmt --all --check

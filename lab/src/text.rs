@@ -13,6 +13,9 @@ pub fn render(report: &Report) -> String {
         "{}, kernel {}, TSC {:.0} MHz, path {}\n{}, commit {}\n\n",
         machine.cpu, machine.kernel, machine.tsc_mhz, machine.level, report.compiler, report.commit
     );
+    if report.rows.is_empty() {
+        return text;
+    }
     text += &tolls(report);
     text += "\n\nclocks a packet by stage, as sampled meanwhile:\n";
     text += &stages(report);
@@ -58,7 +61,7 @@ fn stages(report: &Report) -> String {
     trimmed(&table)
 }
 
-fn plain_table(header: &[&str]) -> Table {
+pub(crate) fn plain_table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     table.set_content_arrangement(ContentArrangement::Dynamic);
@@ -67,13 +70,13 @@ fn plain_table(header: &[&str]) -> Table {
 }
 
 /// A table's lines without the blanks at their ends.
-fn trimmed(table: &Table) -> String {
+pub(crate) fn trimmed(table: &Table) -> String {
     let text = table.to_string();
     let lines: Vec<_> = text.lines().map(str::trim_end).collect();
     lines.join("\n")
 }
 
-fn align(table: &mut Table, columns: std::ops::RangeInclusive<usize>) {
+pub(crate) fn align(table: &mut Table, columns: std::ops::RangeInclusive<usize>) {
     for column in columns {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
@@ -84,18 +87,40 @@ fn align(table: &mut Table, columns: std::ops::RangeInclusive<usize>) {
 /// A figure for people: whole with separators where it is large, else with two decimals.
 #[must_use]
 pub fn figure(value: f64) -> String {
-    if value.abs() < 1000.0 {
+    // 999.996 would be rounded to 1000.00.
+    if value.abs() < 999.995 {
         return format!("{value:.2}");
     }
     let digits = format!("{value:.0}");
     let (sign, digits) = digits.strip_prefix('-').map_or(("", &*digits), |rest| ("-", rest));
-    let first = digits.len() % 3;
     let mut text = sign.to_owned();
     for (position, digit) in digits.chars().enumerate() {
-        if position > 0 && position % 3 == first {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::figure;
+
+    #[test]
+    fn figures_have_separators_where_they_are_large() {
+        for (value, text) in [
+            (0.0, "0.00"),
+            (-3.456, "-3.46"),
+            (999.99, "999.99"),
+            (999.999, "1,000"),
+            (1000.0, "1,000"),
+            (-12_345.6, "-12,346"),
+            (123_456.0, "123,456"),
+            (1_234_567.0, "1,234,567"),
+            (30_000_000.0, "30,000,000"),
+        ] {
+            assert_eq!(figure(value), text);
+        }
+    }
 }

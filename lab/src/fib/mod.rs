@@ -1,18 +1,27 @@
 //! What routes cost: forwarding over tables of all sizes, memory, building, and changes meanwhile.
 
 mod data;
+mod growth;
+mod level;
+mod lookups;
+mod ours;
+pub mod plot;
+mod rival;
 mod scene;
+mod size;
+mod updates;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Instant;
 
+use indicatif::ProgressBar;
 use tollway_dataplane::path::Everything;
 
 use crate::machine::Machine;
 use crate::report::{Report, Row};
 use crate::stats::Summary;
 use crate::text;
-use crate::tolls::Bench;
+use crate::tolls::{Bench, progress};
 pub use data::Internet;
 use scene::Family;
 
@@ -25,12 +34,21 @@ const PASSES: usize = 256;
 /// Where a real table is, from the repository's root.
 pub const DATA: &str = "../shared/data/bgp-prefixes.txt.gz";
 
+/// What stands for a generated table in place of a file.
+pub const GENERATED: &str = "generated";
+
+/// What is measured besides the rows.
+pub const PARTS: [&str; 5] = ["build", "vrfs", "lookups", "updates", "growth"];
+
+/// Single figures, by name.
+type Figures = BTreeMap<String, f64>;
+
 /// What to measure.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Rows to measure; all where empty.
+    /// Rows and [`PARTS`] to measure; all where empty.
     pub only: Vec<String>,
-    /// The file with the real table.
+    /// The file with a table, or [`GENERATED`].
     pub data: Option<PathBuf>,
 }
 
@@ -52,25 +70,69 @@ const SIZES: [Size; 4] = [
 /// Measures.
 ///
 /// # Errors
-/// A sentence, where the data can not be read or memory is short.
+/// A sentence, where a name is unknown, the data can not be read, or memory is short.
 pub fn run(options: &Options) -> Result<Report, String> {
-    let path = options.data.clone().unwrap_or_else(|| PathBuf::from(DATA));
-    let table = Internet::load(&path)?;
+    let names = || SIZES.iter().map(|size| size.name).chain(PARTS);
+    if let Some(unknown) = options.only.iter().find(|only| names().all(|name| name != **only)) {
+        let names: Vec<_> = names().collect();
+        return Err(format!("nothing is called {unknown}; there are {}", names.join(", ")));
+    }
     let wanted = |name: &str| options.only.is_empty() || options.only.iter().any(|row| row == name);
+    let table = match &options.data {
+        None => Internet::at_hand()?,
+        Some(path) if path.as_os_str() == GENERATED => Internet::generate(),
+        Some(path) => Internet::load(path)?,
+    };
+    if table.v4.is_empty() || table.v6.is_empty() {
+        return Err(format!("{}: a table of both families is needed", table.source));
+    }
+    type Part = fn(&Internet, &mut Figures, &ProgressBar) -> Result<(), String>;
+    let parts: [(&str, u64, Part); PARTS.len()] = [
+        ("build", size::STEPS, size::build),
+        ("vrfs", size::VRF_STEPS, size::vrfs),
+        ("lookups", lookups::STEPS, lookups::measure),
+        ("updates", updates::STEPS, updates::measure),
+        ("growth", growth::STEPS, growth::measure),
+    ];
+    let parts: Vec<_> = parts.into_iter().filter(|(name, ..)| wanted(name)).collect();
+    let sizes: Vec<_> = SIZES.iter().filter(|size| wanted(size.name)).collect();
+    let row_steps = if sizes.is_empty() { 0 } else { REPEATS as u64 };
+    let bar = progress(row_steps + parts.iter().map(|(_, steps, _)| steps).sum::<u64>());
+    let machine = Machine::probe();
+    let rows = rows(&table, &sizes, &machine, &bar)?;
+    let mut report = Report::new(machine, rows);
+    for (name, _, part) in parts {
+        bar.set_message(name);
+        part(&table, &mut report.figures, &bar)?;
+    }
+    bar.finish_and_clear();
+    Ok(report)
+}
+
+/// Measures the rows, in turns.
+fn rows(
+    table: &Internet,
+    sizes: &[&Size],
+    machine: &Machine,
+    bar: &ProgressBar,
+) -> Result<Vec<Row>, String> {
     let mut benches = Vec::new();
-    for size in SIZES.iter().filter(|size| wanted(size.name)) {
-        let prefixes = scene::sample(size.family.of(&table), size.prefixes);
+    for size in sizes {
+        let prefixes = scene::sample(size.family.of(table), size.prefixes);
         let tables = scene::tables(size.family, &prefixes)?;
         let frames = scene::frames(size.family, &prefixes);
         benches.push((size, Bench::<Everything>::over(tables, frames, 64)?));
+    }
+    if benches.is_empty() {
+        return Ok(Vec::new());
     }
     let mut clocks = vec![Vec::new(); benches.len()];
     for _ in 0..REPEATS {
         for (index, (_, bench)) in benches.iter_mut().enumerate() {
             clocks[index].push(bench.clocks_per_packet(PASSES));
         }
+        bar.inc(1);
     }
-    let machine = Machine::probe();
     let mut rows = Vec::new();
     for ((size, bench), clocks) in benches.iter().zip(&clocks) {
         let clocks = Summary::of(clocks).ok_or("no repeats")?;
@@ -82,24 +144,32 @@ pub fn run(options: &Options) -> Result<Report, String> {
             stages: bench.stages(),
         });
     }
-    drop(benches);
-    let mut report = Report::new(machine, rows);
-    let start = Instant::now();
-    let both = scene::both(&table)?;
-    report.figures.insert("build_seconds_full".to_owned(), start.elapsed().as_secs_f64());
-    let bytes = both.fib4.memory_bytes() + both.fib6.memory_bytes();
-    report.figures.insert("memory_bytes_full".to_owned(), bytes as f64);
-    report.figures.insert("memory_bytes_full_ip4".to_owned(), both.fib4.memory_bytes() as f64);
-    Ok(report)
+    Ok(rows)
 }
 
 /// The report as text.
 #[must_use]
 pub fn render(report: &Report) -> String {
+    let figures = &report.figures;
     let mut text = text::render(report);
-    text += "\n";
-    for (name, figure) in &report.figures {
-        text += &format!("{name:<28} {}\n", text::figure(*figure));
+    text += &lookups::render(figures);
+    text += &growth::render(figures);
+    if !text.ends_with("\n\n") {
+        text += "\n";
+    }
+    let apart = ["lookup_", "rival_", "growth_"];
+    for (name, figure) in figures {
+        if !apart.iter().any(|apart| name.starts_with(apart)) {
+            text += &format!("{name:<32} {:>14}\n", text::figure(*figure));
+        }
+    }
+    let held = figures.get("updates_per_second_throttled");
+    if let Some(held) = held.filter(|held| **held < 0.98 * updates::RATE as f64) {
+        text += &format!(
+            "\nupdates came at {} a second instead of {}: this machine has no processor to spare\n",
+            text::figure(*held),
+            text::figure(updates::RATE as f64)
+        );
     }
     text
 }

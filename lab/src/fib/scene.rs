@@ -1,3 +1,5 @@
+//! Tables to measure with, and frames that use them.
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use tollway_dataplane::id::{NextHopId, VrfId};
@@ -32,6 +34,14 @@ impl Family {
         }
     }
 
+    /// Its name in those of figures.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::V4 => "ip4",
+            Self::V6 => "ip6",
+        }
+    }
+
     fn route(self, prefix: Prefix) -> RoutePrefix {
         match self {
             Self::V4 => RoutePrefix::V4(prefix),
@@ -45,6 +55,11 @@ impl Family {
             Self::V6 => Ipv6Addr::from_bits(0x2001_0db8_u128 << 96 | u128::from(number)).into(),
         }
     }
+}
+
+/// The bits that a prefix leaves open.
+pub(super) fn below(prefix: Prefix) -> u128 {
+    u128::MAX.checked_shr(u32::from(prefix.len())).unwrap_or(0)
 }
 
 /// So many prefixes, drawn at random.
@@ -97,6 +112,31 @@ pub(super) fn both(table: &Internet) -> Result<Tables, String> {
     Ok(tables)
 }
 
+/// One more VRF with these routes, in tables that have some.
+pub(super) fn add_vrf(tables: &mut Tables, v4: &[Prefix], v6: &[Prefix]) -> Result<(), String> {
+    let mut add = || {
+        let vrf = tables.add_vrf()?;
+        // Numbers of next hops cost nothing here; any will do.
+        for prefix in v4 {
+            tables.insert(vrf, RoutePrefix::V4(*prefix), NextHopId(1))?;
+        }
+        for prefix in v6 {
+            tables.insert(vrf, RoutePrefix::V6(*prefix), NextHopId(1))?;
+        }
+        Ok(())
+    };
+    add().map_err(said)
+}
+
+/// A default route of IPv4 to a next hop of its family.
+pub(super) fn add_default(tables: &mut Tables) -> Result<(), String> {
+    let mut add = || {
+        let (vrf, next_hops) = ports(tables, Family::V4)?;
+        tables.insert(vrf, RoutePrefix::V4(Prefix::v4(0, 0)), next_hops[0])
+    };
+    add().map_err(said)
+}
+
 fn fill(tables: &mut Tables, family: Family, prefixes: &[Prefix]) -> Result<(), TablesError> {
     let (vrf, next_hops) = ports(tables, family)?;
     let mut spread = Spread::new(0xbeef);
@@ -113,7 +153,7 @@ pub(super) fn frames(family: Family, prefixes: &[Prefix]) -> Source {
     let mut draw = || {
         let prefix = prefixes[(spread.next() % prefixes.len() as u64) as usize];
         let random = u128::from(spread.next()) << 64 | u128::from(spread.next());
-        prefix.bits() | random.checked_shr(u32::from(prefix.len())).unwrap_or(0)
+        prefix.bits() | random & below(prefix)
     };
     let udp = |addresses| frames::udp(ROUTER_MAC[0], SENDER_MAC, &[], addresses, (4000, 53));
     match family {

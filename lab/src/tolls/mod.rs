@@ -123,7 +123,7 @@ fn sum_up(
 }
 
 /// A progress bar on standard error, where that is a terminal.
-fn progress(steps: u64) -> ProgressBar {
+pub(crate) fn progress(steps: u64) -> ProgressBar {
     let bar = ProgressBar::new(steps).with_message("measuring");
     bar.enable_steady_tick(Duration::from_millis(200));
     bar

@@ -1,5 +1,7 @@
 //! `tollway lab`: the bench.
 
+use std::path::PathBuf;
+
 use tollway_lab::report::Report;
 
 use super::CliError;
@@ -21,17 +23,24 @@ enum Bench {
 
 /// Arguments of `tollway lab fib`.
 #[derive(clap::Args)]
+#[command(
+    after_help = "Rows are forwarding through the whole path; the other figures are named in the guide."
+)]
 struct FibArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Measure only these rows
+    /// Measure only these rows and parts: ip4-10k ip4-full ip6-10k ip6-full, build vrfs lookups updates
+    /// growth
     #[arg(long, num_args = 1.., value_name = "NAME")]
     only: Vec<String>,
-    /// A gzipped list of prefixes, one a line (default: ../shared/data/bgp-prefixes.txt.gz, or a
-    /// generated table)
+    /// A gzipped list of prefixes, one a line, or the word `generated` (default:
+    /// ../shared/data/bgp-prefixes.txt.gz where it is, else generated)
     #[arg(long, value_name = "FILE")]
-    data: Option<std::path::PathBuf>,
+    data: Option<PathBuf>,
+    /// Write what forwarding costs as the table grows to this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
 }
 
 /// Arguments of `tollway lab tolls`.
@@ -59,7 +68,12 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
             let options =
                 tollway_lab::fib::Options { only: args.only.clone(), data: args.data.clone() };
             let report = tollway_lab::fib::run(&options)
-                .map_err(|error| CliError::failed(error, "Name another table with --data"))?;
+                .map_err(|error| CliError::failed(error, "See `tollway lab fib --help`"))?;
+            if let Some(path) = &args.plot {
+                tollway_lab::fib::plot::write(&report, path).map_err(|error| {
+                    CliError::failed(error, "Name a file to write, and leave growth in --only")
+                })?;
+            }
             show(&report, args.json, tollway_lab::fib::render)
         }
     }

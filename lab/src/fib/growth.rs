@@ -1,0 +1,68 @@
+//! What forwarding costs as a table grows.
+
+use indicatif::ProgressBar;
+use tollway_dataplane::path::Everything;
+
+use super::data::more;
+use super::scene::{self, Family};
+use super::{Figures, Internet};
+use crate::stats::Summary;
+use crate::text;
+use crate::tolls::Bench;
+
+/// The sizes; what is beyond the table is made up.
+pub(super) const SIZES: [usize; 6] = [1, 10, 1000, 10_000, 100_000, 1_000_000];
+
+/// Times that each size is measured.
+const REPEATS: usize = 11;
+
+/// Passes of each sort in one measurement, as many as the destinations in all.
+const PASSES: usize = 256;
+
+/// Measurements for the progress bar to count.
+pub(super) const STEPS: u64 = 2 * SIZES.len() as u64;
+
+/// The name of a size's figure.
+pub(super) fn name(family: Family, size: usize) -> String {
+    format!("growth_{}_{size}_clocks", family.name())
+}
+
+/// Measures both families.
+pub(super) fn measure(
+    table: &Internet,
+    figures: &mut Figures,
+    bar: &ProgressBar,
+) -> Result<(), String> {
+    for family in [Family::V4, Family::V6] {
+        let most = SIZES.into_iter().max().unwrap_or(0);
+        // Drawn first, made up after: smaller tables have none that is made up.
+        let drawn = scene::sample(family.of(table), most);
+        let prefixes = more(drawn, most, family == Family::V4);
+        for size in SIZES {
+            let prefixes = &prefixes[..size];
+            let tables = scene::tables(family, prefixes)?;
+            let frames = scene::frames(family, prefixes);
+            let mut bench = Bench::<Everything>::over(tables, frames, 64)?;
+            let clocks: Vec<_> = (0..REPEATS).map(|_| bench.clocks_per_packet(PASSES)).collect();
+            let clocks = Summary::of(&clocks).ok_or("no repeats")?;
+            figures.insert(name(family, size), clocks.median);
+            bar.inc(1);
+        }
+    }
+    Ok(())
+}
+
+/// The growth as a table; empty where it was not measured.
+pub(super) fn render(figures: &Figures) -> String {
+    let mut table = text::plain_table(&["prefixes", "IPv4", "IPv6"]);
+    for size in SIZES {
+        let clocks = |family| Some(format!("{:.1}", figures.get(&name(family, size))?));
+        let (Some(v4), Some(v6)) = (clocks(Family::V4), clocks(Family::V6)) else {
+            return String::new();
+        };
+        let size = text::figure(size as f64);
+        table.add_row([size.trim_end_matches(".00").to_owned(), v4, v6]);
+    }
+    text::align(&mut table, 0..=2);
+    format!("\nclocks a packet, whole path, as the table grows:\n{}\n", text::trimmed(&table))
+}

@@ -1,0 +1,233 @@
+//! Changes while packets flow: one thread forwards, another withdraws and announces prefixes.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use indicatif::ProgressBar;
+use tollway_dataplane::id::NextHopId;
+use tollway_dataplane::path::Everything;
+use tollway_dataplane::stages::route::{Fib, FibError, Prefix, Root};
+
+use super::scene::{self, Family};
+use super::{Figures, Internet};
+use crate::frames::Spread;
+use crate::stats::Summary;
+use crate::tolls::Bench;
+
+/// Changes a second that forwarding is to bear.
+pub(super) const RATE: u64 = 500_000;
+
+/// Prefixes that are withdrawn at a time, until they are announced again.
+const AWAY: usize = 1000;
+
+/// Pairs of measurements, with changes and without.
+const PAIRS: usize = 15;
+
+/// Passes of one of them: some 100 ms, so that many changes fall into each.
+const PASSES: usize = 1536;
+
+/// Times that changes as fast as possible are counted.
+const FREE_RUNS: usize = 3;
+const FREE_TIME: Duration = Duration::from_millis(700);
+
+/// Measurements for the progress bar to count.
+pub(super) const STEPS: u64 = (PAIRS + FREE_RUNS) as u64;
+
+/// What the changing thread is to do: nothing, that many changes a second, as many as it can, end.
+const IDLE: u64 = 0;
+const FREE: u64 = u64::MAX - 1;
+const END: u64 = u64::MAX;
+
+/// Measures on the whole IPv4 table.
+pub(super) fn measure(
+    table: &Internet,
+    figures: &mut Figures,
+    bar: &ProgressBar,
+) -> Result<(), String> {
+    let prefixes = scene::sample(&table.v4, usize::MAX);
+    let mut tables = scene::tables(Family::V4, &prefixes)?;
+    // Whatever is withdrawn at the moment, every packet is forwarded.
+    scene::add_default(&mut tables)?;
+    let (fib, root) = (Arc::clone(&tables.fib4), tables.vrfs[0].root4);
+    let frames = scene::frames(Family::V4, &prefixes);
+    let mut bench = Bench::<Everything>::over(tables, frames, 64)?;
+    let order = Order::default();
+    let (done, outcome) = thread::scope(|scope| {
+        let changes = scope.spawn(|| change(&fib, root, &prefixes, &order));
+        let end = EndAtLast(&order);
+        let done = forward(&mut bench, &order, bar);
+        drop(end);
+        (done, changes.join())
+    });
+    outcome
+        .map_err(|_| "the thread that changes routes panicked")?
+        .map_err(|error| format!("a change of routes failed: {error:?}"))?;
+    let [done_free, ns] =
+        [&order.free_done, &order.free_ns].map(|count| count.load(Relaxed) as f64);
+    if ns > 0.0 {
+        let rate = done_free * 1e9 / ns;
+        figures.insert("updates_per_processor_second".to_owned(), rate);
+    }
+    let median = |values: &[f64]| Summary::of(values).map(|summary| summary.median);
+    let Measured { free, held, slowdown } = done;
+    figures.extend(median(&free).map(|value| ("updates_per_second".to_owned(), value)));
+    figures.extend(median(&held).map(|value| ("updates_per_second_throttled".to_owned(), value)));
+    if let Some(Summary { median, min, max, .. }) = Summary::of(&slowdown) {
+        figures.insert("update_slowdown_percent".to_owned(), median);
+        figures.insert("update_slowdown_percent_min".to_owned(), min);
+        figures.insert("update_slowdown_percent_max".to_owned(), max);
+    }
+    Ok(())
+}
+
+/// What the forwarding thread tells the changing one, and what comes back.
+#[derive(Default)]
+struct Order {
+    rate: AtomicU64,
+    done: AtomicU64,
+    /// What was done as fast as possible, and the processor time it took.
+    free_done: AtomicU64,
+    free_ns: AtomicU64,
+}
+
+/// Ends the changing thread, also where the forwarding one panics.
+struct EndAtLast<'a>(&'a Order);
+
+impl Drop for EndAtLast<'_> {
+    fn drop(&mut self) {
+        self.0.rate.store(END, Relaxed);
+    }
+}
+
+#[derive(Default)]
+struct Measured {
+    free: Vec<f64>,
+    held: Vec<f64>,
+    slowdown: Vec<f64>,
+}
+
+fn forward(bench: &mut Bench<Everything>, order: &Order, bar: &ProgressBar) -> Measured {
+    let mut measured = Measured::default();
+    for _ in 0..FREE_RUNS {
+        let work = || {
+            let start = Instant::now();
+            while start.elapsed() < FREE_TIME {
+                bench.clocks_per_packet(64);
+            }
+        };
+        let ((), rate) = while_changing(order, FREE, work);
+        measured.free.push(rate);
+        bar.inc(1);
+    }
+    for pair in 0..PAIRS {
+        let mut without = f64::NAN;
+        if pair % 2 == 0 {
+            without = bench.clocks_per_packet(PASSES);
+        }
+        let (with, rate) = while_changing(order, RATE, || bench.clocks_per_packet(PASSES));
+        if pair % 2 == 1 {
+            without = bench.clocks_per_packet(PASSES);
+        }
+        measured.held.push(rate);
+        measured.slowdown.push(100.0 * (with / without - 1.0));
+        bar.inc(1);
+    }
+    measured
+}
+
+/// Does something while routes change at a rate; the changes a second that there were.
+fn while_changing<T>(order: &Order, rate: u64, work: impl FnOnce() -> T) -> (T, f64) {
+    order.rate.store(rate, Relaxed);
+    // The other thread wakes and comes up to the rate.
+    thread::sleep(Duration::from_millis(3));
+    let (before, start) = (order.done.load(Relaxed), Instant::now());
+    let result = work();
+    let done = order.done.load(Relaxed) - before;
+    let time = start.elapsed();
+    order.rate.store(IDLE, Relaxed);
+    // The last changes are over before anything else is measured.
+    thread::sleep(Duration::from_millis(3));
+    (result, done as f64 / time.as_secs_f64())
+}
+
+/// Nanoseconds that this thread has had a processor: what other work takes does not count.
+fn processor_ns() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    text.split_whitespace().next()?.parse().ok()
+}
+
+/// Changes routes as ordered, until the end.
+fn change(fib: &Fib, root: Root, prefixes: &[Prefix], order: &Order) -> Result<(), FibError> {
+    let mut replay = Replay::new(fib, root, prefixes);
+    loop {
+        let rate = order.rate.load(Relaxed);
+        match rate {
+            END => return Ok(()),
+            IDLE => thread::sleep(Duration::from_millis(1)),
+            _ => {
+                let (start, before, mut done) = (Instant::now(), processor_ns(), 0);
+                while order.rate.load(Relaxed) == rate {
+                    let due = match rate {
+                        FREE => done + 64,
+                        _ => (start.elapsed().as_micros() as u64 * rate / 1_000_000).min(done + 64),
+                    };
+                    if due == done {
+                        thread::sleep(Duration::from_micros(50));
+                    }
+                    for _ in done..due {
+                        replay.step()?;
+                    }
+                    order.done.fetch_add(due - done, Relaxed);
+                    done = due;
+                }
+                if rate == FREE
+                    && let (Some(before), Some(after)) = (before, processor_ns())
+                {
+                    order.free_done.fetch_add(done, Relaxed);
+                    order.free_ns.fetch_add(after - before, Relaxed);
+                }
+            }
+        }
+    }
+}
+
+/// Withdraws a random prefix and announces the one that has been away longest by another next hop, in
+/// turn.
+struct Replay<'a> {
+    fib: &'a Fib,
+    root: Root,
+    prefixes: &'a [Prefix],
+    next_hops: Vec<NextHopId>,
+    away: std::collections::VecDeque<Prefix>,
+    spread: Spread,
+}
+
+impl<'a> Replay<'a> {
+    fn new(fib: &'a Fib, root: Root, prefixes: &'a [Prefix]) -> Self {
+        let next_hops = prefixes.iter().take(1000).filter_map(|prefix| fib.get(root, *prefix));
+        let next_hops = next_hops.collect();
+        let spread = Spread::new(0xcafe);
+        Self { fib, root, prefixes, next_hops, away: std::collections::VecDeque::new(), spread }
+    }
+
+    fn step(&mut self) -> Result<(), FibError> {
+        let mut draw = |count: usize| (self.spread.next() % count.max(1) as u64) as usize;
+        if self.away.len() > AWAY
+            && let Some(prefix) = self.away.pop_front()
+        {
+            let next = self.next_hops[draw(self.next_hops.len())];
+            return self.fib.insert(self.root, prefix, next);
+        }
+        loop {
+            let prefix = self.prefixes[draw(self.prefixes.len())];
+            // One that is away already is no change.
+            if self.fib.remove(self.root, prefix)? {
+                self.away.push_back(prefix);
+                return Ok(());
+            }
+        }
+    }
+}
