@@ -2,7 +2,6 @@ use std::collections::BTreeMap;
 
 use tollway_dataplane::clock;
 use tollway_dataplane::dispatch::Path;
-use tollway_dataplane::epoch::Reader;
 use tollway_dataplane::frame::Descriptor;
 use tollway_dataplane::host::Host;
 use tollway_dataplane::id::PortId;
@@ -37,8 +36,6 @@ pub struct Bench<F: Features> {
     /// that forward.
     position: [usize; 2],
     floor: bool,
-    /// Tells those who change the routes meanwhile when a burst is over.
-    reader: Reader,
 }
 
 impl<F: Features> Bench<F> {
@@ -59,7 +56,6 @@ impl<F: Features> Bench<F> {
     /// A sentence where memory is short.
     pub fn over(tables: Tables, source: Source, burst: usize) -> Result<Self, String> {
         let umem = memory::umem(IN_FLIGHT as u32, CHUNK).ok_or("no memory for the frames")?;
-        let reader = tables.epochs.join();
         let mut router = Router::with_path(Path::detect(), tables, umem, Host::new());
         let umem = &mut router.umem;
         let frames = std::iter::from_fn(|| umem.alloc());
@@ -67,15 +63,7 @@ impl<F: Features> Bench<F> {
         let port = || MemoryPort::new(burst);
         // Half of them apart, so that neither finds in the caches what the other has just read.
         let position = [0, source.len() / 2];
-        Ok(Self {
-            router,
-            ports: vec![port(), port()],
-            frames,
-            source,
-            position,
-            floor: false,
-            reader,
-        })
+        Ok(Self { router, ports: vec![port(), port()], frames, source, position, floor: false })
     }
 
     /// Turns the taking of tolls on or off.
@@ -137,9 +125,7 @@ impl<F: Features> Bench<F> {
 
     #[inline(never)]
     fn forward(&mut self) {
-        while self.router.turn(PortId(0), &mut self.ports, 0) > 0 {
-            self.reader.pass();
-        }
+        while self.router.turn(PortId(0), &mut self.ports, 0) > 0 {}
         self.ports[1].clear();
     }
 

@@ -117,6 +117,7 @@ impl Fib {
     }
 
     /// The next hop for an address, its bits at the upper end.
+    #[inline]
     #[must_use]
     pub fn lookup(&self, root: Root, bits: u128) -> NextHopId {
         let view = self.view();
