@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::arena::{Allocator, MOST_VALUES};
+use super::arena::Allocator;
 use super::node::{Changes, KEY_BITS, Location, NODE_BITS, SLOTS};
 use super::rib::Rib;
 use super::slots::{Change, Inherited, Replaces, Use, at_the_top, cover, expand, replace, runs};
@@ -14,9 +14,12 @@ use crate::id::NextHopId;
 /// Routes at which a FIB's top gets 16 bits: below, 256 KB for it would be more than the routes take.
 const WIDE_FROM: u32 = 4096;
 
-/// Nodes that a change may need: one that parts two ways, two for the new way, one built anew.
-const WORST_NODES: u32 = 4;
-const WORST_VALUES: u32 = WORST_NODES * MOST_VALUES;
+/// Nodes that a removal needs at most: one built anew.
+const REMOVAL_NODES: u32 = 1;
+
+/// Nodes that must be there for a route that comes: one that parts two ways, two for the new way, one
+/// built anew; and some for removals, so that there is a way back from full tables.
+const INSERTION_NODES: u32 = 4 + 8 * REMOVAL_NODES;
 
 /// The last level in the upper half of an address.
 const LAST_OF_UPPER_HALF: u32 = KEY_BITS - NODE_BITS;
@@ -76,6 +79,7 @@ impl Writer {
         if self.roots >= self.root_limit {
             return Err(FibError::Full);
         }
+        self.make_sure(INSERTION_NODES)?;
         let base = self.memory.values(1 << Top::NARROW_BITS).ok_or(FibError::Full)?;
         for place in base..base + (1 << Top::NARROW_BITS) {
             fib.set(place, Entry::leaf(0, NextHopId::NO_ROUTE));
@@ -96,7 +100,10 @@ impl Writer {
         if next.0 > NextHopId::MASK {
             return Err(FibError::NextHopRange);
         }
-        self.make_sure(root)?;
+        if root.0 >= self.roots {
+            return Err(FibError::Full);
+        }
+        self.make_sure(INSERTION_NODES)?;
         self.widen(fib, root);
         let len = prefix.len();
         self.apply(fib, root, prefix, Change { old: Replaces::UpTo(len), len, next });
@@ -113,7 +120,7 @@ impl Writer {
         if self.rib.get(root, prefix).is_none() {
             return Ok(false);
         }
-        self.make_sure(root)?;
+        self.make_sure(REMOVAL_NODES)?;
         let (len, next) = self.rib.cover(root, prefix).unwrap_or((0, NextHopId::NO_ROUTE));
         self.apply(fib, root, prefix, Change { old: Replaces::Just(prefix.len()), len, next });
         self.rib.remove(root, prefix);
@@ -121,15 +128,14 @@ impl Writer {
     }
 
     /// Refuses a change before it begins, where memory might not do.
-    fn make_sure(&mut self, root: Root) -> Result<(), FibError> {
-        if root.0 >= self.roots {
-            return Err(FibError::Full);
-        }
-        let enough = |memory: &Allocator| memory.has(WORST_NODES, WORST_VALUES);
-        if self.retired.len() >= RECLAIM_FROM || !enough(&self.memory) {
+    fn make_sure(&mut self, nodes: u32) -> Result<(), FibError> {
+        if self.retired.len() >= RECLAIM_FROM || !self.memory.has(nodes) {
             self.reclaim();
         }
-        if enough(&self.memory) { Ok(()) } else { Err(FibError::Full) }
+        if !self.memory.has(nodes) {
+            self.memory.join();
+        }
+        if self.memory.has(nodes) { Ok(()) } else { Err(FibError::Full) }
     }
 
     /// Carries a change out; memory is there.
@@ -301,7 +307,9 @@ impl Writer {
             return;
         }
         let room = 1 << Top::WIDE_BITS;
-        if !self.memory.has(WORST_NODES, room + WORST_VALUES) {
+        // Not out of the last memory: what a FIB needs to grow comes first.
+        let nodes = 1 << Top::NARROW_BITS;
+        if self.memory.fresh_values() / 3 < room || !self.memory.has(INSERTION_NODES + nodes) {
             return;
         }
         let Some(base) = self.memory.values(room) else { return };
