@@ -18,7 +18,7 @@ const WIDE_FROM: u32 = 4096;
 const REMOVAL_NODES: u32 = 1;
 
 /// Nodes that must be there for a route that comes: one that parts two ways, two for the new way, one
-/// built anew; and some for removals, so that there is a way back from full tables.
+/// built anew (that below, or the last above); and some for removals, so that there is a way back from full tables.
 const INSERTION_NODES: u32 = 4 + 8 * REMOVAL_NODES;
 
 /// The last level in the upper half of an address.
@@ -180,13 +180,16 @@ impl Writer {
 
     /// Puts a node between a place and the node that it leads to, where the prefix ends or leaves
     /// the way.
+    ///
+    /// The node below is built anew: a reader that is on the way to the old one from above may have
+    /// an address that is not under the new one between, and must not see what changes only there.
     fn part(&mut self, fib: &Fib, place: u32, below: usize, prefix: Prefix, change: Change) {
         let node = fib.node(below);
         let last = u32::from(prefix.len()) - 1;
         let level = node.apart_from(prefix.bits()).min(last) / NODE_BITS * NODE_BITS;
         let inherited = Inherited::of(fib, node);
         let mut slots = [inherited.entry().0; SLOTS];
-        slots[node.slot_above(level)] = Entry::of_node(below as u32).0;
+        slots[node.slot_above(level)] = Entry::of_node(self.copy(fib, below)).0;
         if last < level + NODE_BITS {
             cover(fib, &mut slots, level, inherited.len, prefix, change);
         } else {
@@ -196,6 +199,14 @@ impl Writer {
         let at = Location { level, bits: prefix.bits() };
         let parting = self.node(fib, at, &slots, inherited);
         fib.set(place, Entry::of_node(parting));
+        self.retire_node(fib, below);
+    }
+
+    /// A node with the same slots, which no reader can reach yet.
+    fn copy(&mut self, fib: &Fib, number: usize) -> u32 {
+        let node = fib.node(number);
+        let at = Location { level: node.level(), bits: node.bits() };
+        self.node(fib, at, &expand(fib, node), Inherited::of(fib, node))
     }
 
     /// Puts a way to the prefix where a final entry is, whose slot ends before bit `end`.
@@ -314,16 +325,21 @@ impl Writer {
         }
         let Some(base) = self.memory.values(room) else { return };
         for index in 0..1 << Top::NARROW_BITS {
-            let slots = at_the_top(fib, fib.entry(top.base() + index));
+            let mut entry = fib.entry(top.base() + index);
+            if let Some(number) = entry.node()
+                && fib.node(number).level() != Top::NARROW_BITS
+            {
+                // For the same reason as where ways part.
+                entry = Entry::of_node(self.copy(fib, number));
+            }
+            let slots = at_the_top(fib, entry);
             for (place, slot) in (base + index * SLOTS as u32..).zip(slots) {
                 fib.set(place, Entry(slot));
             }
         }
         fib.set_top(root, Top::new(base, Top::WIDE_BITS));
         for index in 0..1 << Top::NARROW_BITS {
-            if let Some(number) = fib.entry(top.base() + index).node()
-                && fib.node(number).level() == Top::NARROW_BITS
-            {
+            if let Some(number) = fib.entry(top.base() + index).node() {
                 self.retire_node(fib, number);
             }
         }
