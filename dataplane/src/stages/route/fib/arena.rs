@@ -23,14 +23,17 @@ impl Arenas {
 }
 
 /// Words of a node.
+#[cfg(not(loom))]
 const NODE_WORDS: usize = size_of::<Node>() / size_of::<AtomicU64>();
 
 /// Nodes, each in a cache line of its own.
 ///
 /// They are cut out of plain words: an allocation that is to be aligned would be zeroed by hand,
 /// page by page, and all of it would be memory in use.
+#[cfg(not(loom))]
 pub(super) struct Nodes(Box<[AtomicU64]>);
 
+#[cfg(not(loom))]
 impl Nodes {
     fn new(count: usize) -> Self {
         Self(zeroed((count + 1) * NODE_WORDS))
@@ -46,6 +49,27 @@ impl Nodes {
     }
 }
 
+/// Loom's atomics are no plain words.
+#[cfg(loom)]
+pub(super) struct Nodes(Box<[Node]>);
+
+#[cfg(loom)]
+impl Nodes {
+    fn new(count: usize) -> Self {
+        Self(zeroed(count))
+    }
+
+    pub(super) fn get(&self) -> &[Node] {
+        &self.0
+    }
+}
+
+#[cfg(loom)]
+fn zeroed<T: Default>(count: usize) -> Box<[T]> {
+    std::iter::repeat_with(T::default).take(count).collect()
+}
+
+#[cfg(not(loom))]
 fn zeroed<T: bytemuck::Zeroable>(count: usize) -> Box<[T]> {
     bytemuck::allocation::zeroed_slice_box(count)
 }
