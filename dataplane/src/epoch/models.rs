@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 
+use loom::cell::UnsafeCell;
 use loom::model::Builder;
 use loom::sync::atomic::AtomicU64;
 use loom::thread;
@@ -13,23 +14,41 @@ use super::{Epochs, Reader};
 /// What memory has that is used for something else.
 const REUSED: u64 = 99;
 
-/// A table of one entry, which leads to one of two places.
+/// A table of one entry, which leads to one of two places. They are plain memory, so that loom
+/// complains of every use that is not certainly before or after another.
 struct Table {
     entry: AtomicU64,
-    places: [AtomicU64; 2],
+    places: [UnsafeCell<u64>; 2],
 }
+
+#[allow(unsafe_code)]
+// SAFETY: whether threads share the places rightly is what is explored here.
+unsafe impl Sync for Table {}
 
 impl Table {
     fn new() -> Arc<Self> {
-        let places = [AtomicU64::new(0), AtomicU64::new(1)];
+        let places = [UnsafeCell::new(0), UnsafeCell::new(1)];
         Arc::new(Self { entry: AtomicU64::new(0), places })
     }
 
+    #[allow(unsafe_code)]
     fn lookup(&self) -> u64 {
         let place = self.entry.load(Acquire);
-        let value = self.places[place as usize].load(Relaxed);
+        let value = self.places[place as usize].with(|value| {
+            // SAFETY: loom ends the test where another thread writes meanwhile.
+            unsafe { *value }
+        });
         assert_eq!(value, place, "memory was used again under a reader's eyes");
         value
+    }
+
+    /// Uses the first place for something else.
+    #[allow(unsafe_code)]
+    fn reuse(&self) {
+        self.places[0].with_mut(|value| {
+            // SAFETY: loom ends the test where another thread reads meanwhile.
+            unsafe { *value = REUSED }
+        });
     }
 }
 
@@ -56,7 +75,7 @@ fn explore(
         let epoch = epochs.advance();
         for _ in 0..2 {
             if epochs.passed() >= epoch {
-                table.places[0].store(REUSED, Relaxed);
+                table.reuse();
                 REUSE.store(true, SeqCst);
                 break;
             }

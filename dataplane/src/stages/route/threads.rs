@@ -9,11 +9,11 @@ use super::{Capacity, Fib, Prefix};
 use crate::epoch::Epochs;
 use crate::id::NextHopId;
 
-const CAPACITY: Capacity = Capacity { roots: 1, nodes: 32, values: 256 + 20 * 257 };
+const CAPACITY: Capacity = Capacity { roots: 1, nodes: 18, values: 256 + 20 * 257 };
 
 #[test]
 fn a_small_fib_changes_while_it_is_read() {
-    let changes = if cfg!(miri) { 60 } else { 20_000 };
+    let changes = if cfg!(miri) { 10 } else { 20_000 };
     for (prefixes, probe) in [
         ([(8, 1), (20, 2), (24, 3), (32, 4)], 0x0a01_0105_u128 << 96),
         ([(8, 1), (47, 2), (64, 3), (128, 4)], 0x2001_0db8_0001_0002_0000_0000_0000_0001),
