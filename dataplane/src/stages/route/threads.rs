@@ -13,7 +13,7 @@ const CAPACITY: Capacity = Capacity { roots: 1, nodes: 18, values: 256 + 20 * 25
 
 #[test]
 fn a_small_fib_changes_while_it_is_read() {
-    let changes = if cfg!(miri) { 10 } else { 20_000 };
+    let changes = if cfg!(miri) { 4 } else { 20_000 };
     for (prefixes, probe) in [
         ([(8, 1), (20, 2), (24, 3), (32, 4)], 0x0a01_0105_u128 << 96),
         ([(8, 1), (47, 2), (64, 3), (128, 4)], 0x2001_0db8_0001_0002_0000_0000_0000_0001),
