@@ -5,13 +5,14 @@
 #   make bench   the toll table, and what routes cost
 #   make check   formatting, clippy, documentation, licences
 #   make fuzz    the fuzz targets for FUZZ_SECONDS each (default 600)
+#   make loom    shared tables in every order that the memory model allows; seconds, part of make test
 #   make miri    what owns memory, under Miri (needs a nightly toolchain); five minutes
 
 SHELL := /bin/bash
 FUZZ_SECONDS ?= 600
 TOOLS := target/tools
 
-.PHONY: demo test bench check fuzz miri setup build deny
+.PHONY: demo test bench check fuzz loom miri setup build deny
 
 build:
 	cargo build --release --locked
@@ -24,6 +25,7 @@ demo: setup build
 
 test: setup
 	cargo test --workspace --locked
+	$(MAKE) loom
 
 bench: build
 	target/release/tollway lab tolls
@@ -41,6 +43,14 @@ deny:
 fuzz:
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
+# A build of its own beside the others, since every crate is built anew for it.
+loom:
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$${CARGO_TARGET_DIR:-target}/loom \
+	  cargo test -p tollway-dataplane --lib --locked -- models::
+
 miri:
 	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=4 \
-	  cargo +nightly miri test -p tollway-dataplane --lib -- --skip host::tests::
+	  cargo +nightly miri test -p tollway-dataplane --lib -- --skip host::tests:: --skip route::threads::
+	# Under stacked borrows, each lookup in a large shared slice takes too long.
+	MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-tree-borrows" \
+	  cargo +nightly miri test -p tollway-dataplane --lib -- epoch:: route::threads::

@@ -7,10 +7,15 @@
 //!
 //! McKenney and Slingwine, "Read-copy update", 1998; Linux `Documentation/RCU/`; `rte_rcu_qsbr` of DPDK.
 
-use std::sync::atomic::Ordering::{Acquire, SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+#[cfg(all(test, loom))]
+mod models;
+#[cfg(test)]
+mod tests;
 
-use crate::sync::{AtomicU64, fence};
+use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
+use std::sync::{Arc, PoisonError};
+
+use crate::sync::{AtomicU64, Mutex, MutexGuard, fence};
 
 /// A reader that sleeps: it holds nothing, whatever the epoch.
 const PARKED: u64 = u64::MAX;
@@ -58,7 +63,7 @@ impl Epochs {
         self.slots().iter().map(|slot| slot.0.load(Acquire)).min().unwrap_or(PARKED)
     }
 
-    fn slots(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Slot>>> {
+    fn slots(&self) -> MutexGuard<'_, Vec<Arc<Slot>>> {
         // The list is whole at every moment, so a panic elsewhere did no harm to it.
         self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -75,18 +80,23 @@ impl Reader {
     /// Says that the reader holds nothing that it found in a table before.
     #[inline(always)]
     pub fn pass(&self) {
+        // No fence: whoever sees the slot's new value knows that all loads before it are done
+        // (Release). Loads after it may be carried out before it, but not before `now` was read
+        // (Acquire), so they find no more what was taken out up to then.
         let now = self.epochs.now.load(Acquire);
-        self.slot.0.store(now, std::sync::atomic::Ordering::Release);
+        self.slot.0.store(now, Release);
     }
 
     /// Says that the reader holds nothing and will look at nothing until it wakes.
     pub fn park(&self) {
-        self.slot.0.store(PARKED, std::sync::atomic::Ordering::Release);
+        self.slot.0.store(PARKED, Release);
     }
 
     /// Says that the reader looks at tables again.
     pub fn wake(&self) {
-        self.slot.0.store(self.epochs.now.load(Acquire), SeqCst);
+        self.slot.0.store(self.epochs.now.load(Acquire), Release);
+        // Here a fence is needed: a writer that still found the reader parked reuses all that was
+        // taken out up to then, however old the epoch that was read above.
         fence(SeqCst);
     }
 }

@@ -10,9 +10,13 @@
 //! Limits: none on prefixes; 4,194,303 next hops.
 
 mod fib;
+#[cfg(all(test, loom))]
+mod models;
 mod stage;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod threads;
 
 pub use fib::{Capacity, Fib, FibError, Prefix, Root};
 pub use stage::{V4, V6, run};

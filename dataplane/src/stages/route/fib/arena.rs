@@ -23,14 +23,17 @@ impl Arenas {
 }
 
 /// Words of a node.
+#[cfg(not(loom))]
 const NODE_WORDS: usize = size_of::<Node>() / size_of::<AtomicU64>();
 
 /// Nodes, each in a cache line of its own.
 ///
 /// They are cut out of plain words: an allocation that is to be aligned would be zeroed by hand,
 /// page by page, and all of it would be memory in use.
+#[cfg(not(loom))]
 pub(super) struct Nodes(Box<[AtomicU64]>);
 
+#[cfg(not(loom))]
 impl Nodes {
     fn new(count: usize) -> Self {
         Self(zeroed((count + 1) * NODE_WORDS))
@@ -46,6 +49,27 @@ impl Nodes {
     }
 }
 
+/// Loom's atomics are no plain words.
+#[cfg(loom)]
+pub(super) struct Nodes(Box<[Node]>);
+
+#[cfg(loom)]
+impl Nodes {
+    fn new(count: usize) -> Self {
+        Self(zeroed(count))
+    }
+
+    pub(super) fn get(&self) -> &[Node] {
+        &self.0
+    }
+}
+
+#[cfg(loom)]
+fn zeroed<T: Default>(count: usize) -> Box<[T]> {
+    std::iter::repeat_with(T::default).take(count).collect()
+}
+
+#[cfg(not(loom))]
 fn zeroed<T: bytemuck::Zeroable>(count: usize) -> Box<[T]> {
     bytemuck::allocation::zeroed_slice_box(count)
 }
@@ -61,6 +85,8 @@ pub(super) struct Allocator {
     next_node: u32,
     value_limit: u32,
     node_limit: u32,
+    /// Something was given back since stretches were last joined.
+    scattered: bool,
 }
 
 /// Most values of a node: one for each slot, and the one for what is not under it.
@@ -85,34 +111,94 @@ impl Allocator {
             next_node: 0,
             value_limit: limit(capacity.values),
             node_limit: limit(capacity.nodes),
+            scattered: false,
         }
     }
 
-    /// Says if that much is certainly there.
-    pub(super) fn has(&self, nodes: u32, values: u32) -> bool {
+    /// Says if that many nodes are there, each with as many values as a node can have.
+    pub(super) fn has(&self, nodes: u32) -> bool {
         let free_nodes = (self.node_limit - self.next_node) as usize + self.free_nodes.len();
-        free_nodes >= nodes as usize && self.value_limit - self.next_value >= values
+        let stretches = (self.fresh_values() / MOST_VALUES) as usize;
+        let stretches = stretches + self.free_values[SIZES.len() - 1].len();
+        free_nodes.min(stretches) >= nodes as usize
+    }
+
+    /// Values that were never given out.
+    pub(super) fn fresh_values(&self) -> u32 {
+        self.value_limit - self.next_value
     }
 
     /// `count` values in a row: 1 to 257, or more that are never given back.
     pub(super) fn values(&mut self, count: u32) -> Option<u32> {
-        let size = if count <= MOST_VALUES {
-            let class = class(count);
-            if let Some(base) = self.free_values[class].pop() {
-                return Some(base);
-            }
-            SIZES[class]
-        } else {
-            count
-        };
+        if count > MOST_VALUES {
+            return self.fresh(count);
+        }
+        let class = class(count);
+        let base = self.free_values[class].pop();
+        base.or_else(|| self.fresh(SIZES[class])).or_else(|| self.cut_off(SIZES[class]))
+    }
+
+    fn fresh(&mut self, count: u32) -> Option<u32> {
         let base = self.next_value;
-        let end = base.checked_add(size).filter(|end| *end <= self.value_limit)?;
-        self.next_value = end;
+        self.next_value = base.checked_add(count).filter(|end| *end <= self.value_limit)?;
+        Some(base)
+    }
+
+    /// The beginning of a longer stretch, where no other memory is left.
+    fn cut_off(&mut self, size: u32) -> Option<u32> {
+        let fits = |longer: u32| longer >= size + SIZES[0];
+        let (longer, bases) = SIZES
+            .into_iter()
+            .zip(&mut self.free_values)
+            .find(|(longer, bases)| fits(*longer) && !bases.is_empty())?;
+        let base = bases.pop()?;
+        self.free_pieces(base + size, longer - size);
         Some(base)
     }
 
     pub(super) fn free_values(&mut self, base: u32, count: u32) {
         self.free_values[class(count)].push(base);
+        self.scattered = true;
+    }
+
+    /// Puts free stretches together that lie side by side: after many small ones long ones too can
+    /// be given out again. Takes time, so it is for when memory is short.
+    pub(super) fn join(&mut self) {
+        if !std::mem::take(&mut self.scattered) {
+            return;
+        }
+        let mut free = Vec::new();
+        for (size, bases) in SIZES.into_iter().zip(&mut self.free_values) {
+            free.extend(bases.drain(..).map(|base| (base, size)));
+        }
+        free.sort_unstable();
+        let mut joined: Vec<(u32, u32)> = Vec::new();
+        for (base, size) in free {
+            match joined.last_mut() {
+                Some((first, length)) if *first + *length == base => *length += size,
+                _ => joined.push((base, size)),
+            }
+        }
+        if let Some((base, size)) = joined.last().copied()
+            && base + size == self.next_value
+        {
+            self.next_value = base;
+            joined.pop();
+        }
+        for (base, size) in joined {
+            self.free_pieces(base, size);
+        }
+    }
+
+    /// Gives a stretch of any length from 2 on back, in as few pieces as there are sizes for.
+    fn free_pieces(&mut self, mut base: u32, mut length: u32) {
+        // A single value fits no size, so none is left over.
+        let fits = |length: u32, size: u32| length == size || length >= size + SIZES[0];
+        while let Some(class) = SIZES.iter().rposition(|size| fits(length, *size)) {
+            self.free_values[class].push(base);
+            base += SIZES[class];
+            length -= SIZES[class];
+        }
     }
 
     pub(super) fn node(&mut self) -> Option<u32> {

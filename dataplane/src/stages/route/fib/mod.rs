@@ -23,12 +23,12 @@ mod slots;
 mod update;
 
 use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use crate::cpu::prefetch;
 use crate::epoch::Epochs;
 use crate::id::NextHopId;
-use crate::sync::{AtomicU32, AtomicU64};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard};
 pub use prefix::Prefix;
 
 pub(super) use entry::Entry;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::arena::{Allocator, MOST_VALUES};
+use super::arena::Allocator;
 use super::node::{Changes, KEY_BITS, Location, NODE_BITS, SLOTS};
 use super::rib::Rib;
 use super::slots::{Change, Inherited, Replaces, Use, at_the_top, cover, expand, replace, runs};
@@ -14,9 +14,12 @@ use crate::id::NextHopId;
 /// Routes at which a FIB's top gets 16 bits: below, 256 KB for it would be more than the routes take.
 const WIDE_FROM: u32 = 4096;
 
-/// Nodes that a change may need: one that parts two ways, two for the new way, one built anew.
-const WORST_NODES: u32 = 4;
-const WORST_VALUES: u32 = WORST_NODES * MOST_VALUES;
+/// Nodes that a removal needs at most: one built anew.
+const REMOVAL_NODES: u32 = 1;
+
+/// Nodes that must be there for a route that comes: one that parts two ways, two for the new way, one
+/// built anew (that below, or the last above); and some for removals, so that there is a way back from full tables.
+const INSERTION_NODES: u32 = 4 + 8 * REMOVAL_NODES;
 
 /// The last level in the upper half of an address.
 const LAST_OF_UPPER_HALF: u32 = KEY_BITS - NODE_BITS;
@@ -76,6 +79,7 @@ impl Writer {
         if self.roots >= self.root_limit {
             return Err(FibError::Full);
         }
+        self.make_sure(INSERTION_NODES)?;
         let base = self.memory.values(1 << Top::NARROW_BITS).ok_or(FibError::Full)?;
         for place in base..base + (1 << Top::NARROW_BITS) {
             fib.set(place, Entry::leaf(0, NextHopId::NO_ROUTE));
@@ -96,7 +100,10 @@ impl Writer {
         if next.0 > NextHopId::MASK {
             return Err(FibError::NextHopRange);
         }
-        self.make_sure(root)?;
+        if root.0 >= self.roots {
+            return Err(FibError::Full);
+        }
+        self.make_sure(INSERTION_NODES)?;
         self.widen(fib, root);
         let len = prefix.len();
         self.apply(fib, root, prefix, Change { old: Replaces::UpTo(len), len, next });
@@ -113,7 +120,7 @@ impl Writer {
         if self.rib.get(root, prefix).is_none() {
             return Ok(false);
         }
-        self.make_sure(root)?;
+        self.make_sure(REMOVAL_NODES)?;
         let (len, next) = self.rib.cover(root, prefix).unwrap_or((0, NextHopId::NO_ROUTE));
         self.apply(fib, root, prefix, Change { old: Replaces::Just(prefix.len()), len, next });
         self.rib.remove(root, prefix);
@@ -121,15 +128,14 @@ impl Writer {
     }
 
     /// Refuses a change before it begins, where memory might not do.
-    fn make_sure(&mut self, root: Root) -> Result<(), FibError> {
-        if root.0 >= self.roots {
-            return Err(FibError::Full);
-        }
-        let enough = |memory: &Allocator| memory.has(WORST_NODES, WORST_VALUES);
-        if self.retired.len() >= RECLAIM_FROM || !enough(&self.memory) {
+    fn make_sure(&mut self, nodes: u32) -> Result<(), FibError> {
+        if self.retired.len() >= RECLAIM_FROM || !self.memory.has(nodes) {
             self.reclaim();
         }
-        if enough(&self.memory) { Ok(()) } else { Err(FibError::Full) }
+        if !self.memory.has(nodes) {
+            self.memory.join();
+        }
+        if self.memory.has(nodes) { Ok(()) } else { Err(FibError::Full) }
     }
 
     /// Carries a change out; memory is there.
@@ -174,13 +180,16 @@ impl Writer {
 
     /// Puts a node between a place and the node that it leads to, where the prefix ends or leaves
     /// the way.
+    ///
+    /// The node below is built anew: a reader that is on the way to the old one from above may have
+    /// an address that is not under the new one between, and must not see what changes only there.
     fn part(&mut self, fib: &Fib, place: u32, below: usize, prefix: Prefix, change: Change) {
         let node = fib.node(below);
         let last = u32::from(prefix.len()) - 1;
         let level = node.apart_from(prefix.bits()).min(last) / NODE_BITS * NODE_BITS;
         let inherited = Inherited::of(fib, node);
         let mut slots = [inherited.entry().0; SLOTS];
-        slots[node.slot_above(level)] = Entry::of_node(below as u32).0;
+        slots[node.slot_above(level)] = Entry::of_node(self.copy(fib, below)).0;
         if last < level + NODE_BITS {
             cover(fib, &mut slots, level, inherited.len, prefix, change);
         } else {
@@ -190,6 +199,14 @@ impl Writer {
         let at = Location { level, bits: prefix.bits() };
         let parting = self.node(fib, at, &slots, inherited);
         fib.set(place, Entry::of_node(parting));
+        self.retire_node(fib, below);
+    }
+
+    /// A node with the same slots, which no reader can reach yet.
+    fn copy(&mut self, fib: &Fib, number: usize) -> u32 {
+        let node = fib.node(number);
+        let at = Location { level: node.level(), bits: node.bits() };
+        self.node(fib, at, &expand(fib, node), Inherited::of(fib, node))
     }
 
     /// Puts a way to the prefix where a final entry is, whose slot ends before bit `end`.
@@ -301,21 +318,28 @@ impl Writer {
             return;
         }
         let room = 1 << Top::WIDE_BITS;
-        if !self.memory.has(WORST_NODES, room + WORST_VALUES) {
+        // Not out of the last memory: what a FIB needs to grow comes first.
+        let nodes = 1 << Top::NARROW_BITS;
+        if self.memory.fresh_values() / 3 < room || !self.memory.has(INSERTION_NODES + nodes) {
             return;
         }
         let Some(base) = self.memory.values(room) else { return };
         for index in 0..1 << Top::NARROW_BITS {
-            let slots = at_the_top(fib, fib.entry(top.base() + index));
+            let mut entry = fib.entry(top.base() + index);
+            if let Some(number) = entry.node()
+                && fib.node(number).level() != Top::NARROW_BITS
+            {
+                // For the same reason as where ways part.
+                entry = Entry::of_node(self.copy(fib, number));
+            }
+            let slots = at_the_top(fib, entry);
             for (place, slot) in (base + index * SLOTS as u32..).zip(slots) {
                 fib.set(place, Entry(slot));
             }
         }
         fib.set_top(root, Top::new(base, Top::WIDE_BITS));
         for index in 0..1 << Top::NARROW_BITS {
-            if let Some(number) = fib.entry(top.base() + index).node()
-                && fib.node(number).level() == Top::NARROW_BITS
-            {
+            if let Some(number) = fib.entry(top.base() + index).node() {
                 self.retire_node(fib, number);
             }
         }

@@ -1,0 +1,197 @@
+//! A million random changes by one thread while others look up.
+//!
+//! Some routes stay, others come and go. An address is to get the next hop of the longest route over
+//! it that stays, or that of a longer one that flaps; no other, at any moment. Memory is small, so
+//! that what was taken out is soon used for something else.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tollway_dataplane::burst::BURST;
+use tollway_dataplane::epoch::{Epochs, Reader};
+use tollway_dataplane::id::NextHopId;
+use tollway_dataplane::stages::route::{Capacity, Fib, Prefix, Root};
+
+use crate::support::{Bursts, Family, Noise, Oracle};
+
+/// Of both families.
+const CHANGES: usize = 1_000_000;
+const READERS: u64 = 2;
+const FLAPPING: usize = 8000;
+
+/// Longest that the writer may take; on a loaded machine it does fewer changes.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// What may be there: routes that stay, routes that flap, and for probed addresses the answers.
+struct Scene {
+    stable: Vec<(Prefix, NextHopId)>,
+    flapping: Vec<(Prefix, NextHopId)>,
+    probes: Vec<(u128, Allowed)>,
+}
+
+/// The stable answer, and those of flapping routes that may lie over it.
+struct Allowed {
+    stable: NextHopId,
+    flapping: Vec<NextHopId>,
+}
+
+impl Scene {
+    fn new(family: Family) -> Self {
+        let mut noise = Noise(9);
+        let mut taken = Oracle::default();
+        let mut routes = |count: usize, numbers: u32, stable: bool| {
+            let mut routes: Vec<(Prefix, NextHopId)> = Vec::new();
+            while routes.len() < count {
+                let near =
+                    if routes.is_empty() { 0 } else { routes[noise.below(routes.len())].0.bits() };
+                let bits = near ^ (noise.wide() & noise.wide() & noise.wide());
+                let least = if stable { 4 } else { 1 };
+                let len = least + noise.below(usize::from(family.width() - least + 1)) as u8;
+                let prefix = family.prefix(bits, len);
+                if !taken.has(prefix) {
+                    let next = NextHopId(numbers + routes.len() as u32);
+                    taken.insert(prefix, next);
+                    routes.push((prefix, next));
+                }
+            }
+            routes
+        };
+        let stable = routes(1000, 1, true);
+        let flapping = routes(FLAPPING, 1 << 20, false);
+        let edges = stable.iter().chain(&flapping).flat_map(|(prefix, _)| family.edges(*prefix));
+        let mut probes: Vec<_> = edges.map(|address| (address, ())).collect();
+        for at in (1..probes.len()).rev() {
+            probes.swap(at, noise.below(at + 1));
+        }
+        probes.truncate(10_000);
+        let probes = probes.into_iter().map(|(address, ())| {
+            let over = |routes: &[(Prefix, NextHopId)]| {
+                let mut over: Vec<_> =
+                    routes.iter().filter(|(prefix, _)| prefix.contains(address)).copied().collect();
+                over.sort_by_key(|(prefix, _)| prefix.len());
+                over
+            };
+            let longest = over(&stable).last().copied();
+            let (len, next) = longest
+                .map_or((None, NextHopId::NO_ROUTE), |(prefix, next)| (Some(prefix.len()), next));
+            let longer = over(&flapping).into_iter().filter(|(prefix, _)| Some(prefix.len()) > len);
+            let flapping = longer.map(|(_, next)| next).collect();
+            (address, Allowed { stable: next, flapping })
+        });
+        Self { probes: probes.collect(), stable, flapping }
+    }
+}
+
+/// Reads until it is told to stop: bursts and single lookups, a boundary after each, sleep now and
+/// then.
+fn read(
+    fib: &Fib,
+    root: Root,
+    family: Family,
+    scene: &Scene,
+    reader: &Reader,
+    stop: &AtomicBool,
+    seed: u64,
+) -> u64 {
+    let (mut noise, mut bursts, mut lookups) = (Noise(seed), Bursts::new(family), 0);
+    while !stop.load(Ordering::Relaxed) {
+        let first = noise.below(scene.probes.len() - BURST);
+        let some = &scene.probes[first..first + BURST];
+        let addresses: Vec<_> = some.iter().map(|(address, _)| *address).collect();
+        let found = bursts.lookup(fib, |_| root, &addresses);
+        for ((address, allowed), next) in some.iter().zip(found) {
+            for next in [*next, fib.lookup(root, *address)] {
+                let good = next == allowed.stable || allowed.flapping.contains(&next);
+                assert!(good, "{address:#034x} goes to {next:?}");
+            }
+        }
+        lookups += 2 * BURST as u64;
+        reader.pass();
+        if noise.below(200) == 0 {
+            reader.park();
+            thread::sleep(Duration::from_micros(20));
+            reader.wake();
+        }
+    }
+    lookups
+}
+
+fn changes_while_read(family: Family) {
+    let scene = Scene::new(family);
+    let epochs = Epochs::new();
+    let capacity = Capacity { roots: 1, nodes: 1 << 15, values: 1 << 19 };
+    let fib = Fib::new(Arc::clone(&epochs), capacity);
+    let root = fib.add_root().expect("a root");
+    for (prefix, next) in &scene.stable {
+        fib.insert(root, *prefix, *next).expect("room");
+    }
+    let (stop, lookups) = (AtomicBool::new(false), AtomicU64::new(0));
+    let changes = thread::scope(|scope| {
+        for seed in 0..READERS {
+            let (fib, scene, stop, lookups, epochs) = (&fib, &scene, &stop, &lookups, &epochs);
+            scope.spawn(move || {
+                // Also when it panics: the writer is not to run on for nothing.
+                let _stop = StopAtEnd(stop);
+                let reader = epochs.join();
+                let count = read(fib, root, family, scene, &reader, stop, seed);
+                lookups.fetch_add(count, Ordering::Relaxed);
+            });
+        }
+        let _stop = StopAtEnd(&stop);
+        write(&fib, root, &scene, &stop)
+    });
+    eprintln!("{family:?}: {changes} changes, {} lookups meanwhile", lookups.into_inner());
+
+    let mut oracle = Oracle::default();
+    for (prefix, next) in scene.stable.iter().chain(&scene.flapping) {
+        if fib.get(root, *prefix).is_some() {
+            oracle.insert(*prefix, *next);
+        }
+    }
+    for (address, _) in &scene.probes {
+        assert_eq!(fib.lookup(root, *address), oracle.lookup(*address));
+    }
+}
+
+/// Lets routes flap at random; returns how often one did.
+fn write(fib: &Fib, root: Root, scene: &Scene, stop: &AtomicBool) -> usize {
+    let (mut noise, begun) = (Noise(10), Instant::now());
+    let mut up = vec![false; scene.flapping.len()];
+    let mut changes = 0;
+    while changes < CHANGES / 2 && begun.elapsed() < LIMIT && !stop.load(Ordering::Relaxed) {
+        let at = noise.below(up.len());
+        let (prefix, next) = scene.flapping[at];
+        // Refused while readers hold what was taken out: the table is as it was.
+        let done = if up[at] {
+            fib.remove(root, prefix) == Ok(true)
+        } else {
+            fib.insert(root, prefix, next).is_ok()
+        };
+        up[at] ^= done;
+        changes += usize::from(done);
+        if !done {
+            thread::yield_now();
+        }
+    }
+    changes
+}
+
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn ipv4_changes_while_it_is_read() {
+    changes_while_read(Family::V4);
+}
+
+#[test]
+fn ipv6_changes_while_it_is_read() {
+    changes_while_read(Family::V6);
+}
