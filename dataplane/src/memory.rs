@@ -1,60 +1,94 @@
 //! Memory for shared tables: reserved whole, so that it never moves under a reader, and taken from
 //! the system page by page as it is first written.
 
-use std::marker::PhantomData;
-
-use bytemuck::Zeroable;
-
-use crate::sync::AtomicU64;
-use crate::tables::Record;
-
-/// So many zeros.
-pub(crate) fn zeroed<T: Zeroable>(count: usize) -> Box<[T]> {
-    bytemuck::allocation::zeroed_slice_box(count)
-}
-
-/// Items that are to begin at a multiple of their size, such as a cache line.
-///
-/// They are cut out of plain words: an allocation that is to be aligned would be zeroed by hand,
-/// page by page, and all of it would be memory in use.
-pub(crate) struct Aligned<T> {
-    words: Box<[AtomicU64]>,
-    /// The first word of the first item.
-    start: usize,
-    count: usize,
-    items: PhantomData<T>,
-}
+#[cfg(loom)]
+pub(crate) use loom_kind::{Aligned, zeroed};
+#[cfg(not(loom))]
+pub(crate) use plain::{Aligned, zeroed};
 
 /// Types that any zeroed and shared memory may be taken for.
 ///
 /// # Safety
 /// Who implements it is made of atomic integers and the gaps between them, and nothing else.
 #[allow(unsafe_code)]
-pub(crate) unsafe trait Atoms {}
+pub(crate) unsafe trait Atoms: Default {}
 
 #[allow(unsafe_code)]
 // SAFETY: three AtomicU64, then smaller atomics.
-unsafe impl Atoms for Record {}
+unsafe impl Atoms for crate::tables::Record {}
 
-impl<T: Atoms> Aligned<T> {
-    /// So many, zeroed.
-    pub(crate) fn new(count: usize) -> Self {
-        const { assert!(align_of::<T>() <= size_of::<T>()) };
-        const { assert!(size_of::<T>().is_multiple_of(size_of::<AtomicU64>())) };
-        // One more, for what the start is moved by.
-        let words = zeroed::<AtomicU64>((count + 1) * size_of::<T>() / size_of::<AtomicU64>());
-        let start = words.as_ptr().align_offset(align_of::<T>());
-        Self { words, start, count, items: PhantomData }
+#[allow(unsafe_code)]
+// SAFETY: four AtomicU64, four AtomicU32, an AtomicU64 and an AtomicU32.
+unsafe impl Atoms for crate::stages::route::Node {}
+
+#[cfg(not(loom))]
+mod plain {
+    use std::marker::PhantomData;
+
+    use super::Atoms;
+    use crate::sync::AtomicU64;
+
+    /// So many zeros.
+    pub(crate) fn zeroed<T: bytemuck::Zeroable>(count: usize) -> Box<[T]> {
+        bytemuck::allocation::zeroed_slice_box(count)
     }
 
-    /// The items.
-    #[inline(always)]
-    #[allow(unsafe_code)]
-    pub(crate) fn get(&self) -> &[T] {
-        // SAFETY: the words are more than `start`, which is less than one item.
-        let first = unsafe { self.words.as_ptr().add(self.start) };
-        // SAFETY: aligned by `start`; `count` items from there lie in the words, which live as long
-        // as self and are only ever used atomically; and `T` is made of atomics (see `Atoms`).
-        unsafe { std::slice::from_raw_parts(first.cast::<T>(), self.count) }
+    /// Items that are to begin at a multiple of their size, such as a cache line.
+    ///
+    /// They are cut out of plain words: an allocation that is to be aligned would be zeroed by hand,
+    /// page by page, and all of it would be memory in use.
+    pub(crate) struct Aligned<T> {
+        words: Box<[AtomicU64]>,
+        /// The first word of the first item.
+        start: usize,
+        count: usize,
+        items: PhantomData<T>,
+    }
+
+    impl<T: Atoms> Aligned<T> {
+        /// So many, zeroed.
+        pub(crate) fn new(count: usize) -> Self {
+            const { assert!(align_of::<T>() <= size_of::<T>()) };
+            const { assert!(size_of::<T>().is_multiple_of(size_of::<AtomicU64>())) };
+            // One more, for what the start is moved by.
+            let words = zeroed::<AtomicU64>((count + 1) * size_of::<T>() / size_of::<AtomicU64>());
+            // A multiple of the words' alignment away, and less than one item.
+            let start = words.as_ptr().align_offset(align_of::<T>());
+            assert!(start <= size_of::<T>() / size_of::<AtomicU64>(), "memory can be aligned");
+            Self { words, start, count, items: PhantomData }
+        }
+
+        /// The items.
+        #[inline(always)]
+        #[allow(unsafe_code)]
+        pub(crate) fn get(&self) -> &[T] {
+            // SAFETY: there are more words than `start`, which `new` has made sure of.
+            let first = unsafe { self.words.as_ptr().add(self.start) };
+            // SAFETY: aligned by `start`; `count` items from there lie in the words, which live as
+            // long as self and are only ever used atomically; `T` is made of atomics (`Atoms`).
+            unsafe { std::slice::from_raw_parts(first.cast::<T>(), self.count) }
+        }
+    }
+}
+
+/// Loom's atomics are no plain words.
+#[cfg(loom)]
+mod loom_kind {
+    use super::Atoms;
+
+    pub(crate) fn zeroed<T: Default>(count: usize) -> Box<[T]> {
+        std::iter::repeat_with(T::default).take(count).collect()
+    }
+
+    pub(crate) struct Aligned<T>(Box<[T]>);
+
+    impl<T: Atoms> Aligned<T> {
+        pub(crate) fn new(count: usize) -> Self {
+            Self(zeroed(count))
+        }
+
+        pub(crate) fn get(&self) -> &[T] {
+            &self.0
+        }
     }
 }

@@ -102,7 +102,7 @@ fn read(
         let addresses: Vec<_> = some.iter().map(|(address, _)| *address).collect();
         let found = bursts.lookup(fib, |_| root, &addresses);
         for ((address, allowed), next) in some.iter().zip(found) {
-            for next in [*next, fib.lookup(root, *address)] {
+            for next in [next, fib.lookup(root, *address)] {
                 let good = next == allowed.stable || allowed.flapping.contains(&next);
                 assert!(good, "{address:#034x} goes to {next:?}");
             }

@@ -4,7 +4,7 @@ use prefix_trie::PrefixMap;
 use tollway_dataplane::burst::{BURST, Burst};
 use tollway_dataplane::frame::{FrameAddr, Umem};
 use tollway_dataplane::id::{NextHopId, PortId};
-use tollway_dataplane::stages::route::{Fib, FibError, Prefix, Root, V4, V6, run};
+use tollway_dataplane::stages::route::{Fib, FibError, Prefix, Root, V4, V6, look_up};
 
 /// Repeatable noise (Steele and others, "Fast splittable pseudorandom number generators", 2014).
 #[derive(Clone)]
@@ -134,7 +134,7 @@ impl Pair {
                 let expected = self.oracle.lookup(*address);
                 let single = fib.lookup(self.root, *address);
                 assert_eq!(single, expected, "{address:#034x} by itself");
-                assert_eq!(*in_burst, expected, "{address:#034x} in a burst");
+                assert_eq!(in_burst, expected, "{address:#034x} in a burst");
             }
         }
     }
@@ -166,7 +166,7 @@ impl Bursts {
         fib: &Fib,
         root: impl Fn(usize) -> Root,
         addresses: &[u128],
-    ) -> &[NextHopId] {
+    ) -> Vec<NextHopId> {
         let burst = &mut *self.burst;
         burst.reset(PortId(0));
         for (lane, (address, frame)) in addresses.iter().zip(&self.frames).enumerate() {
@@ -179,9 +179,9 @@ impl Bursts {
         }
         let lanes = burst.lanes();
         match self.family {
-            Family::V4 => run::<V4>(burst, &self.umem, fib, lanes),
-            Family::V6 => run::<V6>(burst, &self.umem, fib, lanes),
+            Family::V4 => look_up::<V4>(burst, &self.umem, fib, lanes),
+            Family::V6 => look_up::<V6>(burst, &self.umem, fib, lanes),
         }
-        &burst.next[..addresses.len()]
+        burst.next[..addresses.len()].iter().map(|next| NextHopId(next.0)).collect()
     }
 }

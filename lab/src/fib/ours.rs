@@ -1,42 +1,28 @@
 //! The router's own FIB as one among the rivals.
 
 use tollway_dataplane::burst::{BURST, Burst, Lanes};
+use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::NextHopId;
-use tollway_dataplane::stages::route::{self, Fib, Prefix, Root, V4, V6};
-use tollway_dataplane::tables::Tables;
+use tollway_dataplane::stages::route::{self, Capacity, Fib, Prefix, Root, V4, V6};
 
 use super::rival::{Found, Keys, Rival};
 
 /// The FIB of one VRF, looked up by the route stage; `HALVES` are an address's keys: 1 for IPv4, 2
 /// for IPv6.
 pub(super) struct Ours<const HALVES: u32> {
-    tables: Tables,
+    fib: Fib,
     root: Root,
     burst: Box<Burst>,
     /// Headers, for the lower halves of addresses.
     umem: Umem,
 }
 
-impl<const HALVES: u32> Ours<HALVES> {
-    #[inline(always)]
-    fn fib(tables: &Tables) -> &Fib {
-        if HALVES > 1 { &tables.fib6 } else { &tables.fib4 }
-    }
-}
-
 impl<const HALVES: u32> Rival for Ours<HALVES> {
     fn build(routes: &[(Prefix, u32)]) -> Result<Self, String> {
         let said = |error| format!("the routes do not fit the FIB: {error:?}");
-        let tables = Tables::new();
-        let fib = Self::fib(&tables);
+        let fib = Fib::new(Epochs::new(), Capacity::default());
         let root = fib.add_root().map_err(said)?;
-        // A next hop for each number: the stage ends with its record, which has the same number.
-        let most = routes.iter().map(|(_, value)| *value).max().unwrap_or(0);
-        let nowhere = tables.next_hop(NextHopId::NO_ROUTE);
-        for _ in 0..most {
-            tables.next_hops.push(&nowhere).ok_or("the next hops do not fit the tables")?;
-        }
         for (prefix, value) in routes {
             fib.insert(root, *prefix, NextHopId(*value)).map_err(said)?;
         }
@@ -47,12 +33,12 @@ impl<const HALVES: u32> Rival for Ours<HALVES> {
             (burst.l3[lane], burst.root[lane]) = (0, root.0);
         }
         burst.count = BURST;
-        Ok(Self { tables, root, burst, umem })
+        Ok(Self { fib, root, burst, umem })
     }
 
     #[inline(always)]
     fn lookup(&self, bits: u128) -> u32 {
-        Self::fib(&self.tables).lookup(self.root, bits).0
+        self.fib.lookup(self.root, bits).0
     }
 
     #[inline(always)]
@@ -66,9 +52,9 @@ impl<const HALVES: u32> Rival for Ours<HALVES> {
         }
         let all = Lanes::first(BURST);
         if HALVES > 1 {
-            route::run::<V6>(&mut self.burst, &self.umem, &self.tables, all);
+            route::look_up::<V6>(&mut self.burst, &self.umem, &self.fib, all);
         } else {
-            route::run::<V4>(&mut self.burst, &self.umem, &self.tables, all);
+            route::look_up::<V4>(&mut self.burst, &self.umem, &self.fib, all);
         }
         for (found, next) in found.iter_mut().zip(&self.burst.next) {
             *found = next.0;
@@ -76,7 +62,7 @@ impl<const HALVES: u32> Rival for Ours<HALVES> {
     }
 
     fn memory_bytes(&self) -> usize {
-        Self::fib(&self.tables).memory_bytes()
+        self.fib.memory_bytes()
     }
 }
 

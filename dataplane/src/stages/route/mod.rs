@@ -18,5 +18,6 @@ mod tests;
 #[cfg(test)]
 mod threads;
 
+pub(crate) use fib::Node;
 pub use fib::{Capacity, Fib, FibError, Prefix, Root};
-pub use stage::{V4, V6, run};
+pub use stage::{Family, V4, V6, look_up, run};

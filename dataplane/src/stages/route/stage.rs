@@ -2,6 +2,7 @@ use super::Fib;
 use super::fib::{Entry, View};
 use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
+use crate::id::NextHopId;
 use crate::tables::{RecordId, Tables};
 use crate::wire::word64;
 
@@ -38,50 +39,79 @@ impl Family for V6 {
     }
 }
 
-/// Looks up every packet's next hop or group.
-///
-/// Level by level over the whole burst, so that the loads of different packets overlap.
+/// Finds the record of every packet's next hop, or its group.
 #[inline(always)]
 pub fn run<F: Family>(burst: &mut Burst, umem: &Umem, tables: &Tables, lanes: Lanes) {
+    let next_hops = tables.next_hops.view();
     match lanes.dense() {
-        Some(range) => look_up::<F>(burst, umem, tables, range),
-        None => look_up::<F>(burst, umem, tables, lanes),
+        Some(range) => {
+            find::<F>(burst, umem, F::fib(tables), range.clone());
+            for lane in range {
+                burst.next[lane] = next_hops.in_force(found(burst, lane));
+            }
+        }
+        None => {
+            find::<F>(burst, umem, F::fib(tables), lanes);
+            for lane in lanes {
+                burst.next[lane] = next_hops.in_force(found(burst, lane));
+            }
+        }
     }
 }
 
+/// Looks every packet's destination up in a FIB, and leaves the numbers of next hops in
+/// [`Burst::next`] and not those of records: for who has a FIB and no more.
 #[inline(always)]
-fn look_up<F: Family>(
+pub fn look_up<F: Family>(burst: &mut Burst, umem: &Umem, fib: &Fib, lanes: Lanes) {
+    match lanes.dense() {
+        Some(range) => find::<F>(burst, umem, fib, range),
+        None => find::<F>(burst, umem, fib, lanes),
+    }
+    for lane in lanes {
+        burst.next[lane] = RecordId(found(burst, lane).0);
+    }
+}
+
+/// What [`find`] has found for a packet.
+#[inline(always)]
+fn found(burst: &Burst, lane: usize) -> NextHopId {
+    Entry(burst.next[lane].0).next()
+}
+
+/// Goes down to every packet's final entry.
+///
+/// Level by level over the whole burst, so that the loads of different packets overlap.
+#[inline(always)]
+fn find<F: Family>(
     burst: &mut Burst,
     umem: &Umem,
-    tables: &Tables,
+    fib: &Fib,
     lanes: impl IntoIterator<Item = usize> + Clone,
 ) {
-    let (view, next_hops) = (F::fib(tables).view(), tables.next_hops.view());
+    let view = fib.view();
     let mut any = Entry(0);
     for lane in lanes.clone() {
         let entry = view.entry(view.top(burst.root[lane]).place(burst.key[lane]));
         burst.next[lane] = RecordId(entry.0);
         any.0 |= entry.0;
     }
-    if any.is_node() {
-        let mut pending = Lanes::NONE;
-        for lane in lanes.clone() {
-            let entry = Entry(burst.next[lane].0);
-            pending.put(lane, entry.is_node());
-            view.prefetch_node(entry);
-        }
-        if F::HALVES == 1 {
-            go_down::<false>(burst, view, pending);
-        } else {
-            let lower = go_down::<true>(burst, view, pending);
-            if !lower.is_empty() {
-                take_lower_half(burst, umem, lower);
-                go_down::<false>(burst, view, lower);
-            }
-        }
+    if !any.is_node() {
+        return;
     }
+    let mut pending = Lanes::NONE;
     for lane in lanes {
-        burst.next[lane] = next_hops.in_force(Entry(burst.next[lane].0).next());
+        let entry = Entry(burst.next[lane].0);
+        pending.put(lane, entry.is_node());
+        view.prefetch_node(entry);
+    }
+    if F::HALVES == 1 {
+        go_down::<false>(burst, view, pending);
+        return;
+    }
+    let lower = go_down::<true>(burst, view, pending);
+    if !lower.is_empty() {
+        take_lower_half(burst, umem, lower);
+        go_down::<false>(burst, view, lower);
     }
 }
 

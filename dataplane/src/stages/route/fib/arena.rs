@@ -1,14 +1,14 @@
-//! The memory of a FIB: reserved whole, so that it never moves under a reader, and taken from the
-//! system page by page as it is first written.
+//! The memory of a FIB, and who has which part of it.
 
 use super::Capacity;
 use super::node::{Node, SLOTS};
+use crate::memory::{Aligned, zeroed};
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// What readers see.
 pub(super) struct Arenas {
     pub(super) roots: Box<[AtomicU64]>,
-    pub(super) nodes: Nodes,
+    pub(super) nodes: Aligned<Node>,
     pub(super) values: Box<[AtomicU32]>,
 }
 
@@ -16,62 +16,10 @@ impl Arenas {
     pub(super) fn new(capacity: Capacity) -> Self {
         Self {
             roots: zeroed(capacity.roots),
-            nodes: Nodes::new(capacity.nodes),
+            nodes: Aligned::new(capacity.nodes),
             values: zeroed(capacity.values),
         }
     }
-}
-
-/// Words of a node.
-#[cfg(not(loom))]
-const NODE_WORDS: usize = size_of::<Node>() / size_of::<AtomicU64>();
-
-/// Nodes, each in a cache line of its own.
-///
-/// They are cut out of plain words: an allocation that is to be aligned would be zeroed by hand,
-/// page by page, and all of it would be memory in use.
-#[cfg(not(loom))]
-pub(super) struct Nodes(Box<[AtomicU64]>);
-
-#[cfg(not(loom))]
-impl Nodes {
-    fn new(count: usize) -> Self {
-        Self(zeroed((count + 1) * NODE_WORDS))
-    }
-
-    #[inline(always)]
-    #[allow(unsafe_code)]
-    pub(super) fn get(&self) -> &[Node] {
-        // SAFETY: a node is eight words of atomics in one order or another, of which every value is
-        // good, and it is only read and written atomically, as words are.
-        let (_, nodes, _) = unsafe { self.0.align_to::<Node>() };
-        nodes
-    }
-}
-
-/// Loom's atomics are no plain words.
-#[cfg(loom)]
-pub(super) struct Nodes(Box<[Node]>);
-
-#[cfg(loom)]
-impl Nodes {
-    fn new(count: usize) -> Self {
-        Self(zeroed(count))
-    }
-
-    pub(super) fn get(&self) -> &[Node] {
-        &self.0
-    }
-}
-
-#[cfg(loom)]
-fn zeroed<T: Default>(count: usize) -> Box<[T]> {
-    std::iter::repeat_with(T::default).take(count).collect()
-}
-
-#[cfg(not(loom))]
-fn zeroed<T: bytemuck::Zeroable>(count: usize) -> Box<[T]> {
-    bytemuck::allocation::zeroed_slice_box(count)
 }
 
 /// Gives out stretches of 1 to 257 values, and single nodes, and takes them back.

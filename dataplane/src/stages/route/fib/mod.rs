@@ -28,13 +28,14 @@ use std::sync::{Arc, PoisonError};
 use crate::cpu::prefetch;
 use crate::epoch::Epochs;
 use crate::id::NextHopId;
+use crate::memory::Aligned;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard};
 pub use prefix::Prefix;
 
 pub(super) use entry::Entry;
 
-use arena::{Arenas, Nodes};
-use node::Node;
+use arena::Arenas;
+pub(crate) use node::Node;
 use update::Writer;
 
 /// The number of a FIB: one VRF's routes of one family.
@@ -74,7 +75,7 @@ impl Default for Capacity {
 pub struct Fib {
     /// For each FIB where its top is ([`Top`]).
     roots: Box<[AtomicU64]>,
-    nodes: Nodes,
+    nodes: Aligned<Node>,
     values: Box<[AtomicU32]>,
     writer: Mutex<Writer>,
 }

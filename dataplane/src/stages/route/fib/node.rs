@@ -21,7 +21,7 @@ pub(super) const KEY_BITS: u32 = 64;
 /// that of the entry that leads here is enough.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
-pub(in crate::stages::route) struct Node {
+pub(crate) struct Node {
     changes: [AtomicU64; 4],
     /// For each word of the bitmap where the value before its first change is; the first of them is
     /// the place of the value for keys that are not under the node.
