@@ -44,6 +44,8 @@ impl<F: Features> Router<F> {
     #[must_use]
     pub fn with_path(path: Path<F>, tables: Tables, umem: Umem, host: Host) -> Self {
         let ports = tables.ports.len();
+        // Whatever changed until now, no reader is in the way yet.
+        tables.next_hops.settle();
         let reader = tables.epochs.join();
         Self {
             tables,
@@ -98,6 +100,7 @@ impl<F: Features> Router<F> {
     /// Lets the host do what is due; to be called some ten times a second.
     pub fn tick<P: Port>(&mut self, ports: &mut [P], now_ns: u64) {
         self.count_oversized(ports);
+        self.tables.next_hops.settle();
         let mut context = Context {
             tables: &mut self.tables,
             umem: &mut self.umem,

@@ -1,7 +1,7 @@
 //! Next hops by number, which workers read while they change.
 
 use std::net::IpAddr;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Action, HEADER_ROOM, NO_ROUTE, NextHop};
@@ -15,24 +15,30 @@ use crate::verdict::{DropReason, PuntReason};
 /// Next hops at most: twenty times what a full Internet table has.
 pub const MOST_NEXT_HOPS: usize = 1 << 20;
 
-/// Records that may wait for readers beside those in force.
+/// Records that may stand for changed next hops while readers are on their way.
 const SPARE_RECORDS: usize = 1 << 12;
 
 /// Next hops by number.
 ///
-/// A number stands for a record, which never changes once it is in force. So whatever changes about
-/// a next hop that many routes share is one store, and a packet gets the old one or the new one
-/// whole.
+/// A number stands for a record, which never changes while a reader may look at it. So whatever
+/// changes about a next hop that many routes share is one store, and a packet gets the old one or the
+/// new one whole.
+///
+/// A number's own record has the same number. When a next hop changes, another record stands for it
+/// until every reader has passed; then its own is written and stands for it again. So but for these
+/// moments readers need not ask which record is in force.
 pub struct NextHops {
     /// The record in force, by number.
     current: Box<[AtomicU32]>,
+    /// Numbers whose record in force is not their own.
+    displaced: AtomicU32,
     records: Aligned<Record>,
     writer: Mutex<Writer>,
 }
 
 /// A next hop as the path reads it: one cache line.
 ///
-/// Written while no reader can reach it, then read only.
+/// Written while no reader looks at it.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Record {
@@ -140,19 +146,28 @@ fn action(action: u8, reason: u8) -> Action {
 struct Writer {
     /// Whom each next hop leads to.
     neighs: Vec<Option<IpAddr>>,
-    free: Vec<u32>,
-    next: u32,
+    /// Records that stand for nobody.
+    spare: Vec<u32>,
+    /// Records that readers may still look at.
     retired: Retired<u32>,
+    /// Numbers whose own record readers may still look at.
+    displaced: Retired<NextHopId>,
 }
 
 impl NextHops {
     /// The one that has number 0: no route.
     #[must_use]
     pub fn new(epochs: Arc<Epochs>) -> Self {
-        let writer =
-            Writer { neighs: Vec::new(), free: Vec::new(), next: 0, retired: Retired::new(epochs) };
+        let most = MOST_NEXT_HOPS as u32;
+        let writer = Writer {
+            neighs: Vec::new(),
+            spare: (most..most + SPARE_RECORDS as u32).rev().collect(),
+            retired: Retired::new(Arc::clone(&epochs)),
+            displaced: Retired::new(epochs),
+        };
         let next_hops = Self {
             current: zeroed(MOST_NEXT_HOPS),
+            displaced: AtomicU32::new(0),
             records: Aligned::new(MOST_NEXT_HOPS + SPARE_RECORDS),
             writer: Mutex::new(writer),
         };
@@ -173,30 +188,61 @@ impl NextHops {
         self.len() == 0
     }
 
-    /// Adds one; none where numbers or records are used up.
+    /// Adds one; none where numbers are used up.
     pub fn push(&self, next: &NextHop) -> Option<NextHopId> {
         let mut writer = self.lock();
         let number = writer.neighs.len();
+        // Nobody has the number yet.
         let current = self.current.get(number)?;
-        let record = self.record(&mut writer, next)?;
+        self.records.get().get(number)?.fill(next);
         writer.neighs.push(next.neigh);
-        current.store(record, Release);
+        current.store(number as u32, Release);
         Some(NextHopId(number as u32))
     }
 
-    /// Changes one, for every route that shares it at once; false where records are used up, or it
-    /// is not there.
+    /// Changes one, for every route that shares it at once; false where it is not there, or too many
+    /// changes wait for readers.
     pub fn set(&self, id: NextHopId, next: &NextHop) -> bool {
         let mut writer = self.lock();
+        self.settle_some(&mut writer);
         let number = id.0 as usize;
         if number >= writer.neighs.len() {
             return false;
         }
-        let Some(record) = self.record(&mut writer, next) else { return false };
+        let Some(record) = writer.spare.pop() else { return false };
+        self.records.get()[record as usize].fill(next);
         writer.neighs[number] = next.neigh;
-        let old = self.current[number].swap(record, std::sync::atomic::Ordering::AcqRel);
-        writer.retired.push(old);
+        let old = self.current[number].swap(record, AcqRel);
+        if old == id.0 {
+            // Before the epoch that `push` begins: who has passed it asks for the record in force.
+            self.displaced.fetch_add(1, SeqCst);
+            writer.displaced.push(id);
+        } else {
+            writer.retired.push(old);
+        }
         true
+    }
+
+    /// Lets next hops that changed stand for themselves again, where no reader is in the way; to be
+    /// called now and then.
+    pub fn settle(&self) {
+        if self.displaced.load(Relaxed) > 0 {
+            self.settle_some(&mut self.lock());
+        }
+    }
+
+    fn settle_some(&self, writer: &mut Writer) {
+        let Writer { neighs, spare, retired, displaced } = writer;
+        let records = self.records.get();
+        displaced.reclaim(|id| {
+            let number = id.0 as usize;
+            let record = self.current[number].load(Relaxed);
+            records[number].fill(&records[record as usize].next_hop(neighs[number]));
+            self.current[number].store(id.0, Release);
+            self.displaced.fetch_sub(1, SeqCst);
+            retired.push(record);
+        });
+        retired.reclaim(|record| spare.push(record));
     }
 
     /// The next hop of a number; no route for one that is not there.
@@ -208,21 +254,15 @@ impl NextHops {
         view.record(view.in_force(id)).map_or(NO_ROUTE, |record| record.next_hop(*neigh))
     }
 
-    /// What a packet's way needs.
+    /// What a packet's way needs; good until the next burst boundary.
     #[inline(always)]
     #[must_use]
     pub fn view(&self) -> View<'_> {
-        View { current: &self.current, records: self.records.get() }
-    }
-
-    /// A record with this in it, which no reader can reach yet.
-    fn record(&self, writer: &mut Writer, next: &NextHop) -> Option<u32> {
-        let Writer { free, retired, .. } = writer;
-        retired.reclaim(|record| free.push(record));
-        let number = free.pop().unwrap_or(writer.next);
-        self.records.get().get(number as usize)?.fill(next);
-        writer.next = writer.next.max(number + 1);
-        Some(number)
+        View {
+            settled: self.displaced.load(Acquire) == 0,
+            current: &self.current,
+            records: self.records.get(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Writer> {
@@ -240,11 +280,19 @@ impl std::fmt::Debug for NextHops {
 /// [`NextHops`] as a packet's way reads them.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
+    settled: bool,
     current: &'a [AtomicU32],
     records: &'a [Record],
 }
 
 impl<'a> View<'a> {
+    /// Says if every number's own record is in force: then its number is the record's.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_settled(self) -> bool {
+        self.settled
+    }
+
     /// The record in force for a number; of a group the number itself, for [`crate::stages::ecmp`].
     #[inline(always)]
     #[must_use]
@@ -322,15 +370,38 @@ mod tests {
             assert_eq!(record.next_hop(leading_to(1).neigh), leading_to(1));
         }
         assert_eq!(next_hops.get(id), leading_to(199));
-        // From now on two records do: the one in force, and the one that is next.
-        reader.pass();
-        assert!(next_hops.set(id, &leading_to(1)));
-        let records = next_hops.lock().next;
+        assert!(!next_hops.view().is_settled());
+        // From now on few records do: those in force, and those that a reader may still look at.
         for last in 2..200 {
             reader.pass();
             assert!(next_hops.set(id, &leading_to(last)));
+            assert!(next_hops.lock().spare.len() >= SPARE_RECORDS - 3);
+            let view = next_hops.view();
+            let record = view.record(view.in_force(id)).unwrap();
+            assert_eq!(record.next_hop(leading_to(last).neigh), leading_to(last));
         }
-        assert_eq!(next_hops.lock().next, records);
+        for _ in 0..2 {
+            reader.pass();
+            next_hops.settle();
+        }
+        assert!(next_hops.view().is_settled());
+        assert_eq!(next_hops.view().in_force(id), RecordId(id.0));
+        assert_eq!(next_hops.get(id), leading_to(199));
+    }
+
+    #[test]
+    fn changes_that_wait_for_a_reader_run_out() {
+        let epochs = Epochs::new();
+        let next_hops = NextHops::new(Arc::clone(&epochs));
+        let reader = epochs.join();
+        let id = next_hops.push(&leading_to(1)).unwrap();
+        let done = (0..).take_while(|_| next_hops.set(id, &leading_to(2))).count();
+        assert_eq!(done, SPARE_RECORDS);
+        assert!(!next_hops.set(id, &leading_to(3)));
+        assert_eq!(next_hops.get(id), leading_to(2));
+        reader.park();
+        assert!(next_hops.set(id, &leading_to(3)));
+        assert_eq!(next_hops.get(id), leading_to(3));
     }
 
     #[test]

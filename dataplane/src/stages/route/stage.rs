@@ -42,40 +42,37 @@ impl Family for V6 {
 /// Finds the record of every packet's next hop, or its group.
 #[inline(always)]
 pub fn run<F: Family>(burst: &mut Burst, umem: &Umem, tables: &Tables, lanes: Lanes) {
+    look_up::<F>(burst, umem, F::fib(tables), lanes);
     let next_hops = tables.next_hops.view();
-    match lanes.dense() {
-        Some(range) => {
-            find::<F>(burst, umem, F::fib(tables), range.clone());
-            for lane in range {
-                burst.next[lane] = next_hops.in_force(found(burst, lane));
-            }
-        }
-        None => {
-            find::<F>(burst, umem, F::fib(tables), lanes);
-            for lane in lanes {
-                burst.next[lane] = next_hops.in_force(found(burst, lane));
-            }
+    if !next_hops.is_settled() {
+        for lane in lanes {
+            burst.next[lane] = next_hops.in_force(NextHopId(burst.next[lane].0));
         }
     }
 }
 
-/// Looks every packet's destination up in a FIB, and leaves the numbers of next hops in
-/// [`Burst::next`] and not those of records: for who has a FIB and no more.
+/// Looks every packet's destination up in a FIB; what [`Burst::next`] then has are the numbers of
+/// next hops, which are those of their records while none of them changes.
 #[inline(always)]
 pub fn look_up<F: Family>(burst: &mut Burst, umem: &Umem, fib: &Fib, lanes: Lanes) {
     match lanes.dense() {
-        Some(range) => find::<F>(burst, umem, fib, range),
-        None => find::<F>(burst, umem, fib, lanes),
-    }
-    for lane in lanes {
-        burst.next[lane] = RecordId(found(burst, lane).0);
+        Some(range) => {
+            find::<F>(burst, umem, fib, range.clone());
+            strip(burst, range);
+        }
+        None => {
+            find::<F>(burst, umem, fib, lanes);
+            strip(burst, lanes);
+        }
     }
 }
 
-/// What [`find`] has found for a packet.
+/// Takes the prefix's length, which is the control side's, off every entry.
 #[inline(always)]
-fn found(burst: &Burst, lane: usize) -> NextHopId {
-    Entry(burst.next[lane].0).next()
+fn strip(burst: &mut Burst, lanes: impl IntoIterator<Item = usize>) {
+    for lane in lanes {
+        burst.next[lane] = RecordId(Entry(burst.next[lane].0).next().0);
+    }
 }
 
 /// Goes down to every packet's final entry.
