@@ -2,6 +2,7 @@
 
 mod next_hops;
 mod prefix;
+mod records;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -11,136 +12,19 @@ use crate::epoch::Epochs;
 use crate::id::{LinkId, NextHopId, PortId, Vid, VrfId};
 use crate::stages::classify::{VlanEntry, VlanTable};
 use crate::stages::ecmp::{BUCKETS, Groups, Member};
-use crate::stages::route::{Capacity, Fib, FibError, Root};
+use crate::stages::route::{Capacity, Fib};
 use crate::verdict::{DropReason, PuntReason};
 use crate::wire::eth::{MacWord, ethertype};
 pub use next_hops::{MOST_NEXT_HOPS, NextHops, Record, RecordId, View};
 pub use prefix::RoutePrefix;
 use prefix::standing_routes;
+pub use records::{Action, LinkRecord, NextHop, PortRecord, TablesError, VrfRecord};
 
 /// Bytes that a ready-made Ethernet header has room for: 14 and two tags, rounded up for the copy.
 pub const HEADER_ROOM: usize = 24;
 
 /// Tags that links can be stacked (QinQ).
 pub const MAX_STACKED_TAGS: usize = 2;
-
-/// What a next hop does with a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Forwards it: the neighbour is known, the header is ready.
-    Forward,
-    /// Holds it: the neighbour's address is asked for.
-    Resolve,
-    /// Holds it: the destination itself is on the link and is asked for.
-    Glean,
-    /// Delivers it to the router itself.
-    Local,
-    /// Drops it.
-    Drop(DropReason),
-    /// Hands it to the slow path, which owes the sender an answer.
-    Punt(PuntReason),
-}
-
-/// A next hop with the work done ahead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NextHop {
-    /// The Ethernet header, tags and ethertype included, at the end of the room.
-    pub header: [u8; HEADER_ROOM],
-    /// Largest packet, bytes; 0 unless the action is to forward.
-    pub mtu: u16,
-    /// The egress port.
-    pub port: PortId,
-    /// Bytes of the header that count: 14, 18 or 22.
-    pub header_len: u8,
-    /// What happens to a packet.
-    pub action: Action,
-    /// The egress link.
-    pub link: LinkId,
-    /// Whom it leads to, where the action is to forward or to resolve.
-    pub neigh: Option<IpAddr>,
-}
-
-impl NextHop {
-    const fn inert(action: Action) -> Self {
-        Self {
-            header: [0; HEADER_ROOM],
-            mtu: 0,
-            port: PortId(0),
-            header_len: 0,
-            action,
-            link: LinkId(0),
-            neigh: None,
-        }
-    }
-}
-
-const NO_ROUTE: NextHop = NextHop::inert(Action::Punt(PuntReason::NoRoute));
-
-/// What the path knows of a port.
-#[derive(Clone, Debug, Default)]
-pub struct PortRecord {
-    /// The address that frames for this router carry.
-    pub mac: MacWord,
-    /// The link of untagged frames.
-    pub link: LinkId,
-    /// FIB root of that link, IPv4.
-    pub root4: u32,
-    /// FIB root of that link, IPv6.
-    pub root6: u32,
-    /// VLAN links on top of it.
-    pub vlans: VlanTable,
-}
-
-/// What the path knows of a link.
-#[derive(Clone, Debug, Default)]
-pub struct LinkRecord {
-    /// Its address.
-    pub mac: MacWord,
-    /// FIB root of its VRF, IPv4.
-    pub root4: u32,
-    /// FIB root of its VRF, IPv6.
-    pub root6: u32,
-    /// The port below it.
-    pub port: PortId,
-    /// Its VRF.
-    pub vrf: VrfId,
-    /// Largest packet, bytes.
-    pub mtu: u16,
-    /// Its address as bytes.
-    pub mac_bytes: [u8; 6],
-    /// Tags of frames sent on it, outermost first: protocol and VLAN identifier.
-    pub tags: Vec<(u16, Vid)>,
-}
-
-/// A VRF: one FIB for each family.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct VrfRecord {
-    /// Where its IPv4 FIB begins.
-    pub root4: Root,
-    /// Where its IPv6 FIB begins.
-    pub root6: Root,
-}
-
-/// Why the tables could not take something; they are as they were.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TablesError {
-    /// A port, link, VRF or next hop of that number is not there.
-    Unknown,
-    /// The number space of ports, links, VRFs, next hops or groups is used up.
-    Full,
-    /// More tags than [`MAX_STACKED_TAGS`].
-    TooManyTags,
-    /// A group has no member or too many.
-    GroupSize,
-    /// The FIB could not take a route.
-    Fib(FibError),
-}
-
-impl From<FibError> for TablesError {
-    fn from(error: FibError) -> Self {
-        Self::Fib(error)
-    }
-}
 
 /// Everything that the stages read.
 #[derive(Debug)]

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Action, HEADER_ROOM, NO_ROUTE, NextHop};
+use super::records::NO_ROUTE;
+use super::{Action, HEADER_ROOM, NextHop};
 use crate::epoch::Epochs;
 use crate::id::{LinkId, NextHopId, PortId};
 use crate::memory::{Aligned, zeroed};
