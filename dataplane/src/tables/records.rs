@@ -114,7 +114,7 @@ pub enum TablesError {
     Unknown,
     /// The number space of ports, links, VRFs, next hops or groups is used up.
     Full,
-    /// More tags than [`MAX_STACKED_TAGS`].
+    /// More tags than [`super::MAX_STACKED_TAGS`].
     TooManyTags,
     /// A group has no member or too many.
     GroupSize,
