@@ -136,15 +136,6 @@ impl Umem {
         unsafe { core::slice::from_raw_parts_mut(pointer.as_ptr(), len) }
     }
 
-    /// Asks the processor to load the cache line of a frame's first byte.
-    #[inline(always)]
-    pub fn prefetch(&self, addr: FrameAddr) {
-        let at = self.clamp::<LINE>(addr, 0);
-        // SAFETY: in the area, see clamp.
-        let pointer = unsafe { self.base.add(at) };
-        crate::cpu::prefetch(pointer.as_ptr());
-    }
-
     /// `min(addr + offset, size - N)`: the start of N bytes that lie in the area.
     #[inline(always)]
     fn clamp<const N: usize>(&self, addr: FrameAddr, offset: usize) -> usize {
@@ -228,7 +219,6 @@ mod tests {
         assert_eq!(umem.frame(FrameAddr(0), 512), &[0; 512][..]);
         assert_eq!(umem.frame(FrameAddr(700), 9999).len(), 512 + GUARD - 700);
         assert!(umem.frame(FrameAddr(u32::MAX), 9).is_empty());
-        umem.prefetch(FrameAddr(u32::MAX));
     }
 
     #[test]

@@ -17,6 +17,11 @@ impl<T: Copy> Retired<T> {
         Self { epochs, queue: VecDeque::new() }
     }
 
+    /// How many are kept.
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
     /// Keeps something that no reader can newly reach from now on.
     pub(crate) fn push(&mut self, item: T) {
         let epoch = self.epochs.advance();

@@ -101,14 +101,8 @@ impl<F: Features> Router<F> {
     pub fn tick<P: Port>(&mut self, ports: &mut [P], now_ns: u64) {
         self.count_oversized(ports);
         self.tables.next_hops.settle();
-        let mut context = Context {
-            tables: &mut self.tables,
-            umem: &mut self.umem,
-            counters: &mut self.counters,
-            outbox: &mut self.outbox,
-            now_ns,
-        };
-        self.host.tick(&mut context);
+        let (host, mut context, _) = self.slow_road(now_ns);
+        host.tick(&mut context);
         self.send_outbox(ports);
     }
 
@@ -134,30 +128,36 @@ impl<F: Features> Router<F> {
         });
     }
 
-    /// Deals with the packets that left the road.
-    #[cold]
-    fn settle(&mut self, now_ns: u64) {
-        let mut context = Context {
+    /// The host, what it works on, and the burst that it may be told of.
+    fn slow_road(&mut self, now_ns: u64) -> (&mut Host, Context<'_>, &Burst) {
+        let context = Context {
             tables: &mut self.tables,
             umem: &mut self.umem,
             counters: &mut self.counters,
             outbox: &mut self.outbox,
             now_ns,
         };
-        for lane in self.burst.left {
+        (&mut self.host, context, &self.burst)
+    }
+
+    /// Deals with the packets that left the road.
+    #[cold]
+    fn settle(&mut self, now_ns: u64) {
+        let (host, mut context, burst) = self.slow_road(now_ns);
+        for lane in burst.left {
             let packet = Packet {
-                addr: self.burst.addr[lane],
-                len: self.burst.len[lane],
-                l3: self.burst.l3[lane],
-                link: self.burst.link[lane],
+                addr: burst.addr[lane],
+                len: burst.len[lane],
+                l3: burst.l3[lane],
+                link: burst.link[lane],
             };
-            match self.burst.verdict[lane] {
+            match burst.verdict[lane] {
                 Verdict::Drop(reason) => {
                     context.counters.drop(reason);
                     context.umem.free(packet.addr);
                 }
-                Verdict::Punt(reason) => self.host.punt(&mut context, packet, reason),
-                Verdict::Local => self.host.deliver(&mut context, packet),
+                Verdict::Punt(reason) => host.punt(&mut context, packet, reason),
+                Verdict::Local => host.deliver(&mut context, packet),
             }
         }
     }

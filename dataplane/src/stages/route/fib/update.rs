@@ -1,6 +1,5 @@
 //! Changes of a FIB, one at a time, while readers look up.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::arena::Allocator;
@@ -10,6 +9,7 @@ use super::slots::{Change, Inherited, Replaces, Use, at_the_top, cover, expand, 
 use super::{Capacity, Entry, Fib, FibError, Prefix, Root, Top};
 use crate::epoch::Epochs;
 use crate::id::NextHopId;
+use crate::retired::Retired;
 
 /// Routes at which a FIB's top gets 16 bits: below, 256 KB for it would be more than the routes take.
 const WIDE_FROM: u32 = 4096;
@@ -32,15 +32,14 @@ const RECLAIM_FROM: usize = 64;
 pub(super) struct Writer {
     pub(super) rib: Rib,
     memory: Allocator,
-    epochs: Arc<Epochs>,
-    retired: VecDeque<(u64, Retired)>,
+    retired: Retired<Part>,
     roots: u32,
     root_limit: u32,
 }
 
 /// What readers may still look at.
 #[derive(Clone, Copy, Debug)]
-enum Retired {
+enum Part {
     Node(u32),
     Values { base: u32, count: u32 },
 }
@@ -64,8 +63,7 @@ impl Writer {
         Self {
             rib: Rib::default(),
             memory: Allocator::new(capacity),
-            epochs,
-            retired: VecDeque::new(),
+            retired: Retired::new(epochs),
             roots: 0,
             root_limit,
         }
@@ -343,32 +341,22 @@ impl Writer {
                 self.retire_node(fib, number);
             }
         }
-        self.retire(Retired::Values { base: top.base(), count: 1 << Top::NARROW_BITS });
+        self.retired.push(Part::Values { base: top.base(), count: 1 << Top::NARROW_BITS });
     }
 
     fn retire_node(&mut self, fib: &Fib, number: usize) {
         let node = fib.node(number);
         let count = node.changes().count() + 1;
-        self.retire(Retired::Values { base: node.base(), count });
-        self.retire(Retired::Node(number as u32));
-    }
-
-    fn retire(&mut self, what: Retired) {
-        let epoch = self.epochs.advance();
-        self.retired.push_back((epoch, what));
+        self.retired.push(Part::Values { base: node.base(), count });
+        self.retired.push(Part::Node(number as u32));
     }
 
     /// Takes back what every reader has passed.
     fn reclaim(&mut self) {
-        let passed = self.epochs.passed();
-        while let Some((epoch, what)) = self.retired.front().copied()
-            && epoch <= passed
-        {
-            match what {
-                Retired::Node(node) => self.memory.free_node(node),
-                Retired::Values { base, count } => self.memory.free_values(base, count),
-            }
-            self.retired.pop_front();
-        }
+        let memory = &mut self.memory;
+        self.retired.reclaim(|part| match part {
+            Part::Node(node) => memory.free_node(node),
+            Part::Values { base, count } => memory.free_values(base, count),
+        });
     }
 }
