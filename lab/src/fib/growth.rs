@@ -43,6 +43,7 @@ pub(super) fn measure(
             let tables = scene::tables(family, prefixes)?;
             let frames = scene::frames(family, prefixes);
             let mut bench = Bench::<Everything>::over(tables, frames, 64)?;
+            bench.clocks_per_packet(PASSES);
             let clocks: Vec<_> = (0..REPEATS).map(|_| bench.clocks_per_packet(PASSES)).collect();
             let clocks = Summary::of(&clocks).ok_or("no repeats")?;
             figures.insert(name(family, size), clocks.median);

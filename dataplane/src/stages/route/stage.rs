@@ -1,5 +1,5 @@
 use super::Fib;
-use super::fib::{Entry, View};
+use super::fib::{Entry, Top, View};
 use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
 use crate::id::NextHopId;
@@ -51,17 +51,53 @@ pub fn run<F: Family>(burst: &mut Burst, umem: &Umem, tables: &Tables, lanes: La
     }
 }
 
+/// Where the tops of the packets' FIBs are found.
+trait Tops: Copy {
+    fn top(self, view: View<'_>, root: u32) -> Top;
+}
+
+/// Packets of links in different VRFs: each has a top of its own.
+#[derive(Clone, Copy)]
+struct Each;
+
+impl Tops for Each {
+    #[inline(always)]
+    fn top(self, view: View<'_>, root: u32) -> Top {
+        view.top(root)
+    }
+}
+
+/// All packets have the same (the usual case): it stays in registers.
+#[derive(Clone, Copy)]
+struct One(Top);
+
+impl Tops for One {
+    #[inline(always)]
+    fn top(self, _: View<'_>, _: u32) -> Top {
+        self.0
+    }
+}
+
 /// Looks every packet's destination up in a FIB; what [`Burst::next`] then has are the numbers of
 /// next hops, which are those of their records while none of them changes.
 #[inline(always)]
 pub fn look_up<F: Family>(burst: &mut Burst, umem: &Umem, fib: &Fib, lanes: Lanes) {
     match lanes.dense() {
         Some(range) => {
-            find::<F>(burst, umem, fib, range.clone());
+            let root = burst.root[0];
+            let mut others = 0;
+            for lane in range.clone() {
+                others |= burst.root[lane] ^ root;
+            }
+            if others == 0 {
+                find::<F>(burst, umem, fib, One(fib.view().top(root)), range.clone());
+            } else {
+                find::<F>(burst, umem, fib, Each, range.clone());
+            }
             strip(burst, range);
         }
         None => {
-            find::<F>(burst, umem, fib, lanes);
+            find::<F>(burst, umem, fib, Each, lanes);
             strip(burst, lanes);
         }
     }
@@ -83,12 +119,13 @@ fn find<F: Family>(
     burst: &mut Burst,
     umem: &Umem,
     fib: &Fib,
+    tops: impl Tops,
     lanes: impl IntoIterator<Item = usize> + Clone,
 ) {
     let view = fib.view();
     let mut any = Entry(0);
     for lane in lanes.clone() {
-        let entry = view.entry(view.top(burst.root[lane]).place(burst.key[lane]));
+        let entry = view.entry(tops.top(view, burst.root[lane]).place(burst.key[lane]));
         burst.next[lane] = RecordId(entry.0);
         any.0 |= entry.0;
     }
@@ -96,13 +133,14 @@ fn find<F: Family>(
         return;
     }
     let mut pending = Lanes::NONE;
-    for lane in lanes {
+    for lane in lanes.clone() {
         let entry = Entry(burst.next[lane].0);
         pending.put(lane, entry.is_node());
         view.prefetch_node(entry);
     }
     if F::HALVES == 1 {
-        go_down::<false>(burst, view, pending);
+        let deeper = step(burst, view, tops, lanes);
+        go_down::<false>(burst, view, deeper);
         return;
     }
     let lower = go_down::<true>(burst, view, pending);
@@ -110,6 +148,31 @@ fn find<F: Family>(
         take_lower_half(burst, umem, lower);
         go_down::<false>(burst, view, lower);
     }
+}
+
+/// Takes the step from the top to the next level, which is the last for most of IPv4; returns the
+/// packets that have further to go.
+///
+/// Those that have a final entry by now, or a leap before them, are few: they are taken along and
+/// read the same entry again, which takes less time than to look for the others.
+#[inline(always)]
+fn step(
+    burst: &mut Burst,
+    view: View<'_>,
+    tops: impl Tops,
+    lanes: impl IntoIterator<Item = usize> + Clone,
+) -> Lanes {
+    for lane in lanes.clone() {
+        let entry = Entry(burst.next[lane].0);
+        let top = tops.top(view, burst.root[lane]);
+        let key = burst.key[lane];
+        let Some(node) = view.next_node(entry) else { continue };
+        let below = node.place_of(top.slot_below(key));
+        let place = if entry.is_step() { below } else { top.place(key) };
+        view.prefetch_entry(place);
+        burst.next[lane] = RecordId(place);
+    }
+    read_entries(burst, view, lanes)
 }
 
 /// Goes down to final entries; with keys of the upper half of an IPv6 address (`UPPER`) to nodes in

@@ -1,7 +1,7 @@
 //! The memory of a FIB, and who has which part of it.
 
-use super::Capacity;
 use super::node::{Node, SLOTS};
+use super::{Capacity, Entry};
 use crate::memory::{Aligned, zeroed};
 use crate::sync::{AtomicU32, AtomicU64};
 
@@ -50,15 +50,15 @@ fn class(count: u32) -> usize {
 
 impl Allocator {
     pub(super) fn new(capacity: Capacity) -> Self {
-        // A value's number has 31 bits, in a root as in a value.
-        let limit = |count: usize| u32::try_from(count).unwrap_or(u32::MAX).min(i32::MAX as u32);
+        let limit = |count: usize, most: u32| u32::try_from(count).unwrap_or(most).min(most);
         Self {
             free_values: Default::default(),
             free_nodes: Vec::new(),
             next_value: 0,
             next_node: 0,
-            value_limit: limit(capacity.values),
-            node_limit: limit(capacity.nodes),
+            // A place must not overflow with the values of a node.
+            value_limit: limit(capacity.values, i32::MAX as u32),
+            node_limit: limit(capacity.nodes, Entry::NUMBER),
             scattered: false,
         }
     }

@@ -35,6 +35,7 @@ pub use prefix::Prefix;
 pub(super) use entry::Entry;
 
 use arena::Arenas;
+use node::NODE_BITS;
 pub(crate) use node::Node;
 use update::Writer;
 
@@ -106,6 +107,13 @@ impl Top {
     pub(super) const fn place(self, key: u64) -> u32 {
         // The shift of a top that is not there is 0, and the place then likely none either.
         (self.0 as u32).wrapping_add((key >> (self.0 >> Self::SHIFT_SHIFT & 63)) as u32)
+    }
+
+    /// The slot for a key in a node that is a step below.
+    #[inline(always)]
+    pub(super) const fn slot_below(self, key: u64) -> u8 {
+        let shift = (self.0 >> Self::SHIFT_SHIFT).wrapping_sub(NODE_BITS as u64);
+        (key >> (shift & 63)) as u8
     }
 }
 
@@ -243,7 +251,13 @@ impl<'a> View<'a> {
     /// Asks for the node that an entry leads to (for another entry: for any memory).
     #[inline(always)]
     pub(super) fn prefetch_node(self, entry: Entry) {
-        prefetch(self.nodes.as_ptr().wrapping_add((entry.0 & !Entry::NODE) as usize));
+        prefetch(self.nodes.as_ptr().wrapping_add((entry.0 & Entry::NUMBER) as usize));
+    }
+
+    /// The node that a step leads to, and for another entry any node.
+    #[inline(always)]
+    pub(super) fn next_node(self, entry: Entry) -> Option<&'a Node> {
+        self.nodes.get(if entry.is_step() { entry.0 & Entry::NUMBER } else { 0 } as usize)
     }
 
     /// The node that an entry leads to.

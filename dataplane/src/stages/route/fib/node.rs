@@ -57,12 +57,17 @@ impl Node {
         // What is expected has no bits from the node on, so the slot comes out as it is.
         let apart = key ^ self.expected.load(Relaxed);
         let bits = apart >> (self.shape.load(Relaxed) % KEY_BITS);
-        let slot = bits as u8;
+        let place = self.place_of(bits as u8);
+        if bits <= u64::from(u8::MAX) { place } else { self.places[0].load(Relaxed) }
+    }
+
+    /// Where the value of a slot is.
+    #[inline(always)]
+    pub(in crate::stages::route) fn place_of(&self, slot: u8) -> u32 {
         let word = usize::from(slot >> 6);
         // The changes up to the slot, shifted to the upper end.
         let changes = self.changes[word].load(Relaxed) << (!slot & 63);
-        let place = self.places[word].load(Relaxed).wrapping_add(changes.count_ones());
-        if bits <= u64::from(u8::MAX) { place } else { self.places[0].load(Relaxed) }
+        self.places[word].load(Relaxed).wrapping_add(changes.count_ones())
     }
 
     /// Says if the node is in the lower half of the address.

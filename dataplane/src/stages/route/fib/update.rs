@@ -57,6 +57,13 @@ const fn slot_of(bits: u128, level: u32) -> usize {
     (bits << level >> (128 - NODE_BITS)) as usize
 }
 
+/// The entry of a slot that ends before bit `end`, to a node that is there or further below.
+fn way_to(fib: &Fib, end: u32, node: u32) -> Entry {
+    let level = fib.node(node as usize).level();
+    // The halves of an address are different keys, so that no step crosses from one to the other.
+    Entry::of_node(node, level != end || level == KEY_BITS)
+}
+
 impl Writer {
     pub(super) fn new(epochs: Arc<Epochs>, capacity: Capacity) -> Self {
         let root_limit = u32::try_from(capacity.roots).unwrap_or(u32::MAX).min(Rib::MAX_ROOT);
@@ -153,7 +160,7 @@ impl Writer {
             let node = fib.node(number);
             let level = node.level();
             if len <= level || node.apart_from(prefix.bits()) < level {
-                self.part(fib, place, number, prefix, change);
+                self.part(fib, place, end, prefix, change);
                 return;
             }
             way.push(Step { place, node: number, level });
@@ -181,22 +188,24 @@ impl Writer {
     ///
     /// The node below is built anew: a reader that is on the way to the old one from above may have
     /// an address that is not under the new one between, and must not see what changes only there.
-    fn part(&mut self, fib: &Fib, place: u32, below: usize, prefix: Prefix, change: Change) {
+    fn part(&mut self, fib: &Fib, place: u32, end: u32, prefix: Prefix, change: Change) {
+        let Some(below) = fib.entry(place).node() else { return };
         let node = fib.node(below);
         let last = u32::from(prefix.len()) - 1;
         let level = node.apart_from(prefix.bits()).min(last) / NODE_BITS * NODE_BITS;
         let inherited = Inherited::of(fib, node);
         let mut slots = [inherited.entry().0; SLOTS];
-        slots[node.slot_above(level)] = Entry::of_node(self.copy(fib, below)).0;
+        let copy = self.copy(fib, below);
+        slots[node.slot_above(level)] = way_to(fib, level + NODE_BITS, copy).0;
         if last < level + NODE_BITS {
             cover(fib, &mut slots, level, inherited.len, prefix, change);
         } else {
             let chain = self.chain(fib, level + NODE_BITS, inherited, prefix, change);
-            slots[slot_of(prefix.bits(), level)] = Entry::of_node(chain).0;
+            slots[slot_of(prefix.bits(), level)] = way_to(fib, level + NODE_BITS, chain).0;
         }
         let at = Location { level, bits: prefix.bits() };
         let parting = self.node(fib, at, &slots, inherited);
-        fib.set(place, Entry::of_node(parting));
+        fib.set(place, way_to(fib, end, parting));
         self.retire_node(fib, below);
     }
 
@@ -224,11 +233,12 @@ impl Writer {
             Some(step) => step.level as u8 + old.depth(),
         };
         let chain = self.chain(fib, end, Inherited { len, next: old.next() }, prefix, change);
+        let to = way_to(fib, end, chain);
         match way.last() {
-            None => fib.set(place, Entry::of_node(chain)),
+            None => fib.set(place, to),
             Some(step) => {
                 let mut slots = expand(fib, fib.node(step.node));
-                slots[slot_of(prefix.bits(), step.level)] = Entry::of_node(chain).0;
+                slots[slot_of(prefix.bits(), step.level)] = to.0;
                 self.store(fib, way, &slots);
             }
         }
@@ -254,7 +264,7 @@ impl Writer {
         }
         let level = LAST_OF_UPPER_HALF;
         let mut slots = [inherited.entry().0; SLOTS];
-        slots[slot_of(bits, level)] = Entry::of_node(lowest).0;
+        slots[slot_of(bits, level)] = way_to(fib, KEY_BITS, lowest).0;
         self.node(fib, Location { level, bits }, &slots, inherited)
     }
 
@@ -267,7 +277,7 @@ impl Writer {
         let (old, new) = (node.changes(), Changes::of(slots));
         let with = match Use::of(fib, slots, new, step.level, inherited) {
             Use::Inherits => inherited.below(above.last().map_or(0, |parent| parent.level)),
-            Use::LeadsTo(below) => below,
+            Use::LeadsTo(below) => below.leaping(),
             Use::Parts if old == new => {
                 for (place, value) in (node.base() + 1..).zip(runs(slots, new)) {
                     fib.set(place, Entry(value));
@@ -276,13 +286,13 @@ impl Writer {
             }
             Use::Parts => {
                 let at = Location { level: step.level, bits: node.bits() };
-                Entry::of_node(self.node(fib, at, slots, inherited))
+                Entry::of_node(self.node(fib, at, slots, inherited), fib.entry(step.place).leaps())
             }
         };
         match (with.node(), above.last()) {
             (None, Some(parent)) => {
                 let mut slots = expand(fib, fib.node(parent.node));
-                let this = Entry::of_node(step.node as u32).0;
+                let this = fib.entry(step.place).0;
                 for slot in slots.iter_mut().filter(|slot| **slot == this) {
                     *slot = with.0;
                 }
@@ -328,7 +338,7 @@ impl Writer {
                 && fib.node(number).level() != Top::NARROW_BITS
             {
                 // For the same reason as where ways part.
-                entry = Entry::of_node(self.copy(fib, number));
+                entry = way_to(fib, Top::WIDE_BITS, self.copy(fib, number));
             }
             let slots = at_the_top(fib, entry);
             for (place, slot) in (base + index * SLOTS as u32..).zip(slots) {
