@@ -21,6 +21,19 @@ pub trait Port {
     fn oversized(&mut self) -> Traffic {
         Traffic::default()
     }
+
+    /// Says if the kernel stands behind the port: it is then the router's host, and takes by
+    /// [`Port::punt`] what the path does not forward. Else [`crate::host`] does.
+    fn has_kernel(&self) -> bool {
+        false
+    }
+
+    /// Hands a received frame to the kernel as if it had just come in by this port; false where
+    /// that failed, and the frame is still the caller's.
+    fn punt(&mut self, umem: &mut Umem, frame: Descriptor) -> bool {
+        let _ = (umem, frame);
+        false
+    }
 }
 
 impl<P: Port + ?Sized> Port for Box<P> {
@@ -34,6 +47,14 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn oversized(&mut self) -> Traffic {
         (**self).oversized()
+    }
+
+    fn has_kernel(&self) -> bool {
+        (**self).has_kernel()
+    }
+
+    fn punt(&mut self, umem: &mut Umem, frame: Descriptor) -> bool {
+        (**self).punt(umem, frame)
     }
 }
 

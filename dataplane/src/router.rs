@@ -1,14 +1,16 @@
 //! One worker's router: path, host, tables, memory and counts, and the turn that joins them.
 
-use crate::burst::Burst;
+use crate::burst::{Burst, Lanes};
 use crate::counters::{Counters, Traffic};
 use crate::dispatch::Path;
 use crate::epoch::Reader;
+use crate::express::Express;
 use crate::frame::{Descriptor, Umem};
 use crate::host::{Context, Host, Outgoing, Packet};
 use crate::id::PortId;
 use crate::path::{Everything, Features};
 use crate::port::Port;
+use crate::punts::Limits;
 use crate::stages::transmit::Egress;
 use crate::tables::Tables;
 use crate::tolls::Tolls;
@@ -26,6 +28,9 @@ pub struct Router<F: Features = Everything> {
     pub tolls: Tolls,
     /// The router as a host.
     pub host: Host,
+    /// Who is told of forwarded packets, if anyone.
+    pub express: Option<Box<dyn Express>>,
+    limits: Limits,
     path: Path<F>,
     reader: Reader,
     burst: Box<Burst>,
@@ -53,6 +58,8 @@ impl<F: Features> Router<F> {
             counters: Counters::new(ports),
             tolls: Tolls::new(),
             host,
+            express: None,
+            limits: Limits::new(),
             path,
             reader,
             burst: Box::new(Burst::new()),
@@ -77,10 +84,18 @@ impl<F: Features> Router<F> {
         let bytes = burst.len[..burst.count].iter().map(|len| u64::from(*len)).sum();
         self.counters.received(port, burst.count as u64, bytes);
         self.path.forward(burst, &mut self.umem, &self.tables, &mut self.tolls, &mut self.egress);
-        self.transmit(ports);
         let left = self.burst.left;
+        if let Some(express) = &mut self.express {
+            let lanes = self.burst.lanes().without(left);
+            express.forwarded(&self.burst, &self.umem, &self.tables, lanes);
+        }
+        self.transmit(ports);
         if !left.is_empty() {
-            self.settle(now_ns);
+            let kernel = ports.get_mut(usize::from(port.0)).filter(|port| port.has_kernel());
+            match kernel {
+                Some(port) => self.punt_to_kernel(port, left, now_ns),
+                None => self.settle(now_ns),
+            }
             self.send_outbox(ports);
         }
         self.burst.count
@@ -104,6 +119,9 @@ impl<F: Features> Router<F> {
         let (host, mut context, _) = self.slow_road(now_ns);
         host.tick(&mut context);
         self.send_outbox(ports);
+        if let Some(express) = &mut self.express {
+            express.tick(&self.tables, now_ns);
+        }
     }
 
     /// Counts the frames that ports could not hand over.
@@ -159,6 +177,38 @@ impl<F: Features> Router<F> {
                 Verdict::Punt(reason) => host.punt(&mut context, packet, reason),
                 Verdict::Local => host.deliver(&mut context, packet),
             }
+        }
+    }
+
+    /// Hands the packets that left the road to the kernel behind their port, but for those that are
+    /// to be dropped.
+    #[cold]
+    fn punt_to_kernel<P: Port>(&mut self, port: &mut P, left: Lanes, now_ns: u64) {
+        for lane in left {
+            let addr = self.burst.addr[lane];
+            let frame = Descriptor { addr, len: u32::from(self.burst.len[lane]) };
+            let reason = match self.burst.verdict[lane] {
+                Verdict::Drop(reason) => {
+                    self.counters.drop(reason);
+                    self.umem.free(addr);
+                    continue;
+                }
+                Verdict::Punt(reason) => Some(reason),
+                Verdict::Local => None,
+            };
+            let lost = if !self.limits.allow(reason, now_ns) {
+                DropReason::PuntLimit
+            } else if !port.punt(&mut self.umem, frame) {
+                DropReason::PuntFailed
+            } else {
+                match reason {
+                    Some(reason) => self.counters.punt(reason),
+                    None => self.counters.delivered += 1,
+                }
+                continue;
+            };
+            self.counters.drop(lost);
+            self.umem.free(addr);
         }
     }
 

@@ -59,6 +59,10 @@ reasons! {
         IpOptions = "ip_options",
         /// The egress port could not take the frame: its queue is full, it is down or gone.
         DevTxFailed = "dev_tx_failed",
+        /// More packets than the kernel is to be given for one reason, or in all.
+        PuntLimit = "punt_limit",
+        /// The kernel did not take a packet back.
+        PuntFailed = "punt_failed",
     }
 }
 

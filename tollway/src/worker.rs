@@ -1,11 +1,12 @@
 //! The worker: one loop over all ports, which sleeps when there is nothing to do.
 
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tollway_dataplane::id::PortId;
@@ -49,16 +50,101 @@ impl Stop {
     }
 }
 
-/// Forwards between the ports until told to stop.
+/// Work for the worker's thread, done between two bursts.
+pub type Job = Box<dyn FnOnce(&mut Router, &mut Devices) + Send>;
+
+/// Where others leave work for the worker: a route, a neighbour, new tables, a look at the counts.
+#[derive(Clone)]
+pub struct Post {
+    jobs: Sender<Job>,
+    /// There are jobs; asked once a turn, which costs less than the channel does.
+    waiting: Arc<AtomicBool>,
+    wake: Arc<UnixStream>,
+}
+
+/// The worker's end of its [`Post`].
+pub struct Inbox {
+    jobs: Receiver<Job>,
+    waiting: Arc<AtomicBool>,
+    pipe: UnixStream,
+}
+
+/// A post and its inbox.
+///
+/// # Errors
+/// The system has no descriptor left.
+pub fn post() -> io::Result<(Post, Inbox)> {
+    let (sender, jobs) = mpsc::channel();
+    let (pipe, wake) = UnixStream::pair()?;
+    pipe.set_nonblocking(true)?;
+    wake.set_nonblocking(true)?;
+    let waiting = Arc::new(AtomicBool::new(false));
+    let post = Post { jobs: sender, waiting: Arc::clone(&waiting), wake: Arc::new(wake) };
+    Ok((post, Inbox { jobs, waiting, pipe }))
+}
+
+impl Post {
+    /// Leaves a job; false where the worker has ended. It is done within one turn, asleep or not.
+    pub fn leave(&self, job: impl FnOnce(&mut Router, &mut Devices) + Send + 'static) -> bool {
+        let left = self.jobs.send(Box::new(job)).is_ok();
+        if !self.waiting.swap(true, Ordering::Release) {
+            // A full pipe wakes as well.
+            let _ = (&*self.wake).write(&[0]);
+        }
+        left
+    }
+
+    /// Asks the worker for something and waits for it; none where the worker has ended or does not
+    /// answer in time.
+    pub fn ask<T: Send + 'static>(
+        &self,
+        patience: Duration,
+        job: impl FnOnce(&mut Router, &mut Devices) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (answer, reply) = mpsc::sync_channel(1);
+        self.leave(move |router, devices| {
+            // Whoever asked may have gone.
+            let _ = answer.send(job(router, devices));
+        });
+        reply.recv_timeout(patience).ok()
+    }
+}
+
+impl Inbox {
+    /// Does what has been left; between two bursts only.
+    fn work(&mut self, router: &mut Router, devices: &mut Devices) {
+        if !self.waiting.load(Ordering::Relaxed) {
+            return;
+        }
+        self.empty_pipe();
+        self.waiting.store(false, Ordering::Release);
+        while let Ok(job) = self.jobs.try_recv() {
+            job(router, devices);
+        }
+    }
+
+    fn empty_pipe(&mut self) {
+        let mut bytes = [0; 64];
+        while matches!(self.pipe.read(&mut bytes), Ok(1..)) {}
+    }
+}
+
+/// Forwards between the ports until told to stop; does meanwhile what is left in the inbox.
 ///
 /// # Errors
 /// The system can not wait for the ports.
-pub fn run(router: &mut Router, devices: &mut Devices, stop: &Stop) -> io::Result<()> {
+pub fn run(
+    router: &mut Router,
+    devices: &mut Devices,
+    stop: &Stop,
+    inbox: &mut Inbox,
+) -> io::Result<()> {
     let start = Instant::now();
     let now = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     let (mut next_tick, mut spin) = (0, Spin::default());
     while !stop.is_wanted() {
         let now_ns = now();
+        inbox.work(router, devices);
         let mut received = 0;
         for index in 0..devices.len() {
             received += router.turn(PortId(index as u16), devices, now_ns);
@@ -72,7 +158,7 @@ pub fn run(router: &mut Router, devices: &mut Devices, stop: &Stop) -> io::Resul
             continue;
         }
         router.park();
-        let trouble = wait(devices, stop, next_tick.saturating_sub(now()));
+        let trouble = wait(devices, stop, inbox, next_tick.saturating_sub(now()));
         router.wake();
         if trouble? {
             // The turn notices what some ports tell only to those who read.
@@ -112,15 +198,16 @@ impl Spin {
 
 /// Sleeps until a port has frames, or a signal comes, or the time is over; says if a port is in
 /// trouble.
-fn wait(devices: &Devices, stop: &Stop, timeout_ns: u64) -> io::Result<bool> {
-    let mut fds = Vec::with_capacity(devices.len() + 1);
+fn wait(devices: &Devices, stop: &Stop, inbox: &Inbox, timeout_ns: u64) -> io::Result<bool> {
+    let mut fds = Vec::with_capacity(devices.len() + 2);
     let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     fds.push(entry(stop.pipe.as_fd().as_raw_fd()));
+    fds.push(entry(inbox.pipe.as_fd().as_raw_fd()));
     let open = devices.iter().filter_map(|device| device.fd());
     fds.extend(open.map(|fd| entry(fd.as_raw_fd())));
     let timeout_ms = timeout_ns.div_ceil(1_000_000).min(1000);
     sys::wait(&mut fds, timeout_ms as i32)?;
-    Ok(fds[1..].iter().any(|fd| fd.revents & !libc::POLLIN != 0))
+    Ok(fds[2..].iter().any(|fd| fd.revents & !libc::POLLIN != 0))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use etherparse::IpNumber;
 use tollway_dataplane::burst::Burst;
 use tollway_dataplane::counters::{Counters, Traffic};
 use tollway_dataplane::frame::{Descriptor, Umem};
+use tollway_dataplane::id::PortId;
 use tollway_dataplane::port::Port;
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
@@ -28,6 +29,48 @@ impl Port for Oversized {
         Traffic { packets: 1, bytes: 70_000 }
     }
 }
+
+/// A port with the kernel behind it, which takes packets back or does not; some wait to be received.
+struct Kernel {
+    waiting: usize,
+    takes: bool,
+}
+
+impl Port for Kernel {
+    fn receive(&mut self, umem: &mut Umem, burst: &mut Burst) {
+        let frame = good().ttl(1).build();
+        while self.waiting > 0 {
+            let Some(stored) = umem.store(&frame) else { return };
+            if !burst.push(stored.addr, stored.len as u16) {
+                umem.free(stored.addr);
+                return;
+            }
+            self.waiting -= 1;
+        }
+    }
+
+    fn transmit(&mut self, _umem: &mut Umem, _frames: &[Descriptor]) -> usize {
+        0
+    }
+
+    fn has_kernel(&self) -> bool {
+        true
+    }
+
+    fn punt(&mut self, umem: &mut Umem, frame: Descriptor) -> bool {
+        if self.takes {
+            umem.free(frame.addr);
+        }
+        self.takes
+    }
+}
+
+fn from_kernel(net: &mut Net, mut port: Kernel) {
+    while net.router.turn(PortId(0), std::slice::from_mut(&mut port), net.now_ns) > 0 {}
+}
+
+/// Packets that the kernel is given at once for one reason.
+const PUNTS: usize = 1000;
 
 /// Packets for one neighbour, more than can wait for it, and longer than it is waited for.
 const MANY: u64 = 2000;
@@ -98,6 +141,12 @@ fn drop_case(reason: DropReason) -> Case {
         },
         DropReason::IpOptions => |net| {
             net.send(0, &good().options(&[131, 7, 4, 10, 0, 0, 1, 0]).build());
+        },
+        DropReason::PuntLimit => |net| {
+            from_kernel(net, Kernel { waiting: PUNTS + 1, takes: true });
+        },
+        DropReason::PuntFailed => |net| {
+            from_kernel(net, Kernel { waiting: 1, takes: false });
         },
     }
 }

@@ -34,9 +34,11 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     if let Some(files) = only_files(&model) {
         return super::replay::replay(&model, &files, false);
     }
-    let stop = Stop::on_signals().map_err(|error| {
+    let no_descriptor = |error| {
         CliError::failed(format!("signals can not be waited for: {error}"), "Close other programs")
-    })?;
+    };
+    let stop = Stop::on_signals().map_err(no_descriptor)?;
+    let (_post, mut inbox) = worker::post().map_err(no_descriptor)?;
     let chunk = ports::chunk_bytes(&model);
     let devices = ports::open(&mut model, Umem::room_of(chunk));
     let mut devices = devices.map_err(|error| CliError::failed(&error, error.remedy()))?;
@@ -47,7 +49,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     })?;
     let mut router = Router::new(compiled.tables, umem, compiled.host);
     announce(&model, &devices);
-    let ran = worker::run(&mut router, &mut devices, &stop);
+    let ran = worker::run(&mut router, &mut devices, &stop, &mut inbox);
     let done = report(&model, &router, &mut devices);
     ran.map_err(|error| {
         CliError::failed(format!("the ports can not be waited for: {error}"), "Start again")
