@@ -25,7 +25,8 @@ const INSERTION_NODES: u32 = 4 + 8 * REMOVAL_NODES;
 /// The last level in the upper half of an address.
 const LAST_OF_UPPER_HALF: u32 = KEY_BITS - NODE_BITS;
 
-/// Things taken out before it is asked again which of them are free: asking takes a lock.
+/// Things taken out before it is asked again what is free: asking takes a lock, and a cache line from
+/// every reader.
 const RECLAIM_FROM: usize = 64;
 
 /// What writers have, behind one lock.
@@ -109,6 +110,7 @@ impl Writer {
         let len = prefix.len();
         self.apply(fib, root, prefix, Change { old: Replaces::UpTo(len), len, next });
         self.rib.insert(root, prefix, next);
+        self.make_ready();
         Ok(())
     }
 
@@ -125,18 +127,27 @@ impl Writer {
         let (len, next) = self.rib.cover(root, prefix).unwrap_or((0, NextHopId::NO_ROUTE));
         self.apply(fib, root, prefix, Change { old: Replaces::Just(prefix.len()), len, next });
         self.rib.remove(root, prefix);
+        self.make_ready();
         Ok(true)
     }
 
     /// Refuses a change before it begins, where memory might not do.
     fn make_sure(&mut self, nodes: u32) -> Result<(), FibError> {
-        if self.retired.len() >= RECLAIM_FROM || !self.memory.has(nodes) {
+        // Also before a removal that needs less: what is kept longer scatters what is left.
+        if self.retired.unmarked() >= RECLAIM_FROM || !self.memory.has(INSERTION_NODES) {
             self.reclaim();
         }
         if !self.memory.has(nodes) {
             self.memory.join();
         }
         if self.memory.has(nodes) { Ok(()) } else { Err(FibError::Full) }
+    }
+
+    /// Where the next change has to do with what this one took out, lets readers pass it from now on.
+    fn make_ready(&mut self) {
+        if !self.memory.has(INSERTION_NODES) {
+            self.retired.mark();
+        }
     }
 
     /// Carries a change out; memory is there.
