@@ -263,7 +263,7 @@ pub fn chunk_bytes(model: &Model) -> u32 {
 /// Copies frames out by `send`, which says if it took one, and frees what was taken.
 fn send_each(umem: &mut Umem, frames: &[Descriptor], mut send: impl FnMut(&[u8]) -> bool) -> usize {
     for (taken, frame) in frames.iter().enumerate() {
-        if !send(umem.frame(frame.addr, frame.len as usize)) {
+        if !send(&umem.whole(*frame)) {
             return taken;
         }
         umem.free(frame.addr);
