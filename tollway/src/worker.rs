@@ -203,8 +203,9 @@ fn wait(devices: &Devices, stop: &Stop, inbox: &Inbox, timeout_ns: u64) -> io::R
     let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     fds.push(entry(stop.pipe.as_fd().as_raw_fd()));
     fds.push(entry(inbox.pipe.as_fd().as_raw_fd()));
-    let open = devices.iter().filter_map(|device| device.fd());
-    fds.extend(open.map(|fd| entry(fd.as_raw_fd())));
+    for device in devices {
+        device.each_fd(&mut |fd| fds.push(entry(fd.as_raw_fd())));
+    }
     let timeout_ms = timeout_ns.div_ceil(1_000_000).min(1000);
     sys::wait(&mut fds, timeout_ms as i32)?;
     Ok(fds[2..].iter().any(|fd| fd.revents & !libc::POLLIN != 0))

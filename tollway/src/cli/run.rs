@@ -13,11 +13,6 @@ use crate::ports::{self, Devices, State};
 use crate::replay::Files;
 use crate::worker::{self, Stop};
 
-/// Bytes of all frames in memory at once, about.
-const UMEM_BYTES: u32 = 64 << 20;
-/// Frames in memory at once at least: twice what may wait for neighbours.
-const MIN_CHUNKS: u32 = 8192;
-
 /// Arguments of `tollway run`.
 #[derive(clap::Args)]
 #[command(
@@ -39,14 +34,12 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     };
     let stop = Stop::on_signals().map_err(no_descriptor)?;
     let (_post, mut inbox) = worker::post().map_err(no_descriptor)?;
-    let chunk = ports::chunk_bytes(&model);
-    let devices = ports::open(&mut model, Umem::room_of(chunk));
-    let mut devices = devices.map_err(|error| CliError::failed(&error, error.remedy()))?;
-    let compiled = compile(&model).map_err(|error| CliError::failed(&error, error.remedy()))?;
-    let chunks = (UMEM_BYTES / chunk).max(MIN_CHUNKS);
-    let umem = tollway_lab::memory::umem(chunks, chunk).ok_or_else(|| {
+    let umem = ports::umem(&model).ok_or_else(|| {
         CliError::failed("the memory for frames can not be had", "Lower the MTUs")
     })?;
+    let devices = ports::open(&mut model, &umem, &mut no_program);
+    let mut devices = devices.map_err(|error| CliError::failed(&error, error.remedy()))?;
+    let compiled = compile(&model).map_err(|error| CliError::failed(&error, error.remedy()))?;
     let mut router = Router::new(compiled.tables, umem, compiled.host);
     announce(&model, &devices);
     let ran = worker::run(&mut router, &mut devices, &stop, &mut inbox);
@@ -67,22 +60,26 @@ fn only_files(model: &Model) -> Option<Files> {
                 files.inputs.extend(input.iter().map(|file| (index, file.clone())));
                 files.outputs.extend(output.iter().map(|file| (index, file.clone())));
             }
-            PortKind::Tap { .. } | PortKind::AfPacket { .. } => return None,
+            PortKind::Tap { .. } | PortKind::AfPacket { .. } | PortKind::AfXdp { .. } => {
+                return None;
+            }
         }
     }
     Some(files)
 }
 
 fn announce(model: &Model, devices: &Devices) {
-    for ((port, link), device) in model.ports.iter().zip(&model.links).zip(devices) {
+    for ((port, link), behind) in model.ports.iter().zip(&model.links).zip(devices) {
         let what = match &port.kind {
             PortKind::Memory => "memory".to_owned(),
             PortKind::Capture { .. } => "capture files".to_owned(),
             PortKind::Tap { device } => format!("TAP device {device}"),
-            PortKind::AfPacket { device } => format!("interface {device}"),
+            PortKind::AfPacket { device } | PortKind::AfXdp { device, .. } => {
+                format!("interface {device}, {}", behind.how())
+            }
         };
         let [a, b, c, d, e, f] = link.mac.0;
-        let state = match device.state() {
+        let state = match behind.state() {
             State::Up => String::new(),
             State::Down(why) | State::Gone(why) => format!(", not working: {why}"),
         };
