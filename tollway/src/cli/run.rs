@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use tollway_dataplane::frame::Umem;
 use tollway_dataplane::router::Router;
 
 use super::CliError;
 use super::summary::Summary;
 use crate::compile::compile;
 use crate::model::{Model, PortKind};
+use crate::ports::steering::ModelSteering;
 use crate::ports::{self, Devices, State};
 use crate::replay::Files;
 use crate::worker::{self, Stop};
@@ -37,12 +37,15 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let umem = ports::umem(&model).ok_or_else(|| {
         CliError::failed("the memory for frames can not be had", "Lower the MTUs")
     })?;
-    let devices = ports::open(&mut model, &umem, &mut no_program);
+    let steering = ModelSteering::load(&model);
+    let mut programs = |model: &Model, port| steering.program(model, port);
+    let devices = ports::open(&mut model, &umem, &mut programs);
     let mut devices = devices.map_err(|error| CliError::failed(&error, error.remedy()))?;
     let compiled = compile(&model).map_err(|error| CliError::failed(&error, error.remedy()))?;
     let mut router = Router::new(compiled.tables, umem, compiled.host);
     announce(&model, &devices);
-    let ran = worker::run(&mut router, &mut devices, &stop, &mut inbox);
+    let pulse = steering.start(&devices);
+    let ran = worker::run(&mut router, &mut devices, &stop, &mut inbox, pulse.as_ref());
     let done = report(&model, &router, &mut devices);
     ran.map_err(|error| {
         CliError::failed(format!("the ports can not be waited for: {error}"), "Start again")

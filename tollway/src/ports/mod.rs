@@ -5,6 +5,7 @@ pub mod af_xdp;
 pub mod capture;
 mod checksum;
 mod interface;
+pub mod steering;
 pub(crate) mod sys;
 pub mod tap;
 
@@ -200,7 +201,7 @@ impl PortError {
 }
 
 /// Makes the XDP program of a port, or says why there is none.
-pub type Programs<'a> = dyn FnMut(PortIndex) -> Result<Box<dyn Program>, Refusal> + 'a;
+pub type Programs<'a> = dyn FnMut(&Model, PortIndex) -> Result<Box<dyn Program>, Refusal> + 'a;
 
 /// Opens every port of a model, for frames in `umem`, and adopts into the model what devices say of
 /// themselves: the Ethernet address of links that were given none, and a smaller MTU. To be done
@@ -229,7 +230,7 @@ pub fn open(
             PortKind::Tap { device } => Box::new(Tap::open(&name, device, mtu)?),
             PortKind::AfPacket { device } => Box::new(AfPacket::open(&name, device, umem.limit())?),
             PortKind::AfXdp { device, mode } => {
-                let program = programs(PortIndex(index));
+                let program = programs(model, PortIndex(index));
                 open_af_xdp((&name, device), *mode, (&shared, umem.limit()), program)?
             }
         };

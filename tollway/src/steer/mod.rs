@@ -218,7 +218,7 @@ impl Steering {
             sys::update(self.maps.links.as_fd(), &slot(port.port, link), &value)
                 .map_err(failed("entering a link"))?;
         }
-        sys::update(self.maps.egress.as_fd(), &port.ifindex, &port.ifindex).map_err(|error| {
+        sys::update(self.maps.egress.as_fd(), &port.ifindex, &[port.ifindex, 0]).map_err(|error| {
             match error.kind() {
                 // This is how the map says that there is no such device.
                 io::ErrorKind::InvalidInput => SteerError::NoDevice { device: port.device.clone() },

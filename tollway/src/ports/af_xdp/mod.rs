@@ -16,6 +16,7 @@
 mod custody;
 mod ring;
 mod socket;
+mod steered;
 mod steps;
 mod sys;
 mod umem;
@@ -29,6 +30,7 @@ use tollway_dataplane::counters::Traffic;
 use tollway_dataplane::frame::{Descriptor, FrameAddr, Umem};
 use tollway_dataplane::port::Port;
 
+pub use steered::Steered;
 pub use steps::{Program, Refusal, Target};
 pub use umem::SharedUmem;
 
@@ -142,8 +144,13 @@ impl AfXdp {
 
     /// Attaches and binds, as far up as it goes.
     fn climb(&mut self) -> Result<(), Vec<Refusal>> {
-        let target =
-            Target { device: &self.called, ifindex: self.facts.index as u32, queues: self.queues };
+        let target = Target {
+            device: &self.called,
+            ifindex: self.facts.index as u32,
+            queues: self.queues,
+            mac: self.facts.mac,
+            mtu: self.facts.mtu,
+        };
         let (open, how) = steps::climb(&self.umem, &mut *self.program, target, self.mode)?;
         (self.open, self.how) = (Some(open), how);
         Ok(())
@@ -207,6 +214,7 @@ impl AfXdp {
             Ok(facts) => self.compare(facts, now_ns),
             Err((_, error)) if is_absent(&error) => {
                 self.close(now_ns);
+                self.program.detach();
                 self.enter(State::Gone("the interface is gone".to_owned()));
             }
             Err((action, error)) => self.enter(State::Down(format!("{action}: {}", why(&error)))),

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use super::socket::Socket;
 use super::umem::{Binding, SharedUmem};
 use super::why;
-use crate::model::AfXdpMode;
+use crate::model::{AfXdpMode, Mac};
 
 /// Why an XDP program was not attached, or a socket not bound.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,6 +27,10 @@ pub struct Target<'a> {
     pub ifindex: u32,
     /// Its receive queues.
     pub queues: u32,
+    /// Its Ethernet address.
+    pub mac: Mac,
+    /// Its MTU.
+    pub mtu: u16,
 }
 
 /// A port's XDP program, which sends frames to its sockets.
@@ -41,7 +45,7 @@ pub trait Program: Send {
     ///
     /// # Errors
     /// The kernel refuses.
-    fn set_socket(&mut self, queue: u32, socket: BorrowedFd<'_>) -> std::io::Result<()>;
+    fn set_socket(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Refusal>;
 
     /// Takes it from its device.
     fn detach(&mut self);
@@ -138,8 +142,7 @@ fn bind_all(
     for queue in 0..target.queues {
         let bound = Socket::open(umem, binding, (target.ifindex, queue));
         let socket = bound.map_err(|(action, error)| refusal(name, target, action, &error))?;
-        let known = program.set_socket(queue, socket.fd());
-        known.map_err(|error| refusal(name, target, "socket map", &error))?;
+        program.set_socket(queue, socket.fd())?;
         sockets.push(socket);
     }
     Ok(Open { sockets, turn: 0, binding })
