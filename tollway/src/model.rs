@@ -102,6 +102,27 @@ pub enum PortKind {
         /// Interface name.
         device: String,
     },
+    /// A network interface of this machine, through AF_XDP sockets.
+    AfXdp {
+        /// Interface name.
+        device: String,
+        /// What is tried.
+        mode: AfXdpMode,
+    },
+}
+
+/// How an interface is used through AF_XDP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum AfXdpMode {
+    /// The best that the device offers; where it offers nothing, a packet socket.
+    #[default]
+    Auto,
+    /// The device reads and writes the router's memory itself.
+    ZeroCopy,
+    /// The kernel copies, from XDP in the driver.
+    Copy,
+    /// The kernel copies, from generic XDP, which any device has.
+    Generic,
 }
 
 /// A logical link, the thing that has addresses and a VRF (a kernel netdevice).
