@@ -102,6 +102,9 @@ fn wire(host: &Host, near: End<'_>, router: &Host, far: End<'_>) -> Result<(), S
         host.sh(&format!("ip link set {name} up"))?;
         // On an interface that is down this would not tell the peer that it may be redirected to.
         host.sh(&format!("ethtool -K {name} gro on"))?;
+        let steering = format!("/sys/class/net/{name}/queues/rx-0/rps_cpus");
+        host.run(move || std::fs::write(steering, "0"))?
+            .map_err(|error| format!("RPS of {name} can not be switched off: {error}"))?;
         let mac = letters(peer.1);
         host.sh(&format!("ip neigh replace {} lladdr {mac} dev {name} nud permanent", peer.2))?;
     }
