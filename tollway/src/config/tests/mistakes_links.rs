@@ -81,7 +81,17 @@ fn missing_keys() {
 fn ports() {
     assert_alone(&[
         ("[ports.wan]\nkind = \"af_pakcet\"", 2, &["\"af_pakcet\"", "did you mean af_packet?"]),
-        ("[ports.wan]\nkind = \"xdp\"", 2, &["write one of memory, capture, tap, af_packet"]),
+        ("[ports.wan]\nkind = \"dpdk\"", 2, &["one of memory, capture, tap, af_packet, af_xdp"]),
+        ("[ports.wan]\nkind = \"xdp\"", 2, &["did you mean af_xdp?"]),
+        ("[ports.wan]\nkind = \"af_xdp\"\nmode = \"zerocopy\"", 3, &["did you mean zero-copy?"]),
+        ("[ports.wan]\nkind = \"af_xdp\"\nmode = \"fast\"", 3, &["auto, zero-copy, copy, generic"]),
+        ("[ports.wan]\nkind = \"af_xdp\"\nmode = 4", 3, &["not a string"]),
+        (
+            "[ports.wan]\nkind = \"af_packet\"\nmode = \"copy\"",
+            3,
+            &["mode does not apply", "af_xdp"],
+        ),
+        ("[ports.wan]\nkind = \"af_xdp\"\ninput = \"a\"", 3, &["input does not apply"]),
         ("[ports.wan]\nkind = \"memory\"\ndevice = \"eth0\"", 3, &["device does not apply", "tap"]),
         ("[ports.wan]\nkind = \"tap\"\ninput = \"a\"", 3, &["input does not apply", "capture"]),
         ("[ports.wan]\nkind = \"af_packet\"\noutput = \"a\"", 3, &["output does not apply"]),
