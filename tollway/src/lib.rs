@@ -13,4 +13,5 @@ pub mod config;
 pub mod model;
 pub mod ports;
 pub mod replay;
+pub mod steer;
 pub mod worker;
