@@ -88,7 +88,7 @@ pub(super) fn get_option<T: Plain>(
 }
 
 /// An interface request for a device name of at most 15 bytes, all else zero.
-pub(super) fn request(name: &str) -> io::Result<ifreq> {
+pub(crate) fn request(name: &str) -> io::Result<ifreq> {
     if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0') {
         return Err(io::ErrorKind::InvalidInput.into());
     }

@@ -66,7 +66,8 @@ impl Tap {
     }
 }
 
-fn attach(device: &str, mtu: u16) -> Result<File, (&'static str, io::Error)> {
+/// Makes a TAP device, or attaches to it, with that MTU, and sets it up; or what failed, and how.
+pub(crate) fn attach(device: &str, mtu: u16) -> Result<File, (&'static str, io::Error)> {
     let what = |what| move |error| (what, error);
     let file = OpenOptions::new()
         .read(true)

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tollway_dataplane::id::{LinkId, PortId};
 
-use super::sys::{self, Page, Plain};
+use super::sys::{self, Page};
 
 /// A flow of IPv4, as the steering program looks it up: numbers are big-endian, as on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -241,7 +241,7 @@ impl State {
     /// look at the coarse clock, which is no system call, and one store.
     #[inline]
     pub fn beat(&self) {
-        self.0.heartbeat_ns(sys::coarse_ns());
+        self.0.set_heartbeat_ns(sys::coarse_ns());
     }
 
     /// Lets the kernel forward everything (or no more).

@@ -426,7 +426,7 @@ impl Page {
         unsafe { self.0.as_ref() }
     }
 
-    pub(super) fn heartbeat_ns(&self, now_ns: u64) {
+    pub(super) fn set_heartbeat_ns(&self, now_ns: u64) {
         // Whoever reads it wants to know nothing else by it.
         self.words().heartbeat_ns.store(now_ns, Ordering::Relaxed);
     }
@@ -441,8 +441,12 @@ impl Page {
 
     /// Says if somebody has stamped within `limit_ns`.
     pub(super) fn is_alive(&self, limit_ns: u64) -> bool {
-        let last_ns = self.words().heartbeat_ns.load(Ordering::Relaxed);
+        let last_ns = self.last_heartbeat_ns();
         last_ns != 0 && coarse_ns().saturating_sub(last_ns) <= limit_ns
+    }
+
+    pub(super) fn last_heartbeat_ns(&self) -> u64 {
+        self.words().heartbeat_ns.load(Ordering::Relaxed)
     }
 
     pub(super) fn generation(&self) -> u32 {
@@ -489,4 +493,22 @@ pub(super) fn mount_bpffs(path: &Path) -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     Ok(())
+}
+
+/// `ETHTOOL_GFLAGS` and `ETH_FLAG_RXVLAN` of include/uapi/linux/ethtool.h.
+const GET_FLAGS: u32 = 0x25;
+const RX_VLAN: u32 = 1 << 8;
+
+/// Says if a device takes VLAN tags off frames before anyone sees them.
+pub(super) fn strips_tags(device: &str) -> io::Result<bool> {
+    // Interface requests go to a socket; any kind will do.
+    let socket = std::os::unix::net::UnixDatagram::unbound()?;
+    // `struct ethtool_value`: the command, and room for its answer.
+    let mut value = [GET_FLAGS, 0];
+    let mut request = crate::ports::sys::request(device)?;
+    request.ifr_ifru.ifru_data = (&raw mut value).cast();
+    let pointer: *mut libc::ifreq = &raw mut request;
+    // SAFETY: the request names a value of the kind that its command takes; both outlive the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, pointer) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value[1] & RX_VLAN != 0) }
 }
