@@ -50,6 +50,8 @@ pub struct Model {
     pub groups: Vec<NextHopGroup>,
     /// Static neighbours.
     pub neighs: Vec<Neigh>,
+    /// Which ports have the express lane.
+    pub express: ExpressMode,
 }
 
 impl Model {
@@ -67,6 +69,30 @@ impl Model {
                 link.mac = mac;
                 adopted[index] = true;
             }
+        }
+    }
+}
+
+/// Which ports have the express lane, of those that can have it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExpressMode {
+    /// Those without zero-copy: there the way to user space and back costs the most.
+    #[default]
+    Auto,
+    /// All.
+    On,
+    /// None.
+    Off,
+}
+
+impl ExpressMode {
+    /// Says if a port has the lane.
+    #[must_use]
+    pub const fn is_on(self, zero_copy: bool) -> bool {
+        match self {
+            Self::Auto => !zero_copy,
+            Self::On => true,
+            Self::Off => false,
         }
     }
 }

@@ -44,6 +44,8 @@ use steps::Open;
 pub const CHUNKS_PER_QUEUE: u32 = 2 * socket::RING;
 /// A device is looked at so often, and a failed one tried again.
 const RETRY_NS: u64 = 1_000_000_000;
+/// A device may still write to chunks for so long after its sockets are closed, with room to spare.
+const DEVICE_STOPS: std::time::Duration = std::time::Duration::from_millis(50);
 /// Bytes of Ethernet header and two VLAN tags.
 const L2_ROOM: usize = 22;
 
@@ -173,6 +175,18 @@ impl AfXdp {
         } else {
             self.orphans.append(&mut chunks);
         }
+    }
+
+    /// Ends the port and gives back all its frames, which takes some milliseconds.
+    pub fn retire(mut self, umem: &mut Umem) {
+        let zero_copy = self.open.as_ref().is_some_and(|open| open.binding.zero_copy);
+        self.close(0);
+        self.program.detach();
+        if zero_copy || !self.quarantine.is_empty() {
+            std::thread::sleep(DEVICE_STOPS);
+        }
+        self.release_quarantine(u64::MAX);
+        self.orphans.drain(..).for_each(|addr| umem.free(addr));
     }
 
     fn release_quarantine(&mut self, now_ns: u64) {

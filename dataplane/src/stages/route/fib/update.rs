@@ -95,13 +95,14 @@ impl Writer {
         Ok(root)
     }
 
+    /// Puts a route in; false where it was there already.
     pub(super) fn insert(
         &mut self,
         fib: &Fib,
         root: Root,
         prefix: Prefix,
         next: NextHopId,
-    ) -> Result<(), FibError> {
+    ) -> Result<bool, FibError> {
         if next.0 > NextHopId::MASK {
             return Err(FibError::NextHopRange);
         }
@@ -112,8 +113,7 @@ impl Writer {
         self.widen(fib, root);
         let len = prefix.len();
         self.apply(fib, root, prefix, Change { old: Replaces::UpTo(len), len, next });
-        self.rib.insert(root, prefix, next);
-        Ok(())
+        Ok(self.rib.insert(root, prefix, next) != Some(next))
     }
 
     pub(super) fn remove(
