@@ -10,7 +10,9 @@
 pub mod cli;
 pub mod compile;
 pub mod config;
+pub mod express;
 pub mod model;
 pub mod ports;
 pub mod replay;
+pub mod steer;
 pub mod worker;
