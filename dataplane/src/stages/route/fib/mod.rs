@@ -19,6 +19,7 @@ mod entry;
 mod node;
 mod prefix;
 mod rib;
+mod runs;
 mod slots;
 mod update;
 
