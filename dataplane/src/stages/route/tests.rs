@@ -100,6 +100,28 @@ impl Pair {
         }
     }
 
+    /// Holds what is listed within and over a prefix against the list.
+    fn check_lists(&self, prefix: Prefix) {
+        for root in 0..ROOTS {
+            let of_root = || {
+                let own = self.routes.iter().filter(move |((at, _), _)| *at == root);
+                own.map(|((_, prefix), next)| (*prefix, *next))
+            };
+            let within = of_root()
+                .filter(|(of, _)| of.len() >= prefix.len() && prefix.contains(of.bits()))
+                .collect::<Vec<_>>();
+            assert_eq!(
+                self.fib.within(self.roots[root], prefix),
+                within,
+                "root {root}, {prefix:?}"
+            );
+            let over = of_root()
+                .filter(|(of, _)| of.len() <= prefix.len() && of.contains(prefix.bits()))
+                .max_by_key(|(of, _)| of.len());
+            assert_eq!(self.fib.longest(self.roots[root], prefix), over, "root {root}, {prefix:?}");
+        }
+    }
+
     /// Looks up the edges of a prefix: first, last, one before, one after.
     fn check_edges(&self, prefix: Prefix) {
         let unit = if self.is_ipv4 { 1 << 96 } else { 1 };
@@ -155,6 +177,7 @@ fn replay(is_ipv4: bool, changes: &[Change]) {
         pair.apply(*change);
         let (Change::Insert(_, prefix, _) | Change::Remove(_, prefix)) = *change;
         pair.check_edges(prefix);
+        pair.check_lists(prefix);
     }
     assert_eq!(pair.fib.len(), pair.routes.len());
     for (root, prefix) in pair.routes.keys().copied().collect::<Vec<_>>() {
