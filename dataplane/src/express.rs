@@ -5,6 +5,7 @@
 
 use crate::burst::{Burst, Lanes};
 use crate::changes::Version;
+use crate::counters::Counters;
 use crate::frame::Umem;
 use crate::tables::Tables;
 
@@ -24,6 +25,11 @@ pub trait Express: Send {
     /// and ports are as received, and so are [`Burst::link`] and [`Burst::l3`], which tell how long
     /// the header was on arrival. [`Burst::next`] has the records.
     fn forwarded(&mut self, burst: &Burst, umem: &Umem, tables: &Tables, lanes: Lanes);
+
+    /// Adds the packets that were forwarded without the path to a worker's counts.
+    fn add_to(&mut self, counters: &mut Counters) {
+        let _ = counters;
+    }
 
     /// What it counts beside the router, by name: entries, hits. Asked now and then.
     fn report(&self) -> Vec<(&'static str, u64)> {

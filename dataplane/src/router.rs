@@ -104,6 +104,16 @@ impl<F: Features> Router<F> {
         self.burst.count
     }
 
+    /// What became of every packet, those included that were forwarded without the path.
+    #[must_use]
+    pub fn counters_in_all(&mut self) -> Counters {
+        let mut counters = self.counters.clone();
+        if let Some(express) = &mut self.express {
+            express.add_to(&mut counters);
+        }
+        counters
+    }
+
     /// Says that no turn will be taken until [`Router::wake`]: whoever changes tables need not wait
     /// for this router meanwhile.
     pub fn park(&self) {

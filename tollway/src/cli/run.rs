@@ -50,13 +50,23 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let mut devices = devices.map_err(|error| CliError::failed(&error, error.remedy()))?;
     let compiled = compile(&model).map_err(|error| CliError::failed(&error, error.remedy()))?;
     let mut router = Router::new(compiled.tables, umem, compiled.host);
+    let lane = steering.lane(&model).map_err(|error| {
+        CliError::failed(
+            format!("the express lane can not be had: {error}"),
+            "Set express = \"off\"",
+        )
+    })?;
+    let _watch = lane.map(|(lane, watch)| {
+        router.express = Some(lane);
+        watch
+    });
     let board = Board::new(Names::from(&model));
     let server = socket.map(|socket| serve(socket, post, board)).transpose()?;
     announce(&model, &devices);
     let pulse = steering.start(&devices);
     let ran = worker::run(&mut router, &mut devices, &stop, &mut inbox, pulse.as_ref());
     drop(server);
-    let done = report(&model, &router, &mut devices);
+    let done = report(&model, &mut router, &mut devices);
     ran.map_err(|error| {
         CliError::failed(format!("the ports can not be waited for: {error}"), "Start again")
     })?;
@@ -125,12 +135,13 @@ fn announce(model: &Model, devices: &Devices) {
 }
 
 /// Prints what became of the packets, and makes sure that none is missing.
-fn report(model: &Model, router: &Router, devices: &mut Devices) -> Result<(), CliError> {
+fn report(model: &Model, router: &mut Router, devices: &mut Devices) -> Result<(), CliError> {
     let ports = model.ports.iter().map(|port| port.name.as_str()).collect();
     let missed = devices.iter_mut().map(|device| device.missed()).collect();
-    let (counters, host) = (&router.counters, router.host.counters());
-    let printed = super::print(Summary { ports, counters, host, missed }.text());
-    router.counters.check().map_err(|sentence| {
+    let counters = router.counters_in_all();
+    let host = router.host.counters();
+    let printed = super::print(Summary { ports, counters: &counters, host, missed }.text());
+    counters.check().map_err(|sentence| {
         CliError::failed(sentence, "This is a defect of Tollway: report it with the table above")
     })?;
     for device in devices {

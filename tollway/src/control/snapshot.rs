@@ -33,6 +33,7 @@ struct Port {
 
 /// Takes a snapshot; to be called on the worker's thread.
 pub(super) fn take(names: &Arc<Names>, router: &mut Router, devices: &mut Devices) -> Snapshot {
+    let counters = router.counters_in_all();
     let tables = &router.tables;
     let ports = devices.iter_mut().zip(&tables.ports).map(|(device, record)| {
         let link = tables.link(record.link);
@@ -47,7 +48,7 @@ pub(super) fn take(names: &Arc<Names>, router: &mut Router, devices: &mut Device
     Snapshot {
         names: Arc::clone(names),
         ports: ports.collect(),
-        counters: router.counters.clone(),
+        counters,
         express: router.express.as_ref().map(|express| express.report()),
         tolls: router.tolls.clone(),
     }

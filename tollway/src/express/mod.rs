@@ -13,6 +13,7 @@
 //! not send by, and packets that are [`Burst::bound`]. A flow on a next-hop group stays on the member
 //! that it has, for the entry holds it, until the group changes.
 
+mod counted;
 mod counts;
 mod entry;
 mod seen;
@@ -33,6 +34,7 @@ use tollway_dataplane::id::PortId;
 use tollway_dataplane::tables::{Record, Tables};
 
 use crate::steer::maps::{Flow, Flow4Key, Flow6Key, FlowMaps, State};
+pub use counted::Counted;
 pub use counts::{Reading, Tally};
 use entry::{Key, Words};
 use seen::{FlowHash, Mark, Moment, Seen};
@@ -112,8 +114,10 @@ impl Ports {
     /// Says which device flows leave by where the path sends them to a port; none where XDP can not
     /// send there.
     pub fn set_exit(&self, port: PortId, ifindex: Option<NonZeroU32>) {
-        if let Some(state) = self.ports.get(usize::from(port.0)) {
-            state.ifindex.store(ifindex.map_or(0, NonZeroU32::get), Relaxed);
+        let ifindex = ifindex.map_or(0, NonZeroU32::get);
+        if let Some(state) = self.ports.get(usize::from(port.0))
+            && state.ifindex.swap(ifindex, Relaxed) != ifindex
+        {
             self.changes.fetch_add(1, Release);
         }
     }

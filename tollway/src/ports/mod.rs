@@ -5,6 +5,7 @@ pub mod af_xdp;
 pub mod capture;
 mod checksum;
 mod interface;
+mod redirect;
 pub mod steering;
 pub(crate) mod sys;
 pub mod tap;

@@ -1,19 +1,24 @@
 //! What the steering program needs to know of a model.
 
+use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ipnet::IpNet;
+use tollway_dataplane::express::Express;
 use tollway_dataplane::id::{LinkId, PortId, Vid};
 
 use super::Devices;
-use super::af_xdp::{Program, Refusal, Steered};
+use super::af_xdp::{LaneOfPort, Program, Refusal, Steered};
+use super::redirect::Watch;
+use crate::express::{self, Counted, Lane, Ports};
 use crate::model::{LinkIndex, LinkKind, Model, PortIndex, PortKind};
 use crate::steer::{Options, State, SteerError, SteerLink, Steering};
 
 /// The steering of a model's AF_XDP ports, if it has any, or why there is none.
 pub struct ModelSteering {
     steering: Option<Result<Arc<Mutex<Steering>>, Refusal>>,
+    lane: LaneOfPort,
 }
 
 impl ModelSteering {
@@ -28,7 +33,8 @@ impl ModelSteering {
             made.map(|steering| Arc::new(Mutex::new(steering)))
                 .map_err(|error: SteerError| Refusal::from(&error))
         });
-        Self { steering }
+        let lane = LaneOfPort { wanted: model.express, ports: Ports::new(model.ports.len()) };
+        Self { steering, lane }
     }
 
     /// The program of a port.
@@ -43,7 +49,7 @@ impl ModelSteering {
         };
         let mac = model.links.get(port.0).filter(|link| link.mac_given).map(|link| link.mac);
         let id = PortId(u16::try_from(port.0).unwrap_or(u16::MAX));
-        Ok(Box::new(Steered::new(steering, id, links(model, port), mac)))
+        Ok(Box::new(Steered::new(steering, id, links(model, port), mac, self.lane.clone())))
     }
 
     /// The steering itself.
@@ -61,6 +67,28 @@ impl ModelSteering {
         state.beat();
         state.set_bypass(false);
         Some(state)
+    }
+
+    /// The express lane, where some port has it; and whoever watches where it can send, until
+    /// dropped.
+    ///
+    /// # Errors
+    /// The steering program's counts can not be read, or the kernel can not be asked.
+    pub fn lane(&self, model: &Model) -> io::Result<Option<(Box<dyn Express>, Watch)>> {
+        let ports = model.ports.len();
+        let has_lane = (0..ports).any(|port| self.lane.ports.is_entrance(PortId(port as u16)));
+        let Some(steering) = self.steering().filter(|_| has_lane) else { return Ok(None) };
+        let (state, flows, counts) = {
+            let steering = steering.lock().unwrap_or_else(PoisonError::into_inner);
+            (steering.state(), steering.flows(), steering.counts())
+        };
+        let lane = Lane::new((state, flows), Arc::clone(&self.lane.ports), express::FLOWS);
+        let devices = model.ports.iter().enumerate().filter_map(|(index, port)| match &port.kind {
+            PortKind::AfXdp { device, .. } => Some((PortId(index as u16), device.clone())),
+            _ => None,
+        });
+        let watch = Watch::start(devices.collect(), Arc::clone(&self.lane.ports))?;
+        Ok(Some((Box::new(Counted::new(lane, counts, ports)?), watch)))
     }
 }
 

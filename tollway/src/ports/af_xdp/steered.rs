@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tollway_dataplane::id::PortId;
 
 use super::steps::{Program, Refusal, Target};
-use crate::model::Mac;
+use crate::express::Ports;
+use crate::model::{ExpressMode, Mac};
 use crate::steer::{Mode, SteerError, SteerLink, SteerPort, Steering};
 
 /// The steering program of one port.
@@ -20,6 +21,19 @@ pub struct Steered {
     mac: Option<Mac>,
     /// By which frames are handed back to the kernel.
     tap: Option<File>,
+    lane: LaneOfPort,
+    /// Where it was last attached.
+    mode: Mode,
+    device: String,
+}
+
+/// What a port has to do with the express lane.
+#[derive(Clone)]
+pub struct LaneOfPort {
+    /// Whether it is to have it.
+    pub wanted: ExpressMode,
+    /// Where it is told that it has.
+    pub ports: Arc<Ports>,
 }
 
 impl Steered {
@@ -30,8 +44,10 @@ impl Steered {
         port: PortId,
         links: Vec<SteerLink>,
         mac: Option<Mac>,
+        lane: LaneOfPort,
     ) -> Self {
-        Self { steering: Arc::clone(steering), port, links, mac, tap: None }
+        let (steering, device) = (Arc::clone(steering), String::new());
+        Self { steering, port, links, mac, tap: None, lane, mode: Mode::Native, device }
     }
 
     fn try_attach(&mut self, target: Target<'_>, mode: Mode) -> Result<(), SteerError> {
@@ -52,6 +68,7 @@ impl Steered {
             tracing::warn!("{}: {note}", target.device);
         }
         self.tap = Some(File::from(steering.punt_tap(self.port, target.mtu)?));
+        (self.mode, self.device) = (mode, target.device.to_owned());
         Ok(())
     }
 }
@@ -87,8 +104,28 @@ impl Program for Steered {
         set.map_err(|error| Refusal::from(&error))
     }
 
+    fn bound(&mut self, zero_copy: bool) {
+        let wanted = match self.lane.wanted {
+            ExpressMode::On => true,
+            ExpressMode::Off => false,
+            // What comes without a copy is forwarded faster by the path.
+            ExpressMode::Auto => !zero_copy,
+        };
+        if !wanted {
+            return;
+        }
+        let attached = lock(&self.steering).attach(self.port, &[self.mode], true);
+        match attached {
+            Ok(_) => self.lane.ports.set_entrance(self.port, true),
+            Err(error) => {
+                tracing::warn!("{}: there is no express lane: {error}", self.device);
+            }
+        }
+    }
+
     fn detach(&mut self) {
         self.tap = None;
+        self.lane.ports.set_entrance(self.port, false);
         lock(&self.steering).remove_port(self.port);
     }
 

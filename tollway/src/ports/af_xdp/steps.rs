@@ -47,6 +47,11 @@ pub trait Program: Send {
     /// The kernel refuses.
     fn set_socket(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Refusal>;
 
+    /// Learns that all sockets are there, and if frames come to them without a copy.
+    fn bound(&mut self, zero_copy: bool) {
+        let _ = zero_copy;
+    }
+
     /// Takes it from its device.
     fn detach(&mut self);
 
@@ -89,7 +94,10 @@ pub(super) fn climb(
         }
         for binding in bindings {
             match bind_all(umem, program, target, binding) {
-                Ok(open) => return Ok((open, words(binding, generic, &causes))),
+                Ok(open) => {
+                    program.bound(binding.zero_copy);
+                    return Ok((open, words(binding, generic, &causes)));
+                }
                 Err(refusal) => {
                     let is_final = refusal.is_final;
                     causes.push(refusal);

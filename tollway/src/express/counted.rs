@@ -1,0 +1,78 @@
+//! A lane with the counts of the steering program that it feeds.
+
+use std::io;
+
+use tollway_dataplane::burst::{Burst, Lanes};
+use tollway_dataplane::changes::Version;
+use tollway_dataplane::counters::Counters;
+use tollway_dataplane::express::Express;
+use tollway_dataplane::frame::Umem;
+use tollway_dataplane::tables::Tables;
+
+use super::{Flows, Lane, Reading, Tally};
+use crate::steer::maps::CountMap;
+
+/// A lane, and what the steering program has forwarded by it.
+pub struct Counted<F> {
+    lane: Lane<F>,
+    counts: CountMap,
+    ports: usize,
+    tally: Tally,
+    told: bool,
+}
+
+impl<F: Flows> Counted<F> {
+    /// A lane that has just been made, so that it is empty, for so many ports.
+    ///
+    /// # Errors
+    /// The counts can not be read.
+    pub fn new(lane: Lane<F>, counts: CountMap, ports: usize) -> io::Result<Self> {
+        let tally = Tally::new(Reading::of(&counts, ports)?);
+        Ok(Self { lane, counts, ports, tally, told: false })
+    }
+
+    /// Reads the steering program's counts; the last ones stand where that fails.
+    fn count(&mut self) {
+        match Reading::of(&self.counts, self.ports) {
+            Ok(reading) => self.tally.update(reading),
+            Err(error) if !self.told => {
+                self.told = true;
+                tracing::error!("the counts of the express lane can not be read: {error}");
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+impl<F: Flows> Express for Counted<F> {
+    #[inline]
+    fn begin(&mut self, version: Version, now_ns: u64) {
+        self.lane.begin(version, now_ns);
+    }
+
+    #[inline]
+    fn forwarded(&mut self, burst: &Burst, umem: &Umem, tables: &Tables, lanes: Lanes) {
+        self.lane.forwarded(burst, umem, tables, lanes);
+    }
+
+    fn add_to(&mut self, counters: &mut Counters) {
+        self.count();
+        self.tally.add_to(counters);
+    }
+
+    fn report(&self) -> Vec<(&'static str, u64)> {
+        let sum = |list: &[_]| list.iter().fold((0, 0), add);
+        let (packets, bytes) = sum(&self.tally.sum().tx);
+        let entered = self.lane.entered();
+        vec![
+            ("packets", packets),
+            ("bytes", bytes),
+            ("flows_entered", entered.entered()),
+            ("flows_refused", entered.refused()),
+        ]
+    }
+}
+
+fn add(sum: (u64, u64), more: &tollway_dataplane::counters::Traffic) -> (u64, u64) {
+    (sum.0 + more.packets, sum.1 + more.bytes)
+}
