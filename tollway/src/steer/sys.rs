@@ -21,6 +21,8 @@ use super::maps::{Flow, Flow4Key, Flow6Key, PortCounts};
 pub(super) unsafe trait Plain: Copy + Default {}
 // SAFETY: a number.
 unsafe impl Plain for u32 {}
+// SAFETY: numbers.
+unsafe impl Plain for [u32; 2] {}
 // SAFETY: bytes.
 unsafe impl Plain for [u8; 4] {}
 // SAFETY: bytes.
