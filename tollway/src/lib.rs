@@ -10,7 +10,9 @@
 pub mod cli;
 pub mod compile;
 pub mod config;
+pub mod kernel;
 pub mod model;
 pub mod ports;
+pub mod reload;
 pub mod replay;
 pub mod worker;

@@ -104,6 +104,17 @@ pub enum PortKind {
     },
 }
 
+impl PortKind {
+    /// The device behind it.
+    #[must_use]
+    pub fn device(&self) -> Option<&str> {
+        match self {
+            Self::Tap { device } | Self::AfPacket { device } => Some(device),
+            Self::Memory | Self::Capture { .. } => None,
+        }
+    }
+}
+
 /// A logical link, the thing that has addresses and a VRF (a kernel netdevice).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {

@@ -6,15 +6,18 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod namespaces;
+mod running;
+
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
 
 use etherparse::PacketBuilder;
-use tempfile::TempDir;
+use namespaces::{Host, PATIENCE, Process, is_root, sh, until};
+use running::{CONFIG, Router, two_hosts};
 use tollway::ports::capture::{CaptureReader, CaptureWriter};
 
 /// The tests by name; each runs in a network namespace of its own.
@@ -26,50 +29,12 @@ const TESTS: [(&str, fn()); 5] = [
     ("a_tap_device_is_a_port", tap),
 ];
 
-/// No single wait is longer.
-const PATIENCE: Duration = Duration::from_secs(20);
-
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match words[..] {
-        ["--inside", name] => {
-            TESTS.iter().find(|(test, _)| *test == name).unwrap().1();
-            ExitCode::SUCCESS
-        }
+    namespaces::main(&TESTS, "-n", missing, |role| match role {
         ["--serve", address] => serve(address.parse().unwrap()),
         ["--ask", address] => ask(address.parse().unwrap()),
-        ["--list", ..] => {
-            TESTS.iter().for_each(|(name, _)| println!("{name}: test"));
-            ExitCode::SUCCESS
-        }
-        _ => run_all(&words),
-    }
-}
-
-fn run_all(words: &[&str]) -> ExitCode {
-    let wanted: Vec<_> = words.iter().filter(|word| !word.starts_with('-')).collect();
-    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(**w));
-    let mut failed = 0;
-    for (name, _) in TESTS.iter().filter(|(name, _)| is_wanted(name)) {
-        // A user may lack what only root can give; the machine that tests every change may not.
-        if let Some(missing) = missing(name).filter(|_| std::env::var_os("CI").is_none()) {
-            println!("test {name} ... left out: {missing}");
-            continue;
-        }
-        // `unshare -Ur` works for root too, but gives less: a real root tests what users run.
-        let namespaces = if is_root() { "-n" } else { "-Urn" };
-        let this = std::env::current_exe().unwrap();
-        let mut command = Command::new("unshare");
-        command.args([namespaces, "--"]).arg(this).args(["--inside", name]);
-        let status = command.status().expect("unshare (util-linux) is needed for this test");
-        println!("test {name} ... {}", if status.success() { "ok" } else { "FAILED" });
-        failed += u8::from(!status.success());
-    }
-    if failed > 0 {
-        println!("If unshare said why it failed: this test needs network namespaces.");
-    }
-    ExitCode::from(failed)
+        _ => ExitCode::FAILURE,
+    })
 }
 
 /// What an ordinary user's kernel does not allow that a test needs.
@@ -82,198 +47,6 @@ fn missing(name: &str) -> Option<&'static str> {
     let wants_driver = name == "a_tap_device_is_a_port";
     (wants_driver && driver.is_err())
         .then_some("/dev/net/tun is not there, or not open to this user")
-}
-
-fn is_root() -> bool {
-    std::fs::read_to_string("/proc/self/status").unwrap().contains("\nUid:\t0\t0\t")
-}
-
-/// Runs a command that must succeed; what it printed.
-fn sh(line: &str) -> String {
-    let mut words = line.split_whitespace();
-    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{line}: {told}{error}");
-    told
-}
-
-/// Waits for something, with bounds.
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// A process that ends with its owner.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A host: a network namespace, held by a process that sleeps in it.
-struct Host(Process);
-
-impl Host {
-    fn new() -> Self {
-        let child = Command::new("unshare").args(["-n", "sleep", "120"]).spawn().unwrap();
-        let namespace = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/net")).ok();
-        let pid = child.id().to_string();
-        let host = Self(Process(child));
-        until("a namespace for a host", || {
-            namespace(&pid).is_some_and(|of| Some(of) != namespace("self"))
-        });
-        host
-    }
-
-    /// Runs a command there.
-    fn sh(&self, line: &str) -> String {
-        sh(&format!("nsenter -t {} -n {line}", self.0.0.id()))
-    }
-
-    /// This program there, in another role.
-    fn role(&self, role: &str, address: &str) -> Command {
-        let mut command = Command::new("nsenter");
-        command.args(["-t", &self.0.0.id().to_string(), "-n", "--"]);
-        command.arg(std::env::current_exe().unwrap()).args([role, address]);
-        command
-    }
-
-    /// Gives it a cable to an interface of this namespace, and addresses.
-    fn plug(&self, cable: &str, mac: &str, addresses: [&str; 2]) {
-        sh(&format!("ip link add r{cable} type veth peer name h{cable}"));
-        sh(&format!("ip link set h{cable} netns {} address {mac}", self.0.0.id()));
-        sh(&format!("ip link set r{cable} up"));
-        self.sh("ip link set lo up");
-        for address in addresses {
-            self.sh(&format!("ip address add {address} dev h{cable} nodad"));
-        }
-        self.sh(&format!("ip link set h{cable} up"));
-    }
-
-    /// A default route, by a gateway whose Ethernet address is known.
-    fn route(&self, device: &str, gateway: &str, mac: &str) {
-        self.sh(&format!("ip neigh replace {gateway} lladdr {mac} dev {device} nud permanent"));
-        self.sh(&format!("ip route add default via {gateway} dev {device}"));
-    }
-}
-
-/// A running `tollway run`.
-struct Router {
-    process: Process,
-    dir: TempDir,
-}
-
-impl Router {
-    fn start(config: &str) -> Self {
-        Self::start_in(tempfile::tempdir().unwrap(), config)
-    }
-
-    fn start_in(dir: TempDir, config: &str) -> Self {
-        std::fs::write(dir.path().join("router.toml"), config).unwrap();
-        let file = |name: &str| File::create(dir.path().join(name)).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_tollway"))
-            .current_dir(dir.path())
-            .args(["run", "--config", "router.toml"])
-            .stdin(Stdio::null())
-            .stdout(file("stdout"))
-            .stderr(file("stderr"))
-            .spawn()
-            .unwrap();
-        let router = Self { process: Process(child), dir };
-        until(&format!("the router to start: {}", router.read("stderr")), || {
-            router.read("stderr").contains("forwarding")
-        });
-        router
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn read(&self, name: &str) -> String {
-        std::fs::read_to_string(self.path(name)).unwrap()
-    }
-
-    fn lives(&mut self) -> bool {
-        self.process.0.try_wait().unwrap().is_none()
-    }
-
-    /// Ends it as an init system would; what it printed.
-    fn stop(&mut self) -> String {
-        sh(&format!("kill -TERM {}", self.process.0.id()));
-        let mut status = None;
-        until("the router to stop", || {
-            status = self.process.0.try_wait().unwrap();
-            status.is_some()
-        });
-        assert_eq!(status.unwrap().code(), Some(0), "{}", self.read("stderr"));
-        self.read("stdout")
-    }
-
-    /// Clocks (1/100 s) of processor time that it has used.
-    fn cpu_clocks(&self) -> u64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.0.id())).unwrap();
-        let fields: Vec<&str> = stat.split_whitespace().collect();
-        fields[13].parse::<u64>().unwrap() + fields[14].parse::<u64>().unwrap()
-    }
-}
-
-/// Two hosts with a router between, whose neighbours are all known.
-const CONFIG: &str = r#"
-[ports.a]
-kind = "af_packet"
-device = "ra"
-mac = "02:00:00:00:00:0a"
-addresses = ["10.0.1.1/24", "fd00:1::1/64"]
-
-[ports.b]
-kind = "af_packet"
-device = "rb"
-mac = "02:00:00:00:00:0b"
-addresses = ["10.0.2.1/24", "fd00:2::1/64"]
-
-[[neighbours]]
-dev = "a"
-address = "10.0.1.2"
-mac = "02:00:00:00:01:02"
-
-[[neighbours]]
-dev = "a"
-address = "fd00:1::2"
-mac = "02:00:00:00:01:02"
-
-[[neighbours]]
-dev = "b"
-address = "10.0.2.2"
-mac = "02:00:00:00:02:02"
-
-[[neighbours]]
-dev = "b"
-address = "fd00:2::2"
-mac = "02:00:00:00:02:02"
-"#;
-
-fn two_hosts() -> (Host, Host) {
-    sh("ip link set lo up");
-    let (a, b) = (Host::new(), Host::new());
-    a.plug("a", "02:00:00:00:01:02", ["10.0.1.2/24", "fd00:1::2/64"]);
-    b.plug("b", "02:00:00:00:02:02", ["10.0.2.2/24", "fd00:2::2/64"]);
-    for (host, device, gateways, mac) in [
-        (&a, "ha", ["10.0.1.1", "fd00:1::1"], "02:00:00:00:00:0a"),
-        (&b, "hb", ["10.0.2.1", "fd00:2::1"], "02:00:00:00:00:0b"),
-    ] {
-        for gateway in gateways {
-            host.route(device, gateway, mac);
-        }
-    }
-    (a, b)
 }
 
 fn pings() {

@@ -1,17 +1,21 @@
 //! `tollway run`: forwards between live ports.
 
+use std::io;
 use std::path::PathBuf;
 
 use tollway_dataplane::frame::Umem;
+use tollway_dataplane::port::Port as _;
 use tollway_dataplane::router::Router;
 
 use super::CliError;
 use super::summary::Summary;
 use crate::compile::compile;
+use crate::kernel::{self, Follower, Watch};
 use crate::model::{Model, PortKind};
-use crate::ports::{self, Devices, State};
+use crate::ports::{self, Devices, Facts, State};
+use crate::reload::{Reloader, Started};
 use crate::replay::Files;
-use crate::worker::{self, Stop};
+use crate::worker::{self, Post, Stop};
 
 /// Bytes of all frames in memory at once, about.
 const UMEM_BYTES: u32 = 64 << 20;
@@ -31,6 +35,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let mut model = super::load(&args.config)?;
+    let configured = model.clone();
     if let Some(files) = only_files(&model) {
         return super::replay::replay(&model, &files, false);
     }
@@ -38,7 +43,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         CliError::failed(format!("signals can not be waited for: {error}"), "Close other programs")
     };
     let stop = Stop::on_signals().map_err(no_descriptor)?;
-    let (_post, mut inbox) = worker::post().map_err(no_descriptor)?;
+    let (post, mut inbox) = worker::post().map_err(no_descriptor)?;
     let chunk = ports::chunk_bytes(&model);
     let devices = ports::open(&mut model, Umem::room_of(chunk));
     let mut devices = devices.map_err(|error| CliError::failed(&error, error.remedy()))?;
@@ -48,6 +53,17 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         CliError::failed("the memory for frames can not be had", "Lower the MTUs")
     })?;
     let mut router = Router::new(compiled.tables, umem, compiled.host);
+    let started = Started {
+        file: args.config.clone(),
+        configured,
+        in_force: model.clone(),
+        facts: devices.iter().map(|device| Facts::of(device.as_ref())).collect(),
+        largest_mtu: Umem::room_of(chunk) - ports::LARGEST_HEADER,
+        kernel: devices.iter().map(|device| device.has_kernel()).collect(),
+    };
+    let _reloader = live(started, &model, &post).map_err(|error| {
+        CliError::failed(format!("the kernel can not be followed: {error}"), "Close other programs")
+    })?;
     announce(&model, &devices);
     let ran = worker::run(&mut router, &mut devices, &stop, &mut inbox);
     let done = report(&model, &router, &mut devices);
@@ -55,6 +71,20 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         CliError::failed(format!("the ports can not be waited for: {error}"), "Start again")
     })?;
     done
+}
+
+/// Follows what changes while the router runs: the configuration at its file's owner's wish, and the
+/// kernel's neighbours where the kernel is the host.
+fn live(started: Started, model: &Model, post: &Post) -> io::Result<Reloader> {
+    let watch = Watch::of(model, |port| started.kernel.get(port.0) == Some(&true));
+    Reloader::start(started, post.clone(), |reloader| {
+        if watch.is_empty() {
+            return Ok(None);
+        }
+        let reloader = reloader.clone();
+        let on_device = Box::new(move |port, facts| reloader.device_changed(port, facts));
+        Follower::start(watch, post.clone(), on_device, kernel::Settings::default()).map(Some)
+    })
 }
 
 /// The files of a configuration without any live port.

@@ -57,6 +57,11 @@ pub trait Device: Port {
         None
     }
 
+    /// Says what the largest layer-3 packet is from now on, for a device that follows the port.
+    fn set_mtu(&mut self, mtu: u16) {
+        let _ = mtu;
+    }
+
     /// Frames that the kernel dropped before the port could read them.
     fn missed(&mut self) -> u64 {
         0
@@ -171,6 +176,23 @@ impl PortError {
     }
 }
 
+/// What a device says of itself that the links on it follow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Its Ethernet address, for links that were given none.
+    pub mac: Option<Mac>,
+    /// The largest layer-3 packet that it takes.
+    pub mtu: Option<u16>,
+}
+
+impl Facts {
+    /// Those of a port's device.
+    #[must_use]
+    pub fn of(device: &dyn Device) -> Self {
+        Self { mac: device.mac(), mtu: device.mtu() }
+    }
+}
+
 /// Opens every port of a model, and adopts into the model what devices say of themselves: the
 /// Ethernet address of links that were given none, and a smaller MTU. To be done before compiling.
 ///
@@ -192,7 +214,7 @@ pub fn open(model: &mut Model, room: usize) -> Result<Devices, PortError> {
             PortKind::Tap { device } => Box::new(Tap::open(&name, device, mtu)?),
             PortKind::AfPacket { device } => Box::new(AfPacket::open(&name, device, room)?),
         };
-        adopt(model, PortIndex(index), device.as_ref());
+        adopt(model, PortIndex(index), Facts::of(device.as_ref()));
         devices.push(device);
     }
     Ok(devices)
@@ -207,11 +229,12 @@ pub(crate) fn why(error: &std::io::Error) -> String {
     }
 }
 
-fn adopt(model: &mut Model, port: PortIndex, device: &dyn Device) {
-    if let Some(mac) = device.mac() {
+/// Adopts into a model what the device behind a port says of itself.
+pub(crate) fn adopt(model: &mut Model, port: PortIndex, facts: Facts) {
+    if let Some(mac) = facts.mac {
         model.adopt_mac(port, mac);
     }
-    let Some(limit) = device.mtu() else { return };
+    let Some(limit) = facts.mtu else { return };
     for index in 0..model.links.len() {
         let (bottom, tags) = below(model, index);
         let limit = room_beside(&tags, limit);
@@ -251,11 +274,14 @@ fn room_beside(tags: &[VlanProtocol], mtu: u16) -> u16 {
     mtu.saturating_sub(4 * (tags.len() - free) as u16)
 }
 
+/// Bytes of an Ethernet header with all the tags that a link can have.
+pub(crate) const LARGEST_HEADER: usize = 22;
+
 /// Bytes of a chunk that holds packets of any of the model's MTUs, tags included.
 #[must_use]
 pub fn chunk_bytes(model: &Model) -> u32 {
     let mtu = model.links.iter().map(|link| u32::from(link.mtu)).max().unwrap_or(1500);
-    let frame = (mtu + 22) as usize;
+    let frame = mtu as usize + LARGEST_HEADER;
     let sizes = [4096, 8192, 16_384];
     sizes.into_iter().find(|size| Umem::room_of(*size) >= frame).unwrap_or(32_768)
 }
