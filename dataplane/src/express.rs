@@ -16,6 +16,11 @@ pub trait Express: Send {
     /// [`Burst::l3`], which tell how long the header was on arrival. [`Burst::next`] has the records.
     fn forwarded(&mut self, burst: &Burst, umem: &Umem, tables: &Tables, lanes: Lanes);
 
+    /// What it counts beside the router, by name: entries, hits. Asked now and then.
+    fn report(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
     /// Does what is due; called as often as [`crate::router::Router::tick`].
     fn tick(&mut self, tables: &Tables, now_ns: u64) {
         let _ = (tables, now_ns);

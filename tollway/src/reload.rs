@@ -18,6 +18,7 @@ use tollway_dataplane::id::LinkId;
 
 use crate::compile::{CompileError, Compiled, compile};
 use crate::config::{self, Mistake, Running};
+use crate::control::{Board, Names};
 use crate::kernel::{Follower, Watch};
 use crate::model::{LinkKind, Model, PortIndex, VlanProtocol};
 use crate::ports::{self, Facts};
@@ -105,6 +106,8 @@ pub struct Started {
     pub largest_mtu: usize,
     /// Ports behind which the kernel is the host, by number.
     pub kernel: Vec<bool>,
+    /// Where links and VRFs have their names.
+    pub board: Board,
 }
 
 impl Reloader {
@@ -180,6 +183,7 @@ impl Worker {
         let running = Running {
             ports: &self.started.configured.ports,
             largest_mtu: self.started.largest_mtu,
+            control: self.started.configured.control.as_deref(),
         };
         let loaded = config::load_for(&self.started.file, &running);
         let configured = loaded.map_err(ReloadError::Mistakes)?.model;
@@ -222,18 +226,21 @@ impl Worker {
     fn swap(&self, model: &Model, compiled: Compiled) -> Option<Duration> {
         let links = successors(&self.started.in_force, model);
         let mtus: Vec<u16> = model.ports.iter().zip(&model.links).map(|(_, l)| l.mtu).collect();
+        let (board, names) = (self.started.board.clone(), Names::from(model));
         let (answer, reply) = mpsc::sync_channel(1);
         let leave = |compiled: Compiled| {
             self.post.leave(move |router, devices| {
                 let start = Instant::now();
                 let Compiled { tables, host } = compiled;
+                let old_names = board.names();
                 let old = router.swap(devices, tables, host, &links);
+                board.set(names);
                 let pause = start.elapsed();
                 for (device, mtu) in devices.iter_mut().zip(mtus) {
                     device.set_mtu(mtu);
                 }
                 // The old tables go to whoever waits, to be dropped there: that takes long.
-                let _ = answer.send((pause, old));
+                let _ = answer.send((pause, old, old_names));
             })
         };
         match &self.follower {
@@ -243,7 +250,7 @@ impl Worker {
             }
             None => leave(compiled),
         };
-        let (pause, old) = reply.recv_timeout(PATIENCE).ok()?;
+        let (pause, old, _) = reply.recv_timeout(PATIENCE).ok()?;
         // The number of ports is the same: that was looked at.
         debug_assert!(old.is_ok());
         old.is_ok().then_some(pause)

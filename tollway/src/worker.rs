@@ -116,7 +116,7 @@ impl Post {
 impl Inbox {
     /// Does what has been left; between two bursts only. Says if there is more: where jobs take
     /// their time, packets have their turn in between.
-    fn work(&mut self, router: &mut Router, devices: &mut Devices) -> bool {
+    pub(crate) fn work(&mut self, router: &mut Router, devices: &mut Devices) -> bool {
         if !self.waiting.load(Ordering::Relaxed) {
             return false;
         }

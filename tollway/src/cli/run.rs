@@ -10,6 +10,7 @@ use tollway_dataplane::router::Router;
 use super::CliError;
 use super::summary::Summary;
 use crate::compile::compile;
+use crate::control::{self, Board, Names, Server, Socket, SocketError};
 use crate::kernel::{self, Follower, Watch};
 use crate::model::{Model, PortKind};
 use crate::ports::{self, Devices, Facts, State};
@@ -31,6 +32,11 @@ pub(super) struct Args {
     /// The configuration file
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
+    /// The control socket, by which `tollway show` and `tollway top` ask (default: what the
+    /// configuration says, else /run/tollway/net-NAMESPACE.sock for root and
+    /// $XDG_RUNTIME_DIR/tollway.sock for others)
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), CliError> {
@@ -44,6 +50,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     };
     let stop = Stop::on_signals().map_err(no_descriptor)?;
     let (post, mut inbox) = worker::post().map_err(no_descriptor)?;
+    let socket = control_socket(args, &model)?;
     let chunk = ports::chunk_bytes(&model);
     let devices = ports::open(&mut model, Umem::room_of(chunk));
     let mut devices = devices.map_err(|error| CliError::failed(&error, error.remedy()))?;
@@ -53,6 +60,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         CliError::failed("the memory for frames can not be had", "Lower the MTUs")
     })?;
     let mut router = Router::new(compiled.tables, umem, compiled.host);
+    let board = Board::new(Names::from(&model));
     let started = Started {
         file: args.config.clone(),
         configured,
@@ -60,12 +68,15 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         facts: devices.iter().map(|device| Facts::of(device.as_ref())).collect(),
         largest_mtu: Umem::room_of(chunk) - ports::LARGEST_HEADER,
         kernel: devices.iter().map(|device| device.has_kernel()).collect(),
+        board: board.clone(),
     };
-    let _reloader = live(started, &model, &post).map_err(|error| {
+    let reloader = live(started, &model, &post).map_err(|error| {
         CliError::failed(format!("the kernel can not be followed: {error}"), "Close other programs")
     })?;
+    let server = socket.map(|socket| serve(socket, post, board, reloader)).transpose()?;
     announce(&model, &devices);
     let ran = worker::run(&mut router, &mut devices, &stop, &mut inbox);
+    drop(server);
     let done = report(&model, &router, &mut devices);
     ran.map_err(|error| {
         CliError::failed(format!("the ports can not be waited for: {error}"), "Start again")
@@ -85,6 +96,31 @@ fn live(started: Started, model: &Model, post: &Post) -> io::Result<Reloader> {
         let on_device = Box::new(move |port, facts| reloader.device_changed(port, facts));
         Follower::start(watch, post.clone(), on_device, kernel::Settings::default()).map(Some)
     })
+}
+
+/// Makes the control socket. One that was asked for must be had; without one at its usual place the
+/// router forwards as well, unless there is another router already.
+fn control_socket(args: &Args, model: &Model) -> Result<Option<Socket>, CliError> {
+    let failed = |error: SocketError| CliError::failed(&error, error.remedy());
+    if let Some(path) = args.socket.as_ref().or(model.control.as_ref()) {
+        return Socket::open(path, false).map(Some).map_err(failed);
+    }
+    let mut why = "there is no usual place for it, since XDG_RUNTIME_DIR is not set".to_owned();
+    for path in control::default_paths() {
+        match Socket::open(&path, false) {
+            Ok(socket) => return Ok(Some(socket)),
+            Err(error @ SocketError::System { .. }) => why = error.to_string(),
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    tracing::warn!("going on without a control socket: {why}; name one with --socket");
+    Ok(None)
+}
+
+fn serve(socket: Socket, post: Post, board: Board, reloader: Reloader) -> Result<Server, CliError> {
+    tracing::info!("control socket {}", socket.path().display());
+    let server = Server::start(socket, post, board, Some(reloader));
+    server.map_err(|error| CliError::failed(&error, error.remedy()))
 }
 
 /// The files of a configuration without any live port.
@@ -111,16 +147,11 @@ fn announce(model: &Model, devices: &Devices) {
             PortKind::Tap { device } => format!("TAP device {device}"),
             PortKind::AfPacket { device } => format!("interface {device}"),
         };
-        let [a, b, c, d, e, f] = link.mac.0;
         let state = match device.state() {
             State::Up => String::new(),
             State::Down(why) | State::Gone(why) => format!(", not working: {why}"),
         };
-        tracing::info!(
-            "port {}: {what}, address {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}, MTU {}{state}",
-            port.name,
-            link.mtu,
-        );
+        tracing::info!("port {}: {what}, address {}, MTU {}{state}", port.name, link.mac, link.mtu,);
     }
     tracing::info!("forwarding");
 }

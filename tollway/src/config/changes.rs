@@ -1,5 +1,7 @@
 //! What a configuration can not change while the router runs: its ports, and the room for frames.
 
+use std::path::Path;
+
 use super::mistake::Ledger;
 use super::raw::Section;
 use crate::model::{Model, Port, PortKind};
@@ -13,6 +15,8 @@ pub struct Running<'a> {
     pub ports: &'a [Port],
     /// The largest layer-3 packet that its frames have room for, with their tags.
     pub largest_mtu: usize,
+    /// Where the configuration has the control socket.
+    pub control: Option<&'a Path>,
 }
 
 /// Enters what differs; the configuration is without mistakes otherwise.
@@ -22,6 +26,10 @@ pub(super) fn check(
     running: &Running<'_>,
     ledger: &mut Ledger<'_>,
 ) {
+    if model.control.as_deref() != running.control {
+        let span = root.key_span("control").unwrap_or(0..0);
+        ledger.relation(span, "the control socket can not move by a reload", REMEDY);
+    }
     let sections = root.tables("ports", "port", ledger);
     for (index, (port, (name, section))) in model.ports.iter().zip(&sections).enumerate() {
         let Some(known) = running.ports.iter().position(|other| other.name == port.name) else {
@@ -89,7 +97,7 @@ mod tests {
 
     fn told(text: &str) -> Vec<String> {
         let ports = parse(BEFORE, "t.toml").unwrap().model.ports;
-        let running = Running { ports: &ports, largest_mtu: 3900 };
+        let running = Running { ports: &ports, largest_mtu: 3900, control: None };
         match check(text, "t.toml", Some(&running)) {
             Ok(_) => Vec::new(),
             Err(mistakes) => mistakes.iter().map(ToString::to_string).collect(),
@@ -126,6 +134,10 @@ mod tests {
             tell("\"tap\"", "\"tap\"\nmtu = 4000"),
             "t.toml:7: port b has an MTU of 4000, but the frames in memory have room for 3900; \
              restart tollway to have it so"
+        );
+        assert_eq!(
+            tell("[ports.a]", "control = \"c\"\n[ports.a]"),
+            "t.toml:1: the control socket can not move by a reload; restart tollway to have it so"
         );
         // What is wrong by itself comes first.
         assert!(tell("\"tap\"", "\"tub\"").starts_with("t.toml:6: "));

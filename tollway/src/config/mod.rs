@@ -25,7 +25,7 @@ mod values;
 mod vlans;
 mod vrfs;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use toml::de::DeTable;
 
@@ -46,7 +46,7 @@ pub struct Loaded {
 }
 
 /// Reads and checks a configuration file; on failure gives every mistake found, in file order.
-/// Relative paths of capture files start at the file's own directory.
+/// Relative paths of other files start at the file's own directory.
 pub fn load(path: &Path) -> Result<Loaded, Vec<Mistake>> {
     read(path, None)
 }
@@ -94,7 +94,9 @@ fn check(text: &str, file: &str, running: Option<&Running<'_>>) -> Result<Loaded
 }
 
 fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model {
-    root.check_keys(&["ports", "vlans", "vrfs", "groups", "routes", "neighbours"], ledger);
+    let keys = ["control", "ports", "vlans", "vrfs", "groups", "routes", "neighbours"];
+    root.check_keys(&keys, ledger);
+    let control = read_control(root, base, ledger);
     let vrfs = vrfs::read(root, ledger);
     let (ports, mut drafts) = ports::read(root, base, &vrfs, ledger);
     vlans::read(root, &vrfs, &mut drafts, ledger);
@@ -106,7 +108,18 @@ fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model
     let neighs = neighs::read(root, &topology, ledger);
     let (links, vrfs) = topology.into_model();
     let groups = groups.into_iter().map(|group| group.group).collect();
-    Model { ports, links, vrfs, routes, groups, neighs }
+    Model { control, ports, links, vrfs, routes, groups, neighs }
+}
+
+/// Where the control socket is to be.
+fn read_control(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Option<PathBuf> {
+    let path = root.text("control", ledger).read(ledger, |text| {
+        if text.is_empty() || text.contains('\0') {
+            return Fault::err("control is not a file name", "name the socket to be made");
+        }
+        Ok(base.join(text))
+    });
+    path.given().map(|at| at.value)
 }
 
 fn syntax_fault(message: &str) -> Fault {

@@ -358,6 +358,10 @@ impl Port for AfPacket {
 }
 
 impl Device for AfPacket {
+    fn how(&self) -> String {
+        "packet socket: ring in, sendmmsg out".to_owned()
+    }
+
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.open.as_ref().map(|open| open.rx.as_fd())
     }

@@ -41,6 +41,11 @@ pub trait Device: Port {
         State::Up
     }
 
+    /// How frames come and go, in a few words for people.
+    fn how(&self) -> String {
+        "plain memory".to_owned()
+    }
+
     /// Looks after the port: notices that it has failed, tries to bring it back. Cheap enough to be
     /// called at every tick, and called at once when waiting for it reports an error.
     fn maintain(&mut self, now_ns: u64) {

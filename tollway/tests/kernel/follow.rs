@@ -244,6 +244,7 @@ pub fn handover() {
         facts: vec![Facts::default()],
         largest_mtu: 3900,
         kernel: vec![true],
+        board: tollway::control::Board::default(),
     };
     let reloader = Reloader::start(started, worker.post.clone(), |_| {
         Ok(Some(worker.follow(&configured, Settings::default())))

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::net::{SocketAddr, UdpSocket};
-use std::process::{ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::namespaces::{PATIENCE, Process};
@@ -129,6 +129,22 @@ pub fn mistakes() {
         ping();
     }
     assert!(router.reload(CONFIG).contains("has not changed"));
+    // By the control socket whoever asked is told.
+    let ask = |config: &str| {
+        std::fs::write(router.path("router.toml"), config).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
+        let socket = router.path("control.sock");
+        let output = command.arg("reload").arg("--socket").arg(socket).output().unwrap();
+        let told = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(told).unwrap())
+    };
+    let (code, told) = ask(&CONFIG.replace("\"rb\"", "\"rc\""));
+    assert!(code == Some(1) && told.contains("router.toml:10: port b is"), "{told}");
+    assert!(told.contains("what was in force stays in force"), "{told}");
+    let (code, told) = ask(CONFIG);
+    assert!(code == Some(0) && told.contains("has not changed"), "{told}");
+    let (code, told) = ask(&CONFIG.replace("10.0.1.1/24", "10.0.1.9/24"));
+    assert!(code == Some(0) && told.contains("2 links, 0 routes"), "{told}");
     router.stop();
 }
 
@@ -141,7 +157,7 @@ pub fn effects() {
     let shows = |config: &str, device: &str, words: &str| {
         let told = router.reload(config);
         assert!(told.contains("is in force"), "{told}");
-        let told = std::process::Command::new("nsenter")
+        let told = Command::new("nsenter")
             .args(["-t", &a.0.0.id().to_string(), "-n", "ping", "-n", "-c", "1", "-W", "1"])
             .args(["-M", "do", "-s", "1300", device])
             .output()

@@ -16,7 +16,7 @@ const CONFIG_FILE: &str = "router.toml";
 /// A running `tollway run`.
 pub struct Router {
     pub process: Process,
-    dir: TempDir,
+    pub dir: TempDir,
 }
 
 impl Router {
@@ -31,7 +31,7 @@ impl Router {
         let file = |name: &str| File::create(dir.path().join(name)).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_tollway"))
             .current_dir(dir.path())
-            .args(["run", "--config", CONFIG_FILE])
+            .args(["run", "--config", CONFIG_FILE, "--socket", "control.sock"])
             .stdin(Stdio::null())
             .stdout(file("stdout"))
             .stderr(file("stderr"))
