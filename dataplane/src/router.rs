@@ -7,7 +7,7 @@ use crate::epoch::Reader;
 use crate::express::Express;
 use crate::frame::{Descriptor, Umem};
 use crate::host::{Context, Host, Outgoing, Packet};
-use crate::id::PortId;
+use crate::id::{LinkId, PortId};
 use crate::path::{Everything, Features};
 use crate::port::Port;
 use crate::punts::Limits;
@@ -112,6 +112,36 @@ impl<F: Features> Router<F> {
             express.add_to(&mut counters);
         }
         counters
+    }
+
+    /// Puts other tables and another host in the place of its own, between two bursts: counts go on,
+    /// and what the host has learned and holds goes over to the new one. `links` says what each of
+    /// the old links is in the new tables, if it is still there.
+    ///
+    /// Gives back the old tables and host, which may be large: who has the time is to drop them.
+    ///
+    /// # Errors
+    /// The new tables have not as many ports; they are given back, and nothing has changed.
+    pub fn swap<P: Port>(
+        &mut self,
+        ports: &mut [P],
+        mut tables: Tables,
+        mut host: Host,
+        links: &[Option<LinkId>],
+    ) -> Result<(Tables, Host), Box<(Tables, Host)>> {
+        if tables.ports.len() != self.tables.ports.len() {
+            return Err(Box::new((tables, host)));
+        }
+        // Whatever changed until now, no reader is in the way yet.
+        tables.next_hops.settle();
+        self.reader = tables.epochs.join();
+        std::mem::swap(&mut self.tables, &mut tables);
+        std::mem::swap(&mut self.host, &mut host);
+        // Nothing that is done here asks for the time.
+        let (new, mut context, _) = self.slow_road(0);
+        new.succeed(&mut context, &mut host, links);
+        self.send_outbox(ports);
+        Ok((tables, host))
     }
 
     /// Says that no turn will be taken until [`Router::wake`]: whoever changes tables need not wait

@@ -1,5 +1,6 @@
 //! What the stages read: ports, links, FIBs, next hops. One value, swapped or changed between bursts.
 
+mod adjacency;
 mod next_hops;
 mod prefix;
 mod records;
@@ -16,6 +17,7 @@ use crate::stages::ecmp::{BUCKETS, Groups, Member};
 use crate::stages::route::{Capacity, Fib};
 use crate::verdict::{DropReason, PuntReason};
 use crate::wire::eth::{MacWord, ethertype};
+use adjacency::HostRoutes;
 pub use next_hops::{MOST_NEXT_HOPS, NextHops, Record, RecordId, View};
 pub use prefix::RoutePrefix;
 use prefix::standing_routes;
@@ -53,6 +55,7 @@ pub struct Tables {
     /// Next hops of neighbours that were forgotten, for those that come.
     spare: Vec<NextHopId>,
     inert: HashMap<InertKey, NextHopId>,
+    host_routes: HostRoutes,
 }
 
 /// The next hop that leads to a neighbour.
@@ -101,6 +104,7 @@ impl Tables {
             neighs: HashMap::new(),
             spare: Vec::new(),
             inert: HashMap::new(),
+            host_routes: HostRoutes::default(),
             epochs,
         }
     }
@@ -236,6 +240,7 @@ impl Tables {
             RoutePrefix::V4(prefix) => self.fib4.insert(record.root4, prefix, next)?,
             RoutePrefix::V6(prefix) => self.fib6.insert(record.root6, prefix, next)?,
         }
+        self.note_connected(vrf, next);
         Ok(())
     }
 

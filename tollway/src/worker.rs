@@ -27,6 +27,9 @@ const DRAIN: Duration = Duration::from_millis(100);
 /// waking up costs several microseconds.
 const SPIN_NS: u64 = 50_000;
 
+/// Jobs that were left are done for so long before the ports have their turn again.
+const WORK: Duration = Duration::from_micros(50);
+
 /// The wish to stop: set by SIGINT and SIGTERM. The second such signal ends the process at once.
 pub struct Stop {
     wanted: Arc<AtomicBool>,
@@ -118,16 +121,23 @@ impl Post {
 }
 
 impl Inbox {
-    /// Does what has been left; between two bursts only.
-    pub(crate) fn work(&mut self, router: &mut Router, devices: &mut Devices) {
+    /// Does what has been left; between two bursts only. Says if there is more: where jobs take
+    /// their time, packets have their turn in between.
+    pub(crate) fn work(&mut self, router: &mut Router, devices: &mut Devices) -> bool {
         if !self.waiting.load(Ordering::Relaxed) {
-            return;
+            return false;
         }
         self.empty_pipe();
         self.waiting.store(false, Ordering::Release);
+        let start = Instant::now();
         while let Ok(job) = self.jobs.try_recv() {
             job(router, devices);
+            if start.elapsed() >= WORK {
+                self.waiting.store(true, Ordering::Release);
+                return true;
+            }
         }
+        false
     }
 
     fn empty_pipe(&mut self) {
@@ -156,7 +166,7 @@ pub fn run(
         if let Some(pulse) = pulse {
             pulse.beat();
         }
-        inbox.work(router, devices);
+        let more = inbox.work(router, devices);
         let mut received = 0;
         for index in 0..devices.len() {
             received += router.turn(PortId(index as u16), devices, now_ns);
@@ -166,7 +176,7 @@ pub fn run(
             look_after(devices, now_ns);
             next_tick = now_ns + TICK_NS;
         }
-        if spin.goes_on(received > 0, now_ns) {
+        if spin.goes_on(received > 0, now_ns) || more {
             continue;
         }
         router.park();
@@ -247,6 +257,26 @@ fn wait(devices: &Devices, stop: &Stop, inbox: &Inbox, timeout_ns: u64) -> io::R
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn jobs_that_take_long_leave_turns_to_the_ports() {
+        let (post, mut inbox) = post().unwrap();
+        let umem = tollway_dataplane::frame::Umem::new(16, 4096).unwrap();
+        let (tables, host) = Default::default();
+        let (mut router, mut devices) = (Router::new(tables, umem, host), Devices::new());
+        assert!(!inbox.work(&mut router, &mut devices));
+        for _ in 0..3 {
+            assert!(post.leave(|router, _| {
+                std::thread::sleep(WORK);
+                router.counters.held += 1;
+            }));
+        }
+        for held in 1..=3 {
+            assert!(inbox.work(&mut router, &mut devices));
+            assert_eq!(router.counters.held, held);
+        }
+        assert!(!inbox.work(&mut router, &mut devices));
+    }
 
     #[test]
     fn the_loop_sleeps_unless_frames_follow_each_other() {

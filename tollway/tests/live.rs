@@ -7,11 +7,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod namespaces;
+mod running;
 
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ mod control;
 
 use etherparse::PacketBuilder;
 use namespaces::{Host, PATIENCE, Process, is_root, sh, until};
-use tempfile::TempDir;
+use running::{CONFIG, Router, two_hosts};
 use tollway::ports::capture::{CaptureReader, CaptureWriter};
 
 /// The tests by name; each runs in a network namespace of its own.
@@ -52,118 +52,6 @@ fn missing(name: &str) -> Option<&'static str> {
     let wants_driver = ["a_tap", "a_running"].iter().any(|w| name.starts_with(w));
     (wants_driver && driver.is_err())
         .then_some("/dev/net/tun is not there, or not open to this user")
-}
-
-/// A running `tollway run`.
-struct Router {
-    process: Process,
-    dir: TempDir,
-}
-
-impl Router {
-    fn start(config: &str) -> Self {
-        Self::start_in(tempfile::tempdir().unwrap(), config)
-    }
-
-    fn start_in(dir: TempDir, config: &str) -> Self {
-        std::fs::write(dir.path().join("router.toml"), config).unwrap();
-        let file = |name: &str| File::create(dir.path().join(name)).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_tollway"))
-            .current_dir(dir.path())
-            .args(["run", "--config", "router.toml", "--socket", "control.sock"])
-            .stdin(Stdio::null())
-            .stdout(file("stdout"))
-            .stderr(file("stderr"))
-            .spawn()
-            .unwrap();
-        let router = Self { process: Process(child), dir };
-        until(&format!("the router to start: {}", router.read("stderr")), || {
-            router.read("stderr").contains("forwarding")
-        });
-        router
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn read(&self, name: &str) -> String {
-        std::fs::read_to_string(self.path(name)).unwrap()
-    }
-
-    fn lives(&mut self) -> bool {
-        self.process.0.try_wait().unwrap().is_none()
-    }
-
-    /// Ends it as an init system would; what it printed.
-    fn stop(&mut self) -> String {
-        sh(&format!("kill -TERM {}", self.process.0.id()));
-        let mut status = None;
-        until("the router to stop", || {
-            status = self.process.0.try_wait().unwrap();
-            status.is_some()
-        });
-        assert_eq!(status.unwrap().code(), Some(0), "{}", self.read("stderr"));
-        self.read("stdout")
-    }
-
-    /// Clocks (1/100 s) of processor time that it has used.
-    fn cpu_clocks(&self) -> u64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.0.id())).unwrap();
-        let fields: Vec<&str> = stat.split_whitespace().collect();
-        fields[13].parse::<u64>().unwrap() + fields[14].parse::<u64>().unwrap()
-    }
-}
-
-/// Two hosts with a router between, whose neighbours are all known.
-const CONFIG: &str = r#"
-[ports.a]
-kind = "af_packet"
-device = "ra"
-mac = "02:00:00:00:00:0a"
-addresses = ["10.0.1.1/24", "fd00:1::1/64"]
-
-[ports.b]
-kind = "af_packet"
-device = "rb"
-mac = "02:00:00:00:00:0b"
-addresses = ["10.0.2.1/24", "fd00:2::1/64"]
-
-[[neighbours]]
-dev = "a"
-address = "10.0.1.2"
-mac = "02:00:00:00:01:02"
-
-[[neighbours]]
-dev = "a"
-address = "fd00:1::2"
-mac = "02:00:00:00:01:02"
-
-[[neighbours]]
-dev = "b"
-address = "10.0.2.2"
-mac = "02:00:00:00:02:02"
-
-[[neighbours]]
-dev = "b"
-address = "fd00:2::2"
-mac = "02:00:00:00:02:02"
-"#;
-
-fn two_hosts() -> (Host, Host) {
-    sh("ip link set lo up");
-    let (a, b) = (Host::new(), Host::new());
-    a.plug("a", "02:00:00:00:01:02", ["10.0.1.2/24", "fd00:1::2/64"]);
-    b.plug("b", "02:00:00:00:02:02", ["10.0.2.2/24", "fd00:2::2/64"]);
-    for (host, device, gateways, mac) in [
-        (&a, "ha", ["10.0.1.1", "fd00:1::1"], "02:00:00:00:00:0a"),
-        (&b, "hb", ["10.0.2.1", "fd00:2::1"], "02:00:00:00:00:0b"),
-    ] {
-        for gateway in gateways {
-            host.route(device, gateway, mac);
-        }
-    }
-    (a, b)
 }
 
 fn pings() {

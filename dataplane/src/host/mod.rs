@@ -30,6 +30,7 @@ mod nd;
 mod neigh;
 mod options;
 mod send;
+mod succeed;
 #[cfg(test)]
 mod tests;
 
@@ -117,6 +118,12 @@ impl Host {
     /// to be learned. A neighbour that is set before it is asked for is not learned either.
     pub fn add_static(&mut self, link: LinkId, address: IpAddr) {
         self.neighs.set_static((link, address));
+    }
+
+    /// Whether a neighbour's address is the caller's to set: see [`Host::add_static`].
+    #[must_use]
+    pub fn has_static(&self, link: LinkId, address: IpAddr) -> bool {
+        self.neighs.is_static((link, address))
     }
 
     /// What the host did.

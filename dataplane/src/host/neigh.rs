@@ -88,8 +88,6 @@ pub(super) struct Entry {
     pub(super) due: u64,
     /// Questions asked in this state.
     pub(super) probes: u8,
-    /// The host route to it is there because it is known, and goes with it.
-    pub(super) has_route: bool,
     /// Frames that wait for the address, their TTL decremented.
     pub(super) queue: VecDeque<(Packet, Waiting)>,
     queue_bytes: usize,
@@ -103,10 +101,21 @@ impl Entry {
             updated: now,
             due: now,
             probes: 0,
-            has_route: false,
             queue: VecDeque::new(),
             queue_bytes: 0,
         }
+    }
+
+    /// The frames that wait, in their order; they wait no longer.
+    pub(super) fn take_queue(&mut self) -> VecDeque<(Packet, Waiting)> {
+        self.queue_bytes = 0;
+        std::mem::take(&mut self.queue)
+    }
+
+    /// Lets a frame wait (again), behind the others.
+    pub(super) fn put_back(&mut self, packet: Packet, waiting: Waiting) {
+        self.queue_bytes += usize::from(packet.len);
+        self.queue.push_back((packet, waiting));
     }
 
     /// Goes to a state, which then lasts for its time.
@@ -189,6 +198,20 @@ impl Neighs {
         }
     }
 
+    /// Adds an entry as it was elsewhere, with all that waits for it.
+    pub(super) fn put(&mut self, key: Key, entry: Entry) {
+        self.remove(key);
+        self.count[family(key)] += 1;
+        self.waiting += entry.queue.len();
+        self.entries.insert(key, entry);
+    }
+
+    /// All entries, of which none is left here.
+    pub(super) fn take_entries(&mut self) -> BTreeMap<Key, Entry> {
+        (self.count, self.waiting) = ([0; 2], 0);
+        std::mem::take(&mut self.entries)
+    }
+
     pub(super) fn remove(&mut self, key: Key) -> Option<Entry> {
         let entry = self.entries.remove(&key)?;
         self.count[family(key)] -= 1;
@@ -224,8 +247,7 @@ impl Neighs {
             entry.queue_bytes -= usize::from(oldest.len);
             out.push((oldest, kind));
         }
-        entry.queue.push_back((packet, waiting));
-        entry.queue_bytes += bytes;
+        entry.put_back(packet, waiting);
         self.waiting = self.waiting + 1 - out.len();
         out
     }
@@ -233,8 +255,7 @@ impl Neighs {
     /// The frames that wait for a neighbour, in their order; they wait no longer.
     pub(super) fn take_queue(&mut self, key: Key) -> VecDeque<(Packet, Waiting)> {
         let Some(entry) = self.entries.get_mut(&key) else { return VecDeque::new() };
-        entry.queue_bytes = 0;
-        let queue = std::mem::take(&mut entry.queue);
+        let queue = entry.take_queue();
         self.waiting -= queue.len();
         queue
     }

@@ -7,9 +7,9 @@ use super::addresses::{is_link_local, multicast_mac};
 use super::neigh::{Due, Effect, Key, LOCKTIME_NS, News, QUEUE_TOTAL, State, Waiting};
 use super::{Context, Host, Outgoing, Packet, build};
 use crate::frame::{Descriptor, FrameAddr};
-use crate::id::{LinkId, NextHopId, PortId, VrfId};
+use crate::id::{LinkId, PortId, VrfId};
 use crate::stages::ecmp;
-use crate::tables::{Action, HEADER_ROOM, RoutePrefix, Tables};
+use crate::tables::{Action, HEADER_ROOM, Tables};
 use crate::verdict::{DropReason, PuntReason};
 
 /// Where a packet goes next.
@@ -158,9 +158,10 @@ impl Host {
 
     /// Puts a known neighbour into tables that have been made anew.
     fn restore(&mut self, tables: &mut Tables, key: Key) {
-        let entry = self.neighs.get_mut(key).filter(|entry| entry.state != State::Incomplete);
+        let entry = self.neighs.get(key).filter(|entry| entry.state != State::Incomplete);
         if let Some(entry) = entry {
-            entry.has_route = publish(tables, key, entry.mac) == Some(true);
+            // What fails now is tried again with the next packet.
+            let _ = tables.publish_neigh(key.0, key.1, entry.mac);
         }
     }
 
@@ -234,10 +235,9 @@ impl Host {
         key: Key,
     ) -> impl Iterator<Item = (Packet, Waiting)> + use<> {
         let entry = self.neighs.remove(key);
-        if !self.neighs.is_static(key)
-            && let Some(entry) = entry.as_ref().filter(|entry| entry.state != State::Incomplete)
-        {
-            withdraw(context.tables, key, entry.has_route);
+        let known = entry.as_ref().is_some_and(|entry| entry.state != State::Incomplete);
+        if known && !self.neighs.is_static(key) {
+            context.tables.withdraw_neigh(key.0, key.1);
         }
         entry.map(|entry| entry.queue).unwrap_or_default().into_iter()
     }
@@ -254,14 +254,10 @@ impl Host {
         }
         let Some(entry) = self.neighs.get_mut(key) else { return };
         if entry.update(news, context.now_ns) == Effect::Moved {
-            let Some(made_route) = publish(context.tables, key, entry.mac) else { return };
-            entry.has_route |= made_route;
-            for (packet, kind) in self.neighs.take_queue(key) {
-                if kind == Waiting::Held {
-                    context.counters.held -= 1;
-                }
-                release(context, Way { link: key.0, neigh: key.1 }, packet, kind);
+            if context.tables.publish_neigh(key.0, key.1, entry.mac).is_err() {
+                return;
             }
+            release_all(context, key, self.neighs.take_queue(key));
         }
     }
 
@@ -272,44 +268,17 @@ impl Host {
     }
 }
 
-/// Makes a neighbour's adjacency, and where its address is on a connected prefix, the host route
-/// that leads the path to it; says if it made that.
-fn publish(tables: &mut Tables, key: Key, mac: [u8; 6]) -> Option<bool> {
-    let (link, address) = key;
-    let next = tables.learn_neigh(link, address, Some(mac)).ok()?;
-    let vrf = tables.link(link).vrf;
-    let through = tables.next_hop(tables.lookup(vrf, address));
-    let wants_route = through.action == Action::Glean
-        && through.link == link
-        && exact_route(tables, vrf, address).is_none();
-    if wants_route {
-        tables.insert(vrf, RoutePrefix::host(address), next).ok()?;
-    }
-    Some(wants_route)
-}
-
-/// Takes a neighbour's adjacency back, and the host route that was made with it, unless that has
-/// been replaced.
-fn withdraw(tables: &mut Tables, key: Key, has_route: bool) {
-    let (link, address) = key;
-    let vrf = tables.link(link).vrf;
-    if has_route
-        && let Some(next) = tables.find_neigh(link, address)
-        && exact_route(tables, vrf, address) == Some(next)
-        && tables.remove(vrf, RoutePrefix::host(address)).is_err()
-    {
-        // The route can not go now, so its next hop stays, and is to be asked for again.
-        let _ = tables.set_neigh(link, address, None);
-        return;
-    }
-    tables.forget_neigh(link, address);
-}
-
-fn exact_route(tables: &Tables, vrf: VrfId, address: IpAddr) -> Option<NextHopId> {
-    let record = tables.vrfs.get(usize::from(vrf.0))?;
-    match RoutePrefix::host(address) {
-        RoutePrefix::V4(prefix) => tables.fib4.get(record.root4, prefix),
-        RoutePrefix::V6(prefix) => tables.fib6.get(record.root6, prefix),
+/// Sends the frames that have waited for a neighbour, whose address is known now.
+pub(super) fn release_all(
+    context: &mut Context<'_>,
+    key: Key,
+    queue: impl IntoIterator<Item = (Packet, Waiting)>,
+) {
+    for (packet, kind) in queue {
+        if kind == Waiting::Held {
+            context.counters.held -= 1;
+        }
+        release(context, Way { link: key.0, neigh: key.1 }, packet, kind);
     }
 }
 
@@ -335,7 +304,12 @@ fn release(context: &mut Context<'_>, way: Way, packet: Packet, kind: Waiting) {
 }
 
 /// Frees a frame that waited, and counts it.
-fn discard(context: &mut Context<'_>, packet: Packet, kind: Waiting, reason: DropReason) {
+pub(super) fn discard(
+    context: &mut Context<'_>,
+    packet: Packet,
+    kind: Waiting,
+    reason: DropReason,
+) {
     if kind == Waiting::Held {
         context.counters.held -= 1;
     }

@@ -3,6 +3,7 @@
 mod check;
 mod lab;
 mod manual;
+mod reload;
 mod replay;
 mod run;
 mod show;
@@ -45,6 +46,8 @@ enum Command {
     Show(show::Args),
     /// Watch a running router: rates, drops, punts, tolls
     Top(top::Args),
+    /// Have a running router read its configuration again, and put it in force while packets flow
+    Reload(reload::Args),
     /// Send capture files through the router and write what comes out
     Replay(replay::Args),
     /// Measure packet paths
@@ -99,6 +102,7 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = log(&cli).and_then(|()| match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Reload(args) => reload::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Check(args) => check::run(&args),

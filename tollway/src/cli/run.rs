@@ -1,16 +1,20 @@
 //! `tollway run`: forwards between live ports.
 
+use std::io;
 use std::path::PathBuf;
 
+use tollway_dataplane::port::Port as _;
 use tollway_dataplane::router::Router;
 
 use super::CliError;
 use super::summary::Summary;
 use crate::compile::compile;
 use crate::control::{self, Board, Names, Server, Socket, SocketError};
+use crate::kernel::{self, Follower, Watch};
 use crate::model::{Model, PortKind};
 use crate::ports::steering::ModelSteering;
-use crate::ports::{self, Devices, State};
+use crate::ports::{self, Devices, Facts, State};
+use crate::reload::{Reloader, Started};
 use crate::replay::Files;
 use crate::worker::{self, Post, Stop};
 
@@ -32,6 +36,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let mut model = super::load(&args.config)?;
+    let configured = model.clone();
     if let Some(files) = only_files(&model) {
         return super::replay::replay(&model, &files, false);
     }
@@ -61,7 +66,19 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         watch
     });
     let board = Board::new(Names::from(&model));
-    let server = socket.map(|socket| serve(socket, post, board)).transpose()?;
+    let started = Started {
+        file: args.config.clone(),
+        configured,
+        in_force: model.clone(),
+        facts: devices.iter().map(|device| Facts::of(device.as_ref())).collect(),
+        largest_mtu: router.umem.limit() - ports::LARGEST_HEADER,
+        kernel: devices.iter().map(|device| device.has_kernel()).collect(),
+        board: board.clone(),
+    };
+    let reloader = live(started, &model, &post).map_err(|error| {
+        CliError::failed(format!("the kernel can not be followed: {error}"), "Close other programs")
+    })?;
+    let server = socket.map(|socket| serve(socket, post, board, reloader)).transpose()?;
     announce(&model, &devices);
     let pulse = steering.start(&devices);
     let ran = worker::run(&mut router, &mut devices, &stop, &mut inbox, pulse.as_ref());
@@ -71,6 +88,20 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         CliError::failed(format!("the ports can not be waited for: {error}"), "Start again")
     })?;
     done
+}
+
+/// Follows what changes while the router runs: the configuration at its file's owner's wish, and the
+/// kernel's neighbours where the kernel is the host.
+fn live(started: Started, model: &Model, post: &Post) -> io::Result<Reloader> {
+    let watch = Watch::of(model, |port| started.kernel.get(port.0) == Some(&true));
+    Reloader::start(started, post.clone(), |reloader| {
+        if watch.is_empty() {
+            return Ok(None);
+        }
+        let reloader = reloader.clone();
+        let on_device = Box::new(move |port, facts| reloader.device_changed(port, facts));
+        Follower::start(watch, post.clone(), on_device, kernel::Settings::default()).map(Some)
+    })
 }
 
 /// Makes the control socket. One that was asked for must be had; without one at its usual place the
@@ -92,9 +123,10 @@ fn control_socket(args: &Args, model: &Model) -> Result<Option<Socket>, CliError
     Ok(None)
 }
 
-fn serve(socket: Socket, post: Post, board: Board) -> Result<Server, CliError> {
+fn serve(socket: Socket, post: Post, board: Board, reloader: Reloader) -> Result<Server, CliError> {
     tracing::info!("control socket {}", socket.path().display());
-    Server::start(socket, post, board).map_err(|error| CliError::failed(&error, error.remedy()))
+    let server = Server::start(socket, post, board, Some(reloader));
+    server.map_err(|error| CliError::failed(&error, error.remedy()))
 }
 
 /// The files of a configuration without any live port.

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnet::IpNet;
 use tollway_dataplane::id::{NextHopId, VrfId};
 use tollway_dataplane::stages::ecmp::Member;
-use tollway_dataplane::tables::{Action, RoutePrefix, Tables, TablesError};
+use tollway_dataplane::tables::{RoutePrefix, Tables, TablesError};
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use super::{CompileError, at, link_id, vrf_id};
@@ -160,16 +160,9 @@ impl<'a> Compiler<'a> {
 
     fn neigh(&mut self, link: LinkIndex, address: IpAddr, mac: [u8; 6]) -> Result<(), TablesError> {
         let id = link_id(link)?;
-        let next = self.tables.set_neigh(id, address, Some(mac))?;
-        for vrf in 0..self.tables.vrfs.len() {
-            // A route of one VRF may lead straight to a link of another.
-            let vrf = VrfId(vrf as u16);
-            let found = self.tables.lookup(vrf, address);
-            let found = (!found.is_group()).then(|| self.tables.next_hop(found));
-            if found.is_some_and(|hop| hop.action == Action::Glean && hop.link == id) {
-                self.tables.insert(vrf, RoutePrefix::host(address), next)?;
-            }
-        }
+        // Its number is for good.
+        self.tables.neigh(id, address)?;
+        self.tables.publish_neigh(id, address, mac)?;
         Ok(())
     }
 }

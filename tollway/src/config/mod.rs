@@ -9,6 +9,7 @@
 //! unknown from then on, so that one mistake is told once and not again by whatever depends on it.
 
 mod addresses;
+mod changes;
 mod links;
 mod mistake;
 mod nearest;
@@ -28,6 +29,7 @@ use std::path::{Path, PathBuf};
 
 use toml::de::DeTable;
 
+pub use changes::Running;
 #[allow(unused_imports, reason = "for the commands that print mistakes")]
 pub use mistake::{Mistake, report};
 
@@ -47,13 +49,22 @@ pub struct Loaded {
 /// Reads and checks a configuration file; on failure gives every mistake found, in file order.
 /// Relative paths of other files start at the file's own directory.
 pub fn load(path: &Path) -> Result<Loaded, Vec<Mistake>> {
+    read(path, None)
+}
+
+/// The same for a router that is running: what it can not change without a restart is a mistake.
+pub fn load_for(path: &Path, running: &Running<'_>) -> Result<Loaded, Vec<Mistake>> {
+    read(path, Some(running))
+}
+
+fn read(path: &Path, running: Option<&Running<'_>>) -> Result<Loaded, Vec<Mistake>> {
     let file = path.display().to_string();
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) => return Err(vec![unreadable(file, &error)]),
     };
     match std::str::from_utf8(&bytes) {
-        Ok(text) => parse(text, &file),
+        Ok(text) => check(text, &file, running),
         Err(error) => Err(vec![not_utf8(file, &bytes, error.valid_up_to())]),
     }
 }
@@ -61,6 +72,10 @@ pub fn load(path: &Path) -> Result<Loaded, Vec<Mistake>> {
 /// Checks the text of a configuration. `file` is its name, for messages and as the place where
 /// relative paths of capture files start. Takes any text whatever without panicking.
 pub fn parse(text: &str, file: &str) -> Result<Loaded, Vec<Mistake>> {
+    check(text, file, None)
+}
+
+fn check(text: &str, file: &str, running: Option<&Running<'_>>) -> Result<Loaded, Vec<Mistake>> {
     let mut ledger = Ledger::new(file, text);
     let (root, errors) = DeTable::parse_recoverable(text);
     for error in errors {
@@ -70,7 +85,12 @@ pub fn parse(text: &str, file: &str) -> Result<Loaded, Vec<Mistake>> {
     let root = Section::new("the configuration".to_owned(), 0..0, root.get_ref());
     let base = Path::new(file).parent().unwrap_or(Path::new(""));
     let model = read_model(&root, base, &mut ledger);
-    let mistakes = ledger.finish();
+    let mut mistakes = ledger.finish();
+    if let Some(running) = running.filter(|_| mistakes.is_empty()) {
+        let mut ledger = Ledger::new(file, text);
+        changes::check(&root, &model, running, &mut ledger);
+        mistakes = ledger.finish();
+    }
     if mistakes.is_empty() { Ok(Loaded { model }) } else { Err(mistakes) }
 }
 

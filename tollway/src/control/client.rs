@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::default_paths;
 use super::message::{Ask, VERSION};
+use super::request::Request;
 use crate::ports::why;
 
 /// How long an answer may take: longer than the router waits for its worker.
@@ -117,12 +118,29 @@ impl Client {
         &self.path
     }
 
+    /// Waits for so long for an answer from now on.
+    ///
+    /// # Errors
+    /// [`ClientError::Broken`].
+    pub fn wait_for(&mut self, patience: Duration) -> Result<(), ClientError> {
+        let set = self.stream.get_mut().set_read_timeout(Some(patience));
+        set.map_err(|error| ClientError::Broken { path: self.path.clone(), error })
+    }
+
     /// Asks for something that is answered in one line.
     ///
     /// # Errors
     /// See [`ClientError`].
     pub fn ask(&mut self, ask: &Ask) -> Result<Value, ClientError> {
-        self.say(ask)?;
+        self.request(&Request::from(ask))
+    }
+
+    /// Wants something that is answered in one line.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn request(&mut self, request: &Request) -> Result<Value, ClientError> {
+        self.send(request)?;
         self.answer()
     }
 
@@ -148,7 +166,11 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub fn say(&mut self, ask: &Ask) -> Result<(), ClientError> {
-        let line = format!("{}\n", ask.line());
+        self.send(&Request::from(ask))
+    }
+
+    fn send(&mut self, request: &Request) -> Result<(), ClientError> {
+        let line = format!("{}\n", request.line());
         let sent = self.stream.get_mut().write_all(line.as_bytes());
         sent.map_err(|error| ClientError::Broken { path: self.path.clone(), error })
     }

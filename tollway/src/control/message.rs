@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// The version of the messages; one that changes what was there has another.
 pub const VERSION: u64 = 1;
@@ -50,35 +50,6 @@ pub enum Ask {
     Tolls,
     /// Ports, drops, punts, express and tolls of one moment.
     All,
-}
-
-impl Ask {
-    /// Reads a request.
-    ///
-    /// # Errors
-    /// A sentence that says what is wrong with it.
-    pub fn read(line: &str) -> Result<Self, String> {
-        let mut request: Value = serde_json::from_str(line)
-            .map_err(|error| format!("the request is no JSON object on one line: {error}"))?;
-        let version = request.as_object_mut().and_then(|object| object.remove("v"));
-        match version {
-            Some(version) if version == json!(VERSION) => {}
-            Some(version) => {
-                return Err(format!(
-                    "the request is of version {version}, and this is version {VERSION}"
-                ));
-            }
-            None => return Err(format!("the request names no version; add \"v\":{VERSION}")),
-        }
-        serde_json::from_value(request)
-            .map_err(|error| format!("the request is not understood: {error}"))
-    }
-
-    /// The request as a line, without its end.
-    #[must_use]
-    pub fn line(&self) -> String {
-        line(self)
-    }
 }
 
 /// An answer or a request as a line, without its end.

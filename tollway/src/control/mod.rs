@@ -9,6 +9,7 @@
 mod client;
 mod message;
 mod neighs;
+mod request;
 mod routes;
 mod serve;
 mod server;
@@ -25,6 +26,7 @@ pub use message::{
     All, Ask, Drops, Express, Found, Link, Links, Neigh, Neighbours, NextHop, PortState, Ports,
     Punts, Route, RoutesPage, StageToll, Tolls, Totals, Traffic, VERSION,
 };
+pub use request::{Command, Reloaded, Request};
 pub use server::Server;
 pub use socket::{Socket, SocketError};
 

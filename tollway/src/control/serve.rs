@@ -14,11 +14,13 @@ use tollway_dataplane::tables::LinkRecord;
 use super::message::{
     All, Ask, Drops, Found, Link, Links, Neighbours, Ports, Punts, RoutesPage, line, refusal,
 };
+use super::request::Reloaded;
 use super::routes::Reader;
 use super::snapshot::Snapshot;
 use super::{Board, Names, neighs, snapshot};
 use crate::model::{self, LinkKind, Mac, VlanProtocol};
 use crate::ports::Devices;
+use crate::reload::{Done, Reloader};
 use crate::worker::Post;
 
 /// How long the worker may take to answer: it does so between two bursts.
@@ -35,13 +37,14 @@ pub(super) type Say<'a> = &'a mut dyn FnMut(&str) -> io::Result<()>;
 pub(super) struct Desk {
     post: Post,
     board: Board,
+    reloader: Option<Reloader>,
     start: Instant,
     start_clock: u64,
 }
 
 impl Desk {
-    pub(super) fn new(post: Post, board: Board) -> Self {
-        Self { post, board, start: Instant::now(), start_clock: clock::now() }
+    pub(super) fn new(post: Post, board: Board, reloader: Option<Reloader>) -> Self {
+        Self { post, board, reloader, start: Instant::now(), start_clock: clock::now() }
     }
 
     /// Answers a request, in one line or more.
@@ -80,6 +83,24 @@ impl Desk {
             }
         };
         say(&answered.unwrap_or_else(|sentence| refusal(&sentence)))
+    }
+
+    /// Has the configuration read again; what came of it.
+    pub(super) fn reload(&self) -> String {
+        let Some(reloader) = &self.reloader else {
+            return refusal("this router reads no configuration again");
+        };
+        match reloader.reload() {
+            Ok(done) => {
+                let pause_ns = match done {
+                    Done::Unchanged => None,
+                    Done::InForce { pause, .. } => u64::try_from(pause.as_nanos()).ok(),
+                };
+                let changed = done != Done::Unchanged;
+                line(&Reloaded { changed, told: done.to_string(), pause_ns })
+            }
+            Err(error) => refusal(&error.to_string()),
+        }
     }
 
     /// Asks the worker; the names are those of the tables that it has at that moment.

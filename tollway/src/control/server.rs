@@ -8,11 +8,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::message::{Ask, refusal};
+use super::message::refusal;
+use super::request::{Command, Request};
 use super::serve::Desk;
 use super::socket::Socket;
 use super::{Board, SocketError};
 use crate::ports::sys;
+use crate::reload::Reloader;
 use crate::worker::Post;
 
 /// Clients at once.
@@ -32,14 +34,19 @@ pub struct Server {
 
 impl Server {
     /// Begins to answer at a socket; asks the worker by `post`, and `board` for what things are
-    /// called.
+    /// called. Whoever wants a reload is refused without a `reloader`.
     ///
     /// # Errors
     /// The system has no descriptor or no thread left.
-    pub fn start(socket: Socket, post: Post, board: Board) -> Result<Self, SocketError> {
+    pub fn start(
+        socket: Socket,
+        post: Post,
+        board: Board,
+        reloader: Option<Reloader>,
+    ) -> Result<Self, SocketError> {
         let path = socket.path().to_owned();
         let failed = |error| SocketError::System { path, error };
-        Self::listen(socket, Arc::new(Desk::new(post, board))).map_err(failed)
+        Self::listen(socket, Arc::new(Desk::new(post, board, reloader))).map_err(failed)
     }
 
     fn listen(socket: Socket, desk: Arc<Desk>) -> io::Result<Self> {
@@ -147,11 +154,12 @@ fn serve(stream: &UnixStream, desk: &Desk) -> io::Result<()> {
             return say(stream, &refusal(&sentence));
         }
         let asked = match std::str::from_utf8(&line) {
-            Ok(text) => Ask::read(text.trim()),
+            Ok(text) => Request::read(text.trim()),
             Err(_) => Err("the request is not UTF-8 text".to_owned()),
         };
         match asked {
-            Ok(ask) => desk.answer(&ask, &mut |line| say(stream, line))?,
+            Ok(Request::Show(ask)) => desk.answer(&ask, &mut |line| say(stream, line))?,
+            Ok(Request::Do(Command::Reload)) => say(stream, &desk.reload())?,
             Err(sentence) => say(stream, &refusal(&sentence))?,
         }
     }

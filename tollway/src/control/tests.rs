@@ -18,8 +18,8 @@ use tollway_dataplane::tables::RoutePrefix;
 
 use super::server::{MOST_CLIENTS, REQUEST_LIMIT};
 use super::{
-    Ask, Board, Client, ClientError, Found, Names, NextHop, Ports, RoutesPage, Server, Socket,
-    SocketError,
+    Ask, Board, Client, ClientError, Found, Names, NextHop, Ports, Request, RoutesPage, Server,
+    Socket, SocketError,
 };
 use crate::compile::compile;
 use crate::config;
@@ -64,7 +64,7 @@ impl Scene {
             }
         });
         let socket = Socket::open(&dir.path().join("s"), false).unwrap();
-        let server = Some(Server::start(socket, post.clone(), board).unwrap());
+        let server = Some(Server::start(socket, post.clone(), board, None).unwrap());
         Self { dir, post, server, hangs, ends, worker: Some(worker) }
     }
 
@@ -337,10 +337,11 @@ proptest! {
     /// Any text has an answer, and a request is read as it was written.
     #[test]
     fn requests_are_read(ask in asks(), text: String, cut: prop::sample::Index) {
-        let _ = Ask::read(&text);
-        let line = ask.line();
-        prop_assert_eq!(Ask::read(&line), Ok(ask));
+        let _ = Request::read(&text);
+        let request = Request::from(&ask);
+        let line = request.line();
+        prop_assert_eq!(Request::read(&line), Ok(request));
         let cut = cut.index(line.len());
-        prop_assert!(Ask::read(&line[..cut]).is_err());
+        prop_assert!(Request::read(&line[..cut]).is_err());
     }
 }

@@ -74,6 +74,11 @@ pub trait Device: Port {
         None
     }
 
+    /// Says what the largest layer-3 packet is from now on, for a device that follows the port.
+    fn set_mtu(&mut self, mtu: u16) {
+        let _ = mtu;
+    }
+
     /// Frames that the kernel dropped before the port could read them.
     fn missed(&mut self) -> u64 {
         0
@@ -201,6 +206,23 @@ impl PortError {
     }
 }
 
+/// What a device says of itself that the links on it follow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Its Ethernet address, for links that were given none.
+    pub mac: Option<Mac>,
+    /// The largest layer-3 packet that it takes.
+    pub mtu: Option<u16>,
+}
+
+impl Facts {
+    /// Those of a port's device.
+    #[must_use]
+    pub fn of(device: &dyn Device) -> Self {
+        Self { mac: device.mac(), mtu: device.mtu() }
+    }
+}
+
 /// Makes the XDP program of a port, or says why there is none.
 pub type Programs<'a> = dyn FnMut(&Model, PortIndex) -> Result<Box<dyn Program>, Refusal> + 'a;
 
@@ -235,7 +257,7 @@ pub fn open(
                 open_af_xdp((&name, device), *mode, (&shared, umem.limit()), program)?
             }
         };
-        adopt(model, PortIndex(index), device.as_ref());
+        adopt(model, PortIndex(index), Facts::of(device.as_ref()));
         devices.push(device);
     }
     Ok(devices)
@@ -275,11 +297,12 @@ pub(crate) fn why(error: &std::io::Error) -> String {
     }
 }
 
-fn adopt(model: &mut Model, port: PortIndex, device: &dyn Device) {
-    if let Some(mac) = device.mac() {
+/// Adopts into a model what the device behind a port says of itself.
+pub(crate) fn adopt(model: &mut Model, port: PortIndex, facts: Facts) {
+    if let Some(mac) = facts.mac {
         model.adopt_mac(port, mac);
     }
-    let Some(limit) = device.mtu() else { return };
+    let Some(limit) = facts.mtu else { return };
     for index in 0..model.links.len() {
         let (bottom, tags) = below(model, index);
         let limit = room_beside(&tags, limit);
@@ -319,8 +342,8 @@ fn room_beside(tags: &[VlanProtocol], mtu: u16) -> u16 {
     mtu.saturating_sub(4 * (tags.len() - free) as u16)
 }
 
-/// Bytes of Ethernet header and two VLAN tags.
-const L2_ROOM: usize = 22;
+/// Bytes of an Ethernet header with all the tags that a link can have.
+pub(crate) const LARGEST_HEADER: usize = 22;
 /// Bytes of all frames in memory at once, about.
 const UMEM_BYTES: u32 = 64 << 20;
 /// Frames in memory at once at least: twice what may wait for neighbours.
@@ -334,7 +357,7 @@ fn mtu(model: &Model) -> usize {
 /// Bytes of a chunk that holds packets of any of the model's MTUs, tags included.
 #[must_use]
 pub fn chunk_bytes(model: &Model) -> u32 {
-    let frame = mtu(model) + L2_ROOM;
+    let frame = mtu(model) + LARGEST_HEADER;
     let sizes = [4096, 8192, 16_384];
     sizes.into_iter().find(|size| Umem::room_of(*size) >= frame).unwrap_or(32_768)
 }
@@ -354,12 +377,12 @@ pub fn umem(model: &Model) -> Option<Umem> {
     // The kernel takes chunks of 2 or 4 KB; a frame that fits none has several.
     let chunk = match queues.is_empty() {
         true => whole,
-        false if mtu(model) + L2_ROOM <= Umem::room_of(2048) => 2048,
+        false if mtu(model) + LARGEST_HEADER <= Umem::room_of(2048) => 2048,
         false => 4096,
     };
     let held = queues.iter().sum::<u32>() * af_xdp::CHUNKS_PER_QUEUE;
     let chunks = (UMEM_BYTES / chunk).max(MIN_CHUNKS) + held;
-    tollway_lab::memory::umem_for(chunks, chunk, mtu(model) + L2_ROOM)
+    tollway_lab::memory::umem_for(chunks, chunk, mtu(model) + LARGEST_HEADER)
 }
 
 /// Copies frames out by `send`, which says if it took one, and frees what was taken.

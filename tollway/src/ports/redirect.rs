@@ -101,7 +101,7 @@ struct Netdev {
 
 impl Netdev {
     fn open() -> io::Result<Self> {
-        let (requests, mut changes) = (socket()?, socket()?);
+        let (requests, changes) = (socket()?, socket()?);
         let mut name = b"netdev".to_vec();
         name.push(0);
         let message = request(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, (CTRL_ATTR_FAMILY_NAME, &name));

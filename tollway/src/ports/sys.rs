@@ -25,7 +25,7 @@ pub(crate) fn effective_user() -> libc::uid_t {
 ///
 /// # Safety
 /// The type must be just that, without padding where the kernel reads it.
-pub(super) unsafe trait Plain: Copy {}
+pub(crate) unsafe trait Plain: Copy {}
 // SAFETY: numbers.
 unsafe impl Plain for c_int {}
 // SAFETY: four numbers of 32 bits.
@@ -63,7 +63,7 @@ pub(super) fn bind(socket: BorrowedFd<'_>, interface: c_int, protocol: c_int) ->
 }
 
 /// Sets a socket option.
-pub(super) fn set_option<T: Plain>(
+pub(crate) fn set_option<T: Plain>(
     socket: BorrowedFd<'_>,
     level: c_int,
     option: c_int,

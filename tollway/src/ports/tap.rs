@@ -81,12 +81,7 @@ pub(crate) fn attach(device: &str, mtu: u16) -> Result<File, (&'static str, io::
     // Interface requests go to a socket; any kind will do.
     let socket = UnixDatagram::unbound().map_err(what("socket"))?;
     let socket = socket.as_fd();
-    let mut request = sys::request(device).map_err(what("name"))?;
-    sys::interface_call(socket, Call::Mtu, &mut request).map_err(what("MTU"))?;
-    if sys::mtu(&request) != i32::from(mtu) {
-        sys::set_mtu(&mut request, i32::from(mtu));
-        sys::interface_call(socket, Call::SetMtu, &mut request).map_err(what("setting the MTU"))?;
-    }
+    set_mtu(socket, device, mtu)?;
     let mut request = sys::request(device).map_err(what("name"))?;
     sys::interface_call(socket, Call::Flags, &mut request).map_err(what("flags"))?;
     let flags = sys::flags(&request);
@@ -95,6 +90,21 @@ pub(crate) fn attach(device: &str, mtu: u16) -> Result<File, (&'static str, io::
         sys::interface_call(socket, Call::SetFlags, &mut request).map_err(what("setting it up"))?;
     }
     Ok(file)
+}
+
+fn set_mtu(
+    socket: BorrowedFd<'_>,
+    device: &str,
+    mtu: u16,
+) -> Result<(), (&'static str, io::Error)> {
+    let what = |what| move |error| (what, error);
+    let mut request = sys::request(device).map_err(what("name"))?;
+    sys::interface_call(socket, Call::Mtu, &mut request).map_err(what("MTU"))?;
+    if sys::mtu(&request) != i32::from(mtu) {
+        sys::set_mtu(&mut request, i32::from(mtu));
+        sys::interface_call(socket, Call::SetMtu, &mut request).map_err(what("setting the MTU"))?;
+    }
+    Ok(())
 }
 
 /// Says if this is how a TAP device says that it is no more.
@@ -170,6 +180,19 @@ impl Device for Tap {
 
     fn state(&self) -> State {
         self.state.clone()
+    }
+
+    fn set_mtu(&mut self, mtu: u16) {
+        if mtu == self.mtu {
+            return;
+        }
+        self.mtu = mtu;
+        let socket = UnixDatagram::unbound().map_err(|error| ("socket", error));
+        let done = socket.and_then(|socket| set_mtu(socket.as_fd(), &self.device, mtu));
+        if let Err((action, error)) = done {
+            let (port, device) = (&self.port, &self.device);
+            tracing::error!("port {port}: {device} keeps its MTU: {action}: {error}");
+        }
     }
 
     fn maintain(&mut self, now_ns: u64) {

@@ -7,7 +7,9 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-use super::{CONFIG, File, Process, Router, TempDir, sh, two_hosts, until};
+use tempfile::TempDir;
+
+use super::{CONFIG, File, Process, Router, sh, two_hosts, until};
 
 /// More to show: a TAP device, a VLAN, a VRF, routes of all kinds.
 const MORE: &str = r#"

@@ -179,14 +179,17 @@ fn configured_neighbours_and_routes_are_left_alone() {
     lab.pass(20 * S);
     assert_eq!(lab.router.host.neighbours(), 0);
     assert_eq!(lab.router.tables.lookup(vrf, address), drop);
-    // So does one that says that the address is on the link: packets go the slow road then.
+    // One that says that the address is on the link gives way while the neighbour is known.
     let glean = lab.router.tables.glean(LinkId(0)).unwrap();
     lab.router.tables.insert(vrf, RoutePrefix::host(address), glean).unwrap();
     lab.receive(A, &request(moved, "10.0.0.8".parse().unwrap(), own4(0)));
-    assert_eq!(lab.router.tables.lookup(vrf, address), glean);
+    let next = lab.router.tables.lookup(vrf, address);
+    assert_eq!(lab.router.tables.next_hop(next).neigh, Some(address));
     let packet = udp4(header4(BOB4, "10.0.0.8".parse().unwrap()), b"hello");
     assert_eq!(one(lab.receive(B, &ip_frame(BOB, &packet))).dst_mac(), moved.mac);
     assert_eq!(lab.router.counters.sent, 1);
+    lab.pass(60 * S);
+    assert_eq!(lab.router.tables.lookup(vrf, address), glean);
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod fuzz;
 mod held;
 mod local;
 mod nd;
+mod swap;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -78,6 +79,44 @@ pub(super) fn own_link_local(port: usize) -> Ipv6Addr {
     eui64(router_mac(port))
 }
 
+/// Tables and addresses of the router.
+pub(super) fn configuration() -> (Tables, Host) {
+    let mut tables = Tables::new();
+    let main = tables.add_vrf().unwrap();
+    let red = tables.add_vrf().unwrap();
+    for (port, mtu, vrf) in
+        [(A, 1500, main), (B, 1500, main), (NARROW, 600, main), (RED, 1500, red)]
+    {
+        tables.add_port(router_mac(port), vrf, mtu).unwrap();
+    }
+    let vid = Vid::new(VID).unwrap();
+    tables.add_vlan(LinkId(1), 0x8100, vid, router_mac(B), main, 1500).unwrap();
+    let mut host = Host::new();
+    for link in 0..5_u16 {
+        // The red port has the addresses of port A: the VRF tells them apart.
+        let subnet = if link == 3 { 0 } else { link };
+        for (address, len) in [(IpAddr::V4(own4(subnet as u8)), 24), (IpAddr::V6(own6(subnet)), 64)]
+        {
+            connect(&mut tables, &mut host, LinkId(link), address, len);
+        }
+    }
+    let inert = [
+        ("198.51.100.0", tables.punt(PuntReason::Unreachable).unwrap()),
+        ("203.0.113.0", tables.punt(PuntReason::Prohibit).unwrap()),
+        ("192.0.2.0", tables.neigh(LinkId(1), "10.0.1.9".parse().unwrap()).unwrap()),
+    ];
+    for (prefix, next) in inert {
+        tables.insert(main, RoutePrefix::new(prefix.parse().unwrap(), 24), next).unwrap();
+    }
+    for (prefix, reason) in
+        [("2001:db8:f0::", PuntReason::Unreachable), ("2001:db8:f1::", PuntReason::Prohibit)]
+    {
+        let next = tables.punt(reason).unwrap();
+        tables.insert(main, RoutePrefix::new(prefix.parse().unwrap(), 48), next).unwrap();
+    }
+    (tables, host)
+}
+
 /// A router with four ports and five links, and the time.
 pub(super) struct Lab {
     pub(super) router: Router,
@@ -88,40 +127,7 @@ pub(super) struct Lab {
 
 impl Lab {
     pub(super) fn new() -> Self {
-        let mut tables = Tables::new();
-        let main = tables.add_vrf().unwrap();
-        let red = tables.add_vrf().unwrap();
-        for (port, mtu, vrf) in
-            [(A, 1500, main), (B, 1500, main), (NARROW, 600, main), (RED, 1500, red)]
-        {
-            tables.add_port(router_mac(port), vrf, mtu).unwrap();
-        }
-        let vid = Vid::new(VID).unwrap();
-        tables.add_vlan(LinkId(1), 0x8100, vid, router_mac(B), main, 1500).unwrap();
-        let mut host = Host::new();
-        for link in 0..5_u16 {
-            // The red port has the addresses of port A: the VRF tells them apart.
-            let subnet = if link == 3 { 0 } else { link };
-            for (address, len) in
-                [(IpAddr::V4(own4(subnet as u8)), 24), (IpAddr::V6(own6(subnet)), 64)]
-            {
-                connect(&mut tables, &mut host, LinkId(link), address, len);
-            }
-        }
-        let inert = [
-            ("198.51.100.0", tables.punt(PuntReason::Unreachable).unwrap()),
-            ("203.0.113.0", tables.punt(PuntReason::Prohibit).unwrap()),
-            ("192.0.2.0", tables.neigh(LinkId(1), "10.0.1.9".parse().unwrap()).unwrap()),
-        ];
-        for (prefix, next) in inert {
-            tables.insert(main, RoutePrefix::new(prefix.parse().unwrap(), 24), next).unwrap();
-        }
-        for (prefix, reason) in
-            [("2001:db8:f0::", PuntReason::Unreachable), ("2001:db8:f1::", PuntReason::Prohibit)]
-        {
-            let next = tables.punt(reason).unwrap();
-            tables.insert(main, RoutePrefix::new(prefix.parse().unwrap(), 48), next).unwrap();
-        }
+        let (tables, host) = configuration();
         let umem = Umem::new(CHUNKS, 4096).unwrap();
         let ports = (0..4).map(|_| Box::new(MemoryPort::new(64))).collect();
         Self { router: Router::new(tables, umem, host), ports, now: 0 }

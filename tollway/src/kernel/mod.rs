@@ -1,0 +1,153 @@
+//! The kernel's neighbours, for ports behind which the kernel is the host.
+//!
+//! There the kernel speaks ARP and ND, and Tollway follows what comes of it by rtnetlink
+//! (rtnetlink(7), `RTM_NEWNEIGH`, `net/core/neighbour.c`): a neighbour in a state in which the kernel
+//! would send to it is put into the tables, any other is taken out. A packet for one that is not
+//! there is punted, the kernel resolves it, and its message brings it here. So the kernel decides;
+//! nothing is asked for by Tollway itself.
+//!
+//! At first, and whenever messages were lost, everything is listed; what the list does not have goes,
+//! while packets flow. The kernel sees no packets of the fast road, so it is asked now and then to
+//! confirm stale neighbours, as if it had sent to them (`NTF_USE`): one that moved or went is
+//! noticed, and one that is used is not collected.
+//!
+//! Limits: a VLAN link's neighbours are those of the kernel's VLAN device with its tag, or where
+//! there is none, of the device with its name. Neighbours with a group's Ethernet address are left
+//! to the kernel. Which neighbours are in use is not known, so all stale ones are confirmed.
+
+mod event;
+mod follow;
+mod socket;
+mod state;
+mod sweep;
+mod watch;
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::compile::Compiled;
+use crate::model::PortIndex;
+use crate::ports::Facts;
+use crate::worker::Post;
+use follow::Follow;
+use state::State;
+pub use watch::Watch;
+
+/// How the kernel is followed.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Bytes of messages that may wait to be read.
+    pub receive_buffer: usize,
+    /// How often stale neighbours are confirmed.
+    pub confirm_every: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { receive_buffer: 8 << 20, confirm_every: Duration::from_secs(30) }
+    }
+}
+
+/// Told when the device behind a port has another address or MTU than before, and at first.
+pub type OnDevice = Box<dyn Fn(PortIndex, Facts) + Send>;
+
+/// What was done so far.
+#[derive(Debug, Default)]
+struct Counts {
+    lists: AtomicU64,
+    lost: AtomicU64,
+    changes: AtomicU64,
+    confirmed: AtomicU64,
+}
+
+/// What a [`Follower`] has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// How often everything was listed, without a loss meanwhile.
+    pub lists: u64,
+    /// How often the receive buffer was full and messages were lost.
+    pub lost: u64,
+    /// Changes that the worker was told.
+    pub changes: u64,
+    /// Stale neighbours that the kernel was asked to confirm.
+    pub confirmed: u64,
+}
+
+/// Follows the kernel's neighbours, on a thread of its own, until it is dropped.
+pub struct Follower {
+    state: Arc<Mutex<State>>,
+    counts: Arc<Counts>,
+    thread: Option<JoinHandle<()>>,
+    stop: Option<UnixStream>,
+}
+
+impl Follower {
+    /// Begins to follow the neighbours of some links of the worker's tables.
+    ///
+    /// # Errors
+    /// The system gives no netlink socket or no thread.
+    pub fn start(
+        watch: Watch,
+        post: Post,
+        on_device: OnDevice,
+        settings: Settings,
+    ) -> io::Result<Self> {
+        let state = Arc::new(Mutex::new(State::new(watch)));
+        let counts = Arc::new(Counts::default());
+        let (stop, stopped) = UnixStream::pair()?;
+        let follow = Follow::new(
+            Arc::clone(&state),
+            (post, on_device),
+            settings,
+            Arc::clone(&counts),
+            stopped,
+        )?;
+        let thread = std::thread::Builder::new().name("neighbours".to_owned());
+        let thread = Some(thread.spawn(move || follow.run())?);
+        Ok(Self { state, counts, thread, stop: Some(stop) })
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let Counts { lists, lost, changes, confirmed } = &*self.counts;
+        Stats {
+            lists: read(lists),
+            lost: read(lost),
+            changes: read(changes),
+            confirmed: read(confirmed),
+        }
+    }
+
+    /// Goes over to other tables: puts all neighbours in, and hands them to `leave`, which leaves
+    /// them to the worker. No change can get lost or overtaken on the way.
+    pub fn hand_over<T>(
+        &self,
+        watch: Watch,
+        mut compiled: Compiled,
+        leave: impl FnOnce(Compiled) -> T,
+    ) -> T {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let Compiled { tables, host } = &mut compiled;
+        let failed = state.rebind(watch, tables, |link, address| host.has_static(link, address));
+        if failed > 0 {
+            tracing::warn!("{failed} neighbours found no room in the tables");
+        }
+        leave(compiled)
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        // Closed, it ends the thread.
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

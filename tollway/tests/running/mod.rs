@@ -1,0 +1,143 @@
+//! `tollway run` as a process between hosts in namespaces.
+
+// Not every test program uses all of it.
+#![allow(dead_code)]
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+use crate::namespaces::{Host, Process, sh, until};
+
+const CONFIG_FILE: &str = "router.toml";
+
+/// A running `tollway run`.
+pub struct Router {
+    pub process: Process,
+    pub dir: TempDir,
+}
+
+impl Router {
+    /// With that configuration, in a directory of its own.
+    pub fn start(config: &str) -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), config)
+    }
+
+    /// In that directory.
+    pub fn start_in(dir: TempDir, config: &str) -> Self {
+        std::fs::write(dir.path().join(CONFIG_FILE), config).unwrap();
+        let file = |name: &str| File::create(dir.path().join(name)).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_tollway"))
+            .current_dir(dir.path())
+            .args(["run", "--config", CONFIG_FILE, "--socket", "control.sock"])
+            .stdin(Stdio::null())
+            .stdout(file("stdout"))
+            .stderr(file("stderr"))
+            .spawn()
+            .unwrap();
+        let router = Self { process: Process(child), dir };
+        until(&format!("the router to start: {}", router.read("stderr")), || {
+            router.read("stderr").contains("forwarding")
+        });
+        router
+    }
+
+    /// A file in its directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// What is in a file in its directory.
+    pub fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    /// Gives it another configuration and asks for a reload; what it logged of it.
+    pub fn reload(&self, config: &str) -> String {
+        std::fs::write(self.path(CONFIG_FILE), config).unwrap();
+        let before = self.read("stderr").len();
+        sh(&format!("kill -HUP {}", self.process.0.id()));
+        let told = || self.read("stderr")[before..].to_owned();
+        let ends = ["the configuration is in force", "has not changed", "stays in force"];
+        until("a reload", || ends.iter().any(|end| told().contains(end)));
+        told()
+    }
+
+    /// Whether it runs.
+    pub fn lives(&mut self) -> bool {
+        self.process.0.try_wait().unwrap().is_none()
+    }
+
+    /// Ends it as an init system would; what it printed.
+    pub fn stop(&mut self) -> String {
+        sh(&format!("kill -TERM {}", self.process.0.id()));
+        let mut status = None;
+        until("the router to stop", || {
+            status = self.process.0.try_wait().unwrap();
+            status.is_some()
+        });
+        assert_eq!(status.unwrap().code(), Some(0), "{}", self.read("stderr"));
+        self.read("stdout")
+    }
+
+    /// Clocks (1/100 s) of processor time that it has used.
+    pub fn cpu_clocks(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.0.id())).unwrap();
+        let fields: Vec<&str> = stat.split_whitespace().collect();
+        fields[13].parse::<u64>().unwrap() + fields[14].parse::<u64>().unwrap()
+    }
+}
+
+/// The configuration of a router between two hosts, whose neighbours are all known.
+pub const CONFIG: &str = r#"
+[ports.a]
+kind = "af_packet"
+device = "ra"
+mac = "02:00:00:00:00:0a"
+addresses = ["10.0.1.1/24", "fd00:1::1/64"]
+
+[ports.b]
+kind = "af_packet"
+device = "rb"
+mac = "02:00:00:00:00:0b"
+addresses = ["10.0.2.1/24", "fd00:2::1/64"]
+
+[[neighbours]]
+dev = "a"
+address = "10.0.1.2"
+mac = "02:00:00:00:01:02"
+
+[[neighbours]]
+dev = "a"
+address = "fd00:1::2"
+mac = "02:00:00:00:01:02"
+
+[[neighbours]]
+dev = "b"
+address = "10.0.2.2"
+mac = "02:00:00:00:02:02"
+
+[[neighbours]]
+dev = "b"
+address = "fd00:2::2"
+mac = "02:00:00:00:02:02"
+"#;
+
+/// The two hosts of [`CONFIG`], which know their router.
+pub fn two_hosts() -> (Host, Host) {
+    sh("ip link set lo up");
+    let (a, b) = (Host::new(), Host::new());
+    a.plug("a", "02:00:00:00:01:02", ["10.0.1.2/24", "fd00:1::2/64"]);
+    b.plug("b", "02:00:00:00:02:02", ["10.0.2.2/24", "fd00:2::2/64"]);
+    for (host, device, gateways, mac) in [
+        (&a, "ha", ["10.0.1.1", "fd00:1::1"], "02:00:00:00:00:0a"),
+        (&b, "hb", ["10.0.2.1", "fd00:2::1"], "02:00:00:00:00:0b"),
+    ] {
+        for gateway in gateways {
+            host.route(device, gateway, mac);
+        }
+    }
+    (a, b)
+}
