@@ -9,6 +9,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,9 @@ use crate::config::{self, Mistake, Running};
 use crate::control::{Board, Names};
 use crate::kernel::{Follower, Watch};
 use crate::model::{LinkKind, Model, PortIndex, VlanProtocol};
+use crate::ports::steering::ModelSteering;
 use crate::ports::{self, Facts};
+use crate::steer::SteerError;
 use crate::worker::Post;
 
 /// The worker takes no longer to look into its inbox, whatever it does.
@@ -69,6 +72,9 @@ pub enum ReloadError {
     /// It fits no tables.
     #[error("{0}; {remedy}", remedy = .0.remedy())]
     Compile(CompileError),
+    /// The steering programs can not follow.
+    #[error("{0}; {remedy}", remedy = .0.remedy())]
+    Steering(Arc<SteerError>),
     /// The worker has ended, or does not answer.
     #[error("the worker does not answer; restart tollway")]
     Gone,
@@ -108,6 +114,8 @@ pub struct Started {
     pub kernel: Vec<bool>,
     /// Where links and VRFs have their names.
     pub board: Board,
+    /// What steers frames to its ports.
+    pub steering: Arc<ModelSteering>,
 }
 
 impl Reloader {
@@ -184,6 +192,7 @@ impl Worker {
             ports: &self.started.configured.ports,
             largest_mtu: self.started.largest_mtu,
             control: self.started.configured.control.as_deref(),
+            express: self.started.configured.express,
         };
         let loaded = config::load_for(&self.started.file, &running);
         let configured = loaded.map_err(ReloadError::Mistakes)?.model;
@@ -216,10 +225,28 @@ impl Worker {
         }
         let compiled = compile(&model).map_err(ReloadError::Compile)?;
         let took = start.elapsed();
-        let pause = self.swap(&model, compiled).ok_or(ReloadError::Gone)?;
+        let pause = self.steer_and_swap(&model, compiled)?;
         let (links, routes) = (model.links.len(), model.routes.len());
         self.started.in_force = model;
         Ok(Done::InForce { links, routes, pause, took })
+    }
+
+    /// Puts everything in force that follows from a model. Tables and steering programs can not change
+    /// in one moment, so the kernel forwards while one has changed and not the other.
+    fn steer_and_swap(&self, model: &Model, compiled: Compiled) -> Result<Duration, ReloadError> {
+        let steering = &self.started.steering;
+        steering.hold(true);
+        let steered =
+            steering.follow(model).map_err(|error| ReloadError::Steering(Arc::new(error)));
+        let done = steered.and_then(|()| self.swap(model, compiled).ok_or(ReloadError::Gone));
+        if done.is_err()
+            && let Err(error) = steering.follow(&self.started.in_force)
+        {
+            tracing::error!("the kernel forwards until the next reload: {error}");
+            return done;
+        }
+        steering.hold(false);
+        done
     }
 
     /// Has the worker swap the tables; how long that kept it, or none where it is not there.

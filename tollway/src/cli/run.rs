@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use tollway_dataplane::port::Port as _;
 use tollway_dataplane::router::Router;
@@ -49,8 +50,8 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let umem = ports::umem(&model).ok_or_else(|| {
         CliError::failed("the memory for frames can not be had", "Lower the MTUs")
     })?;
-    let steering = ModelSteering::load(&model);
-    let mut programs = |model: &Model, port| steering.program(model, port);
+    let steering = Arc::new(ModelSteering::load(&model));
+    let mut programs = |_: &Model, port| steering.program(port);
     let devices = ports::open(&mut model, &umem, &mut programs);
     let mut devices = devices.map_err(|error| CliError::failed(&error, error.remedy()))?;
     let compiled = compile(&model).map_err(|error| CliError::failed(&error, error.remedy()))?;
@@ -74,6 +75,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         largest_mtu: router.umem.limit() - ports::LARGEST_HEADER,
         kernel: devices.iter().map(|device| device.has_kernel()).collect(),
         board: board.clone(),
+        steering: Arc::clone(&steering),
     };
     let reloader = live(started, &model, &post).map_err(|error| {
         CliError::failed(format!("the kernel can not be followed: {error}"), "Close other programs")

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::mistake::Ledger;
 use super::raw::Section;
-use crate::model::{Model, Port, PortKind};
+use crate::model::{ExpressMode, Model, Port, PortKind};
 
 const REMEDY: &str = "restart tollway to have it so";
 
@@ -17,6 +17,8 @@ pub struct Running<'a> {
     pub largest_mtu: usize,
     /// Where the configuration has the control socket.
     pub control: Option<&'a Path>,
+    /// Which ports were to have the express lane.
+    pub express: ExpressMode,
 }
 
 /// Enters what differs; the configuration is without mistakes otherwise.
@@ -29,6 +31,10 @@ pub(super) fn check(
     if model.control.as_deref() != running.control {
         let span = root.key_span("control").unwrap_or(0..0);
         ledger.relation(span, "the control socket can not move by a reload", REMEDY);
+    }
+    if model.express != running.express {
+        let span = root.key_span("express").unwrap_or(0..0);
+        ledger.relation(span, "the express lane is not switched by a reload", REMEDY);
     }
     let sections = root.tables("ports", "port", ledger);
     for (index, (port, (name, section))) in model.ports.iter().zip(&sections).enumerate() {
@@ -98,7 +104,8 @@ mod tests {
 
     fn told(text: &str) -> Vec<String> {
         let ports = parse(BEFORE, "t.toml").unwrap().model.ports;
-        let running = Running { ports: &ports, largest_mtu: 3900, control: None };
+        let running =
+            Running { ports: &ports, largest_mtu: 3900, control: None, express: ExpressMode::Auto };
         match check(text, "t.toml", Some(&running)) {
             Ok(_) => Vec::new(),
             Err(mistakes) => mistakes.iter().map(ToString::to_string).collect(),

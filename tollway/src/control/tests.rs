@@ -52,7 +52,7 @@ impl Scene {
         let worker = std::thread::spawn(move || {
             let umem = tollway_lab::memory::umem(64, 4096).unwrap();
             let steering = ModelSteering::load(&model);
-            let mut programs = |model: &Model, port| steering.program(model, port);
+            let mut programs = |_: &Model, port| steering.program(port);
             let mut devices = ports::open(&mut model, &umem, &mut programs).unwrap();
             let compiled = compile(&model).unwrap();
             let mut router = Router::new(compiled.tables, umem, compiled.host);

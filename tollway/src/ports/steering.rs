@@ -2,23 +2,24 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ipnet::IpNet;
 use tollway_dataplane::express::Express;
 use tollway_dataplane::id::{LinkId, PortId, Vid};
 
 use super::Devices;
-use super::af_xdp::{LaneOfPort, Program, Refusal, Steered};
+use super::af_xdp::{LaneOfPort, Plan, Program, Refusal, Steered};
 use super::redirect::Watch;
 use crate::express::{self, Counted, Lane, Ports};
 use crate::model::{LinkIndex, LinkKind, Model, PortIndex, PortKind};
-use crate::steer::{Options, State, SteerError, SteerLink, Steering};
+use crate::steer::{Options, State, SteerError, SteerLink, SteerPort, Steering};
 
 /// The steering of a model's AF_XDP ports, if it has any, or why there is none.
 pub struct ModelSteering {
     steering: Option<Result<Arc<Mutex<Steering>>, Refusal>>,
     lane: LaneOfPort,
+    plans: Vec<Arc<Mutex<Plan>>>,
 }
 
 impl ModelSteering {
@@ -34,22 +35,53 @@ impl ModelSteering {
                 .map_err(|error: SteerError| Refusal::from(&error))
         });
         let lane = LaneOfPort { wanted: model.express, ports: Ports::new(model.ports.len()) };
-        Self { steering, lane }
+        let plans = (0..model.ports.len()).map(|port| plan(model, PortIndex(port)));
+        Self { steering, lane, plans: plans.map(|plan| Arc::new(Mutex::new(plan))).collect() }
     }
 
     /// The program of a port.
     ///
     /// # Errors
     /// Why there is none.
-    pub fn program(&self, model: &Model, port: PortIndex) -> Result<Box<dyn Program>, Refusal> {
+    pub fn program(&self, port: PortIndex) -> Result<Box<dyn Program>, Refusal> {
         let steering = match &self.steering {
             Some(Ok(steering)) => steering,
             Some(Err(refusal)) => return Err(refusal.clone()),
             None => return Err(Refusal::default()),
         };
-        let mac = model.links.get(port.0).filter(|link| link.mac_given).map(|link| link.mac);
-        let id = PortId(u16::try_from(port.0).unwrap_or(u16::MAX));
-        Ok(Box::new(Steered::new(steering, id, links(model, port), mac, self.lane.clone())))
+        let plan = self.plans.get(port.0).ok_or_else(Refusal::default)?;
+        Ok(Box::new(Steered::new(steering, port_id(port.0), plan, self.lane.clone())))
+    }
+
+    /// Lets the kernel forward everything while the configuration changes.
+    pub fn hold(&self, hold: bool) {
+        if let Some(steering) = self.steering() {
+            lock(steering).state().set_hold(hold);
+        }
+    }
+
+    /// Brings the steering programs and what they look up to what a model says that has as many
+    /// ports; to be called while they are on hold.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn follow(&self, model: &Model) -> Result<(), SteerError> {
+        let Some(steering) = self.steering() else { return Ok(()) };
+        let mut steering = lock(steering);
+        for (index, shared) in self.plans.iter().enumerate() {
+            // By now the model has adopted the devices' addresses.
+            let mac = model.links.get(index).map(|link| link.mac);
+            let links = links(model, PortIndex(index));
+            *lock(shared) = Plan { links: links.clone(), mac };
+            let Some(port) = steering.port(port_id(index)).cloned() else { continue };
+            let mac = mac.unwrap_or(port.mac);
+            let is_moved = mac != port.mac;
+            steering.set_port(SteerPort { mac, links, ..port })?;
+            if is_moved {
+                steering.attach_again(port_id(index))?;
+            }
+        }
+        steering.set_locals(&locals(model))
     }
 
     /// The steering itself.
@@ -63,7 +95,7 @@ impl ModelSteering {
     #[must_use]
     pub fn start(&self, devices: &Devices) -> Option<State> {
         let steering = self.steering().filter(|_| devices.iter().any(|d| d.has_kernel()))?;
-        let state = steering.lock().unwrap_or_else(PoisonError::into_inner).state();
+        let state = lock(steering).state();
         state.beat();
         state.set_bypass(false);
         Some(state)
@@ -79,7 +111,7 @@ impl ModelSteering {
         let has_lane = (0..ports).any(|port| self.lane.ports.is_entrance(PortId(port as u16)));
         let Some(steering) = self.steering().filter(|_| has_lane) else { return Ok(None) };
         let (state, flows, counts) = {
-            let steering = steering.lock().unwrap_or_else(PoisonError::into_inner);
+            let steering = lock(steering);
             (steering.state(), steering.flows(), steering.counts())
         };
         let lane = Lane::new((state, flows), Arc::clone(&self.lane.ports), express::FLOWS);
@@ -90,6 +122,21 @@ impl ModelSteering {
         let watch = Watch::start(devices.collect(), Arc::clone(&self.lane.ports))?;
         Ok(Some((Box::new(Counted::new(lane, counts, ports)?), watch)))
     }
+}
+
+/// What the program of a port is to know.
+fn plan(model: &Model, port: PortIndex) -> Plan {
+    let mac = model.links.get(port.0).filter(|link| link.mac_given).map(|link| link.mac);
+    Plan { links: links(model, port), mac }
+}
+
+fn port_id(index: usize) -> PortId {
+    PortId(u16::try_from(index).unwrap_or(u16::MAX))
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is kept there is whole at every moment.
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The router's own addresses, and those for broadcasts on its links.

@@ -25,6 +25,8 @@ pub(super) struct Attachment {
     link: OwnedFd,
     pins: Pins,
     pub(super) mode: Mode,
+    /// The program has the express lane.
+    pub(super) express: bool,
 }
 
 impl Attachment {
@@ -48,7 +50,7 @@ impl Attachment {
                     .map_err(SteerError::system(device, "taking its program's place"))?;
                 pins.keep(None, state).map_err(SteerError::system(device, "pinning"))?;
                 let attached = Attached { mode, replaced: true, step_down: None, note: None };
-                return Ok((Self { link, pins, mode }, attached));
+                return Ok((Self { link, pins, mode, express: false }, attached));
             }
             sys::detach(link.as_fd()).map_err(SteerError::system(device, "detaching"))?;
             pins.remove();
@@ -61,7 +63,7 @@ impl Attachment {
                     let keep = pins.keep(Some((*mode, link.as_fd())), state);
                     keep.map_err(SteerError::system(device, "pinning"))?;
                     let attached = Attached { mode: *mode, replaced: false, step_down, note: None };
-                    return Ok((Self { link, pins, mode: *mode }, attached));
+                    return Ok((Self { link, pins, mode: *mode, express: false }, attached));
                 }
                 Err(error) => step_down = Some(refused(device, *mode, error)?),
             }

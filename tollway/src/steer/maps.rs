@@ -232,6 +232,10 @@ impl PortCounts {
 #[derive(Clone)]
 pub struct State(Arc<Page>);
 
+/// Bits of the bypass: nobody takes turns; the configuration changes.
+const BYPASS_IDLE: u32 = 1;
+const BYPASS_HOLD: u32 = 2;
+
 impl State {
     pub(super) fn map(map: &OwnedFd) -> io::Result<Self> {
         Ok(Self(Arc::new(Page::map(map.as_fd())?)))
@@ -244,9 +248,15 @@ impl State {
         self.0.set_heartbeat_ns(sys::coarse_ns());
     }
 
-    /// Lets the kernel forward everything (or no more).
+    /// Lets the kernel forward everything (or no more): before the first turn and after the last.
     pub fn set_bypass(&self, bypass: bool) {
-        self.0.set_bypass(bypass);
+        self.0.set_bypass(BYPASS_IDLE, bypass);
+    }
+
+    /// Lets the kernel forward everything while the configuration changes, whatever
+    /// [`State::set_bypass`] says.
+    pub fn set_hold(&self, hold: bool) {
+        self.0.set_bypass(BYPASS_HOLD, hold);
     }
 
     /// Says if the kernel forwards everything.

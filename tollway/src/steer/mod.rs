@@ -214,6 +214,12 @@ impl Steering {
         entered
     }
 
+    /// A port as it was entered.
+    #[must_use]
+    pub fn port(&self, port: PortId) -> Option<&SteerPort> {
+        self.ports.get(&port).map(|steered| &steered.port)
+    }
+
     /// Takes a port out: its device is the kernel's alone again.
     pub fn remove_port(&mut self, port: PortId) {
         if let Some(steered) = self.ports.remove(&port) {
@@ -281,12 +287,23 @@ impl Steering {
         let (state, replace) = (self.maps.state.as_fd(), self.options.replace);
         let mut load = |mode| self.maps.steer(&steered.port, mode, express);
         let made = Attachment::make(&steered.port, modes, state, replace, &mut load);
-        let (attachment, mut attached) = made?;
+        let (mut attachment, mut attached) = made?;
+        attachment.express = express;
         attached.note = note(&steered.port);
         if let Some(steered) = self.ports.get_mut(&port) {
             steered.attachment = Some(attachment);
         }
         Ok(attached)
+    }
+
+    /// Puts a port's program on its device anew, as it was, to know what has changed about the port.
+    ///
+    /// # Errors
+    /// As [`Steering::attach`].
+    pub fn attach_again(&mut self, port: PortId) -> Result<(), SteerError> {
+        let Some(attachment) = &self.steered(port)?.attachment else { return Ok(()) };
+        let (mode, express) = (attachment.mode, attachment.express);
+        self.attach(port, &[mode], express).map(drop)
     }
 
     /// Says if a port's program is on its device, which it no longer is when the device has gone.

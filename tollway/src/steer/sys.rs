@@ -433,8 +433,14 @@ impl Page {
         self.words().heartbeat_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    pub(super) fn set_bypass(&self, bypass: bool) {
-        self.words().bypass.store(u32::from(bypass), Ordering::Release);
+    /// Sets or clears bits of the bypass, which is in force while any is set.
+    pub(super) fn set_bypass(&self, bits: u32, on: bool) {
+        let bypass = &self.words().bypass;
+        if on {
+            bypass.fetch_or(bits, Ordering::AcqRel);
+        } else {
+            bypass.fetch_and(!bits, Ordering::AcqRel);
+        }
     }
 
     pub(super) fn bypass(&self) -> bool {

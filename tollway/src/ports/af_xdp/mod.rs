@@ -30,7 +30,7 @@ use tollway_dataplane::counters::Traffic;
 use tollway_dataplane::frame::{Descriptor, FrameAddr, Umem};
 use tollway_dataplane::port::Port;
 
-pub use steered::{LaneOfPort, Steered};
+pub use steered::{LaneOfPort, Plan, Steered};
 pub use steps::{Program, Refusal, Target};
 pub use umem::SharedUmem;
 

@@ -16,15 +16,22 @@ use crate::steer::{Mode, SteerError, SteerLink, SteerPort, Steering};
 pub struct Steered {
     steering: Arc<Mutex<Steering>>,
     port: PortId,
-    links: Vec<SteerLink>,
-    /// The port's address where it is not to be its device's.
-    mac: Option<Mac>,
+    plan: Arc<Mutex<Plan>>,
     /// By which frames are handed back to the kernel.
     tap: Option<File>,
     lane: LaneOfPort,
     /// Where it was last attached.
     mode: Mode,
     device: String,
+}
+
+/// What a port's program is to know, by the configuration in force.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// The links on the port.
+    pub links: Vec<SteerLink>,
+    /// The port's address where it is not to be its device's.
+    pub mac: Option<Mac>,
 }
 
 /// What a port has to do with the express lane.
@@ -37,27 +44,27 @@ pub struct LaneOfPort {
 }
 
 impl Steered {
-    /// The program of a port with these links, whose address is `mac`, or else its device's.
+    /// The program of a port that is to be as `plan` says at every time.
     #[must_use]
     pub fn new(
         steering: &Arc<Mutex<Steering>>,
         port: PortId,
-        links: Vec<SteerLink>,
-        mac: Option<Mac>,
+        plan: &Arc<Mutex<Plan>>,
         lane: LaneOfPort,
     ) -> Self {
-        let (steering, device) = (Arc::clone(steering), String::new());
-        Self { steering, port, links, mac, tap: None, lane, mode: Mode::Native, device }
+        let (steering, plan, device) = (Arc::clone(steering), Arc::clone(plan), String::new());
+        Self { steering, port, plan, tap: None, lane, mode: Mode::Native, device }
     }
 
     fn try_attach(&mut self, target: Target<'_>, mode: Mode) -> Result<(), SteerError> {
+        let plan = lock(&self.plan).clone();
         let port = SteerPort {
             port: self.port,
             device: target.device.to_owned(),
             ifindex: target.ifindex,
-            mac: self.mac.unwrap_or(target.mac),
+            mac: plan.mac.unwrap_or(target.mac),
             queues: target.queues,
-            links: self.links.clone(),
+            links: plan.links,
         };
         // The old one is to be gone before another is made under its name.
         self.tap = None;
@@ -73,8 +80,8 @@ impl Steered {
     }
 }
 
-fn lock(steering: &Mutex<Steering>) -> MutexGuard<'_, Steering> {
-    steering.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl From<&SteerError> for Refusal {
