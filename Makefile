@@ -60,6 +60,8 @@ loom:
 	  cargo test -p tollway-dataplane --lib --locked -- models::
 
 miri:
+	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=8 \
+	  cargo +nightly miri test -p tollway --lib -- ports::af_xdp::ring:: ports::af_xdp::custody::
 	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=4 \
 	  cargo +nightly miri test -p tollway-dataplane --lib -- --skip host::tests:: --skip route::threads::
 	# Under stacked borrows, each lookup in a large shared slice takes too long.

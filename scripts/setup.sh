@@ -8,11 +8,21 @@ needed=(
   "ping:iputils-ping"    # echo requests through the router
   "tshark:tshark"        # an independent reader of the captures that are written
   "cc:gcc"               # links the Rust program
+  "clang:clang"          # compiles the BPF programs
+  "ethtool:ethtool"      # switches off what virtual interfaces only pretend to do
+)
+# file:package, of packages without a command
+headers=(
+  "/usr/include/bpf/bpf_helpers.h:libbpf-dev"
+  "/usr/include/linux/bpf.h:linux-libc-dev"
 )
 
 missing=()
 for entry in "${needed[@]}"; do
   command -v "${entry%%:*}" >/dev/null 2>&1 || missing+=("${entry##*:}")
+done
+for entry in "${headers[@]}"; do
+  [ -e "${entry%%:*}" ] || missing+=("${entry##*:}")
 done
 [ ${#missing[@]} -eq 0 ] && exit 0
 

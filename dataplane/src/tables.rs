@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::changes::Version;
 use crate::epoch::Epochs;
 use crate::id::{LinkId, NextHopId, PortId, Vid, VrfId};
 use crate::stages::classify::{VlanEntry, VlanTable};
@@ -95,13 +96,21 @@ impl Tables {
             links: Vec::new(),
             vrfs: Vec::new(),
             next_hops: Arc::new(NextHops::new(Arc::clone(&epochs))),
-            groups: Arc::new(Groups::new()),
+            groups: Arc::new(Groups::new(Arc::clone(&epochs))),
             vlans: HashMap::new(),
             neighs: HashMap::new(),
             spare: Vec::new(),
             inert: HashMap::new(),
             epochs,
         }
+    }
+
+    /// What the tables are like now: another value when anything has changed that a forwarded packet
+    /// might notice.
+    #[inline(always)]
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.epochs.changes.version()
     }
 
     /// The link of that number; numbers come from the tables themselves.
@@ -351,6 +360,10 @@ impl Tables {
     }
 
     fn change(&self, id: NextHopId, next: &NextHop) -> Result<(), TablesError> {
+        // A neighbour that is confirmed is none that changed.
+        if self.next_hops.get(id) == *next {
+            return Ok(());
+        }
         if self.next_hops.set(id, next) { Ok(()) } else { Err(TablesError::Full) }
     }
 

@@ -59,6 +59,8 @@ pub struct Model {
     pub groups: Vec<NextHopGroup>,
     /// Static neighbours.
     pub neighs: Vec<Neigh>,
+    /// Which ports have the express lane.
+    pub express: ExpressMode,
 }
 
 impl Model {
@@ -76,6 +78,30 @@ impl Model {
                 link.mac = mac;
                 adopted[index] = true;
             }
+        }
+    }
+}
+
+/// Which ports have the express lane, of those that can have it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExpressMode {
+    /// Those without zero-copy: there the way to user space and back costs the most.
+    #[default]
+    Auto,
+    /// All.
+    On,
+    /// None.
+    Off,
+}
+
+impl ExpressMode {
+    /// Says if a port has the lane.
+    #[must_use]
+    pub const fn is_on(self, zero_copy: bool) -> bool {
+        match self {
+            Self::Auto => !zero_copy,
+            Self::On => true,
+            Self::Off => false,
         }
     }
 }
@@ -98,6 +124,7 @@ impl PortKind {
             Self::Capture { .. } => "capture",
             Self::Tap { .. } => "tap",
             Self::AfPacket { .. } => "af_packet",
+            Self::AfXdp { .. } => "af_xdp",
         }
     }
 
@@ -105,7 +132,9 @@ impl PortKind {
     #[must_use]
     pub fn device(&self) -> Option<&str> {
         match self {
-            Self::Tap { device } | Self::AfPacket { device } => Some(device),
+            Self::Tap { device } | Self::AfPacket { device } | Self::AfXdp { device, .. } => {
+                Some(device)
+            }
             Self::Memory | Self::Capture { .. } => None,
         }
     }
@@ -133,6 +162,27 @@ pub enum PortKind {
         /// Interface name.
         device: String,
     },
+    /// A network interface of this machine, through AF_XDP sockets.
+    AfXdp {
+        /// Interface name.
+        device: String,
+        /// What is tried.
+        mode: AfXdpMode,
+    },
+}
+
+/// How an interface is used through AF_XDP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum AfXdpMode {
+    /// The best that the device offers; where it offers nothing, a packet socket.
+    #[default]
+    Auto,
+    /// The device reads and writes the router's memory itself.
+    ZeroCopy,
+    /// The kernel copies, from XDP in the driver.
+    Copy,
+    /// The kernel copies, from generic XDP, which any device has.
+    Generic,
 }
 
 /// A logical link, the thing that has addresses and a VRF (a kernel netdevice).

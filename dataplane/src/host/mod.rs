@@ -223,7 +223,8 @@ fn is_misdirected(tables: &Tables, link: LinkId, frame: &[u8], l3: usize) -> boo
 
 /// A frame's bytes; its chunk is free from then on.
 fn take(context: &mut Context<'_>, packet: Packet) -> Vec<u8> {
-    let bytes = context.umem.frame(packet.addr, usize::from(packet.len)).to_vec();
+    let frame = Descriptor { addr: packet.addr, len: u32::from(packet.len) };
+    let bytes = context.umem.whole(frame).into_owned();
     context.umem.free(packet.addr);
     bytes
 }

@@ -34,6 +34,7 @@ pub struct NextHops {
     /// Numbers whose record in force is not their own.
     displaced: AtomicU32,
     records: Aligned<Record>,
+    epochs: Arc<Epochs>,
     writer: Mutex<Writer>,
 }
 
@@ -164,12 +165,13 @@ impl NextHops {
             neighs: Vec::new(),
             spare: (most..most + SPARE_RECORDS as u32).rev().collect(),
             retired: Retired::new(Arc::clone(&epochs)),
-            displaced: Retired::new(epochs),
+            displaced: Retired::new(Arc::clone(&epochs)),
         };
         let next_hops = Self {
             current: zeroed(MOST_NEXT_HOPS),
             displaced: AtomicU32::new(0),
             records: Aligned::new(MOST_NEXT_HOPS + SPARE_RECORDS),
+            epochs,
             writer: Mutex::new(writer),
         };
         let first = next_hops.push(&NO_ROUTE);
@@ -222,6 +224,11 @@ impl NextHops {
         } else {
             writer.retired.push(old);
             writer.retired.mark();
+        }
+        // One that did not forward has decided nothing that anyone could have kept: neighbours that
+        // come change nothing for flows that are on their way already.
+        if self.records.get()[old as usize].action() == Action::Forward {
+            self.epochs.changes.note();
         }
         true
     }

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use tollway_dataplane::frame::Umem;
 use tollway_dataplane::router::Router;
 
 use super::CliError;
@@ -10,14 +9,10 @@ use super::summary::Summary;
 use crate::compile::compile;
 use crate::control::{self, Board, Names, Server, Socket, SocketError};
 use crate::model::{Model, PortKind};
+use crate::ports::steering::ModelSteering;
 use crate::ports::{self, Devices, State};
 use crate::replay::Files;
 use crate::worker::{self, Post, Stop};
-
-/// Bytes of all frames in memory at once, about.
-const UMEM_BYTES: u32 = 64 << 20;
-/// Frames in memory at once at least: twice what may wait for neighbours.
-const MIN_CHUNKS: u32 = 8192;
 
 /// Arguments of `tollway run`.
 #[derive(clap::Args)]
@@ -46,19 +41,20 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let stop = Stop::on_signals().map_err(no_descriptor)?;
     let (post, mut inbox) = worker::post().map_err(no_descriptor)?;
     let socket = control_socket(args, &model)?;
-    let chunk = ports::chunk_bytes(&model);
-    let devices = ports::open(&mut model, Umem::room_of(chunk));
-    let mut devices = devices.map_err(|error| CliError::failed(&error, error.remedy()))?;
-    let compiled = compile(&model).map_err(|error| CliError::failed(&error, error.remedy()))?;
-    let chunks = (UMEM_BYTES / chunk).max(MIN_CHUNKS);
-    let umem = tollway_lab::memory::umem(chunks, chunk).ok_or_else(|| {
+    let umem = ports::umem(&model).ok_or_else(|| {
         CliError::failed("the memory for frames can not be had", "Lower the MTUs")
     })?;
+    let steering = ModelSteering::load(&model);
+    let mut programs = |model: &Model, port| steering.program(model, port);
+    let devices = ports::open(&mut model, &umem, &mut programs);
+    let mut devices = devices.map_err(|error| CliError::failed(&error, error.remedy()))?;
+    let compiled = compile(&model).map_err(|error| CliError::failed(&error, error.remedy()))?;
     let mut router = Router::new(compiled.tables, umem, compiled.host);
     let board = Board::new(Names::from(&model));
     let server = socket.map(|socket| serve(socket, post, board)).transpose()?;
     announce(&model, &devices);
-    let ran = worker::run(&mut router, &mut devices, &stop, &mut inbox);
+    let pulse = steering.start(&devices);
+    let ran = worker::run(&mut router, &mut devices, &stop, &mut inbox, pulse.as_ref());
     drop(server);
     let done = report(&model, &router, &mut devices);
     ran.map_err(|error| {
@@ -101,21 +97,25 @@ fn only_files(model: &Model) -> Option<Files> {
                 files.inputs.extend(input.iter().map(|file| (index, file.clone())));
                 files.outputs.extend(output.iter().map(|file| (index, file.clone())));
             }
-            PortKind::Tap { .. } | PortKind::AfPacket { .. } => return None,
+            PortKind::Tap { .. } | PortKind::AfPacket { .. } | PortKind::AfXdp { .. } => {
+                return None;
+            }
         }
     }
     Some(files)
 }
 
 fn announce(model: &Model, devices: &Devices) {
-    for ((port, link), device) in model.ports.iter().zip(&model.links).zip(devices) {
+    for ((port, link), behind) in model.ports.iter().zip(&model.links).zip(devices) {
         let what = match &port.kind {
             PortKind::Memory => "memory".to_owned(),
             PortKind::Capture { .. } => "capture files".to_owned(),
             PortKind::Tap { device } => format!("TAP device {device}"),
-            PortKind::AfPacket { device } => format!("interface {device}"),
+            PortKind::AfPacket { device } | PortKind::AfXdp { device, .. } => {
+                format!("interface {device}, {}", behind.how())
+            }
         };
-        let state = match device.state() {
+        let state = match behind.state() {
             State::Up => String::new(),
             State::Down(why) | State::Gone(why) => format!(", not working: {why}"),
         };

@@ -31,10 +31,11 @@ use toml::de::DeTable;
 #[allow(unused_imports, reason = "for the commands that print mistakes")]
 pub use mistake::{Mistake, report};
 
-use crate::model::Model;
+use crate::model::{ExpressMode, Model};
 use crate::ports::why;
 use mistake::{Fault, Ledger};
 use raw::Section;
+use values::choice;
 
 /// A configuration that was read and found free of mistakes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,9 +75,10 @@ pub fn parse(text: &str, file: &str) -> Result<Loaded, Vec<Mistake>> {
 }
 
 fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model {
-    let keys = ["control", "ports", "vlans", "vrfs", "groups", "routes", "neighbours"];
+    let keys = ["control", "express", "ports", "vlans", "vrfs", "groups", "routes", "neighbours"];
     root.check_keys(&keys, ledger);
     let control = read_control(root, base, ledger);
+    let express = read_express(root, ledger);
     let vrfs = vrfs::read(root, ledger);
     let (ports, mut drafts) = ports::read(root, base, &vrfs, ledger);
     vlans::read(root, &vrfs, &mut drafts, ledger);
@@ -88,7 +90,14 @@ fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model
     let neighs = neighs::read(root, &topology, ledger);
     let (links, vrfs) = topology.into_model();
     let groups = groups.into_iter().map(|group| group.group).collect();
-    Model { control, ports, links, vrfs, routes, groups, neighs }
+    Model { control, ports, links, vrfs, routes, groups, neighs, express }
+}
+
+fn read_express(root: &Section<'_>, ledger: &mut Ledger<'_>) -> ExpressMode {
+    let modes = [("auto", ExpressMode::Auto), ("on", ExpressMode::On), ("off", ExpressMode::Off)];
+    let mode = root.text("express", ledger);
+    let mode = mode.read(ledger, |text| choice("mode of the express lane", text, &modes));
+    mode.given().map_or(ExpressMode::Auto, |mode| mode.value)
 }
 
 /// Where the control socket is to be.

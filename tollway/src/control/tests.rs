@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use serde_json::Value;
-use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::VrfId;
 use tollway_dataplane::router::Router;
 use tollway_dataplane::tables::RoutePrefix;
@@ -24,7 +23,9 @@ use super::{
 };
 use crate::compile::compile;
 use crate::config;
-use crate::ports::{self, Devices};
+use crate::model::Model;
+use crate::ports;
+use crate::ports::steering::ModelSteering;
 use crate::worker::{Post, post};
 
 const CONFIG: &str = "[ports.a]\nkind = \"memory\"\naddresses = [\"10.0.1.1/24\"]\n\
@@ -49,9 +50,11 @@ impl Scene {
         let (is_hanging, is_ending) = (Arc::clone(&hangs), Arc::clone(&ends));
         let board = Board::new(Names::from(&model));
         let worker = std::thread::spawn(move || {
-            let mut devices: Devices = ports::open(&mut model, Umem::room_of(4096)).unwrap();
-            let compiled = compile(&model).unwrap();
             let umem = tollway_lab::memory::umem(64, 4096).unwrap();
+            let steering = ModelSteering::load(&model);
+            let mut programs = |model: &Model, port| steering.program(model, port);
+            let mut devices = ports::open(&mut model, &umem, &mut programs).unwrap();
+            let compiled = compile(&model).unwrap();
             let mut router = Router::new(compiled.tables, umem, compiled.host);
             while !is_ending.load(Ordering::Relaxed) {
                 if !is_hanging.load(Ordering::Relaxed) {

@@ -15,7 +15,7 @@ use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::port::Port;
 
 use super::sys::{self, Call};
-use super::{Device, PortError, State, send_each};
+use super::{Device, PortError, State, push_copy, send_each};
 
 /// The driver.
 const TUN: &str = "/dev/net/tun";
@@ -66,7 +66,8 @@ impl Tap {
     }
 }
 
-fn attach(device: &str, mtu: u16) -> Result<File, (&'static str, io::Error)> {
+/// Makes a TAP device, or attaches to it, with that MTU, and sets it up; or what failed, and how.
+pub(crate) fn attach(device: &str, mtu: u16) -> Result<File, (&'static str, io::Error)> {
     let what = |what| move |error| (what, error);
     let file = OpenOptions::new()
         .read(true)
@@ -114,6 +115,16 @@ impl Port for Tap {
                     // There is room: the loop's condition.
                     let pushed = burst.push(addr, len as u16);
                     debug_assert!(pushed);
+                }
+                Ok(len) if len <= umem.limit() && len > 0 => {
+                    let head = umem.frame(addr, room);
+                    let whole = [head, &self.spill[..len - room]].concat();
+                    umem.free(addr);
+                    if !push_copy(umem, burst, &whole) {
+                        // Its chunks would not be there for the next either.
+                        self.oversized.add(1, len as u64);
+                        return;
+                    }
                 }
                 Ok(len) => {
                     umem.free(addr);

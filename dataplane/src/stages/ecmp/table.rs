@@ -1,6 +1,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::epoch::Epochs;
 use crate::id::NextHopId;
 use crate::memory::zeroed;
 use crate::sync::AtomicU32;
@@ -34,16 +35,17 @@ impl Member {
 pub struct Groups {
     buckets: Box<[AtomicU32]>,
     count: AtomicU32,
+    epochs: Arc<Epochs>,
     /// Held for changes only.
     writer: Mutex<()>,
 }
 
 impl Groups {
-    /// No group.
+    /// No group; its changes are counted among those of `epochs`.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn new(epochs: Arc<Epochs>) -> Self {
         let buckets = zeroed(MOST_GROUPS * BUCKETS);
-        Self { buckets, count: AtomicU32::new(0), writer: Mutex::new(()) }
+        Self { buckets, count: AtomicU32::new(0), epochs, writer: Mutex::new(()) }
     }
 
     /// How many there are.
@@ -76,7 +78,11 @@ impl Groups {
     /// False for a group that is not there, or not 1 to [`BUCKETS`] members.
     pub fn set(&self, number: u32, members: &[Member]) -> bool {
         let _changing = self.lock();
-        number < self.count.load(Relaxed) && self.fill(number, members, true).is_some()
+        let done = number < self.count.load(Relaxed) && self.fill(number, members, true).is_some();
+        if done {
+            self.epochs.changes.note();
+        }
+        done
     }
 
     /// The member for a flow; no route for a group that is not there.
@@ -127,12 +133,6 @@ impl Groups {
             bucket.store(members[member].next.0, Release);
         }
         Some(())
-    }
-}
-
-impl Default for Groups {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

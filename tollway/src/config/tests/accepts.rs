@@ -6,8 +6,8 @@ use super::super::parse;
 use super::super::values::derived_mac;
 use super::{BASE, mistakes};
 use crate::model::{
-    GroupIndex, Link, LinkIndex, LinkKind, Mac, Model, Neigh, NextHop, NextHopGroup, Port,
-    PortIndex, PortKind, Route, RouteTarget, VlanProtocol, Vrf, VrfIndex,
+    ExpressMode, GroupIndex, Link, LinkIndex, LinkKind, Mac, Model, Neigh, NextHop, NextHopGroup,
+    Port, PortIndex, PortKind, Route, RouteTarget, VlanProtocol, Vrf, VrfIndex,
 };
 
 const EXAMPLE: &str = include_str!("../../../../examples/three-ports.toml");
@@ -95,6 +95,7 @@ fn the_example_gives_this_model() {
             members: vec![hop("198.51.100.253", 0, 2), hop("198.51.100.254", 0, 1)],
         }],
         neighs: vec![neigh(0, "198.51.100.254", 0xfe), neigh(3, "fd00:10::2", 2)],
+        express: ExpressMode::Auto,
     };
     assert_eq!(model(EXAMPLE), expected);
 }
@@ -108,6 +109,22 @@ fn the_shortest_configuration_has_one_port() {
         ..Model::default()
     };
     assert_eq!(model("[ports.p]\nkind = \"memory\""), expected);
+}
+
+#[test]
+fn the_express_lane_is_where_it_is_wanted() {
+    let mode = |line: &str| model(&format!("{line}\n[ports.p]\nkind = \"memory\"")).express;
+    assert_eq!(mode(""), ExpressMode::Auto);
+    assert_eq!(mode("express = \"auto\""), ExpressMode::Auto);
+    assert_eq!(mode("express = \"on\""), ExpressMode::On);
+    assert_eq!(mode("express = \"off\""), ExpressMode::Off);
+    for (mode, zero_copy, copy) in [
+        (ExpressMode::Auto, false, true),
+        (ExpressMode::On, true, true),
+        (ExpressMode::Off, false, false),
+    ] {
+        assert_eq!((mode.is_on(true), mode.is_on(false)), (zero_copy, copy), "{mode:?}");
+    }
 }
 
 #[test]

@@ -79,6 +79,7 @@ pub struct Fib {
     roots: Box<[AtomicU64]>,
     nodes: Aligned<Node>,
     values: Box<[AtomicU32]>,
+    epochs: Arc<Epochs>,
     writer: Mutex<Writer>,
 }
 
@@ -123,7 +124,8 @@ impl Fib {
     #[must_use]
     pub fn new(epochs: Arc<Epochs>, capacity: Capacity) -> Self {
         let Arenas { roots, nodes, values } = Arenas::new(capacity);
-        Self { roots, nodes, values, writer: Mutex::new(Writer::new(epochs, capacity)) }
+        let writer = Mutex::new(Writer::new(Arc::clone(&epochs), capacity));
+        Self { roots, nodes, values, epochs, writer }
     }
 
     /// The next hop for an address, its bits at the upper end.
@@ -193,7 +195,10 @@ impl Fib {
     /// # Errors
     /// See [`FibError`].
     pub fn insert(&self, root: Root, prefix: Prefix, next: NextHopId) -> Result<(), FibError> {
-        self.lock().insert(self, root, prefix, next)
+        if self.lock().insert(self, root, prefix, next)? {
+            self.epochs.changes.note();
+        }
+        Ok(())
     }
 
     /// Takes a route out; false where there was none.
@@ -201,7 +206,11 @@ impl Fib {
     /// # Errors
     /// [`FibError::Full`], where a node has to be built anew and no memory is left for it.
     pub fn remove(&self, root: Root, prefix: Prefix) -> Result<bool, FibError> {
-        self.lock().remove(self, root, prefix)
+        let removed = self.lock().remove(self, root, prefix)?;
+        if removed {
+            self.epochs.changes.note();
+        }
+        Ok(removed)
     }
 
     fn lock(&self) -> MutexGuard<'_, Writer> {

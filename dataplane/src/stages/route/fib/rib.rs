@@ -60,7 +60,13 @@ impl Rib {
         next.copied().map(NextHopId)
     }
 
-    pub(super) fn insert(&mut self, root: Root, prefix: Prefix, next: NextHopId) {
+    /// Puts a route in; gives the next hop that it had before.
+    pub(super) fn insert(
+        &mut self,
+        root: Root,
+        prefix: Prefix,
+        next: NextHopId,
+    ) -> Option<NextHopId> {
         let old = match Key::new(root, prefix) {
             Key::Short(key) => self.short.insert(key, next.0),
             Key::Long(key) => self.long.insert(key, next.0),
@@ -69,6 +75,7 @@ impl Rib {
             *at(&mut self.counts, root.0 as usize) += 1;
             *at(&mut self.lengths, usize::from(prefix.len())) += 1;
         }
+        old.map(NextHopId)
     }
 
     pub(super) fn remove(&mut self, root: Root, prefix: Prefix) {

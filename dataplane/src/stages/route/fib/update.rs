@@ -92,13 +92,14 @@ impl Writer {
         Ok(root)
     }
 
+    /// Puts a route in; false where it was there already.
     pub(super) fn insert(
         &mut self,
         fib: &Fib,
         root: Root,
         prefix: Prefix,
         next: NextHopId,
-    ) -> Result<(), FibError> {
+    ) -> Result<bool, FibError> {
         if next.0 > NextHopId::MASK {
             return Err(FibError::NextHopRange);
         }
@@ -109,9 +110,9 @@ impl Writer {
         self.widen(fib, root);
         let len = prefix.len();
         self.apply(fib, root, prefix, Change { old: Replaces::UpTo(len), len, next });
-        self.rib.insert(root, prefix, next);
+        let changed = self.rib.insert(root, prefix, next) != Some(next);
         self.make_ready();
-        Ok(())
+        Ok(changed)
     }
 
     pub(super) fn remove(

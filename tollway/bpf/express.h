@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* The express lane: forwards packets of flows that user space has decided on. */
+#ifndef TOLLWAY_EXPRESS_H
+#define TOLLWAY_EXPRESS_H
+
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+
+#include "packet.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 131072);
+	__type(key, struct flow4_key);
+	__type(value, struct flow);
+} flows4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 131072);
+	__type(key, struct flow6_key);
+	__type(value, struct flow);
+} flows6 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
+	__uint(max_entries, 4 * MOST_PORTS);
+	__type(key, __u32);
+	__type(value, __u32);
+} egress SEC(".maps");
+
+/* The lane did not take the packet, which is as it was. */
+#define NOT_TAKEN (-1)
+
+/* Bytes up to which what is behind a packet is a small frame's padding. */
+#define PADDED 64
+
+/* The protocols that the lane knows: whether one has ports. */
+static __always_inline int has_ports(__u8 protocol)
+{
+	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP;
+}
+
+static __always_inline int is_known4(__u8 protocol)
+{
+	return has_ports(protocol) || protocol == IPPROTO_ICMP;
+}
+
+static __always_inline int is_known6(__u8 protocol)
+{
+	return has_ports(protocol) || protocol == IPPROTO_ICMPV6;
+}
+
+/* Says if a header without options sums to all ones. */
+static __always_inline int checksum_is_right(const struct iphdr *ip)
+{
+	const __u32 *word = (const __u32 *)ip;
+	__u64 sum = (__u64)word[0] + word[1] + word[2] + word[3] + word[4];
+
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum == 0xffff;
+}
+
+/* As ip_decrease_ttl() in include/net/ip.h. */
+static __always_inline void decrease_ttl(struct iphdr *ip)
+{
+	__u32 check = ip->check;
+
+	check += bpf_htons(0x0100);
+	ip->check = check + (check >= 0xffff);
+	ip->ttl--;
+}
+
+/* Stores a header whose length is known when this is compiled. */
+static __always_inline void store_header(void *data, const struct flow *flow, __u32 len)
+{
+	const __u64 *words = (const __u64 *)flow->l2;
+
+	*(__u64 *)data = words[0];
+	if (len == 14) {
+		*(__u32 *)(data + 8) = *(const __u32 *)(flow->l2 + 8);
+		*(__u16 *)(data + 12) = *(const __u16 *)(flow->l2 + 12);
+		return;
+	}
+	*(__u64 *)(data + 8) = words[1];
+	if (len == 18) {
+		*(__u16 *)(data + 16) = *(const __u16 *)(flow->l2 + 16);
+		return;
+	}
+	*(__u32 *)(data + 16) = *(const __u32 *)(flow->l2 + 16);
+	*(__u16 *)(data + 20) = *(const __u16 *)(flow->l2 + 20);
+}
+
+/*
+ * Gives the packet its new header of `l2` bytes in the place of `l3` bytes, and one hop less to live.
+ * Both lengths are known when this is compiled.
+ */
+static __always_inline int rewrite(struct packet *packet, const struct flow *flow, __u32 l3,
+				   __u32 l2, int v4)
+{
+	void *data, *end;
+
+	if (l2 != l3 && bpf_xdp_adjust_head(packet->ctx, (int)l3 - (int)l2))
+		return NOT_TAKEN;
+	data = (void *)(long)packet->ctx->data;
+	end = (void *)(long)packet->ctx->data_end;
+	if (data + l2 + sizeof(struct iphdr) > end)
+		return XDP_ABORTED; /* it was there a moment ago */
+	if (v4)
+		decrease_ttl(data + l2);
+	else
+		((struct ipv6hdr *)(data + l2))->hop_limit--;
+	store_header(data, flow, l2);
+	return XDP_REDIRECT;
+}
+
+/* Sends off a packet whose flow was found, if all else that a flow promises holds too. */
+static __always_inline int go(struct packet *packet, struct flow *flow, __u32 l3, __u32 l3_len,
+			      __u32 len, int v4)
+{
+	__u32 l2 = flow->l2_len;
+	struct port_counts *sent;
+	__u32 port = flow->egress_port;
+	int action;
+
+	if (flow->generation != packet->state->generation || l3_len > flow->mtu)
+		return NOT_TAKEN;
+	/* The path cuts off what is behind a packet; a small frame's padding may stay. */
+	if (len != l3 + l3_len && len > PADDED)
+		return NOT_TAKEN;
+	if (bpf_redirect_map(&egress, flow->egress_ifindex, XDP_PASS) != XDP_REDIRECT)
+		return NOT_TAKEN;
+	if (l2 == 14)
+		action = rewrite(packet, flow, l3, 14, v4);
+	else if (l2 == 18)
+		action = rewrite(packet, flow, l3, 18, v4);
+	else if (l2 == 22)
+		action = rewrite(packet, flow, l3, 22, v4);
+	else
+		return NOT_TAKEN;
+	if (action != XDP_REDIRECT)
+		return action;
+	flow->packets++;
+	flow->bytes += len;
+	packet->counts->express_rx_packets++;
+	packet->counts->express_rx_bytes += len;
+	sent = bpf_map_lookup_elem(&counts, &port);
+	if (sent) {
+		sent->express_tx_packets++;
+		sent->express_tx_bytes += len - l3 + l2;
+	}
+	return XDP_REDIRECT;
+}
+
+/* Tries an IPv4 packet without options, whose lengths are right. */
+static __always_inline int express4(struct packet *packet, const struct iphdr *ip, const void *end,
+				    __u32 l3, __u32 len)
+{
+	struct flow4_key key;
+	struct flow *flow;
+	__u32 l3_len = bpf_ntohs(ip->tot_len);
+
+	if (ip->ttl <= 1 || ip->frag_off & bpf_htons(0x3fff) || !is_known4(ip->protocol))
+		return NOT_TAKEN;
+	key.ports = 0;
+	if (has_ports(ip->protocol)) {
+		if (l3_len < sizeof(*ip) + 4 || (const void *)(ip + 1) + 4 > end)
+			return NOT_TAKEN;
+		key.ports = *(const __be32 *)(ip + 1);
+	}
+	key.src = ip->saddr;
+	key.dst = ip->daddr;
+	key.protocol = ip->protocol;
+	key.pad = 0;
+	key.link = packet->link;
+	flow = bpf_map_lookup_elem(&flows4, &key);
+	if (!flow || !checksum_is_right(ip))
+		return NOT_TAKEN;
+	return go(packet, flow, l3, l3_len, len, 1);
+}
+
+/* Tries an IPv6 packet whose lengths are right. */
+static __always_inline int express6(struct packet *packet, const struct ipv6hdr *ip,
+				    const void *end, __u32 l3, __u32 len)
+{
+	struct flow6_key key;
+	struct flow *flow;
+	__u32 l3_len = sizeof(*ip) + bpf_ntohs(ip->payload_len);
+
+	if (ip->hop_limit <= 1 || !is_known6(ip->nexthdr))
+		return NOT_TAKEN;
+	key.ports = 0;
+	if (has_ports(ip->nexthdr)) {
+		if (l3_len < sizeof(*ip) + 4 || (const void *)(ip + 1) + 4 > end)
+			return NOT_TAKEN;
+		key.ports = *(const __be32 *)(ip + 1);
+	}
+	__builtin_memcpy(key.src, &ip->saddr, sizeof(key.src));
+	__builtin_memcpy(key.dst, &ip->daddr, sizeof(key.dst));
+	key.protocol = ip->nexthdr;
+	key.pad = 0;
+	key.link = packet->link;
+	flow = bpf_map_lookup_elem(&flows6, &key);
+	if (!flow)
+		return NOT_TAKEN;
+	return go(packet, flow, l3, l3_len, len, 0);
+}
+
+#endif

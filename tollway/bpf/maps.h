@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * What the steering program shares with the program, byte for byte as in src/steer/maps.rs, and
+ * what is decided once, when the program is loaded for a port.
+ */
+#ifndef TOLLWAY_MAPS_H
+#define TOLLWAY_MAPS_H
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#define HEADER_ROOM 24
+
+/* Older than this, a heartbeat is that of nobody. */
+#define STALE_NS 20000000LL
+
+/* As in src/steer/mod.rs. */
+#define MOST_PORTS 64
+#define MOST_QUEUES 128
+#define LINKS_PER_PORT (2 * 4096)
+
+/* A link that exists; its number is in the lower 16 bits. */
+#define LINK_EXISTS (1U << 31)
+
+enum pass_reason {
+	PASS_BYPASS,
+	PASS_STALE,
+	PASS_GROUP_MAC,
+	PASS_NOT_OURS_MAC,
+	PASS_ETHERTYPE,
+	PASS_VLAN_UNKNOWN,
+	PASS_MALFORMED,
+	PASS_SPECIAL,
+	PASS_LINK_LOCAL,
+	PASS_LOCAL,
+	PASS_OPTIONS,
+	PASS_TTL,
+	PASS_NO_SOCKET,
+	PASS_PUNTED,
+	PASS_REASONS,
+};
+
+struct state {
+	__u64 heartbeat_ns;
+	__u32 bypass;
+	__u32 generation;
+};
+
+struct port_counts {
+	__u64 express_rx_packets;
+	__u64 express_rx_bytes;
+	__u64 express_tx_packets;
+	__u64 express_tx_bytes;
+	__u64 to_user;
+	__u64 pass[PASS_REASONS];
+};
+
+struct flow4_key {
+	__be32 src;
+	__be32 dst;
+	__be32 ports; /* source, then destination, as in the packet */
+	__u8 protocol;
+	__u8 pad;
+	__u16 link;
+};
+
+struct flow6_key {
+	__be32 src[4];
+	__be32 dst[4];
+	__be32 ports;
+	__u8 protocol;
+	__u8 pad;
+	__u16 link;
+};
+
+/* With the kernel's 48 bytes and a key of 16 before it, this is a cache line of its own. */
+struct flow {
+	__u32 generation;
+	__u32 egress_ifindex;
+	__u16 mtu;
+	__u16 egress_port;
+	__u8 l2_len;
+	__u8 pad[3];
+	__u8 l2[HEADER_ROOM];
+	__u64 packets;
+	__u64 bytes;
+	__u64 reserved;
+};
+
+struct punted_key {
+	__u64 hash;
+	__u32 ifindex;
+	__u32 pad;
+};
+
+/*
+ * Constants of the port that the program is loaded for. The verifier knows their values, so what
+ * they switch off is not there.
+ */
+const volatile __u32 PORT = 0;
+const volatile __u32 IFINDEX = 0;
+const volatile __u32 MAC_FIRST = 0; /* the first four bytes, as read from the frame */
+const volatile __u32 MAC_LAST = 0; /* the last two */
+const volatile __u32 QUEUES = 0;
+const volatile __u32 EXPRESS = 0;
+const volatile __u32 GENERIC = 0;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct punted_key);
+	__type(value, __u64);
+} punted SEC(".maps");
+
+#endif

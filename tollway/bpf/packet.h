@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* A packet on its way through the steering program, and the maps that it meets there. */
+#ifndef TOLLWAY_PACKET_H
+#define TOLLWAY_PACKET_H
+
+#include "maps.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct state);
+} state SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, MOST_PORTS);
+	__type(key, __u32);
+	__type(value, struct port_counts);
+} counts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(max_entries, MOST_PORTS *MOST_QUEUES);
+	__type(key, __u32);
+	__type(value, __u32);
+} xsks SEC(".maps");
+
+/*
+ * Links by port, kind of tag and VLAN: an array, for a hash costs ten times as much. Untagged and
+ * priority-tagged frames are at VLAN 0.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MOST_PORTS *LINKS_PER_PORT);
+	__type(key, __u32);
+	__type(value, __u32);
+} links SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, __be32);
+	__type(value, __u32);
+} locals4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, __be32[4]);
+	__type(value, __u32);
+} locals6 SEC(".maps");
+
+/* What is known of a packet before its IP header is read. */
+struct packet {
+	struct xdp_md *ctx;
+	const struct state *state;
+	struct port_counts *counts;
+	__u32 link;
+};
+
+/* Leaves a packet to the kernel. */
+static __always_inline int pass(struct packet *packet, enum pass_reason reason)
+{
+	packet->counts->pass[reason]++;
+	return XDP_PASS;
+}
+
+/* Gives a packet to the socket of its queue; without one, to the kernel. */
+static __always_inline int to_user(struct packet *packet)
+{
+	__u32 queue = packet->ctx->rx_queue_index;
+
+	if (queue >= QUEUES ||
+	    bpf_redirect_map(&xsks, PORT * MOST_QUEUES + queue, XDP_PASS) != XDP_REDIRECT)
+		return pass(packet, PASS_NO_SOCKET);
+	packet->counts->to_user++;
+	return XDP_REDIRECT;
+}
+
+/* Bytes of the frame from `data` on, those included that are not in its first buffer. */
+static __always_inline __u32 frame_len(struct packet *packet, const void *data, const void *end,
+				       __u32 wanted)
+{
+	__u32 len = end - data;
+
+	return wanted <= len ? len : bpf_xdp_get_buff_len(packet->ctx);
+}
+
+#endif

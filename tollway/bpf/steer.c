@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * The steering program of a port. It knows three ways for a frame: the express lane, a socket of user
+ * space, and the kernel. Whatever only the kernel can do right goes there, and everything does when
+ * nobody answers in user space.
+ */
+#include "express.h"
+#include "packet.h"
+#include "punted.h"
+
+struct vlan {
+	__be16 tci;
+	__be16 protocol;
+};
+
+/* Says if user space is there and wants packets; counts where not. */
+static __always_inline int is_served(struct packet *packet)
+{
+	__s64 age = bpf_ktime_get_coarse_ns() - packet->state->heartbeat_ns;
+
+	if (packet->state->bypass) {
+		packet->counts->pass[PASS_BYPASS]++;
+		return 0;
+	}
+	/* Signed: a heartbeat of another processor may be newer than the clock as it was read here. */
+	if (age > STALE_NS) {
+		packet->counts->pass[PASS_STALE]++;
+		return 0;
+	}
+	return 1;
+}
+
+/* Says if generic XDP sees again what was handed to the kernel. */
+static __always_inline int was_punted(void *data, void *end)
+{
+	struct punted_key key = { .hash = fingerprint(data, end), .ifindex = IFINDEX };
+	__u64 *when = bpf_map_lookup_elem(&punted, &key);
+	__s64 age;
+
+	if (!when)
+		return 0;
+	age = bpf_ktime_get_coarse_ns() - *when;
+	bpf_map_delete_elem(&punted, &key);
+	return age <= PUNTED_NS;
+}
+
+static __always_inline int is_special4(__be32 address)
+{
+	__u32 first = bpf_ntohl(address) >> 24;
+
+	return first == 0 || first == 127 || first >= 224;
+}
+
+static __always_inline int is_link_local4(__be32 address)
+{
+	return (address & bpf_htonl(0xffff0000)) == bpf_htonl(0xa9fe0000);
+}
+
+static __always_inline int is_link_local6(const struct in6_addr *address)
+{
+	return (address->s6_addr32[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
+}
+
+/* Multicast, unspecified, loopback. */
+static __always_inline int is_special6(const struct in6_addr *address)
+{
+	const __be32 *words = address->s6_addr32;
+
+	return address->s6_addr[0] == 0xff ||
+	       ((words[0] | words[1] | words[2]) == 0 && bpf_ntohl(words[3]) <= 1);
+}
+
+static __always_inline int steer4(struct packet *packet, void *data, void *end, __u32 l3)
+{
+	struct iphdr *ip = data + l3;
+	__u32 l3_len, len, header_len;
+
+	if ((void *)(ip + 1) > end)
+		return pass(packet, PASS_MALFORMED);
+	l3_len = bpf_ntohs(ip->tot_len);
+	len = frame_len(packet, data, end, l3 + l3_len);
+	header_len = 4 * ip->ihl;
+	if (ip->version != 4 || header_len < sizeof(*ip) || l3_len < header_len ||
+	    l3 + l3_len > len)
+		return pass(packet, PASS_MALFORMED);
+	if (EXPRESS && header_len == sizeof(*ip)) {
+		int action = express4(packet, ip, end, l3, len);
+
+		if (action != NOT_TAKEN)
+			return action;
+	}
+	if (is_special4(ip->daddr))
+		return pass(packet, PASS_SPECIAL);
+	if (is_link_local4(ip->daddr))
+		return pass(packet, PASS_LINK_LOCAL);
+	if (bpf_map_lookup_elem(&locals4, &ip->daddr))
+		return pass(packet, PASS_LOCAL);
+	if (header_len != sizeof(*ip))
+		return pass(packet, PASS_OPTIONS);
+	if (ip->ttl <= 1)
+		return pass(packet, PASS_TTL);
+	return to_user(packet);
+}
+
+static __always_inline int steer6(struct packet *packet, void *data, void *end, __u32 l3)
+{
+	struct ipv6hdr *ip = data + l3;
+	__u32 l3_len, len;
+
+	if ((void *)(ip + 1) > end)
+		return pass(packet, PASS_MALFORMED);
+	l3_len = sizeof(*ip) + bpf_ntohs(ip->payload_len);
+	len = frame_len(packet, data, end, l3 + l3_len);
+	if (ip->version != 6 || l3 + l3_len > len)
+		return pass(packet, PASS_MALFORMED);
+	if (EXPRESS) {
+		int action = express6(packet, ip, end, l3, len);
+
+		if (action != NOT_TAKEN)
+			return action;
+	}
+	if (is_special6(&ip->daddr))
+		return pass(packet, PASS_SPECIAL);
+	if (is_link_local6(&ip->daddr) || is_link_local6(&ip->saddr))
+		return pass(packet, PASS_LINK_LOCAL);
+	if (bpf_map_lookup_elem(&locals6, &ip->daddr))
+		return pass(packet, PASS_LOCAL);
+	if (ip->nexthdr == IPPROTO_HOPOPTS)
+		return pass(packet, PASS_OPTIONS);
+	if (ip->hop_limit <= 1)
+		return pass(packet, PASS_TTL);
+	return to_user(packet);
+}
+
+/* Steers a packet whose layer-3 header begins at `l3`, a number known when this is compiled. */
+static __always_inline int steer_l3(struct packet *packet, void *data, void *end, __be16 protocol,
+				    __u32 l3)
+{
+	if (protocol == bpf_htons(ETH_P_IP))
+		return steer4(packet, data, end, l3);
+	if (protocol == bpf_htons(ETH_P_IPV6))
+		return steer6(packet, data, end, l3);
+	return pass(packet, PASS_ETHERTYPE);
+}
+
+static __always_inline int is_tag(__be16 protocol)
+{
+	return protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD);
+}
+
+/* Finds the link; 0 where there is none. */
+static __always_inline int find_link(struct packet *packet, __be16 protocol, __u32 vid)
+{
+	__u32 slot = PORT * LINKS_PER_PORT + vid;
+	__u32 *link;
+
+	if (vid && protocol == bpf_htons(ETH_P_8021AD))
+		slot += LINKS_PER_PORT / 2;
+	link = bpf_map_lookup_elem(&links, &slot);
+	if (!link || !(*link & LINK_EXISTS))
+		return 0;
+	packet->link = (__u16)*link;
+	return 1;
+}
+
+static __always_inline int steer_tagged(struct packet *packet, void *data, void *end,
+					__be16 protocol)
+{
+	struct vlan *vlan = data + ETH_HLEN;
+
+	if ((void *)(vlan + 1) > end)
+		return pass(packet, PASS_MALFORMED);
+	if (!find_link(packet, protocol, bpf_ntohs(vlan->tci) & 0xfff))
+		return pass(packet, PASS_VLAN_UNKNOWN);
+	/* More tags are for user space, which knows what they name. */
+	if (is_tag(vlan->protocol))
+		return to_user(packet);
+	return steer_l3(packet, data, end, vlan->protocol, ETH_HLEN + sizeof(*vlan));
+}
+
+SEC("xdp.frags")
+int steer(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	struct ethhdr *eth = data;
+	struct packet packet = { .ctx = ctx };
+	__u32 zero = 0, port = PORT;
+
+	packet.state = bpf_map_lookup_elem(&state, &zero);
+	packet.counts = bpf_map_lookup_elem(&counts, &port);
+	if (!packet.state || !packet.counts || !is_served(&packet))
+		return XDP_PASS;
+	if ((void *)(eth + 1) > end)
+		return pass(&packet, PASS_MALFORMED);
+	if (*(__u32 *)eth->h_dest != MAC_FIRST || *(__u16 *)(eth->h_dest + 4) != MAC_LAST)
+		return pass(&packet, eth->h_dest[0] & 1 ? PASS_GROUP_MAC : PASS_NOT_OURS_MAC);
+	if (GENERIC && was_punted(data, end))
+		return pass(&packet, PASS_PUNTED);
+	if (is_tag(eth->h_proto))
+		return steer_tagged(&packet, data, end, eth->h_proto);
+	if (!find_link(&packet, 0, 0))
+		return pass(&packet, PASS_VLAN_UNKNOWN);
+	return steer_l3(&packet, data, end, eth->h_proto, ETH_HLEN);
+}
+
+char _license[] SEC("license") = "Dual MIT/GPL";

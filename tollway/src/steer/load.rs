@@ -1,0 +1,185 @@
+//! Loads the BPF programs, which all share one set of maps.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use aya::programs::{SchedClassifier, Xdp};
+use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
+
+use super::error::SteerError;
+use super::pin::Names;
+use super::{Mode, Options, SteerPort, sys};
+
+static STEER: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.o"));
+static PUNT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/punt.o"));
+
+/// The maps of bpf/*.h that all ports share.
+pub(super) struct Maps {
+    pub(super) state: OwnedFd,
+    pub(super) counts: OwnedFd,
+    pub(super) xsks: OwnedFd,
+    pub(super) links: OwnedFd,
+    pub(super) locals4: OwnedFd,
+    pub(super) locals6: OwnedFd,
+    pub(super) flows4: OwnedFd,
+    pub(super) flows6: OwnedFd,
+    pub(super) egress: OwnedFd,
+    punted: OwnedFd,
+}
+
+/// Their names.
+const NAMES: [&str; 10] = [
+    "state", "counts", "xsks", "links", "locals4", "locals6", "flows4", "flows6", "egress",
+    "punted",
+];
+
+/// What the programs are told when they are loaded (bpf/maps.h).
+#[derive(Clone, Copy, Default)]
+struct Constants {
+    port: u32,
+    ifindex: u32,
+    mac_first: u32,
+    mac_last: u32,
+    queues: u32,
+    express: u32,
+    generic: u32,
+}
+
+impl Constants {
+    fn new(port: &SteerPort, mode: Mode, express: bool) -> Self {
+        let [a, b, c, d, e, f] = port.mac.0;
+        Self {
+            port: u32::from(port.port.0),
+            ifindex: port.ifindex,
+            mac_first: u32::from_ne_bytes([a, b, c, d]),
+            mac_last: u32::from(u16::from_ne_bytes([e, f])),
+            queues: port.queues,
+            express: u32::from(express),
+            generic: u32::from(mode == Mode::Generic),
+        }
+    }
+
+    fn give<'a>(&'a self, loader: &mut EbpfLoader<'a>) {
+        for (name, value) in [
+            ("PORT", &self.port),
+            ("IFINDEX", &self.ifindex),
+            ("MAC_FIRST", &self.mac_first),
+            ("MAC_LAST", &self.mac_last),
+            ("QUEUES", &self.queues),
+            ("EXPRESS", &self.express),
+            ("GENERIC", &self.generic),
+        ] {
+            loader.override_global(name, value, true);
+        }
+    }
+}
+
+impl Maps {
+    /// Makes the maps.
+    pub(super) fn make(options: &Options) -> Result<Self, SteerError> {
+        let names = Names::new()?;
+        let mut loader = EbpfLoader::new();
+        loader.map_max_entries("flows4", options.flows4.max(1));
+        loader.map_max_entries("flows6", options.flows6.max(1));
+        NAMES.iter().for_each(|name| _ = loader.map_pin_path(name, names.path(name)));
+        let _made = loader.load(STEER).map_err(|error| SteerError::load("a map", &error))?;
+        let map = |name: &'static str| {
+            sys::pinned(&names.path(name)).map_err(SteerError::system(name, "opening the map"))
+        };
+        let [state, counts, xsks, links, locals4] = [0, 1, 2, 3, 4].map(|index| map(NAMES[index]));
+        let [locals6, flows4, flows6, egress, punted] =
+            [5, 6, 7, 8, 9].map(|index| map(NAMES[index]));
+        Ok(Self {
+            state: state?,
+            counts: counts?,
+            xsks: xsks?,
+            links: links?,
+            locals4: locals4?,
+            locals6: locals6?,
+            flows4: flows4?,
+            flows6: flows6?,
+            egress: egress?,
+            punted: punted?,
+        })
+    }
+
+    /// In the order of [`NAMES`].
+    fn all(&self) -> [&OwnedFd; NAMES.len()] {
+        [
+            &self.state,
+            &self.counts,
+            &self.xsks,
+            &self.links,
+            &self.locals4,
+            &self.locals6,
+            &self.flows4,
+            &self.flows6,
+            &self.egress,
+            &self.punted,
+        ]
+    }
+
+    /// Loads the steering program for a port.
+    pub(super) fn steer(
+        &self,
+        port: &SteerPort,
+        mode: Mode,
+        express: bool,
+    ) -> Result<OwnedFd, SteerError> {
+        let failed =
+            |error: &(dyn std::error::Error + 'static)| SteerError::load(&port.device, error);
+        let mut object = self.object(STEER, port, mode, express)?;
+        let program: &mut Xdp = program(&mut object, "steer").map_err(|error| failed(&error))?;
+        program.load().map_err(|error| failed(&error))?;
+        let fd = program.fd().map_err(|error| failed(&error))?.as_fd().try_clone_to_owned();
+        fd.map_err(SteerError::system(&port.device, "keeping the program"))
+    }
+
+    /// Loads the program that hands frames back to the kernel at a port, and attaches it to what is
+    /// written to a device; it stays there as long as the object lives.
+    pub(super) fn punt(&self, port: &SteerPort, mode: Mode, tap: &str) -> Result<Ebpf, SteerError> {
+        use aya::programs::tc::{TcAttachType, qdisc_add_clsact};
+        let failed =
+            |error: &(dyn std::error::Error + 'static)| SteerError::load(&port.device, error);
+        let mut object = self.object(PUNT, port, mode, false)?;
+        let program: &mut SchedClassifier =
+            program(&mut object, "punt").map_err(|error| failed(&error))?;
+        program.load().map_err(|error| failed(&error))?;
+        if program.attach(tap, TcAttachType::Ingress).is_err() {
+            // A kernel before 6.6 wants a queueing discipline to attach to.
+            let _ = qdisc_add_clsact(tap);
+            program.attach(tap, TcAttachType::Ingress).map_err(|error| failed(&error))?;
+        }
+        Ok(object)
+    }
+
+    fn object(
+        &self,
+        code: &[u8],
+        port: &SteerPort,
+        mode: Mode,
+        express: bool,
+    ) -> Result<Ebpf, SteerError> {
+        let names = Names::new()?;
+        let constants = Constants::new(port, mode, express);
+        let mut loader = EbpfLoader::new();
+        for (name, map) in NAMES.iter().zip(self.all()) {
+            let path = names.path(name);
+            let named = sys::pin(map.as_fd(), &path);
+            named.map_err(SteerError::system(&port.device, "naming a map"))?;
+            loader.map_pin_path(name, path);
+        }
+        constants.give(&mut loader);
+        loader.load(code).map_err(|error| SteerError::load(&port.device, &error))
+    }
+}
+
+fn program<'a, P>(
+    object: &'a mut Ebpf,
+    name: &str,
+) -> Result<&'a mut P, aya::programs::ProgramError>
+where
+    &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = aya::programs::ProgramError>,
+{
+    let missing = aya::programs::ProgramError::NotLoaded;
+    object.program_mut(name).ok_or(missing)?.try_into()
+}

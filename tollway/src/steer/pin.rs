@@ -1,0 +1,199 @@
+//! What outlives the process: names in the BPF file system.
+//!
+//! Each device has a directory with its link, which keeps the program on the device, and the
+//! heartbeat that the program looks at. A process that dies leaves both: the program finds the
+//! heartbeat stale and the kernel forwards, and the next process takes the link over.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use super::Mode;
+use super::error::SteerError;
+use super::sys::{self, Page};
+
+/// Where the BPF file system is, by convention.
+const BPFFS: &str = "/sys/fs/bpf";
+/// How often a living process stamps its heartbeat at least, with room to spare.
+const PULSE: Duration = Duration::from_millis(100);
+/// A heartbeat this old needs no second look.
+const DEAD_NS: u64 = 1_000_000_000;
+
+/// The program's directory; mounts the file system where it may.
+pub(super) fn home() -> Result<PathBuf, SteerError> {
+    let root = Path::new(BPFFS);
+    if !sys::is_bpffs(root).unwrap_or(false) {
+        sys::mount_bpffs(root).map_err(SteerError::NoBpffs)?;
+    }
+    let home = root.join("tollway");
+    make(&home).map_err(SteerError::NoBpffs)?;
+    Ok(home)
+}
+
+fn make(directory: &Path) -> io::Result<()> {
+    match fs::create_dir(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The number of this network namespace.
+fn namespace() -> io::Result<u64> {
+    Ok(fs::metadata("/proc/self/ns/net")?.ino())
+}
+
+/// A directory for the moment in which maps have names, so that the loader finds them.
+pub(super) struct Names(PathBuf);
+
+impl Names {
+    pub(super) fn new() -> Result<Self, SteerError> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = home()?.join(format!("load-{}-{count}", std::process::id()));
+        fs::create_dir(&path).map_err(SteerError::NoBpffs)?;
+        Ok(Self(path))
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Names {
+    fn drop(&mut self) {
+        remove(&self.0);
+    }
+}
+
+/// Removes a directory of pins; what can not be removed is found again by [`sweep`].
+fn remove(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let _ = fs::remove_file(entry.path());
+    }
+    let _ = fs::remove_dir(directory);
+}
+
+/// What is kept of a device.
+pub(super) struct Pins(PathBuf);
+
+impl Pins {
+    /// Those of a device of this network namespace.
+    pub(super) fn of(ifindex: u32) -> Result<Self, SteerError> {
+        let namespace = namespace().map_err(SteerError::system("/proc/self/ns/net", "reading"))?;
+        Ok(Self(home()?.join(format!("{ifindex}-{namespace}"))))
+    }
+
+    fn link_path(&self, mode: Mode) -> PathBuf {
+        self.0.join(match mode {
+            Mode::Native => "link-native",
+            Mode::Generic => "link-generic",
+        })
+    }
+
+    fn state_path(&self) -> PathBuf {
+        self.0.join("state")
+    }
+
+    /// The link, and the mode that it was made in.
+    pub(super) fn link(&self) -> Option<(Mode, OwnedFd)> {
+        let link = |mode| Some((mode, sys::pinned(&self.link_path(mode)).ok()?));
+        link(Mode::Native).or_else(|| link(Mode::Generic))
+    }
+
+    /// The heartbeat's map.
+    fn state(&self) -> Option<OwnedFd> {
+        sys::pinned(&self.state_path()).ok()
+    }
+
+    /// Says if this process's heartbeat is the one that counts.
+    pub(super) fn are_of(&self, state: BorrowedFd<'_>) -> bool {
+        let Some(pinned) = self.state() else { return false };
+        sys::map_id(pinned.as_fd()).ok() == sys::map_id(state).ok()
+    }
+
+    /// Says if somebody stamps the heartbeat: looks for as long as a living process may take.
+    pub(super) fn are_alive(&self) -> bool {
+        let page = self.state().and_then(|state| Page::map(state.as_fd()).ok());
+        let Some(page) = page.filter(|page| page.is_alive(DEAD_NS) && !page.bypass()) else {
+            return false;
+        };
+        let before_ns = page.last_heartbeat_ns();
+        (0..10).any(|_| {
+            std::thread::sleep(PULSE / 10);
+            page.last_heartbeat_ns() != before_ns
+        })
+    }
+
+    /// Keeps a link, and the heartbeat that its program looks at.
+    pub(super) fn keep(
+        &self,
+        link: Option<(Mode, BorrowedFd<'_>)>,
+        state: BorrowedFd<'_>,
+    ) -> io::Result<()> {
+        make(&self.0)?;
+        if let Some((mode, link)) = link {
+            sys::pin(link, &self.link_path(mode))?;
+        }
+        match fs::remove_file(self.state_path()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        sys::pin(state, &self.state_path())
+    }
+
+    /// Forgets the device.
+    pub(super) fn remove(&self) {
+        remove(&self.0);
+    }
+
+    /// Takes the program off and forgets the device.
+    fn clear(&self) {
+        if let Some((_, link)) = self.link() {
+            // A device that is gone has lost its program already.
+            let _ = sys::detach(link.as_fd());
+        }
+        self.remove();
+    }
+
+    fn is_of_lost_device(&self) -> bool {
+        self.link().is_none_or(|(_, link)| sys::link_ifindex(link.as_fd()).is_ok_and(|of| of == 0))
+    }
+}
+
+/// Removes what is left of devices that are gone, and of loads that were cut short.
+pub(super) fn sweep() -> Result<(), SteerError> {
+    for directory in directories()? {
+        let name = directory.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let pid = name.strip_prefix("load-").and_then(|rest| rest.split('-').next());
+        match pid {
+            Some(pid) if !Path::new("/proc").join(pid).exists() => remove(&directory),
+            None if Pins(directory.clone()).is_of_lost_device() => remove(&directory),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Takes the programs of dead Tollways off the devices of this network namespace; says of how many.
+///
+/// # Errors
+/// There is no BPF file system, or no privilege.
+pub fn clean() -> Result<usize, SteerError> {
+    sweep()?;
+    let namespace = namespace().map_err(SteerError::system("/proc/self/ns/net", "reading"))?;
+    let ours = format!("-{namespace}");
+    let is_ours = |path: &PathBuf| {
+        path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.ends_with(&ours))
+    };
+    let pins = directories()?.into_iter().filter(is_ours).map(Pins);
+    Ok(pins.filter(|pins| !pins.are_alive()).map(|pins| pins.clear()).count())
+}
+
+fn directories() -> Result<Vec<PathBuf>, SteerError> {
+    let entries = fs::read_dir(home()?).map_err(SteerError::NoBpffs)?;
+    Ok(entries.flatten().map(|entry| entry.path()).collect())
+}

@@ -1,0 +1,516 @@
+//! The bpf(2) system call, and what else of the system the steering needs; every unsafe operation of
+//! the steering is here.
+
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::maps::{Flow, Flow4Key, Flow6Key, PortCounts};
+
+/// Types that are plain numbers and bytes without padding, of which any bit pattern is a value.
+///
+/// # Safety
+/// The type must be just that.
+pub(super) unsafe trait Plain: Copy + Default {}
+// SAFETY: a number.
+unsafe impl Plain for u32 {}
+// SAFETY: numbers.
+unsafe impl Plain for [u32; 2] {}
+// SAFETY: bytes.
+unsafe impl Plain for [u8; 4] {}
+// SAFETY: bytes.
+unsafe impl Plain for [u8; 16] {}
+// SAFETY: bytes and a number on an even offset: 16 bytes, none of them padding.
+unsafe impl Plain for Flow4Key {}
+// SAFETY: bytes and a number on an even offset: 40 bytes, none of them padding.
+unsafe impl Plain for Flow6Key {}
+// SAFETY: numbers and bytes; what would be padding is fields of their own.
+unsafe impl Plain for Flow {}
+// SAFETY: numbers of 64 bits.
+unsafe impl Plain for PortCounts {}
+
+/// Commands of bpf(2) (`enum bpf_cmd`, include/uapi/linux/bpf.h).
+#[derive(Clone, Copy)]
+#[repr(i32)]
+enum Command {
+    MapLookup = 1,
+    MapUpdate = 2,
+    MapDelete = 3,
+    ObjPin = 6,
+    ObjGet = 7,
+    ProgTestRun = 10,
+    ObjInfo = 15,
+    MapLookupBatch = 24,
+    MapUpdateBatch = 26,
+    LinkCreate = 28,
+    LinkUpdate = 29,
+    LinkDetach = 34,
+}
+
+/// Arguments of commands that take an element of a map.
+#[derive(Default)]
+#[repr(C)]
+struct Element {
+    map: u32,
+    pad: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+/// Arguments of commands that take many elements of a map.
+#[derive(Default)]
+#[repr(C)]
+struct Batch {
+    from: u64,
+    to: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map: u32,
+    element_flags: u64,
+    flags: u64,
+}
+
+/// Arguments of commands that take a path of the BPF file system.
+#[derive(Default)]
+#[repr(C)]
+struct Object {
+    path: u64,
+    fd: u32,
+    flags: u32,
+}
+
+/// Arguments of BPF_LINK_CREATE, as far as XDP has any, and of BPF_LINK_UPDATE and DETACH.
+#[derive(Default)]
+#[repr(C)]
+struct Link {
+    first: u32,
+    second: u32,
+    third: u32,
+    flags: u32,
+}
+
+/// Arguments of BPF_OBJ_GET_INFO_BY_FD.
+#[derive(Default)]
+#[repr(C)]
+struct Info {
+    fd: u32,
+    len: u32,
+    info: u64,
+}
+
+/// Arguments of BPF_PROG_TEST_RUN.
+#[derive(Default)]
+#[repr(C)]
+struct Run {
+    program: u32,
+    result: u32,
+    in_len: u32,
+    out_len: u32,
+    input: u64,
+    output: u64,
+    repeat: u32,
+    duration: u32,
+    context_in_len: u32,
+    context_out_len: u32,
+    context_in: u64,
+    context_out: u64,
+    flags: u32,
+    processor: u32,
+    batch: u32,
+    pad: u32,
+}
+
+/// bpf(2) itself.
+///
+/// # Safety
+/// `arguments` must be what the command takes, and the addresses in it must be those of memory that
+/// the command may read or write.
+unsafe fn bpf<T>(command: Command, arguments: &mut T) -> io::Result<RawFd> {
+    let pointer: *mut T = arguments;
+    // SAFETY: the arguments are borrowed exclusively and as long as said; the rest is the caller's.
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, command as i32, pointer, size_of::<T>() as u32) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as RawFd) }
+}
+
+fn number(fd: BorrowedFd<'_>) -> u32 {
+    fd.as_raw_fd() as u32
+}
+
+fn address<T>(pointer: *const T) -> u64 {
+    pointer.expose_provenance() as u64
+}
+
+/// Puts an element into a map.
+pub(super) fn update<K: Plain, V: Plain>(
+    map: BorrowedFd<'_>,
+    key: &K,
+    value: &V,
+) -> io::Result<()> {
+    let (key, value) = (address::<K>(key), address::<V>(value));
+    let mut element = Element { map: number(map), key, value, ..Element::default() };
+    // SAFETY: the map's key and value are of these types; both are only read.
+    unsafe { bpf(Command::MapUpdate, &mut element) }?;
+    Ok(())
+}
+
+/// Puts elements into a map; how many. A kernel without batches gets them one by one.
+pub(super) fn update_all<K: Plain, V: Plain>(
+    map: BorrowedFd<'_>,
+    keys: &[K],
+    values: &[V],
+) -> io::Result<usize> {
+    let count = keys.len().min(values.len());
+    if count == 0 {
+        return Ok(0);
+    }
+    let (keys_at, values_at) = (address(keys.as_ptr()), address(values.as_ptr()));
+    let mut batch = Batch {
+        keys: keys_at,
+        values: values_at,
+        count: u32::try_from(count).unwrap_or(u32::MAX),
+        map: number(map),
+        ..Batch::default()
+    };
+    // SAFETY: the map's keys and values are of these types, at least `count` of each; they are only
+    // read.
+    match unsafe { bpf(Command::MapUpdateBatch, &mut batch) } {
+        Ok(_) => Ok(batch.count as usize),
+        Err(error) if is_unknown(&error) => {
+            keys.iter().zip(values).try_for_each(|(key, value)| update(map, key, value))?;
+            Ok(count)
+        }
+        Err(error) if batch.count == 0 => Err(error),
+        Err(_) => Ok(batch.count as usize),
+    }
+}
+
+/// ENOTSUPP, which has no name outside of the kernel.
+const ENOTSUPP: i32 = 524;
+
+fn is_unknown(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | ENOTSUPP))
+}
+
+/// An element of a map that has one for all processors.
+pub(super) fn lookup<K: Plain, V: Plain>(map: BorrowedFd<'_>, key: &K) -> io::Result<Option<V>> {
+    let mut value = V::default();
+    let value_at = address::<V>(&raw mut value);
+    let mut element =
+        Element { map: number(map), key: address::<K>(key), value: value_at, ..Element::default() };
+    // SAFETY: the map's key and value are of these types; the value may be any bytes.
+    found(unsafe { bpf(Command::MapLookup, &mut element) }).map(|found| found.then_some(value))
+}
+
+/// An element of a map that has one for each processor.
+pub(super) fn lookup_each<V: Plain>(
+    map: BorrowedFd<'_>,
+    key: u32,
+    processors: usize,
+) -> io::Result<Vec<V>> {
+    // The kernel writes each value to a multiple of 8 bytes.
+    const { assert!(size_of::<V>().is_multiple_of(8)) };
+    let mut values = vec![V::default(); processors];
+    let values_at = address(values.as_mut_ptr());
+    let key_at = address::<u32>(&raw const key);
+    let mut element =
+        Element { map: number(map), key: key_at, value: values_at, ..Element::default() };
+    // SAFETY: the map's key is a u32, and there is room for the values of all possible processors,
+    // which may be any bytes.
+    unsafe { bpf(Command::MapLookup, &mut element) }?;
+    Ok(values)
+}
+
+/// Takes an element out of a map; false where it was not there.
+pub(super) fn delete<K: Plain>(map: BorrowedFd<'_>, key: &K) -> io::Result<bool> {
+    let mut element = Element { map: number(map), key: address::<K>(key), ..Element::default() };
+    // SAFETY: the map's key is of this type and only read.
+    found(unsafe { bpf(Command::MapDelete, &mut element) })
+}
+
+/// Whether something was there, of a result that says so by ENOENT.
+fn found(result: io::Result<RawFd>) -> io::Result<bool> {
+    match result {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Elements read in one call; a bucket of a hash map with more would fail, and none has.
+const BATCH: usize = 4096;
+
+/// Reads every element of a hash map.
+pub(super) fn each<K: Plain, V: Plain>(
+    map: BorrowedFd<'_>,
+    mut each: impl FnMut(&K, &V),
+) -> io::Result<()> {
+    let (mut keys, mut values) = (vec![K::default(); BATCH], vec![V::default(); BATCH]);
+    // Where the next call goes on: the kernel's own, 4 bytes for hash maps.
+    let (mut from, mut to) = (0_u32, 0_u32);
+    let mut started = false;
+    loop {
+        let (keys_at, values_at) = (address(keys.as_mut_ptr()), address(values.as_mut_ptr()));
+        let mut batch = Batch {
+            from: if started { address::<u32>(&raw mut from) } else { 0 },
+            to: address::<u32>(&raw mut to),
+            keys: keys_at,
+            values: values_at,
+            count: BATCH as u32,
+            map: number(map),
+            ..Batch::default()
+        };
+        // SAFETY: the map is a hash map with keys and values of these types, and there is room for
+        // `count` of each, which may be any bytes; a position in a hash map is 4 bytes.
+        let more = found(unsafe { bpf(Command::MapLookupBatch, &mut batch) })?;
+        let count = (batch.count as usize).min(BATCH);
+        keys[..count].iter().zip(&values[..count]).for_each(|(key, value)| each(key, value));
+        if !more {
+            return Ok(());
+        }
+        (from, started) = (to, true);
+    }
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
+}
+
+/// Gives an object a name in the BPF file system.
+pub(super) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let path = c_path(path)?;
+    let mut arguments =
+        Object { path: address(path.as_ptr()), fd: number(object), ..Object::default() };
+    // SAFETY: the path is a string that ends with a zero and outlives the call.
+    unsafe { bpf(Command::ObjPin, &mut arguments) }?;
+    Ok(())
+}
+
+/// The object of that name in the BPF file system.
+pub(super) fn pinned(path: &Path) -> io::Result<OwnedFd> {
+    let path = c_path(path)?;
+    let mut arguments = Object { path: address(path.as_ptr()), ..Object::default() };
+    // SAFETY: the path is a string that ends with a zero and outlives the call.
+    let fd = unsafe { bpf(Command::ObjGet, &mut arguments) }?;
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// BPF_XDP of `enum bpf_attach_type`.
+const BPF_XDP: u32 = 37;
+/// Generic XDP (`XDP_FLAGS_SKB_MODE`).
+pub(super) const XDP_GENERIC: u32 = 1 << 1;
+/// XDP in the driver (`XDP_FLAGS_DRV_MODE`).
+pub(super) const XDP_NATIVE: u32 = 1 << 2;
+
+/// Attaches an XDP program to a device for as long as the link lives.
+pub(super) fn attach(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> io::Result<OwnedFd> {
+    let mut link = Link { first: number(program), second: ifindex, third: BPF_XDP, flags };
+    // SAFETY: the arguments are numbers.
+    let fd = unsafe { bpf(Command::LinkCreate, &mut link) }?;
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Puts another program in the place of a link's, between two packets.
+pub(super) fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    let mut link = Link { first: number(link), second: number(program), ..Link::default() };
+    // SAFETY: the arguments are numbers.
+    unsafe { bpf(Command::LinkUpdate, &mut link) }?;
+    Ok(())
+}
+
+/// Takes a link's program off its device, whoever else holds the link.
+pub(super) fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
+    let mut fd = number(link);
+    // SAFETY: the argument is a number.
+    unsafe { bpf(Command::LinkDetach, &mut fd) }?;
+    Ok(())
+}
+
+/// A link's device, 0 when it has none any more (`struct bpf_link_info`).
+pub(super) fn link_ifindex(link: BorrowedFd<'_>) -> io::Result<u32> {
+    // Type, id and program, padding, then what is the kind's own: of XDP, the device.
+    Ok(info::<8>(link)?[4])
+}
+
+/// A map's number, which no other map has while it lives (`struct bpf_map_info`).
+pub(super) fn map_id(map: BorrowedFd<'_>) -> io::Result<u32> {
+    Ok(info::<2>(map)?[1])
+}
+
+/// The first words of what the kernel says of an object.
+fn info<const WORDS: usize>(object: BorrowedFd<'_>) -> io::Result<[u32; WORDS]> {
+    let mut words = [0_u32; WORDS];
+    let len = size_of::<[u32; WORDS]>() as u32;
+    let mut arguments = Info { fd: number(object), len, info: address(words.as_mut_ptr()) };
+    // SAFETY: there is room for `len` bytes, which may be any.
+    unsafe { bpf(Command::ObjInfo, &mut arguments) }?;
+    Ok(words)
+}
+
+/// Runs an XDP program once on a frame that is nowhere: what it returned, and what it made of it.
+pub(super) fn run(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<(u32, Vec<u8>)> {
+    // Room for a larger header.
+    let mut output = vec![0; frame.len() + 64];
+    let mut arguments = Run {
+        program: number(program),
+        in_len: frame.len() as u32,
+        out_len: output.len() as u32,
+        input: address(frame.as_ptr()),
+        output: address(output.as_mut_ptr()),
+        repeat: 1,
+        ..Run::default()
+    };
+    // SAFETY: the frame is read and the output written, both of the lengths given.
+    unsafe { bpf(Command::ProgTestRun, &mut arguments) }?;
+    output.truncate(arguments.out_len as usize);
+    Ok((arguments.result, output))
+}
+
+/// The coarse monotonic clock, which is what `bpf_ktime_get_coarse_ns` reads.
+#[inline]
+pub(super) fn coarse_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes the timespec, which is borrowed exclusively. It can not fail: the clock exists.
+    let _ = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Processors that a map with values for each has values for (`cpu_possible_mask`).
+pub(super) fn possible_processors() -> io::Result<usize> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
+    let last = text.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<usize>().ok());
+    last.map(|last| last + 1).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// The only element of the map `state`, shared with the steering program.
+pub(super) struct Page(NonNull<Words>);
+
+/// `struct state` of bpf/maps.h.
+#[repr(C)]
+struct Words {
+    heartbeat_ns: AtomicU64,
+    bypass: AtomicU32,
+    generation: AtomicU32,
+}
+
+// SAFETY: the memory belongs to no thread and is only accessed by atomic operations.
+unsafe impl Send for Page {}
+// SAFETY: as above.
+unsafe impl Sync for Page {}
+
+impl Page {
+    /// Maps the memory of an array map that allows it.
+    pub(super) fn map(map: BorrowedFd<'_>) -> io::Result<Self> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let (len, fd) = (size_of::<Words>(), map.as_raw_fd());
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let memory = unsafe { libc::mmap(null_mut(), len, protection, libc::MAP_SHARED, fd, 0) };
+        if memory == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self(NonNull::new(memory.cast()).ok_or(io::ErrorKind::InvalidData)?))
+    }
+
+    fn words(&self) -> &Words {
+        // SAFETY: the mapping is as long, page-aligned, lives as long as this, and is accessed by
+        // atomic operations only.
+        unsafe { self.0.as_ref() }
+    }
+
+    pub(super) fn set_heartbeat_ns(&self, now_ns: u64) {
+        // Whoever reads it wants to know nothing else by it.
+        self.words().heartbeat_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_bypass(&self, bypass: bool) {
+        self.words().bypass.store(u32::from(bypass), Ordering::Release);
+    }
+
+    pub(super) fn bypass(&self) -> bool {
+        self.words().bypass.load(Ordering::Acquire) != 0
+    }
+
+    /// Says if somebody has stamped within `limit_ns`.
+    pub(super) fn is_alive(&self, limit_ns: u64) -> bool {
+        let last_ns = self.last_heartbeat_ns();
+        last_ns != 0 && coarse_ns().saturating_sub(last_ns) <= limit_ns
+    }
+
+    pub(super) fn last_heartbeat_ns(&self) -> u64 {
+        self.words().heartbeat_ns.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn generation(&self) -> u32 {
+        self.words().generation.load(Ordering::Acquire)
+    }
+
+    pub(super) fn bump_generation(&self) -> u32 {
+        self.words().generation.fetch_add(1, Ordering::AcqRel).wrapping_add(1)
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `map`, to which no borrow is left. An error could only mean that
+        // it is gone already.
+        let _ = unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<Words>()) };
+    }
+}
+
+/// `BPF_FS_MAGIC` of include/uapi/linux/magic.h.
+const BPF_FS: i64 = 0xcafe_4a11;
+
+/// Says if a BPF file system is mounted there.
+pub(super) fn is_bpffs(path: &Path) -> io::Result<bool> {
+    let path = c_path(path)?;
+    let mut about = MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: the path is a string that ends with a zero; there is room for the answer.
+    if unsafe { libc::statfs(path.as_ptr(), about.as_mut_ptr()) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: numbers, of which zero is a value, and which the kernel has written.
+    let about = unsafe { about.assume_init() };
+    Ok(about.f_type == BPF_FS)
+}
+
+/// Mounts a BPF file system.
+pub(super) fn mount_bpffs(path: &Path) -> io::Result<()> {
+    let path = c_path(path)?;
+    let kind = c"bpf".as_ptr();
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC | libc::MS_RELATIME;
+    let data = c"mode=0700".as_ptr().cast();
+    // SAFETY: strings that end with a zero.
+    if unsafe { libc::mount(kind, path.as_ptr(), kind, flags, data) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// `ETHTOOL_GFLAGS` and `ETH_FLAG_RXVLAN` of include/uapi/linux/ethtool.h.
+const GET_FLAGS: u32 = 0x25;
+const RX_VLAN: u32 = 1 << 8;
+
+/// Says if a device takes VLAN tags off frames before anyone sees them.
+pub(super) fn strips_tags(device: &str) -> io::Result<bool> {
+    // Interface requests go to a socket; any kind will do.
+    let socket = std::os::unix::net::UnixDatagram::unbound()?;
+    // `struct ethtool_value`: the command, and room for its answer.
+    let mut value = [GET_FLAGS, 0];
+    let mut request = crate::ports::sys::request(device)?;
+    request.ifr_ifru.ifru_data = (&raw mut value).cast();
+    let pointer: *mut libc::ifreq = &raw mut request;
+    // SAFETY: the request names a value of the kind that its command takes; both outlive the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, pointer) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value[1] & RX_VLAN != 0) }
+}

@@ -1,0 +1,160 @@
+//! What the tests in network namespaces share: each starts its program again in a namespace of its own
+//! (by `unshare`, which needs no root where user namespaces are allowed) and the hosts in further
+//! ones. Nothing outside is touched, and what a test has made ends with it.
+
+// Not every test program uses all of it.
+#![allow(dead_code)]
+
+use std::process::{Child, Command, ExitCode};
+use std::time::{Duration, Instant};
+
+/// No single wait is longer.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The tests of a program by name; each runs in a network namespace of its own.
+pub type Test = (&'static str, fn());
+
+/// Runs the tests that the command line asks for, or one of them, inside, or another role.
+///
+/// `namespaces` is what root asks `unshare` for; `missing` says what a test lacks here.
+pub fn main(
+    tests: &[Test],
+    namespaces: &str,
+    missing: fn(&str) -> Option<&'static str>,
+    role: impl Fn(&[&str]) -> ExitCode,
+) -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        ["--inside", name] => {
+            tests.iter().find(|(test, _)| *test == name).unwrap().1();
+            ExitCode::SUCCESS
+        }
+        ["--list", ..] => {
+            tests.iter().for_each(|(name, _)| println!("{name}: test"));
+            ExitCode::SUCCESS
+        }
+        ["--serve" | "--ask", ..] => role(&words),
+        _ => run_all(tests, namespaces, missing, &words),
+    }
+}
+
+fn run_all(
+    tests: &[Test],
+    namespaces: &str,
+    missing: fn(&str) -> Option<&'static str>,
+    words: &[&str],
+) -> ExitCode {
+    let wanted: Vec<_> = words.iter().filter(|word| !word.starts_with('-')).collect();
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(**w));
+    let mut failed = 0;
+    for (name, _) in tests.iter().filter(|(name, _)| is_wanted(name)) {
+        // A user may lack what only root can give; the machine that tests every change may not.
+        if let Some(missing) = missing(name).filter(|_| std::env::var_os("CI").is_none()) {
+            println!("test {name} ... left out: {missing}");
+            continue;
+        }
+        // `unshare -Ur` works for root too, but gives less: a real root tests what users run.
+        let namespaces = if is_root() { namespaces } else { "-Urn" };
+        let this = std::env::current_exe().unwrap();
+        let mut command = Command::new("unshare");
+        command.args([namespaces, "--"]).arg(this).args(["--inside", name]);
+        let status = command.status().expect("unshare (util-linux) is needed for this test");
+        println!("test {name} ... {}", if status.success() { "ok" } else { "FAILED" });
+        failed += u8::from(!status.success());
+    }
+    if failed > 0 {
+        println!("If unshare said why it failed: this test needs network namespaces.");
+    }
+    ExitCode::from(failed)
+}
+
+/// Says if this is a real root, or that of a namespace.
+pub fn is_root() -> bool {
+    std::fs::read_to_string("/proc/self/status").unwrap().contains("\nUid:\t0\t0\t")
+}
+
+/// Runs a command that must succeed; what it printed.
+pub fn sh(line: &str) -> String {
+    let mut words = line.split_whitespace();
+    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{line}: {told}{error}");
+    told
+}
+
+/// Waits for something, with bounds.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A process that ends with its owner.
+pub struct Process(pub Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A host: a network namespace, held by a process that sleeps in it.
+pub struct Host(pub Process);
+
+impl Host {
+    /// A new one.
+    pub fn new() -> Self {
+        let child = Command::new("unshare").args(["-n", "sleep", "120"]).spawn().unwrap();
+        let namespace = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/net")).ok();
+        let pid = child.id().to_string();
+        let host = Self(Process(child));
+        until("a namespace for a host", || {
+            namespace(&pid).is_some_and(|of| Some(of) != namespace("self"))
+        });
+        host
+    }
+
+    /// Runs a command there.
+    pub fn sh(&self, line: &str) -> String {
+        sh(&format!("nsenter -t {} -n {line}", self.0.0.id()))
+    }
+
+    /// A command there, not yet started.
+    pub fn command(&self, line: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &self.0.0.id().to_string(), "-n", "--"]);
+        command.args(line.split_whitespace());
+        command
+    }
+
+    /// This program there, in another role.
+    pub fn role(&self, role: &str, address: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &self.0.0.id().to_string(), "-n", "--"]);
+        command.arg(std::env::current_exe().unwrap()).args([role, address]);
+        command
+    }
+
+    /// Gives it a cable to an interface of this namespace, and addresses.
+    pub fn plug(&self, cable: &str, mac: &str, addresses: [&str; 2]) {
+        sh(&format!("ip link add r{cable} type veth peer name h{cable}"));
+        sh(&format!("ip link set h{cable} netns {} address {mac}", self.0.0.id()));
+        sh(&format!("ip link set r{cable} up"));
+        self.sh("ip link set lo up");
+        for address in addresses {
+            self.sh(&format!("ip address add {address} dev h{cable} nodad"));
+        }
+        self.sh(&format!("ip link set h{cable} up"));
+    }
+
+    /// A default route, by a gateway whose Ethernet address is known.
+    pub fn route(&self, device: &str, gateway: &str, mac: &str) {
+        self.sh(&format!("ip neigh replace {gateway} lladdr {mac} dev {device} nud permanent"));
+        self.sh(&format!("ip route add default via {gateway} dev {device}"));
+    }
+}
