@@ -35,6 +35,23 @@ pub struct Stop {
     wanted: Arc<AtomicBool>,
     /// Becomes readable with the signal, so that a loop that sleeps wakes up.
     pipe: UnixStream,
+    wake: Arc<UnixStream>,
+}
+
+/// Whoever holds it can stop the worker.
+#[derive(Clone)]
+pub struct Stopper {
+    wanted: Arc<AtomicBool>,
+    wake: Arc<UnixStream>,
+}
+
+impl Stopper {
+    /// Stops the worker, after the turn that it takes now.
+    pub fn stop(&self) {
+        self.wanted.store(true, Ordering::Relaxed);
+        // A full pipe wakes as well.
+        let _ = (&*self.wake).write(&[0]);
+    }
 }
 
 impl Stop {
@@ -52,7 +69,13 @@ impl Stop {
             signal_hook::flag::register(signal, Arc::clone(&wanted))?;
             signal_hook::low_level::pipe::register(signal, wake.try_clone()?)?;
         }
-        Ok(Self { wanted, pipe })
+        Ok(Self { wanted, pipe, wake: Arc::new(wake) })
+    }
+
+    /// By which others can stop the worker.
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        Stopper { wanted: Arc::clone(&self.wanted), wake: Arc::clone(&self.wake) }
     }
 
     fn is_wanted(&self) -> bool {

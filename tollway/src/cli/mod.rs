@@ -1,6 +1,7 @@
 //! The command line: one file for each subcommand.
 
 mod check;
+mod detach;
 mod lab;
 mod manual;
 mod reload;
@@ -52,6 +53,8 @@ enum Command {
     Replay(replay::Args),
     /// Measure packet paths
     Lab(lab::Args),
+    /// Take the programs of routers that were killed off their devices
+    Detach(detach::Args),
     /// Check a configuration and say what is wrong with it
     Check(check::Args),
     /// Print the script by which a shell completes commands and options
@@ -106,6 +109,7 @@ pub fn main() -> ExitCode {
         Command::Replay(args) => replay::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Detach(args) => detach::run(&args),
         Command::Show(args) => show::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Completions(args) => manual::completions(&args),

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tollway_dataplane::port::Port as _;
 use tollway_dataplane::router::Router;
@@ -10,7 +11,10 @@ use tollway_dataplane::router::Router;
 use super::CliError;
 use super::summary::Summary;
 use crate::compile::compile;
-use crate::control::{self, Board, Names, Server, Socket, SocketError};
+use crate::control::{
+    self, Board, Client, ClientError, Command, HandedOver, Names, Powers, Request, Server, Socket,
+    SocketError,
+};
 use crate::kernel::{self, Follower, Watch};
 use crate::model::{Model, PortKind};
 use crate::ports::steering::ModelSteering;
@@ -33,7 +37,14 @@ pub(super) struct Args {
     /// $XDG_RUNTIME_DIR/tollway.sock for others)
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// Take the ports over from the router that has the same control socket; the kernel forwards
+    /// meanwhile
+    #[arg(long)]
+    replace: bool,
 }
+
+/// A predecessor has so long to end.
+const HAND_OVER: Duration = Duration::from_secs(10);
 
 pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let mut model = super::load(&args.config)?;
@@ -46,6 +57,9 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     };
     let stop = Stop::on_signals().map_err(no_descriptor)?;
     let (post, mut inbox) = worker::post().map_err(no_descriptor)?;
+    if args.replace {
+        succeed(args.socket.as_ref().or(model.control.as_ref()))?;
+    }
     let socket = control_socket(args, &model)?;
     let umem = ports::umem(&model).ok_or_else(|| {
         CliError::failed("the memory for frames can not be had", "Lower the MTUs")
@@ -80,7 +94,13 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let reloader = live(started, &model, &post).map_err(|error| {
         CliError::failed(format!("the kernel can not be followed: {error}"), "Close other programs")
     })?;
-    let server = socket.map(|socket| serve(socket, post, board, reloader)).transpose()?;
+    let (stopper, left) = (stop.stopper(), Arc::clone(&steering));
+    let hand_over = move || {
+        left.leave();
+        stopper.stop();
+    };
+    let powers = Powers { reloader: Some(reloader), hand_over: Some(Box::new(hand_over)) };
+    let server = socket.map(|socket| serve(socket, post, board, powers)).transpose()?;
     announce(&model, &devices);
     let pulse = steering.start(&devices);
     let ran = worker::run(&mut router, &mut devices, &stop, &mut inbox, pulse.as_ref());
@@ -106,6 +126,35 @@ fn live(started: Started, model: &Model, post: &Post) -> io::Result<Reloader> {
     })
 }
 
+/// Has the router at a control socket hand its ports over, and waits until it has ended. Where nobody
+/// is there is nothing to take over.
+fn succeed(path: Option<&PathBuf>) -> Result<(), CliError> {
+    let failed = |error: ClientError| CliError::control(&error);
+    let mut client = match Client::connect(path.map(PathBuf::as_path)) {
+        Ok(client) => client,
+        Err(ClientError::Nobody { .. } | ClientError::Nowhere) => return Ok(()),
+        Err(error) => return Err(failed(error)),
+    };
+    let HandedOver { pid } = client.request(&Request::Do(Command::HandOver)).map_err(failed)?;
+    let start = Instant::now();
+    while is_running(pid) {
+        if start.elapsed() > HAND_OVER {
+            let what = format!("process {pid} was asked to hand its ports over and does not end");
+            return Err(CliError::failed(what, "End it; the kernel forwards meanwhile"));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    tracing::info!("process {pid} has handed its ports over");
+    Ok(())
+}
+
+/// Whether a process is there and has not ended yet.
+fn is_running(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
+    state.is_some_and(|state| state != "Z" && state != "X")
+}
+
 /// Makes the control socket. One that was asked for must be had; without one at its usual place the
 /// router forwards as well, unless there is another router already.
 fn control_socket(args: &Args, model: &Model) -> Result<Option<Socket>, CliError> {
@@ -125,9 +174,9 @@ fn control_socket(args: &Args, model: &Model) -> Result<Option<Socket>, CliError
     Ok(None)
 }
 
-fn serve(socket: Socket, post: Post, board: Board, reloader: Reloader) -> Result<Server, CliError> {
+fn serve(socket: Socket, post: Post, board: Board, powers: Powers) -> Result<Server, CliError> {
     tracing::info!("control socket {}", socket.path().display());
-    let server = Server::start(socket, post, board, Some(reloader));
+    let server = Server::start(socket, post, board, powers);
     server.map_err(|error| CliError::failed(&error, error.remedy()))
 }
 

@@ -5,8 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
 
 use super::default_paths;
 use super::message::{Ask, VERSION};
@@ -81,6 +81,13 @@ fn broken(error: &io::Error) -> String {
     }
 }
 
+/// What every answer has.
+#[derive(Deserialize)]
+struct Head {
+    v: u64,
+    error: Option<String>,
+}
+
 /// A talk with a router.
 pub struct Client {
     path: PathBuf,
@@ -127,11 +134,11 @@ impl Client {
         set.map_err(|error| ClientError::Broken { path: self.path.clone(), error })
     }
 
-    /// Asks for something that is answered in one line.
+    /// Asks for something that is answered in one line: as what it stands for, or as any JSON.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub fn ask(&mut self, ask: &Ask) -> Result<Value, ClientError> {
+    pub fn ask<T: DeserializeOwned>(&mut self, ask: &Ask) -> Result<T, ClientError> {
         self.request(&Request::from(ask))
     }
 
@@ -139,26 +146,9 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub fn request(&mut self, request: &Request) -> Result<Value, ClientError> {
+    pub fn request<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T, ClientError> {
         self.send(request)?;
         self.answer()
-    }
-
-    /// The same, as what it stands for.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub fn get<T: DeserializeOwned>(&mut self, ask: &Ask) -> Result<T, ClientError> {
-        let answer = self.ask(ask)?;
-        self.read(answer)
-    }
-
-    /// Understands an answer.
-    ///
-    /// # Errors
-    /// [`ClientError::Strange`].
-    pub fn read<T: DeserializeOwned>(&self, answer: Value) -> Result<T, ClientError> {
-        serde_json::from_value(answer).map_err(|error| self.strange(error))
     }
 
     /// Sends a request.
@@ -179,19 +169,19 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub fn answer(&mut self) -> Result<Value, ClientError> {
+    pub fn answer<T: DeserializeOwned>(&mut self) -> Result<T, ClientError> {
         let mut line = String::new();
         let broken = |error| ClientError::Broken { path: self.path.clone(), error };
         if self.stream.read_line(&mut line).map_err(broken)? == 0 {
             return Err(broken(io::ErrorKind::UnexpectedEof.into()));
         }
-        let answer: Value = serde_json::from_str(&line).map_err(|error| self.strange(error))?;
-        if answer.get("v") != Some(&json!(VERSION)) {
-            return Err(self.strange("its version is another"));
-        }
-        match answer.get("error").and_then(Value::as_str) {
-            Some(sentence) => Err(ClientError::Refused(sentence.to_owned())),
-            None => Ok(answer),
+        let head: Head = serde_json::from_str(&line).map_err(|error| self.strange(error))?;
+        match head {
+            Head { error: Some(sentence), .. } => Err(ClientError::Refused(sentence)),
+            Head { v: VERSION, .. } => {
+                serde_json::from_str(&line).map_err(|error| self.strange(error))
+            }
+            Head { v, .. } => Err(self.strange(format!("it is of version {v}"))),
         }
     }
 

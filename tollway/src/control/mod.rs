@@ -26,7 +26,8 @@ pub use message::{
     All, Ask, Drops, Express, Found, Link, Links, Neigh, Neighbours, NextHop, PortState, Ports,
     Punts, Route, RoutesPage, StageToll, Tolls, Totals, Traffic, VERSION,
 };
-pub use request::{Command, Reloaded, Request};
+pub use request::{Command, HandedOver, Reloaded, Request};
+pub use serve::Powers;
 pub use server::Server;
 pub use socket::{Socket, SocketError};
 

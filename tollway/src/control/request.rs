@@ -20,6 +20,15 @@ pub enum Request {
 pub enum Command {
     /// Read the configuration again and put it in force.
     Reload,
+    /// Stop, and leave the ports to a successor; the kernel forwards meanwhile.
+    HandOver,
+}
+
+/// Who hands over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandedOver {
+    /// The process; the ports are free when it has ended.
+    pub pid: u32,
 }
 
 /// What a reload has done.

@@ -14,7 +14,7 @@ use tollway_dataplane::tables::LinkRecord;
 use super::message::{
     All, Ask, Drops, Found, Link, Links, Neighbours, Ports, Punts, RoutesPage, line, refusal,
 };
-use super::request::Reloaded;
+use super::request::{HandedOver, Reloaded};
 use super::routes::Reader;
 use super::snapshot::Snapshot;
 use super::{Board, Names, neighs, snapshot};
@@ -33,18 +33,27 @@ const CLOCK_TIME: Duration = Duration::from_millis(50);
 /// Where lines of an answer go.
 pub(super) type Say<'a> = &'a mut dyn FnMut(&str) -> io::Result<()>;
 
+/// What clients may have done, beside asking.
+#[derive(Default)]
+pub struct Powers {
+    /// Reads the configuration again.
+    pub reloader: Option<Reloader>,
+    /// Makes the router stop and leave its ports to a successor.
+    pub hand_over: Option<Box<dyn Fn() + Send + Sync>>,
+}
+
 /// Whoever knows the answers.
 pub(super) struct Desk {
     post: Post,
     board: Board,
-    reloader: Option<Reloader>,
+    powers: Powers,
     start: Instant,
     start_clock: u64,
 }
 
 impl Desk {
-    pub(super) fn new(post: Post, board: Board, reloader: Option<Reloader>) -> Self {
-        Self { post, board, reloader, start: Instant::now(), start_clock: clock::now() }
+    pub(super) fn new(post: Post, board: Board, powers: Powers) -> Self {
+        Self { post, board, powers, start: Instant::now(), start_clock: clock::now() }
     }
 
     /// Answers a request, in one line or more.
@@ -87,7 +96,7 @@ impl Desk {
 
     /// Has the configuration read again; what came of it.
     pub(super) fn reload(&self) -> String {
-        let Some(reloader) = &self.reloader else {
+        let Some(reloader) = &self.powers.reloader else {
             return refusal("this router reads no configuration again");
         };
         match reloader.reload() {
@@ -101,6 +110,15 @@ impl Desk {
             }
             Err(error) => refusal(&error.to_string()),
         }
+    }
+
+    /// Has the router stop and leave its ports to a successor.
+    pub(super) fn hand_over(&self) -> String {
+        let Some(hand_over) = &self.powers.hand_over else {
+            return refusal("this router hands nothing over");
+        };
+        hand_over();
+        line(&HandedOver { pid: std::process::id() })
     }
 
     /// Asks the worker; the names are those of the tables that it has at that moment.

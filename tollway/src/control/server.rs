@@ -10,11 +10,10 @@ use std::time::Duration;
 
 use super::message::refusal;
 use super::request::{Command, Request};
-use super::serve::Desk;
+use super::serve::{Desk, Powers};
 use super::socket::Socket;
 use super::{Board, SocketError};
 use crate::ports::sys;
-use crate::reload::Reloader;
 use crate::worker::Post;
 
 /// Clients at once.
@@ -34,7 +33,7 @@ pub struct Server {
 
 impl Server {
     /// Begins to answer at a socket; asks the worker by `post`, and `board` for what things are
-    /// called. Whoever wants a reload is refused without a `reloader`.
+    /// called. What is not among `powers` is refused.
     ///
     /// # Errors
     /// The system has no descriptor or no thread left.
@@ -42,11 +41,11 @@ impl Server {
         socket: Socket,
         post: Post,
         board: Board,
-        reloader: Option<Reloader>,
+        powers: Powers,
     ) -> Result<Self, SocketError> {
         let path = socket.path().to_owned();
         let failed = |error| SocketError::System { path, error };
-        Self::listen(socket, Arc::new(Desk::new(post, board, reloader))).map_err(failed)
+        Self::listen(socket, Arc::new(Desk::new(post, board, powers))).map_err(failed)
     }
 
     fn listen(socket: Socket, desk: Arc<Desk>) -> io::Result<Self> {
@@ -160,6 +159,7 @@ fn serve(stream: &UnixStream, desk: &Desk) -> io::Result<()> {
         match asked {
             Ok(Request::Show(ask)) => desk.answer(&ask, &mut |line| say(stream, line))?,
             Ok(Request::Do(Command::Reload)) => say(stream, &desk.reload())?,
+            Ok(Request::Do(Command::HandOver)) => say(stream, &desk.hand_over())?,
             Err(sentence) => say(stream, &refusal(&sentence))?,
         }
     }

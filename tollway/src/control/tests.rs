@@ -18,8 +18,8 @@ use tollway_dataplane::tables::RoutePrefix;
 
 use super::server::{MOST_CLIENTS, REQUEST_LIMIT};
 use super::{
-    Ask, Board, Client, ClientError, Found, Names, NextHop, Ports, Request, RoutesPage, Server,
-    Socket, SocketError,
+    Ask, Board, Client, ClientError, Found, Names, NextHop, Ports, Powers, Request, RoutesPage,
+    Server, Socket, SocketError,
 };
 use crate::compile::compile;
 use crate::config;
@@ -64,7 +64,7 @@ impl Scene {
             }
         });
         let socket = Socket::open(&dir.path().join("s"), false).unwrap();
-        let server = Some(Server::start(socket, post.clone(), board, None).unwrap());
+        let server = Some(Server::start(socket, post.clone(), board, Powers::default()).unwrap());
         Self { dir, post, server, hangs, ends, worker: Some(worker) }
     }
 
@@ -143,7 +143,7 @@ fn an_endless_request_ends_the_talk() {
     let answer = exchange(&stream, &vec![b'x'; REQUEST_LIMIT as usize]);
     assert!(answer["error"].as_str().unwrap().contains("longer than 4096 bytes"));
     assert_eq!((&stream).read(&mut [0; 1]).unwrap(), 0);
-    assert!(scene.client().ask(&Ask::Ports).is_ok(), "others are answered");
+    assert!(scene.client().ask::<Value>(&Ask::Ports).is_ok(), "others are answered");
 }
 
 #[test]
@@ -161,11 +161,11 @@ fn every_request_is_answered() {
         (Ask::Tolls, "tolls"),
         (Ask::All, "uptime_ns"),
     ] {
-        let answer = client.ask(&ask).unwrap();
+        let answer: Value = client.ask(&ask).unwrap();
         assert!(answer.get(key).is_some(), "{answer}");
-        while answer["more"] == true && client.answer().unwrap()["more"] == true {}
+        while answer["more"] == true && client.answer::<Value>().unwrap()["more"] == true {}
     }
-    let Ports { totals, ports } = client.get(&Ask::Ports).unwrap();
+    let Ports { totals, ports } = client.ask(&Ask::Ports).unwrap();
     assert_eq!((totals.received, totals.defect), (0, None));
     assert_eq!(ports[0].kind, "memory");
     assert_eq!(ports[0].how, "plain memory");
@@ -193,8 +193,7 @@ fn routes_come_in_pages_in_order() {
         client.say(&Ask::Routes { vrf: Some("red".to_owned()), within, all: false }).unwrap();
         let mut pages = Vec::new();
         loop {
-            let page = client.answer().unwrap();
-            let page: RoutesPage = client.read(page).unwrap();
+            let page: RoutesPage = client.answer().unwrap();
             if !page.more {
                 assert!(page.routes.is_empty());
                 return pages;
@@ -217,7 +216,7 @@ fn routes_come_in_pages_in_order() {
     let vrf = Some("red".to_owned());
     let find = |client: &mut Client, address: &str| {
         let ask = Ask::Route { address: address.parse().unwrap(), vrf: vrf.clone() };
-        client.get::<Found>(&ask).unwrap().route
+        client.ask::<Found>(&ask).unwrap().route
     };
     let mut client = scene.client();
     assert_eq!(find(&mut client, "20.0.7.200").as_ref(), Some(&all[7]));
@@ -231,15 +230,15 @@ fn a_worker_that_hangs_or_has_ended_is_told_as_such() {
     let mut client = scene.client();
     scene.hangs.store(true, Ordering::Relaxed);
     let asked = Instant::now();
-    let error = client.ask(&Ask::Ports).unwrap_err();
+    let error = client.ask::<Value>(&Ask::Ports).unwrap_err();
     assert!(asked.elapsed() < Duration::from_secs(3));
     let hangs = "the worker has not answered for 1 s: it hangs, or is kept busy";
     assert!(matches!(&error, ClientError::Refused(sentence) if sentence == hangs), "{error}");
     scene.hangs.store(false, Ordering::Relaxed);
-    assert!(client.ask(&Ask::Ports).is_ok(), "it has caught up");
+    assert!(client.ask::<Value>(&Ask::Ports).is_ok(), "it has caught up");
     scene.ends.store(true, Ordering::Relaxed);
     scene.worker.take().unwrap().join().unwrap();
-    let error = client.ask(&Ask::Drops).unwrap_err();
+    let error = client.ask::<Value>(&Ask::Drops).unwrap_err();
     assert!(error.to_string().contains("the worker has ended"), "{error}");
     assert!(!error.remedy().is_empty());
 }
@@ -249,14 +248,14 @@ fn clients_are_few() {
     let scene = Scene::new();
     let mut clients: Vec<_> = (0..MOST_CLIENTS).map(|_| scene.client()).collect();
     for client in &mut clients {
-        client.ask(&Ask::Drops).unwrap();
+        client.ask::<Value>(&Ask::Drops).unwrap();
     }
-    let error = scene.client().ask(&Ask::Drops).unwrap_err();
+    let error = scene.client().ask::<Value>(&Ask::Drops).unwrap_err();
     assert!(error.to_string().contains("16 clients are being served"), "{error}");
     clients.pop();
     // The thread of the one that went has to notice.
     let start = Instant::now();
-    while scene.client().ask(&Ask::Drops).is_err() {
+    while scene.client().ask::<Value>(&Ask::Drops).is_err() {
         assert!(start.elapsed() < Duration::from_secs(10));
     }
 }

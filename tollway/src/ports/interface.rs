@@ -49,6 +49,14 @@ pub(super) fn queues(socket: BorrowedFd<'_>, device: &str) -> u32 {
     sys::receive_queues(socket, device).unwrap_or(1).max(1)
 }
 
+/// Whether the kernel forwards what comes in by it, IPv4 or IPv6 (`forwarding` in ip-sysctl).
+pub(super) fn kernel_forwards(device: &str) -> bool {
+    ["ipv4", "ipv6"].into_iter().any(|family| {
+        let file = format!("/proc/sys/net/{family}/conf/{device}/forwarding");
+        std::fs::read_to_string(file).is_ok_and(|text| text.trim() != "0")
+    })
+}
+
 /// Whether this error means that there is no such interface.
 pub(super) fn is_absent(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO))

@@ -141,6 +141,19 @@ pub enum PortError {
         /// The device behind it.
         device: String,
     },
+    /// AF_XDP is not offered, and a packet socket leaves every frame to the kernel as well.
+    #[error(
+        "port {port}: {device} offers no AF_XDP ({causes}), and by a packet socket the kernel, which \
+         forwards there, would send every packet a second time"
+    )]
+    Twice {
+        /// The port.
+        port: String,
+        /// The device behind it.
+        device: String,
+        /// Why there is no AF_XDP.
+        causes: String,
+    },
     /// The system refused.
     #[error("port {port}: {device} can not be opened: {action}: {}", why(.error))]
     System {
@@ -195,6 +208,10 @@ impl PortError {
             Self::NoDevice { .. } => {
                 "Correct `device` in the configuration; `ip link` lists the interfaces".to_owned()
             }
+            Self::Twice { device, .. } => format!(
+                "Switch the kernel's forwarding off (`sysctl net.ipv4.conf.{device}.forwarding=0 \
+                 net.ipv6.conf.{device}.forwarding=0`), or mend what AF_XDP lacks"
+            ),
             Self::NotEthernet { .. } => "Choose an interface of type ether".to_owned(),
             Self::System { error, .. } if error.kind() == std::io::ErrorKind::ResourceBusy => {
                 "End the program that holds it".to_owned()
@@ -283,6 +300,13 @@ fn open_af_xdp(
         let last = causes.last().cloned().unwrap_or_default();
         let refusal = Refusal { what: af_xdp::list(&causes), ..last };
         return Err(af_xdp::refused(port, device, &refusal));
+    }
+    if interface::kernel_forwards(device) {
+        return Err(PortError::Twice {
+            port: port.to_owned(),
+            device: device.to_owned(),
+            causes: af_xdp::list(&causes),
+        });
     }
     let packet = AfPacket::open(port, device, limit)?;
     Ok(Box::new(packet.instead_of(&af_xdp::list(&causes))))

@@ -107,7 +107,7 @@ impl Netdev {
         let message = request(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, (CTRL_ATTR_FAMILY_NAME, &name));
         let answer = ask(&requests, &message)?;
         let body = answer.get(HEADERS..).unwrap_or_default();
-        let family = find(body, CTRL_ATTR_FAMILY_ID).and_then(|value| number(value));
+        let family = find(body, CTRL_ATTR_FAMILY_ID).and_then(number);
         let family = family.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))? as u16;
         let groups = find(body, CTRL_ATTR_MCAST_GROUPS).unwrap_or_default();
         for (_, group) in attributes(groups) {

@@ -60,6 +60,14 @@ impl ModelSteering {
         }
     }
 
+    /// Lets the kernel forward everything, and leaves the steering programs on their devices for a
+    /// successor.
+    pub fn leave(&self) {
+        if let Some(steering) = self.steering() {
+            lock(steering).leave();
+        }
+    }
+
     /// Brings the steering programs and what they look up to what a model says that has as many
     /// ports; to be called while they are on hold.
     ///

@@ -262,7 +262,7 @@ impl Steering {
             let _ = sys::update(self.maps.links.as_fd(), &slot(port.port, link), &0_u32);
         }
         let _ = sys::delete(self.maps.egress.as_fd(), &port.ifindex);
-        if let Some(attachment) = steered.attachment {
+        if let Some(attachment) = steered.attachment.filter(|_| !self.leaves) {
             attachment.end(self.maps.state.as_fd());
         }
     }
@@ -417,9 +417,10 @@ impl Steering {
         self.counts.clone()
     }
 
-    /// Ends, but leaves the programs on the devices, which pass everything to the kernel until
+    /// From now on leaves the programs on the devices, which pass everything to the kernel until
     /// another Tollway takes them over.
-    pub fn leave(mut self) {
+    pub fn leave(&mut self) {
+        self.state.set_bypass(true);
         self.leaves = true;
     }
 }

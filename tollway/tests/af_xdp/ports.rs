@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use tollway::model::AfXdpMode;
+use tollway::express::Ports;
+use tollway::model::{AfXdpMode, ExpressMode};
 use tollway::ports::Device;
-use tollway::ports::af_xdp::{AfXdp, Failure, SharedUmem, Steered};
+use tollway::ports::af_xdp::{AfXdp, Failure, LaneOfPort, Plan, SharedUmem, Steered};
 use tollway::steer::{Options, SteerLink, Steering};
 use tollway_dataplane::burst::Burst;
 use tollway_dataplane::frame::{Descriptor, FrameAddr, Umem};
@@ -48,7 +49,9 @@ fn steering() -> Arc<Mutex<Steering>> {
 
 fn open(steering: &Arc<Mutex<Steering>>, umem: &SharedUmem) -> AfXdp {
     let links = vec![SteerLink { tag: None, link: LinkId(0) }];
-    let program = Box::new(Steered::new(steering, PortId(0), links, None));
+    let plan = Arc::new(Mutex::new(Plan { links, mac: None }));
+    let lane = LaneOfPort { wanted: ExpressMode::Off, ports: Ports::new(1) };
+    let program = Box::new(Steered::new(steering, PortId(0), &plan, lane));
     match AfXdp::open(("p", "xa"), AfXdpMode::Copy, umem, program) {
         Ok(port) => port,
         Err(Failure::Fatal(error)) => panic!("{error}"),

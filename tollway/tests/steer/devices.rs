@@ -370,9 +370,10 @@ pub fn the_dead() {
     forwarding(true);
     let names = || std::fs::read_dir("/sys/fs/bpf/tollway").unwrap().count();
     // One that was told to leave its programs.
-    let (first, worker) = start(&[Mode::Native], false);
+    let (mut first, worker) = start(&[Mode::Native], false);
     drop(worker);
     first.leave();
+    drop(first);
     assert!(carries_xdp("ra"));
     pings(&a, "10.0.2.2");
     // One that was killed: nothing of it is run any more.

@@ -6,6 +6,7 @@ mod tables;
 use std::path::PathBuf;
 
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::CliError;
 use crate::control::{Ask, Client};
@@ -74,11 +75,11 @@ impl Talk<'_> {
         text: impl FnOnce(&T) -> String,
     ) -> Result<(), CliError> {
         let failed = |error| CliError::control(&error);
-        let answer = self.client.ask(ask).map_err(failed)?;
         if self.json {
+            let answer: Value = self.client.ask(ask).map_err(failed)?;
             return super::print(format_args!("{answer:#}\n"));
         }
-        let answer = self.client.read(answer).map_err(failed)?;
+        let answer = self.client.ask(ask).map_err(failed)?;
         super::print(text(&answer))
     }
 }

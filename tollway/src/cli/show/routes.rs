@@ -109,7 +109,7 @@ impl<W: Write> Printer<W> {
         let mut sections = Sections::default();
         let mut first = true;
         loop {
-            let page = talk.client.answer().and_then(|page| talk.client.read::<RoutesPage>(page));
+            let page = talk.client.answer::<RoutesPage>();
             let page = page.map_err(|error| Trouble::Router(CliError::control(&error)))?;
             if self.json {
                 self.json_page(&page, first)?;
@@ -136,13 +136,21 @@ impl<W: Write> Printer<W> {
             self.out.write_all(between.as_bytes())?;
         }
         for route in &page.routes {
-            let mut object = serde_json::to_value(route).map_err(io::Error::other)?;
-            object["vrf"] = page.vrf.as_deref().into();
-            write!(self.out, "{between}{object}")?;
+            self.out.write_all(between.as_bytes())?;
+            let row = RouteOf { vrf: page.vrf.as_deref(), route };
+            serde_json::to_writer(&mut self.out, &row).map_err(io::Error::from)?;
             between = ",\n";
         }
         Ok(())
     }
+}
+
+/// A route with its VRF.
+#[derive(serde::Serialize)]
+struct RouteOf<'a> {
+    vrf: Option<&'a str>,
+    #[serde(flatten)]
+    route: &'a Route,
 }
 
 enum Trouble {

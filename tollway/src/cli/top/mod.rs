@@ -116,7 +116,7 @@ struct Watch {
 impl Watch {
     /// Asks once more. A router that says that it can not answer now is asked again later.
     fn look(&mut self) -> Result<(), ClientError> {
-        let new: All = match self.client.get(&Ask::All) {
+        let new: All = match self.client.ask(&Ask::All) {
             Ok(new) => new,
             Err(ClientError::Refused(sentence)) => {
                 self.screen.trouble = Some(sentence);

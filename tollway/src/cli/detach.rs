@@ -1,0 +1,22 @@
+//! `tollway detach`: takes the programs that dead routers have left off their devices.
+
+use super::CliError;
+use crate::steer;
+
+/// Arguments of `tollway detach`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "A router that was killed leaves its XDP program on the devices, where it gives every \
+                  frame to the kernel; the next `tollway run` takes it over, so this is only for those \
+                  who want to run none. A router that runs is not touched."
+)]
+pub(super) struct Args {}
+
+pub(super) fn run(_: &Args) -> Result<(), CliError> {
+    match steer::clean() {
+        Ok(0) => super::print("no device carries the program of a router that is gone\n"),
+        Ok(1) => super::print("one device is the kernel's alone again\n"),
+        Ok(count) => super::print(format_args!("{count} devices are the kernel's alone again\n")),
+        Err(error) => Err(CliError::failed(&error, error.remedy())),
+    }
+}
