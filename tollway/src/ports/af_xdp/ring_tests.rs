@@ -157,8 +157,8 @@ fn the_kernel_asks_for_a_wakeup_by_its_flag() {
 #[test]
 fn indices_that_make_no_sense_stay_within_the_slots() {
     let ring = plain(4, 0);
-    let mut producer = Producer::new(Arc::clone(&ring));
     ring.consumer().store(1000, Ordering::Relaxed);
+    let mut producer = Producer::new(Arc::clone(&ring));
     assert_eq!(producer.room(4), 0, "a consumer ahead of the producer");
     let mut consumer = Consumer::new(Arc::clone(&ring));
     ring.producer().store(990, Ordering::Relaxed);

@@ -28,13 +28,16 @@ impl Binding {
     }
 }
 
+/// A socket and how it is bound.
+type Owner = (Binding, Weak<OwnedFd>);
+
 /// The area, and the sockets by which it is registered.
 #[derive(Clone)]
 pub struct SharedUmem {
     area: Arc<Area>,
     /// Bytes that a frame can have in one chunk, and in all that it may have.
     sizes: (usize, usize),
-    owners: Arc<Mutex<Vec<(Binding, Weak<OwnedFd>)>>>,
+    owners: Arc<Mutex<Vec<Owner>>>,
 }
 
 impl SharedUmem {
