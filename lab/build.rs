@@ -1,6 +1,8 @@
-//! Notes which compiler and which commit a build is of, for the reports.
+//! Notes which compiler and which commit a build is of, for the reports, and builds the BPF programs
+//! of the generator and the sink.
 
-use std::process::Command;
+use std::path::PathBuf;
+use std::process::{Command, exit};
 
 fn main() {
     let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
@@ -10,6 +12,13 @@ fn main() {
     println!("cargo::rustc-env=TOLLWAY_COMMIT={commit}");
     println!("cargo::rerun-if-changed=../.git/HEAD");
     println!("cargo::rerun-if-changed=../.git/index");
+    println!("cargo::rerun-if-changed=bpf");
+    for name in ["generator", "sink"] {
+        if let Err(error) = bpf(name) {
+            println!("cargo::error={error}");
+            exit(1);
+        }
+    }
 }
 
 /// The first line that a command prints, or "unknown" where it can not be had.
@@ -18,4 +27,31 @@ fn output(program: &str, arguments: &[&str]) -> String {
     let text = output.filter(|output| output.status.success()).map(|output| output.stdout);
     let text = text.map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned());
     text.filter(|text| !text.is_empty()).unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// Builds `bpf/NAME.c` into an object of that name.
+fn bpf(name: &str) -> Result<(), String> {
+    let variable = |name| std::env::var(name).unwrap_or_default();
+    let object = PathBuf::from(variable("OUT_DIR")).join(format!("{name}.o"));
+    let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
+    let mut command = Command::new(&clang);
+    command.args(["-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3"]);
+    // Debian keeps the kernel's asm/ headers by machine; the target bpf knows of none.
+    command.arg(format!("-I/usr/include/{}-linux-gnu", variable("CARGO_CFG_TARGET_ARCH")));
+    command.arg("-c").arg(format!("bpf/{name}.c")).arg("-o").arg(object);
+    let done = command.output().map_err(|error| {
+        format!(
+            "lab/bpf/{name}.c can not be compiled since {clang} can not be started ({error}): \
+             install it with `apt-get install clang libbpf-dev linux-libc-dev`"
+        )
+    })?;
+    if done.status.success() {
+        return Ok(());
+    }
+    let told = String::from_utf8_lossy(&done.stderr);
+    let told = told.lines().find(|line| line.contains("error")).unwrap_or("no reason given");
+    Err(format!(
+        "lab/bpf/{name}.c can not be compiled by {clang} ({told}): where a header is missing, \
+         `apt-get install libbpf-dev linux-libc-dev` brings it"
+    ))
 }

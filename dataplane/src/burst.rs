@@ -133,6 +133,9 @@ pub struct Burst {
     pub count: usize,
     /// Packets that left the road, with their [`Burst::verdict`].
     pub left: Lanes,
+    /// Packets whose verdict depended on more than their flow: on length, TCP flags, TTL, a rate.
+    /// Whoever looks at such a thing adds them; an express lane leaves them alone.
+    pub bound: Lanes,
     /// The port that all frames came from.
     pub port: PortId,
     /// First byte of each frame.
@@ -162,6 +165,7 @@ impl Burst {
         Self {
             count: 0,
             left: Lanes::NONE,
+            bound: Lanes::NONE,
             port: PortId(0),
             addr: [FrameAddr::default(); BURST],
             len: [0; BURST],
@@ -180,6 +184,7 @@ impl Burst {
     pub fn reset(&mut self, port: PortId) {
         self.count = 0;
         self.left = Lanes::NONE;
+        self.bound = Lanes::NONE;
         self.port = port;
     }
 

@@ -15,6 +15,7 @@ mod tests;
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 use std::sync::{Arc, PoisonError};
 
+use crate::changes::Changes;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, fence};
 
 /// A reader that sleeps: it holds nothing, whatever the epoch.
@@ -25,6 +26,8 @@ const PARKED: u64 = u64::MAX;
 pub struct Epochs {
     now: AtomicU64,
     readers: Mutex<Vec<Arc<Slot>>>,
+    /// The changes of the tables whose readers these are.
+    pub changes: Changes,
 }
 
 /// The epoch that one reader last passed in; a cache line of its own.

@@ -4,20 +4,29 @@
 //! here is only how it learns of them. A router without one pays a test a burst.
 
 use crate::burst::{Burst, Lanes};
+use crate::changes::Version;
 use crate::frame::Umem;
 use crate::tables::Tables;
 
 /// Whoever is told of forwarded packets.
 pub trait Express: Send {
+    /// Learns, before each turn, of what version the tables are; called in turns without a packet,
+    /// too. `now_ns` is the time since any fixed moment.
+    ///
+    /// All that [`Express::forwarded`] tells until the next call was looked up after the version was
+    /// read. With another version than the last, all that was told up to now is void.
+    fn begin(&mut self, version: Version, now_ns: u64);
+
     /// Takes note of a burst that the path has gone through, before its frames leave.
     ///
-    /// `lanes` are the packets that are forwarded. Their frames have their new Ethernet header, TTL
-    /// and checksum; addresses and ports are as received, and so are [`Burst::link`] and
-    /// [`Burst::l3`], which tell how long the header was on arrival. [`Burst::next`] has the records.
+    /// `lanes` are the packets that are forwarded; of those that are [`Burst::bound`] as well,
+    /// nothing may be kept. Their frames have their new Ethernet header, TTL and checksum; addresses
+    /// and ports are as received, and so are [`Burst::link`] and [`Burst::l3`], which tell how long
+    /// the header was on arrival. [`Burst::next`] has the records.
     fn forwarded(&mut self, burst: &Burst, umem: &Umem, tables: &Tables, lanes: Lanes);
 
-    /// Does what is due; called as often as [`crate::router::Router::tick`].
-    fn tick(&mut self, tables: &Tables, now_ns: u64) {
-        let _ = (tables, now_ns);
+    /// What it counts beside the router, by name: entries, hits. Asked now and then.
+    fn report(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
     }
 }

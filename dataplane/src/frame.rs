@@ -1,7 +1,15 @@
 //! The memory that frames live in: one area, cut into chunks, addressed by offset.
 
+mod area;
+mod chain;
+#[cfg(test)]
+mod tests;
+
 use core::ptr::NonNull;
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::sync::Arc;
+
+pub use area::Area;
+use chain::Chains;
 
 /// Where a frame's first byte is: an offset into the [`Umem`], bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -27,11 +35,11 @@ pub const HEADROOM: u32 = 256 + 16;
 /// Bytes behind the last chunk: where an access ends up whose address lies outside.
 const GUARD: usize = 256;
 
+/// The same where frames may have several chunks: a frame's length is more than its head's then.
+const CHAIN_GUARD: usize = 1 << 16;
+
 /// Bytes of a cache line.
 const LINE: usize = 64;
-
-/// Alignment of the area: the size of a huge page on x86-64.
-const HUGE_PAGE: usize = 2 << 20;
 
 /// Chunks of this size and more are coloured: frames begin at one of [`COLOURS`] cache lines, chunk
 /// by chunk. Else all headers would fall into the same few sets of each cache.
@@ -46,6 +54,8 @@ const fn colours(chunk_bytes: u32) -> u32 {
 ///
 /// An access can not leave the area: its address is clamped, without a branch, to a guard zone
 /// behind the last chunk. So a wrong address costs a wrong packet, never another's memory.
+///
+/// A frame that fits no chunk has several, where that is allowed: see [`Umem::pieces`].
 pub struct Umem {
     base: NonNull<u8>,
     /// Bytes, the guard included.
@@ -53,11 +63,15 @@ pub struct Umem {
     chunk: u32,
     colours: u32,
     free: Vec<u32>,
-    layout: Layout,
+    /// Bytes that a frame can have, in all its chunks.
+    limit: usize,
+    chains: Chains,
+    area: Arc<Area>,
 }
 
 #[allow(unsafe_code)]
-// SAFETY: `base` is memory that this value alone owns; nothing in it is bound to a thread.
+// SAFETY: `base` is memory that this value alone gives access to (`area` only keeps it); nothing in
+// it is bound to a thread.
 unsafe impl Send for Umem {}
 
 #[allow(unsafe_code)]
@@ -77,20 +91,43 @@ impl Umem {
         chunk_bytes: u32,
         advise: impl FnOnce(*mut u8, usize),
     ) -> Option<Self> {
+        Self::for_frames(chunks, chunk_bytes, 0, advise)
+    }
+
+    /// The same for frames of up to `limit` bytes (65,535 at most), which have several chunks where
+    /// they fit no single one.
+    #[must_use]
+    pub fn for_frames(
+        chunks: u32,
+        chunk_bytes: u32,
+        limit: usize,
+        advise: impl FnOnce(*mut u8, usize),
+    ) -> Option<Self> {
         if !chunk_bytes.is_power_of_two() || !(512..=65_536).contains(&chunk_bytes) {
             return None;
         }
         let bytes = chunks.checked_mul(chunk_bytes)?;
-        let size = bytes as usize + GUARD;
-        let layout = Layout::from_size_align(size, HUGE_PAGE).ok()?;
-        // SAFETY: the layout's size is at least GUARD, so not zero.
-        let memory = unsafe { alloc(layout) };
-        let base = NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(layout));
-        advise(memory, size);
-        // SAFETY: size bytes from there were just allocated and are this function's alone.
-        unsafe { memory.write_bytes(0, size) };
+        let room = Self::room_of(chunk_bytes);
+        let guard = if limit > room { CHAIN_GUARD } else { GUARD };
+        let size = bytes as usize + guard;
+        let area = Area::new(size, bytes as usize, chunk_bytes, advise)?;
         let free = (0..chunks).rev().map(|index| index * chunk_bytes).collect();
-        Some(Self { base, size, chunk: chunk_bytes, colours: colours(chunk_bytes), free, layout })
+        Some(Self {
+            base: area.base(),
+            size,
+            chunk: chunk_bytes,
+            colours: colours(chunk_bytes),
+            free,
+            limit: limit.clamp(room, usize::from(u16::MAX).max(room)),
+            chains: Chains::default(),
+            area: Arc::new(area),
+        })
+    }
+
+    /// The memory itself, for those who share it with the kernel: it lives while anyone has it.
+    #[must_use]
+    pub fn area(&self) -> &Arc<Area> {
+        &self.area
     }
 
     /// `N` bytes from `offset` bytes behind the frame's start (a wrapped-around negative is before).
@@ -115,7 +152,8 @@ impl Umem {
         unsafe { pointer.cast::<[u8; N]>().as_mut() }
     }
 
-    /// `len` bytes from the frame's start; fewer where the area ends.
+    /// `len` bytes from the frame's start; fewer where the area ends. Of a frame of several chunks
+    /// only those in the first mean anything; [`Umem::whole`] has all.
     #[must_use]
     pub fn frame(&self, addr: FrameAddr, len: usize) -> &[u8] {
         let start = (addr.0 as usize).min(self.size);
@@ -153,10 +191,13 @@ impl Umem {
         Some(FrameAddr(chunk + HEADROOM + colour * LINE as u32))
     }
 
-    /// Gives back the chunk that holds `addr`.
+    /// Gives back the frame whose first chunk holds `addr`: that chunk, and any that follow it.
     #[inline(always)]
     pub fn free(&mut self, addr: FrameAddr) {
         self.free.push(addr.0 & !(self.chunk - 1));
+        if self.chains.any() {
+            self.free_rest(addr);
+        }
     }
 
     /// Chunks that are free.
@@ -165,7 +206,7 @@ impl Umem {
         self.free.len()
     }
 
-    /// Bytes that a frame can have.
+    /// Bytes that a frame can have in one chunk.
     #[must_use]
     pub const fn room(&self) -> usize {
         Self::room_of(self.chunk)
@@ -177,63 +218,25 @@ impl Umem {
         (chunk_bytes - HEADROOM - (colours(chunk_bytes) - 1) * LINE as u32) as usize
     }
 
+    /// Bytes that a frame can have.
+    #[must_use]
+    pub const fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Bytes of a chunk.
+    #[must_use]
+    pub const fn chunk_bytes(&self) -> u32 {
+        self.chunk
+    }
+
     /// Makes a frame of these bytes, or none where no chunk is free or it does not fit.
     pub fn store(&mut self, bytes: &[u8]) -> Option<Descriptor> {
         if bytes.len() > self.room() {
-            return None;
+            return self.store_chain(bytes);
         }
         let addr = self.alloc()?;
         self.frame_mut(addr, bytes.len()).copy_from_slice(bytes);
         Some(Descriptor { addr, len: bytes.len() as u32 })
-    }
-}
-
-#[allow(unsafe_code)]
-impl Drop for Umem {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout, and no borrow outlives self.
-        unsafe { dealloc(self.base.as_ptr(), self.layout) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn chunks_are_apart_and_come_back() {
-        let mut umem = Umem::new(4, 512).unwrap();
-        let mut held: Vec<_> = (0..4).map(|_| umem.alloc().unwrap()).collect();
-        assert!(umem.alloc().is_none());
-        held.sort_by_key(|addr| addr.0);
-        assert!(held.windows(2).all(|pair| pair[1].0 - pair[0].0 == 512));
-        umem.free(FrameAddr(held[2].0 - 10));
-        assert_eq!(umem.alloc(), Some(held[2]));
-    }
-
-    #[test]
-    fn an_access_outside_lands_in_the_guard() {
-        let mut umem = Umem::new(1, 512).unwrap();
-        *umem.bytes_mut::<4>(FrameAddr(u32::MAX), 7) = [1, 2, 3, 4];
-        *umem.bytes_mut::<4>(FrameAddr(3), 0usize.wrapping_sub(4)) = [5; 4];
-        assert_eq!(umem.frame(FrameAddr(0), 512), &[0; 512][..]);
-        assert_eq!(umem.frame(FrameAddr(700), 9999).len(), 512 + GUARD - 700);
-        assert!(umem.frame(FrameAddr(u32::MAX), 9).is_empty());
-    }
-
-    #[test]
-    fn sizes_that_make_no_sense_are_refused() {
-        assert!(Umem::new(1, 500).is_none());
-        assert!(Umem::new(1, 256).is_none());
-        assert!(Umem::new(1 << 20, 65_536).is_none());
-    }
-
-    #[test]
-    fn store_copies_what_fits() {
-        let mut umem = Umem::new(1, 512).unwrap();
-        assert!(umem.store(&[7; 241]).is_none());
-        let frame = umem.store(&[7; 240]).unwrap();
-        assert_eq!(umem.frame(frame.addr, 240), &[7; 240]);
-        assert!(umem.store(&[7]).is_none());
     }
 }

@@ -11,6 +11,7 @@
 extern crate self as tollway_dataplane;
 
 pub mod burst;
+pub mod changes;
 pub mod clock;
 pub mod counters;
 pub mod cpu;

@@ -73,6 +73,9 @@ impl<F: Features> Router<F> {
     pub fn turn<P: Port>(&mut self, port: PortId, ports: &mut [P], now_ns: u64) -> usize {
         // Between two bursts: nothing is held that was found in a table.
         self.reader.pass();
+        if let Some(express) = &mut self.express {
+            express.begin(self.tables.version(), now_ns);
+        }
         let burst = &mut *self.burst;
         burst.reset(port);
         let known = usize::from(port.0) < self.tables.ports.len();
@@ -119,9 +122,6 @@ impl<F: Features> Router<F> {
         let (host, mut context, _) = self.slow_road(now_ns);
         host.tick(&mut context);
         self.send_outbox(ports);
-        if let Some(express) = &mut self.express {
-            express.tick(&self.tables, now_ns);
-        }
     }
 
     /// Counts the frames that ports could not hand over.

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::changes::Version;
 use crate::epoch::Epochs;
 use crate::id::{LinkId, NextHopId, PortId, Vid, VrfId};
 use crate::stages::classify::{VlanEntry, VlanTable};
@@ -95,13 +96,21 @@ impl Tables {
             links: Vec::new(),
             vrfs: Vec::new(),
             next_hops: Arc::new(NextHops::new(Arc::clone(&epochs))),
-            groups: Arc::new(Groups::new()),
+            groups: Arc::new(Groups::new(Arc::clone(&epochs))),
             vlans: HashMap::new(),
             neighs: HashMap::new(),
             spare: Vec::new(),
             inert: HashMap::new(),
             epochs,
         }
+    }
+
+    /// What the tables are like now: another value when anything has changed that a forwarded packet
+    /// might notice.
+    #[inline(always)]
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.epochs.changes.version()
     }
 
     /// The link of that number; numbers come from the tables themselves.
@@ -323,6 +332,11 @@ impl Tables {
         self.neighs.get(&(link, address)).map(|record| record.next)
     }
 
+    /// Every neighbour that is known or wanted, with the next hop that leads to it; in no order.
+    pub fn neighs(&self) -> impl Iterator<Item = (LinkId, IpAddr, NextHopId)> {
+        self.neighs.iter().map(|(&(link, address), record)| (link, address, record.next))
+    }
+
     fn neigh_record(&mut self, link: LinkId, address: IpAddr) -> Result<NextHopId, TablesError> {
         if let Some(id) = self.find_neigh(link, address) {
             return Ok(id);
@@ -346,6 +360,10 @@ impl Tables {
     }
 
     fn change(&self, id: NextHopId, next: &NextHop) -> Result<(), TablesError> {
+        // A neighbour that is confirmed is none that changed.
+        if self.next_hops.get(id) == *next {
+            return Ok(());
+        }
         if self.next_hops.set(id, next) { Ok(()) } else { Err(TablesError::Full) }
     }
 

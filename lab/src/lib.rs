@@ -2,6 +2,7 @@
 
 pub mod fib;
 pub mod frames;
+pub mod live;
 pub mod machine;
 pub mod memory;
 pub mod report;

@@ -9,7 +9,7 @@ use crate::stats::Summary;
 
 /// A benchmark's whole result; as JSON one object.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct Report<R = Row> {
     /// What it ran on.
     pub machine: Machine,
     /// What built it.
@@ -17,16 +17,16 @@ pub struct Report {
     /// What it was built from.
     pub commit: &'static str,
     /// One for each thing measured.
-    pub rows: Vec<Row>,
+    pub rows: Vec<R>,
     /// Single figures, by name.
     #[serde(flatten)]
     pub figures: BTreeMap<String, f64>,
 }
 
-impl Report {
+impl<R> Report<R> {
     /// A report on this build and this machine.
     #[must_use]
-    pub fn new(machine: Machine, rows: Vec<Row>) -> Self {
+    pub fn new(machine: Machine, rows: Vec<R>) -> Self {
         Self { machine, compiler: COMPILER, commit: COMMIT, rows, figures: BTreeMap::new() }
     }
 }

@@ -8,11 +8,7 @@ use crate::report::Report;
 /// What was measured on, the rows, and where the time went.
 #[must_use]
 pub fn render(report: &Report) -> String {
-    let machine = &report.machine;
-    let mut text = format!(
-        "{}, kernel {}, TSC {:.0} MHz, path {}\n{}, commit {}\n\n",
-        machine.cpu, machine.kernel, machine.tsc_mhz, machine.level, report.compiler, report.commit
-    );
+    let mut text = heading(report);
     if report.rows.is_empty() {
         return text;
     }
@@ -21,6 +17,15 @@ pub fn render(report: &Report) -> String {
     text += &stages(report);
     text += "\n";
     text
+}
+
+/// What was measured on, and what was built how.
+pub(crate) fn heading<R>(report: &Report<R>) -> String {
+    let machine = &report.machine;
+    format!(
+        "{}, kernel {}, TSC {:.0} MHz, path {}\n{}, commit {}\n\n",
+        machine.cpu, machine.kernel, machine.tsc_mhz, machine.level, report.compiler, report.commit
+    )
 }
 
 fn tolls(report: &Report) -> String {

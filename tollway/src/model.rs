@@ -34,9 +34,18 @@ pub struct GroupIndex(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Mac(pub [u8; 6]);
 
+impl std::fmt::Display for Mac {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [a, b, c, d, e, f] = self.0;
+        write!(formatter, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
+    }
+}
+
 /// Everything that the router is to do, whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Model {
+    /// Where the control socket is, if not where it usually is.
+    pub control: Option<PathBuf>,
     /// Where frames come from and go to.
     pub ports: Vec<Port>,
     /// Logical links: one for each port (at the port's own index), then VLAN links, each after the
@@ -50,6 +59,8 @@ pub struct Model {
     pub groups: Vec<NextHopGroup>,
     /// Static neighbours.
     pub neighs: Vec<Neigh>,
+    /// Which ports have the express lane.
+    pub express: ExpressMode,
 }
 
 impl Model {
@@ -71,6 +82,30 @@ impl Model {
     }
 }
 
+/// Which ports have the express lane, of those that can have it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExpressMode {
+    /// Those without zero-copy: there the way to user space and back costs the most.
+    #[default]
+    Auto,
+    /// All.
+    On,
+    /// None.
+    Off,
+}
+
+impl ExpressMode {
+    /// Says if a port has the lane.
+    #[must_use]
+    pub const fn is_on(self, zero_copy: bool) -> bool {
+        match self {
+            Self::Auto => !zero_copy,
+            Self::On => true,
+            Self::Off => false,
+        }
+    }
+}
+
 /// A port: one source and sink of Ethernet frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
@@ -78,6 +113,31 @@ pub struct Port {
     pub name: String,
     /// What stands behind it.
     pub kind: PortKind,
+}
+
+impl PortKind {
+    /// The word that the configuration has for it.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Capture { .. } => "capture",
+            Self::Tap { .. } => "tap",
+            Self::AfPacket { .. } => "af_packet",
+            Self::AfXdp { .. } => "af_xdp",
+        }
+    }
+
+    /// The device behind it.
+    #[must_use]
+    pub fn device(&self) -> Option<&str> {
+        match self {
+            Self::Tap { device } | Self::AfPacket { device } | Self::AfXdp { device, .. } => {
+                Some(device)
+            }
+            Self::Memory | Self::Capture { .. } => None,
+        }
+    }
 }
 
 /// What stands behind a port.
@@ -102,6 +162,27 @@ pub enum PortKind {
         /// Interface name.
         device: String,
     },
+    /// A network interface of this machine, through AF_XDP sockets.
+    AfXdp {
+        /// Interface name.
+        device: String,
+        /// What is tried.
+        mode: AfXdpMode,
+    },
+}
+
+/// How an interface is used through AF_XDP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum AfXdpMode {
+    /// The best that the device offers; where it offers nothing, a packet socket.
+    #[default]
+    Auto,
+    /// The device reads and writes the router's memory itself.
+    ZeroCopy,
+    /// The kernel copies, from XDP in the driver.
+    Copy,
+    /// The kernel copies, from generic XDP, which any device has.
+    Generic,
 }
 
 /// A logical link, the thing that has addresses and a VRF (a kernel netdevice).

@@ -13,9 +13,16 @@ use tollway_dataplane::id::PortId;
 use tollway_dataplane::router::Router;
 
 use crate::ports::{Devices, sys};
+use crate::steer::State;
 
 /// The host and the ports are looked after so often.
 const TICK_NS: u64 = 100_000_000;
+/// A steering program hears of the loop so often at least; it gives up after 20 ms.
+const PULSE_NS: u64 = 8_000_000;
+/// No more comes after a steering program's bypass when nothing has come for so long.
+const QUIET: Duration = Duration::from_millis(3);
+/// A stop waits for frames on their way at most so long.
+const DRAIN: Duration = Duration::from_millis(100);
 /// While frames come at least this often, the loop does not sleep in between: falling asleep and
 /// waking up costs several microseconds.
 const SPIN_NS: u64 = 50_000;
@@ -112,7 +119,7 @@ impl Post {
 
 impl Inbox {
     /// Does what has been left; between two bursts only.
-    fn work(&mut self, router: &mut Router, devices: &mut Devices) {
+    pub(crate) fn work(&mut self, router: &mut Router, devices: &mut Devices) {
         if !self.waiting.load(Ordering::Relaxed) {
             return;
         }
@@ -129,7 +136,8 @@ impl Inbox {
     }
 }
 
-/// Forwards between the ports until told to stop; does meanwhile what is left in the inbox.
+/// Forwards between the ports until told to stop; does meanwhile what is left in the inbox. Where a
+/// steering program waits for signs of life, it gets them by `pulse`.
 ///
 /// # Errors
 /// The system can not wait for the ports.
@@ -138,12 +146,16 @@ pub fn run(
     devices: &mut Devices,
     stop: &Stop,
     inbox: &mut Inbox,
+    pulse: Option<&State>,
 ) -> io::Result<()> {
     let start = Instant::now();
     let now = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     let (mut next_tick, mut spin) = (0, Spin::default());
     while !stop.is_wanted() {
         let now_ns = now();
+        if let Some(pulse) = pulse {
+            pulse.beat();
+        }
         inbox.work(router, devices);
         let mut received = 0;
         for index in 0..devices.len() {
@@ -158,7 +170,9 @@ pub fn run(
             continue;
         }
         router.park();
-        let trouble = wait(devices, stop, inbox, next_tick.saturating_sub(now()));
+        let longest = if pulse.is_some() { PULSE_NS } else { TICK_NS };
+        let timeout = next_tick.saturating_sub(now()).min(longest);
+        let trouble = wait(devices, stop, inbox, timeout);
         router.wake();
         if trouble? {
             // The turn notices what some ports tell only to those who read.
@@ -168,8 +182,27 @@ pub fn run(
             look_after(devices, now());
         }
     }
+    if let Some(pulse) = pulse {
+        // From now on the kernel forwards; what has come in before still has to leave.
+        pulse.set_bypass(true);
+        drain(router, devices, now());
+    }
     router.tick(devices, now());
     Ok(())
+}
+
+/// Takes turns until nothing has come for a while.
+fn drain(router: &mut Router, devices: &mut Devices, now_ns: u64) {
+    let start = Instant::now();
+    let mut last = start;
+    while last.elapsed() < QUIET && start.elapsed() < DRAIN {
+        for index in 0..devices.len() {
+            if router.turn(PortId(index as u16), devices, now_ns) > 0 {
+                last = Instant::now();
+            }
+        }
+        std::thread::sleep(QUIET / 10);
+    }
 }
 
 fn look_after(devices: &mut Devices, now_ns: u64) {
@@ -203,8 +236,9 @@ fn wait(devices: &Devices, stop: &Stop, inbox: &Inbox, timeout_ns: u64) -> io::R
     let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     fds.push(entry(stop.pipe.as_fd().as_raw_fd()));
     fds.push(entry(inbox.pipe.as_fd().as_raw_fd()));
-    let open = devices.iter().filter_map(|device| device.fd());
-    fds.extend(open.map(|fd| entry(fd.as_raw_fd())));
+    for device in devices {
+        device.each_fd(&mut |fd| fds.push(entry(fd.as_raw_fd())));
+    }
     let timeout_ms = timeout_ns.div_ceil(1_000_000).min(1000);
     sys::wait(&mut fds, timeout_ms as i32)?;
     Ok(fds[2..].iter().any(|fd| fd.revents & !libc::POLLIN != 0))

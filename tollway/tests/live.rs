@@ -15,18 +15,23 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
+#[path = "live/control.rs"]
+mod control;
+
 use etherparse::PacketBuilder;
 use namespaces::{Host, PATIENCE, Process, is_root, sh, until};
 use tempfile::TempDir;
 use tollway::ports::capture::{CaptureReader, CaptureWriter};
 
 /// The tests by name; each runs in a network namespace of its own.
-const TESTS: [(&str, fn()); 5] = [
+const TESTS: [(&str, fn()); 7] = [
     ("neighbours_are_learned_by_the_devices_own_addresses", learning),
     ("pings_cross_and_a_lost_interface_is_survived", pings),
     ("unfinished_checksums_are_finished", checksums),
     ("stripped_vlan_tags_are_put_back", vlan_tags),
     ("a_tap_device_is_a_port", tap),
+    ("a_running_router_tells_what_it_has_and_does", control::shows),
+    ("the_control_socket_is_its_owners_and_one_routers", control::sockets),
 ];
 
 fn main() -> ExitCode {
@@ -44,7 +49,7 @@ fn missing(name: &str) -> Option<&'static str> {
         return Some("this user may not make network namespaces (user.max_net_namespaces)");
     }
     let driver = File::options().read(true).write(true).open("/dev/net/tun");
-    let wants_driver = name == "a_tap_device_is_a_port";
+    let wants_driver = ["a_tap", "a_running"].iter().any(|w| name.starts_with(w));
     (wants_driver && driver.is_err())
         .then_some("/dev/net/tun is not there, or not open to this user")
 }
@@ -65,7 +70,7 @@ impl Router {
         let file = |name: &str| File::create(dir.path().join(name)).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_tollway"))
             .current_dir(dir.path())
-            .args(["run", "--config", "router.toml"])
+            .args(["run", "--config", "router.toml", "--socket", "control.sock"])
             .stdin(Stdio::null())
             .stdout(file("stdout"))
             .stderr(file("stderr"))

@@ -8,13 +8,15 @@ use super::neigh::Waiting;
 use super::options::Refusal;
 use super::send::{Destination, Way, age, destination};
 use super::{Context, Host, Packet, build, extension, fragment};
+use crate::frame::Descriptor;
 use crate::id::LinkId;
 use crate::verdict::{DropReason, PuntReason};
 
 impl Host {
     /// Takes a packet whose neighbour is not known; it is counted as what it becomes.
     pub(super) fn hold(&mut self, context: &mut Context<'_>, mut packet: Packet) {
-        let frame = context.umem.frame(packet.addr, usize::from(packet.len));
+        let frame = Descriptor { addr: packet.addr, len: u32::from(packet.len) };
+        let frame = context.umem.whole(frame);
         let layer3 = frame.get(usize::from(packet.l3)..).unwrap_or_default();
         let sound = build::trim(layer3)
             .and_then(|bytes| build::endpoints(bytes).map(|(_, dst)| (bytes.to_vec(), dst)));

@@ -131,6 +131,15 @@ impl Host {
         self.neighs.len()
     }
 
+    /// What it knows of a neighbour, in the words of `ip neigh`; none where it knows nothing.
+    #[must_use]
+    pub fn neigh_state(&self, link: LinkId, address: IpAddr) -> Option<&'static str> {
+        if self.neighs.is_static((link, address)) {
+            return Some("permanent");
+        }
+        self.neighs.get((link, address)).map(|entry| entry.state.name())
+    }
+
     /// Frames of its own that wait for a neighbour now; they are not counted as held.
     #[must_use]
     pub fn originated_waiting(&self) -> usize {
@@ -214,7 +223,8 @@ fn is_misdirected(tables: &Tables, link: LinkId, frame: &[u8], l3: usize) -> boo
 
 /// A frame's bytes; its chunk is free from then on.
 fn take(context: &mut Context<'_>, packet: Packet) -> Vec<u8> {
-    let bytes = context.umem.frame(packet.addr, usize::from(packet.len)).to_vec();
+    let frame = Descriptor { addr: packet.addr, len: u32::from(packet.len) };
+    let bytes = context.umem.whole(frame).into_owned();
     context.umem.free(packet.addr);
     bytes
 }

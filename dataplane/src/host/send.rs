@@ -217,7 +217,8 @@ impl Host {
     fn fail(&mut self, context: &mut Context<'_>, key: Key) {
         self.counters.neigh_failed += 1;
         for (packet, kind) in self.forget(context, key) {
-            let frame = context.umem.frame(packet.addr, usize::from(packet.len));
+            let frame = Descriptor { addr: packet.addr, len: u32::from(packet.len) };
+            let frame = context.umem.whole(frame);
             let layer3 = frame.get(usize::from(packet.l3)..).unwrap_or_default().to_vec();
             discard(context, packet, kind, DropReason::NeighFailed);
             if kind != Waiting::Made {

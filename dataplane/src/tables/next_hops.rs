@@ -34,6 +34,7 @@ pub struct NextHops {
     /// Numbers whose record in force is not their own.
     displaced: AtomicU32,
     records: Aligned<Record>,
+    epochs: Arc<Epochs>,
     writer: Mutex<Writer>,
 }
 
@@ -164,12 +165,13 @@ impl NextHops {
             neighs: Vec::new(),
             spare: (most..most + SPARE_RECORDS as u32).rev().collect(),
             retired: Retired::new(Arc::clone(&epochs)),
-            displaced: Retired::new(epochs),
+            displaced: Retired::new(Arc::clone(&epochs)),
         };
         let next_hops = Self {
             current: zeroed(MOST_NEXT_HOPS),
             displaced: AtomicU32::new(0),
             records: Aligned::new(MOST_NEXT_HOPS + SPARE_RECORDS),
+            epochs,
             writer: Mutex::new(writer),
         };
         let first = next_hops.push(&NO_ROUTE);
@@ -215,11 +217,18 @@ impl NextHops {
         writer.neighs[number] = next.neigh;
         let old = self.current[number].swap(record, AcqRel);
         if old == id.0 {
-            // Before the epoch that `push` begins: who has passed it asks for the record in force.
+            // Before the epoch that `mark` begins: who has passed it asks for the record in force.
             self.displaced.fetch_add(1, SeqCst);
             writer.displaced.push(id);
+            writer.displaced.mark();
         } else {
             writer.retired.push(old);
+            writer.retired.mark();
+        }
+        // One that did not forward has decided nothing that anyone could have kept: neighbours that
+        // come change nothing for flows that are on their way already.
+        if self.records.get()[old as usize].action() == Action::Forward {
+            self.epochs.changes.note();
         }
         true
     }

@@ -1,6 +1,7 @@
 //! The whole router, from port to port, against an independent library.
 
 mod bursts;
+mod express;
 mod reasons;
 #[path = "../../src/testkit/mod.rs"]
 mod testkit;

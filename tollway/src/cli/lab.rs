@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use serde::Serialize;
 use tollway_lab::report::Report;
 
 use super::CliError;
@@ -19,6 +20,29 @@ enum Bench {
     Tolls(TollsArgs),
     /// Measure what routes cost: forwarding over tables of all sizes, memory, building, changes
     Fib(FibArgs),
+    /// Measure forwarding between real interfaces, by the kernel and by Tollway in turn (root's)
+    Live(LiveArgs),
+}
+
+/// Arguments of `tollway lab live`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Rows: kernel express express-features express-64k express-1m af-xdp, and af-packet where it is \
+                  named; parts: kill stop upgrade latency."
+)]
+struct LiveArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Measure only these rows and parts
+    #[arg(long, num_args = 1.., value_name = "NAME")]
+    only: Vec<String>,
+    /// Measure the kernel and Tollway in turn so many times
+    #[arg(long, default_value_t = 9, value_name = "N")]
+    pairs: usize,
+    /// Kill and stop Tollway so many times
+    #[arg(long, default_value_t = 10, value_name = "N")]
+    repeat: usize,
 }
 
 /// Arguments of `tollway lab fib`.
@@ -76,11 +100,25 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
             }
             show(&report, args.json, tollway_lab::fib::render)
         }
+        Bench::Live(args) => {
+            let options = tollway_lab::live::Options {
+                only: args.only.clone(),
+                pairs: args.pairs.max(1),
+                repeat: args.repeat.max(1),
+            };
+            let report = tollway_lab::live::run(&options)
+                .map_err(|error| CliError::failed(error, "See `tollway lab live --help`"))?;
+            show(&report, args.json, tollway_lab::live::render)
+        }
     }
 }
 
 /// Prints a report as one JSON object, or as text.
-fn show(report: &Report, json: bool, text: impl Fn(&Report) -> String) -> Result<(), CliError> {
+fn show<R: Serialize>(
+    report: &Report<R>,
+    json: bool,
+    text: impl Fn(&Report<R>) -> String,
+) -> Result<(), CliError> {
     if !json {
         return super::print(text(report));
     }

@@ -2,21 +2,17 @@
 
 use std::path::PathBuf;
 
-use tollway_dataplane::frame::Umem;
 use tollway_dataplane::router::Router;
 
 use super::CliError;
 use super::summary::Summary;
 use crate::compile::compile;
+use crate::control::{self, Board, Names, Server, Socket, SocketError};
 use crate::model::{Model, PortKind};
+use crate::ports::steering::ModelSteering;
 use crate::ports::{self, Devices, State};
 use crate::replay::Files;
-use crate::worker::{self, Stop};
-
-/// Bytes of all frames in memory at once, about.
-const UMEM_BYTES: u32 = 64 << 20;
-/// Frames in memory at once at least: twice what may wait for neighbours.
-const MIN_CHUNKS: u32 = 8192;
+use crate::worker::{self, Post, Stop};
 
 /// Arguments of `tollway run`.
 #[derive(clap::Args)]
@@ -27,6 +23,11 @@ pub(super) struct Args {
     /// The configuration file
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
+    /// The control socket, by which `tollway show` and `tollway top` ask (default: what the
+    /// configuration says, else /run/tollway/net-NAMESPACE.sock for root and
+    /// $XDG_RUNTIME_DIR/tollway.sock for others)
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), CliError> {
@@ -38,23 +39,52 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         CliError::failed(format!("signals can not be waited for: {error}"), "Close other programs")
     };
     let stop = Stop::on_signals().map_err(no_descriptor)?;
-    let (_post, mut inbox) = worker::post().map_err(no_descriptor)?;
-    let chunk = ports::chunk_bytes(&model);
-    let devices = ports::open(&mut model, Umem::room_of(chunk));
-    let mut devices = devices.map_err(|error| CliError::failed(&error, error.remedy()))?;
-    let compiled = compile(&model).map_err(|error| CliError::failed(&error, error.remedy()))?;
-    let chunks = (UMEM_BYTES / chunk).max(MIN_CHUNKS);
-    let umem = tollway_lab::memory::umem(chunks, chunk).ok_or_else(|| {
+    let (post, mut inbox) = worker::post().map_err(no_descriptor)?;
+    let socket = control_socket(args, &model)?;
+    let umem = ports::umem(&model).ok_or_else(|| {
         CliError::failed("the memory for frames can not be had", "Lower the MTUs")
     })?;
+    let steering = ModelSteering::load(&model);
+    let mut programs = |model: &Model, port| steering.program(model, port);
+    let devices = ports::open(&mut model, &umem, &mut programs);
+    let mut devices = devices.map_err(|error| CliError::failed(&error, error.remedy()))?;
+    let compiled = compile(&model).map_err(|error| CliError::failed(&error, error.remedy()))?;
     let mut router = Router::new(compiled.tables, umem, compiled.host);
+    let board = Board::new(Names::from(&model));
+    let server = socket.map(|socket| serve(socket, post, board)).transpose()?;
     announce(&model, &devices);
-    let ran = worker::run(&mut router, &mut devices, &stop, &mut inbox);
+    let pulse = steering.start(&devices);
+    let ran = worker::run(&mut router, &mut devices, &stop, &mut inbox, pulse.as_ref());
+    drop(server);
     let done = report(&model, &router, &mut devices);
     ran.map_err(|error| {
         CliError::failed(format!("the ports can not be waited for: {error}"), "Start again")
     })?;
     done
+}
+
+/// Makes the control socket. One that was asked for must be had; without one at its usual place the
+/// router forwards as well, unless there is another router already.
+fn control_socket(args: &Args, model: &Model) -> Result<Option<Socket>, CliError> {
+    let failed = |error: SocketError| CliError::failed(&error, error.remedy());
+    if let Some(path) = args.socket.as_ref().or(model.control.as_ref()) {
+        return Socket::open(path, false).map(Some).map_err(failed);
+    }
+    let mut why = "there is no usual place for it, since XDG_RUNTIME_DIR is not set".to_owned();
+    for path in control::default_paths() {
+        match Socket::open(&path, false) {
+            Ok(socket) => return Ok(Some(socket)),
+            Err(error @ SocketError::System { .. }) => why = error.to_string(),
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    tracing::warn!("going on without a control socket: {why}; name one with --socket");
+    Ok(None)
+}
+
+fn serve(socket: Socket, post: Post, board: Board) -> Result<Server, CliError> {
+    tracing::info!("control socket {}", socket.path().display());
+    Server::start(socket, post, board).map_err(|error| CliError::failed(&error, error.remedy()))
 }
 
 /// The files of a configuration without any live port.
@@ -67,30 +97,29 @@ fn only_files(model: &Model) -> Option<Files> {
                 files.inputs.extend(input.iter().map(|file| (index, file.clone())));
                 files.outputs.extend(output.iter().map(|file| (index, file.clone())));
             }
-            PortKind::Tap { .. } | PortKind::AfPacket { .. } => return None,
+            PortKind::Tap { .. } | PortKind::AfPacket { .. } | PortKind::AfXdp { .. } => {
+                return None;
+            }
         }
     }
     Some(files)
 }
 
 fn announce(model: &Model, devices: &Devices) {
-    for ((port, link), device) in model.ports.iter().zip(&model.links).zip(devices) {
+    for ((port, link), behind) in model.ports.iter().zip(&model.links).zip(devices) {
         let what = match &port.kind {
             PortKind::Memory => "memory".to_owned(),
             PortKind::Capture { .. } => "capture files".to_owned(),
             PortKind::Tap { device } => format!("TAP device {device}"),
-            PortKind::AfPacket { device } => format!("interface {device}"),
+            PortKind::AfPacket { device } | PortKind::AfXdp { device, .. } => {
+                format!("interface {device}, {}", behind.how())
+            }
         };
-        let [a, b, c, d, e, f] = link.mac.0;
-        let state = match device.state() {
+        let state = match behind.state() {
             State::Up => String::new(),
             State::Down(why) | State::Gone(why) => format!(", not working: {why}"),
         };
-        tracing::info!(
-            "port {}: {what}, address {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}, MTU {}{state}",
-            port.name,
-            link.mtu,
-        );
+        tracing::info!("port {}: {what}, address {}, MTU {}{state}", port.name, link.mac, link.mtu,);
     }
     tracing::info!("forwarding");
 }

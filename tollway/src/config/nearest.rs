@@ -25,6 +25,7 @@ const ALIASES: &[(&str, &str)] = &[
     ("neigh", "neighbours"),
     ("arp", "neighbours"),
     ("packet", "af_packet"),
+    ("xdp", "af_xdp"),
     ("pcap", "capture"),
     ("dot1q", "802.1Q"),
     ("0x8100", "802.1Q"),

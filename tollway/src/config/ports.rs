@@ -8,7 +8,7 @@ use super::mistake::{Fault, Ledger, Span, quoted};
 use super::raw::{At, Field, Section};
 use super::values::{choice, device_name};
 use super::vrfs::Vrfs;
-use crate::model::{Port, PortIndex, PortKind};
+use crate::model::{AfXdpMode, Port, PortIndex, PortKind};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -16,13 +16,22 @@ enum Kind {
     Capture,
     Tap,
     AfPacket,
+    AfXdp,
 }
 
-const KINDS: [(&str, Kind); 4] = [
+const KINDS: [(&str, Kind); 5] = [
     ("memory", Kind::Memory),
     ("capture", Kind::Capture),
     ("tap", Kind::Tap),
     ("af_packet", Kind::AfPacket),
+    ("af_xdp", Kind::AfXdp),
+];
+
+const MODES: [(&str, AfXdpMode); 4] = [
+    ("auto", AfXdpMode::Auto),
+    ("zero-copy", AfXdpMode::ZeroCopy),
+    ("copy", AfXdpMode::Copy),
+    ("generic", AfXdpMode::Generic),
 ];
 
 /// Reads the ports and begins the list of links with theirs.
@@ -60,16 +69,19 @@ impl Reader<'_> {
         section: &Section<'_>,
         ledger: &mut Ledger<'_>,
     ) -> PortKind {
-        let mut known = vec!["kind", "device", "input", "output"];
+        let mut known = vec!["kind", "device", "mode", "input", "output"];
         known.extend(COMMON_KEYS);
         section.check_keys(&known, ledger);
         let kind = section.text("kind", ledger);
         if kind.is_absent() {
-            let remedy = "add kind = \"af_packet\", or \"tap\", \"capture\" or \"memory\"";
+            let remedy =
+                "add kind = \"af_xdp\", or \"af_packet\", \"tap\", \"capture\" or \"memory\"";
             section.missing("kind", remedy, ledger);
         }
         let kind = kind.read(ledger, |text| choice("kind of port", text, &KINDS));
         let device = device(name, section, ledger);
+        let mode = section.text("mode", ledger);
+        let mode = mode.read(ledger, |text| choice("mode", text, &MODES)).given();
         let input = self.file("input", section, ledger);
         let output = self.file("output", section, ledger);
         let Some(kind) = kind.given() else { return PortKind::Memory };
@@ -78,6 +90,10 @@ impl Reader<'_> {
             Kind::Memory => PortKind::Memory,
             Kind::Tap => PortKind::Tap { device: self.take_device(device) },
             Kind::AfPacket => PortKind::AfPacket { device: self.take_device(device) },
+            Kind::AfXdp => PortKind::AfXdp {
+                device: self.take_device(device),
+                mode: mode.map(|at| at.value).unwrap_or_default(),
+            },
             Kind::Capture => self.take_capture(input, output, section, ledger),
         }
     }
@@ -130,11 +146,12 @@ fn device(name: &At<&str>, section: &Section<'_>, ledger: &mut Ledger<'_>) -> Op
 
 /// Reports the keys that mean nothing for a kind of port.
 fn check_fit(kind: Kind, section: &Section<'_>, ledger: &mut Ledger<'_>) {
-    let has_device = matches!(kind, Kind::Tap | Kind::AfPacket);
+    let has_device = matches!(kind, Kind::Tap | Kind::AfPacket | Kind::AfXdp);
     let has_files = kind == Kind::Capture;
     let own = KINDS.iter().find(|(_, k)| *k == kind).map_or("", |(word, _)| word);
     for (key, fits, for_kinds) in [
-        ("device", has_device, "tap and af_packet"),
+        ("device", has_device, "tap, af_packet and af_xdp"),
+        ("mode", kind == Kind::AfXdp, "af_xdp"),
         ("input", has_files, "capture"),
         ("output", has_files, "capture"),
     ] {

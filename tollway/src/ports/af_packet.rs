@@ -9,6 +9,7 @@
 //! is sent with it is lost as well, so links are given an MTU that leaves room for their tags; one
 //! that is lowered while Tollway runs is not noticed. A port in error drops what is sent to it and is looked for every second.
 
+use std::borrow::Cow;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -17,7 +18,8 @@ use tollway_dataplane::counters::Traffic;
 use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::port::Port;
 
-use super::sys::{self, Call, Ring};
+use super::interface::{self, Facts, is_absent};
+use super::sys::{self, Ring};
 use super::{Device, PortError, State, checksum};
 use crate::model::Mac;
 
@@ -40,6 +42,7 @@ const ADDRESSES: usize = 12;
 pub struct AfPacket {
     port: String,
     device: String,
+    how: String,
     room: usize,
     state: State,
     open: Option<Open>,
@@ -61,14 +64,6 @@ struct Open {
     tx: OwnedFd,
 }
 
-/// What an interface says of itself.
-struct Facts {
-    index: i32,
-    mac: Mac,
-    mtu: u16,
-    up: bool,
-}
-
 impl AfPacket {
     /// Opens `device` for frames of up to `room` bytes. One that is down is waited for.
     ///
@@ -77,10 +72,11 @@ impl AfPacket {
     pub fn open(port: &str, device: &str, room: usize) -> Result<Self, PortError> {
         let explain = |(action, error)| explain(port, device, action, error);
         let rx = sys::packet_socket(0).map_err(|error| explain(("packet socket", error)))?;
-        let facts = ask(rx.as_fd(), device).map_err(explain)?;
+        let facts = interface::ask(rx.as_fd(), device).map_err(explain)?;
         let mut this = Self {
             port: port.to_owned(),
             device: device.to_owned(),
+            how: "packet socket".to_owned(),
             room,
             state: State::Up,
             open: None,
@@ -98,6 +94,13 @@ impl AfPacket {
             this.fail(State::Down("the interface is down".to_owned()));
         }
         Ok(this)
+    }
+
+    /// Says why it is not what was wanted in the first place.
+    #[must_use]
+    pub fn instead_of(mut self, causes: &str) -> Self {
+        self.how = format!("packet socket ({causes})");
+        self
     }
 
     /// Enters a state of error and says so, once.
@@ -119,10 +122,10 @@ impl AfPacket {
     /// Looks whether the interface is still the one that was opened, and up.
     fn look(&mut self) {
         let known = match &self.open {
-            Some(open) => ask(open.tx.as_fd(), &self.device),
+            Some(open) => interface::ask(open.tx.as_fd(), &self.device),
             None => sys::packet_socket(0)
                 .map_err(|error| ("packet socket", error))
-                .and_then(|socket| ask(socket.as_fd(), &self.device)),
+                .and_then(|socket| interface::ask(socket.as_fd(), &self.device)),
         };
         match known {
             Ok(facts) if facts.up => self.reopen(&facts),
@@ -165,28 +168,6 @@ impl AfPacket {
             );
         }
     }
-}
-
-/// What the interface says of itself, or what was asked and the error.
-fn ask(socket: BorrowedFd<'_>, device: &str) -> Result<Facts, (&'static str, io::Error)> {
-    let mut request = sys::request(device).map_err(|error| ("name", error))?;
-    let mut call = |call, what| {
-        let done = sys::interface_call(socket, call, &mut request);
-        done.map(|()| request).map_err(|error| (what, error))
-    };
-    let index = sys::index(&call(Call::Index, "index")?);
-    let (kind, mac) = sys::address(&call(Call::Address, "address")?);
-    let mtu = sys::mtu(&call(Call::Mtu, "MTU")?);
-    let flags = sys::flags(&call(Call::Flags, "flags")?);
-    if kind != libc::ARPHRD_ETHER {
-        return Err(("kind", io::ErrorKind::Unsupported.into()));
-    }
-    let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
-    Ok(Facts { index, mac: Mac(mac), mtu, up: flags & libc::IFF_UP != 0 })
-}
-
-fn is_absent(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO))
 }
 
 fn explain(port: &str, device: &str, action: &'static str, error: io::Error) -> PortError {
@@ -271,26 +252,39 @@ impl Open {
         if segmented != 0 {
             return Taken::Merged(total);
         }
-        if header.tp_snaplen < header.tp_len || total > umem.room() || len < ADDRESSES {
+        if header.tp_snaplen < header.tp_len || total > umem.limit() || len < ADDRESSES {
             return Taken::Oversized(total);
         }
-        let Some(addr) = umem.alloc() else { return Taken::NoMemory };
         let bytes = self.ring.bytes(self.next, at, len);
         let (addresses, rest) = bytes.split_at(ADDRESSES.min(bytes.len()));
-        let frame = umem.frame_mut(addr, total);
-        frame[..ADDRESSES].copy_from_slice(addresses);
-        frame[ADDRESSES..ADDRESSES + tag.len()].copy_from_slice(tag);
-        frame[ADDRESSES + tag.len()..].copy_from_slice(rest);
-        if flags & NEEDS_CHECKSUM != 0 {
-            let start = usize::from(u16::from_ne_bytes([start0, start1])) + tag.len();
-            let offset = usize::from(u16::from_ne_bytes([offset0, offset1]));
-            checksum::finish(frame, start, offset);
-        }
+        let make = |frame: &mut [u8]| {
+            frame[..ADDRESSES].copy_from_slice(addresses);
+            frame[ADDRESSES..ADDRESSES + tag.len()].copy_from_slice(tag);
+            frame[ADDRESSES + tag.len()..].copy_from_slice(rest);
+            if flags & NEEDS_CHECKSUM != 0 {
+                let start = usize::from(u16::from_ne_bytes([start0, start1])) + tag.len();
+                let offset = usize::from(u16::from_ne_bytes([offset0, offset1]));
+                checksum::finish(frame, start, offset);
+            }
+        };
+        let Some(frame) = place(umem, total, make) else { return Taken::NoMemory };
         // The burst has room: `receive` offers it no more than that.
-        let pushed = burst.push(addr, total as u16);
+        let pushed = burst.push(frame.addr, total as u16);
         debug_assert!(pushed);
         Taken::Whole
     }
+}
+
+/// A frame of `len` bytes that `make` writes; none where no chunk is free.
+fn place(umem: &mut Umem, len: usize, make: impl FnOnce(&mut [u8])) -> Option<Descriptor> {
+    if len > umem.room() {
+        let mut bytes = vec![0; len];
+        make(&mut bytes);
+        return umem.store(&bytes);
+    }
+    let addr = umem.alloc()?;
+    make(umem.frame_mut(addr, len));
+    Some(Descriptor { addr, len: len as u32 })
 }
 
 /// VIRTIO_NET_HDR_F_NEEDS_CSUM.
@@ -334,9 +328,11 @@ impl Port for AfPacket {
         let Some(open) = &self.open else { return 0 };
         let mut taken = 0;
         for batch in frames.chunks(sys::BATCH) {
+            let whole: [Cow<'_, [u8]>; sys::BATCH] =
+                std::array::from_fn(|i| batch.get(i).map(|f| umem.whole(*f)).unwrap_or_default());
             let mut bytes: [&[u8]; sys::BATCH] = [&[]; sys::BATCH];
-            for (slot, frame) in bytes.iter_mut().zip(batch) {
-                *slot = umem.frame(frame.addr, frame.len as usize);
+            for (slot, frame) in bytes.iter_mut().zip(&whole) {
+                *slot = frame;
             }
             // An error tells of the first frame, that none was taken; a dead device is noticed by
             // `maintain`.
@@ -364,6 +360,10 @@ impl Device for AfPacket {
 
     fn state(&self) -> State {
         self.state.clone()
+    }
+
+    fn how(&self) -> String {
+        self.how.clone()
     }
 
     fn maintain(&mut self, now_ns: u64) {

@@ -1,8 +1,11 @@
 //! Ports: where frames come from and go to, and what the worker needs to know of them.
 
 pub mod af_packet;
+pub mod af_xdp;
 pub mod capture;
 mod checksum;
+mod interface;
+pub mod steering;
 pub(crate) mod sys;
 pub mod tap;
 
@@ -12,8 +15,9 @@ use tollway_dataplane::burst::Burst;
 use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::port::{MemoryPort, Port};
 
-use crate::model::{LinkKind, Mac, Model, PortIndex, PortKind, VlanProtocol};
+use crate::model::{AfXdpMode, LinkKind, Mac, Model, PortIndex, PortKind, VlanProtocol};
 use af_packet::AfPacket;
+use af_xdp::{AfXdp, Failure, Program, Refusal, SharedUmem};
 use capture::{CaptureError, CapturePort};
 use tap::Tap;
 
@@ -34,6 +38,18 @@ pub trait Device: Port {
     /// What to wait for frames on; none for a port that never has to be waited for, or is down.
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+
+    /// The same for a port that may have several, or none.
+    fn each_fd(&self, tell: &mut dyn FnMut(BorrowedFd<'_>)) {
+        if let Some(fd) = self.fd() {
+            tell(fd);
+        }
+    }
+
+    /// By what means the port works, in words, and why by no better ones.
+    fn how(&self) -> String {
+        "plain memory".to_owned()
     }
 
     /// Whether it works.
@@ -131,6 +147,18 @@ pub enum PortError {
         /// What the system said.
         error: std::io::Error,
     },
+    /// AF_XDP is wanted, and is not offered or another's.
+    #[error("port {port}: {device} can not be opened by AF_XDP: {what}")]
+    NoXdp {
+        /// The port.
+        port: String,
+        /// The device behind it.
+        device: String,
+        /// What was refused, and why.
+        what: String,
+        /// What a user can do about it.
+        remedy: String,
+    },
     /// A capture file.
     #[error("port {port}: {error}")]
     Capture {
@@ -166,17 +194,27 @@ impl PortError {
                 "End the program that holds it".to_owned()
             }
             Self::System { .. } => "Check the device with `ip -details link`".to_owned(),
+            Self::NoXdp { remedy, .. } => remedy.clone(),
             Self::Capture { error, .. } => error.remedy(),
         }
     }
 }
 
-/// Opens every port of a model, and adopts into the model what devices say of themselves: the
-/// Ethernet address of links that were given none, and a smaller MTU. To be done before compiling.
+/// Makes the XDP program of a port, or says why there is none.
+pub type Programs<'a> = dyn FnMut(&Model, PortIndex) -> Result<Box<dyn Program>, Refusal> + 'a;
+
+/// Opens every port of a model, for frames in `umem`, and adopts into the model what devices say of
+/// themselves: the Ethernet address of links that were given none, and a smaller MTU. To be done
+/// before compiling.
 ///
 /// # Errors
 /// The first port that can not be opened.
-pub fn open(model: &mut Model, room: usize) -> Result<Devices, PortError> {
+pub fn open(
+    model: &mut Model,
+    umem: &Umem,
+    programs: &mut Programs<'_>,
+) -> Result<Devices, PortError> {
+    let shared = SharedUmem::new(umem);
     let mut devices = Devices::new();
     for index in 0..model.ports.len() {
         let port = &model.ports[index];
@@ -190,12 +228,41 @@ pub fn open(model: &mut Model, room: usize) -> Result<Devices, PortError> {
                 Box::new(port.map_err(failed)?)
             }
             PortKind::Tap { device } => Box::new(Tap::open(&name, device, mtu)?),
-            PortKind::AfPacket { device } => Box::new(AfPacket::open(&name, device, room)?),
+            PortKind::AfPacket { device } => Box::new(AfPacket::open(&name, device, umem.limit())?),
+            PortKind::AfXdp { device, mode } => {
+                let program = programs(model, PortIndex(index));
+                open_af_xdp((&name, device), *mode, (&shared, umem.limit()), program)?
+            }
         };
         adopt(model, PortIndex(index), device.as_ref());
         devices.push(device);
     }
     Ok(devices)
+}
+
+/// An AF_XDP port, or in its place a packet socket, where that is allowed and nothing else is had.
+fn open_af_xdp(
+    (port, device): (&str, &str),
+    mode: AfXdpMode,
+    (umem, limit): (&SharedUmem, usize),
+    program: Result<Box<dyn Program>, Refusal>,
+) -> Result<Box<dyn Device>, PortError> {
+    let opened = match program {
+        Ok(program) => AfXdp::open((port, device), mode, umem, program),
+        Err(refusal) => Err(Failure::of(port, device, vec![refusal])),
+    };
+    let causes = match opened {
+        Ok(opened) => return Ok(Box::new(opened)),
+        Err(Failure::Fatal(error)) => return Err(error),
+        Err(Failure::NotOffered(causes)) => causes,
+    };
+    if mode != AfXdpMode::Auto {
+        let last = causes.last().cloned().unwrap_or_default();
+        let refusal = Refusal { what: af_xdp::list(&causes), ..last };
+        return Err(af_xdp::refused(port, device, &refusal));
+    }
+    let packet = AfPacket::open(port, device, limit)?;
+    Ok(Box::new(packet.instead_of(&af_xdp::list(&causes))))
 }
 
 /// An error in words, without its number.
@@ -251,19 +318,53 @@ fn room_beside(tags: &[VlanProtocol], mtu: u16) -> u16 {
     mtu.saturating_sub(4 * (tags.len() - free) as u16)
 }
 
+/// Bytes of Ethernet header and two VLAN tags.
+const L2_ROOM: usize = 22;
+/// Bytes of all frames in memory at once, about.
+const UMEM_BYTES: u32 = 64 << 20;
+/// Frames in memory at once at least: twice what may wait for neighbours.
+const MIN_CHUNKS: u32 = 8192;
+
+/// The largest MTU of a model's links.
+fn mtu(model: &Model) -> usize {
+    model.links.iter().map(|link| usize::from(link.mtu)).max().unwrap_or(1500)
+}
+
 /// Bytes of a chunk that holds packets of any of the model's MTUs, tags included.
 #[must_use]
 pub fn chunk_bytes(model: &Model) -> u32 {
-    let mtu = model.links.iter().map(|link| u32::from(link.mtu)).max().unwrap_or(1500);
-    let frame = (mtu + 22) as usize;
+    let frame = mtu(model) + L2_ROOM;
     let sizes = [4096, 8192, 16_384];
     sizes.into_iter().find(|size| Umem::room_of(*size) >= frame).unwrap_or(32_768)
+}
+
+/// Memory for the frames of all ports of a model; none where it can not be had.
+#[must_use]
+pub fn umem(model: &Model) -> Option<Umem> {
+    let queues: Vec<u32> = model
+        .ports
+        .iter()
+        .filter_map(|port| match &port.kind {
+            PortKind::AfXdp { device, .. } => Some(af_xdp::queues(device)),
+            _ => None,
+        })
+        .collect();
+    let whole = chunk_bytes(model);
+    // The kernel takes chunks of 2 or 4 KB; a frame that fits none has several.
+    let chunk = match queues.is_empty() {
+        true => whole,
+        false if mtu(model) + L2_ROOM <= Umem::room_of(2048) => 2048,
+        false => 4096,
+    };
+    let held = queues.iter().sum::<u32>() * af_xdp::CHUNKS_PER_QUEUE;
+    let chunks = (UMEM_BYTES / chunk).max(MIN_CHUNKS) + held;
+    tollway_lab::memory::umem_for(chunks, chunk, mtu(model) + L2_ROOM)
 }
 
 /// Copies frames out by `send`, which says if it took one, and frees what was taken.
 fn send_each(umem: &mut Umem, frames: &[Descriptor], mut send: impl FnMut(&[u8]) -> bool) -> usize {
     for (taken, frame) in frames.iter().enumerate() {
-        if !send(umem.frame(frame.addr, frame.len as usize)) {
+        if !send(&umem.whole(*frame)) {
             return taken;
         }
         umem.free(frame.addr);

@@ -11,8 +11,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libc::{c_int, c_void, ifreq};
 
 /// The result of a system call that says -1 for an error.
-fn check(result: c_int) -> io::Result<c_int> {
+pub(super) fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// The effective user of this process.
+pub(crate) fn effective_user() -> libc::uid_t {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
 }
 
 /// Types that are plain numbers, of which any bit pattern is a value.
@@ -113,6 +119,10 @@ pub(super) enum Call {
     MakeTap,
     /// What the TAP device behind a descriptor is called; an error when it is no more.
     TapName,
+    /// What the interface of a number is called.
+    Name,
+    /// `ethtool`.
+    Ethtool,
 }
 
 /// Does an interface request.
@@ -130,11 +140,53 @@ pub(super) fn interface_call(
         Call::SetFlags => libc::SIOCSIFFLAGS,
         Call::MakeTap => libc::TUNSETIFF,
         Call::TapName => libc::TUNGETIFF,
+        Call::Name => libc::SIOCGIFNAME,
+        Call::Ethtool => libc::SIOCETHTOOL,
     };
     let pointer: *mut ifreq = request;
-    // SAFETY: all these calls take a pointer to an ifreq, which is borrowed exclusively.
+    // SAFETY: all these calls take a pointer to an ifreq, which is borrowed exclusively. What it
+    // points to itself, where it does (`ethtool`), outlives the call: see `receive_queues`.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), number, pointer) })?;
     Ok(())
+}
+
+/// An interface request for the interface of a number, all else zero.
+pub(super) fn numbered(index: c_int) -> ifreq {
+    let zero = MaybeUninit::<ifreq>::zeroed();
+    // SAFETY: an ifreq is bytes and numbers, for which zero is a value.
+    let mut request = unsafe { zero.assume_init() };
+    request.ifr_ifru.ifru_ifindex = index;
+    request
+}
+
+/// The interface's name, of a request that asked for it.
+pub(super) fn name(request: &ifreq) -> String {
+    let bytes = request.ifr_name.iter().map(|c| *c as u8).take_while(|byte| *byte != 0);
+    String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
+}
+
+/// `struct ethtool_channels` (`linux/ethtool.h`).
+#[derive(Default)]
+#[repr(C)]
+struct Channels {
+    cmd: u32,
+    max: [u32; 4],
+    rx: u32,
+    tx: u32,
+    other: u32,
+    combined: u32,
+}
+
+/// ETHTOOL_GCHANNELS.
+const GET_CHANNELS: u32 = 0x3c;
+
+/// How many receive queues an interface has.
+pub(super) fn receive_queues(socket: BorrowedFd<'_>, device: &str) -> io::Result<u32> {
+    let mut channels = Channels { cmd: GET_CHANNELS, ..Channels::default() };
+    let mut request = request(device)?;
+    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
+    interface_call(socket, Call::Ethtool, &mut request)?;
+    Ok(channels.rx + channels.combined)
 }
 
 /// The interface's index, of a request that asked for it.

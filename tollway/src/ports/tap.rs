@@ -15,7 +15,7 @@ use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::port::Port;
 
 use super::sys::{self, Call};
-use super::{Device, PortError, State, send_each};
+use super::{Device, PortError, State, push_copy, send_each};
 
 /// The driver.
 const TUN: &str = "/dev/net/tun";
@@ -116,6 +116,16 @@ impl Port for Tap {
                     let pushed = burst.push(addr, len as u16);
                     debug_assert!(pushed);
                 }
+                Ok(len) if len <= umem.limit() && len > 0 => {
+                    let head = umem.frame(addr, room);
+                    let whole = [head, &self.spill[..len - room]].concat();
+                    umem.free(addr);
+                    if !push_copy(umem, burst, &whole) {
+                        // Its chunks would not be there for the next either.
+                        self.oversized.add(1, len as u64);
+                        return;
+                    }
+                }
                 Ok(len) => {
                     umem.free(addr);
                     self.oversized.add(1, len as u64);
@@ -150,6 +160,10 @@ impl Port for Tap {
 }
 
 impl Device for Tap {
+    fn how(&self) -> String {
+        "a read or write for each frame".to_owned()
+    }
+
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(File::as_fd)
     }

@@ -124,6 +124,14 @@ impl Host {
         sh(&format!("nsenter -t {} -n {line}", self.0.0.id()))
     }
 
+    /// A command there, not yet started.
+    pub fn command(&self, line: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &self.0.0.id().to_string(), "-n", "--"]);
+        command.args(line.split_whitespace());
+        command
+    }
+
     /// This program there, in another role.
     pub fn role(&self, role: &str, address: &str) -> Command {
         let mut command = Command::new("nsenter");

@@ -1,6 +1,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::epoch::Epochs;
 use crate::id::NextHopId;
 use crate::memory::zeroed;
 use crate::sync::AtomicU32;
@@ -34,16 +35,17 @@ impl Member {
 pub struct Groups {
     buckets: Box<[AtomicU32]>,
     count: AtomicU32,
+    epochs: Arc<Epochs>,
     /// Held for changes only.
     writer: Mutex<()>,
 }
 
 impl Groups {
-    /// No group.
+    /// No group; its changes are counted among those of `epochs`.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn new(epochs: Arc<Epochs>) -> Self {
         let buckets = zeroed(MOST_GROUPS * BUCKETS);
-        Self { buckets, count: AtomicU32::new(0), writer: Mutex::new(()) }
+        Self { buckets, count: AtomicU32::new(0), epochs, writer: Mutex::new(()) }
     }
 
     /// How many there are.
@@ -76,7 +78,11 @@ impl Groups {
     /// False for a group that is not there, or not 1 to [`BUCKETS`] members.
     pub fn set(&self, number: u32, members: &[Member]) -> bool {
         let _changing = self.lock();
-        number < self.count.load(Relaxed) && self.fill(number, members, true).is_some()
+        let done = number < self.count.load(Relaxed) && self.fill(number, members, true).is_some();
+        if done {
+            self.epochs.changes.note();
+        }
+        done
     }
 
     /// The member for a flow; no route for a group that is not there.
@@ -85,6 +91,26 @@ impl Groups {
     pub fn select(&self, number: u32, hash: u32) -> NextHopId {
         let bucket = number as usize * BUCKETS + hash as usize % BUCKETS;
         NextHopId(self.buckets.get(bucket).map_or(NextHopId::NO_ROUTE.0, |next| next.load(Relaxed)))
+    }
+
+    /// The members of a group as they share it now: each with its buckets of [`BUCKETS`] as its
+    /// weight. None for a group that is not there.
+    #[must_use]
+    pub fn members(&self, number: u32) -> Vec<Member> {
+        let _no_change = self.lock();
+        let mut members: Vec<Member> = Vec::new();
+        let first = number as usize * BUCKETS;
+        let known = number < self.count.load(Relaxed);
+        let buckets = self.buckets.get(first..first + BUCKETS).filter(|_| known);
+        for bucket in buckets.unwrap_or_default() {
+            let next = NextHopId(bucket.load(Relaxed));
+            match members.iter_mut().find(|member| member.next == next) {
+                Some(member) => member.weight += 1,
+                None => members.push(Member { next, weight: 1 }),
+            }
+        }
+        members.sort_unstable_by_key(|member| member.next);
+        members
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {
@@ -107,12 +133,6 @@ impl Groups {
             bucket.store(members[member].next.0, Release);
         }
         Some(())
-    }
-}
-
-impl Default for Groups {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

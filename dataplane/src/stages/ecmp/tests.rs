@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::{BUCKETS, Groups, MAX_EXTENSIONS, MOST_GROUPS, Member};
+use crate::epoch::Epochs;
 use crate::id::NextHopId;
 use crate::testkit::packet::Packet;
 use crate::testkit::road::{Outcome, Road};
@@ -177,9 +178,17 @@ proptest! {
     #[test]
     fn shares_follow_weights(weights in vec(0..1000_u16, 1..40)) {
         let members: Vec<_> = weights.iter().enumerate().map(member).collect();
-        let groups = Groups::new();
+        let groups = Groups::new(Epochs::new());
         let group = groups.push(&members).unwrap();
-        check_shares(&members, &buckets(&groups, group))?;
+        let buckets = buckets(&groups, group);
+        check_shares(&members, &buckets)?;
+        let listed = groups.members(group);
+        for &Member { next, weight } in &listed {
+            let has = buckets.iter().filter(|bucket| **bucket == next).count();
+            prop_assert_eq!(usize::from(weight), has);
+        }
+        prop_assert_eq!(listed.len(), members.len());
+        prop_assert_eq!(groups.members(group + 1), vec![]);
     }
 
     /// Bytes that are no packet have a hash as well.
@@ -200,7 +209,7 @@ proptest! {
         leaving in vec(any::<Index>(), 1..8),
     ) {
         let all: Vec<_> = weights.iter().enumerate().map(member).collect();
-        let groups = Groups::new();
+        let groups = Groups::new(Epochs::new());
         let group = groups.push(&all).unwrap();
         for index in leaving {
             let gone = *index.get(&all);
@@ -244,7 +253,7 @@ fn check_shares(members: &[Member], buckets: &[NextHopId]) -> Result<(), TestCas
 #[test]
 fn a_group_has_members_and_not_more_than_buckets() {
     let members = |count: usize| vec![Member { next: NextHopId(1), weight: 1 }; count];
-    let groups = Groups::new();
+    let groups = Groups::new(Epochs::new());
     assert_eq!(groups.push(&[]), None);
     assert_eq!(groups.push(&members(BUCKETS)), Some(0));
     assert_eq!(groups.push(&members(BUCKETS + 1)), None);
@@ -257,7 +266,7 @@ fn a_group_has_members_and_not_more_than_buckets() {
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn groups_run_out_and_say_so() {
-    let groups = Groups::new();
+    let groups = Groups::new(Epochs::new());
     let only = [Member { next: NextHopId(1), weight: 1 }];
     for number in 0..MOST_GROUPS as u32 {
         assert_eq!(groups.push(&only), Some(number));

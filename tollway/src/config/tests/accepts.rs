@@ -6,8 +6,8 @@ use super::super::parse;
 use super::super::values::derived_mac;
 use super::{BASE, mistakes};
 use crate::model::{
-    GroupIndex, Link, LinkIndex, LinkKind, Mac, Model, Neigh, NextHop, NextHopGroup, Port,
-    PortIndex, PortKind, Route, RouteTarget, VlanProtocol, Vrf, VrfIndex,
+    ExpressMode, GroupIndex, Link, LinkIndex, LinkKind, Mac, Model, Neigh, NextHop, NextHopGroup,
+    Port, PortIndex, PortKind, Route, RouteTarget, VlanProtocol, Vrf, VrfIndex,
 };
 
 const EXAMPLE: &str = include_str!("../../../../examples/three-ports.toml");
@@ -81,6 +81,7 @@ fn the_example_gives_this_model() {
     let port = |name: &str, kind| Port { name: name.to_owned(), kind };
     let device = |name: &str| PortKind::AfPacket { device: name.to_owned() };
     let expected = Model {
+        control: None,
         ports: vec![
             port("wan", device("eth0")),
             port("lan", device("eth1")),
@@ -94,6 +95,7 @@ fn the_example_gives_this_model() {
             members: vec![hop("198.51.100.253", 0, 2), hop("198.51.100.254", 0, 1)],
         }],
         neighs: vec![neigh(0, "198.51.100.254", 0xfe), neigh(3, "fd00:10::2", 2)],
+        express: ExpressMode::Auto,
     };
     assert_eq!(model(EXAMPLE), expected);
 }
@@ -110,11 +112,36 @@ fn the_shortest_configuration_has_one_port() {
 }
 
 #[test]
+fn the_express_lane_is_where_it_is_wanted() {
+    let mode = |line: &str| model(&format!("{line}\n[ports.p]\nkind = \"memory\"")).express;
+    assert_eq!(mode(""), ExpressMode::Auto);
+    assert_eq!(mode("express = \"auto\""), ExpressMode::Auto);
+    assert_eq!(mode("express = \"on\""), ExpressMode::On);
+    assert_eq!(mode("express = \"off\""), ExpressMode::Off);
+    for (mode, zero_copy, copy) in [
+        (ExpressMode::Auto, false, true),
+        (ExpressMode::On, true, true),
+        (ExpressMode::Off, false, false),
+    ] {
+        assert_eq!((mode.is_on(true), mode.is_on(false)), (zero_copy, copy), "{mode:?}");
+    }
+}
+
+#[test]
 fn capture_files_are_beside_the_configuration() {
     let text = "[ports.p]\nkind = \"capture\"\ninput = \"in.pcap\"\noutput = \"/tmp/out.pcap\"";
     let (input, output) = (PathBuf::from("dir/in.pcap"), PathBuf::from("/tmp/out.pcap"));
     let kind = PortKind::Capture { input: Some(input), output: Some(output) };
     assert_eq!(model(text).ports[0].kind, kind);
+}
+
+#[test]
+fn the_control_socket_is_beside_the_configuration() {
+    let port = "[ports.p]\nkind = \"memory\"";
+    assert_eq!(model(port).control, None);
+    let named = |path: &str| model(&format!("control = \"{path}\"\n{port}")).control;
+    assert_eq!(named("a.sock"), Some(PathBuf::from("dir/a.sock")));
+    assert_eq!(named("/run/a.sock"), Some(PathBuf::from("/run/a.sock")));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Mistakes in the file itself, in ports, VLAN links, VRFs and addresses.
 
-use super::{assert_after_base, assert_alone};
+use super::{assert_after_base, assert_alone, assert_only};
 
 #[test]
 fn syntax_errors() {
@@ -16,6 +16,8 @@ fn syntax_errors() {
 #[test]
 fn unknown_keys() {
     assert_alone(&[
+        ("control = 7\n[ports.a]\nkind = \"memory\"", 1, &["control", "not a string", "quotes"]),
+        ("control = \"\"\n[ports.a]\nkind = \"memory\"", 1, &["control", "not a file name"]),
         ("[port.wan]\nkind = \"memory\"\n[ports]", 1, &["unknown key \"port\"", "ports?"]),
         ("[ports.wan]\nkind = \"memory\"\nadresses = []", 3, &["adresses", "addresses?"]),
         ("[ports.wan]\nkind = \"memory\"\ncolour = 1", 3, &["colour", "the keys here are kind"]),
@@ -78,10 +80,41 @@ fn missing_keys() {
 }
 
 #[test]
+fn the_express_lane() {
+    let file = |line: &str| format!("{line}\n[ports.wan]\nkind = \"memory\"");
+    let cases: [(&str, &[&str]); 5] = [
+        (
+            "express = \"yes\"",
+            &["\"yes\" is not a known mode of the express lane", "auto, on, off"],
+        ),
+        ("express = \"atuo\"", &["did you mean auto?"]),
+        ("express = true", &["express of the configuration is true or false, not a string"]),
+        ("express = [\"on\"]", &["is a list, not a string"]),
+        ("expres = \"on\"", &["unknown key \"expres\"", "did you mean express?"]),
+    ];
+    for (line, words) in cases {
+        assert_only(&file(line), 1, words);
+    }
+    // A port has no such key.
+    let text = "[ports.wan]\nkind = \"memory\"\nexpress = \"on\"";
+    assert_only(text, 3, &["unknown key \"express\""]);
+}
+
+#[test]
 fn ports() {
     assert_alone(&[
         ("[ports.wan]\nkind = \"af_pakcet\"", 2, &["\"af_pakcet\"", "did you mean af_packet?"]),
-        ("[ports.wan]\nkind = \"xdp\"", 2, &["write one of memory, capture, tap, af_packet"]),
+        ("[ports.wan]\nkind = \"dpdk\"", 2, &["one of memory, capture, tap, af_packet, af_xdp"]),
+        ("[ports.wan]\nkind = \"xdp\"", 2, &["did you mean af_xdp?"]),
+        ("[ports.wan]\nkind = \"af_xdp\"\nmode = \"zerocopy\"", 3, &["did you mean zero-copy?"]),
+        ("[ports.wan]\nkind = \"af_xdp\"\nmode = \"fast\"", 3, &["auto, zero-copy, copy, generic"]),
+        ("[ports.wan]\nkind = \"af_xdp\"\nmode = 4", 3, &["not a string"]),
+        (
+            "[ports.wan]\nkind = \"af_packet\"\nmode = \"copy\"",
+            3,
+            &["mode does not apply", "af_xdp"],
+        ),
+        ("[ports.wan]\nkind = \"af_xdp\"\ninput = \"a\"", 3, &["input does not apply"]),
         ("[ports.wan]\nkind = \"memory\"\ndevice = \"eth0\"", 3, &["device does not apply", "tap"]),
         ("[ports.wan]\nkind = \"tap\"\ninput = \"a\"", 3, &["input does not apply", "capture"]),
         ("[ports.wan]\nkind = \"af_packet\"\noutput = \"a\"", 3, &["output does not apply"]),
@@ -126,7 +159,7 @@ fn ethernet_addresses() {
     ];
     for (mac, words) in cases {
         let text = format!("[ports.wan]\nkind = \"memory\"\nmac = \"{mac}\"");
-        super::assert_only(&text, 3, &[words]);
+        assert_only(&text, 3, &[words]);
     }
 }
 
@@ -178,7 +211,7 @@ fn addresses_by_themselves() {
     ];
     for (address, what, remedy) in cases {
         let text = format!("[ports.wan]\nkind = \"memory\"\naddresses = [\n\"{address}\"]");
-        super::assert_only(&text, 4, &[what, remedy]);
+        assert_only(&text, 4, &[what, remedy]);
     }
 }
 

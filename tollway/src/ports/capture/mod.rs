@@ -155,7 +155,7 @@ impl Port for CapturePort {
         while burst.count < BURST {
             let Some(frame) = self.next_frame() else { return };
             let len = frame.bytes.len();
-            if len > umem.room().min(usize::from(u16::MAX)) {
+            if len > umem.limit().min(usize::from(u16::MAX)) {
                 self.oversized.add(1, len as u64);
             } else if !push_copy(umem, burst, &frame.bytes) {
                 self.staged = Some(frame);
@@ -186,6 +186,10 @@ impl Port for CapturePort {
 }
 
 impl Device for CapturePort {
+    fn how(&self) -> String {
+        "capture files".to_owned()
+    }
+
     fn finish(&mut self) -> Result<(), CaptureError> {
         let flushed = self.output.take().map_or(Ok(()), CaptureWriter::finish);
         self.error.take().map_or(flushed, Err)

@@ -19,6 +19,7 @@ mod entry;
 mod node;
 mod prefix;
 mod rib;
+mod runs;
 mod slots;
 mod update;
 
@@ -78,6 +79,7 @@ pub struct Fib {
     roots: Box<[AtomicU64]>,
     nodes: Aligned<Node>,
     values: Box<[AtomicU32]>,
+    epochs: Arc<Epochs>,
     writer: Mutex<Writer>,
 }
 
@@ -122,7 +124,8 @@ impl Fib {
     #[must_use]
     pub fn new(epochs: Arc<Epochs>, capacity: Capacity) -> Self {
         let Arenas { roots, nodes, values } = Arenas::new(capacity);
-        Self { roots, nodes, values, writer: Mutex::new(Writer::new(epochs, capacity)) }
+        let writer = Mutex::new(Writer::new(Arc::clone(&epochs), capacity));
+        Self { roots, nodes, values, epochs, writer }
     }
 
     /// The next hop for an address, its bits at the upper end.
@@ -142,6 +145,23 @@ impl Fib {
     #[must_use]
     pub fn get(&self, root: Root, prefix: Prefix) -> Option<NextHopId> {
         self.lock().rib.get(root, prefix)
+    }
+
+    /// The route with the longest prefix that covers `prefix`, itself included: for an address, its
+    /// host prefix, the one that [`Fib::lookup`] follows.
+    #[must_use]
+    pub fn longest(&self, root: Root, prefix: Prefix) -> Option<(Prefix, NextHopId)> {
+        self.lock().rib.longest(root, prefix)
+    }
+
+    /// The routes of one FIB that lie within a prefix, itself included, in the order of addresses.
+    ///
+    /// Changes wait meanwhile, some milliseconds for a full Internet table; lookups do not.
+    #[must_use]
+    pub fn within(&self, root: Root, prefix: Prefix) -> Vec<(Prefix, NextHopId)> {
+        let mut routes = self.lock().rib.within(root, prefix);
+        routes.sort_unstable_by_key(|(prefix, _)| *prefix);
+        routes
     }
 
     /// The number of routes in all FIBs.
@@ -175,7 +195,10 @@ impl Fib {
     /// # Errors
     /// See [`FibError`].
     pub fn insert(&self, root: Root, prefix: Prefix, next: NextHopId) -> Result<(), FibError> {
-        self.lock().insert(self, root, prefix, next)
+        if self.lock().insert(self, root, prefix, next)? {
+            self.epochs.changes.note();
+        }
+        Ok(())
     }
 
     /// Takes a route out; false where there was none.
@@ -183,7 +206,11 @@ impl Fib {
     /// # Errors
     /// [`FibError::Full`], where a node has to be built anew and no memory is left for it.
     pub fn remove(&self, root: Root, prefix: Prefix) -> Result<bool, FibError> {
-        self.lock().remove(self, root, prefix)
+        let removed = self.lock().remove(self, root, prefix)?;
+        if removed {
+            self.epochs.changes.note();
+        }
+        Ok(removed)
     }
 
     fn lock(&self) -> MutexGuard<'_, Writer> {

@@ -60,7 +60,13 @@ impl Rib {
         next.copied().map(NextHopId)
     }
 
-    pub(super) fn insert(&mut self, root: Root, prefix: Prefix, next: NextHopId) {
+    /// Puts a route in; gives the next hop that it had before.
+    pub(super) fn insert(
+        &mut self,
+        root: Root,
+        prefix: Prefix,
+        next: NextHopId,
+    ) -> Option<NextHopId> {
         let old = match Key::new(root, prefix) {
             Key::Short(key) => self.short.insert(key, next.0),
             Key::Long(key) => self.long.insert(key, next.0),
@@ -69,6 +75,7 @@ impl Rib {
             *at(&mut self.counts, root.0 as usize) += 1;
             *at(&mut self.lengths, usize::from(prefix.len())) += 1;
         }
+        old.map(NextHopId)
     }
 
     pub(super) fn remove(&mut self, root: Root, prefix: Prefix) {
@@ -91,6 +98,26 @@ impl Rib {
             let next = self.get(root, Prefix::new(prefix.bits(), len))?;
             Some((len, next))
         })
+    }
+
+    /// The route with the longest prefix that covers `prefix`, itself included.
+    pub(super) fn longest(&self, root: Root, prefix: Prefix) -> Option<(Prefix, NextHopId)> {
+        let own = self.get(root, prefix).map(|next| (prefix.len(), next));
+        let (len, next) = own.or_else(|| self.cover(root, prefix))?;
+        Some((Prefix::new(prefix.bits(), len), next))
+    }
+
+    /// The routes of a FIB that lie within a prefix, itself included, in no order.
+    pub(super) fn within(&self, root: Root, prefix: Prefix) -> Vec<(Prefix, NextHopId)> {
+        let short = self.short.iter().map(|(&[tag, word], next)| (tag, [word, 0, 0, 0], *next));
+        let long = self.long.iter().map(|(&[tag, a, b, c, d], next)| (tag, [a, b, c, d], *next));
+        let all = short.chain(long).filter(|(tag, ..)| tag >> 8 == root.0);
+        let routes = all.map(|(tag, words, next)| {
+            let bits = words.into_iter().fold(0, |bits, word| bits << 32 | u128::from(word));
+            (Prefix::new(bits, tag as u8), NextHopId(next))
+        });
+        let is_within = |of: Prefix| of.len() >= prefix.len() && prefix.contains(of.bits());
+        routes.filter(|(of, _)| is_within(*of)).collect()
     }
 
     /// Bytes of the tables, by what the standard library's map takes: a byte beside each entry.

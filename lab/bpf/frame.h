@@ -1,0 +1,45 @@
+/* The frame that the generator sends and the sink knows again. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/udp.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+/* The discard service: what nobody else sends here. */
+#define PORT 9
+#define MAGIC 0x70117011
+/* As a sender sets it; a router takes one off. */
+#define TTL 64
+
+/* The structures are not packed: clang would take packed ones apart byte by byte. */
+struct tag {
+	__be16 tci;
+	__be16 inner;
+};
+
+struct payload {
+	__u32 magic;
+	__u32 seq;
+	__u32 sent_ns; /* the low half of the clock; 0 from a generator that goes as fast as it can */
+	__u32 zero;
+};
+
+/* What follows the Ethernet header and its tag. */
+struct packet {
+	struct iphdr ip;
+	struct udphdr udp;
+	struct payload payload;
+};
+
+/* With two bytes more a frame has 60: 64 on the wire, where the FCS follows. */
+#define LENGTH (sizeof(struct packet) + 2)
+
+static __always_inline __u16 fold(__u32 sum)
+{
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (sum & 0xffff) + (sum >> 16);
+}

@@ -1,0 +1,131 @@
+/* Counts the generator's frames where they come out, and whether they were forwarded right; drops
+ * them. All else goes on to the host.
+ */
+#include "frame.h"
+
+/* Where the frames must be addressed to, and the VLAN that they must be tagged with (0: none). */
+volatile const __u16 DESTINATION[3] = {};
+volatile const __u16 VID = 0;
+/* Whether to follow sequence numbers and times. */
+volatile const __u8 FOLLOW = 0;
+/* Sequence numbers that `seen` has room for. */
+volatile const __u64 ROOM = 0;
+
+/* One frame in so many has its header checksum looked at; a prime, so that all flows have a turn. */
+#define SAMPLE 61
+
+struct counts {
+	__u64 frames;
+	__u64 bytes;
+	__u64 wrong_mac;
+	__u64 wrong_tag;
+	__u64 wrong_ttl;
+	__u64 wrong_checksum;
+	__u64 duplicates;
+	__u64 reordered;
+	__u64 gap_ns;   /* the longest time without a frame */
+	__u64 delay_ns; /* the longest way */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct counts);
+} counts SEC(".maps");
+
+/* One bit for each sequence number. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} seen SEC(".maps");
+
+struct latest {
+	__u64 ns;
+	__u64 seq;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct latest);
+} latest SEC(".maps");
+
+static __always_inline void follow(struct counts *count, const struct payload *payload)
+{
+	__u64 now = bpf_ktime_get_ns(), seq = payload->seq, before, bit = 1ULL << (seq & 63);
+	__u32 zero = 0, index = seq >> 6, delay = (__u32)now - payload->sent_ns;
+	struct latest *last = bpf_map_lookup_elem(&latest, &zero);
+	__u64 *word = bpf_map_lookup_elem(&seen, &index);
+
+	if (!last || !word || seq >= ROOM)
+		return;
+	if (__sync_fetch_and_or(word, bit) & bit)
+		count->duplicates++;
+	if (seq < last->seq)
+		count->reordered++;
+	else
+		last->seq = seq;
+	before = __sync_lock_test_and_set(&last->ns, now);
+	if (before && now > before && now - before > count->gap_ns)
+		count->gap_ns = now - before;
+	if (delay > count->delay_ns)
+		count->delay_ns = delay;
+}
+
+static __always_inline int checksum_is_right(const struct iphdr *ip)
+{
+	const __u16 *words = (const void *)ip;
+	__u32 sum = 0;
+	int i;
+
+	for (i = 0; i < 10; i++)
+		sum += words[i];
+	return fold(sum) == 0xffff;
+}
+
+SEC("xdp")
+int sink(struct xdp_md *ctx)
+{
+	struct ethhdr *eth = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	struct packet *packet = (void *)(eth + 1);
+	struct tag *tag = (void *)(eth + 1);
+	struct counts *count;
+	__u32 zero = 0;
+	__u16 vid = 0;
+	int i, wrong_mac = 0;
+
+	if ((void *)(tag + 1) > end)
+		return XDP_PASS;
+	if (eth->h_proto == bpf_htons(ETH_P_8021Q)) {
+		vid = bpf_ntohs(tag->tci) & 0xfff;
+		packet = (void *)(tag + 1);
+	}
+	if ((void *)(packet + 1) > end || packet->ip.protocol != IPPROTO_UDP ||
+	    packet->udp.dest != bpf_htons(PORT) || packet->payload.magic != MAGIC)
+		return XDP_PASS;
+	count = bpf_map_lookup_elem(&counts, &zero);
+	if (!count)
+		return XDP_DROP;
+	count->frames++;
+	count->bytes += end - (void *)eth;
+	for (i = 0; i < 3; i++)
+		wrong_mac |= ((__u16 *)eth->h_dest)[i] ^ DESTINATION[i];
+	if (wrong_mac)
+		count->wrong_mac++;
+	if (vid != VID)
+		count->wrong_tag++;
+	if (packet->ip.ttl != TTL - 1)
+		count->wrong_ttl++;
+	if (count->frames % SAMPLE == 0 && !checksum_is_right(&packet->ip))
+		count->wrong_checksum++;
+	if (FOLLOW)
+		follow(count, &packet->payload);
+	return XDP_DROP;
+}
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

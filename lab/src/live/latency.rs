@@ -1,0 +1,93 @@
+//! How long pings take: by the kernel, through user space, by the express lane.
+
+use std::time::Duration;
+
+use super::ping::{Answers, Pings, Plan};
+use super::program::{self, Setup, Tollway};
+use super::rates::Row;
+use super::topology::Topology;
+use super::{Options, Places};
+use crate::report::Report;
+use crate::tolls::progress;
+
+/// Rounds in which the kernel and Tollway take turns.
+const ROUNDS: u64 = 5;
+/// Pings one after the other, and pings so far apart that all are asleep between them.
+const SORTS: [(&str, Plan); 2] = [
+    ("ping", Plan { count: 400, interval: Duration::from_millis(2), exact: true }),
+    ("lone_ping", Plan { count: 20, interval: Duration::from_millis(50), exact: true }),
+];
+/// Tollway's ways by name.
+const WAYS: [(&str, bool); 2] = [("af_xdp", false), ("express", true)];
+
+/// Measures, where it is wanted.
+pub(super) fn measure(
+    places: &Places,
+    options: &Options,
+    report: &mut Report<Row>,
+) -> Result<(), String> {
+    if !options.wants("latency") {
+        return Ok(());
+    }
+    let bar = progress(ROUNDS * WAYS.len() as u64);
+    places.tollway.kernel_forwards(false)?;
+    for (way, express) in WAYS {
+        let setup = Setup { kind: "af_xdp", express, features: false };
+        let tollway = Tollway::start(&places.tollway, setup, false)?;
+        let mut times = [const { [const { Vec::new() }; 2] }; SORTS.len()];
+        for _ in 0..ROUNDS {
+            for ((_, plan), [kernel, ours]) in SORTS.into_iter().zip(&mut times) {
+                kernel.extend(ping(&places.kernel, plan)?);
+                ours.extend(ping(&places.tollway, plan)?);
+            }
+            bar.inc(1);
+        }
+        tollway.stop()?;
+        program::clear(&places.tollway)?;
+        for ((sort, _), [kernel, ours]) in SORTS.into_iter().zip(times) {
+            note(report, sort, way, kernel, ours);
+        }
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+fn ping(topology: &Topology, plan: Plan) -> Result<Answers, String> {
+    Pings::start(&topology.a, plan)?.answers()
+}
+
+fn note(report: &mut Report<Row>, sort: &str, way: &str, kernel: Answers, ours: Answers) {
+    let lost = ours.iter().filter(|answer| answer.is_none()).count();
+    report.figures.insert(format!("{sort}_{way}_lost"), lost as f64);
+    let [kernel, ours] = [kernel, ours].map(|answers| {
+        let mut times: Vec<_> = answers.into_iter().flatten().collect();
+        times.sort_unstable();
+        times
+    });
+    for percent in [50, 99] {
+        let [kernel, ours] = [&kernel, &ours].map(|times| percentile_us(times, percent));
+        for (who, value) in [("kernel", kernel), ("tollway", ours), ("added", ours - kernel)] {
+            report.figures.insert(format!("{sort}_{way}_{who}_p{percent}_us"), value);
+        }
+    }
+}
+
+/// A percentile of sorted times; not a number for none.
+fn percentile_us(times: &[Duration], percent: usize) -> f64 {
+    let index = (times.len() * percent / 100).min(times.len().saturating_sub(1));
+    times.get(index).map_or(f64::NAN, |time| time.as_secs_f64() * 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_values_that_occurred() {
+        let times: Vec<_> = (1..=200).map(Duration::from_micros).collect();
+        assert!((percentile_us(&times, 50) - 101.0).abs() < 1e-9);
+        assert!((percentile_us(&times, 99) - 199.0).abs() < 1e-9);
+        assert!((percentile_us(&times[..1], 99) - 1.0).abs() < 1e-9);
+        assert!(percentile_us(&[], 50).is_nan());
+    }
+}

@@ -1,0 +1,139 @@
+//! What is lost when Tollway is killed, stopped or replaced.
+
+use std::time::Duration;
+
+use super::generator::{Generator, Stream};
+use super::ping::{self, Pings, Plan};
+use super::program::{self, Setup, Tollway};
+use super::rates::Row;
+use super::sink::{Expect, Sink};
+use super::topology::Topology;
+use super::{Options, Places};
+use crate::report::Report;
+use crate::stats::Summary;
+use crate::tolls::progress;
+
+/// Frames a second while Tollway dies.
+const RATE: u32 = 200_000;
+/// From the first frame until it dies, the last part of it watched.
+const BEFORE: [Duration; 2] = [Duration::from_millis(600), Duration::from_millis(200)];
+/// From its death to the last frame.
+const AFTER: Duration = Duration::from_millis(1000);
+/// The rest of the frames' way.
+const DRAIN: Duration = Duration::from_millis(50);
+/// From one ping to the next.
+const PING_INTERVAL: Duration = Duration::from_millis(2);
+/// Pings under a replacement, and when that begins.
+const UPGRADE_PINGS: u16 = 2000;
+const UPGRADE_AFTER: Duration = Duration::from_millis(1000);
+
+/// As a user has it who sets nothing else.
+const SETUP: Setup = Setup { kind: "af_xdp", express: true, features: false };
+
+/// What a death costs.
+struct Loss {
+    lost_ms: f64,
+    gap_ms: f64,
+    pings: f64,
+}
+
+/// Measures the parts that are wanted.
+pub(super) fn measure(
+    places: &Places,
+    options: &Options,
+    report: &mut Report<Row>,
+) -> Result<(), String> {
+    let topology = &places.tollway;
+    // The kernel is to take over.
+    topology.kernel_forwards(true)?;
+    for (name, signal) in [("kill", libc::SIGKILL), ("stop", libc::SIGSTOP)] {
+        if !options.wants(name) {
+            continue;
+        }
+        let bar = progress(options.repeat as u64);
+        let mut losses = Vec::new();
+        for _ in 0..options.repeat {
+            losses.push(die(topology, signal).map_err(|error| format!("{name}: {error}"))?);
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        note(report, name, &losses);
+    }
+    if options.wants("upgrade") {
+        let lost = upgrade(topology).map_err(|error| format!("upgrade: {error}"))?;
+        report.figures.insert("upgrade_lost_pings".to_owned(), lost as f64);
+        report.figures.insert("upgrade_pings".to_owned(), f64::from(UPGRADE_PINGS));
+    }
+    Ok(())
+}
+
+/// Notes the worst, and what lies below it.
+fn note(report: &mut Report<Row>, name: &str, losses: &[Loss]) {
+    let sum = |values: fn(&Loss) -> f64| {
+        Summary::of(&losses.iter().map(values).collect::<Vec<_>>()).unwrap_or_default()
+    };
+    let lost = sum(|loss| loss.lost_ms);
+    for (what, value) in [
+        ("lost_ms", lost.max),
+        ("lost_ms_median", lost.median),
+        ("lost_ms_min", lost.min),
+        ("gap_ms", sum(|loss| loss.gap_ms).max),
+        ("lost_pings", sum(|loss| loss.pings).max),
+        ("repeats", losses.len() as f64),
+    ] {
+        report.figures.insert(format!("{name}_{what}"), value);
+    }
+}
+
+/// Has Tollway die by a signal under traffic and pings.
+fn die(topology: &Topology, signal: i32) -> Result<Loss, String> {
+    let tollway = Tollway::start(topology, SETUP, false)?;
+    let sink = Sink::start(&topology.b, Expect { vid: None, follow: true })?;
+    let stream = Stream { flows: 256, vid: None, rate: Some(RATE) };
+    let generator = Generator::start(&topology.a, stream)?;
+    let time = BEFORE.iter().sum::<Duration>() + AFTER;
+    let count = u16::try_from(time.as_millis() / PING_INTERVAL.as_millis()).unwrap_or(u16::MAX);
+    let plan = Plan { count, interval: PING_INTERVAL, exact: false };
+    let pings = Pings::start(&topology.a, plan)?;
+    std::thread::sleep(BEFORE[0]);
+    let (kernel, seen) = (topology.kernel_forwarded()?, sink.seen()?);
+    std::thread::sleep(BEFORE[1]);
+    let (kernel, through) =
+        (topology.kernel_forwarded()? - kernel, sink.seen()?.frames - seen.frames);
+    if through == 0 || kernel * 100 > through {
+        return Err(format!(
+            "Tollway did not carry the traffic that its death was to interrupt: the kernel forwarded \
+             {kernel} of {through} frames"
+        ));
+    }
+    let (sent, before) = (generator.sent()?, sink.seen()?);
+    tollway.signal(signal)?;
+    std::thread::sleep(AFTER);
+    let all = generator.stop()?;
+    std::thread::sleep(DRAIN);
+    let after = sink.seen()?;
+    let answers = pings.answers()?;
+    drop(tollway);
+    program::clear(topology)?;
+    after.check()?;
+    let lost = (all.frames - sent.frames).saturating_sub(after.frames - before.frames);
+    Ok(Loss {
+        lost_ms: lost as f64 * 1000.0 / all.rate,
+        gap_ms: after.gap_ns as f64 / 1e6,
+        pings: ping::lost(&answers) as f64,
+    })
+}
+
+/// Replaces a Tollway by another under pings; how many were lost.
+fn upgrade(topology: &Topology) -> Result<usize, String> {
+    let mut old = Tollway::start(topology, SETUP, false)?;
+    let plan = Plan { count: UPGRADE_PINGS, interval: PING_INTERVAL, exact: false };
+    let pings = Pings::start(&topology.a, plan)?;
+    std::thread::sleep(UPGRADE_AFTER);
+    let new = Tollway::start(topology, SETUP, true)?;
+    old.until_ended()?;
+    let answers = pings.answers()?;
+    new.stop()?;
+    program::clear(topology)?;
+    Ok(ping::lost(&answers))
+}

@@ -1,0 +1,109 @@
+//! The live bench: forwarding between real interfaces, by the kernel and by Tollway in turn.
+//!
+//! Hosts A and B and a router R between them stand twice, once with R's kernel as router, once with
+//! Tollway beside it, in network namespaces that end with this process. Frames come from a BPF
+//! program on A that the kernel runs with live frames, and are counted by one on B.
+
+mod generator;
+mod host;
+mod latency;
+mod loss;
+mod ping;
+mod program;
+mod rates;
+mod sink;
+mod sys;
+#[cfg(test)]
+mod tests;
+mod text;
+mod topology;
+
+use aya::programs::Xdp;
+use aya::{Ebpf, EbpfLoader};
+
+use crate::machine::Machine;
+use crate::report::Report;
+pub use rates::Row;
+use rates::{CASES, KERNEL};
+pub use text::render;
+use topology::Topology;
+
+/// What else is measured, by name.
+const PARTS: [&str; 4] = ["kill", "stop", "upgrade", "latency"];
+
+/// What to measure, and how often.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Only these rows and parts; all where it is empty.
+    pub only: Vec<String>,
+    /// Pairs of measurements, kernel and Tollway, of each row.
+    pub pairs: usize,
+    /// Times that Tollway is killed, and stopped.
+    pub repeat: usize,
+}
+
+impl Options {
+    fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only == name)
+    }
+}
+
+/// The places where packets are forwarded.
+struct Places {
+    /// By the kernel.
+    kernel: Topology,
+    /// By Tollway.
+    tollway: Topology,
+}
+
+/// Measures.
+///
+/// # Errors
+/// A sentence, where a name is unknown, the machine does not allow it, or something fails.
+pub fn run(options: &Options) -> Result<Report<Row>, String> {
+    let rows = CASES.iter().map(|case| case.name);
+    let names: Vec<_> = std::iter::once(KERNEL).chain(rows).chain(PARTS).collect();
+    if let Some(unknown) = options.only.iter().find(|name| !names.contains(&&***name)) {
+        return Err(format!("nothing is called {unknown}; there are {}", names.join(", ")));
+    }
+    if !sys::is_root() {
+        return Err("network namespaces and BPF programs are only root's to make: run it as root"
+            .to_owned());
+    }
+    sys::allow_waking().map_err(|error| format!("signals can not be taken: {error}"))?;
+    let places = Places { kernel: Topology::new()?, tollway: Topology::new()? };
+    let mut report = Report::new(Machine::probe(), Vec::new());
+    rates::measure(&places, options, &mut report)?;
+    loss::measure(&places, options, &mut report)?;
+    latency::measure(&places, options, &mut report)?;
+    Ok(report)
+}
+
+/// Loads a BPF program into the kernel.
+fn load(loader: &mut EbpfLoader<'_>, object: &[u8], name: &str) -> Result<Ebpf, String> {
+    let mut ebpf = loader.load(object).map_err(|error| refused(name, &error))?;
+    program_of(&mut ebpf, name)?.load().map_err(|error| refused(name, &error))?;
+    Ok(ebpf)
+}
+
+fn refused(name: &str, error: &dyn std::error::Error) -> String {
+    // What the kernel said is the last cause.
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    format!("the kernel refuses the BPF program {name}: {error}: {cause}")
+}
+
+fn program_of<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp, String> {
+    let program = ebpf.program_mut(name).ok_or_else(|| format!("there is no program {name}"))?;
+    program.try_into().map_err(|error| format!("{name} is no XDP program: {error}"))
+}
+
+/// The number of an interface where the calling thread lives.
+fn ifindex(name: &str) -> Result<u32, String> {
+    let path = format!("/sys/class/net/{name}/ifindex");
+    let text = std::fs::read_to_string(&path);
+    let number = text.ok().and_then(|text| text.trim().parse().ok());
+    number.ok_or_else(|| format!("there is no interface {name}"))
+}

@@ -1,0 +1,189 @@
+//! Tollway as a child: its configuration, its start and its ends.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use super::sys;
+use super::topology::{A0, B0, DESTINATIONS, LEFT, RIGHT, Topology, VIDS, letters};
+
+/// Where the configuration is; /run is the host's own.
+const CONFIG: &str = "/run/lab.toml";
+/// Where Tollway keeps what outlives it.
+const PINS: &str = "/sys/fs/bpf/tollway";
+/// No start and no end takes longer.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What Tollway is to do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Setup {
+    /// The kind of its ports.
+    pub(super) kind: &'static str,
+    /// Whether flows may take the express lane.
+    pub(super) express: bool,
+    /// Whether there are VLANs on both sides and a VRF.
+    pub(super) features: bool,
+}
+
+impl Setup {
+    /// As configuration file.
+    fn config(self) -> String {
+        let express = if self.express { "on" } else { "off" };
+        let mut text = if self.kind == "af_xdp" {
+            format!("express = \"{express}\"\n")
+        } else {
+            String::new()
+        };
+        let sides = [("r0", LEFT, A0, VIDS[0]), ("r1", RIGHT, B0, VIDS[1])];
+        let vrf = if self.features { "vrf = \"red\"\n" } else { "" };
+        for (port, [peer, own], mac, vid) in sides {
+            let (mac, kind) = (letters(mac), self.kind);
+            let addresses = format!("addresses = [\"{own}/24\"]\n");
+            text += &format!("[ports.{port}]\nkind = \"{kind}\"\n");
+            let mut dev = port.to_owned();
+            if self.features {
+                dev = format!("{port}.{vid}");
+                text += &format!("[vlans.\"{dev}\"]\nparent = \"{port}\"\nvid = {vid}\n{vrf}");
+            }
+            text += &addresses;
+            text += &format!(
+                "[[neighbours]]\ndev = \"{dev}\"\naddress = \"{peer}\"\nmac = \"{mac}\"\n"
+            );
+        }
+        if self.features {
+            text += "[vrfs.red]\n";
+        }
+        text + &format!("[[routes]]\n{vrf}to = \"{DESTINATIONS}\"\nvia = \"{}\"\n", RIGHT[0])
+    }
+}
+
+/// A running Tollway. Dropped, it is killed; see [`clear`].
+pub(super) struct Tollway {
+    child: Child,
+    said: Receiver<String>,
+}
+
+impl Tollway {
+    /// Starts Tollway on the router and waits until it forwards. With `replace` it takes over from
+    /// the one that runs.
+    pub(super) fn start(topology: &Topology, setup: Setup, replace: bool) -> Result<Self, String> {
+        let program = std::env::current_exe()
+            .map_err(|error| format!("this program can not find itself: {error}"))?;
+        let spawn = move || -> std::io::Result<Child> {
+            std::fs::write(CONFIG, setup.config())?;
+            let mut command = Command::new(program);
+            command.args(["run", "--config", CONFIG]);
+            if replace {
+                command.arg("--replace");
+            }
+            command.env("RUST_LOG", "info").env("NO_COLOR", "1");
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+            sys::bind(&mut command, program_processors());
+            command.spawn()
+        };
+        // By the host's own thread: Tollway is to end with that and no sooner.
+        let child = topology.r.run(spawn)?;
+        let mut child = child.map_err(|error| format!("Tollway can not be started: {error}"))?;
+        let said = listen(child.stderr.take());
+        let mut tollway = Self { child, said };
+        tollway.until_forwarding()?;
+        Ok(tollway)
+    }
+
+    fn until_forwarding(&mut self) -> Result<(), String> {
+        let (start, mut last) = (Instant::now(), String::new());
+        loop {
+            let left = PATIENCE.saturating_sub(start.elapsed());
+            match self.said.recv_timeout(left) {
+                Ok(line) if line.trim_end().ends_with("forwarding") => return Ok(()),
+                Ok(line) => last = line,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(format!("Tollway ended at its start: {last}"));
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    return Err(format!("Tollway does not get to forwarding: {last}"));
+                }
+            }
+        }
+    }
+
+    /// Sends it a signal.
+    pub(super) fn signal(&self, signal: i32) -> Result<(), String> {
+        let sent = sys::signal(self.child.id(), signal);
+        sent.map_err(|error| format!("Tollway can not be sent signal {signal}: {error}"))
+    }
+
+    /// Ends it as an administrator would.
+    pub(super) fn stop(mut self) -> Result<(), String> {
+        self.signal(libc::SIGTERM)?;
+        self.until_ended()
+    }
+
+    /// Waits until it has ended by itself.
+    pub(super) fn until_ended(&mut self) -> Result<(), String> {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            match self.child.try_wait() {
+                Ok(None) => std::thread::sleep(Duration::from_millis(5)),
+                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(Some(status)) => {
+                    let last = self.said.try_iter().last().unwrap_or_default();
+                    return Err(format!("Tollway failed ({status}): {last}"));
+                }
+                Err(error) => return Err(format!("Tollway can not be waited for: {error}")),
+            }
+        }
+        Err("Tollway does not end".to_owned())
+    }
+}
+
+impl Drop for Tollway {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Takes away what a Tollway that was killed has left in the kernel.
+pub(super) fn clear(topology: &Topology) -> Result<(), String> {
+    match topology.r.run(|| std::fs::remove_dir_all(PINS))? {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(format!("{PINS} can not be removed: {error}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Reads what it says, so that it never waits for a reader.
+fn listen(stderr: Option<ChildStderr>) -> Receiver<String> {
+    let (sender, said) = channel();
+    if let Some(stderr) = stderr {
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+    }
+    said
+}
+
+/// Takes the calling thread to the generator's processor, where the kernel does its work on the
+/// generator's frames, and before what else runs there; where it is the only one, Tollway needs a share.
+pub(super) fn lead() -> std::io::Result<()> {
+    let processors = sys::processors();
+    if let [first, _, ..] = processors[..] {
+        sys::pin(&[first])?;
+        sys::hurry()?;
+    }
+    Ok(())
+}
+
+/// The processors of Tollway: all but the generator's, if there is another.
+fn program_processors() -> Vec<usize> {
+    let mut processors = sys::processors();
+    if processors.len() > 1 {
+        processors.remove(0);
+    }
+    processors
+}

@@ -1,0 +1,132 @@
+//! What goes into the lane: a flow's key from its packet, what is done with it from its next hop.
+
+use std::num::NonZeroU32;
+
+use tollway_dataplane::burst::Burst;
+use tollway_dataplane::frame::Umem;
+use tollway_dataplane::id::LinkId;
+use tollway_dataplane::tables::{HEADER_ROOM, Record};
+use tollway_dataplane::wire::ipv4::{self, Ipv4View, VERSION_IHL_PLAIN};
+use tollway_dataplane::wire::ipv6::{self, Ipv6View};
+use tollway_dataplane::wire::{eth, l4, vlan, word32, word64};
+
+use crate::steer::maps::{Flow, Flow4Key, Flow6Key};
+
+/// Bytes of an Ethernet header with as many tags as the lane knows on arrival: one.
+const MOST_L2: u8 = (eth::LEN + vlan::LEN) as u8;
+
+/// Bytes of the source and destination port.
+const PORTS: usize = 4;
+
+/// A flow in words as they are in memory, which is all that it takes to tell flows apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Words {
+    /// Source and destination; the rest.
+    V4(u64, u64),
+    /// Source and destination; the rest.
+    V6([u64; 4], u64),
+}
+
+impl Words {
+    /// The flow of a packet that was forwarded, where its kind may enter the lane; `l2_len` is the
+    /// length of its new Ethernet header.
+    #[inline(always)]
+    pub(super) fn of(burst: &Burst, umem: &Umem, lane: usize, l2_len: u8) -> Option<Self> {
+        if burst.l3[lane] > MOST_L2 {
+            return None;
+        }
+        let (addr, l3) = (burst.addr[lane], usize::from(l2_len));
+        // The path has cut off what is behind the packet.
+        let len = usize::from(burst.len[lane]).wrapping_sub(l3);
+        let link = burst.link[lane];
+        // As much as has the ports; of a shorter packet the rest is not looked at.
+        let header = umem.bytes::<{ ipv4::LEN + PORTS }>(addr, l3);
+        if header[0] == VERSION_IHL_PLAIN {
+            let ip = Ipv4View(header.first_chunk()?);
+            // Nobody but the first fragment has ports.
+            if ip.is_fragment() {
+                return None;
+            }
+            let ports = match ip.protocol() {
+                l4::TCP | l4::UDP if len >= ipv4::LEN + PORTS => word32(header, ipv4::LEN),
+                l4::ICMP => 0,
+                _ => return None,
+            };
+            return Some(Self::V4(word64(header, 12), rest(ports, ip.protocol(), link)));
+        }
+        if header[0] >> 4 != 6 {
+            return None;
+        }
+        let header = umem.bytes::<{ ipv6::LEN + PORTS }>(addr, l3);
+        // Extension headers, of which fragments have one, are other protocols.
+        let protocol = Ipv6View(header.first_chunk()?).next_header();
+        let ports = match protocol {
+            l4::TCP | l4::UDP if len >= ipv6::LEN + PORTS => word32(header, ipv6::LEN),
+            l4::ICMPV6 => 0,
+            _ => return None,
+        };
+        let addresses = [8, 16, 24, 32].map(|at| word64(header, at));
+        Some(Self::V6(addresses, rest(ports, protocol, link)))
+    }
+
+    /// The flow as the steering program looks it up.
+    pub(super) fn key(self) -> Key {
+        match self {
+            Self::V4(addresses, rest) => {
+                let [src_be, dst_be] = halves(addresses.to_le_bytes());
+                let (sport_be, dport_be, protocol, link) = parts(rest);
+                Key::V4(Flow4Key { src_be, dst_be, sport_be, dport_be, protocol, pad: 0, link })
+            }
+            Self::V6([a, b, c, d], rest) => {
+                let src_be = (u128::from(a) | u128::from(b) << 64).to_le_bytes();
+                let dst_be = (u128::from(c) | u128::from(d) << 64).to_le_bytes();
+                let (sport_be, dport_be, protocol, link) = parts(rest);
+                Key::V6(Flow6Key { src_be, dst_be, sport_be, dport_be, protocol, pad: 0, link })
+            }
+        }
+    }
+}
+
+/// A flow's key, of either family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Key {
+    V4(Flow4Key),
+    V6(Flow6Key),
+}
+
+/// What a flow has beside addresses: ports as read little-endian, protocol, link.
+#[inline(always)]
+const fn rest(ports: u32, protocol: u8, link: LinkId) -> u64 {
+    ports as u64 | (protocol as u64) << 32 | (link.0 as u64) << 48
+}
+
+fn parts(rest: u64) -> ([u8; 2], [u8; 2], u8, u16) {
+    let [sport, dport] = [rest, rest >> 16].map(|word| (word as u16).to_le_bytes());
+    (sport, dport, (rest >> 32) as u8, (rest >> 48) as u16)
+}
+
+fn halves([a, b, c, d, e, f, g, h]: [u8; 8]) -> [[u8; 4]; 2] {
+    [[a, b, c, d], [e, f, g, h]]
+}
+
+/// What the lane does with a flow's packets: what the path has just done by this next hop.
+pub(super) fn flow(record: &Record, egress: NonZeroU32, generation: u32) -> Flow {
+    let mut room = [0; HEADER_ROOM];
+    for (bytes, word) in room.as_chunks_mut().0.iter_mut().zip(record.header()) {
+        *bytes = word.to_ne_bytes();
+    }
+    let l2_len = record.header_len();
+    // The header is at the end of its room.
+    let header = &room[HEADER_ROOM.saturating_sub(usize::from(l2_len))..];
+    let mut l2 = [0; HEADER_ROOM];
+    l2[..header.len()].copy_from_slice(header);
+    Flow {
+        generation,
+        egress_ifindex: egress.get(),
+        mtu: record.mtu(),
+        egress_port: record.port().0,
+        l2_len,
+        l2,
+        ..Flow::default()
+    }
+}

@@ -1,0 +1,292 @@
+//! The express lane's half in user space: tells the steering program which flows it may forward
+//! itself, and with what.
+//!
+//! The lane never decides, it repeats: what goes in is what the path has just done with a packet of
+//! the flow. A flow is what the path's verdict depends on: the link that it arrived on, addresses,
+//! protocol, ports. It enters with its second packet ([`seen`]), so that a flood of single packets
+//! changes nothing, and stays until something that decides changes, or others need its place.
+//!
+//! Kernel equivalent: `net/netfilter/nf_flow_table_core.c` (flowtable offload).
+//!
+//! Limits: never enter fragments, IPv4 options, IPv6 extension headers, frames that arrive under more
+//! than one VLAN tag, protocols other than TCP, UDP, ICMP and ICMPv6, packets to a port that XDP can
+//! not send by, and packets that are [`Burst::bound`]. A flow on a next-hop group stays on the member
+//! that it has, for the entry holds it, until the group changes.
+
+mod counts;
+mod entry;
+mod seen;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+
+use tollway_dataplane::burst::{BURST, Burst, Lanes};
+use tollway_dataplane::changes::Version;
+use tollway_dataplane::express::Express;
+use tollway_dataplane::frame::Umem;
+use tollway_dataplane::id::PortId;
+use tollway_dataplane::tables::{Record, Tables};
+
+use crate::steer::maps::{Flow, Flow4Key, Flow6Key, FlowMaps, State};
+pub use counts::{Reading, Tally};
+use entry::{Key, Words};
+use seen::{FlowHash, Mark, Moment, Seen};
+
+/// Flows that are told apart at most; what is beyond enters a packet or two later.
+pub const FLOWS: usize = 1 << 20;
+
+/// Where flows are entered: the maps of the steering program, or a test's.
+pub trait Flows: Send {
+    /// The generation that is in force.
+    fn generation(&self) -> u32;
+
+    /// Puts the next generation in force: no entry of an earlier one is.
+    fn bump_generation(&self);
+
+    /// Enters IPv4 flows, `flows[i]` for `keys[i]`; says how many.
+    ///
+    /// # Errors
+    /// None was entered.
+    fn enter4(&mut self, keys: &[Flow4Key], flows: &[Flow]) -> io::Result<usize>;
+
+    /// Enters IPv6 flows, `flows[i]` for `keys[i]`; says how many.
+    ///
+    /// # Errors
+    /// None was entered.
+    fn enter6(&mut self, keys: &[Flow6Key], flows: &[Flow]) -> io::Result<usize>;
+}
+
+impl Flows for (State, FlowMaps) {
+    fn generation(&self) -> u32 {
+        self.0.generation()
+    }
+
+    fn bump_generation(&self) {
+        self.0.bump_generation();
+    }
+
+    fn enter4(&mut self, keys: &[Flow4Key], flows: &[Flow]) -> io::Result<usize> {
+        self.1.insert4_all(keys, flows)
+    }
+
+    fn enter6(&mut self, keys: &[Flow6Key], flows: &[Flow]) -> io::Result<usize> {
+        self.1.insert6_all(keys, flows)
+    }
+}
+
+/// What the lane needs to know of the ports; changed by whoever looks after them, at any time.
+#[derive(Debug)]
+pub struct Ports {
+    ports: Vec<PortState>,
+    changes: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct PortState {
+    entrance: AtomicBool,
+    /// 0 for none.
+    ifindex: AtomicU32,
+}
+
+impl Ports {
+    /// So many ports, none of which has the lane.
+    #[must_use]
+    pub fn new(ports: usize) -> Arc<Self> {
+        let ports = (0..ports).map(|_| PortState::default()).collect();
+        Arc::new(Self { ports, changes: AtomicU64::new(0) })
+    }
+
+    /// Says if flows that arrive by a port enter the lane.
+    pub fn set_entrance(&self, port: PortId, on: bool) {
+        if let Some(state) = self.ports.get(usize::from(port.0)) {
+            state.entrance.store(on, Relaxed);
+            self.changes.fetch_add(1, Release);
+        }
+    }
+
+    /// Says which device flows leave by where the path sends them to a port; none where XDP can not
+    /// send there.
+    pub fn set_exit(&self, port: PortId, ifindex: Option<NonZeroU32>) {
+        if let Some(state) = self.ports.get(usize::from(port.0)) {
+            state.ifindex.store(ifindex.map_or(0, NonZeroU32::get), Relaxed);
+            self.changes.fetch_add(1, Release);
+        }
+    }
+
+    /// Whether flows that arrive by a port enter the lane.
+    #[must_use]
+    pub fn is_entrance(&self, port: PortId) -> bool {
+        self.ports.get(usize::from(port.0)).is_some_and(|state| state.entrance.load(Relaxed))
+    }
+
+    fn exit(&self, port: PortId) -> Option<NonZeroU32> {
+        NonZeroU32::new(self.ports.get(usize::from(port.0))?.ifindex.load(Relaxed))
+    }
+}
+
+/// What the lane's half in user space has done.
+#[derive(Debug, Default)]
+pub struct Entered {
+    entered: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Entered {
+    /// Flows entered, those included that entered again.
+    #[must_use]
+    pub fn entered(&self) -> u64 {
+        self.entered.load(Relaxed)
+    }
+
+    /// Flows that the system did not take.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Relaxed)
+    }
+}
+
+/// The worker's side of the lane.
+pub struct Lane<F> {
+    flows: F,
+    ports: Arc<Ports>,
+    entered: Arc<Entered>,
+    seen: Seen,
+    /// What all entries in force depend on: the tables, and the ports.
+    version: Option<(Version, u64)>,
+    /// What the entries of this turn are made under.
+    generation: u32,
+    now: Moment,
+    v4: Batch<Flow4Key>,
+    v6: Batch<Flow6Key>,
+}
+
+impl<F: Flows> Lane<F> {
+    /// A lane that is empty: what anyone has entered before is not in force any more.
+    #[must_use]
+    pub fn new(flows: F, ports: Arc<Ports>, most_flows: usize) -> Self {
+        flows.bump_generation();
+        Self {
+            generation: flows.generation(),
+            flows,
+            ports,
+            entered: Arc::default(),
+            seen: Seen::new(most_flows),
+            version: None,
+            now: Moment::default(),
+            v4: Batch::new(),
+            v6: Batch::new(),
+        }
+    }
+
+    /// What it has done, for any thread to look at.
+    #[must_use]
+    pub fn entered(&self) -> Arc<Entered> {
+        Arc::clone(&self.entered)
+    }
+
+    /// Puts a flow among those that enter after the burst.
+    fn put(&mut self, flow: Words, record: &Record, egress: NonZeroU32) {
+        let value = entry::flow(record, egress, self.generation);
+        match flow.key() {
+            Key::V4(key) => self.v4.put(key, value),
+            Key::V6(key) => self.v6.put(key, value),
+        }
+    }
+
+    /// Enters what the burst has brought.
+    fn enter(&mut self) {
+        let Self { flows, v4, v6, .. } = self;
+        let count = v4.flows.len() + v6.flows.len();
+        if count == 0 {
+            return;
+        }
+        // What is refused, its own packet tries again as soon as none can be under way any more.
+        let done = v4.empty(|keys, values| flows.enter4(keys, values))
+            + v6.empty(|keys, values| flows.enter6(keys, values));
+        self.entered.entered.fetch_add(done as u64, Relaxed);
+        self.entered.refused.fetch_add(count.saturating_sub(done) as u64, Relaxed);
+    }
+}
+
+impl<F: Flows> Express for Lane<F> {
+    fn begin(&mut self, version: Version, now_ns: u64) {
+        self.now = Moment::at(now_ns);
+        let version = Some((version, self.ports.changes.load(Acquire)));
+        // Three things in this order, and the order is what makes the lane right:
+        //  1. Whoever changes a table counts the change after it was made.
+        //  2. Here the count is read, and only then, if it is new, the generation raised: entries
+        //     that know nothing of the change are void from then on.
+        //  3. The generation is read, and only then anything is looked up for this turn.
+        // An entry made of what was there before a change therefore carries a generation from before
+        // 2, and is void; whether its burst was under way meanwhile, at this worker or another, makes
+        // no difference. One made of what is there since may be void too, and enters again.
+        if self.version != version {
+            self.version = version;
+            self.flows.bump_generation();
+        }
+        self.generation = self.flows.generation();
+    }
+
+    fn forwarded(&mut self, burst: &Burst, umem: &Umem, tables: &Tables, lanes: Lanes) {
+        let lanes = lanes.without(burst.bound);
+        if lanes.is_empty() || !self.ports.is_entrance(burst.port) {
+            return;
+        }
+        let (next_hops, mark) = (tables.next_hops.view(), Mark::of(self.generation));
+        let mut hashes = [FlowHash::default(); BURST];
+        let mut known = Lanes::NONE;
+        for lane in lanes {
+            let Some(record) = next_hops.record(burst.next[lane]) else { continue };
+            if let Some(flow) = Words::of(burst, umem, lane, record.header_len()) {
+                let hash = self.seen.hash(flow);
+                self.seen.prefetch(hash);
+                hashes[lane] = hash;
+                known.put(lane, true);
+            }
+        }
+        for lane in known {
+            if !self.seen.is_due(hashes[lane], mark, self.now) {
+                continue;
+            }
+            let Some(record) = next_hops.record(burst.next[lane]) else { continue };
+            let flow = Words::of(burst, umem, lane, record.header_len());
+            if let (Some(flow), Some(egress)) = (flow, self.ports.exit(record.port())) {
+                self.put(flow, record, egress);
+            }
+        }
+        self.enter();
+    }
+}
+
+/// Flows of one family that wait for the end of the burst.
+struct Batch<K> {
+    keys: Vec<K>,
+    flows: Vec<Flow>,
+}
+
+impl<K> Batch<K> {
+    fn new() -> Self {
+        Self { keys: Vec::with_capacity(BURST), flows: Vec::with_capacity(BURST) }
+    }
+
+    fn put(&mut self, key: K, flow: Flow) {
+        self.keys.push(key);
+        self.flows.push(flow);
+    }
+
+    /// Hands over what waits; says how many were taken.
+    fn empty(&mut self, take: impl FnOnce(&[K], &[Flow]) -> io::Result<usize>) -> usize {
+        if self.keys.is_empty() {
+            return 0;
+        }
+        let done = take(&self.keys, &self.flows).unwrap_or(0);
+        self.keys.clear();
+        self.flows.clear();
+        done
+    }
+}

@@ -1,0 +1,396 @@
+//! A network interface of this machine, through AF_XDP sockets
+//! (`Documentation/networking/af_xdp.rst`).
+//!
+//! An XDP program on the device ([`Program`]) decides which frames come here; the kernel keeps the
+//! rest, and is the host behind the port: it answers ARP and pings, and gets back what the path can
+//! not forward. One socket serves one receive queue. All sockets of all ports have one memory, so a
+//! frame goes from port to port where it lies: the chunk that it was received into is put into the
+//! other port's TX ring and comes back by the completion ring.
+//!
+//! Limits: everything leaves by the first queue. Checksums that a sender on this machine left to a
+//! network card stay unfinished: turn that off there (`ethtool -K DEVICE tx off`). A VLAN tag that
+//! the device has taken out of a frame is lost: turn that off as well (`ethtool -K DEVICE rxvlan
+//! off`). An interface of another name is still the same one; a new one of the old name takes the
+//! place of one that is gone.
+
+mod custody;
+mod ring;
+mod socket;
+mod steered;
+mod steps;
+mod sys;
+mod umem;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixDatagram;
+
+use tollway_dataplane::burst::{BURST, Burst};
+use tollway_dataplane::counters::Traffic;
+use tollway_dataplane::frame::{Descriptor, FrameAddr, Umem};
+use tollway_dataplane::port::Port;
+
+pub use steered::Steered;
+pub use steps::{Program, Refusal, Target};
+pub use umem::SharedUmem;
+
+use super::interface::{self, Facts, is_absent};
+use super::{Device, PortError, State, why};
+use crate::model::{AfXdpMode, Mac};
+use custody::Custody;
+use steps::Open;
+
+/// Chunks that a queue's rings hold at most.
+pub const CHUNKS_PER_QUEUE: u32 = 2 * socket::RING;
+/// A device is looked at so often, and a failed one tried again.
+const RETRY_NS: u64 = 1_000_000_000;
+/// A device may still write to chunks for so long after its sockets are closed, with room to spare.
+const DEVICE_STOPS: std::time::Duration = std::time::Duration::from_millis(50);
+/// Bytes of Ethernet header and two VLAN tags.
+const L2_ROOM: usize = 22;
+
+/// A port on a network interface.
+pub struct AfXdp {
+    port: String,
+    /// The device's name in the configuration.
+    device: String,
+    /// What it is called now.
+    called: String,
+    mode: AfXdpMode,
+    umem: SharedUmem,
+    program: Box<dyn Program>,
+    /// For questions about interfaces.
+    control: UnixDatagram,
+    facts: Facts,
+    queues: u32,
+    how: String,
+    state: State,
+    open: Option<Open>,
+    custody: Custody,
+    /// Chunks to be freed: what sockets had that are closed.
+    orphans: Vec<FrameAddr>,
+    /// The same, not before that time: a device may still write to them.
+    quarantine: Vec<(u64, Vec<FrameAddr>)>,
+    oversized: Traffic,
+    /// What sockets missed that are closed.
+    missed: u64,
+    next_look_ns: u64,
+}
+
+/// Why a port has no AF_XDP socket.
+pub enum Failure {
+    /// It has to be told.
+    Fatal(PortError),
+    /// Something else can be tried.
+    NotOffered(Vec<Refusal>),
+}
+
+impl Failure {
+    /// What follows from what was refused.
+    pub(super) fn of(port: &str, device: &str, causes: Vec<Refusal>) -> Self {
+        match causes.last() {
+            Some(last) if last.is_final => Self::Fatal(refused(port, device, last)),
+            _ => Self::NotOffered(causes),
+        }
+    }
+}
+
+/// The receive queues of a device, 1 where it can not be asked.
+#[must_use]
+pub fn queues(device: &str) -> u32 {
+    UnixDatagram::unbound().map_or(1, |socket| interface::queues(socket.as_fd(), device))
+}
+
+impl AfXdp {
+    /// Opens `device` as `mode` says, by an XDP program of its own.
+    ///
+    /// # Errors
+    /// No such interface, no Ethernet, another's, no privilege, not offered.
+    pub fn open(
+        (port, device): (&str, &str),
+        mode: AfXdpMode,
+        umem: &SharedUmem,
+        program: Box<dyn Program>,
+    ) -> Result<Self, Failure> {
+        let fatal = |(action, error): (&'static str, io::Error)| {
+            Failure::Fatal(explain(port, device, action, error))
+        };
+        let control = UnixDatagram::unbound().map_err(|error| fatal(("socket", error)))?;
+        let facts = interface::ask(control.as_fd(), device).map_err(fatal)?;
+        let mut this = Self {
+            port: port.to_owned(),
+            device: device.to_owned(),
+            called: device.to_owned(),
+            mode,
+            umem: umem.clone(),
+            program,
+            queues: interface::queues(control.as_fd(), device),
+            control,
+            facts,
+            how: String::new(),
+            state: State::Up,
+            open: None,
+            custody: Custody::new(umem.area().bytes(), umem.area().chunk_bytes()),
+            orphans: Vec::new(),
+            quarantine: Vec::new(),
+            oversized: Traffic::default(),
+            missed: 0,
+            next_look_ns: 0,
+        };
+        this.climb().map_err(|causes| Failure::of(port, device, causes))?;
+        if !facts.up {
+            this.enter(State::Down("the interface is down".to_owned()));
+        }
+        Ok(this)
+    }
+
+    /// Attaches and binds, as far up as it goes.
+    fn climb(&mut self) -> Result<(), Vec<Refusal>> {
+        let target = Target {
+            device: &self.called,
+            ifindex: self.facts.index as u32,
+            queues: self.queues,
+            mac: self.facts.mac,
+            mtu: self.facts.mtu,
+        };
+        let (open, how) = steps::climb(&self.umem, &mut *self.program, target, self.mode)?;
+        (self.open, self.how) = (Some(open), how);
+        Ok(())
+    }
+
+    /// Closes the sockets; their chunks are freed at the next opportunity.
+    fn close(&mut self, now_ns: u64) {
+        let Some(mut open) = self.open.take() else { return };
+        let mut chunks = Vec::new();
+        for socket in &mut open.sockets {
+            self.missed += socket.missed() + socket.unread();
+            chunks.extend(socket.take_partial());
+        }
+        let zero_copy = open.binding.zero_copy;
+        // The kernel waits for whoever still writes copies before this returns.
+        drop(open);
+        chunks.extend(self.custody.take_all().into_iter().map(FrameAddr));
+        if zero_copy {
+            self.quarantine.push((now_ns + RETRY_NS, chunks));
+        } else {
+            self.orphans.append(&mut chunks);
+        }
+    }
+
+    /// Ends the port and gives back all its frames, which takes some milliseconds.
+    pub fn retire(mut self, umem: &mut Umem) {
+        let zero_copy = self.open.as_ref().is_some_and(|open| open.binding.zero_copy);
+        self.close(0);
+        self.program.detach();
+        if zero_copy || !self.quarantine.is_empty() {
+            std::thread::sleep(DEVICE_STOPS);
+        }
+        self.release_quarantine(u64::MAX);
+        self.orphans.drain(..).for_each(|addr| umem.free(addr));
+    }
+
+    fn release_quarantine(&mut self, now_ns: u64) {
+        let orphans = &mut self.orphans;
+        self.quarantine.retain_mut(|(until_ns, chunks)| {
+            let over = now_ns >= *until_ns;
+            if over {
+                orphans.append(chunks);
+            }
+            !over
+        });
+    }
+
+    /// Enters a state and says so, once.
+    fn enter(&mut self, state: State) {
+        if self.state == state {
+            return;
+        }
+        let (port, device) = (&self.port, &self.called);
+        match &state {
+            State::Up => tracing::info!("port {port}: {device} is back ({})", self.how),
+            State::Down(why) | State::Gone(why) => tracing::error!(
+                "port {port}: {device} passes no frames: {why}; looking for it every second"
+            ),
+        }
+        self.state = state;
+    }
+
+    /// Looks whether the interface is still there, up, and what it was.
+    fn look(&mut self, now_ns: u64) {
+        if self.open.is_some() {
+            match interface::name(self.control.as_fd(), self.facts.index) {
+                Ok(name) => self.note_name(name),
+                Err(_) => self.close(now_ns),
+            }
+        }
+        let name = if self.open.is_some() { &self.called } else { &self.device };
+        match interface::ask(self.control.as_fd(), name) {
+            Ok(facts) => self.compare(facts, now_ns),
+            Err((_, error)) if is_absent(&error) => {
+                self.close(now_ns);
+                self.program.detach();
+                self.enter(State::Gone("the interface is gone".to_owned()));
+            }
+            Err((action, error)) => self.enter(State::Down(format!("{action}: {}", why(&error)))),
+        }
+    }
+
+    fn note_name(&mut self, name: String) {
+        if name != self.called {
+            tracing::warn!("port {}: {} is called {name} now", self.port, self.called);
+            self.called = name;
+        }
+    }
+
+    fn compare(&mut self, facts: Facts, now_ns: u64) {
+        if facts.mtu != self.facts.mtu {
+            let (was, is) = (self.facts.mtu, facts.mtu);
+            tracing::info!("port {}: the MTU of {} was {was} and is {is}", self.port, self.called);
+        }
+        let queues = interface::queues(self.control.as_fd(), &self.called);
+        if queues != self.queues {
+            let (was, port) = (self.queues, &self.port);
+            tracing::info!("port {port}: {} had {was} queues and has {queues}", self.called);
+            self.close(now_ns);
+        }
+        (self.facts, self.queues) = (facts, queues);
+        if self.open.is_none() {
+            self.called.clone_from(&self.device);
+            if let Err(causes) = self.climb() {
+                self.enter(State::Down(steps::list(&causes)));
+                return;
+            }
+        }
+        if facts.up {
+            self.enter(State::Up);
+        } else {
+            self.enter(State::Down("the interface is down".to_owned()));
+        }
+    }
+
+    fn has_error(&self) -> bool {
+        let mut sockets = self.open.iter().flat_map(|open| &open.sockets);
+        sockets.any(|socket| socket.error().is_some())
+    }
+}
+
+/// What is to be told where AF_XDP is wanted and not offered.
+#[must_use]
+pub fn refused(port: &str, device: &str, refusal: &Refusal) -> PortError {
+    PortError::NoXdp {
+        port: port.to_owned(),
+        device: device.to_owned(),
+        what: refusal.what.clone(),
+        remedy: refusal.remedy.clone(),
+    }
+}
+
+/// Several refusals in one line.
+#[must_use]
+pub fn list(causes: &[Refusal]) -> String {
+    steps::list(causes)
+}
+
+fn explain(port: &str, device: &str, action: &'static str, error: io::Error) -> PortError {
+    let (port, device) = (port.to_owned(), device.to_owned());
+    match error.kind() {
+        io::ErrorKind::Unsupported => PortError::NotEthernet { port, device },
+        _ if is_absent(&error) => PortError::NoDevice { port, device },
+        _ => PortError::System { port, device, action, error },
+    }
+}
+
+impl Port for AfXdp {
+    #[inline]
+    fn receive(&mut self, umem: &mut Umem, burst: &mut Burst) {
+        if !self.orphans.is_empty() {
+            self.orphans.drain(..).for_each(|addr| umem.free(addr));
+        }
+        let Some(open) = &mut self.open else { return };
+        let count = open.sockets.len();
+        let first = open.turn;
+        open.turn = if first + 1 >= count { 0 } else { first + 1 };
+        let (before, from) = open.sockets.split_at_mut(first);
+        for socket in from.iter_mut().chain(before) {
+            socket.receive(umem, &mut self.custody, burst, &mut self.oversized);
+            if burst.count >= BURST {
+                break;
+            }
+        }
+        if let Some(sender) = open.sockets.first_mut() {
+            sender.look_after_sent(umem, &mut self.custody);
+        }
+    }
+
+    fn transmit(&mut self, umem: &mut Umem, frames: &[Descriptor]) -> usize {
+        if self.state != State::Up {
+            return 0;
+        }
+        let sender = self.open.as_mut().and_then(|open| open.sockets.first_mut());
+        sender.map_or(0, |sender| sender.transmit(umem, &mut self.custody, frames))
+    }
+
+    fn oversized(&mut self) -> Traffic {
+        std::mem::take(&mut self.oversized)
+    }
+
+    fn has_kernel(&self) -> bool {
+        self.program.can_punt()
+    }
+
+    fn punt(&mut self, umem: &mut Umem, frame: Descriptor) -> bool {
+        let done = self.program.punt(&umem.whole(frame));
+        if done {
+            umem.free(frame.addr);
+        }
+        done
+    }
+}
+
+impl Device for AfXdp {
+    fn each_fd(&self, tell: &mut dyn FnMut(BorrowedFd<'_>)) {
+        for socket in self.open.iter().flat_map(|open| &open.sockets) {
+            tell(socket.fd());
+        }
+    }
+
+    fn state(&self) -> State {
+        self.state.clone()
+    }
+
+    fn how(&self) -> String {
+        self.how.clone()
+    }
+
+    fn maintain(&mut self, now_ns: u64) {
+        self.release_quarantine(now_ns);
+        if self.has_error() {
+            // Its device has gone, as a rule; what it is, `look` says.
+            self.close(now_ns);
+        } else if now_ns < self.next_look_ns {
+            return;
+        }
+        self.look(now_ns);
+        self.next_look_ns = now_ns + RETRY_NS;
+    }
+
+    fn mac(&self) -> Option<Mac> {
+        Some(self.facts.mac)
+    }
+
+    fn mtu(&self) -> Option<u16> {
+        let chunk = u16::try_from(self.umem.room() - L2_ROOM).unwrap_or(u16::MAX);
+        let one_chunk = self.open.as_ref().is_some_and(|open| !open.binding.multi_buffer);
+        Some(if one_chunk { self.facts.mtu.min(chunk) } else { self.facts.mtu })
+    }
+
+    fn missed(&mut self) -> u64 {
+        let sockets = self.open.iter().flat_map(|open| &open.sockets);
+        self.missed + sockets.map(socket::Socket::missed).sum::<u64>()
+    }
+
+    fn finish(&mut self) -> Result<(), super::capture::CaptureError> {
+        self.program.detach();
+        Ok(())
+    }
+}

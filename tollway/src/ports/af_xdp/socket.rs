@@ -1,0 +1,344 @@
+//! One AF_XDP socket: a queue of a device, by four rings.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use libc::xdp_desc;
+use tollway_dataplane::burst::{BURST, Burst};
+use tollway_dataplane::counters::Traffic;
+use tollway_dataplane::frame::{Area, Descriptor, FrameAddr, Umem};
+use tollway_dataplane::wire::eth;
+
+use super::custody::Custody;
+use super::ring::{Consumer, Producer};
+use super::sys::{self, Kind, Mapped};
+use super::umem::{Binding, SharedUmem};
+
+/// Slots of each ring: 2 ms of a million packets a second.
+pub(super) const RING: u32 = 2048;
+/// So many chunks are owed to the fill ring before it is filled up again.
+const REFILL: u32 = 32;
+
+/// A frame of which only the first chunks have come.
+#[derive(Clone, Copy, Debug)]
+struct Partial {
+    head: FrameAddr,
+    last: Descriptor,
+    len: u32,
+    /// It is larger than a frame may be, and what comes of it is freed.
+    too_large: bool,
+}
+
+/// A socket that is bound to a queue.
+pub(super) struct Socket {
+    fd: Arc<OwnedFd>,
+    rx: Consumer<Mapped<xdp_desc>>,
+    tx: Producer<Mapped<xdp_desc>>,
+    fill: Producer<Mapped<u64>>,
+    completion: Consumer<Mapped<u64>>,
+    /// Chunks that the fill ring is short of.
+    owed: u32,
+    /// Chunks that were put into the TX ring and have not come back.
+    in_flight: u32,
+    /// The kernel may not have taken all that is in the TX ring.
+    unsent: bool,
+    partial: Option<Partial>,
+    /// The kernel writes to it until the socket is closed.
+    _area: Arc<Area>,
+}
+
+impl Socket {
+    /// Binds a new socket to a queue.
+    pub(super) fn open(
+        umem: &SharedUmem,
+        binding: Binding,
+        at: (u32, u32),
+    ) -> Result<Self, (&'static str, io::Error)> {
+        while let Some(owner) = umem.owner(binding) {
+            match Self::bind(umem, binding, at, Some(&owner)) {
+                // Its device has gone, and with it what it registered.
+                Err((_, error)) if error.raw_os_error() == Some(libc::EBADF) => umem.forget(&owner),
+                done => return done,
+            }
+        }
+        Self::bind(umem, binding, at, None)
+    }
+
+    fn bind(
+        umem: &SharedUmem,
+        binding: Binding,
+        at: (u32, u32),
+        owner: Option<&Arc<OwnedFd>>,
+    ) -> Result<Self, (&'static str, io::Error)> {
+        let what = |what| move |error| (what, error);
+        let fd = sys::socket().map_err(what("AF_XDP socket"))?;
+        let socket = fd.as_fd();
+        if owner.is_none() {
+            sys::register(socket, umem.area()).map_err(what("XDP_UMEM_REG"))?;
+        }
+        let fill = sys::ring(socket, Kind::Fill, RING).map_err(what("fill ring"))?;
+        let completion =
+            sys::ring(socket, Kind::Completion, RING).map_err(what("completion ring"))?;
+        let rx = sys::ring(socket, Kind::Rx, RING).map_err(what("RX ring"))?;
+        let tx = sys::ring(socket, Kind::Tx, RING).map_err(what("TX ring"))?;
+        sys::prepare_sending(socket);
+        let share = owner.map(|owner| owner.as_fd());
+        sys::bind(socket, at, binding.flags(), share).map_err(what("bind"))?;
+        let fd = Arc::new(fd);
+        umem.add(binding, &fd);
+        Ok(Self {
+            fd,
+            rx: Consumer::new(rx),
+            tx: Producer::new(tx),
+            fill: Producer::new(fill),
+            completion: Consumer::new(completion),
+            owed: RING,
+            in_flight: 0,
+            unsent: false,
+            partial: None,
+            _area: Arc::clone(umem.area()),
+        })
+    }
+
+    /// What to wait on.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The error that waits, if one does.
+    pub(super) fn error(&self) -> Option<io::Error> {
+        sys::error(&*self.fd)
+    }
+
+    /// Frames that the kernel could not hand over.
+    pub(super) fn missed(&self) -> u64 {
+        sys::statistics(self.fd()).map_or(0, |counts| counts.rx_dropped + counts.rx_ring_full)
+    }
+
+    /// Adds received frames to the burst.
+    #[inline]
+    pub(super) fn receive(
+        &mut self,
+        umem: &mut Umem,
+        custody: &mut Custody,
+        burst: &mut Burst,
+        oversized: &mut Traffic,
+    ) {
+        let mut taken = 0;
+        while burst.count < BURST
+            && let Some(desc) = self.rx.pop()
+        {
+            taken += 1;
+            custody.take(desc.addr as u32);
+            let piece = Descriptor { addr: FrameAddr(desc.addr as u32), len: desc.len };
+            let goes_on = desc.options & libc::XDP_PKT_CONTD != 0;
+            if goes_on || self.partial.is_some() {
+                self.assemble(umem, burst, oversized, piece, goes_on);
+            } else {
+                // There is room: the loop's condition.
+                let pushed = burst.push(piece.addr, piece.len as u16);
+                debug_assert!(pushed);
+            }
+        }
+        if taken > 0 {
+            self.rx.release();
+            self.owed += taken;
+        }
+        if self.owed >= REFILL || (taken == 0 && self.owed > 0) {
+            self.refill(umem, custody);
+        }
+    }
+
+    /// Takes the next chunk of a frame that has several.
+    #[cold]
+    fn assemble(
+        &mut self,
+        umem: &mut Umem,
+        burst: &mut Burst,
+        oversized: &mut Traffic,
+        piece: Descriptor,
+        goes_on: bool,
+    ) {
+        let mut frame = match self.partial.take() {
+            None => Partial { head: piece.addr, last: piece, len: piece.len, too_large: false },
+            Some(frame) => follow(umem, frame, piece),
+        };
+        if !frame.too_large && frame.len as usize > umem.limit() {
+            umem.free(frame.head);
+            frame.too_large = true;
+        }
+        if goes_on {
+            self.partial = Some(frame);
+        } else if frame.too_large {
+            oversized.add(1, u64::from(frame.len));
+        } else if !burst.push(frame.head, frame.len as u16) {
+            umem.free(frame.head);
+        }
+    }
+
+    /// Gives the kernel chunks to receive into, as many as there are for it.
+    fn refill(&mut self, umem: &mut Umem, custody: &mut Custody) {
+        let room = self.fill.room(self.owed).min(self.owed);
+        let mut given = 0;
+        while given < room
+            && let Some(FrameAddr(addr)) = umem.alloc()
+        {
+            // The kernel finds the chunk, and the place in it, by itself.
+            if !self.fill.push(u64::from(addr)) {
+                umem.free(FrameAddr(addr));
+                break;
+            }
+            custody.give(addr);
+            given += 1;
+        }
+        if given > 0 {
+            self.owed -= given;
+            self.fill.publish();
+            if self.fill.needs_wakeup() {
+                sys::kick_fill(self.fd());
+            }
+        }
+    }
+
+    /// Queues frames to be sent and says how many; they are the kernel's from then on.
+    #[inline]
+    pub(super) fn transmit(
+        &mut self,
+        umem: &mut Umem,
+        custody: &mut Custody,
+        frames: &[Descriptor],
+    ) -> usize {
+        self.reap(umem, custody);
+        let mut taken = 0;
+        for frame in frames {
+            if !self.queue(umem, custody, *frame) {
+                // Once more, when the kernel has taken what waits.
+                self.send();
+                self.reap(umem, custody);
+                if !self.queue(umem, custody, *frame) {
+                    break;
+                }
+            }
+            taken += 1;
+        }
+        if taken > 0 {
+            self.send();
+        }
+        taken
+    }
+
+    /// Puts one frame into the TX ring; false where there is no room.
+    #[inline]
+    fn queue(&mut self, umem: &mut Umem, custody: &mut Custody, frame: Descriptor) -> bool {
+        if umem.has_chains() {
+            return self.queue_chain(umem, custody, frame);
+        }
+        if self.tx.room(1) == 0 {
+            return false;
+        }
+        if !is_sendable(umem, frame) {
+            umem.free(frame.addr);
+            return true;
+        }
+        self.put(custody, frame, 0);
+        true
+    }
+
+    /// The same for a frame that may have several chunks.
+    #[cold]
+    fn queue_chain(&mut self, umem: &mut Umem, custody: &mut Custody, frame: Descriptor) -> bool {
+        let count = umem.pieces(frame).count();
+        if (self.tx.room(count as u32) as usize) < count {
+            return false;
+        }
+        let sound = umem.pieces(frame).all(|piece| fits_chunk(umem, piece));
+        if !sound || frame.len < eth::LEN as u32 {
+            umem.free(frame.addr);
+            return true;
+        }
+        let mut index = 0;
+        umem.take_apart(frame, |piece| {
+            index += 1;
+            self.put(custody, piece, if index < count { libc::XDP_PKT_CONTD } else { 0 });
+        });
+        true
+    }
+
+    #[inline(always)]
+    fn put(&mut self, custody: &mut Custody, piece: Descriptor, options: u32) {
+        let addr = piece.addr.0;
+        let queued = self.tx.push(xdp_desc { addr: u64::from(addr), len: piece.len, options });
+        debug_assert!(queued, "there is room: the callers have looked");
+        custody.give(addr);
+        self.in_flight += 1;
+    }
+
+    /// Has the kernel send what is queued: one call for a burst.
+    fn send(&mut self) {
+        self.tx.publish();
+        if self.tx.needs_wakeup() {
+            sys::kick_tx(self.fd());
+            self.unsent = self.tx.pending() > 0;
+        }
+    }
+
+    /// Frees what has been sent, and has the kernel go on where it stopped.
+    #[inline]
+    pub(super) fn look_after_sent(&mut self, umem: &mut Umem, custody: &mut Custody) {
+        if self.in_flight == 0 {
+            return;
+        }
+        self.reap(umem, custody);
+        if self.unsent {
+            self.send();
+        }
+    }
+
+    #[inline]
+    fn reap(&mut self, umem: &mut Umem, custody: &mut Custody) {
+        let mut freed = 0;
+        while let Some(addr) = self.completion.pop() {
+            freed += 1;
+            if custody.take(addr as u32) {
+                umem.free(FrameAddr(addr as u32));
+            }
+        }
+        if freed > 0 {
+            self.completion.release();
+            self.in_flight = self.in_flight.saturating_sub(freed);
+        }
+    }
+
+    /// Chunks that were received and not read.
+    pub(super) fn unread(&mut self) -> u64 {
+        u64::from(self.rx.waiting())
+    }
+
+    /// The chunks of a frame that has not come whole, to be freed by its head.
+    pub(super) fn take_partial(&mut self) -> Option<FrameAddr> {
+        self.partial.take().filter(|frame| !frame.too_large).map(|frame| frame.head)
+    }
+}
+
+/// A frame with its next chunk.
+fn follow(umem: &mut Umem, frame: Partial, piece: Descriptor) -> Partial {
+    if frame.too_large {
+        umem.free(piece.addr);
+    } else {
+        umem.link(frame.last, piece.addr);
+    }
+    Partial { last: piece, len: frame.len + piece.len, ..frame }
+}
+
+/// Whether the kernel takes this as a frame; what it does not take it would not give back either.
+#[inline(always)]
+fn is_sendable(umem: &Umem, frame: Descriptor) -> bool {
+    frame.len >= eth::LEN as u32 && fits_chunk(umem, frame)
+}
+
+#[inline(always)]
+fn fits_chunk(umem: &Umem, piece: Descriptor) -> bool {
+    let offset = piece.addr.0 & (umem.chunk_bytes() - 1);
+    piece.len <= umem.chunk_bytes() - offset && (piece.addr.0 as usize) < umem.area().bytes()
+}

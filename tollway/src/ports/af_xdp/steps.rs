@@ -1,0 +1,189 @@
+//! The steps by which a device is tried: zero-copy, else copies, else generic XDP.
+
+use std::os::fd::BorrowedFd;
+
+use super::socket::Socket;
+use super::umem::{Binding, SharedUmem};
+use super::why;
+use crate::model::{AfXdpMode, Mac};
+
+/// Why an XDP program was not attached, or a socket not bound.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refusal {
+    /// What and why, a clause such as `native XDP: operation not supported`.
+    pub what: String,
+    /// What a user can do about it.
+    pub remedy: String,
+    /// Nothing else is to be tried: the device is another's.
+    pub is_final: bool,
+}
+
+/// The device that a program is attached to.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    /// What it is called now.
+    pub device: &'a str,
+    /// Its number.
+    pub ifindex: u32,
+    /// Its receive queues.
+    pub queues: u32,
+    /// Its Ethernet address.
+    pub mac: Mac,
+    /// Its MTU.
+    pub mtu: u16,
+}
+
+/// A port's XDP program, which sends frames to its sockets.
+pub trait Program: Send {
+    /// Attaches it to a device, in the driver or behind it (`generic`); it is then on no other.
+    ///
+    /// # Errors
+    /// The kernel or the driver refuses, or the device carries another's program.
+    fn attach(&mut self, target: Target<'_>, generic: bool) -> Result<(), Refusal>;
+
+    /// Says which socket has a queue's frames.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    fn set_socket(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Refusal>;
+
+    /// Takes it from its device.
+    fn detach(&mut self);
+
+    /// Says if frames can be handed back to the kernel.
+    fn can_punt(&self) -> bool;
+
+    /// Hands a frame to the kernel as if its device had just received it; false where that failed.
+    fn punt(&mut self, frame: &[u8]) -> bool;
+}
+
+/// A device's sockets, one for each queue.
+pub(super) struct Open {
+    pub(super) sockets: Vec<Socket>,
+    /// The queue that is looked at first next time.
+    pub(super) turn: usize,
+    pub(super) binding: Binding,
+}
+
+/// Attaches the program and binds the sockets in the best way that `mode` allows and the device
+/// offers; says in words which that is.
+pub(super) fn climb(
+    umem: &SharedUmem,
+    program: &mut dyn Program,
+    target: Target<'_>,
+    mode: AfXdpMode,
+) -> Result<(Open, String), Vec<Refusal>> {
+    let mut causes: Vec<Refusal> = Vec::new();
+    for generic in [false, true] {
+        let bindings = bindings(umem, mode, generic);
+        if bindings.is_empty() {
+            continue;
+        }
+        if let Err(refusal) = program.attach(target, generic) {
+            let is_final = refusal.is_final;
+            causes.push(refusal);
+            if is_final {
+                return Err(causes);
+            }
+            continue;
+        }
+        for binding in bindings {
+            match bind_all(umem, program, target, binding) {
+                Ok(open) => return Ok((open, words(binding, generic, &causes))),
+                Err(refusal) => {
+                    let is_final = refusal.is_final;
+                    causes.push(refusal);
+                    if is_final {
+                        program.detach();
+                        return Err(causes);
+                    }
+                }
+            }
+        }
+        program.detach();
+    }
+    Err(causes)
+}
+
+/// What to try in this order.
+fn bindings(umem: &SharedUmem, mode: AfXdpMode, generic: bool) -> Vec<Binding> {
+    let multi_buffer = umem.multi_buffer();
+    let (zero_copy, copy) = match (mode, generic) {
+        (AfXdpMode::Auto, false) => (true, true),
+        (AfXdpMode::ZeroCopy, false) => (true, false),
+        (AfXdpMode::Copy, false) | (AfXdpMode::Auto | AfXdpMode::Generic, true) => (false, true),
+        _ => (false, false),
+    };
+    let mut bindings = Vec::new();
+    if zero_copy {
+        bindings.push(Binding { zero_copy: true, multi_buffer });
+    }
+    if copy {
+        bindings.push(Binding { zero_copy: false, multi_buffer });
+    }
+    if copy && multi_buffer {
+        bindings.push(Binding { zero_copy: false, multi_buffer: false });
+    }
+    bindings
+}
+
+fn bind_all(
+    umem: &SharedUmem,
+    program: &mut dyn Program,
+    target: Target<'_>,
+    binding: Binding,
+) -> Result<Open, Refusal> {
+    let name = match binding {
+        Binding { zero_copy: true, .. } => "zero-copy",
+        Binding { multi_buffer: true, .. } => "copies of frames with several chunks",
+        _ => "copy mode",
+    };
+    let mut sockets = Vec::new();
+    for queue in 0..target.queues {
+        let bound = Socket::open(umem, binding, (target.ifindex, queue));
+        let socket = bound.map_err(|(action, error)| refusal(name, target, action, &error))?;
+        program.set_socket(queue, socket.fd())?;
+        sockets.push(socket);
+    }
+    Ok(Open { sockets, turn: 0, binding })
+}
+
+fn refusal(
+    name: &str,
+    target: Target<'_>,
+    action: &'static str,
+    error: &std::io::Error,
+) -> Refusal {
+    let device = target.device;
+    if error.raw_os_error() == Some(libc::EBUSY) {
+        return Refusal {
+            what: format!("{device} already has AF_XDP sockets of another program"),
+            remedy: "End the other program; `ss --xdp -p` names it".to_owned(),
+            is_final: true,
+        };
+    }
+    let place = if action == "bind" { String::new() } else { format!("{action}: ") };
+    let remedy = match error.kind() {
+        std::io::ErrorKind::PermissionDenied => {
+            "Run as root, or grant it with `setcap cap_net_raw,cap_net_admin,cap_bpf+ep`"
+        }
+        _ => "Set mode = \"auto\", which takes what the device offers",
+    };
+    let what = format!("{name}: {place}{}", why(error));
+    Refusal { what, remedy: remedy.to_owned(), is_final: false }
+}
+
+/// What was reached, and why nothing better.
+fn words(binding: Binding, generic: bool, causes: &[Refusal]) -> String {
+    let copies = if binding.zero_copy { "AF_XDP zero-copy" } else { "AF_XDP copy mode" };
+    let place = if generic { "generic XDP" } else { "native XDP" };
+    match causes {
+        [] => format!("{copies}, {place}"),
+        causes => format!("{copies}, {place} ({})", list(causes)),
+    }
+}
+
+/// Several refusals in one line.
+pub(super) fn list(causes: &[Refusal]) -> String {
+    causes.iter().map(|cause| cause.what.as_str()).collect::<Vec<_>>().join("; ")
+}

@@ -1,0 +1,55 @@
+//! What a network interface says of itself.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use super::sys::{self, Call};
+use crate::model::Mac;
+
+/// What an interface says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Facts {
+    pub(super) index: i32,
+    pub(super) mac: Mac,
+    pub(super) mtu: u16,
+    pub(super) up: bool,
+}
+
+/// What the interface of that name says of itself, or what was asked and the error. Any socket will
+/// do.
+pub(super) fn ask(
+    socket: BorrowedFd<'_>,
+    device: &str,
+) -> Result<Facts, (&'static str, io::Error)> {
+    let mut request = sys::request(device).map_err(|error| ("name", error))?;
+    let mut call = |call, what| {
+        let done = sys::interface_call(socket, call, &mut request);
+        done.map(|()| request).map_err(|error| (what, error))
+    };
+    let index = sys::index(&call(Call::Index, "index")?);
+    let (kind, mac) = sys::address(&call(Call::Address, "address")?);
+    let mtu = sys::mtu(&call(Call::Mtu, "MTU")?);
+    let flags = sys::flags(&call(Call::Flags, "flags")?);
+    if kind != libc::ARPHRD_ETHER {
+        return Err(("kind", io::ErrorKind::Unsupported.into()));
+    }
+    let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
+    Ok(Facts { index, mac: Mac(mac), mtu, up: flags & libc::IFF_UP != 0 })
+}
+
+/// What the interface of that number is called now.
+pub(super) fn name(socket: BorrowedFd<'_>, index: i32) -> io::Result<String> {
+    let mut request = sys::numbered(index);
+    sys::interface_call(socket, Call::Name, &mut request)?;
+    Ok(sys::name(&request))
+}
+
+/// How many receive queues it has: what `ethtool --show-channels` says, or one.
+pub(super) fn queues(socket: BorrowedFd<'_>, device: &str) -> u32 {
+    sys::receive_queues(socket, device).unwrap_or(1).max(1)
+}
+
+/// Whether this error means that there is no such interface.
+pub(super) fn is_absent(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO))
+}

@@ -1,0 +1,141 @@
+//! What the steering program needs to know of a model.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ipnet::IpNet;
+use tollway_dataplane::id::{LinkId, PortId, Vid};
+
+use super::Devices;
+use super::af_xdp::{Program, Refusal, Steered};
+use crate::model::{LinkIndex, LinkKind, Model, PortIndex, PortKind};
+use crate::steer::{Options, State, SteerError, SteerLink, Steering};
+
+/// The steering of a model's AF_XDP ports, if it has any, or why there is none.
+pub struct ModelSteering {
+    steering: Option<Result<Arc<Mutex<Steering>>, Refusal>>,
+}
+
+impl ModelSteering {
+    /// Makes the maps; the ports follow as they are opened.
+    #[must_use]
+    pub fn load(model: &Model) -> Self {
+        let wanted = model.ports.iter().any(|port| matches!(port.kind, PortKind::AfXdp { .. }));
+        let steering = wanted.then(|| {
+            let options = Options::default();
+            let made = Steering::load(&[], &options)
+                .and_then(|mut steering| steering.set_locals(&locals(model)).map(|()| steering));
+            made.map(|steering| Arc::new(Mutex::new(steering)))
+                .map_err(|error: SteerError| Refusal::from(&error))
+        });
+        Self { steering }
+    }
+
+    /// The program of a port.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn program(&self, model: &Model, port: PortIndex) -> Result<Box<dyn Program>, Refusal> {
+        let steering = match &self.steering {
+            Some(Ok(steering)) => steering,
+            Some(Err(refusal)) => return Err(refusal.clone()),
+            None => return Err(Refusal::default()),
+        };
+        let mac = model.links.get(port.0).filter(|link| link.mac_given).map(|link| link.mac);
+        let id = PortId(u16::try_from(port.0).unwrap_or(u16::MAX));
+        Ok(Box::new(Steered::new(steering, id, links(model, port), mac)))
+    }
+
+    /// The steering itself.
+    #[must_use]
+    pub fn steering(&self) -> Option<&Arc<Mutex<Steering>>> {
+        self.steering.as_ref().and_then(|steering| steering.as_ref().ok())
+    }
+
+    /// Lets the program give frames to those of the ports that have sockets; what it wants to hear
+    /// of from then on.
+    #[must_use]
+    pub fn start(&self, devices: &Devices) -> Option<State> {
+        let steering = self.steering().filter(|_| devices.iter().any(|d| d.has_kernel()))?;
+        let state = steering.lock().unwrap_or_else(PoisonError::into_inner).state();
+        state.beat();
+        state.set_bypass(false);
+        Some(state)
+    }
+}
+
+/// The router's own addresses, and those for broadcasts on its links.
+fn locals(model: &Model) -> Vec<IpAddr> {
+    let addresses = model.links.iter().flat_map(|link| &link.addresses);
+    let both = addresses.flat_map(|address| {
+        let broadcast = match address {
+            IpNet::V4(net) if net.prefix_len() < 31 => Some(IpAddr::V4(net.broadcast())),
+            _ => None,
+        };
+        std::iter::once(address.addr()).chain(broadcast)
+    });
+    both.collect()
+}
+
+/// A port's links by their outermost tag: its own, and the VLAN links on that.
+fn links(model: &Model, port: PortIndex) -> Vec<SteerLink> {
+    let known = model.links.iter().enumerate().filter_map(|(index, link)| {
+        let tag = match link.kind {
+            LinkKind::Port(own) => (own == port).then_some(None)?,
+            LinkKind::Vlan { parent, vid, protocol } => {
+                let on_port = parent == LinkIndex(port.0);
+                on_port.then(|| Vid::new(vid).map(|vid| (protocol, vid))).flatten().map(Some)?
+            }
+        };
+        Some(SteerLink { tag, link: LinkId(u16::try_from(index).ok()?) })
+    });
+    known.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::VlanProtocol::{Dot1ad, Dot1q};
+
+    const TEXT: &str = r#"
+        [ports.p]
+        kind = "af_xdp"
+        addresses = ["10.0.0.1/24", "10.9.0.1/31", "fd00::1/64"]
+        [ports.q]
+        kind = "memory"
+        addresses = ["10.1.0.1/30"]
+        [vlans.a]
+        parent = "p"
+        vid = 5
+        [vlans.b]
+        parent = "p"
+        vid = 5
+        protocol = "802.1ad"
+        [vlans.c]
+        parent = "b"
+        vid = 7
+        [vlans.d]
+        parent = "q"
+        vid = 9
+    "#;
+
+    #[test]
+    fn links_are_known_by_their_outermost_tag() {
+        let model = crate::config::parse(TEXT, "t.toml").unwrap().model;
+        let tags: Vec<_> = links(&model, PortIndex(0)).iter().map(|link| link.tag).collect();
+        let vid = Vid::new(5).unwrap();
+        assert_eq!(tags, [None, Some((Dot1q, vid)), Some((Dot1ad, vid))]);
+        let tags = links(&model, PortIndex(1));
+        assert_eq!(tags.len(), 2);
+        let index = model.links.iter().position(|link| link.name == "d").unwrap();
+        assert_eq!(tags[1].link, LinkId(index as u16));
+    }
+
+    #[test]
+    fn own_addresses_come_with_their_broadcasts() {
+        let model = crate::config::parse(TEXT, "t.toml").unwrap().model;
+        let locals: Vec<String> = locals(&model).iter().map(ToString::to_string).collect();
+        let expected = ["10.0.0.1", "10.0.0.255", "10.9.0.1", "fd00::1", "10.1.0.1", "10.1.0.3"];
+        assert_eq!(locals, expected);
+    }
+}

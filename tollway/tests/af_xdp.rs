@@ -1,0 +1,224 @@
+//! `tollway run` by AF_XDP between hosts in network namespaces. The router's kernel is configured
+//! alike, as it is where Tollway runs: what is counted tells who has forwarded.
+
+#![allow(clippy::unwrap_used)]
+
+mod namespaces;
+#[path = "af_xdp/ports.rs"]
+mod ports;
+#[path = "af_xdp/router.rs"]
+mod router;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use namespaces::{Host, is_root, sh, until};
+use router::{Net, Router, config};
+
+const TESTS: [namespaces::Test; 11] = [
+    ("both_families_and_all_protocols_cross", traffic),
+    ("jumbo_frames_cross_in_several_chunks", jumbo),
+    ("jumbo_frames_cross_to_another_kind_of_port", jumbo_elsewhere),
+    ("four_queues_are_served", queues),
+    ("generic_mode_forwards_and_hands_back", generic),
+    ("a_lost_interface_is_survived", links),
+    ("a_peer_that_vanishes_under_load_is_survived", vanishing),
+    ("a_planned_stop_loses_nothing", stop),
+    ("a_second_router_is_refused_and_so_is_one_without_privilege", refusals),
+    ("a_starved_port_recovers", ports::starvation),
+    ("ports_come_and_go_without_a_leak", ports::cycles),
+];
+
+fn main() -> ExitCode {
+    namespaces::main(&TESTS, "-nm", missing, |words| match words {
+        ["--serve", address] => router::serve(address.parse().unwrap()),
+        ["--ask", address] => router::ask(address.parse().unwrap()),
+        _ => ExitCode::FAILURE,
+    })
+}
+
+fn missing(_: &str) -> Option<&'static str> {
+    (!is_root()).then_some("only root may load XDP programs")
+}
+
+fn assert_pings(host: &Host, arguments: &str) {
+    let told = host.sh(&format!("ping -n -i 0.02 -W 5 {arguments}"));
+    assert!(told.contains(" 0% packet loss") && told.contains("ttl=63"), "{told}");
+}
+
+fn traffic() {
+    let net = Net::new(1500, 1);
+    let mut router = Router::start(&config("copy", 1500, true));
+    assert!(router.read("stderr").contains("AF_XDP copy mode, native XDP"), "how is told");
+    for (host, target) in
+        [(&net.a, "10.0.2.2"), (&net.a, "fd00:2::2"), (&net.b, "10.0.1.2"), (&net.b, "fd00:1::2")]
+    {
+        assert_pings(host, &format!("-c 10 {target}"));
+    }
+    net.talk(["10.0.2.2:7000", "[fd00:2::2]:7000"]);
+    // The kernel is the host: its neighbours and its answers.
+    assert!(net.a.sh("ping -n -c 2 -i 0.05 -W 5 10.0.1.1").contains("ttl=64"));
+    // Idle, it sleeps: less than 1% of a processor (and one clock for the measurement's sake).
+    let before = router.cpu_clocks();
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(router.cpu_clocks() - before <= 4, "{} clocks", router.cpu_clocks() - before);
+    let counts = router.stop();
+    // 40 requests, 40 answers, and the conversations.
+    assert!(counts.received >= 80 && counts.sent == counts.received, "{counts:?}");
+}
+
+fn jumbo() {
+    let net = Net::new(9000, 1);
+    let mut router = Router::start(&config("auto", 9000, true));
+    let told = router.read("stderr");
+    assert!(
+        told.contains("(zero-copy: operation not supported)") && told.contains("MTU 9000"),
+        "{told}"
+    );
+    for (size, target) in [(8972, "10.0.2.2"), (3000, "10.0.2.2"), (8952, "fd00:2::2")] {
+        assert_pings(&net.a, &format!("-c 20 -M do -s {size} {target}"));
+    }
+    net.talk(["10.0.2.2:7000", "[fd00:2::2]:7000"]);
+    let counts = router.stop();
+    assert!(counts.received >= 120 && counts.sent == counts.received, "{counts:?}");
+}
+
+/// One port is a packet socket, to which frames of several chunks are copied, and from which they
+/// come.
+fn jumbo_elsewhere() {
+    let net = Net::new(9000, 1);
+    for family in ["ipv4.ip_forward", "ipv6.conf.all.forwarding"] {
+        sh(&format!("sysctl -qw net.{family}=0"));
+    }
+    let config = config("copy", 9000, true);
+    let (head, tail) = config.split_at(config.find("[ports.b]").unwrap());
+    let tail = tail.replacen("kind = \"af_xdp\"\nmode = \"copy\"", "kind = \"af_packet\"", 1);
+    let mut router = Router::start(&format!("{head}{tail}"));
+    assert_pings(&net.a, "-c 20 -M do -s 8972 10.0.2.2");
+    let counts = router.stop();
+    assert!(counts.received >= 40, "{counts:?}");
+}
+
+fn queues() {
+    let net = Net::new(1500, 4);
+    let mut router = Router::start(&config("copy", 1500, true));
+    for port in 7001..7009 {
+        net.talk([&format!("10.0.2.2:{port}"), &format!("[fd00:2::2]:{port}")]);
+    }
+    let counts = router.stop();
+    assert!(counts.received >= 100 && counts.sent == counts.received, "{counts:?}");
+}
+
+fn generic() {
+    let net = Net::new(1500, 1);
+    // No neighbour is known: everything is handed back, and the kernel forwards it.
+    let mut router = Router::start(&config("generic", 1500, false));
+    assert!(router.read("stderr").contains("AF_XDP copy mode, generic XDP"));
+    assert_pings(&net.a, "-c 10 10.0.2.2");
+    assert_pings(&net.b, "-c 10 fd00:1::2");
+    let counts = router.stop();
+    assert!(counts.punted >= 20 && counts.sent == 0, "{counts:?}");
+
+    let mut router = Router::start(&config("generic", 1500, true));
+    assert_pings(&net.a, "-c 10 10.0.2.2");
+    let counts = router.stop();
+    assert!(counts.sent >= 20 && counts.punted == 0, "{counts:?}");
+}
+
+fn links() {
+    let net = Net::new(1500, 1);
+    let mut router = Router::start(&config("copy", 1500, true));
+    assert_pings(&net.a, "-c 3 10.0.2.2");
+
+    sh("ip link set ra down");
+    until("the loss to be noticed", || router.read("stderr").contains("the interface is down"));
+    sh("ip link set ra up");
+    sh("ip address replace fd00:1::1/64 dev ra nodad");
+    until("the return to be noticed", || router.read("stderr").contains("ra is back"));
+    assert_pings(&net.a, "-c 3 10.0.2.2");
+
+    // Another name: still the same interface.
+    sh("ip link set ra down");
+    sh("ip link set ra name other");
+    sh("ip link set other up");
+    until("the name to be noticed", || router.read("stderr").contains("ra is called other now"));
+    until("the return to be noticed", || router.read("stderr").contains("other is back"));
+    assert_pings(&net.a, "-c 3 10.0.2.2");
+    sh("ip link set other down");
+    sh("ip link set other name ra");
+    sh("ip link set ra up");
+    until("the name to be noticed", || router.read("stderr").contains("other is called ra now"));
+
+    sh("ip link set ra mtu 1400");
+    until("the MTU to be noticed", || router.read("stderr").contains("was 1500 and is 1400"));
+    sh("ip link set ra mtu 1500");
+
+    sh("ip link delete ra");
+    until("the loss to be noticed", || router.read("stderr").contains("the interface is gone"));
+    assert!(router.lives());
+    net.plug_a();
+    let backs = || router.read("stderr").matches("ra is back").count();
+    until("the new one to be noticed", || backs() >= 2);
+    assert_pings(&net.a, "-c 3 10.0.2.2");
+    let counts = router.stop();
+    assert!(counts.sent >= 18, "{counts:?}");
+}
+
+fn vanishing() {
+    let net = Net::new(1500, 1);
+    let mut router = Router::start(&config("copy", 1500, true));
+    for _ in 0..3 {
+        let mut flood = net.a.command("ping -n -f -q -w 2 10.0.2.2");
+        let mut flood =
+            namespaces::Process(flood.stdout(std::process::Stdio::null()).spawn().unwrap());
+        std::thread::sleep(Duration::from_millis(300));
+        net.b.sh("ip link delete hb");
+        flood.0.wait().unwrap();
+        let gone = || router.read("stderr").matches("rb passes no frames").count();
+        let backs = || router.read("stderr").matches("rb is back").count();
+        until("the loss to be noticed", || gone() > backs());
+        net.plug_b();
+        until("the new one to be noticed", || backs() == gone());
+        assert!(router.lives());
+        assert_pings(&net.a, "-c 5 10.0.2.2");
+    }
+    let counts = router.stop();
+    assert!(counts.received >= 100, "{counts:?}");
+}
+
+fn stop() {
+    let net = Net::new(1500, 1);
+    let mut router = Router::start(&config("copy", 1500, true));
+    let mut ping = net.a.command("ping -n -q -c 400 -i 0.005 -W 2 10.0.2.2");
+    let ping = ping.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(700));
+    let counts = router.stop();
+    let told = ping.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert!(told.contains("400 received"), "{told}");
+    assert!(
+        counts.sent >= 100 && counts.sent < 800,
+        "the kernel has forwarded the rest: {counts:?}"
+    );
+    let link = sh("ip -details link show ra");
+    assert!(!link.contains("xdp"), "{link}");
+    assert!(!sh("ip -br link").contains("toll"), "the TAP devices are gone");
+}
+
+fn refusals() {
+    let _net = Net::new(1500, 1);
+    let mut first = Router::start(&config("auto", 1500, true));
+    for mode in ["auto", "copy"] {
+        let told = router::refused("tollway", &config(mode, 1500, true));
+        assert!(told.contains("ra is served by another Tollway"), "{told}");
+        assert!(told.contains("Stop that one"), "{told}");
+    }
+    first.stop();
+    let poor = "setpriv --inh-caps=-all --ambient-caps=-all --bounding-set=-all tollway";
+    let told = router::refused(poor, &config("copy", 1500, true));
+    assert!(told.contains("without CAP_BPF and CAP_NET_ADMIN. Run as root"), "{told}");
+    let told = router::refused(poor, &config("auto", 1500, true));
+    assert!(told.contains("without CAP_NET_RAW. Run as root"), "{told}");
+    let told = router::refused("tollway", &config("zero-copy", 1500, true));
+    assert!(told.contains("zero-copy: operation not supported. Set mode = \"auto\""), "{told}");
+}

@@ -1,0 +1,141 @@
+//! Ports without a router around them.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use tollway::model::AfXdpMode;
+use tollway::ports::Device;
+use tollway::ports::af_xdp::{AfXdp, Failure, SharedUmem, Steered};
+use tollway::steer::{Options, SteerLink, Steering};
+use tollway_dataplane::burst::Burst;
+use tollway_dataplane::frame::{Descriptor, FrameAddr, Umem};
+use tollway_dataplane::id::{LinkId, PortId};
+use tollway_dataplane::port::Port;
+
+use super::namespaces::sh;
+
+const CHUNKS: u32 = 256;
+
+/// Frames of UDP to be forwarded, sent by the other end of the cable.
+struct Peer {
+    socket: std::net::UdpSocket,
+}
+
+impl Peer {
+    /// A cable whose ends are both here, `xa` the port's and `xb` the sender's.
+    fn new() -> Self {
+        sh("ip link set lo up");
+        sh("ip link add xa address 02:00:00:00:00:0a type veth peer name xb");
+        sh("ip link set xa up");
+        sh("ip link set xb up");
+        sh("ethtool -K xb tx off");
+        sh("ip address add 10.7.0.2/24 dev xb");
+        sh("ip neigh add 10.7.0.1 lladdr 02:00:00:00:00:0a dev xb nud permanent");
+        sh("ip route add 10.8.0.0/16 via 10.7.0.1");
+        Self { socket: std::net::UdpSocket::bind("10.7.0.2:0").unwrap() }
+    }
+
+    fn send(&self, count: usize) {
+        for _ in 0..count {
+            self.socket.send_to(b"hello", "10.8.0.1:9").unwrap();
+        }
+    }
+}
+
+fn steering() -> Arc<Mutex<Steering>> {
+    Arc::new(Mutex::new(Steering::load(&[], &Options::default()).unwrap()))
+}
+
+fn open(steering: &Arc<Mutex<Steering>>, umem: &SharedUmem) -> AfXdp {
+    let links = vec![SteerLink { tag: None, link: LinkId(0) }];
+    let program = Box::new(Steered::new(steering, PortId(0), links, None));
+    match AfXdp::open(("p", "xa"), AfXdpMode::Copy, umem, program) {
+        Ok(port) => port,
+        Err(Failure::Fatal(error)) => panic!("{error}"),
+        Err(Failure::NotOffered(causes)) => panic!("{causes:?}"),
+    }
+}
+
+/// Receives what has come by now.
+fn receive(port: &mut AfXdp, umem: &mut Umem, held: &mut Vec<FrameAddr>) {
+    let mut burst = Burst::new();
+    loop {
+        burst.reset(PortId(0));
+        port.receive(umem, &mut burst);
+        held.extend(&burst.addr[..burst.count]);
+        if burst.count == 0 {
+            return;
+        }
+    }
+}
+
+/// Whoever holds all frames gets no more, and the kernel counts that; when they are given back,
+/// frames come again.
+pub fn starvation() {
+    let peer = Peer::new();
+    let mut umem = Umem::new(CHUNKS, 2048).unwrap();
+    let steering = steering();
+    let mut port = open(&steering, &SharedUmem::new(&umem));
+    let state = steering.lock().unwrap().state();
+    let mut held = Vec::new();
+    state.set_bypass(false);
+    receive(&mut port, &mut umem, &mut held);
+    assert_eq!((umem.available(), held.len()), (0, 0), "all chunks are the kernel's");
+    for _ in 0..10 {
+        state.beat();
+        peer.send(50);
+        receive(&mut port, &mut umem, &mut held);
+    }
+    assert_eq!(held.len(), CHUNKS as usize);
+    assert_eq!(port.missed(), 500 - u64::from(CHUNKS));
+    for round in 0..3 {
+        held.drain(..).for_each(|addr| umem.free(addr));
+        receive(&mut port, &mut umem, &mut held);
+        state.beat();
+        peer.send(100);
+        receive(&mut port, &mut umem, &mut held);
+        assert_eq!(held.len(), 100, "round {round}");
+    }
+    held.drain(..).for_each(|addr| umem.free(addr));
+    port.retire(&mut umem);
+    assert_eq!(umem.available(), CHUNKS as usize);
+}
+
+fn entries(path: &str) -> usize {
+    std::fs::read_dir(Path::new(path)).map_or(0, Iterator::count)
+}
+
+/// Ports are opened, work and end; 200 times, or as often as TOLLWAY_CYCLES says.
+pub fn cycles() {
+    let peer = Peer::new();
+    let cycles = std::env::var("TOLLWAY_CYCLES").ok().and_then(|text| text.parse().ok());
+    let mut umem = Umem::new(4 * CHUNKS, 2048).unwrap();
+    let shared = SharedUmem::new(&umem);
+    let steering = steering();
+    let state = steering.lock().unwrap().state();
+    state.set_bypass(false);
+    let mut before = None;
+    for cycle in 0..cycles.unwrap_or(200) {
+        let mut port = open(&steering, &shared);
+        let mut held = Vec::new();
+        receive(&mut port, &mut umem, &mut held);
+        state.beat();
+        peer.send(20);
+        receive(&mut port, &mut umem, &mut held);
+        assert_eq!(held.len(), 20, "cycle {cycle}");
+        // Some are sent, some are still unread when the port ends.
+        let frames: Vec<_> = held.iter().map(|addr| Descriptor { addr: *addr, len: 47 }).collect();
+        assert_eq!(port.transmit(&mut umem, &frames), 20);
+        state.beat();
+        peer.send(5);
+        assert_eq!(port.how(), "AF_XDP copy mode, native XDP");
+        port.retire(&mut umem);
+        assert_eq!(umem.available(), 4 * CHUNKS as usize, "cycle {cycle}");
+        let now = (
+            entries("/proc/self/fd"),
+            entries("/sys/fs/bpf/tollway"),
+            sh("ip -br link").lines().count(),
+        );
+        assert_eq!(*before.get_or_insert(now), now, "descriptors, pins, devices; cycle {cycle}");
+    }
+}

@@ -1,0 +1,211 @@
+//! Two hosts, the router's kernel between them, and Tollway.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::{Command, ExitCode, Stdio};
+
+use tempfile::TempDir;
+
+use super::namespaces::{Host, PATIENCE, Process, sh, until};
+
+const MAC_A: &str = "02:00:00:00:01:02";
+const MAC_B: &str = "02:00:00:00:02:02";
+
+/// Two hosts and the router's kernel, which knows the way.
+pub struct Net {
+    pub a: Host,
+    pub b: Host,
+    mtu: u16,
+    queues: u32,
+}
+
+impl Net {
+    pub fn new(mtu: u16, queues: u32) -> Self {
+        sh("ip link set lo up");
+        for family in ["ipv4.ip_forward", "ipv6.conf.all.forwarding"] {
+            sh(&format!("sysctl -qw net.{family}=1"));
+        }
+        let net = Self { a: Host::new(), b: Host::new(), mtu, queues };
+        net.plug_a();
+        net.plug_b();
+        net
+    }
+
+    pub fn plug_a(&self) {
+        self.plug(&self.a, "a", MAC_A, 1);
+    }
+
+    pub fn plug_b(&self) {
+        self.plug(&self.b, "b", MAC_B, 2);
+    }
+
+    fn plug(&self, host: &Host, cable: &str, mac: &str, net: u8) {
+        let Self { mtu, queues, .. } = self;
+        let pid = host.0.0.id();
+        let end = format!("mtu {mtu} numrxqueues {queues} numtxqueues {queues}");
+        sh(&format!("ip link add r{cable} {end} type veth peer name h{cable} {end} netns {pid}"));
+        host.sh(&format!("ip link set h{cable} address {mac}"));
+        // Nobody else finishes its checksums.
+        host.sh(&format!("ethtool -K h{cable} tx off"));
+        for (end, last) in [("r", 1), ("h", 2)] {
+            let own = |line: String| if end == "r" { sh(&line) } else { host.sh(&line) };
+            own(format!("ip address add 10.0.{net}.{last}/24 dev {end}{cable}"));
+            own(format!("ip address add fd00:{net}::{last}/64 dev {end}{cable} nodad"));
+            own(format!("ip link set {end}{cable} up"));
+        }
+        host.sh(&format!("ip route replace default via 10.0.{net}.1"));
+        host.sh(&format!("ip route replace default via fd00:{net}::1"));
+    }
+
+    /// Lets A talk to servers of B.
+    pub fn talk(&self, addresses: [&str; 2]) {
+        for address in addresses {
+            let mut server = self.b.role("--serve", address);
+            let mut server = Process(server.stdout(Stdio::piped()).spawn().unwrap());
+            let mut ready = [0; 5];
+            server.0.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+            assert!(self.a.role("--ask", address).status().unwrap().success(), "{address}");
+            assert!(server.0.wait().unwrap().success());
+        }
+    }
+}
+
+/// The router's configuration; it learns nothing of neighbours but what is here.
+pub fn config(mode: &str, mtu: u16, neighbours: bool) -> String {
+    let mut text = String::new();
+    for (port, net) in [("a", 1), ("b", 2)] {
+        text += &format!(
+            "[ports.{port}]\nkind = \"af_xdp\"\nmode = \"{mode}\"\ndevice = \"r{port}\"\nmtu = {mtu}\n\
+             addresses = [\"10.0.{net}.1/24\", \"fd00:{net}::1/64\"]\n"
+        );
+    }
+    for (port, net, mac) in [("a", 1, MAC_A), ("b", 2, MAC_B)] {
+        for address in [format!("10.0.{net}.2"), format!("fd00:{net}::2")] {
+            if neighbours {
+                text += &format!(
+                    "[[neighbours]]\ndev = \"{port}\"\naddress = \"{address}\"\nmac = \"{mac}\"\n"
+                );
+            }
+        }
+    }
+    text
+}
+
+/// What a router has counted, whole.
+#[derive(Debug)]
+pub struct Counts {
+    pub received: u64,
+    pub sent: u64,
+    pub punted: u64,
+}
+
+/// A running `tollway run`.
+pub struct Router {
+    process: Process,
+    dir: TempDir,
+}
+
+fn command(program: &str, dir: &TempDir, config: &str) -> Command {
+    std::fs::write(dir.path().join("router.toml"), config).unwrap();
+    let program = program.replace("tollway", env!("CARGO_BIN_EXE_tollway"));
+    let mut words = program.split_whitespace();
+    let mut command = Command::new(words.next().unwrap());
+    command.args(words).args(["run", "--config", "router.toml"]);
+    command.current_dir(dir.path()).stdin(Stdio::null());
+    command
+}
+
+impl Router {
+    pub fn start(config: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = command("tollway", &dir, config);
+        let file = |name: &str| File::create(dir.path().join(name)).unwrap();
+        let child = command.stdout(file("stdout")).stderr(file("stderr")).spawn().unwrap();
+        let mut router = Self { process: Process(child), dir };
+        until("the router to start", || {
+            let told = router.read("stderr");
+            assert!(router.lives(), "{told}");
+            told.contains("forwarding")
+        });
+        router
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.dir.path().join(name)).unwrap()
+    }
+
+    pub fn lives(&mut self) -> bool {
+        self.process.0.try_wait().unwrap().is_none()
+    }
+
+    /// Ends it as an init system would; it fails if its counts do not add up.
+    pub fn stop(&mut self) -> Counts {
+        sh(&format!("kill -TERM {}", self.process.0.id()));
+        let mut status = None;
+        until("the router to stop", || {
+            status = self.process.0.try_wait().unwrap();
+            status.is_some()
+        });
+        assert_eq!(status.unwrap().code(), Some(0), "{}", self.read("stderr"));
+        let told = self.read("stdout");
+        let count = |name: &str| {
+            let line = told.lines().find_map(|line| line.strip_prefix(name));
+            let line = line.unwrap_or_else(|| panic!("{name}: {told}"));
+            line.trim().replace(',', "").parse().unwrap()
+        };
+        Counts { received: count("received "), sent: count("sent on "), punted: count("punted ") }
+    }
+
+    /// Clocks (1/100 s) of processor time that it has used.
+    pub fn cpu_clocks(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.0.id())).unwrap();
+        let fields: Vec<&str> = stat.split_whitespace().collect();
+        fields[13].parse::<u64>().unwrap() + fields[14].parse::<u64>().unwrap()
+    }
+}
+
+/// Starts a router that must not start; what it said.
+pub fn refused(program: &str, config: &str) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let output = command(program, &dir, config).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    told
+}
+
+/// Bytes of a TCP conversation.
+const LONG: usize = 300_000;
+
+/// Sends back what comes, by UDP and then by one TCP connection.
+pub fn serve(address: SocketAddr) -> ExitCode {
+    let udp = UdpSocket::bind(address).unwrap();
+    let tcp = TcpListener::bind(address).unwrap();
+    udp.set_read_timeout(Some(PATIENCE)).unwrap();
+    println!("ready");
+    let mut bytes = vec![0; LONG];
+    let (len, from) = udp.recv_from(&mut bytes).unwrap();
+    udp.send_to(&bytes[..len], from).unwrap();
+    let (mut stream, _) = tcp.accept().unwrap();
+    stream.read_exact(&mut bytes).unwrap();
+    stream.write_all(&bytes).unwrap();
+    ExitCode::SUCCESS
+}
+
+/// Asks for something back, by UDP and by TCP.
+pub fn ask(address: SocketAddr) -> ExitCode {
+    let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let udp = UdpSocket::bind(any).unwrap();
+    udp.set_read_timeout(Some(PATIENCE)).unwrap();
+    let pattern: Vec<u8> = (0..LONG).map(|index| (index % 251) as u8).collect();
+    let mut bytes = vec![0; LONG];
+    udp.send_to(b"an odd number of bytes!", address).unwrap();
+    let (len, _) = udp.recv_from(&mut bytes).unwrap();
+    assert_eq!(&bytes[..len], b"an odd number of bytes!");
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(&pattern).unwrap();
+    stream.read_exact(&mut bytes).unwrap();
+    assert_eq!(bytes, pattern);
+    ExitCode::SUCCESS
+}
