@@ -3,6 +3,7 @@
 #   make demo    the main job, shown: captures through a router, live namespaces, the toll table
 #   make test    every test, a short fuzz run included
 #   make bench   the toll table, and what routes cost
+#   make install program, manual pages and completions below PREFIX (default /usr/local)
 #   make check   formatting, clippy, documentation, licences
 #   make fuzz    the fuzz targets for FUZZ_SECONDS each (default 600)
 #   make loom    shared tables in every order that the memory model allows; seconds, part of make test
@@ -11,8 +12,10 @@
 SHELL := /bin/bash
 FUZZ_SECONDS ?= 600
 TOOLS := target/tools
+PREFIX ?= /usr/local
+TOLLWAY := $${CARGO_TARGET_DIR:-target}/release/tollway
 
-.PHONY: demo test bench check fuzz loom miri setup build deny
+.PHONY: demo test bench install check fuzz loom miri setup build deny
 
 build:
 	cargo build --release --locked
@@ -30,6 +33,14 @@ test: setup
 bench: build
 	target/release/tollway lab tolls
 	target/release/tollway lab fib
+
+install: build
+	install -Dm755 $(TOLLWAY) $(DESTDIR)$(PREFIX)/bin/tollway
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,bash-completion/completions zsh/site-functions fish/vendor_completions.d)
+	$(TOLLWAY) man --out $(DESTDIR)$(PREFIX)/share/man/man1
+	$(TOLLWAY) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/tollway
+	$(TOLLWAY) completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_tollway
+	$(TOLLWAY) completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/tollway.fish
 
 check: deny
 	cargo fmt --all --check

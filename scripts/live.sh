@@ -10,7 +10,8 @@ for program in ip ping nsenter; do
 done
 
 pids=()
-cleanup() { for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done; wait 2>/dev/null || true; }
+dir=$(mktemp -d)
+cleanup() { rm -rf "$dir"; for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done; wait 2>/dev/null || true; }
 trap cleanup EXIT
 
 # The router's kernel must not forward or answer: Tollway does.
@@ -40,7 +41,8 @@ in_host() { local pid=$1; shift; nsenter --target "$pid" --net "$@"; }
 host A left 192.0.2.2/25 192.0.2.1 2001:db8:1::2/64 2001:db8:1::1
 host B right 192.0.2.130/25 192.0.2.129 2001:db8:2::2/64 2001:db8:2::1
 
-"$tollway" run --config "$config" & router=$!
+socket=$dir/control.sock
+"$tollway" run --config "$config" --socket "$socket" & router=$!
 pids+=("$router")
 sleep 0.5
 kill -0 "$router" || { echo "tollway did not start"; exit 1; }
@@ -50,6 +52,10 @@ for address in 192.0.2.130 2001:db8:2::2; do
   echo "\$ ping $address        (from A to B, through Tollway)"
   in_host "${pids[0]}" ping -c 4 -i 0.2 -W 2 "$address"
 done
+
+echo
+echo "\$ tollway show ports   (while it runs)"
+"$tollway" show ports --socket "$socket"
 
 echo
 echo "Tollway is told to stop:"

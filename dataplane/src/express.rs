@@ -24,4 +24,9 @@ pub trait Express: Send {
     /// and ports are as received, and so are [`Burst::link`] and [`Burst::l3`], which tell how long
     /// the header was on arrival. [`Burst::next`] has the records.
     fn forwarded(&mut self, burst: &Burst, umem: &Umem, tables: &Tables, lanes: Lanes);
+
+    /// What it counts beside the router, by name: entries, hits. Asked now and then.
+    fn report(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
 }

@@ -332,6 +332,11 @@ impl Tables {
         self.neighs.get(&(link, address)).map(|record| record.next)
     }
 
+    /// Every neighbour that is known or wanted, with the next hop that leads to it; in no order.
+    pub fn neighs(&self) -> impl Iterator<Item = (LinkId, IpAddr, NextHopId)> {
+        self.neighs.iter().map(|(&(link, address), record)| (link, address, record.next))
+    }
+
     fn neigh_record(&mut self, link: LinkId, address: IpAddr) -> Result<NextHopId, TablesError> {
         if let Some(id) = self.find_neigh(link, address) {
             return Ok(id);

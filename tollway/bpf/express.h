@@ -28,7 +28,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
 	__uint(max_entries, 4 * MOST_PORTS);
 	__type(key, __u32);
-	__type(value, __u32);
+	__type(value, struct bpf_devmap_val);
 } egress SEC(".maps");
 
 /* The lane did not take the packet, which is as it was. */
@@ -97,18 +97,14 @@ static __always_inline void store_header(void *data, const struct flow *flow, __
 }
 
 /*
- * Gives the packet its new header of `l2` bytes in the place of `l3` bytes, and one hop less to live.
- * Both lengths are known when this is compiled.
+ * Gives the packet a header of `l2` bytes, for which there is room, and one hop less to live. The length
+ * is known when this is compiled.
  */
-static __always_inline int rewrite(struct packet *packet, const struct flow *flow, __u32 l3,
-				   __u32 l2, int v4)
+static __always_inline int rewrite(struct packet *packet, const struct flow *flow, __u32 l2, int v4)
 {
-	void *data, *end;
+	void *data = (void *)(long)packet->ctx->data;
+	void *end = (void *)(long)packet->ctx->data_end;
 
-	if (l2 != l3 && bpf_xdp_adjust_head(packet->ctx, (int)l3 - (int)l2))
-		return NOT_TAKEN;
-	data = (void *)(long)packet->ctx->data;
-	end = (void *)(long)packet->ctx->data_end;
 	if (data + l2 + sizeof(struct iphdr) > end)
 		return XDP_ABORTED; /* it was there a moment ago */
 	if (v4)
@@ -133,16 +129,19 @@ static __always_inline int go(struct packet *packet, struct flow *flow, __u32 l3
 	/* The path cuts off what is behind a packet; a small frame's padding may stay. */
 	if (len != l3 + l3_len && len > PADDED)
 		return NOT_TAKEN;
+	if (l2 != 14 && l2 != 18 && l2 != 22)
+		return NOT_TAKEN;
 	if (bpf_redirect_map(&egress, flow->egress_ifindex, XDP_PASS) != XDP_REDIRECT)
 		return NOT_TAKEN;
+	/* No room before the frame: it is as it was, but has to be looked at anew. */
+	if (l2 != l3 && bpf_xdp_adjust_head(packet->ctx, (int)l3 - (int)l2))
+		return to_user(packet);
 	if (l2 == 14)
-		action = rewrite(packet, flow, l3, 14, v4);
+		action = rewrite(packet, flow, 14, v4);
 	else if (l2 == 18)
-		action = rewrite(packet, flow, l3, 18, v4);
-	else if (l2 == 22)
-		action = rewrite(packet, flow, l3, 22, v4);
+		action = rewrite(packet, flow, 18, v4);
 	else
-		return NOT_TAKEN;
+		action = rewrite(packet, flow, 22, v4);
 	if (action != XDP_REDIRECT)
 		return action;
 	flow->packets++;

@@ -34,9 +34,18 @@ pub struct GroupIndex(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Mac(pub [u8; 6]);
 
+impl std::fmt::Display for Mac {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [a, b, c, d, e, f] = self.0;
+        write!(formatter, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
+    }
+}
+
 /// Everything that the router is to do, whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Model {
+    /// Where the control socket is, if not where it usually is.
+    pub control: Option<PathBuf>,
     /// Where frames come from and go to.
     pub ports: Vec<Port>,
     /// Logical links: one for each port (at the port's own index), then VLAN links, each after the
@@ -104,6 +113,31 @@ pub struct Port {
     pub name: String,
     /// What stands behind it.
     pub kind: PortKind,
+}
+
+impl PortKind {
+    /// The word that the configuration has for it.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Capture { .. } => "capture",
+            Self::Tap { .. } => "tap",
+            Self::AfPacket { .. } => "af_packet",
+            Self::AfXdp { .. } => "af_xdp",
+        }
+    }
+
+    /// The device behind it.
+    #[must_use]
+    pub fn device(&self) -> Option<&str> {
+        match self {
+            Self::Tap { device } | Self::AfPacket { device } | Self::AfXdp { device, .. } => {
+                Some(device)
+            }
+            Self::Memory | Self::Capture { .. } => None,
+        }
+    }
 }
 
 /// What stands behind a port.

@@ -119,7 +119,7 @@ impl Post {
 
 impl Inbox {
     /// Does what has been left; between two bursts only.
-    fn work(&mut self, router: &mut Router, devices: &mut Devices) {
+    pub(crate) fn work(&mut self, router: &mut Router, devices: &mut Devices) {
         if !self.waiting.load(Ordering::Relaxed) {
             return;
         }

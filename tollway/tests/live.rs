@@ -6,70 +6,40 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod namespaces;
+
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+#[path = "live/control.rs"]
+mod control;
 
 use etherparse::PacketBuilder;
+use namespaces::{Host, PATIENCE, Process, is_root, sh, until};
 use tempfile::TempDir;
 use tollway::ports::capture::{CaptureReader, CaptureWriter};
 
 /// The tests by name; each runs in a network namespace of its own.
-const TESTS: [(&str, fn()); 5] = [
+const TESTS: [(&str, fn()); 7] = [
     ("neighbours_are_learned_by_the_devices_own_addresses", learning),
     ("pings_cross_and_a_lost_interface_is_survived", pings),
     ("unfinished_checksums_are_finished", checksums),
     ("stripped_vlan_tags_are_put_back", vlan_tags),
     ("a_tap_device_is_a_port", tap),
+    ("a_running_router_tells_what_it_has_and_does", control::shows),
+    ("the_control_socket_is_its_owners_and_one_routers", control::sockets),
 ];
 
-/// No single wait is longer.
-const PATIENCE: Duration = Duration::from_secs(20);
-
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match words[..] {
-        ["--inside", name] => {
-            TESTS.iter().find(|(test, _)| *test == name).unwrap().1();
-            ExitCode::SUCCESS
-        }
+    namespaces::main(&TESTS, "-n", missing, |role| match role {
         ["--serve", address] => serve(address.parse().unwrap()),
         ["--ask", address] => ask(address.parse().unwrap()),
-        ["--list", ..] => {
-            TESTS.iter().for_each(|(name, _)| println!("{name}: test"));
-            ExitCode::SUCCESS
-        }
-        _ => run_all(&words),
-    }
-}
-
-fn run_all(words: &[&str]) -> ExitCode {
-    let wanted: Vec<_> = words.iter().filter(|word| !word.starts_with('-')).collect();
-    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(**w));
-    let mut failed = 0;
-    for (name, _) in TESTS.iter().filter(|(name, _)| is_wanted(name)) {
-        // A user may lack what only root can give; the machine that tests every change may not.
-        if let Some(missing) = missing(name).filter(|_| std::env::var_os("CI").is_none()) {
-            println!("test {name} ... left out: {missing}");
-            continue;
-        }
-        // `unshare -Ur` works for root too, but gives less: a real root tests what users run.
-        let namespaces = if is_root() { "-n" } else { "-Urn" };
-        let this = std::env::current_exe().unwrap();
-        let mut command = Command::new("unshare");
-        command.args([namespaces, "--"]).arg(this).args(["--inside", name]);
-        let status = command.status().expect("unshare (util-linux) is needed for this test");
-        println!("test {name} ... {}", if status.success() { "ok" } else { "FAILED" });
-        failed += u8::from(!status.success());
-    }
-    if failed > 0 {
-        println!("If unshare said why it failed: this test needs network namespaces.");
-    }
-    ExitCode::from(failed)
+        _ => ExitCode::FAILURE,
+    })
 }
 
 /// What an ordinary user's kernel does not allow that a test needs.
@@ -79,89 +49,9 @@ fn missing(name: &str) -> Option<&'static str> {
         return Some("this user may not make network namespaces (user.max_net_namespaces)");
     }
     let driver = File::options().read(true).write(true).open("/dev/net/tun");
-    let wants_driver = name == "a_tap_device_is_a_port";
+    let wants_driver = ["a_tap", "a_running"].iter().any(|w| name.starts_with(w));
     (wants_driver && driver.is_err())
         .then_some("/dev/net/tun is not there, or not open to this user")
-}
-
-fn is_root() -> bool {
-    std::fs::read_to_string("/proc/self/status").unwrap().contains("\nUid:\t0\t0\t")
-}
-
-/// Runs a command that must succeed; what it printed.
-fn sh(line: &str) -> String {
-    let mut words = line.split_whitespace();
-    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{line}: {told}{error}");
-    told
-}
-
-/// Waits for something, with bounds.
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// A process that ends with its owner.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A host: a network namespace, held by a process that sleeps in it.
-struct Host(Process);
-
-impl Host {
-    fn new() -> Self {
-        let child = Command::new("unshare").args(["-n", "sleep", "120"]).spawn().unwrap();
-        let namespace = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/net")).ok();
-        let pid = child.id().to_string();
-        let host = Self(Process(child));
-        until("a namespace for a host", || {
-            namespace(&pid).is_some_and(|of| Some(of) != namespace("self"))
-        });
-        host
-    }
-
-    /// Runs a command there.
-    fn sh(&self, line: &str) -> String {
-        sh(&format!("nsenter -t {} -n {line}", self.0.0.id()))
-    }
-
-    /// This program there, in another role.
-    fn role(&self, role: &str, address: &str) -> Command {
-        let mut command = Command::new("nsenter");
-        command.args(["-t", &self.0.0.id().to_string(), "-n", "--"]);
-        command.arg(std::env::current_exe().unwrap()).args([role, address]);
-        command
-    }
-
-    /// Gives it a cable to an interface of this namespace, and addresses.
-    fn plug(&self, cable: &str, mac: &str, addresses: [&str; 2]) {
-        sh(&format!("ip link add r{cable} type veth peer name h{cable}"));
-        sh(&format!("ip link set h{cable} netns {} address {mac}", self.0.0.id()));
-        sh(&format!("ip link set r{cable} up"));
-        self.sh("ip link set lo up");
-        for address in addresses {
-            self.sh(&format!("ip address add {address} dev h{cable} nodad"));
-        }
-        self.sh(&format!("ip link set h{cable} up"));
-    }
-
-    /// A default route, by a gateway whose Ethernet address is known.
-    fn route(&self, device: &str, gateway: &str, mac: &str) {
-        self.sh(&format!("ip neigh replace {gateway} lladdr {mac} dev {device} nud permanent"));
-        self.sh(&format!("ip route add default via {gateway} dev {device}"));
-    }
 }
 
 /// A running `tollway run`.
@@ -180,7 +70,7 @@ impl Router {
         let file = |name: &str| File::create(dir.path().join(name)).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_tollway"))
             .current_dir(dir.path())
-            .args(["run", "--config", "router.toml"])
+            .args(["run", "--config", "router.toml", "--socket", "control.sock"])
             .stdin(Stdio::null())
             .stdout(file("stdout"))
             .stderr(file("stderr"))

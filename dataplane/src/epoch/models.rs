@@ -10,6 +10,7 @@ use loom::sync::atomic::AtomicU64;
 use loom::thread;
 
 use super::{Epochs, Reader};
+use crate::retired::Retired;
 
 /// What memory has that is used for something else.
 const REUSED: u64 = 99;
@@ -72,13 +73,13 @@ fn explore(
         });
         let threads: Vec<_> = threads.collect();
         table.entry.store(1, Release);
-        let epoch = epochs.advance();
+        let mut retired = Retired::new(epochs);
+        retired.push(&table);
         for _ in 0..2 {
-            if epochs.passed() >= epoch {
+            retired.reclaim(|table| {
                 table.reuse();
                 REUSE.store(true, SeqCst);
-                break;
-            }
+            });
             thread::yield_now();
         }
         for thread in threads {

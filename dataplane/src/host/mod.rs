@@ -131,6 +131,15 @@ impl Host {
         self.neighs.len()
     }
 
+    /// What it knows of a neighbour, in the words of `ip neigh`; none where it knows nothing.
+    #[must_use]
+    pub fn neigh_state(&self, link: LinkId, address: IpAddr) -> Option<&'static str> {
+        if self.neighs.is_static((link, address)) {
+            return Some("permanent");
+        }
+        self.neighs.get((link, address)).map(|entry| entry.state.name())
+    }
+
     /// Frames of its own that wait for a neighbour now; they are not counted as held.
     #[must_use]
     pub fn originated_waiting(&self) -> usize {

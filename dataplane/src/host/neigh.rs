@@ -53,6 +53,19 @@ pub(super) enum State {
     Reachable,
 }
 
+impl State {
+    /// Its name, as `ip neigh` has it.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Incomplete => "incomplete",
+            Self::Stale => "stale",
+            Self::Delay => "delay",
+            Self::Probe => "probe",
+            Self::Reachable => "reachable",
+        }
+    }
+}
+
 /// Why a frame waits, which says how it is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waiting {

@@ -217,11 +217,13 @@ impl NextHops {
         writer.neighs[number] = next.neigh;
         let old = self.current[number].swap(record, AcqRel);
         if old == id.0 {
-            // Before the epoch that `push` begins: who has passed it asks for the record in force.
+            // Before the epoch that `mark` begins: who has passed it asks for the record in force.
             self.displaced.fetch_add(1, SeqCst);
             writer.displaced.push(id);
+            writer.displaced.mark();
         } else {
             writer.retired.push(old);
+            writer.retired.mark();
         }
         // One that did not forward has decided nothing that anyone could have kept: neighbours that
         // come change nothing for flows that are on their way already.

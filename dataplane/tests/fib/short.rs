@@ -164,3 +164,26 @@ fn a_next_hop_out_of_range_changes_nothing() {
         pair.check_edges(&fib);
     }
 }
+
+/// Where each change has to do with what the one before took out, a reader that passes after every
+/// change lets all of them go on.
+#[test]
+fn a_reader_that_passes_after_each_change_is_enough_at_the_end_of_memory() {
+    let epochs = Epochs::new();
+    let fib = Fib::new(Arc::clone(&epochs), Capacity { roots: 1, nodes: 64, values: 1 << 14 });
+    let mut pair = Pair::new(&fib, Family::V4);
+    let mut hosts = (0_u32..).map(|at| Prefix::v4(0x0a00_0000 | at << 8, 32));
+    while let Some(host) = hosts.next()
+        && pair.insert(&fib, host, NextHopId(1)).is_ok()
+    {}
+    let reader = epochs.join();
+    let last = pair.oracle.routes().map(|(prefix, _)| prefix).max().expect("some went in");
+    for round in 0..500 {
+        pair.remove(&fib, last).unwrap_or_else(|error| panic!("round {round}: {error:?}"));
+        reader.pass();
+        let next = NextHopId(2 + round % 3);
+        pair.insert(&fib, last, next).unwrap_or_else(|error| panic!("round {round}: {error:?}"));
+        reader.pass();
+    }
+    pair.check_edges(&fib);
+}

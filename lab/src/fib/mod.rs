@@ -165,6 +165,14 @@ pub fn render(report: &Report) -> String {
             text += &format!("{name:<32} {:>14}\n", text::figure(*figure));
         }
     }
+    if let Some(control) = figures.get("update_slowdown_control_percent") {
+        text += &format!(
+            "\nchanges of tables that nobody forwards by slow it by {} percent: what the other thread takes\n\
+             from a shared machine (caches, clock); only what update_slowdown_percent has beyond that\n\
+             comes from changing tables in use\n",
+            text::figure(*control)
+        );
+    }
     let held = figures.get("updates_per_second_throttled");
     if let Some(held) = held.filter(|held| **held < 0.98 * updates::RATE as f64) {
         text += &format!(

@@ -1,8 +1,11 @@
 //! Changes while packets flow: one thread forwards, another withdraws and announces prefixes.
+//!
+//! Two threads share caches and clock, whatever they do. So the slowdown has a control: the same
+//! changes of tables that nobody forwards by.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,18 +26,21 @@ pub(super) const RATE: u64 = 500_000;
 /// Prefixes that are withdrawn at a time, until they are announced again.
 const AWAY: usize = 1000;
 
-/// Pairs of measurements, with changes and without.
-const PAIRS: usize = 15;
+/// Rounds of measurements: without changes, with changes, with changes of other tables.
+const ROUNDS: usize = 15;
 
 /// Passes of one of them: some 100 ms, so that many changes fall into each.
 const PASSES: usize = 1536;
+
+/// Unmeasured passes before it: what was before has left the caches as no router finds them.
+const FIRST_PASSES: usize = 64;
 
 /// Times that changes as fast as possible are counted.
 const FREE_RUNS: usize = 3;
 const FREE_TIME: Duration = Duration::from_millis(700);
 
 /// Measurements for the progress bar to count.
-pub(super) const STEPS: u64 = (PAIRS + FREE_RUNS) as u64;
+pub(super) const STEPS: u64 = (ROUNDS + FREE_RUNS) as u64;
 
 /// What the changing thread is to do: nothing, that many changes a second, as many as it can, end.
 const IDLE: u64 = 0;
@@ -51,12 +57,19 @@ pub(super) fn measure(
     let mut tables = scene::tables(Family::V4, &prefixes)?;
     // Whatever is withdrawn at the moment, every packet is forwarded.
     scene::add_default(&mut tables)?;
-    let (fib, root) = (Arc::clone(&tables.fib4), tables.vrfs[0].root4);
+    let in_use = (Arc::clone(&tables.fib4), tables.vrfs[0].root4);
+    let mut others = scene::tables(Family::V4, &prefixes)?;
+    scene::add_default(&mut others)?;
+    let others = (Arc::clone(&others.fib4), others.vrfs[0].root4);
     let frames = scene::frames(Family::V4, &prefixes);
     let mut bench = Bench::<Everything>::over(tables, frames, 64)?;
     let order = Order::default();
     let (done, outcome) = thread::scope(|scope| {
-        let changes = scope.spawn(|| change(&fib, root, &prefixes, &order));
+        let changes = scope.spawn(|| {
+            let [in_use, others] =
+                [&in_use, &others].map(|(fib, root)| Replay::new(fib, *root, &prefixes));
+            change(in_use, others, &order)
+        });
         let end = EndAtLast(&order);
         let done = forward(&mut bench, &order, bar);
         drop(end);
@@ -72,9 +85,11 @@ pub(super) fn measure(
         figures.insert("updates_per_processor_second".to_owned(), rate);
     }
     let median = |values: &[f64]| Summary::of(values).map(|summary| summary.median);
-    let Measured { free, held, slowdown } = done;
+    let Measured { free, held, slowdown, control } = done;
     figures.extend(median(&free).map(|value| ("updates_per_second".to_owned(), value)));
     figures.extend(median(&held).map(|value| ("updates_per_second_throttled".to_owned(), value)));
+    let control = median(&control);
+    figures.extend(control.map(|value| ("update_slowdown_control_percent".to_owned(), value)));
     if let Some(Summary { median, min, max, .. }) = Summary::of(&slowdown) {
         figures.insert("update_slowdown_percent".to_owned(), median);
         figures.insert("update_slowdown_percent_min".to_owned(), min);
@@ -87,6 +102,8 @@ pub(super) fn measure(
 #[derive(Default)]
 struct Order {
     rate: AtomicU64,
+    /// The changes are for the tables that nobody forwards by; told before the rate.
+    others: AtomicBool,
     done: AtomicU64,
     /// What was done as fast as possible, and the processor time it took.
     free_done: AtomicU64,
@@ -107,10 +124,20 @@ struct Measured {
     free: Vec<f64>,
     held: Vec<f64>,
     slowdown: Vec<f64>,
+    control: Vec<f64>,
+}
+
+/// What the other thread does during a measurement of the slowdown.
+#[derive(Clone, Copy)]
+enum Meanwhile {
+    Nothing,
+    Changes,
+    ChangesOfOthers,
 }
 
 fn forward(bench: &mut Bench<Everything>, order: &Order, bar: &ProgressBar) -> Measured {
     let mut measured = Measured::default();
+    bench.clocks_per_packet(PASSES);
     for _ in 0..FREE_RUNS {
         let work = || {
             let start = Instant::now();
@@ -122,17 +149,31 @@ fn forward(bench: &mut Bench<Everything>, order: &Order, bar: &ProgressBar) -> M
         measured.free.push(rate);
         bar.inc(1);
     }
-    for pair in 0..PAIRS {
-        let mut without = f64::NAN;
-        if pair % 2 == 0 {
-            without = bench.clocks_per_packet(PASSES);
+    let mut turns = [Meanwhile::Nothing, Meanwhile::Changes, Meanwhile::ChangesOfOthers];
+    for _ in 0..ROUNDS {
+        let (mut without, mut with, mut control) = (f64::NAN, f64::NAN, f64::NAN);
+        for meanwhile in turns {
+            let mut work = || {
+                bench.clocks_per_packet(FIRST_PASSES);
+                bench.clocks_per_packet(PASSES)
+            };
+            match meanwhile {
+                Meanwhile::Nothing => without = work(),
+                Meanwhile::Changes => {
+                    let (clocks, rate) = while_changing(order, RATE, work);
+                    with = clocks;
+                    measured.held.push(rate);
+                }
+                Meanwhile::ChangesOfOthers => {
+                    order.others.store(true, Relaxed);
+                    (control, _) = while_changing(order, RATE, work);
+                    order.others.store(false, Relaxed);
+                }
+            }
         }
-        let (with, rate) = while_changing(order, RATE, || bench.clocks_per_packet(PASSES));
-        if pair % 2 == 1 {
-            without = bench.clocks_per_packet(PASSES);
-        }
-        measured.held.push(rate);
         measured.slowdown.push(100.0 * (with / without - 1.0));
+        measured.control.push(100.0 * (control / without - 1.0));
+        turns.rotate_left(1);
         bar.inc(1);
     }
     measured
@@ -140,7 +181,7 @@ fn forward(bench: &mut Bench<Everything>, order: &Order, bar: &ProgressBar) -> M
 
 /// Does something while routes change at a rate; the changes a second that there were.
 fn while_changing<T>(order: &Order, rate: u64, work: impl FnOnce() -> T) -> (T, f64) {
-    order.rate.store(rate, Relaxed);
+    order.rate.store(rate, Release);
     // The other thread wakes and comes up to the rate.
     thread::sleep(Duration::from_millis(3));
     let (before, start) = (order.done.load(Relaxed), Instant::now());
@@ -160,10 +201,14 @@ fn processor_ns() -> Option<u64> {
 }
 
 /// Changes routes as ordered, until the end.
-fn change(fib: &Fib, root: Root, prefixes: &[Prefix], order: &Order) -> Result<(), FibError> {
-    let mut replay = Replay::new(fib, root, prefixes);
+fn change<'a>(
+    mut in_use: Replay<'a>,
+    mut others: Replay<'a>,
+    order: &Order,
+) -> Result<(), FibError> {
     loop {
-        let rate = order.rate.load(Relaxed);
+        let rate = order.rate.load(Acquire);
+        let replay = if order.others.load(Relaxed) { &mut others } else { &mut in_use };
         match rate {
             END => return Ok(()),
             IDLE => thread::sleep(Duration::from_millis(1)),

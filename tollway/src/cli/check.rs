@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::CliError;
-use super::summary::{plural, thousands};
+use super::text::{plural, thousands};
 use crate::compile::compile;
 use crate::model::{LinkKind, Model};
 

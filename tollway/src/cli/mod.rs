@@ -2,9 +2,13 @@
 
 mod check;
 mod lab;
+mod manual;
 mod replay;
 mod run;
+mod show;
 mod summary;
+mod text;
+mod top;
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -15,6 +19,7 @@ use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{self, report};
+use crate::control;
 use crate::model::Model;
 use crate::ports;
 
@@ -36,12 +41,20 @@ struct Cli {
 enum Command {
     /// Forward between the ports of a configuration until SIGINT or SIGTERM
     Run(run::Args),
+    /// Ask a running router what it has and does
+    Show(show::Args),
+    /// Watch a running router: rates, drops, punts, tolls
+    Top(top::Args),
     /// Send capture files through the router and write what comes out
     Replay(replay::Args),
     /// Measure packet paths
     Lab(lab::Args),
     /// Check a configuration and say what is wrong with it
     Check(check::Args),
+    /// Print the script by which a shell completes commands and options
+    Completions(manual::CompletionsArgs),
+    /// Print the manual page, or write one for each command
+    Man(manual::ManArgs),
 }
 
 /// Why a command ended early.
@@ -70,6 +83,11 @@ impl CliError {
         Self::Usage { what: what.to_string(), remedy: remedy.to_string() }
     }
 
+    /// A running router could not be asked.
+    fn control(error: &control::ClientError) -> Self {
+        Self::failed(error, error.remedy())
+    }
+
     fn failed(what: impl ToString, remedy: impl ToString) -> Self {
         Self::Failed { what: what.to_string(), remedy: remedy.to_string() }
     }
@@ -84,6 +102,10 @@ pub fn main() -> ExitCode {
         Command::Replay(args) => replay::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Show(args) => show::run(&args),
+        Command::Top(args) => top::run(&args),
+        Command::Completions(args) => manual::completions(&args),
+        Command::Man(args) => manual::man(&args),
     });
     let Err(error) = done else { return ExitCode::SUCCESS };
     complain(format_args!("error: {error}\n"));

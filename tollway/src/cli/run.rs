@@ -7,11 +7,12 @@ use tollway_dataplane::router::Router;
 use super::CliError;
 use super::summary::Summary;
 use crate::compile::compile;
+use crate::control::{self, Board, Names, Server, Socket, SocketError};
 use crate::model::{Model, PortKind};
 use crate::ports::steering::ModelSteering;
 use crate::ports::{self, Devices, State};
 use crate::replay::Files;
-use crate::worker::{self, Stop};
+use crate::worker::{self, Post, Stop};
 
 /// Arguments of `tollway run`.
 #[derive(clap::Args)]
@@ -22,6 +23,11 @@ pub(super) struct Args {
     /// The configuration file
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
+    /// The control socket, by which `tollway show` and `tollway top` ask (default: what the
+    /// configuration says, else /run/tollway/net-NAMESPACE.sock for root and
+    /// $XDG_RUNTIME_DIR/tollway.sock for others)
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), CliError> {
@@ -33,7 +39,8 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         CliError::failed(format!("signals can not be waited for: {error}"), "Close other programs")
     };
     let stop = Stop::on_signals().map_err(no_descriptor)?;
-    let (_post, mut inbox) = worker::post().map_err(no_descriptor)?;
+    let (post, mut inbox) = worker::post().map_err(no_descriptor)?;
+    let socket = control_socket(args, &model)?;
     let umem = ports::umem(&model).ok_or_else(|| {
         CliError::failed("the memory for frames can not be had", "Lower the MTUs")
     })?;
@@ -43,14 +50,41 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let mut devices = devices.map_err(|error| CliError::failed(&error, error.remedy()))?;
     let compiled = compile(&model).map_err(|error| CliError::failed(&error, error.remedy()))?;
     let mut router = Router::new(compiled.tables, umem, compiled.host);
+    let board = Board::new(Names::from(&model));
+    let server = socket.map(|socket| serve(socket, post, board)).transpose()?;
     announce(&model, &devices);
     let pulse = steering.start(&devices);
     let ran = worker::run(&mut router, &mut devices, &stop, &mut inbox, pulse.as_ref());
+    drop(server);
     let done = report(&model, &router, &mut devices);
     ran.map_err(|error| {
         CliError::failed(format!("the ports can not be waited for: {error}"), "Start again")
     })?;
     done
+}
+
+/// Makes the control socket. One that was asked for must be had; without one at its usual place the
+/// router forwards as well, unless there is another router already.
+fn control_socket(args: &Args, model: &Model) -> Result<Option<Socket>, CliError> {
+    let failed = |error: SocketError| CliError::failed(&error, error.remedy());
+    if let Some(path) = args.socket.as_ref().or(model.control.as_ref()) {
+        return Socket::open(path, false).map(Some).map_err(failed);
+    }
+    let mut why = "there is no usual place for it, since XDG_RUNTIME_DIR is not set".to_owned();
+    for path in control::default_paths() {
+        match Socket::open(&path, false) {
+            Ok(socket) => return Ok(Some(socket)),
+            Err(error @ SocketError::System { .. }) => why = error.to_string(),
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    tracing::warn!("going on without a control socket: {why}; name one with --socket");
+    Ok(None)
+}
+
+fn serve(socket: Socket, post: Post, board: Board) -> Result<Server, CliError> {
+    tracing::info!("control socket {}", socket.path().display());
+    Server::start(socket, post, board).map_err(|error| CliError::failed(&error, error.remedy()))
 }
 
 /// The files of a configuration without any live port.
@@ -81,16 +115,11 @@ fn announce(model: &Model, devices: &Devices) {
                 format!("interface {device}, {}", behind.how())
             }
         };
-        let [a, b, c, d, e, f] = link.mac.0;
         let state = match behind.state() {
             State::Up => String::new(),
             State::Down(why) | State::Gone(why) => format!(", not working: {why}"),
         };
-        tracing::info!(
-            "port {}: {what}, address {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}, MTU {}{state}",
-            port.name,
-            link.mtu,
-        );
+        tracing::info!("port {}: {what}, address {}, MTU {}{state}", port.name, link.mac, link.mtu,);
     }
     tracing::info!("forwarding");
 }

@@ -1,12 +1,12 @@
 //! What became of the packets, for people and for programs.
 
-use std::fmt::Write as _;
-
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::Table;
 use serde_json::{Map, Value, json};
 use tollway_dataplane::counters::{Counters, Traffic};
 use tollway_dataplane::host::HostCounters;
 use tollway_dataplane::verdict::{DropReason, PuntReason};
+
+use super::text::{align, section, table, thousands, trimmed};
 
 /// The counts of a run, with what is needed to read them.
 pub(super) struct Summary<'a> {
@@ -16,24 +16,6 @@ pub(super) struct Summary<'a> {
     pub(super) host: &'a HostCounters,
     /// Frames that the kernel dropped before a port could read them, by port.
     pub(super) missed: Vec<u64>,
-}
-
-/// A number with separators between thousands.
-pub(super) fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
-/// The word, in the plural where there is not just one.
-pub(super) fn plural(count: u64, word: &str) -> String {
-    if count == 1 { word.to_owned() } else { format!("{word}s") }
 }
 
 impl Summary<'_> {
@@ -196,46 +178,9 @@ fn host(counters: &HostCounters) -> Vec<(String, u64)> {
     icmp4.chain(icmp6).chain(single).filter(|(_, count)| *count > 0).collect()
 }
 
-/// A table without lines: it reads as well in a pipe as in a terminal, and fits 80 columns.
-fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(header);
-    table
-}
-
-/// Names to the left, numbers to the right.
-fn align(table: &mut Table) {
-    for (index, column) in table.column_iter_mut().enumerate() {
-        let side = if index == 0 { CellAlignment::Left } else { CellAlignment::Right };
-        column.set_cell_alignment(side);
-        column.set_padding((0, 2));
-    }
-}
-
-fn trimmed(table: &Table) -> String {
-    let lines = table.lines().map(|line| line.trim_end().to_owned());
-    lines.collect::<Vec<_>>().join("\n")
-}
-
-/// Adds a table below the others, unless it is empty.
-fn section(out: &mut String, mut table: Table) {
-    if table.row_count() > 0 {
-        align(&mut table);
-        // Writing to a String cannot fail.
-        let _ = write!(out, "\n{}\n", trimmed(&table));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn thousands_are_set_apart() {
-        let numbers = [0, 7, 999, 1000, 12_345, 123_456, 1_234_567, u64::MAX];
-        let shown = numbers.map(thousands).join(" ");
-        assert_eq!(shown, "0 7 999 1,000 12,345 123,456 1,234,567 18,446,744,073,709,551,615");
-    }
 
     #[test]
     fn the_text_fits_80_columns_and_names_what_is_not_zero() {

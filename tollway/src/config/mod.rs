@@ -24,7 +24,7 @@ mod values;
 mod vlans;
 mod vrfs;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use toml::de::DeTable;
 
@@ -45,7 +45,7 @@ pub struct Loaded {
 }
 
 /// Reads and checks a configuration file; on failure gives every mistake found, in file order.
-/// Relative paths of capture files start at the file's own directory.
+/// Relative paths of other files start at the file's own directory.
 pub fn load(path: &Path) -> Result<Loaded, Vec<Mistake>> {
     let file = path.display().to_string();
     let bytes = match std::fs::read(path) {
@@ -75,8 +75,9 @@ pub fn parse(text: &str, file: &str) -> Result<Loaded, Vec<Mistake>> {
 }
 
 fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model {
-    let keys = ["express", "ports", "vlans", "vrfs", "groups", "routes", "neighbours"];
+    let keys = ["control", "express", "ports", "vlans", "vrfs", "groups", "routes", "neighbours"];
     root.check_keys(&keys, ledger);
+    let control = read_control(root, base, ledger);
     let express = read_express(root, ledger);
     let vrfs = vrfs::read(root, ledger);
     let (ports, mut drafts) = ports::read(root, base, &vrfs, ledger);
@@ -89,7 +90,7 @@ fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model
     let neighs = neighs::read(root, &topology, ledger);
     let (links, vrfs) = topology.into_model();
     let groups = groups.into_iter().map(|group| group.group).collect();
-    Model { ports, links, vrfs, routes, groups, neighs, express }
+    Model { control, ports, links, vrfs, routes, groups, neighs, express }
 }
 
 fn read_express(root: &Section<'_>, ledger: &mut Ledger<'_>) -> ExpressMode {
@@ -97,6 +98,17 @@ fn read_express(root: &Section<'_>, ledger: &mut Ledger<'_>) -> ExpressMode {
     let mode = root.text("express", ledger);
     let mode = mode.read(ledger, |text| choice("mode of the express lane", text, &modes));
     mode.given().map_or(ExpressMode::Auto, |mode| mode.value)
+}
+
+/// Where the control socket is to be.
+fn read_control(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Option<PathBuf> {
+    let path = root.text("control", ledger).read(ledger, |text| {
+        if text.is_empty() || text.contains('\0') {
+            return Fault::err("control is not a file name", "name the socket to be made");
+        }
+        Ok(base.join(text))
+    });
+    path.given().map(|at| at.value)
 }
 
 fn syntax_fault(message: &str) -> Fault {

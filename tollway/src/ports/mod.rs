@@ -49,7 +49,7 @@ pub trait Device: Port {
 
     /// By what means the port works, in words, and why by no better ones.
     fn how(&self) -> String {
-        String::new()
+        "plain memory".to_owned()
     }
 
     /// Whether it works.

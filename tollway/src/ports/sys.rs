@@ -15,6 +15,12 @@ pub(super) fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
+/// The effective user of this process.
+pub(crate) fn effective_user() -> libc::uid_t {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
 /// Types that are plain numbers, of which any bit pattern is a value.
 ///
 /// # Safety

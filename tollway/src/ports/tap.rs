@@ -160,6 +160,10 @@ impl Port for Tap {
 }
 
 impl Device for Tap {
+    fn how(&self) -> String {
+        "a read or write for each frame".to_owned()
+    }
+
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(File::as_fd)
     }

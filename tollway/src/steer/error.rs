@@ -154,8 +154,11 @@ impl SteerError {
 
     fn verifier(device: &str, log: &str, error: &io::Error) -> Self {
         // The last line but the statistics says why.
-        let lines = log.lines().rev().map(str::trim);
-        let mut lines = lines.filter(|line| !line.is_empty() && !line.starts_with("processed "));
+        let is_said = |line: &&str| {
+            let statistics = ["processed ", "stack depth", "verification time"];
+            !line.is_empty() && !statistics.iter().any(|start| line.starts_with(start))
+        };
+        let mut lines = log.lines().rev().map(str::trim).filter(is_said);
         let verdict = lines.next().map_or_else(|| why(error), str::to_owned);
         Self::Verifier { device: device.to_owned(), verdict }
     }

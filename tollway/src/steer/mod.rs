@@ -120,6 +120,26 @@ pub enum Action {
     Other(u32),
 }
 
+/// A port's program, on no device.
+pub struct Program(OwnedFd);
+
+impl Program {
+    /// What the program would do with a frame now, and what it would make of it; the frame goes
+    /// nowhere, but is counted.
+    ///
+    /// # Errors
+    /// The frame has no whole Ethernet header, or the system refused.
+    pub fn probe(&self, frame: &[u8]) -> io::Result<(Action, Vec<u8>)> {
+        let (code, frame) = sys::run(self.0.as_fd(), frame)?;
+        let action = match code {
+            2 => Action::Pass,
+            4 => Action::Redirect,
+            other => Action::Other(other),
+        };
+        Ok((action, frame))
+    }
+}
+
 /// The steering programs of all ports, and the maps that they share.
 ///
 /// Whoever drops it makes the kernel forward, first by the bypass, and then takes the programs off
@@ -218,7 +238,9 @@ impl Steering {
             sys::update(self.maps.links.as_fd(), &slot(port.port, link), &value)
                 .map_err(failed("entering a link"))?;
         }
-        sys::update(self.maps.egress.as_fd(), &port.ifindex, &[port.ifindex, 0]).map_err(|error| {
+        // `struct bpf_devmap_val`: the device, and no program to run there.
+        let way_out = [port.ifindex, 0];
+        sys::update(self.maps.egress.as_fd(), &port.ifindex, &way_out).map_err(|error| {
             match error.kind() {
                 // This is how the map says that there is no such device.
                 io::ErrorKind::InvalidInput => SteerError::NoDevice { device: port.device.clone() },
@@ -352,28 +374,12 @@ impl Steering {
         Ok(file.into())
     }
 
-    /// What a port's program would do with a frame now, and what it would make of it; the frame goes
-    /// nowhere, but is counted.
+    /// A port's program as [`Steering::attach`] would put it on the device, to try frames on.
     ///
     /// # Errors
     /// There is no such port, or the system refused.
-    pub fn probe(
-        &self,
-        port: PortId,
-        mode: Mode,
-        express: bool,
-        frame: &[u8],
-    ) -> Result<(Action, Vec<u8>), SteerError> {
-        let port = &self.steered(port)?.port;
-        let program = self.maps.steer(port, mode, express)?;
-        let (code, frame) = sys::run(program.as_fd(), frame)
-            .map_err(SteerError::system(&port.device, "trying the program"))?;
-        let action = match code {
-            2 => Action::Pass,
-            4 => Action::Redirect,
-            other => Action::Other(other),
-        };
-        Ok((action, frame))
+    pub fn program(&self, port: PortId, mode: Mode, express: bool) -> Result<Program, SteerError> {
+        Ok(Program(self.maps.steer(&self.steered(port)?.port, mode, express)?))
     }
 
     /// The heartbeat, the bypass and the generation; for the worker's thread too.

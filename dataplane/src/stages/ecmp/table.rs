@@ -93,6 +93,26 @@ impl Groups {
         NextHopId(self.buckets.get(bucket).map_or(NextHopId::NO_ROUTE.0, |next| next.load(Relaxed)))
     }
 
+    /// The members of a group as they share it now: each with its buckets of [`BUCKETS`] as its
+    /// weight. None for a group that is not there.
+    #[must_use]
+    pub fn members(&self, number: u32) -> Vec<Member> {
+        let _no_change = self.lock();
+        let mut members: Vec<Member> = Vec::new();
+        let first = number as usize * BUCKETS;
+        let known = number < self.count.load(Relaxed);
+        let buckets = self.buckets.get(first..first + BUCKETS).filter(|_| known);
+        for bucket in buckets.unwrap_or_default() {
+            let next = NextHopId(bucket.load(Relaxed));
+            match members.iter_mut().find(|member| member.next == next) {
+                Some(member) => member.weight += 1,
+                None => members.push(Member { next, weight: 1 }),
+            }
+        }
+        members.sort_unstable_by_key(|member| member.next);
+        members
+    }
+
     fn lock(&self) -> MutexGuard<'_, ()> {
         // Every bucket is good at every moment.
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)

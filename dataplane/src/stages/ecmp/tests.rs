@@ -180,7 +180,15 @@ proptest! {
         let members: Vec<_> = weights.iter().enumerate().map(member).collect();
         let groups = Groups::new(Epochs::new());
         let group = groups.push(&members).unwrap();
-        check_shares(&members, &buckets(&groups, group))?;
+        let buckets = buckets(&groups, group);
+        check_shares(&members, &buckets)?;
+        let listed = groups.members(group);
+        for &Member { next, weight } in &listed {
+            let has = buckets.iter().filter(|bucket| **bucket == next).count();
+            prop_assert_eq!(usize::from(weight), has);
+        }
+        prop_assert_eq!(listed.len(), members.len());
+        prop_assert_eq!(groups.members(group + 1), vec![]);
     }
 
     /// Bytes that are no packet have a hash as well.

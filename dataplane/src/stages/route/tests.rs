@@ -6,13 +6,14 @@ use prefix_trie::PrefixMap;
 use proptest::prelude::*;
 
 use super::{Capacity, Fib, Prefix, Root};
+use crate::burst::BURST;
 use crate::dispatch::Path;
 use crate::epoch::Epochs;
-use crate::id::NextHopId;
+use crate::id::{NextHopId, VrfId};
 use crate::path::Everything;
 use crate::tables::{RoutePrefix, Tables};
 use crate::testkit::packet::ip;
-use crate::testkit::road::{Outcome, Road};
+use crate::testkit::road::{Outcome, Road, paths};
 use crate::testkit::wires::{Way, tables};
 
 const ROOTS: usize = 3;
@@ -99,6 +100,28 @@ impl Pair {
         }
     }
 
+    /// Holds what is listed within and over a prefix against the list.
+    fn check_lists(&self, prefix: Prefix) {
+        for root in 0..ROOTS {
+            let of_root = || {
+                let own = self.routes.iter().filter(move |((at, _), _)| *at == root);
+                own.map(|((_, prefix), next)| (*prefix, *next))
+            };
+            let within = of_root()
+                .filter(|(of, _)| of.len() >= prefix.len() && prefix.contains(of.bits()))
+                .collect::<Vec<_>>();
+            assert_eq!(
+                self.fib.within(self.roots[root], prefix),
+                within,
+                "root {root}, {prefix:?}"
+            );
+            let over = of_root()
+                .filter(|(of, _)| of.len() <= prefix.len() && of.contains(prefix.bits()))
+                .max_by_key(|(of, _)| of.len());
+            assert_eq!(self.fib.longest(self.roots[root], prefix), over, "root {root}, {prefix:?}");
+        }
+    }
+
     /// Looks up the edges of a prefix: first, last, one before, one after.
     fn check_edges(&self, prefix: Prefix) {
         let unit = if self.is_ipv4 { 1 << 96 } else { 1 };
@@ -154,6 +177,7 @@ fn replay(is_ipv4: bool, changes: &[Change]) {
         pair.apply(*change);
         let (Change::Insert(_, prefix, _) | Change::Remove(_, prefix)) = *change;
         pair.check_edges(prefix);
+        pair.check_lists(prefix);
     }
     assert_eq!(pair.fib.len(), pair.routes.len());
     for (root, prefix) in pair.routes.keys().copied().collect::<Vec<_>>() {
@@ -270,4 +294,84 @@ fn assert_road(tables: &Tables, host: IpAddr, port: u8) {
     let frame = Way::Plain.packet(0, host).build();
     let outcome = Road::over(tables, Path::<Everything>::detect(), 512).one(0, &frame);
     assert_eq!(outcome, Outcome::Sent(port.into(), Way::Plain.forwarded(port, &frame)));
+}
+
+/// Longest match by looking at all routes.
+fn scan(routes: &[(VrfId, Prefix, u8)], vrf: VrfId, host: u32) -> u8 {
+    let covering = routes
+        .iter()
+        .filter(|(of, prefix, _)| *of == vrf && prefix.contains(u128::from(host) << 96))
+        .max_by_key(|(_, prefix, _)| prefix.len());
+    covering.expect("there is a default route").2
+}
+
+/// Packets whose way leaps from the top, beside packets that take one step, take several, or have
+/// their answer in the top; with a top of 16 bits, one of 8 bits, and both in one burst.
+#[test]
+#[cfg_attr(miri, ignore = "takes minutes there")]
+fn leaps_steps_and_leaves_share_a_burst() {
+    let mut tables = tables();
+    let (wide, narrow) = (Way::Plain, Way::Qinq);
+    let mut routes = Vec::new();
+    for (vrf, steps) in [(wide.vrf(), 4200), (narrow.vrf(), 20)] {
+        let mut add = |address: u32, len| {
+            routes.push((vrf, Prefix::v4(address, len), (routes.len() % 3) as u8));
+        };
+        add(0, 0);
+        add(60 << 24, 8);
+        for at in 0..40 {
+            // One of these is alone in its /16, and at first in its /8.
+            add(60 << 24 | at << 16 | (at * 7) << 8 | 64, 25 + at as u8 % 8);
+            add((70 + at) << 24 | at << 16 | 0x0780, 25 + at as u8 % 8);
+            add(61 << 24 | at << 16, 16);
+            // Deeper than a step: two levels below the top, or three.
+            add(11 << 24 | at << 8 | 32, 27);
+        }
+        (0..steps).for_each(|at| add(11 << 24 | at << 8, 24));
+    }
+    for (vrf, prefix, port) in &routes {
+        let way = if *vrf == wide.vrf() { wide } else { narrow };
+        let next = tables.lookup(*vrf, way.host4(*port));
+        tables.insert(*vrf, RoutePrefix::V4(*prefix), next).unwrap();
+    }
+    let hosts: Vec<u32> = (0..40)
+        .flat_map(|at| {
+            let leaping = 60 << 24 | at << 16 | (at * 7) << 8 | 64;
+            let alone = (70 + at) << 24 | at << 16 | 0x0780;
+            let step = 11 << 24 | at << 8;
+            // On the way of each leap, and off it in every byte that it passes over.
+            let leaps = [leaping, leaping ^ 0x40, leaping ^ 0x100, alone, alone ^ 0x100];
+            let leaves = [alone ^ 0x1_0000, 61 << 24 | at << 16 | 9, 62 << 24 | at];
+            [&leaps[..], &leaves, &[step | 9, step | 33, 11 << 24 | 99 << 16]].concat()
+        })
+        .collect();
+    // Shuffled by a step that shares no factor with their number.
+    let shuffled = |at: usize| hosts[at * 89 % hosts.len()];
+    let ways: [fn(usize) -> Way; 4] = [
+        |_| Way::Plain,
+        |_| Way::Qinq,
+        |lane| if lane % 2 == 0 { Way::Plain } else { Way::Qinq },
+        |lane| if lane < 63 { Way::Plain } else { Way::Qinq },
+    ];
+    for path in paths() {
+        let mut road = Road::over(&tables, path, 512);
+        for (first, way_of) in (0..hosts.len()).step_by(16).flat_map(|at| ways.map(|way| (at, way)))
+        {
+            let sent: Vec<_> = (0..BURST)
+                .map(|lane| {
+                    let (way, host) = (way_of(lane), shuffled(first + lane));
+                    let frame = way.packet(0, Ipv4Addr::from_bits(host).into()).build();
+                    let port = scan(&routes, way.vrf(), host);
+                    let outcome = Outcome::Sent(port.into(), way.forwarded(port, &frame));
+                    (frame, host, outcome)
+                })
+                .collect();
+            let frames: Vec<_> = sent.iter().map(|(frame, ..)| frame).collect();
+            for (lane, ((_, host, expected), outcome)) in
+                sent.iter().zip(road.burst(0, &frames)).enumerate()
+            {
+                assert_eq!(outcome, *expected, "{} in lane {lane}", Ipv4Addr::from_bits(*host));
+            }
+        }
+    }
 }

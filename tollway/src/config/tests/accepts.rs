@@ -81,6 +81,7 @@ fn the_example_gives_this_model() {
     let port = |name: &str, kind| Port { name: name.to_owned(), kind };
     let device = |name: &str| PortKind::AfPacket { device: name.to_owned() };
     let expected = Model {
+        control: None,
         ports: vec![
             port("wan", device("eth0")),
             port("lan", device("eth1")),
@@ -132,6 +133,15 @@ fn capture_files_are_beside_the_configuration() {
     let (input, output) = (PathBuf::from("dir/in.pcap"), PathBuf::from("/tmp/out.pcap"));
     let kind = PortKind::Capture { input: Some(input), output: Some(output) };
     assert_eq!(model(text).ports[0].kind, kind);
+}
+
+#[test]
+fn the_control_socket_is_beside_the_configuration() {
+    let port = "[ports.p]\nkind = \"memory\"";
+    assert_eq!(model(port).control, None);
+    let named = |path: &str| model(&format!("control = \"{path}\"\n{port}")).control;
+    assert_eq!(named("a.sock"), Some(PathBuf::from("dir/a.sock")));
+    assert_eq!(named("/run/a.sock"), Some(PathBuf::from("/run/a.sock")));
 }
 
 #[test]

@@ -16,6 +16,8 @@ fn syntax_errors() {
 #[test]
 fn unknown_keys() {
     assert_alone(&[
+        ("control = 7\n[ports.a]\nkind = \"memory\"", 1, &["control", "not a string", "quotes"]),
+        ("control = \"\"\n[ports.a]\nkind = \"memory\"", 1, &["control", "not a file name"]),
         ("[port.wan]\nkind = \"memory\"\n[ports]", 1, &["unknown key \"port\"", "ports?"]),
         ("[ports.wan]\nkind = \"memory\"\nadresses = []", 3, &["adresses", "addresses?"]),
         ("[ports.wan]\nkind = \"memory\"\ncolour = 1", 3, &["colour", "the keys here are kind"]),

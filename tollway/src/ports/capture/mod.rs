@@ -186,6 +186,10 @@ impl Port for CapturePort {
 }
 
 impl Device for CapturePort {
+    fn how(&self) -> String {
+        "capture files".to_owned()
+    }
+
     fn finish(&mut self) -> Result<(), CaptureError> {
         let flushed = self.output.take().map_or(Ok(()), CaptureWriter::finish);
         self.error.take().map_or(flushed, Err)

@@ -19,6 +19,7 @@ mod entry;
 mod node;
 mod prefix;
 mod rib;
+mod runs;
 mod slots;
 mod update;
 
@@ -144,6 +145,23 @@ impl Fib {
     #[must_use]
     pub fn get(&self, root: Root, prefix: Prefix) -> Option<NextHopId> {
         self.lock().rib.get(root, prefix)
+    }
+
+    /// The route with the longest prefix that covers `prefix`, itself included: for an address, its
+    /// host prefix, the one that [`Fib::lookup`] follows.
+    #[must_use]
+    pub fn longest(&self, root: Root, prefix: Prefix) -> Option<(Prefix, NextHopId)> {
+        self.lock().rib.longest(root, prefix)
+    }
+
+    /// The routes of one FIB that lie within a prefix, itself included, in the order of addresses.
+    ///
+    /// Changes wait meanwhile, some milliseconds for a full Internet table; lookups do not.
+    #[must_use]
+    pub fn within(&self, root: Root, prefix: Prefix) -> Vec<(Prefix, NextHopId)> {
+        let mut routes = self.lock().rib.within(root, prefix);
+        routes.sort_unstable_by_key(|(prefix, _)| *prefix);
+        routes
     }
 
     /// The number of routes in all FIBs.

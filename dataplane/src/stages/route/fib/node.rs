@@ -140,16 +140,8 @@ impl Node {
 pub(super) struct Changes(pub(super) [u64; 4]);
 
 impl Changes {
-    /// The changes in a list of slots.
-    pub(super) fn of(slots: &[u32; SLOTS]) -> Self {
-        let mut changes = [0; 4];
-        let mut last = !slots[0];
-        for (index, value) in slots.iter().enumerate() {
-            changes[index / 64] |= u64::from(*value != last) << (index % 64);
-            last = *value;
-        }
-        Self(changes)
-    }
+    /// None but slot 0.
+    pub(super) const NONE: Self = Self([1, 0, 0, 0]);
 
     /// How many runs there are.
     pub(super) fn count(self) -> u32 {
@@ -159,5 +151,19 @@ impl Changes {
     /// Says if a slot begins a run.
     pub(super) const fn at(self, slot: usize) -> bool {
         self.0[slot / 64] >> (slot % 64) & 1 != 0
+    }
+
+    /// Which run a slot is in, the first being 0.
+    pub(super) fn run(self, slot: usize) -> usize {
+        let (word, upto) = (slot / 64, u64::MAX >> (63 - slot % 64));
+        let before: u32 = self.0[..word].iter().map(|word| word.count_ones()).sum();
+        (before + (self.0[word] & upto).count_ones()) as usize - 1
+    }
+
+    /// Says of a slot if it begins a run.
+    pub(super) const fn put(&mut self, slot: usize, begins: bool) {
+        let bit = 1 << (slot % 64);
+        let others = self.0[slot / 64] & !bit;
+        self.0[slot / 64] = if begins { others | bit } else { others };
     }
 }

@@ -100,6 +100,26 @@ impl Rib {
         })
     }
 
+    /// The route with the longest prefix that covers `prefix`, itself included.
+    pub(super) fn longest(&self, root: Root, prefix: Prefix) -> Option<(Prefix, NextHopId)> {
+        let own = self.get(root, prefix).map(|next| (prefix.len(), next));
+        let (len, next) = own.or_else(|| self.cover(root, prefix))?;
+        Some((Prefix::new(prefix.bits(), len), next))
+    }
+
+    /// The routes of a FIB that lie within a prefix, itself included, in no order.
+    pub(super) fn within(&self, root: Root, prefix: Prefix) -> Vec<(Prefix, NextHopId)> {
+        let short = self.short.iter().map(|(&[tag, word], next)| (tag, [word, 0, 0, 0], *next));
+        let long = self.long.iter().map(|(&[tag, a, b, c, d], next)| (tag, [a, b, c, d], *next));
+        let all = short.chain(long).filter(|(tag, ..)| tag >> 8 == root.0);
+        let routes = all.map(|(tag, words, next)| {
+            let bits = words.into_iter().fold(0, |bits, word| bits << 32 | u128::from(word));
+            (Prefix::new(bits, tag as u8), NextHopId(next))
+        });
+        let is_within = |of: Prefix| of.len() >= prefix.len() && prefix.contains(of.bits());
+        routes.filter(|(of, _)| is_within(*of)).collect()
+    }
+
     /// Bytes of the tables, by what the standard library's map takes: a byte beside each entry.
     pub(super) fn memory_bytes(&self) -> usize {
         let buckets = |capacity: usize| (capacity * 8 / 7).next_power_of_two();

@@ -1,6 +1,7 @@
-//! The 256 slots of a node while it changes, and what a change makes of them.
+//! What a change makes of the slots of a node and of a top.
 
-use super::node::{Changes, KEY_BITS, NODE_BITS, Node, SLOTS};
+use super::node::{KEY_BITS, NODE_BITS, Node, SLOTS};
+use super::runs::Runs;
 use super::{Entry, Fib, Prefix, Top};
 use crate::id::NextHopId;
 
@@ -62,6 +63,11 @@ impl Inherited {
     }
 }
 
+/// The eight bits of an address from a bit on.
+pub(super) const fn slot_of(bits: u128, level: u32) -> usize {
+    (bits << level >> (128 - NODE_BITS)) as usize
+}
+
 /// Changes the entry at a place of a top. Nodes below are changed in place, which needs no memory,
 /// since all the values that they inherit change alike.
 pub(super) fn replace(fib: &Fib, place: u32, change: Change) {
@@ -75,17 +81,15 @@ pub(super) fn replace(fib: &Fib, place: u32, change: Change) {
 /// Carries a change out in the slots that a prefix covers, which ends in their level.
 pub(super) fn cover(
     fib: &Fib,
-    slots: &mut [u32; SLOTS],
+    runs: &mut Runs,
     level: u32,
     inherited: u8,
     prefix: Prefix,
     change: Change,
 ) {
-    let first = (prefix.bits() << level >> (128 - NODE_BITS)) as usize;
+    let first = slot_of(prefix.bits(), level);
     let count = 1 << (level + NODE_BITS - u32::from(prefix.len()));
-    for slot in &mut slots[first..first + count] {
-        *slot = changed(fib, Entry(*slot), level, inherited, change).0;
-    }
+    runs.map(first..first + count, |entry| changed(fib, entry, level, inherited, change));
 }
 
 /// What a change makes of an entry in a level that begins at a bit.
@@ -115,26 +119,6 @@ fn push_down(fib: &Fib, node: &Node, change: Change) {
     node.set_inherited(change.len);
 }
 
-/// The 256 slots of a node.
-pub(super) fn expand(fib: &Fib, node: &Node) -> [u32; SLOTS] {
-    let (changes, mut place) = (node.changes(), node.base());
-    let mut slots = [0; SLOTS];
-    let mut value = 0;
-    for (slot, target) in slots.iter_mut().enumerate() {
-        if changes.at(slot) {
-            place += 1;
-            value = fib.entry(place).0;
-        }
-        *target = value;
-    }
-    slots
-}
-
-/// The first value of each run.
-pub(super) fn runs(slots: &[u32; SLOTS], changes: Changes) -> impl Iterator<Item = u32> {
-    slots.iter().enumerate().filter(move |(slot, _)| changes.at(*slot)).map(|(_, value)| *value)
-}
-
 /// What a node with certain slots is good for.
 pub(super) enum Use {
     /// Nothing: all of them are inherited.
@@ -146,21 +130,16 @@ pub(super) enum Use {
 }
 
 impl Use {
-    pub(super) fn of(
-        fib: &Fib,
-        slots: &[u32; SLOTS],
-        changes: Changes,
-        level: u32,
-        inherited: Inherited,
-    ) -> Self {
+    pub(super) fn of(fib: &Fib, runs: &Runs, level: u32, inherited: Inherited) -> Self {
         // A single slot among inherited ones makes three runs at most.
-        if changes.count() > 3 {
+        if runs.changes().count() > 3 {
             return Self::Parts;
         }
-        let mut others = slots.iter().filter(|slot| **slot != inherited.entry().0);
-        match (others.next().map(|slot| Entry(*slot)), others.next()) {
+        let mut others = runs.values().filter(|value| *value != inherited.entry());
+        match (others.next(), others.next()) {
             (None, _) => Self::Inherits,
             (Some(below), None) => match below.node() {
+                // A node below is under one slot, so this run is no longer than that.
                 Some(node) => {
                     let node = fib.node(node);
                     // The halves of an address are different keys: no way leaps from one to the
@@ -177,17 +156,17 @@ impl Use {
 }
 
 /// What a wide top has for an entry of a narrow one: the slots from bit 8 to bit 16.
-pub(super) fn at_the_top(fib: &Fib, entry: Entry) -> [u32; SLOTS] {
-    let Some(number) = entry.node() else { return [entry.0; SLOTS] };
+pub(super) fn at_the_top(fib: &Fib, entry: Entry) -> [Entry; SLOTS] {
+    let Some(number) = entry.node() else { return [entry; SLOTS] };
     let node = fib.node(number);
     let slots = if node.level() == Top::NARROW_BITS {
-        expand(fib, node)
+        Runs::of(fib, node).expand()
     } else {
-        let mut slots = [Inherited::of(fib, node).entry().0; SLOTS];
-        slots[node.slot_above(Top::NARROW_BITS)] = entry.0;
+        let mut slots = [Inherited::of(fib, node).entry(); SLOTS];
+        slots[node.slot_above(Top::NARROW_BITS)] = entry;
         slots
     };
-    slots.map(|slot| with_length(Entry(slot), node.inherited()).0)
+    slots.map(|slot| with_length(slot, node.inherited()))
 }
 
 /// An entry of a level that begins at bit 8, as one that begins at bit 0 says it.

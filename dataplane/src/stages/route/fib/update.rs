@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::arena::Allocator;
-use super::node::{Changes, KEY_BITS, Location, NODE_BITS, SLOTS};
+use super::node::{KEY_BITS, Location, NODE_BITS, SLOTS};
 use super::rib::Rib;
-use super::slots::{Change, Inherited, Replaces, Use, at_the_top, cover, expand, replace, runs};
+use super::runs::Runs;
+use super::slots::{Change, Inherited, Replaces, Use, at_the_top, cover, replace, slot_of};
 use super::{Capacity, Entry, Fib, FibError, Prefix, Root, Top};
 use crate::epoch::Epochs;
 use crate::id::NextHopId;
@@ -24,7 +25,8 @@ const INSERTION_NODES: u32 = 4 + 8 * REMOVAL_NODES;
 /// The last level in the upper half of an address.
 const LAST_OF_UPPER_HALF: u32 = KEY_BITS - NODE_BITS;
 
-/// Things taken out before it is asked again which of them are free: asking takes a lock.
+/// Things taken out before it is asked again what is free: asking takes a lock, and a cache line from
+/// every reader.
 const RECLAIM_FROM: usize = 64;
 
 /// What writers have, behind one lock.
@@ -50,11 +52,6 @@ struct Step {
     place: u32,
     node: usize,
     level: u32,
-}
-
-/// The eight bits of an address from a bit on.
-const fn slot_of(bits: u128, level: u32) -> usize {
-    (bits << level >> (128 - NODE_BITS)) as usize
 }
 
 /// The entry of a slot that ends before bit `end`, to a node that is there or further below.
@@ -113,7 +110,9 @@ impl Writer {
         self.widen(fib, root);
         let len = prefix.len();
         self.apply(fib, root, prefix, Change { old: Replaces::UpTo(len), len, next });
-        Ok(self.rib.insert(root, prefix, next) != Some(next))
+        let changed = self.rib.insert(root, prefix, next) != Some(next);
+        self.make_ready();
+        Ok(changed)
     }
 
     pub(super) fn remove(
@@ -129,18 +128,27 @@ impl Writer {
         let (len, next) = self.rib.cover(root, prefix).unwrap_or((0, NextHopId::NO_ROUTE));
         self.apply(fib, root, prefix, Change { old: Replaces::Just(prefix.len()), len, next });
         self.rib.remove(root, prefix);
+        self.make_ready();
         Ok(true)
     }
 
     /// Refuses a change before it begins, where memory might not do.
     fn make_sure(&mut self, nodes: u32) -> Result<(), FibError> {
-        if self.retired.len() >= RECLAIM_FROM || !self.memory.has(nodes) {
+        // Also before a removal that needs less: what is kept longer scatters what is left.
+        if self.retired.unmarked() >= RECLAIM_FROM || !self.memory.has(INSERTION_NODES) {
             self.reclaim();
         }
         if !self.memory.has(nodes) {
             self.memory.join();
         }
         if self.memory.has(nodes) { Ok(()) } else { Err(FibError::Full) }
+    }
+
+    /// Where the next change has to do with what this one took out, lets readers pass it from now on.
+    fn make_ready(&mut self) {
+        if !self.memory.has(INSERTION_NODES) {
+            self.retired.mark();
+        }
     }
 
     /// Carries a change out; memory is there.
@@ -178,9 +186,9 @@ impl Writer {
     fn change_node(&mut self, fib: &Fib, way: &[Step], prefix: Prefix, change: Change) {
         let Some(step) = way.last() else { return };
         let node = fib.node(step.node);
-        let mut slots = expand(fib, node);
-        cover(fib, &mut slots, step.level, node.inherited(), prefix, change);
-        self.store(fib, way, &slots);
+        let mut runs = Runs::of(fib, node);
+        cover(fib, &mut runs, step.level, node.inherited(), prefix, change);
+        self.store(fib, way, prefix, &runs);
     }
 
     /// Puts a node between a place and the node that it leads to, where the prefix ends or leaves
@@ -194,17 +202,17 @@ impl Writer {
         let last = u32::from(prefix.len()) - 1;
         let level = node.apart_from(prefix.bits()).min(last) / NODE_BITS * NODE_BITS;
         let inherited = Inherited::of(fib, node);
-        let mut slots = [inherited.entry().0; SLOTS];
+        let mut runs = Runs::all(inherited.entry());
         let copy = self.copy(fib, below);
-        slots[node.slot_above(level)] = way_to(fib, level + NODE_BITS, copy).0;
+        runs.set(node.slot_above(level), way_to(fib, level + NODE_BITS, copy));
         if last < level + NODE_BITS {
-            cover(fib, &mut slots, level, inherited.len, prefix, change);
+            cover(fib, &mut runs, level, inherited.len, prefix, change);
         } else {
             let chain = self.chain(fib, level + NODE_BITS, inherited, prefix, change);
-            slots[slot_of(prefix.bits(), level)] = way_to(fib, level + NODE_BITS, chain).0;
+            runs.set(slot_of(prefix.bits(), level), way_to(fib, level + NODE_BITS, chain));
         }
         let at = Location { level, bits: prefix.bits() };
-        let parting = self.node(fib, at, &slots, inherited);
+        let parting = self.node(fib, at, &runs, inherited);
         fib.set(place, way_to(fib, end, parting));
         self.retire_node(fib, below);
     }
@@ -213,7 +221,7 @@ impl Writer {
     fn copy(&mut self, fib: &Fib, number: usize) -> u32 {
         let node = fib.node(number);
         let at = Location { level: node.level(), bits: node.bits() };
-        self.node(fib, at, &expand(fib, node), Inherited::of(fib, node))
+        self.node(fib, at, &Runs::of(fib, node), Inherited::of(fib, node))
     }
 
     /// Puts a way to the prefix where a final entry is, whose slot ends before bit `end`.
@@ -237,9 +245,9 @@ impl Writer {
         match way.last() {
             None => fib.set(place, to),
             Some(step) => {
-                let mut slots = expand(fib, fib.node(step.node));
-                slots[slot_of(prefix.bits(), step.level)] = to.0;
-                self.store(fib, way, &slots);
+                let mut runs = Runs::of(fib, fib.node(step.node));
+                runs.set(slot_of(prefix.bits(), step.level), to);
+                self.store(fib, way, prefix, &runs);
             }
         }
     }
@@ -255,48 +263,47 @@ impl Writer {
         change: Change,
     ) -> u32 {
         let level = (u32::from(prefix.len()) - 1) / NODE_BITS * NODE_BITS;
-        let mut slots = [inherited.entry().0; SLOTS];
-        cover(fib, &mut slots, level, inherited.len, prefix, change);
+        let mut runs = Runs::all(inherited.entry());
+        cover(fib, &mut runs, level, inherited.len, prefix, change);
         let bits = prefix.bits();
-        let lowest = self.node(fib, Location { level, bits }, &slots, inherited);
+        let lowest = self.node(fib, Location { level, bits }, &runs, inherited);
         if end >= KEY_BITS || level < KEY_BITS {
             return lowest;
         }
         let level = LAST_OF_UPPER_HALF;
-        let mut slots = [inherited.entry().0; SLOTS];
-        slots[slot_of(bits, level)] = way_to(fib, KEY_BITS, lowest).0;
-        self.node(fib, Location { level, bits }, &slots, inherited)
+        let mut runs = Runs::all(inherited.entry());
+        runs.set(slot_of(bits, level), way_to(fib, KEY_BITS, lowest));
+        self.node(fib, Location { level, bits }, &runs, inherited)
     }
 
-    /// Gives the last node on the way these slots: in place where the bitmap stays, else in a node
-    /// built anew. One that has become of no use goes.
-    fn store(&mut self, fib: &Fib, way: &[Step], slots: &[u32; SLOTS]) {
+    /// Gives the last node on the way to a prefix these slots: in place where the bitmap stays, else
+    /// in a node built anew. One that has become of no use goes.
+    fn store(&mut self, fib: &Fib, way: &[Step], prefix: Prefix, runs: &Runs) {
         let Some((step, above)) = way.split_last() else { return };
         let node = fib.node(step.node);
         let inherited = Inherited::of(fib, node);
-        let (old, new) = (node.changes(), Changes::of(slots));
-        let with = match Use::of(fib, slots, new, step.level, inherited) {
+        let with = match Use::of(fib, runs, step.level, inherited) {
             Use::Inherits => inherited.below(above.last().map_or(0, |parent| parent.level)),
             Use::LeadsTo(below) => below.leaping(),
-            Use::Parts if old == new => {
-                for (place, value) in (node.base() + 1..).zip(runs(slots, new)) {
-                    fib.set(place, Entry(value));
+            Use::Parts if node.changes() == runs.changes() => {
+                for (place, value) in (node.base() + 1..).zip(runs.values()) {
+                    // Most are as they were, and a store would take their line from the readers.
+                    if fib.entry(place) != value {
+                        fib.set(place, value);
+                    }
                 }
                 return;
             }
             Use::Parts => {
                 let at = Location { level: step.level, bits: node.bits() };
-                Entry::of_node(self.node(fib, at, slots, inherited), fib.entry(step.place).leaps())
+                Entry::of_node(self.node(fib, at, runs, inherited), fib.entry(step.place).leaps())
             }
         };
         match (with.node(), above.last()) {
             (None, Some(parent)) => {
-                let mut slots = expand(fib, fib.node(parent.node));
-                let this = fib.entry(step.place).0;
-                for slot in slots.iter_mut().filter(|slot| **slot == this) {
-                    *slot = with.0;
-                }
-                self.store(fib, above, &slots);
+                let mut runs = Runs::of(fib, fib.node(parent.node));
+                runs.set(slot_of(prefix.bits(), parent.level), with);
+                self.store(fib, above, prefix, &runs);
             }
             _ => fib.set(step.place, with),
         }
@@ -306,14 +313,14 @@ impl Writer {
     /// A new node with these slots, which no reader can reach yet.
     ///
     /// Memory has been made sure of; were it not so, the node is the first of all, unharmed.
-    fn node(&mut self, fib: &Fib, at: Location, slots: &[u32; SLOTS], inherited: Inherited) -> u32 {
-        let changes = Changes::of(slots);
+    fn node(&mut self, fib: &Fib, at: Location, runs: &Runs, inherited: Inherited) -> u32 {
+        let changes = runs.changes();
         let memory = self.memory.node().zip(self.memory.values(changes.count() + 1));
         debug_assert!(memory.is_some(), "a change needs no more than was made sure of");
         let Some((number, base)) = memory else { return 0 };
         fib.set(base, inherited.entry());
-        for (place, value) in (base + 1..).zip(runs(slots, changes)) {
-            fib.set(place, Entry(value));
+        for (place, value) in (base + 1..).zip(runs.values()) {
+            fib.set(place, value);
         }
         fib.node(number as usize).fill(at, changes, base, inherited.len);
         number
@@ -342,7 +349,7 @@ impl Writer {
             }
             let slots = at_the_top(fib, entry);
             for (place, slot) in (base + index * SLOTS as u32..).zip(slots) {
-                fib.set(place, Entry(slot));
+                fib.set(place, slot);
             }
         }
         fib.set_top(root, Top::new(base, Top::WIDE_BITS));

@@ -1,0 +1,229 @@
+//! `tollway show routes`: page by page, since there may be a million.
+
+use std::fmt::Write as _;
+use std::io::{self, BufWriter, Write};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::Talk;
+use crate::cli::CliError;
+use crate::control::{Ask, Found, NextHop, Route, RoutesPage};
+use crate::ports::why;
+
+/// Arguments of `tollway show routes`.
+#[derive(clap::Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Examples:
+  tollway show routes 10.0.0.0/8 --vrf red     the routes within a prefix
+  tollway show routes get 10.1.2.3             the route that an address takes"
+)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    get: Option<Get>,
+    /// Show the routes within this prefix, or for an address the one that it takes
+    #[arg(value_name = "PREFIX|ADDRESS", value_parser = filter)]
+    filter: Option<Filter>,
+    /// Show the routes of this VRF only (default: all; for an address: main)
+    #[arg(long, value_name = "NAME")]
+    vrf: Option<String>,
+    /// Show the router's own addresses and what is never forwarded as well
+    #[arg(long)]
+    all: bool,
+}
+
+#[derive(clap::Subcommand)]
+enum Get {
+    /// Show the route that an address takes, and its next hop
+    Get {
+        /// The address
+        address: IpAddr,
+        /// The VRF that it is looked up in
+        #[arg(long, value_name = "NAME", default_value = "main")]
+        vrf: String,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Filter {
+    Within(IpNet),
+    Takes(IpAddr),
+}
+
+fn filter(text: &str) -> Result<Filter, String> {
+    let address = text.parse().map(Filter::Takes).ok();
+    let within = || text.parse::<IpNet>().ok().map(|net| Filter::Within(net.trunc()));
+    address.or_else(within).ok_or_else(|| "write it as 10.0.0.0/8 or as 10.0.0.1".to_owned())
+}
+
+pub(super) fn run(talk: &mut Talk<'_>, args: &Args) -> Result<(), CliError> {
+    let (within, address, vrf) = match (&args.get, args.filter) {
+        (Some(Get::Get { address, vrf }), _) => (None, Some(*address), Some(vrf)),
+        (None, Some(Filter::Takes(address))) => (None, Some(address), args.vrf.as_ref()),
+        (None, Some(Filter::Within(net))) => (Some(net), None, args.vrf.as_ref()),
+        (None, None) => (None, None, args.vrf.as_ref()),
+    };
+    let vrf = vrf.cloned();
+    if let Some(address) = address {
+        return talk.show(&Ask::Route { address, vrf }, found);
+    }
+    let ask = Ask::Routes { vrf, within, all: args.all };
+    talk.client.say(&ask).map_err(|error| CliError::control(&error))?;
+    let mut printer = Printer { out: BufWriter::new(io::stdout().lock()), json: talk.json };
+    printer.print(talk)
+}
+
+/// The answer to which route an address takes.
+fn found(answer: &Found) -> String {
+    let Found { vrf, address, route } = answer;
+    let Some(route) = route else { return format!("{address} has no route in the VRF {vrf}\n") };
+    let mut out = format!("{address} takes {} in the VRF {vrf}\n\n", route.prefix);
+    let mut section = Section::default();
+    section.add(&mut out, std::slice::from_ref(route));
+    out
+}
+
+/// Prints pages as they come.
+struct Printer<W> {
+    out: W,
+    json: bool,
+}
+
+impl<W: Write> Printer<W> {
+    fn print(&mut self, talk: &mut Talk<'_>) -> Result<(), CliError> {
+        match self.pages(talk) {
+            Ok(()) => Ok(()),
+            Err(Trouble::Router(error)) => Err(error),
+            // Who has stopped reading has what they wanted.
+            Err(Trouble::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Err(Trouble::Output(error)) => Err(CliError::failed(
+                format!("the routes can not be written to stdout: {}", why(&error)),
+                "Send them to where there is room",
+            )),
+        }
+    }
+
+    fn pages(&mut self, talk: &mut Talk<'_>) -> Result<(), Trouble> {
+        let mut sections = Sections::default();
+        let mut first = true;
+        loop {
+            let page = talk.client.answer().and_then(|page| talk.client.read::<RoutesPage>(page));
+            let page = page.map_err(|error| Trouble::Router(CliError::control(&error)))?;
+            if self.json {
+                self.json_page(&page, first)?;
+            } else {
+                self.out.write_all(sections.text(&page).as_bytes())?;
+            }
+            first &= page.routes.is_empty();
+            if !page.more {
+                break;
+            }
+        }
+        if self.json {
+            writeln!(self.out, "\n], \"v\": {}}}", crate::control::VERSION)?;
+        } else if first {
+            writeln!(self.out, "there is no such route")?;
+        }
+        Ok(self.out.flush()?)
+    }
+
+    /// One object, a route a line, each with its VRF.
+    fn json_page(&mut self, page: &RoutesPage, first: bool) -> Result<(), Trouble> {
+        let mut between = if first { "{\"routes\": [\n" } else { ",\n" };
+        if first && page.routes.is_empty() {
+            self.out.write_all(between.as_bytes())?;
+        }
+        for route in &page.routes {
+            let mut object = serde_json::to_value(route).map_err(io::Error::other)?;
+            object["vrf"] = page.vrf.as_deref().into();
+            write!(self.out, "{between}{object}")?;
+            between = ",\n";
+        }
+        Ok(())
+    }
+}
+
+enum Trouble {
+    Router(CliError),
+    Output(io::Error),
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Self::Output(error)
+    }
+}
+
+/// Pages of a VRF and family each follow under one heading.
+#[derive(Default)]
+struct Sections {
+    current: Option<(Option<String>, bool)>,
+    section: Section,
+}
+
+impl Sections {
+    fn text(&mut self, page: &RoutesPage) -> String {
+        let mut out = String::new();
+        let Some(route) = page.routes.first() else { return out };
+        let key = (page.vrf.clone(), route.prefix.addr().is_ipv4());
+        if self.current.as_ref() != Some(&key) {
+            let family = if key.1 { "IPv4" } else { "IPv6" };
+            let before = if self.current.is_some() { "\n" } else { "" };
+            let vrf = page.vrf.as_deref().unwrap_or_default();
+            // Writing to a String cannot fail.
+            let _ = writeln!(out, "{before}{family} routes of the VRF {vrf}");
+            self.section = Section::default();
+            self.current = Some(key);
+        }
+        self.section.add(&mut out, &page.routes);
+        out
+    }
+}
+
+/// Columns as wide as the first page needs: later ones can not change what was printed.
+#[derive(Default)]
+struct Section {
+    widths: Option<[usize; 5]>,
+}
+
+const HEADER: [&str; 5] = ["prefix", "kind", "via", "dev", "MAC"];
+
+impl Section {
+    fn add(&mut self, out: &mut String, routes: &[Route]) {
+        let rows: Vec<_> = routes.iter().flat_map(rows).collect();
+        let header = HEADER.map(str::to_owned);
+        let has_header = self.widths.is_some();
+        let widths = *self.widths.get_or_insert_with(|| {
+            let width = |column: usize| {
+                let all = rows.iter().chain([&header]);
+                all.map(|row| row[column].chars().count()).max().unwrap_or(0)
+            };
+            std::array::from_fn(width)
+        });
+        for row in (!has_header).then_some(&header).into_iter().chain(&rows) {
+            let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}  "));
+            let line: String = cells.collect();
+            let _ = writeln!(out, "{}", line.trim_end());
+        }
+    }
+}
+
+/// A row for each next hop; what they have in common stands in the first.
+fn rows(route: &Route) -> Vec<[String; 5]> {
+    let none = NextHop { via: None, dev: "-".to_owned(), mac: None, share: None };
+    let hops = if route.nexthops.is_empty() { &[none][..] } else { &route.nexthops };
+    let row = |(index, hop): (usize, &NextHop)| {
+        let first = |text: String| if index == 0 { text } else { String::new() };
+        let share = hop.share.map_or_else(String::new, |share| format!(" {share}/256"));
+        [
+            first(route.prefix.to_string()),
+            first(route.kind.clone()),
+            hop.via.map_or("-".to_owned(), |via| via.to_string()),
+            format!("{}{share}", hop.dev),
+            hop.mac.clone().unwrap_or_else(|| "-".to_owned()),
+        ]
+    };
+    hops.iter().enumerate().map(row).collect()
+}

@@ -1,0 +1,80 @@
+//! Numbers and tables for people.
+
+use std::fmt::Write as _;
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+
+/// A number with separators between thousands.
+pub(super) fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// The word, in the plural where there is not just one.
+pub(super) fn plural(count: u64, word: &str) -> String {
+    if count == 1 { word.to_owned() } else { format!("{word}s") }
+}
+
+/// A table without lines: it reads as well in a pipe as in a terminal, and fits 80 columns.
+pub(super) fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(header);
+    table
+}
+
+/// Names to the left, numbers to the right.
+pub(super) fn align(table: &mut Table) {
+    for (index, column) in table.column_iter_mut().enumerate() {
+        let side = if index == 0 { CellAlignment::Left } else { CellAlignment::Right };
+        column.set_cell_alignment(side);
+        column.set_padding((0, 2));
+    }
+}
+
+pub(super) fn trimmed(table: &Table) -> String {
+    let lines = table.lines().map(|line| line.trim_end().to_owned());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Adds a table below the others, unless it is empty.
+pub(super) fn section(out: &mut String, mut table: Table) {
+    if table.row_count() > 0 {
+        align(&mut table);
+        // Writing to a String cannot fail.
+        let _ = write!(out, "\n{}\n", trimmed(&table));
+    }
+}
+
+/// The same with each column's side, `l` or `r`; lines are broken to fit the terminal, if there is
+/// one, or `width`.
+pub(super) fn arranged(mut table: Table, sides: &str, width: Option<u16>) -> String {
+    for (column, side) in table.column_iter_mut().zip(sides.chars()) {
+        let side = if side == 'l' { CellAlignment::Left } else { CellAlignment::Right };
+        column.set_cell_alignment(side);
+        column.set_padding((0, 2));
+    }
+    table.set_content_arrangement(ContentArrangement::Dynamic);
+    if let Some(width) = width {
+        table.set_width(width);
+    }
+    format!("{}\n", trimmed(&table))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_set_apart() {
+        let numbers = [0, 7, 999, 1000, 12_345, 123_456, 1_234_567, u64::MAX];
+        let shown = numbers.map(thousands).join(" ");
+        assert_eq!(shown, "0 7 999 1,000 12,345 123,456 1,234,567 18,446,744,073,709,551,615");
+    }
+}

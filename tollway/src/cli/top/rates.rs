@@ -1,0 +1,113 @@
+//! What happened between two answers of a router, per second.
+
+use std::collections::BTreeMap;
+
+use crate::control::{All, PortState, StageToll, Totals, Traffic};
+
+/// What happens, per second.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Rates {
+    /// Received, sent on, dropped, punted, delivered.
+    pub(super) fates: [(&'static str, f64); 5],
+    pub(super) ports: Vec<PortRates>,
+    pub(super) drops: Vec<Reason>,
+    pub(super) punts: Vec<Reason>,
+    pub(super) tolls: Vec<Toll>,
+    /// What the express lane says of itself.
+    pub(super) express: Vec<(String, u64)>,
+}
+
+/// A port's rates.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct PortRates {
+    pub(super) name: String,
+    pub(super) state: String,
+    pub(super) rx: Flow,
+    pub(super) tx: Flow,
+    pub(super) missed: f64,
+}
+
+/// Packets and bits per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Flow {
+    pub(super) packets: f64,
+    pub(super) bits: f64,
+}
+
+/// A reason for drops or punts: now, and in all.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Reason {
+    pub(super) name: String,
+    pub(super) rate: f64,
+    pub(super) count: u64,
+}
+
+/// A stage's toll: ns a packet now, and since the start.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Toll {
+    pub(super) stage: String,
+    pub(super) now: Option<f64>,
+    pub(super) ever: Option<f64>,
+}
+
+impl Rates {
+    /// What happened from `old` to `new`; both are of one router.
+    pub(super) fn between(old: &All, new: &All) -> Self {
+        let seconds = new.uptime_ns.saturating_sub(old.uptime_ns) as f64 / 1e9;
+        let rate = |old: u64, new: u64| {
+            // A count that fell is another router's, or of tables that were replaced.
+            if seconds > 0.0 { new.saturating_sub(old) as f64 / seconds } else { 0.0 }
+        };
+        let flow = |old: Traffic, new: Traffic| Flow {
+            packets: rate(old.packets, new.packets),
+            bits: rate(old.bytes, new.bytes) * 8.0,
+        };
+        let port = |new: &PortState| {
+            let old = old.ports.ports.iter().find(|old| old.name == new.name);
+            let zero = (Traffic::default(), Traffic::default(), 0);
+            let (rx, tx, missed) = old.map_or(zero, |old| (old.rx, old.tx, old.missed));
+            PortRates {
+                name: new.name.clone(),
+                state: new.state.clone(),
+                rx: flow(rx, new.rx),
+                tx: flow(tx, new.tx),
+                missed: rate(missed, new.missed),
+            }
+        };
+        let reasons = |old: &BTreeMap<String, u64>, new: &BTreeMap<String, u64>| {
+            let reason = |(name, count): (&String, &u64)| {
+                let before = old.get(name).copied().unwrap_or(0);
+                Reason { name: name.clone(), rate: rate(before, *count), count: *count }
+            };
+            let mut reasons: Vec<_> = new.iter().map(reason).collect();
+            reasons.sort_by(|a, b| b.rate.total_cmp(&a.rate).then(b.count.cmp(&a.count)));
+            reasons
+        };
+        let (was, is) = (&old.ports.totals, &new.ports.totals);
+        let fate = |name, of: fn(&Totals) -> u64| (name, rate(of(was), of(is)));
+        Self {
+            fates: [
+                fate("received", |totals| totals.received),
+                fate("sent on", |totals| totals.sent),
+                fate("dropped", |totals| totals.dropped),
+                fate("punted", |totals| totals.punted),
+                fate("delivered", |totals| totals.delivered),
+            ],
+            ports: new.ports.ports.iter().map(port).collect(),
+            drops: reasons(&old.drops, &new.drops),
+            punts: reasons(&old.punts, &new.punts),
+            tolls: new.tolls.tolls.iter().map(|toll| toll_between(old, toll)).collect(),
+            express: new.express.counts.iter().map(|(name, n)| (name.clone(), *n)).collect(),
+        }
+    }
+}
+
+/// A stage's toll over what was sampled in between.
+fn toll_between(old: &All, new: &StageToll) -> Toll {
+    let old = old.tolls.tolls.iter().find(|old| old.stage == new.stage);
+    let sum = |toll: &StageToll| toll.ns_per_packet.unwrap_or(0.0) * toll.packets as f64;
+    let (before, packets) = old.map_or((0.0, 0), |old| (sum(old), old.packets));
+    let sampled = new.packets.saturating_sub(packets);
+    let now = (sampled > 0).then(|| ((sum(new) - before) / sampled as f64).max(0.0));
+    Toll { stage: new.stage.clone(), now, ever: new.ns_per_packet }
+}

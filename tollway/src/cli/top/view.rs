@@ -1,0 +1,154 @@
+//! One frame of `tollway top`.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Cell, Row, Table};
+
+use super::rates::{PortRates, Rates, Reason};
+use crate::cli::text::thousands;
+
+/// What is shown.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Screen {
+    /// The router's socket.
+    pub(super) socket: String,
+    /// The time since it began to listen, s.
+    pub(super) uptime_s: u64,
+    /// What happens; none before the second answer.
+    pub(super) rates: Option<Rates>,
+    /// Why there is no answer.
+    pub(super) trouble: Option<String>,
+}
+
+const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
+const ALARM: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
+
+/// Draws a frame, however large.
+pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
+    let area = frame.area();
+    let count = screen.rates.as_ref().map_or(0, |rates| rates.ports.len()) as u16;
+    // Half of the height is for the rest, as far as there is a rest.
+    let most = (area.height / 2).max(area.height.saturating_sub(16));
+    let ports = (count + 1).min(most);
+    let rows = [Constraint::Length(3), Constraint::Length(ports + 1), Constraint::Min(0)];
+    let [top, middle, bottom] = Layout::vertical(rows).areas(area);
+    frame.render_widget(title(screen), top);
+    let Some(rates) = &screen.rates else { return };
+    frame.render_widget(port_table(&rates.ports), middle);
+    let (drops, punts, tolls) = places(bottom, rates);
+    frame.render_widget(reason_table("dropped", &rates.drops), drops);
+    frame.render_widget(reason_table("punted", &rates.punts), punts);
+    draw_tolls(frame, tolls, rates);
+}
+
+/// Columns of a table of reasons, of that of tolls, and between them.
+const REASONS: Constraint = Constraint::Length(44);
+const TOLLS: Constraint = Constraint::Length(33);
+const GAP: Constraint = Constraint::Length(3);
+
+/// Where drops, punts and tolls go: side by side if there is room.
+fn places(area: Rect, rates: &Rates) -> (Rect, Rect, Rect) {
+    if area.width >= 44 + 3 + 44 + 3 + 33 {
+        let columns = [REASONS, GAP, REASONS, GAP, TOLLS];
+        let [drops, _, punts, _, tolls] = Layout::horizontal(columns).areas(area);
+        return (drops, punts, tolls);
+    }
+    let [left, _, tolls] = Layout::horizontal([REASONS, GAP, TOLLS]).areas(area);
+    let punts = rates.punts.len() as u16 + 2;
+    let most = (left.height / 2).max(left.height.saturating_sub(punts));
+    let drops = (rates.drops.len() as u16 + 2).min(most);
+    let [drops, punts] =
+        Layout::vertical([Constraint::Length(drops), Constraint::Min(0)]).areas(left);
+    (drops, punts, tolls)
+}
+
+fn title(screen: &Screen) -> ratatui::text::Text<'static> {
+    let uptime = screen.uptime_s;
+    let (hours, minutes, seconds) = (uptime / 3600, uptime / 60 % 60, uptime % 60);
+    let mut first = Line::default();
+    first.push_span(Span::styled("tollway top", BOLD));
+    first.push_span(format!("  up {hours}:{minutes:02}:{seconds:02}  {}", screen.socket));
+    let mut second = Line::default();
+    match (&screen.trouble, &screen.rates) {
+        (Some(trouble), _) => second.push_span(Span::styled(trouble.clone(), ALARM)),
+        (None, None) => second.push_span("waiting for the second answer"),
+        (None, Some(rates)) => {
+            for (name, rate) in rates.fates {
+                second.push_span(Span::styled(format!("{}/s", si(rate)), BOLD));
+                second.push_span(format!(" {name}  "));
+            }
+        }
+    }
+    ratatui::text::Text::from(vec![first, second])
+}
+
+fn port_table(ports: &[PortRates]) -> Table<'static> {
+    let header =
+        right(["port", "state", "rx pkt/s", "rx bit/s", "tx pkt/s", "tx bit/s", "missed/s"], 2);
+    let row = |port: &PortRates| {
+        let PortRates { name, state, rx, tx, missed } = port;
+        let numbers = [rx.packets, rx.bits, tx.packets, tx.bits, *missed].map(si);
+        let cells = [name.clone(), state.clone()].into_iter().chain(numbers);
+        let row = right(cells, 2);
+        if state == "up" { row } else { row.style(ALARM) }
+    };
+    let mut widths = vec![Constraint::Length(15), Constraint::Length(5)];
+    widths.extend([Constraint::Length(9); 5]);
+    Table::new(ports.iter().map(row), widths).header(header.style(BOLD)).column_spacing(1)
+}
+
+fn reason_table(title: &'static str, reasons: &[Reason]) -> Table<'static> {
+    let row =
+        |reason: &Reason| right([reason.name.clone(), si(reason.rate), thousands(reason.count)], 1);
+    let widths = [Constraint::Fill(1), Constraint::Length(8), Constraint::Length(15)];
+    let header = right([title, "/s", "in all"], 1).style(BOLD);
+    Table::new(reasons.iter().map(row), widths).header(header).column_spacing(1)
+}
+
+fn draw_tolls(frame: &mut Frame<'_>, area: Rect, rates: &Rates) {
+    let ns = |ns: Option<f64>| ns.map_or("-".to_owned(), |ns| format!("{ns:.1}"));
+    let stages = rates.tolls.iter().map(|toll| (toll.stage.clone(), ns(toll.now), ns(toll.ever)));
+    let stages = stages.map(|(stage, now, ever)| right([stage, now, ever], 1));
+    let lane = rates
+        .express
+        .iter()
+        .map(|(name, count)| right([name.replace('_', " "), String::new(), thousands(*count)], 1));
+    let widths = [Constraint::Fill(1), Constraint::Length(7), Constraint::Length(9)];
+    let header = right(["toll, ns/pkt", "now", "ever"], 1).style(BOLD);
+    let mut rows: Vec<_> = stages.collect();
+    if !rates.express.is_empty() {
+        rows.push(Row::default());
+        rows.push(right(["express lane", "", ""], 1).style(BOLD));
+        rows.extend(lane);
+    }
+    frame.render_widget(Table::new(rows, widths).header(header).column_spacing(1), area);
+}
+
+/// A row with the cells after the first `words` ones to the right.
+fn right(cells: impl IntoIterator<Item = impl Into<String>>, words: usize) -> Row<'static> {
+    let cell = |(index, cell): (usize, _)| {
+        let line = Line::from(Into::<String>::into(cell));
+        Cell::from(if index < words { line } else { line.right_aligned() })
+    };
+    Row::new(cells.into_iter().enumerate().map(cell).collect::<Vec<_>>())
+}
+
+/// A number in few characters: 999, 1.23k, 45.6M.
+pub(super) fn si(number: f64) -> String {
+    let mut scaled = number;
+    for unit in ["", "k", "M", "G", "T"] {
+        if scaled < 999.5 || unit == "T" {
+            let digits = match scaled {
+                _ if unit.is_empty() && (scaled >= 9.95 || scaled == 0.0) => 0,
+                ..9.995 if !unit.is_empty() => 2,
+                ..99.95 => 1,
+                _ => 0,
+            };
+            return format!("{scaled:.digits$}{unit}");
+        }
+        scaled /= 1000.0;
+    }
+    String::new()
+}

@@ -1,0 +1,53 @@
+//! Neighbours: copied from the worker's tables, then put in words.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use tollway_dataplane::id::{LinkId, NextHopId};
+use tollway_dataplane::router::Router;
+use tollway_dataplane::tables::{Action, HEADER_ROOM, NextHop, NextHops};
+
+use super::Names;
+use super::message::Neigh;
+use crate::model::Mac;
+
+/// What was copied: each neighbour, what leads to it, and what the host knows of it.
+pub(super) struct Noted {
+    neighs: Vec<(LinkId, IpAddr, NextHopId, Option<&'static str>)>,
+    next_hops: Arc<NextHops>,
+}
+
+/// Copies the neighbours; to be called on the worker's thread.
+pub(super) fn note(router: &Router) -> Noted {
+    let state = |link, address| router.host.neigh_state(link, address);
+    let neighs = router.tables.neighs();
+    let neighs = neighs.map(|(link, address, next)| (link, address, next, state(link, address)));
+    Noted { neighs: neighs.collect(), next_hops: Arc::clone(&router.tables.next_hops) }
+}
+
+impl Noted {
+    /// The neighbours by link and address.
+    pub(super) fn list(mut self, names: &Names) -> Vec<Neigh> {
+        self.neighs.sort_unstable_by_key(|(link, address, ..)| (*link, *address));
+        let neigh = |(link, address, next, state): (_, _, _, Option<&str>)| {
+            let next: NextHop = self.next_hops.get(next);
+            let mac = mac_of(&next);
+            let state = state.unwrap_or(if mac.is_some() { "known" } else { "wanted" });
+            Neigh { dev: link_name(names, link), address, mac, state: state.to_owned() }
+        };
+        self.neighs.iter().copied().map(neigh).collect()
+    }
+}
+
+/// The Ethernet address that a next hop's header leads to.
+pub(super) fn mac_of(next: &NextHop) -> Option<String> {
+    let start = HEADER_ROOM.checked_sub(usize::from(next.header_len))?;
+    let mac = next.header.get(start..)?.first_chunk::<6>()?;
+    (next.action == Action::Forward).then(|| Mac(*mac).to_string())
+}
+
+/// What a link is called.
+pub(super) fn link_name(names: &Names, link: LinkId) -> String {
+    let known = names.links.get(usize::from(link.0));
+    known.map_or_else(|| format!("link {}", link.0), |link| link.name.clone())
+}

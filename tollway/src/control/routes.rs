@@ -1,0 +1,135 @@
+//! Routes: read from what workers share, without asking them, however many there are.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use tollway_dataplane::id::{NextHopId, VrfId};
+use tollway_dataplane::router::Router;
+use tollway_dataplane::stages::ecmp::Groups;
+use tollway_dataplane::stages::route::{Fib, Prefix, Root};
+use tollway_dataplane::tables::{Action, NextHops, RoutePrefix, VrfRecord};
+use tollway_dataplane::verdict::DropReason;
+
+use super::Names;
+use super::message::{NextHop, Route};
+use super::neighs::{link_name, mac_of};
+
+/// The router's routes, shared with it.
+pub(super) struct Reader {
+    vrfs: Vec<VrfRecord>,
+    fib4: Arc<Fib>,
+    fib6: Arc<Fib>,
+    next_hops: Arc<NextHops>,
+    groups: Arc<Groups>,
+}
+
+/// A family's routes of a VRF as they were at one moment.
+pub(super) struct List {
+    is_ipv4: bool,
+    routes: Vec<(Prefix, NextHopId)>,
+}
+
+impl Reader {
+    /// To be called on the worker's thread.
+    pub(super) fn new(router: &Router) -> Self {
+        let tables = &router.tables;
+        Self {
+            vrfs: tables.vrfs.clone(),
+            fib4: Arc::clone(&tables.fib4),
+            fib6: Arc::clone(&tables.fib6),
+            next_hops: Arc::clone(&tables.next_hops),
+            groups: Arc::clone(&tables.groups),
+        }
+    }
+
+    /// The routes of a VRF within a prefix, or all: a list for each family, read when it is needed.
+    pub(super) fn lists(&self, vrf: VrfId, within: Option<IpNet>) -> impl Iterator<Item = List> {
+        let record = self.vrfs.get(usize::from(vrf.0)).copied();
+        [true, false].into_iter().filter_map(move |is_ipv4| {
+            let VrfRecord { root4, root6 } = record?;
+            let (fib, root) = if is_ipv4 { (&self.fib4, root4) } else { (&self.fib6, root6) };
+            let prefix = match within.map(|net| RoutePrefix::new(net.addr(), net.prefix_len())) {
+                None => Prefix::v6(0, 0),
+                Some(RoutePrefix::V4(prefix)) if is_ipv4 => prefix,
+                Some(RoutePrefix::V6(prefix)) if !is_ipv4 => prefix,
+                Some(_) => return None,
+            };
+            Some(List { is_ipv4, routes: fib.within(root, prefix) })
+        })
+    }
+
+    /// The route that packets to an address take; none where there is no route.
+    pub(super) fn find(&self, names: &Names, vrf: VrfId, address: IpAddr) -> Option<Route> {
+        let record = self.vrfs.get(usize::from(vrf.0))?;
+        let (fib, root, prefix): (_, Root, _) = match RoutePrefix::host(address) {
+            RoutePrefix::V4(prefix) => (&self.fib4, record.root4, prefix),
+            RoutePrefix::V6(prefix) => (&self.fib6, record.root6, prefix),
+        };
+        let (prefix, next) = fib.longest(root, prefix)?;
+        Some(self.route(names, net(prefix, address.is_ipv4())?, next))
+    }
+
+    fn route(&self, names: &Names, prefix: IpNet, next: NextHopId) -> Route {
+        if next.is_group() {
+            let members = self.groups.members(next.0 & !NextHopId::GROUP);
+            let hops = members.iter().filter_map(|member| {
+                let hop = self.next_hop(names, member.next).ok()?;
+                Some(NextHop { share: Some(member.weight), ..hop })
+            });
+            return Route { prefix, kind: "unicast".to_owned(), nexthops: hops.collect() };
+        }
+        let (kind, nexthops) = match self.next_hop(names, next) {
+            Ok(hop) => {
+                let kind = match hop.via {
+                    None => "connected",
+                    Some(via) if prefix == IpNet::from(via) => "neighbour",
+                    Some(_) => "unicast",
+                };
+                (kind, vec![hop])
+            }
+            Err(kind) => (kind, Vec::new()),
+        };
+        Route { prefix, kind: kind.to_owned(), nexthops }
+    }
+
+    /// Where a next hop leads, or what becomes of packets instead.
+    fn next_hop(&self, names: &Names, id: NextHopId) -> Result<NextHop, &'static str> {
+        let next = self.next_hops.get(id);
+        let via = match next.action {
+            Action::Forward | Action::Resolve => next.neigh,
+            Action::Glean => None,
+            Action::Local => return Err("local"),
+            Action::Drop(reason) => return Err(reason.name()),
+            Action::Punt(reason) => return Err(reason.name()),
+        };
+        Ok(NextHop { via, dev: link_name(names, next.link), mac: mac_of(&next), share: None })
+    }
+}
+
+impl List {
+    /// The routes in words; without `all` those only that lead somewhere or were configured.
+    pub(super) fn routes<'a>(
+        self,
+        reader: &'a Reader,
+        names: &'a Names,
+        all: bool,
+    ) -> impl Iterator<Item = Route> + 'a {
+        let is_ipv4 = self.is_ipv4;
+        let routes = self.routes.into_iter().filter_map(move |(prefix, next)| {
+            Some(reader.route(names, net(prefix, is_ipv4)?, next))
+        });
+        let standing = ["local", DropReason::IpInvalidDest.name()];
+        routes.filter(move |route| all || !standing.contains(&route.kind.as_str()))
+    }
+}
+
+/// A prefix with its family.
+fn net(prefix: Prefix, is_ipv4: bool) -> Option<IpNet> {
+    let address = if is_ipv4 {
+        IpAddr::V4(Ipv4Addr::from_bits((prefix.bits() >> 96) as u32))
+    } else {
+        IpAddr::V6(Ipv6Addr::from_bits(prefix.bits()))
+    };
+    IpNet::new(address, prefix.len()).ok()
+}

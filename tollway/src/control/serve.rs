@@ -1,0 +1,214 @@
+//! What is answered to each request.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use serde::Serialize;
+use tollway_dataplane::clock;
+use tollway_dataplane::id::VrfId;
+use tollway_dataplane::router::Router;
+use tollway_dataplane::tables::LinkRecord;
+
+use super::message::{
+    All, Ask, Drops, Found, Link, Links, Neighbours, Ports, Punts, RoutesPage, line, refusal,
+};
+use super::routes::Reader;
+use super::snapshot::Snapshot;
+use super::{Board, Names, neighs, snapshot};
+use crate::model::{self, LinkKind, Mac, VlanProtocol};
+use crate::ports::Devices;
+use crate::worker::Post;
+
+/// How long the worker may take to answer: it does so between two bursts.
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+/// Routes of a page.
+const PAGE: usize = 1000;
+/// The clock's rate is measured over at least this long.
+const CLOCK_TIME: Duration = Duration::from_millis(50);
+
+/// Where lines of an answer go.
+pub(super) type Say<'a> = &'a mut dyn FnMut(&str) -> io::Result<()>;
+
+/// Whoever knows the answers.
+pub(super) struct Desk {
+    post: Post,
+    board: Board,
+    start: Instant,
+    start_clock: u64,
+}
+
+impl Desk {
+    pub(super) fn new(post: Post, board: Board) -> Self {
+        Self { post, board, start: Instant::now(), start_clock: clock::now() }
+    }
+
+    /// Answers a request, in one line or more.
+    pub(super) fn answer(&self, ask: &Ask, say: Say<'_>) -> io::Result<()> {
+        let answered = match ask {
+            Ask::Routes { vrf, within, all } => {
+                return match self.reader(vrf.as_deref()) {
+                    Ok((names, reader, vrfs)) => pages(&names, &reader, &vrfs, *within, *all, say),
+                    Err(sentence) => say(&refusal(&sentence)),
+                };
+            }
+            Ask::Ports => self.counted(|snapshot| snapshot.ports()),
+            Ask::Drops => self.counted(|snapshot| {
+                let Ports { totals, .. } = snapshot.ports();
+                Drops { totals, drops: snapshot.drops() }
+            }),
+            Ask::Punts => self.counted(|snapshot| {
+                let Ports { totals, .. } = snapshot.ports();
+                Punts { totals, punts: snapshot.punts() }
+            }),
+            Ask::Express => self.counted(|snapshot| snapshot.express()),
+            Ask::Tolls => {
+                let tsc_mhz = self.tsc_mhz();
+                self.counted(|snapshot| snapshot.tolls(tsc_mhz))
+            }
+            Ask::All => self.all(),
+            Ask::Links => self.links(),
+            Ask::Neighbours => self.neighbours(),
+            Ask::Route { address, vrf } => {
+                let vrf = vrf.as_deref().or(Some("main"));
+                self.reader(vrf).map(|(names, reader, vrfs)| {
+                    let id = vrfs.first().copied().unwrap_or_default();
+                    let route = reader.find(&names, id, *address);
+                    line(&Found { vrf: vrf_name(&names, id), address: *address, route })
+                })
+            }
+        };
+        say(&answered.unwrap_or_else(|sentence| refusal(&sentence)))
+    }
+
+    /// Asks the worker; the names are those of the tables that it has at that moment.
+    fn ask<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&Arc<Names>, &mut Router, &mut Devices) -> T + Send + 'static,
+    ) -> Result<T, String> {
+        let board = self.board.clone();
+        let asked = Instant::now();
+        let answer =
+            self.post.ask(PATIENCE, move |router, devices| job(&board.names(), router, devices));
+        answer.ok_or_else(|| {
+            if asked.elapsed() < PATIENCE {
+                "the worker has ended: the router is stopping".to_owned()
+            } else {
+                let patience = PATIENCE.as_secs();
+                format!("the worker has not answered for {patience} s: it hangs, or is kept busy")
+            }
+        })
+    }
+
+    /// An answer out of one snapshot of the counts.
+    fn counted<T: Serialize>(&self, view: impl FnOnce(&Snapshot) -> T) -> Result<String, String> {
+        self.ask(snapshot::take).map(|snapshot| line(&view(&snapshot)))
+    }
+
+    fn all(&self) -> Result<String, String> {
+        let tsc_mhz = self.tsc_mhz();
+        let uptime_ns = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.counted(|snapshot| All {
+            uptime_ns,
+            ports: snapshot.ports(),
+            drops: snapshot.drops(),
+            punts: snapshot.punts(),
+            express: snapshot.express(),
+            tolls: snapshot.tolls(tsc_mhz),
+        })
+    }
+
+    /// The clock's rate, the better known the longer the router runs.
+    fn tsc_mhz(&self) -> f64 {
+        std::thread::sleep(CLOCK_TIME.saturating_sub(self.start.elapsed()));
+        let clocks = clock::now().wrapping_sub(self.start_clock);
+        clocks as f64 / self.start.elapsed().as_secs_f64() / 1e6
+    }
+
+    fn links(&self) -> Result<String, String> {
+        let links = self.ask(|names, router, _| {
+            let records = router.tables.links.iter().zip(&names.links);
+            records.map(|(record, link)| describe(names, record, link)).collect()
+        })?;
+        Ok(line(&Links { links }))
+    }
+
+    fn neighbours(&self) -> Result<String, String> {
+        let (names, noted) =
+            self.ask(|names, router, _| (Arc::clone(names), neighs::note(router)))?;
+        Ok(line(&Neighbours { neighbours: noted.list(&names) }))
+    }
+
+    /// What routes are read from, and the VRFs that are asked for: all or one.
+    fn reader(&self, vrf: Option<&str>) -> Result<(Arc<Names>, Reader, Vec<VrfId>), String> {
+        let (names, reader) =
+            self.ask(|names, router, _| (Arc::clone(names), Reader::new(router)))?;
+        let all = (0..names.vrfs.len()).map(|index| VrfId(index as u16));
+        let vrfs: Vec<_> = match vrf {
+            None => all.collect(),
+            Some(name) => all.filter(|id| vrf_name(&names, *id) == name).collect(),
+        };
+        if vrfs.is_empty() {
+            let known: Vec<_> = names.vrfs.iter().map(|vrf| vrf.name.as_str()).take(20).collect();
+            let wanted = vrf.unwrap_or("main");
+            return Err(format!("there is no VRF {wanted}; there are {}", known.join(", ")));
+        }
+        Ok((names, reader, vrfs))
+    }
+}
+
+/// Sends routes page by page, a VRF and family at a time, and an empty page at the end.
+fn pages(
+    names: &Names,
+    reader: &Reader,
+    vrfs: &[VrfId],
+    within: Option<IpNet>,
+    all: bool,
+    say: Say<'_>,
+) -> io::Result<()> {
+    for id in vrfs {
+        let vrf = Some(vrf_name(names, *id));
+        for list in reader.lists(*id, within) {
+            let mut routes = list.routes(reader, names, all).peekable();
+            while routes.peek().is_some() {
+                let page: Vec<_> = routes.by_ref().take(PAGE).collect();
+                say(&line(&RoutesPage { vrf: vrf.clone(), routes: page, more: true }))?;
+            }
+        }
+    }
+    say(&line(&RoutesPage { vrf: None, routes: Vec::new(), more: false }))
+}
+
+/// A link by its record and by what the configuration says of it.
+fn describe(names: &Names, record: &LinkRecord, link: &model::Link) -> Link {
+    let (parent, vid, protocol) = match link.kind {
+        LinkKind::Port(_) => (None, None, None),
+        LinkKind::Vlan { parent, vid, protocol } => {
+            let protocol = match protocol {
+                VlanProtocol::Dot1q => "802.1Q",
+                VlanProtocol::Dot1ad => "802.1ad",
+            };
+            let parent = names.links.get(parent.0).map(|parent| parent.name.clone());
+            (parent, Some(vid), Some(protocol.to_owned()))
+        }
+    };
+    let port = names.ports.get(usize::from(record.port.0));
+    Link {
+        name: link.name.clone(),
+        port: port.map_or_else(String::new, |port| port.name.clone()),
+        parent,
+        vid,
+        protocol,
+        mac: Mac(record.mac_bytes).to_string(),
+        mtu: record.mtu,
+        vrf: vrf_name(names, record.vrf),
+        addresses: link.addresses.clone(),
+    }
+}
+
+/// What a VRF is called.
+fn vrf_name(names: &Names, id: VrfId) -> String {
+    let vrf = names.vrfs.get(usize::from(id.0));
+    vrf.map_or_else(|| format!("vrf {}", id.0), |vrf| vrf.name.clone())
+}

@@ -1,0 +1,158 @@
+//! Who listens at the control socket: one thread, and one for each client, of which there are few.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::message::{Ask, refusal};
+use super::serve::Desk;
+use super::socket::Socket;
+use super::{Board, SocketError};
+use crate::ports::sys;
+use crate::worker::Post;
+
+/// Clients at once.
+pub(super) const MOST_CLIENTS: usize = 16;
+/// Bytes of a request.
+pub(super) const REQUEST_LIMIT: u64 = 4096;
+/// How long a client may say nothing, and how long it may not read what it asked for.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
+const WRITE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The control socket with those who serve it; when it goes, nobody can ask any more.
+pub struct Server {
+    /// Closing it ends the thread.
+    wake: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Begins to answer at a socket; asks the worker by `post`, and `board` for what things are
+    /// called.
+    ///
+    /// # Errors
+    /// The system has no descriptor or no thread left.
+    pub fn start(socket: Socket, post: Post, board: Board) -> Result<Self, SocketError> {
+        let path = socket.path().to_owned();
+        let failed = |error| SocketError::System { path, error };
+        Self::listen(socket, Arc::new(Desk::new(post, board))).map_err(failed)
+    }
+
+    fn listen(socket: Socket, desk: Arc<Desk>) -> io::Result<Self> {
+        let (wake, woken) = UnixStream::pair()?;
+        socket.listener.set_nonblocking(true)?;
+        let thread = std::thread::Builder::new()
+            .name("control".to_owned())
+            .spawn(move || accept(&socket, &woken, &desk))?;
+        Ok(Self { wake: Some(wake), thread: Some(thread) })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.wake = None;
+        if let Some(thread) = self.thread.take() {
+            // It ends by itself, and takes the socket with it.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Takes clients in until it is woken.
+fn accept(socket: &Socket, woken: &UnixStream, desk: &Arc<Desk>) {
+    let clients = Arc::new(AtomicUsize::new(0));
+    let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    loop {
+        let listener = socket.listener.as_fd().as_raw_fd();
+        let mut fds = [entry(woken.as_fd().as_raw_fd()), entry(listener)];
+        if let Err(error) = sys::wait(&mut fds, -1) {
+            tracing::error!(
+                "the control socket can not be waited for: {error}; nobody is answered"
+            );
+            return;
+        }
+        if fds[0].revents != 0 {
+            return;
+        }
+        match socket.listener.accept() {
+            Ok((stream, _)) => admit(stream, &clients, desk),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => {
+                // No descriptor, no memory: it may pass.
+                tracing::warn!("a client of the control socket can not be taken in: {error}");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+    }
+}
+
+/// A client's place, given back when it goes.
+struct Place(Arc<AtomicUsize>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn admit(stream: UnixStream, clients: &Arc<AtomicUsize>, desk: &Arc<Desk>) {
+    let place = Place(Arc::clone(clients));
+    let before = clients.fetch_add(1, Ordering::AcqRel);
+    let prepared = stream
+        .set_nonblocking(false)
+        .and_then(|()| stream.set_read_timeout(Some(CLIENT_PATIENCE)))
+        .and_then(|()| stream.set_write_timeout(Some(WRITE_PATIENCE)));
+    if prepared.is_err() {
+        return;
+    }
+    if before >= MOST_CLIENTS {
+        let sentence = format!("{MOST_CLIENTS} clients are being served; try again later");
+        // It may have gone.
+        let _ = say(&stream, &refusal(&sentence));
+        return;
+    }
+    let desk = Arc::clone(desk);
+    let spawned = std::thread::Builder::new().name("control-client".to_owned()).spawn(move || {
+        let _place = place;
+        // Whatever ends the talk, the client sees it end.
+        let _ = serve(&stream, &desk);
+    });
+    if let Err(error) = spawned {
+        tracing::warn!("a client of the control socket can not be served: {error}");
+    }
+}
+
+/// Sends a line.
+fn say(mut stream: &UnixStream, line: &str) -> io::Result<()> {
+    stream.write_all(format!("{line}\n").as_bytes())
+}
+
+/// Answers one client, request by request.
+fn serve(stream: &UnixStream, desk: &Desk) -> io::Result<()> {
+    let mut reader = BufReader::new(stream);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let count = (&mut reader).take(REQUEST_LIMIT).read_until(b'\n', &mut line)?;
+        if count == 0 {
+            return Ok(());
+        }
+        if line.last() != Some(&b'\n') && count as u64 == REQUEST_LIMIT {
+            let sentence = format!("the request is longer than {REQUEST_LIMIT} bytes");
+            // Where the next one would begin, nobody knows.
+            return say(stream, &refusal(&sentence));
+        }
+        let asked = match std::str::from_utf8(&line) {
+            Ok(text) => Ask::read(text.trim()),
+            Err(_) => Err("the request is not UTF-8 text".to_owned()),
+        };
+        match asked {
+            Ok(ask) => desk.answer(&ask, &mut |line| say(stream, line))?,
+            Err(sentence) => say(stream, &refusal(&sentence))?,
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The socket's file: its owner's alone from the first moment, one router's at a time.
+//!
+//! The socket is made in a directory that only its owner can enter, and moved to its place when it
+//! has its mode. Whoever looks for what is there, and replaces it, holds a lock on the directory.
+
+use std::fs::{DirBuilder, File, Permissions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::RUN_DIR;
+use crate::ports::why;
+
+/// Bytes of a socket's path at most (`sun_path`, less its closing zero).
+const PATH_LIMIT: usize = 107;
+/// Tries to get the directory's lock.
+const LOCK_TRIES: u32 = 50;
+/// Time between two of them.
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+/// Why there is no control socket.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// A router answers there.
+    #[error("another tollway answers at the control socket {}", .0.display())]
+    Live(PathBuf),
+    /// Something else is there.
+    #[error("{} is there and is no socket", .0.display())]
+    NoSocket(PathBuf),
+    /// The path does not fit an address.
+    #[error("the path of the control socket {} is too long", .0.display())]
+    TooLong(PathBuf),
+    /// The system refused.
+    #[error("the control socket {} can not be made: {}", path.display(), why(.error))]
+    System {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+impl SocketError {
+    /// What a user can do about it.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::Live(_) => "End that one, or name another socket with --socket",
+            Self::NoSocket(_) => "Remove it, or name another socket with --socket",
+            Self::TooLong(_) => "Name a shorter one with --socket; about 90 bytes are room enough",
+            Self::System { .. } => {
+                "Name one with --socket in a directory that is there and that this user can write to"
+            }
+        }
+    }
+}
+
+/// A listening control socket; its file goes with it.
+#[derive(Debug)]
+pub struct Socket {
+    pub(super) listener: UnixListener,
+    path: PathBuf,
+    /// The file, which another may have taken the place of.
+    file: (u64, u64),
+}
+
+impl Socket {
+    /// Listens at a path. What a router left behind that has ended is replaced; so is the socket of
+    /// one that lives, if `replace` says so: that one can not be asked from then on.
+    ///
+    /// # Errors
+    /// See [`SocketError`].
+    pub fn open(path: &Path, replace: bool) -> Result<Self, SocketError> {
+        let failed = |error| SocketError::System { path: path.to_owned(), error };
+        let parent = match path.parent() {
+            Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+            Some(parent) => parent,
+            None => return Err(SocketError::NoSocket(path.to_owned())),
+        };
+        if parent == Path::new(RUN_DIR) {
+            let made = DirBuilder::new().recursive(true).mode(0o755).create(parent);
+            made.map_err(failed)?;
+        }
+        let directory = File::open(parent).map_err(failed)?;
+        lock(&directory).map_err(failed)?;
+        look(path, replace)?;
+        let nest = Nest::new(parent).map_err(failed)?;
+        let inside = nest.0.join("s");
+        if inside.as_os_str().len().max(path.as_os_str().len()) > PATH_LIMIT {
+            return Err(SocketError::TooLong(path.to_owned()));
+        }
+        let listener = UnixListener::bind(&inside).map_err(failed)?;
+        std::fs::set_permissions(&inside, Permissions::from_mode(0o600)).map_err(failed)?;
+        std::fs::rename(&inside, path).map_err(failed)?;
+        let file = identity(path).map_err(failed)?;
+        Ok(Self { listener, path: path.to_owned(), file })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if identity(&self.path).is_ok_and(|file| file == self.file) {
+            // Nobody would be told; the next run replaces it.
+            let _ = std::fs::remove_file(&self.path);
+            if self.path.parent() == Some(Path::new(RUN_DIR)) {
+                // It stays where others have theirs in it.
+                let _ = std::fs::remove_dir(RUN_DIR);
+            }
+        }
+    }
+}
+
+/// What makes a file that file.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    path.symlink_metadata().map(|facts| (facts.dev(), facts.ino()))
+}
+
+/// Whoever makes a socket in the directory has it for moments only.
+fn lock(directory: &File) -> io::Result<()> {
+    for _ in 0..LOCK_TRIES {
+        match directory.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
+    Err(io::Error::other("its directory stays locked"))
+}
+
+/// Whether the path is free, or has what may be replaced.
+fn look(path: &Path, replace: bool) -> Result<(), SocketError> {
+    let facts = match path.symlink_metadata() {
+        Ok(facts) => facts,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(SocketError::System { path: path.to_owned(), error }),
+    };
+    if !facts.file_type().is_socket() {
+        return Err(SocketError::NoSocket(path.to_owned()));
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+        Ok(_) if replace => Ok(()),
+        Ok(_) => Err(SocketError::Live(path.to_owned())),
+        // Another user's, or one with a full queue: it is not ours to replace.
+        Err(error) => Err(SocketError::System { path: path.to_owned(), error }),
+    }
+}
+
+/// A directory that only its owner can enter, for a moment.
+struct Nest(PathBuf);
+
+impl Nest {
+    fn new(parent: &Path) -> io::Result<Self> {
+        let path = parent.join(format!(".toll{}", std::process::id()));
+        // One that is there is of a process that had this number and was killed.
+        let _ = std::fs::remove_file(path.join("s"));
+        let _ = std::fs::remove_dir(&path);
+        DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Nest {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(self.0.join("s"));
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}

@@ -1,0 +1,346 @@
+//! The socket and what is said over it, with a worker of the tests' own.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use serde_json::Value;
+use tollway_dataplane::id::VrfId;
+use tollway_dataplane::router::Router;
+use tollway_dataplane::tables::RoutePrefix;
+
+use super::server::{MOST_CLIENTS, REQUEST_LIMIT};
+use super::{
+    Ask, Board, Client, ClientError, Found, Names, NextHop, Ports, RoutesPage, Server, Socket,
+    SocketError,
+};
+use crate::compile::compile;
+use crate::config;
+use crate::model::Model;
+use crate::ports;
+use crate::ports::steering::ModelSteering;
+use crate::worker::{Post, post};
+
+const CONFIG: &str = "[ports.a]\nkind = \"memory\"\naddresses = [\"10.0.1.1/24\"]\n\
+                      [ports.b]\nkind = \"memory\"\naddresses = [\"10.0.2.1/24\"]\n[vrfs.red]\n";
+
+/// A worker that only does what is left for it, and a server before it.
+struct Scene {
+    dir: tempfile::TempDir,
+    post: Post,
+    server: Option<Server>,
+    hangs: Arc<AtomicBool>,
+    ends: Arc<AtomicBool>,
+    worker: Option<JoinHandle<()>>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut model = config::parse(CONFIG, "t.toml").unwrap().model;
+        let (post, mut inbox) = post().unwrap();
+        let (hangs, ends) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (is_hanging, is_ending) = (Arc::clone(&hangs), Arc::clone(&ends));
+        let board = Board::new(Names::from(&model));
+        let worker = std::thread::spawn(move || {
+            let umem = tollway_lab::memory::umem(64, 4096).unwrap();
+            let steering = ModelSteering::load(&model);
+            let mut programs = |model: &Model, port| steering.program(model, port);
+            let mut devices = ports::open(&mut model, &umem, &mut programs).unwrap();
+            let compiled = compile(&model).unwrap();
+            let mut router = Router::new(compiled.tables, umem, compiled.host);
+            while !is_ending.load(Ordering::Relaxed) {
+                if !is_hanging.load(Ordering::Relaxed) {
+                    inbox.work(&mut router, &mut devices);
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let socket = Socket::open(&dir.path().join("s"), false).unwrap();
+        let server = Some(Server::start(socket, post.clone(), board).unwrap());
+        Self { dir, post, server, hangs, ends, worker: Some(worker) }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("s")
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(Some(&self.path())).unwrap()
+    }
+
+    fn raw(&self) -> UnixStream {
+        let stream = UnixStream::connect(self.path()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.server = None;
+        self.ends.store(true, Ordering::Relaxed);
+        if let Some(worker) = self.worker.take() {
+            worker.join().unwrap();
+        }
+    }
+}
+
+/// Sends bytes and takes one line.
+fn exchange(stream: &UnixStream, bytes: &[u8]) -> Value {
+    let mut writer = stream;
+    writer.write_all(bytes).unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    let answer: Value =
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    assert_eq!(answer["v"], 1);
+    answer
+}
+
+#[test]
+fn what_is_not_understood_is_answered_with_a_sentence() {
+    let scene = Scene::new();
+    let stream = scene.raw();
+    for (request, words) in [
+        ("", "no JSON object"),
+        ("hello", "no JSON object"),
+        ("{\"v\":1,", "no JSON object"),
+        ("[]", "names no version"),
+        ("7", "names no version"),
+        ("{\"show\":\"ports\"}", "names no version; add \"v\":1"),
+        ("{\"v\":2,\"show\":\"ports\"}", "of version 2, and this is version 1"),
+        ("{\"v\":\"1\",\"show\":\"ports\"}", "of version \"1\""),
+        ("{\"v\":1}", "missing field `show`"),
+        ("{\"v\":1,\"show\":\"prots\"}", "unknown variant `prots`"),
+        ("{\"v\":1,\"show\":\"routes\",\"vfr\":\"red\"}", "vfr"),
+        ("{\"v\":1,\"show\":\"routes\",\"vrf\":\"blue\"}", "no VRF blue; there are main, red"),
+        ("{\"v\":1,\"show\":\"routes\",\"within\":\"10.0.0.0/99\"}", "not understood"),
+        ("{\"v\":1,\"show\":\"route\"}", "address"),
+        ("{\"v\":1,\"show\":\"route\",\"address\":\"10.0.0\"}", "not understood"),
+    ] {
+        let answer = exchange(&stream, format!("{request}\n").as_bytes());
+        let error = answer["error"].as_str().unwrap_or_else(|| panic!("{request}: {answer}"));
+        assert!(error.contains(words), "{request}: {error}");
+    }
+    let answer = exchange(&stream, b"\xff\xfe\n");
+    assert!(answer["error"].as_str().unwrap().contains("not UTF-8"));
+    let answer = exchange(&stream, b"{\"v\":1,\"show\":\"ports\"}\n");
+    assert_eq!(answer["ports"][1]["name"], "b", "the talk goes on");
+}
+
+#[test]
+fn an_endless_request_ends_the_talk() {
+    let scene = Scene::new();
+    let stream = scene.raw();
+    let answer = exchange(&stream, &vec![b'x'; REQUEST_LIMIT as usize]);
+    assert!(answer["error"].as_str().unwrap().contains("longer than 4096 bytes"));
+    assert_eq!((&stream).read(&mut [0; 1]).unwrap(), 0);
+    assert!(scene.client().ask(&Ask::Ports).is_ok(), "others are answered");
+}
+
+#[test]
+fn every_request_is_answered() {
+    let scene = Scene::new();
+    let mut client = scene.client();
+    for (ask, key) in [
+        (Ask::Ports, "ports"),
+        (Ask::Links, "links"),
+        (Ask::Routes { vrf: None, within: None, all: false }, "routes"),
+        (Ask::Neighbours, "neighbours"),
+        (Ask::Drops, "drops"),
+        (Ask::Punts, "punts"),
+        (Ask::Express, "why"),
+        (Ask::Tolls, "tolls"),
+        (Ask::All, "uptime_ns"),
+    ] {
+        let answer = client.ask(&ask).unwrap();
+        assert!(answer.get(key).is_some(), "{answer}");
+        while answer["more"] == true && client.answer().unwrap()["more"] == true {}
+    }
+    let Ports { totals, ports } = client.get(&Ask::Ports).unwrap();
+    assert_eq!((totals.received, totals.defect), (0, None));
+    assert_eq!(ports[0].kind, "memory");
+    assert_eq!(ports[0].how, "plain memory");
+}
+
+#[test]
+fn routes_come_in_pages_in_order() {
+    let scene = Scene::new();
+    let filled = scene.post.ask(Duration::from_secs(10), |router, _| {
+        let next =
+            router.tables.find_neigh(router.tables.ports[0].link, IpAddr::from([10, 0, 1, 9]));
+        assert_eq!(next, None);
+        let link = router.tables.ports[0].link;
+        let next = router.tables.neigh(link, IpAddr::from([10, 0, 1, 9])).unwrap();
+        for index in 0..2500_u32 {
+            let [_, _, high, low] = index.to_be_bytes();
+            let prefix = RoutePrefix::new(IpAddr::from([20, high, low, 0]), 24);
+            router.tables.insert(VrfId(1), prefix, next).unwrap();
+        }
+    });
+    assert_eq!(filled, Some(()));
+    let mut client = scene.client();
+    let mut pages = |within: Option<&str>| {
+        let within = within.map(|net| net.parse().unwrap());
+        client.say(&Ask::Routes { vrf: Some("red".to_owned()), within, all: false }).unwrap();
+        let mut pages = Vec::new();
+        loop {
+            let page = client.answer().unwrap();
+            let page: RoutesPage = client.read(page).unwrap();
+            if !page.more {
+                assert!(page.routes.is_empty());
+                return pages;
+            }
+            assert_eq!(page.vrf.as_deref(), Some("red"));
+            pages.push(page.routes);
+        }
+    };
+    let all = pages(None);
+    assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [1000, 1000, 500]);
+    let all: Vec<_> = all.concat();
+    assert!(all.is_sorted_by_key(|route| route.prefix));
+    let via = NextHop { via: "10.0.1.9".parse().ok(), dev: "a".to_owned(), mac: None, share: None };
+    assert_eq!(all[7].nexthops, [via]);
+    assert_eq!(all[7].prefix.to_string(), "20.0.7.0/24");
+    let some = pages(Some("20.1.0.0/16")).concat();
+    assert_eq!(some, all[256..512]);
+    assert!(pages(Some("fd00::/8")).is_empty());
+
+    let vrf = Some("red".to_owned());
+    let find = |client: &mut Client, address: &str| {
+        let ask = Ask::Route { address: address.parse().unwrap(), vrf: vrf.clone() };
+        client.get::<Found>(&ask).unwrap().route
+    };
+    let mut client = scene.client();
+    assert_eq!(find(&mut client, "20.0.7.200").as_ref(), Some(&all[7]));
+    assert_eq!(find(&mut client, "21.0.0.1"), None);
+    assert_eq!(find(&mut client, "127.0.0.1").unwrap().kind, "ip_invalid_dest");
+}
+
+#[test]
+fn a_worker_that_hangs_or_has_ended_is_told_as_such() {
+    let mut scene = Scene::new();
+    let mut client = scene.client();
+    scene.hangs.store(true, Ordering::Relaxed);
+    let asked = Instant::now();
+    let error = client.ask(&Ask::Ports).unwrap_err();
+    assert!(asked.elapsed() < Duration::from_secs(3));
+    let hangs = "the worker has not answered for 1 s: it hangs, or is kept busy";
+    assert!(matches!(&error, ClientError::Refused(sentence) if sentence == hangs), "{error}");
+    scene.hangs.store(false, Ordering::Relaxed);
+    assert!(client.ask(&Ask::Ports).is_ok(), "it has caught up");
+    scene.ends.store(true, Ordering::Relaxed);
+    scene.worker.take().unwrap().join().unwrap();
+    let error = client.ask(&Ask::Drops).unwrap_err();
+    assert!(error.to_string().contains("the worker has ended"), "{error}");
+    assert!(!error.remedy().is_empty());
+}
+
+#[test]
+fn clients_are_few() {
+    let scene = Scene::new();
+    let mut clients: Vec<_> = (0..MOST_CLIENTS).map(|_| scene.client()).collect();
+    for client in &mut clients {
+        client.ask(&Ask::Drops).unwrap();
+    }
+    let error = scene.client().ask(&Ask::Drops).unwrap_err();
+    assert!(error.to_string().contains("16 clients are being served"), "{error}");
+    clients.pop();
+    // The thread of the one that went has to notice.
+    let start = Instant::now();
+    while scene.client().ask(&Ask::Drops).is_err() {
+        assert!(start.elapsed() < Duration::from_secs(10));
+    }
+}
+
+#[test]
+fn a_server_that_goes_takes_its_socket_along() {
+    let mut scene = Scene::new();
+    let path = scene.path();
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(std::fs::read_dir(scene.dir.path()).unwrap().count(), 1, "nothing else is left");
+    scene.server = None;
+    assert!(!path.exists());
+    let error = Client::connect(Some(&path)).err().unwrap();
+    assert!(error.to_string().starts_with("no tollway runs at"), "{error}");
+    assert!(error.remedy().contains("--socket"));
+}
+
+#[test]
+fn only_what_was_left_behind_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let first = Socket::open(&path, false).unwrap();
+    assert!(matches!(Socket::open(&path, false), Err(SocketError::Live(_))));
+    // One that takes over: the one before does not remove what is not its own any more.
+    let second = Socket::open(&path, true).unwrap();
+    drop(first);
+    assert!(path.exists());
+    drop(second);
+    assert!(!path.exists());
+    // Left behind by a process that was killed: a file that nobody listens behind.
+    drop(UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    drop(Socket::open(&path, false).unwrap());
+    std::fs::write(&path, "a file").unwrap();
+    assert!(matches!(Socket::open(&path, true), Err(SocketError::NoSocket(_))));
+    assert_eq!(std::fs::read(&path).unwrap(), b"a file");
+    let long = dir.path().join("x".repeat(100));
+    assert!(matches!(Socket::open(&long, false), Err(SocketError::TooLong(_))));
+    let nowhere = dir.path().join("no/s");
+    let error = Socket::open(&nowhere, false).unwrap_err();
+    assert!(matches!(error, SocketError::System { .. }), "{error}");
+    assert!(error.to_string().contains("no such file or directory"), "{error}");
+    assert!(Socket::open(Path::new("/"), false).is_err());
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
+}
+
+#[test]
+fn of_many_that_come_at_once_one_has_the_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    drop(UnixListener::bind(&path).unwrap());
+    let open = || {
+        let path = path.clone();
+        std::thread::spawn(move || Socket::open(&path, false).ok())
+    };
+    let threads: Vec<_> = (0..8).map(|_| open()).collect();
+    let sockets: Vec<_> = threads.into_iter().filter_map(|t| t.join().unwrap()).collect();
+    assert_eq!(sockets.len(), 1);
+    assert!(UnixStream::connect(&path).is_ok());
+}
+
+fn asks() -> impl Strategy<Value = Ask> {
+    let vrf = || proptest::option::of("[a-z]{1,15}");
+    let address = any::<IpAddr>();
+    let net = (any::<IpAddr>(), 0..=32_u8);
+    let net = net.prop_map(|(address, len)| ipnet::IpNet::new(address, len).unwrap());
+    prop_oneof![
+        Just(Ask::Ports),
+        Just(Ask::Neighbours),
+        Just(Ask::All),
+        (address, vrf()).prop_map(|(address, vrf)| Ask::Route { address, vrf }),
+        (vrf(), proptest::option::of(net), any::<bool>())
+            .prop_map(|(vrf, within, all)| Ask::Routes { vrf, within, all }),
+    ]
+}
+
+proptest! {
+    /// Any text has an answer, and a request is read as it was written.
+    #[test]
+    fn requests_are_read(ask in asks(), text: String, cut: prop::sample::Index) {
+        let _ = Ask::read(&text);
+        let line = ask.line();
+        prop_assert_eq!(Ask::read(&line), Ok(ask));
+        let cut = cut.index(line.len());
+        prop_assert!(Ask::read(&line[..cut]).is_err());
+    }
+}

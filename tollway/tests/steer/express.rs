@@ -1,0 +1,277 @@
+//! What the express lane takes, and what it makes of it.
+
+use std::net::IpAddr;
+
+use tollway::steer::maps::{Flow, Flow4Key, Flow6Key, PassReason};
+use tollway::steer::{Action, FlowMaps, Mode};
+use tollway_dataplane::id::{LinkId, PortId};
+use tollway_dataplane::wire::{checksum, word32};
+
+use super::frames::{Bench, ICMP, ICMP6, Packet, TCP, UDP, header, sign};
+
+/// Where the lane sends packets, by the tags that they leave with.
+fn new_header(tags: &[(u16, u16)], ethertype: u16) -> Vec<u8> {
+    header([2, 0, 0, 0, 2, 2], [2, 0, 0, 0, 0, 0x0b], tags, ethertype)
+}
+
+fn flow(bench: &Bench, l2: &[u8]) -> Flow {
+    let mut flow = Flow {
+        generation: bench.steering.state().generation(),
+        egress_ifindex: 1,
+        mtu: 1500,
+        egress_port: 0,
+        l2_len: l2.len() as u8,
+        ..Flow::default()
+    };
+    flow.l2[..l2.len()].copy_from_slice(l2);
+    flow
+}
+
+/// Enters a packet's flow as one that came in on the link.
+fn enter(flows: &FlowMaps, link: u16, packet: &Packet, flow: &Flow) {
+    let ports = if [TCP, UDP].contains(&packet.protocol) { packet.ports } else { (0, 0) };
+    let link = LinkId(link);
+    match (packet.src, packet.dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let key = Flow4Key::new(link, packet.protocol, (src, ports.0), (dst, ports.1));
+            flows.insert4(&key, flow).unwrap();
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let key = Flow6Key::new(link, packet.protocol, (src, ports.0), (dst, ports.1));
+            flows.insert6(&key, flow).unwrap();
+        }
+        _ => panic!("one family"),
+    }
+}
+
+fn held(flows: &FlowMaps) -> Vec<Flow> {
+    let mut all = Vec::new();
+    flows.each4(|_, flow| all.push(*flow)).unwrap();
+    flows.each6(|_, flow| all.push(*flow)).unwrap();
+    all
+}
+
+/// What a router makes of a frame: a new header, a hop less, a new checksum.
+fn forwarded(packet: &Packet, l2: &[u8]) -> Vec<u8> {
+    let mut after = packet.clone();
+    after.ttl -= 1;
+    let frame = after.frame();
+    [l2, &frame[packet.l3()..]].concat()
+}
+
+pub fn rewrites() {
+    let mut bench = Bench::new(Mode::Native, true);
+    let flows = bench.steering.flows();
+    let arrivals: [(&[(u16, u16)], u16); 4] =
+        [(&[], 7), (&[(0x8100, 10)], 8), (&[(0x88a8, 20)], 9), (&[(0x8100, 0xe000)], 7)];
+    let departures: [&[(u16, u16)]; 3] = [&[], &[(0x8100, 30)], &[(0x88a8, 40), (0x8100, 50)]];
+    for (arrival, link) in arrivals {
+        for departure in departures {
+            for (mut packet, protocol) in [
+                (Packet::v4(), TCP),
+                (Packet::v4(), UDP),
+                (Packet::v4(), ICMP),
+                (Packet::v6(), TCP),
+                (Packet::v6(), UDP),
+                (Packet::v6(), ICMP6),
+            ] {
+                packet = packet.tagged(arrival);
+                packet.protocol = protocol;
+                let ethertype = if packet.src.is_ipv4() { 0x0800 } else { 0x86dd };
+                let l2 = new_header(departure, ethertype);
+                enter(&flows, link, &packet, &flow(&bench, &l2));
+                let before = bench.steering.counts().port(PortId(0)).unwrap();
+                for (payload, ttl) in [(0, 255), (18, 64), (19, 2), (1451, 3)] {
+                    (packet.payload, packet.ttl) = (payload, ttl);
+                    let (action, output, reason) = bench.run(&packet.frame());
+                    let what = format!("{packet:?} to {departure:?}");
+                    assert_eq!((action, reason), (Action::Redirect, None), "{what}");
+                    assert_eq!(output, forwarded(&packet, &l2), "{what}");
+                }
+                let after = bench.steering.counts().port(PortId(0)).unwrap();
+                let bytes = 4 * (packet.frame().len() - packet.payload) + 18 + 19 + 1451;
+                let sent = bytes - 4 * packet.l3() + 4 * l2.len();
+                assert_eq!(after.express_rx_packets - before.express_rx_packets, 4);
+                assert_eq!(after.express_tx_packets - before.express_tx_packets, 4);
+                assert_eq!(after.express_rx_bytes - before.express_rx_bytes, bytes as u64);
+                assert_eq!(after.express_tx_bytes - before.express_tx_bytes, sent as u64);
+                let counted = held(&flows);
+                let of_flow = |flow: &&Flow| (flow.packets, flow.bytes) == (4, bytes as u64);
+                assert!(counted.iter().any(|flow| of_flow(&flow)), "{counted:?}");
+            }
+        }
+    }
+}
+
+/// Each of the 65,536 checksums that a header can have, against the path's own arithmetic.
+pub fn checksums() {
+    let mut bench = Bench::new(Mode::Native, true);
+    let flows = bench.steering.flows();
+    let l2 = new_header(&[], 0x0800);
+    let mut packet = Packet::v4();
+    enter(&flows, 7, &packet, &flow(&bench, &l2));
+    for ident in 0..=u16::MAX {
+        (packet.ident, packet.ttl) = (ident, 2 + (ident % 254) as u8);
+        let frame = packet.frame();
+        let (action, output, _) = bench.run(&frame);
+        assert_eq!(action, Action::Redirect, "identifier {ident}");
+        let was = word32(frame[14..34].first_chunk::<20>().unwrap(), 8);
+        let is = word32(output[14..34].first_chunk::<20>().unwrap(), 8);
+        assert_eq!(is, checksum::after_ttl_decrement(was), "identifier {ident}");
+        assert_eq!(checksum::sum(&output[14..34]), 0xffff, "identifier {ident}");
+    }
+    let mut frame = packet.frame();
+    let right = u16::from_be_bytes([frame[24], frame[25]]);
+    for wrong in (0..=u16::MAX).filter(|sum| *sum != right) {
+        frame[24..26].copy_from_slice(&wrong.to_be_bytes());
+        assert_eq!(bench.passes(&frame), PassReason::NoSocket, "{wrong:#06x} for {right:#06x}");
+    }
+}
+
+/// A change to a packet of a flow.
+type Change = fn(&mut Packet);
+
+/// Packets that are not the flow's: what would be looked for is another flow, or none.
+const OTHERS: [(&str, Change, PassReason); 14] = [
+    ("another source", |p| p.src = other(p.src), PassReason::NoSocket),
+    ("another destination", |p| p.dst = other(p.dst), PassReason::NoSocket),
+    ("another source port", |p| p.ports.0 += 1, PassReason::NoSocket),
+    ("another destination port", |p| p.ports.1 += 1, PassReason::NoSocket),
+    ("ports exchanged", |p| p.ports = (p.ports.1, p.ports.0), PassReason::NoSocket),
+    ("another protocol", |p| p.protocol = TCP, PassReason::NoSocket),
+    ("a protocol without a lane", |p| p.protocol = 47, PassReason::NoSocket),
+    ("another link", |p| p.tags = vec![(0x8100, 10)], PassReason::NoSocket),
+    ("one more tag", |p| p.tags = vec![(0x8100, 10), (0x8100, 10)], PassReason::NoSocket),
+    ("an unknown link", |p| p.tags = vec![(0x8100, 11)], PassReason::VlanUnknown),
+    ("TTL 1", |p| p.ttl = 1, PassReason::Ttl),
+    ("TTL 0", |p| p.ttl = 0, PassReason::Ttl),
+    ("a byte too many for the MTU", |p| p.payload = 1500, PassReason::NoSocket),
+    ("nine thousand bytes", |p| p.payload = 8900, PassReason::NoSocket),
+];
+
+/// An address beside this one.
+fn other(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(v4) => IpAddr::V4((u32::from(v4) + 1).into()),
+        IpAddr::V6(v6) => IpAddr::V6((u128::from(v6) + 1).into()),
+    }
+}
+
+pub fn conditions() {
+    let mut bench = Bench::new(Mode::Native, true);
+    let flows = bench.steering.flows();
+    for packet in [Packet::v4(), Packet::v6()] {
+        let ethertype = if packet.src.is_ipv4() { 0x0800 } else { 0x86dd };
+        let good = flow(&bench, &new_header(&[], ethertype));
+        let taken = |bench: &mut Bench, frame: &[u8]| bench.run(frame).0 == Action::Redirect;
+        enter(&flows, 7, &packet, &good);
+        for (what, change, reason) in OTHERS {
+            let mut changed = packet.clone();
+            change(&mut changed);
+            assert_eq!(bench.passes(&changed.frame()), reason, "{what}");
+            assert!(taken(&mut bench, &packet.frame()), "{what}, undone");
+        }
+        for (what, bad) in [
+            ("the generation before", Flow { generation: good.generation - 1, ..good }),
+            ("the generation after", Flow { generation: good.generation + 1, ..good }),
+            ("an MTU one too small", Flow { mtu: packet_len(&packet) - 1, ..good }),
+            ("a device that is no way out", Flow { egress_ifindex: 99, ..good }),
+            ("a header of 15 bytes", Flow { l2_len: 15, ..good }),
+            ("no header", Flow { l2_len: 0, ..good }),
+        ] {
+            enter(&flows, 7, &packet, &bad);
+            assert_eq!(bench.passes(&packet.frame()), PassReason::NoSocket, "{what}");
+        }
+        enter(&flows, 7, &packet, &Flow { mtu: packet_len(&packet), ..good });
+        assert!(taken(&mut bench, &packet.frame()), "an MTU that just fits");
+        enter(&flows, 7, &packet, &Flow { mtu: 9000, ..good });
+        let jumbo = Packet { payload: 8900, ..packet.clone() };
+        assert!(taken(&mut bench, &jumbo.frame()), "more than a page");
+        enter(&flows, 7, &packet, &good);
+
+        // Padding of small frames stays; more than that, the path cuts off.
+        let mut padded = Packet { payload: 0, ..packet.clone() }.frame();
+        padded.resize(padded.len().max(64), 0);
+        assert!(taken(&mut bench, &padded), "a padded frame");
+        padded.push(0);
+        assert_eq!(bench.passes(&padded), PassReason::NoSocket, "65 bytes of which some are none");
+
+        let off = bench.steering.program(PortId(0), Mode::Native, false).unwrap();
+        let on = std::mem::replace(&mut bench.program, off);
+        assert_eq!(bench.passes(&packet.frame()), PassReason::NoSocket, "no express lane");
+        bench.program = on;
+        bench.steering.state().set_bypass(true);
+        assert_eq!(bench.passes(&packet.frame()), PassReason::Bypass);
+        bench.steering.state().set_bypass(false);
+        assert!(taken(&mut bench, &packet.frame()));
+        bench.steering.state().bump_generation();
+        assert_eq!(bench.passes(&packet.frame()), PassReason::NoSocket, "the lane was emptied");
+    }
+    ipv4_conditions(&mut bench);
+}
+
+fn ipv4_conditions(bench: &mut Bench) {
+    let flows = bench.steering.flows();
+    let packet = Packet::v4();
+    enter(&flows, 7, &packet, &flow(bench, &new_header(&[], 0x0800)));
+    for (fragment, is_taken) in
+        [(0x4000, true), (0x8000, true), (0x2000, false), (1, false), (0x1fff, false)]
+    {
+        let frame = Packet { fragment, ..packet.clone() }.frame();
+        assert_eq!(bench.run(&frame).0 == Action::Redirect, is_taken, "{fragment:#x}");
+    }
+    let options = Packet { options: 4, ..packet.clone() };
+    assert_eq!(bench.passes(&options.frame()), PassReason::Options);
+    // Two bytes of UDP: the ports are not the packet's.
+    let mut cut = packet.frame();
+    cut[16..18].copy_from_slice(&22_u16.to_be_bytes());
+    sign(&mut cut[14..34]);
+    assert_eq!(bench.passes(&cut), PassReason::NoSocket);
+}
+
+fn packet_len(packet: &Packet) -> u16 {
+    (packet.frame().len() - packet.l3()) as u16
+}
+
+pub fn batches() {
+    let bench = Bench::new(Mode::Native, true);
+    let flows = bench.steering.flows();
+    let key = |index: u32| {
+        let end = |at: u32, port: u16| (std::net::Ipv4Addr::from(at + index), port);
+        Flow4Key::new(LinkId(7), UDP, end(0x0a00_0000, 1), end(0x0b00_0000, 2))
+    };
+    let keys: Vec<Flow4Key> = (0..3000).map(key).collect();
+    let value = |mtu| Flow { mtu, ..flow(&bench, &new_header(&[], 0x0800)) };
+    let values: Vec<Flow> = (0..3000).map(value).collect();
+    assert_eq!(flows.len().unwrap(), (0, 0));
+    assert_eq!(flows.insert4_all(&keys, &values).unwrap(), 3000);
+    assert_eq!(flows.insert4_all(&[], &[]).unwrap(), 0);
+    assert_eq!(flows.len().unwrap(), (3000, 0));
+    for (key, value) in keys.iter().zip(&values) {
+        assert_eq!(flows.get4(key).unwrap(), Some(*value));
+    }
+    let mut seen = Vec::new();
+    flows.each4(|key, flow| seen.push((key.src_be, flow.mtu))).unwrap();
+    seen.sort_unstable();
+    let expected: Vec<_> = keys.iter().zip(&values).map(|(k, f)| (k.src_be, f.mtu)).collect();
+    assert_eq!(seen, expected);
+    assert!(flows.remove4(&keys[5]).unwrap() && !flows.remove4(&keys[5]).unwrap());
+    assert_eq!(flows.get4(&keys[5]).unwrap(), None);
+
+    let v6 = |port| {
+        let end = |at: u128, port: u16| (std::net::Ipv6Addr::from(at), port);
+        Flow6Key::new(LinkId(7), TCP, end(1, port), end(2, 80))
+    };
+    let keys6: Vec<Flow6Key> = (0..100).map(v6).collect();
+    assert_eq!(flows.insert6_all(&keys6, &values).unwrap(), 100);
+    assert_eq!(flows.get6(&keys6[99]).unwrap(), Some(values[99]));
+    assert!(flows.remove6(&keys6[0]).unwrap());
+    assert_eq!(flows.len().unwrap(), (2999, 99));
+
+    // The oldest make room.
+    for round in 1..6 {
+        let keys: Vec<Flow4Key> = (0..3000).map(|index| key(round * 3000 + index)).collect();
+        assert_eq!(flows.insert4_all(&keys, &values).unwrap(), 3000);
+        assert!(flows.len().unwrap().0 <= 4096);
+    }
+}

@@ -1,0 +1,45 @@
+//! The steering program: what it does with each frame, run by the kernel on frames that are nowhere
+//! (BPF_PROG_TEST_RUN), and on devices in network namespaces.
+//!
+//! Only root can load it. Whoever is not, is told what was left out.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../namespaces/mod.rs"]
+mod namespaces;
+
+mod devices;
+mod express;
+mod frames;
+mod steering;
+
+use std::process::ExitCode;
+
+use namespaces::{Test, is_root};
+
+const TESTS: [Test; 16] = [
+    ("each_reason_to_pass_has_its_frame", steering::reasons),
+    ("nobody_there_means_the_kernel", steering::nobody),
+    ("a_socket_gets_the_packets_of_its_queue", steering::sockets),
+    ("links_addresses_and_ports_can_change", steering::changes),
+    ("a_flow_is_repeated_byte_for_byte", express::rewrites),
+    ("all_checksums_are_verified_and_updated", express::checksums),
+    ("what_a_flow_does_not_promise_is_not_taken", express::conditions),
+    ("flows_are_kept_in_batches_and_counted", express::batches),
+    ("the_lane_joins_two_hosts", devices::lane),
+    ("the_lane_joins_vlans", devices::vlans),
+    ("the_kernel_forwards_when_nobody_beats", devices::fail_open),
+    ("generic_mode_is_a_step_down", devices::generic),
+    ("a_successor_takes_over_and_the_predecessor_lets_go", devices::takeover),
+    ("a_device_with_another_program_is_refused", devices::refusal),
+    ("what_the_dead_leave_is_taken_over_or_cleaned", devices::the_dead),
+    ("the_kernel_answers_what_is_handed_back", devices::punts),
+];
+
+fn main() -> ExitCode {
+    let missing = |_: &str| {
+        (!is_root()).then_some("only root may load BPF programs (CAP_BPF and CAP_NET_ADMIN)")
+    };
+    // `-m`: what is mounted and pinned is gone with the test.
+    namespaces::main(&TESTS, "-nm", missing, |_| ExitCode::FAILURE)
+}
