@@ -46,6 +46,8 @@ impl Net {
         let end = format!("mtu {mtu} numrxqueues {queues} numtxqueues {queues}");
         sh(&format!("ip link add r{cable} {end} type veth peer name h{cable} {end} netns {pid}"));
         host.sh(&format!("ip link set h{cable} address {mac}"));
+        // A new one is as the old one was, as a network card would be.
+        sh(&format!("ip link set r{cable} address 02:00:00:00:00:0{cable}"));
         // Nobody else finishes its checksums.
         host.sh(&format!("ethtool -K h{cable} tx off"));
         for (end, last) in [("r", 1), ("h", 2)] {

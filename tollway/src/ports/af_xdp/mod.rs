@@ -62,6 +62,9 @@ pub struct AfXdp {
     /// For questions about interfaces.
     control: UnixDatagram,
     facts: Facts,
+    /// The address that the router was made with. Frames to another one, which a new device may
+    /// have, stay with the kernel.
+    mac: Mac,
     queues: u32,
     how: String,
     state: State,
@@ -127,6 +130,7 @@ impl AfXdp {
             queues: interface::queues(control.as_fd(), device),
             control,
             facts,
+            mac: facts.mac,
             how: String::new(),
             state: State::Up,
             open: None,
@@ -150,7 +154,7 @@ impl AfXdp {
             device: &self.called,
             ifindex: self.facts.index as u32,
             queues: self.queues,
-            mac: self.facts.mac,
+            mac: self.mac,
             mtu: self.facts.mtu,
         };
         let (open, how) = steps::climb(&self.umem, &mut *self.program, target, self.mode)?;
@@ -246,6 +250,14 @@ impl AfXdp {
         if facts.mtu != self.facts.mtu {
             let (was, is) = (self.facts.mtu, facts.mtu);
             tracing::info!("port {}: the MTU of {} was {was} and is {is}", self.port, self.called);
+        }
+        if facts.mac != self.facts.mac && facts.mac != self.mac {
+            tracing::warn!(
+                "port {}: {} has another Ethernet address now; its frames stay with the kernel until \
+                 Tollway starts anew",
+                self.port,
+                self.called
+            );
         }
         let queues = interface::queues(self.control.as_fd(), &self.called);
         if queues != self.queues {
@@ -375,7 +387,7 @@ impl Device for AfXdp {
     }
 
     fn mac(&self) -> Option<Mac> {
-        Some(self.facts.mac)
+        Some(self.mac)
     }
 
     fn mtu(&self) -> Option<u16> {

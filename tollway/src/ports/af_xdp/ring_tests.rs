@@ -61,7 +61,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => Just(Step::Pop),
         2 => Just(Step::Release),
     ];
-    proptest::collection::vec(step, 0..200)
+    proptest::collection::vec(step, 0..if cfg!(miri) { 20 } else { 200 })
 }
 
 /// What a ring does, said with queues.
