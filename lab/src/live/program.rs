@@ -87,22 +87,32 @@ impl Tollway {
         let mut child = child.map_err(|error| format!("Tollway can not be started: {error}"))?;
         let said = listen(child.stderr.take());
         let mut tollway = Self { child, said };
-        tollway.until_forwarding()?;
+        let start = tollway.until_forwarding()?;
+        for port in ["r0", "r1"].iter().filter(|_| setup.kind == "af_xdp") {
+            // What it has stepped down to is not what is measured.
+            if !topology.r.sh(&format!("ip -json link show dev {port}"))?.contains("\"xdp\"") {
+                let named = start.iter().find(|line| line.contains(port));
+                let named = named.map_or("it did not say why", String::as_str);
+                return Err(format!("Tollway has no XDP program on {port}: {named}"));
+            }
+        }
         Ok(tollway)
     }
 
-    fn until_forwarding(&mut self) -> Result<(), String> {
-        let (start, mut last) = (Instant::now(), String::new());
+    /// Waits; what it said until then.
+    fn until_forwarding(&mut self) -> Result<Vec<String>, String> {
+        let (start, mut said) = (Instant::now(), Vec::new());
         loop {
             let left = PATIENCE.saturating_sub(start.elapsed());
+            let last = || said.last().cloned().unwrap_or_default();
             match self.said.recv_timeout(left) {
-                Ok(line) if line.trim_end().ends_with("forwarding") => return Ok(()),
-                Ok(line) => last = line,
+                Ok(line) if line.trim_end().ends_with("forwarding") => return Ok(said),
+                Ok(line) => said.push(line),
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(format!("Tollway ended at its start: {last}"));
+                    return Err(format!("Tollway ended at its start: {}", last()));
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    return Err(format!("Tollway does not get to forwarding: {last}"));
+                    return Err(format!("Tollway does not get to forwarding: {}", last()));
                 }
             }
         }
