@@ -61,6 +61,8 @@ pub struct Model {
     pub neighs: Vec<Neigh>,
     /// Which ports have the express lane.
     pub express: ExpressMode,
+    /// Flows of each family that the express lane holds at most.
+    pub express_flows: u32,
 }
 
 impl Model {

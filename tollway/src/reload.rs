@@ -192,7 +192,10 @@ impl Worker {
             ports: &self.started.configured.ports,
             largest_mtu: self.started.largest_mtu,
             control: self.started.configured.control.as_deref(),
-            express: self.started.configured.express,
+            express: {
+                let Model { express, express_flows, .. } = self.started.configured;
+                (express, express_flows)
+            },
         };
         let loaded = config::load_for(&self.started.file, &running);
         let configured = loaded.map_err(ReloadError::Mistakes)?.model;

@@ -17,8 +17,8 @@ pub struct Running<'a> {
     pub largest_mtu: usize,
     /// Where the configuration has the control socket.
     pub control: Option<&'a Path>,
-    /// Which ports were to have the express lane.
-    pub express: ExpressMode,
+    /// Which ports were to have the express lane, and for how many flows.
+    pub express: (ExpressMode, u32),
 }
 
 /// Enters what differs; the configuration is without mistakes otherwise.
@@ -32,9 +32,13 @@ pub(super) fn check(
         let span = root.key_span("control").unwrap_or(0..0);
         ledger.relation(span, "the control socket can not move by a reload", REMEDY);
     }
-    if model.express != running.express {
-        let span = root.key_span("express").unwrap_or(0..0);
-        ledger.relation(span, "the express lane is not switched by a reload", REMEDY);
+    if (model.express, model.express_flows) != running.express {
+        let span = root.key_span("express").or(root.key_span("express_flows")).unwrap_or(0..0);
+        ledger.relation(
+            span,
+            "the express lane is neither switched nor resized by a reload",
+            REMEDY,
+        );
     }
     let sections = root.tables("ports", "port", ledger);
     for (index, (port, (name, section))) in model.ports.iter().zip(&sections).enumerate() {
@@ -104,8 +108,12 @@ mod tests {
 
     fn told(text: &str) -> Vec<String> {
         let ports = parse(BEFORE, "t.toml").unwrap().model.ports;
-        let running =
-            Running { ports: &ports, largest_mtu: 3900, control: None, express: ExpressMode::Auto };
+        let running = Running {
+            ports: &ports,
+            largest_mtu: 3900,
+            control: None,
+            express: (ExpressMode::Auto, 1 << 18),
+        };
         match check(text, "t.toml", Some(&running)) {
             Ok(_) => Vec::new(),
             Err(mistakes) => mistakes.iter().map(ToString::to_string).collect(),

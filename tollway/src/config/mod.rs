@@ -95,10 +95,22 @@ fn check(text: &str, file: &str, running: Option<&Running<'_>>) -> Result<Loaded
 }
 
 fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model {
-    let keys = ["control", "express", "ports", "vlans", "vrfs", "groups", "routes", "neighbours"];
+    let keys = [
+        "control",
+        "express",
+        "express_flows",
+        "ports",
+        "vlans",
+        "vrfs",
+        "groups",
+        "routes",
+        "neighbours",
+    ];
     root.check_keys(&keys, ledger);
     let control = read_control(root, base, ledger);
     let express = read_express(root, ledger);
+    let flows = root.integer("express_flows", LEAST_FLOWS..=MOST_FLOWS, ledger);
+    let express_flows = flows.given().map_or(DEFAULT_FLOWS, |flows| flows.value);
     let vrfs = vrfs::read(root, ledger);
     let (ports, mut drafts) = ports::read(root, base, &vrfs, ledger);
     vlans::read(root, &vrfs, &mut drafts, ledger);
@@ -110,8 +122,14 @@ fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model
     let neighs = neighs::read(root, &topology, ledger);
     let (links, vrfs) = topology.into_model();
     let groups = groups.into_iter().map(|group| group.group).collect();
-    Model { control, ports, links, vrfs, routes, groups, neighs, express }
+    Model { control, ports, links, vrfs, routes, groups, neighs, express, express_flows }
 }
+
+/// What the express lane may hold, flows of each family; its memory is taken at start, some 130 bytes
+/// a flow of IPv4 and 160 a flow of IPv6.
+const DEFAULT_FLOWS: u32 = 1 << 18;
+const LEAST_FLOWS: u32 = 1 << 10;
+const MOST_FLOWS: u32 = 1 << 23;
 
 fn read_express(root: &Section<'_>, ledger: &mut Ledger<'_>) -> ExpressMode {
     let modes = [("auto", ExpressMode::Auto), ("on", ExpressMode::On), ("off", ExpressMode::Off)];

@@ -12,7 +12,7 @@ use super::Devices;
 use super::af_xdp::{LaneOfPort, Plan, Program, Refusal, Steered};
 use super::redirect::Watch;
 use crate::express::{self, Counted, Lane, Ports};
-use crate::model::{LinkIndex, LinkKind, Model, PortIndex, PortKind};
+use crate::model::{ExpressMode, LinkIndex, LinkKind, Model, PortIndex, PortKind};
 use crate::steer::{Options, State, SteerError, SteerLink, SteerPort, Steering};
 
 /// The steering of a model's AF_XDP ports, if it has any, or why there is none.
@@ -28,7 +28,9 @@ impl ModelSteering {
     pub fn load(model: &Model) -> Self {
         let wanted = model.ports.iter().any(|port| matches!(port.kind, PortKind::AfXdp { .. }));
         let steering = wanted.then(|| {
-            let options = Options::default();
+            // Without the lane its maps are there and hold nothing.
+            let flows = if model.express == ExpressMode::Off { 1 } else { model.express_flows };
+            let options = Options { flows4: flows, flows6: flows, ..Options::default() };
             let made = Steering::load(&[], &options)
                 .and_then(|mut steering| steering.set_locals(&locals(model)).map(|()| steering));
             made.map(|steering| Arc::new(Mutex::new(steering)))

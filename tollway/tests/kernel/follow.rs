@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tollway::kernel::{Follower, Settings};
 use tollway::ports::Facts;
+use tollway::ports::steering::ModelSteering;
 use tollway::reload::{Done, Reloader, Started};
 
 use crate::namespaces::{Host, PATIENCE, sh, until};
@@ -245,6 +246,7 @@ pub fn handover() {
         largest_mtu: 3900,
         kernel: vec![true],
         board: tollway::control::Board::default(),
+        steering: std::sync::Arc::new(ModelSteering::load(&configured)),
     };
     let reloader = Reloader::start(started, worker.post.clone(), |_| {
         Ok(Some(worker.follow(&configured, Settings::default())))

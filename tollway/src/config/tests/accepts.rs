@@ -106,6 +106,7 @@ fn the_shortest_configuration_has_one_port() {
         ports: vec![Port { name: "p".to_owned(), kind: PortKind::Memory }],
         links: vec![link("p", LinkKind::Port(PortIndex(0)), 1500, 0, &[])],
         vrfs: vec![Vrf { name: "main".to_owned() }],
+        express_flows: 1 << 18,
         ..Model::default()
     };
     assert_eq!(model("[ports.p]\nkind = \"memory\""), expected);
