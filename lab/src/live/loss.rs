@@ -27,8 +27,11 @@ const PING_INTERVAL: Duration = Duration::from_millis(2);
 const UPGRADE_PINGS: u16 = 2000;
 const UPGRADE_AFTER: Duration = Duration::from_millis(1000);
 
-/// As a user has it who sets nothing else.
-const SETUP: Setup = Setup { kind: "af_xdp", express: true, features: false };
+/// Both roads: what dies with Tollway is the one through user space.
+const WAYS: [(&str, Setup); 2] = [
+    ("af_xdp", Setup { kind: "af_xdp", express: false, features: false }),
+    ("express", Setup { kind: "af_xdp", express: true, features: false }),
+];
 
 /// What a death costs.
 struct Loss {
@@ -50,11 +53,17 @@ pub(super) fn measure(
         if !options.wants(name) {
             continue;
         }
-        let bar = progress(options.repeat as u64);
+        let bar = progress((WAYS.len() * options.repeat) as u64);
         let mut losses = Vec::new();
-        for _ in 0..options.repeat {
-            losses.push(die(topology, signal).map_err(|error| format!("{name}: {error}"))?);
-            bar.inc(1);
+        for (way, setup) in WAYS {
+            let mut here = Vec::new();
+            for _ in 0..options.repeat {
+                let loss = die(topology, setup, signal);
+                here.push(loss.map_err(|error| format!("{name}, {way}: {error}"))?);
+                bar.inc(1);
+            }
+            note(report, &format!("{name}_{way}"), &here);
+            losses.extend(here);
         }
         bar.finish_and_clear();
         note(report, name, &losses);
@@ -86,8 +95,8 @@ fn note(report: &mut Report<Row>, name: &str, losses: &[Loss]) {
 }
 
 /// Has Tollway die by a signal under traffic and pings.
-fn die(topology: &Topology, signal: i32) -> Result<Loss, String> {
-    let tollway = Tollway::start(topology, SETUP, false)?;
+fn die(topology: &Topology, setup: Setup, signal: i32) -> Result<Loss, String> {
+    let tollway = Tollway::start(topology, setup, false)?;
     let sink = Sink::start(&topology.b, Expect { vid: None, follow: true })?;
     let stream = Stream { flows: 256, vid: None, rate: Some(RATE) };
     let generator = Generator::start(&topology.a, stream)?;
@@ -126,11 +135,13 @@ fn die(topology: &Topology, signal: i32) -> Result<Loss, String> {
 
 /// Replaces a Tollway by another under pings; how many were lost.
 fn upgrade(topology: &Topology) -> Result<usize, String> {
-    let mut old = Tollway::start(topology, SETUP, false)?;
+    // Through user space: that is where something can be lost.
+    let (_, setup) = WAYS[0];
+    let mut old = Tollway::start(topology, setup, false)?;
     let plan = Plan { count: UPGRADE_PINGS, interval: PING_INTERVAL, exact: false };
     let pings = Pings::start(&topology.a, plan)?;
     std::thread::sleep(UPGRADE_AFTER);
-    let new = Tollway::start(topology, SETUP, true)?;
+    let new = Tollway::start(topology, setup, true)?;
     old.until_ended()?;
     let answers = pings.answers()?;
     new.stop()?;

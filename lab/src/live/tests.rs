@@ -1,6 +1,7 @@
 //! The generator and the sink, between real interfaces. Only root can run these; on the machine that
 //! tests every change it must.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::generator::{Generator, Sent, Stream};
@@ -9,14 +10,18 @@ use super::sink::{Expect, Seen, Sink};
 use super::topology::Topology;
 use super::{ping, sys};
 
+/// One at a time: all generators want the same processor.
+static TURN: Mutex<()> = Mutex::new(());
+
 /// Two hosts and a router, where this user may make them.
-fn topology() -> Option<Topology> {
+fn topology() -> Option<(Topology, MutexGuard<'static, ()>)> {
     if !sys::is_root() && std::env::var_os("CI").is_none() {
         eprintln!("left out: only root can make namespaces and load BPF programs");
         return None;
     }
     sys::allow_waking().unwrap();
-    Some(Topology::new().unwrap())
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    Some((Topology::new().unwrap(), turn))
 }
 
 /// Sends for a while; what was sent and what arrived.
@@ -31,7 +36,7 @@ fn send(topology: &Topology, stream: Stream, expect: Expect) -> (Sent, Seen) {
 
 #[test]
 fn frames_are_paced_and_each_is_seen_once_and_in_order() {
-    let Some(topology) = topology() else { return };
+    let Some((topology, _turn)) = topology() else { return };
     for flows in [1, 256, 1 << 20] {
         let stream = Stream { flows, vid: None, rate: Some(200_000) };
         let before = topology.kernel_forwarded().unwrap();
@@ -48,7 +53,7 @@ fn frames_are_paced_and_each_is_seen_once_and_in_order() {
 
 #[test]
 fn what_is_forwarded_wrongly_is_seen() {
-    let Some(topology) = topology() else { return };
+    let Some((topology, _turn)) = topology() else { return };
     let stream = Stream { flows: 256, vid: None, rate: Some(100_000) };
     let (_, seen) = send(&topology, stream, Expect { vid: Some(7), follow: true });
     assert_eq!(seen.wrong, [0, seen.frames, 0, 0]);
@@ -62,7 +67,7 @@ fn what_is_forwarded_wrongly_is_seen() {
 
 #[test]
 fn what_is_lost_is_counted() {
-    let Some(topology) = topology() else { return };
+    let Some((topology, _turn)) = topology() else { return };
     topology.kernel_forwards(false).unwrap();
     let stream = Stream { flows: 256, vid: None, rate: Some(100_000) };
     let (sent, seen) = send(&topology, stream, Expect { vid: None, follow: true });

@@ -19,7 +19,12 @@ pub fn render(report: &Report<Row>) -> String {
         text += &rows(report);
         text += "\n";
     }
-    for (name, what) in [("kill", "kill -9"), ("stop", "SIGSTOP")] {
+    for (name, what) in [
+        ("kill_af_xdp", "kill -9, through user space"),
+        ("kill_express", "kill -9, express lane"),
+        ("stop_af_xdp", "SIGSTOP, through user space"),
+        ("stop_express", "SIGSTOP, express lane"),
+    ] {
         let figures = ["lost_ms", "lost_ms_median", "lost_pings", "repeats"];
         let [Some(most), Some(median), Some(pings), Some(repeats)] =
             figures.map(|suffix| figure(&format!("{name}_{suffix}")))
@@ -27,8 +32,8 @@ pub fn render(report: &Report<Row>) -> String {
             continue;
         };
         text += &format!(
-            "{what} under 200 kpps: at most {most:.1} ms of traffic lost (median {median:.1}) and {pings} \
-             pings, one each 2 ms, in {repeats} of {repeats}\n"
+            "{what}, under 200 kpps: at most {most:.1} ms of traffic lost (median {median:.1}) and {pings} \
+             pings, one each 2 ms, {repeats} times\n"
         );
     }
     if let (Some(lost), Some(pings)) = (figure("upgrade_lost_pings"), figure("upgrade_pings")) {
