@@ -25,8 +25,8 @@ struct {
 } flows6 SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
-	__uint(max_entries, 4 * MOST_PORTS);
+	__uint(type, BPF_MAP_TYPE_DEVMAP);
+	__uint(max_entries, MOST_PORTS);
 	__type(key, __u32);
 	__type(value, struct bpf_devmap_val);
 } egress SEC(".maps");
@@ -131,7 +131,7 @@ static __always_inline int go(struct packet *packet, struct flow *flow, __u32 l3
 		return NOT_TAKEN;
 	if (l2 != 14 && l2 != 18 && l2 != 22)
 		return NOT_TAKEN;
-	if (bpf_redirect_map(&egress, flow->egress_ifindex, XDP_PASS) != XDP_REDIRECT)
+	if (bpf_redirect_map(&egress, port, XDP_PASS) != XDP_REDIRECT)
 		return NOT_TAKEN;
 	/* No room before the frame: it is as it was, but has to be looked at anew. */
 	if (l2 != l3 && bpf_xdp_adjust_head(packet->ctx, (int)l3 - (int)l2))

@@ -55,6 +55,7 @@ struct port_counts {
 	__u64 express_tx_bytes;
 	__u64 to_user;
 	__u64 pass[PASS_REASONS];
+	__u64 alive_tick; /* the tick in which the heartbeat was last looked at and found fresh */
 };
 
 struct flow4_key {

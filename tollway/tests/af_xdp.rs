@@ -111,13 +111,13 @@ fn queues() {
 
 fn generic() {
     let net = Net::new(1500, 1);
-    // No neighbour is known: everything is handed back, and the kernel forwards it.
+    // No neighbour is known at first: packets are handed back, and the kernel asks and forwards.
     let mut router = Router::start(&config("generic", 1500, false));
     assert!(router.read("stderr").contains("AF_XDP copy mode, generic XDP"));
     assert_pings(&net.a, "-c 10 10.0.2.2");
     assert_pings(&net.b, "-c 10 fd00:1::2");
     let counts = router.stop();
-    assert!(counts.punted >= 20 && counts.sent == 0, "{counts:?}");
+    assert!(counts.punted >= 4 && counts.received >= 40, "{counts:?}");
 
     let mut router = Router::start(&config("generic", 1500, true));
     assert_pings(&net.a, "-c 10 10.0.2.2");
@@ -217,7 +217,8 @@ fn refusals() {
     let told = router::refused(poor, &config("copy", 1500, true));
     assert!(told.contains("without CAP_BPF and CAP_NET_ADMIN. Run as root"), "{told}");
     let told = router::refused(poor, &config("auto", 1500, true));
-    assert!(told.contains("without CAP_NET_RAW. Run as root"), "{told}");
+    assert!(told.contains("would send every packet a second time"), "{told}");
+    assert!(told.contains("net.ipv4.conf.ra.forwarding=0"), "{told}");
     let told = router::refused("tollway", &config("zero-copy", 1500, true));
     assert!(told.contains("zero-copy: operation not supported. Set mode = \"auto\""), "{told}");
 }

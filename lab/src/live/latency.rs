@@ -32,7 +32,7 @@ pub(super) fn measure(
     let bar = progress(ROUNDS * WAYS.len() as u64);
     places.tollway.kernel_forwards(false)?;
     for (way, express) in WAYS {
-        let setup = Setup { kind: "af_xdp", express, features: false };
+        let setup = Setup { kind: "af_xdp", express, features: false, apart: false, lane: None };
         let tollway = Tollway::start(&places.tollway, setup, false)?;
         let mut times = [const { [const { Vec::new() }; 2] }; SORTS.len()];
         for _ in 0..ROUNDS {

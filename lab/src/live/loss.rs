@@ -29,8 +29,8 @@ const UPGRADE_AFTER: Duration = Duration::from_millis(1000);
 
 /// Both roads: what dies with Tollway is the one through user space.
 const WAYS: [(&str, Setup); 2] = [
-    ("af_xdp", Setup { kind: "af_xdp", express: false, features: false }),
-    ("express", Setup { kind: "af_xdp", express: true, features: false }),
+    ("af_xdp", Setup { kind: "af_xdp", express: false, features: false, apart: true, lane: None }),
+    ("express", Setup { kind: "af_xdp", express: true, features: false, apart: true, lane: None }),
 ];
 
 /// What a death costs.

@@ -24,6 +24,10 @@ pub(super) struct Setup {
     pub(super) express: bool,
     /// Whether there are VLANs on both sides and a VRF.
     pub(super) features: bool,
+    /// Whether it keeps off the generator's processor, if there is another.
+    pub(super) apart: bool,
+    /// `express_flows`, where the default does not do.
+    pub(super) lane: Option<u32>,
 }
 
 impl Setup {
@@ -31,7 +35,8 @@ impl Setup {
     fn config(self) -> String {
         let express = if self.express { "on" } else { "off" };
         let mut text = if self.kind == "af_xdp" {
-            format!("express = \"{express}\"\n")
+            let lane = self.lane.map(|flows| format!("express_flows = {flows}\n"));
+            format!("express = \"{express}\"\n{}", lane.unwrap_or_default())
         } else {
             String::new()
         };
@@ -79,7 +84,9 @@ impl Tollway {
             }
             command.env("RUST_LOG", "info").env("NO_COLOR", "1");
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-            sys::bind(&mut command, program_processors());
+            if setup.apart {
+                sys::bind(&mut command, program_processors());
+            }
             command.spawn()
         };
         // By the host's own thread: Tollway is to end with that and no sooner.

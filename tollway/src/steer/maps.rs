@@ -206,6 +206,8 @@ pub struct PortCounts {
     pub to_user: u64,
     /// Packets left to the kernel, by [`PassReason`].
     pub pass: [u64; PASS_REASONS],
+    /// What the steering program keeps here for itself.
+    pub(super) alive_tick: u64,
 }
 
 impl PortCounts {

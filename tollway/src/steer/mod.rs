@@ -207,6 +207,8 @@ impl Steering {
         if let Some(moved) = old.take_if(|old| old.port.ifindex != port.ifindex) {
             self.forget(moved);
         }
+        // Before, so that no flow leaves by the new device with what is for the old one.
+        self.state.bump_generation();
         let entered = self.enter(&port, old.as_ref().map(|old| &old.port));
         let (attachment, punt) = old.map_or((None, None), |old| (old.attachment, old.punt));
         self.ports.insert(port.port, Steered { port, attachment, punt });
@@ -246,7 +248,7 @@ impl Steering {
         }
         // `struct bpf_devmap_val`: the device, and no program to run there.
         let way_out = [port.ifindex, 0];
-        sys::update(self.maps.egress.as_fd(), &port.ifindex, &way_out).map_err(|error| {
+        sys::update(self.maps.egress.as_fd(), &u32::from(port.port.0), &way_out).map_err(|error| {
             match error.kind() {
                 // This is how the map says that there is no such device.
                 io::ErrorKind::InvalidInput => SteerError::NoDevice { device: port.device.clone() },
@@ -261,7 +263,7 @@ impl Steering {
         for link in &port.links {
             let _ = sys::update(self.maps.links.as_fd(), &slot(port.port, link), &0_u32);
         }
-        let _ = sys::delete(self.maps.egress.as_fd(), &port.ifindex);
+        let _ = sys::delete(self.maps.egress.as_fd(), &u32::from(port.port.0));
         if let Some(attachment) = steered.attachment.filter(|_| !self.leaves) {
             attachment.end(self.maps.state.as_fd());
         }

@@ -429,8 +429,12 @@ impl Page {
     }
 
     pub(super) fn set_heartbeat_ns(&self, now_ns: u64) {
-        // Whoever reads it wants to know nothing else by it.
-        self.words().heartbeat_ns.store(now_ns, Ordering::Relaxed);
+        let heartbeat_ns = &self.words().heartbeat_ns;
+        // The coarse clock goes on by ticks: what has not changed is not written, for the line is
+        // read for each packet. Whoever reads it wants to know nothing else by it.
+        if heartbeat_ns.load(Ordering::Relaxed) != now_ns {
+            heartbeat_ns.store(now_ns, Ordering::Relaxed);
+        }
     }
 
     /// Sets or clears bits of the bypass, which is in force while any is set.

@@ -113,7 +113,7 @@ fn command(program: &str, dir: &TempDir, config: &str) -> Command {
     let program = program.replace("tollway", env!("CARGO_BIN_EXE_tollway"));
     let mut words = program.split_whitespace();
     let mut command = Command::new(words.next().unwrap());
-    command.args(words).args(["run", "--config", "router.toml"]);
+    command.args(words).args(["run", "--config", "router.toml", "--socket", "control"]);
     command.current_dir(dir.path()).stdin(Stdio::null());
     command
 }

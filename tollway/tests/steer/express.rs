@@ -175,7 +175,7 @@ pub fn conditions() {
             ("the generation before", Flow { generation: good.generation - 1, ..good }),
             ("the generation after", Flow { generation: good.generation + 1, ..good }),
             ("an MTU one too small", Flow { mtu: packet_len(&packet) - 1, ..good }),
-            ("a device that is no way out", Flow { egress_ifindex: 99, ..good }),
+            ("a device that is no way out", Flow { egress_port: 9, ..good }),
             ("a header of 15 bytes", Flow { l2_len: 15, ..good }),
             ("no header", Flow { l2_len: 0, ..good }),
         ] {
