@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 use std::sync::{Arc, PoisonError};
 
 use crate::changes::Changes;
+use crate::memory::Apart;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, fence};
 
 /// A reader that sleeps: it holds nothing, whatever the epoch.
@@ -24,10 +25,10 @@ const PARKED: u64 = u64::MAX;
 /// What writers and readers agree on.
 #[derive(Debug, Default)]
 pub struct Epochs {
-    now: AtomicU64,
-    readers: Mutex<Vec<Arc<Slot>>>,
+    now: Apart<AtomicU64>,
+    readers: Apart<Mutex<Vec<Arc<Slot>>>>,
     /// The changes of the tables whose readers these are.
-    pub changes: Changes,
+    pub changes: Apart<Changes>,
 }
 
 /// The epoch that one reader last passed in; a cache line of its own.

@@ -21,7 +21,7 @@ pub mod express;
 pub mod frame;
 pub mod host;
 pub mod id;
-mod memory;
+pub mod memory;
 pub mod path;
 pub mod port;
 mod punts;

@@ -6,6 +6,21 @@ pub(crate) use loom_kind::{Aligned, zeroed};
 #[cfg(not(loom))]
 pub(crate) use plain::{Aligned, zeroed};
 
+/// Something in cache lines of its own (two, for they are fetched in pairs): what one processor writes
+/// often and others never read keeps off what they read in each turn.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct Apart<T>(pub T);
+
+impl<T> std::ops::Deref for Apart<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
 /// Types that any zeroed and shared memory may be taken for.
 ///
 /// # Safety

@@ -8,7 +8,7 @@ use super::records::NO_ROUTE;
 use super::{Action, HEADER_ROOM, NextHop};
 use crate::epoch::Epochs;
 use crate::id::{LinkId, NextHopId, PortId};
-use crate::memory::{Aligned, zeroed};
+use crate::memory::{Aligned, Apart, zeroed};
 use crate::retired::Retired;
 use crate::sync::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 use crate::verdict::{DropReason, PuntReason};
@@ -35,7 +35,7 @@ pub struct NextHops {
     displaced: AtomicU32,
     records: Aligned<Record>,
     epochs: Arc<Epochs>,
-    writer: Mutex<Writer>,
+    writer: Apart<Mutex<Writer>>,
 }
 
 /// A next hop as the path reads it: one cache line.
@@ -172,7 +172,7 @@ impl NextHops {
             displaced: AtomicU32::new(0),
             records: Aligned::new(MOST_NEXT_HOPS + SPARE_RECORDS),
             epochs,
-            writer: Mutex::new(writer),
+            writer: Apart(Mutex::new(writer)),
         };
         let first = next_hops.push(&NO_ROUTE);
         debug_assert_eq!(first, Some(NextHopId::NO_ROUTE));

@@ -29,7 +29,7 @@ use std::sync::{Arc, PoisonError};
 use crate::cpu::prefetch;
 use crate::epoch::Epochs;
 use crate::id::NextHopId;
-use crate::memory::Aligned;
+use crate::memory::{Aligned, Apart};
 use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard};
 pub use prefix::Prefix;
 
@@ -80,7 +80,7 @@ pub struct Fib {
     nodes: Aligned<Node>,
     values: Box<[AtomicU32]>,
     epochs: Arc<Epochs>,
-    writer: Mutex<Writer>,
+    writer: Apart<Mutex<Writer>>,
 }
 
 /// Where a FIB's top begins in the values, and how far a key is shifted down for it: one word.
@@ -124,7 +124,7 @@ impl Fib {
     #[must_use]
     pub fn new(epochs: Arc<Epochs>, capacity: Capacity) -> Self {
         let Arenas { roots, nodes, values } = Arenas::new(capacity);
-        let writer = Mutex::new(Writer::new(Arc::clone(&epochs), capacity));
+        let writer = Apart(Mutex::new(Writer::new(Arc::clone(&epochs), capacity)));
         Self { roots, nodes, values, epochs, writer }
     }
 
