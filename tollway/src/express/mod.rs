@@ -3,7 +3,7 @@
 //!
 //! The lane never decides, it repeats: what goes in is what the path has just done with a packet of
 //! the flow. A flow is what the path's verdict depends on: the link that it arrived on, addresses,
-//! protocol, ports. It enters with its second packet ([`seen`]), so that a flood of single packets
+//! protocol, ports. It enters with its second packet (`seen.rs`), so that a flood of single packets
 //! changes nothing, and stays until something that decides changes, or others need its place.
 //!
 //! Kernel equivalent: `net/netfilter/nf_flow_table_core.c` (flowtable offload).
