@@ -10,7 +10,8 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::time::{Duration, Instant};
 
 use signal_hook::consts::SIGHUP;
@@ -141,7 +142,7 @@ impl Reloader {
         })?;
         let this = Self(sender);
         let follower = follow(&this)?;
-        let worker = Worker { started, post, follower };
+        let worker = Worker { started, post, follower, is_held: false };
         let thread = std::thread::Builder::new().name("reload".to_owned());
         thread.spawn(move || worker.serve(&requests))?;
         Ok(this)
@@ -169,6 +170,8 @@ struct Worker {
     started: Started,
     post: Post,
     follower: Option<Follower>,
+    /// The kernel forwards, since what steers could neither go on nor back.
+    is_held: bool,
 }
 
 impl Worker {
@@ -223,7 +226,7 @@ impl Worker {
         for (index, facts) in self.started.facts.iter().enumerate() {
             ports::adopt(&mut model, PortIndex(index), *facts);
         }
-        if model == self.started.in_force {
+        if model == self.started.in_force && !self.is_held {
             return Ok(Done::Unchanged);
         }
         let compiled = compile(&model).map_err(ReloadError::Compile)?;
@@ -236,8 +239,13 @@ impl Worker {
 
     /// Puts everything in force that follows from a model. Tables and steering programs can not change
     /// in one moment, so the kernel forwards while one has changed and not the other.
-    fn steer_and_swap(&self, model: &Model, compiled: Compiled) -> Result<Duration, ReloadError> {
-        let steering = &self.started.steering;
+    fn steer_and_swap(
+        &mut self,
+        model: &Model,
+        compiled: Compiled,
+    ) -> Result<Duration, ReloadError> {
+        let steering = Arc::clone(&self.started.steering);
+        self.is_held = true;
         steering.hold(true);
         let steered =
             steering.follow(model).map_err(|error| ReloadError::Steering(Arc::new(error)));
@@ -249,6 +257,7 @@ impl Worker {
             return done;
         }
         steering.hold(false);
+        self.is_held = false;
         done
     }
 
@@ -258,8 +267,14 @@ impl Worker {
         let mtus: Vec<u16> = model.ports.iter().zip(&model.links).map(|(_, l)| l.mtu).collect();
         let (board, names) = (self.started.board.clone(), Names::from(model));
         let (answer, reply) = mpsc::sync_channel(1);
+        // Whoever is first: the worker begins, or nobody waits for it any more.
+        let settled = Arc::new(AtomicBool::new(false));
+        let begun = Arc::clone(&settled);
         let leave = |compiled: Compiled| {
             self.post.leave(move |router, devices| {
+                if begun.swap(true, Ordering::AcqRel) {
+                    return;
+                }
                 let start = Instant::now();
                 let Compiled { tables, host } = compiled;
                 let old_names = board.names();
@@ -280,7 +295,14 @@ impl Worker {
             }
             None => leave(compiled),
         };
-        let (pause, old, _) = reply.recv_timeout(PATIENCE).ok()?;
+        let answered = match reply.recv_timeout(PATIENCE) {
+            // It has begun, and is about to answer.
+            Err(RecvTimeoutError::Timeout) if settled.swap(true, Ordering::AcqRel) => {
+                reply.recv().ok()
+            }
+            answered => answered.ok(),
+        };
+        let (pause, old, _) = answered?;
         // The number of ports is the same: that was looked at.
         debug_assert!(old.is_ok());
         old.is_ok().then_some(pause)

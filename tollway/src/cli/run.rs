@@ -224,11 +224,12 @@ fn report(model: &Model, router: &mut Router, devices: &mut Devices) -> Result<(
     let counters = router.counters_in_all();
     let host = router.host.counters();
     let printed = super::print(Summary { ports, counters: &counters, host, missed }.text());
+    // All of them, whatever went wrong with one: they give their devices back to the kernel.
+    let finished: Vec<_> = devices.iter_mut().map(|device| device.finish()).collect();
     counters.check().map_err(|sentence| {
         CliError::failed(sentence, "This is a defect of Tollway: report it with the table above")
     })?;
-    for device in devices {
-        device.finish().map_err(|error| CliError::failed(&error, error.remedy()))?;
-    }
+    let finished: Result<(), _> = finished.into_iter().collect();
+    finished.map_err(|error| CliError::failed(&error, error.remedy()))?;
     printed
 }

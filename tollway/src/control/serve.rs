@@ -112,13 +112,15 @@ impl Desk {
         }
     }
 
-    /// Has the router stop and leave its ports to a successor.
-    pub(super) fn hand_over(&self) -> String {
+    /// Has the router stop and leave its ports to a successor, unless that one has gone meanwhile:
+    /// nobody would take them.
+    pub(super) fn hand_over(&self, say: Say<'_>) -> io::Result<()> {
         let Some(hand_over) = &self.powers.hand_over else {
-            return refusal("this router hands nothing over");
+            return say(&refusal("this router hands nothing over"));
         };
+        say(&line(&HandedOver { pid: std::process::id() }))?;
         hand_over();
-        line(&HandedOver { pid: std::process::id() })
+        Ok(())
     }
 
     /// Asks the worker; the names are those of the tables that it has at that moment.

@@ -16,6 +16,7 @@ use tollway_dataplane::id::VrfId;
 use tollway_dataplane::router::Router;
 use tollway_dataplane::tables::RoutePrefix;
 
+use super::serve::Desk;
 use super::server::{MOST_CLIENTS, REQUEST_LIMIT};
 use super::{
     Ask, Board, Client, ClientError, Found, Names, NextHop, Ports, Powers, Request, RoutesPage,
@@ -343,4 +344,18 @@ proptest! {
         let cut = cut.index(line.len());
         prop_assert!(Request::read(&line[..cut]).is_err());
     }
+}
+
+#[test]
+fn nothing_is_handed_over_to_one_that_has_gone() {
+    let handed = Arc::new(AtomicBool::new(false));
+    let hands = Arc::clone(&handed);
+    let hand_over = move || hands.store(true, Ordering::Relaxed);
+    let powers = Powers { reloader: None, hand_over: Some(Box::new(hand_over)) };
+    let desk = Desk::new(post().unwrap().0, Board::default(), powers);
+    let gone = std::io::ErrorKind::BrokenPipe;
+    assert_eq!(desk.hand_over(&mut |_| Err(gone.into())).unwrap_err().kind(), gone);
+    assert!(!handed.load(Ordering::Relaxed));
+    desk.hand_over(&mut |_| Ok(())).unwrap();
+    assert!(handed.load(Ordering::Relaxed));
 }

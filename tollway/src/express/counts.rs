@@ -6,6 +6,7 @@ use std::io;
 use tollway_dataplane::counters::{Counters, Traffic};
 use tollway_dataplane::id::PortId;
 
+use crate::steer::MOST_PORTS;
 use crate::steer::maps::{CountMap, PortCounts};
 
 /// What the lane had received and sent at some moment, by port.
@@ -26,7 +27,8 @@ impl Reading {
     /// # Errors
     /// The system refused.
     pub fn of(counts: &CountMap, ports: usize) -> io::Result<Self> {
-        Self::by(ports, |port| counts.port(port))
+        // Beyond, no port has the steering program.
+        Self::by(ports.min(MOST_PORTS), |port| counts.port(port))
     }
 
     /// The same from anything that can be asked port by port.

@@ -10,9 +10,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use netlink_sys::protocols::NETLINK_GENERIC;
@@ -45,7 +44,8 @@ const HEADERS: usize = 16 + 4;
 
 /// A thread that tells the express lane where it can send.
 pub struct Watch {
-    end: Arc<AtomicBool>,
+    /// Closing it ends the thread.
+    wake: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -55,7 +55,6 @@ impl Watch {
     /// # Errors
     /// The kernel can not be asked.
     pub fn start(devices: Vec<(PortId, String)>, ports: Arc<Ports>) -> io::Result<Self> {
-        let end = Arc::new(AtomicBool::new(false));
         let mut netdev = match Netdev::open() {
             Ok(netdev) => netdev,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -63,25 +62,24 @@ impl Watch {
                     "no express lane: this kernel does not tell which devices take redirected \
                      frames (Linux 6.3 does)"
                 );
-                return Ok(Self { end, thread: None });
+                return Ok(Self { wake: None, thread: None });
             }
             Err(error) => return Err(error),
         };
         netdev.look(&devices, &ports);
-        let is_over = Arc::clone(&end);
+        let (wake, woken) = UnixStream::pair()?;
         let thread = std::thread::Builder::new().name("redirect".to_owned()).spawn(move || {
-            while !is_over.load(Ordering::Relaxed) {
-                netdev.wait();
+            while netdev.wait(&woken) {
                 netdev.look(&devices, &ports);
             }
         })?;
-        Ok(Self { end, thread: Some(thread) })
+        Ok(Self { wake: Some(wake), thread: Some(thread) })
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.end.store(true, Ordering::Relaxed);
+        self.wake = None;
         if let Some(thread) = self.thread.take() {
             // It has nothing to say.
             let _ = thread.join();
@@ -123,16 +121,18 @@ impl Netdev {
         Ok(Self { requests, changes, control, family, told: BTreeMap::new() })
     }
 
-    /// Sleeps until a device has changed or it is time to look again.
-    fn wait(&self) {
-        let fd = self.changes.as_raw_fd();
-        let mut fds = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+    /// Sleeps until a device has changed or it is time to look again; false where nobody wants to
+    /// know any more.
+    fn wait(&self, woken: &UnixStream) -> bool {
+        let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut fds = [entry(woken.as_raw_fd()), entry(self.changes.as_raw_fd())];
         // Too early is no harm.
         let _ = sys::wait(&mut fds, PERIOD_MS);
         let mut buffer = Vec::with_capacity(8192);
         while self.changes.recv(&mut buffer, 0).is_ok() {
             buffer.clear();
         }
+        fds[0].revents == 0
     }
 
     /// Tells the lane what each port's device can do now.
@@ -140,8 +140,13 @@ impl Netdev {
         for (port, device) in devices {
             let facts = interface::ask(self.control.as_fd(), device).ok();
             let index = facts.and_then(|facts| NonZeroU32::new(facts.index as u32));
-            let exit = index.filter(|index| self.takes_redirected(*index));
+            // One that is down drops what it is given; the path counts that.
+            let is_down = facts.is_some_and(|facts| !facts.up);
+            let exit = index.filter(|index| !is_down && self.takes_redirected(*index));
             ports.set_exit(*port, exit);
+            if is_down {
+                continue;
+            }
             if self.told.insert(*port, exit.is_some()) != Some(exit.is_some()) {
                 if exit.is_some() {
                     tracing::debug!("{device} takes frames of the express lane");

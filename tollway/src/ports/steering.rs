@@ -58,7 +58,12 @@ impl ModelSteering {
     /// Lets the kernel forward everything while the configuration changes.
     pub fn hold(&self, hold: bool) {
         if let Some(steering) = self.steering() {
-            lock(steering).state().set_hold(hold);
+            let state = lock(steering).state();
+            if !hold {
+                // What the path has entered meanwhile may be of the tables from before.
+                state.bump_generation();
+            }
+            state.set_hold(hold);
         }
     }
 
@@ -86,7 +91,11 @@ impl ModelSteering {
             let Some(port) = steering.port(port_id(index)).cloned() else { continue };
             let mac = mac.unwrap_or(port.mac);
             let is_moved = mac != port.mac;
-            steering.set_port(SteerPort { mac, links, ..port })?;
+            match steering.set_port(SteerPort { mac, links, ..port }) {
+                // Whoever looks after the port notices, and attaches what comes back by the plan.
+                Err(SteerError::NoDevice { .. }) => continue,
+                entered => entered?,
+            }
             if is_moved {
                 steering.attach_again(port_id(index))?;
             }

@@ -235,7 +235,7 @@ impl PortCounts {
 pub struct State(Arc<Page>);
 
 /// Bits of the bypass: nobody takes turns; the configuration changes.
-const BYPASS_IDLE: u32 = 1;
+pub(super) const BYPASS_IDLE: u32 = 1;
 const BYPASS_HOLD: u32 = 2;
 
 impl State {
@@ -264,7 +264,7 @@ impl State {
     /// Says if the kernel forwards everything.
     #[must_use]
     pub fn bypass(&self) -> bool {
-        self.0.bypass()
+        self.0.bypass(BYPASS_IDLE | BYPASS_HOLD)
     }
 
     /// The generation of flows that is in force.

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use super::Mode;
 use super::error::SteerError;
+use super::maps::BYPASS_IDLE;
 use super::sys::{self, Page};
 
 /// Where the BPF file system is, by convention.
@@ -118,7 +119,9 @@ impl Pins {
     /// Says if somebody stamps the heartbeat: looks for as long as a living process may take.
     pub(super) fn are_alive(&self) -> bool {
         let page = self.state().and_then(|state| Page::map(state.as_fd()).ok());
-        let Some(page) = page.filter(|page| page.is_alive(DEAD_NS) && !page.bypass()) else {
+        // Whoever lets the kernel forward while the configuration changes lives all the same.
+        let is_busy = |page: &Page| page.is_alive(DEAD_NS) && !page.bypass(BYPASS_IDLE);
+        let Some(page) = page.filter(is_busy) else {
             return false;
         };
         let before_ns = page.last_heartbeat_ns();

@@ -447,8 +447,9 @@ impl Page {
         }
     }
 
-    pub(super) fn bypass(&self) -> bool {
-        self.words().bypass.load(Ordering::Acquire) != 0
+    /// Says if any of these bits of the bypass is set.
+    pub(super) fn bypass(&self, bits: u32) -> bool {
+        self.words().bypass.load(Ordering::Acquire) & bits != 0
     }
 
     /// Says if somebody has stamped within `limit_ns`.

@@ -62,8 +62,8 @@ pub struct AfXdp {
     /// For questions about interfaces.
     control: UnixDatagram,
     facts: Facts,
-    /// The address that the router was made with. Frames to another one, which a new device may
-    /// have, stay with the kernel.
+    /// The address that the port was opened with; a device that follows it may have another, which
+    /// the program learns from its plan.
     mac: Mac,
     queues: u32,
     how: String,
@@ -253,8 +253,8 @@ impl AfXdp {
         }
         if facts.mac != self.facts.mac && facts.mac != self.mac {
             tracing::warn!(
-                "port {}: {} has another Ethernet address now; its frames stay with the kernel until \
-                 Tollway starts anew",
+                "port {}: {} has another Ethernet address now, which its links follow unless they \
+                 were given one",
                 self.port,
                 self.called
             );

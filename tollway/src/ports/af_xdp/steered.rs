@@ -80,6 +80,12 @@ impl Steered {
     }
 }
 
+impl Drop for Steered {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
+
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
