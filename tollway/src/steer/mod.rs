@@ -76,7 +76,7 @@ pub const MOST_QUEUES: u32 = 128;
 pub struct Options {
     /// IPv4 flows that the express lane holds at most, some 130 bytes each.
     pub flows4: u32,
-    /// IPv6 flows that the express lane holds at most, some 150 bytes each.
+    /// IPv6 flows that the express lane holds at most, some 160 bytes each.
     pub flows6: u32,
     /// Takes ports over from a Tollway that still serves them.
     pub replace: bool,
