@@ -40,7 +40,7 @@ impl Net {
         self.plug(&self.b, "b", MAC_B, 2);
     }
 
-    fn plug(&self, host: &Host, cable: &str, mac: &str, net: u8) {
+    pub fn plug(&self, host: &Host, cable: &str, mac: &str, net: u8) {
         let Self { mtu, queues, .. } = self;
         let pid = host.0.0.id();
         let end = format!("mtu {mtu} numrxqueues {queues} numtxqueues {queues}");

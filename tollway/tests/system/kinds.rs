@@ -1,0 +1,38 @@
+//! Pings of all sizes, in fragments, and of few hops.
+
+use crate::router::Net;
+use crate::ways::{alike, ports, told};
+
+pub fn pings() {
+    let net = Net::new(1500, 1);
+    alike(&net, &ports(1500), |net| {
+        let mut all = Vec::new();
+        for (target, most) in [("10.0.2.2", 1472), ("fd00:2::2", 1452)] {
+            for size in [0, 1, 17, 18, 64, 500, 1279, most - 1, most, most + 1, 4000, 9000] {
+                all.push(ping(net, &format!("-c 4 -s {size} {target}")));
+                assert!(all.last().unwrap().contains("4 received, 0% packet loss"), "{all:#?}");
+            }
+            // The first few errors are not limited.
+            for (ttl, size) in [(1, 56), (2, 56), (1, 1400), (2, 4000)] {
+                std::thread::sleep(std::time::Duration::from_millis(1200));
+                all.push(ping(net, &format!("-c 1 -t {ttl} -s {size} {target}")));
+            }
+        }
+        for (target, from) in [("10.0.1.2", "10.0.2.2"), ("fd00:1::2", "fd00:2::2")] {
+            let told = told(&net.b, &format!("ping -n -c 4 -i 0.02 -W 2 -I {from} {target}"));
+            assert!(told.contains("4 received") && told.contains("ttl=63"), "{told}");
+        }
+        all
+    });
+}
+
+/// What ping says, without the times.
+fn ping(net: &Net, arguments: &str) -> String {
+    let told = told(&net.a, &format!("ping -n -i 0.02 -W 2 {arguments}"));
+    let mut seen = arguments.to_owned();
+    for line in told.lines().filter(|line| !line.is_empty() && !line.starts_with("rtt")) {
+        let end = line.find(" time").unwrap_or(line.len());
+        seen = format!("{seen}\n{}", line[..end].trim_end_matches(','));
+    }
+    seen
+}

@@ -1,0 +1,49 @@
+//! The whole system as its hosts see it: what traceroute, tracepath, ping and TCP find out by the
+//! kernel alone, they find out by Tollway, with the express lane and without.
+//!
+//! The kernel is configured alike, and Tollway has the neighbours from it.
+
+#![allow(clippy::unwrap_used)]
+
+mod kinds;
+#[path = "../namespaces/mod.rs"]
+mod namespaces;
+mod pmtu;
+#[allow(dead_code)]
+#[path = "../af_xdp/router.rs"]
+mod router;
+#[path = "../running/mod.rs"]
+mod running;
+mod trace;
+mod transfer;
+mod ways;
+
+use std::process::{Command, ExitCode};
+
+const TESTS: [namespaces::Test; 4] = [
+    ("traceroute_is_refused_alike", trace::refusals),
+    ("the_same_path_mtu_is_found_by_ipv4", pmtu::ipv4),
+    ("the_same_path_mtu_is_found_by_ipv6", pmtu::ipv6),
+    ("pings_of_all_kinds_are_answered_alike", kinds::pings),
+];
+
+fn main() -> ExitCode {
+    namespaces::main(&TESTS, "-nm", missing, |words| match words {
+        ["--serve", address] => transfer::serve(address.parse().unwrap()),
+        ["--ask", address, seconds] => {
+            transfer::ask(address.parse().unwrap(), seconds.parse().unwrap())
+        }
+        _ => ExitCode::FAILURE,
+    })
+}
+
+fn missing(_: &str) -> Option<&'static str> {
+    let is_there = |program| Command::new(program).arg("-V").output().is_ok();
+    if !namespaces::is_root() {
+        Some("only root may load XDP programs")
+    } else if !["traceroute", "tracepath", "ping", "ethtool"].into_iter().all(is_there) {
+        Some("traceroute, tracepath, ping and ethtool are needed (scripts/setup.sh)")
+    } else {
+        None
+    }
+}

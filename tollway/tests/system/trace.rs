@@ -1,0 +1,45 @@
+//! traceroute, by UDP and by echo requests.
+
+use crate::namespaces::sh;
+use crate::router::Net;
+use crate::ways::{alike, ports, told};
+
+/// The hops, without the times they took.
+fn trace(net: &Net, arguments: &str) -> String {
+    let line = format!("traceroute -n -q 1 -w 1 -m 4 -N 1 {arguments}");
+    let told = told(&net.a, &line);
+    let mut seen = line;
+    for hop in told.lines().skip(1) {
+        let words: Vec<&str> = hop.split_whitespace().collect();
+        // Of "1  10.0.1.1  0.051 ms  !N" the time goes.
+        let is_time = |at: usize| words[at] == "ms" || words.get(at + 1) == Some(&"ms");
+        for at in (0..words.len()).filter(|at| !is_time(*at)) {
+            seen = format!("{seen} {}", words[at]);
+        }
+        seen += ";";
+    }
+    seen
+}
+
+/// Routes that refuse, and none.
+pub fn refusals() {
+    let net = Net::new(1500, 1);
+    let mut config = ports(1500);
+    for (kind, third) in [("unreachable", 1), ("prohibit", 2), ("blackhole", 3)] {
+        for prefix in [format!("10.8.{third}.0/24"), format!("fd08:{third}::/64")] {
+            sh(&format!("ip route add {kind} {prefix}"));
+            config += &format!("[[routes]]\nto = \"{prefix}\"\ntype = \"{kind}\"\n");
+        }
+    }
+    alike(&net, &config, |net| {
+        let mut all = Vec::new();
+        for third in [1, 2, 3, 4] {
+            for target in [format!("10.8.{third}.1"), format!("fd08:{third}::1")] {
+                // Errors to one host are limited to one a second, but for a few.
+                std::thread::sleep(std::time::Duration::from_millis(1200));
+                all.push(trace(net, &format!("-m 2 {target}")));
+            }
+        }
+        all
+    });
+}
