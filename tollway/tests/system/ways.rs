@@ -40,7 +40,6 @@ pub fn alike(net: &Net, ports: &str, see: impl Fn(&Net) -> Vec<String>) {
         until("an answer", || told(&net.a, &format!("ping -n -c 1 -W 1 {target}")).contains(" 0%"));
     }
     let by_kernel = see(net);
-    println!("{by_kernel:#?}");
     for way in TOLLWAY {
         let mut router = way.start(ports);
         assert_eq!(see(net), by_kernel, "{way:?}, and before by the kernel");
