@@ -23,9 +23,9 @@ $tollway replay --config examples/office.toml \
 if command -v tshark >/dev/null 2>&1; then
   echo
   echo "what left by wan, as tshark reads $out/wan.pcap:"
-  tshark -r "$out/wan.pcap" -Y "not vlan" 2>/dev/null | cut -c1-100 | head -3
+  tshark -r "$out/wan.pcap" -Y "not vlan" 2>/dev/null | cut -c1-100 | sed -n 1,3p
   echo "and under VLAN 100, from the VRF red:"
-  tshark -r "$out/wan.pcap" -Y "vlan.id == 100" 2>/dev/null | cut -c1-100 | head -3
+  tshark -r "$out/wan.pcap" -Y "vlan.id == 100" 2>/dev/null | cut -c1-100 | sed -n 1,3p
 else
   echo "tshark is not installed: the captures in $out are there, unread"
 fi
