@@ -10,6 +10,7 @@
 pub mod cli;
 pub mod compile;
 pub mod config;
+pub mod filter;
 pub mod model;
 pub mod ports;
 pub mod replay;
