@@ -1,5 +1,7 @@
 //! One worker's router: path, host, tables, memory and counts, and the turn that joins them.
 
+use std::sync::Arc;
+
 use crate::burst::{Burst, Lanes};
 use crate::counters::{Counters, Traffic};
 use crate::dispatch::Path;
@@ -11,6 +13,7 @@ use crate::id::PortId;
 use crate::path::{Everything, Features};
 use crate::port::Port;
 use crate::punts::Limits;
+use crate::stages::filter::{Filter, State};
 use crate::stages::transmit::Egress;
 use crate::tables::Tables;
 use crate::tolls::Tolls;
@@ -30,6 +33,8 @@ pub struct Router<F: Features = Everything> {
     pub host: Host,
     /// Who is told of forwarded packets, if anyone.
     pub express: Option<Box<dyn Express>>,
+    /// Counts and limits of the firewall's rules.
+    pub filter: State,
     limits: Limits,
     path: Path<F>,
     reader: Reader,
@@ -59,6 +64,7 @@ impl<F: Features> Router<F> {
             tolls: Tolls::new(),
             host,
             express: None,
+            filter: State::new(),
             limits: Limits::new(),
             path,
             reader,
@@ -83,7 +89,15 @@ impl<F: Features> Router<F> {
         }
         let bytes = burst.len[..burst.count].iter().map(|len| u64::from(*len)).sum();
         self.counters.received(port, burst.count as u64, bytes);
-        self.path.forward(burst, &mut self.umem, &self.tables, &mut self.tolls, &mut self.egress);
+        self.filter.now_ns = now_ns;
+        self.path.forward(
+            burst,
+            &mut self.umem,
+            &self.tables,
+            &mut self.tolls,
+            &mut self.egress,
+            &mut self.filter,
+        );
         let left = self.burst.left;
         if let Some(express) = &mut self.express {
             let lanes = self.burst.lanes().without(left);
@@ -99,6 +113,16 @@ impl<F: Features> Router<F> {
             self.send_outbox(ports);
         }
         self.burst.count
+    }
+
+    /// Puts other rules in force, or none; between two bursts, as any change of the router. `carried` has
+    /// for each counter of the new rules the number it had, where it is to go on.
+    pub fn set_filter(&mut self, filter: Option<Arc<Filter>>, carried: &[Option<u32>]) {
+        match &filter {
+            Some(filter) => self.filter.renew(filter, carried),
+            None => self.filter = State::new(),
+        }
+        self.tables.filter = filter;
     }
 
     /// Says that no turn will be taken until [`Router::wake`]: whoever changes tables need not wait
