@@ -159,6 +159,13 @@ impl Umem {
         self.free.push(addr.0 & !(self.chunk - 1));
     }
 
+    /// Gives back the chunks of many frames.
+    #[inline]
+    pub fn free_all(&mut self, frames: impl Iterator<Item = FrameAddr>) {
+        let mask = !(self.chunk - 1);
+        self.free.extend(frames.map(|addr| addr.0 & mask));
+    }
+
     /// Chunks that are free.
     #[must_use]
     pub fn available(&self) -> usize {

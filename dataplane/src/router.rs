@@ -104,7 +104,9 @@ impl<F: Features> Router<F> {
             express.forwarded(&self.burst, &self.umem, &self.tables, lanes);
         }
         self.transmit(ports);
-        if !left.is_empty() {
+        if let Some(Verdict::Drop(reason)) = self.burst.verdict_of(left) {
+            self.drop_all(left, reason);
+        } else if !left.is_empty() {
             let kernel = ports.get_mut(usize::from(port.0)).filter(|port| port.has_kernel());
             match kernel {
                 Some(port) => self.punt_to_kernel(port, left, now_ns),
@@ -180,6 +182,15 @@ impl<F: Features> Router<F> {
             now_ns,
         };
         (&mut self.host, context, &self.burst)
+    }
+
+    /// Frees packets that are all dropped for one reason, as under an attack that a rule wards off.
+    fn drop_all(&mut self, lanes: Lanes, reason: DropReason) {
+        self.counters.drops[reason as usize] += lanes.count() as u64;
+        match lanes.dense() {
+            Some(range) => self.umem.free_all(self.burst.addr[range].iter().copied()),
+            None => self.umem.free_all(lanes.into_iter().map(|lane| self.burst.addr[lane])),
+        }
     }
 
     /// Deals with the packets that left the road.

@@ -5,4 +5,5 @@
 //! and slowly; everything else is held against it.
 
 pub mod eval;
+pub mod flatten;
 pub mod ir;

@@ -72,6 +72,7 @@ impl Classifier {
             point,
             version,
             width: all.len(),
+            wants: wants(point, version, &dims),
             all,
             dims,
             acts,
@@ -79,6 +80,14 @@ impl Classifier {
             end: rules.end,
         })
     }
+}
+
+/// Bytes of the transport header that rules look at, and whether its place has to be known.
+fn wants(point: Point, version: u8, dims: &[Dim]) -> (u16, bool) {
+    let bytes = dims.iter().map(|dim| dim.field.transport_bytes()).max().unwrap_or(0);
+    let is_plain = version == 4 && point != Point::Ingress;
+    let is_walked = |dim: &Dim| matches!(dim.field, Field::Protocol);
+    (bytes, point == Point::Ingress || !is_plain && dims.iter().any(is_walked))
 }
 
 /// Adds a rule's ranges of a field; where it has some by another mask, what both share.
@@ -209,7 +218,7 @@ fn check(rules: &Rules) -> Result<(), FilterError> {
         let behind = |at: &u32| *at > number && *at <= last;
         let sound = |op: &Op| match op {
             Op::Skip(at) | Op::Call(at) => behind(at),
-            Op::Chain { at, end } => behind(at) && behind(end) && is_end(*end),
+            Op::Chain { at, end } => behind(at) && behind(end) && is_end(*end) && is_end(*end + 1),
             _ => true,
         };
         if !(rule.ops.iter().all(sound) && (number == last || behind(&rule.next))) {

@@ -12,6 +12,8 @@ pub struct Classifier {
     pub(super) version: u8,
     /// Words of a set of rules.
     pub(super) width: usize,
+    /// Bytes of the transport header that rules look at, and whether its place has to be known.
+    pub(super) wants: (u16, bool),
     /// The set of all rules.
     pub(super) all: Vec<u64>,
     /// Fields that are looked up.

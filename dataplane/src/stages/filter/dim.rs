@@ -5,12 +5,19 @@ use std::collections::HashMap;
 use super::Field;
 use super::bits::{Collector, Sets, put, take};
 use super::build::FilterError;
+use super::cut::Cut;
 use crate::epoch::Epochs;
 use crate::id::NextHopId;
 use crate::stages::route::{Capacity, Fib, Prefix, Root};
 
 /// Bounds that are compared one by one, for all packets at once, which takes less time than a lookup.
-const MOST_BOUNDS: usize = 12;
+const MOST_BOUNDS: usize = 32;
+
+/// Parts of the address space beyond which addresses are looked up in a trie.
+const MOST_STARTS: usize = 1 << 16;
+
+/// Steps of a search up to which it is preferred to a table of all values, which takes more cache.
+const SHORT: u32 = 2;
 
 /// A field that rules look at.
 #[derive(Debug)]
@@ -30,6 +37,8 @@ pub(super) struct Dim {
 pub(super) enum Lookup {
     /// The class is how many of these the value is not below; all of 32 bits.
     Bounds(Vec<u32>),
+    /// Of up to 32 bits, in many ranges.
+    Cut(Cut),
     /// A class for each value of 16 bits.
     Table(Box<[u16; 1 << 16]>),
     /// Addresses.
@@ -58,18 +67,23 @@ impl Dim {
         for (rule, _) in ranges {
             take(&mut wild, *rule);
         }
-        let starts = starts(ranges);
-        if matches!(field, Field::Source | Field::Destination)
-            && (bits == 128 || starts.len() > MOST_BOUNDS)
-        {
+        let starts = starts(ranges, bits);
+        let is_address = matches!(field, Field::Source | Field::Destination);
+        if is_address && (bits == 128 || starts.len() > MOST_STARTS) {
             return trie(field, bits, ranges, &wild);
         }
         let few = bits <= 32 && starts.len() <= MOST_BOUNDS;
         let mut collector = Collector::new(all.len(), !few);
         let classes = sweep(ranges, &starts, &wild, &mut collector);
         let absent = collector.class(&wild);
+        let cut = (bits <= 32 && !few).then(|| Cut::new(&starts, &classes, bits)).flatten();
+        let is_short = |cut: &Cut| bits > 16 || cut.steps() <= SHORT;
         let lookup = if few {
             Lookup::Bounds(starts.iter().skip(1).map(|start| *start as u32).collect())
+        } else if let Some(cut) = cut.filter(is_short) {
+            Lookup::Cut(cut)
+        } else if is_address {
+            return trie(field, bits, ranges, &wild);
         } else if bits <= 16 && collector.count() <= u32::from(u16::MAX) {
             Lookup::Table(table(&starts, &classes)?)
         } else {
@@ -85,6 +99,7 @@ impl Dim {
             Lookup::Bounds(bounds) => {
                 bounds.iter().filter(|bound| u128::from(**bound) <= number).count() as u32
             }
+            Lookup::Cut(cut) => cut.class(number as u32),
             Lookup::Table(table) => table[usize::from(number as u16)].into(),
             Lookup::Trie { fib, root } => fib.lookup(*root, number << (128 - bits)).0,
             Lookup::Search(starts) => {
@@ -97,6 +112,7 @@ impl Dim {
     pub(super) fn memory_bytes(&self) -> usize {
         let lookup = match &self.lookup {
             Lookup::Bounds(bounds) => bounds.len() * size_of::<u32>(),
+            Lookup::Cut(cut) => cut.memory_bytes(),
             Lookup::Table(_) => size_of::<[u16; 1 << 16]>(),
             Lookup::Trie { fib, .. } => fib.memory_bytes(),
             Lookup::Search(starts) => starts.len() * size_of::<(u128, u32)>(),
@@ -105,12 +121,14 @@ impl Dim {
     }
 }
 
-/// Where values begin that are in other ranges than those before; 0 first.
-fn starts(ranges: &Ranges) -> Vec<u128> {
+/// Where values of so many bits begin that are in other ranges than those before; 0 first.
+fn starts(ranges: &Ranges, bits: u32) -> Vec<u128> {
+    let max = u128::MAX >> (128 - bits);
     let ends = ranges.iter().flat_map(|(_, ranges)| ranges);
     let mut starts: Vec<u128> =
         ends.flat_map(|(first, last)| [Some(*first), last.checked_add(1)]).flatten().collect();
     starts.push(0);
+    starts.retain(|start| *start <= max);
     starts.sort_unstable();
     starts.dedup();
     starts

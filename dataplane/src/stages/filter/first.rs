@@ -2,11 +2,15 @@
 
 use std::ops::Range;
 
-use super::bits::{BLOCK_BITS, Sets, Summary};
+use super::bits::{BLOCK, BLOCK_BITS, Block};
+use super::build::{MOST_DIMS, bits_of};
 use super::classifier::Classifier;
 use super::dim::{Dim, Lookup};
 use super::field::is_extension;
-use super::state::Room;
+use super::state::{GATHERED, GATHERED_FROM, Room};
+#[cfg(target_arch = "x86_64")]
+use super::wide::Avx512;
+use super::wide::{Wide, Words};
 use super::{Field, Parsed, Point};
 use crate::burst::{BURST, Burst, Lanes};
 use crate::cpu::{Level, prefetch};
@@ -51,53 +55,84 @@ impl Classify {
 }
 
 fn baseline(classifier: &Classifier, work: &Work<'_>, room: &mut Room) {
-    classify(classifier, work, room);
+    classify::<Words>(classifier, work, room);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi1,bmi2,fma,lzcnt,movbe,popcnt")]
 fn v3(classifier: &Classifier, work: &Work<'_>, room: &mut Room) {
-    classify(classifier, work, room);
+    classify::<Words>(classifier, work, room);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi1,bmi2,fma,lzcnt,movbe,popcnt")]
 #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
 fn v4(classifier: &Classifier, work: &Work<'_>, room: &mut Room) {
-    classify(classifier, work, room);
+    classify::<Avx512>(classifier, work, room);
 }
 
 /// Packets between the first and the last that is asked about are all looked up: that takes less time
 /// than to search for them, and every lookup has some answer for rubbish.
 #[inline(always)]
-fn classify(classifier: &Classifier, work: &Work<'_>, room: &mut Room) {
+fn classify<V: Wide>(classifier: &Classifier, work: &Work<'_>, room: &mut Room) {
     let Some(first) = work.lanes.lowest() else { return };
     let lanes = first..BURST - work.lanes.0.leading_zeros() as usize;
-    let mut transport = 0;
-    let mut walks = classifier.point == Point::Ingress;
-    for (index, dim) in classifier.dims.iter().enumerate() {
-        transport = transport.max(dim.field.transport_bytes());
-        walks |= matches!(dim.field, Field::Protocol);
-        look_up(classifier, dim, work, room, index, lanes.clone());
+    let (transport, walks) = classifier.wants;
+    let gathered = classifier.version == 4 && classifier.dims.len() > 1;
+    let odd = match (classifier.version, gathered || transport > 0 || walks) {
+        (_, false) => Lanes::NONE,
+        (4, _) if gathered => gather(work, room, transport, lanes.clone()),
+        (4, _) => odd4(work, transport, lanes.clone()),
+        _ => odd6(work, transport, lanes.clone()),
+    };
+    if classifier.width == 1 {
+        room.set = [classifier.all[0]; BURST];
     }
-    let is_plain = classifier.version == 4 && classifier.point != Point::Ingress;
-    if transport > 0 || walks && !is_plain {
-        let odd = match classifier.version {
-            4 => odd4(work, transport, lanes.clone()),
-            _ => odd6(work, transport, lanes.clone()),
-        };
-        if !odd.is_empty() {
-            look_up_odd(classifier, work, room, odd);
-        }
+    for (index, dim) in classifier.dims.iter().enumerate() {
+        look_up(classifier, dim, work, room, index, gathered, lanes.clone());
+    }
+    if !odd.is_empty() && (transport > 0 || walks) {
+        look_up_odd(classifier, work, room, odd);
     }
     match classifier.width {
-        1 => find::<1>(classifier, room, lanes),
+        1 => {
+            for (first, set) in room.first.iter_mut().zip(&room.set) {
+                *first = set.trailing_zeros();
+            }
+        }
         2 => find::<2>(classifier, room, lanes),
         4 => find::<4>(classifier, room, lanes),
-        8 => find::<8>(classifier, room, lanes),
-        16 => find::<16>(classifier, room, lanes),
-        _ => find_in_blocks(classifier, room, lanes),
+        8 => find_wide::<V, 1, 8>(classifier, room, lanes),
+        16 => find_wide::<V, 2, 16>(classifier, room, lanes),
+        _ => find_in_blocks::<V>(classifier, room, lanes),
     }
+}
+
+/// Reads the words of IPv4 headers that rules look at most, all at once; returns the packets whose
+/// transport header is not behind them, or not there.
+#[inline(always)]
+fn gather(work: &Work<'_>, room: &mut Room, transport: u16, lanes: Range<usize>) -> Lanes {
+    let mut odd = Lanes::NONE;
+    let least = 20 + u32::from(transport);
+    let burst = work.burst;
+    for lane in lanes {
+        let lane = lane & (BURST - 1);
+        let l3 = u32::from(burst.l3[lane]);
+        let header: &[u8; 24] = work.umem.bytes(burst.addr[lane], l3 as usize);
+        for word in 0..GATHERED {
+            room.word[word][lane] = be32(header, GATHERED_FROM + 4 * word);
+        }
+        let first = be32(header, 0);
+        let total_len = first & 0xffff;
+        if be16(header, 6) & 0x1fff != 0
+            || total_len < least
+            || first >> 24 != 0x45
+            || l3 + total_len > u32::from(burst.len[lane])
+        {
+            odd.put_odd(lane);
+        }
+    }
+    odd
 }
 
 /// IPv4 packets whose transport header is not where the straight loops look, or not there.
@@ -149,11 +184,16 @@ fn look_up_odd(classifier: &Classifier, work: &Work<'_>, room: &mut Room, odd: L
         for (dim, class) in classifier.dims.iter().zip(&mut room.class) {
             class[lane] = one(classifier, dim, &parsed, work.mark[lane]);
         }
+        if classifier.width == 1 {
+            let sets = classifier.dims.iter().zip(&room.class);
+            let parts = sets.map(|(dim, class)| dim.sets.word(class[lane], 0));
+            room.set[lane] = parts.fold(classifier.all[0], |set, part| set & part);
+        }
     }
 }
 
-fn one(classifier: &Classifier, dim: &Dim, parsed: &Parsed<'_>, mark: u32) -> u32 {
-    let bits = super::build::bits_of(dim.field, classifier.version);
+pub(super) fn one(classifier: &Classifier, dim: &Dim, parsed: &Parsed<'_>, mark: u32) -> u32 {
+    let bits = bits_of(dim.field, classifier.version);
     dim.class(parsed.number(dim.field, mark), bits)
 }
 
@@ -208,7 +248,46 @@ const fn window(field: Field, version: u8, point: Point) -> Option<Window> {
     Some(Window { at, shift, mask, plus })
 }
 
-/// Writes every packet's class of one field.
+/// Writes the values of a field to [`Room::value`]; false where it is none that the straight loops take.
+#[inline(always)]
+fn take_values(
+    classifier: &Classifier,
+    field: Field,
+    work: &Work<'_>,
+    room: &mut Room,
+    gathered: bool,
+    lanes: Range<usize>,
+) -> bool {
+    let (burst, umem) = (work.burst, work.umem);
+    if let Some(window) = window(field, classifier.version, classifier.point) {
+        let word = window.at.wrapping_sub(GATHERED_FROM) / 4;
+        if gathered && word < GATHERED {
+            for (value, word) in room.value.iter_mut().zip(&room.word[word]) {
+                *value = (word >> window.shift & window.mask).wrapping_add(window.plus);
+            }
+            return true;
+        }
+        for lane in lanes {
+            let lane = lane & (BURST - 1);
+            let at = usize::from(burst.l3[lane]) + window.at;
+            let word = be32(umem.bytes::<4>(burst.addr[lane], at), 0);
+            room.value[lane] = (word >> window.shift & window.mask).wrapping_add(window.plus);
+        }
+        return true;
+    }
+    match field {
+        Field::Input => {
+            for (value, link) in room.value.iter_mut().zip(&burst.link) {
+                *value = link.0.into();
+            }
+        }
+        Field::Mark => room.value = *work.mark,
+        _ => return false,
+    }
+    true
+}
+
+/// Writes every packet's class of one field, or narrows its set of rules where that is one word.
 #[inline(always)]
 fn look_up(
     classifier: &Classifier,
@@ -216,39 +295,52 @@ fn look_up(
     work: &Work<'_>,
     room: &mut Room,
     index: usize,
+    gathered: bool,
     lanes: Range<usize>,
 ) {
-    let Some(class) = room.class.get_mut(index) else { return };
-    let (burst, umem) = (work.burst, work.umem);
-    if let Some(window) = window(dim.field, classifier.version, classifier.point) {
-        for lane in lanes.clone() {
-            let lane = lane & (BURST - 1);
-            let at = usize::from(burst.l3[lane]) + window.at;
-            let word = be32(umem.bytes::<4>(burst.addr[lane], at), 0);
-            room.value[lane] = (word >> window.shift & window.mask).wrapping_add(window.plus);
-        }
-    } else if dim.field == Field::Input {
-        for lane in lanes.clone() {
-            let lane = lane & (BURST - 1);
-            room.value[lane] = burst.link[lane].0.into();
-        }
-    } else if dim.field == Field::Mark {
-        room.value = *work.mark;
-    } else if let (Lookup::Trie { fib, root }, 6) = (&dim.lookup, classifier.version) {
-        let at = if dim.field == Field::Source { 8 } else { 24 };
-        for lane in lanes {
-            let lane = lane & (BURST - 1);
-            let address = umem.bytes::<16>(burst.addr[lane], usize::from(burst.l3[lane]) + at);
-            class[lane] = fib.lookup(*root, u128::from_be_bytes(*address)).0;
-        }
-        return;
-    } else {
-        for lane in work.lanes {
-            let parsed = work.parsed(classifier, lane);
-            class[lane] = one(classifier, dim, &parsed, work.mark[lane]);
-        }
+    if index >= room.class.len() {
         return;
     }
+    if take_values(classifier, dim.field, work, room, gathered, lanes.clone()) {
+        if let (Lookup::Bounds(bounds), 1) = (&dim.lookup, classifier.width) {
+            compare(dim, bounds, room);
+            return;
+        }
+        look_up_values(dim, room, index, lanes.clone());
+    } else {
+        look_up_others(classifier, dim, work, &mut room.class[index], lanes.clone());
+    }
+    if classifier.width == 1 {
+        for lane in lanes {
+            let lane = lane & (BURST - 1);
+            room.set[lane] &= dim.sets.word(room.class[index][lane], 0);
+        }
+    }
+}
+
+/// Narrows sets of one word by a field of few classes: the next class's set differs from the one before
+/// in what the bound between them adds.
+#[inline(always)]
+fn compare(dim: &Dim, bounds: &[u32], room: &mut Room) {
+    let Some((first, others)) = dim.sets.dense.split_first() else { return };
+    let mut part = [*first; BURST];
+    let mut before = *first;
+    for (bound, set) in bounds.iter().zip(others) {
+        let change = before ^ set;
+        before = *set;
+        for (part, value) in part.iter_mut().zip(&room.value) {
+            *part ^= if value >= bound { change } else { 0 };
+        }
+    }
+    for (set, part) in room.set.iter_mut().zip(&part) {
+        *set &= part;
+    }
+}
+
+/// From values to classes.
+#[inline(always)]
+fn look_up_values(dim: &Dim, room: &mut Room, index: usize, lanes: Range<usize>) {
+    let class = &mut room.class[index];
     match &dim.lookup {
         Lookup::Bounds(bounds) => {
             *class = [0; BURST];
@@ -258,6 +350,7 @@ fn look_up(
                 }
             }
         }
+        Lookup::Cut(cut) => cut.look_up(&room.value, class, lanes),
         Lookup::Table(table) => {
             for lane in lanes {
                 let lane = lane & (BURST - 1);
@@ -271,22 +364,37 @@ fn look_up(
             fib.look_up_keys(*root, &room.key, class, lanes);
         }
         Lookup::Search(_) => {
-            let bits = super::build::bits_of(dim.field, classifier.version);
             for lane in lanes {
                 let lane = lane & (BURST - 1);
-                class[lane] = dim.class(Some(room.value[lane].into()), bits);
+                class[lane] = dim.class(Some(room.value[lane].into()), 32);
             }
         }
     }
 }
 
-/// A set of few rules.
+/// The classes of a field that is not in a word.
 #[inline(always)]
-fn row<const W: usize>(sets: &Sets, class: u32) -> &[u64; W] {
-    const { assert!(W <= 16) };
-    static NONE: [u64; 16] = [0; 16];
-    let rows = sets.dense.as_chunks::<W>().0;
-    rows.get(class as usize).unwrap_or(NONE.first_chunk::<W>().unwrap_or(&[0; W]))
+fn look_up_others(
+    classifier: &Classifier,
+    dim: &Dim,
+    work: &Work<'_>,
+    class: &mut [u32; BURST],
+    lanes: Range<usize>,
+) {
+    if let (Lookup::Trie { fib, root }, 6) = (&dim.lookup, classifier.version) {
+        let at = if dim.field == Field::Source { 8 } else { 24 };
+        for lane in lanes {
+            let lane = lane & (BURST - 1);
+            let l3 = usize::from(work.burst.l3[lane]);
+            let address = work.umem.bytes::<16>(work.burst.addr[lane], l3 + at);
+            class[lane] = fib.lookup(*root, u128::from_be_bytes(*address)).0;
+        }
+        return;
+    }
+    for lane in work.lanes {
+        let parsed = work.parsed(classifier, lane);
+        class[lane] = one(classifier, dim, &parsed, work.mark[lane]);
+    }
 }
 
 /// Intersects the sets of each packet's classes, and notes the first rule.
@@ -294,43 +402,83 @@ fn row<const W: usize>(sets: &Sets, class: u32) -> &[u64; W] {
 fn find<const W: usize>(classifier: &Classifier, room: &mut Room, lanes: Range<usize>) {
     let mut all = [0; W];
     all.copy_from_slice(&classifier.all[..W]);
+    let mut rows: [&[[u64; W]]; MOST_DIMS] = [&[]; MOST_DIMS];
+    for (row, dim) in rows.iter_mut().zip(&classifier.dims) {
+        *row = dim.sets.dense.as_chunks().0;
+    }
+    let rows = &rows[..classifier.dims.len().min(MOST_DIMS)];
     for lane in lanes {
         let lane = lane & (BURST - 1);
         let mut set = all;
-        for (dim, class) in classifier.dims.iter().zip(&room.class) {
-            let row = row::<W>(&dim.sets, class[lane]);
-            for word in 0..W {
-                set[word] &= row[word];
+        for (row, class) in rows.iter().zip(&room.class) {
+            if let Some(part) = row.get(class[lane] as usize) {
+                for word in 0..W {
+                    set[word] &= part[word];
+                }
             }
         }
         room.first[lane] = lowest(&set);
     }
 }
 
-/// The first bit of a set; past all where there is none.
+/// The first bit of a small set.
 #[inline(always)]
 fn lowest<const W: usize>(set: &[u64; W]) -> u32 {
-    if W == 1 {
-        return set[0].trailing_zeros();
+    let mut first = 0;
+    for word in (0..W).rev() {
+        let here = word as u32 * 64 + set[word].trailing_zeros();
+        first = if set[word] != 0 { here } else { first };
     }
-    let mut words = 0_u32;
-    for (index, word) in set.iter().enumerate() {
-        words |= u32::from(*word != 0) << index;
+    first
+}
+
+/// The same for sets of `N` blocks, `W` words.
+#[inline(always)]
+fn find_wide<V: Wide, const N: usize, const W: usize>(
+    classifier: &Classifier,
+    room: &mut Room,
+    lanes: Range<usize>,
+) {
+    let mut rows: [&[[Block; N]]; MOST_DIMS] = [&[]; MOST_DIMS];
+    for (row, dim) in rows.iter_mut().zip(&classifier.dims) {
+        *row = dim.sets.dense.as_chunks().0.as_chunks().0;
     }
-    let word = words.trailing_zeros();
-    word * 64 + set[word as usize & (W - 1)].trailing_zeros()
+    let rows = &rows[..classifier.dims.len().min(MOST_DIMS)];
+    let all: &[Block] = classifier.all.as_chunks().0;
+    for lane in lanes {
+        let lane = lane & (BURST - 1);
+        let mut set = [V::load(&all[0]); N];
+        for block in 1..N {
+            set[block] = V::load(&all[block]);
+        }
+        for (row, class) in rows.iter().zip(&room.class) {
+            if let Some(part) = row.get(class[lane] as usize) {
+                for block in 0..N {
+                    set[block] = set[block].and(V::load(&part[block]));
+                }
+            }
+        }
+        let (mut words, mut plain) = (0, [[0; BLOCK]; N]);
+        for block in 0..N {
+            words |= set[block].nonzero() << (block * BLOCK);
+            set[block].store(&mut plain[block]);
+        }
+        let word = words.trailing_zeros();
+        let bits = plain.as_flattened().get(word as usize).map_or(0, |bits| bits.trailing_zeros());
+        room.first[lane] = word * 64 + bits;
+    }
 }
 
 /// The same for many rules: only blocks in which all the summaries have a bit.
 #[inline(always)]
-fn find_in_blocks(classifier: &Classifier, room: &mut Room, lanes: Range<usize>) {
+fn find_in_blocks<V: Wide>(classifier: &Classifier, room: &mut Room, lanes: Range<usize>) {
     for lane in lanes.clone() {
         let lane = lane & (BURST - 1);
         let mut candidates = u64::MAX;
         for (dim, class) in classifier.dims.iter().zip(&room.class) {
             candidates &= dim.sets.summary(class[lane]).blocks;
         }
-        room.candidates[lane] = candidates;
+        room.set[lane] = candidates;
         for (dim, class) in classifier.dims.iter().zip(&room.class) {
             let place = dim.sets.summary(class[lane]).place(candidates.trailing_zeros());
             prefetch(dim.sets.blocks.as_ptr().wrapping_add(place));
@@ -340,20 +488,23 @@ fn find_in_blocks(classifier: &Classifier, room: &mut Room, lanes: Range<usize>)
     while !pending.is_empty() {
         let mut more = Lanes::NONE;
         for lane in pending {
-            let candidates = room.candidates[lane];
+            let candidates = room.set[lane];
             let block = candidates.trailing_zeros();
-            let mut set = [u64::MAX; 8];
+            let mut set = V::load(&[u64::MAX; BLOCK]);
             for (dim, class) in classifier.dims.iter().zip(&room.class) {
-                let summary: Summary = dim.sets.summary(class[lane]);
-                let Some(part) = dim.sets.blocks.get(summary.place(block)) else { continue };
-                for word in 0..8 {
-                    set[word] &= part[word];
+                let place = dim.sets.summary(class[lane]).place(block);
+                if let Some(part) = dim.sets.blocks.get(place) {
+                    set = set.and(V::load(part));
                 }
             }
-            room.first[lane] = (block * BLOCK_BITS as u32).wrapping_add(lowest(&set));
+            let (words, mut plain) = (set.nonzero(), [0; BLOCK]);
+            set.store(&mut plain);
+            let word = words.trailing_zeros();
+            let bits = plain.get(word as usize).map_or(0, |bits| bits.trailing_zeros());
+            room.first[lane] = block.wrapping_mul(BLOCK_BITS as u32) + word * 64 + bits;
             let rest = candidates & candidates.wrapping_sub(1);
-            room.candidates[lane] = rest;
-            more.put(lane, set == [0; 8] && rest != 0);
+            room.set[lane] = rest;
+            more.put(lane, words == 0 && rest != 0);
         }
         pending = more;
     }

@@ -18,6 +18,7 @@
 mod bits;
 mod build;
 mod classifier;
+mod cut;
 mod dim;
 mod field;
 mod first;
@@ -27,6 +28,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod walk;
+mod wide;
 
 pub use bits::MOST_RULES;
 pub use build::FilterError;

@@ -44,6 +44,23 @@ impl Condition {
         Self { field, mask: field.max(), ranges: join(ranges.into()) }
     }
 
+    /// The field is there, and in none of the ranges.
+    #[must_use]
+    pub fn outside(&self) -> Self {
+        let mut gaps = Vec::new();
+        let mut from = Some(0);
+        for (first, last) in &self.ranges {
+            if let Some(from) = from.filter(|from| from < first) {
+                gaps.push((from, first - 1));
+            }
+            from = last.checked_add(1);
+        }
+        if let Some(from) = from.filter(|from| *from <= self.field.max()) {
+            gaps.push((from, self.field.max()));
+        }
+        Self { ranges: gaps, ..*self }
+    }
+
     /// Says if it holds for what a packet has.
     #[must_use]
     pub fn holds(&self, number: Option<u128>) -> bool {
@@ -70,8 +87,8 @@ pub fn join(mut ranges: Vec<(u128, u128)>) -> Vec<(u128, u128)> {
 /// What a rule does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Ends the rule where this does not hold; for what conditions can not say: fields that ops before may
-    /// have changed.
+    /// Takes the rule for one that does not match where this does not hold: for what conditions can not
+    /// say, such as fields that ops before may have changed.
     Check(Condition),
     /// Ends the rule where the packet is beyond the rate, or (`over`) within it.
     Limit {
@@ -100,6 +117,8 @@ pub enum Op {
         /// The rule that says its policy.
         end: u32,
     },
+    /// Goes on behind the base chain: with the rule that follows its policy.
+    Leave,
     /// Goes on with the first rule of another chain, and comes back.
     Call(u32),
     /// Goes back to behind the call.

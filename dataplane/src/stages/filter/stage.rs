@@ -73,13 +73,19 @@ fn ask(
     }
     let work = Work { burst, umem, tables, mark: &state.mark, lanes };
     classifier.classify.run(classifier, &work, &mut state.room);
-    let mut rest = Lanes::NONE;
+    let (mut drop, mut rest) = (Lanes::NONE, Lanes::NONE);
+    let last = classifier.acts.len() - 1;
     for lane in lanes {
-        let act = classifier.acts.get(state.room.first[lane] as usize);
-        rest.put(lane, act != Some(&Act::Accept));
+        let act = classifier.acts[(state.room.first[lane] as usize).min(last)];
+        drop.put(lane, act == Act::Drop);
+        rest.put(lane, act != Act::Accept);
     }
     if rest.is_empty() {
         return lanes;
+    }
+    if drop == rest && classifier.point != Point::Forward {
+        burst.leave_all(drop, Verdict::Drop(DropReason::NetfilterDrop));
+        return lanes.without(drop);
     }
     lanes.without(settle(filter, classifier, burst, umem, tables, state, rest))
 }

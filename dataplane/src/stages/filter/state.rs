@@ -26,6 +26,11 @@ pub struct State {
     pub(super) room: Box<Room>,
 }
 
+/// Where the words begin that are read all at once, bytes behind the IP header's start.
+pub(super) const GATHERED_FROM: usize = 8;
+/// How many there are: TTL and protocol, addresses, ports.
+pub(super) const GATHERED: usize = 4;
+
 /// What lookups write down for the packets of a burst; rubbish for those that do not take part.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
@@ -34,8 +39,10 @@ pub(super) struct Room {
     pub(super) value: [u32; BURST],
     /// Keys of a trie.
     pub(super) key: [u64; BURST],
-    /// Blocks in which rules may match.
-    pub(super) candidates: [u64; BURST],
+    /// Words of the IP header from [`GATHERED_FROM`] on.
+    pub(super) word: [[u32; BURST]; GATHERED],
+    /// Sets of one word, or blocks in which rules may match.
+    pub(super) set: [u64; BURST],
     /// The first rule that matches.
     pub(super) first: [u32; BURST],
     /// Classes, field by field.
@@ -56,7 +63,8 @@ impl State {
         let room = Room {
             value: [0; BURST],
             key: [0; BURST],
-            candidates: [0; BURST],
+            word: [[0; BURST]; GATHERED],
+            set: [0; BURST],
             first: [0; BURST],
             class: [[0; BURST]; MOST_DIMS],
         };

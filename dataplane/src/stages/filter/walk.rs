@@ -1,7 +1,8 @@
 //! From rule to rule, where the first that matches does not end the matter.
 
+use super::build::MOST_DIMS;
 use super::classifier::Classifier;
-use super::first::Work;
+use super::first::{Work, one};
 use super::{Filter, LimitUnit, Op, Parsed, State};
 use crate::verdict::{DropReason, PuntReason, Verdict};
 
@@ -23,6 +24,8 @@ enum Way {
     On,
     /// Out of the rule.
     Next,
+    /// To the rule behind this one in the line.
+    Other,
     /// To another rule.
     To(u32),
     /// To the end.
@@ -50,36 +53,50 @@ pub(super) fn walk(
     state: &mut State,
     lane: usize,
 ) -> Said {
-    let mut classes = [0; super::build::MOST_DIMS];
-    for (class, room) in classes.iter_mut().zip(&state.room.class) {
-        *class = room[lane];
-    }
     let mut at = state.room.first[lane];
     let parsed = work.parsed(classifier, lane);
     let (calls, end) = ([0; MOST_CALLS], classifier.end);
     let said = Said::default();
     let mut walk = Walk { filter, state, parsed, lane, calls, depth: 0, end, said };
+    let mut classes = None;
     // The last rule matches whatever it is, so there is always a program.
     while let Some((ops, next)) = classifier.programs.get(at as usize) {
-        let from = match walk.rule(ops, *next) {
+        let from = match walk.rule(ops, at, *next) {
             Ok(from) => from,
             Err(verdict) => {
                 walk.said.verdict = verdict;
                 return walk.said;
             }
         };
-        at = classifier.next(&classes, from);
+        let classes = classes.get_or_insert_with(|| walk.classes(classifier, work));
+        at = classifier.next(classes, from);
     }
     walk.said
 }
 
 impl Walk<'_> {
+    /// The packet's classes; where sets are one word, they have not been written down.
+    fn classes(&self, classifier: &Classifier, work: &Work<'_>) -> [u32; MOST_DIMS] {
+        let mut classes = [0; MOST_DIMS];
+        for ((class, dim), room) in
+            classes.iter_mut().zip(&classifier.dims).zip(&self.state.room.class)
+        {
+            *class = match classifier.width {
+                1 => one(classifier, dim, &self.parsed, work.mark[self.lane]),
+                _ => room[self.lane],
+            };
+        }
+        classes
+    }
+
     /// Where to go on behind a rule, or how it ended.
-    fn rule(&mut self, ops: &[Op], next: u32) -> Result<u32, Option<Verdict>> {
+    fn rule(&mut self, ops: &[Op], at: u32, next: u32) -> Result<u32, Option<Verdict>> {
         for op in ops {
             match self.op(op, next) {
                 Way::On => {}
                 Way::Next => return Ok(next),
+                // As if it had not matched: the next alternative is tried.
+                Way::Other => return Ok(at + 1),
                 Way::To(at) => return Ok(at),
                 Way::End(verdict) => return Err(verdict),
             }
@@ -98,7 +115,7 @@ impl Walk<'_> {
                         .map(|class| class & 3 | u128::from(dscp) << 2),
                     (field, _) => self.parsed.number(field, mark),
                 };
-                return if condition.holds(number) { Way::On } else { Way::Next };
+                return if condition.holds(number) { Way::On } else { Way::Other };
             }
             Op::Limit { limit, over } => {
                 let Some(bucket) = self.filter.limits.get(*limit as usize) else {
@@ -122,6 +139,10 @@ impl Walk<'_> {
                 self.depth = 0;
                 self.end = *end;
                 return Way::To(*at);
+            }
+            Op::Leave => {
+                self.depth = 0;
+                return Way::To(self.end + 1);
             }
             Op::Call(at) => {
                 let Some(slot) = self.calls.get_mut(self.depth) else {

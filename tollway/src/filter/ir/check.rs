@@ -68,7 +68,8 @@ impl Ruleset {
         })
     }
 
-    fn exits(&self, chain: &Chain) -> Vec<(ChainId, bool)> {
+    /// Chains that a chain's rules lead to, and whether they come back.
+    pub(in crate::filter) fn exits(&self, chain: &Chain) -> Vec<(ChainId, bool)> {
         let steps = chain.rules.iter().flat_map(|rule| &rule.steps);
         steps.flat_map(|step| self.targets(step)).collect()
     }
