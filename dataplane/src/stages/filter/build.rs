@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::bits::{self, MOST_RULES};
+use super::cache::Packing;
 use super::classifier::{Act, Classifier};
 use super::dim::{Dim, Ranges};
 use super::first::Classify;
@@ -72,6 +73,7 @@ impl Classifier {
             point,
             version,
             width: all.len(),
+            packing: Packing::of(&dims, all.len()),
             wants: wants(point, version, &dims),
             all,
             dims,

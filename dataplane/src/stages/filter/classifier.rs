@@ -1,6 +1,7 @@
 //! A line of rules, compiled: which rule is the first from a place on that a packet matches.
 
 use super::bits::{self, BLOCK};
+use super::cache::Packing;
 use super::dim::Dim;
 use super::first::Classify;
 use super::{Op, Point};
@@ -12,6 +13,8 @@ pub struct Classifier {
     pub(super) version: u8,
     /// Words of a set of rules.
     pub(super) width: usize,
+    /// How classes are packed, where what is found is kept.
+    pub(super) packing: Option<Packing>,
     /// Bytes of the transport header that rules look at, and whether its place has to be known.
     pub(super) wants: (u16, bool),
     /// The set of all rules.
@@ -71,6 +74,11 @@ impl Classifier {
             mask = u64::MAX;
         }
         u32::MAX
+    }
+
+    /// Which of [`super::State`]'s rooms is for these rules.
+    pub(super) const fn index(&self) -> usize {
+        self.point as usize * 2 + (self.version == 6) as usize
     }
 
     /// Blocks in which a packet of these classes may match a rule.

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::bits::{BLOCK, BLOCK_BITS, Block};
 use super::build::{MOST_DIMS, bits_of};
+use super::cache;
 use super::classifier::Classifier;
 use super::dim::{Dim, Lookup};
 use super::field::is_extension;
@@ -104,7 +105,7 @@ fn classify<V: Wide>(classifier: &Classifier, work: &Work<'_>, room: &mut Room) 
         4 => find::<4>(classifier, room, lanes),
         8 => find_wide::<V, 1, 8>(classifier, room, lanes),
         16 => find_wide::<V, 2, 16>(classifier, room, lanes),
-        _ => find_in_blocks::<V>(classifier, room, lanes),
+        _ => find_in_many::<V>(classifier, room, work.lanes),
     }
 }
 
@@ -469,11 +470,26 @@ fn find_wide<V: Wide, const N: usize, const W: usize>(
     }
 }
 
-/// The same for many rules: only blocks in which all the summaries have a bit.
+/// The same for many rules: what is known, and the rest found and kept.
 #[inline(always)]
-fn find_in_blocks<V: Wide>(classifier: &Classifier, room: &mut Room, lanes: Range<usize>) {
-    for lane in lanes.clone() {
-        let lane = lane & (BURST - 1);
+fn find_in_many<V: Wide>(classifier: &Classifier, room: &mut Room, lanes: Lanes) {
+    let Some(packing) = &classifier.packing else {
+        return find_in_blocks::<V>(classifier, room, lanes);
+    };
+    let Some(cache) = room.caches.get_mut(classifier.index()) else { return };
+    let mut cache = std::mem::take(cache);
+    let unknown = cache::recall(packing, &cache, room, lanes);
+    if !unknown.is_empty() {
+        find_in_blocks::<V>(classifier, room, unknown);
+        cache::keep(&mut cache, room, unknown);
+    }
+    room.caches[classifier.index()] = cache;
+}
+
+/// Only blocks in which all the summaries have a bit.
+#[inline(always)]
+fn find_in_blocks<V: Wide>(classifier: &Classifier, room: &mut Room, lanes: Lanes) {
+    for lane in lanes {
         let mut candidates = u64::MAX;
         for (dim, class) in classifier.dims.iter().zip(&room.class) {
             candidates &= dim.sets.summary(class[lane]).blocks;
@@ -484,7 +500,7 @@ fn find_in_blocks<V: Wide>(classifier: &Classifier, room: &mut Room, lanes: Rang
             prefetch(dim.sets.blocks.as_ptr().wrapping_add(place));
         }
     }
-    let mut pending = Lanes(u64::MAX >> (BURST - lanes.len().clamp(1, BURST)) << lanes.start);
+    let mut pending = lanes;
     while !pending.is_empty() {
         let mut more = Lanes::NONE;
         for lane in pending {

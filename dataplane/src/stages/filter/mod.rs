@@ -17,6 +17,7 @@
 
 mod bits;
 mod build;
+mod cache;
 mod classifier;
 mod cut;
 mod dim;
@@ -98,6 +99,12 @@ impl Filter {
     #[must_use]
     pub fn at(&self, point: Point, version: u8) -> Option<&Classifier> {
         self.points[point as usize][usize::from(version == 6)].as_ref()
+    }
+
+    /// Says if the rules of a point, in the order of [`State`]'s rooms, keep what they find.
+    fn keeps(&self, index: usize) -> bool {
+        let classifier = self.points.as_flattened().get(index).and_then(Option::as_ref);
+        classifier.is_some_and(|classifier| classifier.packing.is_some())
     }
 
     /// Counters that rules count into.

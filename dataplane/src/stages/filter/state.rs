@@ -1,7 +1,7 @@
 //! What a worker keeps beside the rules: counts, limits, marks, and room for its lookups.
 
 use super::build::MOST_DIMS;
-use super::{Filter, Limit};
+use super::{Filter, Limit, cache};
 use crate::burst::BURST;
 
 /// Packets and their bytes of layer 3.
@@ -45,6 +45,8 @@ pub(super) struct Room {
     pub(super) set: [u64; BURST],
     /// The first rule that matches.
     pub(super) first: [u32; BURST],
+    /// Combinations of classes for each point and version, see [`super::cache`].
+    pub(super) caches: [Vec<u64>; 6],
     /// Classes, field by field.
     pub(super) class: [[u32; BURST]; MOST_DIMS],
 }
@@ -66,6 +68,7 @@ impl State {
             word: [[0; BURST]; GATHERED],
             set: [0; BURST],
             first: [0; BURST],
+            caches: Default::default(),
             class: [[0; BURST]; MOST_DIMS],
         };
         Self {
@@ -87,6 +90,9 @@ impl State {
         };
         self.counts =
             (0..filter.counters).map(|number| count(number).unwrap_or_default()).collect();
+        for (index, cache) in self.room.caches.iter_mut().enumerate() {
+            *cache = if filter.keeps(index) { cache::room() } else { Vec::new() };
+        }
         let full = |limit: &Limit| Bucket { held: full(limit), since_ns: self.now_ns };
         self.buckets = filter.limits.iter().map(full).collect();
     }

@@ -4,10 +4,13 @@ use tollway_dataplane::stages::filter::{Condition, Op};
 use tollway_dataplane::verdict::PuntReason;
 
 use super::conditions::Holds;
-use super::place::{Layout, Within};
+use super::place::{Layout, TooMany, Within};
 use crate::filter::ir::{
-    Action, Datum, Element, Elements, Key, Rule, SetId, Step, Target, Verdict,
+    Action, Datum, Element, Elements, Key, Match, Rule, SetId, Step, Target, Verdict,
 };
+
+/// Alternatives that conditions of one rule may be multiplied out to.
+const MOST_ALTERNATIVES: usize = 4096;
 
 /// A part of a rule.
 #[derive(Debug)]
@@ -53,10 +56,13 @@ enum Then {
 }
 
 /// Cuts a rule.
-pub(super) fn cut(layout: &Layout<'_>, rule: &Rule, within: Within) -> Vec<Part> {
+///
+/// # Errors
+/// Where its alternatives are too many.
+pub(super) fn cut(layout: &Layout<'_>, rule: &Rule, within: Within) -> Result<Vec<Part>, TooMany> {
     let mut cut = Cut { layout, within, parts: vec![Part::new()] };
     for step in &rule.steps {
-        if let Then::Nothing = cut.step(step) {
+        if let Then::Nothing = cut.step(step)? {
             break;
         }
     }
@@ -65,18 +71,18 @@ pub(super) fn cut(layout: &Layout<'_>, rule: &Rule, within: Within) -> Vec<Part>
     while parts.last().is_some_and(|part| !part.acts) {
         parts.pop();
     }
-    parts
+    Ok(parts)
 }
 
 impl Cut<'_, '_> {
-    fn step(&mut self, step: &Step) -> Then {
-        match step {
+    fn step(&mut self, step: &Step) -> Result<Then, TooMany> {
+        Ok(match step {
             Step::Match(one) => {
                 let holds = self.layout.resolver.resolve(one);
                 self.condition(holds)
             }
             Step::Any(any) => {
-                let holds = self.any(any);
+                let holds = self.any(any)?;
                 self.condition(holds)
             }
             Step::Limit { limit, over } => {
@@ -111,7 +117,7 @@ impl Cut<'_, '_> {
                 self.act(&Op::Punt(PuntReason::FilterUnsupported));
                 Then::Nothing
             }
-        }
+        })
     }
 
     fn verdict(&mut self, verdict: &Verdict) {
@@ -213,46 +219,54 @@ impl Cut<'_, '_> {
     }
 
     /// When one of several conjunctions holds.
-    fn any(&self, any: &[Vec<crate::filter::ir::Match>]) -> Holds {
+    fn any(&self, any: &[Vec<Match>]) -> Result<Holds, TooMany> {
         let mut alternatives = Vec::new();
         for all in any {
             let mut product = vec![Vec::new()];
             for one in all {
                 product = match self.layout.resolver.resolve(one) {
                     Holds::Always => product,
-                    Holds::Any(any) => times(&product, &any),
+                    Holds::Any(any) => times(&product, &any)?,
                     Holds::Never => Vec::new(),
                     Holds::Unless(fields, elements) => {
-                        let spread = without(&fields, &elements);
-                        times(&product, &spread)
+                        times(&product, &without(&fields, &elements)?)?
                     }
                 };
             }
             alternatives.extend(product);
         }
-        if alternatives.is_empty() {
+        Ok(if alternatives.is_empty() {
             Holds::Never
         } else if alternatives.iter().any(Vec::is_empty) {
             Holds::Always
         } else {
             Holds::Any(alternatives)
-        }
+        })
     }
 }
 
 /// All of one and all of another.
-fn times(left: &[Vec<Condition>], right: &[Vec<Condition>]) -> Vec<Vec<Condition>> {
+fn times(
+    left: &[Vec<Condition>],
+    right: &[Vec<Condition>],
+) -> Result<Vec<Vec<Condition>>, TooMany> {
+    if left.len() * right.len() > MOST_ALTERNATIVES {
+        return Err(TooMany);
+    }
     let pair =
         |one: &Vec<Condition>| right.iter().map(|other| [&one[..], other].concat()).collect();
-    left.iter().flat_map::<Vec<_>, _>(pair).collect()
+    Ok(left.iter().flat_map::<Vec<_>, _>(pair).collect())
 }
 
 /// All of the fields, and of no element all.
-fn without(fields: &[Condition], elements: &[Vec<Condition>]) -> Vec<Vec<Condition>> {
+fn without(
+    fields: &[Condition],
+    elements: &[Vec<Condition>],
+) -> Result<Vec<Vec<Condition>>, TooMany> {
     let mut product = vec![fields.to_vec()];
     for element in elements {
         let outside: Vec<_> = element.iter().map(|one| vec![one.outside()]).collect();
-        product = times(&product, &outside);
+        product = times(&product, &outside)?;
     }
-    product
+    Ok(product)
 }

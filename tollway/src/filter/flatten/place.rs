@@ -121,7 +121,7 @@ impl<'a> Layout<'a> {
 
     fn chain(&mut self, chain: &Chain, within: Within) -> Result<(), TooMany> {
         for rule in &chain.rules {
-            let parts = super::parts::cut(self, rule, within);
+            let parts = super::parts::cut(self, rule, within)?;
             self.rule(parts)?;
         }
         Ok(())
