@@ -26,8 +26,6 @@ mod first;
 mod rules;
 mod stage;
 mod state;
-#[cfg(test)]
-mod tests;
 mod walk;
 mod wide;
 
