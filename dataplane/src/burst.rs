@@ -208,6 +208,36 @@ impl Burst {
         Lanes::first(self.count)
     }
 
+    /// Sends packets off the road, all with one verdict.
+    #[inline(always)]
+    pub fn leave_all(&mut self, lanes: Lanes, verdict: Verdict) {
+        self.left = self.left.or(lanes);
+        match lanes.dense() {
+            Some(range) => self.verdict[range].fill(verdict),
+            None => {
+                for lane in lanes {
+                    self.verdict[lane] = verdict;
+                }
+            }
+        }
+    }
+
+    /// The verdict that all of these packets have left with, if it is one.
+    #[must_use]
+    pub fn verdict_of(&self, lanes: Lanes) -> Option<Verdict> {
+        let verdict = self.verdict[lanes.lowest()?];
+        let mut alike = true;
+        match lanes.dense() {
+            Some(range) => {
+                for other in &self.verdict[range] {
+                    alike &= *other == verdict;
+                }
+            }
+            None => alike = lanes.into_iter().all(|lane| self.verdict[lane] == verdict),
+        }
+        alike.then_some(verdict)
+    }
+
     /// Sends packet `lane` off the road.
     #[inline(always)]
     pub fn leave(&mut self, lane: usize, verdict: Verdict) {

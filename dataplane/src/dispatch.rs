@@ -6,12 +6,13 @@ use crate::burst::Burst;
 use crate::cpu::Level;
 use crate::frame::Umem;
 use crate::path::{Everything, Features, road};
+use crate::stages::filter::State;
 use crate::stages::transmit::Egress;
 use crate::tables::Tables;
 use crate::tolls::Tolls;
 
 /// One build of [`crate::path`]; the timed variant takes the sampled bursts.
-type Road = unsafe fn(&mut Burst, &mut Umem, &Tables, &mut Tolls, &mut Egress);
+type Road = unsafe fn(&mut Burst, &mut Umem, &Tables, &mut Tolls, &mut Egress, &mut State);
 
 /// The path for one instruction set.
 #[derive(Clone, Copy, Debug)]
@@ -64,11 +65,12 @@ impl<F: Features> Path<F> {
         tables: &Tables,
         tolls: &mut Tolls,
         egress: &mut Egress,
+        state: &mut State,
     ) {
         let road = if tolls.due(burst.count) { self.timed } else { self.plain };
         // SAFETY: all that the function asks for is the instructions of `level`, which both
         // constructors have made sure of.
-        unsafe { road(burst, umem, tables, tolls, egress) }
+        unsafe { road(burst, umem, tables, tolls, egress, state) }
     }
 }
 
@@ -78,8 +80,9 @@ fn baseline<F: Features, const TIMED: bool>(
     tables: &Tables,
     tolls: &mut Tolls,
     egress: &mut Egress,
+    state: &mut State,
 ) {
-    road::<F, TIMED>(burst, umem, tables, tolls, egress);
+    road::<F, TIMED>(burst, umem, tables, tolls, egress, state);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -90,8 +93,9 @@ fn v3<F: Features, const TIMED: bool>(
     tables: &Tables,
     tolls: &mut Tolls,
     egress: &mut Egress,
+    state: &mut State,
 ) {
-    road::<F, TIMED>(burst, umem, tables, tolls, egress);
+    road::<F, TIMED>(burst, umem, tables, tolls, egress, state);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -103,6 +107,7 @@ fn v4<F: Features, const TIMED: bool>(
     tables: &Tables,
     tolls: &mut Tolls,
     egress: &mut Egress,
+    state: &mut State,
 ) {
-    road::<F, TIMED>(burst, umem, tables, tolls, egress);
+    road::<F, TIMED>(burst, umem, tables, tolls, egress, state);
 }

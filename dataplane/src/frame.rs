@@ -200,6 +200,13 @@ impl Umem {
         }
     }
 
+    /// Gives back the chunks of many frames.
+    #[inline]
+    pub fn free_all(&mut self, frames: impl Iterator<Item = FrameAddr>) {
+        let mask = !(self.chunk - 1);
+        self.free.extend(frames.map(|addr| addr.0 & mask));
+    }
+
     /// Chunks that are free.
     #[must_use]
     pub fn available(&self) -> usize {

@@ -3,7 +3,7 @@
 use crate::burst::Burst;
 use crate::frame::Umem;
 use crate::stages::transmit::Egress;
-use crate::stages::{admit, classify, ecmp, rewrite, route, transmit, validate};
+use crate::stages::{admit, classify, ecmp, filter, rewrite, route, transmit, validate};
 use crate::tables::Tables;
 use crate::tolls::{Lap, Stage, Tolls};
 
@@ -14,6 +14,8 @@ pub trait Features {
     const VLAN: bool;
     /// Next-hop groups.
     const ECMP: bool;
+    /// Rules of the firewall.
+    const FILTER: bool;
 }
 
 /// Every optional stage.
@@ -21,6 +23,7 @@ pub struct Everything;
 impl Features for Everything {
     const VLAN: bool = true;
     const ECMP: bool = true;
+    const FILTER: bool = true;
 }
 
 /// No optional stage.
@@ -28,6 +31,7 @@ pub struct Nothing;
 impl Features for Nothing {
     const VLAN: bool = false;
     const ECMP: bool = false;
+    const FILTER: bool = false;
 }
 
 /// Takes a burst from its port to the queues in `egress`.
@@ -40,6 +44,7 @@ pub(crate) fn road<F: Features, const TIMED: bool>(
     tables: &Tables,
     tolls: &mut Tolls,
     egress: &mut Egress,
+    state: &mut filter::State,
 ) {
     let Some(port) = tables.ports.get(usize::from(burst.port.0)) else { return };
     let mut lap = Lap::<TIMED>::start(tolls);
@@ -50,9 +55,15 @@ pub(crate) fn road<F: Features, const TIMED: bool>(
     let packets = classify::run::<F>(burst, umem, tables, port, admitted);
     lap.book(Stage::Classify, packets.ip4.or(packets.ip6));
 
-    let ip4 = validate::ipv4(burst, umem, packets.ip4);
-    let ip6 = validate::ipv6(burst, umem, packets.ip6);
+    let mut ip4 = validate::ipv4(burst, umem, packets.ip4);
+    let mut ip6 = validate::ipv6(burst, umem, packets.ip6);
     lap.book(Stage::Validate, packets.ip4.or(packets.ip6));
+
+    if F::FILTER && tables.filter.is_some() {
+        let lanes = ip4.or(ip6.lanes);
+        (ip4, ip6) = filter::prerouting(burst, umem, tables, state, (ip4, ip6));
+        lap.book(Stage::Prerouting, lanes);
+    }
 
     route::run::<route::V4>(burst, umem, tables, ip4);
     route::run::<route::V6>(burst, umem, tables, ip6.lanes);
@@ -61,6 +72,12 @@ pub(crate) fn road<F: Features, const TIMED: bool>(
     if F::ECMP && !tables.groups.is_empty() {
         ecmp::run(burst, umem, tables, ip4.or(ip6.lanes));
         lap.book(Stage::Ecmp, ip4.or(ip6.lanes));
+    }
+
+    if F::FILTER && tables.filter.is_some() {
+        let lanes = ip4.or(ip6.lanes);
+        (ip4, ip6) = filter::forward(burst, umem, tables, state, (ip4, ip6));
+        lap.book(Stage::Forward, lanes);
     }
 
     let ready = rewrite::ipv4(burst, umem, tables, ip4);

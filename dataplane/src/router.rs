@@ -1,5 +1,7 @@
 //! One worker's router: path, host, tables, memory and counts, and the turn that joins them.
 
+use std::sync::Arc;
+
 use crate::burst::{Burst, Lanes};
 use crate::counters::{Counters, Traffic};
 use crate::dispatch::Path;
@@ -11,6 +13,7 @@ use crate::id::{LinkId, PortId};
 use crate::path::{Everything, Features};
 use crate::port::Port;
 use crate::punts::Limits;
+use crate::stages::filter::{Filter, State};
 use crate::stages::transmit::Egress;
 use crate::tables::Tables;
 use crate::tolls::Tolls;
@@ -30,6 +33,8 @@ pub struct Router<F: Features = Everything> {
     pub host: Host,
     /// Who is told of forwarded packets, if anyone.
     pub express: Option<Box<dyn Express>>,
+    /// Counts and limits of the firewall's rules.
+    pub filter: State,
     limits: Limits,
     path: Path<F>,
     reader: Reader,
@@ -59,6 +64,7 @@ impl<F: Features> Router<F> {
             tolls: Tolls::new(),
             host,
             express: None,
+            filter: State::new(),
             limits: Limits::new(),
             path,
             reader,
@@ -86,14 +92,24 @@ impl<F: Features> Router<F> {
         }
         let bytes = burst.len[..burst.count].iter().map(|len| u64::from(*len)).sum();
         self.counters.received(port, burst.count as u64, bytes);
-        self.path.forward(burst, &mut self.umem, &self.tables, &mut self.tolls, &mut self.egress);
+        self.filter.now_ns = now_ns;
+        self.path.forward(
+            burst,
+            &mut self.umem,
+            &self.tables,
+            &mut self.tolls,
+            &mut self.egress,
+            &mut self.filter,
+        );
         let left = self.burst.left;
         if let Some(express) = &mut self.express {
             let lanes = self.burst.lanes().without(left);
             express.forwarded(&self.burst, &self.umem, &self.tables, lanes);
         }
         self.transmit(ports);
-        if !left.is_empty() {
+        if let Some(Verdict::Drop(reason)) = self.burst.verdict_of(left) {
+            self.drop_all(left, reason);
+        } else if !left.is_empty() {
             let kernel = ports.get_mut(usize::from(port.0)).filter(|port| port.has_kernel());
             match kernel {
                 Some(port) => self.punt_to_kernel(port, left, now_ns),
@@ -142,6 +158,16 @@ impl<F: Features> Router<F> {
         new.succeed(&mut context, &mut host, links);
         self.send_outbox(ports);
         Ok((tables, host))
+    }
+
+    /// Puts other rules in force, or none; between two bursts, as any change of the router. `carried` has
+    /// for each counter of the new rules the number it had, where it is to go on.
+    pub fn set_filter(&mut self, filter: Option<Arc<Filter>>, carried: &[Option<u32>]) {
+        match &filter {
+            Some(filter) => self.filter.renew(filter, carried),
+            None => self.filter = State::new(),
+        }
+        self.tables.filter = filter;
     }
 
     /// Says that no turn will be taken until [`Router::wake`]: whoever changes tables need not wait
@@ -196,6 +222,15 @@ impl<F: Features> Router<F> {
             now_ns,
         };
         (&mut self.host, context, &self.burst)
+    }
+
+    /// Frees packets that are all dropped for one reason, as under an attack that a rule wards off.
+    fn drop_all(&mut self, lanes: Lanes, reason: DropReason) {
+        self.counters.drops[reason as usize] += lanes.count() as u64;
+        match lanes.dense() {
+            Some(range) => self.umem.free_all(self.burst.addr[range].iter().copied()),
+            None => self.umem.free_all(lanes.into_iter().map(|lane| self.burst.addr[lane])),
+        }
     }
 
     /// Deals with the packets that left the road.

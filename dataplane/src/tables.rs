@@ -14,6 +14,7 @@ use crate::epoch::Epochs;
 use crate::id::{LinkId, NextHopId, PortId, Vid, VrfId};
 use crate::stages::classify::{VlanEntry, VlanTable};
 use crate::stages::ecmp::{BUCKETS, Groups, Member};
+use crate::stages::filter::Filter;
 use crate::stages::route::{Capacity, Fib};
 use crate::verdict::{DropReason, PuntReason};
 use crate::wire::eth::{MacWord, ethertype};
@@ -48,6 +49,8 @@ pub struct Tables {
     pub next_hops: Arc<NextHops>,
     /// Next-hop groups by [`NextHopId`] without its mark.
     pub groups: Arc<Groups>,
+    /// Rules of the firewall, if there are any.
+    pub filter: Option<Arc<Filter>>,
     /// Every VLAN link, by what it is on: the link below, the tag's protocol and identifier.
     vlans: HashMap<(LinkId, u16, u16), LinkId>,
     /// The next hop of each known or wanted neighbour.
@@ -100,6 +103,7 @@ impl Tables {
             vrfs: Vec::new(),
             next_hops: Arc::new(NextHops::new(Arc::clone(&epochs))),
             groups: Arc::new(Groups::new(Arc::clone(&epochs))),
+            filter: None,
             vlans: HashMap::new(),
             neighs: HashMap::new(),
             spare: Vec::new(),

@@ -24,10 +24,14 @@ pub enum Stage {
     Classify,
     /// IP header checks.
     Validate,
+    /// Rules of hook prerouting.
+    Prerouting,
     /// FIB lookup.
     Route,
     /// Member of a next-hop group.
     Ecmp,
+    /// Rules of hooks forward and behind.
+    Forward,
     /// TTL, checksum, Ethernet header.
     Rewrite,
     /// Grouping by port.
@@ -36,12 +40,14 @@ pub enum Stage {
 
 impl Stage {
     /// Every stage in order.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Admit,
         Self::Classify,
         Self::Validate,
+        Self::Prerouting,
         Self::Route,
         Self::Ecmp,
+        Self::Forward,
         Self::Rewrite,
         Self::Transmit,
     ];
@@ -53,8 +59,10 @@ impl Stage {
             Self::Admit => "admit",
             Self::Classify => "classify",
             Self::Validate => "validate",
+            Self::Prerouting => "prerouting",
             Self::Route => "route",
             Self::Ecmp => "ecmp",
+            Self::Forward => "forward",
             Self::Rewrite => "rewrite",
             Self::Transmit => "transmit",
         }

@@ -59,6 +59,8 @@ reasons! {
         IpOptions = "ip_options",
         /// The egress port could not take the frame: its queue is full, it is down or gone.
         DevTxFailed = "dev_tx_failed",
+        /// A rule of the firewall, or a chain's policy, says so.
+        NetfilterDrop = "netfilter_drop",
         /// More packets than the kernel is to be given for one reason, or in all.
         PuntLimit = "punt_limit",
         /// The kernel did not take a packet back.
@@ -87,6 +89,10 @@ reasons! {
         LinkLocalSource = "link_local_source",
         /// The neighbour's address is not known yet: the packet is held meanwhile.
         NeighUnresolved = "neigh_unresolved",
+        /// A rule rejects it: the sender is owed an ICMP error or a TCP reset.
+        Reject = "reject",
+        /// It has come to a rule that the filter can not do: the kernel's to decide.
+        FilterUnsupported = "filter_unsupported",
     }
 }
 

@@ -20,6 +20,21 @@ pub enum Source {
     To4(Template, Vec<u32>),
     /// One frame to many IPv6 destinations.
     To6(Template, Vec<u128>),
+    /// One frame of many IPv4 flows; so many bytes are before its IP header.
+    Flows4(Template, usize, Vec<Flow4>),
+}
+
+/// An IPv4 flow, host order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow4 {
+    /// Source address.
+    pub src: u32,
+    /// Destination address.
+    pub dst: u32,
+    /// Source and destination port.
+    pub ports: (u16, u16),
+    /// Transport protocol.
+    pub protocol: u8,
 }
 
 impl Source {
@@ -30,6 +45,7 @@ impl Source {
             Self::Whole(templates) => templates.len(),
             Self::To4(_, destinations) => destinations.len(),
             Self::To6(_, destinations) => destinations.len(),
+            Self::Flows4(_, _, flows) => flows.len(),
         }
     }
 
@@ -59,8 +75,45 @@ impl Source {
                 *frame = *template;
                 frame[38..54].copy_from_slice(&destinations[number].to_be_bytes());
             }
+            Self::Flows4(template, l3, flows) => {
+                *frame = *template;
+                let flow = flows[number];
+                let Some(packet) = frame[*l3..].first_chunk_mut() else { return };
+                flow.write(packet);
+            }
         }
     }
+}
+
+impl Flow4 {
+    /// Writes the flow into a packet of no addresses and protocol 0, whose checksum is right.
+    #[inline(always)]
+    fn write(self, packet: &mut [u8; 24]) {
+        packet[9] = self.protocol;
+        packet[12..16].copy_from_slice(&self.src.to_be_bytes());
+        packet[16..20].copy_from_slice(&self.dst.to_be_bytes());
+        packet[20..22].copy_from_slice(&self.ports.0.to_be_bytes());
+        packet[22..24].copy_from_slice(&self.ports.1.to_be_bytes());
+        let field = u32::from(u16::from_be_bytes([packet[10], packet[11]]));
+        let words = [self.src >> 16, self.src & 0xffff, self.dst >> 16, self.dst & 0xffff];
+        let sum = words.iter().sum::<u32>() + u32::from(self.protocol) + (field ^ 0xffff);
+        let sum = (sum & 0xffff) + (sum >> 16);
+        let sum = (sum & 0xffff) + (sum >> 16);
+        packet[10..12].copy_from_slice(&(sum as u16 ^ 0xffff).to_be_bytes());
+    }
+}
+
+/// Makes a frame for [`Source::Flows4`], and says how many bytes are before its IP header.
+#[must_use]
+pub fn blank4(dst_mac: [u8; 6], src_mac: [u8; 6], tags: &[(u16, u16)]) -> (Template, usize) {
+    let l3 = 14 + 4 * tags.len();
+    let mut template = udp(dst_mac, src_mac, tags, Addresses::V4(0, 0), (0, 0));
+    // The checksum is of protocol 0.
+    template[l3 + 9] = 0;
+    template[l3 + 10..l3 + 12].fill(0);
+    let sum = !checksum::sum(&template[l3..l3 + 20]);
+    template[l3 + 10..l3 + 12].copy_from_slice(&sum.to_be_bytes());
+    (template, l3)
 }
 
 /// Source and destination of a frame's IP packet.

@@ -13,6 +13,7 @@ pub mod config;
 pub mod control;
 pub mod express;
 pub mod kernel;
+pub mod filter;
 pub mod model;
 pub mod ports;
 pub mod reload;

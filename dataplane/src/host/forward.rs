@@ -72,7 +72,11 @@ impl Host {
             PuntReason::IpOptions
             | PuntReason::HopByHop
             | PuntReason::MtuExceeded
-            | PuntReason::NeighUnresolved => return,
+            | PuntReason::NeighUnresolved
+            // What a rule wants to be answered is not known here yet; the other is nobody's without
+            // a kernel.
+            | PuntReason::Reject
+            | PuntReason::FilterUnsupported => return,
         };
         self.report(context, Offender { link, packet, to_group: false }, fault);
     }

@@ -7,6 +7,7 @@
 pub mod admit;
 pub mod classify;
 pub mod ecmp;
+pub mod filter;
 pub mod rewrite;
 pub mod route;
 pub mod transmit;

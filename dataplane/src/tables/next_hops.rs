@@ -69,6 +69,13 @@ impl Record {
         PortId(self.port.load(Relaxed))
     }
 
+    /// The egress link.
+    #[inline(always)]
+    #[must_use]
+    pub fn link(&self) -> LinkId {
+        LinkId(self.link.load(Relaxed))
+    }
+
     /// Bytes of the Ethernet header.
     #[inline(always)]
     #[must_use]
@@ -113,7 +120,7 @@ impl Record {
             port: self.port(),
             header_len: self.header_len(),
             action: self.action(),
-            link: LinkId(self.link.load(Relaxed)),
+            link: self.link(),
             neigh,
         }
     }

@@ -6,6 +6,7 @@ use tollway_dataplane::dispatch::Path;
 use tollway_dataplane::frame::{FrameAddr, Umem};
 use tollway_dataplane::id::{LinkId, PortId};
 use tollway_dataplane::path::{Everything, Features};
+use tollway_dataplane::stages::filter::State;
 use tollway_dataplane::stages::transmit::Egress;
 use tollway_dataplane::tables::Tables;
 use tollway_dataplane::tolls::Tolls;
@@ -49,6 +50,8 @@ pub struct Road<'a, F: Features = Everything> {
     burst: Box<Burst>,
     egress: Egress,
     tolls: Tolls,
+    /// Counts and limits of the filter.
+    pub filter: State,
     /// What lies behind the frames: a path that reads too far finds this.
     stale: Vec<u8>,
 }
@@ -70,6 +73,7 @@ impl<'a, F: Features> Road<'a, F> {
             burst: Box::new(Burst::new()),
             egress: Egress::new(tables.ports.len()),
             tolls: Tolls::new(),
+            filter: State::new(),
             stale: Vec::new(),
         }
     }
@@ -94,8 +98,8 @@ impl<'a, F: Features> Road<'a, F> {
         for (addr, frame) in start.iter().zip(frames) {
             assert!(self.burst.push(*addr, frame.as_ref().len() as u16));
         }
-        let Self { burst, umem, tables, tolls, egress, .. } = self;
-        self.path.forward(burst, umem, tables, tolls, egress);
+        let Self { burst, umem, tables, tolls, egress, filter, .. } = self;
+        self.path.forward(burst, umem, tables, tolls, egress, filter);
         let sent = self.drain();
         let mut queued = vec![0; self.tables.ports.len()];
         let outcomes = (0..frames.len()).map(|lane| {

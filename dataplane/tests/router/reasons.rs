@@ -1,11 +1,14 @@
 //! Every reason for which a packet leaves the road, provoked one by one.
 
+use std::sync::Arc;
+
 use etherparse::IpNumber;
 use tollway_dataplane::burst::Burst;
 use tollway_dataplane::counters::{Counters, Traffic};
 use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::port::Port;
+use tollway_dataplane::stages::filter::{Filter, Op, Point, Rule, Rules};
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use crate::testkit::net::Net;
@@ -80,6 +83,15 @@ fn good() -> Packet {
     Way::Plain.packet(0, Way::Plain.host4(1))
 }
 
+/// Sends a packet under a rule for every packet that is to be forwarded.
+fn under_rule(net: &mut Net, op: Op) {
+    let rules = Rules { rules: vec![Rule { ops: vec![op], next: 1, ..Rule::default() }], end: 0 };
+    let mut filter = Filter::new(0, Vec::new());
+    filter.set(Point::Forward, 4, &rules).expect("it compiles");
+    net.router.set_filter(Some(Arc::new(filter)), &[]);
+    net.send(0, &good().build());
+}
+
 fn drop_case(reason: DropReason) -> Case {
     match reason {
         DropReason::PktTooSmall => |net| {
@@ -142,6 +154,7 @@ fn drop_case(reason: DropReason) -> Case {
         DropReason::IpOptions => |net| {
             net.send(0, &good().options(&[131, 7, 4, 10, 0, 0, 1, 0]).build());
         },
+        DropReason::NetfilterDrop => |net| under_rule(net, Op::Drop),
         DropReason::PuntLimit => |net| {
             from_kernel(net, Kernel { waiting: PUNTS + 1, takes: true });
         },
@@ -178,6 +191,10 @@ fn punt_case(reason: PuntReason) -> Case {
         PuntReason::LinkLocalSource => |net| {
             let packet = Packet::udp("fe80::7", "2001:db8:1::9");
             net.send(0, &packet.to(Way::Plain.mac(0)).build());
+        },
+        PuntReason::Reject => |net| under_rule(net, Op::Punt(PuntReason::Reject)),
+        PuntReason::FilterUnsupported => |net| {
+            under_rule(net, Op::Punt(PuntReason::FilterUnsupported));
         },
         PuntReason::NeighUnresolved => |net| {
             net.send(0, &Way::Plain.packet(0, Special::Glean.host4()).build());

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tollway_dataplane::clock;
 use tollway_dataplane::dispatch::Path;
@@ -8,8 +9,10 @@ use tollway_dataplane::id::PortId;
 use tollway_dataplane::path::Features;
 use tollway_dataplane::port::MemoryPort;
 use tollway_dataplane::router::Router;
+use tollway_dataplane::stages::filter::Filter;
 use tollway_dataplane::tables::Tables;
 use tollway_dataplane::tolls::Stage;
+use tollway_dataplane::verdict::DropReason;
 use tollway_dataplane::wire::{checksum, word32};
 
 use super::Scenario;
@@ -36,6 +39,8 @@ pub struct Bench<F: Features> {
     /// that forward.
     position: [usize; 2],
     floor: bool,
+    /// Whether every packet is to be dropped, instead of sent.
+    dropped: bool,
 }
 
 impl<F: Features> Bench<F> {
@@ -63,7 +68,21 @@ impl<F: Features> Bench<F> {
         let port = || MemoryPort::new(burst);
         // Half of them apart, so that neither finds in the caches what the other has just read.
         let position = [0, source.len() / 2];
-        Ok(Self { router, ports: vec![port(), port()], frames, source, position, floor: false })
+        Ok(Self {
+            router,
+            ports: vec![port(), port()],
+            frames,
+            source,
+            position,
+            floor: false,
+            dropped: false,
+        })
+    }
+
+    /// Puts rules in force; `dropped` says that they drop every packet.
+    pub fn filter(&mut self, filter: Arc<Filter>, dropped: bool) {
+        self.router.set_filter(Some(filter), &[]);
+        self.dropped = dropped;
     }
 
     /// Turns the taking of tolls on or off.
@@ -76,7 +95,7 @@ impl<F: Features> Bench<F> {
     /// # Panics
     /// Where a packet was not forwarded: the figure would be of something else.
     pub fn clocks_per_packet(&mut self, passes: usize) -> f64 {
-        let before = self.router.counters.sent;
+        let before = self.done();
         let (mut both, mut restoring) = (Vec::new(), Vec::new());
         for _ in 0..passes {
             both.push(self.time(true));
@@ -84,10 +103,19 @@ impl<F: Features> Bench<F> {
         }
         if !self.floor {
             let packets = (passes * IN_FLIGHT) as u64;
-            assert_eq!(self.router.counters.sent - before, packets, "packets went astray");
+            assert_eq!(self.done() - before, packets, "packets went astray");
             assert_eq!(self.router.counters.check(), Ok(()));
         }
         (stats::trimmed_mean(both, TRIM) - stats::trimmed_mean(restoring, TRIM)) / IN_FLIGHT as f64
+    }
+
+    /// Packets of which became what was to become.
+    fn done(&self) -> u64 {
+        let counters = &self.router.counters;
+        match self.dropped {
+            true => counters.drops[DropReason::NetfilterDrop as usize],
+            false => counters.sent,
+        }
     }
 
     /// Clocks a packet in each stage, as sampled so far.
@@ -106,7 +134,17 @@ impl<F: Features> Bench<F> {
             (true, true) => self.touch(),
             (true, false) => self.forward(),
         }
-        (clock::now() - start) as f64
+        let clocks = clock::now() - start;
+        if forward && self.dropped {
+            self.take_back();
+        }
+        clocks as f64
+    }
+
+    /// Takes the frames back that were dropped, in the order in which they went.
+    fn take_back(&mut self) {
+        let umem = &mut self.router.umem;
+        while umem.alloc().is_some() {}
     }
 
     /// Writes every frame's header anew and puts it where the first port finds it.

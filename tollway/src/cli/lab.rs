@@ -22,6 +22,8 @@ enum Bench {
     Fib(FibArgs),
     /// Measure forwarding between real interfaces, by the kernel and by Tollway in turn (root's)
     Live(LiveArgs),
+    /// Measure what rules cost: forwarding under lists of all sizes and shapes, building, memory
+    Filter(FilterArgs),
 }
 
 /// Arguments of `tollway lab live`.
@@ -43,6 +45,28 @@ struct LiveArgs {
     /// Kill and stop Tollway so many times
     #[arg(long, default_value_t = 10, value_name = "N")]
     repeat: usize,
+}
+
+/// Arguments of `tollway lab filter`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "A row's figure is the worse of two: packets that match nothing before the last rule, and packets drawn from the rules."
+)]
+struct FilterArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Measure only these rows and parts: none rules-1 rules-100-uniform rules-100-mixed rules-1000-mixed
+    /// acl1-941-64k acl1-10k-64k early-drop vlan-vrf-100-mixed-64k, build growth
+    #[arg(long, num_args = 1.., value_name = "NAME")]
+    only: Vec<String>,
+    /// A list of rules in ClassBench's form (default: ../shared/data/acl1-941.rules where it is, else
+    /// made up)
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    /// Write what forwarding costs as rules grow to this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
 }
 
 /// Arguments of `tollway lab fib`.
@@ -109,6 +133,18 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
             let report = tollway_lab::live::run(&options)
                 .map_err(|error| CliError::failed(error, "See `tollway lab live --help`"))?;
             show(&report, args.json, tollway_lab::live::render)
+        }
+        Bench::Filter(args) => {
+            let options =
+                tollway_lab::filter::Options { only: args.only.clone(), data: args.data.clone() };
+            let report = tollway_lab::filter::run(&options)
+                .map_err(|error| CliError::failed(error, "See `tollway lab filter --help`"))?;
+            if let Some(path) = &args.plot {
+                tollway_lab::filter::plot::write(&report, path).map_err(|error| {
+                    CliError::failed(error, "Name a file to write, and leave growth in --only")
+                })?;
+            }
+            show(&report, args.json, tollway_lab::filter::render)
         }
     }
 }

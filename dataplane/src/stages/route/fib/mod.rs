@@ -23,9 +23,11 @@ mod runs;
 mod slots;
 mod update;
 
+use std::ops::Range;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, PoisonError};
 
+use crate::burst::{BURST, Lanes};
 use crate::cpu::prefetch;
 use crate::epoch::Epochs;
 use crate::id::NextHopId;
@@ -139,6 +141,42 @@ impl Fib {
             entry = view.entry(node.place(if node.is_low() { lower } else { upper }));
         }
         entry.next()
+    }
+
+    /// The next hops for the keys of a burst's packets, each the first bits of an address of up to 64;
+    /// level by level, so that the loads of different packets overlap.
+    #[inline(always)]
+    pub(crate) fn look_up_keys(
+        &self,
+        root: Root,
+        keys: &[u64; BURST],
+        next: &mut [u32; BURST],
+        lanes: Range<usize>,
+    ) {
+        let view = self.view();
+        let top = view.top(root.0);
+        let mut pending = Lanes::NONE;
+        for lane in lanes {
+            let lane = lane & (BURST - 1);
+            let entry = view.entry(top.place(keys[lane]));
+            next[lane] = entry.0;
+            view.prefetch_node(entry);
+            pending.put(lane, entry.is_node());
+        }
+        while !pending.is_empty() {
+            let mut deeper = Lanes::NONE;
+            for lane in pending {
+                let Some(node) = view.node(Entry(next[lane])) else { continue };
+                let entry = view.entry(node.place(keys[lane]));
+                next[lane] = entry.0;
+                view.prefetch_node(entry);
+                deeper.put(lane, entry.is_node());
+            }
+            pending = deeper;
+        }
+        for next in next {
+            *next = Entry(*next).next().0;
+        }
     }
 
     /// The next hop of a route, where there is one to exactly this prefix.

@@ -1,0 +1,231 @@
+//! From a line of rules to a classifier.
+
+use std::collections::BTreeMap;
+
+use super::bits::{self, MOST_RULES};
+use super::cache::Packing;
+use super::classifier::{Act, Classifier};
+use super::dim::{Dim, Ranges};
+use super::first::Classify;
+use super::rules::join;
+use super::{Condition, Field, Op, Point, Rule, Rules};
+use crate::cpu::Level;
+
+/// Fields that are looked up for every packet; what rules ask of others is checked when a rule is
+/// reached.
+pub(super) const MOST_DIMS: usize = 16;
+
+/// Bits of a field up to which any mask is written out as ranges.
+const MASKED_BITS: u32 = 16;
+
+/// Why rules could not be compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FilterError {
+    /// More than [`MOST_RULES`].
+    TooMany(usize),
+    /// The last rule has conditions, or one leads to a rule that is not behind it.
+    Astray(u32),
+    /// No memory is left for a table.
+    Memory,
+}
+
+impl Classifier {
+    /// Compiles a line of rules for packets of a version of IP at a point.
+    pub(super) fn build(
+        level: Level,
+        point: Point,
+        version: u8,
+        rules: &Rules,
+    ) -> Result<Self, FilterError> {
+        check(rules)?;
+        let shape = Shape { version, changed: changed(rules) };
+        let mut fields: BTreeMap<Field, Ranges> = BTreeMap::new();
+        let mut programs = Vec::with_capacity(rules.rules.len());
+        for (number, rule) in rules.rules.iter().enumerate() {
+            let mut ops = Vec::new();
+            for condition in merged(&rule.conditions) {
+                match shape.ranges(&condition) {
+                    Some(_)
+                        if fields.len() >= MOST_DIMS && !fields.contains_key(&condition.field) =>
+                    {
+                        ops.push(Op::Check(condition));
+                    }
+                    Some(ranges) => {
+                        add(fields.entry(condition.field).or_default(), number as u32, ranges);
+                    }
+                    None => ops.push(Op::Check(condition)),
+                }
+            }
+            ops.extend_from_slice(&rule.ops);
+            programs.push((ops.into_boxed_slice(), rule.next));
+        }
+        let mut all = vec![0; bits::width(rules.rules.len())];
+        for rule in 0..rules.rules.len() {
+            bits::put(&mut all, rule as u32);
+        }
+        let dims = fields
+            .iter()
+            .map(|(field, ranges)| Dim::build(*field, bits_of(*field, version), ranges, &all))
+            .collect::<Result<Vec<_>, _>>()?;
+        let acts = programs.iter().map(|(ops, _)| Act::of(ops)).collect();
+        Ok(Self {
+            classify: Classify::at(level),
+            point,
+            version,
+            width: all.len(),
+            packing: Packing::of(&dims, all.len()),
+            wants: wants(point, version, &dims),
+            all,
+            dims,
+            acts,
+            programs,
+            end: rules.end,
+        })
+    }
+}
+
+/// Bytes of the transport header that rules look at, and whether its place has to be known.
+fn wants(point: Point, version: u8, dims: &[Dim]) -> (u16, bool) {
+    let bytes = dims.iter().map(|dim| dim.field.transport_bytes()).max().unwrap_or(0);
+    let is_plain = version == 4 && point != Point::Ingress;
+    let is_walked = |dim: &Dim| matches!(dim.field, Field::Protocol);
+    (bytes, point == Point::Ingress || !is_plain && dims.iter().any(is_walked))
+}
+
+/// Adds a rule's ranges of a field; where it has some by another mask, what both share.
+fn add(field: &mut Ranges, rule: u32, ranges: Vec<(u128, u128)>) {
+    match field.last_mut() {
+        Some((last, before)) if *last == rule => *before = both(before, &ranges),
+        _ => field.push((rule, ranges)),
+    }
+}
+
+/// What the conditions of a rule are for.
+struct Shape {
+    version: u8,
+    /// Fields that ops may change before a rule is reached.
+    changed: Vec<Field>,
+}
+
+impl Shape {
+    /// The ranges of a condition that can be looked up ahead.
+    fn ranges(&self, condition: &Condition) -> Option<Vec<(u128, u128)>> {
+        let is_packet = matches!(condition.field, Field::Payload { .. });
+        if self.changed.contains(&condition.field) || is_packet && !self.changed.is_empty() {
+            return None;
+        }
+        let bits = bits_of(condition.field, self.version);
+        let max = u128::MAX >> (128 - bits);
+        if condition.mask & max == max {
+            let within = condition.ranges.iter().filter(|range| range.0 <= max);
+            return Some(within.map(|(first, last)| (*first, (*last).min(max))).collect());
+        }
+        if bits <= MASKED_BITS {
+            let values = (0..=max).filter(|value| condition.holds(Some(*value)));
+            return Some(join(values.map(|value| (value, value)).collect()));
+        }
+        let open = !condition.mask & max;
+        let is_prefix = open & open.wrapping_add(1) == 0;
+        let whole = |range: &&(u128, u128)| range.0 == range.1;
+        if is_prefix && condition.ranges.iter().filter(whole).count() == condition.ranges.len() {
+            let under = condition.ranges.iter().filter(|range| range.0 & open == 0);
+            return Some(under.map(|range| (range.0, range.0 | open)).collect());
+        }
+        None
+    }
+}
+
+/// How many bits a field has in packets of a version of IP.
+pub(super) const fn bits_of(field: Field, version: u8) -> u32 {
+    match field {
+        Field::Source | Field::Destination if version == 4 => 32,
+        field => field.bits(),
+    }
+}
+
+/// Conditions on one field made one.
+fn merged(conditions: &[Condition]) -> Vec<Condition> {
+    let mut merged: Vec<Condition> = Vec::with_capacity(conditions.len());
+    for condition in conditions {
+        let same =
+            |one: &&mut Condition| one.field == condition.field && one.mask == condition.mask;
+        match merged.iter_mut().find(same) {
+            Some(one) => one.ranges = both(&one.ranges, &condition.ranges),
+            None => merged.push(condition.clone()),
+        }
+    }
+    merged
+}
+
+/// What two lists of ranges share.
+fn both(left: &[(u128, u128)], right: &[(u128, u128)]) -> Vec<(u128, u128)> {
+    let (mut left, mut right) = (left.iter().peekable(), right.iter().peekable());
+    let mut shared = Vec::new();
+    while let (Some(one), Some(other)) = (left.peek(), right.peek()) {
+        let (first, last) = (one.0.max(other.0), one.1.min(other.1));
+        if first <= last {
+            shared.push((first, last));
+        }
+        if one.1 < other.1 {
+            left.next();
+        } else {
+            right.next();
+        }
+    }
+    shared
+}
+
+/// Fields that ops change.
+fn changed(rules: &Rules) -> Vec<Field> {
+    let mut changed = Vec::new();
+    for op in rules.rules.iter().flat_map(|rule| &rule.ops) {
+        let field = match op {
+            Op::Mark { .. } => Field::Mark,
+            Op::Dscp(_) => Field::TrafficClass,
+            _ => continue,
+        };
+        if !changed.contains(&field) {
+            changed.push(field);
+        }
+    }
+    changed
+}
+
+/// Holds the line against what [`Rules`] says.
+fn check(rules: &Rules) -> Result<(), FilterError> {
+    let count = rules.rules.len();
+    if count > MOST_RULES {
+        return Err(FilterError::TooMany(count));
+    }
+    let ends = |rule: &Rule| {
+        rule.conditions.is_empty()
+            && matches!(rule.ops[..], [.., Op::Accept | Op::Drop | Op::Punt(_)])
+    };
+    let last = count.saturating_sub(1) as u32;
+    if !rules.rules.last().is_some_and(ends) {
+        return Err(FilterError::Astray(last));
+    }
+    // Where returns lead to, none may lead back from.
+    let is_end = |at: u32| {
+        let rule = rules.rules.get(at as usize);
+        rule.is_some_and(|rule| {
+            rule.conditions.is_empty()
+                && matches!(
+                    rule.ops[..],
+                    [.., Op::Accept | Op::Drop | Op::Punt(_) | Op::Chain { .. }]
+                )
+        })
+    };
+    for (number, rule) in (0..).zip(&rules.rules) {
+        let behind = |at: &u32| *at > number && *at <= last;
+        let sound = |op: &Op| match op {
+            Op::Skip(at) | Op::Call(at) => behind(at),
+            Op::Chain { at, end } => behind(at) && behind(end) && is_end(*end) && is_end(*end + 1),
+            _ => true,
+        };
+        if !(rule.ops.iter().all(sound) && (number == last || behind(&rule.next))) {
+            return Err(FilterError::Astray(number));
+        }
+    }
+    if is_end(rules.end) { Ok(()) } else { Err(FilterError::Astray(rules.end)) }
+}

@@ -1,0 +1,109 @@
+//! A line of rules, compiled: which rule is the first from a place on that a packet matches.
+
+use super::bits::{self, BLOCK};
+use super::cache::Packing;
+use super::dim::Dim;
+use super::first::Classify;
+use super::{Op, Point};
+
+/// Rules of one point for one version of IP.
+pub struct Classifier {
+    pub(super) classify: Classify,
+    pub(super) point: Point,
+    pub(super) version: u8,
+    /// Words of a set of rules.
+    pub(super) width: usize,
+    /// How classes are packed, where what is found is kept.
+    pub(super) packing: Option<Packing>,
+    /// Bytes of the transport header that rules look at, and whether its place has to be known.
+    pub(super) wants: (u16, bool),
+    /// The set of all rules.
+    pub(super) all: Vec<u64>,
+    /// Fields that are looked up.
+    pub(super) dims: Vec<Dim>,
+    /// What each rule does, in short.
+    pub(super) acts: Vec<Act>,
+    /// What each rule does, and where to go on.
+    pub(super) programs: Vec<(Box<[Op]>, u32)>,
+    /// Where returns without a call go on.
+    pub(super) end: u32,
+}
+
+/// What a rule does, in short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Act {
+    /// Lets the packet go on, and nothing else.
+    Accept,
+    /// Drops it, and nothing else.
+    Drop,
+    /// Something else: see its program.
+    Program,
+}
+
+impl Act {
+    pub(super) fn of(ops: &[Op]) -> Self {
+        match ops {
+            [Op::Accept] => Self::Accept,
+            [Op::Drop] => Self::Drop,
+            _ => Self::Program,
+        }
+    }
+}
+
+impl Classifier {
+    /// The first rule from `from` on that a packet of these classes matches; past all where none does.
+    pub(super) fn next(&self, classes: &[u32], from: u32) -> u32 {
+        let candidates = self.candidates(classes);
+        let mut word = from as usize / 64;
+        let mut mask = u64::MAX << (from % 64);
+        while word < self.width {
+            if self.width > bits::MOST_DENSE && candidates >> (word / BLOCK) & 1 == 0 {
+                word = (word / BLOCK + 1) * BLOCK;
+                mask = u64::MAX;
+                continue;
+            }
+            let mut set = self.all[word] & mask;
+            for (dim, class) in self.dims.iter().zip(classes) {
+                set &= dim.sets.word(*class, word);
+            }
+            if set != 0 {
+                return word as u32 * 64 + set.trailing_zeros();
+            }
+            word += 1;
+            mask = u64::MAX;
+        }
+        u32::MAX
+    }
+
+    /// Which of [`super::State`]'s rooms is for these rules.
+    pub(super) const fn index(&self) -> usize {
+        self.point as usize * 2 + (self.version == 6) as usize
+    }
+
+    /// Blocks in which a packet of these classes may match a rule.
+    fn candidates(&self, classes: &[u32]) -> u64 {
+        let summaries = self.dims.iter().zip(classes);
+        summaries.fold(u64::MAX, |all, (dim, class)| all & dim.sets.summary(*class).blocks)
+    }
+
+    /// Bytes of memory that lookups read.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let programs: usize = self.programs.iter().map(|(ops, _)| size_of_val(&**ops) + 24).sum();
+        let dims: usize = self.dims.iter().map(Dim::memory_bytes).sum();
+        dims + programs + self.acts.len() + self.all.len() * size_of::<u64>()
+    }
+}
+
+impl std::fmt::Debug for Classifier {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let fields: Vec<_> = self.dims.iter().map(|dim| dim.field).collect();
+        formatter
+            .debug_struct("Classifier")
+            .field("point", &self.point)
+            .field("version", &self.version)
+            .field("rules", &self.acts.len())
+            .field("fields", &fields)
+            .finish_non_exhaustive()
+    }
+}

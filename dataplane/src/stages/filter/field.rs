@@ -1,0 +1,332 @@
+//! The parts of a packet that rules look at, taken one by one: for what the straight loops do not take.
+
+use super::Point;
+use crate::burst::Burst;
+use crate::frame::Umem;
+use crate::wire::l4;
+
+/// A part of a packet, as a number in host order. A packet may lack it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Field {
+    /// The ethertype behind all tags.
+    EtherType,
+    /// Source MAC address.
+    EtherSource,
+    /// Destination MAC address.
+    EtherDestination,
+    /// VLAN identifier of the outermost tag.
+    VlanId,
+    /// Priority of the outermost tag.
+    VlanPriority,
+    /// Source address, of 32 or 128 bits.
+    Source,
+    /// Destination address.
+    Destination,
+    /// Transport protocol, behind IPv6 extension headers.
+    Protocol,
+    /// What follows the fixed IPv6 header.
+    NextHeader6,
+    /// The first two bytes of the transport header; lacking, as all of it, in later fragments.
+    SourcePort,
+    /// Its third and fourth byte.
+    DestinationPort,
+    /// Its 14th byte.
+    TcpFlags,
+    /// Its first byte.
+    IcmpType,
+    /// Its second byte.
+    IcmpCode,
+    /// Bytes behind the IP headers.
+    TransportLength,
+    /// IPv4 type of service, IPv6 traffic class.
+    TrafficClass,
+    /// Bytes of the IP packet.
+    Length,
+    /// Time to live or hop limit; one less at [`Point::Forward`].
+    Ttl,
+    /// DF, MF and offset; lacking in IPv6 packets without a fragment header.
+    Fragment,
+    /// Offset of a fragment, in units of 8 bytes.
+    FragmentOffset,
+    /// The number of the link that it arrived on.
+    Input,
+    /// The number of the link that it leaves by.
+    Output,
+    /// The mark.
+    Mark,
+    /// Bytes of a header, the first at the upper end.
+    Payload {
+        /// What the offset counts from.
+        base: HeaderBase,
+        /// Bytes before it.
+        offset: u8,
+        /// How many, 1 to 16.
+        bytes: u8,
+    },
+}
+
+/// What the offset of a [`Field::Payload`] counts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum HeaderBase {
+    /// The Ethernet header, as if without tags.
+    Link,
+    /// The IP header.
+    Network,
+    /// What is behind the IP headers.
+    Transport,
+}
+
+impl Field {
+    /// How many bits its number has at most.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        match self {
+            Self::VlanPriority => 3,
+            Self::Protocol
+            | Self::NextHeader6
+            | Self::TcpFlags
+            | Self::IcmpType
+            | Self::IcmpCode
+            | Self::TrafficClass
+            | Self::Ttl => 8,
+            Self::VlanId => 12,
+            Self::FragmentOffset => 13,
+            Self::EtherType
+            | Self::SourcePort
+            | Self::DestinationPort
+            | Self::TransportLength
+            | Self::Length
+            | Self::Fragment
+            | Self::Input
+            | Self::Output => 16,
+            Self::Mark => 32,
+            Self::EtherSource | Self::EtherDestination => 48,
+            Self::Source | Self::Destination => 128,
+            Self::Payload { bytes, .. } => bytes as u32 * 8,
+        }
+    }
+
+    /// Its greatest number.
+    #[must_use]
+    pub const fn max(self) -> u128 {
+        match self.bits() {
+            0 => 0,
+            bits if bits > 128 => u128::MAX,
+            bits => u128::MAX >> (128 - bits),
+        }
+    }
+
+    /// Bytes of the transport header that it takes; 0 for another part.
+    pub(super) const fn transport_bytes(self) -> u16 {
+        match self {
+            Self::SourcePort | Self::IcmpCode => 2,
+            Self::DestinationPort => 4,
+            Self::TcpFlags => 14,
+            Self::IcmpType => 1,
+            _ => 0,
+        }
+    }
+}
+
+/// Where a packet's headers are, and what they say of each other.
+#[derive(Clone, Copy, Debug)]
+pub struct Parsed<'a> {
+    /// The frame without what is behind the packet.
+    frame: &'a [u8],
+    l3: usize,
+    version: u8,
+    /// Bytes of the packet; none where its header contradicts itself.
+    length: Option<usize>,
+    /// Transport protocol, and bytes before its header.
+    transport: Option<(u8, usize)>,
+    offset: u16,
+    fragment: Option<u16>,
+    input: u16,
+    output: Option<u16>,
+    /// Hops that count as taken.
+    hops: u8,
+}
+
+impl<'a> Parsed<'a> {
+    /// Looks at a packet of a burst; `output` is the link that it leaves by.
+    pub(super) fn new(
+        burst: &Burst,
+        umem: &'a Umem,
+        lane: usize,
+        version: u8,
+        point: Point,
+        output: Option<u16>,
+    ) -> Self {
+        let frame = umem.frame(burst.addr[lane], usize::from(burst.len[lane]));
+        let l3 = usize::from(burst.l3[lane]);
+        let hops = u8::from(point == Point::Forward);
+        let input = burst.link[lane].0;
+        let mut parsed = Self {
+            frame,
+            l3,
+            version,
+            length: None,
+            transport: None,
+            offset: 0,
+            fragment: None,
+            input,
+            output,
+            hops,
+        };
+        let _ = if version == 4 { parsed.walk4() } else { parsed.walk6() };
+        parsed
+    }
+
+    /// What a field is; the mark is kept elsewhere.
+    #[must_use]
+    pub fn number(&self, field: Field, mark: u32) -> Option<u128> {
+        let six = self.version == 6;
+        match field {
+            Field::EtherType => Some(if six { 0x86dd } else { 0x0800 }),
+            Field::EtherDestination => number(self.frame, 0, 6),
+            Field::EtherSource => number(self.frame, 6, 6),
+            Field::VlanId => Some(self.tag()? & 0xfff),
+            Field::VlanPriority => Some(self.tag()? >> 13),
+            Field::Source => {
+                if six {
+                    self.network(8, 16)
+                } else {
+                    self.network(12, 4)
+                }
+            }
+            Field::Destination => {
+                if six {
+                    self.network(24, 16)
+                } else {
+                    self.network(16, 4)
+                }
+            }
+            Field::Protocol => Some(self.transport?.0.into()),
+            Field::NextHeader6 => six.then(|| self.network(6, 1)).flatten(),
+            Field::SourcePort => self.behind(0, 2),
+            Field::DestinationPort => self.behind(2, 2),
+            Field::TcpFlags => self.behind(13, 1),
+            Field::IcmpType => self.behind(0, 1),
+            Field::IcmpCode => self.behind(1, 1),
+            Field::TransportLength => {
+                let (_, start) = self.transport.filter(|_| self.offset == 0)?;
+                Some(self.length?.saturating_sub(start) as u128)
+            }
+            Field::TrafficClass if six => Some(self.network(0, 2)? >> 4 & 0xff),
+            Field::TrafficClass => self.network(1, 1),
+            Field::Length => Some(self.length? as u128),
+            Field::Ttl => {
+                let ttl = self.network(if six { 7 } else { 8 }, 1)?;
+                Some(ttl.saturating_sub(self.hops.into()))
+            }
+            Field::Fragment => Some(self.fragment?.into()),
+            Field::FragmentOffset => self.transport.map(|_| self.offset.into()),
+            Field::Input => Some(self.input.into()),
+            Field::Output => self.output.map(u128::from),
+            Field::Mark => Some(mark.into()),
+            Field::Payload { base, offset, bytes } => {
+                let (at, bytes) = (usize::from(offset), usize::from(bytes));
+                match base {
+                    HeaderBase::Link => self.link(at, bytes),
+                    HeaderBase::Network => self.network(at, bytes),
+                    HeaderBase::Transport => self.behind(at, bytes),
+                }
+            }
+        }
+    }
+
+    /// Bytes of layer 3, for counters.
+    pub(super) fn bytes(&self) -> u64 {
+        self.length.unwrap_or_else(|| self.packet().len()) as u64
+    }
+
+    fn packet(&self) -> &'a [u8] {
+        self.frame.get(self.l3..).unwrap_or_default()
+    }
+
+    fn network(&self, at: usize, bytes: usize) -> Option<u128> {
+        number(self.packet(), at, bytes)
+    }
+
+    fn behind(&self, at: usize, bytes: usize) -> Option<u128> {
+        let (_, start) = self.transport.filter(|_| self.offset == 0)?;
+        number(self.packet().get(..self.length?)?, start + at, bytes)
+    }
+
+    fn link(&self, at: usize, bytes: usize) -> Option<u128> {
+        let mut header = [0; 14];
+        header[..12].copy_from_slice(self.frame.get(..12)?);
+        header[12..].copy_from_slice(self.frame.get(self.l3.checked_sub(2)?..self.l3)?);
+        number(&header, at, bytes)
+    }
+
+    fn tag(&self) -> Option<u128> {
+        (self.l3 > 14).then(|| number(self.frame, 14, 2)).flatten()
+    }
+
+    fn walk4(&mut self) -> Option<()> {
+        let packet = self.packet();
+        let header = packet.first_chunk::<20>()?;
+        let header_len = usize::from(header[0] & 15) * 4;
+        let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
+        if header[0] >> 4 != 4 || header_len < 20 || packet.len() < length || length < header_len {
+            return None;
+        }
+        let fragment = u16::from_be_bytes([header[6], header[7]]) & 0x7fff;
+        self.length = Some(length);
+        self.transport = Some((header[9], header_len));
+        self.fragment = Some(fragment);
+        self.offset = fragment & 0x1fff;
+        Some(())
+    }
+
+    /// `ipv6_find_hdr` (`net/ipv6/exthdrs_core.c`) as nft calls it: an authentication header is the end.
+    fn walk6(&mut self) -> Option<()> {
+        let packet = self.packet();
+        let header = packet.first_chunk::<40>()?;
+        let length = 40 + usize::from(u16::from_be_bytes([header[4], header[5]]));
+        if header[0] >> 4 != 6 {
+            return None;
+        }
+        let packet = packet.get(..length)?;
+        self.length = Some(length);
+        let (mut next, mut at) = (header[6], 40);
+        loop {
+            if !is_extension(next) {
+                self.transport = Some((next, at));
+                return Some(());
+            }
+            let &[following, len] = packet.get(at..)?.first_chunk()?;
+            match next {
+                l4::AUTH => {
+                    self.transport = Some((next, at));
+                    return Some(());
+                }
+                l4::FRAGMENT => {
+                    let field = number(packet, at + 2, 2)? as u16;
+                    self.offset = field >> 3;
+                    self.fragment = Some(field >> 3 | (field & 1) << 13);
+                    if self.offset != 0 {
+                        self.transport = (!is_extension(following)).then_some((following, 0));
+                        return Some(());
+                    }
+                    at += 8;
+                }
+                _ => at += (usize::from(len) + 1) * 8,
+            }
+            next = following;
+        }
+    }
+}
+
+/// IPv6 extension headers that are walked (`ipv6_ext_hdr`); the one that says that nothing follows ends
+/// the walk.
+pub(super) const fn is_extension(next: u8) -> bool {
+    matches!(next, l4::HOP_BY_HOP | l4::ROUTING | l4::FRAGMENT | l4::AUTH | l4::DEST_OPTIONS)
+}
+
+/// So many bytes from there as a number, where they are.
+fn number(bytes: &[u8], at: usize, count: usize) -> Option<u128> {
+    let bytes = bytes.get(at..at.checked_add(count)?)?;
+    Some(bytes.iter().fold(0, |number, byte| number << 8 | u128::from(*byte)))
+}

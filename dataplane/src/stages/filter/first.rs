@@ -1,0 +1,527 @@
+//! The straight loops: for each packet of a burst the first rule that it matches.
+
+use std::ops::Range;
+
+use super::bits::{BLOCK, BLOCK_BITS, Block};
+use super::build::{MOST_DIMS, bits_of};
+use super::cache;
+use super::classifier::Classifier;
+use super::dim::{Dim, Lookup};
+use super::field::is_extension;
+use super::state::{GATHERED, GATHERED_FROM, Room};
+#[cfg(target_arch = "x86_64")]
+use super::wide::Avx512;
+use super::wide::{Wide, Words};
+use super::{Field, Parsed, Point};
+use crate::burst::{BURST, Burst, Lanes};
+use crate::cpu::{Level, prefetch};
+use crate::frame::Umem;
+use crate::tables::Tables;
+use crate::wire::{be16, be32};
+
+/// What the loops work on.
+pub(super) struct Work<'a> {
+    pub(super) burst: &'a Burst,
+    pub(super) umem: &'a Umem,
+    pub(super) tables: &'a Tables,
+    pub(super) mark: &'a [u32; BURST],
+    /// The packets that are asked about.
+    pub(super) lanes: Lanes,
+}
+
+/// The loops, built for one instruction set.
+#[derive(Clone, Copy)]
+pub(super) struct Classify(unsafe fn(&Classifier, &Work<'_>, &mut Room));
+
+impl Classify {
+    /// The build for a level that the machine has; the baseline's where it has not.
+    pub(super) fn at(level: Level) -> Self {
+        Self(match level.min(Level::detect()) {
+            #[cfg(target_arch = "x86_64")]
+            Level::V3 => v3,
+            #[cfg(target_arch = "x86_64")]
+            Level::V4 => v4,
+            _ => baseline,
+        })
+    }
+
+    /// Writes the first rule of each packet to [`Room::first`], its classes to [`Room::class`].
+    #[inline(always)]
+    #[allow(unsafe_code)]
+    pub(super) fn run(self, classifier: &Classifier, work: &Work<'_>, room: &mut Room) {
+        // SAFETY: all that the function asks for is the instructions of its level, which the
+        // machine has (`at`).
+        unsafe { (self.0)(classifier, work, room) }
+    }
+}
+
+fn baseline(classifier: &Classifier, work: &Work<'_>, room: &mut Room) {
+    classify::<Words>(classifier, work, room);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,bmi1,bmi2,fma,lzcnt,movbe,popcnt")]
+fn v3(classifier: &Classifier, work: &Work<'_>, room: &mut Room) {
+    classify::<Words>(classifier, work, room);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,bmi1,bmi2,fma,lzcnt,movbe,popcnt")]
+#[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
+fn v4(classifier: &Classifier, work: &Work<'_>, room: &mut Room) {
+    classify::<Avx512>(classifier, work, room);
+}
+
+/// Packets between the first and the last that is asked about are all looked up: that takes less time
+/// than to search for them, and every lookup has some answer for rubbish.
+#[inline(always)]
+fn classify<V: Wide>(classifier: &Classifier, work: &Work<'_>, room: &mut Room) {
+    let Some(first) = work.lanes.lowest() else { return };
+    let lanes = first..BURST - work.lanes.0.leading_zeros() as usize;
+    let (transport, walks) = classifier.wants;
+    let gathered = classifier.version == 4 && classifier.dims.len() > 1;
+    let odd = match (classifier.version, gathered || transport > 0 || walks) {
+        (_, false) => Lanes::NONE,
+        (4, _) if gathered => gather(work, room, transport, lanes.clone()),
+        (4, _) => odd4(work, transport, lanes.clone()),
+        _ => odd6(work, transport, lanes.clone()),
+    };
+    if classifier.width == 1 {
+        room.set = [classifier.all[0]; BURST];
+    }
+    for (index, dim) in classifier.dims.iter().enumerate() {
+        look_up(classifier, dim, work, room, index, gathered, lanes.clone());
+    }
+    if !odd.is_empty() && (transport > 0 || walks) {
+        look_up_odd(classifier, work, room, odd);
+    }
+    match classifier.width {
+        1 => {
+            for (first, set) in room.first.iter_mut().zip(&room.set) {
+                *first = set.trailing_zeros();
+            }
+        }
+        2 => find::<2>(classifier, room, lanes),
+        4 => find::<4>(classifier, room, lanes),
+        8 => find_wide::<V, 1, 8>(classifier, room, lanes),
+        16 => find_wide::<V, 2, 16>(classifier, room, lanes),
+        _ => find_in_many::<V>(classifier, room, work.lanes),
+    }
+}
+
+/// Reads the words of IPv4 headers that rules look at most, all at once; returns the packets whose
+/// transport header is not behind them, or not there.
+#[inline(always)]
+fn gather(work: &Work<'_>, room: &mut Room, transport: u16, lanes: Range<usize>) -> Lanes {
+    let mut odd = Lanes::NONE;
+    let least = 20 + u32::from(transport);
+    let burst = work.burst;
+    for lane in lanes {
+        let lane = lane & (BURST - 1);
+        let l3 = u32::from(burst.l3[lane]);
+        let header: &[u8; 24] = work.umem.bytes(burst.addr[lane], l3 as usize);
+        for word in 0..GATHERED {
+            room.word[word][lane] = be32(header, GATHERED_FROM + 4 * word);
+        }
+        let first = be32(header, 0);
+        let total_len = first & 0xffff;
+        if be16(header, 6) & 0x1fff != 0
+            || total_len < least
+            || first >> 24 != 0x45
+            || l3 + total_len > u32::from(burst.len[lane])
+        {
+            odd.put_odd(lane);
+        }
+    }
+    odd
+}
+
+/// IPv4 packets whose transport header is not where the straight loops look, or not there.
+#[inline(always)]
+fn odd4(work: &Work<'_>, transport: u16, lanes: Range<usize>) -> Lanes {
+    let mut odd = Lanes::NONE;
+    let least = 20 + u32::from(transport);
+    for lane in lanes {
+        let l3 = u32::from(work.burst.l3[lane & (BURST - 1)]);
+        let lane = lane & (BURST - 1);
+        let header: &[u8; 8] = work.umem.bytes(work.burst.addr[lane], l3 as usize);
+        let total_len = u32::from(be16(header, 2));
+        if be16(header, 6) & 0x1fff != 0
+            || total_len < least
+            || header[0] != 0x45
+            || l3 + total_len > u32::from(work.burst.len[lane])
+        {
+            odd.put_odd(lane);
+        }
+    }
+    odd
+}
+
+/// IPv6 packets likewise.
+#[inline(always)]
+fn odd6(work: &Work<'_>, transport: u16, lanes: Range<usize>) -> Lanes {
+    let mut odd = Lanes::NONE;
+    for lane in lanes {
+        let lane = lane & (BURST - 1);
+        let l3 = u32::from(work.burst.l3[lane]);
+        let header: &[u8; 8] = work.umem.bytes(work.burst.addr[lane], l3 as usize);
+        let payload = u32::from(be16(header, 4));
+        if is_extension(header[6])
+            || payload < u32::from(transport)
+            || header[0] >> 4 != 6
+            || l3 + 40 + payload > u32::from(work.burst.len[lane])
+        {
+            odd.put_odd(lane);
+        }
+    }
+    odd
+}
+
+/// Looks packets up one by one.
+#[cold]
+fn look_up_odd(classifier: &Classifier, work: &Work<'_>, room: &mut Room, odd: Lanes) {
+    for lane in odd.into_iter().filter(|lane| work.lanes.has(*lane)) {
+        let parsed = work.parsed(classifier, lane);
+        for (dim, class) in classifier.dims.iter().zip(&mut room.class) {
+            class[lane] = one(classifier, dim, &parsed, work.mark[lane]);
+        }
+        if classifier.width == 1 {
+            let sets = classifier.dims.iter().zip(&room.class);
+            let parts = sets.map(|(dim, class)| dim.sets.word(class[lane], 0));
+            room.set[lane] = parts.fold(classifier.all[0], |set, part| set & part);
+        }
+    }
+}
+
+pub(super) fn one(classifier: &Classifier, dim: &Dim, parsed: &Parsed<'_>, mark: u32) -> u32 {
+    let bits = bits_of(dim.field, classifier.version);
+    dim.class(parsed.number(dim.field, mark), bits)
+}
+
+impl<'a> Work<'a> {
+    /// A packet taken apart.
+    pub(super) fn parsed(&self, classifier: &Classifier, lane: usize) -> Parsed<'a> {
+        let output = (classifier.point == Point::Forward)
+            .then(|| self.tables.next_hops.view().record(self.burst.next[lane]))
+            .flatten()
+            .map(|record| record.link().0);
+        Parsed::new(self.burst, self.umem, lane, classifier.version, classifier.point, output)
+    }
+}
+
+/// Where a field is, for the straight loops: in four bytes of the IP header, if that has its usual
+/// length.
+#[derive(Clone, Copy)]
+struct Window {
+    at: usize,
+    shift: u32,
+    mask: u32,
+    plus: u32,
+}
+
+const fn window(field: Field, version: u8, point: Point) -> Option<Window> {
+    let minus_hop = if matches!(point, Point::Forward) { u32::MAX } else { 0 };
+    let (at, shift, mask, plus) = match (field, version) {
+        (Field::TrafficClass, 4) => (0, 16, 0xff, 0),
+        (Field::Length, 4) => (0, 0, 0xffff, 0),
+        (Field::Fragment, 4) => (4, 0, 0x7fff, 0),
+        (Field::FragmentOffset, 4) => (4, 0, 0x1fff, 0),
+        (Field::Ttl, 4) => (8, 24, 0xff, minus_hop),
+        (Field::Protocol, 4) => (8, 16, 0xff, 0),
+        (Field::Source, 4) => (12, 0, u32::MAX, 0),
+        (Field::Destination, 4) => (16, 0, u32::MAX, 0),
+        (Field::SourcePort, 4) => (20, 16, 0xffff, 0),
+        (Field::DestinationPort, 4) => (20, 0, 0xffff, 0),
+        (Field::IcmpType, 4) => (20, 24, 0xff, 0),
+        (Field::IcmpCode, 4) => (20, 16, 0xff, 0),
+        (Field::TcpFlags, 4) => (32, 16, 0xff, 0),
+        (Field::TrafficClass, _) => (0, 20, 0xff, 0),
+        (Field::Length, 6) => (4, 16, 0xffff, 40),
+        (Field::NextHeader6 | Field::Protocol, 6) => (4, 8, 0xff, 0),
+        (Field::Ttl, 6) => (4, 0, 0xff, minus_hop),
+        (Field::SourcePort, 6) => (40, 16, 0xffff, 0),
+        (Field::DestinationPort, 6) => (40, 0, 0xffff, 0),
+        (Field::IcmpType, 6) => (40, 24, 0xff, 0),
+        (Field::IcmpCode, 6) => (40, 16, 0xff, 0),
+        (Field::TcpFlags, 6) => (52, 16, 0xff, 0),
+        _ => return None,
+    };
+    Some(Window { at, shift, mask, plus })
+}
+
+/// Writes the values of a field to [`Room::value`]; false where it is none that the straight loops take.
+#[inline(always)]
+fn take_values(
+    classifier: &Classifier,
+    field: Field,
+    work: &Work<'_>,
+    room: &mut Room,
+    gathered: bool,
+    lanes: Range<usize>,
+) -> bool {
+    let (burst, umem) = (work.burst, work.umem);
+    if let Some(window) = window(field, classifier.version, classifier.point) {
+        let word = window.at.wrapping_sub(GATHERED_FROM) / 4;
+        if gathered && word < GATHERED {
+            for (value, word) in room.value.iter_mut().zip(&room.word[word]) {
+                *value = (word >> window.shift & window.mask).wrapping_add(window.plus);
+            }
+            return true;
+        }
+        for lane in lanes {
+            let lane = lane & (BURST - 1);
+            let at = usize::from(burst.l3[lane]) + window.at;
+            let word = be32(umem.bytes::<4>(burst.addr[lane], at), 0);
+            room.value[lane] = (word >> window.shift & window.mask).wrapping_add(window.plus);
+        }
+        return true;
+    }
+    match field {
+        Field::Input => {
+            for (value, link) in room.value.iter_mut().zip(&burst.link) {
+                *value = link.0.into();
+            }
+        }
+        Field::Mark => room.value = *work.mark,
+        _ => return false,
+    }
+    true
+}
+
+/// Writes every packet's class of one field, or narrows its set of rules where that is one word.
+#[inline(always)]
+fn look_up(
+    classifier: &Classifier,
+    dim: &Dim,
+    work: &Work<'_>,
+    room: &mut Room,
+    index: usize,
+    gathered: bool,
+    lanes: Range<usize>,
+) {
+    if index >= room.class.len() {
+        return;
+    }
+    if take_values(classifier, dim.field, work, room, gathered, lanes.clone()) {
+        if let (Lookup::Bounds(bounds), 1) = (&dim.lookup, classifier.width) {
+            compare(dim, bounds, room);
+            return;
+        }
+        look_up_values(dim, room, index, lanes.clone());
+    } else {
+        look_up_others(classifier, dim, work, &mut room.class[index], lanes.clone());
+    }
+    if classifier.width == 1 {
+        for lane in lanes {
+            let lane = lane & (BURST - 1);
+            room.set[lane] &= dim.sets.word(room.class[index][lane], 0);
+        }
+    }
+}
+
+/// Narrows sets of one word by a field of few classes: the next class's set differs from the one before
+/// in what the bound between them adds.
+#[inline(always)]
+fn compare(dim: &Dim, bounds: &[u32], room: &mut Room) {
+    let Some((first, others)) = dim.sets.dense.split_first() else { return };
+    let mut part = [*first; BURST];
+    let mut before = *first;
+    for (bound, set) in bounds.iter().zip(others) {
+        let change = before ^ set;
+        before = *set;
+        for (part, value) in part.iter_mut().zip(&room.value) {
+            *part ^= if value >= bound { change } else { 0 };
+        }
+    }
+    for (set, part) in room.set.iter_mut().zip(&part) {
+        *set &= part;
+    }
+}
+
+/// From values to classes.
+#[inline(always)]
+fn look_up_values(dim: &Dim, room: &mut Room, index: usize, lanes: Range<usize>) {
+    let class = &mut room.class[index];
+    match &dim.lookup {
+        Lookup::Bounds(bounds) => {
+            *class = [0; BURST];
+            for bound in bounds {
+                for (class, value) in class.iter_mut().zip(&room.value) {
+                    *class += u32::from(value >= bound);
+                }
+            }
+        }
+        Lookup::Cut(cut) => cut.look_up(&room.value, class, lanes),
+        Lookup::Table(table) => {
+            for lane in lanes {
+                let lane = lane & (BURST - 1);
+                class[lane] = table[usize::from(room.value[lane] as u16)].into();
+            }
+        }
+        Lookup::Trie { fib, root } => {
+            for (key, value) in room.key.iter_mut().zip(&room.value) {
+                *key = u64::from(*value) << 32;
+            }
+            fib.look_up_keys(*root, &room.key, class, lanes);
+        }
+        Lookup::Search(_) => {
+            for lane in lanes {
+                let lane = lane & (BURST - 1);
+                class[lane] = dim.class(Some(room.value[lane].into()), 32);
+            }
+        }
+    }
+}
+
+/// The classes of a field that is not in a word.
+#[inline(always)]
+fn look_up_others(
+    classifier: &Classifier,
+    dim: &Dim,
+    work: &Work<'_>,
+    class: &mut [u32; BURST],
+    lanes: Range<usize>,
+) {
+    if let (Lookup::Trie { fib, root }, 6) = (&dim.lookup, classifier.version) {
+        let at = if dim.field == Field::Source { 8 } else { 24 };
+        for lane in lanes {
+            let lane = lane & (BURST - 1);
+            let l3 = usize::from(work.burst.l3[lane]);
+            let address = work.umem.bytes::<16>(work.burst.addr[lane], l3 + at);
+            class[lane] = fib.lookup(*root, u128::from_be_bytes(*address)).0;
+        }
+        return;
+    }
+    for lane in work.lanes {
+        let parsed = work.parsed(classifier, lane);
+        class[lane] = one(classifier, dim, &parsed, work.mark[lane]);
+    }
+}
+
+/// Intersects the sets of each packet's classes, and notes the first rule.
+#[inline(always)]
+fn find<const W: usize>(classifier: &Classifier, room: &mut Room, lanes: Range<usize>) {
+    let mut all = [0; W];
+    all.copy_from_slice(&classifier.all[..W]);
+    let mut rows: [&[[u64; W]]; MOST_DIMS] = [&[]; MOST_DIMS];
+    for (row, dim) in rows.iter_mut().zip(&classifier.dims) {
+        *row = dim.sets.dense.as_chunks().0;
+    }
+    let rows = &rows[..classifier.dims.len().min(MOST_DIMS)];
+    for lane in lanes {
+        let lane = lane & (BURST - 1);
+        let mut set = all;
+        for (row, class) in rows.iter().zip(&room.class) {
+            if let Some(part) = row.get(class[lane] as usize) {
+                for word in 0..W {
+                    set[word] &= part[word];
+                }
+            }
+        }
+        room.first[lane] = lowest(&set);
+    }
+}
+
+/// The first bit of a small set.
+#[inline(always)]
+fn lowest<const W: usize>(set: &[u64; W]) -> u32 {
+    let mut first = 0;
+    for word in (0..W).rev() {
+        let here = word as u32 * 64 + set[word].trailing_zeros();
+        first = if set[word] != 0 { here } else { first };
+    }
+    first
+}
+
+/// The same for sets of `N` blocks, `W` words.
+#[inline(always)]
+fn find_wide<V: Wide, const N: usize, const W: usize>(
+    classifier: &Classifier,
+    room: &mut Room,
+    lanes: Range<usize>,
+) {
+    let mut rows: [&[[Block; N]]; MOST_DIMS] = [&[]; MOST_DIMS];
+    for (row, dim) in rows.iter_mut().zip(&classifier.dims) {
+        *row = dim.sets.dense.as_chunks().0.as_chunks().0;
+    }
+    let rows = &rows[..classifier.dims.len().min(MOST_DIMS)];
+    let all: &[Block] = classifier.all.as_chunks().0;
+    for lane in lanes {
+        let lane = lane & (BURST - 1);
+        let mut set = [V::load(&all[0]); N];
+        for block in 1..N {
+            set[block] = V::load(&all[block]);
+        }
+        for (row, class) in rows.iter().zip(&room.class) {
+            if let Some(part) = row.get(class[lane] as usize) {
+                for block in 0..N {
+                    set[block] = set[block].and(V::load(&part[block]));
+                }
+            }
+        }
+        let (mut words, mut plain) = (0, [[0; BLOCK]; N]);
+        for block in 0..N {
+            words |= set[block].nonzero() << (block * BLOCK);
+            set[block].store(&mut plain[block]);
+        }
+        let word = words.trailing_zeros();
+        let bits = plain.as_flattened().get(word as usize).map_or(0, |bits| bits.trailing_zeros());
+        room.first[lane] = word * 64 + bits;
+    }
+}
+
+/// The same for many rules: what is known, and the rest found and kept.
+#[inline(always)]
+fn find_in_many<V: Wide>(classifier: &Classifier, room: &mut Room, lanes: Lanes) {
+    let Some(packing) = &classifier.packing else {
+        return find_in_blocks::<V>(classifier, room, lanes);
+    };
+    let Some(cache) = room.caches.get_mut(classifier.index()) else { return };
+    let mut cache = std::mem::take(cache);
+    let unknown = cache::recall(packing, &cache, room, lanes);
+    if !unknown.is_empty() {
+        find_in_blocks::<V>(classifier, room, unknown);
+        cache::keep(&mut cache, room, unknown);
+    }
+    room.caches[classifier.index()] = cache;
+}
+
+/// Only blocks in which all the summaries have a bit.
+#[inline(always)]
+fn find_in_blocks<V: Wide>(classifier: &Classifier, room: &mut Room, lanes: Lanes) {
+    for lane in lanes {
+        let mut candidates = u64::MAX;
+        for (dim, class) in classifier.dims.iter().zip(&room.class) {
+            candidates &= dim.sets.summary(class[lane]).blocks;
+        }
+        room.set[lane] = candidates;
+        for (dim, class) in classifier.dims.iter().zip(&room.class) {
+            let place = dim.sets.summary(class[lane]).place(candidates.trailing_zeros());
+            prefetch(dim.sets.blocks.as_ptr().wrapping_add(place));
+        }
+    }
+    let mut pending = lanes;
+    while !pending.is_empty() {
+        let mut more = Lanes::NONE;
+        for lane in pending {
+            let candidates = room.set[lane];
+            let block = candidates.trailing_zeros();
+            let mut set = V::load(&[u64::MAX; BLOCK]);
+            for (dim, class) in classifier.dims.iter().zip(&room.class) {
+                let place = dim.sets.summary(class[lane]).place(block);
+                if let Some(part) = dim.sets.blocks.get(place) {
+                    set = set.and(V::load(part));
+                }
+            }
+            let (words, mut plain) = (set.nonzero(), [0; BLOCK]);
+            set.store(&mut plain);
+            let word = words.trailing_zeros();
+            let bits = plain.get(word as usize).map_or(0, |bits| bits.trailing_zeros());
+            room.first[lane] = block.wrapping_mul(BLOCK_BITS as u32) + word * 64 + bits;
+            let rest = candidates & candidates.wrapping_sub(1);
+            room.set[lane] = rest;
+            more.put(lane, words == 0 && rest != 0);
+        }
+        pending = more;
+    }
+}

@@ -1,0 +1,119 @@
+//! Filter: what rules say about a packet, at the points of its way where rules can hang.
+//!
+//! Kernel equivalent: `nft_do_chain` (`net/netfilter/nf_tables_core.c`) and `ipt_do_table`
+//! (`net/ipv4/netfilter/ip_tables.c`), which try rule by rule; here all rules are tried at once. Every
+//! part of a packet that rules look at (a [`Field`]) is looked up once and gives a set of bits, one for
+//! each rule that it does not speak against; their intersection is the rules that match. Baboescu and
+//! Varghese, "Scalable packet classification", 2001 (bit vectors with summaries).
+//!
+//! Rules lie in one line, chain behind chain ([`Rules`]); a jump goes on at another place of the line, so
+//! no chain is copied. The first rule that matches decides for most packets; where it does not end
+//! the matter, [`walk`] goes on from rule to rule.
+//!
+//! None configured costs nothing: the stage is not called.
+//!
+//! Limits: [`MOST_RULES`] rules at one point and family, after sets of several keys are spread out. Packets
+//! that are not IPv4 or IPv6 do not come here.
+
+mod bits;
+mod build;
+mod cache;
+mod classifier;
+mod cut;
+mod dim;
+mod field;
+mod first;
+mod rules;
+mod stage;
+mod state;
+mod walk;
+mod wide;
+
+pub use bits::MOST_RULES;
+pub use build::FilterError;
+pub use classifier::Classifier;
+pub use field::{Field, HeaderBase, Parsed};
+pub use rules::{Condition, Limit, LimitUnit, Op, Rule, Rules};
+pub use stage::{forward, prerouting};
+pub use state::{Count, State};
+
+use crate::cpu::Level;
+
+/// Points of a packet's way where rules can hang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Point {
+    /// Its link is known, nothing is checked yet: hook ingress.
+    Ingress,
+    /// Its header is sound: hook prerouting.
+    Prerouting,
+    /// Its next hop is known: hooks forward, postrouting and egress, one after the other.
+    Forward,
+}
+
+/// Rules at all points, compiled.
+#[derive(Debug, Default)]
+pub struct Filter {
+    /// For each [`Point`], IPv4 and IPv6.
+    points: [[Option<Classifier>; 2]; 3],
+    /// Limits by number.
+    limits: Vec<Limit>,
+    /// Counters that rules count into.
+    counters: usize,
+}
+
+impl Filter {
+    /// No rules yet, but so many counters and these limits for those to come.
+    #[must_use]
+    pub fn new(counters: usize, limits: Vec<Limit>) -> Self {
+        Self { points: Default::default(), limits, counters }
+    }
+
+    /// Compiles the rules of a point, for the widest instructions that the machine has.
+    ///
+    /// # Errors
+    /// See [`FilterError`]; the filter is as it was.
+    pub fn set(&mut self, point: Point, version: u8, rules: &Rules) -> Result<(), FilterError> {
+        self.set_at(Level::detect(), point, version, rules)
+    }
+
+    /// The same for instructions of the caller's choice, of those that the machine has.
+    ///
+    /// # Errors
+    /// See [`FilterError`].
+    pub fn set_at(
+        &mut self,
+        level: Level,
+        point: Point,
+        version: u8,
+        rules: &Rules,
+    ) -> Result<(), FilterError> {
+        let classifier = Classifier::build(level, point, version, rules)?;
+        self.points[point as usize][usize::from(version == 6)] = Some(classifier);
+        Ok(())
+    }
+
+    /// The rules of a point.
+    #[inline(always)]
+    #[must_use]
+    pub fn at(&self, point: Point, version: u8) -> Option<&Classifier> {
+        self.points[point as usize][usize::from(version == 6)].as_ref()
+    }
+
+    /// Says if the rules of a point, in the order of [`State`]'s rooms, keep what they find.
+    fn keeps(&self, index: usize) -> bool {
+        let classifier = self.points.as_flattened().get(index).and_then(Option::as_ref);
+        classifier.is_some_and(|classifier| classifier.packing.is_some())
+    }
+
+    /// Counters that rules count into.
+    #[must_use]
+    pub fn counters(&self) -> usize {
+        self.counters
+    }
+
+    /// Bytes of memory that lookups read.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.points.iter().flatten().flatten().map(Classifier::memory_bytes).sum()
+    }
+}

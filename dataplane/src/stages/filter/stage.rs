@@ -1,0 +1,167 @@
+use super::classifier::{Act, Classifier};
+use super::first::Work;
+use super::walk::walk;
+use super::{Filter, Point, State};
+use crate::burst::{BURST, Burst, Lanes};
+use crate::frame::Umem;
+use crate::stages::validate::Valid6;
+use crate::tables::{Action, Tables};
+use crate::verdict::{DropReason, Verdict};
+use crate::wire::checksum;
+
+/// Asks the rules of hook prerouting; returns the packets that go on.
+#[inline(always)]
+pub fn prerouting(
+    burst: &mut Burst,
+    umem: &mut Umem,
+    tables: &Tables,
+    state: &mut State,
+    lanes: (Lanes, Valid6),
+) -> (Lanes, Valid6) {
+    state.mark = [0; BURST];
+    both(Point::Prerouting, burst, umem, tables, state, lanes)
+}
+
+/// Asks the rules of hooks forward, postrouting and egress; returns the packets that go on.
+///
+/// What is not to be forwarded (for the router itself, without a route, at the end of its hops) does not
+/// come to these hooks; it goes on to where that is found out.
+#[inline(always)]
+pub fn forward(
+    burst: &mut Burst,
+    umem: &mut Umem,
+    tables: &Tables,
+    state: &mut State,
+    lanes: (Lanes, Valid6),
+) -> (Lanes, Valid6) {
+    both(Point::Forward, burst, umem, tables, state, lanes)
+}
+
+#[inline(always)]
+fn both(
+    point: Point,
+    burst: &mut Burst,
+    umem: &mut Umem,
+    tables: &Tables,
+    state: &mut State,
+    (mut ip4, mut ip6): (Lanes, Valid6),
+) -> (Lanes, Valid6) {
+    let Some(filter) = &tables.filter else { return (ip4, ip6) };
+    if let Some(classifier) = filter.at(point, 4) {
+        ip4 = ask(filter, classifier, burst, umem, tables, state, ip4);
+    }
+    if let Some(classifier) = filter.at(point, 6) {
+        ip6.lanes = ask(filter, classifier, burst, umem, tables, state, ip6.lanes);
+        ip6.scoped = Lanes(ip6.scoped.0 & ip6.lanes.0);
+    }
+    (ip4, ip6)
+}
+
+/// Asks the rules of one point and version; returns the packets that go on.
+#[inline(always)]
+fn ask(
+    filter: &Filter,
+    classifier: &Classifier,
+    burst: &mut Burst,
+    umem: &mut Umem,
+    tables: &Tables,
+    state: &mut State,
+    lanes: Lanes,
+) -> Lanes {
+    if lanes.is_empty() {
+        return lanes;
+    }
+    let work = Work { burst, umem, tables, mark: &state.mark, lanes };
+    classifier.classify.run(classifier, &work, &mut state.room);
+    let (mut drop, mut rest) = (Lanes::NONE, Lanes::NONE);
+    let last = classifier.acts.len() - 1;
+    for lane in lanes {
+        let act = classifier.acts[(state.room.first[lane] as usize).min(last)];
+        drop.put(lane, act == Act::Drop);
+        rest.put(lane, act != Act::Accept);
+    }
+    if rest.is_empty() {
+        return lanes;
+    }
+    if drop == rest && classifier.point != Point::Forward {
+        burst.leave_all(drop, Verdict::Drop(DropReason::NetfilterDrop));
+        return lanes.without(drop);
+    }
+    lanes.without(settle(filter, classifier, burst, umem, tables, state, rest))
+}
+
+/// Does what the rules say with packets that do not just go on; returns those that have left.
+#[inline(never)]
+fn settle(
+    filter: &Filter,
+    classifier: &Classifier,
+    burst: &mut Burst,
+    umem: &mut Umem,
+    tables: &Tables,
+    state: &mut State,
+    lanes: Lanes,
+) -> Lanes {
+    let mut gone = Lanes::NONE;
+    for lane in lanes {
+        if classifier.point == Point::Forward && !reaches(classifier, burst, umem, tables, lane) {
+            continue;
+        }
+        let act = classifier.acts.get(state.room.first[lane] as usize);
+        let verdict = if act == Some(&Act::Drop) {
+            Some(Verdict::Drop(DropReason::NetfilterDrop))
+        } else {
+            let mark = state.mark;
+            let work = Work { burst, umem, tables, mark: &mark, lanes };
+            let said = walk(classifier, filter, &work, state, lane);
+            if let Some(dscp) = said.dscp {
+                write_dscp(burst, umem, classifier.version, lane, dscp);
+            }
+            said.verdict
+        };
+        if let Some(verdict) = verdict {
+            burst.leave(lane, verdict);
+            gone.put(lane, true);
+        }
+    }
+    gone
+}
+
+/// Says if a packet comes to hook forward (`ip_forward`, `ip6_forward`): it has a next hop and a hop left,
+/// and is not to be answered because of its size.
+fn reaches(
+    classifier: &Classifier,
+    burst: &Burst,
+    umem: &Umem,
+    tables: &Tables,
+    lane: usize,
+) -> bool {
+    let Some(record) = tables.next_hops.view().record(burst.next[lane]) else { return false };
+    let l3 = usize::from(burst.l3[lane]);
+    let header: &[u8; 12] = umem.bytes(burst.addr[lane], l3);
+    let (ttl, may_cut) = match classifier.version {
+        4 => (header[8], header[6] & 0x40 == 0),
+        _ => (header[7], false),
+    };
+    match record.action() {
+        Action::Forward => {
+            let fits = usize::from(burst.len[lane]) <= l3 + usize::from(record.mtu());
+            ttl > 1 && (fits || may_cut)
+        }
+        Action::Resolve | Action::Glean => ttl > 1,
+        Action::Local | Action::Drop(_) | Action::Punt(_) => false,
+    }
+}
+
+/// Writes the DSCP; an IPv4 header checksum is kept right.
+fn write_dscp(burst: &Burst, umem: &mut Umem, version: u8, lane: usize, dscp: u8) {
+    let header: &mut [u8; 20] = umem.bytes_mut(burst.addr[lane], usize::from(burst.l3[lane]));
+    if version == 4 {
+        header[1] = header[1] & 3 | dscp << 2;
+        header[10..12].fill(0);
+        let sum = !checksum::sum(header);
+        header[10..12].copy_from_slice(&sum.to_be_bytes());
+    } else {
+        header[0] = header[0] & 0xf0 | dscp >> 2;
+        header[1] = header[1] & 0x3f | dscp << 6;
+    }
+}

@@ -1,0 +1,133 @@
+//! What a worker keeps beside the rules: counts, limits, marks, and room for its lookups.
+
+use super::build::MOST_DIMS;
+use super::{Filter, Limit, cache};
+use crate::burst::BURST;
+
+/// Packets and their bytes of layer 3.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// What one worker keeps for a [`Filter`].
+#[derive(Clone, Debug)]
+pub struct State {
+    /// Counts by the counters' numbers.
+    pub counts: Vec<Count>,
+    /// The time, ns, for limits.
+    pub now_ns: u64,
+    /// The burst's marks.
+    pub mark: [u32; BURST],
+    buckets: Vec<Bucket>,
+    pub(super) room: Box<Room>,
+}
+
+/// Where the words begin that are read all at once, bytes behind the IP header's start.
+pub(super) const GATHERED_FROM: usize = 8;
+/// How many there are: TTL and protocol, addresses, ports.
+pub(super) const GATHERED: usize = 4;
+
+/// What lookups write down for the packets of a burst; rubbish for those that do not take part.
+#[derive(Clone, Debug)]
+#[repr(C, align(64))]
+pub(super) struct Room {
+    /// Values of a field.
+    pub(super) value: [u32; BURST],
+    /// Keys of a trie.
+    pub(super) key: [u64; BURST],
+    /// Words of the IP header from [`GATHERED_FROM`] on.
+    pub(super) word: [[u32; BURST]; GATHERED],
+    /// Sets of one word, or blocks in which rules may match.
+    pub(super) set: [u64; BURST],
+    /// The first rule that matches.
+    pub(super) first: [u32; BURST],
+    /// Combinations of classes for each point and version, see [`super::cache`].
+    pub(super) caches: [Vec<u64>; 6],
+    /// Classes, field by field.
+    pub(super) class: [[u32; BURST]; MOST_DIMS],
+}
+
+/// What is left of a limit, in units times its period, and when that was so.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    held: u128,
+    since_ns: u64,
+}
+
+impl State {
+    /// For no rules.
+    #[must_use]
+    pub fn new() -> Self {
+        let room = Room {
+            value: [0; BURST],
+            key: [0; BURST],
+            word: [[0; BURST]; GATHERED],
+            set: [0; BURST],
+            first: [0; BURST],
+            caches: Default::default(),
+            class: [[0; BURST]; MOST_DIMS],
+        };
+        Self {
+            counts: Vec::new(),
+            now_ns: 0,
+            mark: [0; BURST],
+            buckets: Vec::new(),
+            room: Box::new(room),
+        }
+    }
+
+    /// Begins anew for other rules. `carried` has for each of their counters the number that it had
+    /// before, where its count is to go on.
+    pub fn renew(&mut self, filter: &Filter, carried: &[Option<u32>]) {
+        let before = std::mem::take(&mut self.counts);
+        let count = |number: usize| {
+            let old = carried.get(number).copied().flatten()?;
+            before.get(old as usize).copied()
+        };
+        self.counts =
+            (0..filter.counters).map(|number| count(number).unwrap_or_default()).collect();
+        for (index, cache) in self.room.caches.iter_mut().enumerate() {
+            *cache = if filter.keeps(index) { cache::room() } else { Vec::new() };
+        }
+        let full = |limit: &Limit| Bucket { held: full(limit), since_ns: self.now_ns };
+        self.buckets = filter.limits.iter().map(full).collect();
+    }
+
+    /// Counts a packet.
+    #[inline]
+    pub(super) fn count(&mut self, counter: u32, bytes: u64) {
+        if let Some(count) = self.counts.get_mut(counter as usize) {
+            count.packets += 1;
+            count.bytes += bytes;
+        }
+    }
+
+    /// Whether so many units more are within a limit; if so, they are used.
+    pub(super) fn take(&mut self, number: u32, limit: &Limit, units: u64) -> bool {
+        let Some(bucket) = self.buckets.get_mut(number as usize) else { return false };
+        let passed = self.now_ns.saturating_sub(bucket.since_ns);
+        let held = bucket.held + u128::from(passed) * u128::from(limit.rate);
+        bucket.held = held.min(full(limit));
+        bucket.since_ns = self.now_ns;
+        let wanted = u128::from(units) * u128::from(limit.period_ns);
+        let within = bucket.held >= wanted;
+        if within {
+            bucket.held -= wanted;
+        }
+        within
+    }
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn full(limit: &Limit) -> u128 {
+    u128::from(limit.burst) * u128::from(limit.period_ns)
+}

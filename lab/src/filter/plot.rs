@@ -1,0 +1,49 @@
+//! The growth of the costs as a picture.
+
+use std::path::Path;
+
+use super::growth::{SIZES, STYLES, name};
+use crate::plot::Growth;
+use crate::report::Report;
+
+/// Writes the report's growth as SVG.
+///
+/// # Errors
+/// A sentence, where the report has no growth or the file can not be written.
+pub fn write(report: &Report, path: &Path) -> Result<(), String> {
+    growth(report).write(path)
+}
+
+fn growth(report: &Report) -> Growth<'_> {
+    let line = |(style, title): (&str, &'static str)| {
+        let figure = |size| report.figures.get(&name(style, size)).map(|y| (size as f64, *y));
+        (title, SIZES.into_iter().filter_map(figure).collect())
+    };
+    Growth {
+        caption: "Forwarding as the rules grow",
+        x: "rules",
+        cpu: &report.machine.cpu,
+        lines: STYLES.into_iter().map(line).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Machine;
+
+    #[test]
+    fn a_plot_has_both_lines_and_needs_figures() {
+        let mut report = Report::new(Machine::probe(), Vec::new());
+        assert!(growth(&report).draw().unwrap_err().contains("nothing to plot"));
+        for size in SIZES {
+            for (style, _) in STYLES {
+                report.figures.insert(name(style, size), 20.0);
+            }
+        }
+        let text = growth(&report).draw().unwrap();
+        for part in ["mixed shapes", "style", "rules", "10k", "</svg>"] {
+            assert!(text.contains(part), "{part}");
+        }
+    }
+}

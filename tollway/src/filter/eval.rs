@@ -1,0 +1,288 @@
+//! The meaning of a ruleset: one packet, rule by rule, in the order in which they are written.
+//!
+//! Slow and plain on purpose: this is what the classifier and everything between is held against.
+//! The rules of nft hold (`net/netfilter/nf_tables_core.c`): base chains of a hook in the order of
+//! priority; accept ends the chain that the packet is in, and the next base chain still sees it; drop
+//! ends all; who comes to the end of a base chain, or returns in it, meets its policy.
+
+mod packet;
+#[cfg(test)]
+mod tests;
+
+pub use packet::{Link, Packet, Parsed};
+
+use super::ir::{
+    Action, Base, Chain, ChainId, Datum, Elements, Hook, Item, Key, Limit, LimitUnit, LinkPattern,
+    Match, Policy, Reject, Rule, Ruleset, SetId, Step, Target, Test, Verdict,
+};
+
+/// What became of a packet at a hook.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It goes on.
+    Accept,
+    /// It was dropped.
+    Drop,
+    /// It was dropped, and the sender is to be told.
+    Reject(Reject),
+    /// A rule was reached that is the kernel's to decide, and why.
+    Unsupported(String),
+}
+
+/// What a packet leaves behind: counts, and how much of each limit is used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Packets and bytes, one for each of the ruleset's counters.
+    pub counts: Vec<(u64, u64)>,
+    /// For each limit what it holds, in units times the period, and when that was, ns.
+    buckets: Vec<(u128, u64)>,
+}
+
+impl State {
+    /// Counters and limits as a ruleset begins.
+    #[must_use]
+    pub fn new(rules: &Ruleset) -> Self {
+        let counts = rules.counters.iter().map(|counter| (counter.packets, counter.bytes));
+        let buckets = rules.limits.iter().map(|limit| (full(limit), 0));
+        Self { counts: counts.collect(), buckets: buckets.collect() }
+    }
+
+    /// Whether `units` more are within a limit; if so, they are used.
+    fn take(&mut self, index: usize, limit: &Limit, units: u64, now_ns: u64) -> bool {
+        let (held, since) = &mut self.buckets[index];
+        let gained = u128::from(now_ns.saturating_sub(*since)) * u128::from(limit.rate);
+        *held = full(limit).min(*held + gained);
+        *since = now_ns;
+        let wanted = u128::from(units) * u128::from(limit.period_ns);
+        let within = *held >= wanted;
+        if within {
+            *held -= wanted;
+        }
+        within
+    }
+}
+
+fn full(limit: &Limit) -> u128 {
+    u128::from(limit.burst) * u128::from(limit.period_ns)
+}
+
+/// What becomes of a packet at a hook. Mark and DSCP of `packet` are as the rules leave them.
+pub fn run(
+    rules: &Ruleset,
+    state: &mut State,
+    hook: Hook,
+    packet: &mut Packet<'_>,
+    now_ns: u64,
+) -> Fate {
+    for (id, base) in rules.base_chains(hook) {
+        let chain = &rules.chains[id.0];
+        if !sees(chain, base, packet) {
+            continue;
+        }
+        let mut run = Run { rules, state, hook, packet, now_ns };
+        let fate = match run.chain(id) {
+            End::Fate(fate) => fate,
+            End::Done => match base.policy {
+                Policy::Accept => Fate::Accept,
+                Policy::Drop => Fate::Drop,
+            },
+        };
+        if fate != Fate::Accept {
+            return fate;
+        }
+    }
+    Fate::Accept
+}
+
+fn sees(chain: &Chain, base: &Base, packet: &Packet<'_>) -> bool {
+    use super::ir::Family::{Bridge, Inet, Ip, Ip6, Netdev};
+    let family = matches!(
+        (chain.family, packet.version()),
+        (Ip | Inet, 4) | (Ip6 | Inet, 6) | (Netdev | Bridge, _)
+    );
+    let device = match base.hook {
+        Hook::Egress => packet.output,
+        _ => Some(packet.input),
+    };
+    let is_there = |link: &Link| base.devices.iter().any(|device| link.is(device));
+    family && (base.devices.is_empty() || device.is_some_and(is_there))
+}
+
+/// How a chain ended.
+enum End {
+    /// The packet's way through the base chain is over.
+    Fate(Fate),
+    /// The packet came to the end, or returned.
+    Done,
+}
+
+/// How a rule ended.
+enum Outcome {
+    /// The next rule.
+    Next,
+    /// The chain ended so.
+    Ends(End),
+}
+
+/// One packet on its way through one base chain.
+struct Run<'a, 'p> {
+    rules: &'a Ruleset,
+    state: &'a mut State,
+    hook: Hook,
+    packet: &'a mut Packet<'p>,
+    now_ns: u64,
+}
+
+impl<'a> Run<'a, '_> {
+    fn chain(&mut self, id: ChainId) -> End {
+        let rules = self.rules;
+        for rule in &rules.chains[id.0].rules {
+            if let Outcome::Ends(end) = self.rule(rule) {
+                return end;
+            }
+        }
+        End::Done
+    }
+
+    fn rule(&mut self, rule: &Rule) -> Outcome {
+        for step in &rule.steps {
+            let goes_on = match step {
+                Step::Match(one) => self.holds(one),
+                Step::Any(any) => any.iter().any(|all| all.iter().all(|one| self.holds(one))),
+                Step::Limit { limit, over } => self.within(limit.0) != *over,
+                Step::Do(action) => {
+                    self.act(action);
+                    true
+                }
+                Step::Map { keys, map, target } => match self.find(keys, *map) {
+                    Some(Some(Datum::Number(number))) => {
+                        self.store(*target, *number);
+                        true
+                    }
+                    _ => false,
+                },
+                Step::VerdictMap { keys, map } => match self.find(keys, *map) {
+                    Some(Some(Datum::Verdict(verdict))) => return self.verdict(verdict),
+                    _ => false,
+                },
+                Step::Verdict(verdict) => return self.verdict(verdict),
+                Step::Unsupported(why) => {
+                    return Outcome::Ends(End::Fate(Fate::Unsupported(why.clone())));
+                }
+            };
+            if !goes_on {
+                return Outcome::Next;
+            }
+        }
+        Outcome::Next
+    }
+
+    fn verdict(&mut self, verdict: &Verdict) -> Outcome {
+        Outcome::Ends(match verdict {
+            Verdict::Accept => End::Fate(Fate::Accept),
+            Verdict::Drop => End::Fate(Fate::Drop),
+            Verdict::Reject(reject) => End::Fate(Fate::Reject(*reject)),
+            Verdict::Unsupported(why) => End::Fate(Fate::Unsupported(why.clone())),
+            Verdict::Continue => return Outcome::Next,
+            Verdict::Return => End::Done,
+            Verdict::Goto(chain) => self.chain(*chain),
+            Verdict::Jump(chain) => match self.chain(*chain) {
+                End::Done => return Outcome::Next,
+                end => end,
+            },
+        })
+    }
+
+    fn act(&mut self, action: &Action) {
+        match action {
+            Action::Count(counter) => {
+                let length = self.length();
+                let count = &mut self.state.counts[counter.0];
+                *count = (count.0 + 1, count.1 + length);
+            }
+            Action::Mark { keep, flip } => self.packet.mark = self.packet.mark & keep ^ flip,
+            Action::Dscp(dscp) => self.packet.set_dscp(*dscp),
+            Action::Forward { via, .. } => self.packet.via = Some(*via),
+            Action::Fib(fib) => self.packet.fib = Some(*fib),
+            Action::Log(_) | Action::NoTrack => {}
+        }
+    }
+
+    fn store(&mut self, target: Target, number: u128) {
+        match target {
+            Target::Mark => self.packet.mark = number as u32,
+            Target::Dscp => self.packet.set_dscp(number as u8 & 63),
+        }
+    }
+
+    fn length(&self) -> u64 {
+        self.packet.parsed().length as u64
+    }
+
+    fn within(&mut self, index: usize) -> bool {
+        let limit = &self.rules.limits[index];
+        let units = match limit.unit {
+            LimitUnit::Packets => 1,
+            LimitUnit::Bytes => self.length(),
+        };
+        self.state.take(index, limit, units, self.now_ns)
+    }
+
+    fn number(&self, key: Key) -> Option<u128> {
+        Some(self.packet.number(key.selector, self.hook)? & key.mask)
+    }
+
+    fn holds(&self, one: &Match) -> bool {
+        let found = match (&one.test, &one.keys[..]) {
+            (Test::Ranges(ranges), [key]) => {
+                self.number(*key).map(|number| ranges.iter().any(|range| range.has(number)))
+            }
+            (Test::Link(patterns), [key]) => {
+                let link = self.packet.link(key.selector);
+                link.map(|link| patterns.iter().any(|pattern| link.is(pattern)))
+            }
+            (Test::Set(set), keys) => {
+                let there = keys.iter().all(|key| match key.selector.is_link() {
+                    true => self.packet.link(key.selector).is_some(),
+                    false => self.number(*key).is_some(),
+                });
+                there.then(|| self.find(keys, *set).is_some())
+            }
+            _ => None,
+        };
+        found.is_some_and(|found| found != one.negate)
+    }
+
+    /// The datum of the first element that has the packet's keys.
+    fn find(&self, keys: &[Key], set: SetId) -> Option<Option<&'a Datum>> {
+        let rules = self.rules;
+        match &rules.sets[set.0].elements {
+            Elements::Ranges(ranges) => {
+                let number = self.number(*keys.first()?)?;
+                ranges.iter().any(|range| range.has(number)).then_some(None)
+            }
+            Elements::Tuples(elements) => {
+                let has = |(item, key): (&Item, &Key)| match item {
+                    Item::Range(range) => self.number(*key).is_some_and(|number| range.has(number)),
+                    Item::Link(pattern) => {
+                        self.packet.link(key.selector).is_some_and(|link| link.is(pattern))
+                    }
+                };
+                let element = elements.iter().find(|one| one.key.iter().zip(keys).all(has))?;
+                Some(element.datum.as_ref())
+            }
+        }
+    }
+}
+
+impl Link {
+    /// Says if a pattern names the link.
+    #[must_use]
+    pub fn is(&self, pattern: &LinkPattern) -> bool {
+        match pattern {
+            LinkPattern::Name(name) => self.name == *name,
+            LinkPattern::Prefix(prefix) => self.name.starts_with(prefix),
+            LinkPattern::Vrf(vrf) => self.vrf == *vrf,
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! A packet as the evaluator sees it, taken apart as the kernel's `nft_set_pktinfo` does it.
+
+use std::net::IpAddr;
+
+use crate::filter::ir::{Hook, PayloadBase, Selector};
+
+/// A link, as rules name it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    /// Its name.
+    pub name: String,
+    /// Its VRF's name.
+    pub vrf: String,
+}
+
+/// A packet at a hook.
+#[derive(Clone, Debug)]
+pub struct Packet<'a> {
+    /// The frame as received, tags included.
+    frame: Vec<u8>,
+    /// Bytes before layer 3.
+    l3: usize,
+    /// The link that it arrived on.
+    pub input: &'a Link,
+    /// The link that it leaves by, once that is known.
+    pub output: Option<&'a Link>,
+    /// Its mark.
+    pub mark: u32,
+    /// The neighbour that a rule sent it to.
+    pub via: Option<IpAddr>,
+    /// The table that a rule had it routed by.
+    pub fib: Option<u32>,
+}
+
+/// Where a packet's headers are, and what they say of each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parsed {
+    /// 4, 6, or 0 for neither, or for a header that contradicts itself.
+    pub version: u8,
+    /// Bytes of the packet with all its headers.
+    pub length: usize,
+    /// Transport protocol, and bytes before its header.
+    pub transport: Option<(u8, usize)>,
+    /// Offset of a fragment, in units of 8 bytes.
+    pub offset: u16,
+    /// The fields of a fragment's header, see [`Selector::Fragment`].
+    pub fragment: Option<u16>,
+}
+
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const AUTH: u8 = 51;
+const NONE: u8 = 59;
+const OPTIONS: u8 = 60;
+
+impl<'a> Packet<'a> {
+    /// A frame that has arrived, its layer 3 behind so many bytes.
+    #[must_use]
+    pub fn new(frame: &[u8], l3: usize, input: &'a Link) -> Self {
+        let frame = frame.to_vec();
+        Self { frame, l3, input, output: None, mark: 0, via: None, fib: None }
+    }
+
+    /// The frame, with the DSCP that rules have written.
+    #[must_use]
+    pub fn frame(&self) -> &[u8] {
+        &self.frame
+    }
+
+    /// The packet's version of IP by its ethertype; 0 for neither.
+    #[must_use]
+    pub fn version(&self) -> u8 {
+        match self.ethertype() {
+            0x0800 => 4,
+            0x86dd => 6,
+            _ => 0,
+        }
+    }
+
+    /// Where its headers are.
+    #[must_use]
+    pub fn parsed(&self) -> Parsed {
+        parse(self.version(), self.layer3())
+    }
+
+    /// The link that a selector names.
+    #[must_use]
+    pub fn link(&self, selector: Selector) -> Option<&'a Link> {
+        match selector {
+            Selector::Input => Some(self.input),
+            Selector::Output => self.output,
+            _ => None,
+        }
+    }
+
+    /// What a selector finds at a hook; none where the packet lacks it.
+    #[must_use]
+    pub fn number(&self, selector: Selector, hook: Hook) -> Option<u128> {
+        let parsed = self.parsed();
+        let network = |at: usize, bytes: usize| number(self.layer3(), at, bytes);
+        let transport = |at: usize, bytes: usize| {
+            let (_, start) = parsed.transport.filter(|_| parsed.offset == 0)?;
+            number(self.layer3().get(..parsed.length)?, start + at, bytes)
+        };
+        let of = |version: u8, at: usize, bytes: usize| {
+            (self.version() == version).then(|| network(at, bytes)).flatten()
+        };
+        match selector {
+            Selector::IpVersion => Some(self.version().into()),
+            Selector::EtherType => Some(self.ethertype().into()),
+            Selector::EtherDestination => number(&self.frame, 0, 6),
+            Selector::EtherSource => number(&self.frame, 6, 6),
+            Selector::VlanId => Some(self.tag()? & 0x0fff),
+            Selector::VlanPriority => Some(self.tag()? >> 13),
+            Selector::Source4 => of(4, 12, 4),
+            Selector::Destination4 => of(4, 16, 4),
+            Selector::Source6 => of(6, 8, 16),
+            Selector::Destination6 => of(6, 24, 16),
+            Selector::Protocol => Some(parsed.transport?.0.into()),
+            Selector::NextHeader6 => of(6, 6, 1),
+            Selector::SourcePort => transport(0, 2),
+            Selector::DestinationPort => transport(2, 2),
+            Selector::TcpFlags => transport(13, 1),
+            Selector::IcmpType => transport(0, 1),
+            Selector::IcmpCode => transport(1, 1),
+            Selector::TransportLength => {
+                let (_, start) = parsed.transport.filter(|_| parsed.offset == 0)?;
+                Some(parsed.length.saturating_sub(start) as u128)
+            }
+            Selector::TrafficClass => of(4, 1, 1).or_else(|| Some(of(6, 0, 2)? >> 4 & 0xff)),
+            Selector::Length => (parsed.version != 0).then_some(parsed.length as u128),
+            Selector::Ttl => {
+                let ttl = of(4, 8, 1).or_else(|| of(6, 7, 1))?;
+                let after = matches!(hook, Hook::Forward | Hook::Postrouting | Hook::Egress);
+                Some(ttl.saturating_sub(after.into()))
+            }
+            Selector::Fragment => parsed.fragment.map(u128::from),
+            Selector::FragmentOffset => parsed.transport.map(|_| parsed.offset.into()),
+            Selector::Mark => Some(self.mark.into()),
+            Selector::Payload { base, offset, bytes } => {
+                let (at, bytes) = (usize::from(offset), usize::from(bytes));
+                match base {
+                    PayloadBase::Link => number(&self.untagged_header(), at, bytes),
+                    PayloadBase::Network => network(at, bytes),
+                    PayloadBase::Transport => transport(at, bytes),
+                }
+            }
+            Selector::Input | Selector::Output => None,
+        }
+    }
+
+    /// Writes the DSCP; an IPv4 header checksum is kept right.
+    pub fn set_dscp(&mut self, dscp: u8) {
+        let version = self.version();
+        let Some(packet) = self.frame.get_mut(self.l3..) else { return };
+        match version {
+            4 if packet.len() >= 20 => {
+                packet[1] = packet[1] & 3 | dscp << 2;
+                packet[10..12].fill(0);
+                let header = usize::from(packet[0] & 15) * 4;
+                let sum = checksum(packet.get(..header).unwrap_or(&packet[..20]));
+                packet[10..12].copy_from_slice(&sum.to_be_bytes());
+            }
+            6 if packet.len() >= 40 => {
+                packet[0] = packet[0] & 0xf0 | dscp >> 2;
+                packet[1] = packet[1] & 0x3f | dscp << 6;
+            }
+            _ => {}
+        }
+    }
+
+    fn layer3(&self) -> &[u8] {
+        self.frame.get(self.l3..).unwrap_or_default()
+    }
+
+    fn ethertype(&self) -> u16 {
+        let at = self.l3.wrapping_sub(2);
+        number(&self.frame, at, 2).unwrap_or(0) as u16
+    }
+
+    fn tag(&self) -> Option<u128> {
+        (self.l3 > 14).then(|| number(&self.frame, 14, 2)).flatten()
+    }
+
+    fn untagged_header(&self) -> Vec<u8> {
+        let mut header = self.frame.get(..12).unwrap_or_default().to_vec();
+        header.extend_from_slice(&self.ethertype().to_be_bytes());
+        header
+    }
+}
+
+/// So many bytes from there as a number, where they are.
+fn number(bytes: &[u8], at: usize, count: usize) -> Option<u128> {
+    let bytes = bytes.get(at..at.checked_add(count)?)?;
+    Some(bytes.iter().fold(0, |number, byte| number << 8 | u128::from(*byte)))
+}
+
+fn checksum(bytes: &[u8]) -> u16 {
+    let mut sum: u32 = bytes
+        .chunks(2)
+        .map(|pair| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u32::from(*low)))
+        .sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+fn parse(version: u8, packet: &[u8]) -> Parsed {
+    match version {
+        4 => parse4(packet),
+        6 => parse6(packet),
+        _ => None,
+    }
+    .unwrap_or(Parsed { length: packet.len(), ..Parsed::default() })
+}
+
+/// `nft_set_pktinfo_ipv4_validate` (`include/net/netfilter/nf_tables_ipv4.h`).
+fn parse4(packet: &[u8]) -> Option<Parsed> {
+    let header = packet.get(..20)?;
+    let header_len = usize::from(header[0] & 15) * 4;
+    let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    if header[0] >> 4 != 4 || header_len < 20 || packet.len() < length || length < header_len {
+        return None;
+    }
+    let fragment = u16::from_be_bytes([header[6], header[7]]);
+    Some(Parsed {
+        version: 4,
+        length,
+        transport: Some((header[9], header_len)),
+        offset: fragment & 0x1fff,
+        fragment: Some(fragment & 0x7fff),
+    })
+}
+
+/// `nft_set_pktinfo_ipv6_validate` (`include/net/netfilter/nf_tables_ipv6.h`) with `ipv6_find_hdr`
+/// (`net/ipv6/exthdrs_core.c`), which ends at an authentication header.
+fn parse6(packet: &[u8]) -> Option<Parsed> {
+    let header = packet.get(..40)?;
+    let length = 40 + usize::from(u16::from_be_bytes([header[4], header[5]]));
+    if header[0] >> 4 != 6 || packet.len() < length {
+        return None;
+    }
+    let mut parsed = Parsed { version: 6, length, ..Parsed::default() };
+    let packet = &packet[..length];
+    let (mut next, mut at) = (header[6], 40);
+    let is_extension = |next: u8| matches!(next, HOP_BY_HOP | ROUTING | FRAGMENT | AUTH | OPTIONS);
+    while is_extension(next) && next != AUTH {
+        let Some([following, len]) = packet.get(at..).and_then(<[u8]>::first_chunk).copied() else {
+            return Some(parsed);
+        };
+        if next == FRAGMENT {
+            let Some(field) = number(packet, at + 2, 2) else { return Some(parsed) };
+            let field = field as u16;
+            parsed.fragment = Some(field >> 3 | (field & 1) << 13);
+            parsed.offset = field >> 3;
+            if parsed.offset != 0 {
+                let ends = !is_extension(following) || following == NONE;
+                parsed.transport = ends.then_some((following, 0));
+                return Some(parsed);
+            }
+            at += 8;
+        } else {
+            at += (usize::from(len) + 1) * 8;
+        }
+        next = following;
+    }
+    // The kernel reads an authentication header before it ends there.
+    if next != AUTH || packet.len() >= at + 2 {
+        parsed.transport = Some((next, at));
+    }
+    Some(parsed)
+}

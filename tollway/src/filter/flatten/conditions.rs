@@ -1,0 +1,183 @@
+//! From matches to conditions: families, links, sets and negations resolved.
+
+use tollway_dataplane::stages::filter::{Condition, Field, HeaderBase};
+
+use super::Link;
+use crate::filter::ir::{
+    Elements, Item, Key, LinkPattern, Match, PayloadBase, Ruleset, Selector, Set, Test,
+};
+
+/// Ranges of one field.
+pub(super) type Ranges = Vec<(u128, u128)>;
+
+/// What can be said of a match for packets of one version of IP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Holds {
+    /// For every packet.
+    Always,
+    /// For none.
+    Never,
+    /// Where all of one of these hold.
+    Any(Vec<Vec<Condition>>),
+    /// Where the packet has all of these fields, and none of these hold whole.
+    Unless(Vec<Condition>, Vec<Vec<Condition>>),
+}
+
+/// What a selector is for packets of one version.
+enum Part {
+    Field(Field),
+    /// The same for every packet.
+    Is(u128),
+    /// Lacking in every packet.
+    Lacking,
+}
+
+/// What matches are resolved by.
+#[derive(Clone, Copy)]
+pub(super) struct Resolver<'a> {
+    pub(super) rules: &'a Ruleset,
+    pub(super) links: &'a [Link],
+    pub(super) version: u8,
+}
+
+impl Resolver<'_> {
+    /// When a match holds.
+    pub(super) fn resolve(&self, one: &Match) -> Holds {
+        let elements = match &one.test {
+            Test::Ranges(ranges) => {
+                vec![vec![ranges.iter().map(|range| (range.first, range.last)).collect()]]
+            }
+            Test::Link(patterns) => {
+                vec![vec![patterns.iter().flat_map(|pattern| self.links(pattern)).collect()]]
+            }
+            Test::Set(set) => self.elements(&self.rules.sets[set.0]),
+        };
+        self.tuples(&one.keys, elements, one.negate)
+    }
+
+    /// When a set's element has the keys.
+    pub(super) fn element(&self, keys: &[Key], items: &[Item]) -> Holds {
+        let ranges = items.iter().map(|item| self.item(item)).collect();
+        self.tuples(keys, vec![ranges], false)
+    }
+
+    fn elements(&self, set: &Set) -> Vec<Vec<Ranges>> {
+        match &set.elements {
+            Elements::Ranges(ranges) => {
+                vec![vec![ranges.iter().map(|range| (range.first, range.last)).collect()]]
+            }
+            Elements::Tuples(elements) => {
+                let tuples = elements.iter().map(|element| element.key.iter());
+                let tuples = tuples.map(|key| key.map(|item| self.item(item)).collect::<Vec<_>>());
+                if set.key.len() == 1 {
+                    // One key: all in one condition.
+                    return vec![vec![tuples.flatten().flatten().collect()]];
+                }
+                tuples.collect()
+            }
+        }
+    }
+
+    fn item(&self, item: &Item) -> Ranges {
+        match item {
+            Item::Range(range) => vec![(range.first, range.last)],
+            Item::Link(pattern) => self.links(pattern),
+        }
+    }
+
+    fn links(&self, pattern: &LinkPattern) -> Ranges {
+        let links = self.links.iter().enumerate().filter(|(_, link)| link.is(pattern));
+        links.map(|(number, _)| (number as u128, number as u128)).collect()
+    }
+
+    fn tuples(&self, keys: &[Key], elements: Vec<Vec<Ranges>>, negate: bool) -> Holds {
+        let parts: Vec<_> = keys.iter().map(|key| self.part(key.selector)).collect();
+        if parts.iter().any(|part| matches!(part, Part::Lacking)) {
+            return Holds::Never;
+        }
+        if let ([Part::Field(field)], true) = (&parts[..], negate) {
+            let ranges: Ranges = elements.into_iter().flatten().flatten().collect();
+            let inside = Condition { mask: keys[0].mask, ..Condition::new(*field, ranges) };
+            return one(inside.outside());
+        }
+        let mut any = Vec::new();
+        for element in elements {
+            let mut all = Vec::new();
+            let mut possible = true;
+            for ((part, key), ranges) in parts.iter().zip(keys).zip(element) {
+                match part {
+                    Part::Field(field) => {
+                        all.push(Condition { mask: key.mask, ..Condition::new(*field, ranges) });
+                    }
+                    Part::Is(number) => {
+                        let number = number & key.mask;
+                        possible &=
+                            ranges.iter().any(|range| range.0 <= number && number <= range.1);
+                    }
+                    Part::Lacking => possible = false,
+                }
+            }
+            if possible {
+                any.push(all);
+            }
+        }
+        match negate {
+            false if any.is_empty() => Holds::Never,
+            false if any.iter().any(Vec::is_empty) => Holds::Always,
+            false => Holds::Any(any),
+            true => {
+                let fields = parts.iter().filter_map(|part| match part {
+                    Part::Field(field) => Some(Condition::new(*field, [(0, (*field).max())])),
+                    _ => None,
+                });
+                Holds::Unless(fields.collect(), any)
+            }
+        }
+    }
+
+    fn part(&self, selector: Selector) -> Part {
+        let six = self.version == 6;
+        let of = |here: bool, field| if here { Part::Field(field) } else { Part::Lacking };
+        Part::Field(match selector {
+            Selector::IpVersion => return Part::Is(self.version.into()),
+            Selector::EtherType => return Part::Is(if six { 0x86dd } else { 0x0800 }),
+            Selector::Source4 => return of(!six, Field::Source),
+            Selector::Destination4 => return of(!six, Field::Destination),
+            Selector::Source6 => return of(six, Field::Source),
+            Selector::Destination6 => return of(six, Field::Destination),
+            Selector::NextHeader6 => return of(six, Field::NextHeader6),
+            Selector::EtherSource => Field::EtherSource,
+            Selector::EtherDestination => Field::EtherDestination,
+            Selector::VlanId => Field::VlanId,
+            Selector::VlanPriority => Field::VlanPriority,
+            Selector::Protocol => Field::Protocol,
+            Selector::SourcePort => Field::SourcePort,
+            Selector::DestinationPort => Field::DestinationPort,
+            Selector::TcpFlags => Field::TcpFlags,
+            Selector::IcmpType => Field::IcmpType,
+            Selector::IcmpCode => Field::IcmpCode,
+            Selector::TransportLength => Field::TransportLength,
+            Selector::TrafficClass => Field::TrafficClass,
+            Selector::Length => Field::Length,
+            Selector::Ttl => Field::Ttl,
+            Selector::Fragment => Field::Fragment,
+            Selector::FragmentOffset => Field::FragmentOffset,
+            Selector::Input => Field::Input,
+            Selector::Output => Field::Output,
+            Selector::Mark => Field::Mark,
+            Selector::Payload { base, offset, bytes } => {
+                let base = match base {
+                    PayloadBase::Link => HeaderBase::Link,
+                    PayloadBase::Network => HeaderBase::Network,
+                    PayloadBase::Transport => HeaderBase::Transport,
+                };
+                Field::Payload { base, offset, bytes }
+            }
+        })
+    }
+}
+
+/// One condition as what holds.
+fn one(condition: Condition) -> Holds {
+    if condition.ranges.is_empty() { Holds::Never } else { Holds::Any(vec![vec![condition]]) }
+}

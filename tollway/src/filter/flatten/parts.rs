@@ -1,0 +1,272 @@
+//! A rule cut into parts: each has conditions, then things that are done.
+
+use tollway_dataplane::stages::filter::{Condition, Op};
+use tollway_dataplane::verdict::PuntReason;
+
+use super::conditions::Holds;
+use super::place::{Layout, TooMany, Within};
+use crate::filter::ir::{
+    Action, Datum, Element, Elements, Key, Match, Rule, SetId, Step, Target, Verdict,
+};
+
+/// Alternatives that conditions of one rule may be multiplied out to.
+const MOST_ALTERNATIVES: usize = 4096;
+
+/// A part of a rule.
+#[derive(Debug)]
+pub(super) struct Part {
+    /// The part is not for packets of which all of one of these hold.
+    pub(super) unless: Vec<Vec<Condition>>,
+    /// The first of which all conditions hold is done.
+    pub(super) alternatives: Vec<(Vec<Condition>, Vec<Op>)>,
+    /// Whether something is done already, so that conditions begin another part.
+    acts: bool,
+}
+
+impl Part {
+    fn new() -> Self {
+        Self { unless: Vec::new(), alternatives: vec![(Vec::new(), Vec::new())], acts: false }
+    }
+
+    fn act(&mut self, op: &Op) {
+        self.acts = true;
+        for (_, ops) in &mut self.alternatives {
+            ops.push(op.clone());
+        }
+    }
+
+    fn narrow(&mut self, conditions: &[Condition]) {
+        for (all, _) in &mut self.alternatives {
+            all.extend_from_slice(conditions);
+        }
+    }
+}
+
+/// A rule in the cutting.
+struct Cut<'l, 'a> {
+    layout: &'l Layout<'a>,
+    within: Within,
+    parts: Vec<Part>,
+}
+
+/// What there is to do behind a step.
+enum Then {
+    More,
+    Nothing,
+}
+
+/// Cuts a rule.
+///
+/// # Errors
+/// Where its alternatives are too many.
+pub(super) fn cut(layout: &Layout<'_>, rule: &Rule, within: Within) -> Result<Vec<Part>, TooMany> {
+    let mut cut = Cut { layout, within, parts: vec![Part::new()] };
+    for step in &rule.steps {
+        if let Then::Nothing = cut.step(step)? {
+            break;
+        }
+    }
+    let mut parts = cut.parts;
+    // Conditions with nothing behind them.
+    while parts.last().is_some_and(|part| !part.acts) {
+        parts.pop();
+    }
+    Ok(parts)
+}
+
+impl Cut<'_, '_> {
+    fn step(&mut self, step: &Step) -> Result<Then, TooMany> {
+        Ok(match step {
+            Step::Match(one) => {
+                let holds = self.layout.resolver.resolve(one);
+                self.condition(holds)
+            }
+            Step::Any(any) => {
+                let holds = self.any(any)?;
+                self.condition(holds)
+            }
+            Step::Limit { limit, over } => {
+                self.act(&Op::Limit { limit: limit.0 as u32, over: *over });
+                Then::More
+            }
+            Step::Do(action) => self.action(action),
+            Step::Map { keys, map, target } => {
+                self.map(keys, *map, |datum| match (datum, target) {
+                    (Datum::Number(number), Target::Mark) => {
+                        Some(Op::Mark { keep: 0, flip: *number as u32 })
+                    }
+                    (Datum::Number(number), Target::Dscp) => Some(Op::Dscp(*number as u8 & 63)),
+                    (Datum::Verdict(_), _) => None,
+                });
+                self.parts.push(Part::new());
+                Then::More
+            }
+            Step::VerdictMap { keys, map } => {
+                let (layout, within) = (self.layout, self.within);
+                self.map(keys, *map, |datum| match datum {
+                    Datum::Verdict(verdict) => layout.verdict(verdict, within),
+                    Datum::Number(_) => None,
+                });
+                Then::Nothing
+            }
+            Step::Verdict(verdict) => {
+                self.verdict(verdict);
+                Then::Nothing
+            }
+            Step::Unsupported(_) => {
+                self.act(&Op::Punt(PuntReason::FilterUnsupported));
+                Then::Nothing
+            }
+        })
+    }
+
+    fn verdict(&mut self, verdict: &Verdict) {
+        if let Some(op) = self.layout.verdict(verdict, self.within) {
+            self.act(&op);
+        }
+    }
+
+    fn action(&mut self, action: &Action) -> Then {
+        self.act(&match action {
+            Action::Count(counter) => Op::Count(counter.0 as u32),
+            Action::Mark { keep, flip } => Op::Mark { keep: *keep, flip: *flip },
+            Action::Dscp(dscp) => Op::Dscp(*dscp),
+            Action::NoTrack => return Then::More,
+            Action::Log(_) | Action::Forward { .. } | Action::Fib(_) => {
+                self.act(&Op::Punt(PuntReason::FilterUnsupported));
+                return Then::Nothing;
+            }
+        });
+        Then::More
+    }
+
+    /// The part at hand; another one where that does something already.
+    fn part(&mut self) -> &mut Part {
+        if self.parts.last().is_none_or(|part| part.acts) {
+            self.parts.push(Part::new());
+        }
+        let last = self.parts.len() - 1;
+        &mut self.parts[last]
+    }
+
+    fn act(&mut self, op: &Op) {
+        if let Some(part) = self.parts.last_mut() {
+            part.act(op);
+        }
+    }
+
+    fn condition(&mut self, holds: Holds) -> Then {
+        match holds {
+            Holds::Always => {}
+            Holds::Never => {
+                self.never();
+                return Then::Nothing;
+            }
+            Holds::Any(any) => match &any[..] {
+                [conditions] => self.part().narrow(conditions),
+                _ => self.branch(any.into_iter().map(|all| (all, Vec::new())).collect()),
+            },
+            Holds::Unless(fields, elements) => {
+                let part = self.part();
+                part.narrow(&fields);
+                part.unless.extend(elements);
+            }
+        }
+        Then::More
+    }
+
+    /// What comes next is for no packet; what was done before stays done.
+    fn never(&mut self) {
+        let part = self.part();
+        part.alternatives.clear();
+        part.acts = false;
+    }
+
+    /// Alternatives, in a part that has none yet: so numbers of them are never multiplied.
+    fn branch(&mut self, alternatives: Vec<(Vec<Condition>, Vec<Op>)>) {
+        if self.part().alternatives.len() != 1 {
+            self.parts.push(Part::new());
+        }
+        let part = self.part();
+        let (before, _) = part.alternatives.remove(0);
+        for (conditions, ops) in alternatives {
+            part.alternatives.push(([before.clone(), conditions].concat(), ops));
+        }
+    }
+
+    fn map(&mut self, keys: &[Key], map: SetId, op: impl Fn(&Datum) -> Option<Op>) {
+        let resolver = self.layout.resolver;
+        let Elements::Tuples(elements) = &resolver.rules.sets[map.0].elements else {
+            return self.never();
+        };
+        let mut alternatives = Vec::new();
+        for Element { key, datum } in elements {
+            let Some(datum) = datum else { continue };
+            let any = match resolver.element(keys, key) {
+                Holds::Always => vec![Vec::new()],
+                Holds::Any(any) => any,
+                Holds::Never | Holds::Unless(..) => continue,
+            };
+            for conditions in any {
+                alternatives.push((conditions, op(datum).into_iter().collect()));
+            }
+        }
+        if alternatives.is_empty() {
+            return self.never();
+        }
+        self.branch(alternatives);
+        self.part().acts = true;
+    }
+
+    /// When one of several conjunctions holds.
+    fn any(&self, any: &[Vec<Match>]) -> Result<Holds, TooMany> {
+        let mut alternatives = Vec::new();
+        for all in any {
+            let mut product = vec![Vec::new()];
+            for one in all {
+                product = match self.layout.resolver.resolve(one) {
+                    Holds::Always => product,
+                    Holds::Any(any) => times(&product, &any)?,
+                    Holds::Never => Vec::new(),
+                    Holds::Unless(fields, elements) => {
+                        times(&product, &without(&fields, &elements)?)?
+                    }
+                };
+            }
+            alternatives.extend(product);
+        }
+        Ok(if alternatives.is_empty() {
+            Holds::Never
+        } else if alternatives.iter().any(Vec::is_empty) {
+            Holds::Always
+        } else {
+            Holds::Any(alternatives)
+        })
+    }
+}
+
+/// All of one and all of another.
+fn times(
+    left: &[Vec<Condition>],
+    right: &[Vec<Condition>],
+) -> Result<Vec<Vec<Condition>>, TooMany> {
+    if left.len() * right.len() > MOST_ALTERNATIVES {
+        return Err(TooMany);
+    }
+    let pair =
+        |one: &Vec<Condition>| right.iter().map(|other| [&one[..], other].concat()).collect();
+    Ok(left.iter().flat_map::<Vec<_>, _>(pair).collect())
+}
+
+/// All of the fields, and of no element all.
+fn without(
+    fields: &[Condition],
+    elements: &[Vec<Condition>],
+) -> Result<Vec<Vec<Condition>>, TooMany> {
+    let mut product = vec![fields.to_vec()];
+    for element in elements {
+        let outside: Vec<_> = element.iter().map(|one| vec![one.outside()]).collect();
+        product = times(&product, &outside)?;
+    }
+    Ok(product)
+}

@@ -1,0 +1,133 @@
+//! The whole compiler and the stage against the evaluator: random rulesets, random packets.
+
+mod frames;
+mod road;
+mod rulesets;
+
+use super::place::Layout;
+use super::{FlattenError, flatten};
+use crate::filter::ir::{Hook, Ruleset};
+use frames::Frames;
+use road::Road;
+use rulesets::Draw;
+
+/// Random numbers that are the same each time (splitmix64).
+#[derive(Clone, Debug)]
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ word >> 31
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        (self.roll() % end as u64) as usize
+    }
+
+    fn pick<T: Clone>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len())].clone()
+    }
+
+    fn one_in(&mut self, times: usize) -> bool {
+        self.below(times) == 0
+    }
+}
+
+/// Sends packets through rulesets both ways.
+fn compare(seed: u64, rulesets: usize, rules: &[usize], packets: usize) {
+    let mut refused = 0;
+    for number in 0..rulesets as u64 {
+        let seed = seed << 32 | number;
+        let mut dice = Dice(seed);
+        let count = dice.pick(rules);
+        let ruleset = Draw::new(&mut dice).ruleset(count);
+        // Negated sets of several keys, in alternatives, can be too many to write out.
+        if let Err(FlattenError::TooMany(_)) = flatten(&ruleset, &road::links()) {
+            refused += 1;
+            continue;
+        }
+        let mut road = Road::new(&ruleset);
+        let frames = Frames::new(&ruleset, &mut dice);
+        let mut left = packets;
+        while left > 0 {
+            let burst: Vec<_> = (0..dice.below(64) + 1).map(|_| frames.draw(&mut dice)).collect();
+            left = left.saturating_sub(burst.len());
+            if let Err((lane, how)) = road.send(&burst) {
+                let rules = shrink(ruleset.clone(), &burst[lane]);
+                panic!("seed {seed:#x}: {how}\n{:02x?}\n{}", burst[lane], tell(&rules));
+            }
+        }
+        road.same_counts(seed);
+    }
+    assert!(refused * 10 <= rulesets, "{refused} of {rulesets} rulesets were refused");
+}
+
+/// The same without whatever the packet fares alike without.
+fn shrink(mut rules: Ruleset, frame: &[u8]) -> Ruleset {
+    let differs = |rules: &Ruleset| Road::new(rules).send(&[frame.to_vec()]).is_err();
+    if !differs(&rules) {
+        return rules;
+    }
+    for chain in 0..rules.chains.len() {
+        for rule in (0..rules.chains[chain].rules.len()).rev() {
+            let mut less = rules.clone();
+            less.chains[chain].rules.remove(rule);
+            if differs(&less) {
+                rules = less;
+                continue;
+            }
+            for step in (0..rules.chains[chain].rules[rule].steps.len()).rev() {
+                let mut less = rules.clone();
+                less.chains[chain].rules[rule].steps.remove(step);
+                if differs(&less) {
+                    rules = less;
+                }
+            }
+        }
+    }
+    rules
+}
+
+/// A ruleset, one rule a line, and what it is made into.
+fn tell(rules: &Ruleset) -> String {
+    let mut text = String::new();
+    for chain in &rules.chains {
+        text += &format!("{} {:?} {:?}\n", chain.name, chain.family, chain.base);
+        for rule in &chain.rules {
+            text += &format!("    {:?}\n", rule.steps);
+        }
+    }
+    for set in &rules.sets {
+        text += &format!("{set:?}\n");
+    }
+    for version in [4, 6] {
+        for hooks in [&[Hook::Prerouting][..], &[Hook::Forward, Hook::Postrouting, Hook::Egress]] {
+            let links = road::links();
+            let Some(Ok(line)) = Layout::new(rules, &links, version).line(hooks) else { continue };
+            text += &format!("IPv{version} {hooks:?}, end {}\n", line.end);
+            for (number, rule) in line.rules.iter().enumerate() {
+                text += &format!("{number}: {:?} {:?} {}\n", rule.conditions, rule.ops, rule.next);
+            }
+        }
+    }
+    text
+}
+
+#[test]
+fn small_rulesets_are_as_they_are_evaluated() {
+    compare(1, 120, &[1, 2, 5, 12], 5000);
+}
+
+#[test]
+fn rulesets_of_every_width_are_as_they_are_evaluated() {
+    compare(2, 60, &[30, 60, 110, 220, 400], 5000);
+}
+
+#[test]
+fn large_rulesets_are_as_they_are_evaluated() {
+    compare(3, 16, &[700, 1000, 2500], 7000);
+}

@@ -1,0 +1,327 @@
+//! The intermediate form: a ruleset without its language.
+//!
+//! A [`Ruleset`] owns chains, sets, counters and limits; they refer to each other by number. A [`Chain`]
+//! with a [`Base`] hangs at a hook; others are reached by jumps. A [`Rule`] is a list of [`Step`]s in the
+//! order in which the language takes them: the first condition that does not hold ends the rule, actions
+//! before it have been done. A [`Step::Verdict`] that is reached ends the rule too.
+//!
+//! What there is in nft is said in nft's words and means what it means there. The other languages
+//! are brought to it by their front ends:
+//!
+//! - **iptables**: the tables raw, mangle and filter are base chains of one hook with priorities -300,
+//!   -150 and 0; user chains are chains; a rule's own counter is its first action behind the matches.
+//! - **ipfw**: the list is cut into chains at each target of `skipto`, each ending in [`Verdict::Goto`] the
+//!   next; `skipto` is a goto, `call` a jump; `in` and `out` are two base chains whose rules share
+//!   counters. `not` over a field that a packet may lack, and or-blocks, are [`Step::Any`].
+//!
+//! How a front end fills it:
+//!
+//! ```
+//! use tollway::filter::ir::*;
+//!
+//! // table inet filter { set bad { type ipv4_addr; flags interval; elements = { 192.0.2.0/24 } }
+//! //   chain forward { type filter hook forward priority 0; policy accept;
+//! //     ip saddr @bad counter drop
+//! //     iifname "wan*" tcp dport { 22, 8000-8080 } reject with tcp reset } }
+//! let mut rules = Ruleset::default();
+//! let bad = rules.add_set(Set {
+//!     name: "inet filter bad".into(),
+//!     key: vec![Selector::Source4.into()],
+//!     dynamic: false,
+//!     elements: Elements::Ranges(vec![Range::prefix(0xc000_0200, 24, 32)]),
+//! });
+//! let hits = rules.add_counter(Counter::default());
+//! let mut forward = Chain::new("inet filter forward", Family::Inet);
+//! forward.base = Some(Base::new(Hook::Forward, 0, Policy::Accept));
+//! // `ip saddr` looks at IPv4 only: a packet that lacks a selector's field never matches.
+//! forward.rules.push(Rule {
+//!     place: Place::handle(4),
+//!     text: "ip saddr @bad counter drop".into(),
+//!     steps: vec![
+//!         Step::Match(Match::in_set(Selector::Source4, bad)),
+//!         Step::Do(Action::Count(hits)),
+//!         Step::Verdict(Verdict::Drop),
+//!     ],
+//! });
+//! // Ports are whatever the transport header begins with: nft's `tcp dport` says the protocol as well.
+//! forward.rules.push(Rule {
+//!     place: Place::handle(5),
+//!     text: "iifname \"wan*\" tcp dport { 22, 8000-8080 } reject with tcp reset".into(),
+//!     steps: vec![
+//!         Step::Match(Match::link(Selector::Input, LinkPattern::Prefix("wan".into()))),
+//!         Step::Match(Match::is(Selector::Protocol, 6)),
+//!         Step::Match(Match::in_ranges(
+//!             Selector::DestinationPort,
+//!             [Range::one(22), Range::new(8000, 8080)],
+//!         )),
+//!         Step::Verdict(Verdict::Reject(Reject::TcpReset)),
+//!     ],
+//! });
+//! rules.add_chain(forward);
+//! assert_eq!(rules.check(), Ok(()));
+//! ```
+
+mod act;
+mod check;
+mod select;
+mod set;
+
+pub use act::{Action, Limit, LimitUnit, Log, Reject, Target, Verdict};
+pub use check::IrError;
+pub use select::{Base as PayloadBase, Key, LinkPattern, Match, Range, Selector, Test};
+pub use set::{Datum, Element, Elements, Item, Set};
+
+/// A position in [`Ruleset::chains`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ChainId(pub usize);
+
+/// A position in [`Ruleset::sets`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SetId(pub usize);
+
+/// A position in [`Ruleset::counters`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CounterId(pub usize);
+
+/// A position in [`Ruleset::limits`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LimitId(pub usize);
+
+/// A whole ruleset: what a file says, or the kernel's own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ruleset {
+    /// Chains of all tables. Base chains of one hook with one priority run in this order.
+    pub chains: Vec<Chain>,
+    /// Sets and maps, the nameless ones too.
+    pub sets: Vec<Set>,
+    /// What rules count into; rules may share one.
+    pub counters: Vec<Counter>,
+    /// Rates that rules hold packets to; rules may share one.
+    pub limits: Vec<Limit>,
+}
+
+/// A chain of rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chain {
+    /// Its name with its table's: `inet filter forward`.
+    pub name: String,
+    /// Which packets it is for.
+    pub family: Family,
+    /// Where it hangs; none for a chain that is only jumped to.
+    pub base: Option<Base>,
+    /// Its rules in order.
+    pub rules: Vec<Rule>,
+}
+
+/// Which packets a chain is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Family {
+    /// IPv4.
+    Ip,
+    /// IPv6.
+    Ip6,
+    /// IPv4 and IPv6.
+    Inet,
+    /// Everything that a device carries (hooks ingress and egress).
+    Netdev,
+    /// Everything that a bridge carries.
+    Bridge,
+}
+
+/// Where a base chain hangs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Base {
+    /// The hook.
+    pub hook: Hook,
+    /// Devices, at the hooks of devices; packets of others do not come here. Empty elsewhere.
+    pub devices: Vec<LinkPattern>,
+    /// Lower runs earlier.
+    pub priority: i32,
+    /// What happens to packets that come to its end.
+    pub policy: Policy,
+}
+
+/// A point on a packet's way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Hook {
+    /// A device has received it.
+    Ingress,
+    /// Its IP header is sound, it has no route yet.
+    Prerouting,
+    /// It is for the router itself. Not on the fast road: the kernel's.
+    Input,
+    /// It is to be forwarded: the egress link is known, one hop is counted off.
+    Forward,
+    /// The router itself has made it. Not on the fast road: the kernel's.
+    Output,
+    /// It is about to leave the IP layer.
+    Postrouting,
+    /// It is about to leave by a device.
+    Egress,
+}
+
+/// What happens to packets that come to the end of a base chain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// They go on to the next base chain.
+    #[default]
+    Accept,
+    /// They are dropped.
+    Drop,
+}
+
+/// One rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Where it was written.
+    pub place: Place,
+    /// The rule in its language, for people.
+    pub text: String,
+    /// Conditions and actions in order.
+    pub steps: Vec<Step>,
+}
+
+/// Where a rule was written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// The file, where there is one.
+    pub file: Option<String>,
+    /// The line, from 1; 0 where there is none.
+    pub line: usize,
+    /// nft's handle, or ipfw's number.
+    pub handle: Option<u64>,
+}
+
+/// A step of a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Goes on if this holds.
+    Match(Match),
+    /// Goes on if all matches of any of these hold.
+    Any(Vec<Vec<Match>>),
+    /// Goes on if the packet is within the rate, or (`over`) beyond it. Only packets that get here
+    /// use the rate up.
+    Limit {
+        /// Which.
+        limit: LimitId,
+        /// Whether it goes on beyond the rate instead.
+        over: bool,
+    },
+    /// Goes on, after this is done.
+    Do(Action),
+    /// Looks a map up; goes on, after its datum is stored, where an element has the packet's keys.
+    Map {
+        /// What is looked up, one key for each of the map's.
+        keys: Vec<Key>,
+        /// The map; its data are numbers.
+        map: SetId,
+        /// Where the number goes.
+        target: Target,
+    },
+    /// Looks a verdict map up; does what it says, else goes on with the next rule.
+    VerdictMap {
+        /// What is looked up, one key for each of the map's.
+        keys: Vec<Key>,
+        /// The map; its data are verdicts.
+        map: SetId,
+    },
+    /// Ends the rule.
+    Verdict(Verdict),
+    /// What can not be done exactly, and why: packets that get here are the kernel's.
+    Unsupported(String),
+}
+
+/// Packets and bytes, and what to call them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counter {
+    /// The name of one that has a name; a rule's own has none.
+    pub name: Option<String>,
+    /// Packets that it begins with.
+    pub packets: u64,
+    /// Bytes of layer 3 that it begins with.
+    pub bytes: u64,
+}
+
+impl Ruleset {
+    /// Adds a chain.
+    pub fn add_chain(&mut self, chain: Chain) -> ChainId {
+        self.chains.push(chain);
+        ChainId(self.chains.len() - 1)
+    }
+
+    /// Adds a set.
+    pub fn add_set(&mut self, set: Set) -> SetId {
+        self.sets.push(set);
+        SetId(self.sets.len() - 1)
+    }
+
+    /// Adds a counter.
+    pub fn add_counter(&mut self, counter: Counter) -> CounterId {
+        self.counters.push(counter);
+        CounterId(self.counters.len() - 1)
+    }
+
+    /// Adds a limit.
+    pub fn add_limit(&mut self, limit: Limit) -> LimitId {
+        self.limits.push(limit);
+        LimitId(self.limits.len() - 1)
+    }
+
+    /// The base chains of a hook in the order in which packets meet them.
+    #[must_use]
+    pub fn base_chains(&self, hook: Hook) -> Vec<(ChainId, &Base)> {
+        let mut chains: Vec<_> = self
+            .chains
+            .iter()
+            .enumerate()
+            .filter_map(|(index, chain)| Some((ChainId(index), chain.base.as_ref()?)))
+            .filter(|(_, base)| base.hook == hook)
+            .collect();
+        chains.sort_by_key(|(_, base)| base.priority);
+        chains
+    }
+}
+
+impl Chain {
+    /// A chain without rules that hangs nowhere.
+    #[must_use]
+    pub fn new(name: impl Into<String>, family: Family) -> Self {
+        Self { name: name.into(), family, base: None, rules: Vec::new() }
+    }
+}
+
+impl Base {
+    /// At a hook that is no device's.
+    #[must_use]
+    pub const fn new(hook: Hook, priority: i32, policy: Policy) -> Self {
+        Self { hook, devices: Vec::new(), priority, policy }
+    }
+}
+
+impl Place {
+    /// A rule that has nothing but a handle.
+    #[must_use]
+    pub const fn handle(handle: u64) -> Self {
+        Self { file: None, line: 0, handle: Some(handle) }
+    }
+
+    /// A line of a file.
+    #[must_use]
+    pub fn line(file: impl Into<String>, line: usize) -> Self {
+        Self { file: Some(file.into()), line, handle: None }
+    }
+}
+
+impl Family {
+    /// Says if the family's chains see IPv4 packets.
+    #[must_use]
+    pub const fn has_ip4(self) -> bool {
+        !matches!(self, Self::Ip6)
+    }
+
+    /// Says if the family's chains see IPv6 packets.
+    #[must_use]
+    pub const fn has_ip6(self) -> bool {
+        !matches!(self, Self::Ip)
+    }
+}
