@@ -5,11 +5,11 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::mistake::{Ledger, Span};
 use super::raw::bare;
 use super::topology::{Arranged, Topology};
 use super::values::is_link_local;
 use super::vrfs::Vrfs;
+use crate::mistake::{Ledger, Span};
 use crate::model::VrfIndex;
 
 /// One address of one link; link-local ones, which mean something else on each, are left out.

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::mistake::Ledger;
 use super::raw::Section;
+use crate::mistake::Ledger;
 use crate::model::{ExpressMode, Model, Port, PortKind};
 
 const REMEDY: &str = "restart tollway to have it so";

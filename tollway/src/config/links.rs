@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use ipnet::IpNet;
 
-use super::mistake::{Fault, Ledger, Span};
 use super::raw::{At, Field, Section};
 use super::values;
 use super::vrfs::Vrfs;
+use crate::mistake::{Fault, Ledger, Span};
 use crate::model::{Mac, PortIndex, VlanProtocol, VrfIndex};
 
 /// The keys that every link may have.

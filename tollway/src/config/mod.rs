@@ -11,7 +11,6 @@
 mod addresses;
 mod changes;
 mod links;
-mod mistake;
 mod nearest;
 mod neighs;
 mod nexthops;
@@ -29,13 +28,13 @@ use std::path::{Path, PathBuf};
 
 use toml::de::DeTable;
 
-pub use changes::Running;
 #[allow(unused_imports, reason = "for the commands that print mistakes")]
-pub use mistake::{Mistake, report};
+pub use crate::mistake::{Mistake, report};
+pub use changes::Running;
 
+use crate::mistake::{Fault, Ledger};
 use crate::model::{ExpressMode, Model};
 use crate::ports::why;
-use mistake::{Fault, Ledger};
 use raw::Section;
 use values::choice;
 

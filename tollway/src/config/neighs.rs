@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::mistake::{Fault, Ledger};
 use super::raw::{At, Field, Section, bare};
 use super::topology::Topology;
 use super::values::{host_address, mac};
+use crate::mistake::{Fault, Ledger};
 use crate::model::{LinkIndex, Neigh};
 
 /// Reads the neighbours and checks each against its link and the others.

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 
 use super::links::narrow;
-use super::mistake::{Fault, Ledger, Span};
 use super::raw::{At, Field, Section, bare};
 use super::topology::Topology;
 use super::values::{host_address, is_link_local};
+use crate::mistake::{Fault, Ledger, Span};
 use crate::model::{LinkIndex, NextHop, NextHopGroup, VrfIndex};
 
 const WEIGHT_MAX: u32 = 256;

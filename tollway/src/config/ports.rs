@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use super::links::{COMMON_KEYS, Draft, DraftKind, read_common};
-use super::mistake::{Fault, Ledger, Span, quoted};
 use super::raw::{At, Field, Section};
 use super::values::{choice, device_name};
 use super::vrfs::Vrfs;
+use crate::mistake::{Fault, Ledger, Span, quoted};
 use crate::model::{AfXdpMode, Port, PortIndex, PortKind};
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use std::ops::RangeInclusive;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::mistake::{Fault, Ledger, Span, quoted};
 use super::nearest::nearest;
+use crate::mistake::{Fault, Ledger, Span, quoted};
 
 /// A value and where it stands.
 #[derive(Clone, Debug)]

@@ -5,12 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use super::mistake::{Ledger, Span, quoted};
 use super::nearest::nearest;
 use super::nexthops::{Group, Resolved, read_hop, read_list};
 use super::raw::{At, Field, Section, bare};
 use super::topology::Topology;
 use super::values::{choice, destination, never_forwarded};
+use crate::mistake::{Ledger, Span, quoted};
 use crate::model::{GroupIndex, Route, RouteTarget, VrfIndex};
 
 const KEYS: [&str; 8] = ["vrf", "to", "via", "dev", "group", "type", "metric", "nexthops"];

@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::links::{Draft, DraftKind};
-use super::mistake::{Fault, Ledger, Span, quoted};
 use super::nearest::nearest;
 use super::raw::{At, Field, Section, bare};
 use super::values::{derived_mac, edge, is_link_local};
 use super::vrfs::Vrfs;
+use crate::mistake::{Fault, Ledger, Span, quoted};
 use crate::model::{Link, LinkIndex, LinkKind, Mac, Vrf, VrfIndex};
 
 const DEFAULT_MTU: u16 = 1500;

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use super::mistake::{Fault, quoted};
 use super::nearest::nearest;
+use crate::mistake::{Fault, quoted};
 use crate::model::Mac;
 
 /// The kernel's IFNAMSIZ, less its closing zero.

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::fmt::Display;
 
 use super::links::{COMMON_KEYS, Draft, DraftKind, narrow, read_common};
-use super::mistake::{Fault, Ledger, quoted};
 use super::nearest::nearest;
 use super::raw::{At, Field, Section, bare};
 use super::topology::Arranged;
 use super::values::choice;
 use super::vrfs::Vrfs;
+use crate::mistake::{Fault, Ledger, quoted};
 use crate::model::VlanProtocol;
 
 const PROTOCOLS: [(&str, VlanProtocol); 2] =

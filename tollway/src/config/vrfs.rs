@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::mistake::{Ledger, Span, quoted};
 use super::nearest::nearest;
 use super::raw::{Field, Section};
 use super::values::device_name;
+use crate::mistake::{Ledger, Span, quoted};
 use crate::model::{Vrf, VrfIndex};
 
 const MAIN: &str = "main";

@@ -6,4 +6,7 @@
 
 pub mod eval;
 pub mod flatten;
+pub mod ipfw;
+pub mod iptables;
 pub mod ir;
+pub mod nft;

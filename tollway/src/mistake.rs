@@ -1,16 +1,16 @@
-//! What is wrong in a configuration, where, and how to mend it.
+//! What is wrong in a file that people write (configuration, rules), where, and how to mend it.
 
 use std::fmt::{self, Write as _};
 use std::ops::Range;
 
 /// A stretch of the configuration's text, in bytes.
-pub(super) type Span = Range<usize>;
+pub(crate) type Span = Range<usize>;
 
 /// Excerpts and quoted values are cut here, so that one absurd line cannot flood a terminal.
 const EXCERPT_LIMIT: usize = 160;
 const QUOTE_LIMIT: usize = 60;
 
-/// One mistake in a configuration: where it is, what is wrong, and how to mend it.
+/// One mistake in such a file: where it is, what is wrong, and how to mend it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
     /// The file, as it was named to the reader.
@@ -70,23 +70,23 @@ fn render(mistake: &Mistake, out: &mut String) {
 
 /// A mistake whose place is not known yet: the checks of single values give these.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Fault {
-    pub(super) what: String,
-    pub(super) remedy: String,
+pub(crate) struct Fault {
+    pub(crate) what: String,
+    pub(crate) remedy: String,
 }
 
 impl Fault {
-    pub(super) fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+    pub(crate) fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { what: what.into(), remedy: remedy.into() }
     }
 
-    pub(super) fn err<T>(what: impl Into<String>, remedy: impl Into<String>) -> Result<T, Self> {
+    pub(crate) fn err<T>(what: impl Into<String>, remedy: impl Into<String>) -> Result<T, Self> {
         Err(Self::new(what, remedy))
     }
 }
 
 /// A value from the file in quotes, its control characters escaped and its length bounded.
-pub(super) fn quoted(value: &str) -> String {
+pub(crate) fn quoted(value: &str) -> String {
     let mut out = String::from('"');
     out.extend(value.chars().take(QUOTE_LIMIT).flat_map(char::escape_debug));
     if value.chars().nth(QUOTE_LIMIT).is_some() {
@@ -113,7 +113,7 @@ struct Entry {
 }
 
 /// Collects the mistakes of one file and knows its lines.
-pub(super) struct Ledger<'a> {
+pub(crate) struct Ledger<'a> {
     file: &'a str,
     text: &'a str,
     line_starts: Vec<usize>,
@@ -121,26 +121,26 @@ pub(super) struct Ledger<'a> {
 }
 
 impl<'a> Ledger<'a> {
-    pub(super) fn new(file: &'a str, text: &'a str) -> Self {
+    pub(crate) fn new(file: &'a str, text: &'a str) -> Self {
         let after_newlines = text.bytes().enumerate().filter(|(_, b)| *b == b'\n');
         let line_starts = std::iter::once(0).chain(after_newlines.map(|(i, _)| i + 1)).collect();
         Self { file, text, line_starts, entries: Vec::new() }
     }
 
     /// The number of the line that holds a position, counted from 1.
-    pub(super) fn line(&self, position: usize) -> usize {
+    pub(crate) fn line(&self, position: usize) -> usize {
         self.line_starts.partition_point(|start| *start <= position)
     }
 
-    pub(super) fn syntax(&mut self, span: Span, fault: Fault) {
+    pub(crate) fn syntax(&mut self, span: Span, fault: Fault) {
         self.entries.push(Entry { span, reach: Reach::Syntax, fault });
     }
 
-    pub(super) fn value(&mut self, span: Span, fault: Fault) {
+    pub(crate) fn value(&mut self, span: Span, fault: Fault) {
         self.entries.push(Entry { span, reach: Reach::Value, fault });
     }
 
-    pub(super) fn relation(
+    pub(crate) fn relation(
         &mut self,
         span: Span,
         what: impl Into<String>,
@@ -152,12 +152,12 @@ impl<'a> Ledger<'a> {
 
     /// Whether something is entered for exactly this place. The latest entries are looked at first,
     /// as those who ask have just been there.
-    pub(super) fn has_told(&self, span: &Span) -> bool {
+    pub(crate) fn has_told(&self, span: &Span) -> bool {
         self.entries.iter().rev().any(|entry| entry.span == *span)
     }
 
     /// The mistakes worth telling, in file order.
-    pub(super) fn finish(mut self) -> Vec<Mistake> {
+    pub(crate) fn finish(mut self) -> Vec<Mistake> {
         self.drop_consequences();
         self.entries.sort_by_key(|entry| entry.span.start);
         self.entries.iter().map(|entry| self.place(entry)).collect()
