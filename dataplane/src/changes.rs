@@ -1,7 +1,7 @@
 //! How often tables have changed: for whoever keeps what the path once decided.
 //!
 //! Each table counts for itself, where it changes: the FIBs, the next hops, the groups. So no caller
-//! of theirs can forget to.
+//! of theirs can forget to. Other rules of the firewall are counted by the router that takes them.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};

@@ -57,6 +57,10 @@ impl<F: Features> Router<F> {
         // Whatever changed until now, no reader is in the way yet.
         tables.next_hops.settle();
         let reader = tables.epochs.join();
+        let mut state = State::new();
+        if let Some(filter) = &tables.filter {
+            state.renew(filter, &[]);
+        }
         Self {
             tables,
             umem,
@@ -64,7 +68,7 @@ impl<F: Features> Router<F> {
             tolls: Tolls::new(),
             host,
             express: None,
-            filter: State::new(),
+            filter: state,
             limits: Limits::new(),
             path,
             reader,
@@ -132,7 +136,8 @@ impl<F: Features> Router<F> {
 
     /// Puts other tables and another host in the place of its own, between two bursts: counts go on,
     /// and what the host has learned and holds goes over to the new one. `links` says what each of
-    /// the old links is in the new tables, if it is still there.
+    /// the old links is in the new tables, if it is still there; `carried` is as in
+    /// [`Router::set_filter`], for the rules that the new tables have.
     ///
     /// Gives back the old tables and host, which may be large: who has the time is to drop them.
     ///
@@ -144,6 +149,7 @@ impl<F: Features> Router<F> {
         mut tables: Tables,
         mut host: Host,
         links: &[Option<LinkId>],
+        carried: &[Option<u32>],
     ) -> Result<(Tables, Host), Box<(Tables, Host)>> {
         if tables.ports.len() != self.tables.ports.len() {
             return Err(Box::new((tables, host)));
@@ -153,6 +159,7 @@ impl<F: Features> Router<F> {
         self.reader = tables.epochs.join();
         std::mem::swap(&mut self.tables, &mut tables);
         std::mem::swap(&mut self.host, &mut host);
+        self.renew_filter(carried);
         // Nothing that is done here asks for the time.
         let (new, mut context, _) = self.slow_road(0);
         new.succeed(&mut context, &mut host, links);
@@ -163,11 +170,17 @@ impl<F: Features> Router<F> {
     /// Puts other rules in force, or none; between two bursts, as any change of the router. `carried` has
     /// for each counter of the new rules the number it had, where it is to go on.
     pub fn set_filter(&mut self, filter: Option<Arc<Filter>>, carried: &[Option<u32>]) {
-        match &filter {
+        self.tables.filter = filter;
+        self.tables.epochs.changes.note();
+        self.renew_filter(carried);
+    }
+
+    /// Begins to count, limit and mark by the rules that the tables have now.
+    fn renew_filter(&mut self, carried: &[Option<u32>]) {
+        match &self.tables.filter {
             Some(filter) => self.filter.renew(filter, carried),
             None => self.filter = State::new(),
         }
-        self.tables.filter = filter;
     }
 
     /// Says that no turn will be taken until [`Router::wake`]: whoever changes tables need not wait

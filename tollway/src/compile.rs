@@ -9,11 +9,16 @@ mod routes;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::sync::Arc;
+
 use tollway_dataplane::host::Host;
 use tollway_dataplane::id::{LinkId, Vid, VrfId};
+use tollway_dataplane::stages::filter::Filter;
 use tollway_dataplane::stages::route::FibError;
 use tollway_dataplane::tables::{Tables, TablesError};
 
+use crate::filter::eval;
+use crate::filter::flatten::{FlattenError, flatten};
 use crate::model::{Link, LinkIndex, LinkKind, Model, VlanProtocol, VrfIndex};
 use routes::Compiler;
 
@@ -23,15 +28,28 @@ use routes::Compiler;
 pub struct CompileError {
     /// What it is about: a port, a link, a route.
     pub object: String,
-    /// What the tables said.
-    pub error: TablesError,
+    /// What does not fit.
+    pub error: Problem,
+}
+
+/// What does not fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Problem {
+    /// The tables.
+    Tables(TablesError),
+    /// The firewall.
+    Filter(FlattenError),
 }
 
 impl CompileError {
     /// What a user can do about it.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
-        match self.error {
+        let error = match &self.error {
+            Problem::Tables(error) => error,
+            Problem::Filter(_) => return "Write fewer rules, or the same in other ones",
+        };
+        match error {
             TablesError::Unknown => "Name an object that the configuration has",
             TablesError::Full | TablesError::Fib(_) => "Configure fewer of them",
             TablesError::TooManyTags => "Stack at most two VLAN links",
@@ -40,15 +58,20 @@ impl CompileError {
     }
 }
 
-fn problem(error: &TablesError) -> &'static str {
-    match error {
+fn problem(error: &Problem) -> String {
+    let error = match error {
+        Problem::Tables(error) => error,
+        Problem::Filter(error) => return format!("do not fit: {error}"),
+    };
+    let told = match error {
         TablesError::Unknown => "refers to something that is not there",
         TablesError::Full => "is one more than there are numbers for",
         TablesError::TooManyTags => "has too many VLAN tags",
         TablesError::GroupSize => "has no next hop or too many",
         TablesError::Fib(FibError::Full) => "is one more than the routing table can hold",
         TablesError::Fib(FibError::NextHopRange) => "has a next hop beyond the last number",
-    }
+    };
+    told.to_owned()
 }
 
 /// What the router is built of.
@@ -90,7 +113,22 @@ pub fn compile(model: &Model) -> Result<Compiled, CompileError> {
         host.add_static(link, neigh.address);
     }
     Compiler::new(model, &mut tables).run()?;
+    tables.filter = filter(model)?;
     Ok(Compiled { tables, host })
+}
+
+/// The firewall's rules, for the links by the names that the model has for them.
+fn filter(model: &Model) -> Result<Option<Arc<Filter>>, CompileError> {
+    let Some(rules) = &model.filter else { return Ok(None) };
+    let vrf = |link: &Link| model.vrfs.get(link.vrf.0).map(|vrf| vrf.name.clone());
+    let named =
+        |link: &Link| eval::Link { name: link.name.clone(), vrf: vrf(link).unwrap_or_default() };
+    let links: Vec<_> = model.links.iter().map(named).collect();
+    let compiled = flatten(rules, &links).map_err(|error| CompileError {
+        object: "the rules of the firewall".to_owned(),
+        error: Problem::Filter(error),
+    })?;
+    Ok(Some(Arc::new(compiled)))
 }
 
 /// Links follow each other in the tables as in the model, because each port has made its own.
@@ -116,5 +154,5 @@ fn link_id(link: LinkIndex) -> Result<LinkId, TablesError> {
 
 /// Says what an error of the tables is about.
 fn at(what: impl Fn() -> String) -> impl Fn(TablesError) -> CompileError {
-    move |error| CompileError { object: what(), error }
+    move |error| CompileError { object: what(), error: Problem::Tables(error) }
 }

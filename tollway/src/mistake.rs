@@ -29,6 +29,15 @@ pub struct Mistake {
     pub length: usize,
 }
 
+impl Mistake {
+    /// A mistake of which no more than the line is known; 0 where it is the whole file's.
+    pub(crate) fn placeless(file: String, line: usize, what: String, remedy: &str) -> Self {
+        let column = line.min(1);
+        let remedy = remedy.to_owned();
+        Self { file, line, column, what, remedy, excerpt: String::new(), length: 1 }
+    }
+}
+
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.file)?;

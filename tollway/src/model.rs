@@ -6,8 +6,11 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use ipnet::IpNet;
+
+use crate::filter::ir::Ruleset;
 
 /// A position in [`Model::ports`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -63,6 +66,8 @@ pub struct Model {
     pub express: ExpressMode,
     /// Flows of each family that the express lane holds at most.
     pub express_flows: u32,
+    /// The firewall's rules, if there are any.
+    pub filter: Option<Arc<Ruleset>>,
 }
 
 impl Model {

@@ -3,7 +3,8 @@
 //! The file is read and compiled on a thread of its own; the worker only swaps the tables between two
 //! bursts, and what it gives back is dropped here as well. Counts go on, learned neighbours and the
 //! packets that wait for them go over ([`Router::swap`]), and the kernel's neighbours are in the new
-//! tables before they are in force. A file with a mistake changes nothing.
+//! tables before they are in force. The firewall's rules are of the same swap, and those that are still
+//! there go on counting ([`carried`]). A file with a mistake changes nothing.
 //!
 //! [`Router::swap`]: tollway_dataplane::router::Router::swap
 
@@ -21,6 +22,7 @@ use tollway_dataplane::id::LinkId;
 use crate::compile::{CompileError, Compiled, compile};
 use crate::config::{self, Mistake, Running};
 use crate::control::{Board, Names};
+use crate::filter::carry::carried;
 use crate::kernel::{Follower, Watch};
 use crate::model::{LinkKind, Model, PortIndex, VlanProtocol};
 use crate::ports::steering::ModelSteering;
@@ -263,7 +265,9 @@ impl Worker {
 
     /// Has the worker swap the tables; how long that kept it, or none where it is not there.
     fn swap(&self, model: &Model, compiled: Compiled) -> Option<Duration> {
-        let links = successors(&self.started.in_force, model);
+        let before = &self.started.in_force;
+        let links = successors(before, model);
+        let carried = carried(before.filter.as_deref(), model.filter.as_deref());
         let mtus: Vec<u16> = model.ports.iter().zip(&model.links).map(|(_, l)| l.mtu).collect();
         let (board, names) = (self.started.board.clone(), Names::from(model));
         let (answer, reply) = mpsc::sync_channel(1);
@@ -278,7 +282,7 @@ impl Worker {
                 let start = Instant::now();
                 let Compiled { tables, host } = compiled;
                 let old_names = board.names();
-                let old = router.swap(devices, tables, host, &links);
+                let old = router.swap(devices, tables, host, &links, &carried);
                 board.set(names);
                 let pause = start.elapsed();
                 for (device, mtu) in devices.iter_mut().zip(mtus) {

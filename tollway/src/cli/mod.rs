@@ -22,6 +22,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::{self, report};
 use crate::control;
+use crate::mistake::Mistake;
 use crate::model::Model;
 use crate::ports;
 
@@ -55,7 +56,7 @@ enum Command {
     Lab(lab::Args),
     /// Take the programs of routers that were killed off their devices
     Detach(detach::Args),
-    /// Check a configuration and say what is wrong with it
+    /// Check a configuration, or a file of rules, and say what is wrong with it
     Check(check::Args),
     /// Print the script by which a shell completes commands and options
     Completions(manual::CompletionsArgs),
@@ -166,12 +167,15 @@ fn log(cli: &Cli) -> Result<(), CliError> {
 
 /// Reads a configuration; what is wrong with it goes to stderr.
 fn load(path: &Path) -> Result<Model, CliError> {
-    config::load(path).map(|loaded| loaded.model).map_err(|mistakes| {
-        complain(report(&mistakes));
-        let count = match mistakes.len() {
-            1 => "a mistake".to_owned(),
-            n => format!("{n} mistakes"),
-        };
-        CliError::failed(format!("{} has {count}", path.display()), "Correct it and try again")
-    })
+    config::load(path).map(|loaded| loaded.model).map_err(|mistakes| refuse(path, &mistakes))
+}
+
+/// Prints the mistakes of a file to stderr.
+fn refuse(path: &Path, mistakes: &[Mistake]) -> CliError {
+    complain(report(mistakes));
+    let count = match mistakes.len() {
+        1 => "a mistake".to_owned(),
+        n => format!("{n} mistakes"),
+    };
+    CliError::failed(format!("{} has {count}", path.display()), "Correct it and try again")
 }

@@ -1,8 +1,10 @@
 //! Numbers and tables for people.
 
 use std::fmt::Write as _;
+use std::io::{self, IsTerminal as _};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use ratatui::crossterm::terminal;
 
 /// A number with separators between thousands.
 pub(super) fn thousands(number: u64) -> String {
@@ -67,9 +69,35 @@ pub(super) fn arranged(mut table: Table, sides: &str, width: Option<u16>) -> Str
     format!("{}\n", trimmed(&table))
 }
 
+/// How wide lines may be: as the terminal, if there is one.
+pub(super) fn width() -> Option<usize> {
+    let size = io::stdout().is_terminal().then(terminal::size);
+    size.and_then(Result::ok).map(|(columns, _)| usize::from(columns))
+}
+
+/// The line, its end cut off where it is wider than that.
+pub(super) fn cut(line: &str, width: Option<usize>) -> String {
+    let line = line.trim_end();
+    match width {
+        Some(width) if line.chars().nth(width).is_some() => {
+            let kept: String = line.chars().take(width.saturating_sub(1)).collect();
+            format!("{}\u{2026}", kept.trim_end())
+        }
+        _ => line.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_lines_are_cut() {
+        assert_eq!(cut("12345  ", Some(5)), "12345");
+        assert_eq!(cut("123456", Some(5)), "1234\u{2026}");
+        assert_eq!(cut("12 456", Some(4)), "12\u{2026}");
+        assert_eq!(cut("123456", None), "123456");
+    }
 
     #[test]
     fn thousands_are_set_apart() {

@@ -10,6 +10,7 @@
 
 mod addresses;
 mod changes;
+mod filter;
 mod links;
 mod nearest;
 mod neighs;
@@ -83,8 +84,13 @@ fn check(text: &str, file: &str, running: Option<&Running<'_>>) -> Result<Loaded
     }
     let root = Section::new("the configuration".to_owned(), 0..0, root.get_ref());
     let base = Path::new(file).parent().unwrap_or(Path::new(""));
-    let model = read_model(&root, base, &mut ledger);
+    let mut model = read_model(&root, base, &mut ledger);
+    let rules = filter::read(&root, base, &mut ledger);
     let mut mistakes = ledger.finish();
+    match rules {
+        Ok(rules) => model.filter = rules,
+        Err(others) => mistakes.extend(others),
+    }
     if let Some(running) = running.filter(|_| mistakes.is_empty()) {
         let mut ledger = Ledger::new(file, text);
         changes::check(&root, &model, running, &mut ledger);
@@ -98,6 +104,7 @@ fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model
         "control",
         "express",
         "express_flows",
+        "filter",
         "ports",
         "vlans",
         "vrfs",
@@ -121,7 +128,8 @@ fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model
     let neighs = neighs::read(root, &topology, ledger);
     let (links, vrfs) = topology.into_model();
     let groups = groups.into_iter().map(|group| group.group).collect();
-    Model { control, ports, links, vrfs, routes, groups, neighs, express, express_flows }
+    let filter = None;
+    Model { control, ports, links, vrfs, routes, groups, neighs, express, express_flows, filter }
 }
 
 /// What the express lane may hold, flows of each family; its memory is taken at start, some 130 bytes
@@ -166,16 +174,15 @@ fn unreadable(file: String, error: &std::io::Error) -> Mistake {
         std::io::ErrorKind::PermissionDenied => "let this user read it",
         _ => "name a readable file",
     };
-    placeless(file, 0, format!("the configuration cannot be read: {}", why(error)), remedy)
+    Mistake::placeless(file, 0, format!("the configuration cannot be read: {}", why(error)), remedy)
 }
 
 fn not_utf8(file: String, bytes: &[u8], valid: usize) -> Mistake {
     let newlines = bytes.iter().take(valid).filter(|b| **b == b'\n').count();
-    placeless(file, newlines + 1, "the file is not UTF-8 text".to_owned(), "save it as UTF-8")
-}
-
-fn placeless(file: String, line: usize, what: String, remedy: &str) -> Mistake {
-    let column = line.min(1);
-    let remedy = remedy.to_owned();
-    Mistake { file, line, column, what, remedy, excerpt: String::new(), length: 1 }
+    Mistake::placeless(
+        file,
+        newlines + 1,
+        "the file is not UTF-8 text".to_owned(),
+        "save it as UTF-8",
+    )
 }

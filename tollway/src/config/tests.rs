@@ -1,6 +1,7 @@
 //! Tests of the whole reader: what is accepted, and every mistake with its line and words.
 
 mod accepts;
+mod filter;
 mod mistakes_links;
 mod mistakes_routes;
 mod properties;

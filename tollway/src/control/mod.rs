@@ -31,6 +31,7 @@ pub use serve::Powers;
 pub use server::Server;
 pub use socket::{Socket, SocketError};
 
+use crate::filter::ir::Ruleset;
 use crate::model::{self, Model};
 use crate::ports::sys;
 
@@ -43,12 +44,19 @@ pub struct Names {
     pub links: Vec<model::Link>,
     /// The VRFs.
     pub vrfs: Vec<model::Vrf>,
+    /// The firewall's rules, if there are any.
+    pub filter: Option<Arc<Ruleset>>,
 }
 
 impl From<&Model> for Names {
     fn from(model: &Model) -> Self {
-        let Model { ports, links, vrfs, .. } = model;
-        Self { ports: ports.clone(), links: links.clone(), vrfs: vrfs.clone() }
+        let Model { ports, links, vrfs, filter, .. } = model;
+        Self {
+            ports: ports.clone(),
+            links: links.clone(),
+            vrfs: vrfs.clone(),
+            filter: filter.clone(),
+        }
     }
 }
 

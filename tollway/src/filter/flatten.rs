@@ -18,7 +18,7 @@ mod place;
 #[cfg(test)]
 mod tests;
 
-use tollway_dataplane::stages::filter::{Filter, FilterError, Limit, LimitUnit, Point};
+use tollway_dataplane::stages::filter::{Count, Filter, FilterError, Limit, LimitUnit, Point};
 
 use super::eval::Link;
 use super::ir::{self, Hook, Ruleset};
@@ -47,6 +47,7 @@ pub enum FlattenError {
 pub fn flatten(rules: &Ruleset, links: &[Link]) -> Result<Filter, FlattenError> {
     rules.check()?;
     let mut filter = Filter::new(rules.counters.len(), rules.limits.iter().map(limit).collect());
+    filter.begin_at(rules.counters.iter().map(|c| Count { packets: c.packets, bytes: c.bytes }));
     for (point, hooks) in [
         (Point::Ingress, &[Hook::Ingress][..]),
         (Point::Prerouting, &[Hook::Prerouting]),

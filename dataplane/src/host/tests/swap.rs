@@ -12,7 +12,7 @@ fn to_bob(n: u8) -> Vec<u8> {
 }
 
 fn swap(lab: &mut Lab, (tables, host): (Tables, Host), links: &[Option<LinkId>]) -> Vec<Sent> {
-    lab.router.swap(&mut lab.ports, tables, host, links).unwrap();
+    lab.router.swap(&mut lab.ports, tables, host, links, &[]).unwrap();
     lab.drain()
 }
 
@@ -89,7 +89,7 @@ fn other_ports_are_refused() {
     let next =
         |lab: &Lab| lab.router.tables.lookup(lab.router.tables.link(LinkId(0)).vrf, BOB4.into());
     let before = next(&lab);
-    let refused = lab.router.swap(&mut lab.ports, Tables::new(), Host::new(), &SAME);
+    let refused = lab.router.swap(&mut lab.ports, Tables::new(), Host::new(), &SAME, &[]);
     assert!(refused.is_err());
     assert_eq!(next(&lab), before);
     assert_ne!(before, NextHopId::NO_ROUTE);

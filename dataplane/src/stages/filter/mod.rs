@@ -57,15 +57,22 @@ pub struct Filter {
     points: [[Option<Classifier>; 2]; 3],
     /// Limits by number.
     limits: Vec<Limit>,
-    /// Counters that rules count into.
-    counters: usize,
+    /// What the counters begin with that rules count into.
+    counters: Vec<Count>,
 }
 
 impl Filter {
     /// No rules yet, but so many counters and these limits for those to come.
     #[must_use]
     pub fn new(counters: usize, limits: Vec<Limit>) -> Self {
-        Self { points: Default::default(), limits, counters }
+        Self { points: Default::default(), limits, counters: vec![Count::default(); counters] }
+    }
+
+    /// Has the counters begin with these, by number.
+    pub fn begin_at(&mut self, counts: impl IntoIterator<Item = Count>) {
+        for (counter, count) in self.counters.iter_mut().zip(counts) {
+            *counter = count;
+        }
     }
 
     /// Compiles the rules of a point, for the widest instructions that the machine has.
@@ -108,7 +115,7 @@ impl Filter {
     /// Counters that rules count into.
     #[must_use]
     pub fn counters(&self) -> usize {
-        self.counters
+        self.counters.len()
     }
 
     /// Bytes of memory that lookups read.

@@ -81,15 +81,15 @@ impl State {
     }
 
     /// Begins anew for other rules. `carried` has for each of their counters the number that it had
-    /// before, where its count is to go on.
+    /// before, where its count is to go on; others begin with what the rules say.
     pub fn renew(&mut self, filter: &Filter, carried: &[Option<u32>]) {
         let before = std::mem::take(&mut self.counts);
         let count = |number: usize| {
             let old = carried.get(number).copied().flatten()?;
             before.get(old as usize).copied()
         };
-        self.counts =
-            (0..filter.counters).map(|number| count(number).unwrap_or_default()).collect();
+        let starts = filter.counters.iter().enumerate();
+        self.counts = starts.map(|(number, start)| count(number).unwrap_or(*start)).collect();
         for (index, cache) in self.room.caches.iter_mut().enumerate() {
             *cache = if filter.keeps(index) { cache::room() } else { Vec::new() };
         }

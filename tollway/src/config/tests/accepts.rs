@@ -97,6 +97,7 @@ fn the_example_gives_this_model() {
         neighs: vec![neigh(0, "198.51.100.254", 0xfe), neigh(3, "fd00:10::2", 2)],
         express: ExpressMode::Auto,
         express_flows: 1 << 18,
+        filter: None,
     };
     assert_eq!(model(EXAMPLE), expected);
 }

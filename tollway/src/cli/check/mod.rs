@@ -1,0 +1,77 @@
+//! `tollway check`: reads a configuration or a file of rules and says what is wrong with it.
+
+mod rules;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::CliError;
+use super::text::{plural, thousands};
+use crate::compile::compile;
+use crate::filter::source::{self, Language};
+use crate::model::{LinkKind, Model};
+
+/// Arguments of `tollway check`.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The configuration, or a file of rules: nftables, iptables-save, ipfw
+    file: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), CliError> {
+    if let Some((text, language)) = rules_of(&args.file) {
+        return rules::check(&args.file, &text, language, args.json);
+    }
+    let model = super::load(&args.file)?;
+    compile(&model).map_err(|error| CliError::failed(&error, error.remedy()))?;
+    let things = inventory(&model);
+    if args.json {
+        let things: serde_json::Map<_, _> =
+            things.iter().map(|(count, what)| (key(what), json!(count))).collect();
+        return super::print(format_args!("{:#}\n", json!({"file": args.file, "has": things})));
+    }
+    super::print(format_args!("{} is in order: {}\n", args.file.display(), words(&things)))
+}
+
+/// The text of a file of rules, and its language; none where the file is something else.
+fn rules_of(path: &Path) -> Option<(String, Language)> {
+    if path.extension().is_some_and(|end| end == "toml") {
+        return None;
+    }
+    let text = source::read(path).ok()?;
+    let language = Language::of(&text)?;
+    Some((text, language))
+}
+
+/// What a model has, and of what.
+fn inventory(model: &Model) -> Vec<(usize, &'static str)> {
+    let is_vlan = |kind| matches!(kind, LinkKind::Vlan { .. });
+    let vlans = model.links.iter().filter(|link| is_vlan(link.kind)).count();
+    let rules = model.filter.iter().flat_map(|rules| &rules.chains);
+    vec![
+        (model.ports.len(), "port"),
+        (vlans, "VLAN link"),
+        (model.vrfs.len(), "VRF"),
+        (model.routes.len(), "route"),
+        (model.groups.len(), "next-hop group"),
+        (model.neighs.len(), "static neighbour"),
+        (rules.map(|chain| chain.rules.len()).sum(), "firewall rule"),
+    ]
+}
+
+/// The same in words; what there is none of is left out.
+fn words(things: &[(usize, &str)]) -> String {
+    let told = things.iter().filter(|(count, _)| *count > 0);
+    let told =
+        told.map(|(n, what)| format!("{} {}", thousands(*n as u64), plural(*n as u64, what)));
+    told.collect::<Vec<_>>().join(", ")
+}
+
+/// What JSON calls it.
+fn key(what: &str) -> String {
+    plural(2, what).to_lowercase().replace([' ', '-'], "_")
+}

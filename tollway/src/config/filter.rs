@@ -1,0 +1,31 @@
+//! The firewall's rules, which are in a file of their own: `filter = "FILE"`.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::raw::Section;
+use crate::filter::coverage::refusals;
+use crate::filter::ir::Ruleset;
+use crate::filter::source;
+use crate::mistake::{Fault, Ledger, Mistake};
+
+/// Reads the rules that the configuration names, if it does.
+///
+/// # Errors
+/// Every mistake in that file; a rule that only a kernel could decide by is one.
+pub(super) fn read(
+    root: &Section<'_>,
+    base: &Path,
+    ledger: &mut Ledger<'_>,
+) -> Result<Option<Arc<Ruleset>>, Vec<Mistake>> {
+    let path = root.text("filter", ledger).read(ledger, |text| {
+        if text.is_empty() || text.contains('\0') {
+            return Fault::err("filter is not a file name", "name the file of rules");
+        }
+        Ok(base.join(text))
+    });
+    let Some(path) = path.given().map(|at| at.value) else { return Ok(None) };
+    let rules = source::load(&path)?;
+    let refusals = refusals(&rules, &path.display().to_string());
+    if refusals.is_empty() { Ok(Some(Arc::new(rules))) } else { Err(refusals) }
+}
