@@ -16,7 +16,7 @@ mod conditions;
 mod parts;
 mod place;
 #[cfg(test)]
-mod tests;
+pub(in crate::filter) mod tests;
 
 use tollway_dataplane::stages::filter::{Count, Filter, FilterError, Limit, LimitUnit, Point};
 

@@ -67,7 +67,7 @@ mod select;
 mod set;
 
 pub use act::{Action, Limit, LimitUnit, Log, Reject, Target, Verdict};
-pub use check::IrError;
+pub use check::{IrError, MOST_JUMPS};
 pub use select::{Base as PayloadBase, Key, LinkPattern, Match, Range, Selector, Test};
 pub use set::{Datum, Element, Elements, Item, Set};
 

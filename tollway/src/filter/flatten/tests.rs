@@ -7,16 +7,16 @@ mod rulesets;
 use super::place::Layout;
 use super::{FlattenError, flatten};
 use crate::filter::ir::{Hook, Ruleset};
-use frames::Frames;
+pub(in crate::filter) use frames::Frames;
 use road::Road;
 use rulesets::Draw;
 
 /// Random numbers that are the same each time (splitmix64).
 #[derive(Clone, Debug)]
-struct Dice(u64);
+pub(in crate::filter) struct Dice(pub(in crate::filter) u64);
 
 impl Dice {
-    fn roll(&mut self) -> u64 {
+    pub(in crate::filter) fn roll(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
         word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -24,15 +24,15 @@ impl Dice {
         word ^ word >> 31
     }
 
-    fn below(&mut self, end: usize) -> usize {
+    pub(in crate::filter) fn below(&mut self, end: usize) -> usize {
         (self.roll() % end as u64) as usize
     }
 
-    fn pick<T: Clone>(&mut self, of: &[T]) -> T {
+    pub(in crate::filter) fn pick<T: Clone>(&mut self, of: &[T]) -> T {
         of[self.below(of.len())].clone()
     }
 
-    fn one_in(&mut self, times: usize) -> bool {
+    pub(in crate::filter) fn one_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
 }
@@ -50,20 +50,30 @@ fn compare(seed: u64, rulesets: usize, rules: &[usize], packets: usize) {
             refused += 1;
             continue;
         }
-        let mut road = Road::new(&ruleset);
-        let frames = Frames::new(&ruleset, &mut dice);
-        let mut left = packets;
-        while left > 0 {
-            let burst: Vec<_> = (0..dice.below(64) + 1).map(|_| frames.draw(&mut dice)).collect();
-            left = left.saturating_sub(burst.len());
-            if let Err((lane, how)) = road.send(&burst) {
-                let rules = shrink(ruleset.clone(), &burst[lane]);
-                panic!("seed {seed:#x}: {how}\n{:02x?}\n{}", burst[lane], tell(&rules));
-            }
-        }
-        road.same_counts(seed);
+        compare_one(&ruleset, seed, &mut dice, packets);
     }
     assert!(refused * 10 <= rulesets, "{refused} of {rulesets} rulesets were refused");
+}
+
+/// Sends packets through a ruleset both ways.
+pub(in crate::filter) fn compare_one(
+    ruleset: &Ruleset,
+    seed: u64,
+    dice: &mut Dice,
+    packets: usize,
+) {
+    let mut road = Road::new(ruleset);
+    let frames = Frames::new(ruleset, dice);
+    let mut left = packets;
+    while left > 0 {
+        let burst: Vec<_> = (0..dice.below(64) + 1).map(|_| frames.draw(dice)).collect();
+        left = left.saturating_sub(burst.len());
+        if let Err((lane, how)) = road.send(&burst) {
+            let rules = shrink(ruleset.clone(), &burst[lane]);
+            panic!("seed {seed:#x}: {how}\n{:02x?}\n{}", burst[lane], tell(&rules));
+        }
+    }
+    road.same_counts(seed);
 }
 
 /// The same without whatever the packet fares alike without.

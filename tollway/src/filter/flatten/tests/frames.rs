@@ -24,13 +24,13 @@ pub(super) fn six(low: u32) -> u128 {
 }
 
 /// What packets are drawn from: numbers at the edges of what rules say.
-pub(super) struct Frames {
+pub(in crate::filter) struct Frames {
     ports: Vec<u16>,
     sources: Vec<u32>,
 }
 
 impl Frames {
-    pub(super) fn new(rules: &Ruleset, dice: &mut Dice) -> Self {
+    pub(in crate::filter) fn new(rules: &Ruleset, dice: &mut Dice) -> Self {
         let (mut ports, mut sources) = (PORTS.to_vec(), ADDRESSES.to_vec());
         let steps = rules.chains.iter().flat_map(|chain| &chain.rules).flat_map(|rule| &rule.steps);
         for step in steps {
@@ -61,7 +61,7 @@ impl Frames {
         Self { ports, sources }
     }
 
-    pub(super) fn draw(&self, dice: &mut Dice) -> Vec<u8> {
+    pub(in crate::filter) fn draw(&self, dice: &mut Dice) -> Vec<u8> {
         let is_six = dice.one_in(3);
         let protocol = dice.pick(&PROTOCOLS);
         let mut body = self.transport(dice);

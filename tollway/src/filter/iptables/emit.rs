@@ -1,0 +1,373 @@
+//! From what was read to the form.
+//!
+//! A rule becomes rules: before it those that drop packets which one of its matches would drop because a
+//! header is cut short, under the conditions that the kernel asks before that match. Most of these say
+//! what one above in the chain has said for more packets, and are left out.
+
+use super::ask::Ask;
+use super::file::{self, Line, Table};
+use super::graph::{self, Reach};
+use super::header::has_extensions;
+use super::target::{self, Does};
+use super::tracking;
+use crate::filter::ir::{
+    Action, Base, Chain, ChainId, Counter, CounterId, Family, Match, Place, Policy, Range, Rule,
+    Ruleset, Selector, Step, Verdict,
+};
+use crate::mistake::{Fault, Ledger, quoted};
+
+/// Fills the form with tables.
+pub(super) fn ruleset(
+    tables: &[Table],
+    saver: Saver,
+    file: &str,
+    family: Family,
+    ledger: &mut Ledger<'_>,
+) -> Ruleset {
+    let mut emit =
+        Emit { rules: Ruleset::default(), saver, file, family, ledger, headers: [None, None] };
+    let reached: Vec<_> = tables
+        .iter()
+        .filter_map(|table| Some((table, graph::reaches(table, emit.ledger)?)))
+        .collect();
+    for (table, reaches) in &reached {
+        emit.table(table, reaches);
+    }
+    let mut rules = emit.rules;
+    tracking::leave(&mut rules, &reached, file, family);
+    rules
+}
+
+/// Whose save it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Saver {
+    /// x_tables.
+    Legacy,
+    /// nf_tables, some of whose matches drop no short headers.
+    Nft,
+}
+
+/// The family as chains are named.
+pub(super) const fn family_name(family: Family) -> &'static str {
+    match family {
+        Family::Ip6 => "ip6",
+        _ => "ip",
+    }
+}
+
+/// A line of a file.
+pub(super) fn place(file: &str, line: usize) -> Place {
+    Place::line(file, line)
+}
+
+struct Emit<'e, 'l> {
+    rules: Ruleset,
+    saver: Saver,
+    file: &'e str,
+    family: Family,
+    ledger: &'e mut Ledger<'l>,
+    /// The chains for packets with extension headers: broken ones are dropped, or the kernel's.
+    headers: [Option<ChainId>; 2],
+}
+
+/// The chain at hand.
+struct Here<'t> {
+    table: &'t Table,
+    ids: &'t [Option<ChainId>],
+    id: ChainId,
+    reach: Reach,
+    /// The policy and its counter, in a built-in chain.
+    policy: Option<(Policy, Option<CounterId>)>,
+    /// Guards above that hold for all that comes after.
+    said: Vec<(Vec<Step>, Step)>,
+}
+
+/// What a guard does with packets.
+enum Fate {
+    Drop,
+    Unsupported(String),
+}
+
+impl Emit<'_, '_> {
+    fn table(&mut self, table: &Table, reaches: &[Reach]) {
+        let ids: Vec<_> = table.chains.iter().map(|chain| self.declare(table, chain)).collect();
+        for ((chain, reach), id) in table.chains.iter().zip(reaches).zip(&ids) {
+            let Some(id) = *id else { continue };
+            let counts = !table.is_nat();
+            let policy = chain.base.map(|(_, _, policy)| {
+                let (packets, bytes) = chain.counts;
+                let name = Some(format!("{} policy", self.rules.chains[id.0].name));
+                let counter = Counter { name, packets, bytes };
+                (policy, counts.then(|| self.rules.add_counter(counter)))
+            });
+            let mut here = Here { table, ids: &ids, id, reach: *reach, policy, said: Vec::new() };
+            for line in &chain.rules {
+                self.line(&mut here, line);
+            }
+            if let Some((policy, Some(counter))) = policy {
+                let text = format!(":{} {}", chain.name, policy_name(policy));
+                let place = place(self.file, chain.line);
+                let steps = vec![Step::Do(Action::Count(counter)), decide(policy)];
+                self.rules.chains[id.0].rules.push(Rule { place, text, steps });
+            }
+        }
+    }
+
+    /// Adds a chain, but for one that does nothing.
+    fn declare(&mut self, table: &Table, chain: &file::Chain) -> Option<ChainId> {
+        if chain.rules.is_empty() && matches!(chain.base, Some((_, _, Policy::Accept))) {
+            return None;
+        }
+        let name = format!("{} {} {}", family_name(self.family), table.kind.name, chain.name);
+        let mut added = Chain::new(name, self.family);
+        added.base = chain.base.map(|(hook, priority, policy)| Base::new(hook, priority, policy));
+        Some(self.rules.add_chain(added))
+    }
+
+    fn line(&mut self, here: &mut Here<'_>, line: &Line) {
+        let asks = &line.rule.asks;
+        let does = self.does(here, line);
+        let is_unknown = |ask: &Ask| matches!(ask, Ask::Unknown(_) | Ask::UnknownState(_));
+        let punts = asks.iter().any(is_unknown) || matches!(does, Err(_));
+        let mut steps = Vec::new();
+        // The conditions before the first limit: guards behind it may not use it up.
+        let mut before_limit: Option<Vec<Step>> = None;
+        let mut unknown: Option<String> = None;
+        for ask in asks {
+            let before = before_limit.as_ref().unwrap_or(&steps);
+            let is_sure =
+                unknown.is_none() && before_limit.is_none() && self.saver == Saver::Legacy;
+            let short = || "a match wants to see a header that is cut short".to_owned();
+            match ask {
+                Ask::Holds(step) => steps.push(step.clone()),
+                Ask::Never => return,
+                Ask::NotOutput(pattern) => match here.reach {
+                    Reach { before_route: true, after_route: true, .. } => {
+                        let why = "! -o is asked before the route is known and after it";
+                        unknown.get_or_insert_with(|| why.to_owned());
+                    }
+                    Reach { before_route: true, .. } => {}
+                    _ => {
+                        let one = Match::link(Selector::Output, pattern.clone()).negated();
+                        steps.push(Step::Match(one));
+                    }
+                },
+                Ask::Hotdrop(cases) => {
+                    let fate = if is_sure { Fate::Drop } else { Fate::Unsupported(short()) };
+                    let mut guard = before.clone();
+                    guard.extend(any(cases));
+                    self.guard(here, line, guard, fate.step());
+                }
+                Ask::Headers6 => {
+                    let mut guard = before.clone();
+                    guard.push(Step::Match(has_extensions()));
+                    let chain = self.headers(is_sure);
+                    self.guard(here, line, guard, Step::Verdict(Verdict::Jump(chain)));
+                }
+                Ask::Unless(one, why) => {
+                    let mut guard = before.clone();
+                    guard.push(Step::Match(one.clone()));
+                    self.guard(here, line, guard, Fate::Unsupported(why.clone()).step());
+                }
+                Ask::Limit(limit) if !punts => {
+                    let limit = self.rules.add_limit(*limit);
+                    before_limit.get_or_insert_with(|| steps.clone());
+                    steps.push(Step::Limit { limit, over: false });
+                }
+                Ask::Unknown(why) => {
+                    unknown.get_or_insert_with(|| why.clone());
+                }
+                Ask::Limit(_) | Ask::UnknownState(_) => {
+                    // What the kernel asks behind this does not say which packets get here.
+                    let why = unknown.unwrap_or_else(|| first_reason(asks, &does));
+                    steps.push(Step::Unsupported(why));
+                    return self.push(here.id, line, steps);
+                }
+            }
+        }
+        match (unknown, does) {
+            (Some(why), _) | (None, Err(why)) => steps.push(Step::Unsupported(why)),
+            (None, Ok(does)) => {
+                if !here.table.is_nat() {
+                    let (packets, bytes) = line.counts;
+                    let counter = self.rules.add_counter(Counter { name: None, packets, bytes });
+                    steps.push(Step::Do(Action::Count(counter)));
+                }
+                steps.extend(does);
+            }
+        }
+        self.push(here.id, line, steps);
+    }
+
+    fn push(&mut self, id: ChainId, line: &Line, steps: Vec<Step>) {
+        let place = place(self.file, line.number);
+        self.rules.chains[id.0].rules.push(Rule { place, text: line.text.clone(), steps });
+    }
+
+    /// Adds a rule that keeps packets out of the next, if none above does so already.
+    fn guard(&mut self, here: &mut Here<'_>, line: &Line, steps: Vec<Step>, then: Step) {
+        let ends = |step: &Step| !matches!(step, Step::Verdict(Verdict::Jump(_)));
+        let covers = |(said, does): &(Vec<Step>, Step)| {
+            let same = *does == then || ends(does) && ends(&then);
+            same && said.iter().all(|step| steps.contains(step))
+        };
+        if here.said.iter().any(covers) {
+            return;
+        }
+        if !steps.iter().any(changes) {
+            here.said.push((steps.clone(), then.clone()));
+        }
+        let text = format!("{} # headers cut short", line.text);
+        let place = place(self.file, line.number);
+        let steps = [steps, vec![then]].concat();
+        self.rules.chains[here.id.0].rules.push(Rule { place, text, steps });
+    }
+
+    /// What is done behind a rule's counter, or why it can not be.
+    fn does(&mut self, here: &Here<'_>, line: &Line) -> Result<Vec<Step>, String> {
+        let nat = here.table.is_nat();
+        Ok(match &line.rule.does {
+            Does::Nothing => Vec::new(),
+            Does::Verdict(Verdict::Return) => match here.policy {
+                Some((policy, counter)) => {
+                    let count = counter.map(|counter| Step::Do(Action::Count(counter)));
+                    count.into_iter().chain([decide(policy)]).collect()
+                }
+                None => vec![Step::Verdict(Verdict::Return)],
+            },
+            Does::Verdict(verdict) if nat && *verdict != Verdict::Accept => {
+                return Err("the nat table does not filter".to_owned());
+            }
+            Does::Verdict(verdict) => vec![Step::Verdict(verdict.clone())],
+            Does::Act(action) => vec![Step::Do(action.clone())],
+            Does::Unsupported(why) => return Err(why.clone()),
+            Does::Chain(name) => vec![self.call(here, line, name)?],
+        })
+    }
+
+    fn call(&mut self, here: &Here<'_>, line: &Line, name: &str) -> Result<Step, String> {
+        let Some(position) = here.table.position(name) else {
+            return match target::stranger(name).filter(|_| !line.rule.goto) {
+                Some(why) => Err(why),
+                None => {
+                    let what = format!("{} is no target and no chain of the table", quoted(name));
+                    let fault = Fault::new(what, "declare it above with a line like :NAME - [0:0]");
+                    self.ledger.value(line.rule.target.clone(), fault);
+                    Err(String::new())
+                }
+            };
+        };
+        if here.table.chains[position].base.is_some() {
+            let fault = Fault::new(
+                format!("{name} is a built-in chain, which nothing leads to"),
+                "give the rules that both need a chain of their own",
+            );
+            self.ledger.value(line.rule.target.clone(), fault);
+            return Err(String::new());
+        }
+        let (Some(chain), false) = (here.ids[position], here.reach.is_deepest()) else {
+            return Err("chains lead to each other too many times".to_owned());
+        };
+        Ok(Step::Verdict(match (line.rule.goto, here.policy) {
+            (false, _) => Verdict::Jump(chain),
+            (true, None) => Verdict::Goto(chain),
+            (true, Some(policy)) => Verdict::Goto(self.and_policy(here, line, chain, policy)),
+        }))
+    }
+
+    /// A chain that goes through another and then does what a policy says: a goto in a built-in chain.
+    fn and_policy(
+        &mut self,
+        here: &Here<'_>,
+        line: &Line,
+        chain: ChainId,
+        (policy, counter): (Policy, Option<CounterId>),
+    ) -> ChainId {
+        let name = format!("{} line {}", self.rules.chains[here.id.0].name, line.number);
+        let added = self.rules.add_chain(Chain::new(name, self.family));
+        self.push(added, line, vec![Step::Verdict(Verdict::Jump(chain))]);
+        let count = counter.map(|counter| Step::Do(Action::Count(counter)));
+        self.push(added, line, count.into_iter().chain([decide(policy)]).collect());
+        added
+    }
+
+    /// The chain for IPv6 packets with extension headers: those whose headers are sound come back.
+    fn headers(&mut self, drops: bool) -> ChainId {
+        if let Some(chain) = self.headers[usize::from(drops)] {
+            return chain;
+        }
+        let fate = if drops {
+            Fate::Drop
+        } else {
+            Fate::Unsupported("the extension headers are broken".to_owned())
+        };
+        let auth = "iptables looks behind an authentication header".to_owned();
+        let rule = |text: &str, steps| Rule { place: Place::default(), text: text.into(), steps };
+        let protocol = |ranges: Range| Step::Match(Match::in_ranges(Selector::Protocol, [ranges]));
+        let mut chain = Chain::new("ip6 extension headers", self.family);
+        chain.rules = vec![
+            rule("authentication header", vec![protocol(Range::one(51)), Step::Unsupported(auth)]),
+            rule(
+                "sound headers",
+                vec![protocol(Range::new(0, 255)), Step::Verdict(Verdict::Return)],
+            ),
+            rule("broken headers", vec![fate.step()]),
+        ];
+        let chain = self.rules.add_chain(chain);
+        self.headers[usize::from(drops)] = Some(chain);
+        chain
+    }
+}
+
+impl Fate {
+    fn step(self) -> Step {
+        match self {
+            Self::Drop => Step::Verdict(Verdict::Drop),
+            Self::Unsupported(why) => Step::Unsupported(why),
+        }
+    }
+}
+
+/// All matches of any of these.
+fn any(cases: &[Vec<Match>]) -> Vec<Step> {
+    match cases {
+        [all] => all.iter().cloned().map(Step::Match).collect(),
+        _ => vec![Step::Any(cases.to_vec())],
+    }
+}
+
+/// Says if a step looks at what rules write.
+fn changes(step: &Step) -> bool {
+    let of = |one: &Match| {
+        let written = |selector| matches!(selector, Selector::Mark | Selector::TrafficClass);
+        one.keys.iter().any(|key| written(key.selector))
+    };
+    match step {
+        Step::Match(one) => of(one),
+        Step::Any(any) => any.iter().flatten().any(of),
+        _ => true,
+    }
+}
+
+/// Why a rule is the kernel's.
+fn first_reason(asks: &[Ask], does: &Result<Vec<Step>, String>) -> String {
+    let reason = asks.iter().find_map(|ask| match ask {
+        Ask::Unknown(why) | Ask::UnknownState(why) => Some(why.clone()),
+        _ => None,
+    });
+    reason.or_else(|| does.as_ref().err().cloned()).unwrap_or_default()
+}
+
+const fn policy_name(policy: Policy) -> &'static str {
+    match policy {
+        Policy::Accept => "ACCEPT",
+        Policy::Drop => "DROP",
+    }
+}
+
+const fn decide(policy: Policy) -> Step {
+    Step::Verdict(match policy {
+        Policy::Accept => Verdict::Accept,
+        Policy::Drop => Verdict::Drop,
+    })
+}

@@ -1,0 +1,165 @@
+//! What iptables itself matches, before any match: addresses, links, protocol, fragments.
+
+use super::ask::Ask;
+use super::value::{self, Wrong, wrong};
+use super::words::{Cursor, Word};
+use super::{Family, names};
+use crate::filter::ir::{Key, LinkPattern, Match, Range, Selector};
+use crate::mistake::quoted;
+
+/// Longest name of a link: `IFNAMSIZ` less its end.
+const LONGEST_NAME: usize = 15;
+
+/// Extension headers of IPv6 that are walked over.
+const EXTENSIONS: [u128; 5] = [0, 43, 44, 51, 60];
+
+/// What a rule says of the IP header and the links.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Header {
+    source: Option<Ask>,
+    destination: Option<Ask>,
+    input: Option<Ask>,
+    output: Option<Ask>,
+    fragment: Option<bool>,
+    /// The protocol, and whether it is any other.
+    pub(super) protocol: Option<(u8, bool)>,
+}
+
+impl Header {
+    /// Takes an option; says if it is one of these.
+    pub(super) fn option(
+        &mut self,
+        option: &Word,
+        negate: bool,
+        words: &mut Cursor<'_>,
+        family: Family,
+    ) -> Result<bool, Wrong> {
+        let six = family == Family::Ip6;
+        match option.text.as_str() {
+            "-s" | "--source" | "--src" => {
+                let selector = if six { Selector::Source6 } else { Selector::Source4 };
+                let ask = address(selector, words.value(option)?, negate, family)?;
+                once(&mut self.source, option)?;
+                self.source = Some(ask);
+            }
+            "-d" | "--destination" | "--dst" => {
+                let selector = if six { Selector::Destination6 } else { Selector::Destination4 };
+                let ask = address(selector, words.value(option)?, negate, family)?;
+                once(&mut self.destination, option)?;
+                self.destination = Some(ask);
+            }
+            "-i" | "--in-interface" => {
+                once(&mut self.input, option)?;
+                self.input = link(words.value(option)?)?.map_or(all(negate), |pattern| {
+                    Some(Ask::one(Match::link(Selector::Input, pattern), negate))
+                });
+            }
+            "-o" | "--out-interface" => {
+                once(&mut self.output, option)?;
+                self.output = link(words.value(option)?)?.map_or(all(negate), |pattern| {
+                    Some(if negate {
+                        Ask::NotOutput(pattern)
+                    } else {
+                        Ask::one(Match::link(Selector::Output, pattern), false)
+                    })
+                });
+            }
+            "-f" | "--fragment" | "--fragments" if !six => {
+                once(&mut self.fragment, option)?;
+                self.fragment = Some(!negate);
+            }
+            "-p" | "--protocol" | "--proto" => {
+                once(&mut self.protocol, option)?;
+                self.protocol = protocol(words.value(option)?, negate)?;
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// In the kernel's order.
+    pub(super) fn asks(&self, family: Family) -> Vec<Ask> {
+        let links = [&self.source, &self.destination, &self.input, &self.output];
+        let mut asks: Vec<_> = links.into_iter().flatten().cloned().collect();
+        if let Some((protocol, negate)) = self.protocol {
+            if family == Family::Ip6 {
+                asks.push(Ask::Headers6);
+            }
+            asks.push(Ask::one(Match::is(Selector::Protocol, protocol.into()), negate));
+        }
+        if let Some(later) = self.fragment {
+            asks.push(Ask::one(Match::is(Selector::FragmentOffset, 0), later));
+        }
+        asks
+    }
+
+    /// The protocol, where the rule is for one.
+    pub(super) fn only_protocol(&self) -> Option<u8> {
+        self.protocol.filter(|(_, negate)| !negate).map(|(protocol, _)| protocol)
+    }
+}
+
+/// IPv6 packets that have extension headers.
+pub(super) fn has_extensions() -> Match {
+    Match::in_ranges(Selector::NextHeader6, EXTENSIONS.map(Range::one))
+}
+
+fn once<T>(before: &mut Option<T>, option: &Word) -> Result<(), Wrong> {
+    match before {
+        Some(_) => wrong(option, format!("{} is there twice", option.text), "leave one"),
+        None => Ok(()),
+    }
+}
+
+/// What holds of all, or of none.
+fn all(negate: bool) -> Option<Ask> {
+    negate.then_some(Ask::Never)
+}
+
+fn address(selector: Selector, word: &Word, negate: bool, family: Family) -> Result<Ask, Wrong> {
+    let (address, mask) = value::network(word, family)?;
+    Ok(Ask::one(Match::is(Key::masked(selector, mask), address), negate))
+}
+
+/// A link, or those that begin so; none for all.
+fn link(word: &Word) -> Result<Option<LinkPattern>, Wrong> {
+    let name = word.text.as_str();
+    let sound = !name.is_empty()
+        && name.len() <= LONGEST_NAME
+        && !name.contains(|char: char| char == '/' || char.is_whitespace() || char.is_control());
+    if !sound {
+        return wrong(
+            word,
+            format!("{} is no name of a link", quoted(name)),
+            format!(
+                "write 1 to {LONGEST_NAME} characters, a + behind the last for all that begin so"
+            ),
+        );
+    }
+    Ok(match name.strip_suffix('+') {
+        Some("") => None,
+        Some(prefix) => Some(LinkPattern::Prefix(prefix.to_owned())),
+        None => Some(LinkPattern::Name(name.to_owned())),
+    })
+}
+
+fn protocol(word: &Word, negate: bool) -> Result<Option<(u8, bool)>, Wrong> {
+    let protocol = match names::protocol(&word.text) {
+        Some(protocol) => protocol,
+        None if word.text.starts_with(|char: char| char.is_ascii_digit()) => {
+            value::number(word, 255)? as u8
+        }
+        None => {
+            return wrong(
+                word,
+                format!("{} is no protocol that is known here", quoted(&word.text)),
+                "write its number",
+            );
+        }
+    };
+    match (protocol, negate) {
+        (0, true) => wrong(word, "no packet is of no protocol", "take the rule out"),
+        (0, false) => Ok(None),
+        _ => Ok(Some((protocol, negate))),
+    }
+}

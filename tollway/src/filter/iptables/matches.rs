@@ -1,0 +1,335 @@
+//! Matches: which there are, and those that look at the transport header.
+
+use super::Family;
+use super::ask::Ask;
+use super::fields;
+use super::header::{Header, has_extensions};
+use super::names;
+use super::value::{self, Wrong, wrong};
+use super::words::{Cursor, Word};
+use crate::filter::ir::{Match, PayloadBase, Range, Selector, Step};
+use crate::mistake::quoted;
+
+/// Matches that are not done, which look at nothing but the packet, or at what the packet does not change.
+const UNKNOWN: [&str; 25] = [
+    "addrtype",
+    "bpf",
+    "cgroup",
+    "cluster",
+    "connbytes",
+    "connlabel",
+    "connmark",
+    "conntrack",
+    "cpu",
+    "devgroup",
+    "ecn",
+    "eui64",
+    "helper",
+    "ipv6header",
+    "mh",
+    "osf",
+    "owner",
+    "physdev",
+    "policy",
+    "realm",
+    "rpfilter",
+    "state",
+    "string",
+    "tcpmss",
+    "u32",
+];
+
+/// Matches that ask connection tracking.
+const TRACKING: [&str; 9] = [
+    "cluster",
+    "connbytes",
+    "connlabel",
+    "connlimit",
+    "connmark",
+    "conntrack",
+    "helper",
+    "socket",
+    "state",
+];
+
+/// A match of a rule.
+#[derive(Clone, Debug)]
+pub(super) struct Loaded {
+    pub(super) name: String,
+    kind: Kind,
+    asks: Vec<Ask>,
+    /// Rate and burst of a limit.
+    rate: fields::Rate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Two ports at the beginning of a header.
+    Ports {
+        protocol: u8,
+    },
+    Multiport,
+    Icmp,
+    /// A number of 32 bits in the header.
+    Spi {
+        option: &'static str,
+        protocol: u8,
+        offset: u8,
+    },
+    Field,
+    Limit,
+    /// An extension header of IPv6: packets without never match.
+    Extension,
+    Unknown,
+    UnknownState,
+}
+
+impl Loaded {
+    /// Begins a match.
+    pub(super) fn new(
+        word: &Word,
+        name: &str,
+        header: &Header,
+        family: Family,
+    ) -> Result<Self, Wrong> {
+        let six = family == Family::Ip6;
+        let kind = match name {
+            "tcp" => Kind::Ports { protocol: 6 },
+            "udp" => Kind::Ports { protocol: 17 },
+            "sctp" => Kind::Ports { protocol: 132 },
+            "dccp" => Kind::Ports { protocol: 33 },
+            "icmp" if !six => Kind::Icmp,
+            "icmp6" | "icmpv6" if six => Kind::Icmp,
+            "esp" => Kind::Spi { option: "--espspi", protocol: 50, offset: 0 },
+            "ah" if !six => Kind::Spi { option: "--ahspi", protocol: 51, offset: 4 },
+            "ah" | "frag" | "rt" | "hbh" | "dst" if six => Kind::Extension,
+            "multiport" => Kind::Multiport,
+            "limit" => Kind::Limit,
+            name if fields::is_one(name, family) => Kind::Field,
+            name if UNKNOWN.contains(&name) => Kind::Unknown,
+            name if is_sound(name) => Kind::UnknownState,
+            _ => {
+                return wrong(word, format!("{} is no match", quoted(name)), "write its name");
+            }
+        };
+        let mut loaded =
+            Self { name: name.to_owned(), kind, asks: Vec::new(), rate: fields::Rate::default() };
+        loaded.check(word, header, family)?;
+        loaded.begin(family);
+        Ok(loaded)
+    }
+
+    /// Says if connection tracking is asked.
+    pub(super) fn tracks(&self) -> bool {
+        TRACKING.contains(&self.name.as_str())
+    }
+
+    /// A header that a rule looks at must be there: the kernel takes no other rule.
+    fn check(&self, word: &Word, header: &Header, family: Family) -> Result<(), Wrong> {
+        let wanted: &[u8] = match self.kind {
+            Kind::Ports { protocol } | Kind::Spi { protocol, .. } => &[protocol],
+            Kind::Icmp if family == Family::Ip6 => &[58],
+            Kind::Icmp => &[1],
+            Kind::Multiport => &[6, 17, 33, 132, 136],
+            _ => return Ok(()),
+        };
+        match header.only_protocol() {
+            Some(protocol) if wanted.contains(&protocol) => Ok(()),
+            _ => wrong(
+                word,
+                format!("-m {} is in a rule for other protocols", self.name),
+                "write -p with its protocol before it",
+            ),
+        }
+    }
+
+    fn begin(&mut self, family: Family) {
+        let least = match self.kind {
+            Kind::Ports { protocol: 6 } => 20,
+            Kind::Ports { protocol: 17 } | Kind::Icmp | Kind::Spi { offset: 0, .. } => 8,
+            Kind::Ports { .. } | Kind::Spi { .. } => 12,
+            Kind::Multiport => 4,
+            Kind::Extension => {
+                self.asks.push(Ask::one(has_extensions(), false));
+                return self.unknown("the match");
+            }
+            Kind::Unknown | Kind::UnknownState => return self.unknown("the match"),
+            Kind::Field | Kind::Limit => return,
+        };
+        let mut cases = vec![Ask::shorter_than(least)];
+        // IPv6 counts offsets in bytes there (`ip6_packet_match`): none is 1.
+        if self.kind == (Kind::Ports { protocol: 6 }) && family == Family::Ip {
+            cases.push(vec![Match::is(Selector::FragmentOffset, 1)]);
+        }
+        self.asks.push(Ask::Hotdrop(cases));
+    }
+
+    fn unknown(&mut self, what: &str) {
+        let why = format!("{what} {} of iptables is the kernel's", self.name);
+        self.asks.push(match self.kind {
+            Kind::UnknownState => Ask::UnknownState(why),
+            _ => Ask::Unknown(why),
+        });
+    }
+
+    /// Takes an option; says if it is one of this match.
+    pub(super) fn option(
+        &mut self,
+        option: &Word,
+        negate: bool,
+        words: &mut Cursor<'_>,
+        family: Family,
+    ) -> Result<bool, Wrong> {
+        let name = option.text.as_str();
+        let ask = match (self.kind, name) {
+            (Kind::Ports { .. }, "--sport" | "--source-port") => {
+                let ports = value::range(words.value(option)?, 0xffff)?;
+                Ask::one(Match::in_ranges(Selector::SourcePort, [ports]), negate)
+            }
+            (Kind::Ports { .. }, "--dport" | "--destination-port") => {
+                let ports = value::range(words.value(option)?, 0xffff)?;
+                Ask::one(Match::in_ranges(Selector::DestinationPort, [ports]), negate)
+            }
+            (Kind::Ports { protocol: 6 }, "--syn") => flags(0x17, 0x02, negate),
+            (Kind::Ports { protocol: 6 }, "--tcp-flags") => {
+                let mask = tcp_flags(words.value(option)?)?;
+                flags(mask, tcp_flags(words.value(option)?)?, negate)
+            }
+            (Kind::Icmp, "--icmp-type") if family == Family::Ip => {
+                icmp(words.value(option)?, negate, family)?
+            }
+            (Kind::Icmp, "--icmpv6-type") if family == Family::Ip6 => {
+                icmp(words.value(option)?, negate, family)?
+            }
+            (Kind::Spi { option: own, offset, .. }, name) if name == own => {
+                let spis = value::range(words.value(option)?, u32::MAX.into())?;
+                let selector = Selector::Payload { base: PayloadBase::Transport, offset, bytes: 4 };
+                Ask::one(Match::in_ranges(selector, [spis]), negate)
+            }
+            (Kind::Multiport, _) => {
+                let Some(asks) = multiport(option, negate, words)? else { return Ok(false) };
+                self.asks.extend(asks);
+                return Ok(true);
+            }
+            (Kind::Limit, _) => return self.rate.option(option, negate, words),
+            (Kind::Field, _) => {
+                let Some(asks) = fields::option(&self.name, option, negate, words, family)? else {
+                    return Ok(false);
+                };
+                self.asks.extend(asks);
+                return Ok(true);
+            }
+            _ => return Ok(false),
+        };
+        self.asks.push(ask);
+        Ok(true)
+    }
+
+    /// Takes an option that is not known.
+    pub(super) fn other(&mut self, option: &Word, words: &mut Cursor<'_>) {
+        words.skip_values();
+        if !matches!(self.kind, Kind::Unknown | Kind::UnknownState | Kind::Extension) {
+            let why =
+                format!("{} of the match {} is the kernel's", quoted(&option.text), self.name);
+            self.asks.push(Ask::Unknown(why));
+        }
+    }
+
+    /// What it asks.
+    pub(super) fn asks(self) -> Vec<Ask> {
+        let mut asks = self.asks;
+        match self.kind {
+            Kind::Limit => asks.push(self.rate.ask()),
+            // Not of later fragments, which a condition on the header says as well.
+            Kind::Ports { .. } | Kind::Spi { .. } | Kind::Icmp
+                if !asks.iter().any(|ask| matches!(ask, Ask::Holds(_) | Ask::Never)) =>
+            {
+                asks.push(Ask::one(Match::is(Selector::FragmentOffset, 0), false));
+            }
+            _ => {}
+        }
+        asks
+    }
+}
+
+fn is_sound(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
+    !name.is_empty() && name.len() < 30 && !name.starts_with('-') && name.bytes().all(plain)
+}
+
+fn flags(mask: u8, set: u8, negate: bool) -> Ask {
+    let key = crate::filter::ir::Key::masked(Selector::TcpFlags, mask.into());
+    Ask::one(Match::is(key, set.into()), negate)
+}
+
+fn tcp_flags(word: &Word) -> Result<u8, Wrong> {
+    match names::tcp_flags(&word.text) {
+        Some(flags) => Ok(flags),
+        None => wrong(
+            word,
+            format!("{} are no TCP flags", quoted(&word.text)),
+            "write some of FIN,SYN,RST,PSH,ACK,URG, or ALL, or NONE",
+        ),
+    }
+}
+
+/// A type, with a code or a range of codes.
+fn icmp(word: &Word, negate: bool, family: Family) -> Result<Ask, Wrong> {
+    let (kind, codes) = match names::icmp(&word.text, family) {
+        Some((kind, code)) => (kind, code.map(|code| Range::one(code.into()))),
+        None => match word.text.split_once('/') {
+            None => (value::number(word, 255)? as u8, None),
+            Some((kind, codes)) => {
+                let (first, last) = codes.split_once('-').unwrap_or((codes, codes));
+                let first = value::in_word(word, first, 255)?;
+                let codes = Range::new(first.into(), value::in_word(word, last, 255)?.into());
+                if codes.first > codes.last {
+                    return wrong(word, "the codes end before they begin", "turn them over");
+                }
+                (value::in_word(word, kind, 255)? as u8, Some(codes))
+            }
+        },
+    };
+    // `icmp_type_code_match`: of IPv4, 255 is any.
+    if kind == 255 && family == Family::Ip {
+        return Ok(if negate {
+            Ask::Never
+        } else {
+            Ask::one(Match::is(Selector::FragmentOffset, 0), false)
+        });
+    }
+    let kind = Match::is(Selector::IcmpType, kind.into());
+    Ok(match (codes, negate) {
+        (None, _) => Ask::one(kind, negate),
+        (Some(codes), false) => {
+            let code = Match::in_ranges(Selector::IcmpCode, [codes]);
+            Ask::Holds(Step::Any(vec![vec![kind, code]]))
+        }
+        (Some(codes), true) => {
+            let code = Match::in_ranges(Selector::IcmpCode, [codes]);
+            Ask::Holds(Step::Any(vec![vec![kind.negated()], vec![code.negated()]]))
+        }
+    })
+}
+
+fn multiport(
+    option: &Word,
+    negate: bool,
+    words: &mut Cursor<'_>,
+) -> Result<Option<Vec<Ask>>, Wrong> {
+    let (source, destination) = (Selector::SourcePort, Selector::DestinationPort);
+    let selectors: &[Selector] = match option.text.as_str() {
+        "--sports" | "--source-ports" => &[source],
+        "--dports" | "--destination-ports" => &[destination],
+        "--ports" => &[source, destination],
+        _ => return Ok(None),
+    };
+    let ports = value::ranges(words.value(option)?, 0xffff)?;
+    let ports = |selector: &Selector| Match::in_ranges(*selector, ports.clone());
+    Ok(Some(match (selectors, negate) {
+        ([_, _], false) => {
+            vec![Ask::Holds(Step::Any(selectors.iter().map(|one| vec![ports(one)]).collect()))]
+        }
+        _ => selectors.iter().map(|one| Ask::one(ports(one), negate)).collect(),
+    }))
+}

@@ -1,0 +1,158 @@
+//! A rule: the options behind `-A`.
+
+use super::ask::Ask;
+use super::header::Header;
+use super::matches::Loaded;
+use super::target::{Aim, Does};
+use super::value::{Wrong, wrong};
+use super::words::{Cursor, Word};
+use super::{Family, names};
+use crate::mistake::{Span, quoted};
+
+/// A rule as it was read.
+#[derive(Clone, Debug)]
+pub(super) struct Parsed {
+    /// What it asks, in the kernel's order.
+    pub(super) asks: Vec<Ask>,
+    pub(super) does: Does,
+    /// Whether a chain that it goes through comes back to where the last jump was.
+    pub(super) goto: bool,
+    /// Where its target is, or the whole rule.
+    pub(super) target: Span,
+    /// Whether it needs connection tracking.
+    pub(super) tracks: bool,
+}
+
+/// What the options before have begun.
+struct Reading {
+    header: Header,
+    matches: Vec<Loaded>,
+    aim: Option<Aim>,
+    family: Family,
+}
+
+/// Reads the options of a rule that begins with `first`.
+pub(super) fn parse(first: &Word, words: &[Word], family: Family) -> Result<Parsed, Wrong> {
+    let mut reading = Reading { header: Header::default(), matches: Vec::new(), aim: None, family };
+    let mut words = Cursor::new(words);
+    while let Some(word) = words.next() {
+        let negate = word.is("!");
+        let option = match negate {
+            false => word,
+            true => words.next().map_or_else(
+                || wrong(word, "nothing is behind this !", "write what it negates"),
+                Ok,
+            )?,
+        };
+        reading.option(option, negate, &mut words)?;
+    }
+    reading.finish(first)
+}
+
+impl Reading {
+    fn option(&mut self, option: &Word, negate: bool, words: &mut Cursor<'_>) -> Result<(), Wrong> {
+        if !option.is_option() || option.is("!") {
+            return wrong(
+                option,
+                format!("{} is where an option should be", quoted(&option.text)),
+                "write the rule as iptables-save does",
+            );
+        }
+        match option.text.as_str() {
+            "-m" | "--match" if !negate => {
+                let name = words.value(option)?;
+                self.load(name, &name.text.clone())
+            }
+            "-j" | "--jump" | "-g" | "--goto" if !negate => {
+                let goto = option.text.contains('g');
+                let target = words.value(option)?;
+                if self.aim.is_some() {
+                    return wrong(option, "the rule has two targets", "make two rules of it");
+                }
+                self.aim = Some(Aim::new(target, goto, self.family));
+                Ok(())
+            }
+            _ => self.inner(option, negate, words),
+        }
+    }
+
+    fn load(&mut self, word: &Word, name: &str) -> Result<(), Wrong> {
+        let loaded = Loaded::new(word, name, &self.header, self.family)?;
+        self.matches.push(loaded);
+        Ok(())
+    }
+
+    /// An option of the header, of the target, of a match, or of the protocol's match that is not named.
+    fn inner(&mut self, option: &Word, negate: bool, words: &mut Cursor<'_>) -> Result<(), Wrong> {
+        let family = self.family;
+        if self.header.option(option, negate, words, family)? {
+            return Ok(());
+        }
+        if let Some(aim) = &mut self.aim
+            && aim.option(option, negate, words, family)?
+        {
+            return Ok(());
+        }
+        for loaded in self.matches.iter_mut().rev() {
+            if loaded.option(option, negate, words, family)? {
+                return Ok(());
+            }
+        }
+        let mut implied = self.implied(option)?;
+        if let Some(loaded) = &mut implied
+            && loaded.option(option, negate, words, family)?
+        {
+            self.matches.extend(implied);
+            return Ok(());
+        }
+        match (&mut self.aim, self.matches.last_mut(), implied) {
+            (Some(aim), ..) => aim.other(option, words),
+            (None, Some(loaded), _) => loaded.other(option, words),
+            (None, None, Some(mut loaded)) => {
+                loaded.other(option, words);
+                self.matches.push(loaded);
+            }
+            (None, None, None) => {
+                return wrong(
+                    option,
+                    format!("{} is an option of no match", quoted(&option.text)),
+                    "write -m and the match before it",
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// The match that the protocol brings along, if it is not there yet.
+    fn implied(&self, option: &Word) -> Result<Option<Loaded>, Wrong> {
+        let name = self
+            .header
+            .only_protocol()
+            .and_then(|protocol| names::match_of(protocol, self.family))
+            .filter(|name| self.matches.iter().all(|loaded| loaded.name != *name));
+        name.map(|name| Loaded::new(option, name, &self.header, self.family)).transpose()
+    }
+
+    fn finish(self, first: &Word) -> Result<Parsed, Wrong> {
+        let mut asks = self.header.asks(self.family);
+        let mut tracks = self.matches.iter().any(Loaded::tracks);
+        asks.extend(self.matches.into_iter().flat_map(Loaded::asks));
+        let mut parsed = Parsed {
+            asks,
+            does: Does::Nothing,
+            goto: false,
+            target: first.span.clone(),
+            tracks: false,
+        };
+        if let Some(aim) = self.aim {
+            tracks |= aim.tracks();
+            parsed.target = aim.word.span.clone();
+            parsed.goto = aim.goto;
+            let (does, ask) = aim.finish(self.header.only_protocol())?;
+            parsed.does = does;
+            parsed.asks.extend(ask);
+        }
+        parsed.tracks = tracks;
+        Ok(parsed)
+    }
+}

@@ -1,0 +1,77 @@
+//! What rules that need connection tracking mean for all other packets.
+//!
+//! Who tracks connections has to see all their packets: the answer to a packet that the kernel has not
+//! seen is none to it. So where forwarded packets meet such a rule, all packets are the kernel's. Where only
+//! packets meet one that are for the router or from it, the kernel tracks as well, and it puts fragments
+//! together before any rule (`nf_defrag_ipv4.c`, `nf_defrag_ipv6_hooks.c`): fragments are its own.
+
+use super::emit::place;
+use super::file::{Line, Table};
+use super::graph::Reach;
+use crate::filter::ir::{
+    Base, Chain, Family, Hook, Key, Match, Policy, Range, Rule, Ruleset, Selector, Step,
+};
+
+/// `NF_IP_PRI_CONNTRACK_DEFRAG`.
+const DEFRAG: i32 = -400;
+/// `NF_IP_PRI_CONNTRACK`.
+const CONNTRACK: i32 = -200;
+
+/// Adds the chains that leave packets to connection tracking, where a rule needs it.
+pub(super) fn leave(
+    rules: &mut Ruleset,
+    tables: &[(&Table, Vec<Reach>)],
+    file: &str,
+    family: Family,
+) {
+    let mut tracking = tables.iter().flat_map(|(table, reaches)| {
+        let chains = table.chains.iter().zip(reaches);
+        chains.flat_map(|(chain, reach)| {
+            chain.rules.iter().filter(|line| line.rule.tracks).map(|line| (line, reach.forwarded))
+        })
+    });
+    let Some((first, forwarded)) = tracking.next() else { return };
+    rules.add_chain(only(
+        family,
+        "defragmentation",
+        DEFRAG,
+        first,
+        file,
+        vec![
+            fragments(family),
+            Step::Unsupported("connection tracking puts fragments together first".to_owned()),
+        ],
+    ));
+    let whole =
+        forwarded.then_some(first).or_else(|| tracking.find(|(_, all)| *all).map(|one| one.0));
+    if let Some(line) = whole {
+        let why = "a rule asks connection tracking, which has to see all packets".to_owned();
+        let steps = vec![Step::Unsupported(why)];
+        rules.add_chain(only(family, "connections", CONNTRACK, line, file, steps));
+    }
+}
+
+/// A chain of one rule, because of a line.
+fn only(
+    family: Family,
+    name: &str,
+    priority: i32,
+    line: &Line,
+    file: &str,
+    steps: Vec<Step>,
+) -> Chain {
+    let name = format!("{} {name}", super::emit::family_name(family));
+    let mut chain = Chain::new(name, family);
+    chain.base = Some(Base::new(Hook::Prerouting, priority, Policy::Accept));
+    chain.rules.push(Rule { place: place(file, line.number), text: line.text.clone(), steps });
+    chain
+}
+
+fn fragments(family: Family) -> Step {
+    Step::Match(match family {
+        Family::Ip6 => {
+            Match::in_ranges(Selector::Fragment, [Range::new(0, Selector::Fragment.max())])
+        }
+        _ => Match::is(Key::masked(Selector::Fragment, 0x3fff), 0).negated(),
+    })
+}

@@ -1,0 +1,98 @@
+//! Words of a line, as `iptables-restore` cuts it.
+
+use crate::filter::iptables::value::Wrong;
+use crate::mistake::{Fault, Span};
+
+/// A word, without its quotes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Word {
+    pub(super) text: String,
+    /// Where it is in the file.
+    pub(super) span: Span,
+    /// Whether it has quotes: then it is no option.
+    quoted: bool,
+}
+
+impl Word {
+    /// Says if it begins an option, or negates one.
+    pub(super) fn is_option(&self) -> bool {
+        !self.quoted && (self.text == "!" || self.text.len() > 1 && self.text.starts_with('-'))
+    }
+
+    /// Says if it is a plain word that reads so.
+    pub(super) fn is(&self, text: &str) -> bool {
+        !self.quoted && self.text == text
+    }
+}
+
+/// Cuts a line that begins at this byte of the file.
+pub(super) fn split(line: &str, start: usize) -> Result<Vec<Word>, Wrong> {
+    let mut words = Vec::new();
+    let mut word: Option<Word> = None;
+    let mut quote: Option<(char, usize)> = None;
+    let mut chars = line.char_indices();
+    while let Some((at, char)) = chars.next() {
+        let at = start + at;
+        let is_open = quote.is_some_and(|(open, _)| open == char);
+        if is_open {
+            quote = None;
+        } else if quote.is_none() && char.is_ascii_whitespace() {
+            words.extend(word.take());
+            continue;
+        }
+        let word =
+            word.get_or_insert_with(|| Word { text: String::new(), span: at..at, quoted: false });
+        word.span.end = at + char.len_utf8();
+        match char {
+            _ if is_open => {}
+            '"' | '\'' if quote.is_none() => {
+                quote = Some((char, at));
+                word.quoted = true;
+            }
+            '\\' if quote.is_some() => {
+                let Some((at, escaped)) = chars.next() else { break };
+                word.span.end = start + at + escaped.len_utf8();
+                word.text.push(escaped);
+            }
+            _ => word.text.push(char),
+        }
+    }
+    if let Some((_, at)) = quote {
+        let fault = Fault::new("this quotation does not end on its line", "close it");
+        return Err((at..start + line.len(), fault));
+    }
+    words.extend(word);
+    Ok(words)
+}
+
+/// The words of a line from one on.
+pub(super) struct Cursor<'w> {
+    words: &'w [Word],
+}
+
+impl<'w> Cursor<'w> {
+    pub(super) const fn new(words: &'w [Word]) -> Self {
+        Self { words }
+    }
+
+    pub(super) fn next(&mut self) -> Option<&'w Word> {
+        let (first, rest) = self.words.split_first()?;
+        self.words = rest;
+        Some(first)
+    }
+
+    /// The value that an option needs.
+    pub(super) fn value(&mut self, option: &Word) -> Result<&'w Word, Wrong> {
+        self.next().ok_or_else(|| {
+            let what = format!("{} has no value", option.text);
+            (option.span.clone(), Fault::new(what, "write one behind it"))
+        })
+    }
+
+    /// Takes what belongs to an option that is not known: all up to the next option.
+    pub(super) fn skip_values(&mut self) {
+        while self.words.first().is_some_and(|word| !word.is_option()) {
+            self.next();
+        }
+    }
+}
