@@ -7,6 +7,7 @@ use crate::burst::{Burst, Lanes};
 use crate::changes::Version;
 use crate::counters::Counters;
 use crate::frame::Umem;
+use crate::stages::filter::Count;
 use crate::tables::Tables;
 
 /// Whoever is told of forwarded packets.
@@ -29,6 +30,13 @@ pub trait Express: Send {
     /// Adds the packets that were forwarded without the path to a worker's counts.
     fn add_to(&mut self, counters: &mut Counters) {
         let _ = counters;
+    }
+
+    /// Adds to the counts of the firewall's rules, by their numbers, the packets that were forwarded
+    /// without the path since this was last called. With `end` other rules follow, and these numbers mean
+    /// nothing any more.
+    fn add_to_rules(&mut self, counts: &mut [Count], end: bool) {
+        let _ = (counts, end);
     }
 
     /// What it counts beside the router, by name: entries, hits. Asked now and then.

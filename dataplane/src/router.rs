@@ -13,7 +13,7 @@ use crate::id::{LinkId, PortId};
 use crate::path::{Everything, Features};
 use crate::port::Port;
 use crate::punts::Limits;
-use crate::stages::filter::{Filter, State};
+use crate::stages::filter::{Count, Filter, State};
 use crate::stages::transmit::Egress;
 use crate::tables::Tables;
 use crate::tolls::Tolls;
@@ -134,6 +134,15 @@ impl<F: Features> Router<F> {
         counters
     }
 
+    /// What the firewall's rules have counted by their counters' numbers, those packets included that
+    /// were forwarded without the path.
+    pub fn rule_counts(&mut self) -> &[Count] {
+        if let Some(express) = &mut self.express {
+            express.add_to_rules(&mut self.filter.counts, false);
+        }
+        &self.filter.counts
+    }
+
     /// Puts other tables and another host in the place of its own, between two bursts: counts go on,
     /// and what the host has learned and holds goes over to the new one. `links` says what each of
     /// the old links is in the new tables, if it is still there; `carried` is as in
@@ -177,6 +186,9 @@ impl<F: Features> Router<F> {
 
     /// Begins to count, limit and mark by the rules that the tables have now.
     fn renew_filter(&mut self, carried: &[Option<u32>]) {
+        if let Some(express) = &mut self.express {
+            express.add_to_rules(&mut self.filter.counts, true);
+        }
         match &self.tables.filter {
             Some(filter) => self.filter.renew(filter, carried),
             None => self.filter = State::new(),

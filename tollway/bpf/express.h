@@ -24,6 +24,19 @@ struct {
 	__type(value, struct flow);
 } flows6 SEC(".maps");
 
+/* Packets and bytes of layer 3 of flows that met the same counters of the firewall. */
+struct tally {
+	__u64 packets;
+	__u64 bytes;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, MOST_TALLIES);
+	__type(key, __u32);
+	__type(value, struct tally);
+} tallies SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP);
 	__uint(max_entries, MOST_PORTS);
@@ -121,7 +134,8 @@ static __always_inline int go(struct packet *packet, struct flow *flow, __u32 l3
 {
 	__u32 l2 = flow->l2_len;
 	struct port_counts *sent;
-	__u32 port = flow->egress_port;
+	__u32 port = flow->egress_port, met = flow->tally;
+	struct tally *tally;
 	int action;
 
 	if (flow->generation != packet->state->generation || l3_len > flow->mtu)
@@ -152,6 +166,13 @@ static __always_inline int go(struct packet *packet, struct flow *flow, __u32 l3
 	if (sent) {
 		sent->express_tx_packets++;
 		sent->express_tx_bytes += len - l3 + l2;
+	}
+	if (met) {
+		tally = bpf_map_lookup_elem(&tallies, &met);
+		if (tally) {
+			tally->packets++;
+			tally->bytes += l3_len;
+		}
 	}
 	return XDP_REDIRECT;
 }

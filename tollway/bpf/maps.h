@@ -20,6 +20,7 @@
 #define MOST_PORTS 64
 #define MOST_QUEUES 128
 #define LINKS_PER_PORT (2 * 4096)
+#define MOST_TALLIES 4096
 
 /* A link that exists; its number is in the lower 16 bits. */
 #define LINK_EXISTS (1U << 31)
@@ -87,7 +88,8 @@ struct flow {
 	__u8 l2[HEADER_ROOM];
 	__u64 packets;
 	__u64 bytes;
-	__u64 reserved;
+	__u32 tally; /* what the rules count that it met; 0 for none */
+	__u32 reserved;
 };
 
 struct punted_key {

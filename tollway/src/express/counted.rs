@@ -7,6 +7,7 @@ use tollway_dataplane::changes::Version;
 use tollway_dataplane::counters::Counters;
 use tollway_dataplane::express::Express;
 use tollway_dataplane::frame::Umem;
+use tollway_dataplane::stages::filter::Count;
 use tollway_dataplane::tables::Tables;
 
 use super::{Flows, Lane, Reading, Tally};
@@ -58,6 +59,10 @@ impl<F: Flows> Express for Counted<F> {
     fn add_to(&mut self, counters: &mut Counters) {
         self.count();
         self.tally.add_to(counters);
+    }
+
+    fn add_to_rules(&mut self, counts: &mut [Count], end: bool) {
+        self.lane.add_to_rules(counts, end);
     }
 
     fn report(&self) -> Vec<(&'static str, u64)> {

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use tollway_dataplane::burst::Burst;
 use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::LinkId;
+use tollway_dataplane::stages::filter::FlowKey;
 use tollway_dataplane::tables::{HEADER_ROOM, Record};
 use tollway_dataplane::wire::ipv4::{self, Ipv4View, VERSION_IHL_PLAIN};
 use tollway_dataplane::wire::ipv6::{self, Ipv6View};
@@ -67,6 +68,25 @@ impl Words {
         };
         let addresses = [8, 16, 24, 32].map(|at| word64(header, at));
         Some(Self::V6(addresses, rest(ports, protocol, link)))
+    }
+
+    /// The flow as the firewall's rules know it, which leaves by that link.
+    pub(super) fn for_rules(self, output: LinkId) -> FlowKey {
+        let (version, source, destination, (sport, dport, protocol, link)) = match self {
+            Self::V4(addresses, rest) => {
+                let [source, destination] = halves(addresses.to_le_bytes());
+                let number = |bytes| u32::from_be_bytes(bytes).into();
+                (4, number(source), number(destination), parts(rest))
+            }
+            Self::V6([a, b, c, d], rest) => {
+                let number = |low, high| (u128::from(low) | u128::from(high) << 64).swap_bytes();
+                (6, number(a, b), number(c, d), parts(rest))
+            }
+        };
+        let ports = matches!(protocol, l4::TCP | l4::UDP);
+        let ports = ports.then(|| (u16::from_be_bytes(sport), u16::from_be_bytes(dport)));
+        let input = LinkId(link);
+        FlowKey { version, source, destination, protocol, ports, input, output }
     }
 
     /// The flow as the steering program looks it up.

@@ -10,13 +10,15 @@
 //!
 //! Limits: never enter fragments, IPv4 options, IPv6 extension headers, frames that arrive under more
 //! than one VLAN tag, protocols other than TCP, UDP, ICMP and ICMPv6, packets to a port that XDP can
-//! not send by, and packets that are [`Burst::bound`]. A flow on a next-hop group stays on the member
+//! not send by, packets that are [`Burst::bound`], and flows of which the firewall's rules want to know
+//! more than what they are told apart by, or that meet too many of its counters (`tallies.rs`). A flow on a next-hop group stays on the member
 //! that it has, for the entry holds it, until the group changes.
 
 mod counted;
 mod counts;
 mod entry;
 mod seen;
+mod tallies;
 #[cfg(test)]
 mod tests;
 
@@ -31,6 +33,7 @@ use tollway_dataplane::changes::Version;
 use tollway_dataplane::express::Express;
 use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::PortId;
+use tollway_dataplane::stages::filter::Count;
 use tollway_dataplane::tables::{Record, Tables};
 
 use crate::steer::maps::{Flow, Flow4Key, Flow6Key, FlowMaps, State};
@@ -38,6 +41,7 @@ pub use counted::Counted;
 pub use counts::{Reading, Tally};
 use entry::{Key, Words};
 use seen::{FlowHash, Mark, Moment, Seen};
+use tallies::Tallies;
 
 /// Flows that are told apart at most; what is beyond enters a packet or two later.
 pub const FLOWS: usize = 1 << 20;
@@ -61,6 +65,12 @@ pub trait Flows: Send {
     /// # Errors
     /// None was entered.
     fn enter6(&mut self, keys: &[Flow6Key], flows: &[Flow]) -> io::Result<usize>;
+
+    /// Packets, and their bytes of layer 3, of all flows ever that were entered with this tally.
+    ///
+    /// # Errors
+    /// The system refused.
+    fn tally(&self, number: u32) -> io::Result<(u64, u64)>;
 }
 
 impl Flows for (State, FlowMaps) {
@@ -78,6 +88,10 @@ impl Flows for (State, FlowMaps) {
 
     fn enter6(&mut self, keys: &[Flow6Key], flows: &[Flow]) -> io::Result<usize> {
         self.1.insert6_all(keys, flows)
+    }
+
+    fn tally(&self, number: u32) -> io::Result<(u64, u64)> {
+        self.1.tally(number)
     }
 }
 
@@ -160,6 +174,7 @@ pub struct Lane<F> {
     ports: Arc<Ports>,
     entered: Arc<Entered>,
     seen: Seen,
+    tallies: Tallies,
     /// What all entries in force depend on: the tables, and the ports.
     version: Option<(Version, u64)>,
     /// What the entries of this turn are made under.
@@ -180,6 +195,7 @@ impl<F: Flows> Lane<F> {
             ports,
             entered: Arc::default(),
             seen: Seen::new(most_flows),
+            tallies: Tallies::new(),
             version: None,
             now: Moment::default(),
             v4: Batch::new(),
@@ -193,9 +209,17 @@ impl<F: Flows> Lane<F> {
         Arc::clone(&self.entered)
     }
 
+    /// Where a flow's packets are counted for the firewall's rules, 0 for nowhere; none where these look
+    /// at more than its key, so that it has to stay on the path.
+    fn tally(&mut self, tables: &Tables, flow: Words, record: &Record) -> Option<u32> {
+        let Some(filter) = &tables.filter else { return Some(0) };
+        let touched = filter.of_flow(&flow.for_rules(record.link()))?;
+        self.tallies.number(touched, |number| self.flows.tally(number))
+    }
+
     /// Puts a flow among those that enter after the burst.
-    fn put(&mut self, flow: Words, record: &Record, egress: NonZeroU32) {
-        let value = entry::flow(record, egress, self.generation);
+    fn put(&mut self, flow: Words, record: &Record, egress: NonZeroU32, tally: u32) {
+        let value = Flow { tally, ..entry::flow(record, egress, self.generation) };
         match flow.key() {
             Key::V4(key) => self.v4.put(key, value),
             Key::V6(key) => self.v6.put(key, value),
@@ -259,11 +283,20 @@ impl<F: Flows> Express for Lane<F> {
             }
             let Some(record) = next_hops.record(burst.next[lane]) else { continue };
             let flow = Words::of(burst, umem, lane, record.header_len());
-            if let (Some(flow), Some(egress)) = (flow, self.ports.exit(record.port())) {
-                self.put(flow, record, egress);
+            if let (Some(flow), Some(egress)) = (flow, self.ports.exit(record.port()))
+                && let Some(tally) = self.tally(tables, flow, record)
+            {
+                self.put(flow, record, egress, tally);
             }
         }
         self.enter();
+    }
+
+    fn add_to_rules(&mut self, counts: &mut [Count], end: bool) {
+        self.tallies.settle(counts, |number| self.flows.tally(number));
+        if end {
+            self.tallies.forget();
+        }
     }
 }
 

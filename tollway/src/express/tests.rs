@@ -2,6 +2,7 @@
 
 mod counting;
 mod repeats;
+mod rules;
 #[path = "../../../dataplane/src/testkit/mod.rs"]
 mod testkit;
 mod within;
@@ -27,6 +28,8 @@ struct Maps {
     /// How often anything was entered.
     writes: Arc<AtomicU32>,
     full: bool,
+    /// Packets and bytes by tally.
+    tallies: Arc<Mutex<HashMap<u32, (u64, u64)>>>,
 }
 
 impl Maps {
@@ -80,6 +83,10 @@ impl Flows for Maps {
         self.writes.fetch_add(keys.len() as u32, Ordering::Relaxed);
         self.v6.lock().unwrap().extend(keys.iter().copied().zip(flows.iter().copied()));
         Ok(keys.len())
+    }
+
+    fn tally(&self, number: u32) -> std::io::Result<(u64, u64)> {
+        Ok(self.tallies.lock().unwrap().get(&number).copied().unwrap_or_default())
     }
 }
 

@@ -24,12 +24,13 @@ pub(super) struct Maps {
     pub(super) flows6: OwnedFd,
     pub(super) egress: OwnedFd,
     punted: OwnedFd,
+    pub(super) tallies: OwnedFd,
 }
 
 /// Their names.
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 11] = [
     "state", "counts", "xsks", "links", "locals4", "locals6", "flows4", "flows6", "egress",
-    "punted",
+    "punted", "tallies",
 ];
 
 /// What the programs are told when they are loaded (bpf/maps.h).
@@ -86,8 +87,8 @@ impl Maps {
             sys::pinned(&names.path(name)).map_err(SteerError::system(name, "opening the map"))
         };
         let [state, counts, xsks, links, locals4] = [0, 1, 2, 3, 4].map(|index| map(NAMES[index]));
-        let [locals6, flows4, flows6, egress, punted] =
-            [5, 6, 7, 8, 9].map(|index| map(NAMES[index]));
+        let [locals6, flows4, flows6, egress, punted, tallies] =
+            [5, 6, 7, 8, 9, 10].map(|index| map(NAMES[index]));
         Ok(Self {
             state: state?,
             counts: counts?,
@@ -99,6 +100,7 @@ impl Maps {
             flows6: flows6?,
             egress: egress?,
             punted: punted?,
+            tallies: tallies?,
         })
     }
 
@@ -115,6 +117,7 @@ impl Maps {
             &self.flows6,
             &self.egress,
             &self.punted,
+            &self.tallies,
         ]
     }
 

@@ -105,8 +105,10 @@ pub struct Flow {
     pub packets: u64,
     /// Their bytes, from the Ethernet header on, as received.
     pub bytes: u64,
+    /// Where its packets are counted for the firewall's rules that they met; 0 for nowhere.
+    pub tally: u32,
     /// Zero.
-    pub reserved: u64,
+    pub reserved: u32,
 }
 
 const _: () = assert!(size_of::<Flow4Key>() == 16 && size_of::<Flow6Key>() == 40);
@@ -285,11 +287,31 @@ impl State {
 pub struct FlowMaps {
     v4: Arc<OwnedFd>,
     v6: Arc<OwnedFd>,
+    tallies: Arc<OwnedFd>,
+    processors: usize,
 }
 
+/// Tallies that flows can be counted in, less the first, which stands for none (bpf/maps.h).
+pub const MOST_TALLIES: u32 = 4096;
+
 impl FlowMaps {
-    pub(super) fn new(v4: OwnedFd, v6: OwnedFd) -> Self {
-        Self { v4: Arc::new(v4), v6: Arc::new(v6) }
+    pub(super) fn new(v4: OwnedFd, v6: OwnedFd, tallies: OwnedFd) -> io::Result<Self> {
+        let [v4, v6, tallies] = [v4, v6, tallies].map(Arc::new);
+        Ok(Self { v4, v6, tallies, processors: sys::possible_processors()? })
+    }
+
+    /// Packets, and their bytes of layer 3, of all flows ever that count in this tally.
+    ///
+    /// # Errors
+    /// There is no such tally, or the system refused.
+    pub fn tally(&self, number: u32) -> io::Result<(u64, u64)> {
+        let parts: Vec<[u8; 16]> = sys::lookup_each(self.tallies.as_fd(), number, self.processors)?;
+        let counted = parts.iter().map(|part| {
+            let (packets, bytes) = part.split_at(8);
+            let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_ne_bytes);
+            (number(packets), number(bytes))
+        });
+        Ok(counted.fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1)))
     }
 
     /// Enters a flow, or enters it anew.

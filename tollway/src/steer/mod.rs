@@ -179,9 +179,10 @@ impl Steering {
         let state = State::map(&maps.state).map_err(SteerError::system("state", "mapping"))?;
         state.set_bypass(true);
         let counts = CountMap::new(own(&maps.counts)?);
+        let flows = FlowMaps::new(own(&maps.flows4)?, own(&maps.flows6)?, own(&maps.tallies)?);
         let mut steering = Self {
             state,
-            flows: FlowMaps::new(own(&maps.flows4)?, own(&maps.flows6)?),
+            flows: flows.map_err(SteerError::system("tallies", "counting processors"))?,
             counts: counts.map_err(SteerError::system("counts", "counting processors"))?,
             options: *options,
             ports: BTreeMap::new(),

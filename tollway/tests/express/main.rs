@@ -13,12 +13,13 @@ mod testkit;
 mod bench;
 mod follows;
 mod repeats;
+mod rules;
 
 use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 7] = [
+const TESTS: [Test; 9] = [
     ("the_third_packet_goes_by_the_lane_just_as_by_the_path", repeats::third),
     ("a_group_keeps_each_flow_on_its_member", repeats::group),
     ("vrfs_with_the_same_addresses_are_apart", repeats::vrfs),
@@ -26,6 +27,8 @@ const TESTS: [Test; 7] = [
     ("both_roads_are_in_all_counts", repeats::counts),
     ("a_change_is_in_force_with_the_next_packet", follows::changes),
     ("a_change_is_in_force_within_ten_milliseconds", follows::soon),
+    ("rules_count_packets_of_the_lane", rules::counted),
+    ("a_rule_drops_flows_of_the_lane_at_once", rules::dropped),
 ];
 
 fn main() -> ExitCode {

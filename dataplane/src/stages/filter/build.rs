@@ -7,6 +7,7 @@ use super::cache::Packing;
 use super::classifier::{Act, Classifier};
 use super::dim::{Dim, Ranges};
 use super::first::Classify;
+use super::flow;
 use super::rules::join;
 use super::{Condition, Field, Op, Point, Rule, Rules};
 use crate::cpu::Level;
@@ -38,11 +39,13 @@ impl Classifier {
         rules: &Rules,
     ) -> Result<Self, FilterError> {
         check(rules)?;
+        let sees_df = flow::any_sees_df(rules, version);
         let shape = Shape { version, changed: changed(rules) };
         let mut fields: BTreeMap<Field, Ranges> = BTreeMap::new();
         let mut programs = Vec::with_capacity(rules.rules.len());
+        let mut all_vary = Vec::with_capacity(rules.rules.len());
         for (number, rule) in rules.rules.iter().enumerate() {
-            let mut ops = Vec::new();
+            let (mut ops, mut varies) = (Vec::new(), 0);
             for condition in merged(&rule.conditions) {
                 match shape.ranges(&condition) {
                     Some(_)
@@ -51,6 +54,7 @@ impl Classifier {
                         ops.push(Op::Check(condition));
                     }
                     Some(ranges) => {
+                        varies |= flow::varies(condition.field, sees_df);
                         add(fields.entry(condition.field).or_default(), number as u32, ranges);
                     }
                     None => ops.push(Op::Check(condition)),
@@ -58,6 +62,7 @@ impl Classifier {
             }
             ops.extend_from_slice(&rule.ops);
             programs.push((ops.into_boxed_slice(), rule.next));
+            all_vary.push(varies);
         }
         let mut all = vec![0; bits::width(rules.rules.len())];
         for rule in 0..rules.rules.len() {
@@ -80,6 +85,8 @@ impl Classifier {
             acts,
             programs,
             end: rules.end,
+            varies: all_vary,
+            sees_df,
         })
     }
 }

@@ -27,6 +27,10 @@ pub struct Classifier {
     pub(super) programs: Vec<(Box<[Op]>, u32)>,
     /// Where returns without a call go on.
     pub(super) end: u32,
+    /// What of each rule's conditions depends on more than a flow's key, see [`super::flow`].
+    pub(super) varies: Vec<u8>,
+    /// Whether some rule looks at IPv4's DF.
+    pub(super) sees_df: bool,
 }
 
 /// What a rule does, in short.

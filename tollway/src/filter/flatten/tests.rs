@@ -1,5 +1,6 @@
 //! The whole compiler and the stage against the evaluator: random rulesets, random packets.
 
+mod flows;
 mod frames;
 mod road;
 mod rulesets;

@@ -25,8 +25,8 @@ pub(super) fn six(low: u32) -> u128 {
 
 /// What packets are drawn from: numbers at the edges of what rules say.
 pub(in crate::filter) struct Frames {
-    ports: Vec<u16>,
-    sources: Vec<u32>,
+    pub(super) ports: Vec<u16>,
+    pub(super) sources: Vec<u32>,
 }
 
 impl Frames {

@@ -1,0 +1,103 @@
+//! What is said of a flow against each of its packets, as they are evaluated.
+
+use tollway_dataplane::id::LinkId;
+use tollway_dataplane::stages::filter::FlowKey;
+
+use super::super::flatten;
+use super::Dice;
+use super::frames::{ADDRESSES, Frames, six};
+use super::road::{self, MAC};
+use super::rulesets::Draw;
+use crate::filter::eval::{self, Fate, Packet};
+use crate::filter::ir::Hook;
+
+const HOOKS: [Hook; 4] = [Hook::Prerouting, Hook::Forward, Hook::Postrouting, Hook::Egress];
+
+fn draw(frames: &Frames, dice: &mut Dice) -> FlowKey {
+    let version = dice.pick(&[4, 4, 6]);
+    let (source, destination) =
+        (dice.pick(&frames.sources), dice.pick(&ADDRESSES) ^ dice.below(2) as u32);
+    let wide = |address| if version == 6 { six(address) } else { address.into() };
+    let protocol = dice.pick(&[6, 17, if version == 6 { 58 } else { 1 }]);
+    let ports = (dice.pick(&frames.ports), dice.pick(&frames.ports));
+    FlowKey {
+        version,
+        source: wide(source),
+        destination: wide(destination),
+        protocol,
+        ports: matches!(protocol, 6 | 17).then_some(ports),
+        input: LinkId(dice.below(2) as u16),
+        output: LinkId((destination & 1) as u16 + 1),
+    }
+}
+
+/// Any packet of a flow: all that its key does not say is drawn.
+fn packet(flow: &FlowKey, dice: &mut Dice) -> Vec<u8> {
+    let mut body: Vec<u8> = (0..4 + dice.below(30)).map(|_| dice.roll() as u8).collect();
+    if let Some((source, destination)) = flow.ports {
+        body[..2].copy_from_slice(&source.to_be_bytes());
+        body[2..4].copy_from_slice(&destination.to_be_bytes());
+    } else {
+        body[..2].copy_from_slice(&[dice.pick(&[0, 1, 3, 8, 128]), dice.below(3) as u8]);
+    }
+    let mut frame = [&MAC[..], &[2, 0, 0, 0, 7, dice.below(3) as u8]].concat();
+    let (class, ttl) = (dice.below(4) as u8, dice.pick(&[2, 64, 65, 255]));
+    let header = if flow.version == 6 {
+        frame.extend([0x86, 0xdd]);
+        let len = (body.len() as u16).to_be_bytes();
+        let start = [0x60, class << 6, 0, 0, len[0], len[1], flow.protocol, ttl];
+        [&start[..], &flow.source.to_be_bytes(), &flow.destination.to_be_bytes()].concat()
+    } else {
+        frame.extend([8, 0]);
+        let len = (20 + body.len() as u16).to_be_bytes();
+        let df = dice.pick(&[0, 0x40]);
+        let start = [0x45, class << 2, len[0], len[1], 0, 7, df, 0, ttl, flow.protocol, 0, 0];
+        let address = |wide: u128| (wide as u32).to_be_bytes();
+        [&start[..], &address(flow.source), &address(flow.destination)].concat()
+    };
+    frame.extend(header);
+    frame.extend(body);
+    frame
+}
+
+#[test]
+fn what_is_said_of_a_flow_holds_for_each_of_its_packets() {
+    let (mut flows, mut told) = (0, 0);
+    let links = road::links();
+    for number in 0..400 {
+        let seed = 4 << 32 | number;
+        let mut dice = Dice(seed);
+        let count = dice.pick(&[1, 2, 5, 12, 80, 300]);
+        let rules = Draw::new(&mut dice).ruleset(count);
+        let Ok(filter) = flatten(&rules, &links) else { continue };
+        let frames = Frames::new(&rules, &mut dice);
+        for _ in 0..50 {
+            let flow = draw(&frames, &mut dice);
+            flows += 1;
+            let Some(touched) = filter.of_flow(&flow) else { continue };
+            told += 1;
+            for _ in 0..8 {
+                let frame = packet(&flow, &mut dice);
+                let mut packet = Packet::new(&frame, 14, &links[usize::from(flow.input.0)]);
+                let mut state = eval::State::new(&rules);
+                let before = state.counts.clone();
+                for hook in HOOKS {
+                    if hook == Hook::Forward {
+                        packet.output = Some(&links[usize::from(flow.output.0)]);
+                    }
+                    let fate = eval::run(&rules, &mut state, hook, &mut packet, 0);
+                    assert_eq!(fate, Fate::Accept, "seed {seed:#x}, {flow:?}, {frame:02x?}");
+                }
+                assert_eq!(packet.frame(), frame, "seed {seed:#x}: nothing is written");
+                let mut expected = before;
+                for counter in touched.counters() {
+                    let count = &mut expected[*counter as usize];
+                    *count = (count.0 + 1, count.1 + frame.len() as u64 - 14);
+                }
+                assert_eq!(state.counts, expected, "seed {seed:#x}, {flow:?}, {frame:02x?}");
+            }
+        }
+    }
+    assert!(told * 10 > flows, "{told} of {flows} flows");
+    assert!(told * 10 < flows * 9, "{told} of {flows} flows");
+}
