@@ -23,6 +23,7 @@ use crate::compile::{CompileError, Compiled, compile};
 use crate::config::{self, Mistake, Running};
 use crate::control::{Board, Names};
 use crate::filter::carry::carried;
+use crate::filter::ir::Ruleset;
 use crate::kernel::{Follower, Watch};
 use crate::model::{LinkKind, Model, PortIndex, VlanProtocol};
 use crate::ports::steering::ModelSteering;
@@ -44,6 +45,8 @@ pub enum Done {
         links: usize,
         /// Routes that it has, beside the connected ones.
         routes: usize,
+        /// Rules that its firewall has, if it has one.
+        rules: Option<usize>,
         /// How long the worker did nothing else.
         pause: Duration,
         /// How long it took to read and compile, while packets flowed.
@@ -55,13 +58,14 @@ impl std::fmt::Display for Done {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Unchanged => f.write_str("the configuration has not changed"),
-            Self::InForce { links, routes, pause, took } => write!(
-                f,
-                "the configuration is in force: {links} links, {routes} routes; compiled in {} ms, \
-                 forwarding paused for {} us",
-                took.as_millis(),
-                pause.as_micros()
-            ),
+            Self::InForce { links, routes, rules, pause, took } => {
+                write!(f, "the configuration is in force: {links} links, {routes} routes")?;
+                if let Some(rules) = rules {
+                    write!(f, ", {rules} firewall rules")?;
+                }
+                let (took, pause) = (took.as_millis(), pause.as_micros());
+                write!(f, "; compiled in {took} ms, forwarding paused for {pause} us")
+            }
         }
     }
 }
@@ -233,10 +237,25 @@ impl Worker {
         }
         let compiled = compile(&model).map_err(ReloadError::Compile)?;
         let took = start.elapsed();
-        let pause = self.steer_and_swap(&model, compiled)?;
+        let pause = if self.is_held || !self.only_rules_differ(&mut model) {
+            self.steer_and_swap(&model, compiled)?
+        } else {
+            self.swap(&model, compiled).ok_or(ReloadError::Gone)?
+        };
         let (links, routes) = (model.links.len(), model.routes.len());
+        let rules = model.filter.as_deref().map(Ruleset::rule_count);
         self.started.in_force = model;
-        Ok(Done::InForce { links, routes, pause, took })
+        Ok(Done::InForce { links, routes, rules, pause, took })
+    }
+
+    /// Says if a model differs from what is in force by the firewall's rules at most: nothing that
+    /// steers looks at these, so the kernel need not forward meanwhile what they might drop.
+    fn only_rules_differ(&mut self, model: &mut Model) -> bool {
+        let in_force = &mut self.started.in_force;
+        let rules = (model.filter.take(), in_force.filter.take());
+        let same = model == in_force;
+        (model.filter, in_force.filter) = rules;
+        same
     }
 
     /// Puts everything in force that follows from a model. Tables and steering programs can not change

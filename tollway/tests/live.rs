@@ -17,6 +17,8 @@ use std::time::Duration;
 
 #[path = "live/control.rs"]
 mod control;
+#[path = "live/filter.rs"]
+mod filter;
 
 use etherparse::PacketBuilder;
 use namespaces::{Host, PATIENCE, Process, is_root, sh, until};
@@ -24,13 +26,15 @@ use running::{CONFIG, Router, two_hosts};
 use tollway::ports::capture::{CaptureReader, CaptureWriter};
 
 /// The tests by name; each runs in a network namespace of its own.
-const TESTS: [(&str, fn()); 7] = [
+const TESTS: [(&str, fn()); 9] = [
     ("neighbours_are_learned_by_the_devices_own_addresses", learning),
     ("pings_cross_and_a_lost_interface_is_survived", pings),
     ("unfinished_checksums_are_finished", checksums),
     ("stripped_vlan_tags_are_put_back", vlan_tags),
     ("a_tap_device_is_a_port", tap),
     ("a_running_router_tells_what_it_has_and_does", control::shows),
+    ("mistakes_in_rules_leave_those_in_force", filter::refused),
+    ("rules_change_while_packets_flow", filter::drops),
     ("the_control_socket_is_its_owners_and_one_routers", control::sockets),
 ];
 

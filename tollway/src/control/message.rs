@@ -46,6 +46,8 @@ pub enum Ask {
     Punts,
     /// The express lane.
     Express,
+    /// The firewall's rules with their counts.
+    Filter,
     /// What each stage costs.
     Tolls,
     /// Ports, drops, punts, express and tolls of one moment.
@@ -267,6 +269,77 @@ pub struct Express {
     pub why: Option<String>,
     /// What it counts, by name.
     pub counts: BTreeMap<String, u64>,
+}
+
+/// The answer to [`Ask::Filter`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Filter {
+    /// Whether there are rules; without, every packet goes on.
+    pub on: bool,
+    /// Chains in the order of the rules' file.
+    pub chains: Vec<FilterChain>,
+    /// Counters that have a name.
+    pub counters: Vec<FilterCounter>,
+    /// Sets and maps that have a name.
+    pub sets: Vec<FilterSet>,
+}
+
+/// A chain of the firewall.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilterChain {
+    /// Its name, with its table's.
+    pub name: String,
+    /// `ip`, `ip6`, `inet`, `netdev` or `bridge`.
+    pub family: String,
+    /// The hook that it hangs at; none where it is only jumped to.
+    pub hook: Option<String>,
+    /// Devices that it is for, where its hook is that of devices.
+    pub devices: Vec<String>,
+    /// Lower runs earlier.
+    pub priority: Option<i32>,
+    /// `accept` or `drop`, for packets that come to its end.
+    pub policy: Option<String>,
+    /// Its rules.
+    pub rules: Vec<FilterRule>,
+}
+
+/// A rule of the firewall.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilterRule {
+    /// The file that it is in, where that is known.
+    pub file: Option<String>,
+    /// Its line, where that is known.
+    pub line: Option<usize>,
+    /// nft's handle, or ipfw's number.
+    pub handle: Option<u64>,
+    /// The rule as its language writes it.
+    pub text: String,
+    /// `compiled`, or `elsewhere` where its packets are not on this router's way.
+    pub verdict: String,
+    /// Packets that it has counted; none where it does not count.
+    pub packets: Option<u64>,
+    /// Their bytes of layer 3.
+    pub bytes: Option<u64>,
+}
+
+/// A counter with a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilterCounter {
+    /// Its name, with its table's.
+    pub name: String,
+    /// Packets.
+    pub packets: u64,
+    /// Their bytes of layer 3.
+    pub bytes: u64,
+}
+
+/// A set or map with a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilterSet {
+    /// Its name, with its table's.
+    pub name: String,
+    /// How many elements it has.
+    pub elements: usize,
 }
 
 /// What a stage costs.

@@ -7,6 +7,7 @@
 //! from what readers share.
 
 mod client;
+mod filter;
 mod message;
 mod neighs;
 mod request;
@@ -23,8 +24,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 pub use client::{Client, ClientError};
 pub use message::{
-    All, Ask, Drops, Express, Found, Link, Links, Neigh, Neighbours, NextHop, PortState, Ports,
-    Punts, Route, RoutesPage, StageToll, Tolls, Totals, Traffic, VERSION,
+    All, Ask, Drops, Express, Filter, FilterChain, FilterCounter, FilterRule, FilterSet, Found,
+    Link, Links, Neigh, Neighbours, NextHop, PortState, Ports, Punts, Route, RoutesPage, StageToll,
+    Tolls, Totals, Traffic, VERSION,
 };
 pub use request::{Command, HandedOver, Reloaded, Request};
 pub use serve::Powers;

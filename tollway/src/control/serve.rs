@@ -17,7 +17,7 @@ use super::message::{
 use super::request::{HandedOver, Reloaded};
 use super::routes::Reader;
 use super::snapshot::Snapshot;
-use super::{Board, Names, neighs, snapshot};
+use super::{Board, Names, filter, neighs, snapshot};
 use crate::model::{self, LinkKind, Mac, VlanProtocol};
 use crate::ports::Devices;
 use crate::reload::{Done, Reloader};
@@ -80,6 +80,7 @@ impl Desk {
                 self.counted(|snapshot| snapshot.tolls(tsc_mhz))
             }
             Ask::All => self.all(),
+            Ask::Filter => self.filter(),
             Ask::Links => self.links(),
             Ask::Neighbours => self.neighbours(),
             Ask::Route { address, vrf } => {
@@ -173,6 +174,13 @@ impl Desk {
             records.map(|(record, link)| describe(names, record, link)).collect()
         })?;
         Ok(line(&Links { links }))
+    }
+
+    fn filter(&self) -> Result<String, String> {
+        let (names, counts) = self.ask(|names, router, _| {
+            (names.filter.as_ref().map(Arc::clone), router.rule_counts().to_vec())
+        })?;
+        Ok(line(&filter::describe(names.as_deref(), &counts)))
     }
 
     fn neighbours(&self) -> Result<String, String> {

@@ -68,14 +68,13 @@ fn without_counts(text: &str) -> String {
     while let Some(word) = words.next() {
         let is_number = |word: &&str| word.bytes().all(|byte| byte.is_ascii_digit());
         let is_after_counter = kept.last() == Some(&"counter") || kept.last() == Some(&"packets");
-        if matches!(word, "packets" | "bytes") && is_after_counter {
-            if words.next_if(is_number).is_some() {
-                // A mark in its place, so that `bytes` finds it.
-                if word == "packets" {
-                    kept.push(word);
-                }
-                continue;
+        let is_count = matches!(word, "packets" | "bytes") && is_after_counter;
+        if is_count && words.next_if(is_number).is_some() {
+            // A mark in its place, so that `bytes` finds it.
+            if word == "packets" {
+                kept.push(word);
             }
+            continue;
         }
         let is_pair = word.starts_with('[')
             && word.ends_with(']')

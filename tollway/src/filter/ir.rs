@@ -267,6 +267,12 @@ impl Ruleset {
         LimitId(self.limits.len() - 1)
     }
 
+    /// Rules of all chains.
+    #[must_use]
+    pub fn rule_count(&self) -> usize {
+        self.chains.iter().map(|chain| chain.rules.len()).sum()
+    }
+
     /// The base chains of a hook in the order in which packets meet them.
     #[must_use]
     pub fn base_chains(&self, hook: Hook) -> Vec<(ChainId, &Base)> {

@@ -46,13 +46,13 @@ via = "10.7.0.9"
 "#;
 
 /// `tollway` with arguments, in a router's directory.
-fn tollway(dir: &Path, words: &[&str]) -> Output {
+pub(super) fn tollway(dir: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
     command.current_dir(dir).args(words).stdin(Stdio::null()).output().unwrap()
 }
 
 /// What `tollway show` prints.
-fn show(router: &Router, words: &str) -> String {
+pub(super) fn show(router: &Router, words: &str) -> String {
     let words: Vec<_> =
         ["show", "--socket", "control.sock"].into_iter().chain(words.split(' ')).collect();
     let output = tollway(router.dir.path(), &words);
@@ -61,7 +61,7 @@ fn show(router: &Router, words: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn json(router: &Router, words: &str) -> Value {
+pub(super) fn json(router: &Router, words: &str) -> Value {
     let text = show(router, &format!("{words} --json"));
     let value: Value =
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));

@@ -9,6 +9,7 @@ use serde_json::json;
 use super::CliError;
 use super::text::{plural, thousands};
 use crate::compile::compile;
+use crate::filter::ir::Ruleset;
 use crate::filter::source::{self, Language};
 use crate::model::{LinkKind, Model};
 
@@ -51,7 +52,6 @@ fn rules_of(path: &Path) -> Option<(String, Language)> {
 fn inventory(model: &Model) -> Vec<(usize, &'static str)> {
     let is_vlan = |kind| matches!(kind, LinkKind::Vlan { .. });
     let vlans = model.links.iter().filter(|link| is_vlan(link.kind)).count();
-    let rules = model.filter.iter().flat_map(|rules| &rules.chains);
     vec![
         (model.ports.len(), "port"),
         (vlans, "VLAN link"),
@@ -59,7 +59,7 @@ fn inventory(model: &Model) -> Vec<(usize, &'static str)> {
         (model.routes.len(), "route"),
         (model.groups.len(), "next-hop group"),
         (model.neighs.len(), "static neighbour"),
-        (rules.map(|chain| chain.rules.len()).sum(), "firewall rule"),
+        (model.filter.as_deref().map_or(0, Ruleset::rule_count), "firewall rule"),
     ]
 }
 

@@ -1,5 +1,6 @@
 //! `tollway show`: asks a running router, and prints what it says as tables or as JSON.
 
+mod filter;
 mod routes;
 mod tables;
 
@@ -8,7 +9,7 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::CliError;
+use super::{CliError, text};
 use crate::control::{Ask, Client};
 
 /// Arguments of `tollway show`.
@@ -41,6 +42,8 @@ enum What {
     Punts,
     /// The express lane
     Express,
+    /// The firewall: chains and rules with what they have counted
+    Filter,
     /// What each stage costs a packet
     Tolls,
 }
@@ -57,6 +60,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         What::Drops => talk.show(&Ask::Drops, tables::drops),
         What::Punts => talk.show(&Ask::Punts, tables::punts),
         What::Express => talk.show(&Ask::Express, tables::express),
+        What::Filter => talk.show(&Ask::Filter, |all| filter::filter(all, text::width())),
         What::Tolls => talk.show(&Ask::Tolls, tables::tolls),
     }
 }

@@ -1,0 +1,164 @@
+//! The firewall's rules with their counts.
+
+use tollway_dataplane::stages::filter::Count;
+
+use super::message::{Filter, FilterChain, FilterCounter, FilterRule, FilterSet};
+use crate::filter::coverage::{Coverage, Covered, coverage};
+use crate::filter::ir::{
+    Action, Base, Chain, CounterId, Elements, Family, Hook, LinkPattern, Policy, Rule, Ruleset,
+    Step,
+};
+
+/// Says what rules there are, and what they have counted by the counters' numbers.
+pub(super) fn describe(rules: Option<&Ruleset>, counts: &[Count]) -> Filter {
+    let Some(rules) = rules else {
+        return Filter { on: false, chains: vec![], counters: vec![], sets: vec![] };
+    };
+    let count = |id: CounterId| counts.get(id.0).copied().unwrap_or_default();
+    let mut covered = coverage(rules).into_iter();
+    let chains = rules.chains.iter().map(|chain| {
+        let covered = covered.by_ref().take(chain.rules.len());
+        self::chain(chain, covered.map(|covered| rule(&covered, &count)).collect())
+    });
+    let chains = chains.collect();
+    let counters = rules.counters.iter().enumerate().filter_map(|(number, counter)| {
+        let Count { packets, bytes } = count(CounterId(number));
+        Some(FilterCounter { name: counter.name.clone()?, packets, bytes })
+    });
+    let sets = rules.sets.iter().filter(|set| !set.name.is_empty()).map(|set| FilterSet {
+        name: set.name.clone(),
+        elements: match &set.elements {
+            Elements::Ranges(ranges) => ranges.len(),
+            Elements::Tuples(tuples) => tuples.len(),
+        },
+    });
+    Filter { on: true, chains, counters: counters.collect(), sets: sets.collect() }
+}
+
+fn chain(chain: &Chain, rules: Vec<FilterRule>) -> FilterChain {
+    let base = chain.base.as_ref();
+    let devices = base.map_or(&[][..], |base| &base.devices);
+    FilterChain {
+        name: chain.name.clone(),
+        family: family(chain.family).to_owned(),
+        hook: base.map(|base| hook(base.hook).to_owned()),
+        devices: devices.iter().map(device).collect(),
+        priority: base.map(|base| base.priority),
+        policy: base.map(|base| policy(base).to_owned()),
+        rules,
+    }
+}
+
+fn rule(covered: &Covered<'_>, count: &impl Fn(CounterId) -> Count) -> FilterRule {
+    let Rule { place, text, .. } = covered.rule;
+    let count = own_counter(covered.rule).map(count);
+    FilterRule {
+        file: place.file.clone(),
+        line: (place.line > 0).then_some(place.line),
+        handle: place.handle,
+        text: text.clone(),
+        verdict: match covered.coverage {
+            Coverage::Compiled => "compiled",
+            Coverage::Kernel(_) => "kernel",
+            Coverage::Elsewhere(_) => "elsewhere",
+        }
+        .to_owned(),
+        packets: count.map(|count| count.packets),
+        bytes: count.map(|count| count.bytes),
+    }
+}
+
+/// The counter of a rule: the first that it counts in.
+fn own_counter(rule: &Rule) -> Option<CounterId> {
+    rule.steps.iter().find_map(|step| match step {
+        Step::Do(Action::Count(counter)) => Some(*counter),
+        _ => None,
+    })
+}
+
+fn policy(base: &Base) -> &'static str {
+    match base.policy {
+        Policy::Accept => "accept",
+        Policy::Drop => "drop",
+    }
+}
+
+fn device(pattern: &LinkPattern) -> String {
+    match pattern {
+        LinkPattern::Name(name) => name.clone(),
+        LinkPattern::Prefix(prefix) => format!("{prefix}*"),
+        LinkPattern::Vrf(vrf) => format!("VRF {vrf}"),
+    }
+}
+
+const fn family(family: Family) -> &'static str {
+    match family {
+        Family::Ip => "ip",
+        Family::Ip6 => "ip6",
+        Family::Inet => "inet",
+        Family::Netdev => "netdev",
+        Family::Bridge => "bridge",
+    }
+}
+
+const fn hook(hook: Hook) -> &'static str {
+    match hook {
+        Hook::Ingress => "ingress",
+        Hook::Prerouting => "prerouting",
+        Hook::Input => "input",
+        Hook::Forward => "forward",
+        Hook::Output => "output",
+        Hook::Postrouting => "postrouting",
+        Hook::Egress => "egress",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::filter::ir::{Counter, Place, Range, Selector, Set, Verdict};
+
+    #[test]
+    fn rules_come_with_their_counts_and_chains_with_their_hook() {
+        let mut rules = Ruleset::default();
+        rules.add_set(Set {
+            name: "inet t bad".to_owned(),
+            key: vec![Selector::Source4.into()],
+            dynamic: false,
+            elements: Elements::Ranges(vec![Range::one(1), Range::one(5)]),
+        });
+        let own = rules.add_counter(Counter::default());
+        let named = rules.add_counter(Counter { name: Some("web".into()), ..Counter::default() });
+        let rule =
+            |text: &str, steps| Rule { place: Place::handle(7), text: text.to_owned(), steps };
+        let mut chain = Chain::new("inet t forward", Family::Inet);
+        chain.base = Some(Base::new(Hook::Forward, -5, Policy::Drop));
+        chain.rules = vec![
+            rule("counter accept", vec![Step::Do(Action::Count(own))]),
+            rule("counter name web", vec![Step::Do(Action::Count(named))]),
+            rule("drop", vec![Step::Verdict(Verdict::Drop)]),
+        ];
+        rules.add_chain(chain);
+        rules.add_chain(Chain::new("inet t loose", Family::Inet));
+        let counts = [Count { packets: 3, bytes: 300 }, Count { packets: 4, bytes: 444 }];
+        let told = describe(Some(&rules), &counts);
+        let [forward, loose] = &told.chains[..] else { panic!("{told:?}") };
+        assert_eq!(
+            (forward.hook.as_deref(), forward.priority, forward.policy.as_deref()),
+            (Some("forward"), Some(-5), Some("drop"))
+        );
+        assert_eq!((&loose.hook, &loose.policy), (&None, &None));
+        let counted: Vec<_> =
+            forward.rules.iter().map(|rule| (rule.packets, rule.bytes, rule.handle)).collect();
+        assert_eq!(
+            counted,
+            [(Some(3), Some(300), Some(7)), (Some(4), Some(444), Some(7)), (None, None, Some(7))]
+        );
+        assert_eq!(
+            told.counters,
+            [FilterCounter { name: "web".to_owned(), packets: 4, bytes: 444 }]
+        );
+        assert_eq!(told.sets, [FilterSet { name: "inet t bad".to_owned(), elements: 2 }]);
+        assert!(!describe(None, &[]).on);
+    }
+}
