@@ -68,6 +68,12 @@ fn rules_are_written_as_nft_writes_them() {
             r#"[{"dnat":{"family":"ip6","addr":"2001:db8::1","port":80}}]"#,
             "dnat ip6 to [2001:db8::1]:80",
         ),
+        (
+            r#"[{"vmap":{"key":{"concat":[{"meta":{"key":"iif"}},{"meta":{"key":"mark"}}]},
+                 "data":{"set":[[{"concat":["lo",5]},{"jump":{"target":"c"}}],["*",{"drop":null}]]}}}]"#,
+            "iif . meta mark vmap { \"lo\" . 5 : jump c, * : drop }",
+        ),
+        (r#"[{"fwd":{"dev":"lo"}}]"#, "fwd to \"lo\""),
         (r#"[{"queue":{"num":{"range":[1,3]},"flags":"bypass"}}]"#, "queue flags bypass to 1-3"),
         (
             r#"[{"set":{"op":"update","elem":{"elem":{"val":{"payload":{"protocol":"ip",

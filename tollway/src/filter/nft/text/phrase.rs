@@ -48,12 +48,26 @@ pub(super) fn expression(value: &Value) -> String {
 }
 
 /// A lookup in a map.
-pub(super) fn lookup(name: &str, inner: &Value) -> String {
+pub(super) fn lookup(name: &str, lookup: &Value) -> String {
     let none = Value::Null;
-    let key = inner.get("key").unwrap_or(&none);
-    let words = style(key);
-    let data = inner.get("data").unwrap_or(&none);
-    format!("{} {name} {}", expression(key), literal(data, words))
+    let key = lookup.get("key").unwrap_or(&none);
+    let data = lookup.get("data").unwrap_or(&none);
+    let data = match inner(data, "set") {
+        Some(elements) => {
+            let elements: Vec<_> =
+                several(elements).iter().map(|element| mapping(key, element)).collect();
+            format!("{{ {} }}", elements.join(", "))
+        }
+        None => literal(data, Words::Bare),
+    };
+    format!("{} {name} {data}", expression(key))
+}
+
+/// An element of a map that an expression is looked up in.
+fn mapping(key: &Value, element: &Value) -> String {
+    let Some((value, datum)) = pair(element) else { return compared(key, element) };
+    let value = inner(value, "elem").and_then(|outer| outer.get("val")).unwrap_or(value);
+    format!("{} : {}", compared(key, value), literal(datum, Words::Bare))
 }
 
 fn meta(key: &str) -> String {
@@ -102,9 +116,25 @@ pub(super) enum Words {
 pub(super) fn style(expression: &Value) -> Words {
     let Some((name, inner)) = only(expression) else { return Words::Bare };
     let key = text(inner, "key");
-    let names = ["iif", "oif", "iifname", "oifname", "ibrname", "obrname", "sdifname", "helper"];
+    let names = [
+        "iif",
+        "oif",
+        "iifname",
+        "oifname",
+        "iifgroup",
+        "oifgroup",
+        "ibrname",
+        "obrname",
+        "sdif",
+        "sdifname",
+        "rtclassid",
+        "classid",
+        "hour",
+        "day",
+        "helper",
+    ];
     match name {
-        "meta" | "ct" if names.contains(&key) => Words::Quoted,
+        "meta" | "ct" | "rt" if names.contains(&key) => Words::Quoted,
         "fib" if text(inner, "result").starts_with("oif") => Words::Quoted,
         "osf" => Words::Quoted,
         _ => Words::Bare,
@@ -152,8 +182,7 @@ pub(super) fn literal(value: &Value, style: Words) -> String {
         }
         "concat" => joined(inner, " . ", word),
         "set" => {
-            let elements: Vec<_> = several(inner).iter().map(|one| element(one, style)).collect();
-            format!("{{ {} }}", elements.join(", "))
+            format!("{{ {} }}", joined(inner, ", ", word))
         }
         "elem" => inner.get("val").map(word).unwrap_or_default(),
         "accept" | "drop" | "continue" | "return" | "jump" | "goto" | "queue" => {
@@ -163,16 +192,6 @@ pub(super) fn literal(value: &Value, style: Words) -> String {
         "meta" | "payload" | "ct" | "rt" | "map" | "numgen" | "jhash" | "symhash" | "fib"
         | "exthdr" | "tcp option" | "ip option" | "socket" => expression(value),
         _ => plain(value),
-    }
-}
-
-/// An element of a set or map.
-fn element(value: &Value, style: Words) -> String {
-    match pair(value) {
-        Some((key, datum)) => {
-            format!("{} : {}", literal(key, style), literal(datum, Words::Bare))
-        }
-        None => literal(value, style),
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) fn statement(value: &Value) -> String {
         "ct helper" | "ct timeout" | "ct expectation" => {
             format!("{name} set {}", named(inner))
         }
-        "synproxy" if inner.is_object() => synproxy(inner),
+        "synproxy" if !inner.is_string() => synproxy(inner),
         "synproxy" | "secmark" => format!("{name} name {}", named(inner)),
         _ => value.to_string(),
     }
@@ -169,7 +169,7 @@ fn translation(name: &str, inner: &Value) -> String {
 
 fn hand_on(name: &str, inner: &Value) -> String {
     let value = |name| inner.get(name).map(expression);
-    let device = value("dev").unwrap_or_default();
+    let device = inner.get("dev").map(|device| literal(device, Words::Quoted)).unwrap_or_default();
     match (name, value("addr")) {
         ("fwd", None) => format!("fwd to {device}"),
         ("fwd", Some(address)) => {
