@@ -11,6 +11,8 @@ needed=(
   "tshark:tshark"        # an independent reader of the captures that are written
   "cc:gcc"               # links the Rust program
   "clang:clang"          # compiles the BPF programs
+  "nft:nftables"         # reads rulesets in nft's text
+  "unshare:util-linux"   # the scratch namespaces that it reads them in
   "ethtool:ethtool"      # switches off what virtual interfaces only pretend to do
 )
 # file:package, of packages without a command

@@ -1,0 +1,74 @@
+//! The shapes that nft's JSON is made of.
+
+use serde_json::Value;
+
+/// The name and the value of an object that has one member (`{"match": {...}}`).
+pub(super) fn only(value: &Value) -> Option<(&str, &Value)> {
+    let object = value.as_object()?;
+    let (name, inner) = object.iter().next()?;
+    (object.len() == 1).then_some((name.as_str(), inner))
+}
+
+/// The value of an object that has this member only.
+pub(super) fn inner<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
+    only(value).filter(|(found, _)| *found == name).map(|(_, inner)| inner)
+}
+
+/// A member that is a string; empty where it is not there.
+pub(super) fn text<'a>(value: &'a Value, name: &str) -> &'a str {
+    value.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// A member that is a whole number.
+pub(super) fn number(value: &Value, name: &str) -> Option<u64> {
+    value.get(name)?.as_u64()
+}
+
+/// What stands where one or several may: the members of an array, or the value itself.
+pub(super) fn several(value: &Value) -> &[Value] {
+    match value {
+        Value::Array(values) => values,
+        Value::Null => &[],
+        one => std::slice::from_ref(one),
+    }
+}
+
+/// Two values in an array.
+pub(super) fn pair(value: &Value) -> Option<(&Value, &Value)> {
+    match value.as_array().map(Vec::as_slice) {
+        Some([left, right]) => Some((left, right)),
+        _ => None,
+    }
+}
+
+/// A set or map that has a name (`"@bad"`).
+pub(super) fn set_name(value: &Value) -> Option<&str> {
+    value.as_str()?.strip_prefix('@')
+}
+
+/// Every chain and every named set that a value speaks of, however deep.
+pub(super) fn mentions<'a>(value: &'a Value, note: &mut impl FnMut(Mention<'a>)) {
+    match value {
+        Value::String(_) => {
+            if let Some(name) = set_name(value) {
+                note(Mention::Set(name));
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| mentions(value, note)),
+        Value::Object(object) => {
+            for (name, value) in object {
+                if matches!(name.as_str(), "jump" | "goto") {
+                    note(Mention::Chain(text(value, "target")));
+                }
+                mentions(value, note);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// What [`mentions`] finds.
+pub(super) enum Mention<'a> {
+    Chain(&'a str),
+    Set(&'a str),
+}

@@ -1,0 +1,6 @@
+mod broken;
+mod corpus;
+mod frames;
+mod listing;
+mod messages;
+mod words;

@@ -1,0 +1,19 @@
+//! A rule in nft's own words, from its JSON.
+
+mod phrase;
+mod statement;
+
+use serde_json::Value;
+
+use super::json::{several, text};
+
+/// A rule as nft writes it, on one line.
+pub(super) fn rule(rule: &Value) -> String {
+    let statements = rule.get("expr").map(several).unwrap_or_default();
+    let mut words: Vec<_> = statements.iter().map(statement::statement).collect();
+    let comment = text(rule, "comment");
+    if !comment.is_empty() {
+        words.push(format!("comment {}", phrase::quoted(comment)));
+    }
+    words.join(" ")
+}
