@@ -171,18 +171,16 @@ fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads rules in a language that is known; `file` is their file's name, for messages.
+/// Reads rules in a language that is known; `file` is their file, which messages name, and which nft reads
+/// again where it is nft's text.
 ///
 /// # Errors
 /// Every mistake found.
 pub fn parse(text: &str, file: &str, language: Language) -> Result<Ruleset, Vec<Mistake>> {
     let rules = match language {
         Language::NftJson => nft::read(text, file),
-        Language::Nft => {
-            let what = "nftables rules are read as JSON".to_owned();
-            let remedy = "load them into a namespace and save what nft -j list ruleset says there";
-            Err(vec![Mistake::placeless(file.to_owned(), 1, what, remedy)])
-        }
+        // nft itself reads it, with the files that it includes.
+        Language::Nft => nft::read(&nft::script(Path::new(file))?, file),
         Language::Iptables(family) => iptables::read(text, file, family),
         Language::Ipfw => ipfw::read(text, file),
     }?;
