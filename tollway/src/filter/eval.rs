@@ -216,7 +216,7 @@ impl<'a> Run<'a, '_> {
     }
 
     fn length(&self) -> u64 {
-        self.packet.parsed().length as u64
+        self.packet.bytes(self.hook)
     }
 
     fn within(&mut self, index: usize) -> bool {

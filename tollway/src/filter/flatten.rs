@@ -9,10 +9,14 @@
 //! looks at more after it has done something, or has done several things in a row with maps, it is cut
 //! into parts that lie behind each other; a rule without conditions before each part keeps others out.
 //!
+//! At hook ingress a frame with a tag meets the chains of the device below first, then those of the VLAN's:
+//! the chains lie there once for each level of links ([`levels`]).
+//!
 //! Links are numbers here: a pattern stands for the links of that time, so that rules are compiled again
 //! when links come or go.
 
 mod conditions;
+mod levels;
 mod parts;
 mod place;
 #[cfg(test)]
@@ -22,6 +26,7 @@ use tollway_dataplane::stages::filter::{Filter, FilterError, Limit, LimitUnit, P
 
 use super::eval::Link;
 use super::ir::{self, Hook, Ruleset};
+use levels::Level;
 use place::Layout;
 
 /// Why a ruleset could not be compiled.
@@ -52,8 +57,13 @@ pub fn flatten(rules: &Ruleset, links: &[Link]) -> Result<Filter, FlattenError> 
         (Point::Prerouting, &[Hook::Prerouting]),
         (Point::Forward, &[Hook::Forward, Hook::Postrouting, Hook::Egress]),
     ] {
-        for version in [4, 6] {
-            let Some(line) = Layout::new(rules, links, version).line(hooks) else { continue };
+        let levels = match point {
+            Point::Ingress => Level::ingress(links),
+            _ => vec![Level::plain(links)],
+        };
+        let versions: &[u8] = if point == Point::Ingress { &[4, 6, 0] } else { &[4, 6] };
+        for version in versions.iter().copied() {
+            let Some(line) = Layout::new(rules, &levels, version).line(hooks) else { continue };
             let line = line.map_err(|_| FlattenError::TooMany(point))?;
             filter
                 .set(point, version, &line)

@@ -12,17 +12,26 @@
 //!
 //! None configured costs nothing: the stage is not called.
 //!
-//! Limits: [`MOST_RULES`] rules at one point and family, after sets of several keys are spread out. Packets
-//! that are not IPv4 or IPv6 do not come here.
+//! Hook ingress is before all checks, so its packets may be broken in any way; it sees ARP and frames to
+//! groups as well, which are the host's or the kernel's behind it. Packets with IPv4 options or a
+//! hop-by-hop header leave the road before the other hooks: [`detour`] asks the rules for them.
+//!
+//! Limits: [`MOST_RULES`] rules at one point and family, after sets of several keys are spread out. Frames
+//! that are dropped before hook ingress (for other stations, of other protocols than IPv4, IPv6 and ARP,
+//! with unknown tags) are not counted by its rules. What the kernel behind a port receives itself, such
+//! as packets for the router's own addresses, never comes here.
 
 mod bits;
 mod build;
 mod cache;
 mod classifier;
 mod cut;
+mod detour;
 mod dim;
 mod field;
 mod first;
+mod head;
+mod ingress;
 mod rules;
 mod stage;
 mod state;
@@ -33,8 +42,9 @@ pub use bits::MOST_RULES;
 pub use build::FilterError;
 pub use classifier::Classifier;
 pub use field::{Field, HeaderBase, Parsed};
-pub use rules::{Condition, Limit, LimitUnit, Op, Rule, Rules};
-pub use stage::{forward, prerouting};
+pub use ingress::ingress;
+pub use rules::{Condition, Limit, LimitUnit, Op, Reject, Rule, Rules};
+pub use stage::{forward, hangs, prerouting};
 pub use state::{Count, State};
 
 use crate::cpu::Level;
@@ -50,11 +60,26 @@ pub enum Point {
     Forward,
 }
 
+/// How many points there are.
+const POINTS: usize = 3;
+
+/// Versions of IP, and ARP.
+const VERSIONS: usize = 3;
+
+/// Which of a point's classifiers is for a version.
+const fn place(version: u8) -> usize {
+    match version {
+        4 => 0,
+        6 => 1,
+        _ => 2,
+    }
+}
+
 /// Rules at all points, compiled.
 #[derive(Debug, Default)]
 pub struct Filter {
-    /// For each [`Point`], IPv4 and IPv6.
-    points: [[Option<Classifier>; 2]; 3],
+    /// For each [`Point`], IPv4, IPv6 and ARP.
+    points: [[Option<Classifier>; VERSIONS]; POINTS],
     /// Limits by number.
     limits: Vec<Limit>,
     /// Counters that rules count into.
@@ -68,7 +93,7 @@ impl Filter {
         Self { points: Default::default(), limits, counters }
     }
 
-    /// Compiles the rules of a point, for the widest instructions that the machine has.
+    /// Compiles the rules of a point for a version of IP, or 0 for ARP, for the widest instructions that the machine has.
     ///
     /// # Errors
     /// See [`FilterError`]; the filter is as it was.
@@ -88,7 +113,7 @@ impl Filter {
         rules: &Rules,
     ) -> Result<(), FilterError> {
         let classifier = Classifier::build(level, point, version, rules)?;
-        self.points[point as usize][usize::from(version == 6)] = Some(classifier);
+        self.points[point as usize][place(version)] = Some(classifier);
         Ok(())
     }
 
@@ -96,7 +121,14 @@ impl Filter {
     #[inline(always)]
     #[must_use]
     pub fn at(&self, point: Point, version: u8) -> Option<&Classifier> {
-        self.points[point as usize][usize::from(version == 6)].as_ref()
+        self.points[point as usize][place(version)].as_ref()
+    }
+
+    /// Says if a point has rules.
+    #[inline(always)]
+    #[must_use]
+    pub fn hangs_at(&self, point: Point) -> bool {
+        self.points[point as usize].iter().any(Option::is_some)
     }
 
     /// Says if the rules of a point, in the order of [`State`]'s rooms, keep what they find.

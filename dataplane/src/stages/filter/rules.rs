@@ -1,7 +1,6 @@
 //! Rules as they are handed to the classifier: one line of them, chain behind chain.
 
 use super::Field;
-use crate::verdict::PuntReason;
 
 /// A line of rules; packets begin at the first.
 ///
@@ -127,8 +126,19 @@ pub enum Op {
     Accept,
     /// The packet is dropped.
     Drop,
-    /// The packet is somebody else's to decide.
-    Punt(PuntReason),
+    /// The packet is dropped, and its sender told.
+    Reject(Reject),
+    /// The packet is the kernel's to decide.
+    Unsupported,
+}
+
+/// What the sender of a rejected packet is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reject {
+    /// That the destination is unreachable, with this code of ICMP or ICMPv6, whichever the packet's is.
+    Unreachable(u8),
+    /// That there is no such connection.
+    TcpReset,
 }
 
 /// A token bucket.

@@ -1,8 +1,9 @@
 //! What a worker keeps beside the rules: counts, limits, marks, and room for its lookups.
 
 use super::build::MOST_DIMS;
-use super::{Filter, Limit, cache};
-use crate::burst::BURST;
+use super::detour::Detoured;
+use super::{Filter, Limit, POINTS, Reject, VERSIONS, cache};
+use crate::burst::{BURST, Lanes};
 
 /// Packets and their bytes of layer 3.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,6 +23,10 @@ pub struct State {
     pub now_ns: u64,
     /// The burst's marks.
     pub mark: [u32; BURST],
+    /// What the senders of the burst's packets are told that rules reject; rubbish for the others.
+    pub reject: [Reject; BURST],
+    /// Packets of the burst that are forwarded off the road.
+    pub(super) detoured: Detoured,
     buckets: Vec<Bucket>,
     pub(super) room: Box<Room>,
 }
@@ -46,7 +51,7 @@ pub(super) struct Room {
     /// The first rule that matches.
     pub(super) first: [u32; BURST],
     /// Combinations of classes for each point and version, see [`super::cache`].
-    pub(super) caches: [Vec<u64>; 6],
+    pub(super) caches: [Vec<u64>; POINTS * VERSIONS],
     /// Classes, field by field.
     pub(super) class: [[u32; BURST]; MOST_DIMS],
 }
@@ -75,6 +80,8 @@ impl State {
             counts: Vec::new(),
             now_ns: 0,
             mark: [0; BURST],
+            reject: [Reject::TcpReset; BURST],
+            detoured: [Lanes::NONE; 2],
             buckets: Vec::new(),
             room: Box::new(room),
         }

@@ -3,6 +3,7 @@
 use super::build::MOST_DIMS;
 use super::classifier::Classifier;
 use super::first::{Work, one};
+use super::head::Head;
 use super::{Filter, LimitUnit, Op, Parsed, State};
 use crate::verdict::{DropReason, PuntReason, Verdict};
 
@@ -14,8 +15,8 @@ const MOST_CALLS: usize = 16;
 pub(super) struct Said {
     /// Where it leaves the road, if it does.
     pub(super) verdict: Option<Verdict>,
-    /// The DSCP that it gets.
-    pub(super) dscp: Option<u8>,
+    /// How its header begins then, if they have written into it.
+    pub(super) head: Option<Head>,
 }
 
 /// Where an op leads to.
@@ -108,12 +109,9 @@ impl Walk<'_> {
         match op {
             Op::Check(condition) => {
                 let mark = self.state.mark[self.lane];
-                let number = match (condition.field, self.said.dscp) {
-                    (super::Field::TrafficClass, Some(dscp)) => self
-                        .parsed
-                        .number(condition.field, mark)
-                        .map(|class| class & 3 | u128::from(dscp) << 2),
-                    (field, _) => self.parsed.number(field, mark),
+                let number = match &self.said.head {
+                    Some(head) => self.parsed.number_with(head, condition.field, mark),
+                    None => self.parsed.number(condition.field, mark),
                 };
                 return if condition.holds(number) { Way::On } else { Way::Other };
             }
@@ -133,7 +131,12 @@ impl Walk<'_> {
                 let mark = &mut self.state.mark[self.lane];
                 *mark = *mark & keep ^ flip;
             }
-            Op::Dscp(dscp) => self.said.dscp = Some(*dscp),
+            Op::Dscp(dscp) => {
+                self.said.head = self.said.head.or_else(|| self.parsed.head());
+                if let Some(head) = &mut self.said.head {
+                    head.set_dscp(*dscp);
+                }
+            }
             Op::Skip(at) => return Way::To(*at),
             Op::Chain { at, end } => {
                 self.depth = 0;
@@ -159,7 +162,13 @@ impl Walk<'_> {
             Op::Return => return Way::To(self.end),
             Op::Accept => return Way::End(None),
             Op::Drop => return Way::End(Some(Verdict::Drop(DropReason::NetfilterDrop))),
-            Op::Punt(reason) => return Way::End(Some(Verdict::Punt(*reason))),
+            Op::Reject(reject) => {
+                self.state.reject[self.lane] = *reject;
+                return Way::End(Some(Verdict::Punt(PuntReason::Reject)));
+            }
+            Op::Unsupported => {
+                return Way::End(Some(Verdict::Punt(PuntReason::FilterUnsupported)));
+            }
         }
         Way::On
     }

@@ -1,9 +1,8 @@
 //! A rule cut into parts: each has conditions, then things that are done.
 
 use tollway_dataplane::stages::filter::{Condition, Op};
-use tollway_dataplane::verdict::PuntReason;
 
-use super::conditions::Holds;
+use super::conditions::{Holds, Resolver};
 use super::place::{Layout, TooMany, Within};
 use crate::filter::ir::{
     Action, Datum, Element, Elements, Key, Match, Rule, SetId, Step, Target, Verdict,
@@ -74,11 +73,15 @@ pub(super) fn cut(layout: &Layout<'_>, rule: &Rule, within: Within) -> Result<Ve
     Ok(parts)
 }
 
-impl Cut<'_, '_> {
+impl<'a> Cut<'_, 'a> {
+    fn resolver(&self) -> Resolver<'_> {
+        self.layout.resolver(self.within)
+    }
+
     fn step(&mut self, step: &Step) -> Result<Then, TooMany> {
         Ok(match step {
             Step::Match(one) => {
-                let holds = self.layout.resolver.resolve(one);
+                let holds = self.resolver().resolve(one);
                 self.condition(holds)
             }
             Step::Any(any) => {
@@ -114,7 +117,7 @@ impl Cut<'_, '_> {
                 Then::Nothing
             }
             Step::Unsupported(_) => {
-                self.act(&Op::Punt(PuntReason::FilterUnsupported));
+                self.act(&Op::Unsupported);
                 Then::Nothing
             }
         })
@@ -133,7 +136,7 @@ impl Cut<'_, '_> {
             Action::Dscp(dscp) => Op::Dscp(*dscp),
             Action::NoTrack => return Then::More,
             Action::Log(_) | Action::Forward { .. } | Action::Fib(_) => {
-                self.act(&Op::Punt(PuntReason::FilterUnsupported));
+                self.act(&Op::Unsupported);
                 return Then::Nothing;
             }
         });
@@ -195,7 +198,7 @@ impl Cut<'_, '_> {
     }
 
     fn map(&mut self, keys: &[Key], map: SetId, op: impl Fn(&Datum) -> Option<Op>) {
-        let resolver = self.layout.resolver;
+        let resolver = self.resolver();
         let Elements::Tuples(elements) = &resolver.rules.sets[map.0].elements else {
             return self.never();
         };
@@ -224,7 +227,7 @@ impl Cut<'_, '_> {
         for all in any {
             let mut product = vec![Vec::new()];
             for one in all {
-                product = match self.layout.resolver.resolve(one) {
+                product = match self.resolver().resolve(one) {
                     Holds::Always => product,
                     Holds::Any(any) => times(&product, &any)?,
                     Holds::Never => Vec::new(),

@@ -4,6 +4,7 @@ mod frames;
 mod road;
 mod rulesets;
 
+use super::levels::Level;
 use super::place::Layout;
 use super::{FlattenError, flatten};
 use crate::filter::ir::{Hook, Ruleset};
@@ -104,10 +105,17 @@ fn tell(rules: &Ruleset) -> String {
     for set in &rules.sets {
         text += &format!("{set:?}\n");
     }
-    for version in [4, 6] {
-        for hooks in [&[Hook::Prerouting][..], &[Hook::Forward, Hook::Postrouting, Hook::Egress]] {
-            let links = road::links();
-            let Some(Ok(line)) = Layout::new(rules, &links, version).line(hooks) else { continue };
+    for version in [4, 6, 0] {
+        for hooks in [
+            &[Hook::Ingress][..],
+            &[Hook::Prerouting],
+            &[Hook::Forward, Hook::Postrouting, Hook::Egress],
+        ] {
+            let levels = match hooks {
+                [Hook::Ingress] => Level::ingress(&road::links()),
+                _ => vec![Level::plain(&road::links())],
+            };
+            let Some(Ok(line)) = Layout::new(rules, &levels, version).line(hooks) else { continue };
             text += &format!("IPv{version} {hooks:?}, end {}\n", line.end);
             for (number, rule) in line.rules.iter().enumerate() {
                 text += &format!("{number}: {:?} {:?} {}\n", rule.conditions, rule.ops, rule.next);
