@@ -17,7 +17,7 @@ use crate::stages::filter::{Filter, State};
 use crate::stages::transmit::Egress;
 use crate::tables::Tables;
 use crate::tolls::Tolls;
-use crate::verdict::{DropReason, Verdict};
+use crate::verdict::{DropReason, PuntReason, Verdict};
 
 /// A router, built with the optional stages of `F`, with everything that it needs but its ports.
 pub struct Router<F: Features = Everything> {
@@ -111,9 +111,17 @@ impl<F: Features> Router<F> {
             self.drop_all(left, reason);
         } else if !left.is_empty() {
             let kernel = ports.get_mut(usize::from(port.0)).filter(|port| port.has_kernel());
-            match kernel {
-                Some(port) => self.punt_to_kernel(port, left, now_ns),
-                None => self.settle(now_ns),
+            let ours = match kernel {
+                Some(port) => {
+                    // The kernel does not know the rules.
+                    let rejected = self.rejected(left);
+                    self.punt_to_kernel(port, left.without(rejected), now_ns);
+                    rejected
+                }
+                None => left,
+            };
+            if !ours.is_empty() {
+                self.settle(ours, now_ns);
             }
             self.send_outbox(ports);
         }
@@ -233,11 +241,22 @@ impl<F: Features> Router<F> {
         }
     }
 
-    /// Deals with the packets that left the road.
+    /// Those of some packets that rules reject.
+    fn rejected(&self, lanes: Lanes) -> Lanes {
+        let mut rejected = Lanes::NONE;
+        for lane in lanes {
+            let verdict = self.burst.verdict[lane];
+            rejected.put(lane, verdict == Verdict::Punt(PuntReason::Reject));
+        }
+        rejected
+    }
+
+    /// Deals with packets that left the road.
     #[cold]
-    fn settle(&mut self, now_ns: u64) {
+    fn settle(&mut self, lanes: Lanes, now_ns: u64) {
+        let reject = self.filter.reject;
         let (host, mut context, burst) = self.slow_road(now_ns);
-        for lane in burst.left {
+        for lane in lanes {
             let packet = Packet {
                 addr: burst.addr[lane],
                 len: burst.len[lane],
@@ -248,6 +267,9 @@ impl<F: Features> Router<F> {
                 Verdict::Drop(reason) => {
                     context.counters.drop(reason);
                     context.umem.free(packet.addr);
+                }
+                Verdict::Punt(PuntReason::Reject) => {
+                    host.reject(&mut context, packet, reject[lane]);
                 }
                 Verdict::Punt(reason) => host.punt(&mut context, packet, reason),
                 Verdict::Local => host.deliver(&mut context, packet),

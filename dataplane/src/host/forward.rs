@@ -73,8 +73,8 @@ impl Host {
             | PuntReason::HopByHop
             | PuntReason::MtuExceeded
             | PuntReason::NeighUnresolved
-            // What a rule wants to be answered is not known here yet; the other is nobody's without
-            // a kernel.
+            // What a rule wants to be answered comes by another way; the other is nobody's without a
+            // kernel.
             | PuntReason::Reject
             | PuntReason::FilterUnsupported => return,
         };

@@ -29,6 +29,7 @@ mod local;
 mod nd;
 mod neigh;
 mod options;
+mod reject;
 mod send;
 mod succeed;
 #[cfg(test)]

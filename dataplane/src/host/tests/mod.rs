@@ -8,6 +8,7 @@ mod fuzz;
 mod held;
 mod local;
 mod nd;
+mod reject;
 mod swap;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
