@@ -138,3 +138,48 @@ impl Default for State {
 fn full(limit: &Limit) -> u128 {
     u128::from(limit.burst) * u128::from(limit.period_ns)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::LimitUnit;
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    /// How many units at a time of some are within a limit, at each of these times.
+    fn within(limit: Limit, each: u64, times: &[u64]) -> Vec<usize> {
+        let mut state = State { now_ns: 77 * S, ..State::new() };
+        state.renew(&Filter::new(0, vec![limit]), &[]);
+        let mut at = |time: &u64| {
+            state.now_ns = 77 * S + time;
+            (0..1000).filter(|_| state.take(0, &limit, each)).count()
+        };
+        times.iter().map(&mut at).collect()
+    }
+
+    /// `limit rate 10/second` of nft, with the burst that it has by default: `tokens_max` is that burst.
+    #[test]
+    fn packets_begin_with_a_whole_burst_and_come_back_one_by_one() {
+        let limit = Limit { rate: 10, period_ns: S, burst: 5, unit: LimitUnit::Packets };
+        let times = [0, S / 10 - 1, S / 10, S / 5, S, 100 * S];
+        assert_eq!(within(limit, 1, &times), [5, 0, 1, 1, 5, 5]);
+    }
+
+    /// `limit rate 1000 bytes/second burst 500 bytes` of nft: `tokens_max` is worth 1500 bytes.
+    #[test]
+    fn bytes_are_had_whole_or_not_at_all() {
+        let limit = Limit { rate: 1000, period_ns: S, burst: 1500, unit: LimitUnit::Bytes };
+        assert_eq!(within(limit, 700, &[0, S / 2, S, 9 * S]), [2, 0, 1, 2]);
+        // What does not fit at all uses nothing up.
+        assert_eq!(within(limit, 1501, &[0, S, 100 * S]), [0, 0, 0]);
+    }
+
+    /// `-m limit --limit 3/hour --limit-burst 2` of iptables: `avg` is 12,000,000 ten-thousandths.
+    #[test]
+    fn iptables_gives_credit_in_the_same_way() {
+        let avg_ns = 12_000_000 * 100_000;
+        let limit = Limit { rate: 1, period_ns: avg_ns, burst: 2, unit: LimitUnit::Packets };
+        let times = [0, avg_ns - 1, avg_ns, 3 * avg_ns - 1, 3 * avg_ns, 9 * avg_ns];
+        assert_eq!(within(limit, 1, &times), [2, 0, 1, 1, 1, 2]);
+    }
+}

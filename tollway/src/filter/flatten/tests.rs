@@ -1,6 +1,8 @@
 //! The whole compiler and the stage against the evaluator: random rulesets, random packets.
 
 mod frames;
+mod hooks;
+mod hostile;
 mod road;
 mod rulesets;
 
@@ -38,8 +40,11 @@ impl Dice {
     }
 }
 
+/// How packets are drawn.
+type Drawn = fn(&Frames, &mut Dice) -> Vec<u8>;
+
 /// Sends packets through rulesets both ways.
-fn compare(seed: u64, rulesets: usize, rules: &[usize], packets: usize) {
+fn compare(seed: u64, rulesets: usize, rules: &[usize], packets: usize, drawn: Drawn) {
     let mut refused = 0;
     for number in 0..rulesets as u64 {
         let seed = seed << 32 | number;
@@ -55,7 +60,8 @@ fn compare(seed: u64, rulesets: usize, rules: &[usize], packets: usize) {
         let frames = Frames::new(&ruleset, &mut dice);
         let mut left = packets;
         while left > 0 {
-            let burst: Vec<_> = (0..dice.below(64) + 1).map(|_| frames.draw(&mut dice)).collect();
+            let burst: Vec<_> =
+                (0..dice.below(64) + 1).map(|_| drawn(&frames, &mut dice)).collect();
             left = left.saturating_sub(burst.len());
             if let Err((lane, how)) = road.send(&burst) {
                 let rules = shrink(ruleset.clone(), &burst[lane]);
@@ -127,15 +133,15 @@ fn tell(rules: &Ruleset) -> String {
 
 #[test]
 fn small_rulesets_are_as_they_are_evaluated() {
-    compare(1, 120, &[1, 2, 5, 12], 5000);
+    compare(1, 120, &[1, 2, 5, 12], 5000, Frames::draw);
 }
 
 #[test]
 fn rulesets_of_every_width_are_as_they_are_evaluated() {
-    compare(2, 60, &[30, 60, 110, 220, 400], 5000);
+    compare(2, 60, &[30, 60, 110, 220, 400], 5000, Frames::draw);
 }
 
 #[test]
 fn large_rulesets_are_as_they_are_evaluated() {
-    compare(3, 16, &[700, 1000, 2500], 7000);
+    compare(3, 16, &[700, 1000, 2500], 7000, Frames::draw);
 }

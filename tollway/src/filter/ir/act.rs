@@ -94,7 +94,11 @@ pub enum Reject {
     TcpReset,
 }
 
-/// A token bucket.
+/// A token bucket, full at first.
+///
+/// nft (`nft_limit.c`): a limit of packets holds its burst, 5 where it has none; one of bytes holds the bytes
+/// of a period and its burst. iptables (`xt_limit.c`): one unit each `avg` ten-thousandths of a second, and
+/// holds its burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limit {
     /// Units in each period.
@@ -112,6 +116,6 @@ pub struct Limit {
 pub enum LimitUnit {
     /// Packets.
     Packets,
-    /// Bytes of layer 3.
+    /// Bytes of layer 3, as they are counted.
     Bytes,
 }

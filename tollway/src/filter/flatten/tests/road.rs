@@ -193,7 +193,17 @@ impl<'a> Road<'a> {
             && matches!(verdict, Verdict::Drop(reason) if reason != DropReason::NetfilterDrop)
     }
 
-    fn fate(&self, lane: usize) -> Done {
+    /// Did not come to the rules of all hooks.
+    pub(super) fn left_early(&self, lane: usize) -> bool {
+        self.left_at_once(lane) || self.is_broken(lane)
+    }
+
+    /// Was dropped by a rule.
+    pub(super) fn drops(&self, lane: usize) -> bool {
+        self.fate(lane) == Done::Drop
+    }
+
+    pub(super) fn fate(&self, lane: usize) -> Done {
         if !self.burst.left.has(lane) {
             return Done::GoesOn;
         }
@@ -215,7 +225,7 @@ impl<'a> Road<'a> {
 
 /// What rules have done with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Done {
+pub(super) enum Done {
     GoesOn,
     Drop,
     Reject(Reject),
