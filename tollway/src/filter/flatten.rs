@@ -26,6 +26,7 @@ use tollway_dataplane::stages::filter::{Filter, FilterError, Limit, LimitUnit, P
 
 use super::eval::Link;
 use super::ir::{self, Hook, Ruleset};
+use super::log;
 use levels::Level;
 use place::Layout;
 
@@ -45,13 +46,16 @@ pub enum FlattenError {
 
 /// Compiles a ruleset; `links` are the router's in the order of their numbers.
 ///
-/// Counters and limits of the filter have the numbers that they have in the ruleset.
+/// Counters, limits and logs of the filter have the numbers that they have in the ruleset; behind the
+/// ruleset's limits there is one for each log.
 ///
 /// # Errors
 /// See [`FlattenError`].
 pub fn flatten(rules: &Ruleset, links: &[Link]) -> Result<Filter, FlattenError> {
     rules.check()?;
-    let mut filter = Filter::new(rules.counters.len(), rules.limits.iter().map(limit).collect());
+    let own = rules.limits.iter().map(limit);
+    let limits = own.chain(log::logs(rules).map(|_| log::LINES)).collect();
+    let mut filter = Filter::new(rules.counters.len(), limits);
     for (point, hooks) in [
         (Point::Ingress, &[Hook::Ingress][..]),
         (Point::Prerouting, &[Hook::Prerouting]),

@@ -9,4 +9,5 @@ pub mod flatten;
 pub mod ipfw;
 pub mod iptables;
 pub mod ir;
+pub mod log;
 pub mod nft;

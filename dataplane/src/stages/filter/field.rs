@@ -4,6 +4,7 @@ use super::Point;
 use super::head::Head;
 use crate::burst::Burst;
 use crate::frame::Umem;
+use crate::id::LinkId;
 use crate::wire::l4;
 
 /// A part of a packet, as a number in host order. A packet may lack it.
@@ -247,6 +248,29 @@ impl<'a> Parsed<'a> {
     pub(super) fn bytes(&self) -> u64 {
         let length = self.length.filter(|_| !self.padded);
         length.unwrap_or_else(|| self.packet().len()) as u64
+    }
+
+    /// The frame without what is behind the packet.
+    pub(super) fn frame(&self) -> &'a [u8] {
+        self.frame
+    }
+
+    /// Bytes before layer 3.
+    pub(super) fn l3(&self) -> usize {
+        self.l3
+    }
+
+    /// The links that it came by and leaves by.
+    pub(super) fn links(&self) -> (LinkId, Option<LinkId>) {
+        (LinkId(self.input), self.output.map(LinkId))
+    }
+
+    /// Counts the hop off that is not yet counted off in the frame, in a copy of layer 3.
+    pub(super) fn count_hop(&self, layer3: &mut [u8]) {
+        let at = if self.version == 4 { 8 } else { 7 };
+        if let Some(ttl) = layer3.get_mut(at) {
+            *ttl = ttl.saturating_sub(self.hops);
+        }
     }
 
     /// How an IP header begins, if it is all there.

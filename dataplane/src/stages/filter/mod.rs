@@ -32,6 +32,7 @@ mod field;
 mod first;
 mod head;
 mod ingress;
+mod log;
 mod rules;
 mod stage;
 mod state;
@@ -43,6 +44,7 @@ pub use build::FilterError;
 pub use classifier::Classifier;
 pub use field::{Field, HeaderBase, Parsed};
 pub use ingress::ingress;
+pub use log::{LOG_BYTES, LogQueue, Logged, MOST_LOGGED};
 pub use rules::{Condition, Limit, LimitUnit, Op, Reject, Rule, Rules};
 pub use stage::{forward, hangs, prerouting};
 pub use state::{Count, State};
@@ -135,6 +137,12 @@ impl Filter {
     fn keeps(&self, index: usize) -> bool {
         let classifier = self.points.as_flattened().get(index).and_then(Option::as_ref);
         classifier.is_some_and(|classifier| classifier.packing.is_some())
+    }
+
+    /// Says if a rule logs.
+    fn logs(&self) -> bool {
+        let mut rules = self.points.iter().flatten().flatten().flat_map(|one| &one.programs);
+        rules.any(|(ops, _)| ops.iter().any(|op| matches!(op, Op::Log { .. })))
     }
 
     /// Counters that rules count into.

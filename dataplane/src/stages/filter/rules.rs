@@ -98,6 +98,13 @@ pub enum Op {
     },
     /// Counts packet and bytes.
     Count(u32),
+    /// Keeps how the packet begins for whoever writes the log.
+    Log {
+        /// Which of the ruleset's logs.
+        log: u32,
+        /// The limit of what it may log, if it has one.
+        limit: Option<u32>,
+    },
     /// Makes the mark `mark & keep ^ flip`.
     Mark {
         /// Bits that stay.

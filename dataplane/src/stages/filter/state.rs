@@ -2,7 +2,7 @@
 
 use super::build::MOST_DIMS;
 use super::detour::Detoured;
-use super::{Filter, Limit, POINTS, Reject, VERSIONS, cache};
+use super::{Filter, Limit, LogQueue, POINTS, Reject, VERSIONS, cache};
 use crate::burst::{BURST, Lanes};
 
 /// Packets and their bytes of layer 3.
@@ -25,6 +25,8 @@ pub struct State {
     pub mark: [u32; BURST],
     /// What the senders of the burst's packets are told that rules reject; rubbish for the others.
     pub reject: [Reject; BURST],
+    /// Packets that rules have logged.
+    pub log: LogQueue,
     /// Packets of the burst that are forwarded off the road.
     pub(super) detoured: Detoured,
     buckets: Vec<Bucket>,
@@ -81,14 +83,15 @@ impl State {
             now_ns: 0,
             mark: [0; BURST],
             reject: [Reject::TcpReset; BURST],
+            log: LogQueue::default(),
             detoured: [Lanes::NONE; 2],
             buckets: Vec::new(),
             room: Box::new(room),
         }
     }
 
-    /// Begins anew for other rules. `carried` has for each of their counters the number that it had
-    /// before, where its count is to go on.
+    /// Begins anew for other rules; what is logged and not taken by then is gone. `carried` has for each of
+    /// their counters the number that it had before, where its count is to go on.
     pub fn renew(&mut self, filter: &Filter, carried: &[Option<u32>]) {
         let before = std::mem::take(&mut self.counts);
         let count = |number: usize| {
@@ -100,6 +103,7 @@ impl State {
         for (index, cache) in self.room.caches.iter_mut().enumerate() {
             *cache = if filter.keeps(index) { cache::room() } else { Vec::new() };
         }
+        self.log = LogQueue::new(filter.logs());
         let full = |limit: &Limit| Bucket { held: full(limit), since_ns: self.now_ns };
         self.buckets = filter.limits.iter().map(full).collect();
     }

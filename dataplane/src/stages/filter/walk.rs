@@ -4,7 +4,7 @@ use super::build::MOST_DIMS;
 use super::classifier::Classifier;
 use super::first::{Work, one};
 use super::head::Head;
-use super::{Filter, LimitUnit, Op, Parsed, State};
+use super::{Filter, LimitUnit, Logged, Op, Parsed, State};
 use crate::verdict::{DropReason, PuntReason, Verdict};
 
 /// Chains that may call each other, one in the other (nft: `NFT_JUMP_STACK_SIZE`).
@@ -105,6 +105,18 @@ impl Walk<'_> {
         Ok(next)
     }
 
+    fn log(&mut self, log: u32, limit: Option<u32>) {
+        let bucket = limit.and_then(|limit| Some((limit, self.filter.limits.get(limit as usize)?)));
+        if let Some((limit, bucket)) = bucket
+            && !self.state.take(limit, bucket, 1)
+        {
+            self.state.log.limited += 1;
+            return;
+        }
+        let now = (self.state.now_ns, self.state.mark[self.lane]);
+        self.state.log.push(Logged::new(log, &self.parsed, self.said.head.as_ref(), now));
+    }
+
     fn op(&mut self, op: &Op, next: u32) -> Way {
         match op {
             Op::Check(condition) => {
@@ -127,6 +139,7 @@ impl Walk<'_> {
                 return if within == *over { Way::Next } else { Way::On };
             }
             Op::Count(counter) => self.state.count(*counter, self.parsed.bytes()),
+            Op::Log { log, limit } => self.log(*log, *limit),
             Op::Mark { keep, flip } => {
                 let mark = &mut self.state.mark[self.lane];
                 *mark = *mark & keep ^ flip;

@@ -46,6 +46,8 @@ struct Cut<'l, 'a> {
     layout: &'l Layout<'a>,
     within: Within,
     parts: Vec<Part>,
+    /// The number of the next log.
+    log: u32,
 }
 
 /// What there is to do behind a step.
@@ -54,12 +56,17 @@ enum Then {
     Nothing,
 }
 
-/// Cuts a rule.
+/// Cuts a rule; `log` is the number of its first log.
 ///
 /// # Errors
 /// Where its alternatives are too many.
-pub(super) fn cut(layout: &Layout<'_>, rule: &Rule, within: Within) -> Result<Vec<Part>, TooMany> {
-    let mut cut = Cut { layout, within, parts: vec![Part::new()] };
+pub(super) fn cut(
+    layout: &Layout<'_>,
+    rule: &Rule,
+    within: Within,
+    log: u32,
+) -> Result<Vec<Part>, TooMany> {
+    let mut cut = Cut { layout, within, parts: vec![Part::new()], log };
     for step in &rule.steps {
         if let Then::Nothing = cut.step(step)? {
             break;
@@ -130,16 +137,23 @@ impl<'a> Cut<'_, 'a> {
     }
 
     fn action(&mut self, action: &Action) -> Then {
-        self.act(&match action {
+        let op = match action {
             Action::Count(counter) => Op::Count(counter.0 as u32),
             Action::Mark { keep, flip } => Op::Mark { keep: *keep, flip: *flip },
             Action::Dscp(dscp) => Op::Dscp(*dscp),
             Action::NoTrack => return Then::More,
-            Action::Log(_) | Action::Forward { .. } | Action::Fib(_) => {
+            Action::Log(log) => {
+                let number = self.log;
+                self.log += 1;
+                let limit = self.layout.limit_of_log(number);
+                Op::Log { log: number, limit: log.group.is_none().then_some(limit) }
+            }
+            Action::Forward { .. } | Action::Fib(_) => {
                 self.act(&Op::Unsupported);
                 return Then::Nothing;
             }
-        });
+        };
+        self.act(&op);
         Then::More
     }
 

@@ -7,7 +7,8 @@ use super::levels::Level;
 use super::parts::Part;
 use crate::filter::eval::Link;
 use crate::filter::ir::{
-    self, Base, Chain, ChainId, Family, Hook, Match, Policy, Ruleset, Selector, Test, Verdict,
+    self, Action, Base, Chain, ChainId, Family, Hook, Match, Policy, Ruleset, Selector, Step, Test,
+    Verdict,
 };
 
 /// There is no room for more rules.
@@ -30,6 +31,8 @@ pub(super) struct Layout<'a> {
     labels: Vec<u32>,
     /// Where each chain begins that is jumped to, level by level.
     starts: Vec<Vec<Label>>,
+    /// The number of each rule's first log, by chain.
+    logs: Vec<Vec<u32>>,
     /// Where each base chain of these hooks begins, and where its policy is.
     bases: Vec<(Label, Label)>,
 }
@@ -53,6 +56,7 @@ impl<'a> Layout<'a> {
             rules: Vec::new(),
             labels: Vec::new(),
             starts: Vec::new(),
+            logs: logs(ruleset),
             bases: Vec::new(),
         };
         for _ in levels {
@@ -99,7 +103,7 @@ impl<'a> Layout<'a> {
             let (start, end) = self.bases[number];
             self.bind(start);
             self.only_devices(base, within)?;
-            self.chain(&rules.chains[id.0], within)?;
+            self.chain(id, within)?;
             // The policy, and behind it where those go on that are accepted.
             self.bind(end);
             let accept = self.accept(within);
@@ -113,7 +117,7 @@ impl<'a> Layout<'a> {
         for level in 0..self.levels.len() {
             for id in called(rules, bases) {
                 self.bind(self.starts[level][id.0]);
-                self.chain(&rules.chains[id.0], Within { level, base: None })?;
+                self.chain(id, Within { level, base: None })?;
                 self.push(Vec::new(), vec![Op::Return], None)?;
             }
         }
@@ -166,9 +170,11 @@ impl<'a> Layout<'a> {
         }
     }
 
-    fn chain(&mut self, chain: &Chain, within: Within) -> Result<(), TooMany> {
-        for rule in &chain.rules {
-            let parts = super::parts::cut(self, rule, within)?;
+    fn chain(&mut self, id: ChainId, within: Within) -> Result<(), TooMany> {
+        let ruleset = self.ruleset;
+        for (number, rule) in ruleset.chains[id.0].rules.iter().enumerate() {
+            let log = self.logs[id.0][number];
+            let parts = super::parts::cut(self, rule, within, log)?;
             self.rule(parts)?;
         }
         Ok(())
@@ -196,6 +202,11 @@ impl<'a> Layout<'a> {
         }
         self.bind(after);
         Ok(())
+    }
+
+    /// The number of the limit that is a log's.
+    pub(super) fn limit_of_log(&self, log: u32) -> u32 {
+        self.ruleset.limits.len() as u32 + log
     }
 
     /// What is done for a verdict; none to go on with the next rule.
@@ -286,6 +297,18 @@ impl<'a> Layout<'a> {
         let end = bases.first().map_or(0, |(_, end)| labels[end.0 as usize]);
         Rules { rules, end }
     }
+}
+
+/// The number of each rule's first log, as [`crate::filter::log::logs`] counts them.
+fn logs(rules: &Ruleset) -> Vec<Vec<u32>> {
+    let mut next = 0;
+    let mut first = |rule: &ir::Rule| {
+        let own = rule.steps.iter().filter(|step| matches!(step, Step::Do(Action::Log(_))));
+        let first = next;
+        next += own.count() as u32;
+        first
+    };
+    rules.chains.iter().map(|chain| chain.rules.iter().map(&mut first).collect()).collect()
 }
 
 /// Chains that are jumped to from base chains, callers first.

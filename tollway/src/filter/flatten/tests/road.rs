@@ -16,6 +16,7 @@ use tollway_dataplane::verdict::{DropReason, PuntReason, Verdict};
 use super::super::flatten;
 use crate::filter::eval::{self, Fate, Link, Packet};
 use crate::filter::ir::{self, Hook, Ruleset, Selector};
+use crate::filter::log;
 
 pub(super) const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const VIA: [u8; 6] = [2, 0, 0, 0, 0, 9];
@@ -140,6 +141,14 @@ impl<'a> Road<'a> {
                 packet.output = Some(&links[output(packet)]);
             }
         }
+        let logs: Vec<_> = log::logs(self.rules).collect();
+        for told in std::mem::take(&mut self.expected.logged) {
+            let logged = self.state.log.pop().map(|logged| logs[logged.log as usize]);
+            if logged != Some(&told) {
+                return Err((0, format!("{logged:?} is logged, not {told:?}")));
+            }
+        }
+        assert!(self.state.log.pop().is_none() && self.state.log.lost == 0);
         for (lane, (packet, fate)) in packets.iter().enumerate() {
             let done = self.fate(lane);
             if !alike(&done, fate, packet.version()) {

@@ -131,7 +131,11 @@ impl<'a> Draw<'a> {
                 flip: self.dice.below(4) as u32,
             }),
             2 if self.dice.one_in(2) => Step::Do(Action::Dscp(self.dice.below(4) as u8)),
-            2 => Step::Do(Action::NoTrack),
+            2 if self.dice.one_in(2) => Step::Do(Action::NoTrack),
+            2 => Step::Do(Action::Log(Log {
+                prefix: format!("{:x}", self.dice.roll()),
+                group: Some(1),
+            })),
             3 => Step::Limit { limit: LimitId(self.dice.below(2)), over: self.dice.one_in(2) },
             4 => Step::Map {
                 keys: port_keys(),
