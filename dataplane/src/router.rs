@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::burst::{Burst, Lanes};
+use crate::burst::{BURST, Burst, Lanes};
 use crate::counters::{Counters, Traffic};
 use crate::dispatch::Path;
 use crate::epoch::Reader;
@@ -13,7 +13,7 @@ use crate::id::{LinkId, PortId};
 use crate::path::{Everything, Features};
 use crate::port::Port;
 use crate::punts::Limits;
-use crate::stages::filter::{Filter, State};
+use crate::stages::filter::{Filter, State, Steer};
 use crate::stages::transmit::Egress;
 use crate::tables::Tables;
 use crate::tolls::Tolls;
@@ -114,9 +114,9 @@ impl<F: Features> Router<F> {
             let ours = match kernel {
                 Some(port) => {
                     // The kernel does not know the rules.
-                    let rejected = self.rejected(left);
-                    self.punt_to_kernel(port, left.without(rejected), now_ns);
-                    rejected
+                    let ruled = self.ruled(left);
+                    self.punt_to_kernel(port, left.without(ruled), now_ns);
+                    ruled
                 }
                 None => left,
             };
@@ -241,20 +241,30 @@ impl<F: Features> Router<F> {
         }
     }
 
-    /// Those of some packets that rules reject.
-    fn rejected(&self, lanes: Lanes) -> Lanes {
-        let mut rejected = Lanes::NONE;
+    /// Those of some packets that rules reject, or send another way than their route.
+    fn ruled(&self, lanes: Lanes) -> Lanes {
+        let mut ruled = Lanes::NONE;
         for lane in lanes {
-            let verdict = self.burst.verdict[lane];
-            rejected.put(lane, verdict == Verdict::Punt(PuntReason::Reject));
+            ruled.put(
+                lane,
+                match self.burst.verdict[lane] {
+                    Verdict::Punt(PuntReason::Reject) => true,
+                    Verdict::Punt(PuntReason::FilterUnsupported) => false,
+                    _ => self.filter.steer_of(lane) != Steer::Not,
+                },
+            );
         }
-        rejected
+        ruled
     }
 
     /// Deals with packets that left the road.
     #[cold]
     fn settle(&mut self, lanes: Lanes, now_ns: u64) {
         let reject = self.filter.reject;
+        let mut steer = [Steer::Not; BURST];
+        for lane in lanes {
+            steer[lane] = self.filter.steer_of(lane);
+        }
         let (host, mut context, burst) = self.slow_road(now_ns);
         for lane in lanes {
             let packet = Packet {
@@ -262,6 +272,7 @@ impl<F: Features> Router<F> {
                 len: burst.len[lane],
                 l3: burst.l3[lane],
                 link: burst.link[lane],
+                steer: steer[lane],
             };
             match burst.verdict[lane] {
                 Verdict::Drop(reason) => {

@@ -47,7 +47,8 @@ pub enum FlattenError {
 /// Compiles a ruleset; `links` are the router's in the order of their numbers.
 ///
 /// Counters, limits and logs of the filter have the numbers that they have in the ruleset; behind the
-/// ruleset's limits there is one for each log.
+/// ruleset's limits there is one for each log. Next hops that rules name are [`super::hops::resolve`]'s to
+/// find.
 ///
 /// # Errors
 /// See [`FlattenError`].

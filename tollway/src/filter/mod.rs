@@ -6,6 +6,7 @@
 
 pub mod eval;
 pub mod flatten;
+pub mod hops;
 pub mod ipfw;
 pub mod iptables;
 pub mod ir;

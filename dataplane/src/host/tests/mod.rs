@@ -9,6 +9,7 @@ mod held;
 mod local;
 mod nd;
 mod reject;
+mod steer;
 mod swap;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -2,11 +2,10 @@
 //! for them too, or such a header would be a way past the firewall.
 
 use super::stage::ask;
-use super::{Filter, Point, State};
+use super::{Filter, Point, State, Steer, steer};
 use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
 use crate::id::NextHopId;
-use crate::stages::ecmp;
 use crate::stages::route::Root;
 use crate::tables::Tables;
 use crate::verdict::{PuntReason, Verdict};
@@ -43,6 +42,9 @@ pub(super) fn detour(
         let lanes = state.detoured[index];
         if point == Point::Forward {
             for lane in lanes {
+                if matches!(state.steer_of(lane), Steer::Next(_)) {
+                    continue;
+                }
                 route(burst, umem, tables, version, lane);
             }
         }
@@ -58,11 +60,7 @@ fn route(burst: &mut Burst, umem: &Umem, tables: &Tables, version: u8, lane: usi
         let fib = if version == 4 { &tables.fib4 } else { &tables.fib6 };
         fib.lookup(Root(burst.root[lane]), address)
     });
-    let id = match id.is_group() {
-        true => ecmp::select(tables, id, ecmp::flow_hash(packet)),
-        false => id,
-    };
-    burst.next[lane] = tables.next_hops.view().in_force(id);
+    burst.next[lane] = steer::record(burst, umem, tables, lane, id);
 }
 
 /// The destination's bits, at the upper end.

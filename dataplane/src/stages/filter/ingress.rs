@@ -4,7 +4,7 @@
 
 use super::stage::ask;
 use super::{Filter, Point, State};
-use crate::burst::{BURST, Burst, Lanes};
+use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
 use crate::stages::classify::Classified;
 use crate::tables::Tables;
@@ -22,7 +22,7 @@ pub fn ingress(
     mut packets: Classified,
 ) -> Classified {
     let Some(filter) = &tables.filter else { return packets };
-    state.mark = [0; BURST];
+    state.begin();
     if let Some(classifier) = filter.at(Point::Ingress, 4) {
         packets.ip4 = ask(filter, classifier, burst, umem, tables, state, packets.ip4);
     }

@@ -36,6 +36,7 @@ mod log;
 mod rules;
 mod stage;
 mod state;
+mod steer;
 mod walk;
 mod wide;
 
@@ -48,8 +49,10 @@ pub use log::{LOG_BYTES, LogQueue, Logged, MOST_LOGGED};
 pub use rules::{Condition, Limit, LimitUnit, Op, Reject, Rule, Rules};
 pub use stage::{forward, hangs, prerouting};
 pub use state::{Count, State};
+pub use steer::Steer;
 
 use crate::cpu::Level;
+use crate::id::NextHopId;
 
 /// Points of a packet's way where rules can hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -84,6 +87,8 @@ pub struct Filter {
     points: [[Option<Classifier>; VERSIONS]; POINTS],
     /// Limits by number.
     limits: Vec<Limit>,
+    /// Next hops that rules name, by number.
+    hops: Vec<NextHopId>,
     /// Counters that rules count into.
     counters: usize,
 }
@@ -92,7 +97,7 @@ impl Filter {
     /// No rules yet, but so many counters and these limits for those to come.
     #[must_use]
     pub fn new(counters: usize, limits: Vec<Limit>) -> Self {
-        Self { points: Default::default(), limits, counters }
+        Self { points: Default::default(), limits, hops: Vec::new(), counters }
     }
 
     /// Compiles the rules of a point for a version of IP, or 0 for ARP, for the widest instructions that the machine has.

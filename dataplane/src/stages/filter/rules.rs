@@ -1,6 +1,7 @@
 //! Rules as they are handed to the classifier: one line of them, chain behind chain.
 
 use super::Field;
+use crate::id::VrfId;
 
 /// A line of rules; packets begin at the first.
 ///
@@ -114,6 +115,10 @@ pub enum Op {
     },
     /// Writes the DSCP, 6 bits.
     Dscp(u8),
+    /// Sends the packet to a next hop, by its number in the filter.
+    Forward(u32),
+    /// Has the packet routed by another VRF, where it has no route yet.
+    Fib(VrfId),
     /// Goes on with another rule behind this one.
     Skip(u32),
     /// Goes on with the next base chain, where returns without a call lead to its end.

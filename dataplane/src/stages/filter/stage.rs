@@ -2,8 +2,8 @@ use super::classifier::{Act, Classifier};
 use super::detour::{self, Detoured};
 use super::first::Work;
 use super::walk::walk;
-use super::{Filter, Point, State};
-use crate::burst::{BURST, Burst, Lanes};
+use super::{Filter, Point, State, Steer, steer};
+use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
 use crate::stages::validate::Valid6;
 use crate::tables::{Action, Tables};
@@ -26,7 +26,7 @@ pub fn prerouting(
     lanes: (Lanes, Valid6),
 ) -> (Lanes, Valid6) {
     if !hangs(tables, Point::Ingress) {
-        state.mark = [0; BURST];
+        state.begin();
     }
     let all_went_on = burst.left.is_empty();
     state.detoured = if all_went_on { Detoured::default() } else { detour::find(burst) };
@@ -45,6 +45,9 @@ pub fn forward(
     state: &mut State,
     lanes: (Lanes, Valid6),
 ) -> (Lanes, Valid6) {
+    if !state.steered.is_empty() {
+        steer::take_place(burst, umem, tables, state);
+    }
     both(Point::Forward, burst, umem, tables, state, lanes)
 }
 
@@ -130,6 +133,9 @@ fn settle(
             if let Some(head) = said.head {
                 *umem.bytes_mut(burst.addr[lane], usize::from(burst.l3[lane])) = head.bytes;
             }
+            if let Some(steer) = said.steer {
+                send_by(steer, classifier, burst, umem, tables, state, lane);
+            }
             said.verdict
         };
         if let Some(verdict) = verdict {
@@ -138,6 +144,30 @@ fn settle(
         }
     }
     gone
+}
+
+/// Sends a packet where rules want it; one that has its route already does not look for another.
+fn send_by(
+    steer: Steer,
+    classifier: &Classifier,
+    burst: &mut Burst,
+    umem: &Umem,
+    tables: &Tables,
+    state: &mut State,
+    lane: usize,
+) {
+    match (classifier.point, steer) {
+        (Point::Forward, Steer::Next(id)) => {
+            burst.next[lane] = steer::record(burst, umem, tables, lane, id);
+            state.steer(lane, steer);
+        }
+        (Point::Forward, _) => {}
+        (_, Steer::Vrf(vrf)) => {
+            steer::set_root(burst, tables, classifier.version, lane, vrf);
+            state.steer(lane, steer);
+        }
+        _ => state.steer(lane, steer),
+    }
 }
 
 /// Says if a packet comes to hook forward (`ip_forward`, `ip6_forward`): it has a next hop and a hop left,

@@ -2,7 +2,7 @@
 
 use super::build::MOST_DIMS;
 use super::detour::Detoured;
-use super::{Filter, Limit, LogQueue, POINTS, Reject, VERSIONS, cache};
+use super::{Filter, Limit, LogQueue, POINTS, Reject, Steer, VERSIONS, cache};
 use crate::burst::{BURST, Lanes};
 
 /// Packets and their bytes of layer 3.
@@ -25,6 +25,10 @@ pub struct State {
     pub mark: [u32; BURST],
     /// What the senders of the burst's packets are told that rules reject; rubbish for the others.
     pub reject: [Reject; BURST],
+    /// Packets of the burst that rules send another way than their route.
+    pub(super) steered: Lanes,
+    /// Where; rubbish for the others.
+    pub(super) steer: [Steer; BURST],
     /// Packets that rules have logged.
     pub log: LogQueue,
     /// Packets of the burst that are forwarded off the road.
@@ -83,6 +87,8 @@ impl State {
             now_ns: 0,
             mark: [0; BURST],
             reject: [Reject::TcpReset; BURST],
+            steered: Lanes::NONE,
+            steer: [Steer::Not; BURST],
             log: LogQueue::default(),
             detoured: [Lanes::NONE; 2],
             buckets: Vec::new(),
@@ -106,6 +112,13 @@ impl State {
         self.log = LogQueue::new(filter.logs());
         let full = |limit: &Limit| Bucket { held: full(limit), since_ns: self.now_ns };
         self.buckets = filter.limits.iter().map(full).collect();
+    }
+
+    /// Forgets the burst before.
+    #[inline(always)]
+    pub(super) fn begin(&mut self) {
+        self.mark = [0; BURST];
+        self.steered = Lanes::NONE;
     }
 
     /// Counts a packet.

@@ -4,7 +4,7 @@ use super::build::MOST_DIMS;
 use super::classifier::Classifier;
 use super::first::{Work, one};
 use super::head::Head;
-use super::{Filter, LimitUnit, Logged, Op, Parsed, State};
+use super::{Filter, LimitUnit, Logged, Op, Parsed, State, Steer};
 use crate::verdict::{DropReason, PuntReason, Verdict};
 
 /// Chains that may call each other, one in the other (nft: `NFT_JUMP_STACK_SIZE`).
@@ -17,6 +17,8 @@ pub(super) struct Said {
     pub(super) verdict: Option<Verdict>,
     /// How its header begins then, if they have written into it.
     pub(super) head: Option<Head>,
+    /// Where they send it, if anywhere.
+    pub(super) steer: Option<Steer>,
 }
 
 /// Where an op leads to.
@@ -140,6 +142,15 @@ impl Walk<'_> {
             }
             Op::Count(counter) => self.state.count(*counter, self.parsed.bytes()),
             Op::Log { log, limit } => self.log(*log, *limit),
+            Op::Forward(hop) => match self.filter.hops.get(*hop as usize) {
+                Some(next) => self.said.steer = Some(Steer::Next(*next)),
+                None => return Way::End(Some(Verdict::Punt(PuntReason::FilterUnsupported))),
+            },
+            Op::Fib(vrf) => {
+                if !matches!(self.said.steer, Some(Steer::Next(_))) {
+                    self.said.steer = Some(Steer::Vrf(*vrf));
+                }
+            }
             Op::Mark { keep, flip } => {
                 let mark = &mut self.state.mark[self.lane];
                 *mark = *mark & keep ^ flip;

@@ -1,5 +1,6 @@
 //! A rule cut into parts: each has conditions, then things that are done.
 
+use tollway_dataplane::id::VrfId;
 use tollway_dataplane::stages::filter::{Condition, Op};
 
 use super::conditions::{Holds, Resolver};
@@ -148,10 +149,15 @@ impl<'a> Cut<'_, 'a> {
                 let limit = self.layout.limit_of_log(number);
                 Op::Log { log: number, limit: log.group.is_none().then_some(limit) }
             }
-            Action::Forward { .. } | Action::Fib(_) => {
+            Action::Forward { .. } | Action::Fib(_) if self.layout.is_ingress() => {
                 self.act(&Op::Unsupported);
                 return Then::Nothing;
             }
+            Action::Forward { via, link } => match self.layout.hop(*via, link.as_deref()) {
+                Some(hop) => Op::Forward(hop),
+                None => return Then::More,
+            },
+            Action::Fib(number) => Op::Fib(VrfId(u16::try_from(*number).unwrap_or(u16::MAX))),
         };
         self.act(&op);
         Then::More

@@ -1,11 +1,14 @@
 //! The line of rules: every chain at its place.
 
+use std::net::IpAddr;
+
 use tollway_dataplane::stages::filter::{Condition, Field, MOST_RULES, Op, Reject, Rule, Rules};
 
 use super::conditions::{Holds, Resolver};
 use super::levels::Level;
 use super::parts::Part;
 use crate::filter::eval::Link;
+use crate::filter::hops::{Hop, hops};
 use crate::filter::ir::{
     self, Action, Base, Chain, ChainId, Family, Hook, Match, Policy, Ruleset, Selector, Step, Test,
     Verdict,
@@ -31,6 +34,8 @@ pub(super) struct Layout<'a> {
     labels: Vec<u32>,
     /// Where each chain begins that is jumped to, level by level.
     starts: Vec<Vec<Label>>,
+    /// Next hops that rules name.
+    hops: Vec<Hop<'a>>,
     /// The number of each rule's first log, by chain.
     logs: Vec<Vec<u32>>,
     /// Where each base chain of these hooks begins, and where its policy is.
@@ -56,6 +61,7 @@ impl<'a> Layout<'a> {
             rules: Vec::new(),
             labels: Vec::new(),
             starts: Vec::new(),
+            hops: hops(ruleset),
             logs: logs(ruleset),
             bases: Vec::new(),
         };
@@ -202,6 +208,17 @@ impl<'a> Layout<'a> {
         }
         self.bind(after);
         Ok(())
+    }
+
+    /// Whether the line is for hook ingress.
+    pub(super) fn is_ingress(&self) -> bool {
+        self.is_ingress
+    }
+
+    /// The number of a next hop; none of one that is of the other version of IP.
+    pub(super) fn hop(&self, via: IpAddr, link: Option<&str>) -> Option<u32> {
+        let number = self.hops.iter().position(|hop| *hop == (via, link))?;
+        (via.is_ipv4() == (self.version == 4)).then_some(number as u32)
     }
 
     /// The number of the limit that is a log's.
