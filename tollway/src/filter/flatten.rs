@@ -10,7 +10,7 @@
 //! into parts that lie behind each other; a rule without conditions before each part keeps others out.
 //!
 //! At hook ingress a frame with a tag meets the chains of the device below first, then those of the VLAN's:
-//! the chains lie there once for each level of links ([`levels`]).
+//! the chains lie there once for each level of links (`levels.rs`).
 //!
 //! Links are numbers here: a pattern stands for the links of that time, so that rules are compiled again
 //! when links come or go.

@@ -8,13 +8,13 @@
 //!
 //! Rules lie in one line, chain behind chain ([`Rules`]); a jump goes on at another place of the line, so
 //! no chain is copied. The first rule that matches decides for most packets; where it does not end
-//! the matter, [`walk`] goes on from rule to rule.
+//! the matter, `walk.rs` goes on from rule to rule.
 //!
 //! None configured costs nothing: the stage is not called.
 //!
 //! Hook ingress is before all checks, so its packets may be broken in any way; it sees ARP and frames to
 //! groups as well, which are the host's or the kernel's behind it. Packets with IPv4 options or a
-//! hop-by-hop header leave the road before the other hooks: [`detour`] asks the rules for them.
+//! hop-by-hop header leave the road before the other hooks: `detour.rs` asks the rules for them.
 //!
 //! Limits: [`MOST_RULES`] rules at one point and family, after sets of several keys are spread out. Frames
 //! that are dropped before hook ingress (for other stations, of other protocols than IPv4, IPv6 and ARP,
