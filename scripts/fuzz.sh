@@ -14,6 +14,7 @@ stable() { # WHY
   export TOLLWAY_FUZZ_SECONDS=$seconds
   cargo test --locked -p tollway-dataplane --test fuzz_path -- --nocapture no_input
   cargo test --locked -p tollway --test fuzz_config -- --nocapture no_text
+  cargo test --locked -p tollway --lib -- --nocapture no_packet_fares
   exit
 }
 

@@ -2,6 +2,7 @@
 
 use crate::burst::Burst;
 use crate::frame::Umem;
+use crate::stages::filter::Point;
 use crate::stages::transmit::Egress;
 use crate::stages::{admit, classify, ecmp, filter, rewrite, route, transmit, validate};
 use crate::tables::Tables;
@@ -52,8 +53,14 @@ pub(crate) fn road<F: Features, const TIMED: bool>(
     let admitted = admit::run(burst, umem, port);
     lap.book(Stage::Admit, burst.lanes());
 
-    let packets = classify::run::<F>(burst, umem, tables, port, admitted);
+    let mut packets = classify::run::<F>(burst, umem, tables, port, admitted);
     lap.book(Stage::Classify, packets.ip4.or(packets.ip6));
+
+    if F::FILTER && filter::hangs(tables, Point::Ingress) {
+        let lanes = packets.ip4.or(packets.ip6);
+        packets = filter::ingress(burst, umem, tables, state, packets);
+        lap.book(Stage::Ingress, lanes);
+    }
 
     let mut ip4 = validate::ipv4(burst, umem, packets.ip4);
     let mut ip6 = validate::ipv6(burst, umem, packets.ip6);

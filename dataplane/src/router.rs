@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::burst::{Burst, Lanes};
+use crate::burst::{BURST, Burst, Lanes};
 use crate::counters::{Counters, Traffic};
 use crate::dispatch::Path;
 use crate::epoch::Reader;
@@ -13,11 +13,11 @@ use crate::id::{LinkId, PortId};
 use crate::path::{Everything, Features};
 use crate::port::Port;
 use crate::punts::Limits;
-use crate::stages::filter::{Count, Filter, State};
+use crate::stages::filter::{Count, Filter, State, Steer};
 use crate::stages::transmit::Egress;
 use crate::tables::Tables;
 use crate::tolls::Tolls;
-use crate::verdict::{DropReason, Verdict};
+use crate::verdict::{DropReason, PuntReason, Verdict};
 
 /// A router, built with the optional stages of `F`, with everything that it needs but its ports.
 pub struct Router<F: Features = Everything> {
@@ -115,9 +115,17 @@ impl<F: Features> Router<F> {
             self.drop_all(left, reason);
         } else if !left.is_empty() {
             let kernel = ports.get_mut(usize::from(port.0)).filter(|port| port.has_kernel());
-            match kernel {
-                Some(port) => self.punt_to_kernel(port, left, now_ns),
-                None => self.settle(now_ns),
+            let ours = match kernel {
+                Some(port) => {
+                    // The kernel does not know the rules.
+                    let ruled = self.ruled(left);
+                    self.punt_to_kernel(port, left.without(ruled), now_ns);
+                    ruled
+                }
+                None => left,
+            };
+            if !ours.is_empty() {
+                self.settle(ours, now_ns);
             }
             self.send_outbox(ports);
         }
@@ -258,21 +266,46 @@ impl<F: Features> Router<F> {
         }
     }
 
-    /// Deals with the packets that left the road.
+    /// Those of some packets that rules reject, or send another way than their route.
+    fn ruled(&self, lanes: Lanes) -> Lanes {
+        let mut ruled = Lanes::NONE;
+        for lane in lanes {
+            ruled.put(
+                lane,
+                match self.burst.verdict[lane] {
+                    Verdict::Punt(PuntReason::Reject) => true,
+                    Verdict::Punt(PuntReason::FilterUnsupported) => false,
+                    _ => self.filter.steer_of(lane) != Steer::Not,
+                },
+            );
+        }
+        ruled
+    }
+
+    /// Deals with packets that left the road.
     #[cold]
-    fn settle(&mut self, now_ns: u64) {
+    fn settle(&mut self, lanes: Lanes, now_ns: u64) {
+        let reject = self.filter.reject;
+        let mut steer = [Steer::Not; BURST];
+        for lane in lanes {
+            steer[lane] = self.filter.steer_of(lane);
+        }
         let (host, mut context, burst) = self.slow_road(now_ns);
-        for lane in burst.left {
+        for lane in lanes {
             let packet = Packet {
                 addr: burst.addr[lane],
                 len: burst.len[lane],
                 l3: burst.l3[lane],
                 link: burst.link[lane],
+                steer: steer[lane],
             };
             match burst.verdict[lane] {
                 Verdict::Drop(reason) => {
                     context.counters.drop(reason);
                     context.umem.free(packet.addr);
+                }
+                Verdict::Punt(PuntReason::Reject) => {
+                    host.reject(&mut context, packet, reject[lane]);
                 }
                 Verdict::Punt(reason) => host.punt(&mut context, packet, reason),
                 Verdict::Local => host.deliver(&mut context, packet),

@@ -22,6 +22,8 @@ pub enum Stage {
     Admit,
     /// VLAN tags to links.
     Classify,
+    /// Rules of hook ingress.
+    Ingress,
     /// IP header checks.
     Validate,
     /// Rules of hook prerouting.
@@ -40,9 +42,10 @@ pub enum Stage {
 
 impl Stage {
     /// Every stage in order.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Admit,
         Self::Classify,
+        Self::Ingress,
         Self::Validate,
         Self::Prerouting,
         Self::Route,
@@ -58,6 +61,7 @@ impl Stage {
         match self {
             Self::Admit => "admit",
             Self::Classify => "classify",
+            Self::Ingress => "ingress",
             Self::Validate => "validate",
             Self::Prerouting => "prerouting",
             Self::Route => "route",

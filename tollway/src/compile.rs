@@ -19,6 +19,7 @@ use tollway_dataplane::tables::{Tables, TablesError};
 
 use crate::filter::eval;
 use crate::filter::flatten::{FlattenError, flatten};
+use crate::filter::hops::{self, HopError};
 use crate::model::{Link, LinkIndex, LinkKind, Model, VlanProtocol, VrfIndex};
 use routes::Compiler;
 
@@ -39,6 +40,8 @@ pub enum Problem {
     Tables(TablesError),
     /// The firewall.
     Filter(FlattenError),
+    /// Where a rule of the firewall sends packets.
+    Hop(HopError),
 }
 
 impl CompileError {
@@ -48,6 +51,7 @@ impl CompileError {
         let error = match &self.error {
             Problem::Tables(error) => error,
             Problem::Filter(_) => return "Write fewer rules, or the same in other ones",
+            Problem::Hop(error) => return error.remedy,
         };
         match error {
             TablesError::Unknown => "Name an object that the configuration has",
@@ -62,6 +66,7 @@ fn problem(error: &Problem) -> String {
     let error = match error {
         Problem::Tables(error) => error,
         Problem::Filter(error) => return format!("do not fit: {error}"),
+        Problem::Hop(error) => return format!("can not be in force: {}", error.what),
     };
     let told = match error {
         TablesError::Unknown => "refers to something that is not there",
@@ -113,22 +118,39 @@ pub fn compile(model: &Model) -> Result<Compiled, CompileError> {
         host.add_static(link, neigh.address);
     }
     Compiler::new(model, &mut tables).run()?;
-    tables.filter = filter(model)?;
+    tables.filter = filter(model, &mut tables)?;
     Ok(Compiled { tables, host })
 }
 
 /// The firewall's rules, for the links by the names that the model has for them.
-fn filter(model: &Model) -> Result<Option<Arc<Filter>>, CompileError> {
+fn filter(model: &Model, tables: &mut Tables) -> Result<Option<Arc<Filter>>, CompileError> {
     let Some(rules) = &model.filter else { return Ok(None) };
-    let vrf = |link: &Link| model.vrfs.get(link.vrf.0).map(|vrf| vrf.name.clone());
-    let named =
-        |link: &Link| eval::Link { name: link.name.clone(), vrf: vrf(link).unwrap_or_default() };
-    let links: Vec<_> = model.links.iter().map(named).collect();
+    let links = rule_links(model);
+    let hops = hops::resolve(rules, tables, &links).map_err(|error| CompileError {
+        object: format!("the firewall's rule at {}", error.place),
+        error: Problem::Hop(error),
+    })?;
     let compiled = flatten(rules, &links).map_err(|error| CompileError {
         object: "the rules of the firewall".to_owned(),
         error: Problem::Filter(error),
     })?;
-    Ok(Some(Arc::new(compiled)))
+    Ok(Some(Arc::new(compiled.with_hops(hops))))
+}
+
+/// The links of a model as rules know them, by number.
+#[must_use]
+pub fn rule_links(model: &Model) -> Vec<eval::Link> {
+    let link = |link: &Link| eval::Link {
+        name: link.name.clone(),
+        vrf: model.vrfs.get(link.vrf.0).map(|vrf| vrf.name.clone()).unwrap_or_default(),
+        on: match link.kind {
+            LinkKind::Vlan { parent, .. } => {
+                model.links.get(parent.0).map(|parent| parent.name.clone())
+            }
+            LinkKind::Port(_) => None,
+        },
+    };
+    model.links.iter().map(link).collect()
 }
 
 /// Links follow each other in the tables as in the model, because each port has made its own.

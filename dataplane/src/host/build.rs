@@ -3,7 +3,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet, IpProtocol, Ipv4Packet, Ipv6Packet};
+use smoltcp::wire::{
+    Icmpv4Packet, Icmpv6Packet, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket, TcpSeqNumber,
+};
 
 /// `IPDEFTTL`, also the hop limit.
 pub(super) const TTL: u8 = 64;
@@ -91,6 +93,34 @@ fn icmp(kind: u8, code: u8, rest: u32, body: &[u8]) -> Vec<u8> {
     bytes.extend_from_slice(&[kind, code, 0, 0]);
     bytes.extend_from_slice(&rest.to_be_bytes());
     bytes.extend_from_slice(body);
+    bytes
+}
+
+/// The number that a reset bears (RFC 9293, 3.10.7.1).
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Reset {
+    /// The sequence number that was acknowledged.
+    At(u32),
+    /// None of its own: it acknowledges up to this.
+    Acknowledges(u32),
+}
+
+/// A TCP reset between two addresses, which its checksum covers, and two ports.
+pub(super) fn reset((src, dst): (IpAddr, IpAddr), ports: (u16, u16), number: Reset) -> Vec<u8> {
+    let mut bytes = vec![0; 20];
+    let mut reset = TcpPacket::new_unchecked(&mut bytes);
+    reset.set_src_port(ports.0);
+    reset.set_dst_port(ports.1);
+    reset.set_header_len(20);
+    reset.set_rst(true);
+    match number {
+        Reset::At(number) => reset.set_seq_number(TcpSeqNumber(number as i32)),
+        Reset::Acknowledges(number) => {
+            reset.set_ack(true);
+            reset.set_ack_number(TcpSeqNumber(number as i32));
+        }
+    }
+    reset.fill_checksum(&src.into(), &dst.into());
     bytes
 }
 

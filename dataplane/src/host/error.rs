@@ -25,6 +25,8 @@ pub(super) enum Fault {
     TimeExceeded,
     /// No route.
     NoRoute,
+    /// A rule wants this code told.
+    Rejected(u8),
     /// An `unreachable` route.
     Unreachable,
     /// A `prohibit` route.
@@ -56,6 +58,7 @@ impl Fault {
             Self::Port => (3, 3, 0),
             Self::TooBig(mtu) => (3, 4, mtu as u32),
             Self::Prohibited => (3, 13, 0),
+            Self::Rejected(code) => (3, code, 0),
             Self::Option4(at) => (12, 0, (at as u32) << 24),
             Self::Option6(_) => (12, 0, 0),
         }
@@ -67,6 +70,7 @@ impl Fault {
         match self {
             Self::NoRoute | Self::Unreachable => (1, 0, 0),
             Self::Prohibited => (1, 1, 0),
+            Self::Rejected(code) => (1, code, 0),
             Self::BeyondScope => (1, 2, 0),
             Self::NeighFailed => (1, 3, 0),
             Self::Port => (1, 4, 0),

@@ -6,10 +6,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use super::error::{Fault, Offender};
 use super::neigh::Waiting;
 use super::options::Refusal;
-use super::send::{Destination, Way, age, destination};
+use super::send::{Destination, Way, age, onward};
 use super::{Context, Host, Packet, build, extension, fragment};
 use crate::frame::Descriptor;
 use crate::id::LinkId;
+use crate::stages::filter::Steer;
 use crate::verdict::{DropReason, PuntReason};
 
 impl Host {
@@ -27,8 +28,7 @@ impl Host {
         };
         let link = packet.link;
         // The routes may have changed since the path looked, with the burst's first packets.
-        let vrf = context.tables.link(link).vrf;
-        let destination = destination(context.tables, vrf, dst, &bytes);
+        let destination = onward(context.tables, (link, packet.steer), dst, &bytes);
         if let Destination::Way(way) = destination
             && bytes.len() <= usize::from(context.tables.link(way.link).mtu)
         {
@@ -73,8 +73,8 @@ impl Host {
             | PuntReason::HopByHop
             | PuntReason::MtuExceeded
             | PuntReason::NeighUnresolved
-            // What a rule wants to be answered is not known here yet; the other is nobody's without
-            // a kernel.
+            // What a rule wants to be answered comes by another way; the other is nobody's without a
+            // kernel.
             | PuntReason::Reject
             | PuntReason::FilterUnsupported => return,
         };
@@ -82,10 +82,14 @@ impl Host {
     }
 
     /// Forwards a packet that is larger than the link that the path found for it.
-    pub(super) fn forward_big(&mut self, context: &mut Context<'_>, link: LinkId, packet: Vec<u8>) {
+    pub(super) fn forward_big(
+        &mut self,
+        context: &mut Context<'_>,
+        (link, steer): (LinkId, Steer),
+        packet: Vec<u8>,
+    ) {
         let Some((_, dst)) = build::endpoints(&packet) else { return };
-        let vrf = context.tables.link(link).vrf;
-        match destination(context.tables, vrf, dst, &packet) {
+        match onward(context.tables, (link, steer), dst, &packet) {
             Destination::Way(way) => self.too_big(context, link, packet, way),
             Destination::Punt(reason) => self.answer(context, link, &packet, reason),
             Destination::Local | Destination::Drop(_) => self.counters.unroutable += 1,
@@ -135,7 +139,7 @@ impl Host {
     pub(super) fn forward_options(
         &mut self,
         context: &mut Context<'_>,
-        link: LinkId,
+        (link, steer): (LinkId, Steer),
         mut packet: Vec<u8>,
     ) -> Result<(), DropReason> {
         let is_ours =
@@ -152,7 +156,7 @@ impl Host {
                 return Err(DropReason::IpOptions);
             }
         };
-        let Some(way) = self.onward(context, link, &packet)? else { return Ok(()) };
+        let Some(way) = self.onward(context, (link, steer), &packet)? else { return Ok(()) };
         let mtu = context.tables.link(way.link).mtu;
         if packet.len() > usize::from(mtu) && fragment::is_forbidden(&packet) {
             let offender = Offender { link, packet: &packet, to_group: false };
@@ -171,7 +175,7 @@ impl Host {
     pub(super) fn forward_hop_by_hop(
         &mut self,
         context: &mut Context<'_>,
-        link: LinkId,
+        (link, steer): (LinkId, Steer),
         packet: Vec<u8>,
     ) -> Result<(), DropReason> {
         match extension::options(&packet, 40) {
@@ -183,7 +187,7 @@ impl Host {
                 return Ok(());
             }
         }
-        let Some(way) = self.onward(context, link, &packet)? else { return Ok(()) };
+        let Some(way) = self.onward(context, (link, steer), &packet)? else { return Ok(()) };
         let scoped = match build::endpoints(&packet) {
             Some((IpAddr::V6(src), _)) => src.is_unicast_link_local() || src.is_unspecified(),
             _ => false,
@@ -201,12 +205,11 @@ impl Host {
     fn onward(
         &mut self,
         context: &mut Context<'_>,
-        link: LinkId,
+        (link, steer): (LinkId, Steer),
         packet: &[u8],
     ) -> Result<Option<Way>, DropReason> {
         let Some((_, dst)) = build::endpoints(packet) else { return Err(DropReason::IpInhdr) };
-        let vrf = context.tables.link(link).vrf;
-        match destination(context.tables, vrf, dst, packet) {
+        match onward(context.tables, (link, steer), dst, packet) {
             Destination::Way(_) if build::ttl(packet) <= 1 => {
                 self.answer(context, link, packet, PuntReason::TtlExpired);
             }

@@ -8,9 +8,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet, IpAddress, TcpPacket, TcpSeqNumber, UdpPacket};
+use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet, IpAddress, TcpPacket, UdpPacket};
 
-use super::build::{self, Header4, Header6};
+use super::build::{self, Header4, Header6, Reset};
 use super::error::{Fault, Offender};
 use super::extension::{self, Refusal};
 use super::nd;
@@ -26,15 +26,15 @@ const IGMP: u8 = 2;
 
 /// What came: the packet, its ends, and what it carries.
 #[derive(Clone, Copy, Debug)]
-struct Received<'a> {
-    offender: Offender<'a>,
-    src: IpAddr,
-    dst: IpAddr,
-    protocol: u8,
+pub(super) struct Received<'a> {
+    pub(super) offender: Offender<'a>,
+    pub(super) src: IpAddr,
+    pub(super) dst: IpAddr,
+    pub(super) protocol: u8,
     /// Behind all IP headers.
-    payload: &'a [u8],
+    pub(super) payload: &'a [u8],
     /// TOS or traffic class.
-    tos: u8,
+    pub(super) tos: u8,
 }
 
 impl Host {
@@ -233,20 +233,14 @@ impl Host {
             self.counters.ignored += 1;
             return;
         }
-        let mut bytes = vec![0; 20];
-        let mut reset = TcpPacket::new_unchecked(&mut bytes);
-        reset.set_src_port(segment.dst_port());
-        reset.set_dst_port(segment.src_port());
-        reset.set_header_len(20);
-        reset.set_rst(true);
-        if segment.ack() {
-            reset.set_seq_number(segment.ack_number());
+        let number = if segment.ack() {
+            Reset::At(segment.ack_number().0 as u32)
         } else {
-            let len = segment.segment_len() as i32;
-            reset.set_ack(true);
-            reset.set_ack_number(TcpSeqNumber(segment.seq_number().0.wrapping_add(len)));
-        }
-        reset.fill_checksum(&dst, &src);
+            let len = segment.segment_len() as u32;
+            Reset::Acknowledges((segment.seq_number().0 as u32).wrapping_add(len))
+        };
+        let ports = (segment.dst_port(), segment.src_port());
+        let bytes = build::reset((received.dst, received.src), ports, number);
         // `tcp_v4_send_reset`: not to be fragmented, so it needs no identification; no ECN.
         let tos = received.tos & 0xfc;
         let header = Header4 { protocol: l4::TCP, tos, ident: 0, dont_fragment: true };
@@ -255,7 +249,7 @@ impl Host {
     }
 
     /// Sends a message back to where a packet came from; IPv6 takes of the header what it has.
-    fn reply(
+    pub(super) fn reply(
         &mut self,
         context: &mut Context<'_>,
         received: Received<'_>,

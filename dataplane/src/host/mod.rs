@@ -29,6 +29,7 @@ mod local;
 mod nd;
 mod neigh;
 mod options;
+mod reject;
 mod send;
 mod succeed;
 #[cfg(test)]
@@ -41,6 +42,7 @@ pub use counters::HostCounters;
 use crate::counters::Counters;
 use crate::frame::{Descriptor, FrameAddr, Umem};
 use crate::id::{LinkId, PortId};
+use crate::stages::filter::Steer;
 use crate::tables::Tables;
 use crate::verdict::{DropReason, PuntReason};
 use crate::wire::eth::ethertype;
@@ -61,6 +63,8 @@ pub struct Packet {
     pub l3: u8,
     /// The link that it arrived on.
     pub link: LinkId,
+    /// Where rules of the firewall send it.
+    pub steer: Steer,
 }
 
 /// A frame that the host wants sent.
@@ -190,12 +194,12 @@ impl Host {
             context.counters.drop(DropReason::IpInhdr);
             return;
         };
-        let link = packet.link;
+        let (link, steer) = (packet.link, packet.steer);
         let done = match reason {
-            PuntReason::IpOptions => self.forward_options(context, link, bytes.to_vec()),
-            PuntReason::HopByHop => self.forward_hop_by_hop(context, link, bytes.to_vec()),
+            PuntReason::IpOptions => self.forward_options(context, (link, steer), bytes.to_vec()),
+            PuntReason::HopByHop => self.forward_hop_by_hop(context, (link, steer), bytes.to_vec()),
             PuntReason::MtuExceeded => {
-                self.forward_big(context, link, bytes.to_vec());
+                self.forward_big(context, (link, steer), bytes.to_vec());
                 Ok(())
             }
             _ => {

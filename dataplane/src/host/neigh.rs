@@ -410,8 +410,13 @@ mod tests {
 
     #[test]
     fn a_full_queue_lets_its_oldest_go() {
-        let packet =
-            |n: u32, len| Packet { addr: crate::frame::FrameAddr(n), len, l3: 14, link: LinkId(0) };
+        let packet = |n: u32, len| Packet {
+            addr: crate::frame::FrameAddr(n),
+            len,
+            l3: 14,
+            link: LinkId(0),
+            steer: crate::stages::filter::Steer::Not,
+        };
         let mut neighs = Neighs::default();
         neighs.add(key(1), 0);
         for n in 0..101 {

@@ -7,8 +7,9 @@ use super::addresses::{is_link_local, multicast_mac};
 use super::neigh::{Due, Effect, Key, LOCKTIME_NS, News, QUEUE_TOTAL, State, Waiting};
 use super::{Context, Host, Outgoing, Packet, build};
 use crate::frame::{Descriptor, FrameAddr};
-use crate::id::{LinkId, PortId, VrfId};
+use crate::id::{LinkId, NextHopId, PortId, VrfId};
 use crate::stages::ecmp;
+use crate::stages::filter::Steer;
 use crate::tables::{Action, HEADER_ROOM, Tables};
 use crate::verdict::{DropReason, PuntReason};
 
@@ -36,7 +37,30 @@ pub(super) fn destination(
     address: IpAddr,
     packet: &[u8],
 ) -> Destination {
-    let mut id = tables.lookup(vrf, address);
+    destination_by(tables, tables.lookup(vrf, address), address, packet)
+}
+
+/// Where a packet goes that came by a link and that rules may send another way.
+pub(super) fn onward(
+    tables: &Tables,
+    (link, steer): (LinkId, Steer),
+    address: IpAddr,
+    packet: &[u8],
+) -> Destination {
+    match steer {
+        Steer::Not => destination(tables, tables.link(link).vrf, address, packet),
+        Steer::Vrf(vrf) => destination(tables, vrf, address, packet),
+        Steer::Next(id) => destination_by(tables, id, address, packet),
+    }
+}
+
+/// Where a next hop or group leads.
+fn destination_by(
+    tables: &Tables,
+    mut id: NextHopId,
+    address: IpAddr,
+    packet: &[u8],
+) -> Destination {
     if id.is_group() {
         id = ecmp::select(tables, id, ecmp::flow_hash(packet));
     }
@@ -117,7 +141,9 @@ impl Host {
             return;
         };
         let len = packet.len() as u16;
-        self.hand_to(context, way, Packet { addr: frame.addr, len, l3: 0, link: way.link }, kind);
+        let steer = Steer::Not;
+        let packet = Packet { addr: frame.addr, len, l3: 0, link: way.link, steer };
+        self.hand_to(context, way, packet, kind);
     }
 
     /// Sends a frame with an IP packet to a neighbour, or lets it wait; the frame ends with the

@@ -8,7 +8,7 @@ use tollway_dataplane::counters::{Counters, Traffic};
 use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::port::Port;
-use tollway_dataplane::stages::filter::{Filter, Op, Point, Rule, Rules};
+use tollway_dataplane::stages::filter::{Filter, Op, Point, Reject, Rule, Rules};
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use crate::testkit::net::Net;
@@ -192,9 +192,9 @@ fn punt_case(reason: PuntReason) -> Case {
             let packet = Packet::udp("fe80::7", "2001:db8:1::9");
             net.send(0, &packet.to(Way::Plain.mac(0)).build());
         },
-        PuntReason::Reject => |net| under_rule(net, Op::Punt(PuntReason::Reject)),
+        PuntReason::Reject => |net| under_rule(net, Op::Reject(Reject::TcpReset)),
         PuntReason::FilterUnsupported => |net| {
-            under_rule(net, Op::Punt(PuntReason::FilterUnsupported));
+            under_rule(net, Op::Unsupported);
         },
         PuntReason::NeighUnresolved => |net| {
             net.send(0, &Way::Plain.packet(0, Special::Glean.host4()).build());

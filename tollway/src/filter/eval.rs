@@ -13,7 +13,7 @@ pub use packet::{Link, Packet, Parsed};
 
 use super::ir::{
     Action, Base, Chain, ChainId, Datum, Elements, Hook, Item, Key, Limit, LimitUnit, LinkPattern,
-    Match, Policy, Reject, Rule, Ruleset, SetId, Step, Target, Test, Verdict,
+    Log, Match, Policy, Reject, Rule, Ruleset, SetId, Step, Target, Test, Verdict,
 };
 
 /// What became of a packet at a hook.
@@ -34,6 +34,8 @@ pub enum Fate {
 pub struct State {
     /// Packets and bytes, one for each of the ruleset's counters.
     pub counts: Vec<(u64, u64)>,
+    /// What was logged, in order.
+    pub logged: Vec<Log>,
     /// For each limit what it holds, in units times the period, and when that was, ns.
     buckets: Vec<(u128, u64)>,
 }
@@ -44,7 +46,7 @@ impl State {
     pub fn new(rules: &Ruleset) -> Self {
         let counts = rules.counters.iter().map(|counter| (counter.packets, counter.bytes));
         let buckets = rules.limits.iter().map(|limit| (full(limit), 0));
-        Self { counts: counts.collect(), buckets: buckets.collect() }
+        Self { counts: counts.collect(), logged: Vec::new(), buckets: buckets.collect() }
     }
 
     /// Whether `units` more are within a limit; if so, they are used.
@@ -204,7 +206,8 @@ impl<'a> Run<'a, '_> {
             Action::Dscp(dscp) => self.packet.set_dscp(*dscp),
             Action::Forward { via, .. } => self.packet.via = Some(*via),
             Action::Fib(fib) => self.packet.fib = Some(*fib),
-            Action::Log(_) | Action::NoTrack => {}
+            Action::Log(log) => self.state.logged.push(log.clone()),
+            Action::NoTrack => {}
         }
     }
 
@@ -216,7 +219,7 @@ impl<'a> Run<'a, '_> {
     }
 
     fn length(&self) -> u64 {
-        self.packet.parsed().length as u64
+        self.packet.bytes(self.hook)
     }
 
     fn within(&mut self, index: usize) -> bool {

@@ -9,10 +9,14 @@
 //! looks at more after it has done something, or has done several things in a row with maps, it is cut
 //! into parts that lie behind each other; a rule without conditions before each part keeps others out.
 //!
+//! At hook ingress a frame with a tag meets the chains of the device below first, then those of the VLAN's:
+//! the chains lie there once for each level of links (`levels.rs`).
+//!
 //! Links are numbers here: a pattern stands for the links of that time, so that rules are compiled again
 //! when links come or go.
 
 mod conditions;
+mod levels;
 mod parts;
 mod place;
 #[cfg(test)]
@@ -22,6 +26,8 @@ use tollway_dataplane::stages::filter::{Count, Filter, FilterError, Limit, Limit
 
 use super::eval::Link;
 use super::ir::{self, Hook, Ruleset};
+use super::log;
+use levels::Level;
 use place::Layout;
 
 /// Why a ruleset could not be compiled.
@@ -40,21 +46,30 @@ pub enum FlattenError {
 
 /// Compiles a ruleset; `links` are the router's in the order of their numbers.
 ///
-/// Counters and limits of the filter have the numbers that they have in the ruleset.
+/// Counters, limits and logs of the filter have the numbers that they have in the ruleset; behind the
+/// ruleset's limits there is one for each log. Next hops that rules name are [`super::hops::resolve`]'s to
+/// find.
 ///
 /// # Errors
 /// See [`FlattenError`].
 pub fn flatten(rules: &Ruleset, links: &[Link]) -> Result<Filter, FlattenError> {
     rules.check()?;
-    let mut filter = Filter::new(rules.counters.len(), rules.limits.iter().map(limit).collect());
+    let own = rules.limits.iter().map(limit);
+    let limits = own.chain(log::logs(rules).map(|_| log::LINES)).collect();
+    let mut filter = Filter::new(rules.counters.len(), limits);
     filter.begin_at(rules.counters.iter().map(|c| Count { packets: c.packets, bytes: c.bytes }));
     for (point, hooks) in [
         (Point::Ingress, &[Hook::Ingress][..]),
         (Point::Prerouting, &[Hook::Prerouting]),
         (Point::Forward, &[Hook::Forward, Hook::Postrouting, Hook::Egress]),
     ] {
-        for version in [4, 6] {
-            let Some(line) = Layout::new(rules, links, version).line(hooks) else { continue };
+        let levels = match point {
+            Point::Ingress => Level::ingress(links),
+            _ => vec![Level::plain(links)],
+        };
+        let versions: &[u8] = if point == Point::Ingress { &[4, 6, 0] } else { &[4, 6] };
+        for version in versions.iter().copied() {
+            let Some(line) = Layout::new(rules, &levels, version).line(hooks) else { continue };
             let line = line.map_err(|_| FlattenError::TooMany(point))?;
             filter
                 .set(point, version, &line)

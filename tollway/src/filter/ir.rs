@@ -192,6 +192,17 @@ pub struct Place {
     pub handle: Option<u64>,
 }
 
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.file.as_deref().unwrap_or("its file"))?;
+        match (self.line, self.handle) {
+            (0, Some(handle)) => write!(f, ", handle {handle}"),
+            (0, None) => Ok(()),
+            (line, _) => write!(f, ":{line}"),
+        }
+    }
+}
+
 /// A step of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {

@@ -8,6 +8,8 @@ mod fuzz;
 mod held;
 mod local;
 mod nd;
+mod reject;
+mod steer;
 mod swap;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

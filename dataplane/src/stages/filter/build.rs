@@ -206,7 +206,7 @@ fn check(rules: &Rules) -> Result<(), FilterError> {
     }
     let ends = |rule: &Rule| {
         rule.conditions.is_empty()
-            && matches!(rule.ops[..], [.., Op::Accept | Op::Drop | Op::Punt(_)])
+            && matches!(rule.ops[..], [.., Op::Accept | Op::Drop | Op::Reject(_) | Op::Unsupported])
     };
     let last = count.saturating_sub(1) as u32;
     if !rules.rules.last().is_some_and(ends) {
@@ -219,7 +219,10 @@ fn check(rules: &Rules) -> Result<(), FilterError> {
             rule.conditions.is_empty()
                 && matches!(
                     rule.ops[..],
-                    [.., Op::Accept | Op::Drop | Op::Punt(_) | Op::Chain { .. }]
+                    [
+                        ..,
+                        Op::Accept | Op::Drop | Op::Reject(_) | Op::Unsupported | Op::Chain { .. }
+                    ]
                 )
         })
     };

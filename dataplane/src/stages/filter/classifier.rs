@@ -4,9 +4,9 @@ use super::bits::{self, BLOCK};
 use super::cache::Packing;
 use super::dim::Dim;
 use super::first::Classify;
-use super::{Op, Point};
+use super::{Op, Point, VERSIONS, place};
 
-/// Rules of one point for one version of IP.
+/// Rules of one point for one version of IP, or (0) for ARP.
 pub struct Classifier {
     pub(super) classify: Classify,
     pub(super) point: Point,
@@ -82,7 +82,7 @@ impl Classifier {
 
     /// Which of [`super::State`]'s rooms is for these rules.
     pub(super) const fn index(&self) -> usize {
-        self.point as usize * 2 + (self.version == 6) as usize
+        self.point as usize * VERSIONS + place(self.version)
     }
 
     /// Blocks in which a packet of these classes may match a rule.

@@ -1,8 +1,10 @@
 //! The parts of a packet that rules look at, taken one by one: for what the straight loops do not take.
 
 use super::Point;
+use super::head::Head;
 use crate::burst::Burst;
 use crate::frame::Umem;
+use crate::id::LinkId;
 use crate::wire::l4;
 
 /// A part of a packet, as a number in host order. A packet may lack it.
@@ -145,6 +147,8 @@ pub struct Parsed<'a> {
     output: Option<u16>,
     /// Hops that count as taken.
     hops: u8,
+    /// What is behind the packet counts too.
+    padded: bool,
 }
 
 impl<'a> Parsed<'a> {
@@ -172,8 +176,13 @@ impl<'a> Parsed<'a> {
             input,
             output,
             hops,
+            padded: point == Point::Ingress,
         };
-        let _ = if version == 4 { parsed.walk4() } else { parsed.walk6() };
+        let _ = match version {
+            4 => parsed.walk4(),
+            6 => parsed.walk6(),
+            _ => None,
+        };
         parsed
     }
 
@@ -182,7 +191,7 @@ impl<'a> Parsed<'a> {
     pub fn number(&self, field: Field, mark: u32) -> Option<u128> {
         let six = self.version == 6;
         match field {
-            Field::EtherType => Some(if six { 0x86dd } else { 0x0800 }),
+            Field::EtherType => self.ethertype(),
             Field::EtherDestination => number(self.frame, 0, 6),
             Field::EtherSource => number(self.frame, 6, 6),
             Field::VlanId => Some(self.tag()? & 0xfff),
@@ -235,9 +244,62 @@ impl<'a> Parsed<'a> {
         }
     }
 
-    /// Bytes of layer 3, for counters.
+    /// Bytes of layer 3, for counters; before the header is checked, all that the frame has.
     pub(super) fn bytes(&self) -> u64 {
-        self.length.unwrap_or_else(|| self.packet().len()) as u64
+        let length = self.length.filter(|_| !self.padded);
+        length.unwrap_or_else(|| self.packet().len()) as u64
+    }
+
+    /// The frame without what is behind the packet.
+    pub(super) fn frame(&self) -> &'a [u8] {
+        self.frame
+    }
+
+    /// Bytes before layer 3.
+    pub(super) fn l3(&self) -> usize {
+        self.l3
+    }
+
+    /// The links that it came by and leaves by.
+    pub(super) fn links(&self) -> (LinkId, Option<LinkId>) {
+        (LinkId(self.input), self.output.map(LinkId))
+    }
+
+    /// Counts the hop off that is not yet counted off in the frame, in a copy of layer 3.
+    pub(super) fn count_hop(&self, layer3: &mut [u8]) {
+        let at = if self.version == 4 { 8 } else { 7 };
+        if let Some(ttl) = layer3.get_mut(at) {
+            *ttl = ttl.saturating_sub(self.hops);
+        }
+    }
+
+    /// How an IP header begins, if it is all there.
+    pub(super) fn head(&self) -> Option<Head> {
+        let least = if self.version == 4 { 20 } else { 40 };
+        let head = self.packet().first_chunk().filter(|_| self.packet().len() >= least);
+        head.map(|bytes| Head { bytes: *bytes, version: self.version })
+    }
+
+    /// What a field is, where the header begins otherwise than in the frame.
+    pub(super) fn number_with(&self, head: &Head, field: Field, mark: u32) -> Option<u128> {
+        let before = self.number(field, mark)?;
+        Some(match field {
+            Field::TrafficClass => head.traffic_class().into(),
+            Field::Payload { base: HeaderBase::Network, offset, bytes } => {
+                let at = usize::from(offset);
+                let mut number = before.to_be_bytes();
+                let into = number.iter_mut().skip(16 - usize::from(bytes));
+                for (to, from) in into.zip(head.bytes.iter().skip(at)) {
+                    *to = *from;
+                }
+                u128::from_be_bytes(number)
+            }
+            _ => before,
+        })
+    }
+
+    fn ethertype(&self) -> Option<u128> {
+        number(self.frame, self.l3.checked_sub(2)?, 2)
     }
 
     fn packet(&self) -> &'a [u8] {

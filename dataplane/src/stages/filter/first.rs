@@ -84,7 +84,8 @@ fn classify<V: Wide>(classifier: &Classifier, work: &Work<'_>, room: &mut Room) 
         (_, false) => Lanes::NONE,
         (4, _) if gathered => gather(work, room, transport, lanes.clone()),
         (4, _) => odd4(work, transport, lanes.clone()),
-        _ => odd6(work, transport, lanes.clone()),
+        (6, _) => odd6(work, transport, lanes.clone()),
+        _ => Lanes::NONE,
     };
     if classifier.width == 1 {
         room.set = [classifier.all[0]; BURST];
@@ -235,7 +236,7 @@ const fn window(field: Field, version: u8, point: Point) -> Option<Window> {
         (Field::IcmpType, 4) => (20, 24, 0xff, 0),
         (Field::IcmpCode, 4) => (20, 16, 0xff, 0),
         (Field::TcpFlags, 4) => (32, 16, 0xff, 0),
-        (Field::TrafficClass, _) => (0, 20, 0xff, 0),
+        (Field::TrafficClass, 6) => (0, 20, 0xff, 0),
         (Field::Length, 6) => (4, 16, 0xffff, 40),
         (Field::NextHeader6 | Field::Protocol, 6) => (4, 8, 0xff, 0),
         (Field::Ttl, 6) => (4, 0, 0xff, minus_hop),

@@ -8,25 +8,36 @@
 //!
 //! Rules lie in one line, chain behind chain ([`Rules`]); a jump goes on at another place of the line, so
 //! no chain is copied. The first rule that matches decides for most packets; where it does not end
-//! the matter, [`walk`] goes on from rule to rule.
+//! the matter, `walk.rs` goes on from rule to rule.
 //!
 //! None configured costs nothing: the stage is not called.
 //!
-//! Limits: [`MOST_RULES`] rules at one point and family, after sets of several keys are spread out. Packets
-//! that are not IPv4 or IPv6 do not come here.
+//! Hook ingress is before all checks, so its packets may be broken in any way; it sees ARP and frames to
+//! groups as well, which are the host's or the kernel's behind it. Packets with IPv4 options or a
+//! hop-by-hop header leave the road before the other hooks: `detour.rs` asks the rules for them.
+//!
+//! Limits: [`MOST_RULES`] rules at one point and family, after sets of several keys are spread out. Frames
+//! that are dropped before hook ingress (for other stations, of other protocols than IPv4, IPv6 and ARP,
+//! with unknown tags) are not counted by its rules. What the kernel behind a port receives itself, such
+//! as packets for the router's own addresses, never comes here.
 
 mod bits;
 mod build;
 mod cache;
 mod classifier;
 mod cut;
+mod detour;
 mod dim;
 mod field;
 mod first;
 mod flow;
+mod head;
+mod ingress;
+mod log;
 mod rules;
 mod stage;
 mod state;
+mod steer;
 mod walk;
 mod wide;
 
@@ -35,11 +46,15 @@ pub use build::FilterError;
 pub use classifier::Classifier;
 pub use field::{Field, HeaderBase, Parsed};
 pub use flow::{FlowKey, MOST_TOUCHED, Touched};
-pub use rules::{Condition, Limit, LimitUnit, Op, Rule, Rules};
-pub use stage::{forward, prerouting};
+pub use ingress::ingress;
+pub use log::{LOG_BYTES, LogQueue, Logged, MOST_LOGGED};
+pub use rules::{Condition, Limit, LimitUnit, Op, Reject, Rule, Rules};
+pub use stage::{forward, hangs, prerouting};
 pub use state::{Count, State};
+pub use steer::Steer;
 
 use crate::cpu::Level;
+use crate::id::NextHopId;
 
 /// Points of a packet's way where rules can hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,22 +67,39 @@ pub enum Point {
     Forward,
 }
 
+/// How many points there are.
+const POINTS: usize = 3;
+
+/// Versions of IP, and ARP.
+const VERSIONS: usize = 3;
+
+/// Which of a point's classifiers is for a version.
+const fn place(version: u8) -> usize {
+    match version {
+        4 => 0,
+        6 => 1,
+        _ => 2,
+    }
+}
+
 /// Rules at all points, compiled.
 #[derive(Debug, Default)]
 pub struct Filter {
-    /// For each [`Point`], IPv4 and IPv6.
-    points: [[Option<Classifier>; 2]; 3],
+    /// For each [`Point`], IPv4, IPv6 and ARP.
+    points: [[Option<Classifier>; VERSIONS]; POINTS],
     /// Limits by number.
     limits: Vec<Limit>,
     /// What the counters begin with that rules count into.
     counters: Vec<Count>,
+    /// Next hops that rules name, by number.
+    hops: Vec<NextHopId>,
 }
 
 impl Filter {
     /// No rules yet, but so many counters and these limits for those to come.
     #[must_use]
     pub fn new(counters: usize, limits: Vec<Limit>) -> Self {
-        Self { points: Default::default(), limits, counters: vec![Count::default(); counters] }
+        Self { limits, counters: vec![Count::default(); counters], ..Self::default() }
     }
 
     /// Has the counters begin with these, by number.
@@ -77,7 +109,8 @@ impl Filter {
         }
     }
 
-    /// Compiles the rules of a point, for the widest instructions that the machine has.
+    /// Compiles the rules of a point for a version of IP, or 0 for ARP, for the widest instructions that
+    /// the machine has.
     ///
     /// # Errors
     /// See [`FilterError`]; the filter is as it was.
@@ -97,7 +130,7 @@ impl Filter {
         rules: &Rules,
     ) -> Result<(), FilterError> {
         let classifier = Classifier::build(level, point, version, rules)?;
-        self.points[point as usize][usize::from(version == 6)] = Some(classifier);
+        self.points[point as usize][place(version)] = Some(classifier);
         Ok(())
     }
 
@@ -105,13 +138,26 @@ impl Filter {
     #[inline(always)]
     #[must_use]
     pub fn at(&self, point: Point, version: u8) -> Option<&Classifier> {
-        self.points[point as usize][usize::from(version == 6)].as_ref()
+        self.points[point as usize][place(version)].as_ref()
+    }
+
+    /// Says if a point has rules.
+    #[inline(always)]
+    #[must_use]
+    pub fn hangs_at(&self, point: Point) -> bool {
+        self.points[point as usize].iter().any(Option::is_some)
     }
 
     /// Says if the rules of a point, in the order of [`State`]'s rooms, keep what they find.
     fn keeps(&self, index: usize) -> bool {
         let classifier = self.points.as_flattened().get(index).and_then(Option::as_ref);
         classifier.is_some_and(|classifier| classifier.packing.is_some())
+    }
+
+    /// Says if a rule logs.
+    fn logs(&self) -> bool {
+        let mut rules = self.points.iter().flatten().flatten().flat_map(|one| &one.programs);
+        rules.any(|(ops, _)| ops.iter().any(|op| matches!(op, Op::Log { .. })))
     }
 
     /// Counters that rules count into.

@@ -1,7 +1,7 @@
 //! Rules as they are handed to the classifier: one line of them, chain behind chain.
 
 use super::Field;
-use crate::verdict::PuntReason;
+use crate::id::VrfId;
 
 /// A line of rules; packets begin at the first.
 ///
@@ -99,6 +99,13 @@ pub enum Op {
     },
     /// Counts packet and bytes.
     Count(u32),
+    /// Keeps how the packet begins for whoever writes the log.
+    Log {
+        /// Which of the ruleset's logs.
+        log: u32,
+        /// The limit of what it may log, if it has one.
+        limit: Option<u32>,
+    },
     /// Makes the mark `mark & keep ^ flip`.
     Mark {
         /// Bits that stay.
@@ -108,6 +115,10 @@ pub enum Op {
     },
     /// Writes the DSCP, 6 bits.
     Dscp(u8),
+    /// Sends the packet to a next hop, by its number in the filter.
+    Forward(u32),
+    /// Has the packet routed by another VRF, where it has no route yet.
+    Fib(VrfId),
     /// Goes on with another rule behind this one.
     Skip(u32),
     /// Goes on with the next base chain, where returns without a call lead to its end.
@@ -127,8 +138,19 @@ pub enum Op {
     Accept,
     /// The packet is dropped.
     Drop,
-    /// The packet is somebody else's to decide.
-    Punt(PuntReason),
+    /// The packet is dropped, and its sender told.
+    Reject(Reject),
+    /// The packet is the kernel's to decide.
+    Unsupported,
+}
+
+/// What the sender of a rejected packet is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reject {
+    /// That the destination is unreachable, with this code of ICMP or ICMPv6, whichever the packet's is.
+    Unreachable(u8),
+    /// That there is no such connection.
+    TcpReset,
 }
 
 /// A token bucket.

@@ -1,13 +1,20 @@
 use super::classifier::{Act, Classifier};
+use super::detour::{self, Detoured};
 use super::first::Work;
 use super::walk::walk;
-use super::{Filter, Point, State};
-use crate::burst::{BURST, Burst, Lanes};
+use super::{Filter, Point, State, Steer, steer};
+use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
 use crate::stages::validate::Valid6;
 use crate::tables::{Action, Tables};
 use crate::verdict::{DropReason, Verdict};
-use crate::wire::checksum;
+
+/// Says if there are rules at a point.
+#[inline(always)]
+#[must_use]
+pub fn hangs(tables: &Tables, point: Point) -> bool {
+    tables.filter.as_ref().is_some_and(|filter| filter.hangs_at(point))
+}
 
 /// Asks the rules of hook prerouting; returns the packets that go on.
 #[inline(always)]
@@ -18,7 +25,11 @@ pub fn prerouting(
     state: &mut State,
     lanes: (Lanes, Valid6),
 ) -> (Lanes, Valid6) {
-    state.mark = [0; BURST];
+    if !hangs(tables, Point::Ingress) {
+        state.begin();
+    }
+    let all_went_on = burst.left.is_empty();
+    state.detoured = if all_went_on { Detoured::default() } else { detour::find(burst) };
     both(Point::Prerouting, burst, umem, tables, state, lanes)
 }
 
@@ -34,6 +45,9 @@ pub fn forward(
     state: &mut State,
     lanes: (Lanes, Valid6),
 ) -> (Lanes, Valid6) {
+    if !state.steered.is_empty() {
+        steer::take_place(burst, umem, tables, state);
+    }
     both(Point::Forward, burst, umem, tables, state, lanes)
 }
 
@@ -54,12 +68,15 @@ fn both(
         ip6.lanes = ask(filter, classifier, burst, umem, tables, state, ip6.lanes);
         ip6.scoped = Lanes(ip6.scoped.0 & ip6.lanes.0);
     }
+    if state.detoured != Detoured::default() {
+        detour::detour(filter, point, burst, umem, tables, state);
+    }
     (ip4, ip6)
 }
 
 /// Asks the rules of one point and version; returns the packets that go on.
 #[inline(always)]
-fn ask(
+pub(super) fn ask(
     filter: &Filter,
     classifier: &Classifier,
     burst: &mut Burst,
@@ -113,8 +130,11 @@ fn settle(
             let mark = state.mark;
             let work = Work { burst, umem, tables, mark: &mark, lanes };
             let said = walk(classifier, filter, &work, state, lane);
-            if let Some(dscp) = said.dscp {
-                write_dscp(burst, umem, classifier.version, lane, dscp);
+            if let Some(head) = said.head {
+                *umem.bytes_mut(burst.addr[lane], usize::from(burst.l3[lane])) = head.bytes;
+            }
+            if let Some(steer) = said.steer {
+                send_by(steer, classifier, burst, umem, tables, state, lane);
             }
             said.verdict
         };
@@ -124,6 +144,30 @@ fn settle(
         }
     }
     gone
+}
+
+/// Sends a packet where rules want it; one that has its route already does not look for another.
+fn send_by(
+    steer: Steer,
+    classifier: &Classifier,
+    burst: &mut Burst,
+    umem: &Umem,
+    tables: &Tables,
+    state: &mut State,
+    lane: usize,
+) {
+    match (classifier.point, steer) {
+        (Point::Forward, Steer::Next(id)) => {
+            burst.next[lane] = steer::record(burst, umem, tables, lane, id);
+            state.steer(lane, steer);
+        }
+        (Point::Forward, _) => {}
+        (_, Steer::Vrf(vrf)) => {
+            steer::set_root(burst, tables, classifier.version, lane, vrf);
+            state.steer(lane, steer);
+        }
+        _ => state.steer(lane, steer),
+    }
 }
 
 /// Says if a packet comes to hook forward (`ip_forward`, `ip6_forward`): it has a next hop and a hop left,
@@ -149,19 +193,5 @@ fn reaches(
         }
         Action::Resolve | Action::Glean => ttl > 1,
         Action::Local | Action::Drop(_) | Action::Punt(_) => false,
-    }
-}
-
-/// Writes the DSCP; an IPv4 header checksum is kept right.
-fn write_dscp(burst: &Burst, umem: &mut Umem, version: u8, lane: usize, dscp: u8) {
-    let header: &mut [u8; 20] = umem.bytes_mut(burst.addr[lane], usize::from(burst.l3[lane]));
-    if version == 4 {
-        header[1] = header[1] & 3 | dscp << 2;
-        header[10..12].fill(0);
-        let sum = !checksum::sum(header);
-        header[10..12].copy_from_slice(&sum.to_be_bytes());
-    } else {
-        header[0] = header[0] & 0xf0 | dscp >> 2;
-        header[1] = header[1] & 0x3f | dscp << 6;
     }
 }

@@ -1,8 +1,9 @@
 //! What a worker keeps beside the rules: counts, limits, marks, and room for its lookups.
 
 use super::build::MOST_DIMS;
-use super::{Filter, Limit, cache};
-use crate::burst::BURST;
+use super::detour::Detoured;
+use super::{Filter, Limit, LogQueue, POINTS, Reject, Steer, VERSIONS, cache};
+use crate::burst::{BURST, Lanes};
 
 /// Packets and their bytes of layer 3.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,6 +23,16 @@ pub struct State {
     pub now_ns: u64,
     /// The burst's marks.
     pub mark: [u32; BURST],
+    /// What the senders of the burst's packets are told that rules reject; rubbish for the others.
+    pub reject: [Reject; BURST],
+    /// Packets of the burst that rules send another way than their route.
+    pub(super) steered: Lanes,
+    /// Where; rubbish for the others.
+    pub(super) steer: [Steer; BURST],
+    /// Packets that rules have logged.
+    pub log: LogQueue,
+    /// Packets of the burst that are forwarded off the road.
+    pub(super) detoured: Detoured,
     buckets: Vec<Bucket>,
     pub(super) room: Box<Room>,
 }
@@ -46,7 +57,7 @@ pub(super) struct Room {
     /// The first rule that matches.
     pub(super) first: [u32; BURST],
     /// Combinations of classes for each point and version, see [`super::cache`].
-    pub(super) caches: [Vec<u64>; 6],
+    pub(super) caches: [Vec<u64>; POINTS * VERSIONS],
     /// Classes, field by field.
     pub(super) class: [[u32; BURST]; MOST_DIMS],
 }
@@ -75,13 +86,19 @@ impl State {
             counts: Vec::new(),
             now_ns: 0,
             mark: [0; BURST],
+            reject: [Reject::TcpReset; BURST],
+            steered: Lanes::NONE,
+            steer: [Steer::Not; BURST],
+            log: LogQueue::default(),
+            detoured: [Lanes::NONE; 2],
             buckets: Vec::new(),
             room: Box::new(room),
         }
     }
 
-    /// Begins anew for other rules. `carried` has for each of their counters the number that it had
-    /// before, where its count is to go on; others begin with what the rules say.
+    /// Begins anew for other rules; what is logged and not taken by then is gone. `carried` has for each of
+    /// their counters the number that it had before, where its count is to go on; others begin with what
+    /// the rules say.
     pub fn renew(&mut self, filter: &Filter, carried: &[Option<u32>]) {
         let before = std::mem::take(&mut self.counts);
         let count = |number: usize| {
@@ -93,8 +110,16 @@ impl State {
         for (index, cache) in self.room.caches.iter_mut().enumerate() {
             *cache = if filter.keeps(index) { cache::room() } else { Vec::new() };
         }
+        self.log = LogQueue::new(filter.logs());
         let full = |limit: &Limit| Bucket { held: full(limit), since_ns: self.now_ns };
         self.buckets = filter.limits.iter().map(full).collect();
+    }
+
+    /// Forgets the burst before.
+    #[inline(always)]
+    pub(super) fn begin(&mut self) {
+        self.mark = [0; BURST];
+        self.steered = Lanes::NONE;
     }
 
     /// Counts a packet.
@@ -130,4 +155,49 @@ impl Default for State {
 
 fn full(limit: &Limit) -> u128 {
     u128::from(limit.burst) * u128::from(limit.period_ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::LimitUnit;
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    /// How many units at a time of some are within a limit, at each of these times.
+    fn within(limit: Limit, each: u64, times: &[u64]) -> Vec<usize> {
+        let mut state = State { now_ns: 77 * S, ..State::new() };
+        state.renew(&Filter::new(0, vec![limit]), &[]);
+        let mut at = |time: &u64| {
+            state.now_ns = 77 * S + time;
+            (0..1000).filter(|_| state.take(0, &limit, each)).count()
+        };
+        times.iter().map(&mut at).collect()
+    }
+
+    /// `limit rate 10/second` of nft, with the burst that it has by default: `tokens_max` is that burst.
+    #[test]
+    fn packets_begin_with_a_whole_burst_and_come_back_one_by_one() {
+        let limit = Limit { rate: 10, period_ns: S, burst: 5, unit: LimitUnit::Packets };
+        let times = [0, S / 10 - 1, S / 10, S / 5, S, 100 * S];
+        assert_eq!(within(limit, 1, &times), [5, 0, 1, 1, 5, 5]);
+    }
+
+    /// `limit rate 1000 bytes/second burst 500 bytes` of nft: `tokens_max` is worth 1500 bytes.
+    #[test]
+    fn bytes_are_had_whole_or_not_at_all() {
+        let limit = Limit { rate: 1000, period_ns: S, burst: 1500, unit: LimitUnit::Bytes };
+        assert_eq!(within(limit, 700, &[0, S / 2, S, 9 * S]), [2, 0, 1, 2]);
+        // What does not fit at all uses nothing up.
+        assert_eq!(within(limit, 1501, &[0, S, 100 * S]), [0, 0, 0]);
+    }
+
+    /// `-m limit --limit 3/hour --limit-burst 2` of iptables: `avg` is 12,000,000 ten-thousandths.
+    #[test]
+    fn iptables_gives_credit_in_the_same_way() {
+        let avg_ns = 12_000_000 * 100_000;
+        let limit = Limit { rate: 1, period_ns: avg_ns, burst: 2, unit: LimitUnit::Packets };
+        let times = [0, avg_ns - 1, avg_ns, 3 * avg_ns - 1, 3 * avg_ns, 9 * avg_ns];
+        assert_eq!(within(limit, 1, &times), [2, 0, 1, 1, 1, 2]);
+    }
 }

@@ -3,7 +3,8 @@
 use super::build::MOST_DIMS;
 use super::classifier::Classifier;
 use super::first::{Work, one};
-use super::{Filter, LimitUnit, Op, Parsed, State};
+use super::head::Head;
+use super::{Filter, LimitUnit, Logged, Op, Parsed, State, Steer};
 use crate::verdict::{DropReason, PuntReason, Verdict};
 
 /// Chains that may call each other, one in the other (nft: `NFT_JUMP_STACK_SIZE`).
@@ -14,8 +15,10 @@ const MOST_CALLS: usize = 16;
 pub(super) struct Said {
     /// Where it leaves the road, if it does.
     pub(super) verdict: Option<Verdict>,
-    /// The DSCP that it gets.
-    pub(super) dscp: Option<u8>,
+    /// How its header begins then, if they have written into it.
+    pub(super) head: Option<Head>,
+    /// Where they send it, if anywhere.
+    pub(super) steer: Option<Steer>,
 }
 
 /// Where an op leads to.
@@ -104,16 +107,25 @@ impl Walk<'_> {
         Ok(next)
     }
 
+    fn log(&mut self, log: u32, limit: Option<u32>) {
+        let bucket = limit.and_then(|limit| Some((limit, self.filter.limits.get(limit as usize)?)));
+        if let Some((limit, bucket)) = bucket
+            && !self.state.take(limit, bucket, 1)
+        {
+            self.state.log.limited += 1;
+            return;
+        }
+        let now = (self.state.now_ns, self.state.mark[self.lane]);
+        self.state.log.push(Logged::new(log, &self.parsed, self.said.head.as_ref(), now));
+    }
+
     fn op(&mut self, op: &Op, next: u32) -> Way {
         match op {
             Op::Check(condition) => {
                 let mark = self.state.mark[self.lane];
-                let number = match (condition.field, self.said.dscp) {
-                    (super::Field::TrafficClass, Some(dscp)) => self
-                        .parsed
-                        .number(condition.field, mark)
-                        .map(|class| class & 3 | u128::from(dscp) << 2),
-                    (field, _) => self.parsed.number(field, mark),
+                let number = match &self.said.head {
+                    Some(head) => self.parsed.number_with(head, condition.field, mark),
+                    None => self.parsed.number(condition.field, mark),
                 };
                 return if condition.holds(number) { Way::On } else { Way::Other };
             }
@@ -129,11 +141,26 @@ impl Walk<'_> {
                 return if within == *over { Way::Next } else { Way::On };
             }
             Op::Count(counter) => self.state.count(*counter, self.parsed.bytes()),
+            Op::Log { log, limit } => self.log(*log, *limit),
+            Op::Forward(hop) => match self.filter.hops.get(*hop as usize) {
+                Some(next) => self.said.steer = Some(Steer::Next(*next)),
+                None => return Way::End(Some(Verdict::Punt(PuntReason::FilterUnsupported))),
+            },
+            Op::Fib(vrf) => {
+                if !matches!(self.said.steer, Some(Steer::Next(_))) {
+                    self.said.steer = Some(Steer::Vrf(*vrf));
+                }
+            }
             Op::Mark { keep, flip } => {
                 let mark = &mut self.state.mark[self.lane];
                 *mark = *mark & keep ^ flip;
             }
-            Op::Dscp(dscp) => self.said.dscp = Some(*dscp),
+            Op::Dscp(dscp) => {
+                self.said.head = self.said.head.or_else(|| self.parsed.head());
+                if let Some(head) = &mut self.said.head {
+                    head.set_dscp(*dscp);
+                }
+            }
             Op::Skip(at) => return Way::To(*at),
             Op::Chain { at, end } => {
                 self.depth = 0;
@@ -159,7 +186,13 @@ impl Walk<'_> {
             Op::Return => return Way::To(self.end),
             Op::Accept => return Way::End(None),
             Op::Drop => return Way::End(Some(Verdict::Drop(DropReason::NetfilterDrop))),
-            Op::Punt(reason) => return Way::End(Some(Verdict::Punt(*reason))),
+            Op::Reject(reject) => {
+                self.state.reject[self.lane] = *reject;
+                return Way::End(Some(Verdict::Punt(PuntReason::Reject)));
+            }
+            Op::Unsupported => {
+                return Way::End(Some(Verdict::Punt(PuntReason::FilterUnsupported)));
+            }
         }
         Way::On
     }

@@ -11,6 +11,8 @@ pub struct Link {
     pub name: String,
     /// Its VRF's name.
     pub vrf: String,
+    /// The link that it is a VLAN on.
+    pub on: Option<String>,
 }
 
 /// A packet at a hook.
@@ -84,6 +86,16 @@ impl<'a> Packet<'a> {
         parse(self.version(), self.layer3())
     }
 
+    /// Says if it has IPv4 options or a hop-by-hop header, with which no router forwards it in a hurry.
+    #[must_use]
+    pub fn has_options(&self) -> bool {
+        match (self.version(), self.layer3()) {
+            (4, [first, ..]) => first & 15 > 5,
+            (6, [_, _, _, _, _, _, next, ..]) => *next == HOP_BY_HOP,
+            _ => false,
+        }
+    }
+
     /// The link that a selector names.
     #[must_use]
     pub fn link(&self, selector: Selector) -> Option<&'a Link> {
@@ -150,16 +162,29 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Writes the DSCP; an IPv4 header checksum is kept right.
+    /// Bytes of layer 3 that are counted at a hook (`skb->len`): before the header is checked, what is
+    /// behind the packet too.
+    #[must_use]
+    pub fn bytes(&self, hook: Hook) -> u64 {
+        let length = match hook {
+            Hook::Ingress => self.layer3().len(),
+            _ => self.parsed().length,
+        };
+        length as u64
+    }
+
+    /// Writes the DSCP; an IPv4 checksum that was right stays right, and a wrong one wrong.
     pub fn set_dscp(&mut self, dscp: u8) {
         let version = self.version();
         let Some(packet) = self.frame.get_mut(self.l3..) else { return };
         match version {
             4 if packet.len() >= 20 => {
+                let sum = |packet: &[u8]| u32::from(packet[0]) << 8 | u32::from(packet[1]);
+                let before = sum(packet);
                 packet[1] = packet[1] & 3 | dscp << 2;
-                packet[10..12].fill(0);
-                let header = usize::from(packet[0] & 15) * 4;
-                let sum = checksum(packet.get(..header).unwrap_or(&packet[..20]));
+                // RFC 1624, eqn. 3.
+                let parts = [0xffff - sum(&packet[10..]), 0xffff - before, sum(packet)];
+                let sum = 0xffff - folded(parts.into_iter().sum());
                 packet[10..12].copy_from_slice(&sum.to_be_bytes());
             }
             6 if packet.len() >= 40 => {
@@ -196,15 +221,12 @@ fn number(bytes: &[u8], at: usize, count: usize) -> Option<u128> {
     Some(bytes.iter().fold(0, |number, byte| number << 8 | u128::from(*byte)))
 }
 
-fn checksum(bytes: &[u8]) -> u16 {
-    let mut sum: u32 = bytes
-        .chunks(2)
-        .map(|pair| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u32::from(*low)))
-        .sum();
+/// A ones' complement sum in 16 bits.
+fn folded(mut sum: u32) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
-    !(sum as u16)
+    sum as u16
 }
 
 fn parse(version: u8, packet: &[u8]) -> Parsed {

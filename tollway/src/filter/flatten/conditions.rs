@@ -7,6 +7,9 @@ use crate::filter::ir::{
     Elements, Item, Key, LinkPattern, Match, PayloadBase, Ruleset, Selector, Set, Test,
 };
 
+/// The only ethertype that comes to rules beside those of IP.
+const ARP: u128 = 0x0806;
+
 /// Ranges of one field.
 pub(super) type Ranges = Vec<(u128, u128)>;
 
@@ -37,6 +40,7 @@ enum Part {
 pub(super) struct Resolver<'a> {
     pub(super) rules: &'a Ruleset,
     pub(super) links: &'a [Link],
+    /// Of IP, or 0 for ARP.
     pub(super) version: u8,
 }
 
@@ -86,7 +90,8 @@ impl Resolver<'_> {
     }
 
     fn links(&self, pattern: &LinkPattern) -> Ranges {
-        let links = self.links.iter().enumerate().filter(|(_, link)| link.is(pattern));
+        let named = self.links.iter().enumerate().filter(|(_, link)| !link.name.is_empty());
+        let links = named.filter(|(_, link)| link.is(pattern));
         links.map(|(number, _)| (number as u128, number as u128)).collect()
     }
 
@@ -136,13 +141,19 @@ impl Resolver<'_> {
     }
 
     fn part(&self, selector: Selector) -> Part {
-        let six = self.version == 6;
+        let (four, six) = (self.version == 4, self.version == 6);
         let of = |here: bool, field| if here { Part::Field(field) } else { Part::Lacking };
         Part::Field(match selector {
             Selector::IpVersion => return Part::Is(self.version.into()),
-            Selector::EtherType => return Part::Is(if six { 0x86dd } else { 0x0800 }),
-            Selector::Source4 => return of(!six, Field::Source),
-            Selector::Destination4 => return of(!six, Field::Destination),
+            Selector::EtherType => {
+                return Part::Is(match self.version {
+                    4 => 0x0800,
+                    6 => 0x86dd,
+                    _ => ARP,
+                });
+            }
+            Selector::Source4 => return of(four, Field::Source),
+            Selector::Destination4 => return of(four, Field::Destination),
             Selector::Source6 => return of(six, Field::Source),
             Selector::Destination6 => return of(six, Field::Destination),
             Selector::NextHeader6 => return of(six, Field::NextHeader6),
@@ -150,6 +161,7 @@ impl Resolver<'_> {
             Selector::EtherDestination => Field::EtherDestination,
             Selector::VlanId => Field::VlanId,
             Selector::VlanPriority => Field::VlanPriority,
+            _ if is_of_ip(selector) && !four && !six => return Part::Lacking,
             Selector::Protocol => Field::Protocol,
             Selector::SourcePort => Field::SourcePort,
             Selector::DestinationPort => Field::DestinationPort,
@@ -175,6 +187,17 @@ impl Resolver<'_> {
             }
         })
     }
+}
+
+/// Says if only IPv4 and IPv6 packets have a part.
+const fn is_of_ip(selector: Selector) -> bool {
+    !matches!(
+        selector,
+        Selector::Input
+            | Selector::Output
+            | Selector::Mark
+            | Selector::Payload { base: PayloadBase::Link | PayloadBase::Network, .. }
+    )
 }
 
 /// One condition as what holds.

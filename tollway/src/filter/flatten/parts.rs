@@ -1,9 +1,9 @@
 //! A rule cut into parts: each has conditions, then things that are done.
 
+use tollway_dataplane::id::VrfId;
 use tollway_dataplane::stages::filter::{Condition, Op};
-use tollway_dataplane::verdict::PuntReason;
 
-use super::conditions::Holds;
+use super::conditions::{Holds, Resolver};
 use super::place::{Layout, TooMany, Within};
 use crate::filter::ir::{
     Action, Datum, Element, Elements, Key, Match, Rule, SetId, Step, Target, Verdict,
@@ -47,6 +47,8 @@ struct Cut<'l, 'a> {
     layout: &'l Layout<'a>,
     within: Within,
     parts: Vec<Part>,
+    /// The number of the next log.
+    log: u32,
 }
 
 /// What there is to do behind a step.
@@ -55,12 +57,17 @@ enum Then {
     Nothing,
 }
 
-/// Cuts a rule.
+/// Cuts a rule; `log` is the number of its first log.
 ///
 /// # Errors
 /// Where its alternatives are too many.
-pub(super) fn cut(layout: &Layout<'_>, rule: &Rule, within: Within) -> Result<Vec<Part>, TooMany> {
-    let mut cut = Cut { layout, within, parts: vec![Part::new()] };
+pub(super) fn cut(
+    layout: &Layout<'_>,
+    rule: &Rule,
+    within: Within,
+    log: u32,
+) -> Result<Vec<Part>, TooMany> {
+    let mut cut = Cut { layout, within, parts: vec![Part::new()], log };
     for step in &rule.steps {
         if let Then::Nothing = cut.step(step)? {
             break;
@@ -74,11 +81,15 @@ pub(super) fn cut(layout: &Layout<'_>, rule: &Rule, within: Within) -> Result<Ve
     Ok(parts)
 }
 
-impl Cut<'_, '_> {
+impl<'a> Cut<'_, 'a> {
+    fn resolver(&self) -> Resolver<'_> {
+        self.layout.resolver(self.within)
+    }
+
     fn step(&mut self, step: &Step) -> Result<Then, TooMany> {
         Ok(match step {
             Step::Match(one) => {
-                let holds = self.layout.resolver.resolve(one);
+                let holds = self.resolver().resolve(one);
                 self.condition(holds)
             }
             Step::Any(any) => {
@@ -114,7 +125,7 @@ impl Cut<'_, '_> {
                 Then::Nothing
             }
             Step::Unsupported(_) => {
-                self.act(&Op::Punt(PuntReason::FilterUnsupported));
+                self.act(&Op::Unsupported);
                 Then::Nothing
             }
         })
@@ -127,16 +138,28 @@ impl Cut<'_, '_> {
     }
 
     fn action(&mut self, action: &Action) -> Then {
-        self.act(&match action {
+        let op = match action {
             Action::Count(counter) => Op::Count(counter.0 as u32),
             Action::Mark { keep, flip } => Op::Mark { keep: *keep, flip: *flip },
             Action::Dscp(dscp) => Op::Dscp(*dscp),
             Action::NoTrack => return Then::More,
-            Action::Log(_) | Action::Forward { .. } | Action::Fib(_) => {
-                self.act(&Op::Punt(PuntReason::FilterUnsupported));
+            Action::Log(log) => {
+                let number = self.log;
+                self.log += 1;
+                let limit = self.layout.limit_of_log(number);
+                Op::Log { log: number, limit: log.group.is_none().then_some(limit) }
+            }
+            Action::Forward { .. } | Action::Fib(_) if self.layout.is_ingress() => {
+                self.act(&Op::Unsupported);
                 return Then::Nothing;
             }
-        });
+            Action::Forward { via, link } => match self.layout.hop(*via, link.as_deref()) {
+                Some(hop) => Op::Forward(hop),
+                None => return Then::More,
+            },
+            Action::Fib(number) => Op::Fib(VrfId(u16::try_from(*number).unwrap_or(u16::MAX))),
+        };
+        self.act(&op);
         Then::More
     }
 
@@ -195,7 +218,7 @@ impl Cut<'_, '_> {
     }
 
     fn map(&mut self, keys: &[Key], map: SetId, op: impl Fn(&Datum) -> Option<Op>) {
-        let resolver = self.layout.resolver;
+        let resolver = self.resolver();
         let Elements::Tuples(elements) = &resolver.rules.sets[map.0].elements else {
             return self.never();
         };
@@ -224,7 +247,7 @@ impl Cut<'_, '_> {
         for all in any {
             let mut product = vec![Vec::new()];
             for one in all {
-                product = match self.layout.resolver.resolve(one) {
+                product = match self.resolver().resolve(one) {
                     Holds::Always => product,
                     Holds::Any(any) => times(&product, &any)?,
                     Holds::Never => Vec::new(),

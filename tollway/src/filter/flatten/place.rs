@@ -1,12 +1,17 @@
 //! The line of rules: every chain at its place.
 
-use tollway_dataplane::stages::filter::{Condition, MOST_RULES, Op, Rule, Rules};
+use std::net::IpAddr;
 
-use super::Link;
+use tollway_dataplane::stages::filter::{Condition, Field, MOST_RULES, Op, Reject, Rule, Rules};
+
 use super::conditions::{Holds, Resolver};
+use super::levels::Level;
 use super::parts::Part;
+use crate::filter::eval::Link;
+use crate::filter::hops::{Hop, hops};
 use crate::filter::ir::{
-    Base, Chain, ChainId, Family, Hook, Match, Policy, Ruleset, Selector, Test, Verdict,
+    self, Action, Base, Chain, ChainId, Family, Hook, Match, Policy, Ruleset, Selector, Step, Test,
+    Verdict,
 };
 
 /// There is no room for more rules.
@@ -19,12 +24,20 @@ pub(super) struct Label(u32);
 
 /// The line in the making; all that leads anywhere has labels in place of rules' numbers.
 pub(super) struct Layout<'a> {
-    pub(super) resolver: Resolver<'a>,
+    ruleset: &'a Ruleset,
+    /// What links are taken for; but at hook ingress there is one.
+    levels: &'a [Level],
+    version: u8,
+    is_ingress: bool,
     rules: Vec<Rule>,
     /// The rule of each label.
     labels: Vec<u32>,
-    /// Where each chain begins that is jumped to.
-    starts: Vec<Label>,
+    /// Where each chain begins that is jumped to, level by level.
+    starts: Vec<Vec<Label>>,
+    /// Next hops that rules name.
+    hops: Vec<Hop<'a>>,
+    /// The number of each rule's first log, by chain.
+    logs: Vec<Vec<u32>>,
     /// Where each base chain of these hooks begins, and where its policy is.
     bases: Vec<(Label, Label)>,
 }
@@ -32,52 +45,71 @@ pub(super) struct Layout<'a> {
 /// The chain that a rule is in.
 #[derive(Clone, Copy)]
 pub(super) struct Within {
+    /// The number of the level.
+    level: usize,
     /// The number of the base chain, or none for one that is jumped to.
     base: Option<usize>,
 }
 
 impl<'a> Layout<'a> {
-    pub(super) fn new(rules: &'a Ruleset, links: &'a [Link], version: u8) -> Self {
-        let resolver = Resolver { rules, links, version };
+    pub(super) fn new(ruleset: &'a Ruleset, levels: &'a [Level], version: u8) -> Self {
         let mut layout = Self {
-            resolver,
+            ruleset,
+            levels,
+            version,
+            is_ingress: false,
             rules: Vec::new(),
             labels: Vec::new(),
             starts: Vec::new(),
+            hops: hops(ruleset),
+            logs: logs(ruleset),
             bases: Vec::new(),
         };
-        layout.starts = rules.chains.iter().map(|_| layout.label()).collect();
+        for _ in levels {
+            let starts = ruleset.chains.iter().map(|_| layout.label()).collect();
+            layout.starts.push(starts);
+        }
         layout
+    }
+
+    /// What matches are resolved by in a chain.
+    pub(super) fn resolver(&self, within: Within) -> Resolver<'a> {
+        let links = self.levels.get(within.level).map_or(&[][..], |level| &level.links);
+        Resolver { rules: self.ruleset, links, version: self.version }
     }
 
     /// The line for hooks that follow each other; none where no chain is for these packets.
     pub(super) fn line(mut self, hooks: &[Hook]) -> Option<Result<Rules, TooMany>> {
-        let rules = self.resolver.rules;
+        let rules = self.ruleset;
         let all = hooks.iter().flat_map(|hook| rules.base_chains(*hook));
         let bases: Vec<_> = all.filter(|(id, _)| self.sees(&rules.chains[id.0])).collect();
-        if bases.is_empty() {
+        if bases.is_empty() || self.levels.is_empty() {
             return None;
         }
+        self.is_ingress = hooks.contains(&Hook::Ingress);
         Some(self.place(&bases).map(|()| self.finish()))
     }
 
     fn sees(&self, chain: &Chain) -> bool {
-        match (chain.family, self.resolver.version) {
+        match (chain.family, self.version) {
             (Family::Bridge, _) => false,
+            (family, 0) => family == Family::Netdev,
             (family, 4) => family.has_ip4(),
             (family, _) => family.has_ip6(),
         }
     }
 
     fn place(&mut self, bases: &[(ChainId, &Base)]) -> Result<(), TooMany> {
-        self.bases = bases.iter().map(|_| (self.label(), self.label())).collect();
-        let rules = self.resolver.rules;
-        for (number, (id, base)) in bases.iter().enumerate() {
-            let within = Within { base: Some(number) };
+        let count = bases.len() * self.levels.len();
+        self.bases = (0..count).map(|_| (self.label(), self.label())).collect();
+        let rules = self.ruleset;
+        for number in 0..count {
+            let (level, (id, base)) = (number / bases.len(), bases[number % bases.len()]);
+            let within = Within { level, base: Some(number) };
             let (start, end) = self.bases[number];
             self.bind(start);
             self.only_devices(base, within)?;
-            self.chain(&rules.chains[id.0], within)?;
+            self.chain(id, within)?;
             // The policy, and behind it where those go on that are accepted.
             self.bind(end);
             let accept = self.accept(within);
@@ -88,16 +120,41 @@ impl<'a> Layout<'a> {
             self.push(Vec::new(), vec![policy], None)?;
             self.push(Vec::new(), vec![accept], None)?;
         }
-        for id in called(rules, bases) {
-            self.bind(self.starts[id.0]);
-            self.chain(&rules.chains[id.0], Within { base: None })?;
-            self.push(Vec::new(), vec![Op::Return], None)?;
+        for level in 0..self.levels.len() {
+            for id in called(rules, bases) {
+                self.bind(self.starts[level][id.0]);
+                self.chain(id, Within { level, base: None })?;
+                self.push(Vec::new(), vec![Op::Return], None)?;
+            }
         }
         self.push(Vec::new(), vec![Op::Accept], None)
     }
 
     /// Sends packets of other devices on to the next base chain.
     fn only_devices(&mut self, base: &Base, within: Within) -> Result<(), TooMany> {
+        let levels = self.levels;
+        let Some(level) = levels.get(within.level) else { return Ok(()) };
+        let input = |links: Vec<usize>| {
+            let ranges: Vec<_> = links.iter().map(|link| (*link as u128, *link as u128)).collect();
+            Condition::new(Field::Input, ranges)
+        };
+        let is_device = |link: &Link| base.devices.iter().any(|device| link.is(device));
+        let is_mine = |number: &usize| {
+            let link = &level.links[*number];
+            !link.name.is_empty() && (base.devices.is_empty() || is_device(link))
+        };
+        if base.hook == Hook::Ingress {
+            let others = input((0..level.links.len()).filter(|link| !is_mine(link)).collect());
+            if !others.ranges.is_empty() {
+                self.push(vec![others], vec![self.accept(within)], None)?;
+            }
+            // Behind a second tag rules see nothing there (`skb->protocol` is the tag's).
+            let tagged = input(level.tagged.iter().copied().filter(is_mine).collect());
+            if !tagged.ranges.is_empty() {
+                self.push(vec![tagged], vec![Op::Unsupported], None)?;
+            }
+            return Ok(());
+        }
         if base.devices.is_empty() {
             return Ok(());
         }
@@ -107,7 +164,7 @@ impl<'a> Layout<'a> {
             test: Test::Link(base.devices.clone()),
             negate: true,
         };
-        match self.resolver.resolve(&others) {
+        match self.resolver(within).resolve(&others) {
             Holds::Any(any) => {
                 for conditions in any {
                     self.push(conditions, vec![self.accept(within)], None)?;
@@ -119,9 +176,11 @@ impl<'a> Layout<'a> {
         }
     }
 
-    fn chain(&mut self, chain: &Chain, within: Within) -> Result<(), TooMany> {
-        for rule in &chain.rules {
-            let parts = super::parts::cut(self, rule, within)?;
+    fn chain(&mut self, id: ChainId, within: Within) -> Result<(), TooMany> {
+        let ruleset = self.ruleset;
+        for (number, rule) in ruleset.chains[id.0].rules.iter().enumerate() {
+            let log = self.logs[id.0][number];
+            let parts = super::parts::cut(self, rule, within, log)?;
             self.rule(parts)?;
         }
         Ok(())
@@ -151,19 +210,49 @@ impl<'a> Layout<'a> {
         Ok(())
     }
 
+    /// Whether the line is for hook ingress.
+    pub(super) fn is_ingress(&self) -> bool {
+        self.is_ingress
+    }
+
+    /// The number of a next hop; none of one that is of the other version of IP.
+    pub(super) fn hop(&self, via: IpAddr, link: Option<&str>) -> Option<u32> {
+        let number = self.hops.iter().position(|hop| *hop == (via, link))?;
+        (via.is_ipv4() == (self.version == 4)).then_some(number as u32)
+    }
+
+    /// The number of the limit that is a log's.
+    pub(super) fn limit_of_log(&self, log: u32) -> u32 {
+        self.ruleset.limits.len() as u32 + log
+    }
+
     /// What is done for a verdict; none to go on with the next rule.
     pub(super) fn verdict(&self, verdict: &Verdict, within: Within) -> Option<Op> {
-        use tollway_dataplane::verdict::PuntReason;
         Some(match verdict {
             Verdict::Accept => self.accept(within),
             Verdict::Drop => Op::Drop,
-            Verdict::Reject(_) => Op::Punt(PuntReason::Reject),
-            Verdict::Unsupported(_) => Op::Punt(PuntReason::FilterUnsupported),
+            // Hook ingress answers by the device, not by a route (`nf_reject_netdev`).
+            Verdict::Reject(_) if self.is_ingress => Op::Unsupported,
+            Verdict::Reject(reject) => Op::Reject(self.reject(*reject)),
+            Verdict::Unsupported(_) => Op::Unsupported,
             Verdict::Continue => return None,
             Verdict::Return => Op::Return,
-            Verdict::Jump(chain) => Op::Call(self.starts[chain.0].0),
-            Verdict::Goto(chain) => Op::Skip(self.starts[chain.0].0),
+            Verdict::Jump(chain) => Op::Call(self.starts[within.level][chain.0].0),
+            Verdict::Goto(chain) => Op::Skip(self.starts[within.level][chain.0].0),
         })
+    }
+
+    /// What the sender is told (`nft_reject_icmp_code`, `nft_reject_icmpv6_code`).
+    fn reject(&self, reject: ir::Reject) -> Reject {
+        let code = match reject {
+            ir::Reject::TcpReset => return Reject::TcpReset,
+            ir::Reject::Icmp(code) | ir::Reject::Icmp6(code) => code,
+            ir::Reject::Icmpx(code) => {
+                let codes = if self.version == 6 { [0, 4, 3, 1] } else { [0, 3, 1, 13] };
+                codes.get(usize::from(code)).copied().unwrap_or(codes[1])
+            }
+        };
+        Reject::Unreachable(code)
     }
 
     /// Where packets go on that are accepted.
@@ -225,6 +314,18 @@ impl<'a> Layout<'a> {
         let end = bases.first().map_or(0, |(_, end)| labels[end.0 as usize]);
         Rules { rules, end }
     }
+}
+
+/// The number of each rule's first log, as [`crate::filter::log::logs`] counts them.
+fn logs(rules: &Ruleset) -> Vec<Vec<u32>> {
+    let mut next = 0;
+    let mut first = |rule: &ir::Rule| {
+        let own = rule.steps.iter().filter(|step| matches!(step, Step::Do(Action::Log(_))));
+        let first = next;
+        next += own.count() as u32;
+        first
+    };
+    rules.chains.iter().map(|chain| chain.rules.iter().map(&mut first).collect()).collect()
 }
 
 /// Chains that are jumped to from base chains, callers first.

@@ -2,9 +2,12 @@
 
 mod flows;
 mod frames;
+mod hooks;
+mod hostile;
 mod road;
 mod rulesets;
 
+use super::levels::Level;
 use super::place::Layout;
 use super::{FlattenError, flatten};
 use crate::filter::ir::{Hook, Ruleset};
@@ -38,8 +41,11 @@ impl Dice {
     }
 }
 
+/// How packets are drawn.
+type Drawn = fn(&Frames, &mut Dice) -> Vec<u8>;
+
 /// Sends packets through rulesets both ways.
-fn compare(seed: u64, rulesets: usize, rules: &[usize], packets: usize) {
+fn compare(seed: u64, rulesets: usize, rules: &[usize], packets: usize, drawn: Drawn) {
     let mut refused = 0;
     for number in 0..rulesets as u64 {
         let seed = seed << 32 | number;
@@ -51,7 +57,7 @@ fn compare(seed: u64, rulesets: usize, rules: &[usize], packets: usize) {
             refused += 1;
             continue;
         }
-        compare_one(&ruleset, seed, &mut dice, packets);
+        compare_drawn(&ruleset, seed, &mut dice, packets, drawn);
     }
     assert!(refused * 10 <= rulesets, "{refused} of {rulesets} rulesets were refused");
 }
@@ -63,11 +69,15 @@ pub(in crate::filter) fn compare_one(
     dice: &mut Dice,
     packets: usize,
 ) {
+    compare_drawn(ruleset, seed, dice, packets, Frames::draw);
+}
+
+fn compare_drawn(ruleset: &Ruleset, seed: u64, dice: &mut Dice, packets: usize, drawn: Drawn) {
     let mut road = Road::new(ruleset);
     let frames = Frames::new(ruleset, dice);
     let mut left = packets;
     while left > 0 {
-        let burst: Vec<_> = (0..dice.below(64) + 1).map(|_| frames.draw(dice)).collect();
+        let burst: Vec<_> = (0..dice.below(64) + 1).map(|_| drawn(&frames, dice)).collect();
         left = left.saturating_sub(burst.len());
         if let Err((lane, how)) = road.send(&burst) {
             let rules = shrink(ruleset.clone(), &burst[lane]);
@@ -115,10 +125,17 @@ fn tell(rules: &Ruleset) -> String {
     for set in &rules.sets {
         text += &format!("{set:?}\n");
     }
-    for version in [4, 6] {
-        for hooks in [&[Hook::Prerouting][..], &[Hook::Forward, Hook::Postrouting, Hook::Egress]] {
-            let links = road::links();
-            let Some(Ok(line)) = Layout::new(rules, &links, version).line(hooks) else { continue };
+    for version in [4, 6, 0] {
+        for hooks in [
+            &[Hook::Ingress][..],
+            &[Hook::Prerouting],
+            &[Hook::Forward, Hook::Postrouting, Hook::Egress],
+        ] {
+            let levels = match hooks {
+                [Hook::Ingress] => Level::ingress(&road::links()),
+                _ => vec![Level::plain(&road::links())],
+            };
+            let Some(Ok(line)) = Layout::new(rules, &levels, version).line(hooks) else { continue };
             text += &format!("IPv{version} {hooks:?}, end {}\n", line.end);
             for (number, rule) in line.rules.iter().enumerate() {
                 text += &format!("{number}: {:?} {:?} {}\n", rule.conditions, rule.ops, rule.next);
@@ -130,15 +147,15 @@ fn tell(rules: &Ruleset) -> String {
 
 #[test]
 fn small_rulesets_are_as_they_are_evaluated() {
-    compare(1, 120, &[1, 2, 5, 12], 5000);
+    compare(1, 120, &[1, 2, 5, 12], 5000, Frames::draw);
 }
 
 #[test]
 fn rulesets_of_every_width_are_as_they_are_evaluated() {
-    compare(2, 60, &[30, 60, 110, 220, 400], 5000);
+    compare(2, 60, &[30, 60, 110, 220, 400], 5000, Frames::draw);
 }
 
 #[test]
 fn large_rulesets_are_as_they_are_evaluated() {
-    compare(3, 16, &[700, 1000, 2500], 7000);
+    compare(3, 16, &[700, 1000, 2500], 7000, Frames::draw);
 }

@@ -22,14 +22,17 @@ pub enum Action {
     Log(Log),
     /// Keeps the packet out of connection tracking.
     NoTrack,
-    /// Routes the packet to this neighbour instead (ipfw `fwd`, nft `dup`-less `fwd`).
+    /// Routes the packet to this address instead, whatever its own route is, where it is of the same
+    /// version of IP; see [`crate::filter::hops`] (ipfw `fwd`). Not at hook ingress, where nft's `fwd`
+    /// is another thing.
     Forward {
         /// The neighbour's address.
         via: IpAddr,
         /// The link it is on, where that was said.
         link: Option<String>,
     },
-    /// Routes the packet by another VRF or table (ipfw `setfib`).
+    /// Routes the packet by another VRF, by its number in the configuration, 0 being the main one; nothing
+    /// once it has a route (ipfw `setfib`).
     Fib(u32),
 }
 
@@ -94,7 +97,11 @@ pub enum Reject {
     TcpReset,
 }
 
-/// A token bucket.
+/// A token bucket, full at first.
+///
+/// nft (`nft_limit.c`): a limit of packets holds its burst, 5 where it has none; one of bytes holds the bytes
+/// of a period and its burst. iptables (`xt_limit.c`): one unit each `avg` ten-thousandths of a second, and
+/// holds its burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limit {
     /// Units in each period.
@@ -112,6 +119,6 @@ pub struct Limit {
 pub enum LimitUnit {
     /// Packets.
     Packets,
-    /// Bytes of layer 3.
+    /// Bytes of layer 3, as they are counted.
     Bytes,
 }

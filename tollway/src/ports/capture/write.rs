@@ -50,7 +50,15 @@ impl CaptureWriter {
     /// # Errors
     /// The disk is full, or the file is gone.
     pub fn write(&mut self, time_ns: u64, frame: &[u8]) -> Result<(), CaptureError> {
-        let written = self.format.write(time_ns, frame);
+        self.write_head(time_ns, frame, frame.len() as u32)
+    }
+
+    /// Writes how a frame of so many bytes begins.
+    ///
+    /// # Errors
+    /// As [`CaptureWriter::write`].
+    pub fn write_head(&mut self, time_ns: u64, head: &[u8], len: u32) -> Result<(), CaptureError> {
+        let written = self.format.write(time_ns, head, len);
         written.map_err(|error| CaptureError::Write(self.file.clone(), cause(error)))
     }
 
@@ -90,8 +98,7 @@ impl Format {
         Ok(Self::PcapNg(Box::new(writer)))
     }
 
-    fn write(&mut self, time_ns: u64, frame: &[u8]) -> Result<(), PcapError> {
-        let len = frame.len() as u32;
+    fn write(&mut self, time_ns: u64, head: &[u8], len: u32) -> Result<(), PcapError> {
         match self {
             Self::Pcap(writer) => {
                 let time = Duration::from_nanos(time_ns);
@@ -99,9 +106,9 @@ impl Format {
                     // The format ends in 2106.
                     ts_sec: u32::try_from(time.as_secs()).unwrap_or(u32::MAX),
                     ts_frac: time.subsec_nanos(),
-                    incl_len: len,
+                    incl_len: head.len() as u32,
                     orig_len: len,
-                    data: Cow::Borrowed(frame),
+                    data: Cow::Borrowed(head),
                 })?;
             }
             Self::PcapNg(writer) => {
@@ -109,7 +116,7 @@ impl Format {
                     interface_id: 0,
                     timestamp: Duration::from_nanos(time_ns),
                     original_len: len,
-                    data: Cow::Borrowed(frame),
+                    data: Cow::Borrowed(head),
                     options: Vec::new(),
                 })?;
             }

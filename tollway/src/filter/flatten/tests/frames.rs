@@ -1,7 +1,7 @@
 //! Random packets that the path takes, of the numbers that the rules are made of.
 
 use super::Dice;
-use super::road::MAC;
+use super::road::{MAC, VID};
 use crate::filter::ir::{Match, Ruleset, Selector, Step, Test};
 
 /// Where IPv4 addresses are drawn from, and the lower bits of IPv6 addresses.
@@ -73,6 +73,18 @@ impl Frames {
         // Routes are for these and their neighbours.
         let destination = dice.pick(&ADDRESSES) ^ dice.below(2) as u32;
         let mut frame = [&MAC[..], &[2, 0, 0, 0, 7, dice.below(3) as u8]].concat();
+        if dice.one_in(8) {
+            frame[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 1]);
+        }
+        if dice.one_in(4) {
+            frame.extend_from_slice(&[0x81, 0]);
+            frame.extend_from_slice(&((dice.below(8) as u16) << 13 | VID).to_be_bytes());
+        }
+        if dice.one_in(12) {
+            frame.extend_from_slice(&[8, 6]);
+            frame.extend((0..28).map(|_| dice.below(4) as u8));
+            return frame;
+        }
         let packet = match is_six {
             false => four(source, destination, protocol, &body, dice),
             true => self.six_packet(source, destination, protocol, &body, dice),
@@ -104,8 +116,8 @@ impl Frames {
         let (mut first, mut chain) = (protocol, Vec::new());
         let mut last: Option<usize> = None;
         for _ in 0..if dice.one_in(2) { 0 } else { dice.below(4) } {
-            // Routing, fragment, authentication, destination options.
-            let kind = dice.pick(&[43, 44, 51, 60]);
+            // Routing, fragment, authentication, destination options; hop-by-hop.
+            let kind = dice.pick(&[43, 44, 51, 60, 43, 44, 51, 60, 0]);
             match last {
                 None => first = kind,
                 Some(at) => chain[at] = kind,
@@ -134,8 +146,11 @@ impl Frames {
 }
 
 fn four(source: u32, destination: u32, protocol: u8, body: &[u8], dice: &mut Dice) -> Vec<u8> {
-    let mut packet = vec![0x45, (dice.below(4) as u8) << 2];
-    packet.extend_from_slice(&(20 + body.len() as u16).to_be_bytes());
+    // No-operations, as many as say themselves.
+    let options = vec![1; if dice.one_in(8) { 4 + dice.below(10) * 4 } else { 0 }];
+    let header_len = 20 + options.len();
+    let mut packet = vec![0x40 | (header_len / 4) as u8, (dice.below(4) as u8) << 2];
+    packet.extend_from_slice(&((header_len + body.len()) as u16).to_be_bytes());
     packet.extend_from_slice(&[0, 7]);
     let fragment =
         if dice.one_in(4) { dice.pick(&[0x2000_u16, 1, 0x2001, 0x1fff]) } else { 0x4000 };
@@ -143,6 +158,7 @@ fn four(source: u32, destination: u32, protocol: u8, body: &[u8], dice: &mut Dic
     packet.extend_from_slice(&[dice.pick(&[2, 64, 65, 255]), protocol, 0, 0]);
     packet.extend_from_slice(&source.to_be_bytes());
     packet.extend_from_slice(&destination.to_be_bytes());
+    packet.extend(options);
     let sum = !tollway_dataplane::wire::checksum::sum(&packet);
     packet[10..12].copy_from_slice(&sum.to_be_bytes());
     packet.extend_from_slice(body);

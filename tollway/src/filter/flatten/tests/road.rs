@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tollway_dataplane::burst::Burst;
 use tollway_dataplane::dispatch::Path;
 use tollway_dataplane::frame::Umem;
-use tollway_dataplane::id::PortId;
-use tollway_dataplane::stages::filter::State;
+use tollway_dataplane::id::{PortId, Vid};
+use tollway_dataplane::stages::filter::{Reject, State};
 use tollway_dataplane::stages::route::Prefix;
 use tollway_dataplane::stages::transmit::Egress;
 use tollway_dataplane::tables::{RoutePrefix, Tables};
@@ -15,16 +15,26 @@ use tollway_dataplane::verdict::{DropReason, PuntReason, Verdict};
 
 use super::super::flatten;
 use crate::filter::eval::{self, Fate, Link, Packet};
-use crate::filter::ir::{Hook, Ruleset};
+use crate::filter::ir::{self, Hook, Ruleset, Selector};
+use crate::filter::log;
 
 pub(super) const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const VIA: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
 /// Names of the links by number: what arrives comes by the first two.
-pub(super) const LINKS: [(&str, &str); 3] = [("wan0", "main"), ("wan1", "red"), ("lan0", "main")];
+pub(super) const LINKS: [(&str, &str); 4] =
+    [("wan0", "main"), ("wan1", "red"), ("lan0", "main"), ("wan0.7", "red")];
+const PORTS: usize = 3;
+
+/// The VLAN on the first port, which is the last link.
+pub(super) const VID: u16 = 7;
 
 pub(super) fn links() -> Vec<Link> {
-    let link = |(name, vrf): (&str, &str)| Link { name: name.into(), vrf: vrf.into() };
+    let link = |(name, vrf): (&str, &str)| Link {
+        name: name.into(),
+        vrf: vrf.into(),
+        on: name.split_once('.').map(|(below, _)| below.into()),
+    };
     LINKS.into_iter().map(link).collect()
 }
 
@@ -57,7 +67,7 @@ impl<'a> Road<'a> {
             path: Path::detect(),
             umem: Umem::new(64, 2048).expect("memory"),
             burst: Box::new(Burst::new()),
-            egress: Egress::new(LINKS.len()),
+            egress: Egress::new(PORTS),
             tolls: Tolls::new(),
             state,
             expected: eval::State::new(rules),
@@ -84,50 +94,133 @@ impl<'a> Road<'a> {
         for addr in addrs {
             self.umem.free(addr);
         }
-        // Rules are asked hook by hook for the whole burst, as the path does: limits notice.
+        self.evaluate_all(frames)
+    }
+
+    /// Evaluates the burst that has gone down the road. Rules are asked hook by hook for the whole burst,
+    /// as the path does: limits notice.
+    fn evaluate_all(&mut self, frames: &[Vec<u8>]) -> Result<(), (usize, String)> {
         let links = self.links.clone();
         let input = usize::from(self.burst.port.0);
         let mut packets: Vec<_> = frames
             .iter()
-            .map(|frame| (Packet::new(frame, 14, &links[input]), Fate::Accept))
+            .map(|frame| {
+                let l3 = if frame[12] == 0x81 { 18 } else { 14 };
+                let link = if l3 == 18 { &links[PORTS] } else { &links[input] };
+                (Packet::new(frame, l3, link), Fate::Accept)
+            })
             .collect();
-        for version in [4, 6] {
-            self.evaluate(&mut packets, version, &[Hook::Prerouting]);
+        let ours = Vec::from_iter((0..frames.len()).filter(|lane| !self.left_at_once(*lane)));
+        let (host, road): (Vec<_>, _) = ours.into_iter().partition(|lane| is_host(&frames[*lane]));
+        for lanes in [&road, &host] {
+            for version in [4, 6, 0] {
+                for lane in lanes {
+                    let (packet, fate) = &mut packets[*lane];
+                    if packet.version() == version {
+                        *fate = self.evaluate_ingress(packet, &links[..1]);
+                    }
+                }
+            }
         }
-        for (packet, _) in &mut packets {
-            packet.output = Some(&links[output(packet.frame())]);
+        let mut sound = road;
+        sound.retain(|lane| packets[*lane].1 == Fate::Accept && !self.is_broken(*lane));
+        let (detoured, plain): (Vec<_>, _) =
+            sound.into_iter().partition(|lane| packets[*lane].0.has_options());
+        for hooks in [&[Hook::Prerouting][..], &[Hook::Forward, Hook::Postrouting, Hook::Egress]] {
+            for lanes in [&plain, &detoured] {
+                for version in [4, 6] {
+                    for lane in lanes {
+                        let (packet, fate) = &mut packets[*lane];
+                        if packet.version() == version {
+                            self.evaluate(packet, fate, hooks);
+                        }
+                    }
+                }
+            }
+            for (packet, _) in &mut packets {
+                packet.output = Some(&links[output(packet)]);
+            }
         }
-        for version in [4, 6] {
-            self.evaluate(&mut packets, version, &[Hook::Forward, Hook::Postrouting, Hook::Egress]);
+        let logs: Vec<_> = log::logs(self.rules).collect();
+        for told in std::mem::take(&mut self.expected.logged) {
+            let logged = self.state.log.pop().map(|logged| logs[logged.log as usize]);
+            if logged != Some(&told) {
+                return Err((0, format!("{logged:?} is logged, not {told:?}")));
+            }
         }
-        for (lane, (_, fate)) in packets.iter().enumerate() {
+        assert!(self.state.log.pop().is_none() && self.state.log.lost == 0);
+        for (lane, (packet, fate)) in packets.iter().enumerate() {
             let done = self.fate(lane);
-            if !alike(&done, fate) {
+            if !alike(&done, fate, packet.version()) {
                 return Err((lane, format!("{done:?}, not {fate:?}")));
             }
         }
         Ok(())
     }
 
-    fn evaluate(&mut self, packets: &mut [(Packet<'_>, Fate)], version: u8, hooks: &[Hook]) {
-        for (packet, fate) in packets.iter_mut().filter(|(packet, _)| packet.version() == version) {
-            for hook in hooks {
-                if *fate == Fate::Accept {
-                    *fate = eval::run(self.rules, &mut self.expected, *hook, packet, self.now_ns);
-                }
+    /// Asks the chains of the device below first.
+    fn evaluate_ingress<'p>(&mut self, packet: &mut Packet<'p>, below: &'p [Link]) -> Fate {
+        let own = packet.input;
+        let below = below.iter().filter(|link| own.on.as_ref() == Some(&link.name));
+        for link in below.chain([own]) {
+            packet.input = link;
+            let fate =
+                eval::run(self.rules, &mut self.expected, Hook::Ingress, packet, self.now_ns);
+            match fate {
+                Fate::Accept => {}
+                // Is left to the kernel there.
+                Fate::Reject(_) => return Fate::Unsupported(String::new()),
+                fate => return fate,
+            }
+        }
+        Fate::Accept
+    }
+
+    fn evaluate(&mut self, packet: &mut Packet<'_>, fate: &mut Fate, hooks: &[Hook]) {
+        for hook in hooks {
+            if *fate == Fate::Accept {
+                *fate = eval::run(self.rules, &mut self.expected, *hook, packet, self.now_ns);
             }
         }
     }
 
-    fn fate(&self, lane: usize) -> Fate {
+    /// Left before any rule.
+    fn left_at_once(&self, lane: usize) -> bool {
+        self.burst.left.has(lane)
+            && matches!(
+                self.burst.verdict[lane],
+                Verdict::Drop(
+                    DropReason::OtherHost | DropReason::VlanUnknown | DropReason::UnhandledProto
+                )
+            )
+    }
+
+    /// Left for what is wrong with its header.
+    fn is_broken(&self, lane: usize) -> bool {
+        let verdict = self.burst.verdict[lane];
+        self.burst.left.has(lane)
+            && matches!(verdict, Verdict::Drop(reason) if reason != DropReason::NetfilterDrop)
+    }
+
+    /// Did not come to the rules of all hooks.
+    pub(super) fn left_early(&self, lane: usize) -> bool {
+        self.left_at_once(lane) || self.is_broken(lane)
+    }
+
+    /// Was dropped by a rule.
+    pub(super) fn drops(&self, lane: usize) -> bool {
+        self.fate(lane) == Done::Drop
+    }
+
+    pub(super) fn fate(&self, lane: usize) -> Done {
         if !self.burst.left.has(lane) {
-            return Fate::Accept;
+            return Done::GoesOn;
         }
         match self.burst.verdict[lane] {
-            Verdict::Drop(DropReason::NetfilterDrop) => Fate::Drop,
-            Verdict::Punt(PuntReason::Reject) => Fate::Reject(crate::filter::ir::Reject::TcpReset),
-            Verdict::Punt(PuntReason::FilterUnsupported) => Fate::Unsupported(String::new()),
-            other => panic!("{other:?}"),
+            Verdict::Drop(DropReason::NetfilterDrop) => Done::Drop,
+            Verdict::Punt(PuntReason::Reject) => Done::Reject(self.state.reject[lane]),
+            Verdict::Punt(PuntReason::FilterUnsupported) => Done::Unsupported,
+            _ => Done::GoesOn,
         }
     }
 
@@ -139,21 +232,51 @@ impl<'a> Road<'a> {
     }
 }
 
-fn alike(done: &Fate, fate: &Fate) -> bool {
-    std::mem::discriminant(done) == std::mem::discriminant(fate)
+/// What rules have done with a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Done {
+    GoesOn,
+    Drop,
+    Reject(Reject),
+    Unsupported,
+}
+
+fn alike(done: &Done, fate: &Fate, version: u8) -> bool {
+    let told = |reject: &ir::Reject| match (reject, version) {
+        (ir::Reject::TcpReset, _) => Reject::TcpReset,
+        (ir::Reject::Icmp(code) | ir::Reject::Icmp6(code), _) => Reject::Unreachable(*code),
+        (ir::Reject::Icmpx(code), 4) => Reject::Unreachable([0, 3, 1, 13][usize::from(*code)]),
+        (ir::Reject::Icmpx(code), _) => Reject::Unreachable([0, 4, 3, 1][usize::from(*code)]),
+    };
+    *done
+        == match fate {
+            Fate::Accept => Done::GoesOn,
+            Fate::Drop => Done::Drop,
+            Fate::Reject(reject) => Done::Reject(told(reject)),
+            Fate::Unsupported(_) => Done::Unsupported,
+        }
+}
+
+/// For the host: ARP, and frames to groups.
+fn is_host(frame: &[u8]) -> bool {
+    let at = if frame[12] == 0x81 { 16 } else { 12 };
+    frame[0] & 1 == 1 || frame[at..at + 2] == [8, 6]
 }
 
 /// The number of the link that a packet leaves by: the last bit of its destination says.
-fn output(frame: &[u8]) -> usize {
-    let at = if frame[12] == 8 { 33 } else { 53 };
-    usize::from(frame[at] & 1) + 1
+fn output(packet: &Packet<'_>) -> usize {
+    let destination = [Selector::Destination4, Selector::Destination6];
+    let found = destination.iter().find_map(|part| packet.number(*part, Hook::Prerouting));
+    found.map_or(0, |address| (address & 1) as usize + 1)
 }
 
 /// Any destination is forwarded, by the link that [`output`] says.
 fn tables() -> Tables {
     let mut tables = Tables::new();
     let vrf = tables.add_vrf().expect("a VRF");
-    let links = [0; LINKS.len()].map(|_| tables.add_port(MAC, vrf, 9000).expect("a port").1);
+    let links = [0; PORTS].map(|_| tables.add_port(MAC, vrf, 9000).expect("a port").1);
+    let vid = Vid::new(VID).expect("a VLAN");
+    tables.add_vlan(links[0], 0x8100, vid, MAC, vrf, 9000).expect("a link");
     let vias = ["192.0.2.1", "2001:db8::1"];
     for (number, link) in links.iter().enumerate().skip(1) {
         for via in vias {

@@ -2,7 +2,7 @@
 
 use super::Dice;
 use super::frames::{ADDRESSES, PORTS, PROTOCOLS, six};
-use super::road::LINKS;
+use super::road::{LINKS, VID};
 use crate::filter::ir::*;
 
 /// A ruleset in the drawing.
@@ -67,6 +67,8 @@ impl<'a> Draw<'a> {
         let family = self.dice.pick(&[Family::Inet, Family::Inet, Family::Ip, Family::Ip6]);
         let mut chain = Chain::new(format!("base {number}"), family);
         let hook = self.dice.pick(&[
+            Hook::Ingress,
+            Hook::Ingress,
             Hook::Prerouting,
             Hook::Forward,
             Hook::Forward,
@@ -75,7 +77,7 @@ impl<'a> Draw<'a> {
         ]);
         let policy = self.dice.pick(&[Policy::Accept, Policy::Accept, Policy::Drop]);
         let mut base = Base::new(hook, self.dice.below(3) as i32 - 1, policy);
-        if hook == Hook::Egress {
+        if matches!(hook, Hook::Ingress | Hook::Egress) {
             chain.family = Family::Netdev;
             base.devices = vec![self.link()];
         }
@@ -110,7 +112,12 @@ impl<'a> Draw<'a> {
             2 if !behind.is_empty() => Verdict::Goto(target),
             3 => Verdict::Return,
             4 => Verdict::Continue,
-            5 => Verdict::Reject(Reject::TcpReset),
+            5 => Verdict::Reject(self.dice.pick(&[
+                Reject::TcpReset,
+                Reject::Icmp(13),
+                Reject::Icmp6(4),
+                Reject::Icmpx(2),
+            ])),
             6 | 7 => Verdict::Drop,
             _ => Verdict::Accept,
         }
@@ -124,7 +131,11 @@ impl<'a> Draw<'a> {
                 flip: self.dice.below(4) as u32,
             }),
             2 if self.dice.one_in(2) => Step::Do(Action::Dscp(self.dice.below(4) as u8)),
-            2 => Step::Do(Action::NoTrack),
+            2 if self.dice.one_in(2) => Step::Do(Action::NoTrack),
+            2 => Step::Do(Action::Log(Log {
+                prefix: format!("{:x}", self.dice.roll()),
+                group: Some(1),
+            })),
             3 => Step::Limit { limit: LimitId(self.dice.below(2)), over: self.dice.one_in(2) },
             4 => Step::Map {
                 keys: port_keys(),
@@ -207,8 +218,9 @@ impl<'a> Draw<'a> {
             Selector::Protocol | Selector::NextHeader6 => self.dice.pick(&PROTOCOLS).into(),
             Selector::Length => 20 + self.dice.below(60) as u128,
             Selector::Ttl => self.dice.pick(&[1, 63, 64, 254]),
-            Selector::EtherType => self.dice.pick(&[0x0800, 0x86dd]),
-            Selector::IpVersion => self.dice.pick(&[4, 6]),
+            Selector::EtherType => self.dice.pick(&[0x0800, 0x86dd, 0x0806]),
+            Selector::IpVersion => self.dice.pick(&[0, 4, 6]),
+            Selector::VlanId => VID.into(),
             Selector::EtherSource => 0x0200_0000_0700 + self.dice.below(3) as u128,
             _ => self.dice.below(30) as u128,
         };

@@ -42,6 +42,7 @@ pub(super) fn given(line: &str) -> Given {
     let link = |name: &str, default: &str| Link {
         name: words.get(name).unwrap_or(default).to_owned(),
         vrf: String::new(),
+        on: None,
     };
     let src: IpAddr = words.get("src").unwrap_or("192.0.2.99").parse().unwrap();
     let dst: IpAddr = words.get("dst").unwrap_or("198.51.100.7").parse().unwrap();

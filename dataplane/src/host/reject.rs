@@ -1,0 +1,148 @@
+//! What the senders of packets are told that a rule rejects: `nf_send_unreach` and `nf_send_reset`
+//! (`net/ipv4/netfilter/nf_reject_ipv4.c`), `nf_send_unreach6` and `nf_send_reset6`
+//! (`net/ipv6/netfilter/nf_reject_ipv6.c`).
+//!
+//! Nothing is said about a packet whose checksum is wrong, or of whose checksum only a part has come. An
+//! ICMP error is limited and addressed as any of the host's ([`super::error`]); a reset is not limited, and
+//! comes from the address that the packet was for.
+//!
+//! Behind a port with a kernel it is the host that answers, for the kernel does not know the rule. Where it
+//! has to ask for the neighbour, the kernel hears the answer, and what was to be sent is lost.
+
+use std::net::IpAddr;
+
+use super::build::{self, Header4, Reset};
+use super::error::{Fault, Offender};
+use super::local::Received;
+use super::{Context, Host, Packet, take};
+use crate::stages::filter::Reject;
+use crate::verdict::{DropReason, PuntReason};
+use crate::wire::{checksum, l4};
+
+/// ESP and GRE, of whose packets no checksum of this kind is looked at.
+const ESP: u8 = 50;
+const GRE: u8 = 47;
+const NO_NEXT_HEADER: u8 = 59;
+
+const TCP_LEN: usize = 20;
+const FIN: u8 = 1;
+const SYN: u8 = 2;
+const RST: u8 = 4;
+const ACK: u8 = 16;
+
+impl Host {
+    /// Takes a packet that a rule rejects, and tells its sender.
+    pub fn reject(&mut self, context: &mut Context<'_>, packet: Packet, reject: Reject) {
+        let frame = take(context, packet);
+        let layer3 = frame.get(usize::from(packet.l3)..).unwrap_or_default();
+        let Some(bytes) = build::trim(layer3) else {
+            context.counters.drop(DropReason::IpInhdr);
+            return;
+        };
+        context.counters.punt(PuntReason::Reject);
+        let to_group = frame.first().is_some_and(|byte| byte & 1 != 0);
+        let offender = Offender { link: packet.link, packet: bytes, to_group };
+        let sound = upper(bytes).zip(build::endpoints(bytes)).and_then(|(upper, (src, dst))| {
+            let (protocol, at) = upper;
+            let payload = bytes.get(at..)?;
+            let received = Received { offender, src, dst, protocol, payload, tos: 0 };
+            is_sound(received).then_some(received)
+        });
+        match (sound, reject) {
+            (None, _) => self.counters.suppressed += 1,
+            (Some(_), Reject::Unreachable(code)) => {
+                self.report(context, offender, Fault::Rejected(code));
+            }
+            (Some(received), Reject::TcpReset) => self.refuse(context, received),
+        }
+    }
+
+    /// Resets a connection in the name of whom it was to.
+    fn refuse(&mut self, context: &mut Context<'_>, received: Received<'_>) {
+        let Received { offender, src, dst, protocol, payload, .. } = received;
+        let header = payload.first_chunk::<TCP_LEN>().filter(|_| protocol == l4::TCP);
+        let anonymous = src.is_unspecified() || src.is_loopback();
+        let group = |address| self.addresses.is_group(context.tables, offender.link, address);
+        let Some(tcp) = header
+            .filter(|tcp| tcp[13] & RST == 0)
+            .filter(|_| !(anonymous || offender.to_group || group(src) || group(dst)))
+        else {
+            self.counters.suppressed += 1;
+            return;
+        };
+        let word = |at: usize| u32::from_be_bytes([tcp[at], tcp[at + 1], tcp[at + 2], tcp[at + 3]]);
+        let flags = tcp[13];
+        let number = if flags & ACK != 0 {
+            Reset::At(word(8))
+        } else {
+            // What the header says of its own length is taken as it is, as the kernel does.
+            let data = (payload.len() as u32).wrapping_sub(u32::from(tcp[12] >> 4) * 4);
+            let signs = u32::from(flags & SYN != 0) + u32::from(flags & FIN != 0);
+            Reset::Acknowledges(word(4).wrapping_add(signs).wrapping_add(data))
+        };
+        let ports = (u16::from_be_bytes([tcp[2], tcp[3]]), u16::from_be_bytes([tcp[0], tcp[1]]));
+        let bytes = build::reset((dst, src), ports, number);
+        let header = Header4 { protocol: l4::TCP, tos: 0, ident: 0, dont_fragment: true };
+        self.counters.resets_sent += 1;
+        self.reply(context, received, dst, header, &bytes);
+    }
+}
+
+/// The transport protocol and where its header begins; none for a fragment but the first, and where the
+/// headers before it are broken off (`ipv6_skip_exthdr`).
+fn upper(packet: &[u8]) -> Option<(u8, usize)> {
+    let first = packet.first()?;
+    if first >> 4 == 4 {
+        let &[high, low, _, protocol] = packet.get(6..)?.first_chunk()?;
+        let is_later = u16::from_be_bytes([high, low]) & 0x1fff != 0;
+        return (!is_later).then_some((protocol, usize::from(first & 15) * 4));
+    }
+    let (mut protocol, mut at) = (*packet.get(6)?, 40);
+    loop {
+        let (unit, more) = match protocol {
+            l4::HOP_BY_HOP | l4::ROUTING | l4::DEST_OPTIONS => (8, 1),
+            l4::AUTH => (4, 2),
+            l4::FRAGMENT => (0, 0),
+            NO_NEXT_HEADER => return None,
+            _ => return (at < packet.len()).then_some((protocol, at)),
+        };
+        let &[next, len] = packet.get(at..)?.first_chunk()?;
+        if protocol == l4::FRAGMENT {
+            let &[high, low] = packet.get(at + 2..)?.first_chunk()?;
+            if u16::from_be_bytes([high, low]) & 0xfff8 != 0 {
+                return None;
+            }
+            at += 8;
+        } else {
+            at += (usize::from(len) + more) * unit;
+        }
+        protocol = next;
+    }
+}
+
+/// Whether a packet's checksum is right, if it is of a protocol that has one over all of it
+/// (`nf_reject_verify_csum`, `nf_ip_checksum`, `nf_ip6_checksum`).
+fn is_sound(received: Received<'_>) -> bool {
+    let Received { src, dst, protocol, payload, .. } = received;
+    let has_none = match protocol {
+        l4::AUTH | ESP | l4::SCTP | l4::UDP_LITE | l4::DCCP | GRE => true,
+        l4::UDP => matches!(payload, [_, _, _, _, _, _, 0, 0, ..]),
+        _ => false,
+    };
+    if has_none {
+        return true;
+    }
+    let length = payload.len() as u32;
+    let before = match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) if matches!(protocol, l4::TCP | l4::UDP) => {
+            let end = [0, protocol, (length >> 8) as u8, length as u8];
+            [&src.octets()[..], &dst.octets(), &end].concat()
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let end = [0, 0, 0, protocol];
+            [&src.octets()[..], &dst.octets(), &length.to_be_bytes(), &end].concat()
+        }
+        _ => Vec::new(),
+    };
+    checksum::sum(&[&before[..], payload].concat()) == 0xffff
+}

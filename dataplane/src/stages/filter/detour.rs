@@ -1,0 +1,72 @@
+//! Packets that are forwarded off the road, for their IPv4 options or hop-by-hop header: the rules are asked
+//! for them too, or such a header would be a way past the firewall.
+
+use super::stage::ask;
+use super::{Filter, Point, State, Steer, steer};
+use crate::burst::{Burst, Lanes};
+use crate::frame::Umem;
+use crate::id::NextHopId;
+use crate::stages::route::Root;
+use crate::tables::Tables;
+use crate::verdict::{PuntReason, Verdict};
+
+/// Packets on the way by the host, IPv4 and IPv6.
+pub(super) type Detoured = [Lanes; 2];
+
+/// Finds them among the packets that have left the road.
+#[cold]
+pub(super) fn find(burst: &Burst) -> Detoured {
+    let mut detoured = [Lanes::NONE; 2];
+    for lane in burst.left {
+        match burst.verdict[lane] {
+            Verdict::Punt(PuntReason::IpOptions) => detoured[0].put(lane, true),
+            Verdict::Punt(PuntReason::HopByHop) => detoured[1].put(lane, true),
+            _ => {}
+        }
+    }
+    detoured
+}
+
+/// Asks the rules of a point; packets that they let go on keep their verdict.
+#[cold]
+pub(super) fn detour(
+    filter: &Filter,
+    point: Point,
+    burst: &mut Burst,
+    umem: &mut Umem,
+    tables: &Tables,
+    state: &mut State,
+) {
+    for (index, version) in [4, 6].into_iter().enumerate() {
+        let Some(classifier) = filter.at(point, version) else { continue };
+        let lanes = state.detoured[index];
+        if point == Point::Forward {
+            for lane in lanes {
+                if matches!(state.steer_of(lane), Steer::Next(_)) {
+                    continue;
+                }
+                route(burst, umem, tables, version, lane);
+            }
+        }
+        state.detoured[index] = ask(filter, classifier, burst, umem, tables, state, lanes);
+    }
+}
+
+/// Finds the next hop that the host or the kernel will find.
+fn route(burst: &mut Burst, umem: &Umem, tables: &Tables, version: u8, lane: usize) {
+    let frame = umem.frame(burst.addr[lane], usize::from(burst.len[lane]));
+    let packet = frame.get(usize::from(burst.l3[lane])..).unwrap_or_default();
+    let id = destination(packet, version).map_or(NextHopId::NO_ROUTE, |address| {
+        let fib = if version == 4 { &tables.fib4 } else { &tables.fib6 };
+        fib.lookup(Root(burst.root[lane]), address)
+    });
+    burst.next[lane] = steer::record(burst, umem, tables, lane, id);
+}
+
+/// The destination's bits, at the upper end.
+fn destination(packet: &[u8], version: u8) -> Option<u128> {
+    Some(match version {
+        4 => u128::from(u32::from_be_bytes(*packet.get(16..)?.first_chunk()?)) << 96,
+        _ => u128::from_be_bytes(*packet.get(24..)?.first_chunk()?),
+    })
+}

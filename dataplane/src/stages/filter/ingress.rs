@@ -1,0 +1,64 @@
+//! Hook ingress: what a device has received, before anything is checked.
+//!
+//! Kernel equivalent: `nf_ingress` (`net/core/dev.c`, `__netif_receive_skb_core`).
+
+use super::stage::ask;
+use super::{Filter, Point, State};
+use crate::burst::{Burst, Lanes};
+use crate::frame::Umem;
+use crate::stages::classify::Classified;
+use crate::tables::Tables;
+use crate::verdict::Verdict;
+use crate::wire::be16;
+use crate::wire::eth::ethertype;
+
+/// Asks the rules of hook ingress; returns the packets that go on.
+#[inline(always)]
+pub fn ingress(
+    burst: &mut Burst,
+    umem: &mut Umem,
+    tables: &Tables,
+    state: &mut State,
+    mut packets: Classified,
+) -> Classified {
+    let Some(filter) = &tables.filter else { return packets };
+    state.begin();
+    if let Some(classifier) = filter.at(Point::Ingress, 4) {
+        packets.ip4 = ask(filter, classifier, burst, umem, tables, state, packets.ip4);
+    }
+    if let Some(classifier) = filter.at(Point::Ingress, 6) {
+        packets.ip6 = ask(filter, classifier, burst, umem, tables, state, packets.ip6);
+    }
+    if !burst.left.is_empty() {
+        ask_for_host(filter, burst, umem, tables, state);
+    }
+    packets
+}
+
+/// Asks for frames that are on their way to the host: ARP, and packets to groups.
+#[cold]
+fn ask_for_host(
+    filter: &Filter,
+    burst: &mut Burst,
+    umem: &mut Umem,
+    tables: &Tables,
+    state: &mut State,
+) {
+    let mut of = [(4, Lanes::NONE), (6, Lanes::NONE), (0, Lanes::NONE)];
+    for lane in burst.left {
+        if burst.verdict[lane] == Verdict::Local {
+            let at = usize::from(burst.l3[lane]).saturating_sub(2);
+            let lanes = match be16(umem.bytes::<2>(burst.addr[lane], at), 0) {
+                ethertype::IPV4 => &mut of[0].1,
+                ethertype::IPV6 => &mut of[1].1,
+                _ => &mut of[2].1,
+            };
+            lanes.put(lane, true);
+        }
+    }
+    for (version, lanes) in of {
+        if let Some(classifier) = filter.at(Point::Ingress, version) {
+            ask(filter, classifier, burst, umem, tables, state, lanes);
+        }
+    }
+}

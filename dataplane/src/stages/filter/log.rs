@@ -1,0 +1,96 @@
+//! What rules write to the log or to a capture: the heads of packets, until somebody takes them between
+//! two bursts. The path itself writes nothing anywhere.
+
+use std::collections::VecDeque;
+
+use super::Parsed;
+use super::head::Head;
+use crate::id::LinkId;
+
+/// Bytes of a frame that are kept: all the headers that a line of the log tells of.
+pub const LOG_BYTES: usize = 256;
+
+/// Packets that wait to be taken at most: as many as come in a tenth of a second of a rule that logs ten
+/// thousand in a second.
+pub const MOST_LOGGED: usize = 1024;
+
+/// A packet that a rule logs.
+#[derive(Clone, Debug)]
+pub struct Logged {
+    /// Which of the ruleset's logs.
+    pub log: u32,
+    /// When, ns.
+    pub now_ns: u64,
+    /// The link that it arrived on.
+    pub input: LinkId,
+    /// The link that it leaves by, where that is known there.
+    pub output: Option<LinkId>,
+    /// Its mark.
+    pub mark: u32,
+    /// Bytes in the frame.
+    pub len: u32,
+    /// Bytes before layer 3.
+    pub l3: u8,
+    kept: u16,
+    bytes: [u8; LOG_BYTES],
+}
+
+impl Logged {
+    pub(super) fn new(log: u32, parsed: &Parsed<'_>, head: Option<&Head>, now: (u64, u32)) -> Self {
+        let frame = parsed.frame();
+        let kept = frame.len().min(LOG_BYTES);
+        let mut bytes = [0; LOG_BYTES];
+        bytes[..kept].copy_from_slice(&frame[..kept]);
+        let l3 = parsed.l3();
+        if let Some(layer3) = bytes[..kept].get_mut(l3..) {
+            if let Some(head) = head {
+                for (to, from) in layer3.iter_mut().zip(head.bytes) {
+                    *to = from;
+                }
+            }
+            parsed.count_hop(layer3);
+        }
+        let (now_ns, mark) = now;
+        let (input, output) = parsed.links();
+        let (len, l3, kept) = (frame.len() as u32, l3 as u8, kept as u16);
+        Self { log, now_ns, input, output, mark, len, l3, kept, bytes }
+    }
+
+    /// How the frame begins, as the rule has seen it.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.kept)]
+    }
+}
+
+/// Packets that wait to be taken.
+#[derive(Clone, Debug, Default)]
+pub struct LogQueue {
+    queue: VecDeque<Logged>,
+    room: usize,
+    /// Packets that found no room.
+    pub lost: u64,
+    /// Packets beyond what a rule may log.
+    pub limited: u64,
+}
+
+impl LogQueue {
+    /// With room, or without where no rule logs.
+    pub(super) fn new(is_used: bool) -> Self {
+        let room = if is_used { MOST_LOGGED } else { 0 };
+        Self { queue: VecDeque::with_capacity(room), room, lost: 0, limited: 0 }
+    }
+
+    pub(super) fn push(&mut self, logged: Logged) {
+        if self.queue.len() < self.room {
+            self.queue.push_back(logged);
+        } else {
+            self.lost += 1;
+        }
+    }
+
+    /// Takes the one that has waited longest.
+    pub fn pop(&mut self) -> Option<Logged> {
+        self.queue.pop_front()
+    }
+}

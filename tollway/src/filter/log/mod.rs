@@ -1,0 +1,140 @@
+//! What rules log: lines as the kernel writes them, and captures.
+//!
+//! Kernel equivalent: `nf_log_syslog` (`net/netfilter/nf_log_syslog.c`) for logs without a group, and a
+//! listener of `nfnetlink_log` that writes a capture for those with one.
+//!
+//! The path keeps what is logged in [`State::log`]; [`Logger::drain`] takes it out between two bursts, some
+//! ten times a second.
+//!
+//! Limits: of each log statement at most [`LINES_A_SECOND`] lines are written a second; the kernel has no
+//! such limit. A capture has the first 256 bytes of each packet. Log levels and flags are not looked at.
+
+mod line;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::time::SystemTime;
+
+use tollway_dataplane::stages::filter::{Limit, LimitUnit, Logged, State};
+
+use super::eval::Link;
+use super::ir::{Action, Log, Ruleset, Step};
+use crate::ports::capture::{CaptureError, CaptureWriter};
+
+/// Lines of one log statement in a second. A line costs as much as a thousand packets, so whoever may send
+/// packets that are logged could stop the router with them.
+pub const LINES_A_SECOND: u64 = 10;
+
+/// Lines of one log statement at once.
+pub const LINES_AT_ONCE: u64 = 20;
+
+/// What each log statement may write.
+pub(super) const LINES: Limit = Limit {
+    rate: LINES_A_SECOND,
+    period_ns: 1_000_000_000,
+    burst: LINES_AT_ONCE,
+    unit: LimitUnit::Packets,
+};
+
+/// A ruleset's log statements in their order, which gives them their numbers.
+pub(super) fn logs(rules: &Ruleset) -> impl Iterator<Item = &Log> {
+    let steps = rules.chains.iter().flat_map(|chain| &chain.rules).flat_map(|rule| &rule.steps);
+    steps.filter_map(|step| match step {
+        Step::Do(Action::Log(log)) => Some(log),
+        _ => None,
+    })
+}
+
+/// Writes down what the rules of one ruleset log.
+pub struct Logger {
+    logs: Vec<Log>,
+    /// Names of links by number.
+    links: Vec<String>,
+    capture: Option<CaptureWriter>,
+    /// What was told of already.
+    lost: u64,
+    limited: u64,
+}
+
+impl Logger {
+    /// For a ruleset; `links` are those that it was compiled for.
+    #[must_use]
+    pub fn new(rules: &Ruleset, links: &[Link]) -> Self {
+        Self {
+            logs: logs(rules).cloned().collect(),
+            links: links.iter().map(|link| link.name.clone()).collect(),
+            capture: None,
+            lost: 0,
+            limited: 0,
+        }
+    }
+
+    /// Has packets that are logged to a group written to a file, over one of that name.
+    ///
+    /// # Errors
+    /// It can not be made.
+    pub fn capture_to(&mut self, file: &Path) -> Result<(), CaptureError> {
+        self.capture = Some(CaptureWriter::create(file)?);
+        Ok(())
+    }
+
+    /// Goes on with the capture that another has begun: for rules that take the place of others.
+    pub fn continue_capture(&mut self, before: &mut Self) {
+        self.capture = before.capture.take();
+    }
+
+    /// Writes what has been logged by now; lines go to `tracing`, target `filter`.
+    ///
+    /// # Errors
+    /// The capture can not be written; no more is written to it from then on.
+    pub fn drain(&mut self, state: &mut State) -> Result<(), CaptureError> {
+        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let wall_ns = u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX);
+        let mut written = Ok(());
+        while let Some(logged) = state.log.pop() {
+            if let Some(line) = self.line(&logged) {
+                tracing::info!(target: "filter", "{line}");
+            } else if let Some(capture) = &mut self.capture {
+                let ago = state.now_ns.saturating_sub(logged.now_ns);
+                let time_ns = wall_ns.saturating_sub(ago);
+                written = capture.write_head(time_ns, logged.bytes(), logged.len);
+                if written.is_err() {
+                    self.capture = None;
+                }
+            }
+        }
+        self.tell_lost(state);
+        written
+    }
+
+    /// Writes what is still held back of the capture.
+    ///
+    /// # Errors
+    /// It can not be written.
+    pub fn finish(self) -> Result<(), CaptureError> {
+        self.capture.map_or(Ok(()), CaptureWriter::finish)
+    }
+
+    /// The line for a packet; none for one that goes to a group.
+    fn line(&self, logged: &Logged) -> Option<String> {
+        let log = self.logs.get(logged.log as usize).filter(|log| log.group.is_none())?;
+        let name = |number: u16| self.links.get(usize::from(number)).map_or("", String::as_str);
+        let output = logged.output.map_or("", |link| name(link.0));
+        Some(line::line(logged, &log.prefix, name(logged.input.0), output))
+    }
+
+    fn tell_lost(&mut self, state: &State) {
+        let (lost, limited) = (state.log.lost, state.log.limited);
+        if (lost, limited) != (self.lost, self.limited) {
+            let (lost, limited) =
+                (lost.saturating_sub(self.lost), limited.saturating_sub(self.limited));
+            tracing::info!(
+                target: "filter",
+                "{limited} lines not written: more than {LINES_A_SECOND} a second of one rule; \
+                 {lost} packets not logged: too many at once"
+            );
+            (self.lost, self.limited) = (state.log.lost, state.log.limited);
+        }
+    }
+}
