@@ -9,19 +9,27 @@
 //! looks at more after it has done something, or has done several things in a row with maps, it is cut
 //! into parts that lie behind each other; a rule without conditions before each part keeps others out.
 //!
+//! Large named sets of addresses are no part of the line: rules ask a set that changes while packets flow
+//! (`flatten/live.rs` says which). Small ones, and those of other keys, are written out as conditions.
+//!
 //! Links are numbers here: a pattern stands for the links of that time, so that rules are compiled again
 //! when links come or go.
 
 mod conditions;
+mod live;
 mod parts;
 mod place;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
+use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::stages::filter::{Filter, FilterError, Limit, LimitUnit, Point};
 
 use super::eval::Link;
 use super::ir::{self, Hook, Ruleset};
+use live::Live;
 use place::Layout;
 
 /// Why a ruleset could not be compiled.
@@ -36,24 +44,35 @@ pub enum FlattenError {
     /// The classifier did not take the rules.
     #[error("the rules of {0:?} do not fit the classifier: {1:?}")]
     Classifier(Point, FilterError),
+    /// No room is left for the sets.
+    #[error("the sets do not fit: {0:?}")]
+    Sets(FilterError),
 }
 
-/// Compiles a ruleset; `links` are the router's in the order of their numbers.
+/// Compiles a ruleset; `links` are the router's in the order of their numbers, `epochs` are those of the
+/// tables that the filter will be in.
 ///
 /// Counters and limits of the filter have the numbers that they have in the ruleset.
 ///
 /// # Errors
 /// See [`FlattenError`].
-pub fn flatten(rules: &Ruleset, links: &[Link]) -> Result<Filter, FlattenError> {
+pub fn flatten(
+    rules: &Ruleset,
+    links: &[Link],
+    epochs: &Arc<Epochs>,
+) -> Result<Filter, FlattenError> {
     rules.check()?;
     let mut filter = Filter::new(rules.counters.len(), rules.limits.iter().map(limit).collect());
+    let live = Live::choose(rules, &mut filter, epochs).map_err(FlattenError::Sets)?;
     for (point, hooks) in [
         (Point::Ingress, &[Hook::Ingress][..]),
         (Point::Prerouting, &[Hook::Prerouting]),
         (Point::Forward, &[Hook::Forward, Hook::Postrouting, Hook::Egress]),
     ] {
         for version in [4, 6] {
-            let Some(line) = Layout::new(rules, links, version).line(hooks) else { continue };
+            let Some(line) = Layout::new(rules, &live, links, version).line(hooks) else {
+                continue;
+            };
             let line = line.map_err(|_| FlattenError::TooMany(point))?;
             filter
                 .set(point, version, &line)

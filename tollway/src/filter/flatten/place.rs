@@ -4,6 +4,7 @@ use tollway_dataplane::stages::filter::{Condition, MOST_RULES, Op, Rule, Rules};
 
 use super::Link;
 use super::conditions::{Holds, Resolver};
+use super::live::Live;
 use super::parts::Part;
 use crate::filter::ir::{
     Base, Chain, ChainId, Family, Hook, Match, Policy, Ruleset, Selector, Test, Verdict,
@@ -37,8 +38,8 @@ pub(super) struct Within {
 }
 
 impl<'a> Layout<'a> {
-    pub(super) fn new(rules: &'a Ruleset, links: &'a [Link], version: u8) -> Self {
-        let resolver = Resolver { rules, links, version };
+    pub(super) fn new(rules: &'a Ruleset, live: &'a Live, links: &'a [Link], version: u8) -> Self {
+        let resolver = Resolver { rules, live, links, version };
         let mut layout = Self {
             resolver,
             rules: Vec::new(),

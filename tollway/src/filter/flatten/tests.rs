@@ -4,6 +4,10 @@ mod frames;
 mod road;
 mod rulesets;
 
+use tollway_dataplane::epoch::Epochs;
+use tollway_dataplane::stages::filter::Filter;
+
+use super::live::Live;
 use super::place::Layout;
 use super::{FlattenError, flatten};
 use crate::filter::ir::{Hook, Ruleset};
@@ -46,18 +50,23 @@ fn compare(seed: u64, rulesets: usize, rules: &[usize], packets: usize) {
         let count = dice.pick(rules);
         let ruleset = Draw::new(&mut dice).ruleset(count);
         // Negated sets of several keys, in alternatives, can be too many to write out.
-        if let Err(FlattenError::TooMany(_)) = flatten(&ruleset, &road::links()) {
+        if let Err(FlattenError::TooMany(_)) = flatten(&ruleset, &road::links(), &Epochs::new()) {
             refused += 1;
             continue;
         }
         let mut road = Road::new(&ruleset);
+        // What sets have changes between two bursts, as often as not.
+        let changes = dice.one_in(2);
         let frames = Frames::new(&ruleset, &mut dice);
         let mut left = packets;
         while left > 0 {
             let burst: Vec<_> = (0..dice.below(64) + 1).map(|_| frames.draw(&mut dice)).collect();
             left = left.saturating_sub(burst.len());
+            if changes && dice.one_in(4) {
+                road.change_sets(&mut dice);
+            }
             if let Err((lane, how)) = road.send(&burst) {
-                let rules = shrink(ruleset.clone(), &burst[lane]);
+                let rules = shrink(road.rules(), &burst[lane]);
                 panic!("seed {seed:#x}: {how}\n{:02x?}\n{}", burst[lane], tell(&rules));
             }
         }
@@ -95,6 +104,7 @@ fn shrink(mut rules: Ruleset, frame: &[u8]) -> Ruleset {
 /// A ruleset, one rule a line, and what it is made into.
 fn tell(rules: &Ruleset) -> String {
     let mut text = String::new();
+    let live = Live::choose(rules, &mut Filter::default(), &Epochs::new()).expect("room");
     for chain in &rules.chains {
         text += &format!("{} {:?} {:?}\n", chain.name, chain.family, chain.base);
         for rule in &chain.rules {
@@ -107,7 +117,9 @@ fn tell(rules: &Ruleset) -> String {
     for version in [4, 6] {
         for hooks in [&[Hook::Prerouting][..], &[Hook::Forward, Hook::Postrouting, Hook::Egress]] {
             let links = road::links();
-            let Some(Ok(line)) = Layout::new(rules, &links, version).line(hooks) else { continue };
+            let Some(Ok(line)) = Layout::new(rules, &live, &links, version).line(hooks) else {
+                continue;
+            };
             text += &format!("IPv{version} {hooks:?}, end {}\n", line.end);
             for (number, rule) in line.rules.iter().enumerate() {
                 text += &format!("{number}: {:?} {:?} {}\n", rule.conditions, rule.ops, rule.next);

@@ -14,8 +14,9 @@ use tollway_dataplane::tolls::Tolls;
 use tollway_dataplane::verdict::{DropReason, PuntReason, Verdict};
 
 use super::super::flatten;
+use super::Dice;
 use crate::filter::eval::{self, Fate, Link, Packet};
-use crate::filter::ir::{Hook, Ruleset};
+use crate::filter::ir::{Elements, Hook, Range, Ruleset};
 
 pub(super) const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const VIA: [u8; 6] = [2, 0, 0, 0, 0, 9];
@@ -28,8 +29,8 @@ pub(super) fn links() -> Vec<Link> {
     LINKS.into_iter().map(link).collect()
 }
 
-pub(super) struct Road<'a> {
-    rules: &'a Ruleset,
+pub(super) struct Road {
+    rules: Ruleset,
     links: Vec<Link>,
     tables: Tables,
     path: Path,
@@ -42,16 +43,16 @@ pub(super) struct Road<'a> {
     now_ns: u64,
 }
 
-impl<'a> Road<'a> {
-    pub(super) fn new(rules: &'a Ruleset) -> Self {
+impl Road {
+    pub(super) fn new(rules: &Ruleset) -> Self {
         let links = links();
-        let filter = flatten(rules, &links).expect("it compiles");
+        let mut tables = tables();
+        let filter = flatten(rules, &links, &tables.epochs).expect("it compiles");
         let mut state = State::new();
         state.renew(&filter, &[]);
-        let mut tables = tables();
         tables.filter = Some(Arc::new(filter));
         Self {
-            rules,
+            rules: rules.clone(),
             links,
             tables,
             path: Path::detect(),
@@ -113,7 +114,7 @@ impl<'a> Road<'a> {
         for (packet, fate) in packets.iter_mut().filter(|(packet, _)| packet.version() == version) {
             for hook in hooks {
                 if *fate == Fate::Accept {
-                    *fate = eval::run(self.rules, &mut self.expected, *hook, packet, self.now_ns);
+                    *fate = eval::run(&self.rules, &mut self.expected, *hook, packet, self.now_ns);
                 }
             }
         }
@@ -128,6 +129,33 @@ impl<'a> Road<'a> {
             Verdict::Punt(PuntReason::Reject) => Fate::Reject(crate::filter::ir::Reject::TcpReset),
             Verdict::Punt(PuntReason::FilterUnsupported) => Fate::Unsupported(String::new()),
             other => panic!("{other:?}"),
+        }
+    }
+
+    /// The rules with what their sets have by now.
+    pub(super) fn rules(&self) -> Ruleset {
+        self.rules.clone()
+    }
+
+    /// Adds elements to live sets and takes some out, here and in the evaluator's rules.
+    pub(super) fn change_sets(&mut self, dice: &mut Dice) {
+        let Some(filter) = &self.tables.filter else { return };
+        for live in filter.live_sets() {
+            let set = self.rules.sets.iter_mut().find(|set| set.name == live.name());
+            let Some(Elements::Ranges(ranges)) = set.map(|set| &mut set.elements) else {
+                panic!("{} is no set of ranges", live.name());
+            };
+            let gone: Vec<_> = live.elements().into_iter().filter(|_| dice.one_in(3)).collect();
+            assert_eq!(live.remove(&gone), Ok(gone.len()));
+            let low = dice.pick(&super::frames::ADDRESSES);
+            let first = match live.version() {
+                4 => u128::from(low),
+                _ => super::frames::six(low),
+            };
+            let last = first + dice.pick(&[0, 0, 1, 2, 255]);
+            assert!(live.add(&[(first, last)]).is_ok());
+            *ranges =
+                live.elements().iter().map(|(first, last)| Range::new(*first, *last)).collect();
         }
     }
 
