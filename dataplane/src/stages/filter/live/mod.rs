@@ -232,7 +232,8 @@ impl LiveSet {
     }
 
     /// Bytes of memory that lookups read, but for the trie, which sets share.
-    pub(super) fn memory_bytes(&self) -> usize {
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
         self.four.memory_bytes() + self.six.memory_bytes()
     }
 
