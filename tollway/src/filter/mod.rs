@@ -4,6 +4,7 @@
 //! What that form means is defined by [`eval`], which takes one packet through it rule by rule, plainly
 //! and slowly; everything else is held against it.
 
+pub mod element;
 pub mod eval;
 pub mod flatten;
 pub mod ipfw;
