@@ -8,7 +8,7 @@
 //!
 //! Rules lie in one line, chain behind chain ([`Rules`]); a jump goes on at another place of the line, so
 //! no chain is copied. The first rule that matches decides for most packets; where it does not end
-//! the matter, [`walk`] goes on from rule to rule.
+//! the matter, `walk` goes on from rule to rule.
 //!
 //! None configured costs nothing: the stage is not called.
 //!

@@ -43,7 +43,7 @@ impl Dice {
 
 /// Sends packets through rulesets both ways.
 fn compare(seed: u64, rulesets: usize, rules: &[usize], packets: usize) {
-    let mut refused = 0;
+    let (mut refused, mut set_changes) = (0, 0);
     for number in 0..rulesets as u64 {
         let seed = seed << 32 | number;
         let mut dice = Dice(seed);
@@ -63,7 +63,7 @@ fn compare(seed: u64, rulesets: usize, rules: &[usize], packets: usize) {
             let burst: Vec<_> = (0..dice.below(64) + 1).map(|_| frames.draw(&mut dice)).collect();
             left = left.saturating_sub(burst.len());
             if changes && dice.one_in(4) {
-                road.change_sets(&mut dice);
+                set_changes += road.change_sets(&mut dice);
             }
             if let Err((lane, how)) = road.send(&burst) {
                 let rules = shrink(road.rules(), &burst[lane]);
@@ -72,6 +72,7 @@ fn compare(seed: u64, rulesets: usize, rules: &[usize], packets: usize) {
         }
         road.same_counts(seed);
     }
+    assert!(set_changes > 20, "{set_changes}");
     assert!(refused * 10 <= rulesets, "{refused} of {rulesets} rulesets were refused");
 }
 

@@ -13,7 +13,8 @@
 //! it each time.
 //!
 //! Limits: 20 million IPv4 addresses, 8 million IPv6 addresses, prefixes as a [`Fib`] of 2 million nodes
-//! has room for. Elements do not time out.
+//! has room for. A set that has grown keeps the memory of its smaller tables, as much again as the last.
+//! Elements do not time out.
 
 mod table;
 #[cfg(test)]
@@ -194,8 +195,7 @@ impl LiveSet {
     /// # Errors
     /// See [`LiveSetError`].
     pub fn add(&self, elements: &[Element]) -> Result<usize, LiveSetError> {
-        self.is_changed.store(true, Relaxed);
-        self.add_all(elements)
+        self.note_changed(self.add_all(elements))
     }
 
     /// The same for elements that the rules begin with.
@@ -222,16 +222,22 @@ impl LiveSet {
     /// # Errors
     /// See [`LiveSetError`]: all have to be there.
     pub fn remove(&self, elements: &[Element]) -> Result<usize, LiveSetError> {
-        self.is_changed.store(true, Relaxed);
-        self.change(elements, |set, writer, element, at| {
+        self.note_changed(self.change(elements, |set, writer, element, at| {
             match set.remove_one(writer, element).ok_or(LiveSetError::Full(at))? {
                 true => Ok(true),
                 false => Err(LiveSetError::Missing(at)),
             }
-        })
+        }))
     }
 
-    /// Bytes of memory that lookups read, but for the trie, which sets share.
+    fn note_changed(&self, done: Result<usize, LiveSetError>) -> Result<usize, LiveSetError> {
+        if done != Ok(0) {
+            self.is_changed.store(true, Relaxed);
+        }
+        done
+    }
+
+    /// Bytes of memory for single addresses; the trie is shared by the sets of a filter.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.four.memory_bytes() + self.six.memory_bytes()

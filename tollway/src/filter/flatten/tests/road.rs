@@ -16,7 +16,7 @@ use tollway_dataplane::verdict::{DropReason, PuntReason, Verdict};
 use super::super::flatten;
 use super::Dice;
 use crate::filter::eval::{self, Fate, Link, Packet};
-use crate::filter::ir::{Elements, Hook, Range, Ruleset};
+use crate::filter::ir::{Hook, Ruleset};
 
 pub(super) const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const VIA: [u8; 6] = [2, 0, 0, 0, 0, 9];
@@ -137,14 +137,12 @@ impl Road {
         self.rules.clone()
     }
 
-    /// Adds elements to live sets and takes some out, here and in the evaluator's rules.
-    pub(super) fn change_sets(&mut self, dice: &mut Dice) {
-        let Some(filter) = &self.tables.filter else { return };
+    /// Adds elements to live sets and takes some out, here and in the evaluator's rules; says how many
+    /// there were.
+    pub(super) fn change_sets(&mut self, dice: &mut Dice) -> usize {
+        let Some(filter) = &self.tables.filter else { return 0 };
+        let mut changes = 0;
         for live in filter.live_sets() {
-            let set = self.rules.sets.iter_mut().find(|set| set.name == live.name());
-            let Some(Elements::Ranges(ranges)) = set.map(|set| &mut set.elements) else {
-                panic!("{} is no set of ranges", live.name());
-            };
             let gone: Vec<_> = live.elements().into_iter().filter(|_| dice.one_in(3)).collect();
             assert_eq!(live.remove(&gone), Ok(gone.len()));
             let low = dice.pick(&super::frames::ADDRESSES);
@@ -153,10 +151,12 @@ impl Road {
                 _ => super::frames::six(low),
             };
             let last = first + dice.pick(&[0, 0, 1, 2, 255]);
-            assert!(live.add(&[(first, last)]).is_ok());
-            *ranges =
-                live.elements().iter().map(|(first, last)| Range::new(*first, *last)).collect();
+            let new = live.add(&[(first, last)]).expect("room");
+            assert!(live.covers(first) && live.covers(last));
+            changes += gone.len() + new;
         }
+        self.rules.take_live_sets(filter);
+        changes
     }
 
     /// What was counted is the same.
