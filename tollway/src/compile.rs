@@ -130,7 +130,7 @@ fn filter(model: &Model, tables: &mut Tables) -> Result<Option<Arc<Filter>>, Com
         object: format!("the firewall's rule at {}", error.place),
         error: Problem::Hop(error),
     })?;
-    let compiled = flatten(rules, &links).map_err(|error| CompileError {
+    let compiled = flatten(rules, &links, &tables.epochs).map_err(|error| CompileError {
         object: "the rules of the firewall".to_owned(),
         error: Problem::Filter(error),
     })?;

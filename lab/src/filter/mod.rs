@@ -4,6 +4,7 @@ mod growth;
 pub mod plot;
 mod rules;
 mod scene;
+mod sets;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -30,7 +31,7 @@ const PASSES: usize = 256;
 pub const DATA: &str = "../shared/data/acl1-941.rules";
 
 /// What is measured besides the rows.
-pub const PARTS: [&str; 2] = ["build", "growth"];
+pub const PARTS: [&str; 3] = ["build", "growth", "set-changes"];
 
 /// Single figures, by name.
 type Figures = BTreeMap<String, f64>;
@@ -57,7 +58,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
     let wanted = |name: &str| options.only.is_empty() || options.only.iter().any(|row| row == name);
     let list = rules::load(options.data.as_deref())?;
     let rows: Vec<_> = ROWS.iter().filter(|row| wanted(row.name)).collect();
-    let parts = [("build", BUILDS as u64), ("growth", growth::STEPS)];
+    let parts = [("build", BUILDS as u64), ("growth", growth::STEPS), ("set-changes", sets::STEPS)];
     let steps = parts.iter().filter(|(name, _)| wanted(name)).map(|(_, steps)| steps).sum::<u64>();
     let bar = progress(steps + if rows.is_empty() { 0 } else { REPEATS as u64 });
     let mut figures = Figures::new();
@@ -69,6 +70,9 @@ pub fn run(options: &Options) -> Result<Report, String> {
     }
     if wanted("growth") {
         growth::measure(&list, &mut report.figures, &bar)?;
+    }
+    if wanted("set-changes") {
+        sets::measure(&mut report.figures, &bar)?;
     }
     bar.finish_and_clear();
     Ok(report)

@@ -148,7 +148,7 @@ pub(super) fn mixed(count: usize) -> Vec<Tuple> {
 }
 
 /// The same address in networks that packets may come from and go to.
-const fn unicast(address: u32) -> u32 {
+pub(super) const fn unicast(address: u32) -> u32 {
     let high = address >> 24;
     let usual = if high == 0 || high == 127 || high >= 224 { 10 + high % 64 } else { high };
     address & 0x00ff_ffff | usual << 24

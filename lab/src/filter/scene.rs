@@ -11,6 +11,7 @@ use tollway_dataplane::tables::{RoutePrefix, Tables, TablesError};
 use tollway_dataplane::wire::eth::ethertype;
 
 use super::rules::{self, ANYTHING, Tuple};
+use super::sets;
 use crate::frames::{self, Flow4, Source, Spread};
 use crate::tolls::Bench;
 
@@ -36,6 +37,8 @@ enum Kind {
     List,
     /// So many in its style.
     Style(usize),
+    /// One rule that drops sources of a set of so many addresses.
+    Set(usize),
     /// One prefix, dropped before the route is looked up.
     EarlyDrop,
 }
@@ -61,6 +64,9 @@ impl Trace {
 const FEW: usize = 4096;
 const MANY: usize = 65_536;
 
+/// Addresses of the set.
+pub(super) const MILLION: usize = 1_000_000;
+
 const fn row(name: &'static str, title: &'static str, kind: Kind, flows: usize) -> Scene {
     Scene { name, title, kind, flows, tagged: false }
 }
@@ -74,6 +80,7 @@ pub(super) const ROWS: &[Scene] = &[
     row("rules-1000-mixed", "1,000 rules of mixed shapes", Kind::Mixed(1000), FEW),
     row("acl1-941-64k", "ClassBench's acl1, 65,536 flows", Kind::List, MANY),
     row("acl1-10k-64k", "10,000 rules in its style, 65,536 flows", Kind::Style(10_000), MANY),
+    row("set-1m", "a set of 1,000,000 sources dropped, 65,536 flows", Kind::Set(MILLION), MANY),
     row("early-drop", "one prefix dropped before the route", Kind::EarlyDrop, FEW),
     Scene {
         tagged: true,
@@ -103,8 +110,11 @@ impl Scene {
 
     /// A bench of the row.
     pub(super) fn bench(&self, list: &[Tuple], trace: Trace) -> Result<Bench<Everything>, String> {
+        if let Kind::Set(count) = self.kind {
+            return Ok(sets::under(count, trace, self.flows)?.0);
+        }
         let tuples = match self.kind {
-            Kind::None => Vec::new(),
+            Kind::None | Kind::Set(_) => Vec::new(),
             Kind::EarlyDrop => rules::uniform(1),
             Kind::Uniform(count) => rules::uniform(count),
             Kind::Mixed(count) => rules::mixed(count),
@@ -133,7 +143,7 @@ pub(super) fn under(
     Ok(bench)
 }
 
-fn bench(flows: Vec<Flow4>, tagged: bool) -> Result<Bench<Everything>, String> {
+pub(super) fn bench(flows: Vec<Flow4>, tagged: bool) -> Result<Bench<Everything>, String> {
     let tables = tables(tagged).map_err(|error| format!("tables: {error:?}"))?;
     let tag = [(ethertype::DOT1Q, VIDS[0])];
     let tags: &[_] = if tagged { &tag } else { &[] };
@@ -141,7 +151,7 @@ fn bench(flows: Vec<Flow4>, tagged: bool) -> Result<Bench<Everything>, String> {
     Bench::over(tables, Source::Flows4(template, l3, flows), 64)
 }
 
-fn said(error: tollway_dataplane::stages::filter::FilterError) -> String {
+pub(super) fn said(error: tollway_dataplane::stages::filter::FilterError) -> String {
     format!("the rules can not be compiled: {error:?}")
 }
 

@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use tollway_dataplane::clock;
 use tollway_dataplane::dispatch::Path;
+use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::frame::Descriptor;
 use tollway_dataplane::host::Host;
 use tollway_dataplane::id::PortId;
@@ -83,6 +84,12 @@ impl<F: Features> Bench<F> {
     pub fn filter(&mut self, filter: Arc<Filter>, dropped: bool) {
         self.router.set_filter(Some(filter), &[]);
         self.dropped = dropped;
+    }
+
+    /// The epochs of the router's tables, for rules with sets that change.
+    #[must_use]
+    pub fn epochs(&self) -> Arc<Epochs> {
+        Arc::clone(&self.router.tables.epochs)
     }
 
     /// Turns the taking of tolls on or off.

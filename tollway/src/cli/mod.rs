@@ -7,6 +7,7 @@ mod manual;
 mod reload;
 mod replay;
 mod run;
+mod set;
 mod show;
 mod summary;
 mod text;
@@ -50,6 +51,8 @@ enum Command {
     Top(top::Args),
     /// Have a running router read its configuration again, and put it in force while packets flow
     Reload(reload::Args),
+    /// Put addresses in a set of a running router's firewall, or take them out, while packets flow
+    Set(set::Args),
     /// Send capture files through the router and write what comes out
     Replay(replay::Args),
     /// Measure packet paths
@@ -107,6 +110,7 @@ pub fn main() -> ExitCode {
     let done = log(&cli).and_then(|()| match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Reload(args) => reload::run(&args),
+        Command::Set(args) => set::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Check(args) => check::run(&args),

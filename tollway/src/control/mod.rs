@@ -14,6 +14,7 @@ mod request;
 mod routes;
 mod serve;
 mod server;
+mod set;
 mod snapshot;
 mod socket;
 #[cfg(test)]
@@ -30,7 +31,8 @@ pub use message::{
 };
 pub use request::{Command, HandedOver, Reloaded, Request};
 pub use serve::Powers;
-pub use server::Server;
+pub use server::{REQUEST_LIMIT, Server};
+pub use set::{Change, Changed as SetChanged};
 pub use socket::{Socket, SocketError};
 
 use crate::filter::ir::Ruleset;

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::message::{Ask, VERSION, line};
+use super::set::Change;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,13 +16,22 @@ pub enum Request {
 }
 
 /// What is to be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Command {
     /// Read the configuration again and put it in force.
     Reload,
     /// Stop, and leave the ports to a successor; the kernel forwards meanwhile.
     HandOver,
+    /// Change a set of the firewall.
+    Set {
+        /// Its name, with its table's or without.
+        name: String,
+        /// What to do.
+        change: Change,
+        /// Addresses, prefixes, or ranges.
+        elements: Vec<String>,
+    },
 }
 
 /// Who hands over.

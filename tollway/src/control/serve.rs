@@ -16,6 +16,7 @@ use super::message::{
 };
 use super::request::{HandedOver, Reloaded};
 use super::routes::Reader;
+use super::set::{self, Change};
 use super::snapshot::Snapshot;
 use super::{Board, Names, filter, neighs, snapshot};
 use crate::model::{self, LinkKind, Mac, VlanProtocol};
@@ -111,6 +112,13 @@ impl Desk {
             }
             Err(error) => refusal(&error.to_string()),
         }
+    }
+
+    /// Changes a set of the rules that are in force now; the worker is asked for them alone.
+    pub(super) fn change_set(&self, name: &str, change: Change, elements: &[String]) -> String {
+        let filter = self.ask(|_, router, _| router.tables.filter.clone());
+        let done = filter.and_then(|filter| set::change(filter.as_deref(), name, change, elements));
+        done.map_or_else(|sentence| refusal(&sentence), |done| line(&done))
     }
 
     /// Has the router stop and leave its ports to a successor, unless that one has gone meanwhile:

@@ -18,8 +18,8 @@ use crate::worker::Post;
 
 /// Clients at once.
 pub(super) const MOST_CLIENTS: usize = 16;
-/// Bytes of a request.
-pub(super) const REQUEST_LIMIT: u64 = 4096;
+/// Bytes of a request: some thousand elements of a set.
+pub const REQUEST_LIMIT: u64 = 1 << 16;
 /// How long a client may say nothing, and how long it may not read what it asked for.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
 const WRITE_PATIENCE: Duration = Duration::from_secs(10);
@@ -161,6 +161,9 @@ fn serve(stream: &UnixStream, desk: &Desk) -> io::Result<()> {
             Ok(Request::Do(Command::Reload)) => say(stream, &desk.reload())?,
             Ok(Request::Do(Command::HandOver)) => {
                 desk.hand_over(&mut |line| say(stream, line))?;
+            }
+            Ok(Request::Do(Command::Set { name, change, elements })) => {
+                say(stream, &desk.change_set(&name, change, &elements))?;
             }
             Err(sentence) => say(stream, &refusal(&sentence))?,
         }

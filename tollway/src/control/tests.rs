@@ -1,5 +1,7 @@
 //! The socket and what is said over it, with a worker of the tests' own.
 
+mod set;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -142,7 +144,7 @@ fn an_endless_request_ends_the_talk() {
     let scene = Scene::new();
     let stream = scene.raw();
     let answer = exchange(&stream, &vec![b'x'; REQUEST_LIMIT as usize]);
-    assert!(answer["error"].as_str().unwrap().contains("longer than 4096 bytes"));
+    assert!(answer["error"].as_str().unwrap().contains("longer than 65536 bytes"));
     assert_eq!((&stream).read(&mut [0; 1]).unwrap(), 0);
     assert!(scene.client().ask::<Value>(&Ask::Ports).is_ok(), "others are answered");
 }

@@ -12,22 +12,30 @@
 //! At hook ingress a frame with a tag meets the chains of the device below first, then those of the VLAN's:
 //! the chains lie there once for each level of links (`levels.rs`).
 //!
+//! Large named sets of addresses are no part of the line: rules ask a set that changes while packets flow
+//! (`flatten/live.rs` says which). Small ones, and those of other keys, are written out as conditions.
+//!
 //! Links are numbers here: a pattern stands for the links of that time, so that rules are compiled again
 //! when links come or go.
 
 mod conditions;
 mod levels;
+mod live;
 mod parts;
 mod place;
 #[cfg(test)]
 pub(in crate::filter) mod tests;
 
+use std::sync::Arc;
+
+use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::stages::filter::{Count, Filter, FilterError, Limit, LimitUnit, Point};
 
 use super::eval::Link;
 use super::ir::{self, Hook, Ruleset};
 use super::log;
 use levels::Level;
+use live::Live;
 use place::Layout;
 
 /// Why a ruleset could not be compiled.
@@ -42,9 +50,13 @@ pub enum FlattenError {
     /// The classifier did not take the rules.
     #[error("the rules of {0:?} do not fit the classifier: {1:?}")]
     Classifier(Point, FilterError),
+    /// No room is left for the sets.
+    #[error("the sets do not fit: {0:?}")]
+    Sets(FilterError),
 }
 
-/// Compiles a ruleset; `links` are the router's in the order of their numbers.
+/// Compiles a ruleset; `links` are the router's in the order of their numbers, `epochs` are those of the
+/// tables that the filter will be in.
 ///
 /// Counters, limits and logs of the filter have the numbers that they have in the ruleset; behind the
 /// ruleset's limits there is one for each log. Next hops that rules name are [`super::hops::resolve`]'s to
@@ -52,12 +64,17 @@ pub enum FlattenError {
 ///
 /// # Errors
 /// See [`FlattenError`].
-pub fn flatten(rules: &Ruleset, links: &[Link]) -> Result<Filter, FlattenError> {
+pub fn flatten(
+    rules: &Ruleset,
+    links: &[Link],
+    epochs: &Arc<Epochs>,
+) -> Result<Filter, FlattenError> {
     rules.check()?;
     let own = rules.limits.iter().map(limit);
     let limits = own.chain(log::logs(rules).map(|_| log::LINES)).collect();
     let mut filter = Filter::new(rules.counters.len(), limits);
     filter.begin_at(rules.counters.iter().map(|c| Count { packets: c.packets, bytes: c.bytes }));
+    let live = Live::choose(rules, &mut filter, epochs).map_err(FlattenError::Sets)?;
     for (point, hooks) in [
         (Point::Ingress, &[Hook::Ingress][..]),
         (Point::Prerouting, &[Hook::Prerouting]),
@@ -69,7 +86,9 @@ pub fn flatten(rules: &Ruleset, links: &[Link]) -> Result<Filter, FlattenError> 
         };
         let versions: &[u8] = if point == Point::Ingress { &[4, 6, 0] } else { &[4, 6] };
         for version in versions.iter().copied() {
-            let Some(line) = Layout::new(rules, &levels, version).line(hooks) else { continue };
+            let Some(line) = Layout::new(rules, &live, &levels, version).line(hooks) else {
+                continue;
+            };
             let line = line.map_err(|_| FlattenError::TooMany(point))?;
             filter
                 .set(point, version, &line)

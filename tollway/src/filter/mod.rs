@@ -7,6 +7,7 @@
 
 pub mod carry;
 pub mod coverage;
+pub mod element;
 pub mod eval;
 pub mod flatten;
 pub mod hops;

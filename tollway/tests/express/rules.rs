@@ -34,7 +34,8 @@ fn ruleset(port: u128, verdict: Verdict) -> Ruleset {
 
 fn set(bench: &mut Bench, before: Option<&Ruleset>, rules: &Ruleset) {
     let router = &mut bench.net.router;
-    let filter = flatten(rules, &vec![Link::default(); router.tables.links.len()]).unwrap();
+    let links = vec![Link::default(); router.tables.links.len()];
+    let filter = flatten(rules, &links, &router.tables.epochs).unwrap();
     router.set_filter(Some(Arc::new(filter)), &carried(before, Some(rules)));
 }
 

@@ -1,6 +1,7 @@
 //! From a line of rules to a classifier.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::bits::{self, MOST_RULES};
 use super::cache::Packing;
@@ -9,7 +10,7 @@ use super::dim::{Dim, Ranges};
 use super::first::Classify;
 use super::flow;
 use super::rules::join;
-use super::{Condition, Field, Op, Point, Rule, Rules};
+use super::{Condition, Field, LiveSet, Op, Point, Rule, Rules};
 use crate::cpu::Level;
 
 /// Fields that are looked up for every packet; what rules ask of others is checked when a rule is
@@ -26,6 +27,8 @@ pub enum FilterError {
     TooMany(usize),
     /// The last rule has conditions, or one leads to a rule that is not behind it.
     Astray(u32),
+    /// A rule names a live set that is not there, or not of its packets' version.
+    NoSet(u16),
     /// No memory is left for a table.
     Memory,
 }
@@ -37,9 +40,11 @@ impl Classifier {
         point: Point,
         version: u8,
         rules: &Rules,
+        live: &[Arc<LiveSet>],
     ) -> Result<Self, FilterError> {
         check(rules)?;
         let sees_df = flow::any_sees_df(rules, version);
+        check_sets(rules, version, live)?;
         let shape = Shape { version, changed: changed(rules) };
         let mut fields: BTreeMap<Field, Ranges> = BTreeMap::new();
         let mut programs = Vec::with_capacity(rules.rules.len());
@@ -81,6 +86,7 @@ impl Classifier {
             packing: Packing::of(&dims, all.len()),
             wants: wants(point, version, &dims),
             all,
+            live: live.to_vec(),
             dims,
             acts,
             programs,
@@ -196,6 +202,25 @@ fn changed(rules: &Rules) -> Vec<Field> {
         }
     }
     changed
+}
+
+/// Says if every live set is there that rules name.
+fn check_sets(rules: &Rules, version: u8, live: &[Arc<LiveSet>]) -> Result<(), FilterError> {
+    let conditions = rules.rules.iter().flat_map(|rule| {
+        let checks = rule.ops.iter().filter_map(|op| match op {
+            Op::Check(condition) => Some(condition),
+            _ => None,
+        });
+        rule.conditions.iter().chain(checks)
+    });
+    for condition in conditions {
+        if let Field::InSet { set, .. } = condition.field
+            && live.get(usize::from(set)).is_none_or(|live| live.version() != version)
+        {
+            return Err(FilterError::NoSet(set));
+        }
+    }
+    Ok(())
 }
 
 /// Holds the line against what [`Rules`] says.

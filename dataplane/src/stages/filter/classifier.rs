@@ -1,10 +1,12 @@
 //! A line of rules, compiled: which rule is the first from a place on that a packet matches.
 
+use std::sync::Arc;
+
 use super::bits::{self, BLOCK};
 use super::cache::Packing;
 use super::dim::Dim;
 use super::first::Classify;
-use super::{Op, Point, VERSIONS, place};
+use super::{LiveSet, Op, Point, VERSIONS, place};
 
 /// Rules of one point for one version of IP, or (0) for ARP.
 pub struct Classifier {
@@ -19,6 +21,8 @@ pub struct Classifier {
     pub(super) wants: (u16, bool),
     /// The set of all rules.
     pub(super) all: Vec<u64>,
+    /// Sets by the numbers that fields name them by.
+    pub(super) live: Vec<Arc<LiveSet>>,
     /// Fields that are looked up.
     pub(super) dims: Vec<Dim>,
     /// What each rule does, in short.

@@ -211,7 +211,7 @@ fn trie(field: Field, bits: u32, ranges: &Ranges, wild: &[u64]) -> Result<Dim, F
 }
 
 /// Cuts a range of numbers of `bits` bits into prefixes.
-fn for_each_prefix(first: u128, last: u128, bits: u32, mut each: impl FnMut(Prefix)) {
+pub(super) fn for_each_prefix(first: u128, last: u128, bits: u32, mut each: impl FnMut(Prefix)) {
     let shift = 128 - bits;
     let mut first = first;
     loop {

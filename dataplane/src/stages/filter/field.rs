@@ -1,7 +1,9 @@
 //! The parts of a packet that rules look at, taken one by one: for what the straight loops do not take.
 
-use super::Point;
+use std::sync::Arc;
+
 use super::head::Head;
+use super::{LiveSet, Point};
 use crate::burst::Burst;
 use crate::frame::Umem;
 use crate::id::LinkId;
@@ -56,6 +58,13 @@ pub enum Field {
     Output,
     /// The mark.
     Mark,
+    /// Whether a live set has an address: 1 or 0.
+    InSet {
+        /// The set's number in the filter.
+        set: u16,
+        /// Which address.
+        of: Address,
+    },
     /// Bytes of a header, the first at the upper end.
     Payload {
         /// What the offset counts from.
@@ -65,6 +74,26 @@ pub enum Field {
         /// How many, 1 to 16.
         bytes: u8,
     },
+}
+
+/// An address of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Address {
+    /// Whose it is.
+    Source,
+    /// Whom it is for.
+    Destination,
+}
+
+impl Address {
+    /// The field of the address itself.
+    #[must_use]
+    pub const fn field(self) -> Field {
+        match self {
+            Self::Source => Field::Source,
+            Self::Destination => Field::Destination,
+        }
+    }
 }
 
 /// What the offset of a [`Field::Payload`] counts from.
@@ -83,6 +112,7 @@ impl Field {
     #[must_use]
     pub const fn bits(self) -> u32 {
         match self {
+            Self::InSet { .. } => 1,
             Self::VlanPriority => 3,
             Self::Protocol
             | Self::NextHeader6
@@ -149,6 +179,8 @@ pub struct Parsed<'a> {
     hops: u8,
     /// What is behind the packet counts too.
     padded: bool,
+    /// Sets that rules look addresses up in.
+    live: &'a [Arc<LiveSet>],
 }
 
 impl<'a> Parsed<'a> {
@@ -160,6 +192,7 @@ impl<'a> Parsed<'a> {
         version: u8,
         point: Point,
         output: Option<u16>,
+        live: &'a [Arc<LiveSet>],
     ) -> Self {
         let frame = umem.frame(burst.addr[lane], usize::from(burst.len[lane]));
         let l3 = usize::from(burst.l3[lane]);
@@ -177,6 +210,7 @@ impl<'a> Parsed<'a> {
             output,
             hops,
             padded: point == Point::Ingress,
+            live,
         };
         let _ = match version {
             4 => parsed.walk4(),
@@ -233,6 +267,10 @@ impl<'a> Parsed<'a> {
             Field::Input => Some(self.input.into()),
             Field::Output => self.output.map(u128::from),
             Field::Mark => Some(mark.into()),
+            Field::InSet { set, of } => {
+                let address = self.number(of.field(), mark)?;
+                Some(self.live.get(usize::from(set))?.has(address).into())
+            }
             Field::Payload { base, offset, bytes } => {
                 let (at, bytes) = (usize::from(offset), usize::from(bytes));
                 match base {

@@ -8,6 +8,7 @@ use super::cache;
 use super::classifier::Classifier;
 use super::dim::{Dim, Lookup};
 use super::field::is_extension;
+use super::member::{are_members, place6};
 use super::state::{GATHERED, GATHERED_FROM, Room};
 #[cfg(target_arch = "x86_64")]
 use super::wide::Avx512;
@@ -201,26 +202,27 @@ pub(super) fn one(classifier: &Classifier, dim: &Dim, parsed: &Parsed<'_>, mark:
 
 impl<'a> Work<'a> {
     /// A packet taken apart.
-    pub(super) fn parsed(&self, classifier: &Classifier, lane: usize) -> Parsed<'a> {
+    pub(super) fn parsed(&self, classifier: &'a Classifier, lane: usize) -> Parsed<'a> {
         let output = (classifier.point == Point::Forward)
             .then(|| self.tables.next_hops.view().record(self.burst.next[lane]))
             .flatten()
             .map(|record| record.link().0);
-        Parsed::new(self.burst, self.umem, lane, classifier.version, classifier.point, output)
+        let Classifier { version, point, .. } = *classifier;
+        Parsed::new(self.burst, self.umem, lane, version, point, output, &classifier.live)
     }
 }
 
 /// Where a field is, for the straight loops: in four bytes of the IP header, if that has its usual
 /// length.
 #[derive(Clone, Copy)]
-struct Window {
+pub(super) struct Window {
     at: usize,
     shift: u32,
     mask: u32,
     plus: u32,
 }
 
-const fn window(field: Field, version: u8, point: Point) -> Option<Window> {
+pub(super) const fn window(field: Field, version: u8, point: Point) -> Option<Window> {
     let minus_hop = if matches!(point, Point::Forward) { u32::MAX } else { 0 };
     let (at, shift, mask, plus) = match (field, version) {
         (Field::TrafficClass, 4) => (0, 16, 0xff, 0),
@@ -250,6 +252,30 @@ const fn window(field: Field, version: u8, point: Point) -> Option<Window> {
     Some(Window { at, shift, mask, plus })
 }
 
+/// Writes what packets have in a window to [`Room::value`].
+#[inline(always)]
+pub(super) fn take_words(
+    window: Window,
+    work: &Work<'_>,
+    room: &mut Room,
+    gathered: bool,
+    lanes: Range<usize>,
+) {
+    let word = window.at.wrapping_sub(GATHERED_FROM) / 4;
+    if gathered && word < GATHERED {
+        for (value, word) in room.value.iter_mut().zip(&room.word[word]) {
+            *value = (word >> window.shift & window.mask).wrapping_add(window.plus);
+        }
+        return;
+    }
+    for lane in lanes {
+        let lane = lane & (BURST - 1);
+        let at = usize::from(work.burst.l3[lane]) + window.at;
+        let word = be32(work.umem.bytes::<4>(work.burst.addr[lane], at), 0);
+        room.value[lane] = (word >> window.shift & window.mask).wrapping_add(window.plus);
+    }
+}
+
 /// Writes the values of a field to [`Room::value`]; false where it is none that the straight loops take.
 #[inline(always)]
 fn take_values(
@@ -260,26 +286,17 @@ fn take_values(
     gathered: bool,
     lanes: Range<usize>,
 ) -> bool {
-    let (burst, umem) = (work.burst, work.umem);
     if let Some(window) = window(field, classifier.version, classifier.point) {
-        let word = window.at.wrapping_sub(GATHERED_FROM) / 4;
-        if gathered && word < GATHERED {
-            for (value, word) in room.value.iter_mut().zip(&room.word[word]) {
-                *value = (word >> window.shift & window.mask).wrapping_add(window.plus);
-            }
-            return true;
-        }
-        for lane in lanes {
-            let lane = lane & (BURST - 1);
-            let at = usize::from(burst.l3[lane]) + window.at;
-            let word = be32(umem.bytes::<4>(burst.addr[lane], at), 0);
-            room.value[lane] = (word >> window.shift & window.mask).wrapping_add(window.plus);
-        }
+        take_words(window, work, room, gathered, lanes);
         return true;
     }
     match field {
+        Field::InSet { set, of } => {
+            let Some(live) = classifier.live.get(usize::from(set)) else { return false };
+            are_members(classifier, (live, of), work, room, gathered, lanes);
+        }
         Field::Input => {
-            for (value, link) in room.value.iter_mut().zip(&burst.link) {
+            for (value, link) in room.value.iter_mut().zip(&work.burst.link) {
                 *value = link.0.into();
             }
         }
@@ -384,7 +401,7 @@ fn look_up_others(
     lanes: Range<usize>,
 ) {
     if let (Lookup::Trie { fib, root }, 6) = (&dim.lookup, classifier.version) {
-        let at = if dim.field == Field::Source { 8 } else { 24 };
+        let at = place6(dim.field);
         for lane in lanes {
             let lane = lane & (BURST - 1);
             let l3 = usize::from(work.burst.l3[lane]);

@@ -98,6 +98,8 @@ const fn is_key(field: Field) -> bool {
             | Field::Input
             | Field::Output
             | Field::Mark
+            // Whoever changes a set counts it as a change, so that what was said of flows is void.
+            | Field::InSet { .. }
     )
 }
 
@@ -243,6 +245,11 @@ impl Walk<'_> {
                 (self.classifier.point == Point::Forward).then_some(flow.output.0.into())
             }
             (Field::Mark, _) => Some(self.mark.into()),
+            (Field::InSet { set, of }, _) => {
+                let Some(address) = self.number(of.field())? else { return Err(Varies) };
+                let live = self.classifier.live.get(usize::from(set)).ok_or(Varies)?;
+                Some(live.has(address).into())
+            }
             _ => return Err(Varies),
         })
     }

@@ -12,6 +12,9 @@
 //!
 //! None configured costs nothing: the stage is not called.
 //!
+//! Sets of addresses may change while packets flow ([`LiveSet`]). Other sets (of ports, of several keys,
+//! maps) are a part of the rules, and change when other rules are put in force.
+//!
 //! Hook ingress is before all checks, so its packets may be broken in any way; it sees ARP and frames to
 //! groups as well, which are the host's or the kernel's behind it. Packets with IPv4 options or a
 //! hop-by-hop header leave the road before the other hooks: `detour.rs` asks the rules for them.
@@ -33,7 +36,9 @@ mod first;
 mod flow;
 mod head;
 mod ingress;
+mod live;
 mod log;
+mod member;
 mod rules;
 mod stage;
 mod state;
@@ -44,17 +49,22 @@ mod wide;
 pub use bits::MOST_RULES;
 pub use build::FilterError;
 pub use classifier::Classifier;
-pub use field::{Field, HeaderBase, Parsed};
+pub use field::{Address, Field, HeaderBase, Parsed};
 pub use flow::{FlowKey, MOST_TOUCHED, Touched};
 pub use ingress::ingress;
+pub use live::{Element, LiveSet, LiveSetError};
 pub use log::{LOG_BYTES, LogQueue, Logged, MOST_LOGGED};
 pub use rules::{Condition, Limit, LimitUnit, Op, Reject, Rule, Rules};
 pub use stage::{forward, hangs, prerouting};
 pub use state::{Count, State};
 pub use steer::Steer;
 
+use std::sync::Arc;
+
 use crate::cpu::Level;
+use crate::epoch::Epochs;
 use crate::id::NextHopId;
+use crate::stages::route::Fib;
 
 /// Points of a packet's way where rules can hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -93,6 +103,10 @@ pub struct Filter {
     counters: Vec<Count>,
     /// Next hops that rules name, by number.
     hops: Vec<NextHopId>,
+    /// Sets that change while packets flow, by number.
+    live: Vec<Arc<LiveSet>>,
+    /// Their prefixes, IPv4 and IPv6.
+    tries: [Option<Arc<Fib>>; 2],
 }
 
 impl Filter {
@@ -100,6 +114,46 @@ impl Filter {
     #[must_use]
     pub fn new(counters: usize, limits: Vec<Limit>) -> Self {
         Self { limits, counters: vec![Count::default(); counters], ..Self::default() }
+    }
+
+    /// Adds a live set for rules that are set later, with what it begins with; returns the number by which
+    /// [`Field::InSet`] names it. `epochs` are those of the tables that the rules will be for.
+    ///
+    /// # Errors
+    /// [`FilterError::Memory`] where there is no room, [`FilterError::NoSet`] where an element is none
+    /// of the version.
+    pub fn add_live_set(
+        &mut self,
+        name: &str,
+        version: u8,
+        elements: &[Element],
+        epochs: &Arc<Epochs>,
+    ) -> Result<u16, FilterError> {
+        let number = u16::try_from(self.live.len()).map_err(|_| FilterError::Memory)?;
+        let trie = &mut self.tries[usize::from(version == 6)];
+        let trie = trie.get_or_insert_with(|| live::tries(epochs));
+        let set = LiveSet::new(name, version, epochs, trie).ok_or(FilterError::Memory)?;
+        set.fill(elements).map_err(|error| match error {
+            LiveSetError::Full(_) | LiveSetError::Missing(_) => FilterError::Memory,
+            LiveSetError::Astray(_) => FilterError::NoSet(number),
+        })?;
+        self.live.push(Arc::new(set));
+        Ok(number)
+    }
+
+    /// The sets that change while packets flow.
+    #[must_use]
+    pub fn live_sets(&self) -> &[Arc<LiveSet>] {
+        &self.live
+    }
+
+    /// The live set of this name: the whole name, or its last word where no other set has that.
+    #[must_use]
+    pub fn live_set(&self, name: &str) -> Option<&Arc<LiveSet>> {
+        let whole = self.live.iter().find(|set| set.name() == name);
+        let last = |set: &&Arc<LiveSet>| set.name().rsplit(' ').next() == Some(name);
+        let mut ends = self.live.iter().filter(last);
+        whole.or_else(|| ends.next().filter(|_| ends.next().is_none()))
     }
 
     /// Has the counters begin with these, by number.
@@ -129,7 +183,7 @@ impl Filter {
         version: u8,
         rules: &Rules,
     ) -> Result<(), FilterError> {
-        let classifier = Classifier::build(level, point, version, rules)?;
+        let classifier = Classifier::build(level, point, version, rules, &self.live)?;
         self.points[point as usize][place(version)] = Some(classifier);
         Ok(())
     }
@@ -169,6 +223,10 @@ impl Filter {
     /// Bytes of memory that lookups read.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.points.iter().flatten().flatten().map(Classifier::memory_bytes).sum()
+        let classifiers = self.points.iter().flatten().flatten();
+        let tries = self.tries.iter().flatten();
+        classifiers.map(Classifier::memory_bytes).sum::<usize>()
+            + self.live.iter().map(|set| set.memory_bytes()).sum::<usize>()
+            + tries.map(|trie| trie.memory_bytes()).sum::<usize>()
     }
 }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use serde_json::{Value, json};
+use tollway_dataplane::epoch::Epochs;
 
 use super::super::text::{cut, plural, thousands, width};
 use super::super::{CliError, print, refuse};
@@ -24,7 +25,7 @@ pub(super) fn check(
 ) -> Result<(), CliError> {
     let file = path.display().to_string();
     let rules = source::parse(text, &file, language).map_err(|mistakes| refuse(path, &mistakes))?;
-    flatten(&rules, &[]).map_err(|error| {
+    flatten(&rules, &[], &Epochs::new()).map_err(|error| {
         CliError::failed(format!("{file} does not fit: {error}"), "Write fewer rules")
     })?;
     let covered = coverage(&rules);

@@ -3,6 +3,7 @@
 use tollway_dataplane::stages::filter::{Condition, Field, HeaderBase};
 
 use super::Link;
+use super::live::Live;
 use crate::filter::ir::{
     Elements, Item, Key, LinkPattern, Match, PayloadBase, Ruleset, Selector, Set, Test,
 };
@@ -39,6 +40,7 @@ enum Part {
 #[derive(Clone, Copy)]
 pub(super) struct Resolver<'a> {
     pub(super) rules: &'a Ruleset,
+    pub(super) live: &'a Live,
     pub(super) links: &'a [Link],
     /// Of IP, or 0 for ARP.
     pub(super) version: u8,
@@ -47,6 +49,17 @@ pub(super) struct Resolver<'a> {
 impl Resolver<'_> {
     /// When a match holds.
     pub(super) fn resolve(&self, one: &Match) -> Holds {
+        if let Test::Set(set) = one.test
+            && let Some(field) = self.live.field(set, &one.keys)
+        {
+            return match self.part(one.keys[0].selector) {
+                Part::Field(_) => {
+                    let is_member = u128::from(!one.negate);
+                    self::one(Condition::new(field, [(is_member, is_member)]))
+                }
+                Part::Is(_) | Part::Lacking => Holds::Never,
+            };
+        }
         let elements = match &one.test {
             Test::Ranges(ranges) => {
                 vec![vec![ranges.iter().map(|range| (range.first, range.last)).collect()]]

@@ -6,6 +6,7 @@ use tollway_dataplane::stages::filter::{Condition, Field, MOST_RULES, Op, Reject
 
 use super::conditions::{Holds, Resolver};
 use super::levels::Level;
+use super::live::Live;
 use super::parts::Part;
 use crate::filter::eval::Link;
 use crate::filter::hops::{Hop, hops};
@@ -25,6 +26,8 @@ pub(super) struct Label(u32);
 /// The line in the making; all that leads anywhere has labels in place of rules' numbers.
 pub(super) struct Layout<'a> {
     ruleset: &'a Ruleset,
+    /// Sets that change while packets flow.
+    live: &'a Live,
     /// What links are taken for; but at hook ingress there is one.
     levels: &'a [Level],
     version: u8,
@@ -52,9 +55,15 @@ pub(super) struct Within {
 }
 
 impl<'a> Layout<'a> {
-    pub(super) fn new(ruleset: &'a Ruleset, levels: &'a [Level], version: u8) -> Self {
+    pub(super) fn new(
+        ruleset: &'a Ruleset,
+        live: &'a Live,
+        levels: &'a [Level],
+        version: u8,
+    ) -> Self {
         let mut layout = Self {
             ruleset,
+            live,
             levels,
             version,
             is_ingress: false,
@@ -75,7 +84,7 @@ impl<'a> Layout<'a> {
     /// What matches are resolved by in a chain.
     pub(super) fn resolver(&self, within: Within) -> Resolver<'a> {
         let links = self.levels.get(within.level).map_or(&[][..], |level| &level.links);
-        Resolver { rules: self.ruleset, links, version: self.version }
+        Resolver { rules: self.ruleset, live: self.live, links, version: self.version }
     }
 
     /// The line for hooks that follow each other; none where no chain is for these packets.

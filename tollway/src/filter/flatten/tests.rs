@@ -7,7 +7,11 @@ mod hostile;
 mod road;
 mod rulesets;
 
+use tollway_dataplane::epoch::Epochs;
+use tollway_dataplane::stages::filter::Filter;
+
 use super::levels::Level;
+use super::live::Live;
 use super::place::Layout;
 use super::{FlattenError, flatten};
 use crate::filter::ir::{Hook, Ruleset};
@@ -46,23 +50,24 @@ type Drawn = fn(&Frames, &mut Dice) -> Vec<u8>;
 
 /// Sends packets through rulesets both ways.
 fn compare(seed: u64, rulesets: usize, rules: &[usize], packets: usize, drawn: Drawn) {
-    let mut refused = 0;
+    let (mut refused, mut set_changes) = (0, 0);
     for number in 0..rulesets as u64 {
         let seed = seed << 32 | number;
         let mut dice = Dice(seed);
         let count = dice.pick(rules);
         let ruleset = Draw::new(&mut dice).ruleset(count);
         // Negated sets of several keys, in alternatives, can be too many to write out.
-        if let Err(FlattenError::TooMany(_)) = flatten(&ruleset, &road::links()) {
+        if let Err(FlattenError::TooMany(_)) = flatten(&ruleset, &road::links(), &Epochs::new()) {
             refused += 1;
             continue;
         }
-        compare_drawn(&ruleset, seed, &mut dice, packets, drawn);
+        set_changes += compare_drawn(&ruleset, seed, &mut dice, packets, drawn);
     }
+    assert!(set_changes > 20, "{set_changes}");
     assert!(refused * 10 <= rulesets, "{refused} of {rulesets} rulesets were refused");
 }
 
-/// Sends packets through a ruleset both ways.
+/// Sends packets through a ruleset both ways, for front ends.
 pub(in crate::filter) fn compare_one(
     ruleset: &Ruleset,
     seed: u64,
@@ -72,19 +77,32 @@ pub(in crate::filter) fn compare_one(
     compare_drawn(ruleset, seed, dice, packets, Frames::draw);
 }
 
-fn compare_drawn(ruleset: &Ruleset, seed: u64, dice: &mut Dice, packets: usize, drawn: Drawn) {
+/// The same with packets of the caller's drawing; says how many elements of live sets came or went.
+fn compare_drawn(
+    ruleset: &Ruleset,
+    seed: u64,
+    dice: &mut Dice,
+    packets: usize,
+    drawn: Drawn,
+) -> usize {
     let mut road = Road::new(ruleset);
+    // What sets have changes between two bursts, as often as not.
+    let (changes, mut changed) = (dice.one_in(2), 0);
     let frames = Frames::new(ruleset, dice);
     let mut left = packets;
     while left > 0 {
         let burst: Vec<_> = (0..dice.below(64) + 1).map(|_| drawn(&frames, dice)).collect();
         left = left.saturating_sub(burst.len());
+        if changes && dice.one_in(4) {
+            changed += road.change_sets(dice);
+        }
         if let Err((lane, how)) = road.send(&burst) {
-            let rules = shrink(ruleset.clone(), &burst[lane]);
+            let rules = shrink(road.rules(), &burst[lane]);
             panic!("seed {seed:#x}: {how}\n{:02x?}\n{}", burst[lane], tell(&rules));
         }
     }
     road.same_counts(seed);
+    changed
 }
 
 /// The same without whatever the packet fares alike without.
@@ -116,6 +134,7 @@ fn shrink(mut rules: Ruleset, frame: &[u8]) -> Ruleset {
 /// A ruleset, one rule a line, and what it is made into.
 fn tell(rules: &Ruleset) -> String {
     let mut text = String::new();
+    let live = Live::choose(rules, &mut Filter::default(), &Epochs::new()).expect("room");
     for chain in &rules.chains {
         text += &format!("{} {:?} {:?}\n", chain.name, chain.family, chain.base);
         for rule in &chain.rules {
@@ -135,7 +154,9 @@ fn tell(rules: &Ruleset) -> String {
                 [Hook::Ingress] => Level::ingress(&road::links()),
                 _ => vec![Level::plain(&road::links())],
             };
-            let Some(Ok(line)) = Layout::new(rules, &levels, version).line(hooks) else { continue };
+            let Some(Ok(line)) = Layout::new(rules, &live, &levels, version).line(hooks) else {
+                continue;
+            };
             text += &format!("IPv{version} {hooks:?}, end {}\n", line.end);
             for (number, rule) in line.rules.iter().enumerate() {
                 text += &format!("{number}: {:?} {:?} {}\n", rule.conditions, rule.ops, rule.next);

@@ -46,7 +46,7 @@ fn logged(rules: &Ruleset, frames: &[Vec<u8>], now_ns: u64, state: &mut State) {
     let next = tables.set_neigh(links[1], via, Some(PEER)).unwrap();
     tables.insert(vrf, RoutePrefix::V4(Prefix::v4(0, 0)), next).unwrap();
     tables.insert(vrf, RoutePrefix::V6(Prefix::v6(0x2001 << 112, 16)), next).unwrap();
-    let filter = flatten(rules, &self::links()).unwrap();
+    let filter = flatten(rules, &self::links(), &tables.epochs).unwrap();
     if state.now_ns == 0 {
         state.renew(&filter, &[]);
     }

@@ -233,10 +233,20 @@ impl Fib {
     /// # Errors
     /// See [`FibError`].
     pub fn insert(&self, root: Root, prefix: Prefix, next: NextHopId) -> Result<(), FibError> {
-        if self.lock().insert(self, root, prefix, next)? {
+        if self.put(root, prefix, next)? {
             self.epochs.changes.note();
         }
         Ok(())
+    }
+
+    /// The same for who counts changes themselves; says if it is one.
+    pub(crate) fn put(
+        &self,
+        root: Root,
+        prefix: Prefix,
+        next: NextHopId,
+    ) -> Result<bool, FibError> {
+        self.lock().insert(self, root, prefix, next)
     }
 
     /// Takes a route out; false where there was none.
@@ -244,11 +254,16 @@ impl Fib {
     /// # Errors
     /// [`FibError::Full`], where a node has to be built anew and no memory is left for it.
     pub fn remove(&self, root: Root, prefix: Prefix) -> Result<bool, FibError> {
-        let removed = self.lock().remove(self, root, prefix)?;
+        let removed = self.take(root, prefix)?;
         if removed {
             self.epochs.changes.note();
         }
         Ok(removed)
+    }
+
+    /// The same for who counts changes themselves.
+    pub(crate) fn take(&self, root: Root, prefix: Prefix) -> Result<bool, FibError> {
+        self.lock().remove(self, root, prefix)
     }
 
     fn lock(&self) -> MutexGuard<'_, Writer> {

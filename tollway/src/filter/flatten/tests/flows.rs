@@ -1,5 +1,6 @@
 //! What is said of a flow against each of its packets, as they are evaluated.
 
+use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::id::LinkId;
 use tollway_dataplane::stages::filter::FlowKey;
 
@@ -69,7 +70,7 @@ fn what_is_said_of_a_flow_holds_for_each_of_its_packets() {
         let mut dice = Dice(seed);
         let count = dice.pick(&[1, 2, 5, 12, 80, 300]);
         let rules = Draw::new(&mut dice).ruleset(count);
-        let Ok(filter) = flatten(&rules, &links) else { continue };
+        let Ok(filter) = flatten(&rules, &links, &Epochs::new()) else { continue };
         let frames = Frames::new(&rules, &mut dice);
         for _ in 0..50 {
             let flow = draw(&frames, &mut dice);

@@ -14,6 +14,7 @@ use tollway_dataplane::tolls::Tolls;
 use tollway_dataplane::verdict::{DropReason, PuntReason, Verdict};
 
 use super::super::flatten;
+use super::Dice;
 use crate::filter::eval::{self, Fate, Link, Packet};
 use crate::filter::ir::{self, Hook, Ruleset, Selector};
 use crate::filter::log;
@@ -38,8 +39,8 @@ pub(super) fn links() -> Vec<Link> {
     LINKS.into_iter().map(link).collect()
 }
 
-pub(super) struct Road<'a> {
-    rules: &'a Ruleset,
+pub(super) struct Road {
+    rules: Ruleset,
     links: Vec<Link>,
     tables: Tables,
     path: Path,
@@ -52,16 +53,16 @@ pub(super) struct Road<'a> {
     now_ns: u64,
 }
 
-impl<'a> Road<'a> {
-    pub(super) fn new(rules: &'a Ruleset) -> Self {
+impl Road {
+    pub(super) fn new(rules: &Ruleset) -> Self {
         let links = links();
-        let filter = flatten(rules, &links).expect("it compiles");
+        let mut tables = tables();
+        let filter = flatten(rules, &links, &tables.epochs).expect("it compiles");
         let mut state = State::new();
         state.renew(&filter, &[]);
-        let mut tables = tables();
         tables.filter = Some(Arc::new(filter));
         Self {
-            rules,
+            rules: rules.clone(),
             links,
             tables,
             path: Path::detect(),
@@ -141,7 +142,7 @@ impl<'a> Road<'a> {
                 packet.output = Some(&links[output(packet)]);
             }
         }
-        let logs: Vec<_> = log::logs(self.rules).collect();
+        let logs: Vec<_> = log::logs(&self.rules).collect();
         for told in std::mem::take(&mut self.expected.logged) {
             let logged = self.state.log.pop().map(|logged| logs[logged.log as usize]);
             if logged != Some(&told) {
@@ -165,7 +166,7 @@ impl<'a> Road<'a> {
         for link in below.chain([own]) {
             packet.input = link;
             let fate =
-                eval::run(self.rules, &mut self.expected, Hook::Ingress, packet, self.now_ns);
+                eval::run(&self.rules, &mut self.expected, Hook::Ingress, packet, self.now_ns);
             match fate {
                 Fate::Accept => {}
                 // Is left to the kernel there.
@@ -179,7 +180,7 @@ impl<'a> Road<'a> {
     fn evaluate(&mut self, packet: &mut Packet<'_>, fate: &mut Fate, hooks: &[Hook]) {
         for hook in hooks {
             if *fate == Fate::Accept {
-                *fate = eval::run(self.rules, &mut self.expected, *hook, packet, self.now_ns);
+                *fate = eval::run(&self.rules, &mut self.expected, *hook, packet, self.now_ns);
             }
         }
     }
@@ -222,6 +223,33 @@ impl<'a> Road<'a> {
             Verdict::Punt(PuntReason::FilterUnsupported) => Done::Unsupported,
             _ => Done::GoesOn,
         }
+    }
+
+    /// The rules with what their sets have by now.
+    pub(super) fn rules(&self) -> Ruleset {
+        self.rules.clone()
+    }
+
+    /// Adds elements to live sets and takes some out, here and in the evaluator's rules; says how many
+    /// there were.
+    pub(super) fn change_sets(&mut self, dice: &mut Dice) -> usize {
+        let Some(filter) = &self.tables.filter else { return 0 };
+        let mut changes = 0;
+        for live in filter.live_sets() {
+            let gone: Vec<_> = live.elements().into_iter().filter(|_| dice.one_in(3)).collect();
+            assert_eq!(live.remove(&gone), Ok(gone.len()));
+            let low = dice.pick(&super::frames::ADDRESSES);
+            let first = match live.version() {
+                4 => u128::from(low),
+                _ => super::frames::six(low),
+            };
+            let last = first + dice.pick(&[0, 0, 1, 2, 255]);
+            let new = live.add(&[(first, last)]).expect("room");
+            assert!(live.covers(first) && live.covers(last));
+            changes += gone.len() + new;
+        }
+        self.rules.take_live_sets(filter);
+        changes
     }
 
     /// What was counted is the same.

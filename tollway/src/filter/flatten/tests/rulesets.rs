@@ -36,8 +36,8 @@ impl<'a> Draw<'a> {
             burst: 400,
             unit: LimitUnit::Bytes,
         });
-        for _ in 0..4 {
-            let set = self.set();
+        for number in 0..4 {
+            let set = self.set(number);
             self.rules.add_set(set);
         }
         for number in 0..CALLED {
@@ -155,7 +155,11 @@ impl<'a> Draw<'a> {
         let one = match self.dice.below(10) {
             0 => {
                 let set = self.dice.below(4);
-                let keys = self.rules.sets[set].key.clone();
+                let mut keys = self.rules.sets[set].key.clone();
+                // What is looked up is the rule's to say.
+                if keys == [Selector::Source4.into()] && self.dice.one_in(2) {
+                    keys = vec![Selector::Destination4.into()];
+                }
                 Match { keys, test: Test::Set(SetId(set)), negate: false }
             }
             1 => {
@@ -239,7 +243,7 @@ impl<'a> Draw<'a> {
         }
     }
 
-    fn set(&mut self) -> Set {
+    fn set(&mut self, number: usize) -> Set {
         let keys: Vec<Key> = match self.dice.below(4) {
             0 => vec![Selector::Source4.into()],
             1 => vec![Selector::Source4.into(), Selector::DestinationPort.into()],
@@ -253,7 +257,8 @@ impl<'a> Draw<'a> {
             [key] => Elements::Ranges((0..count).map(|_| self.range(*key)).collect()),
             _ => Elements::Tuples((0..count).map(|_| self.element(&keys)).collect()),
         };
-        Set { name: "set".into(), key: keys, dynamic: false, elements }
+        let dynamic = self.dice.one_in(2);
+        Set { name: format!("set {number}"), key: keys, dynamic, elements }
     }
 
     fn element(&mut self, keys: &[Key]) -> Element {

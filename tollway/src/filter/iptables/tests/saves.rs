@@ -1,5 +1,7 @@
 //! What iptables itself has written: 1.8.9, both its kinds.
 
+use tollway_dataplane::epoch::Epochs;
+
 use super::{fate, sound};
 use crate::filter::eval::{Fate, State};
 use crate::filter::flatten::flatten;
@@ -29,7 +31,7 @@ fn all_saves_are_read_and_compiled() {
     for (save, family) in [of(V4, Family::Ip), of(V6, Family::Ip6), of(ROUTER, Family::Ip)].concat()
     {
         let rules = sound(save, family);
-        flatten(&rules, &links).expect("it compiles");
+        flatten(&rules, &links, &Epochs::new()).expect("it compiles");
         // Every line has become a rule, at its place, with its text.
         for (index, line) in save.lines().enumerate() {
             let Some((_, text)) = line.split_once("] -A ") else { continue };

@@ -1,0 +1,39 @@
+//! A burst's addresses looked up in a live set.
+
+use std::ops::Range;
+
+use super::classifier::Classifier;
+use super::first::{Work, take_words, window};
+use super::state::Room;
+use super::{Address, Field, LiveSet};
+use crate::burst::BURST;
+
+/// Writes for each packet whether the set has its address to [`Room::value`].
+#[inline(always)]
+pub(super) fn are_members(
+    classifier: &Classifier,
+    (set, of): (&LiveSet, Address),
+    work: &Work<'_>,
+    room: &mut Room,
+    gathered: bool,
+    lanes: Range<usize>,
+) {
+    if classifier.version == 4 {
+        let Some(window) = window(of.field(), 4, classifier.point) else { return };
+        take_words(window, work, room, gathered, lanes.clone());
+        set.look_up4(&mut room.value, &mut room.key, lanes);
+        return;
+    }
+    let at = place6(of.field());
+    let address = |lane: usize| {
+        let l3 = usize::from(work.burst.l3[lane & (BURST - 1)]);
+        let addr = work.burst.addr[lane & (BURST - 1)];
+        u128::from_be_bytes(*work.umem.bytes::<16>(addr, l3 + at))
+    };
+    set.look_up6(address, &mut room.value, &mut room.key, lanes);
+}
+
+/// Where an address is in an IPv6 header.
+pub(super) const fn place6(field: Field) -> usize {
+    if matches!(field, Field::Source) { 8 } else { 24 }
+}

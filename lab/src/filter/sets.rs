@@ -1,0 +1,216 @@
+//! A set of many addresses: what it costs a packet, and how fast it changes while packets flow.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use indicatif::ProgressBar;
+use tollway_dataplane::path::Everything;
+use tollway_dataplane::stages::filter::{
+    Address, Condition, Field, Filter, LiveSet, LiveSetError, Op, Point, Rule, Rules,
+};
+
+use super::Figures;
+use super::rules::{ANYTHING, unicast};
+use super::scene::{self, MILLION, Trace};
+use crate::frames::{Flow4, Spread};
+use crate::stats::Summary;
+use crate::tolls::Bench;
+
+/// Times that changes are counted, as fast as they go.
+const RUNS: usize = 5;
+const RUN_TIME: Duration = Duration::from_millis(500);
+
+/// Times that forwarding is measured while the set changes at a rate, and while it does not.
+const ROUNDS: usize = 11;
+
+/// Changes a second that forwarding is to bear, and that must be had.
+const RATE: u64 = 100_000;
+
+/// Passes of one measurement.
+const PASSES: usize = 256;
+
+/// Changes that are made at a time.
+const BATCH: usize = 64;
+
+/// Batches that are in the set until the oldest goes.
+const STAYING: usize = 64;
+
+/// Measurements for the progress bar to count.
+pub(super) const STEPS: u64 = (RUNS + ROUNDS) as u64;
+
+/// So many different addresses at random.
+fn addresses(count: usize) -> Vec<u32> {
+    let mut spread = Spread::new(0x5e75);
+    let mut all: Vec<u32> = Vec::with_capacity(count + count / 64);
+    while all.len() < count {
+        all.extend((all.len()..count).map(|_| unicast((spread.next() >> 16) as u32)));
+        all.sort_unstable();
+        all.dedup();
+    }
+    all
+}
+
+/// A bench under one rule that drops the sources of a set, and the set.
+pub(super) fn under(
+    count: usize,
+    trace: Trace,
+    flows: usize,
+) -> Result<(Bench<Everything>, Arc<LiveSet>), String> {
+    let addresses = addresses(count);
+    let mut spread = Spread::new(0xf10e);
+    let mut flow = || {
+        let mut flow = ANYTHING.draw(&mut spread);
+        match trace {
+            Trace::Random => flow.src = addresses[(spread.next() >> 11) as usize % count],
+            Trace::Miss => {
+                while addresses.binary_search(&flow.src).is_ok() {
+                    flow = ANYTHING.draw(&mut spread);
+                }
+            }
+        }
+        flow
+    };
+    let flows: Vec<Flow4> = (0..flows).map(|_| flow()).collect();
+    let mut bench = scene::bench(flows, false)?;
+    let mut filter = Filter::new(0, Vec::new());
+    let elements: Vec<_> =
+        addresses.iter().map(|one| (u128::from(*one), u128::from(*one))).collect();
+    let set =
+        filter.add_live_set("blocklist", 4, &elements, &bench.epochs()).map_err(scene::said)?;
+    let is_member = Condition::new(Field::InSet { set, of: Address::Source }, [(1, 1)]);
+    let rules = vec![
+        Rule { conditions: vec![is_member], ops: vec![Op::Drop], next: 1 },
+        Rule { conditions: Vec::new(), ops: vec![Op::Accept], next: 2 },
+    ];
+    filter.set(Point::Forward, 4, &Rules { rules, end: 1 }).map_err(scene::said)?;
+    let live = filter.live_sets().first().cloned().ok_or("no set")?;
+    bench.filter(Arc::new(filter), trace == Trace::Random);
+    Ok((bench, live))
+}
+
+/// What the forwarding thread tells the changing one, and what comes back.
+#[derive(Default)]
+struct Order {
+    /// Changes a second; 0 for none, and the greatest number for as many as there can be.
+    rate: AtomicU64,
+    stop: AtomicBool,
+    done: AtomicU64,
+}
+
+/// Ends the changing thread, also where the forwarding one panics.
+struct EndAtLast<'a>(&'a Order);
+
+impl Drop for EndAtLast<'_> {
+    fn drop(&mut self) {
+        self.0.stop.store(true, Release);
+    }
+}
+
+/// Counts changes while packets flow, and measures what those cost meanwhile.
+pub(super) fn measure(figures: &mut Figures, bar: &ProgressBar) -> Result<(), String> {
+    let (mut bench, set) = under(MILLION, Trace::Miss, 65_536)?;
+    figures.insert("set-1m_memory_bytes".to_owned(), set.memory_bytes() as f64);
+    let order = Order::default();
+    let (measured, changed) = thread::scope(|scope| {
+        let changes = scope.spawn(|| change(&set, &order));
+        let end = EndAtLast(&order);
+        let measured = forward(&mut bench, &order, bar);
+        drop(end);
+        (measured, changes.join())
+    });
+    changed
+        .map_err(|_| "the thread that changes the set panicked")?
+        .map_err(|error| format!("the set can not be changed: {error:?}"))?;
+    let [free, plain, with] = measured;
+    let median = |values: &[f64]| Summary::of(values).map(|summary| summary.median);
+    let (Some(free), Some(plain), Some(with)) = (median(&free), median(&plain), median(&with))
+    else {
+        return Err("nothing was measured".to_owned());
+    };
+    figures.insert("set_changes_per_second".to_owned(), free);
+    figures.insert("set-1m_clocks".to_owned(), plain);
+    figures.insert("set-1m_clocks_while_100k_changes".to_owned(), with);
+    if free < RATE as f64 {
+        return Err(format!("only {free:.0} changes a second while forwarding, not {RATE}"));
+    }
+    Ok(())
+}
+
+/// Changes a second as fast as they go; clocks a packet without changes and with some.
+fn forward(bench: &mut Bench<Everything>, order: &Order, bar: &ProgressBar) -> [Vec<f64>; 3] {
+    let mut measured = [const { Vec::new() }; 3];
+    bench.clocks_per_packet(PASSES);
+    for _ in 0..RUNS {
+        order.rate.store(u64::MAX, Release);
+        let (before, start) = (order.done.load(Acquire), Instant::now());
+        while start.elapsed() < RUN_TIME {
+            bench.clocks_per_packet(64);
+        }
+        let done = order.done.load(Acquire) - before;
+        measured[0].push(done as f64 / start.elapsed().as_secs_f64());
+        bar.inc(1);
+    }
+    for _ in 0..ROUNDS {
+        for (rate, clocks) in [0, RATE].into_iter().zip(&mut measured[1..]) {
+            order.rate.store(rate, Release);
+            bench.clocks_per_packet(64);
+            clocks.push(bench.clocks_per_packet(PASSES));
+        }
+        bar.inc(1);
+    }
+    measured
+}
+
+/// Puts addresses in, and takes out those that have been in longest, as ordered, until the end. None is one
+/// that packets come from: every packet is forwarded.
+fn change(set: &LiveSet, order: &Order) -> Result<(), LiveSetError> {
+    let mut spread = Spread::new(0xadd5);
+    let mut there = VecDeque::new();
+    while !order.stop.load(Acquire) {
+        let rate = order.rate.load(Acquire);
+        if rate == 0 {
+            thread::sleep(Duration::from_millis(1));
+            continue;
+        }
+        let start = Instant::now();
+        // Class E: no packet is from there, nor is any address of the set.
+        let mut address = || u128::from(0xf000_0000 | spread.next() as u32 >> 4);
+        let mut batch: Vec<_> = (0..BATCH).map(|_| address()).map(|one| (one, one)).collect();
+        // One that is there already is no change, and would be taken out twice.
+        batch.retain(|(one, _)| !set.covers(*one));
+        batch.sort_unstable();
+        batch.dedup();
+        let mut done = set.add(&batch)?;
+        there.push_back(batch);
+        if there.len() > STAYING
+            && let Some(oldest) = there.pop_front()
+        {
+            done += set.remove(&oldest)?;
+        }
+        order.done.fetch_add(done as u64, Relaxed);
+        if rate != u64::MAX {
+            let due = Duration::from_nanos(done as u64 * 1_000_000_000 / rate);
+            thread::sleep(due.saturating_sub(start.elapsed()));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_dropped_and_others_are_not() {
+        for trace in [Trace::Miss, Trace::Random] {
+            let (mut bench, set) = under(5000, trace, 1024).unwrap();
+            assert_eq!(set.count(), 5000);
+            // It panics where a packet fares otherwise.
+            bench.clocks_per_packet(2);
+        }
+    }
+}

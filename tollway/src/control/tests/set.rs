@@ -1,0 +1,75 @@
+//! Sets of the firewall, changed over the socket.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use tollway_dataplane::stages::filter::Filter;
+
+use super::*;
+use crate::control::{Change, Command, SetChanged};
+
+fn request(name: &str, change: Change, elements: &[&str]) -> Request {
+    let elements = elements.iter().map(|element| (*element).to_owned()).collect();
+    Request::Do(Command::Set { name: name.to_owned(), change, elements })
+}
+
+/// A router with two live sets.
+fn scene() -> (Scene, Arc<Filter>) {
+    let scene = Scene::new();
+    let put = |router: &mut Router, _: &mut _| {
+        let mut filter = Filter::new(0, Vec::new());
+        let epochs = &router.tables.epochs;
+        filter.add_live_set("inet fw bad", 4, &[(1, 1)], epochs).unwrap();
+        filter.add_live_set("inet fw bad6", 6, &[], epochs).unwrap();
+        let filter = Arc::new(filter);
+        router.set_filter(Some(Arc::clone(&filter)), &[]);
+        filter
+    };
+    let filter = scene.post.ask(Duration::from_secs(10), put).unwrap();
+    (scene, filter)
+}
+
+#[test]
+fn elements_come_and_go() {
+    let (scene, filter) = scene();
+    let mut client = scene.client();
+    let mut change = |name: &str, change, elements: &[&str]| {
+        client.request::<SetChanged>(&request(name, change, elements))
+    };
+    let done = change("inet fw bad", Change::Add, &["192.0.2.0/24", "0.0.0.1"]).unwrap();
+    assert_eq!(done, SetChanged { set: "inet fw bad".into(), changed: 1, count: 2 });
+    let done = change("bad6", Change::Add, &["2001:db8::1-2001:db8::9"]).unwrap();
+    assert_eq!((done.set.as_str(), done.count), ("inet fw bad6", 1));
+    let set = filter.live_set("bad").unwrap();
+    assert!(set.covers(0xc000_0207) && set.is_changed());
+    let done = change("bad", Change::Delete, &["0.0.0.1", "192.0.2.0/24"]).unwrap();
+    assert_eq!((done.changed, set.elements()), (2, Vec::new()));
+}
+
+#[test]
+fn what_can_not_be_changed_is_said_in_a_sentence() {
+    let plain = Scene::new();
+    let refused =
+        |scene: &Scene, request: &Request| match scene.client().request::<SetChanged>(request) {
+            Err(ClientError::Refused(sentence)) => sentence,
+            other => panic!("{other:?}"),
+        };
+    let add = |name: &str, elements: &[&str]| request(name, Change::Add, elements);
+    assert!(refused(&plain, &add("bad", &["::1"])).contains("has no firewall"));
+    let (scene, filter) = scene();
+    for (request, part) in [
+        (add("worse", &["::1"]), "there are inet fw bad, inet fw bad6"),
+        (add("bad", &["::1"]), "has IPv4 addresses, not ::1"),
+        (add("bad", &["0.0.0.5", "hello"]), "\"hello\" is no address"),
+        (request("bad", Change::Delete, &["0.0.0.5"]), "0.0.0.5 is not in set inet fw bad"),
+        (request("bad", Change::Delete, &["0.0.0.1", "0.0.0.9"]), "the 1 before it are done"),
+    ] {
+        let sentence = refused(&scene, &request);
+        assert!(sentence.contains(part), "{sentence}");
+    }
+    assert_eq!(filter.live_set("bad").unwrap().count(), 0);
+    let stream = scene.raw();
+    let strange = json!({"v": 1, "do": "set", "name": "bad", "change": "flush", "elements": []});
+    let answer = exchange(&stream, format!("{strange}\n").as_bytes());
+    assert!(answer["error"].as_str().unwrap().contains("not understood"), "{answer}");
+}

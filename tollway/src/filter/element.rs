@@ -1,0 +1,72 @@
+//! Elements of sets of addresses, as people write them.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use tollway_dataplane::stages::filter::Element;
+
+/// Reads an address, a prefix or a range (`10.0.0.1-10.0.0.9`); returns its version of IP as well.
+///
+/// # Errors
+/// A sentence.
+pub fn read(text: &str) -> Result<(u8, Element), String> {
+    let astray =
+        || format!("{text:?} is no address, prefix or range; write 192.0.2.1 or 192.0.2.0/24");
+    if let Some((first, last)) = text.split_once('-') {
+        let (first, last) = (first.trim().parse::<IpAddr>(), last.trim().parse::<IpAddr>());
+        let (Ok(first), Ok(last)) = (first, last) else { return Err(astray()) };
+        if first.is_ipv4() != last.is_ipv4() || first > last {
+            return Err(format!("{text:?} ends before it begins; write the lower address first"));
+        }
+        return Ok((version(first), (number(first), number(last))));
+    }
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Ok((version(address), (number(address), number(address))));
+    }
+    let net: IpNet = text.parse().map_err(|_| astray())?;
+    if net.addr() != net.network() {
+        let net = net.trunc();
+        return Err(format!("{text:?} has host bits; write {net}, or the address alone"));
+    }
+    Ok((version(net.addr()), (number(net.network()), number(net.broadcast()))))
+}
+
+const fn version(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 4 } else { 6 }
+}
+
+fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(v4) => v4.to_bits().into(),
+        IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_prefixes_and_ranges_are_read() {
+        assert_eq!(read("192.0.2.1"), Ok((4, (0xc000_0201, 0xc000_0201))));
+        assert_eq!(read("192.0.2.0/30"), Ok((4, (0xc000_0200, 0xc000_0203))));
+        assert_eq!(read("192.0.2.1-192.0.2.9"), Ok((4, (0xc000_0201, 0xc000_0209))));
+        assert_eq!(read("::/0"), Ok((6, (0, u128::MAX))));
+        assert_eq!(read("::1-::2"), Ok((6, (1, 2))));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (text, part) in [
+            ("hello", "is no address"),
+            ("10.0.0.0/33", "is no address"),
+            ("10.0.0.1-", "is no address"),
+            ("10.0.0.1/24", "write 10.0.0.0/24"),
+            ("10.0.0.9-10.0.0.1", "ends before"),
+            ("10.0.0.9-::1", "ends before"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}
