@@ -11,8 +11,8 @@ use super::header::has_extensions;
 use super::target::{self, Does};
 use super::tracking;
 use crate::filter::ir::{
-    Action, Base, Chain, ChainId, Counter, CounterId, Family, Match, Place, Policy, Range, Rule,
-    Ruleset, Selector, Step, Verdict,
+    Action, Base, Chain, ChainId, Counter, CounterId, Family, LinkPattern, Match, Place, Policy,
+    Range, Rule, Ruleset, Selector, Step, Verdict,
 };
 use crate::mistake::{Fault, Ledger, quoted};
 
@@ -82,6 +82,37 @@ struct Here<'t> {
     said: Vec<(Vec<Step>, Step)>,
 }
 
+/// What a rule has asked so far.
+#[derive(Default)]
+struct Asked {
+    steps: Vec<Step>,
+    /// The conditions before the first limit: guards behind it may not use it up.
+    before_limit: Option<Vec<Step>>,
+    /// Why the rest is the kernel's.
+    unknown: Option<String>,
+}
+
+impl Asked {
+    /// The conditions of a guard that asks for more.
+    fn and(&self, more: Vec<Step>) -> Vec<Step> {
+        [self.before_limit.as_ref().unwrap_or(&self.steps).clone(), more].concat()
+    }
+
+    fn not_output(&mut self, pattern: &LinkPattern, reach: Reach) {
+        match reach {
+            Reach { before_route: true, after_route: true, .. } => {
+                let why = "! -o is asked before the route is known and after it";
+                self.unknown.get_or_insert_with(|| why.to_owned());
+            }
+            Reach { before_route: true, .. } => {}
+            _ => {
+                let one = Match::link(Selector::Output, pattern.clone()).negated();
+                self.steps.push(Step::Match(one));
+            }
+        }
+    }
+}
+
 /// What a guard does with packets.
 enum Fate {
     Drop,
@@ -128,63 +159,43 @@ impl Emit<'_, '_> {
         let asks = &line.rule.asks;
         let does = self.does(here, line);
         let is_unknown = |ask: &Ask| matches!(ask, Ask::Unknown(_) | Ask::UnknownState(_));
-        let punts = asks.iter().any(is_unknown) || matches!(does, Err(_));
-        let mut steps = Vec::new();
-        // The conditions before the first limit: guards behind it may not use it up.
-        let mut before_limit: Option<Vec<Step>> = None;
-        let mut unknown: Option<String> = None;
+        let punts = does.is_err() || asks.iter().any(is_unknown);
+        let mut asked = Asked::default();
         for ask in asks {
-            let before = before_limit.as_ref().unwrap_or(&steps);
-            let is_sure =
-                unknown.is_none() && before_limit.is_none() && self.saver == Saver::Legacy;
-            let short = || "a match wants to see a header that is cut short".to_owned();
             match ask {
-                Ask::Holds(step) => steps.push(step.clone()),
+                Ask::Holds(step) => asked.steps.push(step.clone()),
                 Ask::Never => return,
-                Ask::NotOutput(pattern) => match here.reach {
-                    Reach { before_route: true, after_route: true, .. } => {
-                        let why = "! -o is asked before the route is known and after it";
-                        unknown.get_or_insert_with(|| why.to_owned());
-                    }
-                    Reach { before_route: true, .. } => {}
-                    _ => {
-                        let one = Match::link(Selector::Output, pattern.clone()).negated();
-                        steps.push(Step::Match(one));
-                    }
-                },
+                Ask::NotOutput(pattern) => asked.not_output(pattern, here.reach),
                 Ask::Hotdrop(cases) => {
-                    let fate = if is_sure { Fate::Drop } else { Fate::Unsupported(short()) };
-                    let mut guard = before.clone();
-                    guard.extend(any(cases));
-                    self.guard(here, line, guard, fate.step());
+                    let then = if self.drops(&asked) { Fate::Drop } else { Fate::short() };
+                    self.guard(here, line, asked.and(any(cases)), then.step());
                 }
                 Ask::Headers6 => {
-                    let mut guard = before.clone();
-                    guard.push(Step::Match(has_extensions()));
-                    let chain = self.headers(is_sure);
+                    let chain = self.headers(self.drops(&asked));
+                    let guard = asked.and(vec![Step::Match(has_extensions())]);
                     self.guard(here, line, guard, Step::Verdict(Verdict::Jump(chain)));
                 }
                 Ask::Unless(one, why) => {
-                    let mut guard = before.clone();
-                    guard.push(Step::Match(one.clone()));
+                    let guard = asked.and(vec![Step::Match(one.clone())]);
                     self.guard(here, line, guard, Fate::Unsupported(why.clone()).step());
                 }
                 Ask::Limit(limit) if !punts => {
                     let limit = self.rules.add_limit(*limit);
-                    before_limit.get_or_insert_with(|| steps.clone());
-                    steps.push(Step::Limit { limit, over: false });
+                    asked.before_limit.get_or_insert_with(|| asked.steps.clone());
+                    asked.steps.push(Step::Limit { limit, over: false });
                 }
                 Ask::Unknown(why) => {
-                    unknown.get_or_insert_with(|| why.clone());
+                    asked.unknown.get_or_insert_with(|| why.clone());
                 }
                 Ask::Limit(_) | Ask::UnknownState(_) => {
                     // What the kernel asks behind this does not say which packets get here.
-                    let why = unknown.unwrap_or_else(|| first_reason(asks, &does));
-                    steps.push(Step::Unsupported(why));
-                    return self.push(here.id, line, steps);
+                    let why = asked.unknown.unwrap_or_else(|| first_reason(asks, &does));
+                    asked.steps.push(Step::Unsupported(why));
+                    return self.push(here.id, line, asked.steps);
                 }
             }
         }
+        let Asked { mut steps, unknown, .. } = asked;
         match (unknown, does) {
             (Some(why), _) | (None, Err(why)) => steps.push(Step::Unsupported(why)),
             (None, Ok(does)) => {
@@ -197,6 +208,11 @@ impl Emit<'_, '_> {
             }
         }
         self.push(here.id, line, steps);
+    }
+
+    /// Says if it is sure that a short header is dropped by a match that comes next.
+    fn drops(&self, asked: &Asked) -> bool {
+        asked.unknown.is_none() && asked.before_limit.is_none() && self.saver == Saver::Legacy
     }
 
     fn push(&mut self, id: ChainId, line: &Line, steps: Vec<Step>) {
@@ -320,6 +336,10 @@ impl Emit<'_, '_> {
 }
 
 impl Fate {
+    fn short() -> Self {
+        Self::Unsupported("a match wants to see a header that is cut short".to_owned())
+    }
+
     fn step(self) -> Step {
         match self {
             Self::Drop => Step::Verdict(Verdict::Drop),

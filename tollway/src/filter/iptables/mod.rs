@@ -6,12 +6,12 @@
 //! - A built-in chain is a base chain; one that has no rules and accepts does nothing and is left out.
 //!   User chains are chains. A rule counts into its own counter behind its matches; a policy counts too.
 //! - A match that wants to see a header that is cut short drops the packet (xtables: `hotdrop`). Such a
-//!   match is a rule of its own before the rule ([`emit`]).
+//!   match is a rule of its own before the rule (`emit.rs`).
 //! - `-p` of ip6tables looks behind all extension headers and drops packets in which these are broken. The
 //!   form does not look behind an authentication header: such packets are the kernel's.
 //! - A rule with a match or target that can not be done is the kernel's for packets that fulfil the rest.
 //!   Connection tracking must see all packets or none, so that rules that need it make all packets the
-//!   kernel's ([`tracking`]).
+//!   kernel's (`tracking.rs`).
 //! - `limit` counts credits once in a jiffy; the form's bucket fills all the time. Rate and burst are the same.
 //! - `LOG`: prefix only; the form has no level.
 //!

@@ -1,7 +1,7 @@
 //! Random rules: the front end and the evaluator against the kernel's way, and the classifier against the
 //! evaluator.
 
-use super::kernel::{Chain, Match, Rule, Skb, Target, Verdict, do_table};
+use super::kernel::{Chain, Match, Numbers, Rule, Skb, Target, Verdict, do_table};
 use super::{link, sound};
 use crate::filter::eval::{self, Fate, Packet, State};
 use crate::filter::flatten::tests::{Dice, Frames, compare_one};
@@ -159,7 +159,7 @@ impl Draw<'_> {
         (self.dice.pick(&LINKS), self.dice.one_in(3))
     }
 
-    fn ports(&mut self) -> (Option<(u32, u32, bool)>, Option<(u32, u32, bool)>) {
+    fn ports(&mut self) -> (Option<Numbers>, Option<Numbers>) {
         let one = |draw: &mut Self| {
             let (first, last) = draw.range(&PORTS);
             draw.dice.one_in(2).then(|| (first, last, draw.dice.one_in(3)))
