@@ -16,7 +16,7 @@ mod conditions;
 mod parts;
 mod place;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use tollway_dataplane::stages::filter::{Filter, FilterError, Limit, LimitUnit, Point};
 

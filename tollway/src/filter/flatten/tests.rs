@@ -13,10 +13,10 @@ use rulesets::Draw;
 
 /// Random numbers that are the same each time (splitmix64).
 #[derive(Clone, Debug)]
-struct Dice(u64);
+pub(in crate::filter) struct Dice(pub(in crate::filter) u64);
 
 impl Dice {
-    fn roll(&mut self) -> u64 {
+    pub(in crate::filter) fn roll(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
         word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -24,15 +24,15 @@ impl Dice {
         word ^ word >> 31
     }
 
-    fn below(&mut self, end: usize) -> usize {
+    pub(in crate::filter) fn below(&mut self, end: usize) -> usize {
         (self.roll() % end as u64) as usize
     }
 
-    fn pick<T: Clone>(&mut self, of: &[T]) -> T {
+    pub(in crate::filter) fn pick<T: Clone>(&mut self, of: &[T]) -> T {
         of[self.below(of.len())].clone()
     }
 
-    fn one_in(&mut self, times: usize) -> bool {
+    pub(in crate::filter) fn one_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
 }
@@ -130,4 +130,27 @@ fn rulesets_of_every_width_are_as_they_are_evaluated() {
 #[test]
 fn large_rulesets_are_as_they_are_evaluated() {
     compare(3, 16, &[700, 1000, 2500], 7000);
+}
+
+/// Random packets of the numbers that the rules are made of.
+pub(in crate::filter) fn frames(rules: &Ruleset, dice: &mut Dice, count: usize) -> Vec<Vec<u8>> {
+    let frames = Frames::new(rules, dice);
+    (0..count).map(|_| frames.draw(dice)).collect()
+}
+
+/// The router's links in the order of their numbers.
+pub(in crate::filter) fn links() -> Vec<crate::filter::eval::Link> {
+    road::links()
+}
+
+/// Sends packets through a front end's ruleset both ways; the seed is for the message.
+pub(in crate::filter) fn same(rules: &Ruleset, packets: &[Vec<u8>], seed: u64) {
+    let mut road = Road::new(rules);
+    for burst in packets.chunks(61) {
+        if let Err((lane, how)) = road.send(burst) {
+            let rules = shrink(rules.clone(), &burst[lane]);
+            panic!("seed {seed:#x}: {how}\n{:02x?}\n{}", burst[lane], tell(&rules));
+        }
+    }
+    road.same_counts(seed);
 }
