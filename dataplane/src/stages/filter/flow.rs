@@ -106,7 +106,7 @@ const fn is_key(field: Field) -> bool {
 impl Filter {
     /// The counters that every packet of a flow counts in, where rules let all of them go on as they
     /// are. None where that depends on more than the key: on other fields, or a rate; where they are
-    /// changed or told of; and where they count in more than [`MOST_TOUCHED`] counters.
+    /// changed or told of; where they count at hook ingress, or in more than [`MOST_TOUCHED`] counters.
     #[must_use]
     pub fn of_flow(&self, flow: &FlowKey) -> Option<Touched> {
         let (mut touched, mut mark) = (Touched::default(), 0);
@@ -183,6 +183,8 @@ impl Walk<'_> {
         Some(match op {
             Op::Check(condition) if self.check(condition)? => Way::On,
             Op::Check(_) => Way::To(at + 1),
+            // There the bytes behind a packet count too, which a lane does not see.
+            Op::Count(_) if self.classifier.point == Point::Ingress => return None,
             Op::Count(counter) => {
                 self.touched.add(*counter)?;
                 Way::On

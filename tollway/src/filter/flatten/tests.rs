@@ -166,6 +166,17 @@ fn tell(rules: &Ruleset) -> String {
     text
 }
 
+/// Random packets of the numbers that the rules are made of, see [`Frames::plain`].
+pub(in crate::filter) fn plain(rules: &Ruleset, dice: &mut Dice, count: usize) -> Vec<Vec<u8>> {
+    let frames = Frames::new(rules, dice);
+    (0..count).map(|_| frames.plain(dice)).collect()
+}
+
+/// The router's links in the order of their numbers.
+pub(in crate::filter) fn links() -> Vec<crate::filter::eval::Link> {
+    road::links()
+}
+
 #[test]
 fn small_rulesets_are_as_they_are_evaluated() {
     compare(1, 120, &[1, 2, 5, 12], 5000, Frames::draw);

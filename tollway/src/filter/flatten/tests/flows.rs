@@ -7,12 +7,16 @@ use tollway_dataplane::stages::filter::FlowKey;
 use super::super::flatten;
 use super::Dice;
 use super::frames::{ADDRESSES, Frames, six};
-use super::road::{self, MAC};
+use super::road::{self, MAC, VID};
 use super::rulesets::Draw;
 use crate::filter::eval::{self, Fate, Packet};
 use crate::filter::ir::Hook;
 
-const HOOKS: [Hook; 4] = [Hook::Prerouting, Hook::Forward, Hook::Postrouting, Hook::Egress];
+const HOOKS: [Hook; 5] =
+    [Hook::Ingress, Hook::Prerouting, Hook::Forward, Hook::Postrouting, Hook::Egress];
+
+/// The links that flows arrive on: two ports, and the VLAN on the first.
+const INPUTS: [u16; 3] = [0, 1, 3];
 
 fn draw(frames: &Frames, dice: &mut Dice) -> FlowKey {
     let version = dice.pick(&[4, 4, 6]);
@@ -27,7 +31,7 @@ fn draw(frames: &Frames, dice: &mut Dice) -> FlowKey {
         destination: wide(destination),
         protocol,
         ports: matches!(protocol, 6 | 17).then_some(ports),
-        input: LinkId(dice.below(2) as u16),
+        input: LinkId(dice.pick(&INPUTS)),
         output: LinkId((destination & 1) as u16 + 1),
     }
 }
@@ -42,6 +46,9 @@ fn packet(flow: &FlowKey, dice: &mut Dice) -> Vec<u8> {
         body[..2].copy_from_slice(&[dice.pick(&[0, 1, 3, 8, 128]), dice.below(3) as u8]);
     }
     let mut frame = [&MAC[..], &[2, 0, 0, 0, 7, dice.below(3) as u8]].concat();
+    if flow.input.0 == 3 {
+        frame.extend([0x81, 0, (dice.below(8) as u8) << 5, VID as u8]);
+    }
     let (class, ttl) = (dice.below(4) as u8, dice.pick(&[2, 64, 65, 255]));
     let header = if flow.version == 6 {
         frame.extend([0x86, 0xdd]);
@@ -79,9 +86,18 @@ fn what_is_said_of_a_flow_holds_for_each_of_its_packets() {
             told += 1;
             for _ in 0..8 {
                 let frame = packet(&flow, &mut dice);
-                let mut packet = Packet::new(&frame, 14, &links[usize::from(flow.input.0)]);
+                let own = &links[usize::from(flow.input.0)];
+                let l3 = if own.on.is_some() { 18 } else { 14 };
+                let mut packet = Packet::new(&frame, l3, own);
                 let mut state = eval::State::new(&rules);
                 let before = state.counts.clone();
+                if own.on.is_some() {
+                    // The device below comes first.
+                    packet.input = &links[0];
+                    let fate = eval::run(&rules, &mut state, Hook::Ingress, &mut packet, 0);
+                    assert_eq!(fate, Fate::Accept, "seed {seed:#x}, {flow:?}, {frame:02x?}");
+                    packet.input = own;
+                }
                 for hook in HOOKS {
                     if hook == Hook::Forward {
                         packet.output = Some(&links[usize::from(flow.output.0)]);
@@ -93,7 +109,7 @@ fn what_is_said_of_a_flow_holds_for_each_of_its_packets() {
                 let mut expected = before;
                 for counter in touched.counters() {
                     let count = &mut expected[*counter as usize];
-                    *count = (count.0 + 1, count.1 + frame.len() as u64 - 14);
+                    *count = (count.0 + 1, count.1 + (frame.len() - l3) as u64);
                 }
                 assert_eq!(state.counts, expected, "seed {seed:#x}, {flow:?}, {frame:02x?}");
             }

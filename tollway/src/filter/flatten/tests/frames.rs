@@ -61,6 +61,16 @@ impl Frames {
         Self { ports, sources }
     }
 
+    /// A frame without a tag, of IPv4 or IPv6, to one station.
+    pub(in crate::filter) fn plain(&self, dice: &mut Dice) -> Vec<u8> {
+        loop {
+            let frame = self.draw(dice);
+            if frame[0] & 1 == 0 && matches!(frame[12..14], [8, 0] | [0x86, 0xdd]) {
+                return frame;
+            }
+        }
+    }
+
     pub(in crate::filter) fn draw(&self, dice: &mut Dice) -> Vec<u8> {
         let is_six = dice.one_in(3);
         let protocol = dice.pick(&PROTOCOLS);

@@ -332,7 +332,7 @@ fn the_form_does_what_the_kernel_does() {
         let mut state = State::new(&rules);
         let mut counts = std::collections::BTreeMap::<String, u64>::new();
         for _ in 0..600 {
-            let frame = frames.draw(&mut dice);
+            let frame = frames.plain(&mut dice);
             if (frame[12] == 0x86) != six {
                 continue;
             }

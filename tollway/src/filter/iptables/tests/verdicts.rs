@@ -418,3 +418,10 @@ fn before_the_route_no_packet_leaves_by_a_link() {
     assert_eq!(of("-A FORWARD -j a", "! -o lan0"), ACCEPT);
     assert!(punts(&of("-A PREROUTING -j a\n-A FORWARD -j a", "! -o lan0")));
 }
+
+#[test]
+fn a_mark_that_has_changed_is_asked_again() {
+    let rule = |port: u16| format!("-p tcp -m mark --mark 0x1 -m tcp --dport {port} -j ACCEPT");
+    let rules = [&rule(80), "-j MARK --set-xmark 0x1/0xffffffff", &rule(81)];
+    assert_eq!(of(&rules, Family::Ip, &four(6, 0, &header(80)[..9])), DROP);
+}

@@ -1,0 +1,200 @@
+//! The head of a rule: what it does.
+
+use std::net::IpAddr;
+
+use super::address::wrong;
+use super::names;
+use super::rule::{Action, Told};
+use super::words::{Word, Words, Wrong, number};
+use crate::mistake::quoted;
+
+/// The number of the last rule, which is always there.
+pub(super) const LAST: u16 = 65_535;
+
+/// Actions that are known but not done, and what to do instead.
+const UNDONE: &[(&[&str], &str, &str)] = &[
+    (
+        &["check-state"],
+        "keeps states of connections, which are not kept here",
+        "write a rule for each direction, with established for answers of TCP",
+    ),
+    (
+        &["divert", "tee", "netgraph", "ngtee"],
+        "gives packets to programs, which is not done",
+        "leave the rule out",
+    ),
+    (
+        &["nat", "nptv6", "nat64lsn", "nat64stl", "nat64clat"],
+        "translates addresses, which is not done here",
+        "translate in the kernel's nat tables, or elsewhere",
+    ),
+    (
+        &["abort", "abort6"],
+        "answers SCTP, which is not done",
+        "write deny, or unreach filter-prohib",
+    ),
+    (&["reass"], "puts fragments together, which is not done", "write rules for frag"),
+    (
+        &["tcp-setmss", "setmark"],
+        "changes what is not changed here",
+        "leave the rule out, or clamp the MSS in the kernel",
+    ),
+];
+
+/// Reads the action with its arguments.
+pub(super) fn action(words: &mut Words<'_>) -> Result<(Action, String), Wrong> {
+    let word = words.need("the action")?;
+    let action = match word.text.as_str() {
+        "allow" | "accept" | "pass" | "permit" => Action::Allow,
+        "deny" | "drop" => Action::Deny,
+        "reject" => Action::Reject(Told::Unreach(1)),
+        "unreach" => Action::Reject(Told::Unreach(code(words, names::UNREACH)?)),
+        "unreach6" => Action::Reject(Told::Unreach6(code(words, names::UNREACH6)?)),
+        "reset" => Action::Reject(Told::Reset),
+        "reset6" => Action::Reject(Told::Reset6),
+        "count" => Action::Count,
+        "skipto" => Action::Skipto(rule_number(words, "skipto")?),
+        "call" => Action::Call(rule_number(words, "call")?),
+        "return" => Action::Return,
+        "fwd" | "forward" => forward(words)?,
+        "setfib" => Action::Fib(plain(words, "a table", "setfib", 32_767)?),
+        "setdscp" => dscp(words)?,
+        "pipe" | "queue" => {
+            plain(words, "the pipe's number", &word.text, 65_535)?;
+            Action::Pipe
+        }
+        text => {
+            let undone = UNDONE.iter().find(|(names, ..)| names.contains(&text));
+            let Some((_, what, remedy)) = undone else {
+                let what = format!("{} is no action", quoted(text));
+                return wrong(word, what, "write allow, deny, count, skipto or another of ipfw(8)");
+            };
+            return wrong(word, format!("\"{text}\" {what}"), *remedy);
+        }
+    };
+    let deed = deed(&action);
+    Ok((action, deed))
+}
+
+/// What the log calls it (`sys/netpfil/ipfw/ip_fw_log.c`).
+fn deed(action: &Action) -> String {
+    match action {
+        Action::Allow => "Accept".to_owned(),
+        Action::Deny => "Deny".to_owned(),
+        Action::Reject(Told::Reset | Told::Reset6) => "Reset".to_owned(),
+        Action::Reject(Told::Unreach(1)) => "Reject".to_owned(),
+        Action::Reject(Told::Unreach(code) | Told::Unreach6(code)) => format!("Unreach {code}"),
+        Action::Count => "Count".to_owned(),
+        Action::Skipto(number) => format!("SkipTo {number}"),
+        Action::Call(number) => format!("Call {number}"),
+        Action::Return => "Return".to_owned(),
+        Action::Forward(via) => format!("Forward to {via}"),
+        Action::Fib(fib) => format!("SetFib {fib}"),
+        Action::Dscp(dscp) => format!("SetDscp {dscp}"),
+        Action::Pipe => "Pipe".to_owned(),
+    }
+}
+
+fn code(words: &mut Words<'_>, names: &[(&str, u8)]) -> Result<u8, Wrong> {
+    let word = words.need("the code")?;
+    let code = number(&word.text, 255).map(|number| number as u8);
+    match code.or_else(|| names::named(names, &word.text)) {
+        Some(code) => Ok(code),
+        None => wrong(
+            word,
+            format!("{} is no code", quoted(&word.text)),
+            format!("write a number, or one of {}", names::list(names)),
+        ),
+    }
+}
+
+/// A number that could also come out of a table, which is not done.
+fn plain(words: &mut Words<'_>, what: &str, action: &str, most: u32) -> Result<u32, Wrong> {
+    if words.peek() == Some("tablearg") {
+        let word = words.need(what)?;
+        return tablearg(word, action);
+    }
+    words.number(what, most)
+}
+
+fn tablearg<T>(word: &Word, action: &str) -> Result<T, Wrong> {
+    wrong(
+        word,
+        format!("{action} can not take its argument out of a table"),
+        format!("write a rule for each value: {action} NUMBER ... table(name,value)"),
+    )
+}
+
+fn rule_number(words: &mut Words<'_>, action: &str) -> Result<u16, Wrong> {
+    Ok(plain(words, "rule's number", action, LAST.into())? as u16)
+}
+
+fn forward(words: &mut Words<'_>) -> Result<Action, Wrong> {
+    let word = words.need("the neighbour's address")?;
+    let text = word.text.as_str();
+    if text == "tablearg" {
+        return tablearg(word, "fwd");
+    }
+    match text.parse::<IpAddr>() {
+        Ok(via) if via.is_loopback() => wrong(
+            word,
+            "fwd to the router itself is a proxy, which is not done",
+            "write the address of a neighbour",
+        ),
+        Ok(via) if via.is_unspecified() || via.is_multicast() => {
+            wrong(word, format!("{via} is no neighbour"), "write the address of a neighbour")
+        }
+        Ok(via) => Ok(Action::Forward(via)),
+        Err(_) if text.contains([',', ':']) => wrong(
+            word,
+            format!("{} has a port, which forwarding does not change", quoted(text)),
+            "write the address alone",
+        ),
+        Err(_) => wrong(
+            word,
+            format!("{} is no address", quoted(text)),
+            "write the address of a neighbour",
+        ),
+    }
+}
+
+fn dscp(words: &mut Words<'_>) -> Result<Action, Wrong> {
+    let word = words.need("the DSCP")?;
+    match names::dscp(&word.text) {
+        Some(dscp) => Ok(Action::Dscp(dscp)),
+        None if word.text == "tablearg" => tablearg(word, "setdscp"),
+        None => wrong(
+            word,
+            format!("{} is no DSCP", quoted(&word.text)),
+            "write a number up to 63, or a name as af11, cs1, ef",
+        ),
+    }
+}
+
+/// Reads what stands between the action and the body; says if the rule logs.
+pub(super) fn parameters(words: &mut Words<'_>) -> Result<bool, Wrong> {
+    let mut log = false;
+    while let Some(word) = words.next() {
+        match word.text.as_str() {
+            "log" => {
+                log = true;
+                if words.take("logamount") {
+                    words.number("amount", u32::MAX)?;
+                }
+            }
+            "altq" => return wrong(word, "altq queues packets, which is not done", "leave it out"),
+            "tag" | "untag" => {
+                return wrong(
+                    word,
+                    format!("\"{}\" marks packets for other rules, which is not kept", word.text),
+                    "use skipto to bring such packets to the rules that are for them",
+                );
+            }
+            _ => {
+                words.back();
+                break;
+            }
+        }
+    }
+    Ok(log)
+}

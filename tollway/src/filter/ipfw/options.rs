@@ -1,0 +1,255 @@
+//! The options of a rule.
+
+use super::address::{address, address6, bits, link, mac, ports, ranges, wrong};
+use super::names;
+use super::rule::{Links, Lookup, Side, Term, Test, Which};
+use super::words::{Word, Words, Wrong, number};
+use crate::mistake::quoted;
+
+/// What is known but not done, and how else to say it.
+const UNDONE: &[(&[&str], &str, &str)] = &[
+    (
+        &[
+            "keep-state",
+            "limit",
+            "record-state",
+            "set-limit",
+            "defer-action",
+            "defer-immediate-action",
+        ],
+        "keeps states of connections, which are not kept here",
+        "write a rule for each direction, with established for answers of TCP",
+    ),
+    (
+        &["uid", "gid", "jail", "sockarg"],
+        "is about sockets, which forwarded packets do not have",
+        "leave the rule out: it never matches what is forwarded",
+    ),
+    (
+        &["verrevpath", "versrcreach", "antispoof"],
+        "looks routes up, which rules can not",
+        "set rp_filter on the link, or name the networks that may be there",
+    ),
+    (
+        &["diverted", "diverted-loopback", "diverted-output"],
+        "is about packets that divert gave back, and nothing is diverted",
+        "leave the rule out",
+    ),
+    (
+        &["tagged", "fib", "mark"],
+        "asks for what other rules left on the packet, which is not kept",
+        "use skipto to bring such packets to the rules that are for them",
+    ),
+    (
+        &["ipoptions", "ipopts", "tcpoptions", "tcpopts", "tcpmss"],
+        "walks through a header's options, which is not done",
+        "leave the rule out, or ask for the length of the header's packet",
+    ),
+    (
+        &["ext6hdr", "flow-id", "flow", "ipsec"],
+        "is not looked at",
+        "say by addresses, protocol and ports what is meant",
+    ),
+];
+
+/// Words that begin an option which is done.
+const DONE: &[&str] = &[
+    "in",
+    "out",
+    "via",
+    "recv",
+    "xmit",
+    "layer2",
+    "frag",
+    "established",
+    "setup",
+    "tcpflags",
+    "tcpflgs",
+    "icmptypes",
+    "icmptype",
+    "icmp6types",
+    "icmp6type",
+    "iplen",
+    "ipttl",
+    "ipid",
+    "iptos",
+    "ipprecedence",
+    "ipversion",
+    "ipver",
+    "dscp",
+    "tcpdatalen",
+    "tcpseq",
+    "tcpack",
+    "tcpwin",
+    "proto",
+    "src-ip",
+    "dst-ip",
+    "src-ip6",
+    "src-ipv6",
+    "dst-ip6",
+    "dst-ipv6",
+    "src-port",
+    "dst-port",
+    "mac",
+    "MAC",
+    "mac-type",
+    "lookup",
+    "ipv4",
+    "ip4",
+    "ipv6",
+    "ip6",
+];
+
+/// Says if a word begins an option.
+pub(super) fn is_option(text: &str) -> bool {
+    DONE.contains(&text) || UNDONE.iter().any(|(names, ..)| names.contains(&text))
+}
+
+/// Reads an option; `setup` is one test, all others too.
+pub(super) fn option(words: &mut Words<'_>, not: bool) -> Result<Vec<Term>, Wrong> {
+    let word = words.need("an option")?;
+    let test = match word.text.as_str() {
+        "in" => Test::In,
+        "out" => return Ok(vec![Term { not: !not, test: Test::In }]),
+        "layer2" => Test::Layer2,
+        "via" => on_link(words, Which::Via, not)?,
+        "recv" => on_link(words, Which::Recv, not)?,
+        "xmit" => on_link(words, Which::Xmit, not)?,
+        "frag" => Test::Fragment(match words.peek().is_some_and(is_fragment_spec) {
+            true => bits(words.need("a list")?, names::FRAGMENT)?,
+            false => super::rule::Bits { set: 1, clear: 0 },
+        }),
+        "established" => Test::Established,
+        "setup" => Test::TcpFlags(super::rule::Bits { set: 2, clear: 0x10 }),
+        "tcpflags" | "tcpflgs" => {
+            Test::TcpFlags(bits(words.need("a list of flags")?, names::TCP_FLAGS)?)
+        }
+        "iptos" => Test::Tos(bits(words.need("a list")?, names::TOS)?),
+        "proto" => {
+            let word = words.need("a protocol")?;
+            match names::protocol(&word.text).or((word.text == "ipv6").then_some(41)) {
+                Some(protocol) => Test::Protocol(protocol),
+                None => {
+                    let what = format!("{} is no protocol", quoted(&word.text));
+                    return wrong(word, what, "write a name of /etc/protocols, or a number");
+                }
+            }
+        }
+        "ipv4" | "ip4" => Test::Version(4),
+        "ipv6" | "ip6" => Test::Version(6),
+        "src-ip" => address(words.need("an address")?, Side::Source)?,
+        "dst-ip" => address(words.need("an address")?, Side::Destination)?,
+        "src-ip6" | "src-ipv6" => address6(words.need("an address")?, Side::Source)?,
+        "dst-ip6" | "dst-ipv6" => address6(words.need("an address")?, Side::Destination)?,
+        "src-port" => Test::Ports(Side::Source, ports(words.need("ports")?)?),
+        "dst-port" => Test::Ports(Side::Destination, ports(words.need("ports")?)?),
+        "mac" | "MAC" => {
+            Test::Mac([mac(words.need("an address")?)?, mac(words.need("an address")?)?])
+        }
+        "lookup" => lookup(words)?,
+        _ => numbers(word, words)?,
+    };
+    Ok(vec![Term { not, test }])
+}
+
+fn on_link(words: &mut Words<'_>, which: Which, not: bool) -> Result<Test, Wrong> {
+    let word = words.need("a link")?;
+    match link(word)? {
+        Links::Any if not => super::body::not_any(word),
+        Links::Any => Ok(Test::Any),
+        links => Ok(Test::Link(which, links)),
+    }
+}
+
+/// Options that take numbers.
+fn numbers(word: &Word, words: &mut Words<'_>) -> Result<Test, Wrong> {
+    let short = |text: &str| number(text, 65_535).map(|number| number as u16);
+    let byte = |text: &str| number(text, 255).map(|number| number as u16);
+    let mut list =
+        |what: &str, one: &dyn Fn(&str) -> Option<u16>| ranges(words.need(what)?, what, one);
+    Ok(match word.text.as_str() {
+        "iplen" => Test::Length(list("list of lengths", &short)?),
+        "ipttl" => Test::Ttl(list("list of times to live", &byte)?),
+        "ipid" => Test::Id(list("list of identifiers", &short)?),
+        "tcpdatalen" => Test::TcpData(list("list of lengths", &short)?),
+        "tcpwin" => Test::TcpWindow(list("list of windows", &short)?),
+        "mac-type" => Test::EtherType(list("list of ethertypes", &names::ethertype)?),
+        "icmptypes" | "icmptype" => Test::Icmp(types(words.need("a list of types")?, 31)?),
+        "icmp6types" | "icmp6type" => Test::Icmp6(types(words.need("a list of types")?, 201)?),
+        "dscp" => Test::Dscp(dscps(words.need("a list of DSCP")?)?),
+        "ipversion" | "ipver" => Test::Version(words.number("version", 15)? as u8),
+        "ipprecedence" => Test::Precedence(words.number("precedence", 7)? as u8),
+        "tcpseq" => Test::TcpSequence(words.number("sequence number", u32::MAX)?),
+        "tcpack" => Test::TcpAck(words.number("sequence number", u32::MAX)?),
+        _ => return unknown(word),
+    })
+}
+
+fn unknown(word: &Word) -> Result<Test, Wrong> {
+    let text = word.text.as_str();
+    match UNDONE.iter().find(|(names, ..)| names.contains(&text)) {
+        Some((_, what, remedy)) => wrong(word, format!("\"{text}\" {what}"), *remedy),
+        None if text == "or" || text == "}" || text == ")" => {
+            wrong(word, format!("{} is outside of a block", quoted(text)), "write { this or that }")
+        }
+        None => wrong(
+            word,
+            format!("{} is no option", quoted(text)),
+            "write one of ipfw(8), or from and to before it",
+        ),
+    }
+}
+
+fn is_fragment_spec(text: &str) -> bool {
+    let known = |part: &str| {
+        names::named(names::FRAGMENT, part.strip_prefix('!').unwrap_or(part)).is_some()
+    };
+    text.split(',').all(known)
+}
+
+fn types(word: &Word, most: u32) -> Result<Vec<u8>, Wrong> {
+    let one = |text: &str| number(text, most).map(|number| number as u8);
+    match word.text.split(',').map(one).collect() {
+        Some(types) => Ok(types),
+        None => wrong(
+            word,
+            format!("{} is no list of ICMP types", quoted(&word.text)),
+            format!("write numbers up to {most} with commas between"),
+        ),
+    }
+}
+
+fn dscps(word: &Word) -> Result<Vec<u8>, Wrong> {
+    match word.text.split(',').map(names::dscp).collect() {
+        Some(all) => Ok(all),
+        None => wrong(
+            word,
+            format!("{} is no list of DSCP", quoted(&word.text)),
+            "write numbers up to 63, or names as af11, cs1, ef",
+        ),
+    }
+}
+
+fn lookup(words: &mut Words<'_>) -> Result<Test, Wrong> {
+    let word = words.need("what to look up")?;
+    let what = match word.text.as_str() {
+        "src-ip" => Lookup::Address(Side::Source),
+        "dst-ip" => Lookup::Address(Side::Destination),
+        "src-port" => Lookup::Port(Side::Source),
+        "dst-port" => Lookup::Port(Side::Destination),
+        "dscp" => Lookup::Dscp,
+        _ => {
+            return wrong(
+                word,
+                format!("{} is not looked up in tables", quoted(&word.text)),
+                "write src-ip, dst-ip, src-port, dst-port or dscp",
+            );
+        }
+    };
+    let table = words.need("the table's name")?;
+    if !super::address::table_name(&table.text) {
+        let what = format!("{} is no name of a table", quoted(&table.text));
+        return wrong(table, what, "write the name of a table");
+    }
+    Ok(Test::Lookup(what, table.text.clone()))
+}

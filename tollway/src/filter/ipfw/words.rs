@@ -1,0 +1,193 @@
+//! A rule file's lines as words, each with its place.
+
+use std::ops::Range;
+
+use crate::mistake::Fault;
+
+/// A word of a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Word {
+    pub(super) text: String,
+    pub(super) span: Range<usize>,
+}
+
+/// What is wrong, and at which bytes of the text.
+pub(super) type Wrong = (Range<usize>, Fault);
+
+/// The lines of a text that say something. A line that ends with a backslash goes on with the next.
+pub(super) fn lines(text: &str) -> Vec<Vec<Word>> {
+    let mut lines = Vec::new();
+    let mut at = 0;
+    while at < text.len() {
+        let (words, end) = line(text, at);
+        if !words.is_empty() {
+            lines.push(words);
+        }
+        at = end;
+    }
+    lines
+}
+
+/// The words from a place to the end of its line, and where the next line begins.
+fn line(text: &str, start: usize) -> (Vec<Word>, usize) {
+    let mut line = Line { text, at: start, words: Vec::new() };
+    while let Some(letter) = line.peek() {
+        match letter {
+            '\n' => {
+                line.at += 1;
+                break;
+            }
+            '\\' if line.rest().starts_with("\\\n") => line.at += 2,
+            '\\' if line.rest().starts_with("\\\r\n") => line.at += 3,
+            '\\' if line.rest() == "\\" || line.rest().starts_with("\\\r") => line.at += 1,
+            '#' => line.skip_to_end(),
+            '/' if line.rest().starts_with("//") => line.skip_to_end(),
+            _ if letter.is_whitespace() => line.at += letter.len_utf8(),
+            _ => line.word(),
+        }
+    }
+    (line.words, line.at)
+}
+
+struct Line<'a> {
+    text: &'a str,
+    at: usize,
+    words: Vec<Word>,
+}
+
+impl<'a> Line<'a> {
+    fn rest(&self) -> &'a str {
+        self.text.get(self.at..).unwrap_or_default()
+    }
+
+    fn peek(&self) -> Option<char> {
+        self.rest().chars().next()
+    }
+
+    fn skip_to_end(&mut self) {
+        self.at += self.rest().find('\n').unwrap_or(self.rest().len());
+    }
+
+    /// Reads a word. Blanks behind a comma do not end it, as in ipfw(8).
+    fn word(&mut self) {
+        let start = self.at;
+        let mut word = String::new();
+        let mut quote = None;
+        while let Some(letter) = self.peek() {
+            match letter {
+                '\n' | '#' => break,
+                '\'' | '"' if quote.is_none() => quote = Some(letter),
+                _ if quote == Some(letter) => quote = None,
+                '\\' => {
+                    let next = self.rest().chars().nth(1);
+                    let Some(next) = next.filter(|next| !matches!(next, '\r' | '\n')) else {
+                        break;
+                    };
+                    word.push(next);
+                    self.at += next.len_utf8();
+                }
+                _ if quote.is_none() && letter.is_whitespace() => {
+                    if !word.ends_with(',') {
+                        break;
+                    }
+                }
+                _ => word.push(letter),
+            }
+            self.at += letter.len_utf8();
+        }
+        self.push(word, start..self.at);
+    }
+
+    /// Adds a word; braces around several are words of their own.
+    fn push(&mut self, mut word: String, span: Range<usize>) {
+        if word.len() > 1 && word.starts_with(['{', '(']) {
+            self.words.push(Word { text: word.remove(0).into(), span: span.start..span.start + 1 });
+        }
+        let closes = word.len() > 1
+            && (word.ends_with('}') && !word.contains('{')
+                || word.ends_with(')') && !word.contains('('));
+        let end = closes.then(|| word.pop()).flatten();
+        self.words.push(Word { text: word, span: span.clone() });
+        if let Some(end) = end {
+            let at = span.end.saturating_sub(1).max(span.start);
+            self.words.push(Word { text: end.into(), span: at..span.end });
+        }
+    }
+}
+
+/// Goes through the words of a line.
+pub(super) struct Words<'a> {
+    words: &'a [Word],
+    at: usize,
+}
+
+impl<'a> Words<'a> {
+    pub(super) fn new(words: &'a [Word]) -> Self {
+        Self { words, at: 0 }
+    }
+
+    pub(super) fn peek(&self) -> Option<&'a str> {
+        self.words.get(self.at).map(|word| word.text.as_str())
+    }
+
+    /// The words behind the next.
+    pub(super) fn peek_at(&self, ahead: usize) -> Option<&'a str> {
+        self.words.get(self.at + ahead).map(|word| word.text.as_str())
+    }
+
+    pub(super) fn next(&mut self) -> Option<&'a Word> {
+        let word = self.words.get(self.at)?;
+        self.at += 1;
+        Some(word)
+    }
+
+    pub(super) fn back(&mut self) {
+        self.at = self.at.saturating_sub(1);
+    }
+
+    /// Takes the next word if it is this one.
+    pub(super) fn take(&mut self, text: &str) -> bool {
+        let is = self.peek() == Some(text);
+        self.at += usize::from(is);
+        is
+    }
+
+    /// The next word, which has to be there.
+    pub(super) fn need(&mut self, what: &str) -> Result<&'a Word, Wrong> {
+        let place = self.place();
+        self.next().ok_or_else(|| {
+            (place, Fault::new(format!("{what} is missing at the end of the line"), "write it"))
+        })
+    }
+
+    /// The next word as a number up to `most`.
+    pub(super) fn number(&mut self, what: &str, most: u32) -> Result<u32, Wrong> {
+        let word = self.need(what)?;
+        number(&word.text, most).ok_or_else(|| {
+            let what = format!("{} is no {what}", crate::mistake::quoted(&word.text));
+            (word.span.clone(), Fault::new(what, format!("write a number up to {most}")))
+        })
+    }
+
+    /// Where the next word is, or the last one.
+    pub(super) fn place(&self) -> Range<usize> {
+        let last = self.words.len().saturating_sub(1);
+        self.words.get(self.at.min(last)).map_or(0..0, |word| word.span.clone())
+    }
+
+    /// Where the last word is that was taken.
+    pub(super) fn taken(&self) -> Range<usize> {
+        self.words.get(self.at.saturating_sub(1)).map_or(0..0, |word| word.span.clone())
+    }
+}
+
+/// A number as C writes them: decimal, or hexadecimal behind `0x`.
+pub(super) fn number(text: &str, most: u32) -> Option<u32> {
+    let number = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) if digits.starts_with('+') => return None,
+        Some(digits) => u32::from_str_radix(digits, 16).ok()?,
+        None if text.starts_with('+') => return None,
+        None => text.parse().ok()?,
+    };
+    (number <= most).then_some(number)
+}
