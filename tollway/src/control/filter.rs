@@ -1,24 +1,37 @@
 //! The firewall's rules with their counts.
 
-use tollway_dataplane::stages::filter::Count;
+use std::collections::HashMap;
+
+use tollway_dataplane::stages::filter::{Count, Filter as Compiled};
 
 use super::message::{Filter, FilterChain, FilterCounter, FilterRule, FilterSet};
-use crate::filter::coverage::{Coverage, Covered, coverage};
+use crate::filter::coverage::{Coverage, Covered};
 use crate::filter::ir::{
     Action, Base, Chain, CounterId, Elements, Family, Hook, LinkPattern, Policy, Rule, Ruleset,
     Step,
 };
+use crate::filter::listing::listed;
 
-/// Says what rules there are, and what they have counted by the counters' numbers.
-pub(super) fn describe(rules: Option<&Ruleset>, counts: &[Count]) -> Filter {
+/// Says what rules there are, and what they have counted by the counters' numbers. Sets that change while
+/// packets flow have as many elements as in what is in force.
+pub(super) fn describe(
+    rules: Option<&Ruleset>,
+    in_force: Option<&Compiled>,
+    counts: &[Count],
+) -> Filter {
     let Some(rules) = rules else {
         return Filter { on: false, chains: vec![], counters: vec![], sets: vec![] };
     };
     let count = |id: CounterId| counts.get(id.0).copied().unwrap_or_default();
-    let mut covered = coverage(rules).into_iter();
-    let chains = rules.chains.iter().map(|chain| {
-        let covered = covered.by_ref().take(chain.rules.len());
-        self::chain(chain, covered.map(|covered| rule(&covered, &count)).collect())
+    let mut of_chain: HashMap<*const Chain, Vec<FilterRule>> = HashMap::new();
+    for covered in listed(rules) {
+        of_chain.entry(covered.chain).or_default().push(rule(&covered, &count));
+    }
+    let chains = rules.chains.iter().filter_map(|chain| {
+        let own = of_chain.remove(&std::ptr::from_ref(chain)).unwrap_or_default();
+        // One whose rules are all listed elsewhere is a front end's own.
+        let is_shown = chain.base.is_some() || chain.rules.is_empty() || !own.is_empty();
+        is_shown.then(|| self::chain(chain, own))
     });
     let chains = chains.collect();
     let counters = rules.counters.iter().enumerate().filter_map(|(number, counter)| {
@@ -27,9 +40,10 @@ pub(super) fn describe(rules: Option<&Ruleset>, counts: &[Count]) -> Filter {
     });
     let sets = rules.sets.iter().filter(|set| !set.name.is_empty()).map(|set| FilterSet {
         name: set.name.clone(),
-        elements: match &set.elements {
-            Elements::Ranges(ranges) => ranges.len(),
-            Elements::Tuples(tuples) => tuples.len(),
+        elements: match (in_force.and_then(|filter| filter.live_set(&set.name)), &set.elements) {
+            (Some(live), _) => live.count(),
+            (None, Elements::Ranges(ranges)) => ranges.len(),
+            (None, Elements::Tuples(tuples)) => tuples.len(),
         },
     });
     Filter { on: true, chains, counters: counters.collect(), sets: sets.collect() }
@@ -141,7 +155,7 @@ mod tests {
         rules.add_chain(chain);
         rules.add_chain(Chain::new("inet t loose", Family::Inet));
         let counts = [Count { packets: 3, bytes: 300 }, Count { packets: 4, bytes: 444 }];
-        let told = describe(Some(&rules), &counts);
+        let told = describe(Some(&rules), None, &counts);
         let [forward, loose] = &told.chains[..] else { panic!("{told:?}") };
         assert_eq!(
             (forward.hook.as_deref(), forward.priority, forward.policy.as_deref()),
@@ -159,6 +173,6 @@ mod tests {
             [FilterCounter { name: "web".to_owned(), packets: 4, bytes: 444 }]
         );
         assert_eq!(told.sets, [FilterSet { name: "inet t bad".to_owned(), elements: 2 }]);
-        assert!(!describe(None, &[]).on);
+        assert!(!describe(None, None, &[]).on);
     }
 }

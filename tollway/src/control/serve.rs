@@ -185,10 +185,11 @@ impl Desk {
     }
 
     fn filter(&self) -> Result<String, String> {
-        let (names, counts) = self.ask(|names, router, _| {
-            (names.filter.as_ref().map(Arc::clone), router.rule_counts().to_vec())
+        let (names, in_force, counts) = self.ask(|names, router, _| {
+            let in_force = router.tables.filter.as_ref().map(Arc::clone);
+            (names.filter.as_ref().map(Arc::clone), in_force, router.rule_counts().to_vec())
         })?;
-        Ok(line(&filter::describe(names.as_deref(), &counts)))
+        Ok(line(&filter::describe(names.as_deref(), in_force.as_deref(), &counts)))
     }
 
     fn neighbours(&self) -> Result<String, String> {

@@ -1,7 +1,9 @@
 //! Who decides by each rule: the fast road, the kernel because of what the rule wants, or the kernel
 //! because the rule's packets are not on the fast road.
 
-use super::ir::{Chain, Datum, Elements, Family, Hook, Rule, Ruleset, Step, Verdict};
+use super::ir::{Chain, Datum, Elements, Family, Hook, Rule, Ruleset, Step};
+use super::listing::listed;
+use super::undone::{At, LINES};
 use crate::mistake::{Mistake, quoted};
 
 /// Who decides by a rule.
@@ -34,10 +36,12 @@ pub fn coverage(rules: &Ruleset) -> Vec<Covered<'_>> {
     let chains = rules.chains.iter().zip(roads);
     let covered = chains.flat_map(|(chain, road)| {
         chain.rules.iter().map(move |rule| {
-            let coverage = match (&road, unsupported(rules, rule)) {
-                (Road::Fast, None) => Coverage::Compiled,
-                (Road::Fast, Some(why)) => Coverage::Kernel(why.to_owned()),
-                (Road::Other(why), _) => Coverage::Elsewhere(why),
+            let coverage = match &road {
+                Road::Fast(at) => match unsupported(rules, rule, *at) {
+                    None => Coverage::Compiled,
+                    Some(why) => Coverage::Kernel(why.to_owned()),
+                },
+                Road::Other(why) => Coverage::Elsewhere(why),
             };
             Covered { chain, rule, coverage }
         })
@@ -49,7 +53,7 @@ pub fn coverage(rules: &Ruleset) -> Vec<Covered<'_>> {
 /// which has no kernel to ask.
 #[must_use]
 pub fn refusals(rules: &Ruleset, file: &str) -> Vec<Mistake> {
-    let kernels = coverage(rules).into_iter().filter_map(|covered| match covered.coverage {
+    let kernels = listed(rules).into_iter().filter_map(|covered| match covered.coverage {
         Coverage::Kernel(why) => Some(refusal(covered.chain, covered.rule, &why, file)),
         Coverage::Compiled | Coverage::Elsewhere(_) => None,
     });
@@ -71,7 +75,7 @@ fn refusal(chain: &Chain, rule: &Rule, why: &str, file: &str) -> Mistake {
 /// Whether the packets of a chain are on the fast road.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Road {
-    Fast,
+    Fast(At),
     Other(&'static str),
 }
 
@@ -80,38 +84,45 @@ fn roads(rules: &Ruleset) -> Vec<Road> {
     let mut roads = vec![Road::Other("nothing leads to this chain"); rules.chains.len()];
     for (index, chain) in rules.chains.iter().enumerate() {
         let Some(base) = &chain.base else { continue };
-        let road = road(base.hook, chain.family);
+        let road = road(rules, base.hook, chain.family);
         let (mut seen, mut stack) = (vec![false; rules.chains.len()], vec![index]);
         while let Some(index) = stack.pop() {
             if std::mem::replace(&mut seen[index], true) {
                 continue;
             }
-            if roads[index] != Road::Fast {
-                roads[index] = road.clone();
-            }
+            roads[index] = match (&roads[index], &road) {
+                (Road::Fast(one), Road::Fast(other)) => Road::Fast(one.or(*other)),
+                (Road::Fast(_), Road::Other(_)) => continue,
+                _ => road.clone(),
+            };
             stack.extend(rules.exits(&rules.chains[index]).into_iter().map(|(chain, _)| chain.0));
         }
     }
     roads
 }
 
-fn road(hook: Hook, family: Family) -> Road {
+fn road(rules: &Ruleset, hook: Hook, family: Family) -> Road {
     match (family, hook) {
         (Family::Bridge, _) => Road::Other("not on this router's way: it has no bridges"),
         (_, Hook::Input) => Road::Other("hook input: packets for this host are its kernel's"),
         (_, Hook::Output) => Road::Other("hook output: packets of this host are its kernel's"),
-        _ => Road::Fast,
+        _ => {
+            let line = LINES.into_iter().find(|line| line.contains(&hook));
+            Road::Fast(At::of(rules, line.unwrap_or_default()))
+        }
     }
 }
 
 /// Why a rule can not be done exactly, if so.
-fn unsupported<'a>(rules: &'a Ruleset, rule: &'a Rule) -> Option<&'a str> {
+fn unsupported<'a>(rules: &'a Ruleset, rule: &'a Rule, at: At) -> Option<&'a str> {
     rule.steps.iter().find_map(|step| match step {
-        Step::Unsupported(why) | Step::Verdict(Verdict::Unsupported(why)) => Some(why.as_str()),
+        Step::Unsupported(why) => Some(why.as_str()),
+        Step::Verdict(verdict) => at.verdict(verdict),
+        Step::Do(action) => at.action(action),
         Step::VerdictMap { map, .. } => match &rules.sets[map.0].elements {
             Elements::Tuples(elements) => {
                 elements.iter().find_map(|element| match &element.datum {
-                    Some(Datum::Verdict(Verdict::Unsupported(why))) => Some(why.as_str()),
+                    Some(Datum::Verdict(verdict)) => at.verdict(verdict),
                     _ => None,
                 })
             }
@@ -124,7 +135,9 @@ fn unsupported<'a>(rules: &'a Ruleset, rule: &'a Rule) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::filter::ir::{Base, ChainId, Place, Policy};
+    use std::net::IpAddr;
+
+    use crate::filter::ir::{Action, Base, ChainId, Log, Place, Policy, Reject, Verdict};
 
     fn rule(line: usize, steps: Vec<Step>) -> Rule {
         Rule { place: Place::line("r.nft", line), text: format!("rule {line}"), steps }
@@ -210,5 +223,32 @@ mod tests {
                 .starts_with("t.nft: rule 9 of forward, \"rule 0\", can not be done: queue; "),
             "{refused:?}"
         );
+    }
+
+    #[test]
+    fn what_flatten_leaves_to_the_kernel_is_told() {
+        let via: IpAddr = "192.0.2.9".parse().unwrap();
+        let does = || {
+            vec![
+                rule(1, vec![Step::Verdict(Verdict::Reject(Reject::TcpReset))]),
+                rule(2, vec![Step::Do(Action::Fib(1))]),
+                rule(3, vec![Step::Do(Action::Forward { via, link: None })]),
+                rule(4, vec![Step::Do(Action::Log(Log::default()))]),
+            ]
+        };
+        let refused = |hooks: &[Hook]| {
+            let mut rules = Ruleset::default();
+            rules.add_chain(chain("first", Some(hooks[0]), Family::Netdev, does()));
+            for hook in &hooks[1..] {
+                rules.add_chain(chain("other", Some(*hook), Family::Netdev, vec![]));
+            }
+            let lines: Vec<_> = refusals(&rules, "t").iter().map(|told| told.line).collect();
+            lines
+        };
+        assert_eq!(refused(&[Hook::Ingress]), [1, 2, 3]);
+        assert_eq!(refused(&[Hook::Prerouting, Hook::Forward]), [0; 0]);
+        assert_eq!(refused(&[Hook::Forward]), [0; 0]);
+        // The link that it leaves by is not the one that hook egress is asked for.
+        assert_eq!(refused(&[Hook::Forward, Hook::Egress]), [3]);
     }
 }

@@ -97,11 +97,10 @@ pub fn run(
 }
 
 fn sees(chain: &Chain, base: &Base, packet: &Packet<'_>) -> bool {
-    use super::ir::Family::{Bridge, Inet, Ip, Ip6, Netdev};
-    let family = matches!(
-        (chain.family, packet.version()),
-        (Ip | Inet, 4) | (Ip6 | Inet, 6) | (Netdev | Bridge, _)
-    );
+    // Bridges' hooks are others than those of what is routed, though they have the same names.
+    use super::ir::Family::{Inet, Ip, Ip6, Netdev};
+    let family =
+        matches!((chain.family, packet.version()), (Ip | Inet, 4) | (Ip6 | Inet, 6) | (Netdev, _));
     let device = match base.hook {
         Hook::Egress => packet.output,
         _ => Some(packet.input),

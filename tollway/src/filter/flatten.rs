@@ -32,8 +32,8 @@ use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::stages::filter::{Count, Filter, FilterError, Limit, LimitUnit, Point};
 
 use super::eval::Link;
-use super::ir::{self, Hook, Ruleset};
-use super::log;
+use super::ir::{self, Ruleset};
+use super::{log, undone};
 use levels::Level;
 use live::Live;
 use place::Layout;
@@ -75,11 +75,9 @@ pub fn flatten(
     let mut filter = Filter::new(rules.counters.len(), limits);
     filter.begin_at(rules.counters.iter().map(|c| Count { packets: c.packets, bytes: c.bytes }));
     let live = Live::choose(rules, &mut filter, epochs).map_err(FlattenError::Sets)?;
-    for (point, hooks) in [
-        (Point::Ingress, &[Hook::Ingress][..]),
-        (Point::Prerouting, &[Hook::Prerouting]),
-        (Point::Forward, &[Hook::Forward, Hook::Postrouting, Hook::Egress]),
-    ] {
+    for (point, hooks) in
+        [Point::Ingress, Point::Prerouting, Point::Forward].into_iter().zip(undone::LINES)
+    {
         let levels = match point {
             Point::Ingress => Level::ingress(links),
             _ => vec![Level::plain(links)],

@@ -175,7 +175,7 @@ pub enum Policy {
 pub struct Rule {
     /// Where it was written.
     pub place: Place,
-    /// The rule in its language, for people.
+    /// The rule in its language, for people; in brackets where the file has no such rule.
     pub text: String,
     /// Conditions and actions in order.
     pub steps: Vec<Step>,
@@ -276,12 +276,6 @@ impl Ruleset {
     pub fn add_limit(&mut self, limit: Limit) -> LimitId {
         self.limits.push(limit);
         LimitId(self.limits.len() - 1)
-    }
-
-    /// Rules of all chains.
-    #[must_use]
-    pub fn rule_count(&self) -> usize {
-        self.chains.iter().map(|chain| chain.rules.len()).sum()
     }
 
     /// The base chains of a hook in the order in which packets meet them.

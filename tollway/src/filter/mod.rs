@@ -14,6 +14,8 @@ pub mod hops;
 pub mod ipfw;
 pub mod iptables;
 pub mod ir;
+pub mod listing;
 pub mod log;
 pub mod nft;
 pub mod source;
+mod undone;

@@ -208,6 +208,13 @@ impl Filter {
         classifier.is_some_and(|classifier| classifier.packing.is_some())
     }
 
+    /// Says if packets that come to some rule are left to the kernel.
+    #[must_use]
+    pub fn leaves_to_kernel(&self) -> bool {
+        let mut rules = self.points.iter().flatten().flatten().flat_map(|one| &one.programs);
+        rules.any(|(ops, _)| ops.contains(&Op::Unsupported))
+    }
+
     /// Says if a rule logs.
     fn logs(&self) -> bool {
         let mut rules = self.points.iter().flatten().flatten().flat_map(|one| &one.programs);

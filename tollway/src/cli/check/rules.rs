@@ -8,9 +8,10 @@ use tollway_dataplane::epoch::Epochs;
 
 use super::super::text::{cut, plural, thousands, width};
 use super::super::{CliError, print, refuse};
-use crate::filter::coverage::{Coverage, Covered, coverage};
+use crate::filter::coverage::{Coverage, Covered};
 use crate::filter::flatten::flatten;
 use crate::filter::ir::{Place, Ruleset};
+use crate::filter::listing::listed;
 use crate::filter::source::{self, Language};
 
 /// Places are told in so many columns at most, so that there is room for the rules.
@@ -28,7 +29,7 @@ pub(super) fn check(
     flatten(&rules, &[], &Epochs::new()).map_err(|error| {
         CliError::failed(format!("{file} does not fit: {error}"), "Write fewer rules")
     })?;
-    let covered = coverage(&rules);
+    let covered = listed(&rules);
     if json {
         return print(format_args!("{:#}\n", as_json(&file, language, &rules, &covered)));
     }
@@ -202,7 +203,7 @@ mod tests {
 
     fn told(width: Option<usize>) -> String {
         let rules = ruleset();
-        as_text("/etc/tollway/rules.nft", Language::Nft, &rules, &coverage(&rules), width)
+        as_text("/etc/tollway/rules.nft", Language::Nft, &rules, &listed(&rules), width)
     }
 
     #[test]
@@ -228,7 +229,7 @@ a configuration that names this file is refused: there the kernel has not these 
     #[test]
     fn json_has_all_of_it() {
         let rules = ruleset();
-        let json = as_json("r", Language::Nft, &rules, &coverage(&rules));
+        let json = as_json("r", Language::Nft, &rules, &listed(&rules));
         assert_eq!((&json["compiled"], &json["kernel"]), (&json!(2), &json!(1)));
         assert_eq!(
             json["rules"][1],

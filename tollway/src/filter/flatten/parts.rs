@@ -138,6 +138,10 @@ impl<'a> Cut<'_, 'a> {
     }
 
     fn action(&mut self, action: &Action) -> Then {
+        if self.layout.at().action(action).is_some() {
+            self.act(&Op::Unsupported);
+            return Then::Nothing;
+        }
         let op = match action {
             Action::Count(counter) => Op::Count(counter.0 as u32),
             Action::Mark { keep, flip } => Op::Mark { keep: *keep, flip: *flip },
@@ -148,10 +152,6 @@ impl<'a> Cut<'_, 'a> {
                 self.log += 1;
                 let limit = self.layout.limit_of_log(number);
                 Op::Log { log: number, limit: log.group.is_none().then_some(limit) }
-            }
-            Action::Forward { .. } | Action::Fib(_) if self.layout.is_ingress() => {
-                self.act(&Op::Unsupported);
-                return Then::Nothing;
             }
             Action::Forward { via, link } => match self.layout.hop(*via, link.as_deref()) {
                 Some(hop) => Op::Forward(hop),

@@ -14,6 +14,7 @@ use crate::filter::ir::{
     self, Action, Base, Chain, ChainId, Family, Hook, Match, Policy, Ruleset, Selector, Step, Test,
     Verdict,
 };
+use crate::filter::undone::At;
 
 /// There is no room for more rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +32,7 @@ pub(super) struct Layout<'a> {
     /// What links are taken for; but at hook ingress there is one.
     levels: &'a [Level],
     version: u8,
-    is_ingress: bool,
+    at: At,
     rules: Vec<Rule>,
     /// The rule of each label.
     labels: Vec<u32>,
@@ -66,7 +67,7 @@ impl<'a> Layout<'a> {
             live,
             levels,
             version,
-            is_ingress: false,
+            at: At::default(),
             rules: Vec::new(),
             labels: Vec::new(),
             starts: Vec::new(),
@@ -95,7 +96,7 @@ impl<'a> Layout<'a> {
         if bases.is_empty() || self.levels.is_empty() {
             return None;
         }
-        self.is_ingress = hooks.contains(&Hook::Ingress);
+        self.at = At::of(rules, hooks);
         Some(self.place(&bases).map(|()| self.finish()))
     }
 
@@ -219,9 +220,9 @@ impl<'a> Layout<'a> {
         Ok(())
     }
 
-    /// Whether the line is for hook ingress.
-    pub(super) fn is_ingress(&self) -> bool {
-        self.is_ingress
+    /// Where the line is asked.
+    pub(super) const fn at(&self) -> At {
+        self.at
     }
 
     /// The number of a next hop; none of one that is of the other version of IP.
@@ -237,11 +238,12 @@ impl<'a> Layout<'a> {
 
     /// What is done for a verdict; none to go on with the next rule.
     pub(super) fn verdict(&self, verdict: &Verdict, within: Within) -> Option<Op> {
+        if self.at.verdict(verdict).is_some() {
+            return Some(Op::Unsupported);
+        }
         Some(match verdict {
             Verdict::Accept => self.accept(within),
             Verdict::Drop => Op::Drop,
-            // Hook ingress answers by the device, not by a route (`nf_reject_netdev`).
-            Verdict::Reject(_) if self.is_ingress => Op::Unsupported,
             Verdict::Reject(reject) => Op::Reject(self.reject(*reject)),
             Verdict::Unsupported(_) => Op::Unsupported,
             Verdict::Continue => return None,

@@ -322,12 +322,15 @@ impl Emit<'_, '_> {
         let protocol = |ranges: Range| Step::Match(Match::in_ranges(Selector::Protocol, [ranges]));
         let mut chain = Chain::new("ip6 extension headers", self.family);
         chain.rules = vec![
-            rule("authentication header", vec![protocol(Range::one(51)), Step::Unsupported(auth)]),
             rule(
-                "sound headers",
+                "(an authentication header)",
+                vec![protocol(Range::one(51)), Step::Unsupported(auth)],
+            ),
+            rule(
+                "(sound headers)",
                 vec![protocol(Range::new(0, 255)), Step::Verdict(Verdict::Return)],
             ),
-            rule("broken headers", vec![fate.step()]),
+            rule("(broken headers)", vec![fate.step()]),
         ];
         let chain = self.rules.add_chain(chain);
         self.headers[usize::from(drops)] = Some(chain);
