@@ -47,6 +47,8 @@ struct state {
 	__u64 heartbeat_ns;
 	__u32 bypass;
 	__u32 generation;
+	__u32 ruled; /* a firewall asks for every packet that is forwarded */
+	__u32 pad;
 };
 
 struct port_counts {

@@ -78,6 +78,12 @@ static __always_inline int is_special6(const struct in6_addr *address)
 	       ((words[0] | words[1] | words[2]) == 0 && bpf_ntohl(words[3]) <= 1);
 }
 
+/* The kernel forwards these itself, but it does not know the rules of a firewall in user space. */
+static __always_inline int pass_options(struct packet *packet)
+{
+	return packet->state->ruled ? to_user(packet) : pass(packet, PASS_OPTIONS);
+}
+
 static __always_inline int steer4(struct packet *packet, void *data, void *end, __u32 l3)
 {
 	struct iphdr *ip = data + l3;
@@ -104,7 +110,7 @@ static __always_inline int steer4(struct packet *packet, void *data, void *end, 
 	if (bpf_map_lookup_elem(&locals4, &ip->daddr))
 		return pass(packet, PASS_LOCAL);
 	if (header_len != sizeof(*ip))
-		return pass(packet, PASS_OPTIONS);
+		return pass_options(packet);
 	if (ip->ttl <= 1)
 		return pass(packet, PASS_TTL);
 	return to_user(packet);
@@ -134,7 +140,7 @@ static __always_inline int steer6(struct packet *packet, void *data, void *end, 
 	if (bpf_map_lookup_elem(&locals6, &ip->daddr))
 		return pass(packet, PASS_LOCAL);
 	if (ip->nexthdr == IPPROTO_HOPOPTS)
-		return pass(packet, PASS_OPTIONS);
+		return pass_options(packet);
 	if (ip->hop_limit <= 1)
 		return pass(packet, PASS_TTL);
 	return to_user(packet);

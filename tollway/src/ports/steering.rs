@@ -55,6 +55,13 @@ impl ModelSteering {
         Ok(Box::new(Steered::new(steering, port_id(port.0), plan, self.lane.clone())))
     }
 
+    /// Says whether there are rules that have to be asked for every packet that is forwarded.
+    pub fn set_ruled(&self, ruled: bool) {
+        if let Some(steering) = self.steering() {
+            lock(steering).state().set_ruled(ruled);
+        }
+    }
+
     /// Lets the kernel forward everything while the configuration changes.
     pub fn hold(&self, hold: bool) {
         if let Some(steering) = self.steering() {

@@ -263,6 +263,12 @@ impl State {
         self.0.set_bypass(BYPASS_HOLD, hold);
     }
 
+    /// Says whether a firewall has to be asked for every packet that is forwarded: those too that the
+    /// kernel would have at once, for their IPv4 options or hop-by-hop header.
+    pub fn set_ruled(&self, ruled: bool) {
+        self.0.set_ruled(ruled);
+    }
+
     /// Says if the kernel forwards everything.
     #[must_use]
     pub fn bypass(&self) -> bool {

@@ -402,6 +402,8 @@ struct Words {
     heartbeat_ns: AtomicU64,
     bypass: AtomicU32,
     generation: AtomicU32,
+    ruled: AtomicU32,
+    pad: u32,
 }
 
 // SAFETY: the memory belongs to no thread and is only accessed by atomic operations.
@@ -445,6 +447,11 @@ impl Page {
         } else {
             bypass.fetch_and(!bits, Ordering::AcqRel);
         }
+    }
+
+    /// Says whether a firewall asks for every packet that is forwarded.
+    pub(super) fn set_ruled(&self, ruled: bool) {
+        self.words().ruled.store(ruled.into(), Ordering::Release);
     }
 
     /// Says if any of these bits of the bypass is set.
