@@ -42,6 +42,8 @@ pub enum Problem {
     Filter(FlattenError),
     /// Where a rule of the firewall sends packets.
     Hop(HopError),
+    /// Packets that the firewall leaves to a kernel that knows its rules: there is none.
+    Tagged,
 }
 
 impl CompileError {
@@ -52,6 +54,9 @@ impl CompileError {
             Problem::Tables(error) => error,
             Problem::Filter(_) => return "Write fewer rules, or the same in other ones",
             Problem::Hop(error) => return error.remedy,
+            Problem::Tagged => {
+                return "Hang chains at hook ingress on the innermost VLAN links only";
+            }
         };
         match error {
             TablesError::Unknown => "Name an object that the configuration has",
@@ -67,6 +72,10 @@ fn problem(error: &Problem) -> String {
         Problem::Tables(error) => error,
         Problem::Filter(error) => return format!("do not fit: {error}"),
         Problem::Hop(error) => return format!("can not be in force: {}", error.what),
+        Problem::Tagged => {
+            return "would see packets behind two tags at hook ingress, which can not be done"
+                .to_owned();
+        }
     };
     let told = match error {
         TablesError::Unknown => "refers to something that is not there",
@@ -134,6 +143,11 @@ fn filter(model: &Model, tables: &mut Tables) -> Result<Option<Arc<Filter>>, Com
         object: "the rules of the firewall".to_owned(),
         error: Problem::Filter(error),
     })?;
+    // Each rule that wants a kernel has been refused; what is left are links with two tags.
+    if compiled.leaves_to_kernel() {
+        let object = "the rules of the firewall".to_owned();
+        return Err(CompileError { object, error: Problem::Tagged });
+    }
     Ok(Some(Arc::new(compiled.with_hops(hops))))
 }
 

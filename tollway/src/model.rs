@@ -68,6 +68,8 @@ pub struct Model {
     pub express_flows: u32,
     /// The firewall's rules, if there are any.
     pub filter: Option<Arc<Ruleset>>,
+    /// Where packets are written that rules log to a group.
+    pub filter_log: Option<PathBuf>,
 }
 
 impl Model {

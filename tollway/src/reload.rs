@@ -4,7 +4,8 @@
 //! bursts, and what it gives back is dropped here as well. Counts go on, learned neighbours and the
 //! packets that wait for them go over ([`Router::swap`]), and the kernel's neighbours are in the new
 //! tables before they are in force. The firewall's rules are of the same swap, and those that are still
-//! there go on counting ([`carried`]). A file with a mistake changes nothing.
+//! there go on counting ([`carried`]). Elements of sets that came and went by the control socket are as the file
+//! has them then. A file with a mistake changes nothing.
 //!
 //! [`Router::swap`]: tollway_dataplane::router::Router::swap
 
@@ -18,14 +19,17 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
 use tollway_dataplane::id::LinkId;
+use tollway_dataplane::stages::filter::Filter;
 
-use crate::compile::{CompileError, Compiled, compile};
+use crate::compile::{CompileError, Compiled, compile, rule_links};
 use crate::config::{self, Mistake, Running};
 use crate::control::{Board, Names};
 use crate::filter::carry::carried;
 use crate::filter::ir::Ruleset;
+use crate::filter::log::{Journal, Logger};
 use crate::kernel::{Follower, Watch};
 use crate::model::{LinkKind, Model, PortIndex, VlanProtocol};
+use crate::ports::capture::CaptureError;
 use crate::ports::steering::ModelSteering;
 use crate::ports::{self, Facts};
 use crate::steer::SteerError;
@@ -79,6 +83,9 @@ pub enum ReloadError {
     /// It fits no tables.
     #[error("{0}; {remedy}", remedy = .0.remedy())]
     Compile(CompileError),
+    /// What rules log can not be written.
+    #[error("{0}; {remedy}", remedy = .0.remedy())]
+    Log(Arc<CaptureError>),
     /// The steering programs can not follow.
     #[error("{0}; {remedy}", remedy = .0.remedy())]
     Steering(Arc<SteerError>),
@@ -123,6 +130,8 @@ pub struct Started {
     pub board: Board,
     /// What steers frames to its ports.
     pub steering: Arc<ModelSteering>,
+    /// Where what rules log goes.
+    pub journal: Journal,
 }
 
 impl Reloader {
@@ -171,6 +180,21 @@ impl Reloader {
     }
 }
 
+/// Who wants a configuration in force.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// Its file was read again.
+    File,
+    /// A device says something else: sets keep the elements that they have by now.
+    Device,
+}
+
+/// What is to be in force next.
+struct Next {
+    compiled: Compiled,
+    logger: Logger,
+}
+
 /// What the thread has.
 struct Worker {
     started: Started,
@@ -208,7 +232,7 @@ impl Worker {
         };
         let loaded = config::load_for(&self.started.file, &running);
         let configured = loaded.map_err(ReloadError::Mistakes)?.model;
-        let done = self.put_in_force(&configured, start)?;
+        let done = self.put_in_force(&configured, Cause::File, start)?;
         self.started.configured = configured;
         Ok(done)
     }
@@ -217,7 +241,7 @@ impl Worker {
         let Some(known) = self.started.facts.get_mut(port.0) else { return };
         *known = facts;
         let configured = self.started.configured.clone();
-        match self.put_in_force(&configured, Instant::now()) {
+        match self.put_in_force(&configured, Cause::Device, Instant::now()) {
             Ok(Done::Unchanged) => {}
             outcome => {
                 let name = configured.ports.get(port.0).map_or("", |port| port.name.as_str());
@@ -227,21 +251,33 @@ impl Worker {
         }
     }
 
-    fn put_in_force(&mut self, configured: &Model, start: Instant) -> Outcome {
+    fn put_in_force(&mut self, configured: &Model, cause: Cause, start: Instant) -> Outcome {
         let mut model = configured.clone();
         for (index, facts) in self.started.facts.iter().enumerate() {
             ports::adopt(&mut model, PortIndex(index), *facts);
         }
-        if model == self.started.in_force && !self.is_held {
+        let sets = self.changed_sets();
+        let are_sets_stale = sets.is_some() && cause == Cause::File;
+        if model == self.started.in_force && !self.is_held && !are_sets_stale {
             return Ok(Done::Unchanged);
         }
+        if let (Some(filter), Some(rules), Cause::Device) = (sets, &mut model.filter, cause) {
+            Arc::make_mut(rules).take_live_sets(&filter);
+        }
         let compiled = compile(&model).map_err(ReloadError::Compile)?;
+        let next = Next { compiled, logger: self.logger(&model)? };
         let took = start.elapsed();
-        let pause = if self.is_held || !self.only_rules_differ(&mut model) {
-            self.steer_and_swap(&model, compiled)?
+        // Before the first rule is in force, and until the last one is not.
+        let had_rules = self.started.in_force.filter.is_some();
+        self.started.steering.set_ruled(had_rules || model.filter.is_some());
+        let done = if self.is_held || !self.only_rules_differ(&mut model) {
+            self.steer_and_swap(&model, next)
         } else {
-            self.swap(&model, compiled).ok_or(ReloadError::Gone)?
+            self.swap(&model, next).ok_or(ReloadError::Gone)
         };
+        let has_rules = if done.is_ok() { model.filter.is_some() } else { had_rules };
+        self.started.steering.set_ruled(has_rules);
+        let pause = done?;
         let (links, routes) = (model.links.len(), model.routes.len());
         let rules = model.filter.as_deref().map(Ruleset::rule_count);
         self.started.in_force = model;
@@ -253,24 +289,37 @@ impl Worker {
     fn only_rules_differ(&mut self, model: &mut Model) -> bool {
         let in_force = &mut self.started.in_force;
         let rules = (model.filter.take(), in_force.filter.take());
+        let logs = (model.filter_log.take(), in_force.filter_log.take());
         let same = model == in_force;
         (model.filter, in_force.filter) = rules;
+        (model.filter_log, in_force.filter_log) = logs;
         same
+    }
+
+    /// The rules in force, where sets of them have other elements than the file has.
+    fn changed_sets(&self) -> Option<Arc<Filter>> {
+        let filter = self.post.ask(PATIENCE, |router, _| router.tables.filter.clone()).flatten()?;
+        let is_changed = filter.live_sets().iter().any(|set| set.is_changed());
+        is_changed.then_some(filter)
+    }
+
+    /// The logger for the rules of a model, with a capture where the one in force is not the same.
+    fn logger(&self, model: &Model) -> Result<Logger, ReloadError> {
+        let goes_on = model.filter_log == self.started.in_force.filter_log;
+        let file = model.filter_log.as_deref().filter(|_| !goes_on);
+        Logger::of(model.filter.as_deref(), &rule_links(model), file)
+            .map_err(|error| ReloadError::Log(Arc::new(error)))
     }
 
     /// Puts everything in force that follows from a model. Tables and steering programs can not change
     /// in one moment, so the kernel forwards while one has changed and not the other.
-    fn steer_and_swap(
-        &mut self,
-        model: &Model,
-        compiled: Compiled,
-    ) -> Result<Duration, ReloadError> {
+    fn steer_and_swap(&mut self, model: &Model, next: Next) -> Result<Duration, ReloadError> {
         let steering = Arc::clone(&self.started.steering);
         self.is_held = true;
         steering.hold(true);
         let steered =
             steering.follow(model).map_err(|error| ReloadError::Steering(Arc::new(error)));
-        let done = steered.and_then(|()| self.swap(model, compiled).ok_or(ReloadError::Gone));
+        let done = steered.and_then(|()| self.swap(model, next).ok_or(ReloadError::Gone));
         if done.is_err()
             && let Err(error) = steering.follow(&self.started.in_force)
         {
@@ -283,8 +332,11 @@ impl Worker {
     }
 
     /// Has the worker swap the tables; how long that kept it, or none where it is not there.
-    fn swap(&self, model: &Model, compiled: Compiled) -> Option<Duration> {
+    fn swap(&self, model: &Model, next: Next) -> Option<Duration> {
         let before = &self.started.in_force;
+        let Next { compiled, logger } = next;
+        let (journal, same_log) =
+            (self.started.journal.clone(), before.filter_log == model.filter_log);
         let links = successors(before, model);
         let carried = carried(before.filter.as_deref(), model.filter.as_deref());
         let mtus: Vec<u16> = model.ports.iter().zip(&model.links).map(|(_, l)| l.mtu).collect();
@@ -300,6 +352,7 @@ impl Worker {
                 }
                 let start = Instant::now();
                 let Compiled { tables, host } = compiled;
+                journal.change(&mut router.filter, logger, same_log);
                 let old_names = board.names();
                 let old = router.swap(devices, tables, host, &links, &carried);
                 board.set(names);

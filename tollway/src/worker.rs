@@ -12,6 +12,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::router::Router;
 
+use crate::filter::log::Journal;
 use crate::ports::{Devices, sys};
 use crate::steer::State;
 
@@ -170,7 +171,7 @@ impl Inbox {
 }
 
 /// Forwards between the ports until told to stop; does meanwhile what is left in the inbox. Where a
-/// steering program waits for signs of life, it gets them by `pulse`.
+/// steering program waits for signs of life, it gets them by `pulse`. What rules log goes to `journal`.
 ///
 /// # Errors
 /// The system can not wait for the ports.
@@ -180,6 +181,7 @@ pub fn run(
     stop: &Stop,
     inbox: &mut Inbox,
     pulse: Option<&State>,
+    journal: &Journal,
 ) -> io::Result<()> {
     let start = Instant::now();
     let now = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -196,6 +198,7 @@ pub fn run(
         }
         if now_ns >= next_tick {
             router.tick(devices, now_ns);
+            journal.drain(&mut router.filter);
             look_after(devices, now_ns);
             next_tick = now_ns + TICK_NS;
         }
@@ -221,6 +224,7 @@ pub fn run(
         drain(router, devices, now());
     }
     router.tick(devices, now());
+    journal.finish(&mut router.filter);
     Ok(())
 }
 

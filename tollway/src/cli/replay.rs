@@ -97,7 +97,7 @@ fn files(args: &Args, model: &Model) -> Result<Files, CliError> {
 
 /// Replays and prints the summary.
 pub(super) fn replay(model: &Model, files: &Files, json: bool) -> Result<(), CliError> {
-    keep_inputs(files)?;
+    keep_inputs(files, model.filter_log.as_deref())?;
     if files.inputs.is_empty() {
         let all_memory = model.ports.iter().all(|port| port.kind == PortKind::Memory);
         let what =
@@ -146,9 +146,10 @@ pub(super) fn replay(model: &Model, files: &Files, json: bool) -> Result<(), Cli
 }
 
 /// Refuses to write over a file that is to be read.
-fn keep_inputs(files: &Files) -> Result<(), CliError> {
+fn keep_inputs(files: &Files, log: Option<&Path>) -> Result<(), CliError> {
     let inputs: Vec<_> = files.inputs.iter().filter_map(|(_, path)| identity(path)).collect();
-    for (_, output) in &files.outputs {
+    let outputs = files.outputs.iter().map(|(_, output)| output.as_path());
+    for output in outputs.chain(log) {
         if identity(output).is_some_and(|output| inputs.contains(&output)) {
             let what = format!("{} is to be read and to be written", output.display());
             return Err(CliError::usage(what, "Write to another directory"));

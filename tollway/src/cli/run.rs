@@ -10,11 +10,12 @@ use tollway_dataplane::router::Router;
 
 use super::CliError;
 use super::summary::Summary;
-use crate::compile::compile;
+use crate::compile::{compile, rule_links};
 use crate::control::{
     self, Board, Client, ClientError, Command, HandedOver, Names, Powers, Request, Server, Socket,
     SocketError,
 };
+use crate::filter::log::{Journal, Logger};
 use crate::kernel::{self, Follower, Watch};
 use crate::model::{Model, PortKind};
 use crate::ports::steering::ModelSteering;
@@ -80,6 +81,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         router.express = Some(lane);
         watch
     });
+    let journal = journal(&model)?;
     let board = Board::new(Names::from(&model));
     let started = Started {
         file: args.config.clone(),
@@ -90,6 +92,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         kernel: devices.iter().map(|device| device.has_kernel()).collect(),
         board: board.clone(),
         steering: Arc::clone(&steering),
+        journal: journal.clone(),
     };
     let reloader = live(started, &model, &post).map_err(|error| {
         CliError::failed(format!("the kernel can not be followed: {error}"), "Close other programs")
@@ -102,8 +105,10 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let powers = Powers { reloader: Some(reloader), hand_over: Some(Box::new(hand_over)) };
     let server = socket.map(|socket| serve(socket, post, board, powers)).transpose()?;
     announce(&model, &devices);
+    warn_of_kernel(&model);
+    steering.set_ruled(model.filter.is_some());
     let pulse = steering.start(&devices);
-    let ran = worker::run(&mut router, &mut devices, &stop, &mut inbox, pulse.as_ref());
+    let ran = worker::run(&mut router, &mut devices, &stop, &mut inbox, pulse.as_ref(), &journal);
     drop(server);
     let done = report(&model, &mut router, &mut devices);
     ran.map_err(|error| {
@@ -215,6 +220,24 @@ fn announce(model: &Model, devices: &Devices) {
         tracing::info!("port {}: {what}, address {}, MTU {}{state}", port.name, link.mac, link.mtu,);
     }
     tracing::info!("forwarding");
+}
+
+/// The kernel forwards by its own rules wherever Tollway does not, and does not know those of a file.
+fn warn_of_kernel(model: &Model) {
+    let is_steered = |port: &crate::model::Port| matches!(port.kind, PortKind::AfXdp { .. });
+    if model.filter.is_some() && model.ports.iter().any(is_steered) {
+        tracing::warn!(
+            "while Tollway does not run, the kernel forwards by its own rules only: load them there too"
+        );
+    }
+}
+
+/// Where what the rules log is written.
+fn journal(model: &Model) -> Result<Journal, CliError> {
+    let logger =
+        Logger::of(model.filter.as_deref(), &rule_links(model), model.filter_log.as_deref());
+    let logger = logger.map_err(|error| CliError::failed(&error, error.remedy()))?;
+    Ok(Journal::new(logger))
 }
 
 /// Prints what became of the packets, and makes sure that none is missing.

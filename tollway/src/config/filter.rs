@@ -1,6 +1,6 @@
 //! The firewall's rules, which are in a file of their own: `filter = "FILE"`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::raw::Section;
@@ -28,4 +28,22 @@ pub(super) fn read(
     let rules = source::load(&path)?;
     let refusals = refusals(&rules, &path.display().to_string());
     if refusals.is_empty() { Ok(Some(Arc::new(rules))) } else { Err(refusals) }
+}
+
+/// Reads where packets go that rules log to a group.
+pub(super) fn read_log(
+    root: &Section<'_>,
+    base: &Path,
+    ledger: &mut Ledger<'_>,
+) -> Option<PathBuf> {
+    let path = root.text("filter_log", ledger).read(ledger, |text| {
+        if text.is_empty() || text.contains('\0') {
+            return Fault::err("filter_log is not a file name", "name the capture to be written");
+        }
+        if root.key_span("filter").is_none() {
+            return Fault::err("filter_log is given without filter", "name the file of rules too");
+        }
+        Ok(base.join(text))
+    });
+    path.given().map(|at| at.value)
 }

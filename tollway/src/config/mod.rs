@@ -105,6 +105,7 @@ fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model
         "express",
         "express_flows",
         "filter",
+        "filter_log",
         "ports",
         "vlans",
         "vrfs",
@@ -129,7 +130,20 @@ fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model
     let (links, vrfs) = topology.into_model();
     let groups = groups.into_iter().map(|group| group.group).collect();
     let filter = None;
-    Model { control, ports, links, vrfs, routes, groups, neighs, express, express_flows, filter }
+    let filter_log = filter::read_log(root, base, ledger);
+    Model {
+        control,
+        ports,
+        links,
+        vrfs,
+        routes,
+        groups,
+        neighs,
+        express,
+        express_flows,
+        filter,
+        filter_log,
+    }
 }
 
 /// What the express lane may hold, flows of each family; its memory is taken at start, some 130 bytes

@@ -17,7 +17,8 @@ use tollway_dataplane::host::HostCounters;
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::router::Router;
 
-use crate::compile::{CompileError, compile};
+use crate::compile::{CompileError, compile, rule_links};
+use crate::filter::log::{Journal, Logger};
 use crate::model::Model;
 use crate::ports::capture::{CaptureError, CapturePort, CaptureReader, Captured};
 use crate::ports::{Device, chunk_bytes};
@@ -75,6 +76,7 @@ pub struct Replay {
     errors: Vec<CaptureError>,
     clock_ns: u64,
     next_tick_ns: u64,
+    journal: Journal,
 }
 
 /// A file that is read, and the frame that it goes on with.
@@ -117,7 +119,9 @@ impl Replay {
         let umem = Umem::new(CHUNKS, chunk_bytes).ok_or(ReplayError::Memory)?;
         let router = Router::new(compiled.tables, umem, compiled.host);
         let errors = Vec::new();
-        Ok(Self { router, ports, inputs, errors, clock_ns: 0, next_tick_ns: 0 })
+        let log = model.filter_log.as_deref();
+        let journal = Journal::new(Logger::of(model.filter.as_deref(), &rule_links(model), log)?);
+        Ok(Self { router, ports, inputs, errors, clock_ns: 0, next_tick_ns: 0, journal })
     }
 
     /// Bytes of all files to read, and counts of those read so far.
@@ -145,6 +149,7 @@ impl Replay {
             watch();
         }
         self.advance(self.clock_ns.saturating_add(RUN_ON_NS));
+        self.journal.finish(&mut self.router.filter);
         for port in &mut self.ports {
             self.errors.extend(port.finish().err());
         }
@@ -158,6 +163,7 @@ impl Replay {
         }
         self.ports[port].stage(frame);
         self.router.turn(PortId(port as u16), &mut self.ports, self.clock_ns);
+        self.journal.drain_at_own_time(&mut self.router.filter);
         if self.ports[port].is_staged() { Err(ReplayError::Memory) } else { Ok(()) }
     }
 

@@ -247,6 +247,7 @@ pub fn handover() {
         kernel: vec![true],
         board: tollway::control::Board::default(),
         steering: std::sync::Arc::new(ModelSteering::load(&configured)),
+        journal: Default::default(),
     };
     let reloader = Reloader::start(started, worker.post.clone(), |_| {
         Ok(Some(worker.follow(&configured, Settings::default())))

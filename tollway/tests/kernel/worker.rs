@@ -60,7 +60,8 @@ impl Worker {
             let mut router = Router::new(compiled.tables, umem, compiled.host);
             let mut devices = Devices::new();
             devices.resize_with(count, || Box::new(MemoryPort::new(64)));
-            worker::run(&mut router, &mut devices, &stop, &mut inbox, None).unwrap();
+            worker::run(&mut router, &mut devices, &stop, &mut inbox, None, &Default::default())
+                .unwrap();
             router.counters.check().unwrap();
         });
         Self { post, thread: Some(thread) }

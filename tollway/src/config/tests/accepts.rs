@@ -98,6 +98,7 @@ fn the_example_gives_this_model() {
         express: ExpressMode::Auto,
         express_flows: 1 << 18,
         filter: None,
+        filter_log: None,
     };
     assert_eq!(model(EXAMPLE), expected);
 }

@@ -23,6 +23,7 @@ fn a_name_that_is_none() {
     assert_alone(&[
         ("filter = \"\"\n[ports.a]\nkind = \"memory\"\n", 1, &["not a file name"]),
         ("filter = 5\n[ports.a]\nkind = \"memory\"\n", 1, &["filter", "string"]),
+        ("filter_log = \"x.pcap\"\n[ports.a]\nkind = \"memory\"\n", 1, &["without filter"]),
         ("filters = \"x\"\n[ports.a]\nkind = \"memory\"\n", 1, &["did you mean filter?"]),
     ]);
     let told = super::mistakes(&format!("filter = \"/no/such.rules\"\n{port}"));

@@ -9,6 +9,7 @@
 //! Limits: of each log statement at most [`LINES_A_SECOND`] lines are written a second; the kernel has no
 //! such limit. A capture has the first 256 bytes of each packet. Log levels and flags are not looked at.
 
+mod journal;
 mod line;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,8 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use tollway_dataplane::stages::filter::{Limit, LimitUnit, Logged, State};
+
+pub use journal::Journal;
 
 use super::eval::Link;
 use super::ir::{Action, Log, Ruleset, Step};
@@ -90,7 +93,11 @@ impl Logger {
     /// The capture can not be written; no more is written to it from then on.
     pub fn drain(&mut self, state: &mut State) -> Result<(), CaptureError> {
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let wall_ns = u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX);
+        self.drain_at(state, u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// The same, `wall_ns` being the time now since 1970.
+    fn drain_at(&mut self, state: &mut State, wall_ns: u64) -> Result<(), CaptureError> {
         let mut written = Ok(());
         while let Some(logged) = state.log.pop() {
             if let Some(line) = self.line(&logged) {
