@@ -15,7 +15,7 @@ use std::time::Duration;
 use namespaces::{Host, is_root, sh, until};
 use router::{Net, Router, config};
 
-const TESTS: [namespaces::Test; 11] = [
+const TESTS: [namespaces::Test; 12] = [
     ("both_families_and_all_protocols_cross", traffic),
     ("jumbo_frames_cross_in_several_chunks", jumbo),
     ("jumbo_frames_cross_to_another_kind_of_port", jumbo_elsewhere),
@@ -26,6 +26,7 @@ const TESTS: [namespaces::Test; 11] = [
     ("a_planned_stop_loses_nothing", stop),
     ("a_second_router_is_refused_and_so_is_one_without_privilege", refusals),
     ("a_starved_port_recovers", ports::starvation),
+    ("a_queue_that_comes_back_late_is_waited_for", ports::lateness),
     ("ports_come_and_go_without_a_leak", ports::cycles),
 ];
 

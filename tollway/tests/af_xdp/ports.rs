@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tollway::express::Ports;
 use tollway::model::{AfXdpMode, ExpressMode};
@@ -48,15 +49,18 @@ fn steering() -> Arc<Mutex<Steering>> {
 }
 
 fn open(steering: &Arc<Mutex<Steering>>, umem: &SharedUmem) -> AfXdp {
+    try_open(steering, umem).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn try_open(steering: &Arc<Mutex<Steering>>, umem: &SharedUmem) -> Result<AfXdp, String> {
     let links = vec![SteerLink { tag: None, link: LinkId(0) }];
     let plan = Arc::new(Mutex::new(Plan { links, mac: None }));
     let lane = LaneOfPort { wanted: ExpressMode::Off, ports: Ports::new(1) };
     let program = Box::new(Steered::new(steering, PortId(0), &plan, lane));
-    match AfXdp::open(("p", "xa"), AfXdpMode::Copy, umem, program) {
-        Ok(port) => port,
-        Err(Failure::Fatal(error)) => panic!("{error}"),
-        Err(Failure::NotOffered(causes)) => panic!("{causes:?}"),
-    }
+    AfXdp::open(("p", "xa"), AfXdpMode::Copy, umem, program).map_err(|failure| match failure {
+        Failure::Fatal(error) => error.to_string(),
+        Failure::NotOffered(causes) => format!("{causes:?}"),
+    })
 }
 
 /// Receives what has come by now.
@@ -101,6 +105,42 @@ pub fn starvation() {
     }
     held.drain(..).for_each(|addr| umem.free(addr));
     port.retire(&mut umem);
+    assert_eq!(umem.available(), CHUNKS as usize);
+}
+
+/// A queue that comes back late is waited for, and one that does not is another's.
+pub fn lateness() {
+    let peer = Peer::new();
+    let mut umem = Umem::new(CHUNKS, 2048).unwrap();
+    let (shared, steering) = (SharedUmem::new(&umem), steering());
+    let leave_behind = |port: AfXdp, umem: &mut Umem| {
+        let mut sockets = Vec::new();
+        port.each_fd(&mut |fd| sockets.push(fd.try_clone_to_owned().unwrap()));
+        port.retire(umem);
+        assert_eq!(sockets.len(), 1);
+        sockets
+    };
+    let late = leave_behind(open(&steering, &shared), &mut umem);
+    let closing = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        drop(late);
+    });
+    let mut port = open(&steering, &shared);
+    assert!(closing.is_finished(), "it was bound while the queue was another's");
+    let state = steering.lock().unwrap().state();
+    state.set_bypass(false);
+    let mut held = Vec::new();
+    receive(&mut port, &mut umem, &mut held);
+    state.beat();
+    peer.send(20);
+    receive(&mut port, &mut umem, &mut held);
+    assert_eq!(held.len(), 20);
+    held.drain(..).for_each(|addr| umem.free(addr));
+    let never = leave_behind(port, &mut umem);
+    let told = try_open(&steering, &shared).err().unwrap();
+    assert!(told.contains("xa already has AF_XDP sockets of another program"), "{told}");
+    drop(never);
+    open(&steering, &shared).retire(&mut umem);
     assert_eq!(umem.available(), CHUNKS as usize);
 }
 

@@ -24,6 +24,7 @@ mod umem;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
+use std::time::Duration;
 
 use tollway_dataplane::burst::{BURST, Burst};
 use tollway_dataplane::counters::Traffic;
@@ -45,7 +46,9 @@ pub const CHUNKS_PER_QUEUE: u32 = 2 * socket::RING;
 /// A device is looked at so often, and a failed one tried again.
 const RETRY_NS: u64 = 1_000_000_000;
 /// A device may still write to chunks for so long after its sockets are closed, with room to spare.
-const DEVICE_STOPS: std::time::Duration = std::time::Duration::from_millis(50);
+const DEVICE_STOPS: Duration = Duration::from_millis(50);
+/// A predecessor's queue is free so long after its end at most; a busy machine takes its time.
+const QUEUE_RETURNS: Duration = Duration::from_secs(2);
 /// Bytes of Ethernet header and two VLAN tags.
 const L2_ROOM: usize = 22;
 
@@ -141,7 +144,7 @@ impl AfXdp {
             missed: 0,
             next_look_ns: 0,
         };
-        this.climb().map_err(|causes| Failure::of(port, device, causes))?;
+        this.climb(QUEUE_RETURNS).map_err(|causes| Failure::of(port, device, causes))?;
         if !facts.up {
             this.enter(State::Down("the interface is down".to_owned()));
         }
@@ -149,7 +152,7 @@ impl AfXdp {
     }
 
     /// Attaches and binds, as far up as it goes.
-    fn climb(&mut self) -> Result<(), Vec<Refusal>> {
+    fn climb(&mut self, patience: Duration) -> Result<(), Vec<Refusal>> {
         let target = Target {
             device: &self.called,
             ifindex: self.facts.index as u32,
@@ -157,7 +160,8 @@ impl AfXdp {
             mac: self.mac,
             mtu: self.facts.mtu,
         };
-        let (open, how) = steps::climb(&self.umem, &mut *self.program, target, self.mode)?;
+        let (open, how) =
+            steps::climb(&self.umem, &mut *self.program, target, self.mode, patience)?;
         (self.open, self.how) = (Some(open), how);
         Ok(())
     }
@@ -268,7 +272,8 @@ impl AfXdp {
         (self.facts, self.queues) = (facts, queues);
         if self.open.is_none() {
             self.called.clone_from(&self.device);
-            if let Err(causes) = self.climb() {
+            // The other ports can not wait: what is busy is tried again later.
+            if let Err(causes) = self.climb(Duration::ZERO) {
                 self.enter(State::Down(steps::list(&causes)));
                 return;
             }
