@@ -118,13 +118,7 @@ impl Program for Steered {
     }
 
     fn bound(&mut self, zero_copy: bool) {
-        let wanted = match self.lane.wanted {
-            ExpressMode::On => true,
-            ExpressMode::Off => false,
-            // What comes without a copy is forwarded faster by the path.
-            ExpressMode::Auto => !zero_copy,
-        };
-        if !wanted {
+        if !self.lane.wanted.is_on(zero_copy) {
             return;
         }
         let attached = lock(&self.steering).attach(self.port, &[self.mode], true);
