@@ -25,13 +25,14 @@ mod watch;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::compile::Compiled;
 use crate::model::PortIndex;
 use crate::ports::Facts;
+use crate::sync::lock;
 use crate::worker::Post;
 use follow::Follow;
 use state::State;
@@ -132,7 +133,7 @@ impl Follower {
         mut compiled: Compiled,
         leave: impl FnOnce(Compiled) -> T,
     ) -> T {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         let Compiled { tables, host } = &mut compiled;
         let failed = state.rebind(watch, tables, |link, address| host.has_static(link, address));
         if failed > 0 {

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tollway_dataplane::id::PortId;
 
@@ -11,6 +11,7 @@ use super::steps::{Program, Refusal, Target};
 use crate::express::Ports;
 use crate::model::{ExpressMode, Mac};
 use crate::steer::{Mode, SteerError, SteerLink, SteerPort, Steering};
+use crate::sync::lock;
 
 /// The steering program of one port.
 pub struct Steered {
@@ -84,10 +85,6 @@ impl Drop for Steered {
     fn drop(&mut self) {
         self.detach();
     }
-}
-
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl From<&SteerError> for Refusal {
