@@ -19,6 +19,7 @@ mod attach;
 mod error;
 mod load;
 pub mod maps;
+mod page;
 mod pin;
 mod sys;
 

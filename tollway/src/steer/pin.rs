@@ -15,7 +15,8 @@ use std::time::Duration;
 use super::Mode;
 use super::error::SteerError;
 use super::maps::BYPASS_IDLE;
-use super::sys::{self, Page};
+use super::page::Page;
+use super::sys;
 
 /// Where the BPF file system is, by convention.
 const BPFFS: &str = "/sys/fs/bpf";
