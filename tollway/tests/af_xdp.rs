@@ -6,6 +6,8 @@
 mod namespaces;
 #[path = "af_xdp/ports.rs"]
 mod ports;
+#[path = "af_xdp/rivals.rs"]
+mod rivals;
 #[path = "af_xdp/router.rs"]
 mod router;
 #[path = "running/mod.rs"]
@@ -18,7 +20,7 @@ use namespaces::{Host, is_root, sh, until};
 use router::{Counts, Net, config};
 use running::Router;
 
-const TESTS: [namespaces::Test; 11] = [
+const TESTS: [namespaces::Test; 13] = [
     ("both_families_and_all_protocols_cross", traffic),
     ("jumbo_frames_cross_in_several_chunks", jumbo),
     ("jumbo_frames_cross_to_another_kind_of_port", jumbo_elsewhere),
@@ -28,6 +30,8 @@ const TESTS: [namespaces::Test; 11] = [
     ("a_peer_that_vanishes_under_load_is_survived", vanishing),
     ("a_planned_stop_loses_nothing", stop),
     ("a_second_router_is_refused_and_so_is_one_without_privilege", refusals),
+    ("a_stopped_router_keeps_its_ports", rivals::stopped),
+    ("a_router_notices_that_its_program_was_taken", rivals::taken),
     ("a_starved_port_recovers", ports::starvation),
     ("ports_come_and_go_without_a_leak", ports::cycles),
 ];

@@ -9,7 +9,7 @@ use tollway_dataplane::express::Express;
 use tollway_dataplane::id::{LinkId, PortId, Vid};
 
 use super::Devices;
-use super::af_xdp::{LaneOfPort, Plan, Program, Refusal, Steered};
+use super::af_xdp::{Kept, LaneOfPort, Plan, Refusal, Steered};
 use super::redirect::Watch;
 use crate::express::{self, Counted, Lane, Ports};
 use crate::model::{ExpressMode, LinkIndex, LinkKind, Model, PortIndex, PortKind};
@@ -46,7 +46,7 @@ impl ModelSteering {
     ///
     /// # Errors
     /// Why there is none.
-    pub fn program(&self, port: PortIndex) -> Result<Box<dyn Program>, Refusal> {
+    pub fn program(&self, port: PortIndex) -> Result<Box<dyn Kept>, Refusal> {
         let steering = match &self.steering {
             Some(Ok(steering)) => steering,
             Some(Err(refusal)) => return Err(refusal.clone()),

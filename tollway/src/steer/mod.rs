@@ -289,7 +289,8 @@ impl Steering {
         let steered = self.steered(port)?;
         let (state, replace) = (self.maps.state.as_fd(), self.options.replace);
         let mut load = |mode| self.maps.steer(&steered.port, mode, express);
-        let made = Attachment::make(&steered.port, modes, state, replace, &mut load);
+        let before = steered.attachment.as_ref();
+        let made = Attachment::make(&steered.port, modes, (before, state), replace, &mut load);
         let (mut attachment, mut attached) = made?;
         attachment.express = express;
         attached.note = note(&steered.port);
@@ -309,7 +310,8 @@ impl Steering {
         self.attach(port, &[mode], express).map(drop)
     }
 
-    /// Says if a port's program is on its device, which it no longer is when the device has gone.
+    /// Says if a port's program is on its device, which it no longer is when the device has gone, or
+    /// somebody has taken the program off or put another in its place.
     #[must_use]
     pub fn is_attached(&self, port: PortId) -> bool {
         let steered = self.ports.get(&port);

@@ -336,10 +336,16 @@ pub(super) fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// A link's device, 0 when it has none any more (`struct bpf_link_info`).
+/// A link's device, 0 when it has none any more.
 pub(super) fn link_ifindex(link: BorrowedFd<'_>) -> io::Result<u32> {
+    link_program(link).map(|(_, ifindex)| ifindex)
+}
+
+/// The number of a link's program, and its device (`struct bpf_link_info`).
+pub(super) fn link_program(link: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
     // Type, id and program, padding, then what is the kind's own: of XDP, the device.
-    Ok(info::<8>(link)?[4])
+    let [_, _, program, _, ifindex, ..] = info::<8>(link)?;
+    Ok((program, ifindex))
 }
 
 /// A map's number, which no other map has while it lives (`struct bpf_map_info`).

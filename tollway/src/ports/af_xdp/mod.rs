@@ -49,6 +49,12 @@ const DEVICE_STOPS: std::time::Duration = std::time::Duration::from_millis(50);
 /// Bytes of Ethernet header and two VLAN tags.
 const L2_ROOM: usize = 22;
 
+/// A port's XDP program, as the port has it for as long as it lives.
+pub trait Kept: Program {
+    /// Says if it is where it was attached; true as well where that can not be told at once.
+    fn is_attached(&self) -> bool;
+}
+
 /// A port on a network interface.
 pub struct AfXdp {
     port: String,
@@ -58,7 +64,7 @@ pub struct AfXdp {
     called: String,
     mode: AfXdpMode,
     umem: SharedUmem,
-    program: Box<dyn Program>,
+    program: Box<dyn Kept>,
     /// For questions about interfaces.
     control: UnixDatagram,
     facts: Facts,
@@ -113,7 +119,7 @@ impl AfXdp {
         (port, device): (&str, &str),
         mode: AfXdpMode,
         umem: &SharedUmem,
-        program: Box<dyn Program>,
+        program: Box<dyn Kept>,
     ) -> Result<Self, Failure> {
         let fatal = |(action, error): (&'static str, io::Error)| {
             Failure::Fatal(explain(port, device, action, error))
@@ -226,6 +232,12 @@ impl AfXdp {
                 Ok(name) => self.note_name(name),
                 Err(_) => self.close(now_ns),
             }
+        }
+        if self.open.is_some() && !self.program.is_attached() {
+            self.close(now_ns);
+            self.program.detach();
+            let what = "its XDP program was taken off, or another's is in its place";
+            self.enter(State::Down(what.to_owned()));
         }
         let name = if self.open.is_some() { &self.called } else { &self.device };
         match interface::ask(self.control.as_fd(), name) {

@@ -3,10 +3,11 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, TryLockError};
 
 use tollway_dataplane::id::PortId;
 
+use super::Kept;
 use super::steps::{Program, Refusal, Target};
 use crate::express::Ports;
 use crate::model::{ExpressMode, Mac};
@@ -93,10 +94,22 @@ impl From<&SteerError> for Refusal {
             error,
             SteerError::OtherProgram { .. }
                 | SteerError::Served { .. }
+                | SteerError::Silent { .. }
                 | SteerError::NoDevice { .. }
                 | SteerError::TooMany { .. }
         );
         Self { what: error.to_string(), remedy: error.remedy(), is_final }
+    }
+}
+
+impl Kept for Steered {
+    fn is_attached(&self) -> bool {
+        match self.steering.try_lock() {
+            Ok(steering) => steering.is_attached(self.port),
+            Err(TryLockError::Poisoned(error)) => error.into_inner().is_attached(self.port),
+            // Somebody is about to attach: the worker does not wait for that.
+            Err(TryLockError::WouldBlock) => true,
+        }
     }
 }
 
