@@ -141,9 +141,10 @@ impl Follow {
         }
         for changes in state.changes.chunks(CHANGES_PER_JOB) {
             let (changes, failed) = (changes.to_vec(), Arc::clone(&self.failed));
+            let version = state.version;
             self.counts.changes.fetch_add(changes.len() as u64, Ordering::Relaxed);
             self.post.leave(move |router, _| {
-                if !state::apply(router, &changes) {
+                if !state::apply(router, version, &changes) {
                     failed.store(true, Ordering::Relaxed);
                 }
             });
