@@ -20,7 +20,7 @@ use namespaces::{Host, is_root, sh, until};
 use router::{Counts, Net, config};
 use running::Router;
 
-const TESTS: [namespaces::Test; 13] = [
+const TESTS: [namespaces::Test; 14] = [
     ("both_families_and_all_protocols_cross", traffic),
     ("jumbo_frames_cross_in_several_chunks", jumbo),
     ("jumbo_frames_cross_to_another_kind_of_port", jumbo_elsewhere),
@@ -33,6 +33,7 @@ const TESTS: [namespaces::Test; 13] = [
     ("a_stopped_router_keeps_its_ports", rivals::stopped),
     ("a_router_notices_that_its_program_was_taken", rivals::taken),
     ("a_starved_port_recovers", ports::starvation),
+    ("a_port_that_is_refused_holds_nobody_up", ports::refusals),
     ("ports_come_and_go_without_a_leak", ports::cycles),
 ];
 

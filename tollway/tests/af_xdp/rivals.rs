@@ -44,7 +44,7 @@ pub fn stopped() {
     signal(&first, "CONT");
     assert_pings(&net.a, "-c 20 10.0.2.2");
     let counts = Counts::of(&first.stop());
-    assert!(counts.sent >= 40, "the kernel forwards: {counts:?}");
+    assert!(counts.sent >= 5, "the kernel forwards it all: {counts:?}");
 }
 
 pub fn taken() {
@@ -74,7 +74,7 @@ pub fn taken() {
     until("the return", || times(&router, "ra is back") == 1);
     assert_pings(&net.a, "-c 20 10.0.2.2");
     let counts = Counts::of(&router.stop());
-    assert!(counts.sent >= 40, "the kernel forwards: {counts:?}");
+    assert!(counts.sent >= 5, "the kernel forwards it all: {counts:?}");
 }
 
 /// A steering of `ra` that takes the place of any other.

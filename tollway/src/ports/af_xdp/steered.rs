@@ -71,8 +71,7 @@ impl Steered {
         // The old one is to be gone before another is made under its name.
         self.tap = None;
         let mut steering = lock(&self.steering);
-        steering.set_port(port)?;
-        let attached = steering.attach(self.port, &[mode], false)?;
+        let attached = steering.serve(port, &[mode], false)?;
         if let Some(note) = attached.note {
             tracing::warn!("{}: {note}", target.device);
         }
