@@ -19,6 +19,7 @@ mod attach;
 mod error;
 mod load;
 pub mod maps;
+mod page;
 mod pin;
 mod sys;
 
@@ -200,9 +201,7 @@ impl Steering {
     /// # Errors
     /// There is no room for it, or no such device.
     pub fn set_port(&mut self, port: SteerPort) -> Result<(), SteerError> {
-        if usize::from(port.port.0) >= MOST_PORTS || port.queues > MOST_QUEUES {
-            return Err(SteerError::TooMany { device: port.device });
-        }
+        has_room(&port)?;
         let mut old = self.ports.remove(&port.port);
         if let Some(moved) = old.take_if(|old| old.port.ifindex != port.ifindex) {
             self.forget(moved);
@@ -286,16 +285,55 @@ impl Steering {
         express: bool,
     ) -> Result<Attached, SteerError> {
         let steered = self.steered(port)?;
-        let (state, replace) = (self.maps.state.as_fd(), self.options.replace);
-        let mut load = |mode| self.maps.steer(&steered.port, mode, express);
-        let made = Attachment::make(&steered.port, modes, state, replace, &mut load);
-        let (mut attachment, mut attached) = made?;
-        attachment.express = express;
-        attached.note = note(&steered.port);
+        let before = steered.attachment.as_ref();
+        let (attachment, attached) = self.make(&steered.port, before, (modes, express))?;
         if let Some(steered) = self.ports.get_mut(&port) {
             steered.attachment = Some(attachment);
         }
         Ok(attached)
+    }
+
+    /// Enters a port and puts the program on its device, as [`Steering::set_port`] and
+    /// [`Steering::attach`] do; but where the device refuses, a port that was not there stays out, and
+    /// the express lane keeps its flows.
+    ///
+    /// # Errors
+    /// As both.
+    pub fn serve(
+        &mut self,
+        port: SteerPort,
+        modes: &[Mode],
+        express: bool,
+    ) -> Result<Attached, SteerError> {
+        let id = port.port;
+        if self.ports.contains_key(&id) {
+            self.set_port(port)?;
+            return self.attach(id, modes, express);
+        }
+        has_room(&port)?;
+        // The program knows no link yet, and passes what it sees.
+        let (attachment, attached) = self.make(&port, None, (modes, express))?;
+        let entered = self.set_port(port);
+        if let Some(steered) = self.ports.get_mut(&id) {
+            steered.attachment = Some(attachment);
+        }
+        entered.inspect_err(|_| self.remove_port(id))?;
+        Ok(attached)
+    }
+
+    fn make(
+        &self,
+        port: &SteerPort,
+        before: Option<&Attachment>,
+        (modes, express): (&[Mode], bool),
+    ) -> Result<(Attachment, Attached), SteerError> {
+        let (state, replace) = (self.maps.state.as_fd(), self.options.replace);
+        let mut load = |mode| self.maps.steer(port, mode, express);
+        let made = Attachment::make(port, modes, (before, state), replace, &mut load);
+        let (mut attachment, mut attached) = made?;
+        attachment.express = express;
+        attached.note = note(port);
+        Ok((attachment, attached))
     }
 
     /// Puts a port's program on its device anew, as it was, to know what has changed about the port.
@@ -308,7 +346,8 @@ impl Steering {
         self.attach(port, &[mode], express).map(drop)
     }
 
-    /// Says if a port's program is on its device, which it no longer is when the device has gone.
+    /// Says if a port's program is on its device, which it no longer is when the device has gone, or
+    /// somebody has taken the program off or put another in its place.
     #[must_use]
     pub fn is_attached(&self, port: PortId) -> bool {
         let steered = self.ports.get(&port);
@@ -437,6 +476,14 @@ impl Drop for Steering {
             self.forget(steered);
         }
     }
+}
+
+/// Whether the maps have room for a port.
+fn has_room(port: &SteerPort) -> Result<(), SteerError> {
+    if usize::from(port.port.0) >= MOST_PORTS || port.queues > MOST_QUEUES {
+        return Err(SteerError::TooMany { device: port.device.clone() });
+    }
+    Ok(())
 }
 
 /// `LINK_EXISTS` of bpf/maps.h.

@@ -1,5 +1,5 @@
 //! The bpf(2) system call, and what else of the system the steering needs; every unsafe operation of
-//! the steering is here.
+//! the steering is here or in [`page`](super::page).
 
 #![allow(unsafe_code)]
 
@@ -9,10 +9,9 @@ use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::maps::{Flow, Flow4Key, Flow6Key, PortCounts};
+pub(super) use super::page::{Page, coarse_ns};
 
 /// Types that are plain numbers and bytes without padding, of which any bit pattern is a value.
 ///
@@ -337,10 +336,16 @@ pub(super) fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// A link's device, 0 when it has none any more (`struct bpf_link_info`).
+/// A link's device, 0 when it has none any more.
 pub(super) fn link_ifindex(link: BorrowedFd<'_>) -> io::Result<u32> {
+    link_program(link).map(|(_, ifindex)| ifindex)
+}
+
+/// The number of a link's program, and its device (`struct bpf_link_info`).
+pub(super) fn link_program(link: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
     // Type, id and program, padding, then what is the kind's own: of XDP, the device.
-    Ok(info::<8>(link)?[4])
+    let [_, _, program, _, ifindex, ..] = info::<8>(link)?;
+    Ok((program, ifindex))
 }
 
 /// A map's number, which no other map has while it lives (`struct bpf_map_info`).
@@ -377,106 +382,11 @@ pub(super) fn run(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<(u32, Vec
     Ok((arguments.result, output))
 }
 
-/// The coarse monotonic clock, which is what `bpf_ktime_get_coarse_ns` reads.
-#[inline]
-pub(super) fn coarse_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes the timespec, which is borrowed exclusively. It can not fail: the clock exists.
-    let _ = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
 /// Processors that a map with values for each has values for (`cpu_possible_mask`).
 pub(super) fn possible_processors() -> io::Result<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
     let last = text.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<usize>().ok());
     last.map(|last| last + 1).ok_or_else(|| io::ErrorKind::InvalidData.into())
-}
-
-/// The only element of the map `state`, shared with the steering program.
-pub(super) struct Page(NonNull<Words>);
-
-/// `struct state` of bpf/maps.h.
-#[repr(C)]
-struct Words {
-    heartbeat_ns: AtomicU64,
-    bypass: AtomicU32,
-    generation: AtomicU32,
-}
-
-// SAFETY: the memory belongs to no thread and is only accessed by atomic operations.
-unsafe impl Send for Page {}
-// SAFETY: as above.
-unsafe impl Sync for Page {}
-
-impl Page {
-    /// Maps the memory of an array map that allows it.
-    pub(super) fn map(map: BorrowedFd<'_>) -> io::Result<Self> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let (len, fd) = (size_of::<Words>(), map.as_raw_fd());
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let memory = unsafe { libc::mmap(null_mut(), len, protection, libc::MAP_SHARED, fd, 0) };
-        if memory == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Self(NonNull::new(memory.cast()).ok_or(io::ErrorKind::InvalidData)?))
-    }
-
-    fn words(&self) -> &Words {
-        // SAFETY: the mapping is as long, page-aligned, lives as long as this, and is accessed by
-        // atomic operations only.
-        unsafe { self.0.as_ref() }
-    }
-
-    pub(super) fn set_heartbeat_ns(&self, now_ns: u64) {
-        let heartbeat_ns = &self.words().heartbeat_ns;
-        // The coarse clock goes on by ticks: what has not changed is not written, for the line is
-        // read for each packet. Whoever reads it wants to know nothing else by it.
-        if heartbeat_ns.load(Ordering::Relaxed) != now_ns {
-            heartbeat_ns.store(now_ns, Ordering::Relaxed);
-        }
-    }
-
-    /// Sets or clears bits of the bypass, which is in force while any is set.
-    pub(super) fn set_bypass(&self, bits: u32, on: bool) {
-        let bypass = &self.words().bypass;
-        if on {
-            bypass.fetch_or(bits, Ordering::AcqRel);
-        } else {
-            bypass.fetch_and(!bits, Ordering::AcqRel);
-        }
-    }
-
-    /// Says if any of these bits of the bypass is set.
-    pub(super) fn bypass(&self, bits: u32) -> bool {
-        self.words().bypass.load(Ordering::Acquire) & bits != 0
-    }
-
-    /// Says if somebody has stamped within `limit_ns`.
-    pub(super) fn is_alive(&self, limit_ns: u64) -> bool {
-        let last_ns = self.last_heartbeat_ns();
-        last_ns != 0 && coarse_ns().saturating_sub(last_ns) <= limit_ns
-    }
-
-    pub(super) fn last_heartbeat_ns(&self) -> u64 {
-        self.words().heartbeat_ns.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn generation(&self) -> u32 {
-        self.words().generation.load(Ordering::Acquire)
-    }
-
-    pub(super) fn bump_generation(&self) -> u32 {
-        self.words().generation.fetch_add(1, Ordering::AcqRel).wrapping_add(1)
-    }
-}
-
-impl Drop for Page {
-    fn drop(&mut self) {
-        // SAFETY: the mapping of `map`, to which no borrow is left. An error could only mean that
-        // it is gone already.
-        let _ = unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<Words>()) };
-    }
 }
 
 /// `BPF_FS_MAGIC` of include/uapi/linux/magic.h.

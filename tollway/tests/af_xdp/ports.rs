@@ -2,19 +2,21 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use aya::programs::{Xdp, XdpMode};
+use aya::{Ebpf, include_bytes_aligned};
 use tollway::express::Ports;
 use tollway::model::{AfXdpMode, ExpressMode};
-use tollway::ports::Device;
 use tollway::ports::af_xdp::{AfXdp, Failure, LaneOfPort, Plan, SharedUmem, Steered};
+use tollway::ports::{Device, State};
 use tollway::steer::{Options, SteerLink, Steering};
 use tollway_dataplane::burst::Burst;
 use tollway_dataplane::frame::{Descriptor, FrameAddr, Umem};
 use tollway_dataplane::id::{LinkId, PortId};
 use tollway_dataplane::port::Port;
 
-use super::namespaces::sh;
+use super::namespaces::{sh, until};
 
 const CHUNKS: u32 = 256;
 
@@ -141,6 +143,66 @@ pub fn lateness() {
     assert!(told.contains("xa already has AF_XDP sockets of another program"), "{told}");
     drop(never);
     open(&steering, &shared).retire(&mut umem);
+    assert_eq!(umem.available(), CHUNKS as usize);
+}
+
+/// A device comes back with another's program on it: each second the port is refused, while whoever
+/// looks after it does something else, and the express lane keeps its flows.
+pub fn refusals() {
+    static OTHER: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.o"));
+    let mut other = Ebpf::load(OTHER).unwrap();
+    let program: &mut Xdp = other.program_mut("steer").unwrap().try_into().unwrap();
+    program.load().unwrap();
+
+    let peer = Peer::new();
+    let mut umem = Umem::new(CHUNKS, 2048).unwrap();
+    let steering = steering();
+    let mut port = open(&steering, &SharedUmem::new(&umem));
+    let state = steering.lock().unwrap().state();
+    state.set_bypass(false);
+    sh("ip link delete xa");
+    port.maintain(1_000_000_000);
+    assert!(matches!(port.state(), State::Gone(_)), "{:?}", port.state());
+    drop(peer);
+    let peer = Peer::new();
+    let link = program.attach("xa", XdpMode::Driver).unwrap();
+
+    let generation = state.generation();
+    let mut held_up = Vec::new();
+    for second in 2..12 {
+        let start = Instant::now();
+        port.maintain(second * 1_000_000_000);
+        held_up.push(start.elapsed());
+        until("an answer", || {
+            port.maintain(second * 1_000_000_000);
+            matches!(port.state(), State::Down(_))
+        });
+        // What has come is that of this second.
+        std::thread::sleep(Duration::from_millis(50));
+        port.maintain(second * 1_000_000_000);
+    }
+    assert_eq!(port.state(), State::Down("xa already carries another XDP program".to_owned()));
+    assert_eq!(state.generation(), generation, "nothing was emptied");
+    // Others keep this machine busy, too.
+    held_up.sort();
+    println!("held up for {held_up:?}");
+    assert!(held_up[5] < Duration::from_millis(2), "{held_up:?}");
+
+    program.detach(link).unwrap();
+    let mut now_ns = 12_000_000_000;
+    until("the port to be back", || {
+        now_ns += 100_000_000;
+        port.maintain(now_ns);
+        port.state() == State::Up
+    });
+    let mut held = Vec::new();
+    receive(&mut port, &mut umem, &mut held);
+    state.beat();
+    peer.send(20);
+    receive(&mut port, &mut umem, &mut held);
+    assert_eq!(held.len(), 20);
+    held.drain(..).for_each(|addr| umem.free(addr));
+    port.retire(&mut umem);
     assert_eq!(umem.available(), CHUNKS as usize);
 }
 

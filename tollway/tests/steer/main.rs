@@ -41,5 +41,8 @@ fn main() -> ExitCode {
         (!is_root()).then_some("only root may load BPF programs (CAP_BPF and CAP_NET_ADMIN)")
     };
     // `-m`: what is mounted and pinned is gone with the test.
-    namespaces::main(&TESTS, "-nm", missing, |_| ExitCode::FAILURE)
+    namespaces::main(&TESTS, "-nm", missing, |words| match words {
+        ["--serve", way] => devices::serve(way),
+        _ => ExitCode::FAILURE,
+    })
 }
