@@ -20,7 +20,6 @@ mod seen;
 #[cfg(test)]
 mod tests;
 
-use std::io;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -33,14 +32,12 @@ use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::tables::{Record, Tables};
 
-use crate::steer::maps::{Flow, Flow4Key, Flow6Key, FlowMaps, State};
+use crate::steer::State;
+use crate::steer::flows::{Flow, Flow4Key, Flow6Key, FlowMaps};
 pub use counted::Counted;
 pub use counts::{Reading, Tally};
 use entry::{Key, Words};
 use seen::{FlowHash, Mark, Moment, Seen};
-
-/// Flows that are told apart at most; what is beyond enters a packet or two later.
-pub const FLOWS: usize = 1 << 20;
 
 /// Where flows are entered: the maps of the steering program, or a test's.
 pub trait Flows: Send {
@@ -50,17 +47,11 @@ pub trait Flows: Send {
     /// Puts the next generation in force: no entry of an earlier one is.
     fn bump_generation(&self);
 
-    /// Enters IPv4 flows, `flows[i]` for `keys[i]`; says how many.
-    ///
-    /// # Errors
-    /// None was entered.
-    fn enter4(&mut self, keys: &[Flow4Key], flows: &[Flow]) -> io::Result<usize>;
+    /// Enters IPv4 flows, `flows[i]` for `keys[i]`; for how many there was room.
+    fn enter4(&mut self, keys: &[Flow4Key], flows: &[Flow]) -> usize;
 
-    /// Enters IPv6 flows, `flows[i]` for `keys[i]`; says how many.
-    ///
-    /// # Errors
-    /// None was entered.
-    fn enter6(&mut self, keys: &[Flow6Key], flows: &[Flow]) -> io::Result<usize>;
+    /// Enters IPv6 flows, `flows[i]` for `keys[i]`; for how many there was room.
+    fn enter6(&mut self, keys: &[Flow6Key], flows: &[Flow]) -> usize;
 }
 
 impl Flows for (State, FlowMaps) {
@@ -72,12 +63,12 @@ impl Flows for (State, FlowMaps) {
         self.0.bump_generation();
     }
 
-    fn enter4(&mut self, keys: &[Flow4Key], flows: &[Flow]) -> io::Result<usize> {
-        self.1.insert4_all(keys, flows)
+    fn enter4(&mut self, keys: &[Flow4Key], flows: &[Flow]) -> usize {
+        self.1.insert4(keys, flows)
     }
 
-    fn enter6(&mut self, keys: &[Flow6Key], flows: &[Flow]) -> io::Result<usize> {
-        self.1.insert6_all(keys, flows)
+    fn enter6(&mut self, keys: &[Flow6Key], flows: &[Flow]) -> usize {
+        self.1.insert6(keys, flows)
     }
 }
 
@@ -128,8 +119,8 @@ impl Ports {
         self.ports.get(usize::from(port.0)).is_some_and(|state| state.entrance.load(Relaxed))
     }
 
-    fn exit(&self, port: PortId) -> Option<NonZeroU32> {
-        NonZeroU32::new(self.ports.get(usize::from(port.0))?.ifindex.load(Relaxed))
+    fn is_exit(&self, port: PortId) -> bool {
+        self.ports.get(usize::from(port.0)).is_some_and(|state| state.ifindex.load(Relaxed) != 0)
     }
 }
 
@@ -147,7 +138,7 @@ impl Entered {
         self.entered.load(Relaxed)
     }
 
-    /// Flows that the system did not take.
+    /// Flows that found no room; each tries again with later packets.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused.load(Relaxed)
@@ -170,7 +161,8 @@ pub struct Lane<F> {
 }
 
 impl<F: Flows> Lane<F> {
-    /// A lane that is empty: what anyone has entered before is not in force any more.
+    /// A lane that is empty: what anyone has entered before is not in force any more. Some twice
+    /// `most_flows` are told apart; what is beyond enters later or not at all.
     #[must_use]
     pub fn new(flows: F, ports: Arc<Ports>, most_flows: usize) -> Self {
         flows.bump_generation();
@@ -194,8 +186,8 @@ impl<F: Flows> Lane<F> {
     }
 
     /// Puts a flow among those that enter after the burst.
-    fn put(&mut self, flow: Words, record: &Record, egress: NonZeroU32) {
-        let value = entry::flow(record, egress, self.generation);
+    fn put(&mut self, flow: Words, record: &Record) {
+        let Some(value) = entry::flow(record, self.generation) else { return };
         match flow.key() {
             Key::V4(key) => self.v4.put(key, value),
             Key::V6(key) => self.v6.put(key, value),
@@ -204,12 +196,11 @@ impl<F: Flows> Lane<F> {
 
     /// Enters what the burst has brought.
     fn enter(&mut self) {
-        let Self { flows, v4, v6, .. } = self;
-        let count = v4.flows.len() + v6.flows.len();
+        let count = self.v4.flows.len() + self.v6.flows.len();
         if count == 0 {
             return;
         }
-        // What is refused, its own packet tries again as soon as none can be under way any more.
+        let Self { flows, v4, v6, .. } = self;
         let done = v4.empty(|keys, values| flows.enter4(keys, values))
             + v6.empty(|keys, values| flows.enter6(keys, values));
         self.entered.entered.fetch_add(done as u64, Relaxed);
@@ -259,8 +250,8 @@ impl<F: Flows> Express for Lane<F> {
             }
             let Some(record) = next_hops.record(burst.next[lane]) else { continue };
             let flow = Words::of(burst, umem, lane, record.header_len());
-            if let (Some(flow), Some(egress)) = (flow, self.ports.exit(record.port())) {
-                self.put(flow, record, egress);
+            if let Some(flow) = flow.filter(|_| self.ports.is_exit(record.port())) {
+                self.put(flow, record);
             }
         }
         self.enter();
@@ -284,11 +275,11 @@ impl<K> Batch<K> {
     }
 
     /// Hands over what waits; says how many were taken.
-    fn empty(&mut self, take: impl FnOnce(&[K], &[Flow]) -> io::Result<usize>) -> usize {
+    fn empty(&mut self, take: impl FnOnce(&[K], &[Flow]) -> usize) -> usize {
         if self.keys.is_empty() {
             return 0;
         }
-        let done = take(&self.keys, &self.flows).unwrap_or(0);
+        let done = take(&self.keys, &self.flows);
         self.keys.clear();
         self.flows.clear();
         done

@@ -11,7 +11,7 @@ use tollway_dataplane::id::{LinkId, PortId, Vid};
 use super::Devices;
 use super::af_xdp::{Kept, LaneOfPort, Plan, Refusal, Steered};
 use super::redirect::Watch;
-use crate::express::{self, Counted, Lane, Ports};
+use crate::express::{Counted, Lane, Ports};
 use crate::model::{ExpressMode, LinkIndex, LinkKind, Model, PortIndex, PortKind};
 use crate::steer::{Options, State, SteerError, SteerLink, SteerPort, Steering};
 use crate::sync::lock;
@@ -134,7 +134,8 @@ impl ModelSteering {
             let steering = lock(steering);
             (steering.state(), steering.flows(), steering.counts())
         };
-        let lane = Lane::new((state, flows), Arc::clone(&self.lane.ports), express::FLOWS);
+        let most_flows = model.express_flows as usize;
+        let lane = Lane::new((state, flows), Arc::clone(&self.lane.ports), most_flows);
         let devices = model.ports.iter().enumerate().filter_map(|(index, port)| match &port.kind {
             PortKind::AfXdp { device, .. } => Some((PortId(index as u16), device.clone())),
             _ => None,

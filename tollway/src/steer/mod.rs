@@ -17,10 +17,12 @@
 
 mod attach;
 mod error;
+pub mod flows;
 mod load;
 pub mod maps;
 mod page;
 mod pin;
+mod shared;
 mod sys;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,7 +40,8 @@ use load::Maps;
 
 pub use attach::Attached;
 pub use error::SteerError;
-pub use maps::{CountMap, FlowMaps, PortCounts, State};
+pub use flows::FlowMaps;
+pub use maps::{CountMap, PortCounts, State};
 pub use pin::clean;
 
 /// A port as the steering program needs to know it.
@@ -75,9 +78,9 @@ pub const MOST_QUEUES: u32 = 128;
 /// What is decided for all ports when the maps are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// IPv4 flows that the express lane holds at most, some 130 bytes each.
+    /// IPv4 flows that the express lane holds at most, 64 bytes each; at least that many, in a power of two.
     pub flows4: u32,
-    /// IPv6 flows that the express lane holds at most, some 160 bytes each.
+    /// IPv6 flows that the express lane holds at most, 128 bytes each; likewise.
     pub flows6: u32,
     /// Takes ports over from a Tollway that still serves them.
     pub replace: bool,
@@ -182,7 +185,7 @@ impl Steering {
         let counts = CountMap::new(own(&maps.counts)?);
         let mut steering = Self {
             state,
-            flows: FlowMaps::new(own(&maps.flows4)?, own(&maps.flows6)?),
+            flows: maps.flows()?,
             counts: counts.map_err(SteerError::system("counts", "counting processors"))?,
             options: *options,
             ports: BTreeMap::new(),

@@ -3,10 +3,10 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::mem::size_of;
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::ptr::{NonNull, null_mut};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::shared::{Atomics, Shared};
 
 /// The coarse monotonic clock, which is what `bpf_ktime_get_coarse_ns` reads.
 #[inline]
@@ -18,7 +18,7 @@ pub(super) fn coarse_ns() -> u64 {
 }
 
 /// The only element of the map `state`, shared with the steering program.
-pub(super) struct Page(NonNull<Words>);
+pub(super) struct Page(Shared<Words>);
 
 /// `struct state` of bpf/maps.h.
 #[repr(C)]
@@ -28,28 +28,17 @@ struct Words {
     generation: AtomicU32,
 }
 
-// SAFETY: the memory belongs to no thread and is only accessed by atomic operations.
-unsafe impl Send for Page {}
-// SAFETY: as above.
-unsafe impl Sync for Page {}
+// SAFETY: nothing but atomics.
+unsafe impl Atomics for Words {}
 
 impl Page {
-    /// Maps the memory of an array map that allows it.
+    /// Maps the memory of the map.
     pub(super) fn map(map: BorrowedFd<'_>) -> io::Result<Self> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let (len, fd) = (size_of::<Words>(), map.as_raw_fd());
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let memory = unsafe { libc::mmap(null_mut(), len, protection, libc::MAP_SHARED, fd, 0) };
-        if memory == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Self(NonNull::new(memory.cast()).ok_or(io::ErrorKind::InvalidData)?))
+        Shared::map(map, 1).map(Self)
     }
 
     fn words(&self) -> &Words {
-        // SAFETY: the mapping is as long, page-aligned, lives as long as this, and is accessed by
-        // atomic operations only.
-        unsafe { self.0.as_ref() }
+        &self.0[0]
     }
 
     pub(super) fn set_heartbeat_ns(&self, now_ns: u64) {
@@ -91,14 +80,11 @@ impl Page {
     }
 
     pub(super) fn bump_generation(&self) -> u32 {
-        self.words().generation.fetch_add(1, Ordering::AcqRel).wrapping_add(1)
-    }
-}
-
-impl Drop for Page {
-    fn drop(&mut self) {
-        // SAFETY: the mapping of `map`, to which no borrow is left. An error could only mean that
-        // it is gone already.
-        let _ = unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<Words>()) };
+        let generation = &self.words().generation;
+        match generation.fetch_add(1, Ordering::AcqRel).wrapping_add(1) {
+            // That of no flow.
+            0 => generation.fetch_add(1, Ordering::AcqRel).wrapping_add(1),
+            next => next,
+        }
     }
 }

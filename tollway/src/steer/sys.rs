@@ -1,5 +1,5 @@
 //! The bpf(2) system call, and what else of the system the steering needs; every unsafe operation of
-//! the steering is here or in [`page`](super::page).
+//! the steering is here, in [`page`](super::page) or in [`shared`](super::shared).
 
 #![allow(unsafe_code)]
 
@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::maps::{Flow, Flow4Key, Flow6Key, PortCounts};
+use super::maps::PortCounts;
 pub(super) use super::page::{Page, coarse_ns};
 
 /// Types that are plain numbers and bytes without padding, of which any bit pattern is a value.
@@ -26,12 +26,6 @@ unsafe impl Plain for [u32; 2] {}
 unsafe impl Plain for [u8; 4] {}
 // SAFETY: bytes.
 unsafe impl Plain for [u8; 16] {}
-// SAFETY: bytes and a number on an even offset: 16 bytes, none of them padding.
-unsafe impl Plain for Flow4Key {}
-// SAFETY: bytes and a number on an even offset: 40 bytes, none of them padding.
-unsafe impl Plain for Flow6Key {}
-// SAFETY: numbers and bytes; what would be padding is fields of their own.
-unsafe impl Plain for Flow {}
 // SAFETY: numbers of 64 bits.
 unsafe impl Plain for PortCounts {}
 
@@ -46,8 +40,6 @@ enum Command {
     ObjGet = 7,
     ProgTestRun = 10,
     ObjInfo = 15,
-    MapLookupBatch = 24,
-    MapUpdateBatch = 26,
     LinkCreate = 28,
     LinkUpdate = 29,
     LinkDetach = 34,
@@ -61,20 +53,6 @@ struct Element {
     pad: u32,
     key: u64,
     value: u64,
-    flags: u64,
-}
-
-/// Arguments of commands that take many elements of a map.
-#[derive(Default)]
-#[repr(C)]
-struct Batch {
-    from: u64,
-    to: u64,
-    keys: u64,
-    values: u64,
-    count: u32,
-    map: u32,
-    element_flags: u64,
     flags: u64,
 }
 
@@ -162,54 +140,6 @@ pub(super) fn update<K: Plain, V: Plain>(
     Ok(())
 }
 
-/// Puts elements into a map; how many. A kernel without batches gets them one by one.
-pub(super) fn update_all<K: Plain, V: Plain>(
-    map: BorrowedFd<'_>,
-    keys: &[K],
-    values: &[V],
-) -> io::Result<usize> {
-    let count = keys.len().min(values.len());
-    if count == 0 {
-        return Ok(0);
-    }
-    let (keys_at, values_at) = (address(keys.as_ptr()), address(values.as_ptr()));
-    let mut batch = Batch {
-        keys: keys_at,
-        values: values_at,
-        count: u32::try_from(count).unwrap_or(u32::MAX),
-        map: number(map),
-        ..Batch::default()
-    };
-    // SAFETY: the map's keys and values are of these types, at least `count` of each; they are only
-    // read.
-    match unsafe { bpf(Command::MapUpdateBatch, &mut batch) } {
-        Ok(_) => Ok(batch.count as usize),
-        Err(error) if is_unknown(&error) => {
-            keys.iter().zip(values).try_for_each(|(key, value)| update(map, key, value))?;
-            Ok(count)
-        }
-        Err(error) if batch.count == 0 => Err(error),
-        Err(_) => Ok(batch.count as usize),
-    }
-}
-
-/// ENOTSUPP, which has no name outside of the kernel.
-const ENOTSUPP: i32 = 524;
-
-fn is_unknown(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | ENOTSUPP))
-}
-
-/// An element of a map that has one for all processors.
-pub(super) fn lookup<K: Plain, V: Plain>(map: BorrowedFd<'_>, key: &K) -> io::Result<Option<V>> {
-    let mut value = V::default();
-    let value_at = address::<V>(&raw mut value);
-    let mut element =
-        Element { map: number(map), key: address::<K>(key), value: value_at, ..Element::default() };
-    // SAFETY: the map's key and value are of these types; the value may be any bytes.
-    found(unsafe { bpf(Command::MapLookup, &mut element) }).map(|found| found.then_some(value))
-}
-
 /// An element of a map that has one for each processor.
 pub(super) fn lookup_each<V: Plain>(
     map: BorrowedFd<'_>,
@@ -242,41 +172,6 @@ fn found(result: io::Result<RawFd>) -> io::Result<bool> {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
-    }
-}
-
-/// Elements read in one call; a bucket of a hash map with more would fail, and none has.
-const BATCH: usize = 4096;
-
-/// Reads every element of a hash map.
-pub(super) fn each<K: Plain, V: Plain>(
-    map: BorrowedFd<'_>,
-    mut each: impl FnMut(&K, &V),
-) -> io::Result<()> {
-    let (mut keys, mut values) = (vec![K::default(); BATCH], vec![V::default(); BATCH]);
-    // Where the next call goes on: the kernel's own, 4 bytes for hash maps.
-    let (mut from, mut to) = (0_u32, 0_u32);
-    let mut started = false;
-    loop {
-        let (keys_at, values_at) = (address(keys.as_mut_ptr()), address(values.as_mut_ptr()));
-        let mut batch = Batch {
-            from: if started { address::<u32>(&raw mut from) } else { 0 },
-            to: address::<u32>(&raw mut to),
-            keys: keys_at,
-            values: values_at,
-            count: BATCH as u32,
-            map: number(map),
-            ..Batch::default()
-        };
-        // SAFETY: the map is a hash map with keys and values of these types, and there is room for
-        // `count` of each, which may be any bytes; a position in a hash map is 4 bytes.
-        let more = found(unsafe { bpf(Command::MapLookupBatch, &mut batch) })?;
-        let count = (batch.count as usize).min(BATCH);
-        keys[..count].iter().zip(&values[..count]).for_each(|(key, value)| each(key, value));
-        if !more {
-            return Ok(());
-        }
-        (from, started) = (to, true);
     }
 }
 

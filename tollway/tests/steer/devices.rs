@@ -13,7 +13,8 @@ use std::time::Duration;
 use aya::programs::{Xdp, XdpMode};
 use aya::{Ebpf, include_bytes_aligned};
 use tollway::model::{Mac, VlanProtocol};
-use tollway::steer::maps::{Flow, Flow4Key, Flow6Key, PassReason};
+use tollway::steer::flows::{Flow, Flow4Key, Flow6Key};
+use tollway::steer::maps::PassReason;
 use tollway::steer::{
     self, Mode, Options, PortCounts, State, SteerError, SteerLink, SteerPort, Steering,
 };
@@ -135,9 +136,8 @@ struct Way<'a> {
 fn enter(steering: &Steering, way: &Way<'_>, from: u8, to: u8) {
     let mut flow = Flow {
         generation: steering.state().generation(),
-        egress_ifindex: way.to.ifindex,
         mtu: 1500,
-        egress_port: way.to.port.0,
+        egress_port: way.to.port.0 as u8,
         l2_len: (way.header.len() + 2) as u8,
         ..Flow::default()
     };
@@ -149,10 +149,10 @@ fn enter(steering: &Steering, way: &Way<'_>, from: u8, to: u8) {
         let v6 = |host: u8| (format!("fd00:{host}::2").parse().unwrap(), 0);
         if ethertype == [0x08, 0x00] {
             let key = Flow4Key::new(link, ICMP, v4(from), v4(to));
-            steering.flows().insert4(&key, &flow).unwrap();
+            steering.flows().insert4(&[key], &[flow]);
         } else {
             let key = Flow6Key::new(link, ICMP6, v6(from), v6(to));
-            steering.flows().insert6(&key, &flow).unwrap();
+            steering.flows().insert6(&[key], &[flow]);
         }
     }
 }
