@@ -4,6 +4,7 @@
 //! port that comes back climbs on a thread of its own, and has no program meanwhile.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::task::Poll;
 use std::time::Duration;
@@ -101,6 +102,14 @@ impl Climber {
         }
         if let Some(program) = &mut self.program {
             program.detach();
+        }
+    }
+
+    /// Says which socket has a queue's frames.
+    pub(super) fn set_socket(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Refusal> {
+        match &mut self.program {
+            Some(program) => program.set_socket(queue, socket),
+            None => Err(lost().remove(0)),
         }
     }
 

@@ -172,6 +172,20 @@ impl AfXdp {
         Ok(())
     }
 
+    /// Gives the sockets room for frames, and then frames: what came before would be lost.
+    #[cold]
+    fn serve(&mut self, umem: &mut Umem) {
+        let Some(open) = &mut self.open else { return };
+        open.serves = true;
+        for (queue, socket) in open.sockets.iter_mut().enumerate() {
+            socket.refill(umem, &mut self.custody);
+            if let Err(refusal) = self.program.set_socket(queue as u32, socket.fd()) {
+                self.enter(State::Down(refusal.what));
+                return;
+            }
+        }
+    }
+
     /// Closes the sockets; their chunks are freed at the next opportunity.
     fn close(&mut self, now_ns: u64) {
         let Some(mut open) = self.open.take() else { return };
@@ -335,6 +349,9 @@ impl Port for AfXdp {
     fn receive(&mut self, umem: &mut Umem, burst: &mut Burst) {
         if !self.orphans.is_empty() {
             self.orphans.drain(..).for_each(|addr| umem.free(addr));
+        }
+        if self.open.as_ref().is_some_and(|open| !open.serves) {
+            self.serve(umem);
         }
         let Some(open) = &mut self.open else { return };
         let count = open.sockets.len();

@@ -73,6 +73,8 @@ pub(super) struct Open {
     /// The queue that is looked at first next time.
     pub(super) turn: usize,
     pub(super) binding: Binding,
+    /// Whether the program sends frames to the sockets: from when they have room for them.
+    pub(super) serves: bool,
 }
 
 /// Attaches the program and binds the sockets in the best way that `mode` allows and the device
@@ -99,7 +101,7 @@ pub(super) fn climb(
             continue;
         }
         for binding in bindings {
-            match bind_all(umem, program, target, binding, patience) {
+            match bind_all(umem, target, binding, patience) {
                 Ok(open) => {
                     program.bound(binding.zero_copy);
                     return Ok((open, words(binding, generic, &causes)));
@@ -143,7 +145,6 @@ fn bindings(umem: &SharedUmem, mode: AfXdpMode, generic: bool) -> Vec<Binding> {
 
 fn bind_all(
     umem: &SharedUmem,
-    program: &mut dyn Program,
     target: Target<'_>,
     binding: Binding,
     patience: Duration,
@@ -157,10 +158,9 @@ fn bind_all(
     for queue in 0..target.queues {
         let bound = bind(umem, binding, (target.ifindex, queue), patience);
         let socket = bound.map_err(|(action, error)| refusal(name, target, action, &error))?;
-        program.set_socket(queue, socket.fd())?;
         sockets.push(socket);
     }
-    Ok(Open { sockets, turn: 0, binding })
+    Ok(Open { sockets, turn: 0, binding, serves: false })
 }
 
 /// Binds a socket. A queue is free only some time after its last socket was closed, for the kernel does
