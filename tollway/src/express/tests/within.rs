@@ -207,7 +207,7 @@ fn a_change_empties_the_lane_and_the_next_packet_enters_again() {
             let flow = bench.maps.flows().into_iter().find(|flow| {
                 flow.generation == bench.maps.generation() && sent[0].1.starts_with(&flow.l2[..14])
             });
-            assert_eq!(flow.map(|flow| flow.egress_port), Some(sent[0].0.into()), "{what}");
+            assert_eq!(flow.map(|flow| flow.egress_port), Some(sent[0].0), "{what}");
         }
         assert_eq!(bench.maps.in_force(), 2, "{what}");
     }
