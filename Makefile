@@ -6,16 +6,18 @@
 #   make install program, manual pages and completions below PREFIX (default /usr/local)
 #   make check   formatting, clippy, documentation, licences
 #   make fuzz    the fuzz targets for FUZZ_SECONDS each (default 600)
+#   make soak    ports opened and closed SOAK_CYCLES times (default 10000) without a leak; as root
 #   make loom    shared tables in every order that the memory model allows; seconds, part of make test
 #   make miri    what owns memory, under Miri (needs a nightly toolchain); five minutes
 
 SHELL := /bin/bash
 FUZZ_SECONDS ?= 600
+SOAK_CYCLES ?= 10000
 TOOLS := target/tools
 PREFIX ?= /usr/local
 TOLLWAY := $${CARGO_TARGET_DIR:-target}/release/tollway
 
-.PHONY: demo test bench install check fuzz loom miri setup build deny
+.PHONY: demo test bench install check fuzz soak loom miri setup build deny
 
 build:
 	cargo build --release --locked
@@ -53,6 +55,11 @@ deny:
 
 fuzz:
 	scripts/fuzz.sh $(FUZZ_SECONDS)
+
+# CI is set so that a test that can not run here fails rather than is left out.
+soak: setup
+	CI=1 TOLLWAY_CYCLES=$(SOAK_CYCLES) \
+	  cargo test -p tollway --test af_xdp --locked -- ports_come_and_go_without_a_leak
 
 # A build of its own beside the others, since every crate is built anew for it.
 loom:

@@ -15,6 +15,14 @@ pub struct Version {
     changes: u64,
 }
 
+impl Version {
+    /// Says if both are of the same tables, whatever has changed in between.
+    #[must_use]
+    pub const fn is_of_same_tables(self, other: Self) -> bool {
+        self.tables == other.tables
+    }
+}
+
 /// Counts the changes of one [`crate::tables::Tables`].
 ///
 /// A change is counted after it was made, and only where a packet that was forwarded might now fare

@@ -2,6 +2,7 @@
  * them. All else goes on to the host.
  */
 #include "frame.h"
+#include <linux/pkt_cls.h>
 
 /* Where the frames must be addressed to, and the VLAN that they must be tagged with (0: none). */
 volatile const __u16 DESTINATION[3] = {};
@@ -87,11 +88,10 @@ static __always_inline int checksum_is_right(const struct iphdr *ip)
 	return fold(sum) == 0xffff;
 }
 
-SEC("xdp")
-int sink(struct xdp_md *ctx)
+/* Counts a frame of the generator's and says if it was one. */
+static __always_inline int is_ours(void *data, void *end)
 {
-	struct ethhdr *eth = (void *)(long)ctx->data;
-	void *end = (void *)(long)ctx->data_end;
+	struct ethhdr *eth = data;
 	struct packet *packet = (void *)(eth + 1);
 	struct tag *tag = (void *)(eth + 1);
 	struct counts *count;
@@ -100,17 +100,17 @@ int sink(struct xdp_md *ctx)
 	int i, wrong_mac = 0;
 
 	if ((void *)(tag + 1) > end)
-		return XDP_PASS;
+		return 0;
 	if (eth->h_proto == bpf_htons(ETH_P_8021Q)) {
 		vid = bpf_ntohs(tag->tci) & 0xfff;
 		packet = (void *)(tag + 1);
 	}
 	if ((void *)(packet + 1) > end || packet->ip.protocol != IPPROTO_UDP ||
 	    packet->udp.dest != bpf_htons(PORT) || packet->payload.magic != MAGIC)
-		return XDP_PASS;
+		return 0;
 	count = bpf_map_lookup_elem(&counts, &zero);
 	if (!count)
-		return XDP_DROP;
+		return 1;
 	count->frames++;
 	count->bytes += end - (void *)eth;
 	for (i = 0; i < 3; i++)
@@ -125,7 +125,21 @@ int sink(struct xdp_md *ctx)
 		count->wrong_checksum++;
 	if (FOLLOW)
 		follow(count, &packet->payload);
-	return XDP_DROP;
+	return 1;
+}
+
+/* Before the host has made anything of it. */
+SEC("xdp")
+int sink(struct xdp_md *ctx)
+{
+	return is_ours((void *)(long)ctx->data, (void *)(long)ctx->data_end) ? XDP_DROP : XDP_PASS;
+}
+
+/* As the host gets it: a receiver without XDP. */
+SEC("classifier")
+int sink_tc(struct __sk_buff *skb)
+{
+	return is_ours((void *)(long)skb->data, (void *)(long)skb->data_end) ? TC_ACT_SHOT : TC_ACT_OK;
 }
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

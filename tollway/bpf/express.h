@@ -8,21 +8,8 @@
 #include <linux/ip.h>
 #include <linux/ipv6.h>
 
+#include "flows.h"
 #include "packet.h"
-
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 131072);
-	__type(key, struct flow4_key);
-	__type(value, struct flow);
-} flows4 SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 131072);
-	__type(key, struct flow6_key);
-	__type(value, struct flow);
-} flows6 SEC(".maps");
 
 /* Packets and bytes of layer 3 of flows that met the same counters of the firewall. */
 struct tally {
@@ -89,31 +76,56 @@ static __always_inline void decrease_ttl(struct iphdr *ip)
 	ip->ttl--;
 }
 
-/* Stores a header whose length is known when this is compiled. */
-static __always_inline void store_header(void *data, const struct flow *flow, __u32 len)
-{
-	const __u64 *words = (const __u64 *)flow->l2;
+/* What is done with a packet, as its flow said at one moment. */
+struct way {
+	__u64 l2[3]; /* the new Ethernet header and, in the last two bytes, `tally_tags` */
+	__u16 mtu;
+	__u8 egress_port;
+};
 
-	*(__u64 *)data = words[0];
+/* Reads a flow that was found, if it is in force and was not changed since. */
+static __always_inline int read_way(const struct packet *packet, const struct found *found,
+				    struct way *way)
+{
+	const __u64 *l2 = (const __u64 *)found->flow->l2;
+	const struct flow *head = (const struct flow *)&found->head;
+
+	if (head->generation != packet->state->generation)
+		return 0;
+	way->l2[0] = l2[0];
+	way->l2[1] = l2[1];
+	way->l2[2] = l2[2];
+	way->mtu = head->mtu;
+	way->egress_port = head->egress_port;
+	read_fence();
+	return read_head(found->flow) == found->head;
+}
+
+/* Stores a header whose length is known when this is compiled. */
+static __always_inline void store_header(void *data, const struct way *way, __u32 len)
+{
+	const __u8 *l2 = (const __u8 *)way->l2;
+
+	*(__u64 *)data = way->l2[0];
 	if (len == 14) {
-		*(__u32 *)(data + 8) = *(const __u32 *)(flow->l2 + 8);
-		*(__u16 *)(data + 12) = *(const __u16 *)(flow->l2 + 12);
+		*(__u32 *)(data + 8) = *(const __u32 *)(l2 + 8);
+		*(__u16 *)(data + 12) = *(const __u16 *)(l2 + 12);
 		return;
 	}
-	*(__u64 *)(data + 8) = words[1];
+	*(__u64 *)(data + 8) = way->l2[1];
 	if (len == 18) {
-		*(__u16 *)(data + 16) = *(const __u16 *)(flow->l2 + 16);
+		*(__u16 *)(data + 16) = *(const __u16 *)(l2 + 16);
 		return;
 	}
-	*(__u32 *)(data + 16) = *(const __u32 *)(flow->l2 + 16);
-	*(__u16 *)(data + 20) = *(const __u16 *)(flow->l2 + 20);
+	*(__u32 *)(data + 16) = *(const __u32 *)(l2 + 16);
+	*(__u16 *)(data + 20) = *(const __u16 *)(l2 + 20);
 }
 
 /*
  * Gives the packet a header of `l2` bytes, for which there is room, and one hop less to live. The length
  * is known when this is compiled.
  */
-static __always_inline int rewrite(struct packet *packet, const struct flow *flow, __u32 l2, int v4)
+static __always_inline int rewrite(struct packet *packet, const struct way *way, __u32 l2, int v4)
 {
 	void *data = (void *)(long)packet->ctx->data;
 	void *end = (void *)(long)packet->ctx->data_end;
@@ -124,22 +136,38 @@ static __always_inline int rewrite(struct packet *packet, const struct flow *flo
 		decrease_ttl(data + l2);
 	else
 		((struct ipv6hdr *)(data + l2))->hop_limit--;
-	store_header(data, flow, l2);
+	store_header(data, way, l2);
 	return XDP_REDIRECT;
 }
 
-/* Sends off a packet whose flow was found, if all else that a flow promises holds too. */
-static __always_inline int go(struct packet *packet, struct flow *flow, __u32 l3, __u32 l3_len,
-			      __u32 len, int v4)
+/*
+ * Counts a packet of a flow. That another flow may have got the slot meanwhile does no harm: what is
+ * counted for single flows is for people and for who has to make room.
+ */
+static __always_inline void count_flow(const struct packet *packet, struct flow *flow, __u32 len)
 {
-	__u32 l2 = flow->l2_len;
+	__u64 tick = packet->state->heartbeat_ns >> FLOW_TICK_SHIFT;
+
+	flow->used = ((flow->used + 1) & FLOW_PACKETS) | tick << 48;
+	flow->bytes += len;
+}
+
+/* Sends off a packet whose flow was found, if all else that a flow promises holds too. */
+static __always_inline int go(struct packet *packet, const struct found *found, __u32 l3,
+			      __u32 l3_len, __u32 len, int v4)
+{
 	struct port_counts *sent;
-	__u32 port = flow->egress_port, met = flow->tally;
 	struct tally *tally;
+	struct way way;
+	__u32 l2, port, met;
 	int action;
 
-	if (flow->generation != packet->state->generation || l3_len > flow->mtu)
+	if (!read_way(packet, found, &way) || l3_len > way.mtu)
 		return NOT_TAKEN;
+	met = ((const __u16 *)way.l2)[11];
+	l2 = 14 + 4 * (met & 3);
+	met >>= 2;
+	port = way.egress_port;
 	/* The path cuts off what is behind a packet; a small frame's padding may stay. */
 	if (len != l3 + l3_len && len > PADDED)
 		return NOT_TAKEN;
@@ -151,15 +179,14 @@ static __always_inline int go(struct packet *packet, struct flow *flow, __u32 l3
 	if (l2 != l3 && bpf_xdp_adjust_head(packet->ctx, (int)l3 - (int)l2))
 		return to_user(packet);
 	if (l2 == 14)
-		action = rewrite(packet, flow, 14, v4);
+		action = rewrite(packet, &way, 14, v4);
 	else if (l2 == 18)
-		action = rewrite(packet, flow, 18, v4);
+		action = rewrite(packet, &way, 18, v4);
 	else
-		action = rewrite(packet, flow, 22, v4);
+		action = rewrite(packet, &way, 22, v4);
 	if (action != XDP_REDIRECT)
 		return action;
-	flow->packets++;
-	flow->bytes += len;
+	count_flow(packet, found->flow, len);
 	packet->counts->express_rx_packets++;
 	packet->counts->express_rx_bytes += len;
 	sent = bpf_map_lookup_elem(&counts, &port);
@@ -182,7 +209,7 @@ static __always_inline int express4(struct packet *packet, const struct iphdr *i
 				    __u32 l3, __u32 len)
 {
 	struct flow4_key key;
-	struct flow *flow;
+	struct found found;
 	__u32 l3_len = bpf_ntohs(ip->tot_len);
 
 	if (ip->ttl <= 1 || ip->frag_off & bpf_htons(0x3fff) || !is_known4(ip->protocol))
@@ -198,10 +225,10 @@ static __always_inline int express4(struct packet *packet, const struct iphdr *i
 	key.protocol = ip->protocol;
 	key.pad = 0;
 	key.link = packet->link;
-	flow = bpf_map_lookup_elem(&flows4, &key);
-	if (!flow || !checksum_is_right(ip))
+	found = find4(&key);
+	if (!found.flow || !checksum_is_right(ip))
 		return NOT_TAKEN;
-	return go(packet, flow, l3, l3_len, len, 1);
+	return go(packet, &found, l3, l3_len, len, 1);
 }
 
 /* Tries an IPv6 packet whose lengths are right. */
@@ -209,7 +236,7 @@ static __always_inline int express6(struct packet *packet, const struct ipv6hdr 
 				    const void *end, __u32 l3, __u32 len)
 {
 	struct flow6_key key;
-	struct flow *flow;
+	struct found found;
 	__u32 l3_len = sizeof(*ip) + bpf_ntohs(ip->payload_len);
 
 	if (ip->hop_limit <= 1 || !is_known6(ip->nexthdr))
@@ -225,10 +252,10 @@ static __always_inline int express6(struct packet *packet, const struct ipv6hdr 
 	key.protocol = ip->nexthdr;
 	key.pad = 0;
 	key.link = packet->link;
-	flow = bpf_map_lookup_elem(&flows6, &key);
-	if (!flow)
+	found = find6(&key);
+	if (!found.flow)
 		return NOT_TAKEN;
-	return go(packet, flow, l3, l3_len, len, 0);
+	return go(packet, &found, l3, l3_len, len, 0);
 }
 
 #endif

@@ -22,6 +22,9 @@
 #define LINKS_PER_PORT (2 * 4096)
 #define MOST_TALLIES 4096
 
+/* Two for each word of the longer key. */
+#define FLOW_SEED_COUNT 10
+
 /* A link that exists; its number is in the lower 16 bits. */
 #define LINK_EXISTS (1U << 31)
 
@@ -61,6 +64,7 @@ struct port_counts {
 	__u64 alive_tick; /* the tick in which the heartbeat was last looked at and found fresh */
 };
 
+/* Keys are compared by words of 8 bytes. */
 struct flow4_key {
 	__be32 src;
 	__be32 dst;
@@ -68,7 +72,7 @@ struct flow4_key {
 	__u8 protocol;
 	__u8 pad;
 	__u16 link;
-};
+} __attribute__((aligned(8)));
 
 struct flow6_key {
 	__be32 src[4];
@@ -77,22 +81,7 @@ struct flow6_key {
 	__u8 protocol;
 	__u8 pad;
 	__u16 link;
-};
-
-/* With the kernel's 48 bytes and a key of 16 before it, this is a cache line of its own. */
-struct flow {
-	__u32 generation;
-	__u32 egress_ifindex;
-	__u16 mtu;
-	__u16 egress_port;
-	__u8 l2_len;
-	__u8 pad[3];
-	__u8 l2[HEADER_ROOM];
-	__u64 packets;
-	__u64 bytes;
-	__u32 tally; /* what the rules count that it met; 0 for none */
-	__u32 reserved;
-};
+} __attribute__((aligned(8)));
 
 struct punted_key {
 	__u64 hash;
@@ -111,6 +100,10 @@ const volatile __u32 MAC_LAST = 0; /* the last two */
 const volatile __u32 QUEUES = 0;
 const volatile __u32 EXPRESS = 0;
 const volatile __u32 GENERIC = 0;
+const volatile __u32 WEAKLY_ORDERED = 0; /* the processor reorders loads */
+const volatile __u32 FLOWS4_MASK = 0; /* buckets less one, a power of two */
+const volatile __u32 FLOWS6_MASK = 0;
+const volatile __u64 FLOW_SEEDS[FLOW_SEED_COUNT] = {};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

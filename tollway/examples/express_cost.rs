@@ -8,8 +8,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tollway::express::{FLOWS, Flows, Lane, Ports};
-use tollway::steer::maps::{Flow, Flow4Key, Flow6Key};
+use tollway::express::{Flows, Lane, Ports};
+use tollway::steer::flows::{Flow, Flow4Key, Flow6Key};
 use tollway_dataplane::clock;
 use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::host::Host;
@@ -35,15 +35,15 @@ impl Flows for Nowhere {
         self.0.fetch_add(1, Ordering::AcqRel);
     }
 
-    fn enter4(&mut self, keys: &[Flow4Key], _: &[Flow]) -> std::io::Result<usize> {
-        Ok(keys.len())
+    fn enter4(&mut self, keys: &[Flow4Key], _: &[Flow]) -> usize {
+        keys.len()
     }
 
-    fn enter6(&mut self, keys: &[Flow6Key], _: &[Flow]) -> std::io::Result<usize> {
-        Ok(keys.len())
+    fn enter6(&mut self, keys: &[Flow6Key], _: &[Flow]) -> usize {
+        keys.len()
     }
 
-    fn tally(&self, _: u32) -> std::io::Result<(u64, u64)> {
+    fn tally(&self, _: u16) -> std::io::Result<(u64, u64)> {
         Ok((0, 0))
     }
 }
@@ -63,7 +63,7 @@ fn router(with_lane: bool) -> Option<Router> {
         let ports = Ports::new(2);
         ports.set_entrance(PortId(0), true);
         ports.set_exit(PortId(1), NonZeroU32::new(1));
-        router.express = Some(Box::new(Lane::new(Nowhere::default(), Arc::clone(&ports), FLOWS)));
+        router.express = Some(Box::new(Lane::new(Nowhere::default(), Arc::clone(&ports), 1 << 20)));
     }
     Some(router)
 }

@@ -20,4 +20,5 @@ pub mod ports;
 pub mod reload;
 pub mod replay;
 pub mod steer;
+mod sync;
 pub mod worker;

@@ -346,7 +346,8 @@ impl Worker {
         let settled = Arc::new(AtomicBool::new(false));
         let begun = Arc::clone(&settled);
         let leave = |compiled: Compiled| {
-            self.post.leave(move |router, devices| {
+            // If nobody is there any more, nobody answers.
+            let _ = self.post.leave(move |router, devices| {
                 if begun.swap(true, Ordering::AcqRel) {
                     return;
                 }
@@ -362,14 +363,17 @@ impl Worker {
                 }
                 // The old tables go to whoever waits, to be dropped there: that takes long.
                 let _ = answer.send((pause, old, old_names));
-            })
+            });
         };
-        match &self.follower {
+        let followed = match &self.follower {
             Some(follower) => {
                 let watch = Watch::of(model, |port| self.is_kernels(port));
-                follower.hand_over(watch, compiled, leave)
+                Some((follower, follower.hand_over(watch, compiled, leave)))
             }
-            None => leave(compiled),
+            None => {
+                leave(compiled);
+                None
+            }
         };
         let answered = match reply.recv_timeout(PATIENCE) {
             // It has begun, and is about to answer.
@@ -378,10 +382,13 @@ impl Worker {
             }
             answered => answered.ok(),
         };
-        let (pause, old, _) = answered?;
         // The number of ports is the same: that was looked at.
-        debug_assert!(old.is_ok());
-        old.is_ok().then_some(pause)
+        debug_assert!(answered.as_ref().is_none_or(|(_, old, _)| old.is_ok()));
+        let done = answered.and_then(|(pause, old, _)| old.is_ok().then_some(pause));
+        if let (None, Some((follower, before))) = (done, followed) {
+            follower.go_back(before);
+        }
+        done
     }
 
     fn is_kernels(&self, port: PortIndex) -> bool {

@@ -6,16 +6,21 @@
 mod namespaces;
 #[path = "af_xdp/ports.rs"]
 mod ports;
+#[path = "af_xdp/rivals.rs"]
+mod rivals;
 #[path = "af_xdp/router.rs"]
 mod router;
+#[path = "running/mod.rs"]
+mod running;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use namespaces::{Host, is_root, sh, until};
-use router::{Net, Router, config};
+use router::{Counts, Net, config};
+use running::Router;
 
-const TESTS: [namespaces::Test; 11] = [
+const TESTS: [namespaces::Test; 15] = [
     ("both_families_and_all_protocols_cross", traffic),
     ("jumbo_frames_cross_in_several_chunks", jumbo),
     ("jumbo_frames_cross_to_another_kind_of_port", jumbo_elsewhere),
@@ -25,7 +30,11 @@ const TESTS: [namespaces::Test; 11] = [
     ("a_peer_that_vanishes_under_load_is_survived", vanishing),
     ("a_planned_stop_loses_nothing", stop),
     ("a_second_router_is_refused_and_so_is_one_without_privilege", refusals),
+    ("a_stopped_router_keeps_its_ports", rivals::stopped),
+    ("a_router_notices_that_its_program_was_taken", rivals::taken),
     ("a_starved_port_recovers", ports::starvation),
+    ("a_queue_that_comes_back_late_is_waited_for", ports::lateness),
+    ("a_port_that_is_refused_holds_nobody_up", ports::refusals),
     ("ports_come_and_go_without_a_leak", ports::cycles),
 ];
 
@@ -62,7 +71,7 @@ fn traffic() {
     let before = router.cpu_clocks();
     std::thread::sleep(Duration::from_secs(3));
     assert!(router.cpu_clocks() - before <= 4, "{} clocks", router.cpu_clocks() - before);
-    let counts = router.stop();
+    let counts = Counts::of(&router.stop());
     // 40 requests, 40 answers, and the conversations.
     assert!(counts.received >= 80 && counts.sent == counts.received, "{counts:?}");
 }
@@ -79,7 +88,7 @@ fn jumbo() {
         assert_pings(&net.a, &format!("-c 20 -M do -s {size} {target}"));
     }
     net.talk(["10.0.2.2:7000", "[fd00:2::2]:7000"]);
-    let counts = router.stop();
+    let counts = Counts::of(&router.stop());
     assert!(counts.received >= 120 && counts.sent == counts.received, "{counts:?}");
 }
 
@@ -95,7 +104,7 @@ fn jumbo_elsewhere() {
     let tail = tail.replacen("kind = \"af_xdp\"\nmode = \"copy\"", "kind = \"af_packet\"", 1);
     let mut router = Router::start(&format!("{head}{tail}"));
     assert_pings(&net.a, "-c 20 -M do -s 8972 10.0.2.2");
-    let counts = router.stop();
+    let counts = Counts::of(&router.stop());
     assert!(counts.received >= 40, "{counts:?}");
 }
 
@@ -105,7 +114,7 @@ fn queues() {
     for port in 7001..7009 {
         net.talk([&format!("10.0.2.2:{port}"), &format!("[fd00:2::2]:{port}")]);
     }
-    let counts = router.stop();
+    let counts = Counts::of(&router.stop());
     assert!(counts.received >= 100 && counts.sent == counts.received, "{counts:?}");
 }
 
@@ -116,12 +125,12 @@ fn generic() {
     assert!(router.read("stderr").contains("AF_XDP copy mode, generic XDP"));
     assert_pings(&net.a, "-c 10 10.0.2.2");
     assert_pings(&net.b, "-c 10 fd00:1::2");
-    let counts = router.stop();
+    let counts = Counts::of(&router.stop());
     assert!(counts.punted >= 4 && counts.received >= 40, "{counts:?}");
 
     let mut router = Router::start(&config("generic", 1500, true));
     assert_pings(&net.a, "-c 10 10.0.2.2");
-    let counts = router.stop();
+    let counts = Counts::of(&router.stop());
     assert!(counts.sent >= 20 && counts.punted == 0, "{counts:?}");
 }
 
@@ -159,7 +168,7 @@ fn links() {
     let backs = || router.read("stderr").matches("ra is back").count();
     until("the new one to be noticed", || backs() >= 2);
     assert_pings(&net.a, "-c 3 10.0.2.2");
-    let counts = router.stop();
+    let counts = Counts::of(&router.stop());
     assert!(counts.sent >= 18, "{counts:?}");
 }
 
@@ -181,7 +190,7 @@ fn vanishing() {
         assert!(router.lives());
         assert_pings(&net.a, "-c 5 10.0.2.2");
     }
-    let counts = router.stop();
+    let counts = Counts::of(&router.stop());
     assert!(counts.received >= 100, "{counts:?}");
 }
 
@@ -191,7 +200,7 @@ fn stop() {
     let mut ping = net.a.command("ping -n -q -c 400 -i 0.005 -W 2 10.0.2.2");
     let ping = ping.stdout(std::process::Stdio::piped()).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(700));
-    let counts = router.stop();
+    let counts = Counts::of(&router.stop());
     let told = ping.wait_with_output().unwrap();
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
     assert!(told.contains("400 received"), "{told}");

@@ -107,17 +107,18 @@ fn load(stream: Stream) -> Result<(Ebpf, Array<MapData, [u64; 3]>), String> {
     let ifindex = super::ifindex("a0")?;
     let ns_per_1024 = stream.rate.map_or(0, |rate| 1_024_000_000_000 / u64::from(rate.max(1)));
     let (mask, vid) = (stream.flows.next_power_of_two() - 1, stream.vid.unwrap_or(0));
-    let mut ebpf = super::load(
-        EbpfLoader::new()
-            .override_global("OUT_IFINDEX", &ifindex, true)
-            .override_global("NS_PER_1024", &ns_per_1024, true)
-            .override_global("FLOW_MASK", &mask, true)
-            .override_global("VID", &vid, true)
-            .override_global("SOURCE", &A0, true)
-            .override_global("DESTINATION", &R0, true),
-        OBJECT,
-        "generator",
-    )?;
+    let failed = |error: &dyn std::error::Error| super::refused("generator", error);
+    let mut loader = EbpfLoader::new();
+    loader
+        .override_global("OUT_IFINDEX", &ifindex, true)
+        .override_global("NS_PER_1024", &ns_per_1024, true)
+        .override_global("FLOW_MASK", &mask, true)
+        .override_global("VID", &vid, true)
+        .override_global("SOURCE", &A0, true)
+        .override_global("DESTINATION", &R0, true);
+    let mut ebpf = loader.load(OBJECT).map_err(|error| failed(&error))?;
+    let program: &mut Xdp = super::program_of(&mut ebpf, "generator")?;
+    program.load().map_err(|error| failed(&error))?;
     let map = ebpf.take_map("progress").ok_or("the generator has no map `progress`")?;
     let map = Array::try_from(map).map_err(|error| format!("the generator's map: {error}"))?;
     Ok((ebpf, map))

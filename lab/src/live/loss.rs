@@ -6,7 +6,7 @@ use super::generator::{Generator, Stream};
 use super::ping::{self, Pings, Plan};
 use super::program::{self, Setup, Tollway};
 use super::rates::Row;
-use super::sink::{Expect, Sink};
+use super::sink::{Expect, Place, Sink};
 use super::topology::Topology;
 use super::{Options, Places};
 use crate::report::Report;
@@ -97,7 +97,7 @@ fn note(report: &mut Report<Row>, name: &str, losses: &[Loss]) {
 /// Has Tollway die by a signal under traffic and pings.
 fn die(topology: &Topology, setup: Setup, signal: i32) -> Result<Loss, String> {
     let tollway = Tollway::start(topology, setup, false)?;
-    let sink = Sink::start(&topology.b, Expect { vid: None, follow: true })?;
+    let sink = Sink::start(&topology.b, Expect { vid: None, follow: true, place: Place::Xdp })?;
     let stream = Stream { flows: 256, vid: None, rate: Some(RATE) };
     let generator = Generator::start(&topology.a, stream)?;
     let time = BEFORE.iter().sum::<Duration>() + AFTER;

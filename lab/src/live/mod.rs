@@ -18,8 +18,8 @@ mod tests;
 mod text;
 mod topology;
 
-use aya::programs::Xdp;
-use aya::{Ebpf, EbpfLoader};
+use aya::Ebpf;
+use aya::programs::{Program, ProgramError};
 
 use crate::machine::Machine;
 use crate::report::Report;
@@ -79,13 +79,6 @@ pub fn run(options: &Options) -> Result<Report<Row>, String> {
     Ok(report)
 }
 
-/// Loads a BPF program into the kernel.
-fn load(loader: &mut EbpfLoader<'_>, object: &[u8], name: &str) -> Result<Ebpf, String> {
-    let mut ebpf = loader.load(object).map_err(|error| refused(name, &error))?;
-    program_of(&mut ebpf, name)?.load().map_err(|error| refused(name, &error))?;
-    Ok(ebpf)
-}
-
 fn refused(name: &str, error: &dyn std::error::Error) -> String {
     // What the kernel said is the last cause.
     let mut cause = error;
@@ -95,9 +88,13 @@ fn refused(name: &str, error: &dyn std::error::Error) -> String {
     format!("the kernel refuses the BPF program {name}: {error}: {cause}")
 }
 
-fn program_of<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp, String> {
+/// A program of an object, as one of its kind.
+fn program_of<'a, P>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P, String>
+where
+    &'a mut P: TryFrom<&'a mut Program, Error = ProgramError>,
+{
     let program = ebpf.program_mut(name).ok_or_else(|| format!("there is no program {name}"))?;
-    program.try_into().map_err(|error| format!("{name} is no XDP program: {error}"))
+    program.try_into().map_err(|error| format!("{name} is of another kind: {error}"))
 }
 
 /// The number of an interface where the calling thread lives.

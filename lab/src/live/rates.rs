@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::generator::{Generator, Stream};
 use super::program::{self, Setup, Tollway};
-use super::sink::{Expect, Sink};
+use super::sink::{Expect, Place, Sink};
 use super::topology::{Topology, VIDS};
 use super::{Options, Places};
 use crate::report::Report;
@@ -33,6 +33,8 @@ pub(super) struct Case {
     title: &'static str,
     flows: u32,
     setup: Setup,
+    /// Where frames are counted, the kernel's as well as Tollway's.
+    sink: Place,
     /// Whether it is measured only when asked for.
     extra: bool,
 }
@@ -48,6 +50,7 @@ pub(super) const CASES: [Case; 6] = [
         title: "express lane, 256 flows",
         flows: 256,
         setup: EXPRESS,
+        sink: Place::Xdp,
         extra: false,
     },
     Case {
@@ -56,6 +59,7 @@ pub(super) const CASES: [Case; 6] = [
         title: "express lane, VLAN in and out and a VRF, the kernel plain",
         flows: 256,
         setup: Setup { features: true, ..EXPRESS },
+        sink: Place::Xdp,
         extra: false,
     },
     Case {
@@ -64,6 +68,7 @@ pub(super) const CASES: [Case; 6] = [
         title: "express lane, 65,536 flows",
         flows: 1 << 16,
         setup: EXPRESS,
+        sink: Place::Xdp,
         extra: false,
     },
     Case {
@@ -73,6 +78,7 @@ pub(super) const CASES: [Case; 6] = [
         flows: 1 << 20,
         // Twice as many: what is forgotten is not quite what was used least recently.
         setup: Setup { lane: Some(1 << 21), ..EXPRESS },
+        sink: Place::Xdp,
         extra: false,
     },
     Case {
@@ -81,6 +87,8 @@ pub(super) const CASES: [Case; 6] = [
         title: "through user space by AF_XDP, two cores",
         flows: 256,
         setup: Setup { express: false, ..EXPRESS },
+        // What leaves is the kernel's packets on both sides; with XDP there, only Tollway's are copied.
+        sink: Place::Tc,
         extra: false,
     },
     Case {
@@ -95,6 +103,7 @@ pub(super) const CASES: [Case; 6] = [
             apart: true,
             lane: None,
         },
+        sink: Place::Tc,
         extra: true,
     },
 ];
@@ -127,16 +136,17 @@ pub(super) fn measure(
         return Ok(());
     }
     let bar = progress((cases.len().max(1) * options.pairs) as u64);
-    let sink = Sink::start(&places.kernel.b, Expect { vid: None, follow: false })?;
-    let kernel = Lane { topology: &places.kernel, sink, vid: None };
     let mut kernel_alone = Vec::new();
     for case in &cases {
-        let (row, kernel_mpps) = pairs(case, &kernel, places, options.pairs, &|| bar.inc(1))?;
-        kernel_alone.extend(kernel_mpps);
+        let (row, kernel_mpps) = pairs(case, places, options.pairs, &|| bar.inc(1))?;
+        if case.sink == Place::Xdp || cases.len() == 1 {
+            kernel_alone.extend(kernel_mpps);
+        }
         report.figures.insert(case.figure.to_owned(), row.ratio.median);
         report.rows.push(row);
     }
     if cases.is_empty() {
+        let kernel = kernel(places, Place::Xdp)?;
         for _ in 0..options.pairs {
             kernel_alone.push(kernel.mpps(256)?);
             bar.inc(1);
@@ -151,10 +161,15 @@ pub(super) fn measure(
     Ok(())
 }
 
+/// The way by the kernel alone.
+fn kernel(places: &Places, place: Place) -> Result<Lane<'_>, String> {
+    let sink = Sink::start(&places.kernel.b, Expect { vid: None, follow: false, place })?;
+    Ok(Lane { topology: &places.kernel, sink, vid: None })
+}
+
 /// Measures a case and the kernel in turn; the kernel's rates are told apart too.
 fn pairs(
     case: &Case,
-    kernel: &Lane<'_>,
     places: &Places,
     pairs: usize,
     done: &dyn Fn(),
@@ -163,7 +178,8 @@ fn pairs(
     // What the kernel forwards must not be taken for Tollway's.
     places.tollway.kernel_forwards(false)?;
     let vids = case.setup.features.then_some(VIDS);
-    let expect = Expect { vid: vids.map(|vids| vids[1]), follow: false };
+    let kernel = kernel(places, case.sink)?;
+    let expect = Expect { vid: vids.map(|vids| vids[1]), follow: false, place: case.sink };
     let sink = Sink::start(&places.tollway.b, expect)?;
     let lane = Lane { topology: &places.tollway, sink, vid: vids.map(|vids| vids[0]) };
     let tollway = Tollway::start(&places.tollway, case.setup, false).map_err(failed)?;
@@ -173,7 +189,7 @@ fn pairs(
         // Each goes first as often: what the machine does meanwhile is nobody's advantage.
         let mut rates = [0.0; 2];
         for turn in [pair % 2, 1 - pair % 2] {
-            rates[turn] = [kernel, &lane][turn].mpps(case.flows).map_err(failed)?;
+            rates[turn] = [&kernel, &lane][turn].mpps(case.flows).map_err(failed)?;
         }
         theirs.push(rates[0]);
         ours.push(rates[1]);

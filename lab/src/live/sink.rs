@@ -1,8 +1,9 @@
 //! The sink: counts the generator's frames where they come out, and looks at what was done to them.
 
 use aya::maps::{MapData, PerCpuArray};
-use aya::programs::Xdp;
+use aya::programs::tc::TcAttachType;
 use aya::programs::xdp::XdpMode;
+use aya::programs::{SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
 
 use super::host::Host;
@@ -21,6 +22,18 @@ pub(super) struct Expect {
     pub(super) vid: Option<u16>,
     /// Whether to follow sequence numbers and times; costs too much at full rate.
     pub(super) follow: bool,
+    /// Where the sink stands.
+    pub(super) place: Place,
+}
+
+/// Where on its device a sink stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In the driver: cheapest for frames that a router sends by XDP. What comes as a packet of the
+    /// kernel's is copied first, unless it has as much room in front as XDP wants.
+    Xdp,
+    /// Where the host takes packets in, for those of the kernel's: as at a receiver without XDP.
+    Tc,
 }
 
 /// A sink on a host's b0. Dropped, it is gone.
@@ -95,19 +108,27 @@ fn attach(expect: Expect) -> Result<Sink, String> {
     let (vid, follow) = (expect.vid.unwrap_or(0), u8::from(expect.follow));
     let room = if expect.follow { ROOM } else { 0 };
     let words = u32::try_from(ROOM.div_ceil(64)).unwrap_or(1);
-    let mut ebpf = super::load(
-        EbpfLoader::new()
-            .map_max_entries("seen", if expect.follow { words } else { 1 })
-            .override_global("DESTINATION", &B0, true)
-            .override_global("VID", &vid, true)
-            .override_global("FOLLOW", &follow, true)
-            .override_global("ROOM", &room, true),
-        OBJECT,
-        "sink",
-    )?;
-    let program: &mut Xdp = super::program_of(&mut ebpf, "sink")?;
-    let attached = program.attach("b0", XdpMode::Driver);
-    attached.map_err(|error| format!("the sink can not be attached to b0: {error}"))?;
+    let failed = |error: &dyn std::error::Error| super::refused("sink", error);
+    let mut loader = EbpfLoader::new();
+    loader
+        .map_max_entries("seen", if expect.follow { words } else { 1 })
+        .override_global("DESTINATION", &B0, true)
+        .override_global("VID", &vid, true)
+        .override_global("FOLLOW", &follow, true)
+        .override_global("ROOM", &room, true);
+    let mut ebpf = loader.load(OBJECT).map_err(|error| failed(&error))?;
+    match expect.place {
+        Place::Xdp => {
+            let program: &mut Xdp = super::program_of(&mut ebpf, "sink")?;
+            program.load().map_err(|error| failed(&error))?;
+            program.attach("b0", XdpMode::Driver).map_err(|error| failed(&error))?;
+        }
+        Place::Tc => {
+            let program: &mut SchedClassifier = super::program_of(&mut ebpf, "sink_tc")?;
+            program.load().map_err(|error| failed(&error))?;
+            program.attach("b0", TcAttachType::Ingress).map_err(|error| failed(&error))?;
+        }
+    }
     let counts = ebpf.take_map("counts").ok_or("the sink has no map `counts`")?;
     let counts =
         PerCpuArray::try_from(counts).map_err(|error| format!("the sink's map: {error}"))?;

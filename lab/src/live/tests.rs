@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::generator::{Generator, Sent, Stream};
 use super::ping::{Pings, Plan};
-use super::sink::{Expect, Seen, Sink};
+use super::sink::{Expect, Place, Seen, Sink};
 use super::topology::Topology;
 use super::{ping, sys};
 
@@ -40,7 +40,8 @@ fn frames_are_paced_and_each_is_seen_once_and_in_order() {
     for flows in [1, 256, 1 << 20] {
         let stream = Stream { flows, vid: None, rate: Some(200_000) };
         let before = topology.kernel_forwarded().unwrap();
-        let (sent, seen) = send(&topology, stream, Expect { vid: None, follow: true });
+        let (sent, seen) =
+            send(&topology, stream, Expect { vid: None, follow: true, place: Place::Xdp });
         assert!((sent.rate - 200_000.0).abs() < 2000.0, "{} frames a second", sent.rate);
         assert!(sent.frames > 10_000);
         assert_eq!(seen.frames, sent.frames);
@@ -55,12 +56,14 @@ fn frames_are_paced_and_each_is_seen_once_and_in_order() {
 fn what_is_forwarded_wrongly_is_seen() {
     let Some((topology, _turn)) = topology() else { return };
     let stream = Stream { flows: 256, vid: None, rate: Some(100_000) };
-    let (_, seen) = send(&topology, stream, Expect { vid: Some(7), follow: true });
+    let (_, seen) =
+        send(&topology, stream, Expect { vid: Some(7), follow: true, place: Place::Xdp });
     assert_eq!(seen.wrong, [0, seen.frames, 0, 0]);
     assert!(seen.check().unwrap_err().contains("a wrong VLAN tag"));
     // What the kernel has no VLAN device for goes nowhere.
     let stream = Stream { vid: Some(7), ..stream };
-    let (sent, seen) = send(&topology, stream, Expect { vid: None, follow: true });
+    let (sent, seen) =
+        send(&topology, stream, Expect { vid: None, follow: true, place: Place::Xdp });
     assert!(sent.frames > 1000);
     assert_eq!(seen.frames, 0);
 }
@@ -70,7 +73,8 @@ fn what_is_lost_is_counted() {
     let Some((topology, _turn)) = topology() else { return };
     topology.kernel_forwards(false).unwrap();
     let stream = Stream { flows: 256, vid: None, rate: Some(100_000) };
-    let (sent, seen) = send(&topology, stream, Expect { vid: None, follow: true });
+    let (sent, seen) =
+        send(&topology, stream, Expect { vid: None, follow: true, place: Place::Xdp });
     assert!(sent.frames > 1000);
     assert_eq!(seen.frames, 0);
     let plan = Plan { count: 20, interval: Duration::from_millis(2), exact: false };

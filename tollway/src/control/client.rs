@@ -161,8 +161,11 @@ impl Client {
 
     fn send(&mut self, request: &Request) -> Result<(), ClientError> {
         let line = format!("{}\n", request.line());
-        let sent = self.stream.get_mut().write_all(line.as_bytes());
-        sent.map_err(|error| ClientError::Broken { path: self.path.clone(), error })
+        match self.stream.get_mut().write_all(line.as_bytes()) {
+            // A router that hangs up has said why before, as a rule: whoever reads finds that.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            sent => sent.map_err(|error| ClientError::Broken { path: self.path.clone(), error }),
+        }
     }
 
     /// Takes the next line of an answer.

@@ -21,7 +21,7 @@ mod socket;
 mod tests;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 pub use client::{Client, ClientError};
 pub use message::{
@@ -38,6 +38,7 @@ pub use socket::{Socket, SocketError};
 use crate::filter::ir::Ruleset;
 use crate::model::{self, Model};
 use crate::ports::sys;
+use crate::sync::lock;
 
 /// What things are called, which the tables do not know. Positions are those of the tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,13 +80,12 @@ impl Board {
     /// The names as they are now.
     #[must_use]
     pub fn names(&self) -> Arc<Names> {
-        // Whatever panicked, the pointer is whole.
-        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&lock(&self.0))
     }
 
     /// Puts other names up.
     pub fn set(&self, names: Names) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(names);
+        *lock(&self.0) = Arc::new(names);
     }
 }
 

@@ -1,7 +1,5 @@
 //! What goes into the lane: a flow's key from its packet, what is done with it from its next hop.
 
-use std::num::NonZeroU32;
-
 use tollway_dataplane::burst::Burst;
 use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::LinkId;
@@ -11,7 +9,7 @@ use tollway_dataplane::wire::ipv4::{self, Ipv4View, VERSION_IHL_PLAIN};
 use tollway_dataplane::wire::ipv6::{self, Ipv6View};
 use tollway_dataplane::wire::{eth, l4, vlan, word32, word64};
 
-use crate::steer::maps::{Flow, Flow4Key, Flow6Key};
+use crate::steer::flows::{Flow, Flow4Key, Flow6Key};
 
 /// Bytes of an Ethernet header with as many tags as the lane knows on arrival: one.
 const MOST_L2: u8 = (eth::LEN + vlan::LEN) as u8;
@@ -129,8 +127,9 @@ fn halves([a, b, c, d, e, f, g, h]: [u8; 8]) -> [[u8; 4]; 2] {
     [[a, b, c, d], [e, f, g, h]]
 }
 
-/// What the lane does with a flow's packets: what the path has just done by this next hop.
-pub(super) fn flow(record: &Record, egress: NonZeroU32, generation: u32) -> Flow {
+/// What the lane does with a flow's packets: what the path has just done by this next hop. None where
+/// the port's number is beyond those that the steering program has.
+pub(super) fn flow(record: &Record, generation: u32) -> Option<Flow> {
     let mut room = [0; HEADER_ROOM];
     for (bytes, word) in room.as_chunks_mut().0.iter_mut().zip(record.header()) {
         *bytes = word.to_ne_bytes();
@@ -138,15 +137,13 @@ pub(super) fn flow(record: &Record, egress: NonZeroU32, generation: u32) -> Flow
     let l2_len = record.header_len();
     // The header is at the end of its room.
     let header = &room[HEADER_ROOM.saturating_sub(usize::from(l2_len))..];
-    let mut l2 = [0; HEADER_ROOM];
-    l2[..header.len()].copy_from_slice(header);
-    Flow {
+    let mut flow = Flow {
         generation,
-        egress_ifindex: egress.get(),
         mtu: record.mtu(),
-        egress_port: record.port().0,
+        egress_port: u8::try_from(record.port().0).ok()?,
         l2_len,
-        l2,
         ..Flow::default()
-    }
+    };
+    flow.l2.get_mut(..header.len())?.copy_from_slice(header);
+    Some(flow)
 }

@@ -11,8 +11,8 @@
 //! Limits: never enter fragments, IPv4 options, IPv6 extension headers, frames that arrive under more
 //! than one VLAN tag, protocols other than TCP, UDP, ICMP and ICMPv6, packets to a port that XDP can
 //! not send by, packets that are [`Burst::bound`], and flows of which the firewall's rules want to know
-//! more than what they are told apart by, or that meet too many of its counters (`tallies.rs`). A flow on a next-hop group stays on the member
-//! that it has, for the entry holds it, until the group changes.
+//! more than what they are told apart by, or that meet too many of its counters (`tallies.rs`). A flow
+//! on a next-hop group stays on the member that it has, for the entry holds it, until the group changes.
 
 mod counted;
 mod counts;
@@ -36,15 +36,13 @@ use tollway_dataplane::id::PortId;
 use tollway_dataplane::stages::filter::Count;
 use tollway_dataplane::tables::{Record, Tables};
 
-use crate::steer::maps::{Flow, Flow4Key, Flow6Key, FlowMaps, State};
+use crate::steer::State;
+use crate::steer::flows::{Flow, Flow4Key, Flow6Key, FlowMaps};
 pub use counted::Counted;
 pub use counts::{Reading, Tally};
 use entry::{Key, Words};
 use seen::{FlowHash, Mark, Moment, Seen};
 use tallies::Tallies;
-
-/// Flows that are told apart at most; what is beyond enters a packet or two later.
-pub const FLOWS: usize = 1 << 20;
 
 /// Where flows are entered: the maps of the steering program, or a test's.
 pub trait Flows: Send {
@@ -54,23 +52,17 @@ pub trait Flows: Send {
     /// Puts the next generation in force: no entry of an earlier one is.
     fn bump_generation(&self);
 
-    /// Enters IPv4 flows, `flows[i]` for `keys[i]`; says how many.
-    ///
-    /// # Errors
-    /// None was entered.
-    fn enter4(&mut self, keys: &[Flow4Key], flows: &[Flow]) -> io::Result<usize>;
+    /// Enters IPv4 flows, `flows[i]` for `keys[i]`; for how many there was room.
+    fn enter4(&mut self, keys: &[Flow4Key], flows: &[Flow]) -> usize;
 
-    /// Enters IPv6 flows, `flows[i]` for `keys[i]`; says how many.
-    ///
-    /// # Errors
-    /// None was entered.
-    fn enter6(&mut self, keys: &[Flow6Key], flows: &[Flow]) -> io::Result<usize>;
+    /// Enters IPv6 flows, `flows[i]` for `keys[i]`; for how many there was room.
+    fn enter6(&mut self, keys: &[Flow6Key], flows: &[Flow]) -> usize;
 
     /// Packets, and their bytes of layer 3, of all flows ever that were entered with this tally.
     ///
     /// # Errors
     /// The system refused.
-    fn tally(&self, number: u32) -> io::Result<(u64, u64)>;
+    fn tally(&self, number: u16) -> io::Result<(u64, u64)>;
 }
 
 impl Flows for (State, FlowMaps) {
@@ -82,15 +74,15 @@ impl Flows for (State, FlowMaps) {
         self.0.bump_generation();
     }
 
-    fn enter4(&mut self, keys: &[Flow4Key], flows: &[Flow]) -> io::Result<usize> {
-        self.1.insert4_all(keys, flows)
+    fn enter4(&mut self, keys: &[Flow4Key], flows: &[Flow]) -> usize {
+        self.1.insert4(keys, flows)
     }
 
-    fn enter6(&mut self, keys: &[Flow6Key], flows: &[Flow]) -> io::Result<usize> {
-        self.1.insert6_all(keys, flows)
+    fn enter6(&mut self, keys: &[Flow6Key], flows: &[Flow]) -> usize {
+        self.1.insert6(keys, flows)
     }
 
-    fn tally(&self, number: u32) -> io::Result<(u64, u64)> {
+    fn tally(&self, number: u16) -> io::Result<(u64, u64)> {
         self.1.tally(number)
     }
 }
@@ -142,8 +134,8 @@ impl Ports {
         self.ports.get(usize::from(port.0)).is_some_and(|state| state.entrance.load(Relaxed))
     }
 
-    fn exit(&self, port: PortId) -> Option<NonZeroU32> {
-        NonZeroU32::new(self.ports.get(usize::from(port.0))?.ifindex.load(Relaxed))
+    fn is_exit(&self, port: PortId) -> bool {
+        self.ports.get(usize::from(port.0)).is_some_and(|state| state.ifindex.load(Relaxed) != 0)
     }
 }
 
@@ -161,7 +153,7 @@ impl Entered {
         self.entered.load(Relaxed)
     }
 
-    /// Flows that the system did not take.
+    /// Flows that found no room; each tries again with later packets.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused.load(Relaxed)
@@ -185,7 +177,8 @@ pub struct Lane<F> {
 }
 
 impl<F: Flows> Lane<F> {
-    /// A lane that is empty: what anyone has entered before is not in force any more.
+    /// A lane that is empty: what anyone has entered before is not in force any more. Some twice
+    /// `most_flows` are told apart; what is beyond enters later or not at all.
     #[must_use]
     pub fn new(flows: F, ports: Arc<Ports>, most_flows: usize) -> Self {
         flows.bump_generation();
@@ -211,15 +204,16 @@ impl<F: Flows> Lane<F> {
 
     /// Where a flow's packets are counted for the firewall's rules, 0 for nowhere; none where these look
     /// at more than its key, so that it has to stay on the path.
-    fn tally(&mut self, tables: &Tables, flow: Words, record: &Record) -> Option<u32> {
+    fn tally(&mut self, tables: &Tables, flow: Words, record: &Record) -> Option<u16> {
         let Some(filter) = &tables.filter else { return Some(0) };
         let touched = filter.of_flow(&flow.for_rules(record.link()))?;
         self.tallies.number(touched, |number| self.flows.tally(number))
     }
 
     /// Puts a flow among those that enter after the burst.
-    fn put(&mut self, flow: Words, record: &Record, egress: NonZeroU32, tally: u32) {
-        let value = Flow { tally, ..entry::flow(record, egress, self.generation) };
+    fn put(&mut self, flow: Words, record: &Record, tally: u16) {
+        let Some(value) = entry::flow(record, self.generation) else { return };
+        let value = Flow { tally, ..value };
         match flow.key() {
             Key::V4(key) => self.v4.put(key, value),
             Key::V6(key) => self.v6.put(key, value),
@@ -228,12 +222,11 @@ impl<F: Flows> Lane<F> {
 
     /// Enters what the burst has brought.
     fn enter(&mut self) {
-        let Self { flows, v4, v6, .. } = self;
-        let count = v4.flows.len() + v6.flows.len();
+        let count = self.v4.flows.len() + self.v6.flows.len();
         if count == 0 {
             return;
         }
-        // What is refused, its own packet tries again as soon as none can be under way any more.
+        let Self { flows, v4, v6, .. } = self;
         let done = v4.empty(|keys, values| flows.enter4(keys, values))
             + v6.empty(|keys, values| flows.enter6(keys, values));
         self.entered.entered.fetch_add(done as u64, Relaxed);
@@ -283,10 +276,10 @@ impl<F: Flows> Express for Lane<F> {
             }
             let Some(record) = next_hops.record(burst.next[lane]) else { continue };
             let flow = Words::of(burst, umem, lane, record.header_len());
-            if let (Some(flow), Some(egress)) = (flow, self.ports.exit(record.port()))
+            if let Some(flow) = flow.filter(|_| self.ports.is_exit(record.port()))
                 && let Some(tally) = self.tally(tables, flow, record)
             {
-                self.put(flow, record, egress, tally);
+                self.put(flow, record, tally);
             }
         }
         self.enter();
@@ -317,11 +310,11 @@ impl<K> Batch<K> {
     }
 
     /// Hands over what waits; says how many were taken.
-    fn empty(&mut self, take: impl FnOnce(&[K], &[Flow]) -> io::Result<usize>) -> usize {
+    fn empty(&mut self, take: impl FnOnce(&[K], &[Flow]) -> usize) -> usize {
         if self.keys.is_empty() {
             return 0;
         }
-        let done = take(&self.keys, &self.flows).unwrap_or(0);
+        let done = take(&self.keys, &self.flows);
         self.keys.clear();
         self.flows.clear();
         done

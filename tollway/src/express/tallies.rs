@@ -8,7 +8,7 @@ use std::io;
 
 use tollway_dataplane::stages::filter::{Count, Touched};
 
-use crate::steer::maps::MOST_TALLIES;
+use crate::steer::flows::MOST_TALLIES;
 
 /// The tallies in use.
 pub(super) struct Tallies {
@@ -16,11 +16,11 @@ pub(super) struct Tallies {
     used: Vec<Used>,
     /// The next to be used. Others follow before it comes again: packets that are under way when rules
     /// change count in the old one.
-    next: u32,
+    next: u16,
 }
 
 struct Used {
-    number: u32,
+    number: u16,
     touched: Touched,
     /// What it had when it was last looked at.
     last: (u64, u64),
@@ -36,15 +36,15 @@ impl Tallies {
     pub(super) fn number(
         &mut self,
         touched: Touched,
-        read: impl Fn(u32) -> io::Result<(u64, u64)>,
-    ) -> Option<u32> {
+        read: impl Fn(u16) -> io::Result<(u64, u64)>,
+    ) -> Option<u16> {
         if touched.counters().is_empty() {
             return Some(0);
         }
         if let Some(index) = self.numbers.get(&touched) {
             return Some(self.used.get(*index)?.number);
         }
-        if self.used.len() as u32 + 1 >= MOST_TALLIES {
+        if self.used.len() + 1 >= usize::from(MOST_TALLIES) {
             return None;
         }
         let number = self.next;
@@ -60,7 +60,7 @@ impl Tallies {
     pub(super) fn settle(
         &mut self,
         counts: &mut [Count],
-        read: impl Fn(u32) -> io::Result<(u64, u64)>,
+        read: impl Fn(u16) -> io::Result<(u64, u64)>,
     ) {
         for used in &mut self.used {
             // What can not be read now can be later.

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use tollway_dataplane::id::PortId;
 
 use super::{Entered, Flows, Lane, Ports};
-use crate::steer::maps::{Flow, Flow4Key, Flow6Key};
+use crate::steer::flows::{Flow, Flow4Key, Flow6Key};
 use testkit::net::Net;
 use testkit::wires::PORTS;
 
@@ -25,11 +25,11 @@ struct Maps {
     generation: Arc<AtomicU32>,
     v4: Arc<Mutex<HashMap<Flow4Key, Flow>>>,
     v6: Arc<Mutex<HashMap<Flow6Key, Flow>>>,
+    full: bool,
     /// How often anything was entered.
     writes: Arc<AtomicU32>,
-    full: bool,
     /// Packets and bytes by tally.
-    tallies: Arc<Mutex<HashMap<u32, (u64, u64)>>>,
+    tallies: Arc<Mutex<HashMap<u16, (u64, u64)>>>,
 }
 
 impl Maps {
@@ -67,25 +67,25 @@ impl Flows for Maps {
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
-    fn enter4(&mut self, keys: &[Flow4Key], flows: &[Flow]) -> std::io::Result<usize> {
+    fn enter4(&mut self, keys: &[Flow4Key], flows: &[Flow]) -> usize {
         if self.full {
-            return Err(std::io::ErrorKind::OutOfMemory.into());
+            return 0;
         }
         self.writes.fetch_add(keys.len() as u32, Ordering::Relaxed);
         self.v4.lock().unwrap().extend(keys.iter().copied().zip(flows.iter().copied()));
-        Ok(keys.len())
+        keys.len()
     }
 
-    fn enter6(&mut self, keys: &[Flow6Key], flows: &[Flow]) -> std::io::Result<usize> {
+    fn enter6(&mut self, keys: &[Flow6Key], flows: &[Flow]) -> usize {
         if self.full {
-            return Err(std::io::ErrorKind::OutOfMemory.into());
+            return 0;
         }
         self.writes.fetch_add(keys.len() as u32, Ordering::Relaxed);
         self.v6.lock().unwrap().extend(keys.iter().copied().zip(flows.iter().copied()));
-        Ok(keys.len())
+        keys.len()
     }
 
-    fn tally(&self, number: u32) -> std::io::Result<(u64, u64)> {
+    fn tally(&self, number: u16) -> std::io::Result<(u64, u64)> {
         Ok(self.tallies.lock().unwrap().get(&number).copied().unwrap_or_default())
     }
 }

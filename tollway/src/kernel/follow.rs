@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use netlink_packet_route::RouteNetlinkMessage;
@@ -19,6 +19,7 @@ use super::state::{self, State};
 use super::sweep::Sweep;
 use super::{Counts, OnDevice, Settings};
 use crate::ports::sys;
+use crate::sync::lock;
 use crate::worker::Post;
 
 /// Datagrams that are read before the worker is told.
@@ -131,7 +132,7 @@ impl Follow {
         }
         let state = Arc::clone(&self.state);
         // While the state is locked nobody else leaves changes: they keep their order.
-        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&state);
         for message in received {
             self.take(&mut state, message)?;
         }
@@ -140,9 +141,10 @@ impl Follow {
         }
         for changes in state.changes.chunks(CHANGES_PER_JOB) {
             let (changes, failed) = (changes.to_vec(), Arc::clone(&self.failed));
+            let version = state.version;
             self.counts.changes.fetch_add(changes.len() as u64, Ordering::Relaxed);
             self.post.leave(move |router, _| {
-                if !state::apply(router, &changes) {
+                if !state::apply(router, version, &changes) {
                     failed.store(true, Ordering::Relaxed);
                 }
             });
@@ -278,7 +280,7 @@ impl Follow {
     fn confirm(&mut self) -> io::Result<()> {
         let now = Instant::now();
         if now >= self.look_at {
-            self.confirm = self.state.lock().unwrap_or_else(PoisonError::into_inner).stale();
+            self.confirm = lock(&self.state).stale();
             self.look_at = now + self.settings.confirm_every;
         }
         if self.confirm_due().is_none_or(|at| at > now) {

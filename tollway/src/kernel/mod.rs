@@ -25,15 +25,17 @@ mod watch;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::compile::Compiled;
 use crate::model::PortIndex;
 use crate::ports::Facts;
+use crate::sync::lock;
 use crate::worker::Post;
 use follow::Follow;
+pub use state::Before;
 use state::State;
 pub use watch::Watch;
 
@@ -125,20 +127,29 @@ impl Follower {
     }
 
     /// Goes over to other tables: puts all neighbours in, and hands them to `leave`, which leaves
-    /// them to the worker. No change can get lost or overtaken on the way.
-    pub fn hand_over<T>(
+    /// them to the worker. No change can get lost or overtaken on the way. What it returns is for
+    /// [`Follower::go_back`].
+    pub fn hand_over(
         &self,
         watch: Watch,
         mut compiled: Compiled,
-        leave: impl FnOnce(Compiled) -> T,
-    ) -> T {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        leave: impl FnOnce(Compiled),
+    ) -> Before {
+        let mut state = lock(&self.state);
         let Compiled { tables, host } = &mut compiled;
-        let failed = state.rebind(watch, tables, |link, address| host.has_static(link, address));
+        let is_static = |link, address| host.has_static(link, address);
+        let (failed, before) = state.rebind(watch, tables, is_static);
         if failed > 0 {
             tracing::warn!("{failed} neighbours found no room in the tables");
         }
-        leave(compiled)
+        leave(compiled);
+        before
+    }
+
+    /// Follows the tables from before again, if those that were handed over are never in force. The
+    /// worker hears within a second of what has changed meanwhile.
+    pub fn go_back(&self, before: Before) {
+        lock(&self.state).go_back(before);
     }
 }
 

@@ -1,8 +1,9 @@
 //! What the kernel has: its devices and neighbours, and what the worker is to be told of them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 
+use tollway_dataplane::changes::Version;
 use tollway_dataplane::id::LinkId;
 use tollway_dataplane::router::Router;
 use tollway_dataplane::tables::Tables;
@@ -32,6 +33,17 @@ pub(super) struct State {
     pub(super) changes: Vec<Change>,
     /// Ports whose devices say something else of themselves than before.
     pub(super) moved: Vec<(PortIndex, Facts)>,
+    /// Of the tables that changes are for; none of those that were there at first.
+    pub(super) version: Option<Version>,
+}
+
+/// What was followed before other tables were to be.
+#[derive(Debug)]
+pub struct Before {
+    watch: Watch,
+    version: Option<Version>,
+    /// What is in the tables, if the worker has done what it was told.
+    told: Vec<Change>,
 }
 
 impl State {
@@ -115,18 +127,32 @@ impl State {
     }
 
     /// Goes over to other links, and puts their neighbours in tables that have just been made; says
-    /// how many could not be.
+    /// how many could not be, and what was followed before.
     pub(super) fn rebind(
         &mut self,
         watch: Watch,
         tables: &mut Tables,
         is_static: impl Fn(LinkId, IpAddr) -> bool,
-    ) -> usize {
-        self.watch = watch;
+    ) -> (usize, Before) {
+        let told = self.all().collect();
+        let watch = std::mem::replace(&mut self.watch, watch);
+        let version = self.version.replace(tables.version());
+        let before = Before { watch, version, told };
         self.bound = self.watch.bind(&self.netdevs, &self.bound.ports);
         let wanted = self.all().filter(|change| !is_static(change.link, change.address));
         let failed = wanted.filter(|change| !change.apply(tables));
-        failed.count()
+        (failed.count(), before)
+    }
+
+    /// Goes back to the links from before, whose tables have stayed in force, and tells the worker
+    /// what has changed since.
+    pub(super) fn go_back(&mut self, before: Before) {
+        (self.watch, self.version) = (before.watch, before.version);
+        self.bound = self.watch.bind(&self.netdevs, &self.bound.ports);
+        let now: HashSet<_> = self.all().map(|change| (change.link, change.address)).collect();
+        let gone = before.told.into_iter().filter(|old| !now.contains(&(old.link, old.address)));
+        self.changes = gone.map(|change| Change { mac: None, ..change }).collect();
+        self.repeat();
     }
 
     /// Neighbours of the router that nobody has confirmed lately.
@@ -160,9 +186,13 @@ impl Change {
     }
 }
 
-/// Puts changes in a router's tables, but for neighbours whose address is configured; false where
-/// that has to be tried again.
-pub(super) fn apply(router: &mut Router, changes: &[Change]) -> bool {
+/// Puts changes in a router's tables if they are for those, but for neighbours whose address is
+/// configured; false where that has to be tried again.
+pub(super) fn apply(router: &mut Router, version: Option<Version>, changes: &[Change]) -> bool {
+    let now = router.tables.version();
+    if version.is_some_and(|version| !version.is_of_same_tables(now)) {
+        return true;
+    }
     let mut done = true;
     for change in changes {
         if !router.host.has_static(change.link, change.address) {
@@ -225,6 +255,33 @@ mod tests {
         state.take(Event::Link(3, device("ra", 1500)));
         assert_eq!(told(&mut state), [(2, true)]);
         assert_eq!(state.neighs().count(), 1);
+    }
+
+    #[test]
+    fn tables_that_stay_in_force_are_followed_on() {
+        let mut state = state();
+        let key = |index, last| (index, IpAddr::from([10, 0, 0, last]));
+        let known = Some(Known { mac: MAC, stale: false });
+        state.take(Event::Link(2, device("ra", 1500)));
+        state.take(Event::Link(3, device("rb", 1500)));
+        state.take(Event::Neigh(key(2, 1), known));
+        state.take(Event::Neigh(key(2, 2), known));
+        assert_eq!(told(&mut state), [(1, true), (2, true)]);
+        // Links that are all on the other device.
+        let text = "[ports.a]\nkind = \"af_packet\"\ndevice = \"rb\"\n";
+        let model = crate::config::parse(text, "t.toml").unwrap().model;
+        state.bound.ports.clear();
+        let (failed, before) =
+            state.rebind(Watch::of(&model, |_| true), &mut Tables::default(), |_, _| false);
+        assert!(failed == 0 && state.version.is_some());
+        state.take(Event::Neigh(key(2, 1), None));
+        state.take(Event::Neigh(key(2, 3), known));
+        assert_eq!(told(&mut state), []);
+        state.take(Event::Neigh(key(3, 9), known));
+        state.bound.ports.clear();
+        state.go_back(before);
+        assert_eq!(told(&mut state), [(1, false), (2, true), (3, true)], "9 is another device's");
+        assert_eq!(state.version, None);
     }
 
     #[test]

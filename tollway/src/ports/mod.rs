@@ -18,7 +18,7 @@ use tollway_dataplane::port::{MemoryPort, Port};
 
 use crate::model::{AfXdpMode, LinkKind, Mac, Model, PortIndex, PortKind, VlanProtocol};
 use af_packet::AfPacket;
-use af_xdp::{AfXdp, Failure, Program, Refusal, SharedUmem};
+use af_xdp::{AfXdp, Failure, Kept, Refusal, SharedUmem};
 use capture::{CaptureError, CapturePort};
 use tap::Tap;
 
@@ -241,7 +241,7 @@ impl Facts {
 }
 
 /// Makes the XDP program of a port, or says why there is none.
-pub type Programs<'a> = dyn FnMut(&Model, PortIndex) -> Result<Box<dyn Program>, Refusal> + 'a;
+pub type Programs<'a> = dyn FnMut(&Model, PortIndex) -> Result<Box<dyn Kept>, Refusal> + 'a;
 
 /// Opens every port of a model, for frames in `umem`, and adopts into the model what devices say of
 /// themselves: the Ethernet address of links that were given none, and a smaller MTU. To be done
@@ -285,7 +285,7 @@ fn open_af_xdp(
     (port, device): (&str, &str),
     mode: AfXdpMode,
     (umem, limit): (&SharedUmem, usize),
-    program: Result<Box<dyn Program>, Refusal>,
+    program: Result<Box<dyn Kept>, Refusal>,
 ) -> Result<Box<dyn Device>, PortError> {
     let opened = match program {
         Ok(program) => AfXdp::open((port, device), mode, umem, program),

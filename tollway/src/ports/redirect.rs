@@ -14,6 +14,7 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use netlink_packet_core::{NLA_HEADER_SIZE, NLM_F_REQUEST, NLMSG_ERROR, NlasIterator};
 use netlink_sys::protocols::NETLINK_GENERIC;
 use netlink_sys::{Socket, SocketAddr};
 use tollway_dataplane::id::PortId;
@@ -37,8 +38,6 @@ const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 /// `NETDEV_XDP_ACT_NDO_XMIT`: takes redirected frames.
 const NDO_XMIT: u64 = 1 << 2;
-const NLM_F_REQUEST: u16 = 1;
-const NLMSG_ERROR: u16 = 2;
 /// Bytes of `nlmsghdr` and `genlmsghdr`.
 const HEADERS: usize = 16 + 4;
 
@@ -206,14 +205,11 @@ fn ask(socket: &Socket, message: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 /// The attributes in a stretch of bytes; what is cut short ends them.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let [l0, l1, k0, k1] = *bytes.first_chunk::<4>()?;
-        let len = usize::from(u16::from_ne_bytes([l0, l1]));
-        let value = bytes.get(4..len)?;
-        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
-        // The upper two bits say that a value is nested, or in network order.
-        Some((u16::from_ne_bytes([k0, k1]) & 0x3fff, value))
+fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    let whole = NlasIterator::new(bytes).map_while(Result::ok);
+    whole.map(|nla| {
+        let (kind, len) = (nla.kind(), usize::from(nla.length()));
+        (kind, nla.into_inner().get(NLA_HEADER_SIZE..len).unwrap_or_default())
     })
 }
 
@@ -240,6 +236,12 @@ mod tests {
         assert_eq!(message.len(), 28);
         let body = &message[HEADERS..];
         assert_eq!(attributes(body).collect::<Vec<_>>(), [(3, &[1, 2][..])]);
+        let nested = request(7, 1, (3 | 0x8000, &[1, 2]));
+        assert_eq!(
+            find(&nested[HEADERS..], 3),
+            Some(&[1, 2][..]),
+            "the upper bits are no part of it"
+        );
         assert_eq!(number(&[1, 2]), Some(0x0201));
         assert_eq!(number(&[1]), None);
         for cut in 0..6 {

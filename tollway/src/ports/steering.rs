@@ -2,18 +2,19 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use ipnet::IpNet;
 use tollway_dataplane::express::Express;
 use tollway_dataplane::id::{LinkId, PortId, Vid};
 
 use super::Devices;
-use super::af_xdp::{LaneOfPort, Plan, Program, Refusal, Steered};
+use super::af_xdp::{Kept, LaneOfPort, Plan, Refusal, Steered};
 use super::redirect::Watch;
-use crate::express::{self, Counted, Lane, Ports};
+use crate::express::{Counted, Lane, Ports};
 use crate::model::{ExpressMode, LinkIndex, LinkKind, Model, PortIndex, PortKind};
 use crate::steer::{Options, State, SteerError, SteerLink, SteerPort, Steering};
+use crate::sync::lock;
 
 /// The steering of a model's AF_XDP ports, if it has any, or why there is none.
 pub struct ModelSteering {
@@ -45,7 +46,7 @@ impl ModelSteering {
     ///
     /// # Errors
     /// Why there is none.
-    pub fn program(&self, port: PortIndex) -> Result<Box<dyn Program>, Refusal> {
+    pub fn program(&self, port: PortIndex) -> Result<Box<dyn Kept>, Refusal> {
         let steering = match &self.steering {
             Some(Ok(steering)) => steering,
             Some(Err(refusal)) => return Err(refusal.clone()),
@@ -140,7 +141,8 @@ impl ModelSteering {
             let steering = lock(steering);
             (steering.state(), steering.flows(), steering.counts())
         };
-        let lane = Lane::new((state, flows), Arc::clone(&self.lane.ports), express::FLOWS);
+        let most_flows = model.express_flows as usize;
+        let lane = Lane::new((state, flows), Arc::clone(&self.lane.ports), most_flows);
         let devices = model.ports.iter().enumerate().filter_map(|(index, port)| match &port.kind {
             PortKind::AfXdp { device, .. } => Some((PortId(index as u16), device.clone())),
             _ => None,
@@ -158,11 +160,6 @@ fn plan(model: &Model, port: PortIndex) -> Plan {
 
 fn port_id(index: usize) -> PortId {
     PortId(u16::try_from(index).unwrap_or(u16::MAX))
-}
-
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is kept there is whole at every moment.
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The router's own addresses, and those for broadcasts on its links.

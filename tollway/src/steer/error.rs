@@ -26,6 +26,12 @@ pub enum SteerError {
         /// The device.
         device: String,
     },
+    /// Another Tollway has the device, and does not go on.
+    #[error("{device} is served by another Tollway, which is stopped or hangs")]
+    Silent {
+        /// The device.
+        device: String,
+    },
     /// The driver does not take the program.
     #[error("{device} takes no XDP program in its driver: {}", refusal(.error))]
     NotNative {
@@ -102,6 +108,9 @@ impl SteerError {
             }
             Self::Served { .. } => {
                 "Stop that one, or take its ports over with `tollway run --replace`".to_owned()
+            }
+            Self::Silent { .. } => {
+                "Let that one go on with `kill -CONT`, or end it with `kill -KILL`".to_owned()
             }
             Self::NotNative { .. } => "Let it run in generic mode, which is slower".to_owned(),
             Self::NoDevice { .. } => {

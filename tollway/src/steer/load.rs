@@ -6,6 +6,7 @@ use aya::programs::{SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
 
 use super::error::SteerError;
+use super::flows::{self, FlowMaps, SEEDS, Seeds};
 use super::pin::Names;
 use super::{Mode, Options, SteerPort, sys};
 
@@ -24,7 +25,10 @@ pub(super) struct Maps {
     pub(super) flows6: OwnedFd,
     pub(super) egress: OwnedFd,
     punted: OwnedFd,
-    pub(super) tallies: OwnedFd,
+    tallies: OwnedFd,
+    /// Buckets of the flows, IPv4 and IPv6, and what their hash depends on.
+    buckets: [u32; 2],
+    seeds: Seeds,
 }
 
 /// Their names.
@@ -34,7 +38,7 @@ const NAMES: [&str; 11] = [
 ];
 
 /// What the programs are told when they are loaded (bpf/maps.h).
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Constants {
     port: u32,
     ifindex: u32,
@@ -43,10 +47,13 @@ struct Constants {
     queues: u32,
     express: u32,
     generic: u32,
+    weakly_ordered: u32,
+    flow_masks: [u32; 2],
+    flow_seeds: [u64; SEEDS],
 }
 
 impl Constants {
-    fn new(port: &SteerPort, mode: Mode, express: bool) -> Self {
+    fn new(port: &SteerPort, mode: Mode, express: bool, maps: &Maps) -> Self {
         let [a, b, c, d, e, f] = port.mac.0;
         Self {
             port: u32::from(port.port.0),
@@ -56,6 +63,9 @@ impl Constants {
             queues: port.queues,
             express: u32::from(express),
             generic: u32::from(mode == Mode::Generic),
+            weakly_ordered: u32::from(!cfg!(any(target_arch = "x86_64", target_arch = "s390x"))),
+            flow_masks: maps.buckets.map(|buckets| buckets - 1),
+            flow_seeds: maps.seeds.0,
         }
     }
 
@@ -68,9 +78,13 @@ impl Constants {
             ("QUEUES", &self.queues),
             ("EXPRESS", &self.express),
             ("GENERIC", &self.generic),
+            ("WEAKLY_ORDERED", &self.weakly_ordered),
+            ("FLOWS4_MASK", &self.flow_masks[0]),
+            ("FLOWS6_MASK", &self.flow_masks[1]),
         ] {
             loader.override_global(name, value, true);
         }
+        loader.override_global("FLOW_SEEDS", &self.flow_seeds, true);
     }
 }
 
@@ -79,8 +93,9 @@ impl Maps {
     pub(super) fn make(options: &Options) -> Result<Self, SteerError> {
         let names = Names::new()?;
         let mut loader = EbpfLoader::new();
-        loader.map_max_entries("flows4", options.flows4.max(1));
-        loader.map_max_entries("flows6", options.flows6.max(1));
+        let buckets = [options.flows4, options.flows6].map(flows::buckets);
+        loader.map_max_entries("flows4", buckets[0]);
+        loader.map_max_entries("flows6", buckets[1]);
         NAMES.iter().for_each(|name| _ = loader.map_pin_path(name, names.path(name)));
         let _made = loader.load(STEER).map_err(|error| SteerError::load("a map", &error))?;
         let map = |name: &'static str| {
@@ -101,7 +116,18 @@ impl Maps {
             egress: egress?,
             punted: punted?,
             tallies: tallies?,
+            buckets,
+            seeds: Seeds::random(),
         })
+    }
+
+    /// The flows' memory.
+    pub(super) fn flows(&self) -> Result<FlowMaps, SteerError> {
+        let [buckets4, buckets6] = self.buckets;
+        let failed = || SteerError::system("flows", "mapping");
+        let tallies = self.tallies.try_clone().map_err(failed())?;
+        FlowMaps::map((&self.flows4, buckets4), (&self.flows6, buckets6), self.seeds, tallies)
+            .map_err(failed())
     }
 
     /// In the order of [`NAMES`].
@@ -163,7 +189,7 @@ impl Maps {
         express: bool,
     ) -> Result<Ebpf, SteerError> {
         let names = Names::new()?;
-        let constants = Constants::new(port, mode, express);
+        let constants = Constants::new(port, mode, express, self);
         let mut loader = EbpfLoader::new();
         for (name, map) in NAMES.iter().zip(self.all()) {
             let path = names.path(name);

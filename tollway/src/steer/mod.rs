@@ -17,9 +17,12 @@
 
 mod attach;
 mod error;
+pub mod flows;
 mod load;
 pub mod maps;
+mod page;
 mod pin;
+mod shared;
 mod sys;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,7 +40,8 @@ use load::Maps;
 
 pub use attach::Attached;
 pub use error::SteerError;
-pub use maps::{CountMap, FlowMaps, PortCounts, State};
+pub use flows::FlowMaps;
+pub use maps::{CountMap, PortCounts, State};
 pub use pin::clean;
 
 /// A port as the steering program needs to know it.
@@ -74,9 +78,9 @@ pub const MOST_QUEUES: u32 = 128;
 /// What is decided for all ports when the maps are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// IPv4 flows that the express lane holds at most, some 130 bytes each.
+    /// IPv4 flows that the express lane holds at most, 64 bytes each; at least that many, in a power of two.
     pub flows4: u32,
-    /// IPv6 flows that the express lane holds at most, some 160 bytes each.
+    /// IPv6 flows that the express lane holds at most, 128 bytes each; likewise.
     pub flows6: u32,
     /// Takes ports over from a Tollway that still serves them.
     pub replace: bool,
@@ -179,10 +183,9 @@ impl Steering {
         let state = State::map(&maps.state).map_err(SteerError::system("state", "mapping"))?;
         state.set_bypass(true);
         let counts = CountMap::new(own(&maps.counts)?);
-        let flows = FlowMaps::new(own(&maps.flows4)?, own(&maps.flows6)?, own(&maps.tallies)?);
         let mut steering = Self {
             state,
-            flows: flows.map_err(SteerError::system("tallies", "counting processors"))?,
+            flows: maps.flows()?,
             counts: counts.map_err(SteerError::system("counts", "counting processors"))?,
             options: *options,
             ports: BTreeMap::new(),
@@ -201,9 +204,7 @@ impl Steering {
     /// # Errors
     /// There is no room for it, or no such device.
     pub fn set_port(&mut self, port: SteerPort) -> Result<(), SteerError> {
-        if usize::from(port.port.0) >= MOST_PORTS || port.queues > MOST_QUEUES {
-            return Err(SteerError::TooMany { device: port.device });
-        }
+        has_room(&port)?;
         let mut old = self.ports.remove(&port.port);
         if let Some(moved) = old.take_if(|old| old.port.ifindex != port.ifindex) {
             self.forget(moved);
@@ -287,16 +288,55 @@ impl Steering {
         express: bool,
     ) -> Result<Attached, SteerError> {
         let steered = self.steered(port)?;
-        let (state, replace) = (self.maps.state.as_fd(), self.options.replace);
-        let mut load = |mode| self.maps.steer(&steered.port, mode, express);
-        let made = Attachment::make(&steered.port, modes, state, replace, &mut load);
-        let (mut attachment, mut attached) = made?;
-        attachment.express = express;
-        attached.note = note(&steered.port);
+        let before = steered.attachment.as_ref();
+        let (attachment, attached) = self.make(&steered.port, before, (modes, express))?;
         if let Some(steered) = self.ports.get_mut(&port) {
             steered.attachment = Some(attachment);
         }
         Ok(attached)
+    }
+
+    /// Enters a port and puts the program on its device, as [`Steering::set_port`] and
+    /// [`Steering::attach`] do; but where the device refuses, a port that was not there stays out, and
+    /// the express lane keeps its flows.
+    ///
+    /// # Errors
+    /// As both.
+    pub fn serve(
+        &mut self,
+        port: SteerPort,
+        modes: &[Mode],
+        express: bool,
+    ) -> Result<Attached, SteerError> {
+        let id = port.port;
+        if self.ports.contains_key(&id) {
+            self.set_port(port)?;
+            return self.attach(id, modes, express);
+        }
+        has_room(&port)?;
+        // The program knows no link yet, and passes what it sees.
+        let (attachment, attached) = self.make(&port, None, (modes, express))?;
+        let entered = self.set_port(port);
+        if let Some(steered) = self.ports.get_mut(&id) {
+            steered.attachment = Some(attachment);
+        }
+        entered.inspect_err(|_| self.remove_port(id))?;
+        Ok(attached)
+    }
+
+    fn make(
+        &self,
+        port: &SteerPort,
+        before: Option<&Attachment>,
+        (modes, express): (&[Mode], bool),
+    ) -> Result<(Attachment, Attached), SteerError> {
+        let (state, replace) = (self.maps.state.as_fd(), self.options.replace);
+        let mut load = |mode| self.maps.steer(port, mode, express);
+        let made = Attachment::make(port, modes, (before, state), replace, &mut load);
+        let (mut attachment, mut attached) = made?;
+        attachment.express = express;
+        attached.note = note(port);
+        Ok((attachment, attached))
     }
 
     /// Puts a port's program on its device anew, as it was, to know what has changed about the port.
@@ -309,7 +349,8 @@ impl Steering {
         self.attach(port, &[mode], express).map(drop)
     }
 
-    /// Says if a port's program is on its device, which it no longer is when the device has gone.
+    /// Says if a port's program is on its device, which it no longer is when the device has gone, or
+    /// somebody has taken the program off or put another in its place.
     #[must_use]
     pub fn is_attached(&self, port: PortId) -> bool {
         let steered = self.ports.get(&port);
@@ -438,6 +479,14 @@ impl Drop for Steering {
             self.forget(steered);
         }
     }
+}
+
+/// Whether the maps have room for a port.
+fn has_room(port: &SteerPort) -> Result<(), SteerError> {
+    if usize::from(port.port.0) >= MOST_PORTS || port.queues > MOST_QUEUES {
+        return Err(SteerError::TooMany { device: port.device.clone() });
+    }
+    Ok(())
 }
 
 /// `LINK_EXISTS` of bpf/maps.h.

@@ -2,9 +2,10 @@
 //!
 //! Each device has a directory with its link, which keeps the program on the device, and the
 //! heartbeat that the program looks at. A process that dies leaves both: the program finds the
-//! heartbeat stale and the kernel forwards, and the next process takes the link over.
+//! heartbeat stale and the kernel forwards, and the next process takes the link over. One that lives
+//! has the directory's lock, even while it is stopped.
 
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -15,7 +16,8 @@ use std::time::Duration;
 use super::Mode;
 use super::error::SteerError;
 use super::maps::BYPASS_IDLE;
-use super::sys::{self, Page};
+use super::page::Page;
+use super::sys;
 
 /// Where the BPF file system is, by convention.
 const BPFFS: &str = "/sys/fs/bpf";
@@ -72,10 +74,42 @@ impl Drop for Names {
 
 /// Removes a directory of pins; what can not be removed is found again by [`sweep`].
 fn remove(directory: &Path) {
+    empty(directory);
+    let _ = fs::remove_dir(directory);
+}
+
+fn empty(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let _ = fs::remove_file(entry.path());
     }
-    let _ = fs::remove_dir(directory);
+}
+
+/// A device that is this process's.
+pub(super) struct Claim {
+    directory: File,
+    path: PathBuf,
+}
+
+impl Claim {
+    /// The same, to be held by another as well.
+    pub(super) fn share(&self) -> io::Result<Self> {
+        Ok(Self { directory: self.directory.try_clone()?, path: self.path.clone() })
+    }
+
+    /// Says if the directory is the one that has the name.
+    fn is_in_place(&self) -> bool {
+        let (named, ours) = (fs::metadata(&self.path), self.directory.metadata());
+        named.is_ok_and(|named| ours.is_ok_and(|ours| ours.ino() == named.ino()))
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.is_in_place() {
+            // What is in use is not empty.
+            let _ = fs::remove_dir(&self.path);
+        }
+    }
 }
 
 /// What is kept of a device.
@@ -97,6 +131,33 @@ impl Pins {
 
     fn state_path(&self) -> PathBuf {
         self.0.join("state")
+    }
+
+    /// Makes the device this process's; none where another has it.
+    pub(super) fn claim(&self) -> io::Result<Option<Claim>> {
+        loop {
+            make(&self.0)?;
+            let directory = match File::open(&self.0) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                opened => opened?,
+            };
+            match directory.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+            let claim = Claim { directory, path: self.0.clone() };
+            // Else whoever had it has removed it meanwhile.
+            if claim.is_in_place() {
+                return Ok(Some(claim));
+            }
+        }
+    }
+
+    /// Says if a process that lives has the device, be it stopped.
+    fn is_claimed(&self) -> bool {
+        let locked = File::open(&self.0).map(|directory| directory.try_lock());
+        matches!(locked, Ok(Err(TryLockError::WouldBlock)))
     }
 
     /// The link, and the mode that it was made in.
@@ -148,6 +209,11 @@ impl Pins {
         sys::pin(state, &self.state_path())
     }
 
+    /// Forgets what is kept, but not whose the device is.
+    pub(super) fn empty(&self) {
+        empty(&self.0);
+    }
+
     /// Forgets the device.
     pub(super) fn remove(&self) {
         remove(&self.0);
@@ -162,8 +228,12 @@ impl Pins {
         self.remove();
     }
 
-    fn is_of_lost_device(&self) -> bool {
-        self.link().is_none_or(|(_, link)| sys::link_ifindex(link.as_fd()).is_ok_and(|of| of == 0))
+    /// Says if its device is gone, or never had a program.
+    fn is_left_over(&self) -> bool {
+        !self.is_claimed()
+            && self
+                .link()
+                .is_none_or(|(_, link)| sys::link_ifindex(link.as_fd()).is_ok_and(|of| of == 0))
     }
 }
 
@@ -174,7 +244,7 @@ pub(super) fn sweep() -> Result<(), SteerError> {
         let pid = name.strip_prefix("load-").and_then(|rest| rest.split('-').next());
         match pid {
             Some(pid) if !Path::new("/proc").join(pid).exists() => remove(&directory),
-            None if Pins(directory.clone()).is_of_lost_device() => remove(&directory),
+            None if Pins(directory.clone()).is_left_over() => remove(&directory),
             _ => {}
         }
     }
@@ -193,7 +263,8 @@ pub fn clean() -> Result<usize, SteerError> {
         path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.ends_with(&ours))
     };
     let pins = directories()?.into_iter().filter(is_ours).map(Pins);
-    Ok(pins.filter(|pins| !pins.are_alive()).map(|pins| pins.clear()).count())
+    let is_served = |pins: &Pins| pins.is_claimed() || pins.are_alive();
+    Ok(pins.filter(|pins| !is_served(pins)).map(|pins| pins.clear()).count())
 }
 
 fn directories() -> Result<Vec<PathBuf>, SteerError> {

@@ -1,5 +1,5 @@
 //! The bpf(2) system call, and what else of the system the steering needs; every unsafe operation of
-//! the steering is here.
+//! the steering is here, in [`page`](super::page) or in [`shared`](super::shared).
 
 #![allow(unsafe_code)]
 
@@ -9,10 +9,9 @@ use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::maps::{Flow, Flow4Key, Flow6Key, PortCounts};
+use super::maps::PortCounts;
+pub(super) use super::page::{Page, coarse_ns};
 
 /// Types that are plain numbers and bytes without padding, of which any bit pattern is a value.
 ///
@@ -27,12 +26,8 @@ unsafe impl Plain for [u32; 2] {}
 unsafe impl Plain for [u8; 4] {}
 // SAFETY: bytes.
 unsafe impl Plain for [u8; 16] {}
-// SAFETY: bytes and a number on an even offset: 16 bytes, none of them padding.
-unsafe impl Plain for Flow4Key {}
-// SAFETY: bytes and a number on an even offset: 40 bytes, none of them padding.
-unsafe impl Plain for Flow6Key {}
-// SAFETY: numbers and bytes; what would be padding is fields of their own.
-unsafe impl Plain for Flow {}
+// SAFETY: numbers.
+unsafe impl Plain for [u64; 2] {}
 // SAFETY: numbers of 64 bits.
 unsafe impl Plain for PortCounts {}
 
@@ -47,8 +42,6 @@ enum Command {
     ObjGet = 7,
     ProgTestRun = 10,
     ObjInfo = 15,
-    MapLookupBatch = 24,
-    MapUpdateBatch = 26,
     LinkCreate = 28,
     LinkUpdate = 29,
     LinkDetach = 34,
@@ -62,20 +55,6 @@ struct Element {
     pad: u32,
     key: u64,
     value: u64,
-    flags: u64,
-}
-
-/// Arguments of commands that take many elements of a map.
-#[derive(Default)]
-#[repr(C)]
-struct Batch {
-    from: u64,
-    to: u64,
-    keys: u64,
-    values: u64,
-    count: u32,
-    map: u32,
-    element_flags: u64,
     flags: u64,
 }
 
@@ -163,54 +142,6 @@ pub(super) fn update<K: Plain, V: Plain>(
     Ok(())
 }
 
-/// Puts elements into a map; how many. A kernel without batches gets them one by one.
-pub(super) fn update_all<K: Plain, V: Plain>(
-    map: BorrowedFd<'_>,
-    keys: &[K],
-    values: &[V],
-) -> io::Result<usize> {
-    let count = keys.len().min(values.len());
-    if count == 0 {
-        return Ok(0);
-    }
-    let (keys_at, values_at) = (address(keys.as_ptr()), address(values.as_ptr()));
-    let mut batch = Batch {
-        keys: keys_at,
-        values: values_at,
-        count: u32::try_from(count).unwrap_or(u32::MAX),
-        map: number(map),
-        ..Batch::default()
-    };
-    // SAFETY: the map's keys and values are of these types, at least `count` of each; they are only
-    // read.
-    match unsafe { bpf(Command::MapUpdateBatch, &mut batch) } {
-        Ok(_) => Ok(batch.count as usize),
-        Err(error) if is_unknown(&error) => {
-            keys.iter().zip(values).try_for_each(|(key, value)| update(map, key, value))?;
-            Ok(count)
-        }
-        Err(error) if batch.count == 0 => Err(error),
-        Err(_) => Ok(batch.count as usize),
-    }
-}
-
-/// ENOTSUPP, which has no name outside of the kernel.
-const ENOTSUPP: i32 = 524;
-
-fn is_unknown(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | ENOTSUPP))
-}
-
-/// An element of a map that has one for all processors.
-pub(super) fn lookup<K: Plain, V: Plain>(map: BorrowedFd<'_>, key: &K) -> io::Result<Option<V>> {
-    let mut value = V::default();
-    let value_at = address::<V>(&raw mut value);
-    let mut element =
-        Element { map: number(map), key: address::<K>(key), value: value_at, ..Element::default() };
-    // SAFETY: the map's key and value are of these types; the value may be any bytes.
-    found(unsafe { bpf(Command::MapLookup, &mut element) }).map(|found| found.then_some(value))
-}
-
 /// An element of a map that has one for each processor.
 pub(super) fn lookup_each<V: Plain>(
     map: BorrowedFd<'_>,
@@ -243,41 +174,6 @@ fn found(result: io::Result<RawFd>) -> io::Result<bool> {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
-    }
-}
-
-/// Elements read in one call; a bucket of a hash map with more would fail, and none has.
-const BATCH: usize = 4096;
-
-/// Reads every element of a hash map.
-pub(super) fn each<K: Plain, V: Plain>(
-    map: BorrowedFd<'_>,
-    mut each: impl FnMut(&K, &V),
-) -> io::Result<()> {
-    let (mut keys, mut values) = (vec![K::default(); BATCH], vec![V::default(); BATCH]);
-    // Where the next call goes on: the kernel's own, 4 bytes for hash maps.
-    let (mut from, mut to) = (0_u32, 0_u32);
-    let mut started = false;
-    loop {
-        let (keys_at, values_at) = (address(keys.as_mut_ptr()), address(values.as_mut_ptr()));
-        let mut batch = Batch {
-            from: if started { address::<u32>(&raw mut from) } else { 0 },
-            to: address::<u32>(&raw mut to),
-            keys: keys_at,
-            values: values_at,
-            count: BATCH as u32,
-            map: number(map),
-            ..Batch::default()
-        };
-        // SAFETY: the map is a hash map with keys and values of these types, and there is room for
-        // `count` of each, which may be any bytes; a position in a hash map is 4 bytes.
-        let more = found(unsafe { bpf(Command::MapLookupBatch, &mut batch) })?;
-        let count = (batch.count as usize).min(BATCH);
-        keys[..count].iter().zip(&values[..count]).for_each(|(key, value)| each(key, value));
-        if !more {
-            return Ok(());
-        }
-        (from, started) = (to, true);
     }
 }
 
@@ -337,10 +233,16 @@ pub(super) fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// A link's device, 0 when it has none any more (`struct bpf_link_info`).
+/// A link's device, 0 when it has none any more.
 pub(super) fn link_ifindex(link: BorrowedFd<'_>) -> io::Result<u32> {
+    link_program(link).map(|(_, ifindex)| ifindex)
+}
+
+/// The number of a link's program, and its device (`struct bpf_link_info`).
+pub(super) fn link_program(link: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
     // Type, id and program, padding, then what is the kind's own: of XDP, the device.
-    Ok(info::<8>(link)?[4])
+    let [_, _, program, _, ifindex, ..] = info::<8>(link)?;
+    Ok((program, ifindex))
 }
 
 /// A map's number, which no other map has while it lives (`struct bpf_map_info`).
@@ -377,113 +279,11 @@ pub(super) fn run(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<(u32, Vec
     Ok((arguments.result, output))
 }
 
-/// The coarse monotonic clock, which is what `bpf_ktime_get_coarse_ns` reads.
-#[inline]
-pub(super) fn coarse_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes the timespec, which is borrowed exclusively. It can not fail: the clock exists.
-    let _ = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
 /// Processors that a map with values for each has values for (`cpu_possible_mask`).
 pub(super) fn possible_processors() -> io::Result<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
     let last = text.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<usize>().ok());
     last.map(|last| last + 1).ok_or_else(|| io::ErrorKind::InvalidData.into())
-}
-
-/// The only element of the map `state`, shared with the steering program.
-pub(super) struct Page(NonNull<Words>);
-
-/// `struct state` of bpf/maps.h.
-#[repr(C)]
-struct Words {
-    heartbeat_ns: AtomicU64,
-    bypass: AtomicU32,
-    generation: AtomicU32,
-    ruled: AtomicU32,
-    pad: u32,
-}
-
-// SAFETY: the memory belongs to no thread and is only accessed by atomic operations.
-unsafe impl Send for Page {}
-// SAFETY: as above.
-unsafe impl Sync for Page {}
-
-impl Page {
-    /// Maps the memory of an array map that allows it.
-    pub(super) fn map(map: BorrowedFd<'_>) -> io::Result<Self> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let (len, fd) = (size_of::<Words>(), map.as_raw_fd());
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let memory = unsafe { libc::mmap(null_mut(), len, protection, libc::MAP_SHARED, fd, 0) };
-        if memory == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Self(NonNull::new(memory.cast()).ok_or(io::ErrorKind::InvalidData)?))
-    }
-
-    fn words(&self) -> &Words {
-        // SAFETY: the mapping is as long, page-aligned, lives as long as this, and is accessed by
-        // atomic operations only.
-        unsafe { self.0.as_ref() }
-    }
-
-    pub(super) fn set_heartbeat_ns(&self, now_ns: u64) {
-        let heartbeat_ns = &self.words().heartbeat_ns;
-        // The coarse clock goes on by ticks: what has not changed is not written, for the line is
-        // read for each packet. Whoever reads it wants to know nothing else by it.
-        if heartbeat_ns.load(Ordering::Relaxed) != now_ns {
-            heartbeat_ns.store(now_ns, Ordering::Relaxed);
-        }
-    }
-
-    /// Sets or clears bits of the bypass, which is in force while any is set.
-    pub(super) fn set_bypass(&self, bits: u32, on: bool) {
-        let bypass = &self.words().bypass;
-        if on {
-            bypass.fetch_or(bits, Ordering::AcqRel);
-        } else {
-            bypass.fetch_and(!bits, Ordering::AcqRel);
-        }
-    }
-
-    /// Says whether a firewall asks for every packet that is forwarded.
-    pub(super) fn set_ruled(&self, ruled: bool) {
-        self.words().ruled.store(ruled.into(), Ordering::Release);
-    }
-
-    /// Says if any of these bits of the bypass is set.
-    pub(super) fn bypass(&self, bits: u32) -> bool {
-        self.words().bypass.load(Ordering::Acquire) & bits != 0
-    }
-
-    /// Says if somebody has stamped within `limit_ns`.
-    pub(super) fn is_alive(&self, limit_ns: u64) -> bool {
-        let last_ns = self.last_heartbeat_ns();
-        last_ns != 0 && coarse_ns().saturating_sub(last_ns) <= limit_ns
-    }
-
-    pub(super) fn last_heartbeat_ns(&self) -> u64 {
-        self.words().heartbeat_ns.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn generation(&self) -> u32 {
-        self.words().generation.load(Ordering::Acquire)
-    }
-
-    pub(super) fn bump_generation(&self) -> u32 {
-        self.words().generation.fetch_add(1, Ordering::AcqRel).wrapping_add(1)
-    }
-}
-
-impl Drop for Page {
-    fn drop(&mut self) {
-        // SAFETY: the mapping of `map`, to which no borrow is left. An error could only mean that
-        // it is gone already.
-        let _ = unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<Words>()) };
-    }
 }
 
 /// `BPF_FS_MAGIC` of include/uapi/linux/magic.h.

@@ -2,18 +2,21 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
+use aya::programs::{Xdp, XdpMode};
+use aya::{Ebpf, include_bytes_aligned};
 use tollway::express::Ports;
 use tollway::model::{AfXdpMode, ExpressMode};
-use tollway::ports::Device;
 use tollway::ports::af_xdp::{AfXdp, Failure, LaneOfPort, Plan, SharedUmem, Steered};
+use tollway::ports::{Device, State};
 use tollway::steer::{Options, SteerLink, Steering};
 use tollway_dataplane::burst::Burst;
 use tollway_dataplane::frame::{Descriptor, FrameAddr, Umem};
 use tollway_dataplane::id::{LinkId, PortId};
 use tollway_dataplane::port::Port;
 
-use super::namespaces::sh;
+use super::namespaces::{sh, until};
 
 const CHUNKS: u32 = 256;
 
@@ -48,15 +51,18 @@ fn steering() -> Arc<Mutex<Steering>> {
 }
 
 fn open(steering: &Arc<Mutex<Steering>>, umem: &SharedUmem) -> AfXdp {
+    try_open(steering, umem).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn try_open(steering: &Arc<Mutex<Steering>>, umem: &SharedUmem) -> Result<AfXdp, String> {
     let links = vec![SteerLink { tag: None, link: LinkId(0) }];
     let plan = Arc::new(Mutex::new(Plan { links, mac: None }));
     let lane = LaneOfPort { wanted: ExpressMode::Off, ports: Ports::new(1) };
     let program = Box::new(Steered::new(steering, PortId(0), &plan, lane));
-    match AfXdp::open(("p", "xa"), AfXdpMode::Copy, umem, program) {
-        Ok(port) => port,
-        Err(Failure::Fatal(error)) => panic!("{error}"),
-        Err(Failure::NotOffered(causes)) => panic!("{causes:?}"),
-    }
+    AfXdp::open(("p", "xa"), AfXdpMode::Copy, umem, program).map_err(|failure| match failure {
+        Failure::Fatal(error) => error.to_string(),
+        Failure::NotOffered(causes) => format!("{causes:?}"),
+    })
 }
 
 /// Receives what has come by now.
@@ -99,6 +105,102 @@ pub fn starvation() {
         receive(&mut port, &mut umem, &mut held);
         assert_eq!(held.len(), 100, "round {round}");
     }
+    held.drain(..).for_each(|addr| umem.free(addr));
+    port.retire(&mut umem);
+    assert_eq!(umem.available(), CHUNKS as usize);
+}
+
+/// A queue that comes back late is waited for, and one that does not is another's.
+pub fn lateness() {
+    let peer = Peer::new();
+    let mut umem = Umem::new(CHUNKS, 2048).unwrap();
+    let (shared, steering) = (SharedUmem::new(&umem), steering());
+    let leave_behind = |port: AfXdp, umem: &mut Umem| {
+        let mut sockets = Vec::new();
+        port.each_fd(&mut |fd| sockets.push(fd.try_clone_to_owned().unwrap()));
+        port.retire(umem);
+        assert_eq!(sockets.len(), 1);
+        sockets
+    };
+    let late = leave_behind(open(&steering, &shared), &mut umem);
+    let closing = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        drop(late);
+    });
+    let mut port = open(&steering, &shared);
+    assert!(closing.is_finished(), "it was bound while the queue was another's");
+    let state = steering.lock().unwrap().state();
+    state.set_bypass(false);
+    let mut held = Vec::new();
+    receive(&mut port, &mut umem, &mut held);
+    state.beat();
+    peer.send(20);
+    receive(&mut port, &mut umem, &mut held);
+    assert_eq!(held.len(), 20);
+    held.drain(..).for_each(|addr| umem.free(addr));
+    let never = leave_behind(port, &mut umem);
+    let told = try_open(&steering, &shared).err().unwrap();
+    assert!(told.contains("xa already has AF_XDP sockets of another program"), "{told}");
+    drop(never);
+    open(&steering, &shared).retire(&mut umem);
+    assert_eq!(umem.available(), CHUNKS as usize);
+}
+
+/// A device comes back with another's program on it: each second the port is refused, while whoever
+/// looks after it does something else, and the express lane keeps its flows.
+pub fn refusals() {
+    static OTHER: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.o"));
+    let mut other = Ebpf::load(OTHER).unwrap();
+    let program: &mut Xdp = other.program_mut("steer").unwrap().try_into().unwrap();
+    program.load().unwrap();
+
+    let peer = Peer::new();
+    let mut umem = Umem::new(CHUNKS, 2048).unwrap();
+    let steering = steering();
+    let mut port = open(&steering, &SharedUmem::new(&umem));
+    let state = steering.lock().unwrap().state();
+    state.set_bypass(false);
+    sh("ip link delete xa");
+    port.maintain(1_000_000_000);
+    assert!(matches!(port.state(), State::Gone(_)), "{:?}", port.state());
+    drop(peer);
+    let peer = Peer::new();
+    let link = program.attach("xa", XdpMode::Driver).unwrap();
+
+    let generation = state.generation();
+    let mut held_up = Vec::new();
+    for second in 2..12 {
+        let start = Instant::now();
+        port.maintain(second * 1_000_000_000);
+        held_up.push(start.elapsed());
+        until("an answer", || {
+            port.maintain(second * 1_000_000_000);
+            matches!(port.state(), State::Down(_))
+        });
+        // What has come is that of this second.
+        std::thread::sleep(Duration::from_millis(50));
+        port.maintain(second * 1_000_000_000);
+    }
+    assert_eq!(port.state(), State::Down("xa already carries another XDP program".to_owned()));
+    assert_eq!(state.generation(), generation, "nothing was emptied");
+    // Others keep this machine busy, too.
+    held_up.sort();
+    println!("held up for {held_up:?}");
+    assert!(held_up[5] < Duration::from_millis(2), "{held_up:?}");
+
+    program.detach(link).unwrap();
+    let mut now_ns = 12_000_000_000;
+    until("the port to be back", || {
+        now_ns += 100_000_000;
+        port.maintain(now_ns);
+        port.state() == State::Up
+    });
+    let mut held = Vec::new();
+    receive(&mut port, &mut umem, &mut held);
+    state.beat();
+    peer.send(20);
+    receive(&mut port, &mut umem, &mut held);
+    assert_eq!(held.len(), 20);
     held.drain(..).for_each(|addr| umem.free(addr));
     port.retire(&mut umem);
     assert_eq!(umem.available(), CHUNKS as usize);

@@ -1,13 +1,11 @@
 //! Two hosts, the router's kernel between them, and Tollway.
 
-use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 
-use tempfile::TempDir;
-
-use super::namespaces::{Host, PATIENCE, Process, sh, until};
+use super::namespaces::{Host, PATIENCE, Process, sh};
+use super::running;
 
 const MAC_A: &str = "02:00:00:00:01:02";
 const MAC_B: &str = "02:00:00:00:02:02";
@@ -102,75 +100,22 @@ pub struct Counts {
     pub punted: u64,
 }
 
-/// A running `tollway run`.
-pub struct Router {
-    process: Process,
-    dir: TempDir,
-}
-
-fn command(program: &str, dir: &TempDir, config: &str) -> Command {
-    std::fs::write(dir.path().join("router.toml"), config).unwrap();
-    let program = program.replace("tollway", env!("CARGO_BIN_EXE_tollway"));
-    let mut words = program.split_whitespace();
-    let mut command = Command::new(words.next().unwrap());
-    command.args(words).args(["run", "--config", "router.toml", "--socket", "control"]);
-    command.current_dir(dir.path()).stdin(Stdio::null());
-    command
-}
-
-impl Router {
-    pub fn start(config: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let mut command = command("tollway", &dir, config);
-        let file = |name: &str| File::create(dir.path().join(name)).unwrap();
-        let child = command.stdout(file("stdout")).stderr(file("stderr")).spawn().unwrap();
-        let mut router = Self { process: Process(child), dir };
-        until("the router to start", || {
-            let told = router.read("stderr");
-            assert!(router.lives(), "{told}");
-            told.contains("forwarding")
-        });
-        router
-    }
-
-    pub fn read(&self, name: &str) -> String {
-        std::fs::read_to_string(self.dir.path().join(name)).unwrap()
-    }
-
-    pub fn lives(&mut self) -> bool {
-        self.process.0.try_wait().unwrap().is_none()
-    }
-
-    /// Ends it as an init system would; it fails if its counts do not add up.
-    pub fn stop(&mut self) -> Counts {
-        sh(&format!("kill -TERM {}", self.process.0.id()));
-        let mut status = None;
-        until("the router to stop", || {
-            status = self.process.0.try_wait().unwrap();
-            status.is_some()
-        });
-        assert_eq!(status.unwrap().code(), Some(0), "{}", self.read("stderr"));
-        let told = self.read("stdout");
+impl Counts {
+    /// Those in what a router has printed at its end.
+    pub fn of(told: &str) -> Self {
         let count = |name: &str| {
             let line = told.lines().find_map(|line| line.strip_prefix(name));
             let line = line.unwrap_or_else(|| panic!("{name}: {told}"));
             line.trim().replace(',', "").parse().unwrap()
         };
-        Counts { received: count("received "), sent: count("sent on "), punted: count("punted ") }
-    }
-
-    /// Clocks (1/100 s) of processor time that it has used.
-    pub fn cpu_clocks(&self) -> u64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.0.id())).unwrap();
-        let fields: Vec<&str> = stat.split_whitespace().collect();
-        fields[13].parse::<u64>().unwrap() + fields[14].parse::<u64>().unwrap()
+        Self { received: count("received "), sent: count("sent on "), punted: count("punted ") }
     }
 }
 
 /// Starts a router that must not start; what it said.
 pub fn refused(program: &str, config: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
-    let output = command(program, &dir, config).output().unwrap();
+    let output = running::command(program, &dir, config).output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{told}");
     told

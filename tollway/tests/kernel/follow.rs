@@ -2,13 +2,15 @@
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use tollway::kernel::{Follower, Settings};
+use tollway::model::Model;
 use tollway::ports::Facts;
 use tollway::ports::steering::ModelSteering;
-use tollway::reload::{Done, Reloader, Started};
+use tollway::reload::{Done, ReloadError, Reloader, Started};
 
 use crate::namespaces::{Host, PATIENCE, sh, until};
 use crate::worker::{CONFIG, Ip, MOMENT, Worker, cable, kernel_neighbours, mac, parse};
@@ -230,6 +232,23 @@ pub fn confirmation() {
     in_force(&worker, address, Some([2, 0, 0, 0, 1, 3]));
 }
 
+/// Reads a file again for a worker, whose neighbours are followed.
+fn reloader(worker: &Worker, configured: &Model, file: PathBuf) -> Reloader {
+    let started = Started {
+        file,
+        configured: configured.clone(),
+        in_force: configured.clone(),
+        facts: vec![Facts::default()],
+        largest_mtu: 3900,
+        kernel: vec![true],
+        board: tollway::control::Board::default(),
+        steering: std::sync::Arc::new(ModelSteering::load(configured)),
+        journal: Default::default(),
+    };
+    let follow = |_: &_| Ok(Some(worker.follow(configured, Settings::default())));
+    Reloader::start(started, worker.post.clone(), follow).unwrap()
+}
+
 /// Tables are swapped while neighbours change: none gets lost on the way.
 pub fn handover() {
     const COUNT: u16 = 500;
@@ -238,21 +257,7 @@ pub fn handover() {
     let file = dir.path().join("router.toml");
     let configured = parse(CONFIG);
     let worker = Worker::start(&configured);
-    let started = Started {
-        file: file.clone(),
-        configured: configured.clone(),
-        in_force: configured.clone(),
-        facts: vec![Facts::default()],
-        largest_mtu: 3900,
-        kernel: vec![true],
-        board: tollway::control::Board::default(),
-        steering: std::sync::Arc::new(ModelSteering::load(&configured)),
-        journal: Default::default(),
-    };
-    let reloader = Reloader::start(started, worker.post.clone(), |_| {
-        Ok(Some(worker.follow(&configured, Settings::default())))
-    })
-    .unwrap();
+    let reloader = reloader(&worker, &configured, file.clone());
     let fixed =
         "[[neighbours]]\ndev = \"a\"\naddress = \"10.0.0.77\"\nmac = \"02:00:00:00:00:4d\"\n";
     for round in 0..6 {
@@ -276,4 +281,43 @@ pub fn handover() {
         std::thread::sleep(MOMENT);
     }
     assert_eq!(reloader.reload().unwrap(), Done::Unchanged);
+}
+
+/// The worker does not answer for so long that a reload is given up; neighbours change meanwhile.
+pub fn given_up() {
+    cable();
+    sh("ip link add v type veth peer name w");
+    sh("ip link set v up");
+    sh("ip link set w up");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("router.toml");
+    // The device named as the link has its neighbours, as no kernel needs to know VLANs for this.
+    let vlan = "[vlans.v]\nparent = \"a\"\nvid = 5\naddresses = [\"10.1.0.1/16\"]\n";
+    let configured = parse(&format!("{CONFIG}{vlan}"));
+    let worker = Worker::start(&configured);
+    let reloader = reloader(&worker, &configured, file.clone());
+    let neigh = |what: &str| sh(&format!("ip neigh {what} dev v"));
+    let set = |address: &str| neigh(&format!("replace {address} lladdr 02:00:00:00:00:07"));
+    let known = Some([2, 0, 0, 0, 0, 7]);
+    for address in ["10.1.0.7", "10.1.0.8"] {
+        set(address);
+        in_force(&worker, address, known);
+    }
+
+    assert!(worker.post.leave(|_, _| std::thread::sleep(Duration::from_millis(11_500))));
+    std::fs::write(&file, CONFIG).unwrap();
+    let asked = std::thread::spawn(move || (reloader.reload(), reloader));
+    std::thread::sleep(Duration::from_secs(5));
+    neigh("del 10.1.0.7");
+    set("10.1.0.9");
+    let (outcome, reloader) = asked.join().unwrap();
+    assert!(matches!(outcome, Err(ReloadError::Gone)), "{outcome:?}");
+    in_force(&worker, "10.1.0.7", None);
+    in_force(&worker, "10.1.0.8", known);
+    in_force(&worker, "10.1.0.9", known);
+    // Followed as before, until a reload is in force.
+    neigh("del 10.1.0.8");
+    in_force(&worker, "10.1.0.8", None);
+    assert!(matches!(reloader.reload(), Ok(Done::InForce { links: 1, .. })));
+    in_force(&worker, "10.1.0.9", None);
 }

@@ -13,13 +13,14 @@ mod worker;
 use std::process::{Command, ExitCode};
 
 /// The tests by name; each runs in a network namespace of its own.
-const TESTS: [namespaces::Test; 9] = [
+const TESTS: [namespaces::Test; 10] = [
     ("neighbours_are_in_force_within_milliseconds", follow::latency),
     ("only_neighbours_that_can_be_sent_to_are_known", follow::states),
     ("lost_messages_end_in_what_the_kernel_has", follow::losses),
     ("devices_come_go_and_change", follow::devices),
     ("stale_neighbours_are_confirmed", follow::confirmation),
     ("neighbours_go_over_to_new_tables", follow::handover),
+    ("a_reload_that_is_given_up_loses_no_neighbour", follow::given_up),
     ("reloads_under_traffic_lose_nothing", reload::traffic),
     ("mistakes_leave_the_configuration_in_force", reload::mistakes),
     ("a_reload_changes_what_it_says", reload::effects),

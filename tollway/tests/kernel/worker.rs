@@ -12,7 +12,7 @@ use tollway::model::Model;
 use tollway::ports::Devices;
 use tollway::worker::{self, Post, Stop};
 use tollway_dataplane::frame::Umem;
-use tollway_dataplane::id::{LinkId, VrfId};
+use tollway_dataplane::id::VrfId;
 use tollway_dataplane::port::MemoryPort;
 use tollway_dataplane::router::Router;
 use tollway_dataplane::tables::{Action, HEADER_ROOM};
@@ -84,8 +84,7 @@ impl Worker {
                 let next = tables.next_hop(tables.lookup(VrfId(0), *address));
                 let start = HEADER_ROOM - usize::from(next.header_len);
                 let header = &next.header[start..];
-                let known = next.action == Action::Forward && next.link == LinkId(0);
-                known.then(|| *header.first_chunk().unwrap())
+                (next.action == Action::Forward).then(|| *header.first_chunk().unwrap())
             };
             addresses.iter().map(mac).collect()
         };

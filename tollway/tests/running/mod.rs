@@ -13,6 +13,17 @@ use crate::namespaces::{Host, Process, sh, until};
 
 const CONFIG_FILE: &str = "router.toml";
 
+/// `tollway run` with a configuration, in a directory; `program` may start it by another.
+pub fn command(program: &str, dir: &TempDir, config: &str) -> Command {
+    std::fs::write(dir.path().join(CONFIG_FILE), config).unwrap();
+    let program = program.replace("tollway", env!("CARGO_BIN_EXE_tollway"));
+    let mut words = program.split_whitespace();
+    let mut command = Command::new(words.next().unwrap());
+    command.args(words).args(["run", "--config", CONFIG_FILE, "--socket", "control.sock"]);
+    command.current_dir(dir.path()).stdin(Stdio::null());
+    command
+}
+
 /// A running `tollway run`.
 pub struct Router {
     pub process: Process,
@@ -27,19 +38,14 @@ impl Router {
 
     /// In that directory.
     pub fn start_in(dir: TempDir, config: &str) -> Self {
-        std::fs::write(dir.path().join(CONFIG_FILE), config).unwrap();
+        let mut command = command("tollway", &dir, config);
         let file = |name: &str| File::create(dir.path().join(name)).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_tollway"))
-            .current_dir(dir.path())
-            .args(["run", "--config", CONFIG_FILE, "--socket", "control.sock"])
-            .stdin(Stdio::null())
-            .stdout(file("stdout"))
-            .stderr(file("stderr"))
-            .spawn()
-            .unwrap();
-        let router = Self { process: Process(child), dir };
-        until(&format!("the router to start: {}", router.read("stderr")), || {
-            router.read("stderr").contains("forwarding")
+        let child = command.stdout(file("stdout")).stderr(file("stderr")).spawn().unwrap();
+        let mut router = Self { process: Process(child), dir };
+        until("the router to start", || {
+            let told = router.read("stderr");
+            assert!(router.lives(), "{told}");
+            told.contains("forwarding")
         });
         router
     }

@@ -1,9 +1,10 @@
 //! The program on devices: two hosts on veth pairs, and what stands between them.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::Ipv4Addr;
 use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -12,14 +13,15 @@ use std::time::Duration;
 use aya::programs::{Xdp, XdpMode};
 use aya::{Ebpf, include_bytes_aligned};
 use tollway::model::{Mac, VlanProtocol};
-use tollway::steer::maps::{Flow, Flow4Key, Flow6Key, PassReason};
+use tollway::steer::flows::{Flow, Flow4Key, Flow6Key};
+use tollway::steer::maps::PassReason;
 use tollway::steer::{
     self, Mode, Options, PortCounts, State, SteerError, SteerLink, SteerPort, Steering,
 };
 use tollway_dataplane::id::{LinkId, PortId, Vid};
 
 use super::frames::{ICMP, ICMP6, Packet, sign};
-use super::namespaces::{Host, sh, until};
+use super::namespaces::{Host, Process, sh, until};
 
 const A: PortId = PortId(0);
 const B: PortId = PortId(1);
@@ -134,9 +136,8 @@ struct Way<'a> {
 fn enter(steering: &Steering, way: &Way<'_>, from: u8, to: u8) {
     let mut flow = Flow {
         generation: steering.state().generation(),
-        egress_ifindex: way.to.ifindex,
         mtu: 1500,
-        egress_port: way.to.port.0,
+        egress_port: way.to.port.0 as u8,
         l2_len: (way.header.len() + 2) as u8,
         ..Flow::default()
     };
@@ -148,10 +149,10 @@ fn enter(steering: &Steering, way: &Way<'_>, from: u8, to: u8) {
         let v6 = |host: u8| (format!("fd00:{host}::2").parse().unwrap(), 0);
         if ethertype == [0x08, 0x00] {
             let key = Flow4Key::new(link, ICMP, v4(from), v4(to));
-            steering.flows().insert4(&key, &flow).unwrap();
+            steering.flows().insert4(&[key], &[flow]);
         } else {
             let key = Flow6Key::new(link, ICMP6, v6(from), v6(to));
-            steering.flows().insert6(&key, &flow).unwrap();
+            steering.flows().insert6(&[key], &[flow]);
         }
     }
 }
@@ -365,6 +366,36 @@ pub fn refusal() {
     steering.attach(A, &Mode::ALL, true).unwrap();
 }
 
+/// Takes the devices in another process, which is then killed: nothing of it is run any more.
+fn live_and_die(way: &str) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut process =
+        Process(command.args(["--serve", way]).stdout(Stdio::piped()).spawn().unwrap());
+    let mut ready = [0; 5];
+    process.0.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+}
+
+/// The other process: beats until it is killed.
+pub fn serve(way: &str) -> ExitCode {
+    let mut steering = load(false);
+    let _worker = Worker::start(steering.state());
+    if way == "generic" {
+        // In the place of another's, and in another mode too.
+        assert!(steering.attach(A, &Mode::ALL, true).unwrap().replaced);
+        let attached = steering.attach(B, &[Mode::Generic], true).unwrap();
+        assert!(!attached.replaced && attached.mode == Mode::Generic);
+    } else {
+        for port in [A, B] {
+            steering.attach(port, &[Mode::Native], true).unwrap();
+        }
+    }
+    steering.state().set_bypass(false);
+    println!("ready");
+    loop {
+        std::thread::park();
+    }
+}
+
 pub fn the_dead() {
     let (a, _b) = two_hosts();
     forwarding(true);
@@ -376,33 +407,31 @@ pub fn the_dead() {
     drop(first);
     assert!(carries_xdp("ra"));
     pings(&a, "10.0.2.2");
-    // One that was killed: nothing of it is run any more.
-    let (second, worker) = start(&[Mode::Native], false);
-    drop(worker);
-    std::mem::forget(second);
+    live_and_die("native");
     pings(&a, "10.0.2.2");
-    // Its successor needs no leave, and takes over in another mode too.
-    let mut third = load(false);
-    assert!(third.attach(A, &Mode::ALL, true).unwrap().replaced);
-    let attached = third.attach(B, &[Mode::Generic], true).unwrap();
-    assert!(!attached.replaced && attached.mode == Mode::Generic);
-    std::mem::forget(third);
-
+    // Its successor needs no leave.
+    live_and_die("generic");
     assert_eq!((names(), steer::clean().unwrap()), (2, 2));
     assert!(!carries_xdp("ra") && !carries_xdp("rb"));
     assert_eq!((names(), steer::clean().unwrap()), (0, 0));
 
-    // One whose device has gone in the meantime.
+    // One whose device goes, before or after itself.
     let (fourth, worker) = start(&[Mode::Native], false);
     sh("ip link delete rb");
     until("the device to lose its program", || !fourth.is_attached(B));
     assert!(fourth.is_attached(A));
     drop(worker);
-    std::mem::forget(fourth);
+    assert_eq!(steer::clean().unwrap(), 0, "it is silent, but lives");
+    drop(fourth);
+    assert_eq!(names(), 0);
+    sh("ip link delete ra");
+    let _hosts = two_hosts();
+    live_and_die("native");
+    sh("ip link delete rb");
     assert_eq!(names(), 2);
-    let fifth = Steering::load(&ports_of_a(), &Options::default()).unwrap();
+    let last = Steering::load(&ports_of_a(), &Options::default()).unwrap();
     assert_eq!(names(), 1, "what no device has any more is swept away");
-    drop(fifth);
+    drop(last);
     assert_eq!(steer::clean().unwrap(), 1);
 }
 

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 16] = [
+const TESTS: [Test; 18] = [
     ("each_reason_to_pass_has_its_frame", steering::reasons),
     ("nobody_there_means_the_kernel", steering::nobody),
     ("a_socket_gets_the_packets_of_its_queue", steering::sockets),
@@ -26,6 +26,8 @@ const TESTS: [Test; 16] = [
     ("all_checksums_are_verified_and_updated", express::checksums),
     ("what_a_flow_does_not_promise_is_not_taken", express::conditions),
     ("flows_are_kept_in_batches_and_counted", express::batches),
+    ("flows_in_use_keep_their_places", express::room),
+    ("a_flow_that_changes_is_never_half_the_old_one", express::torn),
     ("the_lane_joins_two_hosts", devices::lane),
     ("the_lane_joins_vlans", devices::vlans),
     ("the_kernel_forwards_when_nobody_beats", devices::fail_open),
@@ -41,5 +43,8 @@ fn main() -> ExitCode {
         (!is_root()).then_some("only root may load BPF programs (CAP_BPF and CAP_NET_ADMIN)")
     };
     // `-m`: what is mounted and pinned is gone with the test.
-    namespaces::main(&TESTS, "-nm", missing, |_| ExitCode::FAILURE)
+    namespaces::main(&TESTS, "-nm", missing, |words| match words {
+        ["--serve", way] => devices::serve(way),
+        _ => ExitCode::FAILURE,
+    })
 }

@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod changes;
+mod datagrams;
 mod kinds;
 #[path = "../namespaces/mod.rs"]
 mod namespaces;
@@ -18,23 +20,38 @@ mod trace;
 mod transfer;
 mod ways;
 
-use std::process::{Command, ExitCode};
+use std::io::Read as _;
+use std::process::{Command, ExitCode, Stdio};
 
-const TESTS: [namespaces::Test; 4] = [
+const TESTS: [namespaces::Test; 6] = [
+    ("traceroute_finds_the_same_hops", trace::hops),
     ("traceroute_is_refused_alike", trace::refusals),
     ("the_same_path_mtu_is_found_by_ipv4", pmtu::ipv4),
     ("the_same_path_mtu_is_found_by_ipv6", pmtu::ipv6),
     ("pings_of_all_kinds_are_answered_alike", kinds::pings),
+    ("streams_go_on_while_their_route_changes", changes::routes),
 ];
 
 fn main() -> ExitCode {
     namespaces::main(&TESTS, "-nm", missing, |words| match words {
         ["--serve", address] => transfer::serve(address.parse().unwrap()),
-        ["--ask", address, seconds] => {
-            transfer::ask(address.parse().unwrap(), seconds.parse().unwrap())
+        ["--serve", address, "datagrams"] => datagrams::serve(address.parse().unwrap()),
+        ["--ask", address, seconds, kind] => {
+            let (address, seconds) = (address.parse().unwrap(), seconds.parse().unwrap());
+            match kind {
+                &"datagrams" => datagrams::ask(address, seconds),
+                kind => transfer::ask(address, seconds, *kind == "paced"),
+            }
         }
         _ => ExitCode::FAILURE,
     })
+}
+
+/// Starts a server; it is there.
+fn ready(command: &mut Command) -> namespaces::Process {
+    let mut server = namespaces::Process(command.stdout(Stdio::piped()).spawn().unwrap());
+    server.0.stdout.as_mut().unwrap().read_exact(&mut [0; 5]).unwrap();
+    server
 }
 
 fn missing(_: &str) -> Option<&'static str> {

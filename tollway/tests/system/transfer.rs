@@ -2,13 +2,16 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::namespaces::{PATIENCE, Process};
 use crate::router::Net;
 
 const MEGABYTE: usize = 1 << 20;
+/// A paced stream: at once no more frames than the smallest queue on the way has room for, 3 MB a second.
+const PIECE: usize = 16 << 10;
+const INTERVAL: Duration = Duration::from_millis(5);
 
 /// The byte at a place.
 fn pattern(at: usize) -> u8 {
@@ -35,24 +38,25 @@ pub fn serve(address: SocketAddr) -> ExitCode {
 }
 
 /// Sends megabytes for so long, one at least, and sees that all came.
-pub fn ask(address: SocketAddr, seconds: u64) -> ExitCode {
+pub fn ask(address: SocketAddr, seconds: u64, paced: bool) -> ExitCode {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
     let bytes: Vec<u8> = (0..MEGABYTE).map(pattern).collect();
     let (start, mut len) = (Instant::now(), 0);
-    let mut longest = Duration::ZERO;
     while len == 0 || start.elapsed() < Duration::from_secs(seconds) {
-        let before = Instant::now();
-        stream.write_all(&bytes).unwrap();
+        for piece in bytes.chunks(if paced { PIECE } else { MEGABYTE }) {
+            stream.write_all(piece).unwrap();
+            if paced {
+                std::thread::sleep(INTERVAL);
+            }
+        }
         len += bytes.len() as u64;
-        longest = longest.max(before.elapsed());
     }
     stream.shutdown(std::net::Shutdown::Write).unwrap();
     let mut answer = [0; 8];
     stream.read_exact(&mut answer).unwrap();
     assert_eq!(u64::from_be_bytes(answer), len);
-    println!("{len} bytes, a megabyte in {longest:?} at most");
     ExitCode::SUCCESS
 }
 
@@ -63,13 +67,20 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// From A to a server of B that it starts.
+    /// From A to a server of B that it starts; as fast as it goes.
     pub fn start(net: &Net, address: &str, seconds: u64) -> Self {
-        let mut server = net.b.role("--serve", address);
-        let mut server = Process(server.stdout(Stdio::piped()).spawn().unwrap());
-        server.0.stdout.as_mut().unwrap().read_exact(&mut [0; 5]).unwrap();
+        Self::start_as(net, address, seconds, "fast")
+    }
+
+    /// The same at a slow pace: nothing on the way has a reason to lose it.
+    pub fn start_paced(net: &Net, address: &str, seconds: u64) -> Self {
+        Self::start_as(net, address, seconds, "paced")
+    }
+
+    fn start_as(net: &Net, address: &str, seconds: u64, kind: &str) -> Self {
+        let server = crate::ready(&mut net.b.role("--serve", address));
         let mut client = net.a.role("--ask", address);
-        let client = Process(client.arg(seconds.to_string()).spawn().unwrap());
+        let client = Process(client.args([&seconds.to_string(), kind]).spawn().unwrap());
         Self { client, server }
     }
 

@@ -132,6 +132,7 @@ fn find<F: Family>(
     if !any.is_node() {
         return;
     }
+    // For IPv6: with IPv4 all go a step further, and the compiler leaves this out.
     let mut pending = Lanes::NONE;
     for lane in lanes.clone() {
         let entry = Entry(burst.next[lane].0);

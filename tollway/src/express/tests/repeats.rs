@@ -10,7 +10,7 @@ use super::testkit::packet::{DOT1AD, DOT1Q, Mac, Packet, Tag, layer3};
 use super::testkit::wires::{Special, Way};
 use super::testkit::{mixed, packet};
 use super::{Bench, Flows, Maps};
-use crate::steer::maps::{Flow, Flow4Key, Flow6Key};
+use crate::steer::flows::{Flow, Flow4Key, Flow6Key};
 
 /// The link that the steering program finds: of a port's address, under one tag or none.
 fn way(port: u8, frame: &[u8]) -> Option<Way> {
@@ -82,8 +82,8 @@ fn ports(protocol: IpNumber, transport: &[u8], icmp: IpNumber) -> Option<(u16, u
     }
 }
 
-/// What the lane makes of a frame, and the device that it goes to.
-fn lane(maps: &Maps, port: u8, frame: &[u8]) -> Option<(u32, Vec<u8>)> {
+/// What the lane makes of a frame, and the port that it goes to.
+fn lane(maps: &Maps, port: u8, frame: &[u8]) -> Option<(u8, Vec<u8>)> {
     let (flow, len) = find(maps, port, frame)?;
     if flow.generation != maps.generation() || len > usize::from(flow.mtu) {
         return None;
@@ -91,16 +91,16 @@ fn lane(maps: &Maps, port: u8, frame: &[u8]) -> Option<(u32, Vec<u8>)> {
     let l2 = &flow.l2[..usize::from(flow.l2_len)];
     // TTL, checksum and padding as the test kit does it; the Ethernet header as the entry says.
     let path = packet::forwarded(frame, [0; 6], [0; 6], &[]);
-    Some((flow.egress_ifindex, [l2, &path[14..]].concat()))
+    Some((flow.egress_port, [l2, &path[14..]].concat()))
 }
 
 fn hit(bench: &mut Bench, port: u8, frame: &[u8]) -> bool {
     let found = lane(&bench.maps, port, frame);
     let sent = bench.send(port, frame);
-    let Some((ifindex, bytes)) = found else { return false };
+    let Some((port, bytes)) = found else { return false };
     assert_eq!(sent.len(), 1, "the lane forwards what the path does not: {frame:02x?}");
     let (egress, expected) = &sent[0];
-    assert_eq!(ifindex, super::ifindex(*egress).get(), "{frame:02x?}");
+    assert_eq!(port, *egress, "{frame:02x?}");
     assert_eq!(&bytes, expected, "{frame:02x?}");
     true
 }

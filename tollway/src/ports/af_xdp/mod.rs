@@ -13,6 +13,7 @@
 //! off`). An interface of another name is still the same one; a new one of the old name takes the
 //! place of one that is gone.
 
+mod climb;
 mod custody;
 mod ring;
 mod socket;
@@ -24,6 +25,8 @@ mod umem;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
+use std::task::Poll;
+use std::time::Duration;
 
 use tollway_dataplane::burst::{BURST, Burst};
 use tollway_dataplane::counters::Traffic;
@@ -37,6 +40,7 @@ pub use umem::SharedUmem;
 use super::interface::{self, Facts, is_absent};
 use super::{Device, PortError, State, why};
 use crate::model::{AfXdpMode, Mac};
+use climb::{Climber, Outcome};
 use custody::Custody;
 use steps::Open;
 
@@ -45,9 +49,15 @@ pub const CHUNKS_PER_QUEUE: u32 = 2 * socket::RING;
 /// A device is looked at so often, and a failed one tried again.
 const RETRY_NS: u64 = 1_000_000_000;
 /// A device may still write to chunks for so long after its sockets are closed, with room to spare.
-const DEVICE_STOPS: std::time::Duration = std::time::Duration::from_millis(50);
+const DEVICE_STOPS: Duration = Duration::from_millis(50);
 /// Bytes of Ethernet header and two VLAN tags.
 const L2_ROOM: usize = 22;
+
+/// A port's XDP program, as the port has it for as long as it lives.
+pub trait Kept: Program {
+    /// Says if it is where it was attached; true as well where that can not be told at once.
+    fn is_attached(&self) -> bool;
+}
 
 /// A port on a network interface.
 pub struct AfXdp {
@@ -58,7 +68,7 @@ pub struct AfXdp {
     called: String,
     mode: AfXdpMode,
     umem: SharedUmem,
-    program: Box<dyn Program>,
+    program: Climber,
     /// For questions about interfaces.
     control: UnixDatagram,
     facts: Facts,
@@ -98,6 +108,11 @@ impl Failure {
     }
 }
 
+/// What there is to attach and to bind to.
+fn target<'a>(device: &'a str, facts: &Facts, queues: u32, mac: Mac) -> Target<'a> {
+    Target { device, ifindex: facts.index as u32, queues, mac, mtu: facts.mtu }
+}
+
 /// The receive queues of a device, 1 where it can not be asked.
 #[must_use]
 pub fn queues(device: &str) -> u32 {
@@ -113,7 +128,7 @@ impl AfXdp {
         (port, device): (&str, &str),
         mode: AfXdpMode,
         umem: &SharedUmem,
-        program: Box<dyn Program>,
+        program: Box<dyn Kept>,
     ) -> Result<Self, Failure> {
         let fatal = |(action, error): (&'static str, io::Error)| {
             Failure::Fatal(explain(port, device, action, error))
@@ -126,7 +141,7 @@ impl AfXdp {
             called: device.to_owned(),
             mode,
             umem: umem.clone(),
-            program,
+            program: Climber::new(program),
             queues: interface::queues(control.as_fd(), device),
             control,
             facts,
@@ -141,25 +156,34 @@ impl AfXdp {
             missed: 0,
             next_look_ns: 0,
         };
-        this.climb().map_err(|causes| Failure::of(port, device, causes))?;
+        let target = target(device, &facts, this.queues, this.mac);
+        let outcome = this.program.climb(umem, target, mode);
+        this.arrive(outcome).map_err(|causes| Failure::of(port, device, causes))?;
         if !facts.up {
             this.enter(State::Down("the interface is down".to_owned()));
         }
         Ok(this)
     }
 
-    /// Attaches and binds, as far up as it goes.
-    fn climb(&mut self) -> Result<(), Vec<Refusal>> {
-        let target = Target {
-            device: &self.called,
-            ifindex: self.facts.index as u32,
-            queues: self.queues,
-            mac: self.mac,
-            mtu: self.facts.mtu,
-        };
-        let (open, how) = steps::climb(&self.umem, &mut *self.program, target, self.mode)?;
+    /// Takes what came of a climb.
+    fn arrive(&mut self, outcome: Outcome) -> Result<(), Vec<Refusal>> {
+        let (open, how) = outcome?;
         (self.open, self.how) = (Some(open), how);
         Ok(())
+    }
+
+    /// Gives the sockets room for frames, and then frames: what came before would be lost.
+    #[cold]
+    fn serve(&mut self, umem: &mut Umem) {
+        let Some(open) = &mut self.open else { return };
+        open.serves = true;
+        for (queue, socket) in open.sockets.iter_mut().enumerate() {
+            socket.refill(umem, &mut self.custody);
+            if let Err(refusal) = self.program.set_socket(queue as u32, socket.fd()) {
+                self.enter(State::Down(refusal.what));
+                return;
+            }
+        }
     }
 
     /// Closes the sockets; their chunks are freed at the next opportunity.
@@ -227,6 +251,13 @@ impl AfXdp {
                 Err(_) => self.close(now_ns),
             }
         }
+        let is_attached = self.program.program().is_some_and(|program| program.is_attached());
+        if self.open.is_some() && !is_attached {
+            self.close(now_ns);
+            self.program.detach();
+            let what = "its XDP program was taken off, or another's is in its place";
+            self.enter(State::Down(what.to_owned()));
+        }
         let name = if self.open.is_some() { &self.called } else { &self.device };
         match interface::ask(self.control.as_fd(), name) {
             Ok(facts) => self.compare(facts, now_ns),
@@ -268,10 +299,11 @@ impl AfXdp {
         (self.facts, self.queues) = (facts, queues);
         if self.open.is_none() {
             self.called.clone_from(&self.device);
-            if let Err(causes) = self.climb() {
-                self.enter(State::Down(steps::list(&causes)));
-                return;
+            let target = target(&self.device, &self.facts, self.queues, self.mac);
+            if let Err(error) = self.program.begin(&self.umem, target, self.mode) {
+                self.enter(State::Down(format!("no thread for it: {}", why(&error))));
             }
+            return;
         }
         if facts.up {
             self.enter(State::Up);
@@ -318,6 +350,9 @@ impl Port for AfXdp {
         if !self.orphans.is_empty() {
             self.orphans.drain(..).for_each(|addr| umem.free(addr));
         }
+        if self.open.as_ref().is_some_and(|open| !open.serves) {
+            self.serve(umem);
+        }
         let Some(open) = &mut self.open else { return };
         let count = open.sockets.len();
         let first = open.turn;
@@ -347,7 +382,7 @@ impl Port for AfXdp {
     }
 
     fn has_kernel(&self) -> bool {
-        self.program.can_punt()
+        self.program.program().is_some_and(|program| program.can_punt())
     }
 
     fn punt(&mut self, umem: &mut Umem, frame: Descriptor) -> bool {
@@ -376,6 +411,18 @@ impl Device for AfXdp {
 
     fn maintain(&mut self, now_ns: u64) {
         self.release_quarantine(now_ns);
+        match self.program.poll() {
+            Poll::Pending => return,
+            Poll::Ready(None) => {}
+            Poll::Ready(Some(outcome)) => match self.arrive(outcome) {
+                // Much may have happened meanwhile.
+                Ok(()) => self.next_look_ns = now_ns,
+                Err(causes) => {
+                    self.next_look_ns = now_ns + RETRY_NS;
+                    self.enter(State::Down(steps::list(&causes)));
+                }
+            },
+        }
         if self.has_error() {
             // Its device has gone, as a rule; what it is, `look` says.
             self.close(now_ns);

@@ -178,7 +178,7 @@ impl Socket {
     }
 
     /// Gives the kernel chunks to receive into, as many as there are for it.
-    fn refill(&mut self, umem: &mut Umem, custody: &mut Custody) {
+    pub(super) fn refill(&mut self, umem: &mut Umem, custody: &mut Custody) {
         let room = self.fill.room(self.owed).min(self.owed);
         let mut given = 0;
         while given < room

@@ -3,14 +3,16 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, TryLockError};
 
 use tollway_dataplane::id::PortId;
 
+use super::Kept;
 use super::steps::{Program, Refusal, Target};
 use crate::express::Ports;
 use crate::model::{ExpressMode, Mac};
 use crate::steer::{Mode, SteerError, SteerLink, SteerPort, Steering};
+use crate::sync::lock;
 
 /// The steering program of one port.
 pub struct Steered {
@@ -69,8 +71,7 @@ impl Steered {
         // The old one is to be gone before another is made under its name.
         self.tap = None;
         let mut steering = lock(&self.steering);
-        steering.set_port(port)?;
-        let attached = steering.attach(self.port, &[mode], false)?;
+        let attached = steering.serve(port, &[mode], false)?;
         if let Some(note) = attached.note {
             tracing::warn!("{}: {note}", target.device);
         }
@@ -86,20 +87,28 @@ impl Drop for Steered {
     }
 }
 
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl From<&SteerError> for Refusal {
     fn from(error: &SteerError) -> Self {
         let is_final = matches!(
             error,
             SteerError::OtherProgram { .. }
                 | SteerError::Served { .. }
+                | SteerError::Silent { .. }
                 | SteerError::NoDevice { .. }
                 | SteerError::TooMany { .. }
         );
         Self { what: error.to_string(), remedy: error.remedy(), is_final }
+    }
+}
+
+impl Kept for Steered {
+    fn is_attached(&self) -> bool {
+        match self.steering.try_lock() {
+            Ok(steering) => steering.is_attached(self.port),
+            Err(TryLockError::Poisoned(error)) => error.into_inner().is_attached(self.port),
+            // Somebody is about to attach: the worker does not wait for that.
+            Err(TryLockError::WouldBlock) => true,
+        }
     }
 }
 
@@ -118,13 +127,7 @@ impl Program for Steered {
     }
 
     fn bound(&mut self, zero_copy: bool) {
-        let wanted = match self.lane.wanted {
-            ExpressMode::On => true,
-            ExpressMode::Off => false,
-            // What comes without a copy is forwarded faster by the path.
-            ExpressMode::Auto => !zero_copy,
-        };
-        if !wanted {
+        if !self.lane.wanted.is_on(zero_copy) {
             return;
         }
         let attached = lock(&self.steering).attach(self.port, &[self.mode], true);

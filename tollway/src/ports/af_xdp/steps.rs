@@ -1,11 +1,16 @@
 //! The steps by which a device is tried: zero-copy, else copies, else generic XDP.
 
+use std::io;
 use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
 
 use super::socket::Socket;
 use super::umem::{Binding, SharedUmem};
 use super::why;
 use crate::model::{AfXdpMode, Mac};
+
+/// A queue that is still another's is asked for again after that.
+const AGAIN: Duration = Duration::from_millis(5);
 
 /// Why an XDP program was not attached, or a socket not bound.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,15 +73,18 @@ pub(super) struct Open {
     /// The queue that is looked at first next time.
     pub(super) turn: usize,
     pub(super) binding: Binding,
+    /// Whether the program sends frames to the sockets: from when they have room for them.
+    pub(super) serves: bool,
 }
 
 /// Attaches the program and binds the sockets in the best way that `mode` allows and the device
-/// offers; says in words which that is.
+/// offers; says in words which that is. Waits `patience` for queues that are another's.
 pub(super) fn climb(
     umem: &SharedUmem,
     program: &mut dyn Program,
     target: Target<'_>,
     mode: AfXdpMode,
+    patience: Duration,
 ) -> Result<(Open, String), Vec<Refusal>> {
     let mut causes: Vec<Refusal> = Vec::new();
     for generic in [false, true] {
@@ -93,7 +101,7 @@ pub(super) fn climb(
             continue;
         }
         for binding in bindings {
-            match bind_all(umem, program, target, binding) {
+            match bind_all(umem, target, binding, patience) {
                 Ok(open) => {
                     program.bound(binding.zero_copy);
                     return Ok((open, words(binding, generic, &causes)));
@@ -137,9 +145,9 @@ fn bindings(umem: &SharedUmem, mode: AfXdpMode, generic: bool) -> Vec<Binding> {
 
 fn bind_all(
     umem: &SharedUmem,
-    program: &mut dyn Program,
     target: Target<'_>,
     binding: Binding,
+    patience: Duration,
 ) -> Result<Open, Refusal> {
     let name = match binding {
         Binding { zero_copy: true, .. } => "zero-copy",
@@ -148,22 +156,39 @@ fn bind_all(
     };
     let mut sockets = Vec::new();
     for queue in 0..target.queues {
-        let bound = Socket::open(umem, binding, (target.ifindex, queue));
+        let bound = bind(umem, binding, (target.ifindex, queue), patience);
         let socket = bound.map_err(|(action, error)| refusal(name, target, action, &error))?;
-        program.set_socket(queue, socket.fd())?;
         sockets.push(socket);
     }
-    Ok(Open { sockets, turn: 0, binding })
+    Ok(Open { sockets, turn: 0, binding, serves: false })
 }
 
-fn refusal(
-    name: &str,
-    target: Target<'_>,
-    action: &'static str,
-    error: &std::io::Error,
-) -> Refusal {
+/// Binds a socket. A queue is free only some time after its last socket was closed, for the kernel does
+/// that by a work of its own (`xp_put_pool` in `net/xdp/xsk_buff_pool.c`).
+fn bind(
+    umem: &SharedUmem,
+    binding: Binding,
+    at: (u32, u32),
+    patience: Duration,
+) -> Result<Socket, (&'static str, io::Error)> {
+    let start = Instant::now();
+    loop {
+        match Socket::open(umem, binding, at) {
+            Err((_, error)) if is_busy(&error) && start.elapsed() < patience => {
+                std::thread::sleep(AGAIN);
+            }
+            done => return done,
+        }
+    }
+}
+
+fn is_busy(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EBUSY)
+}
+
+fn refusal(name: &str, target: Target<'_>, action: &'static str, error: &io::Error) -> Refusal {
     let device = target.device;
-    if error.raw_os_error() == Some(libc::EBUSY) {
+    if is_busy(error) {
         return Refusal {
             what: format!("{device} already has AF_XDP sockets of another program"),
             remedy: "End the other program; `ss --xdp -p` names it".to_owned(),
@@ -172,7 +197,7 @@ fn refusal(
     }
     let place = if action == "bind" { String::new() } else { format!("{action}: ") };
     let remedy = match error.kind() {
-        std::io::ErrorKind::PermissionDenied => {
+        io::ErrorKind::PermissionDenied => {
             "Run as root, or grant it with `setcap cap_net_raw,cap_net_admin,cap_bpf+ep`"
         }
         _ => "Set mode = \"auto\", which takes what the device offers",

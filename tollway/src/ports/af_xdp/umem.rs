@@ -6,9 +6,11 @@
 //! memory.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use tollway_dataplane::frame::{Area, Umem};
+
+use crate::sync::lock;
 
 /// How a socket is bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,20 +69,20 @@ impl SharedUmem {
 
     /// A socket whose registration one that is bound like this can share.
     pub(super) fn owner(&self, binding: Binding) -> Option<Arc<OwnedFd>> {
-        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut owners = lock(&self.owners);
         owners.retain(|(_, fd)| fd.strong_count() > 0);
         owners.iter().filter(|(of, _)| *of == binding).find_map(|(_, fd)| fd.upgrade())
     }
 
     /// Says that a socket is bound, so that others can share.
     pub(super) fn add(&self, binding: Binding, fd: &Arc<OwnedFd>) {
-        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut owners = lock(&self.owners);
         owners.push((binding, Arc::downgrade(fd)));
     }
 
     /// Says that a socket is bound no longer.
     pub(super) fn forget(&self, fd: &Arc<OwnedFd>) {
-        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut owners = lock(&self.owners);
         owners.retain(|(_, other)| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(fd)));
     }
 }

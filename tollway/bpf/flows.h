@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * The flows of the express lane, in tables of our own: byte for byte as in src/steer/flows.rs, which
+ * writes them. A flow that is looked up costs one cache line (IPv6: two), where the kernel's LRU hash
+ * costs three and a call.
+ */
+#ifndef TOLLWAY_FLOWS_H
+#define TOLLWAY_FLOWS_H
+
+#include "maps.h"
+
+/* Slots of a bucket. */
+#define FLOW_WAYS 16
+
+/* Of `used`, the bits that count packets; those above are the tick in which the last one came. */
+#define FLOW_PACKETS ((1ULL << 48) - 1)
+/* Nanoseconds of a tick, as a power of two: 67 ms. */
+#define FLOW_TICK_SHIFT 26
+
+struct flow {
+	/* These four are read as one word. It is 0 where no flow has ever been. */
+	__u32 generation; /* in force while it equals the state's, never 0 then */
+	__u16 mtu;
+	__u8 egress_port;
+	__u8 version; /* another one after each change of the slot */
+	__u8 l2[22];
+	__u16 tally_tags; /* where the rules count that it met, 0 for nowhere; two bits: VLAN tags of l2 */
+	__u64 used;
+	__u64 bytes;
+};
+
+struct flow4_slot {
+	struct flow4_key key;
+	struct flow flow;
+};
+
+struct flow6_slot {
+	struct flow6_key key;
+	struct flow flow;
+	__u64 pad[5];
+};
+
+struct flow4_bucket {
+	struct flow4_slot slots[FLOW_WAYS];
+};
+
+struct flow6_bucket {
+	struct flow6_slot slots[FLOW_WAYS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct flow4_bucket);
+} flows4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct flow6_bucket);
+} flows6 SEC(".maps");
+
+/* A slot with a packet's key, and the first word of its flow as read before the key was. */
+struct found {
+	struct flow *flow;
+	__u64 head;
+};
+
+/* What is read before is read before what is read after. */
+static __always_inline void read_fence(void)
+{
+	if (WEAKLY_ORDERED) {
+		__u32 word = 0;
+
+		__sync_lock_test_and_set(&word, 1);
+	}
+	asm volatile("" ::: "memory");
+}
+
+static __always_inline __u64 read_head(const struct flow *flow)
+{
+	return *(const volatile __u64 *)flow;
+}
+
+/*
+ * Pair-multiply-shift (Thorup, "High speed hashing for integers and strings", 2015, section 3.5), of
+ * which the upper half is the hash: strongly universal, so that nobody who does not know the seeds
+ * can choose flows that share a bucket.
+ */
+static __always_inline __u64 pair(__u64 word, int index)
+{
+	return (FLOW_SEEDS[2 * index] + (__u32)word) *
+	       (FLOW_SEEDS[2 * index + 1] + (word >> 32));
+}
+
+static __always_inline int is_same(const __u64 *key, const __u64 *other, int words)
+{
+	__u64 difference = 0;
+
+	for (int i = 0; i < words; i++)
+		difference |= key[i] ^ other[i];
+	return difference == 0;
+}
+
+/* Looks a flow up; without a flow where it is not there. */
+static __always_inline struct found find4(const struct flow4_key *key)
+{
+	const __u64 *words = (const __u64 *)key;
+	__u64 hash = pair(words[0], 0) + pair(words[1], 1);
+	__u32 number = hash >> 32 & FLOWS4_MASK, first = hash >> 60;
+	struct flow4_bucket *bucket = bpf_map_lookup_elem(&flows4, &number);
+	struct found none = {};
+
+	if (!bucket)
+		return none;
+	for (__u32 i = 0; i < FLOW_WAYS; i++) {
+		struct flow4_slot *slot = &bucket->slots[(first + i) % FLOW_WAYS];
+		struct found found = { &slot->flow, read_head(&slot->flow) };
+
+		read_fence();
+		if (is_same(words, (const __u64 *)&slot->key, 2))
+			return found;
+		if (!found.head)
+			break;
+	}
+	return none;
+}
+
+static __always_inline struct found find6(const struct flow6_key *key)
+{
+	const __u64 *words = (const __u64 *)key;
+	__u64 hash = pair(words[0], 0) + pair(words[1], 1) + pair(words[2], 2) +
+		     pair(words[3], 3) + pair(words[4], 4);
+	__u32 number = hash >> 32 & FLOWS6_MASK, first = hash >> 60;
+	struct flow6_bucket *bucket = bpf_map_lookup_elem(&flows6, &number);
+	struct found none = {};
+
+	if (!bucket)
+		return none;
+	for (__u32 i = 0; i < FLOW_WAYS; i++) {
+		struct flow6_slot *slot = &bucket->slots[(first + i) % FLOW_WAYS];
+		struct found found = { &slot->flow, read_head(&slot->flow) };
+
+		read_fence();
+		if (is_same(words, (const __u64 *)&slot->key, 5))
+			return found;
+		if (!found.head)
+			break;
+	}
+	return none;
+}
+
+#endif

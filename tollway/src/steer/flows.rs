@@ -1,0 +1,504 @@
+//! The flows of the express lane: tables that this program writes and the steering program reads, byte
+//! for byte as in `bpf/flows.h`.
+//!
+//! A flow's hash names a bucket of sixteen slots and the slot that is tried first; where all are taken,
+//! the flow goes that was not used for the longest time, 2 s at least. A slot is a cache line (IPv6: two), in memory
+//! that both sides see, so that to enter a flow is no system call.
+//!
+//! A slot is changed like this: its first word says that it is not in force and has another version;
+//! then key and header are written; then the first word says what is in force now. Whoever finds the
+//! same first word before and after reading has read what belongs together (a sequence lock).
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::{AtomicU64, fence};
+use std::sync::{Arc, Mutex};
+
+use tollway_dataplane::id::LinkId;
+
+use super::page::coarse_ns;
+use super::shared::Shared;
+use super::sys;
+use crate::sync::lock;
+
+/// Slots of a bucket.
+const WAYS: usize = 16;
+/// Words of a slot that are the flow's: what is done with it, and what was counted.
+const FLOW_WORDS: usize = 6;
+/// Words of the longest key.
+const MOST_KEY: usize = 5;
+/// Numbers that the hash of flows takes: two for each word of the longer key.
+pub(super) const SEEDS: usize = 2 * MOST_KEY;
+/// Bytes of a new Ethernet header at most: with two VLAN tags.
+const MOST_L2: usize = 22;
+/// Bytes of an Ethernet header without tags, and of a tag.
+const UNTAGGED: u8 = 14;
+const TAG: u8 = 4;
+/// Tallies that flows can be counted in, less the first, which stands for none (bpf/maps.h).
+pub const MOST_TALLIES: u16 = 4096;
+/// Bits of `used` that count packets; those above are the tick in which the last one came.
+const PACKETS: u64 = (1 << TICK_AT) - 1;
+const TICK_AT: u32 = 48;
+/// Nanoseconds of a tick, as a power of two: 67 ms.
+const TICK_SHIFT: u32 = 26;
+/// A flow that was used within so many ticks (2 s) is not pushed out: where more flows are alive than a
+/// bucket holds, some go by user space, rather than all in turn.
+const KEPT_TICKS: u16 = 30;
+
+/// A flow of IPv4, as the steering program looks it up: numbers are big-endian, as on the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct Flow4Key {
+    /// Source address.
+    pub src_be: [u8; 4],
+    /// Destination address.
+    pub dst_be: [u8; 4],
+    /// Source port; 0 for ICMP.
+    pub sport_be: [u8; 2],
+    /// Destination port; 0 for ICMP.
+    pub dport_be: [u8; 2],
+    /// TCP, UDP or ICMP.
+    pub protocol: u8,
+    /// Zero.
+    pub pad: u8,
+    /// The [`LinkId`] that its packets arrive on.
+    pub link: u16,
+}
+
+impl Flow4Key {
+    /// The key of a flow; ports are 0 for ICMP.
+    #[must_use]
+    pub fn new(link: LinkId, protocol: u8, src: (Ipv4Addr, u16), dst: (Ipv4Addr, u16)) -> Self {
+        Self {
+            src_be: src.0.octets(),
+            dst_be: dst.0.octets(),
+            sport_be: src.1.to_be_bytes(),
+            dport_be: dst.1.to_be_bytes(),
+            protocol,
+            pad: 0,
+            link: link.0,
+        }
+    }
+}
+
+/// A flow of IPv6, as the steering program looks it up: numbers are big-endian, as on the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct Flow6Key {
+    /// Source address.
+    pub src_be: [u8; 16],
+    /// Destination address.
+    pub dst_be: [u8; 16],
+    /// Source port; 0 for ICMPv6.
+    pub sport_be: [u8; 2],
+    /// Destination port; 0 for ICMPv6.
+    pub dport_be: [u8; 2],
+    /// TCP, UDP or ICMPv6.
+    pub protocol: u8,
+    /// Zero.
+    pub pad: u8,
+    /// The [`LinkId`] that its packets arrive on.
+    pub link: u16,
+}
+
+impl Flow6Key {
+    /// The key of a flow; ports are 0 for ICMPv6.
+    #[must_use]
+    pub fn new(link: LinkId, protocol: u8, src: (Ipv6Addr, u16), dst: (Ipv6Addr, u16)) -> Self {
+        Self {
+            src_be: src.0.octets(),
+            dst_be: dst.0.octets(),
+            sport_be: src.1.to_be_bytes(),
+            dport_be: dst.1.to_be_bytes(),
+            protocol,
+            pad: 0,
+            link: link.0,
+        }
+    }
+}
+
+/// What the express lane does with a flow's packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flow {
+    /// In force while it equals that of [`State`](super::State); never 0 then.
+    pub generation: u32,
+    /// Largest layer-3 packet, bytes.
+    pub mtu: u16,
+    /// The [`PortId`](tollway_dataplane::id::PortId) that packets leave by.
+    pub egress_port: u8,
+    /// Bytes of the new Ethernet header: 14, 18 or 22.
+    pub l2_len: u8,
+    /// The new Ethernet header, tags included, from the start.
+    pub l2: [u8; MOST_L2],
+    /// Where its packets are counted for the firewall's rules that they met, below [`MOST_TALLIES`]; 0
+    /// for nowhere.
+    pub tally: u16,
+    /// Packets that went this way. Exact while one processor at a time serves the flow, which
+    /// receive queues see to; the counts of ports are always exact.
+    pub packets: u64,
+    /// Their bytes, from the Ethernet header on, as received.
+    pub bytes: u64,
+}
+
+/// The key of a flow, as words.
+trait Key: Copy {
+    /// Words that it has.
+    const WORDS: usize;
+    /// Words of a slot.
+    const STRIDE: usize;
+
+    fn words(self) -> [u64; MOST_KEY];
+    fn of(words: [u64; MOST_KEY]) -> Self;
+}
+
+impl Key for Flow4Key {
+    const WORDS: usize = 2;
+    const STRIDE: usize = 8;
+
+    fn words(self) -> [u64; MOST_KEY] {
+        let ([a, b, c, d], [e, f, g, h]) = (self.src_be, self.dst_be);
+        let addresses = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
+        [addresses, rest(self.sport_be, self.dport_be, self.protocol, self.link), 0, 0, 0]
+    }
+
+    fn of([addresses, rest, ..]: [u64; MOST_KEY]) -> Self {
+        let [a, b, c, d, e, f, g, h] = addresses.to_ne_bytes();
+        let (sport_be, dport_be, protocol, link) = parts(rest);
+        let (src_be, dst_be) = ([a, b, c, d], [e, f, g, h]);
+        Self { src_be, dst_be, sport_be, dport_be, protocol, pad: 0, link }
+    }
+}
+
+impl Key for Flow6Key {
+    const WORDS: usize = 5;
+    const STRIDE: usize = 16;
+
+    fn words(self) -> [u64; MOST_KEY] {
+        let [[a, b], [c, d]] = [self.src_be, self.dst_be].map(|address| {
+            let (halves, _) = address.as_chunks::<8>();
+            [u64::from_ne_bytes(halves[0]), u64::from_ne_bytes(halves[1])]
+        });
+        [a, b, c, d, rest(self.sport_be, self.dport_be, self.protocol, self.link)]
+    }
+
+    fn of([a, b, c, d, rest]: [u64; MOST_KEY]) -> Self {
+        let address = |first: u64, last: u64| {
+            let mut bytes = [0; 16];
+            bytes[..8].copy_from_slice(&first.to_ne_bytes());
+            bytes[8..].copy_from_slice(&last.to_ne_bytes());
+            bytes
+        };
+        let (sport_be, dport_be, protocol, link) = parts(rest);
+        let (src_be, dst_be) = (address(a, b), address(c, d));
+        Self { src_be, dst_be, sport_be, dport_be, protocol, pad: 0, link }
+    }
+}
+
+/// The last word of a key.
+fn rest([a, b]: [u8; 2], [c, d]: [u8; 2], protocol: u8, link: u16) -> u64 {
+    let [e, f] = link.to_ne_bytes();
+    u64::from_ne_bytes([a, b, c, d, protocol, 0, e, f])
+}
+
+fn parts(rest: u64) -> ([u8; 2], [u8; 2], u8, u16) {
+    let [a, b, c, d, protocol, _, e, f] = rest.to_ne_bytes();
+    ([a, b], [c, d], protocol, u16::from_ne_bytes([e, f]))
+}
+
+impl Flow {
+    /// The first word: what is in force, and the slot's version.
+    fn head(&self, version: u8) -> u64 {
+        let ([a, b, c, d], [e, f]) = (self.generation.to_ne_bytes(), self.mtu.to_ne_bytes());
+        u64::from_ne_bytes([a, b, c, d, e, f, self.egress_port, version])
+    }
+
+    /// The header, the number of its tags, and the tally.
+    fn l2_words(&self) -> [u64; 3] {
+        let mut bytes = [0; 24];
+        bytes[..MOST_L2].copy_from_slice(&self.l2);
+        let tags = u16::from(self.l2_len.saturating_sub(UNTAGGED) / TAG);
+        bytes[MOST_L2..].copy_from_slice(&(self.tally << 2 | tags & 3).to_ne_bytes());
+        let (words, _) = bytes.as_chunks::<8>();
+        [0, 1, 2].map(|at| u64::from_ne_bytes(words[at]))
+    }
+
+    fn of(words: [u64; FLOW_WORDS]) -> Self {
+        let [a, b, c, d, e, f, egress_port, _] = words[0].to_ne_bytes();
+        let mut bytes = [0; 24];
+        for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(&words[1..4]) {
+            *bytes = word.to_ne_bytes();
+        }
+        let mut l2 = [0; MOST_L2];
+        l2.copy_from_slice(&bytes[..MOST_L2]);
+        let tally_tags = u16::from_ne_bytes([bytes[MOST_L2], bytes[MOST_L2 + 1]]);
+        Self {
+            generation: u32::from_ne_bytes([a, b, c, d]),
+            mtu: u16::from_ne_bytes([e, f]),
+            egress_port,
+            l2_len: UNTAGGED + TAG * (tally_tags & 3) as u8,
+            l2,
+            tally: tally_tags >> 2,
+            packets: words[4] & PACKETS,
+            bytes: words[5],
+        }
+    }
+}
+
+/// The generation that a first word has.
+fn generation_of(head: u64) -> u32 {
+    let [a, b, c, d, ..] = head.to_ne_bytes();
+    u32::from_ne_bytes([a, b, c, d])
+}
+
+/// What a first word becomes while its slot is changed: not in force, and of the next version.
+fn closed(head: u64) -> (u64, u8) {
+    let [.., version] = head.to_ne_bytes();
+    // A slot that was used once does not look as if it never was.
+    let version = version.checked_add(1).unwrap_or(1);
+    (u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 0, version]), version)
+}
+
+/// What nobody outside knows about the hash of flows; see `pair` in bpf/flows.h.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seeds(pub(super) [u64; SEEDS]);
+
+impl Seeds {
+    pub(super) fn random() -> Self {
+        use std::hash::{BuildHasher, RandomState};
+        let random = RandomState::new();
+        Self(std::array::from_fn(|index| random.hash_one(index)))
+    }
+
+    fn hash(&self, words: &[u64]) -> u64 {
+        let pairs = words.iter().zip(self.0.as_chunks::<2>().0).map(|(word, [first, second])| {
+            let (low, high) = (word & 0xffff_ffff, word >> 32);
+            first.wrapping_add(low).wrapping_mul(second.wrapping_add(high))
+        });
+        pairs.fold(0, u64::wrapping_add)
+    }
+}
+
+/// A map's buckets for so many flows.
+pub(super) fn buckets(flows: u32) -> u32 {
+    flows.div_ceil(WAYS as u32).next_power_of_two()
+}
+
+/// Bytes of memory for so many IPv4 and IPv6 flows.
+#[must_use]
+pub fn memory_bytes(flows4: u32, flows6: u32) -> usize {
+    let slots = |flows, stride| buckets(flows) as usize * WAYS * stride * size_of::<u64>();
+    slots(flows4, Flow4Key::STRIDE) + slots(flows6, Flow6Key::STRIDE)
+}
+
+/// The flows of one family.
+struct Table {
+    slots: Shared<AtomicU64>,
+    seeds: Seeds,
+    mask: usize,
+}
+
+impl Table {
+    fn map<K: Key>(map: &OwnedFd, buckets: u32, seeds: Seeds) -> io::Result<Self> {
+        let words = buckets as usize * WAYS * K::STRIDE;
+        Ok(Self { slots: Shared::map(map.as_fd(), words)?, seeds, mask: buckets as usize - 1 })
+    }
+
+    /// The slots of a key's bucket in the order in which they are tried.
+    fn ways<K: Key>(&self, key: &[u64]) -> impl Iterator<Item = &[AtomicU64]> {
+        let hash = self.seeds.hash(key);
+        let bucket = (hash >> 32) as usize & self.mask;
+        let first = (hash >> 60) as usize;
+        (0..WAYS).map(move |way| {
+            let slot = bucket * WAYS + (first + way) % WAYS;
+            &self.slots[slot * K::STRIDE..(slot + 1) * K::STRIDE]
+        })
+    }
+
+    fn find<K: Key>(&self, key: &[u64]) -> Option<&[AtomicU64]> {
+        self.ways::<K>(key).find(|slot| {
+            generation_of(slot[K::WORDS].load(Relaxed)) != 0
+                && slot.iter().zip(key).all(|(word, own)| word.load(Relaxed) == *own)
+        })
+    }
+
+    /// The slot that a key has, or else one whose flow is not needed; none where all are.
+    fn place<K: Key>(&self, key: &[u64], generation: u32, tick: u16) -> Option<&[AtomicU64]> {
+        if let Some(slot) = self.find::<K>(key) {
+            return Some(slot);
+        }
+        let idle = |slot: &[AtomicU64]| {
+            if generation_of(slot[K::WORDS].load(Relaxed)) != generation {
+                return u16::MAX;
+            }
+            tick.wrapping_sub((slot[K::WORDS + 4].load(Relaxed) >> TICK_AT) as u16)
+        };
+        let (mut longest, mut best) = (KEPT_TICKS, None);
+        for slot in self.ways::<K>(key) {
+            if idle(slot) > longest {
+                (longest, best) = (idle(slot), Some(slot));
+            }
+            // Nobody looks for a flow behind a slot that never had one.
+            if slot[K::WORDS].load(Relaxed) == 0 {
+                break;
+            }
+        }
+        best
+    }
+
+    /// Enters a flow, or enters it anew; false where there is no room.
+    fn insert<K: Key>(&self, key: K, flow: &Flow, now_ns: u64) -> bool {
+        let (words, tick) = (key.words(), (now_ns >> TICK_SHIFT) as u16);
+        let place = self.place::<K>(&words[..K::WORDS], flow.generation, tick);
+        let Some((key_words, rest)) = place.and_then(|slot| slot.split_at_checked(K::WORDS)) else {
+            return false;
+        };
+        let (closed, version) = closed(rest[0].load(Relaxed));
+        rest[0].store(closed, Relaxed);
+        fence(Release);
+        key_words.iter().zip(words).for_each(|(word, own)| word.store(own, Relaxed));
+        rest[1..].iter().zip(flow.l2_words()).for_each(|(word, own)| word.store(own, Relaxed));
+        rest[4].store(flow.packets & PACKETS | u64::from(tick) << TICK_AT, Relaxed);
+        rest[5].store(flow.bytes, Relaxed);
+        rest[0].store(flow.head(version), Release);
+        true
+    }
+
+    fn get<K: Key>(&self, key: K) -> Option<Flow> {
+        self.find::<K>(&key.words()[..K::WORDS]).map(|slot| read::<K>(slot).1)
+    }
+
+    fn remove<K: Key>(&self, key: K) -> bool {
+        let slot = self.find::<K>(&key.words()[..K::WORDS]);
+        if let Some(slot) = slot {
+            let (closed, _) = closed(slot[K::WORDS].load(Relaxed));
+            slot[K::WORDS].store(closed, Release);
+        }
+        slot.is_some()
+    }
+
+    fn each<K: Key>(&self, mut each: impl FnMut(&K, &Flow)) {
+        for slot in self.slots.chunks_exact(K::STRIDE) {
+            if generation_of(slot[K::WORDS].load(Relaxed)) != 0 {
+                let (key, flow) = read::<K>(slot);
+                each(&key, &flow);
+            }
+        }
+    }
+}
+
+/// What a slot has, where nobody changes it.
+fn read<K: Key>(slot: &[AtomicU64]) -> (K, Flow) {
+    let (mut key, mut flow) = ([0; MOST_KEY], [0; FLOW_WORDS]);
+    let (key_words, rest) = slot.split_at(K::WORDS);
+    key.iter_mut().zip(key_words).for_each(|(own, word)| *own = word.load(Relaxed));
+    flow.iter_mut().zip(rest).for_each(|(own, word)| *own = word.load(Relaxed));
+    (K::of(key), Flow::of(flow))
+}
+
+/// The flows of the express lane; a handle for any thread, cheap to clone.
+#[derive(Clone)]
+pub struct FlowMaps {
+    tables: Arc<Mutex<Tables>>,
+    tallies: Arc<OwnedFd>,
+    processors: usize,
+}
+
+struct Tables {
+    v4: Table,
+    v6: Table,
+}
+
+impl FlowMaps {
+    /// The maps' memory; they have so many buckets each.
+    pub(super) fn map(
+        (v4, buckets4): (&OwnedFd, u32),
+        (v6, buckets6): (&OwnedFd, u32),
+        seeds: Seeds,
+        tallies: OwnedFd,
+    ) -> io::Result<Self> {
+        let v4 = Table::map::<Flow4Key>(v4, buckets4, seeds)?;
+        let v6 = Table::map::<Flow6Key>(v6, buckets6, seeds)?;
+        let tables = Arc::new(Mutex::new(Tables { v4, v6 }));
+        let processors = sys::possible_processors()?;
+        Ok(Self { tables, tallies: Arc::new(tallies), processors })
+    }
+
+    /// Packets, and their bytes of layer 3, of all flows ever that count in this tally.
+    ///
+    /// # Errors
+    /// There is no such tally, or the system refused.
+    pub fn tally(&self, number: u16) -> io::Result<(u64, u64)> {
+        let number = u32::from(number);
+        let parts: Vec<[u64; 2]> = sys::lookup_each(self.tallies.as_fd(), number, self.processors)?;
+        Ok(parts.iter().fold((0, 0), |sum, part| (sum.0 + part[0], sum.1 + part[1])))
+    }
+
+    fn tables(&self) -> std::sync::MutexGuard<'_, Tables> {
+        // A slot that was left in the middle is not in force.
+        lock(&self.tables)
+    }
+
+    /// Enters IPv4 flows or enters them anew, `flows[i]` for `keys[i]`; for how many there was room.
+    pub fn insert4(&self, keys: &[Flow4Key], flows: &[Flow]) -> usize {
+        let (tables, now_ns) = (self.tables(), coarse_ns());
+        let pairs = keys.iter().zip(flows);
+        pairs.filter(|(key, flow)| tables.v4.insert(**key, flow, now_ns)).count()
+    }
+
+    /// Enters IPv6 flows or enters them anew, `flows[i]` for `keys[i]`; for how many there was room.
+    pub fn insert6(&self, keys: &[Flow6Key], flows: &[Flow]) -> usize {
+        let (tables, now_ns) = (self.tables(), coarse_ns());
+        let pairs = keys.iter().zip(flows);
+        pairs.filter(|(key, flow)| tables.v6.insert(**key, flow, now_ns)).count()
+    }
+
+    /// A flow, whether in force or not.
+    #[must_use]
+    pub fn get4(&self, key: &Flow4Key) -> Option<Flow> {
+        self.tables().v4.get(*key)
+    }
+
+    /// A flow, whether in force or not.
+    #[must_use]
+    pub fn get6(&self, key: &Flow6Key) -> Option<Flow> {
+        self.tables().v6.get(*key)
+    }
+
+    /// Takes a flow out; false where it was not there.
+    pub fn remove4(&self, key: &Flow4Key) -> bool {
+        self.tables().v4.remove(*key)
+    }
+
+    /// Takes a flow out; false where it was not there.
+    pub fn remove6(&self, key: &Flow6Key) -> bool {
+        self.tables().v6.remove(*key)
+    }
+
+    /// Calls `each` for every IPv4 flow, whether in force or not; looks at all slots, and nobody enters
+    /// flows meanwhile: for reports.
+    pub fn each4(&self, each: impl FnMut(&Flow4Key, &Flow)) {
+        self.tables().v4.each(each);
+    }
+
+    /// Calls `each` for every IPv6 flow, as [`FlowMaps::each4`].
+    pub fn each6(&self, each: impl FnMut(&Flow6Key, &Flow)) {
+        self.tables().v6.each(each);
+    }
+
+    /// Flows that are held, IPv4 and IPv6, whether in force or not; as [`FlowMaps::each4`].
+    #[must_use]
+    pub fn len(&self) -> (usize, usize) {
+        let (mut v4, mut v6) = (0, 0);
+        self.each4(|_, _| v4 += 1);
+        self.each6(|_, _| v6 += 1);
+        (v4, v6)
+    }
+
+    /// Says if there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == (0, 0)
+    }
+}

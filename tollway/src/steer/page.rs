@@ -1,0 +1,97 @@
+//! The memory that a worker and the steering program share: heartbeat, bypass and generation.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::shared::{Atomics, Shared};
+
+/// The coarse monotonic clock, which is what `bpf_ktime_get_coarse_ns` reads.
+#[inline]
+pub(super) fn coarse_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes the timespec, which is borrowed exclusively. It can not fail: the clock exists.
+    let _ = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The only element of the map `state`, shared with the steering program.
+pub(super) struct Page(Shared<Words>);
+
+/// `struct state` of bpf/maps.h.
+#[repr(C)]
+struct Words {
+    heartbeat_ns: AtomicU64,
+    bypass: AtomicU32,
+    generation: AtomicU32,
+    ruled: AtomicU32,
+    pad: AtomicU32,
+}
+
+// SAFETY: nothing but atomics.
+unsafe impl Atomics for Words {}
+
+impl Page {
+    /// Maps the memory of the map.
+    pub(super) fn map(map: BorrowedFd<'_>) -> io::Result<Self> {
+        Shared::map(map, 1).map(Self)
+    }
+
+    fn words(&self) -> &Words {
+        &self.0[0]
+    }
+
+    pub(super) fn set_heartbeat_ns(&self, now_ns: u64) {
+        let heartbeat_ns = &self.words().heartbeat_ns;
+        // The coarse clock goes on by ticks: what has not changed is not written, for the line is
+        // read for each packet. Whoever reads it wants to know nothing else by it.
+        if heartbeat_ns.load(Ordering::Relaxed) != now_ns {
+            heartbeat_ns.store(now_ns, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets or clears bits of the bypass, which is in force while any is set.
+    pub(super) fn set_bypass(&self, bits: u32, on: bool) {
+        let bypass = &self.words().bypass;
+        if on {
+            bypass.fetch_or(bits, Ordering::AcqRel);
+        } else {
+            bypass.fetch_and(!bits, Ordering::AcqRel);
+        }
+    }
+
+    /// Says whether a firewall asks for every packet that is forwarded.
+    pub(super) fn set_ruled(&self, ruled: bool) {
+        self.words().ruled.store(ruled.into(), Ordering::Release);
+    }
+
+    /// Says if any of these bits of the bypass is set.
+    pub(super) fn bypass(&self, bits: u32) -> bool {
+        self.words().bypass.load(Ordering::Acquire) & bits != 0
+    }
+
+    /// Says if somebody has stamped within `limit_ns`.
+    pub(super) fn is_alive(&self, limit_ns: u64) -> bool {
+        let last_ns = self.last_heartbeat_ns();
+        last_ns != 0 && coarse_ns().saturating_sub(last_ns) <= limit_ns
+    }
+
+    pub(super) fn last_heartbeat_ns(&self) -> u64 {
+        self.words().heartbeat_ns.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn generation(&self) -> u32 {
+        self.words().generation.load(Ordering::Acquire)
+    }
+
+    pub(super) fn bump_generation(&self) -> u32 {
+        let generation = &self.words().generation;
+        match generation.fetch_add(1, Ordering::AcqRel).wrapping_add(1) {
+            // That of no flow.
+            0 => generation.fetch_add(1, Ordering::AcqRel).wrapping_add(1),
+            next => next,
+        }
+    }
+}

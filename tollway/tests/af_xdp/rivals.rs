@@ -1,0 +1,92 @@
+//! Two routers that want the same ports.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tollway::model::Mac;
+use tollway::steer::{Mode, Options, SteerPort, Steering};
+use tollway_dataplane::id::PortId;
+
+use super::assert_pings;
+use super::namespaces::{sh, until};
+use super::router::{Counts, Net, config, refused};
+use super::running::Router;
+
+fn signal(router: &Router, name: &str) {
+    sh(&format!("kill -{name} {}", router.process.0.id()));
+}
+
+/// What is on a device.
+fn program_on(device: &str) -> String {
+    let told = sh(&format!("ip -details link show {device}"));
+    told.lines().find(|line| line.contains("prog/xdp")).unwrap_or_default().to_owned()
+}
+
+pub fn stopped() {
+    let net = Net::new(1500, 2);
+    let mut first = Router::start(&config("copy", 1500, true));
+    let before = ["ra", "rb"].map(program_on);
+    signal(&first, "STOP");
+    // One that has been silent for a moment only is waited for.
+    for pause in [0, 1200] {
+        std::thread::sleep(Duration::from_millis(pause));
+        let told = refused("tollway", &config("auto", 1500, true));
+        assert!(
+            told.contains("ra is served by another Tollway, which is stopped or hangs"),
+            "{told}"
+        );
+        assert!(told.contains("`kill -CONT`"), "{told}");
+        assert_eq!(["ra", "rb"].map(program_on), before, "nothing was taken");
+    }
+    let detached = Command::new(env!("CARGO_BIN_EXE_tollway")).arg("detach").output().unwrap();
+    assert!(String::from_utf8_lossy(&detached.stdout).contains("no device"), "{detached:?}");
+    signal(&first, "CONT");
+    assert_pings(&net.a, "-c 20 10.0.2.2");
+    let counts = Counts::of(&first.stop());
+    assert!(counts.sent >= 5, "the kernel forwards it all: {counts:?}");
+}
+
+pub fn taken() {
+    let net = Net::new(1500, 1);
+    let mut router = Router::start(&config("copy", 1500, true));
+    let times = |router: &Router, words: &str| router.read("stderr").matches(words).count();
+
+    let mut rival = rival();
+    let (ends, state) = (AtomicBool::new(false), rival.state());
+    state.set_bypass(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ends.load(Ordering::Relaxed) {
+                state.beat();
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
+        rival.attach(PortId(0), &[Mode::Native], false).unwrap();
+        until("the rival to be noticed", || {
+            times(&router, "ra passes no frames: its XDP program was taken off, or another's") == 1
+                && times(&router, "ra is served by another Tollway, which is alive") == 1
+        });
+        assert!(rival.is_attached(PortId(0)));
+        ends.store(true, Ordering::Relaxed);
+    });
+    drop(rival);
+    until("the return", || times(&router, "ra is back") == 1);
+    assert_pings(&net.a, "-c 20 10.0.2.2");
+    let counts = Counts::of(&router.stop());
+    assert!(counts.sent >= 5, "the kernel forwards it all: {counts:?}");
+}
+
+/// A steering of `ra` that takes the place of any other.
+fn rival() -> Steering {
+    let told = sh("ip -oneline link show dev ra");
+    let port = SteerPort {
+        port: PortId(0),
+        device: "ra".to_owned(),
+        ifindex: told.split(':').next().unwrap().parse().unwrap(),
+        mac: Mac([2, 0, 0, 0, 0, 0x0a]),
+        queues: 1,
+        links: Vec::new(),
+    };
+    Steering::load(&[port], &Options { replace: true, ..Options::default() }).unwrap()
+}
