@@ -256,7 +256,7 @@ impl Worker {
         for (index, facts) in self.started.facts.iter().enumerate() {
             ports::adopt(&mut model, PortIndex(index), *facts);
         }
-        let sets = self.changed_sets();
+        let sets = self.changed_sets()?;
         let are_sets_stale = sets.is_some() && cause == Cause::File;
         if model == self.started.in_force && !self.is_held && !are_sets_stale {
             return Ok(Done::Unchanged);
@@ -297,10 +297,14 @@ impl Worker {
     }
 
     /// The rules in force, where sets of them have other elements than the file has.
-    fn changed_sets(&self) -> Option<Arc<Filter>> {
-        let filter = self.post.ask(PATIENCE, |router, _| router.tables.filter.clone()).flatten()?;
-        let is_changed = filter.live_sets().iter().any(|set| set.is_changed());
-        is_changed.then_some(filter)
+    fn changed_sets(&self) -> Result<Option<Arc<Filter>>, ReloadError> {
+        if self.started.in_force.filter.is_none() {
+            return Ok(None);
+        }
+        let filter = self.post.ask(PATIENCE, |router, _| router.tables.filter.clone());
+        let is_changed =
+            |filter: &Arc<Filter>| filter.live_sets().iter().any(|set| set.is_changed());
+        Ok(filter.ok_or(ReloadError::Gone)?.filter(is_changed))
     }
 
     /// The logger for the rules of a model, with a capture where the one in force is not the same.

@@ -218,8 +218,9 @@ impl Flow {
     fn l2_words(&self) -> [u64; 3] {
         let mut bytes = [0; 24];
         bytes[..MOST_L2].copy_from_slice(&self.l2);
-        let tags = u16::from(self.l2_len.saturating_sub(UNTAGGED) / TAG);
-        bytes[MOST_L2..].copy_from_slice(&(self.tally << 2 | tags & 3).to_ne_bytes());
+        // The last number is that of no header, so that no packet gets it.
+        let tags = (0..3).find(|tags| self.l2_len == UNTAGGED + TAG * tags).unwrap_or(3);
+        bytes[MOST_L2..].copy_from_slice(&(self.tally << 2 | u16::from(tags)).to_ne_bytes());
         let (words, _) = bytes.as_chunks::<8>();
         [0, 1, 2].map(|at| u64::from_ne_bytes(words[at]))
     }

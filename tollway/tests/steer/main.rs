@@ -17,8 +17,9 @@ use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 18] = [
+const TESTS: [Test; 19] = [
     ("each_reason_to_pass_has_its_frame", steering::reasons),
+    ("a_firewall_is_asked_for_options_too", steering::ruled),
     ("nobody_there_means_the_kernel", steering::nobody),
     ("a_socket_gets_the_packets_of_its_queue", steering::sockets),
     ("links_addresses_and_ports_can_change", steering::changes),

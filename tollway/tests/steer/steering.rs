@@ -180,6 +180,20 @@ pub fn reasons() {
     }
 }
 
+/// A firewall in user space is asked for what the kernel would forward at once.
+pub fn ruled() {
+    let mut bench = Bench::new(Mode::Native, true);
+    let state = bench.steering.state();
+    let options = with(Packet::v4(), |packet| packet.options = 4);
+    for (ruled, reason) in
+        [(false, PassReason::Options), (true, USER), (false, PassReason::Options)]
+    {
+        state.set_ruled(ruled);
+        assert_eq!(bench.passes(&options), reason, "{ruled}");
+        assert_eq!(bench.passes(&Packet::v4().frame()), USER);
+    }
+}
+
 pub fn nobody() {
     let mut bench = Bench::new(Mode::Native, true);
     let frame = Packet::v4().frame();
