@@ -10,6 +10,10 @@ use super::topology::{A0, B0, DESTINATIONS, LEFT, RIGHT, Topology, VIDS, letters
 
 /// Where the configuration is; /run is the host's own.
 const CONFIG: &str = "/run/lab.toml";
+/// Where its rules are, if it has any.
+const RULES: &str = "/run/lab.rules";
+/// How many there are.
+const RULE_COUNT: u8 = 100;
 /// Where Tollway keeps what outlives it.
 const PINS: &str = "/sys/fs/bpf/tollway";
 /// No start and no end takes longer.
@@ -22,7 +26,7 @@ pub(super) struct Setup {
     pub(super) kind: &'static str,
     /// Whether flows may take the express lane.
     pub(super) express: bool,
-    /// Whether there are VLANs on both sides and a VRF.
+    /// Whether there are VLANs on both sides, a VRF and a firewall of [`RULE_COUNT`] rules.
     pub(super) features: bool,
     /// Whether it keeps off the generator's processor, if there is another.
     pub(super) apart: bool,
@@ -58,9 +62,25 @@ impl Setup {
         }
         if self.features {
             text += "[vrfs.red]\n";
+            text = format!("filter = \"{RULES}\"\n{text}");
         }
         text + &format!("[[routes]]\n{vrf}to = \"{DESTINATIONS}\"\nvia = \"{}\"\n", RIGHT[0])
     }
+}
+
+/// Rules that no frame of the generator's meets, of several shapes, as iptables-save writes them.
+fn rules() -> String {
+    let rule = |number: u8| {
+        let source = format!("-A FORWARD -s 10.{number}.0.0/16");
+        match number % 4 {
+            0 => format!("{source} -j DROP\n"),
+            1 => format!("{source} -d 198.19.{number}.0/24 -j DROP\n"),
+            2 => format!("{source} -p tcp -m tcp --dport {number} -j DROP\n"),
+            _ => format!("{source} -p udp -m udp --sport 1024:65535 --dport {number} -j DROP\n"),
+        }
+    };
+    let rules: String = (0..RULE_COUNT).map(rule).collect();
+    format!("*filter\n:FORWARD ACCEPT [0:0]\n{rules}COMMIT\n")
 }
 
 /// A running Tollway. Dropped, it is killed; see [`clear`].
@@ -77,6 +97,7 @@ impl Tollway {
             .map_err(|error| format!("this program can not find itself: {error}"))?;
         let spawn = move || -> std::io::Result<Child> {
             std::fs::write(CONFIG, setup.config())?;
+            std::fs::write(RULES, rules())?;
             let mut command = Command::new(program);
             command.args(["run", "--config", CONFIG]);
             if replace {

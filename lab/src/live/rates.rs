@@ -56,7 +56,7 @@ pub(super) const CASES: [Case; 6] = [
     Case {
         name: "express-features",
         figure: "express_features_ratio",
-        title: "express lane, VLAN in and out and a VRF, the kernel plain",
+        title: "express lane, VLAN in and out, VRF, 100 rules; the kernel plain",
         flows: 256,
         setup: Setup { features: true, ..EXPRESS },
         sink: Place::Xdp,
