@@ -88,6 +88,44 @@ fn classify<V: Wide>(classifier: &Classifier, work: &Work<'_>, room: &mut Room) 
         (6, _) => odd6(work, transport, lanes.clone()),
         _ => Lanes::NONE,
     };
+    let Some(flows) = room.flows.get_mut(classifier.index()) else { return };
+    if !gathered || !flows.is_asked() {
+        return classify_all::<V>(classifier, work, room, odd, (gathered, lanes));
+    }
+    let mut flows = std::mem::take(flows);
+    let odd_ones = odd.without(odd.without(work.lanes));
+    let unknown = flows.recall(room, work.lanes.without(odd)).or(odd_ones);
+    if unknown.count() > FEW {
+        classify_all::<V>(classifier, work, room, odd, (gathered, lanes));
+    } else if !unknown.is_empty() {
+        classify_few::<V>(classifier, work, room, unknown);
+    }
+    flows.keep(classifier, room, unknown.without(odd));
+    room.flows[classifier.index()] = flows;
+}
+
+/// Packets up to which it takes less time to look up one by one.
+const FEW: usize = 6;
+
+/// Looks up packets one by one.
+#[cold]
+fn classify_few<V: Wide>(classifier: &Classifier, work: &Work<'_>, room: &mut Room, few: Lanes) {
+    look_up_odd(classifier, work, room, few);
+    for lane in few {
+        find_first::<V>(classifier, room, lane..lane + 1, Lanes(1 << lane));
+    }
+}
+
+/// Looks up all packets of a burst, field by field.
+#[inline(always)]
+fn classify_all<V: Wide>(
+    classifier: &Classifier,
+    work: &Work<'_>,
+    room: &mut Room,
+    odd: Lanes,
+    (gathered, lanes): (bool, Range<usize>),
+) {
+    let (transport, walks) = classifier.wants;
     if classifier.width == 1 {
         room.set = [classifier.all[0]; BURST];
     }
@@ -97,6 +135,17 @@ fn classify<V: Wide>(classifier: &Classifier, work: &Work<'_>, room: &mut Room) 
     if !odd.is_empty() && (transport > 0 || walks) {
         look_up_odd(classifier, work, room, odd);
     }
+    find_first::<V>(classifier, room, lanes, work.lanes);
+}
+
+/// From classes to the first rule.
+#[inline(always)]
+fn find_first<V: Wide>(
+    classifier: &Classifier,
+    room: &mut Room,
+    lanes: Range<usize>,
+    exactly: Lanes,
+) {
     match classifier.width {
         1 => {
             for (first, set) in room.first.iter_mut().zip(&room.set) {
@@ -107,7 +156,7 @@ fn classify<V: Wide>(classifier: &Classifier, work: &Work<'_>, room: &mut Room) 
         4 => find::<4>(classifier, room, lanes),
         8 => find_wide::<V, 1, 8>(classifier, room, lanes),
         16 => find_wide::<V, 2, 16>(classifier, room, lanes),
-        _ => find_in_many::<V>(classifier, room, work.lanes),
+        _ => find_in_many::<V>(classifier, room, exactly),
     }
 }
 

@@ -34,6 +34,7 @@ mod dim;
 mod field;
 mod first;
 mod flow;
+mod flows;
 mod head;
 mod ingress;
 mod live;
@@ -219,6 +220,12 @@ impl Filter {
     fn logs(&self) -> bool {
         let mut rules = self.points.iter().flatten().flatten().flat_map(|one| &one.programs);
         rules.any(|(ops, _)| ops.iter().any(|op| matches!(op, Op::Log { .. })))
+    }
+
+    /// Says if the rules of a point, in the same order, keep what they find for flows.
+    fn decides_by_flow(&self, index: usize) -> bool {
+        let classifier = self.points.as_flattened().get(index).and_then(Option::as_ref);
+        classifier.is_some_and(flows::decide)
     }
 
     /// Counters that rules count into.

@@ -2,6 +2,7 @@
 
 use super::build::MOST_DIMS;
 use super::detour::Detoured;
+use super::flows::Flows;
 use super::{Filter, Limit, LogQueue, POINTS, Reject, Steer, VERSIONS, cache};
 use crate::burst::{BURST, Lanes};
 
@@ -58,6 +59,8 @@ pub(super) struct Room {
     pub(super) first: [u32; BURST],
     /// Combinations of classes for each point and version, see [`super::cache`].
     pub(super) caches: [Vec<u64>; POINTS * VERSIONS],
+    /// Flows for each point and version, see [`super::flows`].
+    pub(super) flows: [Flows; POINTS * VERSIONS],
     /// Classes, field by field.
     pub(super) class: [[u32; BURST]; MOST_DIMS],
 }
@@ -80,6 +83,7 @@ impl State {
             set: [0; BURST],
             first: [0; BURST],
             caches: Default::default(),
+            flows: Default::default(),
             class: [[0; BURST]; MOST_DIMS],
         };
         Self {
@@ -107,6 +111,9 @@ impl State {
         };
         let starts = filter.counters.iter().enumerate();
         self.counts = starts.map(|(number, start)| count(number).unwrap_or(*start)).collect();
+        for (index, flows) in self.room.flows.iter_mut().enumerate() {
+            *flows = if filter.decides_by_flow(index) { Flows::new() } else { Flows::default() };
+        }
         for (index, cache) in self.room.caches.iter_mut().enumerate() {
             *cache = if filter.keeps(index) { cache::room() } else { Vec::new() };
         }

@@ -4,6 +4,7 @@ mod flows;
 mod frames;
 mod hooks;
 mod hostile;
+mod known;
 mod road;
 mod rulesets;
 
