@@ -7,15 +7,20 @@
 #   make check   formatting, clippy, documentation, licences
 #   make fuzz    the fuzz targets for FUZZ_SECONDS each (default 600)
 #   make loom    shared tables in every order that the memory model allows; seconds, part of make test
+#   make oracle  random rules and packets, KIND=filter: what Tollway does against what the kernel does;
+#                SEED=n and CASES=n for others and for more
 #   make miri    what owns memory, under Miri (needs a nightly toolchain); five minutes
 
 SHELL := /bin/bash
 FUZZ_SECONDS ?= 600
+KIND ?= filter
+SEED ?= $(shell date +%s)
+CASES ?= 240
 TOOLS := target/tools
 PREFIX ?= /usr/local
 TOLLWAY := $${CARGO_TARGET_DIR:-target}/release/tollway
 
-.PHONY: demo test bench install check fuzz loom miri setup build deny
+.PHONY: demo test bench install check fuzz loom oracle miri setup build deny
 
 build:
 	cargo build --release --locked
@@ -58,6 +63,10 @@ fuzz:
 loom:
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$${CARGO_TARGET_DIR:-target}/loom \
 	  cargo test -p tollway-dataplane --lib --locked -- models::
+
+oracle: setup
+	TOLLWAY_ORACLE_SEED=$(SEED) TOLLWAY_ORACLE_CASES=$(CASES) \
+	  cargo test -p tollway --test oracle --locked -- $(KIND)
 
 miri:
 	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=8 \
