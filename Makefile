@@ -8,16 +8,21 @@
 #   make fuzz    the fuzz targets for FUZZ_SECONDS each (default 600)
 #   make soak    ports opened and closed SOAK_CYCLES times (default 10000) without a leak; as root
 #   make loom    shared tables in every order that the memory model allows; seconds, part of make test
+#   make oracle  random rules and packets, KIND=filter: what Tollway does against what the kernel does;
+#                SEED=n and CASES=n for others and for more
 #   make miri    what owns memory, under Miri (needs a nightly toolchain); five minutes
 
 SHELL := /bin/bash
 FUZZ_SECONDS ?= 600
 SOAK_CYCLES ?= 10000
+KIND ?= filter
+SEED ?= $(shell date +%s)
+CASES ?= 240
 TOOLS := target/tools
 PREFIX ?= /usr/local
 TOLLWAY := $${CARGO_TARGET_DIR:-target}/release/tollway
 
-.PHONY: demo test bench install check fuzz soak loom miri setup build deny
+.PHONY: demo test bench install check fuzz soak loom oracle miri setup build deny
 
 build:
 	cargo build --release --locked
@@ -65,6 +70,10 @@ soak: setup
 loom:
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$${CARGO_TARGET_DIR:-target}/loom \
 	  cargo test -p tollway-dataplane --lib --locked -- models::
+
+oracle: setup
+	TOLLWAY_ORACLE_SEED=$(SEED) TOLLWAY_ORACLE_CASES=$(CASES) \
+	  cargo test -p tollway --test oracle --locked -- $(KIND)
 
 miri:
 	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=8 \

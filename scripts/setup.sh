@@ -12,6 +12,7 @@ needed=(
   "cc:gcc"               # links the Rust program
   "clang:clang"          # compiles the BPF programs
   "nft:nftables"         # reads rulesets in nft's text
+  "iptables-legacy-restore:iptables" # loads the rules that the kernel and Tollway are held against
   "unshare:util-linux"   # the scratch namespaces that it reads them in
   "ethtool:ethtool"      # switches off what virtual interfaces only pretend to do
 )

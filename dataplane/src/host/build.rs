@@ -11,7 +11,7 @@ use smoltcp::wire::{
 pub(super) const TTL: u8 = 64;
 
 const LEN4: usize = 20;
-const LEN6: usize = 40;
+pub(super) const LEN6: usize = 40;
 /// Bytes of an ICMP message before its body.
 pub(super) const ICMP_LEN: usize = 8;
 

@@ -18,6 +18,9 @@ const MOST4: usize = 576;
 /// Most that an ICMPv6 error has in all (RFC 4443, 2.4 c): the least MTU of IPv6.
 const MOST6: usize = 1280;
 
+/// Types that no error is sent about: errors, and those that mean nothing (`icmp_pointers`).
+const ERRORS4: u32 = 0x1efe;
+
 /// What is wrong with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
@@ -210,6 +213,5 @@ fn forbids_error4(packet: &[u8]) -> bool {
         return true;
     }
     let kind = packet.get(usize::from(first & 0x0f) * 4);
-    protocol == l4::ICMP
-        && kind.is_none_or(|kind| *kind > 18 || matches!(kind, 3 | 4 | 5 | 11 | 12))
+    protocol == l4::ICMP && kind.is_none_or(|kind| *kind > 18 || ERRORS4 >> *kind & 1 != 0)
 }

@@ -131,9 +131,9 @@ pub(super) fn is_fragment(packet: &[u8]) -> bool {
 
 /// Whether a packet is an ICMPv6 error, or may be one: no error is ever sent about an error.
 pub(super) fn is_icmp6_error(packet: &[u8]) -> bool {
-    let Some((mut protocol, mut at)) = skip(packet) else { return false };
+    let mut place = skip(packet);
     let mut is_fragment = false;
-    if protocol == l4::FRAGMENT {
+    while let Some((l4::FRAGMENT, at)) = place {
         let Some(&[next, _, high, low]) = packet.get(at..).and_then(<[u8]>::first_chunk) else {
             return false;
         };
@@ -142,14 +142,20 @@ pub(super) fn is_icmp6_error(packet: &[u8]) -> bool {
         if offset & 0xfff8 != 0 {
             return false;
         }
-        (protocol, at, is_fragment) = (next, at + 8, offset != 0);
+        is_fragment = offset != 0;
+        place = skip_from(packet, next, at + 8);
     }
+    let Some((protocol, at)) = place else { return false };
     protocol == l4::ICMPV6 && packet.get(at).map_or(!is_fragment, |kind| kind & 0x80 == 0)
 }
 
 /// The first header that is none of options, routing and authentication, and where it is.
 fn skip(packet: &[u8]) -> Option<(u8, usize)> {
-    let (mut protocol, mut at) = (*packet.get(6)?, FIXED);
+    skip_from(packet, *packet.get(6)?, FIXED)
+}
+
+/// The same from a header on.
+fn skip_from(packet: &[u8], mut protocol: u8, mut at: usize) -> Option<(u8, usize)> {
     for _ in 0..MOST_HEADERS {
         let unit = match protocol {
             l4::HOP_BY_HOP | l4::ROUTING | l4::DEST_OPTIONS => (1, 8),

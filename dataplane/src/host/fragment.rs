@@ -40,7 +40,10 @@ pub(super) fn cut(packet: &[u8], mtu: usize) -> Option<Vec<Vec<u8>>> {
         let done = (payload.len() - rest.len()) / 8;
         let more = if last { more } else { MORE_FRAGMENTS };
         fragments.push(fragment(&header, data, offset.checked_add(done as u16)? & OFFSET | more));
-        clear_uncopied(&mut header);
+        // A fragment that is cut again has what its sender left it (`ip_frag_next`).
+        if offset == 0 {
+            clear_uncopied(&mut header);
+        }
         rest = behind;
     }
     Some(fragments)
@@ -155,5 +158,14 @@ mod tests {
         assert!(cut(&[0x4f; 24], 68).is_none());
         assert!(cut(&[], 68).is_none());
         assert_eq!(cut(&packet(&[], 0, false, 100), 120).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_fragment_that_is_cut_again_keeps_its_options() {
+        let options = [30, 4, 1, 2];
+        for (offset, second) in [(0, [1; 4]), (5, options)] {
+            let cut = cut(&packet(&options, offset, false, 100), 88).unwrap();
+            assert_eq!((&cut[0][20..24], &cut[1][20..24]), (&options[..], &second[..]));
+        }
     }
 }

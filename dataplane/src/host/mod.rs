@@ -52,6 +52,15 @@ use limit::Limiter;
 use neigh::Neighs;
 use send::{Destination, destination};
 
+/// Whether a packet with IPv4 options or a hop-by-hop header goes on with them.
+#[must_use]
+pub fn obeys_options(layer3: &[u8]) -> bool {
+    build::trim(layer3).is_some_and(|packet| match packet.first().map(|first| first >> 4) {
+        Some(4) => options::read(packet, |_| false).is_ok(),
+        _ => extension::options(packet, build::LEN6).is_ok(),
+    })
+}
+
 /// A packet that left the fast road; whoever has it owns its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {

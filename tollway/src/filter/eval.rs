@@ -12,8 +12,8 @@ mod tests;
 pub use packet::{Link, Packet, Parsed};
 
 use super::ir::{
-    Action, Base, Chain, ChainId, Datum, Elements, Hook, Item, Key, Limit, LimitUnit, LinkPattern,
-    Log, Match, Policy, Reject, Rule, Ruleset, SetId, Step, Target, Test, Verdict,
+    Action, Base, Chain, ChainId, Datum, Elements, Family, Hook, Item, Key, Limit, LimitUnit,
+    LinkPattern, Log, Match, Policy, Reject, Rule, Ruleset, SetId, Step, Target, Test, Verdict,
 };
 
 /// What became of a packet at a hook.
@@ -80,6 +80,11 @@ pub fn run(
         let chain = &rules.chains[id.0];
         if !sees(chain, base, packet) {
             continue;
+        }
+        // `nft_do_chain_inet_ingress` (`net/netfilter/nft_chain_filter.c`).
+        let is_inet_ingress = (chain.family, hook) == (Family::Inet, Hook::Ingress);
+        if is_inet_ingress && packet.parsed_at(hook).transport.is_none() {
+            return Fate::Drop;
         }
         let mut run = Run { rules, state, hook, packet, now_ns };
         let fate = match run.chain(id) {

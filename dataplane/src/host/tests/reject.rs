@@ -68,7 +68,12 @@ fn an_unreachable_comes_from_the_router_with_the_rules_code() {
         let error = one(answers(&mut lab, &packet));
         assert_eq!((error.port, error.icmp_kind()), (A, (3, 13)));
         assert_eq!(error.ends(), (own4(0).into(), ALICE4.into()));
-        assert_eq!(error.icmp4().payload(), packet);
+        // `ip_forward` has counted the hop off before hook forward.
+        let mut quoted = packet;
+        if point == Point::Forward {
+            build::decrement_ttl(&mut quoted);
+        }
+        assert_eq!(error.icmp4().payload(), quoted);
         let packet = udp6(ALICE6, BOB6, 64, b"data");
         let error = one(answers(&mut lab, &packet));
         assert_eq!((error.icmp_kind(), error.ends()), ((1, 13), (own6(0).into(), ALICE6.into())));
@@ -182,6 +187,71 @@ fn options_are_no_way_past_a_rule() {
         let hop_by_hop = raw6(ALICE6, BOB6, 0, 64, &behind);
         assert_eq!(one(answers(&mut lab, &hop_by_hop)).icmp_kind(), (1, 13));
         assert_eq!((lab.punts(PuntReason::Reject), lab.host().forwarded), (2, 0));
+    }
+}
+
+#[test]
+fn options_that_are_not_obeyed_end_the_way_before_the_rule() {
+    let mut lab = rejecting(Point::Forward, Reject::Unreachable(13));
+    let mut header = header4(ALICE4, BOB4);
+    // A route to be recorded in more bytes than the header has.
+    header.options = [7, 40, 4, 0][..].try_into().unwrap();
+    assert_eq!(one(answers(&mut lab, &udp4(header, b"data"))).icmp_kind(), (12, 0));
+    let mut lab = rejecting(Point::Prerouting, Reject::Unreachable(13));
+    let udp = &udp6(ALICE6, BOB6, 64, b"data")[40..];
+    let unknown = [&[17, 0, 0x9e, 4, 0, 0, 0, 0][..], udp].concat();
+    let packet = raw6(ALICE6, BOB6, 0, 64, &unknown);
+    assert_eq!(one(answers(&mut lab, &packet)).icmp_kind(), (4, 2));
+}
+
+#[test]
+fn what_is_behind_a_packet_is_no_way_past_a_rule() {
+    let mut lab = rejecting(Point::Forward, Reject::Unreachable(13));
+    let mut header = header4(ALICE4, BOB4);
+    header.options = [1; 4][..].try_into().unwrap();
+    header.dont_fragment = true;
+    // Of the size of the link's MTU, padding not counted.
+    let mut packet = udp4(header, &[0; 1500 - 24 - 8]);
+    packet.extend([0; 30]);
+    assert_eq!(one(answers(&mut lab, &packet)).icmp_kind(), (3, 13));
+    assert_eq!(lab.host().forwarded, 0);
+}
+
+#[test]
+fn zeros_and_nothing_have_a_right_checksum() {
+    let mut lab = rejecting(Point::Forward, Reject::Unreachable(13));
+    for payload in [&[][..], &[0; 8]] {
+        let mut header = header4(ALICE4, BOB4);
+        header.protocol = 99.into();
+        header.set_payload_len(payload.len()).unwrap();
+        header.header_checksum = header.calc_header_checksum();
+        let packet = [&header.to_bytes()[..], payload].concat();
+        assert_eq!(answers(&mut lab, &packet).len(), 1, "{payload:?}");
+    }
+}
+
+#[test]
+fn no_error_is_sent_about_what_may_be_one() {
+    let mut lab = rejecting(Point::Prerouting, Reject::Unreachable(13));
+    for kind in 0..=20 {
+        let mut header = header4(ALICE4, BOB4);
+        header.protocol = 1.into();
+        let mut message = [kind, 0, 0, 0, 0, 0, 0, 0];
+        let sum = !crate::wire::checksum::sum(&message);
+        message[2..4].copy_from_slice(&sum.to_be_bytes());
+        header.set_payload_len(message.len()).unwrap();
+        header.header_checksum = header.calc_header_checksum();
+        let packet = [&header.to_bytes()[..], &message].concat();
+        let told = answers(&mut lab, &packet).len() == 1;
+        assert_eq!(told, matches!(kind, 0 | 8 | 13..=18), "{kind}");
+    }
+    // An error of ICMPv6 behind a fragment header and one of authentication; its hops have ended.
+    let mut lab = Lab::settled();
+    let auth = [&[58, 4, 0, 0, 0, 0, 0, 1][..], &[0; 16]].concat();
+    for (kind, told) in [(1, 0), (128, 1)] {
+        let fragment = [&[51, 0, 0, 0, 0, 0, 0, 7][..], &auth, &[kind, 0, 0, 0]].concat();
+        let packet = raw6(ALICE6, BOB6, 44, 1, &fragment);
+        assert_eq!(answers(&mut lab, &packet).len(), told, "{kind}");
     }
 }
 

@@ -5,6 +5,7 @@ use super::stage::ask;
 use super::{Filter, Point, State, Steer, steer};
 use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
+use crate::host::obeys_options;
 use crate::id::NextHopId;
 use crate::stages::route::Root;
 use crate::tables::Tables;
@@ -13,14 +14,17 @@ use crate::verdict::{PuntReason, Verdict};
 /// Packets on the way by the host, IPv4 and IPv6.
 pub(super) type Detoured = [Lanes; 2];
 
-/// Finds them among the packets that have left the road.
+/// Finds them among the packets that have left the road. A hop-by-hop header that is not to be obeyed ends
+/// the way before hook prerouting (`ip6_rcv_core` in `net/ipv6/ip6_input.c`).
 #[cold]
-pub(super) fn find(burst: &Burst) -> Detoured {
+pub(super) fn find(burst: &Burst, umem: &Umem) -> Detoured {
     let mut detoured = [Lanes::NONE; 2];
     for lane in burst.left {
         match burst.verdict[lane] {
             Verdict::Punt(PuntReason::IpOptions) => detoured[0].put(lane, true),
-            Verdict::Punt(PuntReason::HopByHop) => detoured[1].put(lane, true),
+            Verdict::Punt(PuntReason::HopByHop) => {
+                detoured[1].put(lane, obeys_options(packet(burst, umem, lane)));
+            }
             _ => {}
         }
     }
@@ -39,7 +43,15 @@ pub(super) fn detour(
 ) {
     for (index, version) in [4, 6].into_iter().enumerate() {
         let Some(classifier) = filter.at(point, version) else { continue };
-        let lanes = state.detoured[index];
+        let mut lanes = state.detoured[index];
+        if point == Point::Forward && version == 4 {
+            // IPv4 options are looked at behind hook prerouting (`ip_rcv_options` in `net/ipv4/ip_input.c`).
+            for lane in state.detoured[index] {
+                if !obeys_options(packet(burst, umem, lane)) {
+                    lanes = lanes.without(Lanes(1 << lane));
+                }
+            }
+        }
         if point == Point::Forward {
             for lane in lanes {
                 if matches!(state.steer_of(lane), Steer::Next(_)) {
@@ -54,12 +66,11 @@ pub(super) fn detour(
 
 /// Finds the next hop that the host or the kernel will find.
 fn route(burst: &mut Burst, umem: &Umem, tables: &Tables, version: u8, lane: usize) {
-    let frame = umem.frame(burst.addr[lane], usize::from(burst.len[lane]));
-    let packet = frame.get(usize::from(burst.l3[lane])..).unwrap_or_default();
-    let id = destination(packet, version).map_or(NextHopId::NO_ROUTE, |address| {
-        let fib = if version == 4 { &tables.fib4 } else { &tables.fib6 };
-        fib.lookup(Root(burst.root[lane]), address)
-    });
+    let id =
+        destination(packet(burst, umem, lane), version).map_or(NextHopId::NO_ROUTE, |address| {
+            let fib = if version == 4 { &tables.fib4 } else { &tables.fib6 };
+            fib.lookup(Root(burst.root[lane]), address)
+        });
     burst.next[lane] = steer::record(burst, umem, tables, lane, id);
 }
 
@@ -69,4 +80,9 @@ fn destination(packet: &[u8], version: u8) -> Option<u128> {
         4 => u128::from(u32::from_be_bytes(*packet.get(16..)?.first_chunk()?)) << 96,
         _ => u128::from_be_bytes(*packet.get(24..)?.first_chunk()?),
     })
+}
+
+fn packet<'a>(burst: &Burst, umem: &'a Umem, lane: usize) -> &'a [u8] {
+    let frame = umem.frame(burst.addr[lane], usize::from(burst.len[lane]));
+    frame.get(usize::from(burst.l3[lane])..).unwrap_or_default()
 }

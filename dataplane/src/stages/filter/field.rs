@@ -350,7 +350,12 @@ impl<'a> Parsed<'a> {
 
     fn behind(&self, at: usize, bytes: usize) -> Option<u128> {
         let (_, start) = self.transport.filter(|_| self.offset == 0)?;
-        number(self.packet().get(..self.length?)?, start + at, bytes)
+        number(self.packet().get(..self.end(self.length?))?, start + at, bytes)
+    }
+
+    /// Where headers are read to: at hook ingress nobody has cut off yet what is behind the packet.
+    fn end(&self, length: usize) -> usize {
+        if self.padded { self.packet().len() } else { length }
     }
 
     fn link(&self, at: usize, bytes: usize) -> Option<u128> {
@@ -380,7 +385,8 @@ impl<'a> Parsed<'a> {
         Some(())
     }
 
-    /// `ipv6_find_hdr` (`net/ipv6/exthdrs_core.c`) as nft calls it: an authentication header is the end.
+    /// `ipv6_find_hdr` (`net/ipv6/exthdrs_core.c`) as nft calls it: an authentication header is the end, but
+    /// not for who asks for a fragment header (`nft_exthdr_ipv6_eval`).
     fn walk6(&mut self) -> Option<()> {
         let packet = self.packet();
         let header = packet.first_chunk::<40>()?;
@@ -388,8 +394,9 @@ impl<'a> Parsed<'a> {
         if header[0] >> 4 != 6 {
             return None;
         }
-        let packet = packet.get(..length)?;
+        packet.get(..length)?;
         self.length = Some(length);
+        let packet = packet.get(..self.end(length))?;
         let (mut next, mut at) = (header[6], 40);
         loop {
             if !is_extension(next) {
@@ -400,18 +407,21 @@ impl<'a> Parsed<'a> {
             match next {
                 l4::AUTH => {
                     self.transport = Some((next, at));
+                    self.fragment = self.fragment.or_else(|| fragment_behind(packet, at));
                     return Some(());
                 }
                 l4::FRAGMENT => {
                     let field = number(packet, at + 2, 2)? as u16;
                     self.offset = field >> 3;
-                    self.fragment = Some(field >> 3 | (field & 1) << 13);
+                    // Of two such headers the first is asked for.
+                    self.fragment.get_or_insert(field >> 3 | (field & 1) << 13);
                     if self.offset != 0 {
                         self.transport = (!is_extension(following)).then_some((following, 0));
                         return Some(());
                     }
                     at += 8;
                 }
+                l4::ROUTING if packet.len() < at + LEAST_ROUTING => return None,
                 _ => at += (usize::from(len) + 1) * 8,
             }
             next = following;
@@ -429,4 +439,26 @@ pub(super) const fn is_extension(next: u8) -> bool {
 fn number(bytes: &[u8], at: usize, count: usize) -> Option<u128> {
     let bytes = bytes.get(at..at.checked_add(count)?)?;
     Some(bytes.iter().fold(0, |number, byte| number << 8 | u128::from(*byte)))
+}
+
+/// Bytes of a routing header that `ipv6_find_hdr` reads.
+const LEAST_ROUTING: usize = 4;
+
+/// The field of the fragment header behind an authentication header.
+fn fragment_behind(packet: &[u8], mut at: usize) -> Option<u16> {
+    let mut next = l4::AUTH;
+    loop {
+        let &[following, len] = packet.get(at..)?.first_chunk()?;
+        at += match next {
+            l4::FRAGMENT => {
+                let field = number(packet, at + 2, 2)? as u16;
+                return Some(field >> 3 | (field & 1) << 13);
+            }
+            l4::AUTH => (usize::from(len) + 2) * 4,
+            l4::ROUTING if packet.len() < at + LEAST_ROUTING => return None,
+            _ if is_extension(next) => (usize::from(len) + 1) * 8,
+            _ => return None,
+        };
+        next = following;
+    }
 }

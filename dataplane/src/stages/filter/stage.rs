@@ -7,7 +7,8 @@ use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
 use crate::stages::validate::Valid6;
 use crate::tables::{Action, Tables};
-use crate::verdict::{DropReason, Verdict};
+use crate::verdict::{DropReason, PuntReason, Verdict};
+use crate::wire::{be16, ipv6};
 
 /// Says if there are rules at a point.
 #[inline(always)]
@@ -29,7 +30,7 @@ pub fn prerouting(
         state.begin();
     }
     let all_went_on = burst.left.is_empty();
-    state.detoured = if all_went_on { Detoured::default() } else { detour::find(burst) };
+    state.detoured = if all_went_on { Detoured::default() } else { detour::find(burst, umem) };
     both(Point::Prerouting, burst, umem, tables, state, lanes)
 }
 
@@ -139,11 +140,29 @@ fn settle(
             said.verdict
         };
         if let Some(verdict) = verdict {
+            if classifier.point == Point::Forward && verdict == Verdict::Punt(PuntReason::Reject) {
+                count_hop(classifier, burst, umem, lane);
+            }
             burst.leave(lane, verdict);
             gone.put(lane, true);
         }
     }
     gone
+}
+
+/// Takes one hop off before the packet is quoted to its sender, as `ip_forward` and `ip6_forward` have done
+/// before hook forward.
+fn count_hop(classifier: &Classifier, burst: &Burst, umem: &mut Umem, lane: usize) {
+    let header: &mut [u8; 12] = umem.bytes_mut(burst.addr[lane], usize::from(burst.l3[lane]));
+    if classifier.version == 6 {
+        header[7] = header[7].saturating_sub(1);
+        return;
+    }
+    header[8] = header[8].saturating_sub(1);
+    // RFC 1141: a header whose TTL is less by one has a checksum that is greater by 0x100.
+    let sum = u32::from(u16::from_be_bytes([header[10], header[11]])) + 0x100;
+    let sum = (sum + (sum >> 16)) as u16;
+    header[10..].copy_from_slice(&sum.to_be_bytes());
 }
 
 /// Sends a packet where rules want it; one that has its route already does not look for another.
@@ -182,13 +201,14 @@ fn reaches(
     let Some(record) = tables.next_hops.view().record(burst.next[lane]) else { return false };
     let l3 = usize::from(burst.l3[lane]);
     let header: &[u8; 12] = umem.bytes(burst.addr[lane], l3);
-    let (ttl, may_cut) = match classifier.version {
-        4 => (header[8], header[6] & 0x40 == 0),
-        _ => (header[7], false),
+    // Off the road nobody has cut off yet what is behind the packet.
+    let (ttl, may_cut, length) = match classifier.version {
+        4 => (header[8], header[6] & 0x40 == 0, be16(header, 2)),
+        _ => (header[7], false, be16(header, 4).saturating_add(ipv6::LEN as u16)),
     };
     match record.action() {
         Action::Forward => {
-            let fits = usize::from(burst.len[lane]) <= l3 + usize::from(record.mtu());
+            let fits = length <= record.mtu();
             ttl > 1 && (fits || may_cut)
         }
         Action::Resolve | Action::Glean => ttl > 1,

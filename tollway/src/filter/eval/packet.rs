@@ -56,6 +56,9 @@ const AUTH: u8 = 51;
 const NONE: u8 = 59;
 const OPTIONS: u8 = 60;
 
+/// Bytes of a routing header that `ipv6_find_hdr` reads.
+const LEAST_ROUTING: usize = 4;
+
 impl<'a> Packet<'a> {
     /// A frame that has arrived, its layer 3 behind so many bytes.
     #[must_use]
@@ -83,7 +86,14 @@ impl<'a> Packet<'a> {
     /// Where its headers are.
     #[must_use]
     pub fn parsed(&self) -> Parsed {
-        parse(self.version(), self.layer3())
+        self.parsed_at(Hook::Forward)
+    }
+
+    /// Where its headers are as rules at a hook see it: at hook ingress nobody has cut off yet what is
+    /// behind the packet.
+    #[must_use]
+    pub fn parsed_at(&self, hook: Hook) -> Parsed {
+        parse(self.version(), self.layer3(), hook == Hook::Ingress)
     }
 
     /// Says if it has IPv4 options or a hop-by-hop header, with which no router forwards it in a hurry.
@@ -109,11 +119,12 @@ impl<'a> Packet<'a> {
     /// What a selector finds at a hook; none where the packet lacks it.
     #[must_use]
     pub fn number(&self, selector: Selector, hook: Hook) -> Option<u128> {
-        let parsed = self.parsed();
+        let parsed = self.parsed_at(hook);
+        let end = if hook == Hook::Ingress { self.layer3().len() } else { parsed.length };
         let network = |at: usize, bytes: usize| number(self.layer3(), at, bytes);
         let transport = |at: usize, bytes: usize| {
             let (_, start) = parsed.transport.filter(|_| parsed.offset == 0)?;
-            number(self.layer3().get(..parsed.length)?, start + at, bytes)
+            number(self.layer3().get(..end)?, start + at, bytes)
         };
         let of = |version: u8, at: usize, bytes: usize| {
             (self.version() == version).then(|| network(at, bytes)).flatten()
@@ -229,10 +240,10 @@ fn folded(mut sum: u32) -> u16 {
     sum as u16
 }
 
-fn parse(version: u8, packet: &[u8]) -> Parsed {
+fn parse(version: u8, packet: &[u8], padded: bool) -> Parsed {
     match version {
         4 => parse4(packet),
-        6 => parse6(packet),
+        6 => parse6(packet, padded),
         _ => None,
     }
     .unwrap_or(Parsed { length: packet.len(), ..Parsed::default() })
@@ -258,14 +269,14 @@ fn parse4(packet: &[u8]) -> Option<Parsed> {
 
 /// `nft_set_pktinfo_ipv6_validate` (`include/net/netfilter/nf_tables_ipv6.h`) with `ipv6_find_hdr`
 /// (`net/ipv6/exthdrs_core.c`), which ends at an authentication header.
-fn parse6(packet: &[u8]) -> Option<Parsed> {
+fn parse6(packet: &[u8], padded: bool) -> Option<Parsed> {
     let header = packet.get(..40)?;
     let length = 40 + usize::from(u16::from_be_bytes([header[4], header[5]]));
     if header[0] >> 4 != 6 || packet.len() < length {
         return None;
     }
     let mut parsed = Parsed { version: 6, length, ..Parsed::default() };
-    let packet = &packet[..length];
+    let packet = if padded { packet } else { &packet[..length] };
     let (mut next, mut at) = (header[6], 40);
     let is_extension = |next: u8| matches!(next, HOP_BY_HOP | ROUTING | FRAGMENT | AUTH | OPTIONS);
     while is_extension(next) && next != AUTH {
@@ -275,7 +286,8 @@ fn parse6(packet: &[u8]) -> Option<Parsed> {
         if next == FRAGMENT {
             let Some(field) = number(packet, at + 2, 2) else { return Some(parsed) };
             let field = field as u16;
-            parsed.fragment = Some(field >> 3 | (field & 1) << 13);
+            // Of two such headers the first is asked for.
+            parsed.fragment.get_or_insert(field >> 3 | (field & 1) << 13);
             parsed.offset = field >> 3;
             if parsed.offset != 0 {
                 let ends = !is_extension(following) || following == NONE;
@@ -283,6 +295,8 @@ fn parse6(packet: &[u8]) -> Option<Parsed> {
                 return Some(parsed);
             }
             at += 8;
+        } else if next == ROUTING && packet.len() < at + LEAST_ROUTING {
+            return Some(parsed);
         } else {
             at += (usize::from(len) + 1) * 8;
         }
@@ -292,5 +306,28 @@ fn parse6(packet: &[u8]) -> Option<Parsed> {
     if next != AUTH || packet.len() >= at + 2 {
         parsed.transport = Some((next, at));
     }
+    if next == AUTH && parsed.fragment.is_none() {
+        parsed.fragment = fragment_behind(packet, at);
+    }
     Some(parsed)
+}
+
+/// The fields of the fragment header behind an authentication header: who asks for that header alone
+/// does not end there (`nft_exthdr_ipv6_eval` in `net/netfilter/nft_exthdr.c`).
+fn fragment_behind(packet: &[u8], mut at: usize) -> Option<u16> {
+    let mut next = AUTH;
+    loop {
+        let [following, len] = *packet.get(at..)?.first_chunk()?;
+        at += match next {
+            FRAGMENT => {
+                let field = number(packet, at + 2, 2)? as u16;
+                return Some(field >> 3 | (field & 1) << 13);
+            }
+            AUTH => (usize::from(len) + 2) * 4,
+            ROUTING if packet.len() < at + LEAST_ROUTING => return None,
+            HOP_BY_HOP | ROUTING | OPTIONS => (usize::from(len) + 1) * 8,
+            _ => return None,
+        };
+        next = following;
+    }
 }

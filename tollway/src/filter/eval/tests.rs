@@ -161,3 +161,48 @@ fn circles_and_strangers_are_found() {
     rules.chains[1].rules[0] = call(7);
     assert!(rules.check().unwrap_err().to_string().contains("rule 1: leads to a chain"));
 }
+
+/// A frame of IPv6 with these bytes behind the header, and more behind the packet.
+fn six(next: u8, payload: &[u8], padding: &[u8]) -> Vec<u8> {
+    let mut frame = [&[2; 12][..], &[0x86, 0xdd, 0x60, 0, 0, 0, 0]].concat();
+    frame.extend([payload.len() as u8, next, 64]);
+    frame.extend([0x20; 32]);
+    [&frame[..], payload, padding].concat()
+}
+
+fn found(frame: &[u8], selector: Selector, hook: Hook) -> Option<u128> {
+    Packet::new(frame, 14, &Link::default()).number(selector, hook)
+}
+
+#[test]
+fn headers_are_found_as_the_kernel_finds_them() {
+    let fragment = |next, field: u8| [next, 0, 0, field, 0, 0, 0, 7];
+    let auth = [&[44, 4, 0, 0, 0, 0, 0, 1][..], &[0; 16]].concat();
+    let behind = six(51, &[&auth[..], &fragment(17, 1)].concat(), &[]);
+    assert_eq!(found(&behind, Selector::Fragment, Hook::Forward), Some(1 << 13));
+    assert_eq!(found(&behind, Selector::Protocol, Hook::Forward), Some(51));
+    let two = six(44, &[fragment(44, 1), fragment(17, 0)].concat(), &[]);
+    assert_eq!(found(&two, Selector::Fragment, Hook::Forward), Some(1 << 13));
+    // Four bytes of a routing header are read, two of options.
+    for (next, protocol) in [(43, None), (60, Some(17))] {
+        let cut = six(next, &[17, 0], &[]);
+        assert_eq!(found(&cut, Selector::Protocol, Hook::Forward), protocol);
+    }
+    // Hook ingress is before the packet is cut to its length.
+    let padded = six(17, &[], &[0, 53, 0, 80, 0, 8, 0, 0]);
+    assert_eq!(found(&padded, Selector::DestinationPort, Hook::Ingress), Some(80));
+    assert_eq!(found(&padded, Selector::DestinationPort, Hook::Forward), None);
+}
+
+#[test]
+fn ingress_of_inet_drops_broken_headers() {
+    let mut rules = Ruleset::default();
+    rules.add_chain(chain(Hook::Ingress, 0, Policy::Accept, Vec::new()));
+    let at_ingress = |frame: &[u8]| {
+        let link = Link::default();
+        let mut packet = Packet::new(frame, 14, &link);
+        run(&rules, &mut State::new(&rules), Hook::Ingress, &mut packet, 0)
+    };
+    assert_eq!(at_ingress(&six(17, &[0; 8], &[])), Fate::Accept);
+    assert_eq!(at_ingress(&six(43, &[17, 0], &[])), Fate::Drop);
+}

@@ -119,6 +119,7 @@ impl<'a> Layout<'a> {
             let (start, end) = self.bases[number];
             self.bind(start);
             self.only_devices(base, within)?;
+            self.only_sound(&rules.chains[id.0], base)?;
             self.chain(id, within)?;
             // The policy, and behind it where those go on that are accepted.
             self.bind(end);
@@ -184,6 +185,20 @@ impl<'a> Layout<'a> {
             Holds::Always => self.push(Vec::new(), vec![self.accept(within)], None),
             Holds::Never | Holds::Unless(..) => Ok(()),
         }
+    }
+
+    /// Drops packets whose headers contradict themselves, where the kernel does (`nft_do_chain_inet_ingress` in
+    /// `net/netfilter/nft_chain_filter.c`).
+    fn only_sound(&mut self, chain: &Chain, base: &Base) -> Result<(), TooMany> {
+        if (chain.family, base.hook) != (Family::Inet, Hook::Ingress) {
+            return Ok(());
+        }
+        let sound = self.label();
+        let any = Condition::new(Field::Protocol, vec![(0, 255)]);
+        self.push(vec![any], vec![Op::Skip(sound.0)], None)?;
+        self.push(Vec::new(), vec![Op::Drop], None)?;
+        self.bind(sound);
+        Ok(())
     }
 
     fn chain(&mut self, id: ChainId, within: Within) -> Result<(), TooMany> {

@@ -79,6 +79,14 @@ impl Rule<'_, '_> {
             let types: Vec<_> = types.iter().map(|number| Range::one(*number)).collect();
             self.need(Match::in_ranges(Selector::IcmpType, types));
         }
+        if self.site.is_at_device() && protocol == "ip" {
+            // No header has been checked yet: what it says is taken as it is.
+            match name {
+                "protocol" => return Ok(fields::unchecked(72, 8, field.kind)),
+                "length" => return Ok(fields::unchecked(16, 16, field.kind)),
+                _ => {}
+            }
+        }
         if protocol == "ip" && name == "checksum" && self.site.is_behind_routing() {
             return Err("the checksum is another one behind the routing".to_owned());
         }

@@ -79,6 +79,12 @@ pub(super) fn payload(protocol: &str, field: &str) -> Option<Field> {
     }
 }
 
+/// Bits of a network header that is not known to be sound.
+pub(super) fn unchecked(offset: u32, bits: u32, kind: Kind) -> Field {
+    let (offset, bytes) = ((offset / 8) as u8, (bits / 8) as u8);
+    Field::whole(Selector::Payload { base: PayloadBase::Network, offset, bytes }, kind)
+}
+
 /// The number of a transport protocol that has fields here.
 pub(super) fn protocol(name: &str) -> Option<u128> {
     Some(match name {

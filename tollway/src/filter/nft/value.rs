@@ -89,7 +89,12 @@ pub(super) fn range(field: &Field, value: &Value) -> Result<Range, String> {
         let address = number(prefix.get("addr").unwrap_or(&Value::Null))?;
         let len = super::json::number(prefix, "len").and_then(|len| u32::try_from(len).ok());
         let len = len.filter(|len| *len <= field.bits).ok_or("a prefix is too long")?;
-        Range::prefix(address, len, field.bits)
+        let range = Range::prefix(address, len, field.bits);
+        if range.first != address {
+            // `meta mark & 0xff00 == 1` is listed so: the kernel compares with bits that are never there.
+            return Err("a prefix with more bits than it has is met by no packet".to_owned());
+        }
+        range
     } else {
         Range::one(number(value)?)
     };

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tollway_dataplane::burst::Burst;
 use tollway_dataplane::dispatch::Path;
 use tollway_dataplane::frame::Umem;
+use tollway_dataplane::host::obeys_options;
 use tollway_dataplane::id::{PortId, Vid};
 use tollway_dataplane::stages::filter::{Reject, State};
 use tollway_dataplane::stages::route::Prefix;
@@ -132,7 +133,8 @@ impl Road {
                 for version in [4, 6] {
                     for lane in lanes {
                         let (packet, fate) = &mut packets[*lane];
-                        if packet.version() == version {
+                        let comes = comes_to(hooks[0], version, &frames[*lane]);
+                        if packet.version() == version && comes {
                             self.evaluate(packet, fate, hooks);
                         }
                     }
@@ -319,4 +321,14 @@ fn tables() -> Tables {
         }
     }
     tables
+}
+
+/// Whether a packet's options let it come to a hook: those of IPv6 are looked at before hook prerouting,
+/// those of IPv4 behind it.
+fn comes_to(hook: Hook, version: u8, frame: &[u8]) -> bool {
+    let layer3 = &frame[if frame[12] == 0x81 { 18 } else { 14 }..];
+    let link = Link::default();
+    let has_options = Packet::new(frame, frame.len() - layer3.len(), &link).has_options();
+    let looked_at = version == 6 || hook != Hook::Prerouting;
+    !has_options || !looked_at || obeys_options(layer3)
 }

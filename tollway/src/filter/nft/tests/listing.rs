@@ -200,3 +200,12 @@ fn what_a_version_leaves_out_is_in_its_text() {
     assert_eq!(devices(1), [name("eth0")]);
     assert_eq!(rules.chains[2].base, None);
 }
+
+#[test]
+fn bits_beyond_a_mask_are_not_taken_for_a_prefix() {
+    // `meta mark & 0 == 3`, as nft lists it.
+    let mark = json!({"match": {"op": "==", "left": {"meta": {"key": "mark"}},
+        "right": {"prefix": {"addr": 3, "len": 0}}}});
+    let steps = steps(json!([mark, {"drop": null}]));
+    assert!(matches!(&steps[..], [Step::Unsupported(_)]), "{steps:?}");
+}

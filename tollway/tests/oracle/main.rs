@@ -1,0 +1,183 @@
+//! The kernel is the judge of the filter: random rules are loaded into a router of the kernel's, random
+//! packets are sent to it, and what comes out of each device is held against what Tollway makes of the same
+//! packets by the same rules, byte for byte. So are the counts of rules and the router's own messages.
+//!
+//! `TOLLWAY_ORACLE_SEED` and `TOLLWAY_ORACLE_CASES` say which cases; the seed is printed. A case that differs
+//! is made small and kept below `target/oracle`; `TOLLWAY_ORACLE_REPLAY` runs it again.
+//!
+//! What is left out, and why:
+//!
+//! - VRFs and VLAN links, which the kernels that this runs on do not have.
+//! - Packets that came to a rule which only a kernel can decide by; there must be few of them.
+//! - Messages of the router and counts, where such packets were: the kernel goes on with them.
+//! - Messages of the router, and counts if there are any, where rules hang at hooks postrouting and egress:
+//!   the kernel's messages meet those, Tollway's do not.
+//! - Fragments, where connections are tracked: the kernel puts them together before any rule.
+//! - Fragments but the first, where nft's rules look at transport headers: kernels (6.18 is one) take what is in
+//!   such a fragment for a header where it has one, two or four bytes (`nft_payload_fast_eval` in
+//!   `net/netfilter/nf_tables_core.c` did not ask for `fragoff`). Tollway does what was meant.
+//! - `meta l4proto` of ICMP or ICMPv6 beside `meta nfproto`: nft 1.0.6 leaves the latter out of its listing,
+//!   so that no reader can know of it.
+//! - The router's messages about packets with IPv4 options: Tollway does not echo those.
+//! - Limits that time decides: no run is as fast as another.
+//! - IPv6 redirects and ND, which the kernel sends by itself. Packets leave by another device than theirs.
+
+#![allow(clippy::unwrap_used)]
+
+mod case;
+mod constants;
+#[path = "../../../dataplane/src/testkit/dice.rs"]
+mod dice;
+mod iptables;
+mod kernel;
+mod matches;
+#[path = "../namespaces/mod.rs"]
+mod namespaces;
+mod net;
+mod packets;
+mod rules;
+mod shrink;
+mod socket;
+mod tollway;
+
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use case::{Case, Outcome, Tally};
+use constants::Constants;
+use dice::Dice;
+use kernel::Kernel;
+use rules::{Language, Rules};
+
+const TESTS: [namespaces::Test; 1] = [("the_kernel_is_the_judge_of_the_filter", judged)];
+
+/// Cases of a run that is not told how many.
+const CASES: u64 = 240;
+/// Packets of a case.
+const PACKETS: usize = 256;
+/// Differences that are looked into before a run ends.
+const ENOUGH: usize = 5;
+
+fn main() -> ExitCode {
+    namespaces::main(&TESTS, "-n", missing, |_| ExitCode::FAILURE)
+}
+
+fn missing(_: &str) -> Option<&'static str> {
+    let namespaces = Command::new("unshare").args(["-Urn", "true"]).status();
+    if !namespaces::is_root() && !namespaces.is_ok_and(|status| status.success()) {
+        return Some("this user may not make network namespaces (user.max_net_namespaces)");
+    }
+    None
+}
+
+fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok().filter(|text| !text.is_empty()).map(|text| text.parse().unwrap())
+}
+
+fn judged() {
+    let mut kernel = Kernel::new();
+    if let Ok(path) = std::env::var("TOLLWAY_ORACLE_REPLAY") {
+        replay(&mut kernel, &path);
+        return;
+    }
+    let seed = setting("TOLLWAY_ORACLE_SEED").unwrap_or(1);
+    let cases = setting("TOLLWAY_ORACLE_CASES").unwrap_or(CASES);
+    println!("seed {seed}, {cases} rulesets");
+    let start = Instant::now();
+    let (mut all, mut refused, mut failed) = (Tally::default(), 0, Vec::new());
+    let mut rules = 0;
+    for number in 0..cases {
+        let case = draw(seed.wrapping_mul(1 << 20).wrapping_add(number));
+        rules += case.rules.count();
+        match case.run(&mut kernel) {
+            Outcome::Same(tally) => add(&mut all, tally),
+            Outcome::Refused(why) => {
+                println!("ruleset {} is none: {why}\n{}", case.seed, case.rules.text());
+                refused += 1;
+            }
+            Outcome::Differs(_) => failed.push(report(case, &mut kernel)),
+        }
+        if failed.len() == ENOUGH {
+            println!("{number} rulesets were enough");
+            break;
+        }
+    }
+    let Tally { packets, forwarded, punted, answers, counters } = all;
+    println!(
+        "{rules} rules; {packets} packets, {forwarded} frames forwarded, {punted} packets left to the \
+         kernel, {answers} answers and {counters} counters compared; {refused} rulesets refused; {:.0} s",
+        start.elapsed().as_secs_f64()
+    );
+    assert!(failed.is_empty(), "Tollway differs from the kernel: {failed:?}");
+    assert!(punted * 5 < packets * 2, "{punted} of {packets} packets were left to the kernel");
+    assert!(forwarded * 10 > packets, "too few packets were forwarded to tell much");
+    assert!(refused * 20 < cases, "too many rulesets were none");
+}
+
+fn draw(seed: u64) -> Case {
+    let mut dice = Dice(seed);
+    let mut constants = Constants::new(&mut dice);
+    let rules = match dice.below(5) {
+        0 => iptables::draw(&mut constants, &mut dice),
+        _ => rules::draw(&mut constants, &mut dice),
+    };
+    constants.later_fragments = !reads_headers(&rules);
+    let packets = packets::draw(&constants, PACKETS, &mut dice);
+    Case { seed, rules, packets }
+}
+
+/// Whether nf_tables looks at transport headers by these rules.
+fn reads_headers(rules: &Rules) -> bool {
+    const HEADERS: [&str; 9] =
+        ["port", "tcp ", "udp ", "sctp ", "icmp ", "icmpv6 ", "icmp6", "@th", "--icmp"];
+    let by_nft = rules.language == Language::Nft
+        || matches!(rules.language, Language::Iptables { nft: true, .. });
+    let text = rules.text();
+    by_nft && HEADERS.iter().any(|header| text.contains(header))
+}
+
+fn add(all: &mut Tally, one: Tally) {
+    all.packets += one.packets;
+    all.forwarded += one.forwarded;
+    all.punted += one.punted;
+    all.answers += one.answers;
+    all.counters += one.counters;
+}
+
+/// Makes a case small, keeps it, and says what it is.
+fn report(case: Case, kernel: &mut Kernel) -> String {
+    let seed = case.seed;
+    let original = case.clone();
+    let mut small = shrink::shrink(case, kernel);
+    let mut outcome = small.run(kernel);
+    if !matches!(outcome, Outcome::Differs(_)) {
+        small = original;
+        outcome = small.run(kernel);
+    }
+    let differences = match outcome {
+        Outcome::Differs(differences) => differences,
+        _ => vec!["it differed once and no more".to_owned()],
+    };
+    tell(&small, &differences);
+    let path = shrink::keep(&small, differences);
+    format!("ruleset {seed}, kept in {}", path.display())
+}
+
+fn tell(case: &Case, differences: &[String]) {
+    println!("ruleset {}, {} packets:\n{}", case.seed, case.packets.len(), case.rules.text());
+    for difference in differences.iter().take(6) {
+        println!("{difference}");
+    }
+}
+
+fn replay(kernel: &mut Kernel, path: &str) {
+    let case = shrink::kept(path);
+    match case.run(kernel) {
+        Outcome::Same(_) => println!("no difference"),
+        Outcome::Refused(why) => panic!("the rules are none: {why}"),
+        Outcome::Differs(differences) => {
+            tell(&case, &differences);
+            panic!("Tollway differs from the kernel");
+        }
+    }
+}

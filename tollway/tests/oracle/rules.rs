@@ -1,0 +1,242 @@
+//! Random rules in nft's text.
+
+use serde::{Deserialize, Serialize};
+
+use crate::constants::Constants;
+use crate::dice::Dice;
+use crate::matches::Condition;
+use crate::net::DEVICES;
+
+/// A language of rules, and who reads it for the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Language {
+    /// nft's.
+    Nft,
+    /// iptables' (or, `six`, ip6tables'), loaded by its own way into the kernel, or (`nft`) by nf_tables.
+    Iptables { six: bool, nft: bool },
+}
+
+/// A ruleset in pieces, any of which may be taken out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rules {
+    pub language: Language,
+    pub tables: Vec<Table>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Table {
+    /// Its family and name, or iptables' name.
+    pub name: String,
+    /// Sets, maps, counters and limits.
+    pub objects: Vec<String>,
+    pub chains: Vec<Chain>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chain {
+    pub name: String,
+    /// Where it hangs.
+    pub base: Option<String>,
+    pub rules: Vec<String>,
+}
+
+impl Rules {
+    /// The ruleset as its language writes it.
+    pub fn text(&self) -> String {
+        match self.language {
+            Language::Nft => self.nft(),
+            Language::Iptables { .. } => crate::iptables::text(self),
+        }
+    }
+
+    fn nft(&self) -> String {
+        let mut text = String::new();
+        for table in &self.tables {
+            text += &format!("table {} {{\n", table.name);
+            for object in &table.objects {
+                text += &format!("  {object}\n");
+            }
+            for chain in &table.chains {
+                text += &format!("  chain {} {{\n", chain.name);
+                for line in chain.base.iter().chain(&chain.rules) {
+                    text += &format!("    {line}\n");
+                }
+                text += "  }\n";
+            }
+            text += "}\n";
+        }
+        text
+    }
+
+    /// Rules in all.
+    pub fn count(&self) -> usize {
+        let chains = self.tables.iter().flat_map(|table| &table.chains);
+        chains.map(|chain| chain.rules.len()).sum()
+    }
+}
+
+/// A random ruleset of nft; `constants` learn if it tracks connections.
+pub fn draw(constants: &mut Constants, dice: &mut Dice) -> Rules {
+    constants.tracked = dice.one_in(14);
+    let mut tables = Vec::new();
+    for number in 0..1 + dice.below(2) {
+        let family = dice.pick(&["ip", "ip6", "inet", "inet", "inet", "netdev"]);
+        let mut draw = Draw { constants, dice, family, hooks: Vec::new(), objects: Vec::new() };
+        tables.push(draw.table(number));
+    }
+    Rules { language: Language::Nft, tables }
+}
+
+struct Draw<'a> {
+    constants: &'a Constants,
+    dice: &'a mut Dice,
+    family: &'static str,
+    /// Hooks of the table's base chains.
+    hooks: Vec<&'static str>,
+    objects: Vec<String>,
+}
+
+/// Chains of a table that are jumped to; each leads only to those behind it.
+const CALLED: usize = 3;
+
+impl Draw<'_> {
+    fn table(&mut self, number: usize) -> Table {
+        let bases: Vec<_> = (0..1 + self.dice.below(3)).map(|_| self.base()).collect();
+        let most = self.dice.pick(&[1, 2, 4, 8, 20]);
+        let mut chains = Vec::new();
+        for at in 0..CALLED {
+            let rules = (0..self.dice.below(most + 1)).map(|_| self.rule(at + 1)).collect();
+            chains.push(Chain { name: format!("c{at}"), base: None, rules });
+        }
+        for (at, base) in bases.into_iter().enumerate() {
+            let rules = (0..self.dice.below(most + 1)).map(|_| self.rule(0)).collect();
+            chains.push(Chain { name: format!("base{at}"), base: Some(base), rules });
+        }
+        // A chain is named only by what stands behind it.
+        chains[..CALLED].reverse();
+        Table {
+            name: format!("{} t{number}", self.family),
+            objects: std::mem::take(&mut self.objects),
+            chains,
+        }
+    }
+
+    fn base(&mut self) -> String {
+        let hook = match self.family {
+            "netdev" => self.dice.pick(&["ingress", "ingress", "egress"]),
+            "inet" if self.dice.one_in(8) => "ingress",
+            _ => self.dice.pick(&["prerouting", "forward", "forward", "forward", "postrouting"]),
+        };
+        self.hooks.push(hook);
+        let device = match hook {
+            "ingress" | "egress" => format!(" device {}", self.dice.pick(&DEVICES)),
+            _ => String::new(),
+        };
+        let priority = self.dice.pick(&[-300, -150, 0, 0, 0, 10, 100]);
+        let policy = self.dice.pick(&["accept", "accept", "accept", "drop"]);
+        format!("type filter hook {hook}{device} priority {priority}; policy {policy};")
+    }
+
+    /// A rule that leads to chains from a number on.
+    fn rule(&mut self, chains: usize) -> String {
+        let mut words = Vec::new();
+        let mut condition =
+            Condition::new(self.constants, self.dice, self.family, &self.hooks, &mut self.objects);
+        for _ in 0..condition.dice.pick(&[0, 1, 1, 1, 2, 2, 3]) {
+            words.push(condition.draw());
+        }
+        let is_four = condition.may_be(4) && condition.needs(4);
+        let is_six = condition.may_be(6) && condition.needs(6);
+        let any = self.dice.below(12);
+        if any < 5 {
+            words.push("counter".to_owned());
+        }
+        match self.dice.below(16) {
+            0 => words.push(self.mark()),
+            1 if is_four => words.push(format!("ip dscp set {}", self.dice.below(64))),
+            1 if is_six => words.push(format!("ip6 dscp set {}", self.dice.below(64))),
+            2 => words.push("limit rate 1000/second burst 1000000 packets".to_owned()),
+            3 => words.push("limit rate over 1000/second burst 1000000 packets".to_owned()),
+            4 => words.push("log prefix \"seen\"".to_owned()),
+            _ => {}
+        }
+        if self.dice.one_in(12) {
+            words.push("counter".to_owned());
+        }
+        let verdict = self.verdict(chains, &words);
+        words.push(verdict);
+        words.retain(|word| !word.is_empty());
+        if words.is_empty() { "counter".to_owned() } else { words.join(" ") }
+    }
+
+    fn mark(&mut self) -> String {
+        let number = self.dice.below(8);
+        match self.dice.below(4) {
+            0 => format!("meta mark set meta mark | {number}"),
+            1 => format!("meta mark set meta mark & {number}"),
+            2 => format!("meta mark set meta mark ^ {number}"),
+            _ => format!("meta mark set {number}"),
+        }
+    }
+
+    fn verdict(&mut self, chains: usize, words: &[String]) -> String {
+        // What drops or accepts everything leaves nothing for the rules behind it.
+        let narrow = words.iter().any(|word| !word.starts_with("counter"));
+        let target = chains + self.dice.below(CALLED.saturating_sub(chains).max(1));
+        match self.dice.below(20) {
+            0..4 if narrow => "drop".to_owned(),
+            4..7 if narrow => "accept".to_owned(),
+            7..11 if target < CALLED => format!("jump c{target}"),
+            11 if target < CALLED => format!("goto c{target}"),
+            12 if narrow => "return".to_owned(),
+            13 => "continue".to_owned(),
+            14 | 15 if narrow => self.reject(words),
+            16 if target < CALLED => self.verdicts(target, words),
+            17 if self.constants.tracked && self.family != "netdev" => {
+                self.dice.pick(&["ct state established accept", "ct state invalid drop"]).to_owned()
+            }
+            _ => String::new(),
+        }
+    }
+
+    /// Rejects packets where that may be.
+    fn reject(&mut self, words: &[String]) -> String {
+        let allowed = ["prerouting", "forward", "ingress"];
+        if self.hooks.iter().any(|hook| !allowed.contains(hook)) {
+            return "drop".to_owned();
+        }
+        let is_tcp = words.iter().any(|word| word.contains("tcp "));
+        let text = match (self.family, self.dice.below(3)) {
+            (_, 0) if is_tcp => "reject with tcp reset",
+            ("ip", 1) => "reject with icmp admin-prohibited",
+            ("ip6", 1) => "reject with icmpv6 addr-unreachable",
+            ("inet", 1) => "reject with icmpx host-unreachable",
+            _ => "reject",
+        };
+        text.to_owned()
+    }
+
+    /// A map of verdicts.
+    fn verdicts(&mut self, target: usize, words: &[String]) -> String {
+        let mut ports = self.constants.ports.clone();
+        ports.sort_unstable();
+        ports.dedup();
+        let verdicts = ["accept", "drop", "continue", "return", "jump", "goto"];
+        let mut data = || match self.dice.pick(&verdicts) {
+            verdict @ ("jump" | "goto") => format!("{verdict} c{target}"),
+            verdict => verdict.to_owned(),
+        };
+        let elements: Vec<_> = ports.iter().map(|port| format!("{port} : {}", data())).collect();
+        let free = !words.iter().any(|word| Condition::names_transport(word));
+        let field = match self.dice.pick(&["th dport", "tcp dport", "udp dport", "iifname"]) {
+            field @ ("tcp dport" | "udp dport") if free => field,
+            "iifname" => {
+                let first = format!("lan0 : goto c{target}, \"wan0\" : continue");
+                return format!("iifname vmap {{ {first} }}");
+            }
+            _ if words.iter().any(|word| Condition::names_transport(word)) => return String::new(),
+            _ => "th dport",
+        };
+        format!("{field} vmap {{ {} }}", elements.join(", "))
+    }
+}

@@ -1,0 +1,116 @@
+//! A case that differs, made as small as it can be, and kept in a file.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::case::{Case, Outcome};
+use crate::kernel::Kernel;
+
+/// Longer it is not worth the wait.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a file holds.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    /// How to run it again.
+    command: String,
+    /// The ruleset as its language writes it.
+    text: Vec<String>,
+    differences: Vec<String>,
+    case: Case,
+}
+
+/// Takes away what is not needed for the case to differ.
+pub fn shrink(mut case: Case, kernel: &mut Kernel) -> Case {
+    let start = Instant::now();
+    let mut differs =
+        |case: &Case| start.elapsed() < PATIENCE && matches!(case.run(kernel), Outcome::Differs(_));
+    packets(&mut case, &mut differs);
+    loop {
+        let before = case.rules.count();
+        rules(&mut case, &mut differs);
+        if case.rules.count() == before {
+            break;
+        }
+    }
+    packets(&mut case, &mut differs);
+    case
+}
+
+/// Ever smaller pieces of the packets are left out.
+fn packets(case: &mut Case, differs: &mut impl FnMut(&Case) -> bool) {
+    let mut piece = case.packets.len().div_ceil(2);
+    while piece > 0 {
+        let mut at = 0;
+        while at < case.packets.len() {
+            let mut fewer = case.clone();
+            fewer.packets.drain(at..(at + piece).min(case.packets.len()));
+            if differs(&fewer) {
+                *case = fewer;
+            } else {
+                at += piece;
+            }
+        }
+        piece = if piece == 1 { 0 } else { piece.div_ceil(2) };
+    }
+}
+
+/// Tables, chains, rules and sets are left out, one after the other.
+fn rules(case: &mut Case, differs: &mut impl FnMut(&Case) -> bool) {
+    let mut attempt = |case: &mut Case, change: &dyn Fn(&mut Case)| {
+        let mut fewer = case.clone();
+        change(&mut fewer);
+        if differs(&fewer) {
+            *case = fewer;
+        }
+    };
+    for table in (0..case.rules.tables.len()).rev() {
+        attempt(case, &|case| {
+            case.rules.tables.remove(table);
+        });
+    }
+    for table in 0..case.rules.tables.len() {
+        for chain in (0..case.rules.tables[table].chains.len()).rev() {
+            attempt(case, &|case| case.rules.tables[table].chains[chain].rules.clear());
+            for rule in (0..case.rules.tables[table].chains[chain].rules.len()).rev() {
+                attempt(case, &|case| {
+                    case.rules.tables[table].chains[chain].rules.remove(rule);
+                });
+            }
+            if case.rules.tables[table].chains[chain].rules.is_empty() {
+                attempt(case, &|case| {
+                    case.rules.tables[table].chains.remove(chain);
+                });
+            }
+        }
+        for object in (0..case.rules.tables[table].objects.len()).rev() {
+            attempt(case, &|case| {
+                case.rules.tables[table].objects.remove(object);
+            });
+        }
+    }
+}
+
+/// Writes a case down; where.
+pub fn keep(case: &Case, differences: Vec<String>) -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
+        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")),
+        PathBuf::from,
+    );
+    let dir = target.join("oracle");
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = dir.join(format!("filter-{}.json", case.seed));
+    let command = format!("TOLLWAY_ORACLE_REPLAY={} make oracle KIND=filter", path.display());
+    let text = case.rules.text().lines().map(str::to_owned).collect();
+    let kept = Kept { command, text, differences, case: case.clone() };
+    std::fs::write(&path, serde_json::to_string_pretty(&kept).unwrap()).unwrap();
+    path
+}
+
+/// Reads a case that was kept.
+pub fn kept(path: &str) -> Case {
+    let text = std::fs::read_to_string(path).unwrap();
+    serde_json::from_str::<Kept>(&text).unwrap().case
+}
