@@ -9,6 +9,7 @@
 mod client;
 mod message;
 mod neighs;
+mod peer;
 mod request;
 mod routes;
 mod serve;
@@ -26,6 +27,7 @@ pub use message::{
     All, Ask, Drops, Express, Found, Link, Links, Neigh, Neighbours, NextHop, PortState, Ports,
     Punts, Route, RoutesPage, StageToll, Tolls, Totals, Traffic, VERSION,
 };
+pub use peer::Peer;
 pub use request::{Command, HandedOver, Reloaded, Request};
 pub use serve::Powers;
 pub use server::Server;
