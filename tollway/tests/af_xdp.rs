@@ -20,7 +20,7 @@ use namespaces::{Host, is_root, sh, until};
 use router::{Counts, Net, config};
 use running::Router;
 
-const TESTS: [namespaces::Test; 15] = [
+const TESTS: [namespaces::Test; 16] = [
     ("both_families_and_all_protocols_cross", traffic),
     ("jumbo_frames_cross_in_several_chunks", jumbo),
     ("jumbo_frames_cross_to_another_kind_of_port", jumbo_elsewhere),
@@ -32,6 +32,7 @@ const TESTS: [namespaces::Test; 15] = [
     ("a_second_router_is_refused_and_so_is_one_without_privilege", refusals),
     ("a_stopped_router_keeps_its_ports", rivals::stopped),
     ("a_router_notices_that_its_program_was_taken", rivals::taken),
+    ("a_router_in_another_pid_namespace_is_replaced", rivals::replaced),
     ("a_starved_port_recovers", ports::starvation),
     ("a_queue_that_comes_back_late_is_waited_for", ports::lateness),
     ("a_port_that_is_refused_holds_nobody_up", ports::refusals),

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tollway_dataplane::port::Port as _;
 use tollway_dataplane::router::Router;
@@ -140,24 +140,25 @@ fn succeed(path: Option<&PathBuf>) -> Result<(), CliError> {
         Err(ClientError::Nobody { .. } | ClientError::Nowhere) => return Ok(()),
         Err(error) => return Err(failed(error)),
     };
-    let HandedOver { pid } = client.request(&Request::Do(Command::HandOver)).map_err(failed)?;
-    let start = Instant::now();
-    while is_running(pid) {
-        if start.elapsed() > HAND_OVER {
-            let what = format!("process {pid} was asked to hand its ports over and does not end");
-            return Err(CliError::failed(what, "End it; the kernel forwards meanwhile"));
-        }
-        std::thread::sleep(Duration::from_millis(1));
+    let who = format!("the tollway at {}", client.path().display());
+    let unwatched = |error: io::Error| {
+        CliError::failed(
+            format!("{who} can not be waited for: {}", ports::why(&error)),
+            "Start again",
+        )
+    };
+    let Some(predecessor) = client.peer().map_err(unwatched)? else {
+        let what = format!("{who} is in another PID namespace, where nobody would see it end");
+        let remedy = "Replace it from that PID namespace, or use Linux 6.5 or newer";
+        return Err(CliError::failed(what, remedy));
+    };
+    let HandedOver { .. } = client.request(&Request::Do(Command::HandOver)).map_err(failed)?;
+    if !predecessor.ends_within(HAND_OVER).map_err(unwatched)? {
+        let what = format!("{who} was asked to hand its ports over and does not end");
+        return Err(CliError::failed(what, "End it; the kernel forwards meanwhile"));
     }
-    tracing::info!("process {pid} has handed its ports over");
+    tracing::info!("{who} has handed its ports over");
     Ok(())
-}
-
-/// Whether a process is there and has not ended yet.
-fn is_running(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
-    state.is_some_and(|state| state != "Z" && state != "X")
 }
 
 /// Makes the control socket. One that was asked for must be had; without one at its usual place the

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 
 use super::default_paths;
 use super::message::{Ask, VERSION};
+use super::peer::Peer;
 use super::request::Request;
 use crate::ports::why;
 
@@ -123,6 +124,15 @@ impl Client {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The router's process. None where that can not be told: it is in another PID namespace, and
+    /// the kernel is older than 6.5.
+    ///
+    /// # Errors
+    /// It has ended, or the system refused.
+    pub fn peer(&self) -> io::Result<Option<Peer>> {
+        Peer::of(self.stream.get_ref())
     }
 
     /// Waits for so long for an answer from now on.

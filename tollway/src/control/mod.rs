@@ -10,6 +10,7 @@ mod client;
 mod filter;
 mod message;
 mod neighs;
+mod peer;
 mod request;
 mod routes;
 mod serve;
@@ -29,6 +30,7 @@ pub use message::{
     Link, Links, Neigh, Neighbours, NextHop, PortState, Ports, Punts, Route, RoutesPage, StageToll,
     Tolls, Totals, Traffic, VERSION,
 };
+pub use peer::Peer;
 pub use request::{Command, HandedOver, Reloaded, Request};
 pub use serve::Powers;
 pub use server::{REQUEST_LIMIT, Server};

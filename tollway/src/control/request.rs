@@ -37,7 +37,7 @@ pub enum Command {
 /// Who hands over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandedOver {
-    /// The process; the ports are free when it has ended.
+    /// The process, by its number in its own PID namespace; the ports are free when it has ended.
     pub pid: u32,
 }
 

@@ -34,6 +34,8 @@ unsafe impl Plain for libc::tpacket_req {}
 unsafe impl Plain for libc::packet_mreq {}
 // SAFETY: two numbers of 32 bits.
 unsafe impl Plain for libc::tpacket_stats {}
+// SAFETY: three numbers of 32 bits.
+unsafe impl Plain for libc::ucred {}
 
 /// A packet socket; protocol 0 receives nothing.
 pub(super) fn packet_socket(protocol: c_int) -> io::Result<OwnedFd> {
@@ -91,6 +93,29 @@ pub(super) fn get_option<T: Plain>(
         libc::getsockopt(socket.as_raw_fd(), level, option, pointer.cast(), &raw mut len)
     })?;
     Ok(value)
+}
+
+/// A descriptor of the process at the other end of a UNIX socket (SO_PEERPIDFD, since Linux 6.5).
+pub(crate) fn peer_process(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let fd: c_int = get_option(socket, libc::SOL_SOCKET, libc::SO_PEERPIDFD, -1)?;
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The number of the process at the other end of a UNIX socket; 0 where it is in a PID namespace that
+/// can not be seen from this one.
+pub(crate) fn peer_number(socket: BorrowedFd<'_>) -> io::Result<libc::pid_t> {
+    let nobody = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    get_option(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, nobody).map(|peer| peer.pid)
+}
+
+/// A descriptor of the process of a number.
+pub(crate) fn process(number: libc::pid_t) -> io::Result<OwnedFd> {
+    // SAFETY: takes numbers only.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, number, 0) };
+    let fd = check(fd as c_int)?;
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// An interface request for a device name of at most 15 bytes, all else zero.

@@ -1,6 +1,8 @@
 //! Two routers that want the same ports.
 
-use std::process::Command;
+use std::fs::File;
+use std::io::Read;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -9,9 +11,9 @@ use tollway::steer::{Mode, Options, SteerPort, Steering};
 use tollway_dataplane::id::PortId;
 
 use super::assert_pings;
-use super::namespaces::{sh, until};
+use super::namespaces::{Process, sh, until};
 use super::router::{Counts, Net, config, refused};
-use super::running::Router;
+use super::running::{Router, command};
 
 fn signal(router: &Router, name: &str) {
     sh(&format!("kill -{name} {}", router.process.0.id()));
@@ -75,6 +77,45 @@ pub fn taken() {
     assert_pings(&net.a, "-c 20 10.0.2.2");
     let counts = Counts::of(&router.stop());
     assert!(counts.sent >= 5, "the kernel forwards it all: {counts:?}");
+}
+
+/// Routers in this PID namespace and in ones of their own take over from one another while pings go
+/// on; two that follow each other both have the number 1.
+pub fn replaced() {
+    const APART: &str = "unshare -pf --kill-child tollway";
+    let net = Net::new(1500, 1);
+    // One for all of them, as on a machine with containers.
+    sh("mount -t bpf none /sys/fs/bpf");
+    let (dir, config) = (tempfile::tempdir().unwrap(), config("copy", 1500, true));
+    let mut ping = net.a.command("ping -n -q -c 100000 -i 0.005 -W 2 10.0.2.2");
+    let mut ping = Process(ping.stdout(Stdio::piped()).spawn().unwrap());
+    let mut predecessor: Option<Process> = None;
+    for (index, program) in [APART, "tollway", APART, APART, "tollway"].into_iter().enumerate() {
+        let log = dir.path().join(format!("stderr{index}"));
+        let mut command = command(program, &dir, &config);
+        command.arg("--replace").stdout(Stdio::null()).stderr(File::create(&log).unwrap());
+        let mut router = Process(command.spawn().unwrap());
+        let told = || std::fs::read_to_string(&log).unwrap();
+        until("the successor to forward", || {
+            assert!(router.0.try_wait().unwrap().is_none(), "{}", told());
+            told().contains("forwarding")
+        });
+        if let Some(mut before) = predecessor.replace(router) {
+            assert!(told().contains("control.sock has handed its ports over"), "{}", told());
+            assert_eq!(before.0.wait().unwrap().code(), Some(0));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    sh(&format!("kill -INT {}", ping.0.id()));
+    let mut told = String::new();
+    ping.0.stdout.as_mut().unwrap().read_to_string(&mut told).unwrap();
+    let count = |end: &str| -> u32 {
+        let words = told.split(", ").flat_map(str::lines).find_map(|words| words.strip_suffix(end));
+        words.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{told}"))
+    };
+    let (sent, received) = (count(" packets transmitted"), count(" received"));
+    // The last answer may be on its way.
+    assert!(sent >= 100 && received + 1 >= sent, "{told}");
 }
 
 /// A steering of `ra` that takes the place of any other.
