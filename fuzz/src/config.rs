@@ -18,7 +18,11 @@ pub fn run(text: &str) {
             let lines = text.split('\n').count();
             assert!(!mistakes.is_empty(), "refused for no reason");
             for mistake in &mistakes {
-                assert!((1..=lines).contains(&mistake.line) && mistake.column > 0, "{mistake:?}");
+                // Rules are in a file of their own.
+                if mistake.file == "fuzz.toml" {
+                    let is_placed = (1..=lines).contains(&mistake.line) && mistake.column > 0;
+                    assert!(is_placed, "{mistake:?}");
+                }
                 assert!(!mistake.what.is_empty() && !mistake.remedy.is_empty(), "{mistake:?}");
             }
             let told = report(&mistakes);

@@ -5,8 +5,8 @@ use super::frames::{ADDRESSES, PORTS, PROTOCOLS};
 use super::road::Road;
 use super::{Dice, Frames};
 use crate::filter::ir::{
-    Action, Base, Chain, Counter, Family, Hook, Match, Place, Policy, Range, Rule, Ruleset, Selector,
-    Step, Verdict,
+    Action, Base, Chain, Counter, Family, Hook, Match, Place, Policy, Range, Rule, Ruleset,
+    Selector, Step, Verdict,
 };
 
 /// Rules enough for sets of several words, about nothing but addresses, protocol and ports.
