@@ -40,11 +40,11 @@ impl Mistake {
 
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.file)?;
+        f.write_str(&printable(&self.file))?;
         if self.line > 0 {
             write!(f, ":{}", self.line)?;
         }
-        write!(f, ": {}; {}", self.what, self.remedy)
+        write!(f, ": {}; {}", printable(&self.what), printable(&self.remedy))
     }
 }
 
@@ -62,6 +62,8 @@ pub fn report(mistakes: &[Mistake]) -> String {
 
 fn render(mistake: &Mistake, out: &mut String) {
     let Mistake { file, line, column, what, remedy, excerpt, length } = mistake;
+    // Names are whatever the files say, also those that are suggested.
+    let [file, what, remedy] = [file, what, remedy].map(|text| printable(text));
     // Writing to a String cannot fail.
     let _ = match line {
         0 => writeln!(out, "{file}: {what} - {remedy}"),
