@@ -93,13 +93,13 @@ impl Words {
             Self::V4(addresses, rest) => {
                 let [src_be, dst_be] = halves(addresses.to_le_bytes());
                 let (sport_be, dport_be, protocol, link) = parts(rest);
-                Key::V4(Flow4Key { src_be, dst_be, sport_be, dport_be, protocol, pad: 0, link })
+                Key::V4(Flow4Key { src_be, dst_be, sport_be, dport_be, protocol, link })
             }
             Self::V6([a, b, c, d], rest) => {
                 let src_be = (u128::from(a) | u128::from(b) << 64).to_le_bytes();
                 let dst_be = (u128::from(c) | u128::from(d) << 64).to_le_bytes();
                 let (sport_be, dport_be, protocol, link) = parts(rest);
-                Key::V6(Flow6Key { src_be, dst_be, sport_be, dport_be, protocol, pad: 0, link })
+                Key::V6(Flow6Key { src_be, dst_be, sport_be, dport_be, protocol, link })
             }
         }
     }

@@ -47,75 +47,54 @@ const TICK_SHIFT: u32 = 26;
 /// bucket holds, some go by user space, rather than all in turn.
 const KEPT_TICKS: u16 = 30;
 
-/// A flow of IPv4, as the steering program looks it up: numbers are big-endian, as on the wire.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[repr(C)]
-pub struct Flow4Key {
+/// A flow, as the steering program looks it up, with addresses of so many bytes: numbers are big-endian,
+/// as on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowKey<const BYTES: usize> {
     /// Source address.
-    pub src_be: [u8; 4],
+    pub src_be: [u8; BYTES],
     /// Destination address.
-    pub dst_be: [u8; 4],
+    pub dst_be: [u8; BYTES],
     /// Source port; 0 for ICMP.
     pub sport_be: [u8; 2],
     /// Destination port; 0 for ICMP.
     pub dport_be: [u8; 2],
     /// TCP, UDP or ICMP.
     pub protocol: u8,
-    /// Zero.
-    pub pad: u8,
     /// The [`LinkId`] that its packets arrive on.
     pub link: u16,
 }
 
-impl Flow4Key {
+/// A flow of IPv4.
+pub type Flow4Key = FlowKey<4>;
+/// A flow of IPv6.
+pub type Flow6Key = FlowKey<16>;
+
+impl FlowKey<4> {
     /// The key of a flow; ports are 0 for ICMP.
     #[must_use]
     pub fn new(link: LinkId, protocol: u8, src: (Ipv4Addr, u16), dst: (Ipv4Addr, u16)) -> Self {
-        Self {
-            src_be: src.0.octets(),
-            dst_be: dst.0.octets(),
-            sport_be: src.1.to_be_bytes(),
-            dport_be: dst.1.to_be_bytes(),
-            protocol,
-            pad: 0,
-            link: link.0,
-        }
+        Self::from_octets(link, protocol, (src.0.octets(), src.1), (dst.0.octets(), dst.1))
     }
 }
 
-/// A flow of IPv6, as the steering program looks it up: numbers are big-endian, as on the wire.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[repr(C)]
-pub struct Flow6Key {
-    /// Source address.
-    pub src_be: [u8; 16],
-    /// Destination address.
-    pub dst_be: [u8; 16],
-    /// Source port; 0 for ICMPv6.
-    pub sport_be: [u8; 2],
-    /// Destination port; 0 for ICMPv6.
-    pub dport_be: [u8; 2],
-    /// TCP, UDP or ICMPv6.
-    pub protocol: u8,
-    /// Zero.
-    pub pad: u8,
-    /// The [`LinkId`] that its packets arrive on.
-    pub link: u16,
-}
-
-impl Flow6Key {
+impl FlowKey<16> {
     /// The key of a flow; ports are 0 for ICMPv6.
     #[must_use]
     pub fn new(link: LinkId, protocol: u8, src: (Ipv6Addr, u16), dst: (Ipv6Addr, u16)) -> Self {
-        Self {
-            src_be: src.0.octets(),
-            dst_be: dst.0.octets(),
-            sport_be: src.1.to_be_bytes(),
-            dport_be: dst.1.to_be_bytes(),
-            protocol,
-            pad: 0,
-            link: link.0,
-        }
+        Self::from_octets(link, protocol, (src.0.octets(), src.1), (dst.0.octets(), dst.1))
+    }
+}
+
+impl<const BYTES: usize> FlowKey<BYTES> {
+    fn from_octets(
+        link: LinkId,
+        protocol: u8,
+        (src_be, sport): ([u8; BYTES], u16),
+        (dst_be, dport): ([u8; BYTES], u16),
+    ) -> Self {
+        let (sport_be, dport_be) = (sport.to_be_bytes(), dport.to_be_bytes());
+        Self { src_be, dst_be, sport_be, dport_be, protocol, link: link.0 }
     }
 }
 
@@ -146,65 +125,40 @@ pub struct Flow {
 trait Key: Copy {
     /// Words that it has.
     const WORDS: usize;
-    /// Words of a slot.
-    const STRIDE: usize;
+    /// Words of a slot: whole cache lines.
+    const STRIDE: usize = (Self::WORDS + FLOW_WORDS).next_multiple_of(8);
 
     fn words(self) -> [u64; MOST_KEY];
     fn of(words: [u64; MOST_KEY]) -> Self;
 }
 
-impl Key for Flow4Key {
-    const WORDS: usize = 2;
-    const STRIDE: usize = 8;
+impl<const BYTES: usize> Key for FlowKey<BYTES> {
+    const WORDS: usize = (2 * BYTES + 8) / 8;
 
     fn words(self) -> [u64; MOST_KEY] {
-        let ([a, b, c, d], [e, f, g, h]) = (self.src_be, self.dst_be);
-        let addresses = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
-        [addresses, rest(self.sport_be, self.dport_be, self.protocol, self.link), 0, 0, 0]
+        let Self { src_be, dst_be, sport_be: [a, b], dport_be: [c, d], protocol, link } = self;
+        let [e, f] = link.to_ne_bytes();
+        let mut bytes = [0; MOST_KEY * 8];
+        bytes[..BYTES].copy_from_slice(&src_be);
+        bytes[BYTES..2 * BYTES].copy_from_slice(&dst_be);
+        bytes[2 * BYTES..][..8].copy_from_slice(&[a, b, c, d, protocol, 0, e, f]);
+        let (words, _) = bytes.as_chunks::<8>();
+        std::array::from_fn(|at| u64::from_ne_bytes(words[at]))
     }
 
-    fn of([addresses, rest, ..]: [u64; MOST_KEY]) -> Self {
-        let [a, b, c, d, e, f, g, h] = addresses.to_ne_bytes();
-        let (sport_be, dport_be, protocol, link) = parts(rest);
-        let (src_be, dst_be) = ([a, b, c, d], [e, f, g, h]);
-        Self { src_be, dst_be, sport_be, dport_be, protocol, pad: 0, link }
+    fn of(words: [u64; MOST_KEY]) -> Self {
+        let mut bytes = [0; MOST_KEY * 8];
+        for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *bytes = word.to_ne_bytes();
+        }
+        let (mut src_be, mut dst_be, mut rest) = ([0; BYTES], [0; BYTES], [0; 8]);
+        src_be.copy_from_slice(&bytes[..BYTES]);
+        dst_be.copy_from_slice(&bytes[BYTES..2 * BYTES]);
+        rest.copy_from_slice(&bytes[2 * BYTES..][..8]);
+        let [a, b, c, d, protocol, _, e, f] = rest;
+        let link = u16::from_ne_bytes([e, f]);
+        Self { src_be, dst_be, sport_be: [a, b], dport_be: [c, d], protocol, link }
     }
-}
-
-impl Key for Flow6Key {
-    const WORDS: usize = 5;
-    const STRIDE: usize = 16;
-
-    fn words(self) -> [u64; MOST_KEY] {
-        let [[a, b], [c, d]] = [self.src_be, self.dst_be].map(|address| {
-            let (halves, _) = address.as_chunks::<8>();
-            [u64::from_ne_bytes(halves[0]), u64::from_ne_bytes(halves[1])]
-        });
-        [a, b, c, d, rest(self.sport_be, self.dport_be, self.protocol, self.link)]
-    }
-
-    fn of([a, b, c, d, rest]: [u64; MOST_KEY]) -> Self {
-        let address = |first: u64, last: u64| {
-            let mut bytes = [0; 16];
-            bytes[..8].copy_from_slice(&first.to_ne_bytes());
-            bytes[8..].copy_from_slice(&last.to_ne_bytes());
-            bytes
-        };
-        let (sport_be, dport_be, protocol, link) = parts(rest);
-        let (src_be, dst_be) = (address(a, b), address(c, d));
-        Self { src_be, dst_be, sport_be, dport_be, protocol, pad: 0, link }
-    }
-}
-
-/// The last word of a key.
-fn rest([a, b]: [u8; 2], [c, d]: [u8; 2], protocol: u8, link: u16) -> u64 {
-    let [e, f] = link.to_ne_bytes();
-    u64::from_ne_bytes([a, b, c, d, protocol, 0, e, f])
-}
-
-fn parts(rest: u64) -> ([u8; 2], [u8; 2], u8, u16) {
-    let [a, b, c, d, protocol, _, e, f] = rest.to_ne_bytes();
-    ([a, b], [c, d], protocol, u16::from_ne_bytes([e, f]))
 }
 
 impl Flow {
