@@ -16,6 +16,7 @@ pub mod iptables;
 pub mod ir;
 pub mod listing;
 pub mod log;
+mod names;
 pub mod nft;
 pub mod source;
 mod undone;

@@ -2,8 +2,7 @@
 //! FreeBSD's `sbin/ipfw/ipfw2.c`, of what rules use.
 
 use super::words::number;
-
-type Names = &'static [(&'static str, u8)];
+use crate::filter::names::{DSCP, Names};
 
 const PROTOCOLS: Names = &[
     ("icmp", 1),
@@ -73,32 +72,6 @@ pub(super) const TOS: Names =
 
 /// What a fragment is asked for, as the upper byte of its field; `offset` is any but 0.
 pub(super) const FRAGMENT: Names = &[("rf", 0x80), ("df", 0x40), ("mf", 0x20), ("offset", 0x01)];
-
-const DSCP: Names = &[
-    ("cs0", 0),
-    ("be", 0),
-    ("cs1", 8),
-    ("af11", 10),
-    ("af12", 12),
-    ("af13", 14),
-    ("cs2", 16),
-    ("af21", 18),
-    ("af22", 20),
-    ("af23", 22),
-    ("cs3", 24),
-    ("af31", 26),
-    ("af32", 28),
-    ("af33", 30),
-    ("cs4", 32),
-    ("af41", 34),
-    ("af42", 36),
-    ("af43", 38),
-    ("cs5", 40),
-    ("va", 44),
-    ("ef", 46),
-    ("cs6", 48),
-    ("cs7", 56),
-];
 
 /// Ports that rules name most.
 const SERVICES: &[(&str, u16)] = &[

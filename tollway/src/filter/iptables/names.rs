@@ -1,82 +1,22 @@
 //! What iptables calls numbers.
 
 use crate::filter::ir::{Family, Reject};
+use crate::filter::names::{Names, PROTOCOLS};
 
-/// Protocols by the names that iptables and `/etc/protocols` have for them.
-const PROTOCOLS: [(&str, u8); 56] = [
-    ("icmp", 1),
-    ("igmp", 2),
-    ("ggp", 3),
-    ("ipencap", 4),
-    ("st", 5),
-    ("tcp", 6),
-    ("egp", 8),
-    ("igp", 9),
-    ("pup", 12),
-    ("udp", 17),
-    ("hmp", 20),
-    ("xns-idp", 22),
-    ("rdp", 27),
-    ("iso-tp4", 29),
-    ("dccp", 33),
-    ("xtp", 36),
-    ("ddp", 37),
-    ("idpr-cmtp", 38),
-    ("ipv6", 41),
-    ("ipv6-route", 43),
-    ("ipv6-frag", 44),
-    ("idrp", 45),
-    ("rsvp", 46),
-    ("gre", 47),
-    ("esp", 50),
+/// What iptables and `/etc/protocols` have beside [`PROTOCOLS`].
+const MORE_PROTOCOLS: Names = &[
     ("ipv6-crypt", 50),
-    ("ah", 51),
     ("ipv6-auth", 51),
-    ("skip", 57),
-    ("ipv6-icmp", 58),
-    ("icmpv6", 58),
     ("icmp6", 58),
-    ("ipv6-nonxt", 59),
-    ("ipv6-opts", 60),
-    ("rspf", 73),
-    ("vmtp", 81),
-    ("eigrp", 88),
-    ("ospf", 89),
-    ("ax.25", 93),
-    ("ipip", 94),
-    ("etherip", 97),
-    ("encap", 98),
-    ("pim", 103),
-    ("ipcomp", 108),
-    ("vrrp", 112),
-    ("l2tp", 115),
-    ("isis", 124),
-    ("sctp", 132),
-    ("fc", 133),
-    ("mobility-header", 135),
     ("ipv6-mh", 135),
     ("mh", 135),
-    ("udplite", 136),
-    ("mpls-in-ip", 137),
-    ("hip", 139),
-    ("shim6", 140),
-];
-
-/// More of `/etc/protocols`.
-const MORE_PROTOCOLS: [(&str, u8); 7] = [
-    ("ip", 0),
-    ("manet", 138),
-    ("wesp", 141),
-    ("rohc", 142),
-    ("ethernet", 143),
-    ("hopopt", 0),
     ("all", 0),
 ];
 
 /// The number of a protocol's name; 0 for all.
 pub(super) fn protocol(name: &str) -> Option<u8> {
     let name = name.to_ascii_lowercase();
-    let mut all = PROTOCOLS.iter().chain(&MORE_PROTOCOLS);
+    let mut all = PROTOCOLS.iter().chain(MORE_PROTOCOLS);
     all.find(|(known, _)| *known == name).map(|(_, number)| *number)
 }
 

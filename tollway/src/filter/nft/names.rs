@@ -1,15 +1,16 @@
 //! The words that nft has for numbers (`src/datatype.c`, `src/proto.c`, /etc/protocols).
 
 use super::fields::Kind;
+use crate::filter::names;
 
 type Words = &'static [(&'static str, u128)];
 
 /// The number that a word stands for, where something of this kind is meant.
 pub(super) fn number(kind: Kind, word: &str) -> Option<u128> {
     let words = match kind {
-        Kind::Protocol => PROTOCOLS,
+        Kind::Protocol => MORE_PROTOCOLS,
         Kind::EtherType => ETHER_TYPES,
-        Kind::Dscp => DSCP,
+        Kind::Dscp => MORE_DSCP,
         Kind::Ecn => ECN,
         Kind::IcmpType => ICMP_TYPES,
         Kind::IcmpCode => ICMP_CODES,
@@ -22,71 +23,18 @@ pub(super) fn number(kind: Kind, word: &str) -> Option<u128> {
         Kind::IgmpType => IGMP_TYPES,
         _ => return None,
     };
-    words.iter().find(|(name, _)| *name == word).map(|(_, number)| *number)
+    let shared = match kind {
+        Kind::Protocol => names::PROTOCOLS,
+        Kind::Dscp => names::DSCP,
+        _ => &[],
+    };
+    let shared = shared.iter().map(|(name, number)| (*name, u128::from(*number)));
+    let mut all = words.iter().copied().chain(shared);
+    all.find(|(name, _)| *name == word).map(|(_, number)| number)
 }
 
-const PROTOCOLS: Words = &[
-    ("ip", 0),
-    ("hopopt", 0),
-    ("icmp", 1),
-    ("igmp", 2),
-    ("ggp", 3),
-    ("ipencap", 4),
-    ("ipv4", 4),
-    ("st", 5),
-    ("tcp", 6),
-    ("egp", 8),
-    ("igp", 9),
-    ("pup", 12),
-    ("udp", 17),
-    ("hmp", 20),
-    ("xns-idp", 22),
-    ("rdp", 27),
-    ("iso-tp4", 29),
-    ("dccp", 33),
-    ("xtp", 36),
-    ("ddp", 37),
-    ("idpr-cmtp", 38),
-    ("ipv6", 41),
-    ("ipv6-route", 43),
-    ("ipv6-frag", 44),
-    ("idrp", 45),
-    ("rsvp", 46),
-    ("gre", 47),
-    ("esp", 50),
-    ("ah", 51),
-    ("skip", 57),
-    ("ipv6-icmp", 58),
-    ("icmpv6", 58),
-    ("ipv6-nonxt", 59),
-    ("ipv6-opts", 60),
-    ("rspf", 73),
-    ("vmtp", 81),
-    ("eigrp", 88),
-    ("ospf", 89),
-    ("ax.25", 93),
-    ("ipip", 94),
-    ("etherip", 97),
-    ("encap", 98),
-    ("pim", 103),
-    ("ipcomp", 108),
-    ("comp", 108),
-    ("vrrp", 112),
-    ("l2tp", 115),
-    ("isis", 124),
-    ("sctp", 132),
-    ("fc", 133),
-    ("mobility-header", 135),
-    ("udplite", 136),
-    ("mpls-in-ip", 137),
-    ("manet", 138),
-    ("hip", 139),
-    ("shim6", 140),
-    ("wesp", 141),
-    ("rohc", 142),
-    ("ethernet", 143),
-    ("mptcp", 262),
-];
+/// Beside [`names::PROTOCOLS`].
+const MORE_PROTOCOLS: Words = &[("ipv4", 4), ("comp", 108), ("mptcp", 262)];
 
 const ETHER_TYPES: Words = &[
     ("ip", 0x0800),
@@ -99,33 +47,8 @@ const ETHER_TYPES: Words = &[
 
 const NFPROTO: Words = &[("ipv4", 4), ("ipv6", 6)];
 
-const DSCP: Words = &[
-    ("cs0", 0),
-    ("df", 0),
-    ("be", 0),
-    ("lephb", 1),
-    ("cs1", 8),
-    ("af11", 10),
-    ("af12", 12),
-    ("af13", 14),
-    ("cs2", 16),
-    ("af21", 18),
-    ("af22", 20),
-    ("af23", 22),
-    ("cs3", 24),
-    ("af31", 26),
-    ("af32", 28),
-    ("af33", 30),
-    ("cs4", 32),
-    ("af41", 34),
-    ("af42", 36),
-    ("af43", 38),
-    ("cs5", 40),
-    ("va", 44),
-    ("ef", 46),
-    ("cs6", 48),
-    ("cs7", 56),
-];
+/// Beside [`names::DSCP`].
+const MORE_DSCP: Words = &[("df", 0), ("lephb", 1)];
 
 const ECN: Words = &[("not-ect", 0), ("ect1", 1), ("ect0", 2), ("ce", 3)];
 
