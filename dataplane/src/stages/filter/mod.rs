@@ -32,6 +32,7 @@ mod cut;
 mod detour;
 mod dim;
 mod field;
+mod find;
 mod first;
 mod flow;
 mod flows;
