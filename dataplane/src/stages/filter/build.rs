@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::bits::{self, MOST_RULES};
 use super::cache::Packing;
-use super::classifier::{Act, Classifier};
+use super::classifier::{Act, Classifier, Plain};
 use super::dim::{Dim, Ranges};
 use super::first::Classify;
 use super::flow;
@@ -77,7 +77,7 @@ impl Classifier {
             .iter()
             .map(|(field, ranges)| Dim::build(*field, bits_of(*field, version), ranges, &all))
             .collect::<Result<Vec<_>, _>>()?;
-        let acts = programs.iter().map(|(ops, _)| Act::of(ops)).collect();
+        let acts: Vec<_> = programs.iter().map(|(ops, _)| Act::of(ops)).collect();
         Ok(Self {
             classify: Classify::at(level),
             point,
@@ -88,6 +88,7 @@ impl Classifier {
             all,
             live: live.to_vec(),
             dims,
+            plain: Plain::of(&acts),
             acts,
             programs,
             end: rules.end,

@@ -7,6 +7,7 @@ use super::cache::Packing;
 use super::dim::Dim;
 use super::first::Classify;
 use super::{LiveSet, Op, Point, VERSIONS, place};
+use crate::burst::{BURST, Lanes};
 
 /// Rules of one point for one version of IP, or (0) for ARP.
 pub struct Classifier {
@@ -27,6 +28,8 @@ pub struct Classifier {
     pub(super) dims: Vec<Dim>,
     /// What each rule does, in short.
     pub(super) acts: Vec<Act>,
+    /// The rules of the first word that let a packet go on, and those that drop it.
+    pub(super) plain: Plain,
     /// What each rule does, and where to go on.
     pub(super) programs: Vec<(Box<[Op]>, u32)>,
     /// Where returns without a call go on.
@@ -47,6 +50,36 @@ pub(super) enum Act {
     Drop,
     /// Something else: see its program.
     Program,
+}
+
+/// Sets of the first 64 rules by what they do, for lists that are no longer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Plain {
+    accepts: u64,
+    drops: u64,
+}
+
+impl Plain {
+    pub(super) fn of(acts: &[Act]) -> Self {
+        let those = |wanted| {
+            let alike = acts.iter().take(64).map(|act| u64::from(*act == wanted));
+            alike.enumerate().fold(0, |set, (rule, bit)| set | bit << rule)
+        };
+        Self { accepts: those(Act::Accept), drops: those(Act::Drop) }
+    }
+
+    /// Of packets with these sets of rules that they match, those whose first rule drops them, and those
+    /// whose first rule does not just let them go on.
+    #[inline(always)]
+    pub(super) fn sort(self, sets: &[u64; BURST]) -> (Lanes, Lanes) {
+        let (mut drop, mut accept) = (Lanes::NONE, Lanes::NONE);
+        for (lane, set) in sets.iter().enumerate() {
+            let first = set & set.wrapping_neg();
+            drop.put(lane, first & self.drops != 0);
+            accept.put(lane, first & self.accepts != 0);
+        }
+        (drop, Lanes(!accept.0))
+    }
 }
 
 impl Act {

@@ -91,13 +91,7 @@ pub(super) fn ask(
     }
     let work = Work { burst, umem, tables, mark: &state.mark, lanes };
     classifier.classify.run(classifier, &work, &mut state.room);
-    let (mut drop, mut rest) = (Lanes::NONE, Lanes::NONE);
-    let last = classifier.acts.len() - 1;
-    for lane in lanes {
-        let act = classifier.acts[(state.room.first[lane] as usize).min(last)];
-        drop.put(lane, act == Act::Drop);
-        rest.put(lane, act != Act::Accept);
-    }
+    let (drop, rest) = sort(classifier, state, lanes);
     if rest.is_empty() {
         return lanes;
     }
@@ -106,6 +100,23 @@ pub(super) fn ask(
         return lanes.without(drop);
     }
     lanes.without(settle(filter, classifier, burst, umem, tables, state, rest))
+}
+
+/// The packets whose first rule drops them, and those whose first rule does not just let them go on.
+#[inline(always)]
+fn sort(classifier: &Classifier, state: &State, lanes: Lanes) -> (Lanes, Lanes) {
+    if classifier.width == 1 {
+        let (drop, rest) = classifier.plain.sort(&state.room.set);
+        return (Lanes(drop.0 & lanes.0), Lanes(rest.0 & lanes.0));
+    }
+    let (mut drop, mut rest) = (Lanes::NONE, Lanes::NONE);
+    let last = classifier.acts.len() - 1;
+    for lane in lanes {
+        let act = classifier.acts[(state.room.first[lane] as usize).min(last)];
+        drop.put(lane, act == Act::Drop);
+        rest.put(lane, act != Act::Accept);
+    }
+    (drop, rest)
 }
 
 /// Does what the rules say with packets that do not just go on; returns those that have left.
