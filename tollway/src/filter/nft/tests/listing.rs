@@ -219,7 +219,7 @@ fn sets_that_change_are_told_by_the_text() {
     assert_eq!(dynamic, [("ip t c", true), ("ip t d", false)]);
 }
 
-fn saddr_in(set: &str) -> serde_json::Value {
+fn saddr_in(set: &str) -> Value {
     json!({"match": {"op": "==", "left": {"payload": {"protocol": "ip", "field": "saddr"}},
         "right": set}})
 }
