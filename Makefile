@@ -9,7 +9,8 @@
 #   make soak    ports opened and closed SOAK_CYCLES times (default 10000) without a leak; as root
 #   make loom    shared tables in every order that the memory model allows; seconds, part of make test
 #   make oracle  random rules and packets, KIND=filter: what Tollway does against what the kernel does;
-#                SEED=n and CASES=n for others and for more
+#                KIND=rules: against what rules mean, a million packets each; SEED=n and CASES=n for others
+#                and for more
 #   make miri    what owns memory, under Miri (needs a nightly toolchain); five minutes
 
 SHELL := /bin/bash
@@ -73,7 +74,7 @@ loom:
 
 oracle: setup
 	TOLLWAY_ORACLE_SEED=$(SEED) TOLLWAY_ORACLE_CASES=$(CASES) \
-	  cargo test -p tollway --test oracle --locked -- $(KIND)
+	  cargo test -p tollway --locked $(if $(filter rules,$(KIND)),--lib -- --nocapture a_million,--test oracle -- $(KIND))
 
 miri:
 	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=8 \

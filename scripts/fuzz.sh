@@ -14,6 +14,7 @@ stable() { # WHY
   export TOLLWAY_FUZZ_SECONDS=$seconds
   cargo test --locked -p tollway-dataplane --test fuzz_path -- --nocapture no_input
   cargo test --locked -p tollway --test fuzz_config -- --nocapture no_text
+  cargo test --locked -p tollway --test fuzz_rules -- --nocapture no_text
   cargo test --locked -p tollway --lib -- --nocapture no_packet_fares
   exit
 }
@@ -25,12 +26,18 @@ cargo +nightly --version >/dev/null 2>&1 ||
   stable "cargo-fuzz can not be installed"
 export PATH=$tools/bin:$PATH
 
-for target in path config; do
+for target in path config rules_nft rules_iptables rules_ipfw; do
   corpus=fuzz/corpus/$target
   mkdir -p "$corpus"
-  [ "$target" = config ] && cp examples/*.toml "$corpus"
+  case $target in
+    config) cp examples/*.toml "$corpus" ;;
+    rules_iptables) cp tollway/src/filter/iptables/tests/saves/*.save "$corpus" ;;
+    rules_ipfw) cp tollway/src/filter/ipfw/tests/corpus/* "$corpus" ;;
+  esac
+  seeds=()
+  [ -d "fuzz/seeds/$target" ] && seeds=("fuzz/seeds/$target")
   echo "fuzz: $target for $seconds s"
   # What is found lands in fuzz/artifacts, and the command fails.
-  cargo +nightly fuzz run "$target" "$corpus" "fuzz/seeds/$target" -- \
+  cargo +nightly fuzz run "$target" "$corpus" "${seeds[@]}" -- \
     -max_total_time="$seconds" -max_len=4096 -timeout=20 -print_final_stats=1
 done

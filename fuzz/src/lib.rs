@@ -2,5 +2,6 @@
 
 pub mod config;
 pub mod path;
+pub mod rules;
 #[path = "../../dataplane/src/testkit/mod.rs"]
 mod testkit;

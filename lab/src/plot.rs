@@ -7,7 +7,12 @@ use plotters::prelude::*;
 
 const WIDTH: u32 = 800;
 const HEIGHT: u32 = 480;
-const COLOURS: [RGBColor; 2] = [RGBColor(0x1f, 0x5f, 0xa8), RGBColor(0xc8, 0x4b, 0x1a)];
+const COLOURS: [RGBColor; 4] = [
+    RGBColor(0x1f, 0x5f, 0xa8),
+    RGBColor(0xc8, 0x4b, 0x1a),
+    RGBColor(0x7f, 0xa8, 0xd4),
+    RGBColor(0xe3, 0xa4, 0x86),
+];
 
 /// A line's name, and its points: size and clocks.
 pub(crate) type Line = (&'static str, Vec<(f64, f64)>);
@@ -20,7 +25,7 @@ pub(crate) struct Growth<'a> {
     pub(crate) x: &'a str,
     /// What it was measured on.
     pub(crate) cpu: &'a str,
-    /// Two lines at most.
+    /// Four lines at most.
     pub(crate) lines: Vec<Line>,
 }
 

@@ -3,6 +3,8 @@
 //!
 //! `TOLLWAY_FUZZ_SECONDS` says for how many; the changes are the same each time.
 
+#[path = "changes/mod.rs"]
+mod changes;
 #[path = "../../fuzz/src/config.rs"]
 mod config;
 #[allow(dead_code, reason = "other tests take more of it")]
@@ -13,6 +15,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use changes::Changes;
 use dice::Dice;
 
 const SECONDS: u64 = 5;
@@ -20,6 +23,7 @@ const SECONDS: u64 = 5;
 /// Bytes of an input at most.
 const LONGEST: usize = 4096;
 
+const CHANGES: Changes = Changes { before: "= ", ends: &['\n'], words: &WORDS };
 /// What a text is made longer with: values at the edge of what is allowed, and beyond it.
 const WORDS: [&str; 24] = [
     "0",
@@ -73,58 +77,11 @@ fn no_text_breaks_the_reader() {
         let other = dice.pick(&inputs);
         let mut input = dice.pick(&inputs);
         for _ in 0..=dice.below(4) {
-            input = changed(&input, &other, &mut dice);
+            input = changes::changed(&input, &other, CHANGES, &mut dice);
         }
-        input.truncate(floor(&input, LONGEST));
+        input.truncate(changes::floor(&input, LONGEST));
         config::run(&input);
         runs += 1;
     }
     println!("{runs} inputs in {seconds} s");
-}
-
-/// The last place up to `at` where a character begins.
-fn floor(text: &str, at: usize) -> usize {
-    (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
-}
-
-/// A text after one of the changes that fuzzers make.
-fn changed(text: &str, other: &str, dice: &mut Dice) -> String {
-    let at = floor(text, dice.below(text.len() + 1));
-    let end = floor(text, at + dice.below(12)).max(at);
-    let (before, cut, after) = (&text[..at], &text[at..end], &text[end..]);
-    match dice.below(7) {
-        0 => [before, after].concat(),
-        1 => [before, cut, cut, after].concat(),
-        2 => [before, dice.pick(&WORDS), after].concat(),
-        3 => [before, char::from(dice.roll() as u8).encode_utf8(&mut [0; 4]), after].concat(),
-        4 => [before, &other[floor(other, dice.below(other.len() + 1))..]].concat(),
-        5 => lines(text, other, dice),
-        _ => value(text, dice),
-    }
-}
-
-/// A text with one of the other's lines in it, or in place of one of its own.
-fn lines(text: &str, other: &str, dice: &mut Dice) -> String {
-    let mut lines: Vec<_> = text.lines().collect();
-    let others: Vec<_> = other.lines().collect();
-    if others.is_empty() {
-        return String::new();
-    }
-    let at = dice.below(lines.len() + 1);
-    if dice.one_in(2) && at < lines.len() {
-        lines.remove(at);
-    }
-    lines.insert(at, others[dice.below(others.len())]);
-    lines.join("\n")
-}
-
-/// A text with another value behind one of its keys.
-fn value(text: &str, dice: &mut Dice) -> String {
-    let keys: Vec<_> = text.match_indices("= ").map(|(at, _)| at + 2).collect();
-    if keys.is_empty() {
-        return text.to_owned();
-    }
-    let (before, after) = text.split_at(dice.pick(&keys));
-    let after = &after[after.find('\n').unwrap_or(after.len())..];
-    [before, dice.pick(&WORDS), after].concat()
 }

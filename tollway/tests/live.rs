@@ -26,7 +26,7 @@ use running::{CONFIG, Router, two_hosts};
 use tollway::ports::capture::{CaptureReader, CaptureWriter};
 
 /// The tests by name; each runs in a network namespace of its own.
-const TESTS: [(&str, fn()); 9] = [
+const TESTS: [(&str, fn()); 11] = [
     ("neighbours_are_learned_by_the_devices_own_addresses", learning),
     ("pings_cross_and_a_lost_interface_is_survived", pings),
     ("unfinished_checksums_are_finished", checksums),
@@ -35,6 +35,8 @@ const TESTS: [(&str, fn()); 9] = [
     ("a_running_router_tells_what_it_has_and_does", control::shows),
     ("mistakes_in_rules_leave_those_in_force", filter::refused),
     ("rules_change_while_packets_flow", filter::drops),
+    ("what_rules_log_is_written_once", filter::logs),
+    ("sets_are_what_the_file_says_after_a_reload", filter::sets),
     ("the_control_socket_is_its_owners_and_one_routers", control::sockets),
 ];
 

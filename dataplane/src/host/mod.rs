@@ -198,6 +198,11 @@ impl Host {
             return;
         }
         let frame = take(context, packet);
+        if reason == PuntReason::FilterUnsupported {
+            // A kernel's to decide, be it sound or not: hook ingress has not looked at its header.
+            context.counters.punt(reason);
+            return;
+        }
         let layer3 = frame.get(usize::from(packet.l3)..).unwrap_or_default();
         let Some(bytes) = build::trim(layer3) else {
             context.counters.drop(DropReason::IpInhdr);

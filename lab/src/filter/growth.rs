@@ -3,6 +3,7 @@
 use indicatif::ProgressBar;
 
 use super::Figures;
+use super::dpdk::{self, Answer};
 use super::rules::{self, Tuple};
 use super::scene::{self, Trace};
 use crate::stats::Summary;
@@ -26,6 +27,12 @@ pub(super) const STEPS: u64 = SIZES.len() as u64;
 /// Where rules are from.
 pub(super) const STYLES: [(&str, &str); 2] = [("mixed", "mixed shapes"), ("acl1", "acl1's style")];
 
+/// The same rules in DPDK's hands; not there where it is not installed.
+pub(super) const DPDK: [(&str, &str); 2] = [
+    ("dpdk-acl-mixed", "DPDK rte_acl, lookup alone: mixed shapes"),
+    ("dpdk-acl-acl1", "DPDK rte_acl, lookup alone: acl1's style"),
+];
+
 /// The name of a size's figure.
 pub(super) fn name(style: &str, size: usize) -> String {
     format!("growth_{style}_{size}_clocks")
@@ -38,7 +45,7 @@ pub(super) fn measure(
     bar: &ProgressBar,
 ) -> Result<(), String> {
     for size in SIZES {
-        for (style, _) in STYLES {
+        for ((style, _), (of_dpdk, _)) in STYLES.into_iter().zip(DPDK) {
             let tuples = match style {
                 "mixed" => rules::mixed(size),
                 _ => rules::in_the_style_of(list, size),
@@ -48,6 +55,10 @@ pub(super) fn measure(
             let clocks: Vec<_> = (0..REPEATS).map(|_| bench.clocks_per_packet(PASSES)).collect();
             let clocks = Summary::of(&clocks).ok_or("no repeats")?;
             figures.insert(name(style, size), clocks.median);
+            let flows = scene::flows(&tuples, Trace::Random, FLOWS);
+            if let Answer::Clocks(clocks) = dpdk::look_up(&tuples, &flows)? {
+                figures.insert(name(of_dpdk, size), clocks);
+            }
         }
         bar.inc(1);
     }
@@ -56,15 +67,27 @@ pub(super) fn measure(
 
 /// The growth as a table; empty where it was not measured.
 pub(super) fn render(figures: &Figures) -> String {
-    let mut table = text::plain_table(&["rules", STYLES[0].1, STYLES[1].1]);
-    for size in SIZES {
-        let clocks = |style| Some(format!("{:.1}", figures.get(&name(style, size))?));
-        let (Some(mixed), Some(list)) = (clocks(STYLES[0].0), clocks(STYLES[1].0)) else {
-            return String::new();
-        };
-        let size = text::figure(size as f64);
-        table.add_row([size.trim_end_matches(".00").to_owned(), mixed, list]);
+    let clocks = |style, size| figures.get(&name(style, size)).map(|clocks| format!("{clocks:.1}"));
+    let is_measured = |style| SIZES.iter().any(|size| figures.contains_key(&name(style, *size)));
+    if !is_measured(STYLES[0].0) {
+        return String::new();
     }
-    text::align(&mut table, 0..=2);
-    format!("\nclocks a packet, whole path, as rules grow:\n{}\n", text::trimmed(&table))
+    let dpdk: Vec<_> = DPDK.into_iter().filter(|(style, _)| is_measured(style)).collect();
+    let lines: Vec<_> = STYLES.into_iter().chain(dpdk.clone()).collect();
+    let titles: Vec<_> = ["rules"].into_iter().chain(lines.iter().map(|line| line.1)).collect();
+    let mut table = text::plain_table(&titles);
+    for size in SIZES {
+        let number = text::figure(size as f64).trim_end_matches(".00").to_owned();
+        let cells = lines.iter().map(|(style, _)| clocks(style, size).unwrap_or("-".to_owned()));
+        table.add_row([number].into_iter().chain(cells));
+    }
+    text::align(&mut table, 0..=lines.len());
+    let note = match dpdk.is_empty() {
+        true => {
+            "dpdk-test-acl (Debian's package dpdk) is not installed: nothing to hold this against\n"
+        }
+        false => "",
+    };
+    let table = text::trimmed(&table);
+    format!("\nclocks a packet, whole path, as rules grow:\n{table}\n{note}")
 }

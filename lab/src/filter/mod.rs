@@ -1,5 +1,6 @@
 //! What the firewall costs: forwarding under rules of all numbers and shapes, building, memory.
 
+mod dpdk;
 mod growth;
 pub mod plot;
 mod rules;

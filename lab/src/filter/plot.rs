@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::growth::{SIZES, STYLES, name};
-use crate::plot::Growth;
+use super::growth::{DPDK, SIZES, STYLES, name};
+use crate::plot::{Growth, Line};
 use crate::report::Report;
 
 /// Writes the report's growth as SVG.
@@ -15,15 +15,16 @@ pub fn write(report: &Report, path: &Path) -> Result<(), String> {
 }
 
 fn growth(report: &Report) -> Growth<'_> {
-    let line = |(style, title): (&str, &'static str)| {
+    let line = |(style, title): (&str, &'static str)| -> Line {
         let figure = |size| report.figures.get(&name(style, size)).map(|y| (size as f64, *y));
         (title, SIZES.into_iter().filter_map(figure).collect())
     };
+    let lines = STYLES.into_iter().chain(DPDK).map(line);
     Growth {
         caption: "Forwarding as the rules grow",
         x: "rules",
         cpu: &report.machine.cpu,
-        lines: STYLES.into_iter().map(line).collect(),
+        lines: lines.filter(|(_, points)| !points.is_empty()).collect(),
     }
 }
 
@@ -45,5 +46,9 @@ mod tests {
         for part in ["mixed shapes", "style", "rules", "10k", "</svg>"] {
             assert!(text.contains(part), "{part}");
         }
+        assert!(!text.contains("DPDK"), "it is not installed");
+        report.figures.insert(name(DPDK[0].0, 10), 90.0);
+        assert_eq!(growth(&report).lines.len(), 3);
+        assert!(growth(&report).draw().unwrap().contains("DPDK rte_acl"));
     }
 }

@@ -174,7 +174,7 @@ fn early_drop(tuple: &Tuple) -> Result<Arc<Filter>, String> {
 }
 
 /// Packets for rules: so many flows.
-fn flows(tuples: &[Tuple], trace: Trace, count: usize) -> Vec<Flow4> {
+pub(super) fn flows(tuples: &[Tuple], trace: Trace, count: usize) -> Vec<Flow4> {
     let mut spread = Spread::new(0xf10e);
     let mut flow = || match trace {
         Trace::Random => {

@@ -6,11 +6,11 @@
 //! has the directory's lock, even while it is stopped.
 
 use std::fs::{self, File, TryLockError};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::Mode;
@@ -49,26 +49,38 @@ fn namespace() -> io::Result<u64> {
     Ok(fs::metadata("/proc/self/ns/net")?.ino())
 }
 
+/// What names of directories for a load begin with.
+const LOAD: &str = "load-";
+
 /// A directory for the moment in which maps have names, so that the loader finds them.
-pub(super) struct Names(PathBuf);
+///
+/// Processes that share the file system need not see each other, as in containers: the name is drawn, and who
+/// loads has the directory's lock.
+pub(super) struct Names(Claim);
 
 impl Names {
     pub(super) fn new() -> Result<Self, SteerError> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = home()?.join(format!("load-{}-{count}", std::process::id()));
-        fs::create_dir(&path).map_err(SteerError::NoBpffs)?;
-        Ok(Self(path))
+        Self::within(&home()?).map_err(SteerError::NoBpffs)
+    }
+
+    fn within(home: &Path) -> io::Result<Self> {
+        loop {
+            let drawn = RandomState::new().build_hasher().finish();
+            // None is another's by chance, or in the hands of one who sweeps.
+            if let Some(claim) = claim(&home.join(format!("{LOAD}{drawn:016x}")))? {
+                return Ok(Self(claim));
+            }
+        }
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.0.path.join(name)
     }
 }
 
 impl Drop for Names {
     fn drop(&mut self) {
-        remove(&self.0);
+        remove(&self.0.path);
     }
 }
 
@@ -84,7 +96,7 @@ fn empty(directory: &Path) {
     }
 }
 
-/// A device that is this process's.
+/// A directory that is this process's: a device's, or one for a load.
 pub(super) struct Claim {
     directory: File,
     path: PathBuf,
@@ -112,6 +124,27 @@ impl Drop for Claim {
     }
 }
 
+/// Makes a directory, where it is not there, and takes its lock; none where another has that.
+fn claim(path: &Path) -> io::Result<Option<Claim>> {
+    loop {
+        make(path)?;
+        let directory = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            opened => opened?,
+        };
+        match directory.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        let claim = Claim { directory, path: path.to_owned() };
+        // Else whoever had it has removed it meanwhile.
+        if claim.is_in_place() {
+            return Ok(Some(claim));
+        }
+    }
+}
+
 /// What is kept of a device.
 pub(super) struct Pins(PathBuf);
 
@@ -135,23 +168,7 @@ impl Pins {
 
     /// Makes the device this process's; none where another has it.
     pub(super) fn claim(&self) -> io::Result<Option<Claim>> {
-        loop {
-            make(&self.0)?;
-            let directory = match File::open(&self.0) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                opened => opened?,
-            };
-            match directory.try_lock() {
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => return Ok(None),
-                Err(TryLockError::Error(error)) => return Err(error),
-            }
-            let claim = Claim { directory, path: self.0.clone() };
-            // Else whoever had it has removed it meanwhile.
-            if claim.is_in_place() {
-                return Ok(Some(claim));
-            }
-        }
+        claim(&self.0)
     }
 
     /// Says if a process that lives has the device, be it stopped.
@@ -240,15 +257,27 @@ impl Pins {
 /// Removes what is left of devices that are gone, and of loads that were cut short.
 pub(super) fn sweep() -> Result<(), SteerError> {
     for directory in directories()? {
-        let name = directory.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let pid = name.strip_prefix("load-").and_then(|rest| rest.split('-').next());
-        match pid {
-            Some(pid) if !Path::new("/proc").join(pid).exists() => remove(&directory),
-            None if Pins(directory.clone()).is_left_over() => remove(&directory),
-            _ => {}
+        if is_load(&directory) {
+            remove_unlocked(&directory);
+        } else if Pins(directory.clone()).is_left_over() {
+            remove(&directory);
         }
     }
     Ok(())
+}
+
+fn is_load(directory: &Path) -> bool {
+    let name = directory.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    name.starts_with(LOAD)
+}
+
+/// Removes a directory that nobody has the lock of, and has that lock meanwhile.
+fn remove_unlocked(path: &Path) {
+    let Ok(directory) = File::open(path) else { return };
+    let claim = Claim { path: path.to_owned(), directory };
+    if claim.directory.try_lock().is_ok() && claim.is_in_place() {
+        remove(path);
+    }
 }
 
 /// Takes the programs of dead Tollways off the devices of this network namespace; says of how many.
@@ -270,4 +299,53 @@ pub fn clean() -> Result<usize, SteerError> {
 fn directories() -> Result<Vec<PathBuf>, SteerError> {
     let entries = fs::read_dir(home()?).map_err(SteerError::NoBpffs)?;
     Ok(entries.flatten().map(|entry| entry.path()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loads_of_processes_that_do_not_see_each_other_are_apart() {
+        let home = tempfile::tempdir().unwrap();
+        let loads = || fs::read_dir(home.path()).unwrap().count();
+        let names: Vec<_> = (0..50).map(|_| Names::within(home.path()).unwrap()).collect();
+        assert_eq!(loads(), 50);
+        names.iter().for_each(|names| fs::write(names.path("state"), "").unwrap());
+        let cut_short = home.path().join("load-2-0");
+        fs::create_dir(&cut_short).unwrap();
+        fs::write(cut_short.join("state"), "").unwrap();
+        let sweep = || {
+            let entries = fs::read_dir(home.path()).unwrap().map(|entry| entry.unwrap().path());
+            entries.filter(|path| is_load(path)).for_each(|path| remove_unlocked(&path));
+        };
+        sweep();
+        assert!(!cut_short.exists());
+        assert!(names.iter().all(|names| names.path("state").exists()), "who loads is left alone");
+        drop(names);
+        assert_eq!(loads(), 0);
+    }
+
+    #[test]
+    fn a_load_that_meets_a_sweep_goes_on() {
+        let home = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..2000 {
+                        let names = Names::within(home.path()).unwrap();
+                        fs::write(names.path("state"), "").unwrap();
+                        assert!(names.0.is_in_place());
+                    }
+                });
+            }
+            scope.spawn(|| {
+                for _ in 0..2000 {
+                    let entries = fs::read_dir(home.path()).unwrap().flatten();
+                    entries.for_each(|entry| remove_unlocked(&entry.path()));
+                }
+            });
+        });
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
+    }
 }

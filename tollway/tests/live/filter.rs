@@ -1,9 +1,11 @@
 //! The firewall of a running router: rules from a file, read again, and asked for by the control socket.
 
+use std::process::Stdio;
+
 use serde_json::Value;
 
 use super::control::{json, show, tollway};
-use super::{CONFIG, Host, Router, two_hosts};
+use super::{CONFIG, CaptureReader, Host, Process, Router, two_hosts};
 
 fn config(file: &str) -> String {
     format!("filter = \"{file}\"\n{CONFIG}")
@@ -87,5 +89,93 @@ pub(super) fn drops() {
     assert_eq!(packets(&router, "-p icmp"), 25);
     let drops: Value = json(&router, "drops");
     assert_eq!(drops["drops"]["netfilter_drop"], 5);
+    router.stop();
+}
+
+/// Pings that are logged to a capture, and some more to the log. Rules behind each other are other statements
+/// after each reload.
+fn logging(turn: usize) -> String {
+    let others = "    ip saddr 192.0.2.1 log prefix \"other \"\n".repeat(turn % 3);
+    format!(
+        "table inet t {{\n  chain c {{\n    type filter hook forward priority 0; policy accept;\n{others}\
+         icmp type echo-request ip length 128 log prefix \"told \"\n{others}\
+         icmp type echo-request ip length 84 log group 3\n  }}\n}}\n"
+    )
+}
+
+/// A sequence number of each of so many pings, in order, none twice.
+fn assert_all(mut numbers: Vec<u16>, count: u16, what: &str) {
+    numbers.sort_unstable();
+    assert_eq!(numbers, (1..=count).collect::<Vec<_>>(), "{what}");
+}
+
+/// What rules log is written once, also what is logged while others take their place.
+pub(super) fn logs() {
+    const TAKEN: u16 = 600;
+    const TOLD: u16 = 20;
+    let (a, _b) = two_hosts();
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("rules"), logging(0)).unwrap();
+    let config = format!("filter_log = \"log.pcap\"\n{}", config("rules"));
+    let mut router = Router::start_in(dir, &config);
+    let ping = |words: &str| {
+        let mut ping = a.command(&format!("ping -n -q -W 5 {words} 10.0.2.2"));
+        Process(ping.stdout(Stdio::null()).spawn().unwrap())
+    };
+    let mut pings =
+        [ping(&format!("-c {TAKEN} -i 0.005")), ping(&format!("-c {TOLD} -i 0.15 -s 100"))];
+    let mut reloads = 0;
+    while pings.iter_mut().any(|ping| ping.0.try_wait().unwrap().is_none()) {
+        reloads += 1;
+        std::fs::write(router.path("rules"), logging(reloads)).unwrap();
+        reload(&router).unwrap();
+    }
+    assert!(reloads > 5, "{reloads}");
+    router.stop();
+    let told = router.read("stderr");
+    let number = |line: &str| line.split_once(" SEQ=")?.1.split(' ').next()?.parse().ok();
+    let lines = told.lines().filter(|line| line.contains("told "));
+    assert_all(lines.filter_map(number).collect(), TOLD, &told);
+    assert!(!told.contains("not logged"), "{told}");
+    let mut capture = CaptureReader::open(&router.path("log.pcap")).unwrap();
+    let mut numbers = Vec::new();
+    while let Some(frame) = capture.next_frame().unwrap() {
+        numbers.push(u16::from_be_bytes([frame.bytes[40], frame.bytes[41]]));
+    }
+    assert_all(numbers, TAKEN, &format!("the capture, after {reloads} reloads"));
+}
+
+/// What is in a set is changed without a reload, and is what the file says after one.
+pub(super) fn sets() {
+    let rules = |more: &str| {
+        format!(
+            "table inet t {{\n  set bad {{ type ipv4_addr; flags dynamic; elements = {{ 10.9.9.9 }} }}\n  \
+             chain c {{\n    type filter hook forward priority 0; policy accept;\n    \
+             ip saddr @bad counter drop\n    {more}\n  }}\n}}\n"
+        )
+    };
+    let (a, _b) = two_hosts();
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("rules"), rules("")).unwrap();
+    let mut router = Router::start_in(dir, &config("rules"));
+    let set = |words: &str| {
+        let words = format!("set bad {words} --socket control.sock");
+        let words: Vec<_> = words.split(' ').collect();
+        let output = tollway(router.dir.path(), &words);
+        assert!(output.status.success(), "{output:?}");
+    };
+    let elements = || json(&router, "filter")["sets"][0]["elements"].clone();
+    assert!(pings(&a, "10.0.2.2"));
+    for (turn, more) in ["counter", "counter", "", "meta mark set 1"].into_iter().enumerate() {
+        set("add 10.0.1.2 192.0.2.0/24");
+        set("delete 10.9.9.9");
+        assert_eq!(elements(), 2);
+        assert!(!pings(&a, "10.0.2.2"), "turn {turn}: what comes into a set is in force");
+        std::fs::write(router.path("rules"), rules(more)).unwrap();
+        reload(&router).unwrap();
+        assert_eq!(elements(), 1, "turn {turn}: as the file says, though it says the same");
+        assert!(pings(&a, "10.0.2.2"), "turn {turn}");
+    }
+    assert_eq!(packets(&router, "ip saddr @bad"), 20, "what it dropped goes on being counted");
     router.stop();
 }

@@ -46,8 +46,18 @@ pub fn draw(constants: &mut Constants, dice: &mut Dice) -> Rules {
         }
         tables.push(Draw { constants, dice, six, table: name, chain: "" }.table(hooks));
     }
-    Rules { language: Language::Iptables { six, nft }, tables }
+    let mut rules = Rules { language: Language::Iptables { six, nft }, tables };
+    if rules.text().contains("-A POSTROUTING") {
+        rules.make_plenty();
+    }
+    rules
 }
+
+/// What one packet uses up; time gives nothing back while a case runs. (Of more in a day the kernel's
+/// credits overflow.)
+pub const SCARCE: &str = "-m limit --limit 1/day --limit-burst 1";
+/// What none use up.
+pub const PLENTY: &str = "-m limit --limit 1000/sec --limit-burst 10000";
 
 struct Draw<'a> {
     constants: &'a Constants,
@@ -199,7 +209,8 @@ impl Draw<'_> {
             }
             4 => format!("-m dscp {not}--dscp {:#04x}", self.dice.below(64)),
             5 => format!("-m comment --comment \"about {}\"", self.dice.pick(&DEVICES)),
-            6 => "-m limit --limit 1000/sec --limit-burst 10000".to_owned(),
+            6 if self.dice.one_in(2) => SCARCE.to_owned(),
+            6 => PLENTY.to_owned(),
             _ => {
                 let length = self.dice.pick(&self.constants.lengths);
                 format!("-m length {not}--length {length}")

@@ -19,7 +19,8 @@
 //! - `meta l4proto` of ICMP or ICMPv6 beside `meta nfproto`: nft 1.0.6 leaves the latter out of its listing,
 //!   so that no reader can know of it.
 //! - The router's messages about packets with IPv4 options: Tollway does not echo those.
-//! - Limits that time decides: no run is as fast as another.
+//! - Limits that time decides: no run is as fast as another. Those of a few packets or bytes a day are used up
+//!   and stay so; where packets came to a rule that only a kernel can decide by, such a case is left out.
 //! - IPv6 redirects and ND, which the kernel sends by itself. Packets leave by another device than theirs.
 
 #![allow(clippy::unwrap_used)]

@@ -1,5 +1,7 @@
 //! Random rules in nft's text.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use serde::{Deserialize, Serialize};
 
 use crate::constants::Constants;
@@ -68,6 +70,24 @@ impl Rules {
         text
     }
 
+    /// Whether it matters which packets come first.
+    pub fn is_scarce(&self) -> bool {
+        let text = self.text();
+        text.contains("/day")
+    }
+
+    /// Has limits that nothing uses up: what the router itself sends uses them up too where rules hang at
+    /// hooks postrouting and egress, in the kernel only.
+    pub fn make_plenty(&mut self) {
+        for table in &mut self.tables {
+            let rules = table.chains.iter_mut().flat_map(|chain| &mut chain.rules);
+            for text in rules.chain(&mut table.objects) {
+                *text = text.replace(SCARCE, PLENTY).replace(SCARCE_BYTES, PLENTY);
+                *text = text.replace(crate::iptables::SCARCE, crate::iptables::PLENTY);
+            }
+        }
+    }
+
     /// Rules in all.
     pub fn count(&self) -> usize {
         let chains = self.tables.iter().flat_map(|table| &table.chains);
@@ -84,8 +104,18 @@ pub fn draw(constants: &mut Constants, dice: &mut Dice) -> Rules {
         let mut draw = Draw { constants, dice, family, hooks: Vec::new(), objects: Vec::new() };
         tables.push(draw.table(number));
     }
-    Rules { language: Language::Nft, tables }
+    let mut rules = Rules { language: Language::Nft, tables };
+    if rules.text().contains("hook postrouting") || rules.text().contains("hook egress") {
+        rules.make_plenty();
+    }
+    rules
 }
+
+/// What so many packets use up that it matters; time gives none back while a case runs.
+const SCARCE: &str = "1/day burst 5 packets";
+const SCARCE_BYTES: &str = "1 bytes/day burst 3000 bytes";
+/// What none use up.
+const PLENTY: &str = "1000/second burst 1000000 packets";
 
 struct Draw<'a> {
     constants: &'a Constants,
@@ -151,12 +181,19 @@ impl Draw<'_> {
         if any < 5 {
             words.push("counter".to_owned());
         }
-        match self.dice.below(16) {
+        match self.dice.below(22) {
             0 => words.push(self.mark()),
+            16 | 17 => words.push(self.mark_by_map(is_four, &words)),
+            18 => words.push(self.limit()),
+            19 => words.push(self.named("counter", "", "counter name")),
+            20 if self.is_routed() => words.push("notrack".to_owned()),
+            21 if self.family == "netdev" && self.dice.one_in(4) => {
+                words.push(format!("dup to {}", self.dice.pick(&DEVICES)));
+            }
             1 if is_four => words.push(format!("ip dscp set {}", self.dice.below(64))),
             1 if is_six => words.push(format!("ip6 dscp set {}", self.dice.below(64))),
-            2 => words.push("limit rate 1000/second burst 1000000 packets".to_owned()),
-            3 => words.push("limit rate over 1000/second burst 1000000 packets".to_owned()),
+            2 => words.push(format!("limit rate {PLENTY}")),
+            3 => words.push(format!("limit rate over {PLENTY}")),
             4 => words.push("log prefix \"seen\"".to_owned()),
             _ => {}
         }
@@ -179,11 +216,122 @@ impl Draw<'_> {
         }
     }
 
+    /// Whether all hooks are those of packets on their way through the router.
+    fn is_routed(&self) -> bool {
+        !self.hooks.iter().any(|hook| matches!(*hook, "ingress" | "egress"))
+    }
+
+    fn limit(&mut self) -> String {
+        let over = self.dice.pick(&["", "over "]);
+        match self.dice.below(4) {
+            0 => format!("limit rate {over}{SCARCE_BYTES}"),
+            1 => {
+                let rate = self.dice.pick(&[SCARCE, SCARCE_BYTES]);
+                self.named("limit", &format!("rate {over}{rate}"), "limit name")
+            }
+            _ => format!("limit rate {over}{SCARCE}"),
+        }
+    }
+
+    /// A statement that names an object of the table: one that is there, or a new one.
+    fn named(&mut self, kind: &str, what: &str, statement: &str) -> String {
+        let own: Vec<_> = self
+            .objects
+            .iter()
+            .filter(|object| object.starts_with(&format!("{kind} ")) && object.contains(what))
+            .filter_map(|object| object.split(' ').nth(1).map(str::to_owned))
+            .collect();
+        let name = if own.is_empty() || self.dice.one_in(2) {
+            let name = format!("{kind}{}", self.objects.len());
+            self.objects.push(format!("{kind} {name} {{ {what} }}"));
+            name
+        } else {
+            self.dice.pick(&own)
+        };
+        format!("{statement} \"{name}\"")
+    }
+
+    /// A mark that a map has for packets.
+    fn mark_by_map(&mut self, is_four: bool, words: &[String]) -> String {
+        let free = !words.iter().any(|word| Condition::names_transport(word));
+        let place = match self.dice.below(5) {
+            0 | 1 if free => self.dice.pick(&["tcp dport", "udp dport", "th sport"]),
+            2 if is_four => "ip saddr",
+            3 if is_four && free => "ip daddr . tcp dport",
+            _ => "iifname",
+        };
+        let elements = self.elements(place, |dice| dice.below(8).to_string());
+        if place == "iifname" || self.dice.one_in(2) {
+            return format!("meta mark set {place} map {{ {elements} }}");
+        }
+        let kind = match place {
+            "ip saddr" => "ipv4_addr",
+            "ip daddr . tcp dport" => "ipv4_addr . inet_service",
+            _ => "inet_service",
+        };
+        let name = format!("marks{}", self.objects.len());
+        self.objects
+            .push(format!("map {name} {{ type {kind} : mark; elements = {{ {elements} }} }}"));
+        format!("meta mark set {place} map @{name}")
+    }
+
+    /// Elements of a map by what packets have there, each once.
+    fn elements(&mut self, place: &str, mut datum: impl FnMut(&mut Dice) -> String) -> String {
+        let mut keys = Vec::new();
+        for _ in 0..1 + self.dice.below(4) {
+            let parts = place.split(" . ").map(|part| match part {
+                "iifname" | "oifname" => format!("\"{}\"", self.dice.pick(&DEVICES)),
+                "meta l4proto" => self.dice.pick(&["tcp", "udp", "47"]).to_owned(),
+                "meta nfproto" => self.dice.pick(&["ipv4", "ipv6"]).to_owned(),
+                part if part.starts_with("ip6 ") => {
+                    Ipv6Addr::from(self.constants.any6(self.dice)).to_string()
+                }
+                part if part.starts_with("ip ") => {
+                    Ipv4Addr::from(self.constants.any4(self.dice)).to_string()
+                }
+                _ => self.constants.near_port(self.dice).to_string(),
+            });
+            let key = parts.collect::<Vec<_>>().join(" . ");
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        let elements = keys.into_iter().map(|key| format!("{key} : {}", datum(self.dice)));
+        elements.collect::<Vec<_>>().join(", ")
+    }
+
+    /// A map of verdicts by fields together, or by the version.
+    fn joined_verdicts(&mut self, target: usize, words: &[String]) -> String {
+        let free = !words.iter().any(|word| Condition::names_transport(word));
+        let mut places = vec!["iifname . oifname"];
+        if self.family == "inet" && self.is_routed() && !words.iter().any(|it| it.contains("ip")) {
+            places.push("meta nfproto");
+        }
+        if free && self.family == "ip" {
+            places.extend(["ip saddr . tcp dport", "ip daddr . udp dport", "iifname . tcp dport"]);
+        }
+        if free && self.family == "ip6" {
+            places.extend(["ip6 saddr . tcp dport", "ip6 daddr . udp sport"]);
+        }
+        if free {
+            places.extend(["meta l4proto . th dport", "iifname . udp dport"]);
+        }
+        let place = self.dice.pick(&places);
+        let elements = self.elements(place, |dice| {
+            let verdict = dice.pick(&["accept", "drop", "continue", "return", "jump", "goto"]);
+            match verdict {
+                "jump" | "goto" => format!("{verdict} c{target}"),
+                _ => verdict.to_owned(),
+            }
+        });
+        format!("{place} vmap {{ {elements} }}")
+    }
+
     fn verdict(&mut self, chains: usize, words: &[String]) -> String {
         // What drops or accepts everything leaves nothing for the rules behind it.
         let narrow = words.iter().any(|word| !word.starts_with("counter"));
         let target = chains + self.dice.below(CALLED.saturating_sub(chains).max(1));
-        match self.dice.below(20) {
+        match self.dice.below(22) {
             0..4 if narrow => "drop".to_owned(),
             4..7 if narrow => "accept".to_owned(),
             7..11 if target < CALLED => format!("jump c{target}"),
@@ -192,6 +340,11 @@ impl Draw<'_> {
             13 => "continue".to_owned(),
             14 | 15 if narrow => self.reject(words),
             16 if target < CALLED => self.verdicts(target, words),
+            18 | 19 if target < CALLED => self.joined_verdicts(target, words),
+            20 if narrow && self.hooks.iter().all(|hook| *hook == "ingress") => {
+                let is_rare = self.family == "netdev" && self.dice.one_in(3);
+                if is_rare { format!("fwd to {}", self.dice.pick(&DEVICES)) } else { String::new() }
+            }
             17 if self.constants.tracked && self.family != "netdev" => {
                 self.dice.pick(&["ct state established accept", "ct state invalid drop"]).to_owned()
             }

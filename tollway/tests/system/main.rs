@@ -7,6 +7,7 @@
 
 mod changes;
 mod datagrams;
+mod drops;
 mod kinds;
 #[path = "../namespaces/mod.rs"]
 mod namespaces;
@@ -23,19 +24,22 @@ mod ways;
 use std::io::Read as _;
 use std::process::{Command, ExitCode, Stdio};
 
-const TESTS: [namespaces::Test; 6] = [
+const TESTS: [namespaces::Test; 7] = [
     ("traceroute_finds_the_same_hops", trace::hops),
     ("traceroute_is_refused_alike", trace::refusals),
     ("the_same_path_mtu_is_found_by_ipv4", pmtu::ipv4),
     ("the_same_path_mtu_is_found_by_ipv6", pmtu::ipv6),
     ("pings_of_all_kinds_are_answered_alike", kinds::pings),
     ("streams_go_on_while_their_route_changes", changes::routes),
+    ("a_flow_of_the_lane_is_dropped_within_ten_milliseconds", drops::soon),
 ];
 
 fn main() -> ExitCode {
     namespaces::main(&TESTS, "-nm", missing, |words| match words {
         ["--serve", address] => transfer::serve(address.parse().unwrap()),
         ["--serve", address, "datagrams"] => datagrams::serve(address.parse().unwrap()),
+        ["--serve", address, "times"] => drops::serve(address.parse().unwrap()),
+        ["--ask", address, "times"] => drops::ask(address.parse().unwrap()),
         ["--ask", address, seconds, kind] => {
             let (address, seconds) = (address.parse().unwrap(), seconds.parse().unwrap());
             match kind {

@@ -206,7 +206,9 @@ impl<'a> Packet<'a> {
         }
     }
 
-    fn layer3(&self) -> &[u8] {
+    /// The packet behind its frame's header, with what is behind the packet.
+    #[must_use]
+    pub fn layer3(&self) -> &[u8] {
         self.frame.get(self.l3..).unwrap_or_default()
     }
 

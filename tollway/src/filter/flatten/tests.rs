@@ -1,10 +1,12 @@
 //! The whole compiler and the stage against the evaluator: random rulesets, random packets.
 
+mod edges;
 mod flows;
 mod frames;
 mod hooks;
 mod hostile;
 mod known;
+mod million;
 mod road;
 mod rulesets;
 
@@ -62,7 +64,7 @@ fn compare(seed: u64, rulesets: usize, rules: &[usize], packets: usize, drawn: D
             refused += 1;
             continue;
         }
-        set_changes += compare_drawn(&ruleset, seed, &mut dice, packets, drawn);
+        set_changes += compare_drawn(&ruleset, seed, &mut dice, packets, drawn).changes;
     }
     assert!(set_changes > 20, "{set_changes}");
     assert!(refused * 10 <= rulesets, "{refused} of {rulesets} rulesets were refused");
@@ -78,14 +80,22 @@ pub(in crate::filter) fn compare_one(
     compare_drawn(ruleset, seed, dice, packets, Frames::draw);
 }
 
-/// The same with packets of the caller's drawing; says how many elements of live sets came or went.
+/// What a comparison has met.
+struct Met {
+    /// Elements of live sets that came or went.
+    changes: usize,
+    /// Counters that have counted, of how many.
+    counters: (usize, usize),
+}
+
+/// The same with packets of the caller's drawing.
 fn compare_drawn(
     ruleset: &Ruleset,
     seed: u64,
     dice: &mut Dice,
     packets: usize,
     drawn: Drawn,
-) -> usize {
+) -> Met {
     let mut road = Road::new(ruleset);
     // What sets have changes between two bursts, as often as not.
     let (changes, mut changed) = (dice.one_in(2), 0);
@@ -103,7 +113,7 @@ fn compare_drawn(
         }
     }
     road.same_counts(seed);
-    changed
+    Met { changes: changed, counters: road.met() }
 }
 
 /// The same without whatever the packet fares alike without.

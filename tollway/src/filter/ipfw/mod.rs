@@ -33,7 +33,7 @@ mod options;
 mod rule;
 mod table;
 #[cfg(test)]
-mod tests;
+pub(in crate::filter) mod tests;
 mod words;
 
 use super::ir::Ruleset;

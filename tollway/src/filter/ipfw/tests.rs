@@ -1,7 +1,7 @@
 //! Files, what becomes of packets by them, and what is said of mistakes.
 
 mod naive;
-mod random;
+pub(in crate::filter) mod random;
 
 use super::read;
 use crate::filter::eval::{self, Fate, Link, Packet};

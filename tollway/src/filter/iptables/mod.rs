@@ -29,7 +29,7 @@ mod names;
 mod rule;
 mod target;
 #[cfg(test)]
-mod tests;
+pub(in crate::filter) mod tests;
 mod tracking;
 mod value;
 mod words;

@@ -1,6 +1,7 @@
 //! What nft 1.0.6 leaves out of its JSON, from the listing in its text.
 //!
-//! Its JSON does not name the devices of chains, and has something else in the place of a table's flags.
+//! Its JSON does not name the devices of chains nor the flag `dynamic` of sets, and has something else in the
+//! place of a table's flags.
 
 use std::collections::HashMap;
 
@@ -21,12 +22,14 @@ pub fn complete(listing: &str, words: &str) -> String {
         for (kind, member, place) in [
             ("table", "flags", &["family", "name"][..]),
             ("chain", "dev", &["family", "table", "name"]),
+            ("set", "flags", &["family", "table", "name"]),
+            ("map", "flags", &["family", "table", "name"]),
         ] {
             let Some(inner) = object.get_mut(kind).filter(|inner| inner.is_object()) else {
                 continue;
             };
             let place: Vec<_> = place.iter().map(|name| text(inner, name)).collect();
-            match said.get(&place.join(" ")) {
+            match said.get(&format!("{kind} {}", place.join(" "))) {
                 Some(names) => inner[member] = json!(names),
                 None if kind == "table" => inner[member] = json!([]),
                 None => {}
@@ -36,37 +39,45 @@ pub fn complete(listing: &str, words: &str) -> String {
     value.to_string()
 }
 
-/// For each table its flags, for each chain its devices; both by their names.
+/// For each table, set and map its flags, for each chain its devices; by what they are and their names.
 fn said(words: &str) -> HashMap<String, Vec<String>> {
     let mut said = HashMap::new();
-    let (mut table, mut chain) = (String::new(), String::new());
+    let (mut table, mut object) = (String::new(), None);
     for line in words.lines() {
         let depth = line.chars().take_while(|c| *c == '\t').count();
         let line = line.trim();
-        let name = |kind: &str| line.strip_prefix(kind)?.strip_suffix(" {");
-        match depth {
-            0 => {
-                if let Some(name) = name("table ") {
+        let flags = line.strip_prefix("flags ").map(names);
+        match (depth, &object, flags) {
+            (0, ..) => {
+                if let Some(name) = name_of(line, "table") {
                     name.clone_into(&mut table);
                 }
             }
-            1 => {
-                chain.clear();
-                if let Some(name) = name("chain ") {
-                    chain = format!("{table} {name}");
-                } else if let Some(flags) = line.strip_prefix("flags ") {
-                    said.insert(table.clone(), names(flags));
+            (1, _, Some(flags)) => {
+                said.insert(format!("table {table}"), flags);
+            }
+            (1, ..) => {
+                let kinds = ["chain", "set", "map"].into_iter();
+                let mut found = kinds.filter_map(|kind| Some((kind, name_of(line, kind)?)));
+                object = found.next().map(|(kind, name)| (kind, format!("{kind} {table} {name}")));
+            }
+            (_, Some(("chain", place)), None) if line.starts_with("type ") => {
+                if let Some(devices) = devices(line) {
+                    said.insert(place.clone(), devices);
                 }
             }
-            _ if !chain.is_empty() && line.starts_with("type ") => {
-                if let Some(devices) = devices(line) {
-                    said.insert(chain.clone(), devices);
-                }
+            (_, Some(("set" | "map", place)), Some(flags)) => {
+                said.insert(place.clone(), flags);
             }
             _ => {}
         }
     }
     said
+}
+
+/// The name in a line that begins an object: `chain NAME {`.
+fn name_of<'a>(line: &'a str, kind: &str) -> Option<&'a str> {
+    line.strip_prefix(kind)?.strip_prefix(' ')?.strip_suffix(" {")
 }
 
 /// `type filter hook ingress device "a" priority 0; ...` or `... devices = { a, b } priority 0; ...`.

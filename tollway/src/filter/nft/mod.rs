@@ -30,7 +30,7 @@ mod text;
 mod value;
 
 #[cfg(test)]
-mod tests;
+pub(in crate::filter) mod tests;
 
 pub use complete::complete;
 pub use script::script;

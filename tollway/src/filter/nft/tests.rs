@@ -3,4 +3,5 @@ mod corpus;
 mod frames;
 mod listing;
 mod messages;
+pub(in crate::filter) mod random;
 mod words;

@@ -1,6 +1,7 @@
 //! Random packets that the path takes, of the numbers that the rules are made of.
 
 use super::Dice;
+use super::edges::{self, Edge};
 use super::road::{MAC, VID};
 use crate::filter::ir::{Match, Ruleset, Selector, Step, Test};
 
@@ -27,6 +28,7 @@ pub(super) fn six(low: u32) -> u128 {
 pub(in crate::filter) struct Frames {
     pub(super) ports: Vec<u16>,
     pub(super) sources: Vec<u32>,
+    edges: Vec<Edge>,
 }
 
 impl Frames {
@@ -58,7 +60,7 @@ impl Frames {
         // Martians do not come to the rules.
         sources.retain(|source| !matches!(source >> 24, 0 | 127 | 224..));
         ports.push(dice.roll() as u16);
-        Self { ports, sources }
+        Self { ports, sources, edges: edges::edges(rules) }
     }
 
     /// A frame without a tag, of IPv4 or IPv6, to one station.
@@ -104,6 +106,18 @@ impl Frames {
         if dice.one_in(3) {
             frame.resize(frame.len() + dice.below(20), 0x16);
         }
+        frame
+    }
+
+    /// A frame with some fields at the edges of what rules say.
+    pub(super) fn at_edges(&self, dice: &mut Dice) -> Vec<u8> {
+        let mut frame = self.draw(dice);
+        if !self.edges.is_empty() {
+            for _ in 0..dice.below(5) {
+                dice.pick(&self.edges).put(&mut frame, dice);
+            }
+        }
+        edges::finish(&mut frame);
         frame
     }
 

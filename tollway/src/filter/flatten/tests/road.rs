@@ -1,24 +1,26 @@
 //! A router of three ports, and the evaluator beside it.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use tollway_dataplane::burst::Burst;
 use tollway_dataplane::dispatch::Path;
 use tollway_dataplane::frame::Umem;
 use tollway_dataplane::host::obeys_options;
-use tollway_dataplane::id::{PortId, Vid};
-use tollway_dataplane::stages::filter::{Reject, State};
+use tollway_dataplane::id::{LinkId, NextHopId, PortId, Vid, VrfId};
+use tollway_dataplane::stages::filter::{Reject, State, Steer};
 use tollway_dataplane::stages::route::Prefix;
 use tollway_dataplane::stages::transmit::Egress;
 use tollway_dataplane::tables::{RoutePrefix, Tables};
 use tollway_dataplane::tolls::Tolls;
 use tollway_dataplane::verdict::{DropReason, PuntReason, Verdict};
+use tollway_dataplane::wire::checksum;
 
 use super::super::flatten;
 use super::Dice;
 use crate::filter::eval::{self, Fate, Link, Packet};
 use crate::filter::ir::{self, Hook, Ruleset, Selector};
-use crate::filter::log;
+use crate::filter::{hops, log};
 
 pub(super) const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const VIA: [u8; 6] = [2, 0, 0, 0, 0, 9];
@@ -27,6 +29,9 @@ const VIA: [u8; 6] = [2, 0, 0, 0, 0, 9];
 pub(super) const LINKS: [(&str, &str); 4] =
     [("wan0", "main"), ("wan1", "red"), ("lan0", "main"), ("wan0.7", "red")];
 const PORTS: usize = 3;
+
+/// VRFs that rules may name; in all but the first, links have changed places.
+const VRFS: usize = 4;
 
 /// The VLAN on the first port, which is the last link.
 pub(super) const VID: u16 = 7;
@@ -44,6 +49,8 @@ pub(super) struct Road {
     rules: Ruleset,
     links: Vec<Link>,
     tables: Tables,
+    /// The next hops that rules name.
+    hops: Vec<(IpAddr, NextHopId)>,
     path: Path,
     umem: Umem,
     burst: Box<Burst>,
@@ -58,7 +65,11 @@ impl Road {
     pub(super) fn new(rules: &Ruleset) -> Self {
         let links = links();
         let mut tables = tables();
+        let next = hops::resolve(rules, &mut tables, &links).expect("next hops");
         let filter = flatten(rules, &links, &tables.epochs).expect("it compiles");
+        let filter = filter.with_hops(next.clone());
+        let vias = hops::hops(rules).into_iter().map(|(via, _)| via);
+        let hops = vias.zip(next).collect();
         let mut state = State::new();
         state.renew(&filter, &[]);
         tables.filter = Some(Arc::new(filter));
@@ -66,6 +77,7 @@ impl Road {
             rules: rules.clone(),
             links,
             tables,
+            hops,
             path: Path::detect(),
             umem: Umem::new(64, 2048).expect("memory"),
             burst: Box::new(Burst::new()),
@@ -93,10 +105,11 @@ impl Road {
         let Self { burst, umem, tables, tolls, egress, state, .. } = self;
         self.path.forward(burst, umem, tables, tolls, egress, state);
         self.egress.drain(|_, _| {});
+        let same = self.evaluate_all(frames);
         for addr in addrs {
             self.umem.free(addr);
         }
-        self.evaluate_all(frames)
+        same
     }
 
     /// Evaluates the burst that has gone down the road. Rules are asked hook by hook for the whole burst,
@@ -128,6 +141,7 @@ impl Road {
         sound.retain(|lane| packets[*lane].1 == Fate::Accept && !self.is_broken(*lane));
         let (detoured, plain): (Vec<_>, _) =
             sound.into_iter().partition(|lane| packets[*lane].0.has_options());
+        let mut routed_by = Vec::new();
         for hooks in [&[Hook::Prerouting][..], &[Hook::Forward, Hook::Postrouting, Hook::Egress]] {
             for lanes in [&plain, &detoured] {
                 for version in [4, 6] {
@@ -140,25 +154,100 @@ impl Road {
                     }
                 }
             }
-            for (packet, _) in &mut packets {
-                packet.output = Some(&links[output(packet)]);
+            if hooks == [Hook::Prerouting] {
+                for (packet, _) in &mut packets {
+                    packet.output = Some(&links[self.output(packet)]);
+                }
+                routed_by = packets.iter().map(|(packet, _)| packet.fib).collect();
             }
         }
-        let logs: Vec<_> = log::logs(&self.rules).collect();
-        for told in std::mem::take(&mut self.expected.logged) {
-            let logged = self.state.log.pop().map(|logged| logs[logged.log as usize]);
-            if logged != Some(&told) {
-                return Err((0, format!("{logged:?} is logged, not {told:?}")));
-            }
-        }
-        assert!(self.state.log.pop().is_none() && self.state.log.lost == 0);
+        self.same_logs().map_err(|how| (0, how))?;
         for (lane, (packet, fate)) in packets.iter().enumerate() {
             let done = self.fate(lane);
             if !alike(&done, fate, packet.version()) {
                 return Err((lane, format!("{done:?}, not {fate:?}")));
             }
+            if *fate == Fate::Accept && !self.left_early(lane) {
+                self.same_marks(lane, packet, routed_by[lane]).map_err(|how| (lane, how))?;
+            }
         }
         Ok(())
+    }
+
+    /// What was logged, in order; of lines only so many are written.
+    fn same_logs(&mut self) -> Result<(), String> {
+        let logs: Vec<_> = log::logs(&self.rules).collect();
+        let logged = std::iter::from_fn(|| self.state.log.pop());
+        let logged: Vec<_> = logged.map(|logged| logs[logged.log as usize]).collect();
+        let told = std::mem::take(&mut self.expected.logged);
+        let in_group = |log: &&ir::Log| log.group.is_some();
+        let (grouped, lines): (Vec<_>, Vec<_>) = logged.into_iter().partition(in_group);
+        let (told_grouped, told_lines): (Vec<_>, Vec<_>) = told.iter().partition(in_group);
+        if grouped != told_grouped {
+            return Err(format!("{grouped:?} are logged, not {told_grouped:?}"));
+        }
+        if lines.iter().any(|line| !told_lines.contains(line)) || lines.len() > told_lines.len() {
+            return Err(format!("{lines:?} are logged, of {told_lines:?}"));
+        }
+        assert_eq!(self.state.log.lost, 0);
+        Ok(())
+    }
+
+    /// What rules have written on a packet that goes on, and where they have sent it.
+    fn same_marks(&self, lane: usize, packet: &Packet<'_>, fib: Option<u32>) -> Result<(), String> {
+        if self.state.mark[lane] != packet.mark {
+            return Err(format!("the mark is {}, not {}", self.state.mark[lane], packet.mark));
+        }
+        let steer = match (packet.via, fib) {
+            (Some(via), _) => Steer::Next(self.hop(via)),
+            (None, Some(fib)) => Steer::Vrf(VrfId(fib as u16)),
+            _ => Steer::Not,
+        };
+        if packet.version() != 0 && self.state.steer_of(lane) != steer {
+            return Err(format!("sent by {:?}, not {steer:?}", self.state.steer_of(lane)));
+        }
+        self.same_header(lane, packet)
+    }
+
+    /// DSCP and checksum, as they are sent or as others are given them.
+    fn same_header(&self, lane: usize, packet: &Packet<'_>) -> Result<(), String> {
+        // The links that packets leave by have no tags.
+        let is_left = self.burst.left.has(lane);
+        let l3 = if is_left { usize::from(self.burst.l3[lane]) } else { 14 };
+        let frame = self.umem.frame(self.burst.addr[lane], usize::from(self.burst.len[lane]));
+        let told = |header: &[u8]| match (packet.version(), header) {
+            (4, [first, class, ..]) => {
+                let header = header.get(..usize::from(first & 15) * 4)?;
+                Some((u16::from(*class), checksum::sum(header) == 0xffff))
+            }
+            (6, [first, second, ..]) => Some((u16::from_be_bytes([*first, *second]), true)),
+            _ => None,
+        };
+        let (sent, expected) = (told(frame.get(l3..).unwrap_or_default()), told(packet.layer3()));
+        if sent != expected {
+            return Err(format!("class and checksum are {sent:02x?}, not {expected:02x?}"));
+        }
+        Ok(())
+    }
+
+    /// The next hop that is named so.
+    fn hop(&self, via: IpAddr) -> NextHopId {
+        let hop = self.hops.iter().find(|(own, _)| *own == via);
+        hop.map_or(NextHopId::NO_ROUTE, |(_, next)| *next)
+    }
+
+    /// The number of the link that a packet leaves by.
+    fn output(&self, packet: &Packet<'_>) -> usize {
+        let bits = |part| packet.number(part, Hook::Prerouting);
+        let four = bits(Selector::Destination4).map(|it| IpAddr::from((it as u32).to_be_bytes()));
+        let six = bits(Selector::Destination6).map(|it| IpAddr::from(it.to_be_bytes()));
+        let vrf = VrfId(packet.fib.unwrap_or(0) as u16);
+        let next = match (packet.via, four.or(six)) {
+            (Some(via), _) => self.hop(via),
+            (None, Some(destination)) => self.tables.lookup(vrf, destination),
+            (None, None) => return 0,
+        };
+        self.tables.next_hop(next).link.0.into()
     }
 
     /// Asks the chains of the device below first.
@@ -254,6 +343,12 @@ impl Road {
         changes
     }
 
+    /// How many counters have counted, of how many.
+    pub(super) fn met(&self) -> (usize, usize) {
+        let counts = &self.expected.counts;
+        (counts.iter().filter(|(packets, _)| *packets > 0).count(), counts.len())
+    }
+
     /// What was counted is the same.
     pub(super) fn same_counts(&self, seed: u64) {
         let counts: Vec<_> =
@@ -293,34 +388,36 @@ fn is_host(frame: &[u8]) -> bool {
     frame[0] & 1 == 1 || frame[at..at + 2] == [8, 6]
 }
 
-/// The number of the link that a packet leaves by: the last bit of its destination says.
-fn output(packet: &Packet<'_>) -> usize {
-    let destination = [Selector::Destination4, Selector::Destination6];
-    let found = destination.iter().find_map(|part| packet.number(*part, Hook::Prerouting));
-    found.map_or(0, |address| (address & 1) as usize + 1)
-}
-
-/// Any destination is forwarded, by the link that [`output`] says.
+/// Any destination is forwarded: those that packets are mostly sent to by the link that their last bit says.
 fn tables() -> Tables {
     let mut tables = Tables::new();
-    let vrf = tables.add_vrf().expect("a VRF");
-    let links = [0; PORTS].map(|_| tables.add_port(MAC, vrf, 9000).expect("a port").1);
+    let vrfs = [(); VRFS].map(|()| tables.add_vrf().expect("a VRF"));
+    let links = [0; PORTS].map(|_| tables.add_port(MAC, vrfs[0], 9000).expect("a port").1);
     let vid = Vid::new(VID).expect("a VLAN");
-    tables.add_vlan(links[0], 0x8100, vid, MAC, vrf, 9000).expect("a link");
-    let vias = ["192.0.2.1", "2001:db8::1"];
-    for (number, link) in links.iter().enumerate().skip(1) {
-        for via in vias {
-            let next = tables.set_neigh(*link, via.parse().expect("one"), Some(VIA)).expect("room");
+    tables.add_vlan(links[0], 0x8100, vid, MAC, vrfs[0], 9000).expect("a link");
+    for vrf in vrfs {
+        let [_, even, odd] = links;
+        let [even, odd] = if vrf == vrfs[0] { [even, odd] } else { [odd, even] };
+        fill(&mut tables, vrf, [even, odd]);
+    }
+    tables
+}
+
+fn fill(tables: &mut Tables, vrf: VrfId, links: [LinkId; 2]) {
+    for (number, link) in links.into_iter().enumerate() {
+        for (via, any) in [("192.0.2.1", "0.0.0.0"), ("2001:db8::1", "::")] {
+            let next = tables.set_neigh(link, via.parse().expect("one"), Some(VIA)).expect("room");
             for dst in super::frames::ADDRESSES {
-                let four = Prefix::v4(dst & !1 | (number as u32 - 1), 32);
-                let six = Prefix::v6(super::frames::six(dst & !1 | (number as u32 - 1)), 128);
+                let four = Prefix::v4(dst & !1 | number as u32, 32);
+                let six = Prefix::v6(super::frames::six(dst & !1 | number as u32), 128);
                 let prefix =
                     if via.contains(':') { RoutePrefix::V6(six) } else { RoutePrefix::V4(four) };
                 tables.insert(vrf, prefix, next).expect("room");
             }
+            let any = RoutePrefix::new(any.parse().expect("one"), 0);
+            tables.insert(vrf, any, next).expect("room");
         }
     }
-    tables
 }
 
 /// Whether a packet's options let it come to a hook: those of IPv6 are looked at before hook prerouting,

@@ -206,6 +206,23 @@ impl Draw<'_> {
     }
 }
 
+/// A random ruleset with all that there is: rules about layer 2, or such that send packets another way,
+/// which is not done there.
+pub(in crate::filter) fn drawn(dice: &mut Dice, count: usize) -> Ruleset {
+    let layer2 = dice.one_in(3);
+    let mut text = Draw { dice, layer2, beyond: !layer2 }.file(count);
+    if !layer2 {
+        // Before others deny the packet, and with a way for it through both passes.
+        for fib in 0..3 {
+            text +=
+                &format!("add {} setfib {fib} ip from {} to any\n", fib + 1, dice.pick(ADDRESSES));
+        }
+        text +=
+            "add 4 fwd 10.0.0.9 tcp from any 22 to any in\nadd 65500 allow ip from any to any\n";
+    }
+    read(&text, 0).1
+}
+
 fn read(text: &str, seed: u64) -> (List, Ruleset) {
     let mut ledger = Ledger::new("drawn", text);
     let list = List::read(text, &mut ledger);

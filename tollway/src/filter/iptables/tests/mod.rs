@@ -2,7 +2,7 @@
 
 mod hostile;
 mod kernel;
-mod random;
+pub(in crate::filter) mod random;
 mod saves;
 mod verdicts;
 

@@ -173,6 +173,37 @@ impl Draw<'_> {
     }
 }
 
+/// Rules that [`super::kernel`] does not know, for hook forward.
+const MORE: [&str; 9] = [
+    "-m limit --limit 5000/sec --limit-burst 7 -j LOG --log-prefix \"seen \"",
+    "-m limit --limit 9000/sec --limit-burst 3 -j ACCEPT",
+    "-m mark ! --mark 0x0 -j NFLOG --nflog-group 3",
+    "-m mac --mac-source 02:00:00:00:07:01 -m length --length 40:44 -j DROP",
+    "-p udp -m udp --dport 53 -m mac ! --mac-source 02:00:00:00:07:00 -j RETURN",
+    "-m tos --tos 0x04/0xff -j LOG",
+    "-p tcp -m tcp --dport 80 -j REJECT --reject-with tcp-reset",
+    "-m pkttype --pkt-type unicast -m length --length 60:65535 -j RETURN",
+    "-i wan0 -o lan0 -m mark --mark 0x1/0x3",
+];
+
+/// A random ruleset of IPv4 or IPv6 with all that there is.
+pub(in crate::filter) fn drawn(dice: &mut Dice, count: usize) -> Ruleset {
+    let six = dice.one_in(3);
+    let tables = Draw { dice, six }.tables(count);
+    let mut text = "*raw\n:PREROUTING ACCEPT [0:0]\n\
+        -A PREROUTING -p udp -m udp --dport 53 -j CT --notrack\n\
+        -A PREROUTING -i wan1 -p 132 -j DROP\nCOMMIT\n"
+        .to_owned();
+    for line in save(&tables, six).lines() {
+        text += line;
+        text += "\n";
+        if line.starts_with("-A FORWARD") && dice.one_in(4) {
+            text += &format!("-A FORWARD {}\n", dice.pick(&MORE));
+        }
+    }
+    sound(&text, if six { Family::Ip6 } else { Family::Ip })
+}
+
 /// The tables as a save, rules marked by a comment.
 fn save(tables: &[Vec<Chain>], six: bool) -> String {
     let mut text = String::new();

@@ -202,6 +202,29 @@ fn what_a_version_leaves_out_is_in_its_text() {
 }
 
 #[test]
+fn sets_that_change_are_told_by_the_text() {
+    let listing = json!({"nftables": [
+        {"table": {"family": "ip", "name": "t", "handle": 1}},
+        {"set": {"family": "ip", "table": "t", "name": "c", "type": "ipv4_addr"}},
+        {"set": {"family": "ip", "table": "t", "name": "d", "type": "ipv4_addr"}},
+        {"chain": {"family": "ip", "table": "t", "name": "c", "handle": 2}},
+        {"rule": {"family": "ip", "table": "t", "chain": "c", "expr": [saddr_in("@c")]}},
+        {"rule": {"family": "ip", "table": "t", "chain": "c", "expr": [saddr_in("@d")]}}
+    ]})
+    .to_string();
+    let words = "table ip t {\n\tset c {\n\t\ttype ipv4_addr\n\t\tflags interval,dynamic\n\t}\n\n\t\
+                 set d {\n\t\ttype ipv4_addr\n\t}\n\n\tchain c {\n\t\tip saddr @c\n\t}\n}\n";
+    let rules = read(&super::super::complete(&listing, words), "x").unwrap();
+    let dynamic: Vec<_> = rules.sets.iter().map(|set| (&set.name[..], set.dynamic)).collect();
+    assert_eq!(dynamic, [("ip t c", true), ("ip t d", false)]);
+}
+
+fn saddr_in(set: &str) -> Value {
+    json!({"match": {"op": "==", "left": {"payload": {"protocol": "ip", "field": "saddr"}},
+        "right": set}})
+}
+
+#[test]
 fn bits_beyond_a_mask_are_not_taken_for_a_prefix() {
     // `meta mark & 0 == 3`, as nft lists it.
     let mark = json!({"match": {"op": "==", "left": {"meta": {"key": "mark"}},

@@ -1,0 +1,10 @@
+#![no_main]
+
+use tollway::filter::ir::Family;
+use tollway::filter::source::Language;
+
+libfuzzer_sys::fuzz_target!(|text: &str| {
+    for family in [Family::Ip, Family::Ip6] {
+        tollway_fuzz::rules::run(text, Language::Iptables(family));
+    }
+});

@@ -1,0 +1,5 @@
+#![no_main]
+
+use tollway::filter::source::Language;
+
+libfuzzer_sys::fuzz_target!(|text: &str| tollway_fuzz::rules::run(text, Language::NftJson));

@@ -1,0 +1,43 @@
+//! A text is a ruleset, which then compiles or is told not to fit, or has mistakes, which then can be told.
+
+use tollway::filter::coverage::coverage;
+use tollway::filter::eval::Link;
+use tollway::filter::flatten::{FlattenError, flatten};
+use tollway::filter::source::{Language, parse};
+use tollway::mistake::report;
+use tollway_dataplane::epoch::Epochs;
+
+/// Reads a text, and asserts what must hold of anything.
+pub fn run(text: &str, language: Language) {
+    match parse(text, "fuzz.rules", language) {
+        Ok(rules) => {
+            assert_eq!(rules.check(), Ok(()), "it is read and unsound");
+            let count: usize = rules.chains.iter().map(|chain| chain.rules.len()).sum();
+            assert_eq!(coverage(&rules).len(), count, "something is said of each rule");
+            match flatten(&rules, &links(), &Epochs::new()) {
+                Ok(_) | Err(FlattenError::TooMany(_) | FlattenError::Sets(_)) => {}
+                Err(error) => panic!("it passes the check and does not compile: {error}"),
+            }
+        }
+        Err(mistakes) => {
+            let lines = text.split('\n').count();
+            assert!(!mistakes.is_empty(), "refused for no reason");
+            for mistake in &mistakes {
+                let is_placed = (1..=lines).contains(&mistake.line) && mistake.column > 0;
+                assert!(mistake.file == "fuzz.rules" && is_placed, "{mistake:?}");
+                assert!(!mistake.what.is_empty() && !mistake.remedy.is_empty(), "{mistake:?}");
+            }
+            let told = report(&mistakes);
+            assert!(told.chars().all(|c| c == '\n' || !c.is_control()), "{told:?}");
+        }
+    }
+}
+
+fn links() -> Vec<Link> {
+    let link = |name: &str| Link {
+        name: name.into(),
+        vrf: "main".into(),
+        on: name.split_once('.').map(|(below, _)| below.into()),
+    };
+    ["eth0", "eth1", "wan0", "eth0.7"].map(link).to_vec()
+}

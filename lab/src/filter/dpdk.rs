@@ -1,0 +1,178 @@
+//! The lookups of DPDK's `librte_acl` on the same rules and flows, by `dpdk-test-acl` of Debian's package
+//! dpdk, where it is installed.
+//!
+//! It looks tuples up that lie ready in memory, and does nothing else: what it takes is to be held against a
+//! part of a whole path.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::ErrorKind;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::rules::{ANYTHING, Tuple};
+use crate::frames::Flow4;
+use crate::stats::Summary;
+
+const PROGRAM: &str = "dpdk-test-acl";
+/// Lookups of all flows in one run.
+const PASSES: usize = 30;
+/// Runs, each of which builds anew.
+const REPEATS: usize = 3;
+/// Tuples that are looked up at once, as a burst has packets.
+const BURST: usize = 64;
+/// Memory that it may take, MiB.
+const MEMORY: usize = 2048;
+/// Seconds after which a run is ended: some lists take very long to build.
+const PATIENCE: &str = "60";
+
+/// What it was asked to do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Answer {
+    /// Clocks for each lookup.
+    Clocks(f64),
+    /// The rules are too many for it.
+    TooMany,
+    /// It is not installed.
+    Missing,
+}
+
+/// Looks flows up in a list of rules, behind which all is let by.
+pub(super) fn look_up(tuples: &[Tuple], flows: &[Flow4]) -> Result<Answer, String> {
+    let said = |error: std::io::Error| format!("files for {PROGRAM}: {error}");
+    let folder = Folder::new().map_err(said)?;
+    let (rules, trace) = (folder.0.join("rules"), folder.0.join("trace"));
+    fs::write(&rules, rules_text(tuples)).map_err(said)?;
+    fs::write(&trace, trace_text(flows)).map_err(said)?;
+    let mut clocks = Vec::new();
+    for _ in 0..REPEATS {
+        match run(&rules, tuples.len() + 1, &trace, flows.len())? {
+            Answer::Clocks(one) => clocks.push(one),
+            other => return Ok(other),
+        }
+    }
+    Ok(Answer::Clocks(Summary::of(&clocks).ok_or("no repeats")?.median))
+}
+
+fn run(rules: &Path, rule_count: usize, trace: &Path, flows: usize) -> Result<Answer, String> {
+    let memory = MEMORY.to_string();
+    let mut command = Command::new("timeout");
+    command.args([PATIENCE, PROGRAM, "--no-huge", "-m", &memory, "--no-pci", "--no-telemetry"]);
+    command.args(["--no-shconf", "-l", "0", "--", "--verbose=0", "--bldcat=1", "--runcat=1"]);
+    command.arg(format!("--rulesf={}", rules.display()));
+    command.arg(format!("--tracef={}", trace.display()));
+    command.args([
+        format!("--rulenum={rule_count}"),
+        format!("--tracenum={flows}"),
+        format!("--tracestep={BURST}"),
+        format!("--iter={PASSES}"),
+    ]);
+    let output = command.stdin(Stdio::null()).output();
+    let output = match output {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Answer::Missing),
+        output => output.map_err(|error| format!("{PROGRAM}: {error}"))?,
+    };
+    // As timeout(1) says that there is no such program, and that its time was over.
+    match output.status.code() {
+        Some(127) => return Ok(Answer::Missing),
+        Some(124) => return Ok(Answer::TooMany),
+        _ => {}
+    }
+    let told = String::from_utf8_lossy(&output.stdout);
+    match clocks(&told) {
+        Some(clocks) => Ok(Answer::Clocks(clocks)),
+        None if told.contains("rte_acl_build") => Ok(Answer::TooMany),
+        None => {
+            let error = String::from_utf8_lossy(&output.stderr);
+            let last = error.lines().last().unwrap_or("it says nothing");
+            Err(format!("{PROGRAM} has not looked anything up: {last}"))
+        }
+    }
+}
+
+/// `... 194.04 cycles/pkt, ...`.
+fn clocks(told: &str) -> Option<f64> {
+    told.split_once(" cycles/pkt")?.0.rsplit(' ').next()?.parse().ok()
+}
+
+/// The rules in the form of ClassBench.
+fn rules_text(tuples: &[Tuple]) -> String {
+    let mut text = String::new();
+    for Tuple { src, dst, sport, dport, protocol } in tuples.iter().chain([&ANYTHING]) {
+        let (number, mask) = protocol.map_or((0, 0), |protocol| (protocol, 0xff));
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "@{}/{} {}/{} {} : {} {} : {} {number:#04x}/{mask:#04x}",
+            Ipv4Addr::from(src.0),
+            src.1,
+            Ipv4Addr::from(dst.0),
+            dst.1,
+            sport.0,
+            sport.1,
+            dport.0,
+            dport.1
+        );
+    }
+    text
+}
+
+/// Flows as numbers, one a line.
+fn trace_text(flows: &[Flow4]) -> String {
+    let mut text = String::new();
+    for Flow4 { src, dst, ports, protocol } in flows {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{src} {dst} {} {} {protocol}", ports.0, ports.1);
+    }
+    text
+}
+
+/// A folder that is gone with its owner.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> std::io::Result<Self> {
+        let path = std::env::temp_dir().join(format!("tollway-acl-{}", std::process::id()));
+        fs::create_dir(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What can not be removed is for whoever cleans such folders.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_it_says_is_read() {
+        let told = "  num_tries=1\nsearch_ip5tuples  @lcore 0: 100 iterations, 200000 pkts, 1 \
+                    categories, 38807522 cycles (0.01 sec), 194.04 cycles/pkt, 13399464.16 pkt/sec\n";
+        assert_eq!(clocks(told), Some(194.04));
+        assert_eq!(clocks("rte_acl_build(1) finished with -12"), None);
+    }
+
+    #[test]
+    fn rules_and_flows_are_in_its_form() {
+        let tuple = Tuple {
+            src: (0x0a00_0000, 8),
+            dst: (0xc000_0201, 32),
+            dport: (22, 80),
+            protocol: Some(6),
+            ..ANYTHING
+        };
+        assert_eq!(
+            rules_text(&[tuple]),
+            "@10.0.0.0/8 192.0.2.1/32 0 : 65535 22 : 80 0x06/0xff\n\
+             @0.0.0.0/0 0.0.0.0/0 0 : 65535 0 : 65535 0x00/0x00\n"
+        );
+        let flow = Flow4 { src: 1, dst: 2, ports: (3, 4), protocol: 17 };
+        assert_eq!(trace_text(&[flow]), "1 2 3 4 17\n");
+    }
+}

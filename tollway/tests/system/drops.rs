@@ -1,0 +1,136 @@
+//! How soon a flow of the express lane meets rules that drop it: by a reload, and by an address that comes
+//! into a set. Each datagram has the time at which it was sent.
+
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, UdpSocket};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::namespaces::{Process, sh, until};
+use crate::router::{Net, config};
+use crate::running::Router;
+use crate::ways::{self, Way};
+
+const SERVER: &str = "10.0.2.2:7000";
+/// Between two datagrams.
+const INTERVAL: Duration = Duration::from_micros(200);
+/// A flow of which nothing came for so long has ended.
+const SILENCE: Duration = Duration::from_millis(300);
+/// A rule that drops holds within this time.
+const SOON_NS: i64 = 10_000_000;
+const ROUNDS: usize = 8;
+
+/// Now, ns.
+fn now_ns() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as i64
+}
+
+/// Sends datagrams that say when they were sent, until it is killed.
+pub fn ask(address: SocketAddr) -> ExitCode {
+    let socket = UdpSocket::bind("0.0.0.0:5000").unwrap();
+    socket.connect(address).unwrap();
+    loop {
+        // An ICMP error for one before is none of this one's.
+        let _ = socket.send(&now_ns().to_be_bytes());
+        std::thread::sleep(INTERVAL);
+    }
+}
+
+/// Each time that the datagrams end, says how many there were and when the last was sent.
+pub fn serve(address: SocketAddr) -> ExitCode {
+    let socket = UdpSocket::bind(address).unwrap();
+    socket.set_read_timeout(Some(SILENCE)).unwrap();
+    println!("ready");
+    let (mut count, mut last_ns) = (0_u64, 0);
+    loop {
+        let mut bytes = [0; 8];
+        if socket.recv(&mut bytes).is_ok() {
+            count += 1;
+            last_ns = last_ns.max(i64::from_be_bytes(bytes));
+        } else if count > 0 {
+            println!("{count} {last_ns}");
+            count = 0;
+        }
+    }
+}
+
+/// The rules; `more` is the first of them.
+fn rules(more: &str) -> String {
+    format!(
+        "table inet t {{\n  set bad {{ type ipv4_addr; flags dynamic; }}\n  chain c {{\n    \
+         type filter hook forward priority 0; policy accept;\n    {more}\n    \
+         ip saddr @bad drop\n    counter\n  }}\n}}\n"
+    )
+}
+
+fn tollway(router: &Router, words: &str) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
+    command.args(words.split(' ')).arg("--socket").arg(router.path("control.sock"));
+    let output = command.current_dir(router.dir.path()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// Has other rules put in force.
+fn reload(router: &Router, more: &str) {
+    std::fs::write(router.path("rules.nft"), rules(more)).unwrap();
+    tollway(router, "reload");
+}
+
+type Change = fn(&Router);
+
+/// What has the flow dropped, and what lets it go on.
+const CHANGES: [(&str, Change, Change); 2] = [
+    (
+        "a rule by a reload",
+        |router| reload(router, "ip saddr 10.0.1.2 drop"),
+        |router| reload(router, ""),
+    ),
+    (
+        "an address in a set",
+        |router| tollway(router, "set bad add 10.0.1.2"),
+        |router| tollway(router, "set bad delete 10.0.1.2"),
+    ),
+];
+
+pub fn soon() {
+    let net = Net::new(1500, 1);
+    ways::prepare(&net);
+    // Else it forwards by no rule whatever a busy machine's heartbeat is too old for.
+    sh("sysctl -qw net.ipv4.ip_forward=0");
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("rules.nft"), rules("")).unwrap();
+    let ports = config("auto", 1500, true);
+    let config = Way::Express.config(&format!("filter = \"rules.nft\"\n{ports}"));
+    let mut router = Router::start_in(dir, &config);
+    let mut server = net.b.role("--serve", SERVER);
+    let mut server = Process(server.arg("times").stdout(Stdio::piped()).spawn().unwrap());
+    let mut told = BufReader::new(server.0.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(told.next().as_deref(), Some("ready"));
+    let _client = Process(net.a.role("--ask", SERVER).arg("times").spawn().unwrap());
+    for (what, drop, go_on) in CHANGES {
+        let mut times: Vec<_> = (0..ROUNDS)
+            .map(|_| {
+                let before = ways::lane(&router);
+                until("the flow in the lane", || ways::lane(&router) > before + 100);
+                drop(&router);
+                let answered_ns = now_ns();
+                // A machine that looks away for long ends no flow: what was sent last counts.
+                let (count, last_ns) = std::iter::repeat_with(|| told.next().unwrap())
+                    .map(|line| {
+                        let (count, last_ns) = line.split_once(' ').unwrap();
+                        (count.parse::<u64>().unwrap(), last_ns.parse::<i64>().unwrap())
+                    })
+                    .find(|(_, last_ns)| now_ns() - last_ns < 2 * SILENCE.as_nanos() as i64)
+                    .unwrap();
+                assert!(count > 100, "{count} datagrams came");
+                go_on(&router);
+                last_ns - answered_ns
+            })
+            .collect();
+        times.sort_unstable();
+        println!("{what}: the last datagram was sent so many ns after the answer: {times:?}");
+        // Others keep this machine busy, too: what counts is what is possible.
+        assert!(times[ROUNDS / 2] < SOON_NS, "{what}: {times:?} ns");
+    }
+    router.stop();
+}
