@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use plotters::coord::ranged1d::ValueFormatter;
 use plotters::prelude::*;
 
 const WIDTH: u32 = 800;
@@ -13,6 +14,9 @@ const COLOURS: [RGBColor; 4] = [
     RGBColor(0x7f, 0xa8, 0xd4),
     RGBColor(0xe3, 0xa4, 0x86),
 ];
+
+/// Clocks that differ by so much are drawn by powers.
+const WIDE: f64 = 20.0;
 
 /// A line's name, and its points: size and clocks.
 pub(crate) type Line = (&'static str, Vec<(f64, f64)>);
@@ -61,13 +65,39 @@ fn plot(
     area.fill(&WHITE)?;
     let sizes = lines.iter().flat_map(|(_, points)| points).map(|(x, _)| *x);
     let largest = sizes.fold(1.0, f64::max);
-    let mut chart = ChartBuilder::on(&area)
+    let mut builder = ChartBuilder::on(&area);
+    builder
         .margin(16)
         .margin_right(32)
         .caption(format!("{} ({})", growth.caption, growth.cpu), ("sans-serif", 20))
         .x_label_area_size(48)
-        .y_label_area_size(56)
-        .build_cartesian_2d((0.8..largest * 1.3).log_scale(), 0.0..highest * 1.15)?;
+        .y_label_area_size(68);
+    let x = (0.8..largest * 1.3).log_scale();
+    let clocks = lines.iter().flat_map(|(_, points)| points).map(|(_, y)| *y);
+    let least = clocks.fold(highest, f64::min);
+    // Else what costs little lies flat on the ground.
+    if least > 0.0 && highest / least > WIDE {
+        // Room above for the names.
+        let y = (least * 0.7..highest * 8.0).log_scale();
+        lines_on(builder.build_cartesian_2d(x, y)?, growth)?;
+    } else {
+        lines_on(builder.build_cartesian_2d(x, 0.0..highest * 1.15)?, growth)?;
+    }
+    area.present()?;
+    Ok(())
+}
+
+/// A chart whose sizes grow by powers.
+type Chart<'a, 'text, Y> = ChartContext<'a, SVGBackend<'text>, Cartesian2d<LogCoord<f64>, Y>>;
+
+/// Draws axes, lines and their names.
+fn lines_on<'a, 'text: 'a, Y>(
+    mut chart: Chart<'a, 'text, Y>,
+    growth: &Growth<'_>,
+) -> Result<(), Box<dyn std::error::Error>>
+where
+    Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
+{
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)
@@ -78,7 +108,7 @@ fn plot(
         .label_style(("sans-serif", 14))
         .axis_desc_style(("sans-serif", 15))
         .draw()?;
-    for ((name, points), colour) in lines.iter().zip(COLOURS) {
+    for ((name, points), colour) in growth.lines.iter().zip(COLOURS) {
         let style = colour.stroke_width(2);
         chart
             .draw_series(LineSeries::new(points.iter().copied(), style))?
@@ -93,7 +123,6 @@ fn plot(
         .background_style(WHITE)
         .border_style(BLACK.mix(0.4))
         .draw()?;
-    area.present()?;
     Ok(())
 }
 

@@ -49,6 +49,10 @@ mod tests {
         assert!(!text.contains("DPDK"), "it is not installed");
         report.figures.insert(name(DPDK[0].0, 10), 90.0);
         assert_eq!(growth(&report).lines.len(), 3);
-        assert!(growth(&report).draw().unwrap().contains("DPDK rte_acl"));
+        let text = growth(&report).draw().unwrap();
+        assert!(text.contains("DPDK rte_acl") && text.contains("\n60\n"), "by even steps");
+        report.figures.insert(name(STYLES[0].0, 10_000), 1000.0);
+        let text = growth(&report).draw().unwrap();
+        assert!(text.contains("\n1000\n") && !text.contains("\n500\n"), "by powers");
     }
 }

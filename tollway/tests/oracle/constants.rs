@@ -18,6 +18,8 @@ pub struct Constants {
     pub tracked: bool,
     /// Whether fragments but the first are sent.
     pub later_fragments: bool,
+    /// Whether IPv4 packets have options that routers fill in.
+    pub filled_options: bool,
 }
 
 /// Ports that many rules name.
@@ -50,6 +52,7 @@ impl Constants {
             lengths: (0..3).map(|_| 40 + dice.below(100) as u16).collect(),
             tracked: false,
             later_fragments: true,
+            filled_options: true,
         }
     }
 

@@ -218,7 +218,11 @@ impl Draw<'_> {
 
     /// IPv4 options in whole words: sound ones, and a few that are not.
     fn options(&mut self) -> Vec<u8> {
-        let mut options = match self.dice.below(7) {
+        let kind = match self.dice.below(7) {
+            1 | 2 | 6 if !self.constants.filled_options => 0,
+            kind => kind,
+        };
+        let mut options = match kind {
             0 => vec![1, 1, 1, 0],
             1 => vec![7, 11, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0],
             2 => vec![7, 7, 8, 0, 0, 0, 0, 0],
