@@ -3,14 +3,18 @@
 #   make demo    the main job, shown: captures through a router, live namespaces, the toll table
 #   make test    every test, a short fuzz run included
 #   make bench   the toll table, and what routes cost
-#   make install program, manual pages and completions below PREFIX (default /usr/local)
+#   make install program, manual pages and completions below PREFIX (default /usr/local), and the
+#                systemd unit with its /etc/default/tollway
 #   make check   formatting, clippy, documentation, licences
 #   make fuzz    the fuzz targets for FUZZ_SECONDS each (default 600)
 #   make soak    ports opened and closed SOAK_CYCLES times (default 10000) without a leak; as root
 #   make loom    shared tables in every order that the memory model allows; seconds, part of make test
-#   make oracle  random rules and packets, KIND=filter: what Tollway does against what the kernel does;
-#                KIND=rules: against what rules mean, a million packets each; SEED=n and CASES=n for others
-#                and for more
+#   make oracle  what Tollway does against what the kernel does, with random packets; KIND=filter: random rules,
+#                KIND=router: random routers, KIND=machine: routers with VLAN and VRF devices, in a virtual
+#                machine; KIND=rules: rules against what they mean, a million packets each; SEED=n and CASES=n
+#                for others and for more
+#   make routes  ROUTES routes (default 1000000) in the kernel are read and mirrored: time, memory; as root
+#   make bgp     100,000 routes by BGP from FRR while other traffic goes on; as root
 #   make miri    what owns memory, under Miri (needs a nightly toolchain); five minutes
 
 SHELL := /bin/bash
@@ -18,12 +22,15 @@ FUZZ_SECONDS ?= 600
 SOAK_CYCLES ?= 10000
 KIND ?= filter
 SEED ?= $(shell date +%s)
-CASES ?= 240
+CASES ?=
+ROUTES ?= 1000000
+BGP_ROUTES ?= 100000
 TOOLS := target/tools
 PREFIX ?= /usr/local
+UNITS ?= $(PREFIX)/lib/systemd/system
 TOLLWAY := $${CARGO_TARGET_DIR:-target}/release/tollway
 
-.PHONY: demo test bench install check fuzz soak loom oracle miri setup build deny
+.PHONY: demo test bench install check fuzz soak loom oracle routes bgp miri setup build deny
 
 build:
 	cargo build --release --locked
@@ -49,6 +56,10 @@ install: build
 	$(TOLLWAY) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/tollway
 	$(TOLLWAY) completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_tollway
 	$(TOLLWAY) completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/tollway.fish
+	install -d $(DESTDIR)$(UNITS)
+	sed 's:/usr/local/bin:$(PREFIX)/bin:' dist/tollway.service > $(DESTDIR)$(UNITS)/tollway.service
+	test -e $(DESTDIR)/etc/default/tollway || \
+	  install -Dm644 dist/tollway.default $(DESTDIR)/etc/default/tollway
 
 check: deny
 	cargo fmt --all --check
@@ -75,6 +86,14 @@ loom:
 oracle: setup
 	TOLLWAY_ORACLE_SEED=$(SEED) TOLLWAY_ORACLE_CASES=$(CASES) \
 	  cargo test -p tollway --locked $(if $(filter rules,$(KIND)),--lib -- --nocapture a_million,--test oracle -- $(KIND))
+
+routes: setup
+	TOLLWAY_MIRROR_ROUTES=$(ROUTES) cargo test -p tollway --test mirror --locked -- many_routes
+	CI=1 TOLLWAY_ROUTES=$(ROUTES) cargo test -p tollway --test router --locked -- many_routes
+
+bgp: setup
+	CI=1 TOLLWAY_BGP_ROUTES=$(BGP_ROUTES) \
+	  cargo test --release -p tollway --test frr --locked -- routes_that_arrive_by_bgp_are_in_force
 
 miri:
 	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=8 \

@@ -1,5 +1,5 @@
 //! Notes which compiler and which commit a build is of, for the reports, and builds the BPF programs
-//! of the generator and the sink.
+//! of generators and sinks.
 
 use std::path::PathBuf;
 use std::process::{Command, exit};
@@ -13,7 +13,7 @@ fn main() {
     println!("cargo::rerun-if-changed=../.git/HEAD");
     println!("cargo::rerun-if-changed=../.git/index");
     println!("cargo::rerun-if-changed=bpf");
-    for name in ["generator", "sink"] {
+    for name in ["generator", "sink", "traffic", "collect", "xsk"] {
         if let Err(error) = bpf(name) {
             println!("cargo::error={error}");
             exit(1);

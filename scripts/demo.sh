@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The main job, shown: a capture through a router, live hosts, the kernel beside Tollway, then what each
-# feature costs.
+# The main job, shown: a capture through a router, live hosts, a Linux router taken over, the kernel beside
+# Tollway, then what each feature costs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -40,7 +40,14 @@ else
   echo "and user.max_net_namespaces); this part is left out."
 fi
 
-say "3. Kernel, AF_XDP, express lane in one run; then Tollway is killed and stopped under traffic and pings"
+say "3. A Linux router as it is, and Tollway in the kernel's place"
+if [ "$(id -u)" -eq 0 ] && unshare --net --mount true 2>/dev/null; then
+  unshare --net --mount scripts/mirror.sh "$tollway"
+else
+  echo "Only root may load programs into the kernel: run 'sudo make demo' for this part."
+fi
+
+say "4. Kernel, AF_XDP, express lane in one run; then Tollway is killed and stopped under traffic and pings"
 if [ "$(id -u)" -eq 0 ]; then
   echo "\$ tollway lab live --only af-xdp express kill stop --pairs 3 --repeat 1"
   $tollway lab live --only af-xdp express kill stop --pairs 3 --repeat 1
@@ -49,5 +56,5 @@ else
   echo "packet sockets, is what every user can have."
 fi
 
-say "4. The tolls: what each feature costs a packet on this machine"
+say "5. The tolls: what each feature costs a packet on this machine"
 $tollway lab tolls

@@ -14,7 +14,12 @@ needed=(
   "nft:nftables"         # reads rulesets in nft's text
   "iptables-legacy-restore:iptables" # loads the rules that the kernel and Tollway are held against
   "unshare:util-linux"   # the scratch namespaces that it reads them in
+  "/usr/lib/frr/bgpd:frr" # the routing daemons whose routes are mirrored
   "ethtool:ethtool"      # switches off what virtual interfaces only pretend to do
+  "qemu-system-x86_64:qemu-system-x86" # the virtual machine with VLAN and VRF devices
+  "cpio:cpio"            # packs its first files
+  "xz:xz-utils"          # unpacks its kernel
+  "modprobe:kmod"        # says which modules it needs
 )
 # file:package, of packages without a command
 headers=(
@@ -23,6 +28,7 @@ headers=(
 )
 
 missing=()
+compgen -G "/boot/vmlinuz-*-amd64" >/dev/null || [ "$(uname -m)" != x86_64 ] || missing+=(linux-image-amd64) # its kernel
 for entry in "${needed[@]}"; do
   command -v "${entry%%:*}" >/dev/null 2>&1 || missing+=("${entry##*:}")
 done
@@ -34,6 +40,13 @@ done
 if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
   echo "setup: installing ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
+  # A package that brings a service is not to start it here.
+  policy=/usr/sbin/policy-rc.d
+  if [ ! -e "$policy" ]; then
+    trap 'rm -f "$policy"' EXIT
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+  fi
   apt-get update -qq
   apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 else

@@ -4,7 +4,7 @@
 //! here is only how it learns of them. A router without one pays a test a burst.
 
 use crate::burst::{Burst, Lanes};
-use crate::changes::Version;
+use crate::changes::Changes;
 use crate::counters::Counters;
 use crate::frame::Umem;
 use crate::stages::filter::Count;
@@ -12,12 +12,14 @@ use crate::tables::Tables;
 
 /// Whoever is told of forwarded packets.
 pub trait Express: Send {
-    /// Learns, before each turn, of what version the tables are; called in turns without a packet,
-    /// too. `now_ns` is the time since any fixed moment.
+    /// Learns, before each turn, how the tables have changed; called in turns without a packet, too.
+    /// `now_ns` is the time since any fixed moment.
     ///
-    /// All that [`Express::forwarded`] tells until the next call was looked up after the version was
-    /// read. With another version than the last, all that was told up to now is void.
-    fn begin(&mut self, version: Version, now_ns: u64);
+    /// All that [`Express::forwarded`] tells until the next call is looked up after this one. With another
+    /// [`Changes::version`] than the last, all that was told up to now is void, but for destinations that
+    /// [`Changes::routes_between`] says nothing about; and where the tables ask for the route to a packet's
+    /// source ([`Tables::asks_for_source`]), that holds for its source as well.
+    fn begin(&mut self, changes: &Changes, now_ns: u64);
 
     /// Takes note of a burst that the path has gone through, before its frames leave.
     ///

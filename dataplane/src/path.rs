@@ -4,7 +4,9 @@ use crate::burst::Burst;
 use crate::frame::Umem;
 use crate::stages::filter::Point;
 use crate::stages::transmit::Egress;
-use crate::stages::{admit, classify, ecmp, filter, rewrite, route, transmit, validate};
+use crate::stages::{
+    admit, classify, ecmp, filter, redirect, rewrite, route, rule, source, transmit, validate,
+};
 use crate::tables::Tables;
 use crate::tolls::{Lap, Stage, Tolls};
 
@@ -17,6 +19,10 @@ pub trait Features {
     const ECMP: bool;
     /// Rules of the firewall.
     const FILTER: bool;
+    /// Policy rules, and VRFs that fall back to others.
+    const RULE: bool;
+    /// What the kernel asks of sources, and packets that go back where they came from.
+    const SOURCE: bool;
 }
 
 /// Every optional stage.
@@ -25,6 +31,8 @@ impl Features for Everything {
     const VLAN: bool = true;
     const ECMP: bool = true;
     const FILTER: bool = true;
+    const RULE: bool = true;
+    const SOURCE: bool = true;
 }
 
 /// No optional stage.
@@ -33,6 +41,8 @@ impl Features for Nothing {
     const VLAN: bool = false;
     const ECMP: bool = false;
     const FILTER: bool = false;
+    const RULE: bool = false;
+    const SOURCE: bool = false;
 }
 
 /// Takes a burst from its port to the queues in `egress`.
@@ -74,11 +84,40 @@ pub(crate) fn road<F: Features, const TIMED: bool>(
 
     route::run::<route::V4>(burst, umem, tables, ip4);
     route::run::<route::V6>(burst, umem, tables, ip6.lanes);
+    if F::RULE
+        && let Some(fallbacks) = &tables.fallbacks
+    {
+        route::fall_back::<route::V4>(burst, umem, tables, fallbacks, ip4);
+        route::fall_back::<route::V6>(burst, umem, tables, fallbacks, ip6.lanes);
+    }
     lap.book(Stage::Route, ip4.or(ip6.lanes));
 
+    if F::RULE
+        && let Some(policies) = &tables.policies
+    {
+        rule::run(burst, umem, tables, policies, state, (ip4, ip6.lanes));
+        lap.book(Stage::Rule, ip4.or(ip6.lanes));
+    }
+
     if F::ECMP && !tables.groups.is_empty() {
-        ecmp::run(burst, umem, tables, ip4.or(ip6.lanes));
+        ecmp::run(burst, umem, tables, (ip4, ip6.lanes));
         lap.book(Stage::Ecmp, ip4.or(ip6.lanes));
+    }
+
+    if F::SOURCE
+        && let Some(redirects) = &tables.redirects
+    {
+        let lanes = ip4.or(ip6.lanes);
+        (ip4, ip6) = redirect::run(burst, tables, redirects, (ip4, ip6));
+        lap.book(Stage::Redirect, lanes);
+    }
+
+    if F::SOURCE
+        && let Some(sources) = &tables.sources
+    {
+        let lanes = ip4;
+        ip4 = source::run(burst, umem, tables, sources, state, ip4);
+        lap.book(Stage::Source, lanes);
     }
 
     if F::FILTER && tables.filter.is_some() {
@@ -93,4 +132,11 @@ pub(crate) fn road<F: Features, const TIMED: bool>(
 
     transmit::run(burst, egress, ready);
     lap.book(Stage::Transmit, ready);
+
+    if F::SOURCE
+        && let Some(sources) = &tables.sources
+        && sources.tells
+    {
+        source::tell(burst, sources);
+    }
 }

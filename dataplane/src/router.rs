@@ -35,6 +35,9 @@ pub struct Router<F: Features = Everything> {
     pub express: Option<Box<dyn Express>>,
     /// Counts and limits of the firewall's rules.
     pub filter: State,
+    /// The kernel behind ports has the same rules as the firewall. What they reject, send another way or
+    /// can not decide is then the kernel's, as all that leaves the road, and as it was received.
+    pub kernel_has_rules: bool,
     limits: Limits,
     path: Path<F>,
     reader: Reader,
@@ -69,6 +72,7 @@ impl<F: Features> Router<F> {
             host,
             express: None,
             filter: state,
+            kernel_has_rules: false,
             limits: Limits::new(),
             path,
             reader,
@@ -84,7 +88,7 @@ impl<F: Features> Router<F> {
         // Between two bursts: nothing is held that was found in a table.
         self.reader.pass();
         if let Some(express) = &mut self.express {
-            express.begin(self.tables.version(), now_ns);
+            express.begin(&self.tables.epochs.changes, now_ns);
         }
         let burst = &mut *self.burst;
         burst.reset(port);
@@ -97,6 +101,7 @@ impl<F: Features> Router<F> {
         let bytes = burst.len[..burst.count].iter().map(|len| u64::from(*len)).sum();
         self.counters.received(port, burst.count as u64, bytes);
         self.filter.now_ns = now_ns;
+        self.filter.kernel_has_rules = self.kernel_has_rules;
         self.path.forward(
             burst,
             &mut self.umem,
@@ -117,8 +122,8 @@ impl<F: Features> Router<F> {
             let kernel = ports.get_mut(usize::from(port.0)).filter(|port| port.has_kernel());
             let ours = match kernel {
                 Some(port) => {
-                    // The kernel does not know the rules.
-                    let ruled = self.ruled(left);
+                    // Where the kernel does not know the rules.
+                    let ruled = if self.kernel_has_rules { Lanes::NONE } else { self.ruled(left) };
                     self.punt_to_kernel(port, left.without(ruled), now_ns);
                     ruled
                 }
@@ -329,6 +334,11 @@ impl<F: Features> Router<F> {
                 Verdict::Punt(reason) => Some(reason),
                 Verdict::Local => None,
             };
+            if self.kernel_has_rules
+                && let Some(head) = self.filter.received_head(lane)
+            {
+                *self.umem.bytes_mut(addr, usize::from(self.burst.l3[lane])) = *head;
+            }
             let lost = if !self.limits.allow(reason, now_ns) {
                 DropReason::PuntLimit
             } else if !port.punt(&mut self.umem, frame) {

@@ -1,6 +1,10 @@
 //! What the stages read: ports, links, FIBs, next hops. One value, swapped or changed between bursts.
 
 mod adjacency;
+mod find;
+mod kernel_link;
+mod leads;
+mod neighs;
 mod next_hops;
 mod prefix;
 mod records;
@@ -13,12 +17,19 @@ use crate::changes::Version;
 use crate::epoch::Epochs;
 use crate::id::{LinkId, NextHopId, PortId, Vid, VrfId};
 use crate::stages::classify::{VlanEntry, VlanTable};
-use crate::stages::ecmp::{BUCKETS, Groups, Member};
+use crate::stages::ecmp::{BUCKETS, Groups, Member, Multipath};
 use crate::stages::filter::Filter;
-use crate::stages::route::{Capacity, Fib};
+use crate::stages::redirect::Redirects;
+use crate::stages::route::{Capacity, Fallbacks, Fib};
+use crate::stages::rule::Policies;
+use crate::stages::source::Sources;
 use crate::verdict::{DropReason, PuntReason};
 use crate::wire::eth::{MacWord, ethertype};
 use adjacency::HostRoutes;
+pub(crate) use find::Question;
+use kernel_link::KernelRoots;
+pub use leads::Lead;
+use neighs::Neighs;
 pub use next_hops::{MOST_NEXT_HOPS, NextHops, Record, RecordId, View};
 pub use prefix::RoutePrefix;
 use prefix::standing_routes;
@@ -53,20 +64,22 @@ pub struct Tables {
     pub filter: Option<Arc<Filter>>,
     /// Every VLAN link, by what it is on: the link below, the tag's protocol and identifier.
     vlans: HashMap<(LinkId, u16, u16), LinkId>,
-    /// The next hop of each known or wanted neighbour.
-    neighs: HashMap<(LinkId, IpAddr), NeighRecord>,
-    /// Next hops of neighbours that were forgotten, for those that come.
-    spare: Vec<NextHopId>,
+    /// Where FIBs go on that have no route, if any does.
+    pub(crate) fallbacks: Option<Box<Fallbacks>>,
+    /// Policies of links, if any has one.
+    pub(crate) policies: Option<Box<Policies>>,
+    /// What links ask of sources, if any does.
+    pub(crate) sources: Option<Box<Sources>>,
+    /// Links of which the kernel sends redirects, if there are any.
+    pub(crate) redirects: Option<Box<Redirects>>,
+    /// What tells flows apart that are spread over groups.
+    pub(crate) multipath: Multipath,
+    neighs: Neighs,
+    kernel_roots: KernelRoots,
     inert: HashMap<InertKey, NextHopId>,
+    /// Where next hops lead that can be led elsewhere.
+    leads: HashMap<NextHopId, Lead>,
     host_routes: HostRoutes,
-}
-
-/// The next hop that leads to a neighbour.
-#[derive(Clone, Copy, Debug)]
-struct NeighRecord {
-    next: NextHopId,
-    /// Somebody was told the number and may have routes with it: it is not used again.
-    pinned: bool,
 }
 
 /// Next hops that are the same for every route that needs them.
@@ -96,8 +109,8 @@ impl Tables {
     pub fn with_capacity(capacity4: Capacity, capacity6: Capacity) -> Self {
         let epochs = Epochs::new();
         Self {
-            fib4: Arc::new(Fib::new(Arc::clone(&epochs), capacity4)),
-            fib6: Arc::new(Fib::new(Arc::clone(&epochs), capacity6)),
+            fib4: Arc::new(Fib::new(Arc::clone(&epochs), capacity4).of_version(4)),
+            fib6: Arc::new(Fib::new(Arc::clone(&epochs), capacity6).of_version(6)),
             ports: Vec::new(),
             links: Vec::new(),
             vrfs: Vec::new(),
@@ -105,9 +118,15 @@ impl Tables {
             groups: Arc::new(Groups::new(Arc::clone(&epochs))),
             filter: None,
             vlans: HashMap::new(),
-            neighs: HashMap::new(),
-            spare: Vec::new(),
+            fallbacks: None,
+            policies: None,
+            sources: None,
+            redirects: None,
+            multipath: Multipath::default(),
+            neighs: Neighs::default(),
+            kernel_roots: KernelRoots::default(),
             inert: HashMap::new(),
+            leads: HashMap::new(),
             host_routes: HostRoutes::default(),
             epochs,
         }
@@ -223,6 +242,7 @@ impl Tables {
             port,
             vrf,
             mtu,
+            mtu6: mtu,
             mac_bytes: mac,
             tags,
         });
@@ -239,25 +259,15 @@ impl Tables {
         prefix: RoutePrefix,
         next: NextHopId,
     ) -> Result<(), TablesError> {
-        let record = *self.vrfs.get(usize::from(vrf.0)).ok_or(TablesError::Unknown)?;
-        match prefix {
-            RoutePrefix::V4(prefix) => self.fib4.insert(record.root4, prefix, next)?,
-            RoutePrefix::V6(prefix) => self.fib6.insert(record.root6, prefix, next)?,
-        }
-        self.note_connected(vrf, next);
-        Ok(())
+        self.change_route(vrf, prefix, Some(next)).map(|_| ())
     }
 
     /// Takes a route out of a VRF's FIB; false where there was none.
     ///
     /// # Errors
     /// See [`TablesError`].
-    pub fn remove(&self, vrf: VrfId, prefix: RoutePrefix) -> Result<bool, TablesError> {
-        let record = self.vrfs.get(usize::from(vrf.0)).ok_or(TablesError::Unknown)?;
-        Ok(match prefix {
-            RoutePrefix::V4(prefix) => self.fib4.remove(record.root4, prefix)?,
-            RoutePrefix::V6(prefix) => self.fib6.remove(record.root6, prefix)?,
-        })
+    pub fn remove(&mut self, vrf: VrfId, prefix: RoutePrefix) -> Result<bool, TablesError> {
+        self.change_route(vrf, prefix, None)
     }
 
     /// The next hop or group that a VRF's FIB has for an address.
@@ -323,108 +333,8 @@ impl Tables {
         Ok(id)
     }
 
-    /// The next hop that leads to a neighbour, known or not; it keeps its number for good.
-    ///
-    /// # Errors
-    /// See [`TablesError`].
-    pub fn neigh(&mut self, link: LinkId, address: IpAddr) -> Result<NextHopId, TablesError> {
-        let id = self.neigh_record(link, address)?;
-        if let Some(record) = self.neighs.get_mut(&(link, address)) {
-            record.pinned = true;
-        }
-        Ok(id)
-    }
-
-    /// The next hop that leads to a neighbour, if there is one.
-    #[must_use]
-    pub fn find_neigh(&self, link: LinkId, address: IpAddr) -> Option<NextHopId> {
-        self.neighs.get(&(link, address)).map(|record| record.next)
-    }
-
-    /// Every neighbour that is known or wanted, with the next hop that leads to it; in no order.
-    pub fn neighs(&self) -> impl Iterator<Item = (LinkId, IpAddr, NextHopId)> {
-        self.neighs.iter().map(|(&(link, address), record)| (link, address, record.next))
-    }
-
-    fn neigh_record(&mut self, link: LinkId, address: IpAddr) -> Result<NextHopId, TablesError> {
-        if let Some(id) = self.find_neigh(link, address) {
-            return Ok(id);
-        }
-        let record = self.links.get(usize::from(link.0)).ok_or(TablesError::Unknown)?;
-        let inert = NextHop::inert(Action::Resolve);
-        let next = NextHop { link, port: record.port, neigh: Some(address), ..inert };
-        let id = match self.spare.pop() {
-            Some(id) => {
-                self.change(id, &next)?;
-                id
-            }
-            None => self.push_next_hop(next)?,
-        };
-        self.neighs.insert((link, address), NeighRecord { next: id, pinned: false });
-        Ok(id)
-    }
-
     fn push_next_hop(&self, next: NextHop) -> Result<NextHopId, TablesError> {
         self.next_hops.push(&next).ok_or(TablesError::Full)
-    }
-
-    fn change(&self, id: NextHopId, next: &NextHop) -> Result<(), TablesError> {
-        // A neighbour that is confirmed is none that changed.
-        if self.next_hops.get(id) == *next {
-            return Ok(());
-        }
-        if self.next_hops.set(id, next) { Ok(()) } else { Err(TablesError::Full) }
-    }
-
-    /// Tells a neighbour's address, or with none that it is not known (any more).
-    ///
-    /// # Errors
-    /// See [`TablesError`].
-    pub fn set_neigh(
-        &mut self,
-        link: LinkId,
-        address: IpAddr,
-        mac: Option<[u8; 6]>,
-    ) -> Result<NextHopId, TablesError> {
-        self.neigh(link, address)?;
-        self.learn_neigh(link, address, mac)
-    }
-
-    /// As [`Tables::set_neigh`], for an address that was learned: [`Tables::forget_neigh`] frees
-    /// its next hop for another, unless [`Tables::neigh`] has given it out.
-    ///
-    /// # Errors
-    /// See [`TablesError`].
-    pub fn learn_neigh(
-        &mut self,
-        link: LinkId,
-        address: IpAddr,
-        mac: Option<[u8; 6]>,
-    ) -> Result<NextHopId, TablesError> {
-        let id = self.neigh_record(link, address)?;
-        let (header, header_len) = self.header(link, mac.unwrap_or_default(), address.is_ipv4());
-        let mtu = self.link(link).mtu;
-        let mut next = self.next_hop(id);
-        (next.header, next.header_len) = (header, header_len);
-        (next.action, next.mtu) =
-            if mac.is_some() { (Action::Forward, mtu) } else { (Action::Resolve, 0) };
-        self.change(id, &next)?;
-        Ok(id)
-    }
-
-    /// Forgets a neighbour's address; no route may be left that [`Tables::learn_neigh`]'s next hop
-    /// was put in.
-    pub fn forget_neigh(&mut self, link: LinkId, address: IpAddr) {
-        let Some(record) = self.neighs.get(&(link, address)).copied() else { return };
-        let inert = NextHop { action: Action::Resolve, mtu: 0, ..self.next_hop(record.next) };
-        if self.change(record.next, &inert).is_err() {
-            // It can not be told now, so it stays whose it is.
-            return;
-        }
-        if !record.pinned {
-            self.neighs.remove(&(link, address));
-            self.spare.push(record.next);
-        }
     }
 
     /// Adds a next-hop group.

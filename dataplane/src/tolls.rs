@@ -30,8 +30,14 @@ pub enum Stage {
     Prerouting,
     /// FIB lookup.
     Route,
+    /// Policy rules.
+    Rule,
     /// Member of a next-hop group.
     Ecmp,
+    /// Packets that go back where they came from.
+    Redirect,
+    /// What is asked of sources.
+    Source,
     /// Rules of hooks forward and behind.
     Forward,
     /// TTL, checksum, Ethernet header.
@@ -42,14 +48,17 @@ pub enum Stage {
 
 impl Stage {
     /// Every stage in order.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::Admit,
         Self::Classify,
         Self::Ingress,
         Self::Validate,
         Self::Prerouting,
         Self::Route,
+        Self::Rule,
         Self::Ecmp,
+        Self::Redirect,
+        Self::Source,
         Self::Forward,
         Self::Rewrite,
         Self::Transmit,
@@ -65,7 +74,10 @@ impl Stage {
             Self::Validate => "validate",
             Self::Prerouting => "prerouting",
             Self::Route => "route",
+            Self::Rule => "rule",
             Self::Ecmp => "ecmp",
+            Self::Redirect => "redirect",
+            Self::Source => "source",
             Self::Forward => "forward",
             Self::Rewrite => "rewrite",
             Self::Transmit => "transmit",

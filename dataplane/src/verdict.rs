@@ -45,6 +45,11 @@ reasons! {
         IpCsum = "ip_csum",
         /// The source address can not be a sender's: multicast, broadcast, loopback, 0.0.0.0.
         IpInvalidSource = "ip_invalid_source",
+        /// The source address is one of the router's own.
+        IpLocalSource = "ip_local_source",
+        /// The route to the source does not lead where the packet came from, or there is none
+        /// (reverse path filter).
+        IpRpfilter = "ip_rpfilter",
         /// The destination address can not be forwarded to: loopback, zero.
         IpInvalidDest = "ip_invalid_dest",
         /// A blackhole route matched.
@@ -93,6 +98,16 @@ reasons! {
         Reject = "reject",
         /// It has come to a rule that the filter can not do: the kernel's to decide.
         FilterUnsupported = "filter_unsupported",
+        /// It came by a link whose packets of this family are the kernel's.
+        KernelLink = "kernel_link",
+        /// Its route is the kernel's: by a device that is none of the router's, or of an odd kind.
+        KernelRoute = "kernel_route",
+        /// A policy rule leaves it to the kernel.
+        KernelRule = "kernel_rule",
+        /// It would leave by the link that it came by: the kernel may owe its sender a redirect.
+        Redirect = "redirect",
+        /// Its source can not be right, which the kernel is to log, or only the kernel can say.
+        Martian = "martian",
     }
 }
 

@@ -38,6 +38,7 @@ fn links() -> Vec<Link> {
         name: name.into(),
         vrf: "main".into(),
         on: name.split_once('.').map(|(below, _)| below.into()),
+        vrf_device: None,
     };
     ["eth0", "eth1", "wan0", "eth0.7"].map(link).to_vec()
 }

@@ -7,6 +7,9 @@ use tollway_dataplane::wire::l4;
 /// Bytes of a benchmark frame.
 pub const FRAME_LEN: usize = 64;
 
+/// IPv6's "no next header" (RFC 8200, 4.7).
+const NO_NEXT_HEADER: u8 = 59;
+
 /// A frame to send again and again.
 pub type Template = [u8; FRAME_LEN];
 
@@ -126,7 +129,8 @@ pub enum Addresses {
 }
 
 /// Makes a frame from `src_mac` to `dst_mac` under `tags` (protocol, VLAN id), outermost first,
-/// with UDP ports; the UDP checksum is left zero.
+/// with UDP ports; the UDP checksum is left zero. Of IPv6 under tags the packet ends behind its header, for
+/// want of room.
 #[must_use]
 pub fn udp(
     dst_mac: [u8; 6],
@@ -149,16 +153,29 @@ pub fn udp(
             bytes.extend_from_slice(&ipv4(src, dst, room as u16));
         }
         Addresses::V6(src, dst) => {
+            let payload = room as u16 - 40;
+            // Under tags there is no room for a header of UDP's.
+            let next = if payload < 8 { NO_NEXT_HEADER } else { l4::UDP };
             bytes.extend_from_slice(&ethertype::IPV6.to_be_bytes());
-            bytes.extend_from_slice(&ipv6(src, dst, room as u16 - 40));
+            bytes.extend_from_slice(&ipv6(src, dst, payload, next));
+            if payload < 8 {
+                bytes.resize(FRAME_LEN, 0);
+            }
         }
+    }
+    if bytes.len() == FRAME_LEN {
+        return padded(&bytes);
     }
     let udp_len = (FRAME_LEN - bytes.len()) as u16;
     for field in [ports.0, ports.1, udp_len, 0] {
         bytes.extend_from_slice(&field.to_be_bytes());
     }
+    padded(&bytes)
+}
+
+fn padded(bytes: &[u8]) -> Template {
     let mut template = [0; FRAME_LEN];
-    template[..bytes.len()].copy_from_slice(&bytes);
+    template[..bytes.len()].copy_from_slice(bytes);
     template
 }
 
@@ -175,11 +192,11 @@ fn ipv4(src: u32, dst: u32, total_len: u16) -> [u8; 20] {
     header
 }
 
-fn ipv6(src: u128, dst: u128, payload_len: u16) -> [u8; 40] {
+fn ipv6(src: u128, dst: u128, payload_len: u16, next: u8) -> [u8; 40] {
     let mut header = [0; 40];
     header[0] = 0x60;
     header[4..6].copy_from_slice(&payload_len.to_be_bytes());
-    header[6] = l4::UDP;
+    header[6] = next;
     header[7] = 64;
     header[8..24].copy_from_slice(&src.to_be_bytes());
     header[24..40].copy_from_slice(&dst.to_be_bytes());

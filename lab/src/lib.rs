@@ -1,13 +1,22 @@
 //! The bench beside the road: what each feature of the packet's path costs, with honest statistics.
 
+mod callgrind;
+pub mod compare;
 pub mod fib;
 pub mod filter;
 pub mod frames;
+pub mod generate;
 pub mod live;
 pub mod machine;
 pub mod memory;
 mod plot;
+pub mod probe;
+pub mod profile;
 pub mod report;
 pub mod stats;
+pub mod studies;
+mod svg;
 pub mod text;
 pub mod tolls;
+
+pub use live::rr;

@@ -3,12 +3,12 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tollway_dataplane::clock;
 use tollway_dataplane::cpu::Level;
 
 /// The machine, as far as it bears on a figure.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// The processor's name for itself.
     pub cpu: String,
@@ -47,10 +47,40 @@ impl Machine {
 }
 
 fn tsc_mhz(time: Duration) -> f64 {
-    let (start, clocks) = (Instant::now(), clock::now());
+    let start = Moment::now();
     std::thread::sleep(time);
-    let clocks = clock::now() - clocks;
-    clocks as f64 / start.elapsed().as_secs_f64() / 1e6
+    start.tsc_mhz()
+}
+
+/// A moment by both clocks, from which the time-stamp counter's rate is known the better the longer ago
+/// it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    time: Instant,
+    clocks: u64,
+}
+
+impl Moment {
+    /// Reads both clocks: of eight times the one in which the least passed between them, since the
+    /// processor may be taken away there.
+    #[must_use]
+    pub fn now() -> Self {
+        let read = || {
+            let (before, time, after) = (clock::now(), Instant::now(), clock::now());
+            (after - before, Self { time, clocks: before + (after - before) / 2 })
+        };
+        let reads = std::iter::repeat_with(read)
+            .take(8)
+            .reduce(|best, next| if next.0 < best.0 { next } else { best });
+        reads.map_or_else(|| read().1, |(_, moment)| moment)
+    }
+
+    /// The counter's rate since then, MHz.
+    #[must_use]
+    pub fn tsc_mhz(self) -> f64 {
+        let now = Self::now();
+        (now.clocks - self.clocks) as f64 / (now.time - self.time).as_secs_f64() / 1e6
+    }
 }
 
 /// The compiler that built this program.

@@ -3,7 +3,7 @@
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use tollway_dataplane::tolls::Stage;
 
-use crate::report::Report;
+use crate::report::{Report, Row};
 
 /// What was measured on, the rows, and where the time went.
 #[must_use]
@@ -13,10 +13,14 @@ pub fn render(report: &Report) -> String {
         return text;
     }
     text += &tolls(report);
-    text += "\n\nclocks a packet by stage, as sampled meanwhile:\n";
-    text += &stages(report);
-    text += "\n";
+    text += "\n\n";
+    text += &by_stage(report.rows.iter());
     text
+}
+
+/// Where the time of rows went.
+pub(crate) fn by_stage<'a>(rows: impl Iterator<Item = &'a Row> + Clone) -> String {
+    format!("clocks a packet by stage, as sampled meanwhile:\n{}\n", stages(rows))
 }
 
 /// What was measured on, and what was built how.
@@ -50,19 +54,21 @@ fn tolls(report: &Report) -> String {
     format!("TSC clocks and ns a packet, median of {repeats}:\n{table}")
 }
 
-fn stages(report: &Report) -> String {
+fn stages<'a>(rows: impl Iterator<Item = &'a Row> + Clone) -> String {
+    let is_used = |stage: &Stage| rows.clone().any(|row| row.stages.contains_key(stage.name()));
+    let used: Vec<Stage> = Stage::ALL.into_iter().filter(is_used).collect();
     let mut header = vec!["row"];
-    header.extend(Stage::ALL.iter().map(|stage| stage.name()));
+    header.extend(used.iter().map(|stage| stage.name()));
     let mut table = plain_table(&header);
-    for row in report.rows.iter().filter(|row| !row.stages.is_empty()) {
+    for row in rows.filter(|row| !row.stages.is_empty()) {
         let mut cells = vec![row.name.to_owned()];
-        for stage in Stage::ALL {
+        for stage in &used {
             let toll = row.stages.get(stage.name());
             cells.push(toll.map_or_else(|| "-".to_owned(), |clocks| format!("{clocks:.1}")));
         }
         table.add_row(cells);
     }
-    align(&mut table, 1..=Stage::ALL.len());
+    align(&mut table, 1..=used.len());
     trimmed(&table)
 }
 

@@ -34,8 +34,8 @@ struct {
 /* The lane did not take the packet, which is as it was. */
 #define NOT_TAKEN (-1)
 
-/* Bytes up to which what is behind a packet is a small frame's padding. */
-#define PADDED 64
+/* Bytes behind the header up to which what is behind a packet is a small frame's padding (802.3). */
+#define PADDED 46
 
 /* The protocols that the lane knows: whether one has ports. */
 static __always_inline int has_ports(__u8 protocol)
@@ -83,20 +83,37 @@ struct way {
 	__u8 egress_port;
 };
 
+/*
+ * What a flow is in force under that goes from one address to the other: that of the lane, and that of
+ * the regions that were asked for a route. Each of them only grows, so that whatever changes while they are
+ * read, the sum is none that had been left before.
+ */
+static __always_inline __u32 generation_in_force(const struct packet *packet,
+						 const struct found *found, const __be32 *src,
+						 const __be32 *dst, int v4)
+{
+	const struct flow *head = (const struct flow *)&found->head;
+	__u32 sum = packet->state->generation;
+
+	sum += v4 ? generation4(*dst) : generation6(dst);
+	if (head->egress_port & FLOW_BY_SOURCE)
+		sum += v4 ? generation4(*src) : generation6(src);
+	return sum;
+}
+
 /* Reads a flow that was found, if it is in force and was not changed since. */
-static __always_inline int read_way(const struct packet *packet, const struct found *found,
-				    struct way *way)
+static __always_inline int read_way(const struct found *found, __u32 generation, struct way *way)
 {
 	const __u64 *l2 = (const __u64 *)found->flow->l2;
 	const struct flow *head = (const struct flow *)&found->head;
 
-	if (head->generation != packet->state->generation)
+	if (!head->generation || head->generation != generation)
 		return 0;
 	way->l2[0] = l2[0];
 	way->l2[1] = l2[1];
 	way->l2[2] = l2[2];
 	way->mtu = head->mtu;
-	way->egress_port = head->egress_port;
+	way->egress_port = head->egress_port & ~FLOW_BY_SOURCE;
 	read_fence();
 	return read_head(found->flow) == found->head;
 }
@@ -153,8 +170,8 @@ static __always_inline void count_flow(const struct packet *packet, struct flow 
 }
 
 /* Sends off a packet whose flow was found, if all else that a flow promises holds too. */
-static __always_inline int go(struct packet *packet, const struct found *found, __u32 l3,
-			      __u32 l3_len, __u32 len, int v4)
+static __always_inline int go(struct packet *packet, const struct found *found,
+			      __u32 generation, __u32 l3, __u32 l3_len, __u32 len, int v4)
 {
 	struct port_counts *sent;
 	struct tally *tally;
@@ -162,14 +179,14 @@ static __always_inline int go(struct packet *packet, const struct found *found, 
 	__u32 l2, port, met;
 	int action;
 
-	if (!read_way(packet, found, &way) || l3_len > way.mtu)
+	if (!read_way(found, generation, &way) || l3_len > way.mtu)
 		return NOT_TAKEN;
 	met = ((const __u16 *)way.l2)[11];
 	l2 = 14 + 4 * (met & 3);
 	met >>= 2;
 	port = way.egress_port;
 	/* The path cuts off what is behind a packet; a small frame's padding may stay. */
-	if (len != l3 + l3_len && len > PADDED)
+	if (len != l3 + l3_len && len > l3 + PADDED)
 		return NOT_TAKEN;
 	if (l2 != 14 && l2 != 18 && l2 != 22)
 		return NOT_TAKEN;
@@ -210,7 +227,7 @@ static __always_inline int express4(struct packet *packet, const struct iphdr *i
 {
 	struct flow4_key key;
 	struct found found;
-	__u32 l3_len = bpf_ntohs(ip->tot_len);
+	__u32 l3_len = bpf_ntohs(ip->tot_len), generation;
 
 	if (ip->ttl <= 1 || ip->frag_off & bpf_htons(0x3fff) || !is_known4(ip->protocol))
 		return NOT_TAKEN;
@@ -228,7 +245,8 @@ static __always_inline int express4(struct packet *packet, const struct iphdr *i
 	found = find4(&key);
 	if (!found.flow || !checksum_is_right(ip))
 		return NOT_TAKEN;
-	return go(packet, &found, l3, l3_len, len, 1);
+	generation = generation_in_force(packet, &found, &key.src, &key.dst, 1);
+	return go(packet, &found, generation, l3, l3_len, len, 1);
 }
 
 /* Tries an IPv6 packet whose lengths are right. */
@@ -237,7 +255,7 @@ static __always_inline int express6(struct packet *packet, const struct ipv6hdr 
 {
 	struct flow6_key key;
 	struct found found;
-	__u32 l3_len = sizeof(*ip) + bpf_ntohs(ip->payload_len);
+	__u32 l3_len = sizeof(*ip) + bpf_ntohs(ip->payload_len), generation;
 
 	if (ip->hop_limit <= 1 || !is_known6(ip->nexthdr))
 		return NOT_TAKEN;
@@ -255,7 +273,8 @@ static __always_inline int express6(struct packet *packet, const struct ipv6hdr 
 	found = find6(&key);
 	if (!found.flow)
 		return NOT_TAKEN;
-	return go(packet, &found, l3, l3_len, len, 0);
+	generation = generation_in_force(packet, &found, key.src, key.dst, 0);
+	return go(packet, &found, generation, l3, l3_len, len, 0);
 }
 
 #endif

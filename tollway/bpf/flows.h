@@ -17,9 +17,17 @@
 /* Nanoseconds of a tick, as a power of two: 67 ms. */
 #define FLOW_TICK_SHIFT 26
 
+/* Of `egress_port`: the route to the source was asked for as well. */
+#define FLOW_BY_SOURCE 0x80
+
+/* Regions of each family, those of IPv6 behind those of IPv4, and how many are a cache line. */
+#define REGION_BITS 16
+#define REGIONS_OF_FAMILY (1U << REGION_BITS)
+#define REGIONS_OF_LINE 16
+
 struct flow {
 	/* These four are read as one word. It is 0 where no flow has ever been. */
-	__u32 generation; /* in force while it equals the state's, never 0 then */
+	__u32 generation; /* in force while it equals `generation_in_force`, never 0 then */
 	__u16 mtu;
 	__u8 egress_port;
 	__u8 version; /* another one after each change of the slot */
@@ -47,6 +55,19 @@ struct flow4_bucket {
 struct flow6_bucket {
 	struct flow6_slot slots[FLOW_WAYS];
 };
+
+/* Generations of regions: one grows when a route changes that may cover an address in it. */
+struct region_line {
+	__u32 generation[REGIONS_OF_LINE];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 2 * REGIONS_OF_FAMILY / REGIONS_OF_LINE);
+	__type(key, __u32);
+	__type(value, struct region_line);
+} regions SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -84,6 +105,27 @@ static __always_inline void read_fence(void)
 static __always_inline __u64 read_head(const struct flow *flow)
 {
 	return *(const volatile __u64 *)flow;
+}
+
+static __always_inline __u32 region_generation(__u32 region)
+{
+	__u32 number = region / REGIONS_OF_LINE;
+	struct region_line *line = bpf_map_lookup_elem(&regions, &number);
+
+	return line ? *(volatile __u32 *)&line->generation[region % REGIONS_OF_LINE] : 0;
+}
+
+static __always_inline __u32 generation4(__be32 address)
+{
+	return region_generation(bpf_ntohl(address) >> 16);
+}
+
+static __always_inline __u32 generation6(const __be32 *address)
+{
+	/* As in src/steer/regions.rs. */
+	__u32 hash = bpf_ntohl(address[0]) * 0x9e3779b1U;
+
+	return region_generation(REGIONS_OF_FAMILY | hash >> (32 - REGION_BITS));
 }
 
 /*

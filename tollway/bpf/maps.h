@@ -27,6 +27,12 @@
 
 /* A link that exists; its number is in the lower 16 bits. */
 #define LINK_EXISTS (1U << 31)
+/* What arrives there of IPv4, of IPv6, is the kernel's. */
+#define LINK_LEFT4 (1U << 30)
+#define LINK_LEFT6 (1U << 29)
+/* Fragments of IPv4 are, and what of IPv6 has extension headers. */
+#define LINK_FRAGMENTS4 (1U << 28)
+#define LINK_FRAGMENTS6 (1U << 27)
 
 enum pass_reason {
 	PASS_BYPASS,
@@ -43,6 +49,7 @@ enum pass_reason {
 	PASS_TTL,
 	PASS_NO_SOCKET,
 	PASS_PUNTED,
+	PASS_COVERAGE,
 	PASS_REASONS,
 };
 
@@ -51,7 +58,7 @@ struct state {
 	__u32 bypass;
 	__u32 generation;
 	__u32 ruled; /* a firewall asks for every packet that is forwarded */
-	__u32 pad;
+	__u32 region_changes; /* user space's own */
 };
 
 struct port_counts {

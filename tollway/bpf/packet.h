@@ -60,6 +60,7 @@ struct packet {
 	const struct state *state;
 	struct port_counts *counts;
 	__u32 link;
+	__u32 left; /* flags of the link: what is the kernel's */
 };
 
 /* Leaves a packet to the kernel. */

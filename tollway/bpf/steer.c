@@ -109,11 +109,20 @@ static __always_inline int steer4(struct packet *packet, void *data, void *end, 
 		return pass(packet, PASS_LINK_LOCAL);
 	if (bpf_map_lookup_elem(&locals4, &ip->daddr))
 		return pass(packet, PASS_LOCAL);
+	if (packet->left & LINK_FRAGMENTS4 && ip->frag_off & bpf_htons(0x3fff))
+		return pass(packet, PASS_COVERAGE);
 	if (header_len != sizeof(*ip))
 		return pass_options(packet);
 	if (ip->ttl <= 1)
 		return pass(packet, PASS_TTL);
 	return to_user(packet);
+}
+
+/* Says if a fragment header may follow, or is it (`ipv6_ext_hdr`). */
+static __always_inline int is_extension(__u8 header)
+{
+	return header == IPPROTO_HOPOPTS || header == IPPROTO_ROUTING ||
+	       header == IPPROTO_FRAGMENT || header == IPPROTO_AH || header == IPPROTO_DSTOPTS;
 }
 
 static __always_inline int steer6(struct packet *packet, void *data, void *end, __u32 l3)
@@ -139,6 +148,8 @@ static __always_inline int steer6(struct packet *packet, void *data, void *end, 
 		return pass(packet, PASS_LINK_LOCAL);
 	if (bpf_map_lookup_elem(&locals6, &ip->daddr))
 		return pass(packet, PASS_LOCAL);
+	if (packet->left & LINK_FRAGMENTS6 && is_extension(ip->nexthdr))
+		return pass(packet, PASS_COVERAGE);
 	if (ip->nexthdr == IPPROTO_HOPOPTS)
 		return pass_options(packet);
 	if (ip->hop_limit <= 1)
@@ -151,9 +162,11 @@ static __always_inline int steer_l3(struct packet *packet, void *data, void *end
 				    __u32 l3)
 {
 	if (protocol == bpf_htons(ETH_P_IP))
-		return steer4(packet, data, end, l3);
+		return packet->left & LINK_LEFT4 ? pass(packet, PASS_COVERAGE) :
+						   steer4(packet, data, end, l3);
 	if (protocol == bpf_htons(ETH_P_IPV6))
-		return steer6(packet, data, end, l3);
+		return packet->left & LINK_LEFT6 ? pass(packet, PASS_COVERAGE) :
+						   steer6(packet, data, end, l3);
 	return pass(packet, PASS_ETHERTYPE);
 }
 
@@ -174,6 +187,7 @@ static __always_inline int find_link(struct packet *packet, __be16 protocol, __u
 	if (!link || !(*link & LINK_EXISTS))
 		return 0;
 	packet->link = (__u16)*link;
+	packet->left = *link & ~LINK_EXISTS;
 	return 1;
 }
 

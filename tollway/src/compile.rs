@@ -11,8 +11,9 @@ pub(crate) mod tests;
 
 use std::sync::Arc;
 
+use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::host::Host;
-use tollway_dataplane::id::{LinkId, Vid, VrfId};
+use tollway_dataplane::id::{LinkId, NextHopId, Vid, VrfId};
 use tollway_dataplane::stages::filter::Filter;
 use tollway_dataplane::stages::route::FibError;
 use tollway_dataplane::tables::{Tables, TablesError};
@@ -22,6 +23,7 @@ use crate::filter::flatten::{FlattenError, flatten};
 use crate::filter::hops::{self, HopError};
 use crate::model::{Link, LinkIndex, LinkKind, Model, VlanProtocol, VrfIndex};
 use routes::Compiler;
+pub(crate) use routes::is_never_forwarded;
 
 /// A model that can not be turned into tables: the object concerned, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,6 +49,12 @@ pub enum Problem {
 }
 
 impl CompileError {
+    /// Whether it is the firewall's rules that do not fit.
+    #[must_use]
+    pub const fn is_of_rules(&self) -> bool {
+        matches!(self.error, Problem::Filter(_) | Problem::Hop(_) | Problem::Tagged)
+    }
+
     /// What a user can do about it.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
@@ -55,7 +63,7 @@ impl CompileError {
             Problem::Filter(_) => return "Write fewer rules, or the same in other ones",
             Problem::Hop(error) => return error.remedy,
             Problem::Tagged => {
-                return "Hang chains at hook ingress on the innermost VLAN links only";
+                return "Hang chains at hooks ingress and egress on the innermost VLAN links only";
             }
         };
         match error {
@@ -63,6 +71,7 @@ impl CompileError {
             TablesError::Full | TablesError::Fib(_) => "Configure fewer of them",
             TablesError::TooManyTags => "Stack at most two VLAN links",
             TablesError::GroupSize => "Give it 1 to 256 next hops",
+            TablesError::Loop => "Let no VRF fall back to one that falls back to it",
         }
     }
 }
@@ -73,7 +82,8 @@ fn problem(error: &Problem) -> String {
         Problem::Filter(error) => return format!("do not fit: {error}"),
         Problem::Hop(error) => return format!("can not be in force: {}", error.what),
         Problem::Tagged => {
-            return "would see packets behind two tags at hook ingress, which can not be done"
+            return "would see packets of VLAN links above theirs at hook ingress or egress, which can \
+                    not be done exactly"
                 .to_owned();
         }
     };
@@ -82,6 +92,7 @@ fn problem(error: &Problem) -> String {
         TablesError::Full => "is one more than there are numbers for",
         TablesError::TooManyTags => "has too many VLAN tags",
         TablesError::GroupSize => "has no next hop or too many",
+        TablesError::Loop => "would fall back to itself",
         TablesError::Fib(FibError::Full) => "is one more than the routing table can hold",
         TablesError::Fib(FibError::NextHopRange) => "has a next hop beyond the last number",
     };
@@ -133,18 +144,39 @@ pub fn compile(model: &Model) -> Result<Compiled, CompileError> {
 
 /// The firewall's rules, for the links by the names that the model has for them.
 fn filter(model: &Model, tables: &mut Tables) -> Result<Option<Arc<Filter>>, CompileError> {
-    let Some(rules) = &model.filter else { return Ok(None) };
-    let links = rule_links(model);
-    let hops = hops::resolve(rules, tables, &links).map_err(|error| CompileError {
+    let hops = rule_hops(model, tables)?;
+    rules(model, hops, &tables.epochs)
+}
+
+/// The next hops that a model's rules name, in tables that they are to be in force with.
+///
+/// # Errors
+/// The first that there is no way to.
+pub fn rule_hops(model: &Model, tables: &mut Tables) -> Result<Vec<NextHopId>, CompileError> {
+    let Some(rules) = &model.filter else { return Ok(Vec::new()) };
+    hops::resolve(rules, tables, &rule_links(model)).map_err(|error| CompileError {
         object: format!("the firewall's rule at {}", error.place),
         error: Problem::Hop(error),
-    })?;
-    let compiled = flatten(rules, &links, &tables.epochs).map_err(|error| CompileError {
+    })
+}
+
+/// A model's rules as tables have them, `epochs` being those of the tables and `hops` from
+/// [`rule_hops`]; none where the model has none.
+///
+/// # Errors
+/// They do not fit.
+pub fn rules(
+    model: &Model,
+    hops: Vec<NextHopId>,
+    epochs: &Arc<Epochs>,
+) -> Result<Option<Arc<Filter>>, CompileError> {
+    let Some(rules) = &model.filter else { return Ok(None) };
+    let compiled = flatten(rules, &rule_links(model), epochs).map_err(|error| CompileError {
         object: "the rules of the firewall".to_owned(),
         error: Problem::Filter(error),
     })?;
-    // Each rule that wants a kernel has been refused; what is left are links with two tags.
-    if compiled.leaves_to_kernel() {
+    // Where no kernel has the rules, each that wants one has been refused; what is left are tagged links.
+    if model.kernel_rules.is_none() && compiled.leaves_to_kernel() {
         let object = "the rules of the firewall".to_owned();
         return Err(CompileError { object, error: Problem::Tagged });
     }
@@ -154,7 +186,9 @@ fn filter(model: &Model, tables: &mut Tables) -> Result<Option<Arc<Filter>>, Com
 /// The links of a model as rules know them, by number.
 #[must_use]
 pub fn rule_links(model: &Model) -> Vec<eval::Link> {
-    let link = |link: &Link| eval::Link {
+    let vrf_devices = model.kernel_rules.as_ref().map(|kernel| &kernel.vrf_devices[..]);
+    let vrf_device = |index: usize| vrf_devices?.get(index)?.clone();
+    let link = |(index, link): (usize, &Link)| eval::Link {
         name: link.name.clone(),
         vrf: model.vrfs.get(link.vrf.0).map(|vrf| vrf.name.clone()).unwrap_or_default(),
         on: match link.kind {
@@ -163,8 +197,9 @@ pub fn rule_links(model: &Model) -> Vec<eval::Link> {
             }
             LinkKind::Port(_) => None,
         },
+        vrf_device: vrf_device(index),
     };
-    model.links.iter().map(link).collect()
+    model.links.iter().enumerate().map(link).collect()
 }
 
 /// Links follow each other in the tables as in the model, because each port has made its own.

@@ -13,12 +13,20 @@ pub mod config;
 pub mod control;
 pub mod express;
 pub mod filter;
+pub mod force;
 pub mod kernel;
+pub mod mirror;
 pub mod mistake;
 pub mod model;
+mod netlink;
 pub mod ports;
+pub mod privileges;
 pub mod reload;
 pub mod replay;
+pub mod service;
 pub mod steer;
 mod sync;
+#[cfg(test)]
+#[path = "../../dataplane/src/testkit/mod.rs"]
+mod testkit;
 pub mod worker;

@@ -62,14 +62,28 @@ pub struct Model {
     pub groups: Vec<NextHopGroup>,
     /// Static neighbours.
     pub neighs: Vec<Neigh>,
+    /// Addresses beside those of links whose packets are the kernel's behind a port, broadcast
+    /// addresses among them.
+    pub own: Vec<IpAddr>,
     /// Which ports have the express lane.
     pub express: ExpressMode,
     /// Flows of each family that the express lane holds at most.
     pub express_flows: u32,
     /// The firewall's rules, if there are any.
     pub filter: Option<Arc<Ruleset>>,
+    /// What to know of the kernel behind the ports, where that has the same rules.
+    pub kernel_rules: Option<KernelRules>,
     /// Where packets are written that rules log to a group.
     pub filter_log: Option<PathBuf>,
+}
+
+/// The kernel behind the ports has the firewall's rules as well: packets that these leave to it are its own to
+/// decide.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KernelRules {
+    /// For each link the VRF device that its device belongs to, if any: packets meet prerouting once
+    /// more as if they came from there, and the hooks behind it so (`l3mdev_l3_rcv`, `vrf_ip_rcv`).
+    pub vrf_devices: Vec<Option<String>>,
 }
 
 impl Model {
@@ -186,6 +200,9 @@ pub enum AfXdpMode {
     /// The best that the device offers; where it offers nothing, a packet socket.
     #[default]
     Auto,
+    /// The best that the device offers, and nothing but AF_XDP: the kernel forwards beside the router,
+    /// and a packet socket leaves it every frame.
+    Best,
     /// The device reads and writes the router's memory itself.
     ZeroCopy,
     /// The kernel copies, from XDP in the driver.
@@ -212,6 +229,21 @@ pub struct Link {
     pub vrf: VrfIndex,
     /// Addresses with their prefix lengths; the first of a family is its primary one.
     pub addresses: Vec<IpNet>,
+    /// What of that which arrives here is the kernel's to forward.
+    pub left: Left,
+}
+
+/// What is left to the kernel behind a port, whatever the router could do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Left {
+    /// IPv4.
+    pub v4: bool,
+    /// IPv6.
+    pub v6: bool,
+    /// Fragments of IPv4, which the kernel puts together; an `af_xdp` port's steering program sees to it.
+    pub fragments4: bool,
+    /// Of IPv6 likewise, with all packets that have an extension header.
+    pub fragments6: bool,
 }
 
 /// What a link is made of.

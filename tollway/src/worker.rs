@@ -14,6 +14,7 @@ use tollway_dataplane::router::Router;
 
 use crate::filter::log::Journal;
 use crate::ports::{Devices, sys};
+use crate::service::Watchdog;
 use crate::steer::State;
 
 /// The host and the ports are looked after so often.
@@ -170,8 +171,18 @@ impl Inbox {
     }
 }
 
-/// Forwards between the ports until told to stop; does meanwhile what is left in the inbox. Where a
-/// steering program waits for signs of life, it gets them by `pulse`. What rules log goes to `journal`.
+/// What the worker does beside forwarding.
+#[derive(Default)]
+pub struct Duties {
+    /// Where a steering program waits for signs of life.
+    pub pulse: Option<State>,
+    /// Where what rules log goes.
+    pub journal: Journal,
+    /// Who else waits for signs of life.
+    pub watchdog: Watchdog,
+}
+
+/// Forwards between the ports until told to stop; does meanwhile what is left in the inbox.
 ///
 /// # Errors
 /// The system can not wait for the ports.
@@ -180,15 +191,15 @@ pub fn run(
     devices: &mut Devices,
     stop: &Stop,
     inbox: &mut Inbox,
-    pulse: Option<&State>,
-    journal: &Journal,
+    duties: Duties,
 ) -> io::Result<()> {
+    let Duties { pulse, journal, mut watchdog } = duties;
     let start = Instant::now();
     let now = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     let (mut next_tick, mut spin) = (0, Spin::default());
     while !stop.is_wanted() {
         let now_ns = now();
-        if let Some(pulse) = pulse {
+        if let Some(pulse) = &pulse {
             pulse.beat();
         }
         let more = inbox.work(router, devices);
@@ -200,6 +211,7 @@ pub fn run(
             router.tick(devices, now_ns);
             journal.drain(&mut router.filter);
             look_after(devices, now_ns);
+            watchdog.tick(now_ns);
             next_tick = now_ns + TICK_NS;
         }
         if spin.goes_on(received > 0, now_ns) || more {
@@ -218,6 +230,7 @@ pub fn run(
             look_after(devices, now());
         }
     }
+    watchdog.service().stopping();
     if let Some(pulse) = pulse {
         // From now on the kernel forwards; what has come in before still has to leave.
         pulse.set_bypass(true);

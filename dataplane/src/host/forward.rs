@@ -73,10 +73,15 @@ impl Host {
             | PuntReason::HopByHop
             | PuntReason::MtuExceeded
             | PuntReason::NeighUnresolved
-            // What a rule wants to be answered comes by another way; the other is nobody's without a
+            // What a rule wants to be answered comes by another way; the others are nobody's without a
             // kernel.
             | PuntReason::Reject
-            | PuntReason::FilterUnsupported => return,
+            | PuntReason::FilterUnsupported
+            | PuntReason::KernelLink
+            | PuntReason::KernelRoute
+            | PuntReason::KernelRule
+            | PuntReason::Redirect
+            | PuntReason::Martian => return,
         };
         self.report(context, Offender { link, packet, to_group: false }, fault);
     }

@@ -37,7 +37,7 @@ pub(super) fn destination(
     address: IpAddr,
     packet: &[u8],
 ) -> Destination {
-    destination_by(tables, tables.lookup(vrf, address), address, packet)
+    destination_by(tables, tables.resolve(vrf, address), address, packet)
 }
 
 /// Where a packet goes that came by a link and that rules may send another way.
@@ -62,7 +62,7 @@ fn destination_by(
     packet: &[u8],
 ) -> Destination {
     if id.is_group() {
-        id = ecmp::select(tables, id, ecmp::flow_hash(packet));
+        id = ecmp::member(tables, id, packet);
     }
     let next = tables.next_hop(id);
     match next.action {

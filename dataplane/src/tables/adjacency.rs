@@ -1,10 +1,11 @@
 //! Known neighbours and the host routes that lead the path to them.
 //!
 //! The path does not look at the destination behind a connected prefix, whose next hop only says that
-//! destinations are neighbours themselves. So each known one has a host route of its own.
+//! destinations are neighbours themselves. So each known one has a host route of its own, in every VRF
+//! where a connected prefix of its link is what leads to it. As routes come and go, so do these.
 
-use std::collections::HashMap;
-use std::net::IpAddr;
+use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{Action, RoutePrefix, Tables, TablesError};
 use crate::id::{LinkId, NextHopId, VrfId};
@@ -12,17 +13,20 @@ use crate::id::{LinkId, NextHopId, VrfId};
 /// Which host routes were made for neighbours, and where neighbours need some.
 #[derive(Debug, Default)]
 pub(super) struct HostRoutes {
-    made: HashMap<(LinkId, IpAddr), Vec<HostRoute>>,
+    made: HashMap<(VrfId, IpAddr), Made>,
+    /// Neighbours whose Ethernet address is known.
+    known: BTreeSet<(IpAddr, LinkId)>,
     /// The VRFs, by link, that have or had a prefix whose destinations are on the link themselves.
     gleaning: HashMap<LinkId, Vec<VrfId>>,
 }
 
 /// A host route that was made for a neighbour.
 #[derive(Clone, Copy, Debug)]
-struct HostRoute {
-    vrf: VrfId,
-    /// The prefix was a connected one itself, of one address.
-    over_connected: bool,
+struct Made {
+    link: LinkId,
+    next: NextHopId,
+    /// What it stands in front of: the VRF's own route to just this address.
+    own: Option<NextHopId>,
 }
 
 impl Tables {
@@ -38,20 +42,11 @@ impl Tables {
         mac: [u8; 6],
     ) -> Result<NextHopId, TablesError> {
         let next = self.learn_neigh(link, address, Some(mac))?;
+        self.host_routes.known.insert((address, link));
         let vrfs = self.host_routes.gleaning.get(&link).map_or(0, Vec::len);
         for index in 0..vrfs {
             let vrf = self.host_routes.gleaning[&link][index];
-            let own = self.exact_route(vrf, address);
-            if own == Some(next) {
-                continue;
-            }
-            let through = self.next_hop(self.lookup(vrf, address));
-            if through.action != Action::Glean || through.link != link {
-                continue;
-            }
-            self.insert(vrf, RoutePrefix::host(address), next)?;
-            let route = HostRoute { vrf, over_connected: own.is_some() };
-            self.host_routes.made.entry((link, address)).or_default().push(route);
+            self.settle_host_route(vrf, address, link)?;
         }
         Ok(next)
     }
@@ -59,49 +54,115 @@ impl Tables {
     /// Takes back what [`Tables::publish_neigh`] told: the neighbour's address is not known, and host
     /// routes that were made for it go, unless they have been replaced.
     pub fn withdraw_neigh(&mut self, link: LinkId, address: IpAddr) {
-        let key = (link, address);
-        let Some(next) = self.find_neigh(link, address) else { return };
-        let mut left = self.host_routes.made.remove(&key).unwrap_or_default();
-        left.retain(|route| !self.remove_host_route(link, address, *route, next));
-        if left.is_empty() {
+        if self.find_neigh(link, address).is_none() {
+            return;
+        }
+        self.host_routes.known.remove(&(address, link));
+        let vrfs = self.host_routes.gleaning.get(&link).map_or(0, Vec::len);
+        let mut done = true;
+        for index in 0..vrfs {
+            let vrf = self.host_routes.gleaning[&link][index];
+            done &= self.settle_host_route(vrf, address, link).is_ok();
+        }
+        if done {
             self.forget_neigh(link, address);
         } else {
             // A route can not go now, so its next hop stays, and is to be asked for again.
-            self.host_routes.made.insert(key, left);
             let _ = self.set_neigh(link, address, None);
         }
     }
 
-    fn remove_host_route(
-        &mut self,
-        link: LinkId,
-        address: IpAddr,
-        route: HostRoute,
-        next: NextHopId,
-    ) -> bool {
-        let HostRoute { vrf, over_connected } = route;
-        if self.exact_route(vrf, address) != Some(next) {
-            return true;
+    /// Notes a route to be put in a FIB, if it says that destinations are on a link themselves.
+    fn note_connected(&mut self, vrf: VrfId, next: NextHopId) {
+        let Some(link) = self.connected(next) else { return };
+        let vrfs = self.host_routes.gleaning.entry(link).or_default();
+        if !vrfs.contains(&vrf) {
+            vrfs.push(vrf);
         }
-        let prefix = RoutePrefix::host(address);
-        let done = match over_connected {
-            true => self.glean(link).and_then(|glean| self.insert(vrf, prefix, glean)),
-            false => self.remove(vrf, prefix).map(|_| ()),
-        };
-        done.is_ok()
     }
 
-    /// Notes a route to be put in a FIB, if it says that destinations are on a link themselves.
-    pub(super) fn note_connected(&mut self, vrf: VrfId, next: NextHopId) {
+    /// The link on which destinations of a next hop are themselves.
+    fn connected(&self, next: NextHopId) -> Option<LinkId> {
         let view = self.next_hops.view();
-        let record = view.record(view.in_force(next)).filter(|_| !next.is_group());
-        if record.is_some_and(|record| record.action() == Action::Glean) {
-            let link = self.next_hop(next).link;
-            let vrfs = self.host_routes.gleaning.entry(link).or_default();
-            if !vrfs.contains(&vrf) {
-                vrfs.push(vrf);
+        let record = view.record(view.in_force(next)).filter(|_| !next.is_group())?;
+        (record.action() == Action::Glean).then(|| record.link())
+    }
+
+    /// Puts a VRF's own route in or takes it out; host routes of neighbours follow. Says if
+    /// there was one to take out.
+    pub(super) fn change_route(
+        &mut self,
+        vrf: VrfId,
+        prefix: RoutePrefix,
+        next: Option<NextHopId>,
+    ) -> Result<bool, TablesError> {
+        if let Some(next) = next {
+            self.note_connected(vrf, next);
+        }
+        let (first, last) = bounds(prefix);
+        let made = self.host_routes.made.get_mut(&(vrf, first)).filter(|_| first == last);
+        let before = match (made, next) {
+            (Some(made), _) => {
+                let (before, link) = (std::mem::replace(&mut made.own, next), made.link);
+                self.settle_host_route(vrf, first, link)?;
+                before.is_some()
+            }
+            (None, Some(next)) => self.put(vrf, prefix, next).map(|()| true)?,
+            (None, None) => self.take(vrf, prefix)?,
+        };
+        if !self.host_routes.known.is_empty() {
+            let range = (first, LinkId(0))..=(last, LinkId(u16::MAX));
+            let within: Vec<_> = self.host_routes.known.range(range).copied().collect();
+            for (address, link) in within {
+                self.settle_host_route(vrf, address, link)?;
             }
         }
+        Ok(before)
+    }
+
+    /// Makes a neighbour's host route, or takes it away, as the VRF's own routes have it.
+    fn settle_host_route(
+        &mut self,
+        vrf: VrfId,
+        address: IpAddr,
+        link: LinkId,
+    ) -> Result<(), TablesError> {
+        let made = self.host_routes.made.get(&(vrf, address)).copied();
+        let own = made.map_or_else(|| self.exact_route(vrf, address), |made| made.own);
+        let through = own.or_else(|| self.cover(vrf, address)).and_then(|id| self.connected(id));
+        let host = RoutePrefix::host(address);
+        let is_known = self.host_routes.known.contains(&(address, link));
+        if through == Some(link) && is_known {
+            let next = self.find_neigh(link, address).ok_or(TablesError::Unknown)?;
+            if made.is_none_or(|made| made.next != next) {
+                self.put(vrf, host, next)?;
+                self.host_routes.made.insert((vrf, address), Made { link, next, own });
+            }
+        } else if made.is_some_and(|made| made.link == link) {
+            match own {
+                Some(own) => self.put(vrf, host, own)?,
+                None => self.take(vrf, host).map(|_| ())?,
+            }
+            self.host_routes.made.remove(&(vrf, address));
+        }
+        Ok(())
+    }
+
+    fn put(&self, vrf: VrfId, prefix: RoutePrefix, next: NextHopId) -> Result<(), TablesError> {
+        let record = self.vrfs.get(usize::from(vrf.0)).ok_or(TablesError::Unknown)?;
+        match prefix {
+            RoutePrefix::V4(prefix) => self.fib4.insert(record.root4, prefix, next)?,
+            RoutePrefix::V6(prefix) => self.fib6.insert(record.root6, prefix, next)?,
+        }
+        Ok(())
+    }
+
+    fn take(&self, vrf: VrfId, prefix: RoutePrefix) -> Result<bool, TablesError> {
+        let record = self.vrfs.get(usize::from(vrf.0)).ok_or(TablesError::Unknown)?;
+        Ok(match prefix {
+            RoutePrefix::V4(prefix) => self.fib4.remove(record.root4, prefix)?,
+            RoutePrefix::V6(prefix) => self.fib6.remove(record.root6, prefix)?,
+        })
     }
 
     fn exact_route(&self, vrf: VrfId, address: IpAddr) -> Option<NextHopId> {
@@ -111,11 +172,39 @@ impl Tables {
             RoutePrefix::V6(prefix) => self.fib6.get(record.root6, prefix),
         }
     }
+
+    /// The next hop of the longest prefix that covers an address and others.
+    fn cover(&self, vrf: VrfId, address: IpAddr) -> Option<NextHopId> {
+        let record = self.vrfs.get(usize::from(vrf.0))?;
+        let len = if address.is_ipv4() { 31 } else { 127 };
+        let found = match RoutePrefix::new(address, len) {
+            RoutePrefix::V4(prefix) => self.fib4.longest(record.root4, prefix),
+            RoutePrefix::V6(prefix) => self.fib6.longest(record.root6, prefix),
+        };
+        found.map(|(_, next)| next)
+    }
+}
+
+/// The first and the last address of a prefix.
+fn bounds(prefix: RoutePrefix) -> (IpAddr, IpAddr) {
+    match prefix {
+        RoutePrefix::V4(prefix) => {
+            let first = (prefix.bits() >> 96) as u32;
+            let last = first | u32::MAX.checked_shr(prefix.len().into()).unwrap_or(0);
+            (Ipv4Addr::from_bits(first).into(), Ipv4Addr::from_bits(last).into())
+        }
+        RoutePrefix::V6(prefix) => {
+            let first = prefix.bits();
+            let last = first | u128::MAX.checked_shr(prefix.len().into()).unwrap_or(0);
+            (Ipv6Addr::from_bits(first).into(), Ipv6Addr::from_bits(last).into())
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testkit::dice::Dice;
 
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
@@ -174,5 +263,79 @@ mod tests {
         assert_eq!(tables.lookup(vrf, [172, 16, 0, 1].into()), next);
         assert_eq!(tables.next_hop(next).action, Action::Resolve);
         tables.withdraw_neigh(link, [10, 0, 0, 8].into());
+    }
+
+    /// What a VRF has besides host routes, and what is known.
+    #[derive(Default)]
+    struct Naive {
+        routes: HashMap<(VrfId, u32, u8), NextHopId>,
+        known: HashMap<(LinkId, u32), NextHopId>,
+    }
+
+    impl Naive {
+        fn lookup(&self, tables: &Tables, vrf: VrfId, address: u32) -> NextHopId {
+            let mask = |len: u8| u32::MAX.checked_shl(32 - u32::from(len)).unwrap_or(0);
+            let covers = (0..=32).rev();
+            let mut found =
+                covers.filter_map(|len| self.routes.get(&(vrf, address & mask(len), len)));
+            let Some(next) = found.next() else { return NextHopId::NO_ROUTE };
+            let through = tables.next_hop(*next);
+            let neigh = self.known.get(&(through.link, address));
+            *neigh.filter(|_| through.action == Action::Glean).unwrap_or(next)
+        }
+    }
+
+    /// Routes and neighbours that come and go in any order lead where a lookup of the route, and then
+    /// of the neighbour, would.
+    #[test]
+    #[cfg_attr(miri, ignore = "takes minutes there")]
+    fn host_routes_follow_routes_and_neighbours() {
+        for seed in 0..32 {
+            let mut dice = Dice(seed);
+            let (mut tables, link, vrfs) = tables();
+            let (_, other) = tables.add_port([2, 0, 0, 0, 0, 2], vrfs[0], 1500).unwrap();
+            for vrf in vrfs {
+                tables.remove(vrf, RoutePrefix::new([10, 0, 0, 0].into(), 24)).unwrap();
+            }
+            tables.remove(vrfs[0], RoutePrefix::host([10, 1, 0, 1].into())).unwrap();
+            let links = [link, other];
+            let gleans = links.map(|link| tables.glean(link).unwrap());
+            let targets = [gleans[0], gleans[1], tables.local().unwrap(), NextHopId::NO_ROUTE];
+            let mut naive = Naive::default();
+            for _ in 0..400 {
+                let vrf = vrfs[dice.below(2)];
+                let address = 0x0a00_0000 | dice.below(8) as u32;
+                let ip = IpAddr::from(Ipv4Addr::from_bits(address));
+                let link = links[dice.below(2)];
+                let len = [28, 29, 30, 31, 32][dice.below(5)];
+                let route = (vrf, address & (u32::MAX << (32 - u32::from(len))), len);
+                match dice.below(4) {
+                    0 => {
+                        let next = targets[dice.below(4)];
+                        tables.insert(vrf, RoutePrefix::new(ip, len), next).unwrap();
+                        naive.routes.insert(route, next);
+                    }
+                    1 => {
+                        let there = tables.remove(vrf, RoutePrefix::new(ip, len)).unwrap();
+                        assert_eq!(naive.routes.remove(&route).is_some(), there);
+                    }
+                    2 => {
+                        let next = tables.publish_neigh(link, ip, MAC).unwrap();
+                        naive.known.insert((link, address), next);
+                    }
+                    _ => {
+                        tables.withdraw_neigh(link, ip);
+                        naive.known.remove(&(link, address));
+                    }
+                }
+                for last in 0..8 {
+                    let address = 0x0a00_0000 | last;
+                    for vrf in vrfs {
+                        let found = tables.lookup(vrf, Ipv4Addr::from_bits(address).into());
+                        assert_eq!(found, naive.lookup(&tables, vrf, address), "seed {seed}");
+                    }
+                }
+            }
+        }
     }
 }

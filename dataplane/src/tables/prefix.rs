@@ -25,6 +25,12 @@ impl RoutePrefix {
         }
     }
 
+    /// The prefix that covers every address of a family.
+    #[must_use]
+    pub const fn all(is_ipv4: bool) -> Self {
+        if is_ipv4 { Self::V4(Prefix::v4(0, 0)) } else { Self::V6(Prefix::v6(0, 0)) }
+    }
+
     /// The prefix that covers one address and no other.
     #[must_use]
     pub const fn host(address: IpAddr) -> Self {

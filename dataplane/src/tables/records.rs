@@ -57,6 +57,12 @@ impl NextHop {
             neigh: None,
         }
     }
+
+    /// The station that its header is for.
+    pub(super) fn header_mac(&self) -> Option<[u8; 6]> {
+        let start = HEADER_ROOM.checked_sub(usize::from(self.header_len))?;
+        self.header.get(start..)?.first_chunk().copied()
+    }
 }
 
 /// What number 0 stands for.
@@ -92,6 +98,8 @@ pub struct LinkRecord {
     pub vrf: VrfId,
     /// Largest packet, bytes.
     pub mtu: u16,
+    /// Largest IPv6 packet, bytes.
+    pub mtu6: u16,
     /// Its address as bytes.
     pub mac_bytes: [u8; 6],
     /// Tags of frames sent on it, outermost first: protocol and VLAN identifier.
@@ -118,6 +126,8 @@ pub enum TablesError {
     TooManyTags,
     /// A group has no member or too many.
     GroupSize,
+    /// A VRF would fall back to itself.
+    Loop,
     /// The FIB could not take a route.
     Fib(FibError),
 }

@@ -6,6 +6,7 @@
 #![allow(dead_code, reason = "each test binary takes what it needs")]
 
 pub mod dice;
+pub mod linux;
 pub mod mixed;
 pub mod net;
 pub mod packet;

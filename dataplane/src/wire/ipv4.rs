@@ -41,6 +41,13 @@ impl Ipv4View<'_> {
         be16(self.0, 6) & 0x3fff != 0
     }
 
+    /// Says if this is a fragment but the first.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_later_fragment(self) -> bool {
+        be16(self.0, 6) & 0x1fff != 0
+    }
+
     /// Time to live.
     #[inline(always)]
     #[must_use]

@@ -3,17 +3,18 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
+use etherparse::IpNumber;
 use tollway_dataplane::burst::{Burst, Lanes};
-use tollway_dataplane::changes::Version;
+use tollway_dataplane::changes::{Changes, Touched, Version};
 use tollway_dataplane::express::Express;
 use tollway_dataplane::frame::Umem;
-use tollway_dataplane::id::NextHopId;
-use tollway_dataplane::stages::ecmp::Member;
+use tollway_dataplane::id::{NextHopId, VrfId};
+use tollway_dataplane::stages::ecmp::{Hash, Member};
 use tollway_dataplane::stages::route::Prefix;
 use tollway_dataplane::tables::{RoutePrefix, Tables};
 
 use crate::testkit::net::Net;
-use crate::testkit::packet::ip;
+use crate::testkit::packet::{Packet, ip};
 use crate::testkit::wires::{Special, Way, tables};
 
 /// What was told.
@@ -23,6 +24,8 @@ enum Told {
     Change,
     /// Forwarded packets, by lane.
     Forwarded(Vec<usize>),
+    /// Those of which nothing may be kept.
+    Bound(Vec<usize>),
 }
 
 #[derive(Clone, Default)]
@@ -32,7 +35,8 @@ struct Listener {
 }
 
 impl Express for Listener {
-    fn begin(&mut self, version: Version, _now_ns: u64) {
+    fn begin(&mut self, changes: &Changes, _now_ns: u64) {
+        let version = changes.version();
         if self.version.replace(version) != Some(version) {
             self.told.lock().expect("no panic").push(Told::Change);
         }
@@ -40,8 +44,14 @@ impl Express for Listener {
 
     fn forwarded(&mut self, burst: &Burst, _umem: &Umem, tables: &Tables, lanes: Lanes) {
         assert_eq!(self.version, Some(tables.version()), "the burst's own, in one thread");
-        assert_eq!(burst.bound, Lanes::NONE);
-        self.told.lock().expect("no panic").push(Told::Forwarded(lanes.into_iter().collect()));
+        let list = |lanes: Lanes| lanes.into_iter().collect::<Vec<_>>();
+        let mut told = self.told.lock().expect("no panic");
+        if !burst.bound.is_empty() {
+            told.push(Told::Bound(list(burst.bound)));
+        }
+        if lanes != burst.bound {
+            told.push(Told::Forwarded(list(lanes.without(burst.bound))));
+        }
     }
 }
 
@@ -151,6 +161,67 @@ fn every_change_is_noticed_before_the_next_packet() {
         assert!(!notices(&mut net, &listener, still), "{what}");
     }
     assert!(notices(&mut net, &listener, |t| t.forget_neigh(link, far)), "it had come");
+}
+
+/// The routes that the next turn learns of; none where it learns that more has changed.
+fn touched(tables: &mut Tables, change: impl FnOnce(&mut Tables)) -> Option<Vec<Touched>> {
+    let then = tables.version();
+    change(tables);
+    let mut touched = Vec::new();
+    let changes = &tables.epochs.changes;
+    let only = changes.routes_between(then, changes.version(), |one| touched.push(one));
+    only.then_some(touched)
+}
+
+#[test]
+fn routes_change_for_the_addresses_that_they_cover() {
+    let mut tables = tables();
+    let next = tables.lookup(VrfId(0), Way::Plain.host4(1));
+    let neigh = ip("10.255.1.99");
+    let glean = RoutePrefix::new(ip("10.255.0.0"), 16);
+    let connected = tables.glean(Way::Plain.link(1)).unwrap();
+    tables.insert(VrfId(2), glean, connected).unwrap();
+    let v4 = RoutePrefix::new(ip("203.0.113.0"), 24);
+    let v6 = RoutePrefix::new(ip("2001:db8:5::"), 48);
+    let of = |version, bits, len| Touched { version, bits, len };
+    for vrf in [VrfId(0), VrfId(1)] {
+        let four = of(4, 0xcb00_7100, 24);
+        let six = of(6, 0x2001_0db8, 32);
+        let insert = |prefix| move |tables: &mut Tables| tables.insert(vrf, prefix, next).unwrap();
+        assert_eq!(touched(&mut tables, insert(v4)), Some(vec![four]));
+        assert_eq!(touched(&mut tables, insert(v4)), Some(vec![]), "the same");
+        assert_eq!(touched(&mut tables, insert(v6)), Some(vec![six]));
+        let gone = touched(&mut tables, |tables| assert!(tables.remove(vrf, v4).unwrap()));
+        assert_eq!(gone, Some(vec![four]));
+    }
+    // A neighbour that comes has a host route, and one that goes was somebody's next hop.
+    let link = Way::Plain.link(1);
+    let came = touched(&mut tables, |tables| {
+        tables.publish_neigh(link, neigh, [4; 6]).unwrap();
+    });
+    assert_eq!(came, Some(vec![of(4, 0x0aff_0163, 32)]));
+    assert_eq!(touched(&mut tables, |tables| tables.withdraw_neigh(link, neigh)), None);
+    assert_eq!(touched(&mut tables, |tables| tables.set_multipath(Hash::L3, Hash::L4)), None);
+}
+
+/// By layer 3, an ICMP error goes the way of the flow that it is about: that is not in its own addresses.
+#[test]
+fn an_error_on_a_group_may_not_be_kept() {
+    let dst = Special::Group.host4();
+    let about = &Packet::between(dst, ip("198.51.100.1")).build()[14..];
+    let mut error = Way::Plain.packet(0, dst).v4(|header| header.protocol = IpNumber::ICMP);
+    error.body = [&[3, 1, 0, 0, 0, 0, 0, 0], about].concat();
+    let echo = Packet { body: vec![8; 16], ..error.clone() };
+    for (hash, packet, is_bound) in
+        [(Hash::L3, &error, true), (Hash::L3, &echo, false), (Hash::L4, &error, false)]
+    {
+        let (mut net, listener) = net();
+        net.router.tables.set_multipath(hash, hash);
+        assert!(net.inject(0, &packet.build()));
+        net.run();
+        let told = if is_bound { Told::Bound(vec![0]) } else { Told::Forwarded(vec![0]) };
+        assert!(listener.take().contains(&told), "{hash:?}");
+    }
 }
 
 /// Lets the other thread get somewhere.

@@ -2,6 +2,7 @@
 
 mod bursts;
 mod express;
+mod kernel;
 mod reasons;
 #[path = "../../src/testkit/mod.rs"]
 mod testkit;

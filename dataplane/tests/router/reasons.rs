@@ -1,14 +1,18 @@
 //! Every reason for which a packet leaves the road, provoked one by one.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use etherparse::IpNumber;
 use tollway_dataplane::burst::Burst;
 use tollway_dataplane::counters::{Counters, Traffic};
 use tollway_dataplane::frame::{Descriptor, Umem};
-use tollway_dataplane::id::PortId;
+use tollway_dataplane::id::{LinkId, PortId, VrfId};
 use tollway_dataplane::port::Port;
 use tollway_dataplane::stages::filter::{Filter, Op, Point, Reject, Rule, Rules};
+use tollway_dataplane::stages::rule::{PolicyAction, PolicyRule};
+use tollway_dataplane::stages::source::{Rpf, SourceCheck};
+use tollway_dataplane::tables::RoutePrefix;
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use crate::testkit::net::Net;
@@ -83,6 +87,15 @@ fn good() -> Packet {
     Way::Plain.packet(0, Way::Plain.host4(1))
 }
 
+/// The source of [`good`].
+const SRC: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 77);
+
+/// Has the first link ask of sources what it does by default, and this.
+fn ask_for_source(net: &mut Net, rpf: Rpf) {
+    let check = SourceCheck { own: true, rpf, martians_to_kernel: false };
+    net.router.tables.set_source(LinkId(0), check).expect("a link");
+}
+
 /// Sends a packet under a rule for every packet that is to be forwarded.
 fn under_rule(net: &mut Net, op: Op) {
     let rules = Rules { rules: vec![Rule { ops: vec![op], next: 1, ..Rule::default() }], end: 0 };
@@ -124,6 +137,15 @@ fn drop_case(reason: DropReason) -> Case {
         },
         DropReason::IpInvalidSource => |net| {
             net.send(0, &Packet::udp("127.0.0.1", "10.1.0.9").to(Way::Plain.mac(0)).build());
+        },
+        DropReason::IpLocalSource => |net| {
+            ask_for_source(net, Rpf::Off);
+            net.router.tables.set_own_addresses(&[SRC]);
+            net.send(0, &good().build());
+        },
+        DropReason::IpRpfilter => |net| {
+            ask_for_source(net, Rpf::Strict);
+            net.send(0, &good().build());
         },
         DropReason::IpInvalidDest => |net| {
             net.send(0, &Packet::udp("192.0.2.1", "127.0.0.1").to(Way::Plain.mac(0)).build());
@@ -195,6 +217,30 @@ fn punt_case(reason: PuntReason) -> Case {
         PuntReason::Reject => |net| under_rule(net, Op::Reject(Reject::TcpReset)),
         PuntReason::FilterUnsupported => |net| {
             under_rule(net, Op::Unsupported);
+        },
+        PuntReason::KernelLink => |net| {
+            net.router.tables.set_kernel_link(LinkId(0), true, false).expect("a link");
+            net.send(0, &good().build());
+        },
+        PuntReason::KernelRoute => |net| {
+            let next = net.router.tables.punt(PuntReason::KernelRoute).expect("a next hop");
+            let host = RoutePrefix::host(Way::Plain.host4(1));
+            net.router.tables.insert(VrfId(0), host, next).expect("a route");
+            net.send(0, &good().build());
+        },
+        PuntReason::KernelRule => |net| {
+            let rule = PolicyRule { src: None, dst: None, mark: None, action: PolicyAction::Punt };
+            net.router.tables.set_policy(LinkId(0), vec![rule]).expect("a policy");
+            net.send(0, &good().build());
+        },
+        PuntReason::Redirect => |net| {
+            net.router.tables.set_redirects(LinkId(0), true, false).expect("a link");
+            net.send(0, &Way::Plain.packet(0, Way::Plain.host4(0)).build());
+        },
+        PuntReason::Martian => |net| {
+            let check = SourceCheck { martians_to_kernel: true, ..SourceCheck::default() };
+            net.router.tables.set_source(LinkId(0), check).expect("a link");
+            net.send(0, &Packet::udp("127.0.0.1", "10.1.0.9").to(Way::Plain.mac(0)).build());
         },
         PuntReason::NeighUnresolved => |net| {
             net.send(0, &Way::Plain.packet(0, Special::Glean.host4()).build());

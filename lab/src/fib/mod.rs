@@ -13,6 +13,7 @@ mod updates;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use indicatif::ProgressBar;
 use tollway_dataplane::path::Everything;
@@ -23,7 +24,8 @@ use crate::stats::Summary;
 use crate::text;
 use crate::tolls::{Bench, progress};
 pub use data::Internet;
-use scene::Family;
+pub(crate) use scene::{Family, frames, tables};
+use tollway_dataplane::stages::route::Prefix;
 
 /// Times that every row is measured.
 const REPEATS: usize = 21;
@@ -119,8 +121,8 @@ fn rows(
     let mut benches = Vec::new();
     for size in sizes {
         let prefixes = scene::sample(size.family.of(table), size.prefixes);
-        let tables = scene::tables(size.family, &prefixes)?;
-        let frames = scene::frames(size.family, &prefixes);
+        let tables = tables(size.family, &prefixes)?;
+        let frames = frames(size.family, &prefixes);
         benches.push((size, Bench::<Everything>::over(tables, frames, 64)?));
     }
     if benches.is_empty() {
@@ -147,6 +149,14 @@ fn rows(
         });
     }
     Ok(rows)
+}
+
+/// So many prefixes of a family, drawn from the table that is made up, and beyond that from nowhere: the same
+/// ones wherever they are asked for.
+pub(crate) fn made_up(family: Family, count: usize) -> Vec<Prefix> {
+    static TABLE: OnceLock<Internet> = OnceLock::new();
+    let table = TABLE.get_or_init(Internet::generate);
+    data::more(scene::sample(family.of(table), count), count, family == Family::V4)
 }
 
 /// The report as text.

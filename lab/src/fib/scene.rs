@@ -21,7 +21,7 @@ const MTU: u16 = 1500;
 
 /// IPv4 or IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Family {
+pub(crate) enum Family {
     V4,
     V6,
 }
@@ -98,7 +98,7 @@ fn ports(tables: &mut Tables, family: Family) -> Result<(VrfId, Vec<NextHopId>),
 }
 
 /// Tables with these routes.
-pub(super) fn tables(family: Family, prefixes: &[Prefix]) -> Result<Tables, String> {
+pub(crate) fn tables(family: Family, prefixes: &[Prefix]) -> Result<Tables, String> {
     let mut tables = Tables::new();
     fill(&mut tables, family, prefixes).map_err(said)?;
     Ok(tables)
@@ -148,7 +148,7 @@ fn fill(tables: &mut Tables, family: Family, prefixes: &[Prefix]) -> Result<(), 
 }
 
 /// Frames whose destinations are drawn from the prefixes.
-pub(super) fn frames(family: Family, prefixes: &[Prefix]) -> Source {
+pub(crate) fn frames(family: Family, prefixes: &[Prefix]) -> Source {
     let mut spread = Spread::new(0xf00d);
     let mut draw = || {
         let prefix = prefixes[(spread.next() % prefixes.len() as u64) as usize];

@@ -9,11 +9,15 @@ mod sets;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use indicatif::ProgressBar;
 use tollway_dataplane::path::Everything;
+use tollway_dataplane::stages::filter::Filter;
+use tollway_dataplane::tables::Tables;
 
+use crate::frames::{Flow4, Source};
 use crate::machine::Machine;
 use crate::report::{Report, Row};
 use crate::stats::Summary;
@@ -151,6 +155,22 @@ fn build(list: &[Tuple], figures: &mut Figures, bar: &ProgressBar) -> Result<(),
     let seconds = Summary::of(&seconds).ok_or("no repeats")?;
     figures.insert("build_seconds_10k".to_owned(), seconds.median);
     Ok(())
+}
+
+/// Flows of the rows of `lab tolls`.
+const TOLLS_FLOWS: usize = 4096;
+
+/// Tables, packets and rules: so many of mixed shapes that let everything by, and packets drawn from them.
+pub(crate) fn made_up(count: usize) -> Result<(Tables, Source, Arc<Filter>), String> {
+    let (flows, filter) = drawn(count, TOLLS_FLOWS)?;
+    let (tables, source) = scene::plain(flows)?;
+    Ok((tables, source, filter))
+}
+
+/// So many flows drawn from so many rules of mixed shapes, and the rules.
+pub(crate) fn drawn(count: usize, flows: usize) -> Result<(Vec<Flow4>, Arc<Filter>), String> {
+    let tuples = rules::mixed(count);
+    Ok((scene::flows(&tuples, Trace::Random, flows), scene::filter(&tuples)?))
 }
 
 /// The report as text.

@@ -151,6 +151,13 @@ pub(super) fn bench(flows: Vec<Flow4>, tagged: bool) -> Result<Bench<Everything>
     Bench::over(tables, Source::Flows4(template, l3, flows), 64)
 }
 
+/// Tables and frames of flows without tags.
+pub(super) fn plain(flows: Vec<Flow4>) -> Result<(Tables, Source), String> {
+    let tables = tables(false).map_err(|error| format!("tables: {error:?}"))?;
+    let (template, l3) = frames::blank4(ROUTER_MAC[0], SENDER_MAC, &[]);
+    Ok((tables, Source::Flows4(template, l3, flows)))
+}
+
 pub(super) fn said(error: tollway_dataplane::stages::filter::FilterError) -> String {
     format!("the rules can not be compiled: {error:?}")
 }

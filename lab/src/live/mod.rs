@@ -8,11 +8,13 @@ mod generator;
 mod host;
 mod latency;
 mod loss;
+pub mod mirror;
 mod ping;
 mod program;
 mod rates;
+pub mod rr;
 mod sink;
-mod sys;
+pub(crate) mod sys;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -79,7 +81,7 @@ pub fn run(options: &Options) -> Result<Report<Row>, String> {
     Ok(report)
 }
 
-fn refused(name: &str, error: &dyn std::error::Error) -> String {
+pub(crate) fn refused(name: &str, error: &dyn std::error::Error) -> String {
     // What the kernel said is the last cause.
     let mut cause = error;
     while let Some(source) = cause.source() {
@@ -89,7 +91,7 @@ fn refused(name: &str, error: &dyn std::error::Error) -> String {
 }
 
 /// A program of an object, as one of its kind.
-fn program_of<'a, P>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P, String>
+pub(crate) fn program_of<'a, P>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P, String>
 where
     &'a mut P: TryFrom<&'a mut Program, Error = ProgramError>,
 {
@@ -98,9 +100,6 @@ where
 }
 
 /// The number of an interface where the calling thread lives.
-fn ifindex(name: &str) -> Result<u32, String> {
-    let path = format!("/sys/class/net/{name}/ifindex");
-    let text = std::fs::read_to_string(&path);
-    let number = text.ok().and_then(|text| text.trim().parse().ok());
-    number.ok_or_else(|| format!("there is no interface {name}"))
+pub(crate) fn ifindex(name: &str) -> Result<u32, String> {
+    sys::interface_number(name).ok_or_else(|| format!("there is no interface {name}"))
 }

@@ -93,28 +93,17 @@ impl Tollway {
     /// Starts Tollway on the router and waits until it forwards. With `replace` it takes over from
     /// the one that runs.
     pub(super) fn start(topology: &Topology, setup: Setup, replace: bool) -> Result<Self, String> {
-        let program = std::env::current_exe()
-            .map_err(|error| format!("this program can not find itself: {error}"))?;
-        let spawn = move || -> std::io::Result<Child> {
+        let write = move || {
             std::fs::write(CONFIG, setup.config())?;
-            std::fs::write(RULES, rules())?;
-            let mut command = Command::new(program);
-            command.args(["run", "--config", CONFIG]);
-            if replace {
-                command.arg("--replace");
-            }
-            command.env("RUST_LOG", "info").env("NO_COLOR", "1");
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-            if setup.apart {
-                sys::bind(&mut command, program_processors());
-            }
-            command.spawn()
+            std::fs::write(RULES, rules())
         };
-        // By the host's own thread: Tollway is to end with that and no sooner.
-        let child = topology.r.run(spawn)?;
-        let mut child = child.map_err(|error| format!("Tollway can not be started: {error}"))?;
-        let said = listen(child.stderr.take());
-        let mut tollway = Self { child, said };
+        let failed = |error| format!("{CONFIG} can not be written: {error}");
+        topology.r.run(write)?.map_err(failed)?;
+        let mut arguments = vec!["run", "--config", CONFIG];
+        if replace {
+            arguments.push("--replace");
+        }
+        let mut tollway = Self::launch(topology, &arguments, setup.apart)?;
         let start = tollway.until_forwarding()?;
         for port in ["r0", "r1"].iter().filter(|_| setup.kind == "af_xdp") {
             // What it has stepped down to is not what is measured.
@@ -127,8 +116,34 @@ impl Tollway {
         Ok(tollway)
     }
 
+    /// Starts Tollway on the router with these arguments, on processors of its own if it is to be `apart`.
+    pub(super) fn launch(
+        topology: &Topology,
+        arguments: &[&str],
+        apart: bool,
+    ) -> Result<Self, String> {
+        let program = std::env::current_exe()
+            .map_err(|error| format!("this program can not find itself: {error}"))?;
+        let mut command = Command::new(program);
+        command.args(arguments).env("RUST_LOG", "info").env("NO_COLOR", "1");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        if apart {
+            sys::bind(&mut command, program_processors());
+        }
+        // By the host's own thread: Tollway is to end with that and no sooner.
+        let child = topology.r.run(move || command.spawn())?;
+        let mut child = child.map_err(|error| format!("Tollway can not be started: {error}"))?;
+        let said = listen(child.stderr.take());
+        Ok(Self { child, said })
+    }
+
+    /// Its process.
+    pub(super) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits; what it said until then.
-    fn until_forwarding(&mut self) -> Result<Vec<String>, String> {
+    pub(super) fn until_forwarding(&mut self) -> Result<Vec<String>, String> {
         let (start, mut said) = (Instant::now(), Vec::new());
         loop {
             let left = PATIENCE.saturating_sub(start.elapsed());

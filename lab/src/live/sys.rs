@@ -43,7 +43,7 @@ fn checked(result: impl Into<i64>) -> io::Result<i64> {
 
 /// Has an XDP program handle live frames, each first a copy of `frame`, in batches, as seen from
 /// the thread's network namespace; returns when `repeat` were, or a signal arrives.
-pub(super) fn run_live_frames(
+pub(crate) fn run_live_frames(
     program: BorrowedFd<'_>,
     frame: &[u8],
     repeat: u32,
@@ -76,7 +76,7 @@ const WAKE: libc::c_int = libc::SIGUSR1;
 extern "C" fn nothing(_signal: libc::c_int) {}
 
 /// Lets [`wake`] interrupt system calls of this process instead of ending it.
-pub(super) fn allow_waking() -> io::Result<()> {
+pub(crate) fn allow_waking() -> io::Result<()> {
     // SAFETY: a structure of integers, for which all zeros is a value: no flag, SA_RESTART least.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
@@ -85,33 +85,41 @@ pub(super) fn allow_waking() -> io::Result<()> {
 }
 
 /// Interrupts the system call that a thread of this process is in.
-pub(super) fn wake(thread: i32) {
+pub(crate) fn wake(thread: i32) {
     let process = std::process::id().cast_signed();
     // SAFETY: it takes numbers only. A thread that has gone is refused.
     let _ = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, WAKE) };
 }
 
+/// The number of an interface where the calling thread lives.
+pub(crate) fn interface_number(name: &str) -> Option<u32> {
+    let name = CString::new(name).ok()?;
+    // SAFETY: the name ends in a zero and outlives the call.
+    let number = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    (number != 0).then_some(number)
+}
+
 /// The calling thread's number.
-pub(super) fn thread_id() -> i32 {
+pub(crate) fn thread_id() -> i32 {
     // SAFETY: it takes nothing and can not fail.
     unsafe { libc::gettid() }
 }
 
 /// Whether this process is root's.
-pub(super) fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     // SAFETY: it takes nothing and can not fail.
     unsafe { libc::geteuid() == 0 }
 }
 
 /// Gives the calling thread a network and a mount namespace of its own.
-pub(super) fn leave_namespaces() -> io::Result<()> {
+pub(crate) fn leave_namespaces() -> io::Result<()> {
     // SAFETY: it takes numbers only; only the calling thread moves.
     checked(unsafe { libc::unshare(libc::CLONE_NEWNET | libc::CLONE_NEWNS) }).map(|_| ())
 }
 
 /// Mounts a file system of a kind; without a kind, keeps what is mounted below from spreading to
 /// other namespaces.
-pub(super) fn mount(kind: Option<&str>, at: &str) -> io::Result<()> {
+pub(crate) fn mount(kind: Option<&str>, at: &str) -> io::Result<()> {
     let at = CString::new(at)?;
     let name = CString::new(kind.unwrap_or("none"))?;
     let flags = if kind.is_none() { libc::MS_REC | libc::MS_PRIVATE } else { 0 };
@@ -122,7 +130,7 @@ pub(super) fn mount(kind: Option<&str>, at: &str) -> io::Result<()> {
 }
 
 /// The processors that the process may use.
-pub(super) fn processors() -> Vec<usize> {
+pub(crate) fn processors() -> Vec<usize> {
     // SAFETY: a set of bits, for which all zeros is a value.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: the set is as large as said and writable.
@@ -136,7 +144,7 @@ pub(super) fn processors() -> Vec<usize> {
 }
 
 /// Keeps the calling thread, and what it starts, on these processors.
-pub(super) fn pin(processors: &[usize]) -> io::Result<()> {
+pub(crate) fn pin(processors: &[usize]) -> io::Result<()> {
     // SAFETY: a set of bits, for which all zeros is a value.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     for &cpu in processors {
@@ -148,16 +156,22 @@ pub(super) fn pin(processors: &[usize]) -> io::Result<()> {
 }
 
 /// Has the calling thread go before all that are not in real time.
-pub(super) fn hurry() -> io::Result<()> {
+pub(crate) fn hurry() -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 1 };
     // SAFETY: the parameters outlive the call.
     checked(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) })
         .map(|_| ())
 }
 
+/// Gives the calling thread the largest share of its processor.
+pub(crate) fn insist() -> io::Result<()> {
+    // SAFETY: it takes numbers only; 0 is the calling thread.
+    checked(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) }).map(|_| ())
+}
+
 /// Has a command's process run on these processors, go before others, and end with the thread that
 /// starts it. It gets a session of its own, by which the scheduler shares a processor out.
-pub(super) fn bind(command: &mut Command, processors: Vec<usize>) {
+pub(crate) fn bind(command: &mut Command, processors: Vec<usize>) {
     let prepare = move || {
         pin(&processors)?;
         // SAFETY: it takes nothing.
@@ -175,13 +189,22 @@ pub(super) fn bind(command: &mut Command, processors: Vec<usize>) {
 }
 
 /// Sends a child a signal.
-pub(super) fn signal(process: u32, signal: libc::c_int) -> io::Result<()> {
+pub(crate) fn signal(process: u32, signal: libc::c_int) -> io::Result<()> {
     // SAFETY: it takes numbers only.
     checked(unsafe { libc::kill(process.cast_signed(), signal) }).map(|_| ())
 }
 
+/// The time of the clock that is called monotonic, which BPF programs have too: ns since some start.
+#[inline]
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the time is writable, and this clock is always there.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}
+
 /// A socket for ICMP over IPv4 whose calls do not wait.
-pub(super) fn icmp_socket() -> io::Result<OwnedFd> {
+pub(crate) fn icmp_socket() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: it takes numbers only.
     let socket = checked(unsafe { libc::socket(libc::AF_INET, kind, libc::IPPROTO_ICMP) })?;

@@ -101,7 +101,9 @@ fn wire(host: &Host, near: End<'_>, router: &Host, far: End<'_>) -> Result<(), S
         host.sh(&format!("ip address add {address}/24 dev {name}"))?;
         host.sh(&format!("ip link set {name} up"))?;
         // On an interface that is down this would not tell the peer that it may be redirected to.
-        host.sh(&format!("ethtool -K {name} gro on"))?;
+        // Frames have their VLAN tags in them, if they have any; a mirror is to know.
+        let tags = "txvlan off tx-vlan-stag-hw-insert off rxvlan off";
+        host.sh(&format!("ethtool -K {name} gro on {tags}"))?;
         let steering = format!("/sys/class/net/{name}/queues/rx-0/rps_cpus");
         host.run(move || std::fs::write(steering, "0"))?
             .map_err(|error| format!("RPS of {name} can not be switched off: {error}"))?;

@@ -42,6 +42,8 @@ pub struct Bench<F: Features> {
     floor: bool,
     /// Whether every packet is to be dropped, instead of sent.
     dropped: bool,
+    /// Clocks that are wasted after every pass that forwards.
+    delay: u64,
 }
 
 impl<F: Features> Bench<F> {
@@ -50,9 +52,12 @@ impl<F: Features> Bench<F> {
     /// # Errors
     /// A sentence where memory is short.
     pub fn new(scenario: &Scenario) -> Result<Self, String> {
-        let tables = scenario.tables().map_err(|error| format!("tables: {error:?}"))?;
-        let mut bench = Self::over(tables, Source::Whole(scenario.templates()), scenario.burst)?;
-        bench.floor = scenario.floor;
+        let stage = scenario.stage()?;
+        let mut bench = Self::over(stage.tables, stage.source, scenario.burst)?;
+        bench.floor = scenario.is_floor();
+        if let Some(filter) = stage.filter {
+            bench.filter(filter, false);
+        }
         Ok(bench)
     }
 
@@ -77,6 +82,7 @@ impl<F: Features> Bench<F> {
             position,
             floor: false,
             dropped: false,
+            delay: 0,
         })
     }
 
@@ -84,6 +90,13 @@ impl<F: Features> Bench<F> {
     pub fn filter(&mut self, filter: Arc<Filter>, dropped: bool) {
         self.router.set_filter(Some(filter), &[]);
         self.dropped = dropped;
+    }
+
+    /// Has every packet cost so many TSC clocks more, which are wasted pass by pass: a difference that
+    /// is known, to test what finds differences.
+    pub fn inject(&mut self, clocks_per_packet: f64) {
+        let clocks = (clocks_per_packet * IN_FLIGHT as f64) as u64;
+        self.delay = clocks.saturating_sub(if clocks > 0 { overshoot() } else { 0 });
     }
 
     /// The epochs of the router's tables, for rules with sets that change.
@@ -136,16 +149,42 @@ impl<F: Features> Bench<F> {
     fn time(&mut self, forward: bool) -> f64 {
         let start = clock::now();
         self.restore(forward);
-        match (forward, self.floor) {
-            (false, _) => self.ports[0].clear(),
-            (true, true) => self.touch(),
-            (true, false) => self.forward(),
+        if forward {
+            self.work();
+        } else {
+            self.ports[0].clear();
         }
         let clocks = clock::now() - start;
         if forward && self.dropped {
             self.take_back();
         }
         clocks as f64
+    }
+
+    /// Forwards so many passes without measuring them; `gate` is told when each begins and ends.
+    pub fn watch(&mut self, passes: usize, gate: fn(bool)) {
+        for _ in 0..passes {
+            self.restore(true);
+            gate(true);
+            self.work();
+            gate(false);
+            if self.dropped {
+                self.take_back();
+            }
+        }
+    }
+
+    /// What a pass does with its frames.
+    #[inline(always)]
+    fn work(&mut self) {
+        if self.floor {
+            self.touch();
+        } else {
+            self.forward();
+        }
+        if self.delay > 0 {
+            waste(self.delay);
+        }
     }
 
     /// Takes the frames back that were dropped, in the order in which they went.
@@ -185,4 +224,23 @@ impl<F: Features> Bench<F> {
         }
         self.ports[0].clear();
     }
+}
+
+#[inline(never)]
+fn waste(clocks: u64) {
+    let end = clock::now() + clocks;
+    while clock::now() < end {
+        std::hint::spin_loop();
+    }
+}
+
+/// Clocks that [`waste`] takes more than it is told to, the least of eight times 64.
+fn overshoot() -> u64 {
+    const TOLD: u64 = 2000;
+    let batch = || {
+        let start = clock::now();
+        (0..64).for_each(|_| waste(TOLD));
+        (clock::now() - start) / 64
+    };
+    (0..8).map(|_| batch()).min().map_or(0, |taken| taken.saturating_sub(TOLD))
 }

@@ -2,54 +2,118 @@
 //!
 //! A pass restores [`IN_FLIGHT`] frames and forwards them from one memory port to another. Passes
 //! that only restore run in between, and their time is taken off. Rows take turns, so that a
-//! machine that is disturbed for a while disturbs all of them alike.
+//! machine that is disturbed for a while disturbs all of them alike, and what a row costs more than
+//! another is told from the rounds in which both took turns.
 
+pub mod against;
 mod bench;
+mod cost;
+pub mod html;
+pub mod record;
 mod scenario;
+mod scene;
+mod table;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
+use serde::Serialize;
 use tollway_dataplane::path::{Everything, Features, Nothing};
 
 use crate::machine::Machine;
-use crate::report::{Report, Row};
+use crate::report::{self, Report};
 use crate::stats::Summary;
-use crate::text;
+use against::Against;
 pub use bench::{Bench, IN_FLIGHT};
-pub use scenario::{Build, ROWS, Scenario};
+pub use scenario::{Build, Group, ROWS, Scenario};
+pub use table::render;
 
-/// Times that every row is measured.
+/// Rounds in which every row is measured; fewer on a slow machine, see [`TIME`].
 const REPEATS: usize = 41;
+
+/// After so long no further round is begun, unless there are fewer than [`LEAST`].
+const TIME: Duration = Duration::from_secs(28);
+
+/// Rounds at least.
+const LEAST: usize = 7;
 
 /// Passes of each sort in one measurement, a multiple of 64 so that a row of 65,536 flows sends
 /// each as often.
 const PASSES: usize = 256;
 
+/// A run of the table; as JSON one object in the form of every report.
+#[derive(Clone, Debug, Serialize)]
+pub struct Tolls {
+    /// Machine, compiler, commit, rows, and single figures.
+    #[serde(flatten)]
+    pub report: Report<Row>,
+    /// What has changed since a run that was recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub against: Option<Against>,
+}
+
+/// A row of the table.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Name, figures and stages.
+    #[serde(flatten)]
+    pub row: report::Row,
+    /// Where the time of a packet lies at 95%, ns: as far as the rounds of this run tell.
+    pub interval_ns: [f64; 2],
+    /// What it costs more than another row.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
+    /// What every round measured, ns a packet.
+    pub rounds_ns: Vec<f64>,
+    #[serde(skip)]
+    pub(super) scenario: &'static Scenario,
+}
+
+/// What a row costs more than another.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Cost {
+    /// The other row.
+    pub over: &'static str,
+    /// The difference, ns a packet.
+    pub ns: f64,
+    /// Where it lies at 95%.
+    pub interval_ns: [f64; 2],
+}
+
 /// Measures the rows named in `only`, or all where it is empty.
 ///
 /// # Errors
 /// A sentence, where a name is none of [`ROWS`] or memory is short.
-pub fn run(only: &[String]) -> Result<Report, String> {
-    if let Some(unknown) = only.iter().find(|name| ROWS.iter().all(|row| row.name != **name)) {
-        let names: Vec<_> = ROWS.iter().map(|row| row.name).collect();
-        return Err(format!("no row is called {unknown}; the rows are {}", names.join(", ")));
-    }
+pub fn run(only: &[String]) -> Result<Tolls, String> {
+    only.iter().try_for_each(|name| scenario(name).map(|_| ()))?;
     let wanted = |row: &&Scenario| only.is_empty() || only.iter().any(|name| *name == row.name);
+    let rows: Vec<&'static Scenario> = ROWS.iter().filter(wanted).collect();
+    let bar = progress((rows.len() + REPEATS) as u64);
+    bar.set_message("building tables");
     let mut benches = Vec::new();
-    for scenario in ROWS.iter().filter(wanted) {
-        benches.push((scenario, open(scenario)?));
+    for scenario in &rows {
+        benches.push(open(scenario)?);
+        bar.inc(1);
     }
     // One bench with and without sampling in turn, to know what sampling costs.
     let mut sampling = open(&ROWS[1])?;
     let machine = Machine::probe();
-    let bar = progress(REPEATS as u64);
+    let load = load_average();
     let mut clocks = vec![Vec::with_capacity(REPEATS); benches.len()];
     let mut overheads = Vec::with_capacity(REPEATS);
-    for _ in 0..REPEATS {
-        for (index, (_, bench)) in benches.iter_mut().enumerate() {
-            clocks[index].push(bench.clocks_per_packet(PASSES));
+    bar.set_message("measuring");
+    let start = Instant::now();
+    for round in 0..REPEATS {
+        if round >= LEAST && start.elapsed() >= TIME {
+            break;
+        }
+        for ((scenario, bench), clocks) in rows.iter().zip(&mut benches).zip(&mut clocks) {
+            if scenario.is_large() {
+                // In turn means that the others have just had the caches; a router has them to itself.
+                bench.clocks_per_packet(PASSES);
+            }
+            clocks.push(bench.clocks_per_packet(PASSES));
         }
         let [on, off] = [true, false].map(|on| {
             sampling.sample(on);
@@ -59,29 +123,42 @@ pub fn run(only: &[String]) -> Result<Report, String> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let rows = benches.iter().zip(&clocks);
-    let rows = rows.filter_map(|((row, bench), clocks)| sum_up(row, &**bench, clocks, &machine));
-    let mut report = Report::new(machine.clone(), rows.collect());
+    let stages = benches.iter().map(|bench| bench.stages());
+    let rows: Vec<_> = rows.into_iter().zip(stages).zip(clocks).collect();
+    let mut report = Report::new(machine.clone(), sum_up(&rows, machine.ns_per_clock()));
     if let Some(overhead) = Summary::of(&overheads) {
         report.figures.insert("sampling_overhead_percent".to_owned(), overhead.median);
     }
-    Ok(report)
+    report.figures.extend(load.map(|load| (LOAD.to_owned(), load)));
+    Ok(Tolls { report, against: None })
 }
 
-/// The report as text.
-#[must_use]
-pub fn render(report: &Report) -> String {
-    let mut text = text::render(report);
-    if let Some(overhead) = report.figures.get("sampling_overhead_percent") {
-        text += &format!("\nsampling the stages costs {overhead:+.2}% of ip4-one-flow\n");
-    }
-    text
+/// The figure of what the machine had to do besides.
+const LOAD: &str = "load_average";
+
+/// Processes that wanted a processor, in the mean of the last minute.
+fn load_average() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
+    text.split(' ').next()?.parse().ok()
+}
+
+/// The row of a name.
+///
+/// # Errors
+/// A sentence, where a name is none of [`ROWS`].
+pub fn scenario(name: &str) -> Result<&'static Scenario, String> {
+    ROWS.iter().find(|row| row.name == name).ok_or_else(|| {
+        let names: Vec<_> = ROWS.iter().map(|row| row.name).collect();
+        format!("no row is called {name}; the rows are {}", names.join(", "))
+    })
 }
 
 /// A bench of either build of the path.
-trait Measure {
+pub(crate) trait Measure {
     fn sample(&mut self, on: bool);
+    fn inject(&mut self, clocks_per_packet: f64);
     fn clocks_per_packet(&mut self, passes: usize) -> f64;
+    fn watch(&mut self, passes: usize, gate: fn(bool));
     fn stages(&self) -> BTreeMap<&'static str, f64>;
 }
 
@@ -90,8 +167,16 @@ impl<F: Features> Measure for Bench<F> {
         Self::sample(self, on);
     }
 
+    fn inject(&mut self, clocks_per_packet: f64) {
+        Self::inject(self, clocks_per_packet);
+    }
+
     fn clocks_per_packet(&mut self, passes: usize) -> f64 {
         Self::clocks_per_packet(self, passes)
+    }
+
+    fn watch(&mut self, passes: usize, gate: fn(bool)) {
+        Self::watch(self, passes, gate);
     }
 
     fn stages(&self) -> BTreeMap<&'static str, f64> {
@@ -99,27 +184,46 @@ impl<F: Features> Measure for Bench<F> {
     }
 }
 
-fn open(scenario: &Scenario) -> Result<Box<dyn Measure>, String> {
+/// The bench of a row.
+pub(crate) fn open(scenario: &Scenario) -> Result<Box<dyn Measure>, String> {
     Ok(match scenario.build {
         Build::Nothing => Box::new(Bench::<Nothing>::new(scenario)?),
         Build::Everything => Box::new(Bench::<Everything>::new(scenario)?),
     })
 }
 
-fn sum_up(
-    scenario: &Scenario,
-    bench: &dyn Measure,
-    clocks: &[f64],
-    machine: &Machine,
-) -> Option<Row> {
-    let clocks_per_packet = Summary::of(clocks)?;
-    Some(Row {
-        name: scenario.name,
-        title: scenario.title,
-        clocks_per_packet,
-        ns_per_packet: clocks_per_packet.scaled(machine.ns_per_clock()),
-        stages: if scenario.floor { BTreeMap::new() } else { bench.stages() },
-    })
+/// What a row has measured: stages and rounds, clocks a packet.
+type Measured = ((&'static Scenario, BTreeMap<&'static str, f64>), Vec<f64>);
+
+/// The rows of a report.
+fn sum_up(measured: &[Measured], ns_per_clock: f64) -> Vec<Row> {
+    let ns = |clocks: &[f64]| clocks.iter().map(|clocks| clocks * ns_per_clock).collect::<Vec<_>>();
+    let of = |name: &str| {
+        let row = measured.iter().find(|((scenario, _), _)| scenario.name == name)?;
+        Some(ns(&row.1))
+    };
+    let row = |((scenario, stages), clocks): &Measured| {
+        let clocks_per_packet = Summary::of(clocks)?;
+        let rounds_ns = ns(clocks);
+        let cost = |over: &'static str| {
+            let (ns, interval_ns) = cost::between(&of(over)?, &rounds_ns)?;
+            Some(Cost { over, ns, interval_ns })
+        };
+        Some(Row {
+            row: report::Row {
+                name: scenario.name,
+                title: scenario.title,
+                clocks_per_packet,
+                ns_per_packet: clocks_per_packet.scaled(ns_per_clock),
+                stages: if scenario.is_floor() { BTreeMap::new() } else { stages.clone() },
+            },
+            interval_ns: cost::middle(&rounds_ns)?.1,
+            cost: scenario.over.and_then(cost),
+            rounds_ns,
+            scenario,
+        })
+    };
+    measured.iter().filter_map(row).collect()
 }
 
 /// A progress bar on standard error, where that is a terminal.
@@ -128,3 +232,6 @@ pub(crate) fn progress(steps: u64) -> ProgressBar {
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
 }
+
+#[cfg(test)]
+mod tests;

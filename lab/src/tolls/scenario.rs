@@ -1,13 +1,7 @@
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use crate::frames::Source;
+use crate::{fib, filter};
 
-use tollway_dataplane::id::Vid;
-use tollway_dataplane::tables::{RoutePrefix, Tables, TablesError};
-use tollway_dataplane::wire::eth::ethertype;
-
-use crate::frames::{self, Addresses, Spread, Template};
-
-/// Flows of the rows that have many.
-const MANY_FLOWS: usize = 65_536;
+use super::scene::{self, Scene};
 
 /// The path that a row runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +12,38 @@ pub enum Build {
     Everything,
 }
 
+/// What of the router a row is about, in the table's order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Group {
+    /// The path itself.
+    Path,
+    /// One feature that is configured.
+    Feature,
+    /// Tables of all sizes.
+    Routes,
+    /// Firewalls of all sizes.
+    Rules,
+    /// Bursts.
+    Bursts,
+    /// Everything at once.
+    All,
+}
+
+/// What a row measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// No path at all: only what no router can leave out.
+    Floor,
+    /// A few routes.
+    Plain(Scene),
+    /// So many routes of the family, and as many destinations as `lab fib` has.
+    Routes(fib::Family, usize),
+    /// So many rules, and packets drawn from them.
+    Rules(usize),
+    /// All features, a full table and a thousand rules.
+    All,
+}
+
 /// One row of the table: what is configured, and what is sent.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -25,131 +51,213 @@ pub struct Scenario {
     pub name: &'static str,
     /// What it is, in words.
     pub title: &'static str,
+    /// What it is about.
+    pub group: Group,
+    /// The row that it has something more than; the difference is what that costs.
+    pub over: Option<&'static str>,
     /// The path that it runs on.
     pub build: Build,
     /// Frames handed over at once.
     pub burst: usize,
-    /// No path at all: only what no router can leave out.
-    pub floor: bool,
-    many_flows: bool,
-    ipv6: bool,
-    vlan: bool,
-    vrf: bool,
+    pub(super) kind: Kind,
+}
+
+impl Scenario {
+    /// No path at all.
+    #[must_use]
+    pub fn is_floor(&self) -> bool {
+        self.kind == Kind::Floor
+    }
+
+    /// The line of a growth curve that it is a point of, and how many there are of what grows.
+    #[must_use]
+    pub fn growth(&self) -> Option<(&'static str, usize)> {
+        match self.kind {
+            Kind::Routes(fib::Family::V4, size) => Some(("IPv4", size)),
+            Kind::Routes(fib::Family::V6, size) => Some(("IPv6", size)),
+            Kind::Rules(size) => Some(("rules", size)),
+            _ => None,
+        }
+    }
+
+    /// Whether it has more in memory than the others leave it of the caches when they take turns.
+    pub(super) fn is_large(&self) -> bool {
+        matches!(self.kind, Kind::Routes(..) | Kind::Rules(_) | Kind::All)
+    }
 }
 
 const PLAIN: Scenario = Scenario {
     name: "ip4-one-flow",
     title: "IPv4, one route, one flow",
+    group: Group::Path,
+    over: Some("floor"),
     build: Build::Nothing,
     burst: 64,
-    floor: false,
-    many_flows: false,
-    ipv6: false,
-    vlan: false,
-    vrf: false,
+    kind: Kind::Plain(Scene::PLAIN),
 };
+
+const fn path(
+    name: &'static str,
+    title: &'static str,
+    over: &'static str,
+    build: Build,
+    scene: Scene,
+) -> Scenario {
+    Scenario { name, title, over: Some(over), build, kind: Kind::Plain(scene), ..PLAIN }
+}
+
+const fn feature(name: &'static str, title: &'static str, scene: Scene) -> Scenario {
+    let over = if scene.ipv6 { "ip6-all-off" } else { "ip4-all-off" };
+    Scenario { group: Group::Feature, ..path(name, title, over, Build::Everything, scene) }
+}
+
+const fn routes4(name: &'static str, title: &'static str, size: usize) -> Scenario {
+    Scenario {
+        name,
+        title,
+        group: Group::Routes,
+        over: if size == 1 { Some("ip4-all-off") } else { Some("ip4-fib-1") },
+        build: Build::Everything,
+        kind: Kind::Routes(fib::Family::V4, size),
+        ..PLAIN
+    }
+}
+
+const fn routes6(name: &'static str, title: &'static str, size: usize) -> Scenario {
+    Scenario {
+        over: if size == 1 { Some("ip6-all-off") } else { Some("ip6-fib-1") },
+        kind: Kind::Routes(fib::Family::V6, size),
+        ..routes4(name, title, size)
+    }
+}
+
+const fn rules(name: &'static str, title: &'static str, size: usize) -> Scenario {
+    Scenario {
+        name,
+        title,
+        group: Group::Rules,
+        over: if size == 0 { Some("ip4-all-off") } else { Some("ip4-filter-0") },
+        build: Build::Everything,
+        kind: Kind::Rules(size),
+        ..PLAIN
+    }
+}
+
+const fn bursts(name: &'static str, title: &'static str, burst: usize) -> Scenario {
+    Scenario { name, title, group: Group::Bursts, over: Some("ip4-one-flow"), burst, ..PLAIN }
+}
+
+const V4: Scene = Scene::PLAIN;
+const V6: Scene = Scene { ipv6: true, ..V4 };
 
 /// Every row, in the table's order.
 pub const ROWS: &[Scenario] = &[
     Scenario {
         name: "floor",
         title: "read the header, write 14 bytes, TTL and checksum",
-        floor: true,
+        over: None,
+        kind: Kind::Floor,
         ..PLAIN
     },
     PLAIN,
+    path(
+        "ip4-64k-flows",
+        "IPv4, one route, 65,536 flows",
+        "ip4-one-flow",
+        Build::Nothing,
+        Scene { many_flows: true, ..V4 },
+    ),
+    path(
+        "ip4-all-off",
+        "IPv4, every feature built in, none configured",
+        "ip4-one-flow",
+        Build::Everything,
+        V4,
+    ),
+    path("ip6-one-flow", "IPv6, one route, one flow", "ip4-one-flow", Build::Nothing, V6),
+    path(
+        "ip6-64k-flows",
+        "IPv6, one route, 65,536 flows",
+        "ip6-one-flow",
+        Build::Nothing,
+        Scene { many_flows: true, ..V6 },
+    ),
+    path(
+        "ip6-all-off",
+        "IPv6, every feature built in, none configured",
+        "ip6-one-flow",
+        Build::Everything,
+        V6,
+    ),
+    feature("ip4-vlan", "IPv4, VLAN tag in and out", Scene { tags: 1, ..V4 }),
+    feature("ip4-qinq", "IPv4, two tags in and out (QinQ)", Scene { tags: 2, ..V4 }),
+    feature("ip4-vrf", "IPv4 in a VRF", Scene { vrf: true, ..V4 }),
+    feature("ip4-fallback", "IPv4, a VRF that asks another", Scene { fallback: true, ..V4 }),
+    feature("ip4-ecmp", "IPv4, a group of 8 next hops", Scene { ecmp: true, ..V4 }),
+    feature("ip4-policy", "IPv4, two policy rules", Scene { policy: true, ..V4 }),
+    feature("ip4-rpf", "IPv4, sources checked strictly", Scene { rpf: true, ..V4 }),
+    feature("ip4-redirects", "IPv4, redirects looked for", Scene { redirects: true, ..V4 }),
+    feature("ip6-vlan", "IPv6, VLAN tag in and out", Scene { tags: 1, ..V6 }),
+    feature("ip6-qinq", "IPv6, two tags in and out (QinQ)", Scene { tags: 2, ..V6 }),
+    feature("ip6-vrf", "IPv6 in a VRF", Scene { vrf: true, ..V6 }),
+    feature("ip6-ecmp", "IPv6, a group of 8 next hops", Scene { ecmp: true, ..V6 }),
+    routes4("ip4-fib-1", "IPv4, 1 prefix, 262,144 destinations", 1),
+    routes4("ip4-fib-100", "IPv4, 100 prefixes", 100),
+    routes4("ip4-fib-1k", "IPv4, 1,000 prefixes", 1000),
+    routes4("ip4-fib-10k", "IPv4, 10,000 prefixes", 10_000),
+    routes4("ip4-fib-100k", "IPv4, 100,000 prefixes", 100_000),
+    routes4("ip4-fib-1m", "IPv4, 1,000,000 prefixes", 1_000_000),
+    routes6("ip6-fib-1", "IPv6, 1 prefix, 262,144 destinations", 1),
+    routes6("ip6-fib-100", "IPv6, 100 prefixes", 100),
+    routes6("ip6-fib-1k", "IPv6, 1,000 prefixes", 1000),
+    routes6("ip6-fib-10k", "IPv6, 10,000 prefixes", 10_000),
+    routes6("ip6-fib-100k", "IPv6, 100,000 prefixes", 100_000),
+    routes6("ip6-fib-1m", "IPv6, 1,000,000 prefixes", 1_000_000),
+    rules("ip4-filter-0", "IPv4, no rules, 4,096 flows", 0),
+    rules("ip4-filter-1", "IPv4, 1 rule, 4,096 flows", 1),
+    rules("ip4-filter-10", "IPv4, 10 rules of mixed shapes", 10),
+    rules("ip4-filter-100", "IPv4, 100 rules of mixed shapes", 100),
+    rules("ip4-filter-1k", "IPv4, 1,000 rules of mixed shapes", 1000),
+    rules("ip4-filter-10k", "IPv4, 10,000 rules of mixed shapes", 10_000),
+    bursts("ip4-burst-4", "IPv4, bursts of 4", 4),
+    bursts("ip4-burst-1", "IPv4, bursts of 1", 1),
     Scenario {
-        name: "ip4-64k-flows",
-        title: "IPv4, one route, 65,536 flows",
-        many_flows: true,
-        ..PLAIN
-    },
-    Scenario {
-        name: "ip4-vlan",
-        title: "IPv4, VLAN tag in and out",
+        name: "ip4-all-on",
+        title: "IPv4, QinQ, VRF, 1M prefixes, ECMP, policy, redirects, rpf, 1,000 rules, 65,536 flows",
+        group: Group::All,
+        over: Some("ip4-all-off"),
         build: Build::Everything,
-        vlan: true,
+        kind: Kind::All,
         ..PLAIN
     },
-    Scenario {
-        name: "ip4-vrf",
-        title: "IPv4 in a VRF",
-        build: Build::Everything,
-        vrf: true,
-        ..PLAIN
-    },
-    Scenario {
-        name: "ip4-all-off",
-        title: "IPv4, every feature built in, none configured",
-        build: Build::Everything,
-        ..PLAIN
-    },
-    Scenario { name: "ip6-one-flow", title: "IPv6, one route, one flow", ipv6: true, ..PLAIN },
-    Scenario { name: "ip4-burst-4", title: "IPv4, bursts of 4", burst: 4, ..PLAIN },
-    Scenario { name: "ip4-burst-1", title: "IPv4, bursts of 1", burst: 1, ..PLAIN },
 ];
 
-const ROUTER_MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
-const NEIGH_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
-const SENDER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
-const VIDS: [u16; 2] = [100, 200];
-const MTU: u16 = 1500;
+/// What a row needs: tables, frames, and rules.
+pub(crate) struct Stage {
+    pub(crate) tables: tollway_dataplane::tables::Tables,
+    pub(crate) source: Source,
+    pub(crate) filter: Option<std::sync::Arc<tollway_dataplane::stages::filter::Filter>>,
+}
 
 impl Scenario {
-    /// Two ports, one route from the first out by the second, its neighbour known.
+    /// Sets the scene.
     ///
     /// # Errors
-    /// None in practice: the tables are small.
-    pub fn tables(&self) -> Result<Tables, TablesError> {
-        let mut tables = Tables::new();
-        let main = tables.add_vrf()?;
-        let vrf = if self.vrf { tables.add_vrf()? } else { main };
-        let mut links = Vec::new();
-        for mac in ROUTER_MAC {
-            let (_, link) = tables.add_port(mac, vrf, MTU)?;
-            links.push(link);
-        }
-        if self.vlan {
-            for (link, vid) in links.iter_mut().zip(VIDS) {
-                let vid = Vid::new(vid).ok_or(TablesError::Unknown)?;
-                let mac = tables.link(*link).mac_bytes;
-                *link = tables.add_vlan(*link, ethertype::DOT1Q, vid, mac, vrf, MTU)?;
+    /// A sentence, where tables do not take what the row has: none in practice.
+    pub(crate) fn stage(&self) -> Result<Stage, String> {
+        match self.kind {
+            Kind::Floor => scene::plain(&Scene::PLAIN),
+            Kind::Plain(scene) => scene::plain(&scene),
+            Kind::Routes(family, size) => {
+                let prefixes = fib::made_up(family, size);
+                let tables = fib::tables(family, &prefixes)?;
+                Ok(Stage { tables, source: fib::frames(family, &prefixes), filter: None })
             }
+            Kind::Rules(size) => {
+                let (tables, source, rules) = filter::made_up(size)?;
+                Ok(Stage { tables, source, filter: (size > 0).then_some(rules) })
+            }
+            Kind::All => scene::all(),
         }
-        let gateways = [
-            IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
-            IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0xff, 0, 0, 0, 0, 1)),
-        ];
-        let prefixes = [
-            RoutePrefix::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 0)), 8),
-            RoutePrefix::new(IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0)), 32),
-        ];
-        for (gateway, prefix) in gateways.into_iter().zip(prefixes) {
-            let next = tables.set_neigh(links[1], gateway, Some(NEIGH_MAC))?;
-            tables.insert(vrf, prefix, next)?;
-        }
-        Ok(tables)
-    }
-
-    /// The frames that arrive, one for each flow.
-    #[must_use]
-    pub fn templates(&self) -> Vec<Template> {
-        let tag = [(ethertype::DOT1Q, VIDS[0])];
-        let tags: &[_] = if self.vlan { &tag } else { &[] };
-        let flows = if self.many_flows { MANY_FLOWS } else { 1 };
-        let mut spread = Spread::new(0x7011_0a11);
-        let flow = |_| {
-            let random = spread.next();
-            let addresses = if self.ipv6 {
-                let net = 0x2001_0db8_u128 << 96;
-                Addresses::V6(net | 0x1_0000, net | 0x2_0000)
-            } else {
-                let src = 0xac10_0000 | (random >> 40) as u32 & 0x000f_ffff;
-                Addresses::V4(src, 0x0a00_0000 | random as u32 >> 8)
-            };
-            let ports = ((random >> 16) as u16, 53);
-            frames::udp(ROUTER_MAC[0], SENDER_MAC, tags, addresses, ports)
-        };
-        (0..flows).map(flow).collect()
     }
 }

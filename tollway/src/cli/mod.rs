@@ -1,6 +1,7 @@
 //! The command line: one file for each subcommand.
 
 mod check;
+mod coverage;
 mod detach;
 mod lab;
 mod manual;
@@ -10,6 +11,7 @@ mod run;
 mod set;
 mod show;
 mod summary;
+mod sync;
 mod text;
 mod top;
 
@@ -51,6 +53,8 @@ enum Command {
     Top(top::Args),
     /// Have a running router read its configuration again, and put it in force while packets flow
     Reload(reload::Args),
+    /// Wait until a running router forwards by all that the kernel was configured with by now
+    Sync(sync::Args),
     /// Put addresses in a set of a running router's firewall, or take them out, while packets flow
     Set(set::Args),
     /// Send capture files through the router and write what comes out
@@ -59,7 +63,8 @@ enum Command {
     Lab(lab::Args),
     /// Take the programs of routers that were killed off their devices
     Detach(detach::Args),
-    /// Check a configuration, or a file of rules, and say what is wrong with it
+    /// Check a configuration, or a file of rules, and say what is wrong with it; or say of network devices
+    /// what would be fast between them, and why the rest would not
     Check(check::Args),
     /// Print the script by which a shell completes commands and options
     Completions(manual::CompletionsArgs),
@@ -111,6 +116,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Reload(args) => reload::run(&args),
         Command::Set(args) => set::run(&args),
+        Command::Sync(args) => sync::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Check(args) => check::run(&args),

@@ -63,16 +63,24 @@ pub(super) fn arranged(mut table: Table, sides: &str, width: Option<u16>) -> Str
         column.set_padding((0, 2));
     }
     table.set_content_arrangement(ContentArrangement::Dynamic);
-    if let Some(width) = width {
+    if let Some(width) = width.or_else(unsaid) {
         table.set_width(width);
     }
     format!("{}\n", trimmed(&table))
 }
 
-/// How wide lines may be: as the terminal, if there is one.
+/// How wide lines may be: as the terminal, if there is one that says.
 pub(super) fn width() -> Option<usize> {
     let size = io::stdout().is_terminal().then(terminal::size);
-    size.and_then(Result::ok).map(|(columns, _)| usize::from(columns))
+    let columns = size.and_then(Result::ok).map(|(columns, _)| usize::from(columns));
+    // A serial line does not know, and is as wide as ever.
+    columns.map(|columns| if columns == 0 { 80 } else { columns })
+}
+
+/// The width to take where a terminal does not say its own: it says 0, in which only single letters fit.
+fn unsaid() -> Option<u16> {
+    let size = io::stdout().is_terminal().then(terminal::size)?;
+    (!matches!(size, Ok((1.., _)))).then_some(80)
 }
 
 /// The line, its end cut off where it is wider than that.

@@ -177,7 +177,7 @@ pub(super) fn broadcast(net: &IpNet) -> Option<Ipv4Addr> {
 
 /// Says if a prefix lies within one of the standing routes (see [`Tables::add_vrf`]): what it
 /// covers is judged before routes are looked at, in the kernel as here.
-fn is_never_forwarded(prefix: RoutePrefix) -> bool {
+pub(crate) fn is_never_forwarded(prefix: RoutePrefix) -> bool {
     match prefix {
         RoutePrefix::V4(prefix) => {
             let (top, len) = ((prefix.bits() >> 120) as u8, prefix.len());

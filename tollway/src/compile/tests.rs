@@ -8,6 +8,7 @@ use tollway_dataplane::tables::Action;
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use super::*;
+use crate::filter::ir::{Base, Chain, Family, Hook, LinkPattern, Policy, Ruleset};
 use crate::model::*;
 
 /// What happens to a packet, in terms of the model.
@@ -120,7 +121,7 @@ fn compiled(tables: &Tables, vrf: usize, address: IpAddr) -> Fate {
     if !next.is_group() {
         return single(next);
     }
-    let group = next.0 & !tollway_dataplane::id::NextHopId::GROUP;
+    let group = next.0 & !NextHopId::GROUP;
     Fate::Spread((0..256).map(|hash| single(tables.groups.select(group, hash))).collect())
 }
 
@@ -202,6 +203,7 @@ pub(crate) fn small_model() -> Model {
         mtu: 1500,
         vrf: VrfIndex::MAIN,
         addresses: Vec::new(),
+        left: Left::default(),
     };
     let port = |name: &str| Port { name: name.to_owned(), kind: PortKind::Memory };
     let vlan = |parent, protocol| LinkKind::Vlan { parent: LinkIndex(parent), vid: 10, protocol };
@@ -260,4 +262,29 @@ fn errors_name_the_object() {
     let error = compile(&model).err().unwrap();
     assert_eq!(error.to_string(), "the route to 10.0.0.0/8 has no next hop or too many");
     assert!(error.remedy().contains("256"));
+}
+
+#[test]
+fn what_rules_leave_to_the_kernel_needs_one_that_has_them() {
+    let mut chain = Chain::new("netdev t c", Family::Netdev);
+    let mut base = Base::new(Hook::Ingress, 0, Policy::Accept);
+    // Two tags are on top of it.
+    base.devices = vec![LinkPattern::Name("a".to_owned())];
+    chain.base = Some(base);
+    let rules = Ruleset { chains: vec![chain], ..Ruleset::default() };
+    let mut model = Model { filter: Some(Arc::new(rules)), ..small_model() };
+    let error = compile(&model).err().unwrap();
+    assert_eq!(error.error, Problem::Tagged);
+    model.kernel_rules = Some(KernelRules::default());
+    let filter = compile(&model).unwrap().tables.filter.unwrap();
+    assert!(filter.leaves_to_kernel());
+}
+
+#[test]
+fn rules_know_the_vrf_devices_of_links() {
+    let mut model = small_model();
+    let vrf_devices = vec![None, Some("blue".to_owned())];
+    model.kernel_rules = Some(KernelRules { vrf_devices });
+    let devices: Vec<_> = rule_links(&model).into_iter().map(|link| link.vrf_device).collect();
+    assert_eq!(devices, [None, Some("blue".to_owned()), None, None, None]);
 }

@@ -25,6 +25,7 @@ mod values;
 mod vlans;
 mod vrfs;
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use toml::de::DeTable;
@@ -116,7 +117,7 @@ fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model
     root.check_keys(&keys, ledger);
     let control = read_control(root, base, ledger);
     let express = read_express(root, ledger);
-    let flows = root.integer("express_flows", LEAST_FLOWS..=MOST_FLOWS, ledger);
+    let flows = root.integer("express_flows", FLOWS, ledger);
     let express_flows = flows.given().map_or(DEFAULT_FLOWS, |flows| flows.value);
     let vrfs = vrfs::read(root, ledger);
     let (ports, mut drafts) = ports::read(root, base, &vrfs, ledger);
@@ -140,17 +141,19 @@ fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model
         groups,
         neighs,
         express,
+        own: Vec::new(),
         express_flows,
         filter,
+        kernel_rules: None,
         filter_log,
     }
 }
 
 /// What the express lane may hold, flows of each family; its memory is taken at start, some 130 bytes
 /// a flow of IPv4 and 160 a flow of IPv6.
-const DEFAULT_FLOWS: u32 = 1 << 18;
-const LEAST_FLOWS: u32 = 1 << 10;
-const MOST_FLOWS: u32 = 1 << 23;
+pub(crate) const DEFAULT_FLOWS: u32 = 1 << 18;
+/// The same that there can be.
+pub(crate) const FLOWS: RangeInclusive<u32> = 1 << 10..=1 << 23;
 
 fn read_express(root: &Section<'_>, ledger: &mut Ledger<'_>) -> ExpressMode {
     let modes = [("auto", ExpressMode::Auto), ("on", ExpressMode::On), ("off", ExpressMode::Off)];

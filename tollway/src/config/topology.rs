@@ -11,7 +11,7 @@ use super::raw::{At, Field, Section, bare};
 use super::values::{derived_mac, edge, is_link_local};
 use super::vrfs::Vrfs;
 use crate::mistake::{Fault, Ledger, Span, quoted};
-use crate::model::{Link, LinkIndex, LinkKind, Mac, Vrf, VrfIndex};
+use crate::model::{Left, Link, LinkIndex, LinkKind, Mac, Vrf, VrfIndex};
 
 const DEFAULT_MTU: u16 = 1500;
 /// RFC 8200, section 5; the kernel switches IPv6 off below it.
@@ -94,6 +94,7 @@ impl<'a> Arranged<'a> {
             mtu: self.mtu,
             vrf: self.vrf.unwrap_or(VrfIndex::MAIN),
             addresses: self.addresses.into_iter().map(|at| at.value).collect(),
+            left: Left::default(),
         }
     }
 }

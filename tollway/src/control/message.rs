@@ -50,6 +50,10 @@ pub enum Ask {
     Filter,
     /// What each stage costs.
     Tolls,
+    /// What the kernel's configuration is, and what of it is in force.
+    Mirror,
+    /// Which traffic takes which road, and why.
+    Coverage,
     /// Ports, drops, punts, express and tolls of one moment.
     All,
 }

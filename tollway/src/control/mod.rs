@@ -7,6 +7,7 @@
 //! from what readers share.
 
 mod client;
+mod coverage;
 mod filter;
 mod message;
 mod neighs;
@@ -25,6 +26,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 pub use client::{Client, ClientError};
+pub use coverage::{
+    Coverage, CoveredLink, CoveredPart, PortRoads, RoadCounts, RouteCounts, Why, Whys,
+};
 pub use message::{
     All, Ask, Drops, Express, Filter, FilterChain, FilterCounter, FilterRule, FilterSet, Found,
     Link, Links, Neigh, Neighbours, NextHop, PortState, Ports, Punts, Route, RoutesPage, StageToll,

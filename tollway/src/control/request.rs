@@ -21,6 +21,8 @@ pub enum Request {
 pub enum Command {
     /// Read the configuration again and put it in force.
     Reload,
+    /// Answer when all is in force that the kernel has told by now.
+    Sync,
     /// Stop, and leave the ports to a successor; the kernel forwards meanwhile.
     HandOver,
     /// Change a set of the firewall.

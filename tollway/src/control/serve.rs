@@ -11,6 +11,7 @@ use tollway_dataplane::id::VrfId;
 use tollway_dataplane::router::Router;
 use tollway_dataplane::tables::LinkRecord;
 
+use super::coverage::{self, Coverage, RoadCounts};
 use super::message::{
     All, Ask, Drops, Found, Link, Links, Neighbours, Ports, Punts, RoutesPage, line, refusal,
 };
@@ -19,6 +20,8 @@ use super::routes::Reader;
 use super::set::{self, Change};
 use super::snapshot::Snapshot;
 use super::{Board, Names, filter, neighs, snapshot};
+use crate::mirror::coverage::Live;
+use crate::mirror::handle::Handle;
 use crate::model::{self, LinkKind, Mac, VlanProtocol};
 use crate::ports::Devices;
 use crate::reload::{Done, Reloader};
@@ -31,6 +34,11 @@ const PAGE: usize = 1000;
 /// The clock's rate is measured over at least this long.
 const CLOCK_TIME: Duration = Duration::from_millis(50);
 
+/// A change of the kernel's may take so long until it is in force: with a million routes, seconds.
+const SYNC_PATIENCE: Duration = Duration::from_secs(60);
+/// The answer of a router that follows no kernel.
+const NO_MIRROR: &str = "this router is configured by a file, not by the kernel";
+
 /// Where lines of an answer go.
 pub(super) type Say<'a> = &'a mut dyn FnMut(&str) -> io::Result<()>;
 
@@ -39,6 +47,10 @@ pub(super) type Say<'a> = &'a mut dyn FnMut(&str) -> io::Result<()>;
 pub struct Powers {
     /// Reads the configuration again.
     pub reloader: Option<Reloader>,
+    /// Follows the kernel's configuration.
+    pub mirror: Option<Handle>,
+    /// Knows which traffic takes which road.
+    pub coverage: Option<Live>,
     /// Makes the router stop and leave its ports to a successor.
     pub hand_over: Option<Box<dyn Fn() + Send + Sync>>,
 }
@@ -80,6 +92,8 @@ impl Desk {
                 let tsc_mhz = self.tsc_mhz();
                 self.counted(|snapshot| snapshot.tolls(tsc_mhz))
             }
+            Ask::Mirror => self.mirror(),
+            Ask::Coverage => self.coverage(),
             Ask::All => self.all(),
             Ask::Filter => self.filter(),
             Ask::Links => self.links(),
@@ -112,6 +126,34 @@ impl Desk {
             }
             Err(error) => refusal(&error.to_string()),
         }
+    }
+
+    /// Waits until the kernel's configuration is in force.
+    pub(super) fn sync(&self) -> String {
+        let Some(mirror) = &self.powers.mirror else { return refusal(NO_MIRROR) };
+        match mirror.sync(SYNC_PATIENCE) {
+            Some(synced) => line(&synced),
+            None => {
+                let patience = SYNC_PATIENCE.as_secs();
+                refusal(&format!("what the kernel has told is not in force after {patience} s"))
+            }
+        }
+    }
+
+    fn mirror(&self) -> Result<String, String> {
+        let mirror = self.powers.mirror.as_ref().ok_or(NO_MIRROR)?;
+        Ok(line(&mirror.status()))
+    }
+
+    fn coverage(&self) -> Result<String, String> {
+        let live = self.powers.coverage.as_ref().ok_or(NO_MIRROR)?;
+        // Where it has much to do, the routes are those of a while ago.
+        let _ = self.powers.mirror.as_ref().is_some_and(|mirror| mirror.judge(PATIENCE));
+        let snapshot = self.ask(snapshot::take)?;
+        let ports = snapshot.port_names();
+        let ports = coverage::roads(live.counts(), ports);
+        let counts = RoadCounts { ports, punts: snapshot.punts() };
+        Ok(line(&Coverage { counts: Some(counts), ..Coverage::from(&*live.get()) }))
     }
 
     /// Changes a set of the rules that are in force now; the worker is asked for them alone.

@@ -159,6 +159,7 @@ fn serve(stream: &UnixStream, desk: &Desk) -> io::Result<()> {
         match asked {
             Ok(Request::Show(ask)) => desk.answer(&ask, &mut |line| say(stream, line))?,
             Ok(Request::Do(Command::Reload)) => say(stream, &desk.reload())?,
+            Ok(Request::Do(Command::Sync)) => say(stream, &desk.sync())?,
             Ok(Request::Do(Command::HandOver)) => {
                 desk.hand_over(&mut |line| say(stream, line))?;
             }

@@ -60,6 +60,11 @@ impl Snapshot {
         Ports { totals: self.totals(), ports: self.port_states() }
     }
 
+    /// The ports' names, in the order of their numbers.
+    pub(super) fn port_names(&self) -> impl Iterator<Item = &str> {
+        self.names.ports.iter().map(|port| port.name.as_str())
+    }
+
     /// What became of all packets.
     pub(super) fn totals(&self) -> Totals {
         let Counters { sent, delivered, held, originated, originated_lost, .. } = self.counters;

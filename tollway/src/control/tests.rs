@@ -353,11 +353,54 @@ fn nothing_is_handed_over_to_one_that_has_gone() {
     let handed = Arc::new(AtomicBool::new(false));
     let hands = Arc::clone(&handed);
     let hand_over = move || hands.store(true, Ordering::Relaxed);
-    let powers = Powers { reloader: None, hand_over: Some(Box::new(hand_over)) };
+    let powers = Powers { hand_over: Some(Box::new(hand_over)), ..Powers::default() };
     let desk = Desk::new(post().unwrap().0, Board::default(), powers);
     let gone = std::io::ErrorKind::BrokenPipe;
     assert_eq!(desk.hand_over(&mut |_| Err(gone.into())).unwrap_err().kind(), gone);
     assert!(!handed.load(Ordering::Relaxed));
     desk.hand_over(&mut |_| Ok(())).unwrap();
     assert!(handed.load(Ordering::Relaxed));
+}
+
+#[test]
+fn who_follows_no_kernel_says_so() {
+    use super::Command;
+    use crate::mirror::handle::{Status, Synced};
+    let scene = Scene::new();
+    let mut client = scene.client();
+    let synced = client.request::<Synced>(&Request::Do(Command::Sync));
+    let status = client.ask::<Status>(&Ask::Mirror);
+    let coverage = client.ask::<super::Coverage>(&Ask::Coverage);
+    for refused in [synced.err(), status.err(), coverage.err()] {
+        let Some(ClientError::Refused(sentence)) = refused else { panic!("{refused:?}") };
+        assert!(sentence.contains("configured by a file"), "{sentence}");
+    }
+}
+
+#[test]
+fn coverage_is_told_as_it_was_set_last_with_counts() {
+    use crate::mirror::coverage::{Coverage, Live, PerFamily, Reason};
+    let scene = Scene::new();
+    let live = Live::default();
+    let powers = Powers { coverage: Some(live.clone()), ..Powers::default() };
+    let desk = Desk::new(scene.post.clone(), Board::default(), powers);
+    let ask = || {
+        let mut told = String::new();
+        let mut say = |line: &str| {
+            told += line;
+            Ok(())
+        };
+        desk.answer(&Ask::Coverage, &mut say).unwrap();
+        serde_json::from_str::<super::Coverage>(&told).unwrap()
+    };
+    assert_eq!(ask().routes.ipv4, 0);
+    live.set(Coverage {
+        general: PerFamily { v4: vec![Reason::PathMtu], v6: vec![] },
+        routes: PerFamily { v4: 3, v6: 0 },
+        ..Coverage::default()
+    });
+    let told = ask();
+    assert_eq!((told.routes.ipv4, told.general.ipv4[0].reason.as_str()), (3, "path_mtu"));
+    let counts = told.counts.unwrap();
+    assert!(counts.ports.is_empty() && counts.punts.is_empty(), "{counts:?}");
 }

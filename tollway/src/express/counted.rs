@@ -3,7 +3,7 @@
 use std::io;
 
 use tollway_dataplane::burst::{Burst, Lanes};
-use tollway_dataplane::changes::Version;
+use tollway_dataplane::changes::Changes;
 use tollway_dataplane::counters::Counters;
 use tollway_dataplane::express::Express;
 use tollway_dataplane::frame::Umem;
@@ -47,8 +47,8 @@ impl<F: Flows> Counted<F> {
 
 impl<F: Flows> Express for Counted<F> {
     #[inline]
-    fn begin(&mut self, version: Version, now_ns: u64) {
-        self.lane.begin(version, now_ns);
+    fn begin(&mut self, changes: &Changes, now_ns: u64) {
+        self.lane.begin(changes, now_ns);
     }
 
     #[inline]

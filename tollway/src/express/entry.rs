@@ -10,6 +10,7 @@ use tollway_dataplane::wire::ipv6::{self, Ipv6View};
 use tollway_dataplane::wire::{eth, l4, vlan, word32, word64};
 
 use crate::steer::flows::{Flow, Flow4Key, Flow6Key};
+use crate::steer::regions::{region4, region6};
 
 /// Bytes of an Ethernet header with as many tags as the lane knows on arrival: one.
 const MOST_L2: u8 = (eth::LEN + vlan::LEN) as u8;
@@ -66,6 +67,21 @@ impl Words {
         };
         let addresses = [8, 16, 24, 32].map(|at| word64(header, at));
         Some(Self::V6(addresses, rest(ports, protocol, link)))
+    }
+
+    /// The regions of source and destination.
+    #[inline(always)]
+    pub(super) const fn regions(self) -> [u32; 2] {
+        // What is first on the wire is in the lowest bits.
+        match self {
+            Self::V4(addresses, _) => {
+                let [src, dst] = [addresses as u16, (addresses >> 32) as u16];
+                [region4(src.swap_bytes()), region4(dst.swap_bytes())]
+            }
+            Self::V6([src, _, dst, _], _) => {
+                [region6((src as u32).swap_bytes()), region6((dst as u32).swap_bytes())]
+            }
+        }
     }
 
     /// The flow as the firewall's rules know it, which leaves by that link.
@@ -129,7 +145,7 @@ fn halves([a, b, c, d, e, f, g, h]: [u8; 8]) -> [[u8; 4]; 2] {
 
 /// What the lane does with a flow's packets: what the path has just done by this next hop. None where
 /// the port's number is beyond those that the steering program has.
-pub(super) fn flow(record: &Record, generation: u32) -> Option<Flow> {
+pub(super) fn flow(record: &Record, (generation, by_source): (u32, bool)) -> Option<Flow> {
     let mut room = [0; HEADER_ROOM];
     for (bytes, word) in room.as_chunks_mut().0.iter_mut().zip(record.header()) {
         *bytes = word.to_ne_bytes();
@@ -139,8 +155,9 @@ pub(super) fn flow(record: &Record, generation: u32) -> Option<Flow> {
     let header = &room[HEADER_ROOM.saturating_sub(usize::from(l2_len))..];
     let mut flow = Flow {
         generation,
+        by_source,
         mtu: record.mtu(),
-        egress_port: u8::try_from(record.port().0).ok()?,
+        egress_port: i8::try_from(record.port().0).ok()?.cast_unsigned(),
         l2_len,
         ..Flow::default()
     };

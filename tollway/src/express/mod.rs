@@ -20,7 +20,7 @@ mod entry;
 mod seen;
 mod tallies;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::io;
 use std::num::NonZeroU32;
@@ -29,7 +29,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use tollway_dataplane::burst::{BURST, Burst, Lanes};
-use tollway_dataplane::changes::Version;
+use tollway_dataplane::changes::{Changes, Version};
 use tollway_dataplane::express::Express;
 use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::PortId;
@@ -38,6 +38,7 @@ use tollway_dataplane::tables::{Record, Tables};
 
 use crate::steer::State;
 use crate::steer::flows::{Flow, Flow4Key, Flow6Key, FlowMaps};
+use crate::steer::regions::regions;
 pub use counted::Counted;
 pub use counts::{Reading, Tally};
 use entry::{Key, Words};
@@ -46,11 +47,21 @@ use tallies::Tallies;
 
 /// Where flows are entered: the maps of the steering program, or a test's.
 pub trait Flows: Send {
-    /// The generation that is in force.
+    /// The lane's generation. A flow is in force under the sum of it and those of the flow's regions
+    /// ([`Flow::generation`]).
     fn generation(&self) -> u32;
 
-    /// Puts the next generation in force: no entry of an earlier one is.
+    /// Gives the lane its next generation: no entry of an earlier one is in force.
     fn bump_generation(&self);
+
+    /// The generation of a region.
+    fn region_generation(&self, region: u32) -> u32;
+
+    /// How often regions have had their next generation.
+    fn region_changes(&self) -> u32;
+
+    /// Gives regions their next generation, after it has counted that.
+    fn bump_regions(&self, regions: &[u32]);
 
     /// Enters IPv4 flows, `flows[i]` for `keys[i]`; for how many there was room.
     fn enter4(&mut self, keys: &[Flow4Key], flows: &[Flow]) -> usize;
@@ -72,6 +83,18 @@ impl Flows for (State, FlowMaps) {
 
     fn bump_generation(&self) {
         self.0.bump_generation();
+    }
+
+    fn region_generation(&self, region: u32) -> u32 {
+        self.0.region_generation(region)
+    }
+
+    fn region_changes(&self) -> u32 {
+        self.0.region_changes()
+    }
+
+    fn bump_regions(&self, regions: &[u32]) {
+        self.0.bump_regions(regions.iter().copied());
     }
 
     fn enter4(&mut self, keys: &[Flow4Key], flows: &[Flow]) -> usize {
@@ -169,8 +192,12 @@ pub struct Lane<F> {
     tallies: Tallies,
     /// What all entries in force depend on: the tables, and the ports.
     version: Option<(Version, u64)>,
-    /// What the entries of this turn are made under.
+    /// What the entries of this turn are made under, with the generations of their regions.
     generation: u32,
+    /// How often regions had changed then.
+    region_changes: u32,
+    /// Regions that a turn has to give their next generation.
+    touched: Vec<u32>,
     now: Moment,
     v4: Batch<Flow4Key>,
     v6: Batch<Flow6Key>,
@@ -184,6 +211,8 @@ impl<F: Flows> Lane<F> {
         flows.bump_generation();
         Self {
             generation: flows.generation(),
+            region_changes: flows.region_changes(),
+            touched: Vec::new(),
             flows,
             ports,
             entered: Arc::default(),
@@ -210,9 +239,36 @@ impl<F: Flows> Lane<F> {
         self.tallies.number(touched, |number| self.flows.tally(number))
     }
 
+    /// What a flow's entry is made under.
+    #[inline(always)]
+    fn generation_of(&self, flow: Words, by_source: bool) -> u32 {
+        let [src, dst] = flow.regions();
+        let sum = self.generation.wrapping_add(self.flows.region_generation(dst));
+        if by_source { sum.wrapping_add(self.flows.region_generation(src)) } else { sum }
+    }
+
+    /// Makes void what knows nothing of the changes since the last turn.
+    fn follow(&mut self, changes: &Changes, now: (Version, u64)) {
+        let (then, of_ports) = self.version.unwrap_or_default();
+        self.version = Some(now);
+        self.touched.clear();
+        let (touched, mut few) = (&mut self.touched, of_ports == now.1);
+        few &= changes.routes_between(then, now.0, |one| match regions(one) {
+            Some(regions) => touched.extend(regions),
+            None => few = false,
+        });
+        if few {
+            self.touched.sort_unstable();
+            self.touched.dedup();
+            self.flows.bump_regions(&self.touched);
+        } else {
+            self.flows.bump_generation();
+        }
+    }
+
     /// Puts a flow among those that enter after the burst.
-    fn put(&mut self, flow: Words, record: &Record, tally: u16) {
-        let Some(value) = entry::flow(record, self.generation) else { return };
+    fn put(&mut self, flow: Words, record: &Record, under: (u32, bool), tally: u16) {
+        let Some(value) = entry::flow(record, under) else { return };
         let value = Flow { tally, ..value };
         match flow.key() {
             Key::V4(key) => self.v4.put(key, value),
@@ -227,6 +283,12 @@ impl<F: Flows> Lane<F> {
             return;
         }
         let Self { flows, v4, v6, .. } = self;
+        if flows.region_changes() != self.region_changes {
+            // Another worker's: what was read of regions may be of after the lookups.
+            v4.clear();
+            v6.clear();
+            return;
+        }
         let done = v4.empty(|keys, values| flows.enter4(keys, values))
             + v6.empty(|keys, values| flows.enter6(keys, values));
         self.entered.entered.fetch_add(done as u64, Relaxed);
@@ -235,21 +297,27 @@ impl<F: Flows> Lane<F> {
 }
 
 impl<F: Flows> Express for Lane<F> {
-    fn begin(&mut self, version: Version, now_ns: u64) {
+    fn begin(&mut self, changes: &Changes, now_ns: u64) {
         self.now = Moment::at(now_ns);
-        let version = Some((version, self.ports.changes.load(Acquire)));
+        let version = (changes.version(), self.ports.changes.load(Acquire));
         // Three things in this order, and the order is what makes the lane right:
         //  1. Whoever changes a table counts the change after it was made.
-        //  2. Here the count is read, and only then, if it is new, the generation raised: entries
-        //     that know nothing of the change are void from then on.
+        //  2. Here the count is read, and only then, if it is new, the generation raised: the lane's, or
+        //     where only routes have changed those of the regions that they cover. Entries that know
+        //     nothing of the change are void from then on.
         //  3. The generation is read, and only then anything is looked up for this turn.
         // An entry made of what was there before a change therefore carries a generation from before
         // 2, and is void; whether its burst was under way meanwhile, at this worker or another, makes
         // no difference. One made of what is there since may be void too, and enters again.
-        if self.version != version {
-            self.version = version;
-            self.flows.bump_generation();
+        //
+        // There are too many regions to read all their generations in 3, so a flow's are read when it
+        // enters, which is after the lookup. They are from before it all the same: whoever raises them
+        // counts that first, the count is read in 3, and nothing enters under another count. This worker
+        // itself raises them nowhere but here.
+        if self.version != Some(version) {
+            self.follow(changes, version);
         }
+        self.region_changes = self.flows.region_changes();
         self.generation = self.flows.generation();
     }
 
@@ -258,8 +326,9 @@ impl<F: Flows> Express for Lane<F> {
         if lanes.is_empty() || !self.ports.is_entrance(burst.port) {
             return;
         }
-        let (next_hops, mark) = (tables.next_hops.view(), Mark::of(self.generation));
+        let next_hops = tables.next_hops.view();
         let mut hashes = [FlowHash::default(); BURST];
+        let mut generations = [0; BURST];
         let mut known = Lanes::NONE;
         for lane in lanes {
             let Some(record) = next_hops.record(burst.next[lane]) else { continue };
@@ -267,11 +336,14 @@ impl<F: Flows> Express for Lane<F> {
                 let hash = self.seen.hash(flow);
                 self.seen.prefetch(hash);
                 hashes[lane] = hash;
+                let by_source = tables.asks_for_source(burst.link[lane]);
+                generations[lane] = self.generation_of(flow, by_source);
                 known.put(lane, true);
             }
         }
         for lane in known {
-            if !self.seen.is_due(hashes[lane], mark, self.now) {
+            let generation = generations[lane];
+            if !self.seen.is_due(hashes[lane], Mark::of(generation), self.now) {
                 continue;
             }
             let Some(record) = next_hops.record(burst.next[lane]) else { continue };
@@ -279,7 +351,8 @@ impl<F: Flows> Express for Lane<F> {
             if let Some(flow) = flow.filter(|_| self.ports.is_exit(record.port()))
                 && let Some(tally) = self.tally(tables, flow, record)
             {
-                self.put(flow, record, tally);
+                let by_source = tables.asks_for_source(burst.link[lane]);
+                self.put(flow, record, (generation, by_source), tally);
             }
         }
         self.enter();
@@ -309,14 +382,18 @@ impl<K> Batch<K> {
         self.flows.push(flow);
     }
 
+    fn clear(&mut self) {
+        self.keys.clear();
+        self.flows.clear();
+    }
+
     /// Hands over what waits; says how many were taken.
     fn empty(&mut self, take: impl FnOnce(&[K], &[Flow]) -> usize) -> usize {
         if self.keys.is_empty() {
             return 0;
         }
         let done = take(&self.keys, &self.flows);
-        self.keys.clear();
-        self.flows.clear();
+        self.clear();
         done
     }
 }

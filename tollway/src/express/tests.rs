@@ -1,10 +1,9 @@
 //! The lane against the path: whatever it would forward, the path forwards just so.
 
 mod counting;
+mod regions;
 mod repeats;
 mod rules;
-#[path = "../../../dataplane/src/testkit/mod.rs"]
-mod testkit;
 mod within;
 
 use std::collections::HashMap;
@@ -16,13 +15,17 @@ use tollway_dataplane::id::PortId;
 
 use super::{Entered, Flows, Lane, Ports};
 use crate::steer::flows::{Flow, Flow4Key, Flow6Key};
-use testkit::net::Net;
-use testkit::wires::PORTS;
+use crate::steer::regions::{region4, region6};
+use crate::testkit::net::Net;
+use crate::testkit::wires::PORTS;
 
 /// Maps in plain memory.
 #[derive(Clone, Default)]
 struct Maps {
     generation: Arc<AtomicU32>,
+    /// Generations of regions that have had one.
+    regions: Arc<Mutex<HashMap<u32, u32>>>,
+    region_changes: Arc<AtomicU32>,
     v4: Arc<Mutex<HashMap<Flow4Key, Flow>>>,
     v6: Arc<Mutex<HashMap<Flow6Key, Flow>>>,
     full: bool,
@@ -52,9 +55,32 @@ impl Maps {
         v4.values().chain(self.v6.lock().unwrap().values()).copied().collect()
     }
 
+    /// Says if a flow with such addresses is in force.
+    fn has_force(&self, src: &[u8], dst: &[u8], flow: &Flow) -> bool {
+        let of = |address: &[u8]| {
+            let first = |bytes: usize| {
+                address[..bytes].iter().fold(0, |number, byte| number << 8 | u32::from(*byte))
+            };
+            let region = match address.len() {
+                4 => region4(first(2) as u16),
+                _ => region6(first(4)),
+            };
+            self.region_generation(region)
+        };
+        let by_source = if flow.by_source { of(src) } else { 0 };
+        flow.generation == self.generation() + of(dst) + by_source
+    }
+
     /// Flows that are in force.
     fn in_force(&self) -> usize {
-        self.flows().iter().filter(|flow| flow.generation == self.generation()).count()
+        self.flows_in_force().len()
+    }
+
+    fn flows_in_force(&self) -> Vec<Flow> {
+        let (v4, v6) = (self.v4.lock().unwrap(), self.v6.lock().unwrap());
+        let v4 = v4.iter().filter(|(key, flow)| self.has_force(&key.src_be, &key.dst_be, flow));
+        let v6 = v6.iter().filter(|(key, flow)| self.has_force(&key.src_be, &key.dst_be, flow));
+        v4.map(|(_, flow)| *flow).chain(v6.map(|(_, flow)| *flow)).collect()
     }
 }
 
@@ -65,6 +91,20 @@ impl Flows for Maps {
 
     fn bump_generation(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn region_generation(&self, region: u32) -> u32 {
+        self.regions.lock().unwrap().get(&region).copied().unwrap_or_default()
+    }
+
+    fn region_changes(&self) -> u32 {
+        self.region_changes.load(Ordering::Acquire)
+    }
+
+    fn bump_regions(&self, regions: &[u32]) {
+        self.region_changes.fetch_add(1, Ordering::AcqRel);
+        let mut all = self.regions.lock().unwrap();
+        regions.iter().for_each(|region| *all.entry(*region).or_default() += 1);
     }
 
     fn enter4(&mut self, keys: &[Flow4Key], flows: &[Flow]) -> usize {

@@ -10,7 +10,7 @@
 //! into parts that lie behind each other; a rule without conditions before each part keeps others out.
 //!
 //! At hook ingress a frame with a tag meets the chains of the device below first, then those of the VLAN's:
-//! the chains lie there once for each level of links (`levels.rs`).
+//! the chains lie there once for each level of links (`levels.rs`). So it is with VRFs at hook prerouting.
 //!
 //! Large named sets of addresses are no part of the line: rules ask a set that changes while packets flow
 //! (`flatten/live.rs` says which). Small ones, and those of other keys, are written out as conditions.
@@ -36,6 +36,7 @@ use super::ir::{self, Ruleset};
 use super::{log, undone};
 use levels::Level;
 use live::Live;
+pub(crate) use live::live_versions;
 use place::Layout;
 
 /// Why a ruleset could not be compiled.
@@ -80,7 +81,8 @@ pub fn flatten(
     {
         let levels = match point {
             Point::Ingress => Level::ingress(links),
-            _ => vec![Level::plain(links)],
+            Point::Prerouting => Level::prerouting(links),
+            Point::Forward => vec![Level::forward(links)],
         };
         let versions: &[u8] = if point == Point::Ingress { &[4, 6, 0] } else { &[4, 6] };
         for version in versions.iter().copied() {

@@ -293,6 +293,19 @@ impl Ruleset {
     }
 }
 
+impl Step {
+    /// What it looks at.
+    #[must_use]
+    pub fn keys(&self) -> Vec<&Key> {
+        match self {
+            Self::Match(one) => one.keys.iter().collect(),
+            Self::Any(any) => any.iter().flatten().flat_map(|one| &one.keys).collect(),
+            Self::Map { keys, .. } | Self::VerdictMap { keys, .. } => keys.iter().collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
 impl Chain {
     /// A chain without rules that hangs nowhere.
     #[must_use]

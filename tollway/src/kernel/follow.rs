@@ -1,9 +1,10 @@
 //! The thread that listens to the kernel.
 
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -48,8 +49,11 @@ pub(super) struct Follow {
     settings: Settings,
     on_device: OnDevice,
     counts: Arc<Counts>,
-    /// Readable, by being closed, when the thread is to end.
-    stop: UnixStream,
+    /// Closed when the thread is to end; readable when somebody asks.
+    wake: UnixStream,
+    asked: Receiver<SyncSender<()>>,
+    /// Who waits until all is told that the kernel has said.
+    waiting: Vec<SyncSender<()>>,
     phase: Phase,
     since: Instant,
     /// When everything is to be listed (again).
@@ -71,8 +75,9 @@ impl Follow {
         (post, on_device): (Post, OnDevice),
         settings: Settings,
         counts: Arc<Counts>,
-        stop: UnixStream,
+        (wake, asked): (UnixStream, Receiver<SyncSender<()>>),
     ) -> io::Result<Self> {
+        wake.set_nonblocking(true)?;
         let now = Instant::now();
         Ok(Self {
             netlink: Netlink::open(settings.receive_buffer)?,
@@ -80,7 +85,9 @@ impl Follow {
             post,
             on_device,
             counts,
-            stop,
+            wake,
+            asked,
+            waiting: Vec::new(),
             phase: Phase::Idle,
             since: now,
             list_at: Some(now),
@@ -109,24 +116,47 @@ impl Follow {
     /// Waits, and does what there is to do; says if the thread is to go on.
     fn turn(&mut self) -> io::Result<bool> {
         let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut fds = [entry(self.stop.as_fd().as_raw_fd()), entry(self.netlink.fd().as_raw_fd())];
+        let mut fds = [entry(self.wake.as_fd().as_raw_fd()), entry(self.netlink.fd().as_raw_fd())];
         let due = [self.list_at, Some(self.look_at), self.confirm_due()].into_iter().flatten();
         let until = due.min().map_or(SECOND, |at| at.saturating_duration_since(Instant::now()));
         let timeout = until.min(SECOND).as_micros().div_ceil(1000);
         sys::wait(&mut fds, timeout as i32)?;
-        if fds[0].revents != 0 {
+        if fds[0].revents != 0 && !self.hear()? {
             return Ok(false);
         }
-        self.read()?;
+        let more = self.read()?;
         self.list()?;
+        if !more && self.phase == Phase::Idle && self.list_at.is_none() {
+            for waiting in self.waiting.drain(..) {
+                // Whoever asked may have gone.
+                let _ = waiting.try_send(());
+            }
+        }
         self.confirm()?;
         Ok(true)
     }
 
-    fn read(&mut self) -> io::Result<()> {
-        let mut received = Vec::new();
+    /// Takes in who asks; false where nobody is there any more.
+    fn hear(&mut self) -> io::Result<bool> {
+        let mut bytes = [0; 64];
+        loop {
+            match self.wake.read(&mut bytes) {
+                Ok(0) => return Ok(false),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        self.waiting.extend(self.asked.try_iter());
+        Ok(true)
+    }
+
+    /// Reads what the kernel has said, and tells the worker; says if there may be more.
+    fn read(&mut self) -> io::Result<bool> {
+        let (mut received, mut more) = (Vec::new(), true);
         for _ in 0..BATCH {
-            if !self.netlink.receive(|message| received.push(message))? {
+            more = self.netlink.receive(|message| received.push(message))?;
+            if !more {
                 break;
             }
         }
@@ -155,7 +185,7 @@ impl Follow {
         for (port, facts) in moved {
             (self.on_device)(port, facts);
         }
-        Ok(())
+        Ok(more)
     }
 
     fn take(&mut self, state: &mut State, received: Received) -> io::Result<()> {

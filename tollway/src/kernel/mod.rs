@@ -22,9 +22,10 @@ mod state;
 mod sweep;
 mod watch;
 
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Sender, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -84,7 +85,9 @@ pub struct Follower {
     state: Arc<Mutex<State>>,
     counts: Arc<Counts>,
     thread: Option<JoinHandle<()>>,
-    stop: Option<UnixStream>,
+    /// Closed, it ends the thread.
+    wake: Option<UnixStream>,
+    asks: Sender<SyncSender<()>>,
 }
 
 impl Follower {
@@ -100,17 +103,31 @@ impl Follower {
     ) -> io::Result<Self> {
         let state = Arc::new(Mutex::new(State::new(watch)));
         let counts = Arc::new(Counts::default());
-        let (stop, stopped) = UnixStream::pair()?;
+        let (wake, woken) = UnixStream::pair()?;
+        let (asks, asked) = mpsc::channel();
         let follow = Follow::new(
             Arc::clone(&state),
             (post, on_device),
             settings,
             Arc::clone(&counts),
-            stopped,
+            (woken, asked),
         )?;
         let thread = std::thread::Builder::new().name("neighbours".to_owned());
         let thread = Some(thread.spawn(move || follow.run())?);
-        Ok(Self { state, counts, thread, stop: Some(stop) })
+        Ok(Self { state, counts, thread, wake: Some(wake), asks })
+    }
+
+    /// Waits until the worker has been left all changes that the kernel has told of by now; false
+    /// where that takes longer.
+    #[must_use]
+    pub fn catch_up(&self, patience: Duration) -> bool {
+        let (answer, answered) = mpsc::sync_channel(1);
+        let Some(wake) = self.wake.as_ref().filter(|_| self.asks.send(answer).is_ok()) else {
+            return false;
+        };
+        // A full pipe wakes as well.
+        let _ = (&mut &*wake).write(&[0]);
+        answered.recv_timeout(patience).is_ok()
     }
 
     /// What was done so far.
@@ -155,8 +172,7 @@ impl Follower {
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        // Closed, it ends the thread.
-        self.stop = None;
+        self.wake = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

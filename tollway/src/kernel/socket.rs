@@ -1,22 +1,18 @@
 //! A routing netlink socket that listens to what changes and asks for what there is.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use netlink_packet_core::{
-    NLM_F_DUMP, NLM_F_MULTIPART, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader, NetlinkMessage,
+    NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_MULTIPART, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
     NetlinkPayload,
 };
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_sys::protocols::NETLINK_ROUTE;
-use netlink_sys::{Socket, SocketAddr};
 
-use crate::ports::sys;
+use crate::netlink::{self, Message, Socket};
 
 /// The kernel's changes to tell (`RTNLGRP_LINK`, `RTNLGRP_NEIGH`).
 const GROUPS: [u32; 2] = [1, 3];
-/// The kernel fills no larger datagram.
-const DATAGRAM: usize = 1 << 16;
 
 /// What was received.
 pub(super) enum Received {
@@ -35,9 +31,6 @@ pub(super) enum Received {
 /// The socket.
 pub(super) struct Netlink {
     socket: Socket,
-    own: u32,
-    sequence: u32,
-    buffer: Vec<u8>,
     /// The list that is being told changed meanwhile.
     interrupted: bool,
 }
@@ -45,25 +38,12 @@ pub(super) struct Netlink {
 impl Netlink {
     /// Listens from now on, with room for so many bytes of unread messages.
     pub(super) fn open(receive_buffer: usize) -> io::Result<Self> {
-        let mut socket = Socket::new(NETLINK_ROUTE)?;
-        let own = socket.bind_auto()?.port_number();
-        let bytes = libc::c_int::try_from(receive_buffer).unwrap_or(libc::c_int::MAX);
-        let forced =
-            sys::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &bytes);
-        if forced.is_err() {
-            // Without CAP_NET_ADMIN there is a limit to it (net.core.rmem_max).
-            socket.set_rx_buf_sz(bytes)?;
-        }
-        for group in GROUPS {
-            socket.add_membership(group)?;
-        }
-        let buffer = vec![0; DATAGRAM];
-        Ok(Self { socket, own, sequence: 0, buffer, interrupted: false })
+        Ok(Self { socket: Socket::open(&GROUPS, receive_buffer)?, interrupted: false })
     }
 
     /// What to wait for messages on.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.socket.fd()
     }
 
     /// Asks for all there is of a kind; the number of the question.
@@ -74,57 +54,35 @@ impl Netlink {
 
     /// Asks for something; the number of the question.
     pub(super) fn send(&mut self, what: RouteNetlinkMessage, flags: u16) -> io::Result<u32> {
-        self.sequence = self.sequence.wrapping_add(1).max(1);
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | flags;
-        header.sequence_number = self.sequence;
+        header.sequence_number = self.socket.next_sequence();
         let mut message = NetlinkMessage::new(header, NetlinkPayload::from(what));
         message.finalize();
         let mut bytes = vec![0; message.buffer_len()];
         message.serialize(&mut bytes);
-        self.socket.send_to(&bytes, &SocketAddr::new(0, 0), 0)?;
-        Ok(self.sequence)
+        self.socket.send(&bytes)?;
+        Ok(header.sequence_number)
     }
 
     /// Takes the messages of one datagram, if there is one; says if there was. Never waits.
     pub(super) fn receive(&mut self, mut take: impl FnMut(Received)) -> io::Result<bool> {
-        let mut room: &mut [u8] = &mut self.buffer;
-        let (len, from) = match self.socket.recv_from(&mut room, libc::MSG_DONTWAIT) {
-            Ok(datagram) => datagram,
-            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                take(Received::Lost);
-                return Ok(true);
+        let own = self.socket.port();
+        let interrupted = &mut self.interrupted;
+        let received = self.socket.receive(|message| {
+            if let Some(received) = read(message, own, interrupted) {
+                take(received);
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
-            Err(error) => return Err(error),
-        };
-        // Any process may write to this socket; only the kernel is believed.
-        if from.port_number() == 0 {
-            let mut rest = &self.buffer[..len.min(DATAGRAM)];
-            while let Some((message, behind)) = cut(rest) {
-                rest = behind;
-                if let Some(received) = read(message, self.own, &mut self.interrupted) {
-                    take(received);
-                }
-            }
+        })?;
+        if received == netlink::Received::Lost {
+            take(Received::Lost);
         }
-        Ok(true)
+        Ok(received != netlink::Received::Nothing)
     }
 }
 
-/// The first message of a datagram, and what follows it.
-fn cut(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let header = NetlinkBuffer::new_checked(&bytes).ok()?;
-    let len = usize::try_from(header.length()).ok()?;
-    let message = bytes.get(..len)?;
-    Some((message, bytes.get(len.next_multiple_of(4)..).unwrap_or_default()))
-}
-
-fn read(bytes: &[u8], own: u32, interrupted: &mut bool) -> Option<Received> {
-    /// `NLM_F_DUMP_INTR`.
-    const INTERRUPTED: u16 = netlink_packet_core::NLM_F_DUMP_INTR;
-    let message = match NetlinkMessage::<RouteNetlinkMessage>::deserialize(bytes) {
+fn read(message: Message<'_>, own: u32, interrupted: &mut bool) -> Option<Received> {
+    let message = match NetlinkMessage::<RouteNetlinkMessage>::deserialize(message.whole) {
         Ok(message) => message,
         Err(error) => {
             tracing::debug!("a netlink message is not understood and left out: {error}");
@@ -134,7 +92,7 @@ fn read(bytes: &[u8], own: u32, interrupted: &mut bool) -> Option<Received> {
     let NetlinkHeader { flags, sequence_number, port_number, .. } = message.header;
     // Whoever causes a change is named in its message, too: that alone does not make it an answer.
     let listed = port_number == own && flags & NLM_F_MULTIPART != 0;
-    *interrupted |= listed && flags & INTERRUPTED != 0;
+    *interrupted |= listed && flags & NLM_F_DUMP_INTR != 0;
     match message.payload {
         NetlinkPayload::InnerMessage(inner) if listed => {
             Some(Received::Listed(sequence_number, inner))

@@ -5,7 +5,7 @@ pub mod af_xdp;
 pub mod capture;
 mod checksum;
 mod interface;
-mod redirect;
+pub(crate) mod redirect;
 pub mod steering;
 pub(crate) mod sys;
 pub mod tap;
@@ -62,6 +62,14 @@ pub trait Device: Port {
     /// called at every tick, and called at once when waiting for it reports an error.
     fn maintain(&mut self, now_ns: u64) {
         let _ = now_ns;
+    }
+
+    /// Looks after the port at once, since something is known to have happened to its device.
+    fn look_again(&mut self) {}
+
+    /// The number of the device that the port sends and receives by right now.
+    fn ifindex(&self) -> Option<u32> {
+        None
     }
 
     /// The Ethernet address of the device behind the port, where the router is to use that.
@@ -312,6 +320,17 @@ fn open_af_xdp(
     Ok(Box::new(packet.instead_of(&af_xdp::list(&causes))))
 }
 
+/// The Ethernet address of a device where the calling thread lives; none for one that is no Ethernet
+/// interface, or is not there, which the error tells apart.
+pub(crate) fn mac_of(device: &str) -> std::io::Result<Option<Mac>> {
+    let socket = std::os::unix::net::UnixDatagram::unbound()?;
+    match interface::ask(std::os::fd::AsFd::as_fd(&socket), device) {
+        Ok(facts) => Ok(Some(facts.mac)),
+        Err((_, error)) if error.kind() == std::io::ErrorKind::Unsupported => Ok(None),
+        Err((_, error)) => Err(error),
+    }
+}
+
 /// An error in words, without its number.
 pub(crate) fn why(error: &std::io::Error) -> String {
     let text = error.to_string();
@@ -368,6 +387,8 @@ fn room_beside(tags: &[VlanProtocol], mtu: u16) -> u16 {
 
 /// Bytes of an Ethernet header with all the tags that a link can have.
 pub(crate) const LARGEST_HEADER: usize = 22;
+/// The largest packet that a frame has room for, bytes: its length with its header is a number of 16 bits.
+pub const MOST_MTU: u32 = u16::MAX as u32 - LARGEST_HEADER as u32;
 /// Bytes of all frames in memory at once, about.
 const UMEM_BYTES: u32 = 64 << 20;
 /// Frames in memory at once at least: twice what may wait for neighbours.

@@ -86,6 +86,14 @@ impl Drop for Watch {
     }
 }
 
+/// Says if a device takes redirected frames; false where the kernel does not tell.
+pub(crate) fn takes_redirected(device: &str) -> bool {
+    let Ok(netdev) = Netdev::open() else { return false };
+    let facts = interface::ask(netdev.control.as_fd(), device).ok();
+    let index = facts.and_then(|facts| NonZeroU32::new(facts.index as u32));
+    index.is_some_and(|index| netdev.takes_redirected(index))
+}
+
 /// The kernel's family of network devices.
 struct Netdev {
     requests: Socket,

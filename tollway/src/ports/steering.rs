@@ -84,7 +84,8 @@ impl ModelSteering {
     }
 
     /// Brings the steering programs and what they look up to what a model says that has as many
-    /// ports; to be called while they are on hold.
+    /// ports; to be called while they are on hold, unless it differs by what is left to the kernel
+    /// only.
     ///
     /// # Errors
     /// The system refused.
@@ -99,6 +100,9 @@ impl ModelSteering {
             let Some(port) = steering.port(port_id(index)).cloned() else { continue };
             let mac = mac.unwrap_or(port.mac);
             let is_moved = mac != port.mac;
+            if !is_moved && links == port.links {
+                continue;
+            }
             match steering.set_port(SteerPort { mac, links, ..port }) {
                 // Whoever looks after the port notices, and attaches what comes back by the plan.
                 Err(SteerError::NoDevice { .. }) => continue,
@@ -172,7 +176,7 @@ fn locals(model: &Model) -> Vec<IpAddr> {
         };
         std::iter::once(address.addr()).chain(broadcast)
     });
-    both.collect()
+    both.chain(model.own.iter().copied()).collect()
 }
 
 /// A port's links by their outermost tag: its own, and the VLAN links on that.
@@ -185,7 +189,7 @@ fn links(model: &Model, port: PortIndex) -> Vec<SteerLink> {
                 on_port.then(|| Vid::new(vid).map(|vid| (protocol, vid))).flatten().map(Some)?
             }
         };
-        Some(SteerLink { tag, link: LinkId(u16::try_from(index).ok()?) })
+        Some(SteerLink { tag, link: LinkId(u16::try_from(index).ok()?), left: link.left })
     });
     known.collect()
 }

@@ -21,6 +21,19 @@ pub(crate) fn effective_user() -> libc::uid_t {
     unsafe { libc::geteuid() }
 }
 
+/// Lets this process lock as much memory as it likes.
+pub(crate) fn lift_memory_limit() -> io::Result<()> {
+    let all = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: reads the limits, which outlive the call.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const all) }).map(drop)
+}
+
+/// Sees to it that no program that this process starts has more privileges than it.
+pub(crate) fn no_new_privileges() -> io::Result<()> {
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }).map(drop)
+}
+
 /// Types that are plain numbers, of which any bit pattern is a value.
 ///
 /// # Safety
@@ -93,6 +106,24 @@ pub(super) fn get_option<T: Plain>(
         libc::getsockopt(socket.as_raw_fd(), level, option, pointer.cast(), &raw mut len)
     })?;
     Ok(value)
+}
+
+/// Reads a socket option that is bytes; `value` is what the kernel starts from, and as long as what it
+/// writes.
+pub(crate) fn get_bytes(
+    socket: BorrowedFd<'_>,
+    level: c_int,
+    option: c_int,
+    value: &mut [u8],
+) -> io::Result<()> {
+    let pointer = value.as_mut_ptr();
+    let mut len =
+        libc::socklen_t::try_from(value.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: the kernel reads and writes at most `len` bytes, which are borrowed exclusively.
+    check(unsafe {
+        libc::getsockopt(socket.as_raw_fd(), level, option, pointer.cast(), &raw mut len)
+    })?;
+    Ok(())
 }
 
 /// A descriptor of the process at the other end of a UNIX socket (SO_PEERPIDFD, since Linux 6.5).

@@ -68,6 +68,22 @@ impl Tap {
 
 /// Makes a TAP device, or attaches to it, with that MTU, and sets it up; or what failed, and how.
 pub(crate) fn attach(device: &str, mtu: u16) -> Result<File, (&'static str, io::Error)> {
+    attach_after(device, mtu, || ())
+}
+
+/// The same for a device on which the kernel is to say nothing by itself.
+pub(crate) fn attach_mute(device: &str, mtu: u16) -> Result<File, (&'static str, io::Error)> {
+    attach_after(device, mtu, || {
+        // Before it is up: from then on it has an address. Without IPv6 there is nothing to switch off.
+        let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6"), "1");
+    })
+}
+
+fn attach_after(
+    device: &str,
+    mtu: u16,
+    prepare: impl FnOnce(),
+) -> Result<File, (&'static str, io::Error)> {
     let what = |what| move |error| (what, error);
     let file = OpenOptions::new()
         .read(true)
@@ -82,6 +98,7 @@ pub(crate) fn attach(device: &str, mtu: u16) -> Result<File, (&'static str, io::
     let socket = UnixDatagram::unbound().map_err(what("socket"))?;
     let socket = socket.as_fd();
     set_mtu(socket, device, mtu)?;
+    prepare();
     let mut request = sys::request(device).map_err(what("name"))?;
     sys::interface_call(socket, Call::Flags, &mut request).map_err(what("flags"))?;
     let flags = sys::flags(&request);

@@ -18,7 +18,9 @@ use std::sync::{Arc, Mutex};
 
 use tollway_dataplane::id::LinkId;
 
+use super::maps::State;
 use super::page::coarse_ns;
+use super::regions::{region4, region6};
 use super::shared::Shared;
 use super::sys;
 use crate::sync::lock;
@@ -38,6 +40,8 @@ const UNTAGGED: u8 = 14;
 const TAG: u8 = 4;
 /// Tallies that flows can be counted in, less the first, which stands for none (bpf/maps.h).
 pub const MOST_TALLIES: u16 = 4096;
+/// Of the egress port: the route to the source was asked for as well.
+const BY_SOURCE: u8 = 0x80;
 /// Bits of `used` that count packets; those above are the tick in which the last one came.
 const PACKETS: u64 = (1 << TICK_AT) - 1;
 const TICK_AT: u32 = 48;
@@ -101,12 +105,15 @@ impl<const BYTES: usize> FlowKey<BYTES> {
 /// What the express lane does with a flow's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
-    /// In force while it equals that of [`State`](super::State); never 0 then.
+    /// In force while it equals the sum of the generations of [`State`]: the lane's, that of
+    /// the destination's region, and with `by_source` that of the source's. Never 0 then.
     pub generation: u32,
     /// Largest layer-3 packet, bytes.
     pub mtu: u16,
-    /// The [`PortId`](tollway_dataplane::id::PortId) that packets leave by.
+    /// The [`PortId`](tollway_dataplane::id::PortId) that packets leave by, below 128.
     pub egress_port: u8,
+    /// The route to the source was asked for as well.
+    pub by_source: bool,
     /// Bytes of the new Ethernet header: 14, 18 or 22.
     pub l2_len: u8,
     /// The new Ethernet header, tags included, from the start.
@@ -130,6 +137,8 @@ trait Key: Copy {
 
     fn words(self) -> [u64; MOST_KEY];
     fn of(words: [u64; MOST_KEY]) -> Self;
+    /// What a flow with this key is in force under.
+    fn in_force(&self, state: &State, by_source: bool) -> u32;
 }
 
 impl<const BYTES: usize> Key for FlowKey<BYTES> {
@@ -159,13 +168,37 @@ impl<const BYTES: usize> Key for FlowKey<BYTES> {
         let link = u16::from_ne_bytes([e, f]);
         Self { src_be, dst_be, sport_be: [a, b], dport_be: [c, d], protocol, link }
     }
+
+    fn in_force(&self, state: &State, by_source: bool) -> u32 {
+        self.generation(state, by_source)
+    }
+}
+
+impl<const BYTES: usize> FlowKey<BYTES> {
+    /// What a flow with this key is in force under ([`Flow::generation`]).
+    #[must_use]
+    pub fn generation(&self, state: &State, by_source: bool) -> u32 {
+        let of = |address| state.region_generation(region(address));
+        let sum = state.generation().wrapping_add(of(self.dst_be));
+        if by_source { sum.wrapping_add(of(self.src_be)) } else { sum }
+    }
+}
+
+/// The region of an address of either family.
+fn region<const BYTES: usize>(address_be: [u8; BYTES]) -> u32 {
+    match address_be.as_slice() {
+        [a, b, _, _] => region4(u16::from_be_bytes([*a, *b])),
+        [a, b, c, d, ..] => region6(u32::from_be_bytes([*a, *b, *c, *d])),
+        _ => 0,
+    }
 }
 
 impl Flow {
     /// The first word: what is in force, and the slot's version.
     fn head(&self, version: u8) -> u64 {
         let ([a, b, c, d], [e, f]) = (self.generation.to_ne_bytes(), self.mtu.to_ne_bytes());
-        u64::from_ne_bytes([a, b, c, d, e, f, self.egress_port, version])
+        let flags = if self.by_source { BY_SOURCE } else { 0 };
+        u64::from_ne_bytes([a, b, c, d, e, f, self.egress_port & !BY_SOURCE | flags, version])
     }
 
     /// The header, the number of its tags, and the tally.
@@ -180,7 +213,7 @@ impl Flow {
     }
 
     fn of(words: [u64; FLOW_WORDS]) -> Self {
-        let [a, b, c, d, e, f, egress_port, _] = words[0].to_ne_bytes();
+        let [a, b, c, d, e, f, port, _] = words[0].to_ne_bytes();
         let mut bytes = [0; 24];
         for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(&words[1..4]) {
             *bytes = word.to_ne_bytes();
@@ -191,7 +224,8 @@ impl Flow {
         Self {
             generation: u32::from_ne_bytes([a, b, c, d]),
             mtu: u16::from_ne_bytes([e, f]),
-            egress_port,
+            egress_port: port & !BY_SOURCE,
+            by_source: port & BY_SOURCE != 0,
             l2_len: UNTAGGED + TAG * (tally_tags & 3) as u8,
             l2,
             tally: tally_tags >> 2,
@@ -279,12 +313,13 @@ impl Table {
     }
 
     /// The slot that a key has, or else one whose flow is not needed; none where all are.
-    fn place<K: Key>(&self, key: &[u64], generation: u32, tick: u16) -> Option<&[AtomicU64]> {
+    fn place<K: Key>(&self, key: &[u64], state: &State, tick: u16) -> Option<&[AtomicU64]> {
         if let Some(slot) = self.find::<K>(key) {
             return Some(slot);
         }
         let idle = |slot: &[AtomicU64]| {
-            if generation_of(slot[K::WORDS].load(Relaxed)) != generation {
+            let (key, flow) = read::<K>(slot);
+            if flow.generation == 0 || flow.generation != key.in_force(state, flow.by_source) {
                 return u16::MAX;
             }
             tick.wrapping_sub((slot[K::WORDS + 4].load(Relaxed) >> TICK_AT) as u16)
@@ -303,9 +338,9 @@ impl Table {
     }
 
     /// Enters a flow, or enters it anew; false where there is no room.
-    fn insert<K: Key>(&self, key: K, flow: &Flow, now_ns: u64) -> bool {
+    fn insert<K: Key>(&self, key: K, flow: &Flow, state: &State, now_ns: u64) -> bool {
         let (words, tick) = (key.words(), (now_ns >> TICK_SHIFT) as u16);
-        let place = self.place::<K>(&words[..K::WORDS], flow.generation, tick);
+        let place = self.place::<K>(&words[..K::WORDS], state, tick);
         let Some((key_words, rest)) = place.and_then(|slot| slot.split_at_checked(K::WORDS)) else {
             return false;
         };
@@ -358,6 +393,8 @@ pub struct FlowMaps {
     tables: Arc<Mutex<Tables>>,
     tallies: Arc<OwnedFd>,
     processors: usize,
+    /// Knows which flows are in force.
+    state: State,
 }
 
 struct Tables {
@@ -368,16 +405,16 @@ struct Tables {
 impl FlowMaps {
     /// The maps' memory; they have so many buckets each.
     pub(super) fn map(
-        (v4, buckets4): (&OwnedFd, u32),
-        (v6, buckets6): (&OwnedFd, u32),
+        [(v4, buckets4), (v6, buckets6)]: [(&OwnedFd, u32); 2],
         seeds: Seeds,
         tallies: OwnedFd,
+        state: State,
     ) -> io::Result<Self> {
         let v4 = Table::map::<Flow4Key>(v4, buckets4, seeds)?;
         let v6 = Table::map::<Flow6Key>(v6, buckets6, seeds)?;
         let tables = Arc::new(Mutex::new(Tables { v4, v6 }));
         let processors = sys::possible_processors()?;
-        Ok(Self { tables, tallies: Arc::new(tallies), processors })
+        Ok(Self { tables, tallies: Arc::new(tallies), processors, state })
     }
 
     /// Packets, and their bytes of layer 3, of all flows ever that count in this tally.
@@ -399,14 +436,14 @@ impl FlowMaps {
     pub fn insert4(&self, keys: &[Flow4Key], flows: &[Flow]) -> usize {
         let (tables, now_ns) = (self.tables(), coarse_ns());
         let pairs = keys.iter().zip(flows);
-        pairs.filter(|(key, flow)| tables.v4.insert(**key, flow, now_ns)).count()
+        pairs.filter(|(key, flow)| tables.v4.insert(**key, flow, &self.state, now_ns)).count()
     }
 
     /// Enters IPv6 flows or enters them anew, `flows[i]` for `keys[i]`; for how many there was room.
     pub fn insert6(&self, keys: &[Flow6Key], flows: &[Flow]) -> usize {
         let (tables, now_ns) = (self.tables(), coarse_ns());
         let pairs = keys.iter().zip(flows);
-        pairs.filter(|(key, flow)| tables.v6.insert(**key, flow, now_ns)).count()
+        pairs.filter(|(key, flow)| tables.v6.insert(**key, flow, &self.state, now_ns)).count()
     }
 
     /// A flow, whether in force or not.

@@ -8,7 +8,7 @@ use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
 use super::error::SteerError;
 use super::flows::{self, FlowMaps, SEEDS, Seeds};
 use super::pin::Names;
-use super::{Mode, Options, SteerPort, sys};
+use super::{Mode, Options, State, SteerPort, sys};
 
 static STEER: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.o"));
 static PUNT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/punt.o"));
@@ -24,6 +24,7 @@ pub(super) struct Maps {
     pub(super) flows4: OwnedFd,
     pub(super) flows6: OwnedFd,
     pub(super) egress: OwnedFd,
+    pub(super) regions: OwnedFd,
     punted: OwnedFd,
     tallies: OwnedFd,
     /// Buckets of the flows, IPv4 and IPv6, and what their hash depends on.
@@ -32,9 +33,9 @@ pub(super) struct Maps {
 }
 
 /// Their names.
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 12] = [
     "state", "counts", "xsks", "links", "locals4", "locals6", "flows4", "flows6", "egress",
-    "punted", "tallies",
+    "regions", "punted", "tallies",
 ];
 
 /// What the programs are told when they are loaded (bpf/maps.h).
@@ -102,8 +103,8 @@ impl Maps {
             sys::pinned(&names.path(name)).map_err(SteerError::system(name, "opening the map"))
         };
         let [state, counts, xsks, links, locals4] = [0, 1, 2, 3, 4].map(|index| map(NAMES[index]));
-        let [locals6, flows4, flows6, egress, punted, tallies] =
-            [5, 6, 7, 8, 9, 10].map(|index| map(NAMES[index]));
+        let [locals6, flows4, flows6, egress, regions, punted, tallies] =
+            [5, 6, 7, 8, 9, 10, 11].map(|index| map(NAMES[index]));
         Ok(Self {
             state: state?,
             counts: counts?,
@@ -114,6 +115,7 @@ impl Maps {
             flows4: flows4?,
             flows6: flows6?,
             egress: egress?,
+            regions: regions?,
             punted: punted?,
             tallies: tallies?,
             buckets,
@@ -121,13 +123,13 @@ impl Maps {
         })
     }
 
-    /// The flows' memory.
-    pub(super) fn flows(&self) -> Result<FlowMaps, SteerError> {
+    /// The flows' memory; which are in force, the state knows.
+    pub(super) fn flows(&self, state: State) -> Result<FlowMaps, SteerError> {
         let [buckets4, buckets6] = self.buckets;
         let failed = || SteerError::system("flows", "mapping");
         let tallies = self.tallies.try_clone().map_err(failed())?;
-        FlowMaps::map((&self.flows4, buckets4), (&self.flows6, buckets6), self.seeds, tallies)
-            .map_err(failed())
+        let maps = [(&self.flows4, buckets4), (&self.flows6, buckets6)];
+        FlowMaps::map(maps, self.seeds, tallies, state).map_err(failed())
     }
 
     /// In the order of [`NAMES`].
@@ -142,6 +144,7 @@ impl Maps {
             &self.flows4,
             &self.flows6,
             &self.egress,
+            &self.regions,
             &self.punted,
             &self.tallies,
         ]

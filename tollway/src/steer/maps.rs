@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use tollway_dataplane::id::PortId;
 
+use super::regions::Regions;
 use super::sys::{self, Page};
 
 /// Why the steering program left a packet to the kernel.
@@ -41,6 +42,8 @@ pub enum PassReason {
     NoSocket,
     /// It had been handed to the kernel already.
     Punted,
+    /// What arrives on its link is the kernel's.
+    Coverage,
 }
 
 impl PassReason {
@@ -60,6 +63,7 @@ impl PassReason {
         Self::Ttl,
         Self::NoSocket,
         Self::Punted,
+        Self::Coverage,
     ];
 
     /// Its name in reports.
@@ -80,12 +84,13 @@ impl PassReason {
             Self::Ttl => "ttl",
             Self::NoSocket => "no_socket",
             Self::Punted => "punted",
+            Self::Coverage => "coverage",
         }
     }
 }
 
 /// Reasons of [`PassReason`].
-pub const PASS_REASONS: usize = 14;
+pub const PASS_REASONS: usize = 15;
 
 /// What the steering program counted at a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,15 +134,15 @@ impl PortCounts {
 ///
 /// Cheap to clone; every clone is the same memory.
 #[derive(Clone)]
-pub struct State(Arc<Page>);
+pub struct State(Arc<Page>, Regions);
 
 /// Bits of the bypass: nobody takes turns; the configuration changes.
 pub(super) const BYPASS_IDLE: u32 = 1;
 const BYPASS_HOLD: u32 = 2;
 
 impl State {
-    pub(super) fn map(map: &OwnedFd) -> io::Result<Self> {
-        Ok(Self(Arc::new(Page::map(map.as_fd())?)))
+    pub(super) fn map(state: &OwnedFd, regions: &OwnedFd) -> io::Result<Self> {
+        Ok(Self(Arc::new(Page::map(state.as_fd())?), Regions::map(regions)?))
     }
 
     /// Says that the worker lives; to be called in each of its turns, and every 8 ms at least. One
@@ -170,11 +175,35 @@ impl State {
         self.0.bypass(BYPASS_IDLE | BYPASS_HOLD)
     }
 
-    /// The generation of flows that is in force.
+    /// The lane's generation: a flow is in force under its sum with those of the flow's regions.
     #[inline]
     #[must_use]
     pub fn generation(&self) -> u32 {
         self.0.generation()
+    }
+
+    /// The generation of a region ([`regions`](super::regions)).
+    #[inline]
+    #[must_use]
+    pub fn region_generation(&self, region: u32) -> u32 {
+        self.1.generation(region)
+    }
+
+    /// How often regions have had the next generation.
+    #[inline]
+    #[must_use]
+    pub fn region_changes(&self) -> u32 {
+        self.0.region_changes()
+    }
+
+    /// Gives regions their next generation: no flow with a destination there is in force any more, nor one
+    /// with a source there of which the way back was asked for.
+    pub fn bump_regions(&self, regions: impl IntoIterator<Item = u32>) {
+        // Before: whoever sees the new generation of a region sees this, too.
+        self.0.count_region_change();
+        for region in regions {
+            self.1.bump(region);
+        }
     }
 
     /// Empties the express lane: no flow that is in it is in force any more. The new generation.

@@ -2,8 +2,8 @@
 //! in the express lane what the path has decided, and leaves the rest to the kernel.
 //!
 //! The program (`bpf/steer.c`) leaves to the kernel, by [`PassReason`](maps::PassReason): everything
-//! while nobody beats [`State`] or somebody has set its bypass; frames for others, groups and
-//! everyone; all but IPv4 and IPv6; VLANs that are not configured; malformed headers; addresses of
+//! while nobody beats [`State`] or somebody has set its bypass; a family that a link leaves to it;
+//! frames for others, groups and everyone; all but IPv4 and IPv6; VLANs that are not configured; malformed headers; addresses of
 //! the router's own, and those that are not routed; options; a TTL that ends here. The rest goes to
 //! the socket of its queue, if there is one.
 //!
@@ -16,64 +16,39 @@
 //! device's statistics only.
 
 mod attach;
+mod device;
 mod error;
+mod features;
 pub mod flows;
 mod load;
 pub mod maps;
 mod page;
 mod pin;
+mod port;
+pub mod regions;
 mod shared;
 mod sys;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use tollway_dataplane::id::{LinkId, PortId, Vid};
+use tollway_dataplane::id::PortId;
 
-use crate::model::{Mac, VlanProtocol};
-use crate::ports::tap;
 use attach::Attachment;
+use device::make_tap;
 use load::Maps;
+use port::{has_room, note, slot, socket_slot};
 
 pub use attach::Attached;
+pub use device::tcx;
 pub use error::SteerError;
+pub use features::{rxvlan, sends_tags_beside, strips_tags};
 pub use flows::FlowMaps;
 pub use maps::{CountMap, PortCounts, State};
-pub use pin::clean;
-
-/// A port as the steering program needs to know it.
-#[derive(Clone, Debug)]
-pub struct SteerPort {
-    /// Its number, below [`MOST_PORTS`].
-    pub port: PortId,
-    /// The device's name, for people.
-    pub device: String,
-    /// The device.
-    pub ifindex: u32,
-    /// The Ethernet address that packets to be routed are sent to.
-    pub mac: Mac,
-    /// Its receive queues, at most [`MOST_QUEUES`].
-    pub queues: u32,
-    /// The links on it, the port's own included.
-    pub links: Vec<SteerLink>,
-}
-
-/// A link as the steering program needs to know it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SteerLink {
-    /// The outermost tag of its frames; none for untagged ones.
-    pub tag: Option<(VlanProtocol, Vid)>,
-    /// Its number in the router's tables.
-    pub link: LinkId,
-}
-
-/// Ports at most.
-pub const MOST_PORTS: usize = 64;
-/// Receive queues of a port at most.
-pub const MOST_QUEUES: u32 = 128;
+pub use pin::{clean, program_of};
+pub use port::{MOST_PORTS, MOST_QUEUES, SteerLink, SteerPort};
 
 /// What is decided for all ports when the maps are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +65,11 @@ impl Default for Options {
     fn default() -> Self {
         Self { flows4: 1 << 17, flows6: 1 << 17, replace: false }
     }
+}
+
+/// Mounts the BPF file system if it is not, where that is allowed; else [`Steering::load`] says so.
+pub fn prepare() {
+    let _ = pin::home();
 }
 
 /// Where on a device the program runs.
@@ -180,12 +160,13 @@ impl Steering {
         let own = |map: &OwnedFd| {
             map.try_clone().map_err(SteerError::system("a map", "keeping its descriptor"))
         };
-        let state = State::map(&maps.state).map_err(SteerError::system("state", "mapping"))?;
+        let state = State::map(&maps.state, &maps.regions);
+        let state = state.map_err(SteerError::system("state", "mapping"))?;
         state.set_bypass(true);
         let counts = CountMap::new(own(&maps.counts)?);
         let mut steering = Self {
+            flows: maps.flows(state.clone())?,
             state,
-            flows: maps.flows()?,
             counts: counts.map_err(SteerError::system("counts", "counting processors"))?,
             options: *options,
             ports: BTreeMap::new(),
@@ -244,8 +225,7 @@ impl Steering {
             }
         }
         for link in &port.links {
-            let value = LINK_EXISTS | u32::from(link.link.0);
-            sys::update(self.maps.links.as_fd(), &slot(port.port, link), &value)
+            sys::update(self.maps.links.as_fd(), &slot(port.port, link), &link.value())
                 .map_err(failed("entering a link"))?;
         }
         // `struct bpf_devmap_val`: the device, and no program to run there.
@@ -479,68 +459,4 @@ impl Drop for Steering {
             self.forget(steered);
         }
     }
-}
-
-/// Whether the maps have room for a port.
-fn has_room(port: &SteerPort) -> Result<(), SteerError> {
-    if usize::from(port.port.0) >= MOST_PORTS || port.queues > MOST_QUEUES {
-        return Err(SteerError::TooMany { device: port.device.clone() });
-    }
-    Ok(())
-}
-
-/// `LINK_EXISTS` of bpf/maps.h.
-const LINK_EXISTS: u32 = 1 << 31;
-
-/// Where the map `links` has a link.
-fn slot(port: PortId, link: &SteerLink) -> u32 {
-    let (kind, vid) = match link.tag {
-        None => (0, 0),
-        Some((VlanProtocol::Dot1q, vid)) => (0, vid.get()),
-        Some((VlanProtocol::Dot1ad, vid)) => (1, vid.get()),
-    };
-    (u32::from(port.0) * 2 + kind) * 4096 + u32::from(vid)
-}
-
-/// Where the map `xsks` has a queue's socket.
-fn socket_slot(port: PortId, queue: u32) -> u32 {
-    u32::from(port.0) * MOST_QUEUES + queue
-}
-
-/// What a user should know of a device that has VLAN links.
-fn note(port: &SteerPort) -> Option<String> {
-    let device = &port.device;
-    let has_tags = port.links.iter().any(|link| link.tag.is_some());
-    (has_tags && sys::strips_tags(device).unwrap_or(false)).then(|| {
-        format!(
-            "{device} may take VLAN tags off before XDP sees them, and their frames are then taken \
-             for untagged ones; run `ethtool -K {device} rxvlan off`, for a veth also `ethtool -K \
-             PEER txvlan off` at its peer"
-        )
-    })
-}
-
-/// Makes the TAP device of a port; its name and its file.
-fn make_tap(port: &SteerPort, mtu: u16) -> Result<(String, File), SteerError> {
-    // A predecessor that is about to end may still hold the first.
-    let names = ["", "b", "c"].map(|last| format!("toll{}{last}", port.ifindex));
-    let mut result = Err(SteerError::NoPort(port.port.0));
-    for name in names {
-        match tap::attach(&name, mtu) {
-            Ok(file) => {
-                // The kernel has nothing to say here by itself. Without IPv6 there is nothing to
-                // switch off.
-                let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
-                return Ok((name, file));
-            }
-            Err((action, error)) => {
-                let is_taken = error.raw_os_error() == Some(libc::EBUSY);
-                result = Err(SteerError::system(&name, action)(error));
-                if !is_taken {
-                    break;
-                }
-            }
-        }
-    }
-    result
 }

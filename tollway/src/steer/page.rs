@@ -27,7 +27,7 @@ struct Words {
     bypass: AtomicU32,
     generation: AtomicU32,
     ruled: AtomicU32,
-    pad: AtomicU32,
+    region_changes: AtomicU32,
 }
 
 // SAFETY: nothing but atomics.
@@ -84,6 +84,14 @@ impl Page {
 
     pub(super) fn generation(&self) -> u32 {
         self.words().generation.load(Ordering::Acquire)
+    }
+
+    pub(super) fn region_changes(&self) -> u32 {
+        self.words().region_changes.load(Ordering::Acquire)
+    }
+
+    pub(super) fn count_region_change(&self) {
+        self.words().region_changes.fetch_add(1, Ordering::AcqRel);
     }
 
     pub(super) fn bump_generation(&self) -> u32 {

@@ -254,6 +254,15 @@ impl Pins {
     }
 }
 
+/// The number of Tollway's program on a device, if it has one and this process may know.
+#[must_use]
+pub fn program_of(ifindex: u32) -> Option<u32> {
+    let pins =
+        Pins(Path::new(BPFFS).join("tollway").join(format!("{ifindex}-{}", namespace().ok()?)));
+    let (program, device) = sys::link_program(pins.link()?.1.as_fd()).ok()?;
+    (device == ifindex).then_some(program)
+}
+
 /// Removes what is left of devices that are gone, and of loads that were cut short.
 pub(super) fn sweep() -> Result<(), SteerError> {
     for directory in directories()? {

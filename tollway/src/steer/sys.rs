@@ -42,6 +42,7 @@ enum Command {
     ObjGet = 7,
     ProgTestRun = 10,
     ObjInfo = 15,
+    ProgQuery = 16,
     LinkCreate = 28,
     LinkUpdate = 29,
     LinkDetach = 34,
@@ -106,6 +107,23 @@ struct Run {
     processor: u32,
     batch: u32,
     pad: u32,
+}
+
+/// Arguments of BPF_PROG_QUERY.
+#[derive(Default)]
+#[repr(C)]
+struct Query {
+    target: u32,
+    attach_type: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    programs: u64,
+    count: u32,
+    pad: u32,
+    program_flags: u64,
+    links: u64,
+    link_flags: u64,
+    revision: u64,
 }
 
 /// bpf(2) itself.
@@ -217,6 +235,18 @@ pub(super) fn attach(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> io::R
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// BPF_TCX_INGRESS and BPF_TCX_EGRESS of `enum bpf_attach_type`.
+pub(super) const TCX_INGRESS: u32 = 46;
+pub(super) const TCX_EGRESS: u32 = 47;
+
+/// How many programs a device has at a hook.
+pub(super) fn attached(ifindex: u32, attach_type: u32) -> io::Result<u32> {
+    let mut query = Query { target: ifindex, attach_type, ..Query::default() };
+    // SAFETY: the arguments are numbers, and without an address to write programs to none is written.
+    unsafe { bpf(Command::ProgQuery, &mut query) }?;
+    Ok(query.count)
+}
+
 /// Puts another program in the place of a link's, between two packets.
 pub(super) fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     let mut link = Link { first: number(link), second: number(program), ..Link::default() };
@@ -315,20 +345,59 @@ pub(super) fn mount_bpffs(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// `ETHTOOL_GFLAGS` and `ETH_FLAG_RXVLAN` of include/uapi/linux/ethtool.h.
-const GET_FLAGS: u32 = 0x25;
-const RX_VLAN: u32 = 1 << 8;
+/// Commands of include/uapi/linux/ethtool.h: `ETHTOOL_GSTRINGS`, `ETHTOOL_GSSET_INFO`, `ETHTOOL_GFEATURES`.
+const GET_STRINGS: u32 = 0x1b;
+const GET_SIZES: u32 = 0x37;
+const GET_FEATURES: u32 = 0x3a;
+/// `ETH_SS_FEATURES`: the features' names.
+const FEATURE_NAMES: u32 = 4;
+/// Words of a name (`ETH_GSTRING_LEN`), and more features than there are.
+const NAME_WORDS: usize = 8;
+const MOST_FEATURES: usize = 4096;
 
-/// Says if a device takes VLAN tags off frames before anyone sees them.
-pub(super) fn strips_tags(device: &str) -> io::Result<bool> {
+/// The features that are on at a device, by name (`ethtool -k`).
+pub(super) fn features(device: &str) -> io::Result<Vec<String>> {
+    // `struct ethtool_sset_info`: which sets are asked for, bit by bit in 64, and how many each has.
+    let [low, high] = split(1 << FEATURE_NAMES);
+    let mut sizes = [GET_SIZES, 0, low, high, 0];
+    ethtool(device, &mut sizes)?;
+    let count = sizes[4] as usize;
+    if count == 0 || count > MOST_FEATURES {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut names = vec![0; 3 + count * NAME_WORDS];
+    names[..2].copy_from_slice(&[GET_STRINGS, FEATURE_NAMES]);
+    ethtool(device, &mut names)?;
+    // `struct ethtool_get_features_block`: available, requested, active, never changed.
+    let blocks = count.div_ceil(32);
+    let mut on = vec![0; 2 + blocks * 4];
+    on[..2].copy_from_slice(&[GET_FEATURES, blocks as u32]);
+    ethtool(device, &mut on)?;
+    let is_on = |at: usize| on[2 + at / 32 * 4 + 2] >> (at % 32) & 1 != 0;
+    let name = |at: usize| {
+        let words = &names[3 + at * NAME_WORDS..][..NAME_WORDS];
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+        String::from_utf8_lossy(&bytes[..end]).into_owned()
+    };
+    Ok((0..count).filter(|at| is_on(*at)).map(name).collect())
+}
+
+/// A number of 64 bits as words in memory.
+const fn split(number: u64) -> [u32; 2] {
+    let [a, b, c, d, e, f, g, h] = number.to_ne_bytes();
+    [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])]
+}
+
+/// Asks a device something; the answer comes where the question was, which has room for it.
+fn ethtool(device: &str, value: &mut [u32]) -> io::Result<()> {
     // Interface requests go to a socket; any kind will do.
     let socket = std::os::unix::net::UnixDatagram::unbound()?;
-    // `struct ethtool_value`: the command, and room for its answer.
-    let mut value = [GET_FLAGS, 0];
     let mut request = crate::ports::sys::request(device)?;
-    request.ifr_ifru.ifru_data = (&raw mut value).cast();
+    request.ifr_ifru.ifru_data = value.as_mut_ptr().cast();
     let pointer: *mut libc::ifreq = &raw mut request;
-    // SAFETY: the request names a value of the kind that its command takes; both outlive the call.
+    // SAFETY: the request names a value as long as its command says, or as the kernel has said its answer
+    // would be; both outlive the call.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, pointer) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value[1] & RX_VLAN != 0) }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use aya::programs::{Xdp, XdpMode};
 use aya::{Ebpf, include_bytes_aligned};
 use tollway::express::Ports;
-use tollway::model::{AfXdpMode, ExpressMode};
+use tollway::model::{AfXdpMode, ExpressMode, Left};
 use tollway::ports::af_xdp::{AfXdp, Failure, LaneOfPort, Plan, SharedUmem, Steered};
 use tollway::ports::{Device, State};
 use tollway::steer::maps::PassReason;
@@ -88,7 +88,7 @@ fn open(steering: &Arc<Mutex<Steering>>, umem: &SharedUmem) -> AfXdp {
 }
 
 fn try_open(steering: &Arc<Mutex<Steering>>, umem: &SharedUmem) -> Result<AfXdp, String> {
-    let links = vec![SteerLink { tag: None, link: LinkId(0) }];
+    let links = vec![SteerLink { tag: None, link: LinkId(0), left: Left::default() }];
     let plan = Arc::new(Mutex::new(Plan { links, mac: None }));
     let lane = LaneOfPort { wanted: ExpressMode::Off, ports: Ports::new(1) };
     let program = Box::new(Steered::new(steering, PortId(0), &plan, lane));

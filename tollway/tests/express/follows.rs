@@ -21,42 +21,48 @@ pub fn changes() {
     let alone = Way::Plain.packet(0, Way::Plain.host4(1)).build();
     let grouped = Way::Plain.packet(0, Special::Group.host4()).build();
     type Change = fn(&mut Tables);
-    let changes: [(&str, Change); 5] = [
-        ("a route", |tables| {
+    /// Whether the flows to one host and on the group stay, and others: a route concerns what it covers.
+    type Stay = [bool; 2];
+    let changes: [(&str, Stay, Change); 6] = [
+        ("a route", [false, true], |tables| {
             let next = way_to(tables, 2);
             let host = RoutePrefix::host(Way::Plain.host4(1));
             tables.insert(Way::Plain.vrf(), host, next).unwrap();
         }),
-        ("a route less", |tables| {
+        ("a route less", [false, true], |tables| {
             let host = RoutePrefix::host(Way::Plain.host4(1));
             assert!(tables.remove(Way::Plain.vrf(), host).unwrap());
         }),
-        ("a neighbour that moved", |tables| {
+        ("a neighbour that moved", [false; 2], |tables| {
             let gateway = ip("10.255.1.1");
             tables.set_neigh(Way::Plain.link(1), gateway, Some([4, 0, 0, 0, 0, 1])).unwrap();
         }),
-        ("a group's members", |tables| {
+        ("a group's members", [false; 2], |tables| {
             let group = tables.lookup(Way::Plain.vrf(), Special::Group.host4());
             let next = way_to(tables, 0);
             tables.set_group(group, &[Member { next, weight: 1 }]).unwrap();
         }),
-        ("another route", |tables| {
+        ("another route", [true; 2], |tables| {
             let next = way_to(tables, 1);
             let other = RoutePrefix::new(ip("203.0.113.0"), 24);
             tables.insert(Way::Plain.vrf(), other, next).unwrap();
+        }),
+        ("a default route", [false; 2], |tables| {
+            let next = way_to(tables, 1);
+            tables.insert(Way::Plain.vrf(), RoutePrefix::all(true), next).unwrap();
         }),
     ];
     for frame in [&alone, &grouped] {
         assert_eq!([(); 3].map(|()| bench.both(0, frame)), [false, false, true]);
     }
-    for (what, change) in changes {
+    for (what, stays, change) in changes {
         change(&mut bench.net.router.tables);
         // What the worker does all the time, packets or none.
         bench.net.run();
-        for frame in [&alone, &grouped] {
-            // The first packet finds the lane empty, goes by the path, and brings its flow back.
+        for (frame, stays) in [&alone, &grouped].into_iter().zip(stays) {
+            // The first packet finds its flow void, goes by the path, and brings it back.
             let lanes = [(); 3].map(|()| bench.both(0, frame));
-            assert_eq!(lanes, [false, true, true], "{what}");
+            assert_eq!(lanes, [stays, true, true], "{what}");
         }
     }
     let gone = ip("10.255.1.1");
@@ -71,7 +77,7 @@ pub fn soon() {
     let tables = &bench.net.router.tables;
     let (fib, root) = (Arc::clone(&tables.fib4), tables.vrfs[0].root4);
     let next = way_to(tables, 1);
-    let RoutePrefix::V4(elsewhere) = RoutePrefix::new(ip("203.0.113.0"), 24) else {
+    let RoutePrefix::V4(beside) = RoutePrefix::new(ip("10.1.77.0"), 24) else {
         panic!("an IPv4 prefix")
     };
     let mut times = Vec::new();
@@ -92,9 +98,9 @@ pub fn soon() {
             std::thread::sleep(Duration::from_millis(3));
             let start = Instant::now();
             if round % 2 == 0 {
-                fib.insert(root, elsewhere, next).unwrap();
+                fib.insert(root, beside, next).unwrap();
             } else {
-                assert!(fib.remove(root, elsewhere).unwrap());
+                assert!(fib.remove(root, beside).unwrap());
             }
             let state = steering.state();
             let in_lane = || {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use tollway::force::{ForceError, Parts};
 use tollway::kernel::{Follower, Settings};
 use tollway::model::Model;
 use tollway::ports::Facts;
@@ -63,7 +64,7 @@ pub fn latency() {
 
 pub fn states() {
     cable();
-    let (worker, _follower) = followed(Settings::default());
+    let (worker, follower) = followed(Settings::default());
     let known = Some([2, 0, 0, 0, 0, 7]);
     let set = |address: &str, state: &str| {
         sh(&format!("ip neigh replace {address} lladdr 02:00:00:00:00:07 dev ra nud {state}"));
@@ -75,6 +76,13 @@ pub fn states() {
             set(address, "failed");
             in_force(&worker, address, None);
         }
+    }
+    // Who asks for it need not wait by trial.
+    for number in 20..60 {
+        let address = format!("10.0.0.{number}");
+        set(&address, "permanent");
+        assert!(follower.catch_up(PATIENCE));
+        assert_eq!(worker.mac(&address), known, "{address}");
     }
     // A gateway has a next hop before it is known; what is behind it follows.
     assert_eq!(worker.mac("192.0.2.1"), None);
@@ -237,16 +245,19 @@ fn reloader(worker: &Worker, configured: &Model, file: PathBuf) -> Reloader {
     let started = Started {
         file,
         configured: configured.clone(),
-        in_force: configured.clone(),
         facts: vec![Facts::default()],
         largest_mtu: 3900,
-        kernel: vec![true],
-        board: tollway::control::Board::default(),
-        steering: std::sync::Arc::new(ModelSteering::load(configured)),
-        journal: Default::default(),
+        parts: Parts {
+            model: configured.clone(),
+            kernel: vec![true],
+            board: tollway::control::Board::default(),
+            steering: std::sync::Arc::new(ModelSteering::load(configured)),
+            journal: Default::default(),
+            post: worker.post.clone(),
+        },
     };
     let follow = |_: &_| Ok(Some(worker.follow(configured, Settings::default())));
-    Reloader::start(started, worker.post.clone(), follow).unwrap()
+    Reloader::start(started, follow).unwrap()
 }
 
 /// Tables are swapped while neighbours change: none gets lost on the way.
@@ -311,7 +322,7 @@ pub fn given_up() {
     neigh("del 10.1.0.7");
     set("10.1.0.9");
     let (outcome, reloader) = asked.join().unwrap();
-    assert!(matches!(outcome, Err(ReloadError::Gone)), "{outcome:?}");
+    assert!(matches!(outcome, Err(ReloadError::Force(ForceError::Gone))), "{outcome:?}");
     in_force(&worker, "10.1.0.7", None);
     in_force(&worker, "10.1.0.8", known);
     in_force(&worker, "10.1.0.9", known);

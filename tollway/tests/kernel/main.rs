@@ -2,10 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod contents;
+mod elements;
 mod follow;
 #[path = "../namespaces/mod.rs"]
 mod namespaces;
 mod reload;
+mod rules;
 #[path = "../running/mod.rs"]
 mod running;
 mod worker;
@@ -13,7 +16,7 @@ mod worker;
 use std::process::{Command, ExitCode};
 
 /// The tests by name; each runs in a network namespace of its own.
-const TESTS: [namespaces::Test; 10] = [
+const TESTS: [namespaces::Test; 22] = [
     ("neighbours_are_in_force_within_milliseconds", follow::latency),
     ("only_neighbours_that_can_be_sent_to_are_known", follow::states),
     ("lost_messages_end_in_what_the_kernel_has", follow::losses),
@@ -21,6 +24,18 @@ const TESTS: [namespaces::Test; 10] = [
     ("stale_neighbours_are_confirmed", follow::confirmation),
     ("neighbours_go_over_to_new_tables", follow::handover),
     ("a_reload_that_is_given_up_loses_no_neighbour", follow::given_up),
+    ("rules_are_read_whenever_they_change", rules::changes),
+    ("elements_change_without_a_reading", elements::changes),
+    ("sets_have_what_nft_lists", contents::same),
+    ("elements_end_as_the_kernel_has_them", elements::random),
+    ("rules_for_the_host_alone_hold_nothing_up", rules::apart),
+    ("rules_that_change_all_the_time_end_as_the_kernels", rules::storm),
+    ("lost_messages_end_in_the_kernels_rules", elements::losses),
+    ("ten_thousand_rules_are_read_in_time", rules::many),
+    ("rules_that_cannot_be_read_are_said_to_be_so", rules::broken),
+    ("a_follower_ends_while_nft_hangs", rules::hanging),
+    ("tables_that_go_without_a_word_are_missed", rules::owned),
+    ("what_iptables_has_made_is_the_kernels", rules::iptables),
     ("reloads_under_traffic_lose_nothing", reload::traffic),
     ("mistakes_leave_the_configuration_in_force", reload::mistakes),
     ("a_reload_changes_what_it_says", reload::effects),
@@ -28,6 +43,10 @@ const TESTS: [namespaces::Test; 10] = [
 
 fn main() -> ExitCode {
     namespaces::main(&TESTS, "-n", missing, |role| match role {
+        ["--serve", role] if role.parse::<std::net::SocketAddr>().is_err() => {
+            rules::role(role);
+            ExitCode::SUCCESS
+        }
         ["--serve", address] => reload::serve(address.parse().unwrap()),
         ["--ask", address] => reload::ask(address.parse().unwrap()),
         _ => ExitCode::FAILURE,

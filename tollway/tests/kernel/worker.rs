@@ -10,7 +10,7 @@ use tollway::compile::compile;
 use tollway::kernel::{Follower, OnDevice, Settings, Watch};
 use tollway::model::Model;
 use tollway::ports::Devices;
-use tollway::worker::{self, Post, Stop};
+use tollway::worker::{self, Duties, Post, Stop};
 use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::VrfId;
 use tollway_dataplane::port::MemoryPort;
@@ -60,8 +60,7 @@ impl Worker {
             let mut router = Router::new(compiled.tables, umem, compiled.host);
             let mut devices = Devices::new();
             devices.resize_with(count, || Box::new(MemoryPort::new(64)));
-            worker::run(&mut router, &mut devices, &stop, &mut inbox, None, &Default::default())
-                .unwrap();
+            worker::run(&mut router, &mut devices, &stop, &mut inbox, Duties::default()).unwrap();
             router.counters.check().unwrap();
         });
         Self { post, thread: Some(thread) }

@@ -109,7 +109,7 @@ pub struct Host(pub Process);
 impl Host {
     /// A new one.
     pub fn new() -> Self {
-        let child = Command::new("unshare").args(["-n", "sleep", "120"]).spawn().unwrap();
+        let child = Command::new("unshare").args(["-n", "sleep", "600"]).spawn().unwrap();
         let namespace = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/net")).ok();
         let pid = child.id().to_string();
         let host = Self(Process(child));

@@ -134,7 +134,7 @@ impl Kernel {
 }
 
 /// The kernel has one backlog for each processor; here is only one.
-fn on_one_processor() {
+pub fn on_one_processor() {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
     let first: String = allowed.trim().chars().take_while(char::is_ascii_digit).collect();
@@ -142,7 +142,7 @@ fn on_one_processor() {
 }
 
 /// A namespace that ends with its process.
-fn namespace() -> Process {
+pub fn namespace() -> Process {
     let child = Command::new("unshare").args(["-n", "sleep", "100000"]).spawn().unwrap();
     let of = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/net")).ok();
     let id = child.id().to_string();
@@ -151,7 +151,7 @@ fn namespace() -> Process {
     process
 }
 
-fn run(router: &Process, script: &str, input: &str) -> Result<String, String> {
+pub fn run(router: &Process, script: &str, input: &str) -> Result<String, String> {
     let id = router.0.id().to_string();
     let mut child = Command::new("nsenter")
         .args(["-t", &id, "-n", "--", "sh", "-c", script])

@@ -33,11 +33,13 @@ mod constants;
 mod dice;
 mod iptables;
 mod kernel;
+mod machine;
 mod matches;
 #[path = "../namespaces/mod.rs"]
 mod namespaces;
 mod net;
 mod packets;
+mod router;
 mod rules;
 mod shrink;
 mod socket;
@@ -52,7 +54,12 @@ use dice::Dice;
 use kernel::Kernel;
 use rules::{Language, Rules};
 
-const TESTS: [namespaces::Test; 1] = [("the_kernel_is_the_judge_of_the_filter", judged)];
+const TESTS: [namespaces::Test; 4] = [
+    ("the_kernel_is_the_judge_of_the_filter", judged),
+    ("the_oracle_sees_where_two_kernels_differ", router::proven),
+    ("the_kernel_is_the_judge_of_the_router", router::judged),
+    ("vlans_and_vrfs_are_judged_in_a_virtual_machine", machine::judged),
+];
 
 /// Cases of a run that is not told how many.
 const CASES: u64 = 240;
@@ -62,12 +69,21 @@ const PACKETS: usize = 256;
 const ENOUGH: usize = 5;
 
 fn main() -> ExitCode {
-    namespaces::main(&TESTS, "-n", missing, |_| ExitCode::FAILURE)
+    namespaces::main(&TESTS, "-nm", missing, |_| ExitCode::FAILURE)
 }
 
-fn missing(_: &str) -> Option<&'static str> {
+fn missing(name: &str) -> Option<&'static str> {
+    if name.ends_with("virtual_machine") {
+        return machine::missing();
+    }
+    if namespaces::is_root() {
+        return None;
+    }
+    if name.ends_with("judge_of_the_router") {
+        return Some("only root may load XDP programs");
+    }
     let namespaces = Command::new("unshare").args(["-Urn", "true"]).status();
-    if !namespaces::is_root() && !namespaces.is_ok_and(|status| status.success()) {
+    if !namespaces.is_ok_and(|status| status.success()) {
         return Some("this user may not make network namespaces (user.max_net_namespaces)");
     }
     None

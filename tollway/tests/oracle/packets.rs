@@ -16,7 +16,7 @@ pub type Input = (usize, Vec<u8>);
 
 /// So many packets, numbered from 1.
 pub fn draw(constants: &Constants, count: usize, dice: &mut Dice) -> Vec<Input> {
-    (1..=count).map(|tag| Draw { constants, dice }.packet(tag as u32)).collect()
+    (1..=count).map(|tag| Draw { constants, dice, measured: false }.packet(tag as u32)).collect()
 }
 
 /// The number of a packet, or of the packet that a fragment is of; none for what the router has made.
@@ -49,9 +49,12 @@ pub fn checksum(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-struct Draw<'a> {
-    constants: &'a Constants,
-    dice: &'a mut Dice,
+/// Draws packets.
+pub struct Draw<'a> {
+    pub constants: &'a Constants,
+    pub dice: &'a mut Dice,
+    /// Whether many are of the constants' lengths.
+    pub measured: bool,
 }
 
 impl Draw<'_> {
@@ -61,8 +64,22 @@ impl Draw<'_> {
         let six = self.dice.one_in(2);
         let mut frame = [net::mac(from), [0x0a, 0, 0, 0, 0, from as u8 + 1]].concat();
         frame.extend(if six { [0x86, 0xdd] } else { [8, 0] });
-        let packet = if six { self.six(from, to, tag) } else { self.four(from, to, tag) };
-        frame.extend(packet);
+        let large = net::MTU[from] > 1400;
+        frame.extend(if six {
+            let source = self.dice.pick(&self.constants.six[from]);
+            let destination = self.dice.pick(&self.constants.six[to]);
+            self.six([source, destination], large, tag)
+        } else {
+            let source = self.dice.pick(&self.constants.four[from]);
+            let destination = self.dice.pick(&self.constants.four[to]);
+            self.four([source, destination], large, tag)
+        });
+        self.end(&mut frame);
+        (from, frame)
+    }
+
+    /// Ends a frame as wires do, or not.
+    pub fn end(&mut self, frame: &mut Vec<u8>) {
         match self.dice.below(40) {
             // What an Ethernet card fills short frames up with, and more.
             0..4 => frame.extend(vec![0xfa; 1 + self.dice.below(30)]),
@@ -70,15 +87,13 @@ impl Draw<'_> {
             4 => frame.truncate(frame.len() - 1 - self.dice.below(8)),
             _ => {}
         }
-        (from, frame)
     }
 
-    fn four(&mut self, from: usize, to: usize, tag: u32) -> Vec<u8> {
-        let source = self.dice.pick(&self.constants.four[from]);
-        let destination = self.dice.pick(&self.constants.four[to]);
+    /// An IPv4 packet from one address to another; `large`: there is room for more than 1,400 bytes.
+    pub fn four(&mut self, [source, destination]: [u32; 2], large: bool, tag: u32) -> Vec<u8> {
         let addresses = [source.to_be_bytes(), destination.to_be_bytes()].concat();
         let options = if self.dice.one_in(12) { self.options() } else { Vec::new() };
-        let (protocol, payload) = self.transport(false, &addresses, net::MTU[from] > 1400);
+        let (protocol, payload) = self.transport(false, &addresses, large);
         let (mut offset, mut more) = (0_u16, false);
         if !self.constants.tracked && self.dice.one_in(6) {
             (offset, more) = self.fragment();
@@ -112,11 +127,10 @@ impl Draw<'_> {
         header
     }
 
-    fn six(&mut self, from: usize, to: usize, tag: u32) -> Vec<u8> {
-        let source = self.dice.pick(&self.constants.six[from]);
-        let destination = self.dice.pick(&self.constants.six[to]);
+    /// An IPv6 packet likewise.
+    pub fn six(&mut self, [source, destination]: [u128; 2], large: bool, tag: u32) -> Vec<u8> {
         let addresses = [source.to_be_bytes(), destination.to_be_bytes()].concat();
-        let (protocol, payload) = self.transport(true, &addresses, net::MTU[from] > 1400);
+        let (protocol, payload) = self.transport(true, &addresses, large);
         let (first, chain) = if self.dice.one_in(3) {
             self.extensions(protocol, payload)
         } else {
@@ -183,6 +197,7 @@ impl Draw<'_> {
             0 => 0,
             1 => usize::from(self.dice.pick(&self.constants.lengths)),
             // A veth takes no more than its device may send.
+            3..7 if self.measured => usize::from(self.dice.pick(&self.constants.lengths)),
             2 if large => 1100 + self.dice.below(200),
             _ => self.dice.below(60),
         };

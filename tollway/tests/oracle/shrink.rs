@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::case::{Case, Outcome};
 use crate::kernel::Kernel;
+use crate::rules::Rules;
 
 /// Longer it is not worth the wait.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -59,49 +60,65 @@ fn packets(case: &mut Case, differs: &mut impl FnMut(&Case) -> bool) {
 
 /// Tables, chains, rules and sets are left out, one after the other.
 fn rules(case: &mut Case, differs: &mut impl FnMut(&Case) -> bool) {
-    let mut attempt = |case: &mut Case, change: &dyn Fn(&mut Case)| {
+    fewer_rules(case, |case| &mut case.rules, differs);
+}
+
+/// The same of the rules of any case.
+pub fn fewer_rules<C: Clone>(
+    case: &mut C,
+    rules: impl Fn(&mut C) -> &mut Rules,
+    differs: &mut impl FnMut(&C) -> bool,
+) {
+    let mut attempt = |case: &mut C, change: &dyn Fn(&mut Rules)| {
         let mut fewer = case.clone();
-        change(&mut fewer);
+        change(rules(&mut fewer));
         if differs(&fewer) {
             *case = fewer;
         }
     };
-    for table in (0..case.rules.tables.len()).rev() {
-        attempt(case, &|case| {
-            case.rules.tables.remove(table);
+    for table in (0..rules(case).tables.len()).rev() {
+        attempt(case, &|rules| {
+            rules.tables.remove(table);
         });
     }
-    for table in 0..case.rules.tables.len() {
-        for chain in (0..case.rules.tables[table].chains.len()).rev() {
-            attempt(case, &|case| case.rules.tables[table].chains[chain].rules.clear());
-            for rule in (0..case.rules.tables[table].chains[chain].rules.len()).rev() {
-                attempt(case, &|case| {
-                    case.rules.tables[table].chains[chain].rules.remove(rule);
+    for table in 0..rules(case).tables.len() {
+        for chain in (0..rules(case).tables[table].chains.len()).rev() {
+            attempt(case, &|rules| rules.tables[table].chains[chain].rules.clear());
+            for rule in (0..rules(case).tables[table].chains[chain].rules.len()).rev() {
+                attempt(case, &|rules| {
+                    rules.tables[table].chains[chain].rules.remove(rule);
                 });
             }
-            if case.rules.tables[table].chains[chain].rules.is_empty() {
-                attempt(case, &|case| {
-                    case.rules.tables[table].chains.remove(chain);
+            if rules(case).tables[table].chains[chain].rules.is_empty() {
+                attempt(case, &|rules| {
+                    rules.tables[table].chains.remove(chain);
                 });
             }
         }
-        for object in (0..case.rules.tables[table].objects.len()).rev() {
-            attempt(case, &|case| {
-                case.rules.tables[table].objects.remove(object);
+        for object in (0..rules(case).tables[table].objects.len()).rev() {
+            attempt(case, &|rules| {
+                rules.tables[table].objects.remove(object);
             });
         }
     }
 }
 
-/// Writes a case down; where.
-pub fn keep(case: &Case, differences: Vec<String>) -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
+/// Where cases are kept.
+pub fn directory() -> PathBuf {
+    // A virtual machine has its own place to write to.
+    let target = std::env::var_os("TOLLWAY_OUT").or_else(|| std::env::var_os("CARGO_TARGET_DIR"));
+    let target = target.map_or_else(
         || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")),
         PathBuf::from,
     );
     let dir = target.join("oracle");
     std::fs::create_dir_all(&dir).unwrap();
-    let path = dir.join(format!("filter-{}.json", case.seed));
+    dir
+}
+
+/// Writes a case down; where.
+pub fn keep(case: &Case, differences: Vec<String>) -> PathBuf {
+    let path = directory().join(format!("filter-{}.json", case.seed));
     let command = format!("TOLLWAY_ORACLE_REPLAY={} make oracle KIND=filter", path.display());
     let text = case.rules.text().lines().map(str::to_owned).collect();
     let kept = Kept { command, text, differences, case: case.clone() };

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// A device of this namespace, as a wire that frames are put on and taken off.
@@ -35,7 +35,28 @@ impl Wire {
         if bound < 0 {
             return Err(io::Error::last_os_error());
         }
+        let on: libc::c_int = 1;
+        let (level, name, len) = (libc::SOL_PACKET, libc::PACKET_AUXDATA, size_of_val(&on) as u32);
+        // SAFETY: the number lives as long as the call, and is as long as said.
+        let set = unsafe {
+            libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const on).cast(), len)
+        };
+        if set < 0 {
+            return Err(io::Error::last_os_error());
+        }
         Ok(Self { socket: File::from(socket), buffer: vec![0; 1 << 16] })
+    }
+
+    /// The same of a device in a process's network namespace.
+    pub fn open_in(process: u32, index: i32) -> io::Result<Self> {
+        let namespace = File::open(format!("/proc/{process}/ns/net"))?;
+        // A thread of its own: who enters a namespace stays there.
+        let open = move || {
+            // SAFETY: the descriptor lives as long as the call, which takes numbers only.
+            let entered = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
+            if entered < 0 { Err(io::Error::last_os_error()) } else { Self::open(index) }
+        };
+        std::thread::spawn(open).join().unwrap()
     }
 
     /// Puts a frame on the wire.
@@ -43,12 +64,49 @@ impl Wire {
         self.socket.write_all(frame)
     }
 
-    /// Takes the next frame that has come, if there is one.
+    /// Takes the next frame that has come, if there is one. The kernel takes the outermost VLAN tag out
+    /// of a frame; here it is put back.
     pub fn receive(&mut self) -> io::Result<Option<Vec<u8>>> {
-        match self.socket.read(&mut self.buffer) {
-            Ok(len) => Ok(Some(self.buffer[..len].to_vec())),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
-            Err(error) => Err(error),
+        let mut piece =
+            libc::iovec { iov_base: self.buffer.as_mut_ptr().cast(), iov_len: self.buffer.len() };
+        let mut beside = [0_u64; 8];
+        // SAFETY: a structure of integers and pointers, for which all zeros is a value.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = &raw mut piece;
+        message.msg_iovlen = 1;
+        message.msg_control = beside.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&beside);
+        // SAFETY: what the message points to lives as long as the call, and is as long as said.
+        let len = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut message, 0) };
+        if len < 0 {
+            let error = io::Error::last_os_error();
+            return if error.kind() == ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
         }
+        let mut frame = self.buffer[..len as usize].to_vec();
+        if let Some(tag) = tag_of(&message)
+            && frame.len() >= 12
+        {
+            frame.splice(12..12, tag);
+        }
+        Ok(Some(frame))
     }
+}
+
+/// The tag that the kernel has taken out of a frame.
+fn tag_of(message: &libc::msghdr) -> Option<[u8; 4]> {
+    // SAFETY: the message was filled in by the kernel.
+    let header = unsafe { libc::CMSG_FIRSTHDR(message) };
+    // SAFETY: it is null, or points to a header within the message's control data.
+    let header = unsafe { header.as_ref() }?;
+    if (header.cmsg_level, header.cmsg_type) != (libc::SOL_PACKET, libc::PACKET_AUXDATA) {
+        return None;
+    }
+    // SAFETY: the header is one of the kernel's, with its data behind it.
+    let data = unsafe { libc::CMSG_DATA(header) }.cast::<libc::tpacket_auxdata>();
+    // SAFETY: data of this kind is such a structure.
+    let data = unsafe { data.read_unaligned() };
+    let has = |bit: u32| data.tp_status & bit != 0;
+    let protocol = if has(libc::TP_STATUS_VLAN_TPID_VALID) { data.tp_vlan_tpid } else { 0x8100 };
+    let ([a, b], [c, d]) = (protocol.to_be_bytes(), data.tp_vlan_tci.to_be_bytes());
+    has(libc::TP_STATUS_VLAN_VALID).then_some([a, b, c, d])
 }

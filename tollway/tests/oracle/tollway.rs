@@ -9,7 +9,7 @@ use tollway::compile::{compile, rule_links};
 use tollway::filter::flatten::flatten;
 use tollway::filter::ir::Ruleset;
 use tollway::model::{
-    Link, LinkIndex, LinkKind, Mac, Model, Neigh, NextHop, Port, PortIndex, PortKind, Route,
+    Left, Link, LinkIndex, LinkKind, Mac, Model, Neigh, NextHop, Port, PortIndex, PortKind, Route,
     RouteTarget, Vrf, VrfIndex,
 };
 use tollway_dataplane::burst::BURST;
@@ -144,6 +144,7 @@ fn model() -> Model {
                 IpNet::new(net::address4(device).into(), 24).unwrap(),
                 IpNet::new(net::address6(device).into(), 64).unwrap(),
             ],
+            left: Left::default(),
         });
         for peer in 0..PEERS {
             for address in [IpAddr::from(net::peer4(device, peer)), net::peer6(device, peer).into()]

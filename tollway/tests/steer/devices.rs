@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use aya::programs::{Xdp, XdpMode};
 use aya::{Ebpf, include_bytes_aligned};
-use tollway::model::{Mac, VlanProtocol};
+use tollway::model::{Left, Mac, VlanProtocol};
 use tollway::steer::flows::{Flow, Flow4Key, Flow6Key};
 use tollway::steer::maps::PassReason;
 use tollway::steer::{
@@ -74,8 +74,8 @@ fn port(port: PortId, device: &str, mac: [u8; 6], links: &[SteerLink]) -> SteerP
     }
 }
 
-const fn untagged(link: u16) -> SteerLink {
-    SteerLink { tag: None, link: LinkId(link) }
+fn untagged(link: u16) -> SteerLink {
+    SteerLink { tag: None, link: LinkId(link), left: Left::default() }
 }
 
 fn ports() -> Vec<SteerPort> {
@@ -210,7 +210,7 @@ pub fn vlans() {
         sh(&format!("ip link set {device} address {mac} up"));
     }
     let ten = Some((VlanProtocol::Dot1q, Vid::new(10).unwrap()));
-    let tagged = |link| SteerLink { tag: ten, link: LinkId(link) };
+    let tagged = |link| SteerLink { tag: ten, link: LinkId(link), left: Left::default() };
     let mut all = ports();
     all.push(port(PortId(2), "rc", macs[0], &[untagged(2), tagged(4)]));
     all.push(port(PortId(3), "rd", macs[1], &[untagged(3), tagged(5)]));

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use tollway::model::{Mac, VlanProtocol};
+use tollway::model::{Left, Mac, VlanProtocol};
 use tollway::steer::maps::{PASS_REASONS, PassReason};
 use tollway::steer::{Action, Mode, Options, PortCounts, Program, SteerLink, SteerPort, Steering};
 use tollway_dataplane::id::{LinkId, PortId, Vid};
@@ -145,9 +145,13 @@ pub fn port() -> SteerPort {
         mac: Mac(OURS),
         queues: 1,
         links: vec![
-            SteerLink { tag: None, link: LinkId(7) },
-            SteerLink { tag: tag(VlanProtocol::Dot1q, 10), link: LinkId(8) },
-            SteerLink { tag: tag(VlanProtocol::Dot1ad, 20), link: LinkId(9) },
+            SteerLink { tag: None, link: LinkId(7), left: Left::default() },
+            SteerLink { tag: tag(VlanProtocol::Dot1q, 10), link: LinkId(8), left: Left::default() },
+            SteerLink {
+                tag: tag(VlanProtocol::Dot1ad, 20),
+                link: LinkId(9),
+                left: Left::default(),
+            },
         ],
     }
 }

@@ -17,9 +17,10 @@ use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 19] = [
+const TESTS: [Test; 22] = [
     ("each_reason_to_pass_has_its_frame", steering::reasons),
     ("a_firewall_is_asked_for_options_too", steering::ruled),
+    ("a_family_can_be_left_to_the_kernel", express::left),
     ("nobody_there_means_the_kernel", steering::nobody),
     ("a_socket_gets_the_packets_of_its_queue", steering::sockets),
     ("links_addresses_and_ports_can_change", steering::changes),
@@ -28,6 +29,8 @@ const TESTS: [Test; 19] = [
     ("what_a_flow_does_not_promise_is_not_taken", express::conditions),
     ("flows_are_kept_in_batches_and_counted", express::batches),
     ("flows_in_use_keep_their_places", express::room),
+    ("a_region_makes_void_what_goes_there", express::regions),
+    ("flows_of_a_region_that_changed_make_room", express::room_of_regions),
     ("a_flow_that_changes_is_never_half_the_old_one", express::torn),
     ("the_lane_joins_two_hosts", devices::lane),
     ("the_lane_joins_vlans", devices::vlans),

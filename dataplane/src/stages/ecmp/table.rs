@@ -93,6 +93,14 @@ impl Groups {
         NextHopId(self.buckets.get(bucket).map_or(NextHopId::NO_ROUTE.0, |next| next.load(Relaxed)))
     }
 
+    /// The member of each share of a group; none of one that is not there.
+    pub(crate) fn shares(&self, number: u32) -> impl Iterator<Item = NextHopId> {
+        let first = (number as usize).saturating_mul(BUCKETS);
+        let known = (number as usize) < self.len();
+        let buckets = self.buckets.get(first..first + BUCKETS).filter(|_| known);
+        buckets.unwrap_or_default().iter().map(|bucket| NextHopId(bucket.load(Relaxed)))
+    }
+
     /// The members of a group as they share it now: each with its buckets of [`BUCKETS`] as its
     /// weight. None for a group that is not there.
     #[must_use]

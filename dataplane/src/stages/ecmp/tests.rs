@@ -1,14 +1,18 @@
+use std::collections::BTreeSet;
+
 use etherparse::{IpAuthHeader, IpNumber};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use super::{BUCKETS, Groups, MAX_EXTENSIONS, MOST_GROUPS, Member};
+use super::{BUCKETS, Groups, Hash, MAX_EXTENSIONS, MOST_GROUPS, Member};
+use crate::dispatch::Path;
 use crate::epoch::Epochs;
 use crate::id::NextHopId;
+use crate::path::Everything;
 use crate::testkit::packet::Packet;
 use crate::testkit::road::{Outcome, Road};
-use crate::testkit::wires::{Special, WEIGHTS, Way};
+use crate::testkit::wires::{Special, WEIGHTS, Way, tables};
 
 /// Packets for what is counted.
 const MANY: u32 = 100_000;
@@ -77,6 +81,28 @@ fn addresses_ports_and_protocol_tell_flows_apart() {
     assert_eq!(spread(|n| flow4().v4(|header| header.source[3] = n as u8)), 2);
     assert_eq!(spread(|n| flow4().v4(|header| header.destination[3] = n as u8)), 2);
     assert_eq!(spread(|n| flow4().v4(|header| header.protocol = IpNumber(n as u8))), 2);
+}
+
+/// Each family goes by its own choice, and a burst of both by both.
+#[test]
+#[cfg_attr(miri, ignore = "takes minutes there")]
+fn each_family_goes_by_the_hash_that_it_is_given() {
+    for (v4, v6) in [(Hash::L3, Hash::L4), (Hash::L4, Hash::L3), (Hash::L3, Hash::L3)] {
+        let mut tables = tables();
+        let version = tables.version();
+        tables.set_multipath(v4, v6);
+        assert_ne!(tables.version(), version, "a change");
+        let mut road = Road::<Everything>::over(&tables, Path::detect(), 2048);
+        let flows = (0..32).flat_map(|n| [flow4().ports(n, 53), flow6().ports(n, 53)]);
+        let frames: Vec<_> = flows.map(|flow| flow.build()).collect();
+        let mut members = [BTreeSet::new(), BTreeSet::new()];
+        for (index, outcome) in road.burst(0, &frames).into_iter().enumerate() {
+            let Outcome::Sent(port, _) = outcome else { panic!("{outcome:?}") };
+            members[index % 2].insert(port);
+        }
+        let expected = |hash| if hash == Hash::L3 { 1 } else { 2 };
+        assert_eq!(members.map(|members| members.len()), [expected(v4), expected(v6)]);
+    }
 }
 
 #[test]
@@ -198,7 +224,7 @@ proptest! {
         if let Some(first) = bytes.first_mut() {
             *first = version << 4 | *first & 15;
         }
-        prop_assert_eq!(super::stage::flow_hash(&bytes), super::stage::flow_hash(&bytes));
+        prop_assert_eq!(super::hash::flow_hash(&bytes), super::hash::flow_hash(&bytes));
     }
 
     /// When a member leaves, only its flows move; when it comes back, no flow moves that does not

@@ -6,8 +6,7 @@ use super::{Filter, Point, State, Steer, steer};
 use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
 use crate::host::obeys_options;
-use crate::id::NextHopId;
-use crate::stages::route::Root;
+use crate::stages::rule::question;
 use crate::tables::Tables;
 use crate::verdict::{PuntReason, Verdict};
 
@@ -54,10 +53,12 @@ pub(super) fn detour(
         }
         if point == Point::Forward {
             for lane in lanes {
-                if matches!(state.steer_of(lane), Steer::Next(_)) {
-                    continue;
-                }
-                route(burst, umem, tables, version, lane);
+                let is_steered = match state.steer_of(lane) {
+                    Steer::Next(_) => continue,
+                    Steer::Vrf(_) => true,
+                    Steer::Not => false,
+                };
+                route(burst, umem, tables, (state.mark[lane], is_steered), version, lane);
             }
         }
         state.detoured[index] = ask(filter, classifier, burst, umem, tables, state, lanes);
@@ -65,21 +66,20 @@ pub(super) fn detour(
 }
 
 /// Finds the next hop that the host or the kernel will find.
-fn route(burst: &mut Burst, umem: &Umem, tables: &Tables, version: u8, lane: usize) {
-    let id =
-        destination(packet(burst, umem, lane), version).map_or(NextHopId::NO_ROUTE, |address| {
-            let fib = if version == 4 { &tables.fib4 } else { &tables.fib6 };
-            fib.lookup(Root(burst.root[lane]), address)
-        });
+fn route(
+    burst: &mut Burst,
+    umem: &Umem,
+    tables: &Tables,
+    (mark, is_steered): (u32, bool),
+    version: u8,
+    lane: usize,
+) {
+    let question = question(burst, umem, lane, version, mark);
+    let id = match is_steered {
+        true => tables.find_from(version, question.root, question.dst),
+        false => tables.find(&question),
+    };
     burst.next[lane] = steer::record(burst, umem, tables, lane, id);
-}
-
-/// The destination's bits, at the upper end.
-fn destination(packet: &[u8], version: u8) -> Option<u128> {
-    Some(match version {
-        4 => u128::from(u32::from_be_bytes(*packet.get(16..)?.first_chunk()?)) << 96,
-        _ => u128::from_be_bytes(*packet.get(24..)?.first_chunk()?),
-    })
 }
 
 fn packet<'a>(burst: &Burst, umem: &'a Umem, lane: usize) -> &'a [u8] {

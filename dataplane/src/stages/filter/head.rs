@@ -1,9 +1,11 @@
 //! How an IP header begins, where rules write into it.
 
+use super::state::HEAD;
+
 /// The first bytes of an IP header, up to the checksum of IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
-    pub(super) bytes: [u8; 12],
+    pub(super) bytes: [u8; HEAD],
     pub(super) version: u8,
 }
 

@@ -29,8 +29,8 @@ pub fn prerouting(
     if !hangs(tables, Point::Ingress) {
         state.begin();
     }
-    let all_went_on = burst.left.is_empty();
-    state.detoured = if all_went_on { Detoured::default() } else { detour::find(burst, umem) };
+    let none_is_ours = burst.left.is_empty() || state.kernel_has_rules;
+    state.detoured = if none_is_ours { Detoured::default() } else { detour::find(burst, umem) };
     both(Point::Prerouting, burst, umem, tables, state, lanes)
 }
 
@@ -132,7 +132,10 @@ fn settle(
 ) -> Lanes {
     let mut gone = Lanes::NONE;
     for lane in lanes {
-        if classifier.point == Point::Forward && !reaches(classifier, burst, umem, tables, lane) {
+        let kernel_has_rules = state.kernel_has_rules;
+        if classifier.point == Point::Forward
+            && !reaches(classifier, burst, umem, tables, kernel_has_rules, lane)
+        {
             continue;
         }
         let act = classifier.acts.get(state.room.first[lane] as usize);
@@ -143,7 +146,9 @@ fn settle(
             let work = Work { burst, umem, tables, mark: &mark, lanes };
             let said = walk(classifier, filter, &work, state, lane);
             if let Some(head) = said.head {
-                *umem.bytes_mut(burst.addr[lane], usize::from(burst.l3[lane])) = head.bytes;
+                let bytes = umem.bytes_mut(burst.addr[lane], usize::from(burst.l3[lane]));
+                state.written.push((lane, *bytes));
+                *bytes = head.bytes;
             }
             if let Some(steer) = said.steer {
                 send_by(steer, classifier, burst, umem, tables, state, lane);
@@ -151,7 +156,8 @@ fn settle(
             said.verdict
         };
         if let Some(verdict) = verdict {
-            if classifier.point == Point::Forward && verdict == Verdict::Punt(PuntReason::Reject) {
+            let is_rejected = verdict == Verdict::Punt(PuntReason::Reject);
+            if classifier.point == Point::Forward && is_rejected && !state.kernel_has_rules {
                 count_hop(classifier, burst, umem, lane);
             }
             burst.leave(lane, verdict);
@@ -202,11 +208,15 @@ fn send_by(
 
 /// Says if a packet comes to hook forward (`ip_forward`, `ip6_forward`): it has a next hop and a hop left,
 /// and is not to be answered because of its size.
+///
+/// What waits for a neighbour has no size to be held against. A kernel that has the rules as well
+/// (`kernel_has_rules`) is asked for the neighbour, and then sees to it all.
 fn reaches(
     classifier: &Classifier,
     burst: &Burst,
     umem: &Umem,
     tables: &Tables,
+    kernel_has_rules: bool,
     lane: usize,
 ) -> bool {
     let Some(record) = tables.next_hops.view().record(burst.next[lane]) else { return false };
@@ -222,7 +232,7 @@ fn reaches(
             let fits = length <= record.mtu();
             ttl > 1 && (fits || may_cut)
         }
-        Action::Resolve | Action::Glean => ttl > 1,
+        Action::Resolve | Action::Glean => ttl > 1 && !kernel_has_rules,
         Action::Local | Action::Drop(_) | Action::Punt(_) => false,
     }
 }

@@ -34,9 +34,16 @@ pub struct State {
     pub log: LogQueue,
     /// Packets of the burst that are forwarded off the road.
     pub(super) detoured: Detoured,
+    /// The kernel has the same rules, and asks them for what leaves the road: nothing is done for it here.
+    pub(crate) kernel_has_rules: bool,
+    /// How the headers of the burst's packets began into which rules have written, the first time first.
+    pub(super) written: Vec<(usize, [u8; HEAD])>,
     buckets: Vec<Bucket>,
     pub(super) room: Box<Room>,
 }
+
+/// Bytes of an IP header that rules may write into.
+pub(super) const HEAD: usize = 12;
 
 /// Where the words begin that are read all at once, bytes behind the IP header's start.
 pub(super) const GATHERED_FROM: usize = 8;
@@ -95,6 +102,8 @@ impl State {
             steer: [Steer::Not; BURST],
             log: LogQueue::default(),
             detoured: [Lanes::NONE; 2],
+            kernel_has_rules: false,
+            written: Vec::new(),
             buckets: Vec::new(),
             room: Box::new(room),
         }
@@ -127,6 +136,13 @@ impl State {
     pub(super) fn begin(&mut self) {
         self.mark = [0; BURST];
         self.steered = Lanes::NONE;
+        self.written.clear();
+    }
+
+    /// How the header of a packet of the burst began that rules have written into.
+    #[must_use]
+    pub fn received_head(&self, lane: usize) -> Option<&[u8; HEAD]> {
+        self.written.iter().find(|(written, _)| *written == lane).map(|(_, head)| head)
     }
 
     /// Counts a packet.

@@ -76,7 +76,7 @@ pub(super) fn record(
     let frame = umem.frame(burst.addr[lane], usize::from(burst.len[lane]));
     let packet = frame.get(usize::from(burst.l3[lane])..).unwrap_or_default();
     let id = match id.is_group() {
-        true => ecmp::select(tables, id, ecmp::flow_hash(packet)),
+        true => ecmp::member(tables, id, packet),
         false => id,
     };
     tables.next_hops.view().in_force(id)

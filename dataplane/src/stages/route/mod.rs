@@ -7,8 +7,13 @@
 //! Addresses that are never routed (0.0.0.0, 127/8, 224/4, `::1`, `ff00::/8`, ...) are entries of
 //! every FIB, see [`crate::tables`].
 //!
+//! A VRF may fall back to another ([`Tables::set_fallback`](crate::tables::Tables::set_fallback)), as the
+//! kernel's rules ask one table after the other (`fib_rules_lookup` in `net/core/fib_rules.c`); where no VRF
+//! does, nothing asks for it.
+//!
 //! Limits: none on prefixes; 4,194,303 next hops.
 
+mod fallback;
 mod fib;
 #[cfg(all(test, loom))]
 mod models;
@@ -18,6 +23,7 @@ mod tests;
 #[cfg(test)]
 mod threads;
 
+pub(crate) use fallback::{Fallbacks, fall_back};
 pub(crate) use fib::Node;
 pub use fib::{Capacity, Fib, FibError, Prefix, Root};
 pub use stage::{Family, V4, V6, look_up, run};

@@ -6,36 +6,50 @@ use crate::id::NextHopId;
 use crate::tables::{RecordId, Tables};
 use crate::wire::word64;
 
-/// Where the lower half of an IPv6 destination is in the header, bytes.
+/// Where the halves of an IPv6 destination are in the header, bytes.
+const DST_HIGH: usize = 24;
 const DST_LOW: usize = 32;
 
 /// What the families do differently.
 pub trait Family {
     /// Keys in an address.
     const HALVES: u32;
+    /// Of IP.
+    const VERSION: u8;
     /// The FIBs of all VRFs.
     fn fib(tables: &Tables) -> &Fib;
+    /// Makes [`Burst::key`] what it was before the lookup.
+    fn restore_key(burst: &mut Burst, umem: &Umem, lane: usize);
 }
 
 /// IPv4: an address and nothing is one key.
 pub struct V4;
 impl Family for V4 {
     const HALVES: u32 = 1;
+    const VERSION: u8 = 4;
 
     #[inline(always)]
     fn fib(tables: &Tables) -> &Fib {
         &tables.fib4
     }
+
+    fn restore_key(_: &mut Burst, _: &Umem, _: usize) {}
 }
 
 /// IPv6: each half is a key.
 pub struct V6;
 impl Family for V6 {
     const HALVES: u32 = 2;
+    const VERSION: u8 = 6;
 
     #[inline(always)]
     fn fib(tables: &Tables) -> &Fib {
         &tables.fib6
+    }
+
+    fn restore_key(burst: &mut Burst, umem: &Umem, lane: usize) {
+        let header: &[u8; 40] = umem.bytes(burst.addr[lane], usize::from(burst.l3[lane]));
+        burst.key[lane] = word64(header, DST_HIGH).swap_bytes();
     }
 }
 

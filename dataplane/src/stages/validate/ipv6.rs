@@ -14,6 +14,14 @@ pub struct Valid6 {
     pub scoped: Lanes,
 }
 
+impl Valid6 {
+    /// Those that are not in `gone`.
+    #[must_use]
+    pub const fn without(self, gone: Lanes) -> Self {
+        Self { lanes: self.lanes.without(gone), scoped: self.scoped.without(gone) }
+    }
+}
+
 /// Checks IPv6 headers, cuts off what is behind each packet, and notes the upper half of its
 /// destination as key.
 #[inline(always)]
@@ -94,7 +102,7 @@ fn explain(packet: &[u8]) -> Result<Sound, Verdict> {
         return Err(Verdict::Drop(DropReason::PktTooSmall));
     }
     let (src, dst) = (ip.src(), ip.dst());
-    if is_multicast(src) || src == 1 || is_v4_mapped(src) {
+    if is_multicast(src) || src == 1 {
         return Err(Verdict::Drop(DropReason::IpInvalidSource));
     }
     // Multicast is for the router itself, which reads the hop-by-hop header of MLD there.
@@ -107,11 +115,6 @@ fn explain(packet: &[u8]) -> Result<Sound, Verdict> {
 
 const fn is_multicast(address: u128) -> bool {
     address >> 120 == 0xff
-}
-
-/// `::ffff:0:0/96`: the kernel drops such senders, as those that would fool filters.
-const fn is_v4_mapped(address: u128) -> bool {
-    address >> 32 == 0xffff
 }
 
 const fn is_link_local(address: u128) -> bool {

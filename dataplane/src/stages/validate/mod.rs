@@ -9,7 +9,7 @@
 //!
 //! Limits: IPv4 options and IPv6 hop-by-hop headers go to the slow path. IPv6 jumbograms
 //! (RFC 2675) are dropped there. Sources that are the router's own address or a subnet's broadcast
-//! are not looked for: the kernel takes those for martians, too (`fib_validate_source`).
+//! are not looked for here, but by [`crate::stages::source`], where that is asked for.
 
 mod ipv4;
 mod ipv6;

@@ -1,8 +1,10 @@
-//! `tollway check`: reads a configuration or a file of rules and says what is wrong with it.
+//! `tollway check`: reads a configuration or a file of rules and says what is wrong with it, or says of
+//! network devices what would be fast between them.
 
+mod devices;
 mod rules;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::json;
 
@@ -15,27 +17,40 @@ use crate::model::{LinkKind, Model};
 
 /// Arguments of `tollway check`.
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  tollway check tollway.toml     what is wrong with a configuration
+  tollway check rules.nft        which rules of a file Tollway decides by
+  tollway check eth0 eth1        what `tollway run eth0 eth1` would do faster than the kernel")]
 pub(super) struct Args {
-    /// The configuration, or a file of rules: nftables, iptables-save, ipfw
-    file: PathBuf,
+    /// The configuration, or a file of rules (nftables, iptables-save, ipfw), or network devices
+    #[arg(required = true, value_name = "FILE|DEVICE")]
+    what: Vec<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), CliError> {
-    if let Some((text, language)) = rules_of(&args.file) {
-        return rules::check(&args.file, &text, language, args.json);
+    match devices::file_of(&args.what)? {
+        Some(path) => file(&path, args.json),
+        None => devices::check(&args.what, args.json),
     }
-    let model = super::load(&args.file)?;
+}
+
+fn file(path: &Path, json: bool) -> Result<(), CliError> {
+    if let Some((text, language)) = rules_of(path) {
+        return rules::check(path, &text, language, json);
+    }
+    let model = super::load(path)?;
     compile(&model).map_err(|error| CliError::failed(&error, error.remedy()))?;
     let things = inventory(&model);
-    if args.json {
+    if json {
         let things: serde_json::Map<_, _> =
             things.iter().map(|(count, what)| (key(what), json!(count))).collect();
-        return super::print(format_args!("{:#}\n", json!({"file": args.file, "has": things})));
+        return super::print(format_args!("{:#}\n", json!({"file": path, "has": things})));
     }
-    super::print(format_args!("{} is in order: {}\n", args.file.display(), words(&things)))
+    super::print(format_args!("{} is in order: {}\n", path.display(), words(&things)))
 }
 
 /// The text of a file of rules, and its language; none where the file is something else.

@@ -46,6 +46,10 @@ enum What {
     Filter,
     /// What each stage costs a packet
     Tolls,
+    /// What the kernel is configured with, and what of it is in force
+    Mirror,
+    /// Which traffic takes which road, why, and how much has
+    Coverage,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), CliError> {
@@ -61,6 +65,10 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         What::Punts => talk.show(&Ask::Punts, tables::punts),
         What::Express => talk.show(&Ask::Express, tables::express),
         What::Filter => talk.show(&Ask::Filter, |all| filter::filter(all, text::width())),
+        What::Mirror => talk.show(&Ask::Mirror, tables::mirror),
+        What::Coverage => {
+            talk.show(&Ask::Coverage, |all| super::coverage::text(all, text::width()))
+        }
         What::Tolls => talk.show(&Ask::Tolls, tables::tolls),
     }
 }

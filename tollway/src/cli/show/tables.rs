@@ -7,6 +7,7 @@ use comfy_table::{Cell, Table};
 
 use super::super::text::{arranged, table, thousands};
 use crate::control::{Drops, Express, Links, Neighbours, Ports, Punts, Tolls, Totals};
+use crate::mirror::handle::Status;
 
 /// `show ports`.
 pub(super) fn ports(answer: &Ports, width: Option<u16>) -> String {
@@ -123,6 +124,30 @@ fn defect(totals: &Totals) -> String {
     sentence.map_or_else(String::new, |sentence| {
         format!("\nThis is a defect of Tollway, report it with the table above: {sentence}\n")
     })
+}
+
+/// `show mirror`.
+pub(super) fn mirror(answer: &Status) -> String {
+    let mut table = table(&["the kernel has", ""]);
+    for (name, count) in [
+        ("devices", answer.devices as u64),
+        ("addresses", answer.addresses as u64),
+        ("rules", answer.rules as u64),
+        ("destinations", answer.routes as u64),
+        ("next-hop objects", answer.nexthops as u64),
+        ("changes told", answer.changes),
+        ("changes in force", answer.in_force),
+        ("tables made", answer.rebuilds),
+        ("messages lost", answer.lost),
+        ("audits", answer.audits),
+        ("drift", answer.drift),
+    ] {
+        table.add_row([name.to_owned(), thousands(count)]);
+    }
+    let held = answer.held.as_ref().map_or_else(String::new, |why| {
+        format!("\nThe kernel forwards everything at the moment: {why}\n")
+    });
+    arranged(table, "lr", None) + &held
 }
 
 /// `show express`.

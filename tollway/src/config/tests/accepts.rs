@@ -6,8 +6,8 @@ use super::super::parse;
 use super::super::values::derived_mac;
 use super::{BASE, mistakes};
 use crate::model::{
-    ExpressMode, GroupIndex, Link, LinkIndex, LinkKind, Mac, Model, Neigh, NextHop, NextHopGroup,
-    Port, PortIndex, PortKind, Route, RouteTarget, VlanProtocol, Vrf, VrfIndex,
+    ExpressMode, GroupIndex, Left, Link, LinkIndex, LinkKind, Mac, Model, Neigh, NextHop,
+    NextHopGroup, Port, PortIndex, PortKind, Route, RouteTarget, VlanProtocol, Vrf, VrfIndex,
 };
 
 const EXAMPLE: &str = include_str!("../../../../examples/three-ports.toml");
@@ -36,6 +36,7 @@ fn link(name: &str, kind: LinkKind, mtu: u16, vrf: usize, addresses: &[&str]) ->
         mtu,
         vrf: VrfIndex(vrf),
         addresses: addresses.iter().map(|a| a.parse().expect("address")).collect(),
+        left: Left::default(),
     }
 }
 
@@ -96,8 +97,10 @@ fn the_example_gives_this_model() {
         }],
         neighs: vec![neigh(0, "198.51.100.254", 0xfe), neigh(3, "fd00:10::2", 2)],
         express: ExpressMode::Auto,
+        own: Vec::new(),
         express_flows: 1 << 18,
         filter: None,
+        kernel_rules: None,
         filter_log: None,
     };
     assert_eq!(model(EXAMPLE), expected);
@@ -109,6 +112,7 @@ fn the_shortest_configuration_has_one_port() {
         ports: vec![Port { name: "p".to_owned(), kind: PortKind::Memory }],
         links: vec![link("p", LinkKind::Port(PortIndex(0)), 1500, 0, &[])],
         vrfs: vec![Vrf { name: "main".to_owned() }],
+        own: Vec::new(),
         express_flows: 1 << 18,
         ..Model::default()
     };

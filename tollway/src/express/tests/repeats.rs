@@ -5,12 +5,12 @@ use etherparse::checksum::Sum16BitWords;
 use etherparse::{EtherType, IpNumber, Ipv4Header, Ipv6Header, TcpHeaderSlice, UdpHeaderSlice};
 use proptest::prelude::*;
 
-use super::testkit::dice::Dice;
-use super::testkit::packet::{DOT1AD, DOT1Q, Mac, Packet, Tag, layer3};
-use super::testkit::wires::{Special, Way};
-use super::testkit::{mixed, packet};
-use super::{Bench, Flows, Maps};
+use super::{Bench, Maps};
 use crate::steer::flows::{Flow, Flow4Key, Flow6Key};
+use crate::testkit::dice::Dice;
+use crate::testkit::packet::{DOT1AD, DOT1Q, Mac, Packet, Tag, layer3};
+use crate::testkit::wires::{Special, Way};
+use crate::testkit::{mixed, packet};
 
 /// The link that the steering program finds: of a port's address, under one tag or none.
 fn way(port: u8, frame: &[u8]) -> Option<Way> {
@@ -30,7 +30,7 @@ fn way(port: u8, frame: &[u8]) -> Option<Way> {
     (way.mac(port) == dst).then_some(way)
 }
 
-/// The flow that a frame belongs to, and the length of its packet; none where the lane leaves it
+/// The flow in force that a frame belongs to, and the length of its packet; none where the lane leaves it
 /// alone.
 fn find(maps: &Maps, port: u8, frame: &[u8]) -> Option<(Flow, usize)> {
     let link = way(port, frame)?.link(port);
@@ -49,7 +49,8 @@ fn find(maps: &Maps, port: u8, frame: &[u8]) -> Option<(Flow, usize)> {
         let (sport, dport) = ports(ip.protocol, transport, IpNumber::ICMP)?;
         let (src, dst) = (ip.source.into(), ip.destination.into());
         let key = Flow4Key::new(link, ip.protocol.0, (src, sport), (dst, dport));
-        return Some((*maps.v4.lock().unwrap().get(&key)?, len));
+        let flow = *maps.v4.lock().unwrap().get(&key)?;
+        return maps.has_force(&key.src_be, &key.dst_be, &flow).then_some((flow, len));
     }
     if ether_type != EtherType::IPV6 {
         return None;
@@ -62,7 +63,8 @@ fn find(maps: &Maps, port: u8, frame: &[u8]) -> Option<(Flow, usize)> {
     let (sport, dport) = ports(ip.next_header, transport, IpNumber::IPV6_ICMP)?;
     let (src, dst) = (ip.source.into(), ip.destination.into());
     let key = Flow6Key::new(link, ip.next_header.0, (src, sport), (dst, dport));
-    Some((*maps.v6.lock().unwrap().get(&key)?, 40 + transport.len()))
+    let flow = *maps.v6.lock().unwrap().get(&key)?;
+    maps.has_force(&key.src_be, &key.dst_be, &flow).then_some((flow, 40 + transport.len()))
 }
 
 /// A packet's ports; 0 for ICMP. None for other protocols, and where the ports are cut off.
@@ -85,7 +87,7 @@ fn ports(protocol: IpNumber, transport: &[u8], icmp: IpNumber) -> Option<(u16, u
 /// What the lane makes of a frame, and the port that it goes to.
 fn lane(maps: &Maps, port: u8, frame: &[u8]) -> Option<(u8, Vec<u8>)> {
     let (flow, len) = find(maps, port, frame)?;
-    if flow.generation != maps.generation() || len > usize::from(flow.mtu) {
+    if len > usize::from(flow.mtu) {
         return None;
     }
     let l2 = &flow.l2[..usize::from(flow.l2_len)];
@@ -139,7 +141,7 @@ fn a_group_keeps_each_flow_on_its_member() {
 #[test]
 fn other_vrfs_with_the_same_addresses_are_other_flows() {
     let mut bench = Bench::new();
-    let dst = packet::ip(super::testkit::wires::OVERLAP4);
+    let dst = packet::ip(crate::testkit::wires::OVERLAP4);
     for way in [Way::Plain, Way::Red] {
         let frame = way.packet(0, dst).build();
         let hits = [(); 3].map(|()| hit(&mut bench, 0, &frame));

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use etherparse::IpNumber;
 use tollway_dataplane::stages::filter::Count;
 
-use super::testkit::wires::Way;
 use super::{Bench, Flows as _};
 use crate::filter::carry::carried;
 use crate::filter::eval::Link;
 use crate::filter::flatten::flatten;
 use crate::filter::ir::*;
+use crate::testkit::wires::Way;
 
 const UDP: u8 = 17;
 const ICMP: u8 = 1;

@@ -8,9 +8,9 @@ use tollway_dataplane::id::PortId;
 use tollway_dataplane::stages::ecmp::Member;
 use tollway_dataplane::tables::{RecordId, RoutePrefix, Tables};
 
-use super::testkit::packet::{DOT1Q, Ip, Packet, ip};
-use super::testkit::wires::{PORTS, Special, Way, tables};
 use super::{Bench, Flows, Lane, Maps, ports};
+use crate::testkit::packet::{DOT1Q, Ip, Packet, ip};
+use crate::testkit::wires::{PORTS, Special, Way, tables};
 
 const MS: u64 = 1_000_000;
 
@@ -152,7 +152,7 @@ fn packets_that_are_bound_stay_out() {
     let stored = umem.store(&frame).unwrap();
     assert!(burst.push(stored.addr, stored.len as u16));
     (burst.l3[0], burst.link[0], burst.next[0]) = (14, Way::Plain.link(0), RecordId(next.0));
-    lane.begin(tables.version(), 0);
+    lane.begin(&tables.epochs.changes, 0);
     burst.bound = Lanes::first(1);
     for _ in 0..3 {
         lane.forwarded(&burst, &umem, &tables, burst.lanes());
@@ -173,15 +173,15 @@ fn a_change_empties_the_lane_and_the_next_packet_enters_again() {
     let vrf = Way::Plain.vrf();
     assert_eq!(vrf.0, 0);
     let changes: [(&str, Change); 5] = [
-        ("a route", |tables| {
+        ("routes to both", |tables| {
             let next = tables.lookup(Way::Plain.vrf(), Way::Plain.host4(2));
-            let host = RoutePrefix::host(Way::Plain.host4(1));
-            tables.insert(Way::Plain.vrf(), host, next).unwrap();
+            for dst in [Way::Plain.host4(1), Special::Group.host4()] {
+                tables.insert(Way::Plain.vrf(), RoutePrefix::host(dst), next).unwrap();
+            }
         }),
-        ("a route elsewhere", |tables| {
+        ("a default route", |tables| {
             let next = tables.lookup(Way::Plain.vrf(), Way::Plain.host4(2));
-            let other = RoutePrefix::new(ip("203.0.113.0"), 24);
-            tables.insert(Way::Plain.vrf(), other, next).unwrap();
+            tables.insert(Way::Plain.vrf(), RoutePrefix::all(true), next).unwrap();
         }),
         ("a neighbour", |tables| {
             tables.set_neigh(Way::Plain.link(1), ip("10.255.1.1"), Some([4; 6])).unwrap();
@@ -204,9 +204,8 @@ fn a_change_empties_the_lane_and_the_next_packet_enters_again() {
         assert_eq!(bench.maps.in_force(), 0, "{what}");
         for frame in &frames {
             let sent = bench.send(0, frame);
-            let flow = bench.maps.flows().into_iter().find(|flow| {
-                flow.generation == bench.maps.generation() && sent[0].1.starts_with(&flow.l2[..14])
-            });
+            let flows = bench.maps.flows_in_force();
+            let flow = flows.iter().find(|flow| sent[0].1.starts_with(&flow.l2[..14]));
             assert_eq!(flow.map(|flow| flow.egress_port), Some(sent[0].0), "{what}");
         }
         assert_eq!(bench.maps.in_force(), 2, "{what}");
@@ -216,9 +215,9 @@ fn a_change_empties_the_lane_and_the_next_packet_enters_again() {
 #[test]
 fn what_was_looked_up_before_a_change_is_void() {
     // Another worker notices the change, or the same one in its next turn: whichever comes first,
-    // the entry carries the generation from before.
+    // the entry carries the generation from before, or there is none.
     let (mut umem, tables) = (Umem::new(4, 2048).unwrap(), tables());
-    let maps = Maps::default();
+    let (maps, dst) = (Maps::default(), Way::Plain.host4(1));
     let [mut lane, mut other] = [(); 2].map(|()| Lane::new(maps.clone(), ports(), 100));
     let frame = Way::Plain.forwarded(1, &plain4().build());
     let next = tables.lookup(Way::Plain.vrf(), Way::Plain.host4(1));
@@ -230,22 +229,23 @@ fn what_was_looked_up_before_a_change_is_void() {
     }
     burst.l3 = [14; 64];
     burst.next = [RecordId(next.0); 64];
-    lane.begin(tables.version(), 0);
-    other.begin(tables.version(), 0);
-    lane.begin(tables.version(), 0);
+    lane.begin(&tables.epochs.changes, 0);
+    other.begin(&tables.epochs.changes, 0);
+    lane.begin(&tables.epochs.changes, 0);
     // Here the lane's burst is looked up. Then the route changes, and the other one notices.
     let ways = tables.vrfs[0].root4;
-    let RoutePrefix::V4(prefix) = RoutePrefix::host(ip("203.0.113.5")) else { panic!("IPv4") };
-    tables.fib4.insert(ways, prefix, next).unwrap();
-    other.begin(tables.version(), 0);
+    let RoutePrefix::V4(prefix) = RoutePrefix::host(dst) else { panic!("IPv4") };
+    let another = tables.lookup(Way::Plain.vrf(), Way::Plain.host4(2));
+    tables.fib4.insert(ways, prefix, another).unwrap();
+    other.begin(&tables.epochs.changes, 0);
     lane.forwarded(&burst, &umem, &tables, burst.lanes());
-    assert_eq!((maps.len(), maps.in_force()), (1, 0));
-    lane.begin(tables.version(), 0);
+    assert_eq!(maps.in_force(), 0);
+    lane.begin(&tables.epochs.changes, 20 * MS);
     lane.forwarded(&burst, &umem, &tables, burst.lanes());
     assert_eq!((maps.len(), maps.in_force()), (1, 1));
     // Without a change nothing is emptied.
     let generation = maps.generation();
-    lane.begin(tables.version(), 0);
+    lane.begin(&tables.epochs.changes, 0);
     assert_eq!(maps.generation(), generation);
 }
 

@@ -13,6 +13,9 @@ pub struct Link {
     pub vrf: String,
     /// The link that it is a VLAN on.
     pub on: Option<String>,
+    /// The VRF device that it belongs to, where that is a device as the kernel's are: packets meet
+    /// prerouting once more as if they came from there, and the hooks behind it so.
+    pub vrf_device: Option<String>,
 }
 
 /// A packet at a hook.

@@ -41,7 +41,9 @@ enum Part {
 pub(super) struct Resolver<'a> {
     pub(super) rules: &'a Ruleset,
     pub(super) live: &'a Live,
-    pub(super) links: &'a [Link],
+    /// What it takes the links for that packets arrive on, and those that they leave by.
+    pub(super) inputs: &'a [Link],
+    pub(super) outputs: &'a [Link],
     /// Of IP, or 0 for ARP.
     pub(super) version: u8,
 }
@@ -65,27 +67,29 @@ impl Resolver<'_> {
                 vec![vec![ranges.iter().map(|range| (range.first, range.last)).collect()]]
             }
             Test::Link(patterns) => {
-                vec![vec![patterns.iter().flat_map(|pattern| self.links(pattern)).collect()]]
+                let links = patterns.iter().flat_map(|pattern| self.links(one.keys[0], pattern));
+                vec![vec![links.collect()]]
             }
-            Test::Set(set) => self.elements(&self.rules.sets[set.0]),
+            Test::Set(set) => self.elements(&one.keys, &self.rules.sets[set.0]),
         };
         self.tuples(&one.keys, elements, one.negate)
     }
 
     /// When a set's element has the keys.
     pub(super) fn element(&self, keys: &[Key], items: &[Item]) -> Holds {
-        let ranges = items.iter().map(|item| self.item(item)).collect();
+        let ranges = keys.iter().zip(items).map(|(key, item)| self.item(*key, item)).collect();
         self.tuples(keys, vec![ranges], false)
     }
 
-    fn elements(&self, set: &Set) -> Vec<Vec<Ranges>> {
+    fn elements(&self, keys: &[Key], set: &Set) -> Vec<Vec<Ranges>> {
         match &set.elements {
             Elements::Ranges(ranges) => {
                 vec![vec![ranges.iter().map(|range| (range.first, range.last)).collect()]]
             }
             Elements::Tuples(elements) => {
-                let tuples = elements.iter().map(|element| element.key.iter());
-                let tuples = tuples.map(|key| key.map(|item| self.item(item)).collect::<Vec<_>>());
+                let tuples = elements.iter().map(|element| keys.iter().zip(&element.key));
+                let tuples = tuples
+                    .map(|key| key.map(|(key, item)| self.item(*key, item)).collect::<Vec<_>>());
                 if set.key.len() == 1 {
                     // One key: all in one condition.
                     return vec![vec![tuples.flatten().flatten().collect()]];
@@ -95,15 +99,16 @@ impl Resolver<'_> {
         }
     }
 
-    fn item(&self, item: &Item) -> Ranges {
+    fn item(&self, key: Key, item: &Item) -> Ranges {
         match item {
             Item::Range(range) => vec![(range.first, range.last)],
-            Item::Link(pattern) => self.links(pattern),
+            Item::Link(pattern) => self.links(key, pattern),
         }
     }
 
-    fn links(&self, pattern: &LinkPattern) -> Ranges {
-        let named = self.links.iter().enumerate().filter(|(_, link)| !link.name.is_empty());
+    fn links(&self, key: Key, pattern: &LinkPattern) -> Ranges {
+        let links = if key.selector == Selector::Output { self.outputs } else { self.inputs };
+        let named = links.iter().enumerate().filter(|(_, link)| !link.name.is_empty());
         let links = named.filter(|(_, link)| link.is(pattern));
         links.map(|(number, _)| (number as u128, number as u128)).collect()
     }

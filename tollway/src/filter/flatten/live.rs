@@ -26,16 +26,7 @@ impl Live {
         epochs: &Arc<Epochs>,
     ) -> Result<Self, FilterError> {
         let mut live = Self::default();
-        let mut versions: Vec<_> = rules.sets.iter().map(version).collect();
-        for one in matches(rules) {
-            if let Test::Set(set) = one.test
-                && let Some(version) = &mut versions[set.0]
-                && !matches!(&one.keys[..], [key] if address(*key, *version).is_some())
-            {
-                versions[set.0] = None;
-            }
-        }
-        for (set, version) in rules.sets.iter().zip(versions) {
+        for (set, version) in rules.sets.iter().zip(live_versions(rules)) {
             let number = match (&set.elements, version) {
                 (Elements::Ranges(ranges), Some(version)) => {
                     let elements: Vec<_> =
@@ -56,6 +47,20 @@ impl Live {
         let of = address(*key, 4).or_else(|| address(*key, 6))?;
         Some(Field::InSet { set: number, of })
     }
+}
+
+/// For each set of a ruleset that will be a live one, the version of IP of its addresses.
+pub(crate) fn live_versions(rules: &Ruleset) -> Vec<Option<u8>> {
+    let mut versions: Vec<_> = rules.sets.iter().map(version).collect();
+    for one in matches(rules) {
+        if let Test::Set(set) = one.test
+            && let Some(version) = &mut versions[set.0]
+            && !matches!(&one.keys[..], [key] if address(*key, *version).is_some())
+        {
+            versions[set.0] = None;
+        }
+    }
+    versions
 }
 
 /// The version of IP that a set has addresses of, if it may be a live one.

@@ -84,8 +84,14 @@ impl<'a> Layout<'a> {
 
     /// What matches are resolved by in a chain.
     pub(super) fn resolver(&self, within: Within) -> Resolver<'a> {
-        let links = self.levels.get(within.level).map_or(&[][..], |level| &level.links);
-        Resolver { rules: self.ruleset, live: self.live, links, version: self.version }
+        let level = self.levels.get(within.level);
+        Resolver {
+            rules: self.ruleset,
+            live: self.live,
+            inputs: level.map_or(&[][..], |level| &level.inputs),
+            outputs: level.map_or(&[][..], |level| &level.outputs),
+            version: self.version,
+        }
     }
 
     /// The line for hooks that follow each other; none where no chain is for these packets.
@@ -145,17 +151,18 @@ impl<'a> Layout<'a> {
     fn only_devices(&mut self, base: &Base, within: Within) -> Result<(), TooMany> {
         let levels = self.levels;
         let Some(level) = levels.get(within.level) else { return Ok(()) };
-        let input = |links: Vec<usize>| {
+        let one_of = |field, links: Vec<usize>| {
             let ranges: Vec<_> = links.iter().map(|link| (*link as u128, *link as u128)).collect();
-            Condition::new(Field::Input, ranges)
+            Condition::new(field, ranges)
         };
+        let input = |links| one_of(Field::Input, links);
         let is_device = |link: &Link| base.devices.iter().any(|device| link.is(device));
         let is_mine = |number: &usize| {
-            let link = &level.links[*number];
+            let link = &level.inputs[*number];
             !link.name.is_empty() && (base.devices.is_empty() || is_device(link))
         };
-        if base.hook == Hook::Ingress {
-            let others = input((0..level.links.len()).filter(|link| !is_mine(link)).collect());
+        if matches!(base.hook, Hook::Ingress | Hook::Prerouting) {
+            let others = input((0..level.inputs.len()).filter(|link| !is_mine(link)).collect());
             if !others.ranges.is_empty() {
                 self.push(vec![others], vec![self.accept(within)], None)?;
             }
@@ -168,6 +175,13 @@ impl<'a> Layout<'a> {
         }
         if base.devices.is_empty() {
             return Ok(());
+        }
+        if base.hook == Hook::Egress {
+            // It comes to the devices below as well, one after the other.
+            let above = one_of(Field::Output, level.above(&base.devices));
+            if !above.ranges.is_empty() {
+                self.push(vec![above], vec![Op::Unsupported], None)?;
+            }
         }
         let selector = if base.hook == Hook::Egress { Selector::Output } else { Selector::Input };
         let others = Match {

@@ -17,6 +17,7 @@ use super::levels::Level;
 use super::live::Live;
 use super::place::Layout;
 use super::{FlattenError, flatten};
+use crate::filter::eval::Link;
 use crate::filter::ir::{Hook, Ruleset};
 pub(in crate::filter) use frames::Frames;
 use road::Road;
@@ -53,6 +54,18 @@ type Drawn = fn(&Frames, &mut Dice) -> Vec<u8>;
 
 /// Sends packets through rulesets both ways.
 fn compare(seed: u64, rulesets: usize, rules: &[usize], packets: usize, drawn: Drawn) {
+    compare_links(&road::links(), seed, rulesets, rules, packets, drawn);
+}
+
+/// The same with what links are called.
+fn compare_links(
+    links: &[Link],
+    seed: u64,
+    rulesets: usize,
+    rules: &[usize],
+    packets: usize,
+    drawn: Drawn,
+) {
     let (mut refused, mut set_changes) = (0, 0);
     for number in 0..rulesets as u64 {
         let seed = seed << 32 | number;
@@ -60,11 +73,11 @@ fn compare(seed: u64, rulesets: usize, rules: &[usize], packets: usize, drawn: D
         let count = dice.pick(rules);
         let ruleset = Draw::new(&mut dice).ruleset(count);
         // Negated sets of several keys, in alternatives, can be too many to write out.
-        if let Err(FlattenError::TooMany(_)) = flatten(&ruleset, &road::links(), &Epochs::new()) {
+        if let Err(FlattenError::TooMany(_)) = flatten(&ruleset, links, &Epochs::new()) {
             refused += 1;
             continue;
         }
-        set_changes += compare_drawn(&ruleset, seed, &mut dice, packets, drawn).changes;
+        set_changes += compare_drawn(&ruleset, links, seed, &mut dice, packets, drawn).changes;
     }
     assert!(set_changes > 20, "{set_changes}");
     assert!(refused * 10 <= rulesets, "{refused} of {rulesets} rulesets were refused");
@@ -77,7 +90,7 @@ pub(in crate::filter) fn compare_one(
     dice: &mut Dice,
     packets: usize,
 ) {
-    compare_drawn(ruleset, seed, dice, packets, Frames::draw);
+    compare_drawn(ruleset, &road::links(), seed, dice, packets, Frames::draw);
 }
 
 /// What a comparison has met.
@@ -91,12 +104,13 @@ struct Met {
 /// The same with packets of the caller's drawing.
 fn compare_drawn(
     ruleset: &Ruleset,
+    links: &[Link],
     seed: u64,
     dice: &mut Dice,
     packets: usize,
     drawn: Drawn,
 ) -> Met {
-    let mut road = Road::new(ruleset);
+    let mut road = Road::with(ruleset, links.to_vec());
     // What sets have changes between two bursts, as often as not.
     let (changes, mut changed) = (dice.one_in(2), 0);
     let frames = Frames::new(ruleset, dice);
@@ -108,8 +122,8 @@ fn compare_drawn(
             changed += road.change_sets(dice);
         }
         if let Err((lane, how)) = road.send(&burst) {
-            let rules = shrink(road.rules(), &burst[lane]);
-            panic!("seed {seed:#x}: {how}\n{:02x?}\n{}", burst[lane], tell(&rules));
+            let rules = shrink(road.rules(), links, &burst[lane]);
+            panic!("seed {seed:#x}: {how}\n{:02x?}\n{}", burst[lane], tell(&rules, links));
         }
     }
     road.same_counts(seed);
@@ -117,8 +131,9 @@ fn compare_drawn(
 }
 
 /// The same without whatever the packet fares alike without.
-fn shrink(mut rules: Ruleset, frame: &[u8]) -> Ruleset {
-    let differs = |rules: &Ruleset| Road::new(rules).send(&[frame.to_vec()]).is_err();
+fn shrink(mut rules: Ruleset, links: &[Link], frame: &[u8]) -> Ruleset {
+    let differs =
+        |rules: &Ruleset| Road::with(rules, links.to_vec()).send(&[frame.to_vec()]).is_err();
     if !differs(&rules) {
         return rules;
     }
@@ -143,7 +158,7 @@ fn shrink(mut rules: Ruleset, frame: &[u8]) -> Ruleset {
 }
 
 /// A ruleset, one rule a line, and what it is made into.
-fn tell(rules: &Ruleset) -> String {
+fn tell(rules: &Ruleset, links: &[Link]) -> String {
     let mut text = String::new();
     let live = Live::choose(rules, &mut Filter::default(), &Epochs::new()).expect("room");
     for chain in &rules.chains {
@@ -162,8 +177,9 @@ fn tell(rules: &Ruleset) -> String {
             &[Hook::Forward, Hook::Postrouting, Hook::Egress],
         ] {
             let levels = match hooks {
-                [Hook::Ingress] => Level::ingress(&road::links()),
-                _ => vec![Level::plain(&road::links())],
+                [Hook::Ingress] => Level::ingress(links),
+                [Hook::Prerouting] => Level::prerouting(links),
+                _ => vec![Level::forward(links)],
             };
             let Some(Ok(line)) = Layout::new(rules, &live, &levels, version).line(hooks) else {
                 continue;
@@ -184,13 +200,22 @@ pub(in crate::filter) fn plain(rules: &Ruleset, dice: &mut Dice, count: usize) -
 }
 
 /// The router's links in the order of their numbers.
-pub(in crate::filter) fn links() -> Vec<crate::filter::eval::Link> {
+pub(in crate::filter) fn links() -> Vec<Link> {
     road::links()
 }
 
 #[test]
 fn small_rulesets_are_as_they_are_evaluated() {
     compare(1, 120, &[1, 2, 5, 12], 5000, Frames::draw);
+}
+
+#[test]
+fn packets_of_vrf_devices_meet_rules_as_they_are_evaluated() {
+    let mut links = road::links();
+    // Rules name links alone, VRFs alone, and by what both begin with.
+    links[1].vrf_device = Some("wan9".to_owned());
+    links[3].vrf_device = Some("wan0".to_owned());
+    compare_links(&links, 4, 120, &[1, 2, 5, 12, 60], 5000, Frames::draw);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Files, what becomes of packets by them, and what is said of mistakes.
 
+mod hostile;
 mod naive;
 pub(in crate::filter) mod random;
 
@@ -31,7 +32,7 @@ fn good(text: &str) -> Ruleset {
 }
 
 fn link(name: &str) -> Link {
-    Link { name: name.into(), vrf: "main".into(), on: None }
+    Link { name: name.into(), vrf: "main".into(), on: None, vrf_device: None }
 }
 
 /// A packet through both passes.
@@ -378,124 +379,4 @@ fn all_mistakes_of_a_file_are_told() {
     let wrong = read(text, "bad.rules").expect_err("three");
     assert_eq!(wrong.iter().map(|one| one.line).collect::<Vec<_>>(), [2, 4, 5]);
     assert!(wrong[0].to_string().starts_with("bad.rules:2: \"alow\" is no action; "));
-}
-
-mod hostile {
-    use proptest::prelude::*;
-
-    /// Words that files are made of, and such as have no business there.
-    fn word() -> impl Strategy<Value = String> {
-        const WORDS: &[&str] = &[
-            "add",
-            "table",
-            "create",
-            "type",
-            "addr",
-            "iface",
-            "number",
-            "1",
-            "65534",
-            "allow",
-            "deny",
-            "skipto",
-            "call",
-            "return",
-            "count",
-            "log",
-            "set",
-            "disable",
-            "ip",
-            "tcp",
-            "from",
-            "any",
-            "to",
-            "not",
-            "{",
-            "}",
-            "or",
-            "table(1)",
-            "table(1,2)",
-            "10.0.0.0/8",
-            "10.0.0.0/24{1-9}",
-            "2001:db8::/32",
-            "1.2.3.4:0.0.0.0",
-            "22",
-            "1-5,ssh",
-            "in",
-            "out",
-            "via",
-            "em*",
-            "frag",
-            "mf,!df",
-            "established",
-            "tcpdatalen",
-            "0-65535",
-            "mac",
-            "any",
-            "mac-type",
-            "dscp",
-            "ef",
-            "lookup",
-            "dst-port",
-            "pipe",
-            "config",
-            "delete",
-            "flush",
-            "ipfw",
-            "-q",
-            "\\\n",
-            "#",
-            "//",
-            "$x",
-            "unreach",
-            "port",
-            "fwd",
-            "::1",
-            "ipttl",
-            "iplen",
-            "icmptypes",
-            "0,8",
-            "prob",
-            "{}",
-            "(",
-            "()",
-            ",",
-            "-",
-            "{x",
-            "x}",
-        ];
-        prop_oneof![
-            8 => prop::sample::select(WORDS).prop_map(str::to_owned),
-            1 => "\\PC{0,6}",
-            1 => any::<u32>().prop_map(|number| number.to_string()),
-        ]
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(600))]
-
-        #[test]
-        fn no_text_is_too_odd(text in "(?s).{0,300}") {
-            let _ = super::read(&text, "odd");
-        }
-
-        #[test]
-        fn no_order_of_words_is_too_odd(
-            lines in prop::collection::vec(prop::collection::vec(word(), 0..14), 0..12)
-        ) {
-            let lines: Vec<_> = lines.iter().map(|line| line.join(" ")).collect();
-            let text = lines.join("\n");
-            if let Ok(rules) = super::read(&text, "odd") {
-                prop_assert_eq!(rules.check(), Ok(()));
-            }
-        }
-
-        #[test]
-        fn no_rule_is_too_odd(words in prop::collection::vec(word(), 0..10)) {
-            let text = format!("add allow {}", words.join(" "));
-            if let Ok(rules) = super::read(&text, "odd") {
-                prop_assert_eq!(rules.check(), Ok(()));
-            }
-        }
-    }
 }

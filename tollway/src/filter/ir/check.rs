@@ -69,7 +69,7 @@ impl Ruleset {
     }
 
     /// Chains that a chain's rules lead to, and whether they come back.
-    pub(in crate::filter) fn exits(&self, chain: &Chain) -> Vec<(ChainId, bool)> {
+    pub(crate) fn exits(&self, chain: &Chain) -> Vec<(ChainId, bool)> {
         let steps = chain.rules.iter().flat_map(|rule| &rule.steps);
         steps.flat_map(|step| self.targets(step)).collect()
     }

@@ -16,6 +16,12 @@ pub fn complete(listing: &str, words: &str) -> String {
     let Ok(mut value) = serde_json::from_str::<Value>(listing) else {
         return listing.to_owned();
     };
+    complete_value(&mut value, words);
+    value.to_string()
+}
+
+/// The same for JSON that is read already.
+pub(crate) fn complete_value(value: &mut Value, words: &str) {
     let said = said(words);
     let objects = value.get_mut("nftables").and_then(Value::as_array_mut);
     for object in objects.into_iter().flatten() {
@@ -36,7 +42,6 @@ pub fn complete(listing: &str, words: &str) -> String {
             }
         }
     }
-    value.to_string()
 }
 
 /// For each table, set and map its flags, for each chain its devices; by what they are and their names.

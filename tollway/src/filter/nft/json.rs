@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// The name and the value of an object that has one member (`{"match": {...}}`).
-pub(super) fn only(value: &Value) -> Option<(&str, &Value)> {
+pub(crate) fn only(value: &Value) -> Option<(&str, &Value)> {
     let object = value.as_object()?;
     let (name, inner) = object.iter().next()?;
     (object.len() == 1).then_some((name.as_str(), inner))
@@ -15,17 +15,17 @@ pub(super) fn inner<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
 }
 
 /// A member that is a string; empty where it is not there.
-pub(super) fn text<'a>(value: &'a Value, name: &str) -> &'a str {
+pub(crate) fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// A member that is a whole number.
-pub(super) fn number(value: &Value, name: &str) -> Option<u64> {
+pub(crate) fn number(value: &Value, name: &str) -> Option<u64> {
     value.get(name)?.as_u64()
 }
 
 /// What stands where one or several may: the members of an array, or the value itself.
-pub(super) fn several(value: &Value) -> &[Value] {
+pub(crate) fn several(value: &Value) -> &[Value] {
     match value {
         Value::Array(values) => values,
         Value::Null => &[],

@@ -19,7 +19,7 @@ mod chains;
 mod complete;
 mod expression;
 mod fields;
-mod json;
+pub(crate) mod json;
 mod mangle;
 mod names;
 mod rule;
@@ -33,7 +33,10 @@ mod value;
 pub(in crate::filter) mod tests;
 
 pub use complete::complete;
+pub(crate) use complete::complete_value;
 pub use script::script;
+
+use serde_json::Value;
 
 use super::ir::Ruleset;
 use crate::mistake::{Fault, Ledger, Mistake};
@@ -54,7 +57,7 @@ pub fn read(text: &str, file: &str) -> Result<Ruleset, Vec<Mistake>> {
         );
         (start, vec![fault])
     });
-    let read = read.and_then(|value| chains::read(&value, file).map_err(|faults| (0, faults)));
+    let read = read.and_then(|value| read_value(&value, file).map_err(|faults| (0, faults)));
     match read {
         Ok(rules) => Ok(rules),
         Err((start, faults)) => {
@@ -64,6 +67,16 @@ pub fn read(text: &str, file: &str) -> Result<Ruleset, Vec<Mistake>> {
             Err(ledger.finish())
         }
     }
+}
+
+/// The same for JSON that is read already, with mistakes that have no place.
+pub(crate) fn read_value(value: &Value, file: &str) -> Result<Ruleset, Vec<Fault>> {
+    chains::read(value, file)
+}
+
+/// A rule of the listing as nft writes it, on one line.
+pub(crate) fn words(rule: &Value) -> String {
+    text::rule(rule)
 }
 
 /// What serde says, without the place that it adds.

@@ -88,6 +88,7 @@ pub struct AfXdp {
     /// What sockets missed that are closed.
     missed: u64,
     next_look_ns: u64,
+    maintained_ns: u64,
 }
 
 /// Why a port has no AF_XDP socket.
@@ -155,6 +156,7 @@ impl AfXdp {
             oversized: Traffic::default(),
             missed: 0,
             next_look_ns: 0,
+            maintained_ns: 0,
         };
         let target = target(device, &facts, this.queues, this.mac);
         let outcome = this.program.climb(umem, target, mode);
@@ -410,6 +412,7 @@ impl Device for AfXdp {
     }
 
     fn maintain(&mut self, now_ns: u64) {
+        self.maintained_ns = now_ns;
         self.release_quarantine(now_ns);
         match self.program.poll() {
             Poll::Pending => return,
@@ -431,6 +434,16 @@ impl Device for AfXdp {
         }
         self.look(now_ns);
         self.next_look_ns = now_ns + RETRY_NS;
+    }
+
+    fn look_again(&mut self) {
+        self.next_look_ns = 0;
+        // A tick ago, which is near enough.
+        self.maintain(self.maintained_ns);
+    }
+
+    fn ifindex(&self) -> Option<u32> {
+        self.open.as_ref().and_then(|_| u32::try_from(self.facts.index).ok())
     }
 
     fn mac(&self) -> Option<Mac> {

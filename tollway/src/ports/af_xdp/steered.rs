@@ -59,6 +59,10 @@ impl Steered {
     }
 
     fn try_attach(&mut self, target: Target<'_>, mode: Mode) -> Result<(), SteerError> {
+        // The old one is to be gone before another is made under its name.
+        self.tap = None;
+        // Whoever changes the plan has the steering: so either this knows of it, or they find the port.
+        let mut steering = lock(&self.steering);
         let plan = lock(&self.plan).clone();
         let port = SteerPort {
             port: self.port,
@@ -68,9 +72,6 @@ impl Steered {
             queues: target.queues,
             links: plan.links,
         };
-        // The old one is to be gone before another is made under its name.
-        self.tap = None;
-        let mut steering = lock(&self.steering);
         let attached = steering.serve(port, &[mode], false)?;
         if let Some(note) = attached.note {
             tracing::warn!("{}: {note}", target.device);

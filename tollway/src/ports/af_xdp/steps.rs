@@ -125,9 +125,10 @@ pub(super) fn climb(
 fn bindings(umem: &SharedUmem, mode: AfXdpMode, generic: bool) -> Vec<Binding> {
     let multi_buffer = umem.multi_buffer();
     let (zero_copy, copy) = match (mode, generic) {
-        (AfXdpMode::Auto, false) => (true, true),
+        (AfXdpMode::Auto | AfXdpMode::Best, false) => (true, true),
         (AfXdpMode::ZeroCopy, false) => (true, false),
-        (AfXdpMode::Copy, false) | (AfXdpMode::Auto | AfXdpMode::Generic, true) => (false, true),
+        (AfXdpMode::Copy, false)
+        | (AfXdpMode::Auto | AfXdpMode::Best | AfXdpMode::Generic, true) => (false, true),
         _ => (false, false),
     };
     let mut bindings = Vec::new();

@@ -82,6 +82,8 @@ pub struct Fib {
     nodes: Aligned<Node>,
     values: Box<[AtomicU32]>,
     epochs: Arc<Epochs>,
+    /// Of IP, where its changes are written down by prefix.
+    version: Option<u8>,
     writer: Apart<Mutex<Writer>>,
 }
 
@@ -127,7 +129,22 @@ impl Fib {
     pub fn new(epochs: Arc<Epochs>, capacity: Capacity) -> Self {
         let Arenas { roots, nodes, values } = Arenas::new(capacity);
         let writer = Apart(Mutex::new(Writer::new(Arc::clone(&epochs), capacity)));
-        Self { roots, nodes, values, epochs, writer }
+        Self { roots, nodes, values, epochs, version: None, writer }
+    }
+
+    /// Has changes written down by the prefixes that they are about, as such of a version of IP, where they
+    /// were counted for all addresses.
+    #[must_use]
+    pub fn of_version(mut self, version: u8) -> Self {
+        self.version = Some(version);
+        self
+    }
+
+    fn note(&self, prefix: Prefix) {
+        match self.version {
+            Some(version) => self.epochs.changes.note_route(version, prefix),
+            None => self.epochs.changes.note(),
+        }
     }
 
     /// The next hop for an address, its bits at the upper end.
@@ -234,7 +251,7 @@ impl Fib {
     /// See [`FibError`].
     pub fn insert(&self, root: Root, prefix: Prefix, next: NextHopId) -> Result<(), FibError> {
         if self.put(root, prefix, next)? {
-            self.epochs.changes.note();
+            self.note(prefix);
         }
         Ok(())
     }
@@ -256,7 +273,7 @@ impl Fib {
     pub fn remove(&self, root: Root, prefix: Prefix) -> Result<bool, FibError> {
         let removed = self.take(root, prefix)?;
         if removed {
-            self.epochs.changes.note();
+            self.note(prefix);
         }
         Ok(removed)
     }

@@ -1,5 +1,7 @@
 //! What a packet takes along from hook to hook, and what each hook sees of it.
 
+use tollway_dataplane::epoch::Epochs;
+
 use super::Dice;
 use super::frames::Frames;
 use super::road::{Done, Road};
@@ -168,16 +170,67 @@ fn a_reject_is_not_for_hook_ingress() {
 }
 
 #[test]
+fn a_vrf_is_what_packets_of_its_links_come_from() {
+    let from =
+        |name: &str| Step::Match(Match::link(Selector::Input, LinkPattern::Name(name.into())));
+    let add = || Step::Do(Action::Mark { keep: !1, flip: 1 });
+    let mut links = super::road::links();
+    links[1].vrf_device = Some("red".to_owned());
+    let sent = |rules: &Ruleset| {
+        let mut dice = Dice(12);
+        let frames = Frames::new(rules, &mut dice);
+        let mut road = Road::with(rules, links.clone());
+        let mut drops = [0, 0];
+        for number in 0..200 {
+            let frame = frames.draw(&mut dice);
+            let is_one = is_plain(&frame);
+            assert_eq!(road.send(&[frame]), Ok(()));
+            // Ports take turns.
+            drops[(number + 1) % 2] += usize::from(is_one && road.drops(0));
+        }
+        drops
+    };
+    for (hook, name, of) in [
+        (Hook::Prerouting, "wan1", [false, true]),
+        (Hook::Prerouting, "red", [false, true]),
+        (Hook::Forward, "wan1", [false, false]),
+        (Hook::Forward, "red", [false, true]),
+        (Hook::Postrouting, "red", [false, true]),
+        (Hook::Forward, "wan0", [true, false]),
+    ] {
+        let drops = sent(&ruleset(vec![chain(hook, None, vec![vec![from(name), DROP]])]));
+        assert_eq!(drops.map(|drops| drops > 0), of, "{hook:?} {name}");
+    }
+    // A packet that the first round has marked.
+    let marked = vec![from("red"), is(Selector::Mark, 1), DROP];
+    let drops = sent(&ruleset(vec![chain(Hook::Prerouting, None, vec![marked, vec![add()]])]));
+    assert_eq!(drops.map(|drops| drops > 0), [false, true]);
+}
+
+#[test]
+fn the_device_below_at_hook_egress_is_the_kernels() {
+    let mut links = super::road::links();
+    links[1].on = Some("lan0".to_owned());
+    let rules = ruleset(vec![chain(Hook::Egress, Some("lan0"), vec![vec![DROP]])]);
+    let filter = crate::filter::flatten::flatten(&rules, &links, &Epochs::new()).unwrap();
+    assert!(filter.leaves_to_kernel());
+    links[1].on = None;
+    let filter = crate::filter::flatten::flatten(&rules, &links, &Epochs::new()).unwrap();
+    assert!(!filter.leaves_to_kernel());
+}
+
+#[test]
 fn behind_two_tags_the_device_below_sees_one() {
     let link = |name: &str, on: Option<&str>| Link {
         name: name.into(),
         vrf: String::new(),
         on: on.map(str::to_owned),
+        vrf_device: None,
     };
     let links = [link("a.1.2", Some("a.1")), link("a", None), link("a.1", Some("a"))];
     let levels = Level::ingress(&links);
     let names =
-        |level: &Level| level.links.iter().map(|link| link.name.clone()).collect::<Vec<_>>();
+        |level: &Level| level.inputs.iter().map(|link| link.name.clone()).collect::<Vec<_>>();
     assert_eq!(
         levels.iter().map(names).collect::<Vec<_>>(),
         [["a", "a", "a"], ["a.1", "", "a.1"], ["a.1.2", "", ""]]

@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use super::{Dice, Frames, compare_drawn};
+use super::{Dice, Frames, compare_drawn, road};
 use crate::filter::ir::Ruleset;
 use crate::filter::{ipfw, iptables, nft};
 
@@ -39,7 +39,8 @@ fn compare(language: &str, draw: Draw) {
         let count: usize = rules.chains.iter().map(|chain| chain.rules.len()).sum();
         let start = Instant::now();
         let (met, counters) =
-            compare_drawn(&rules, seed, &mut dice, PACKETS, Frames::at_edges).counters;
+            compare_drawn(&rules, &road::links(), seed, &mut dice, PACKETS, Frames::at_edges)
+                .counters;
         println!(
             "{language}, seed {seed:#x}: {count} rules, {met} of {counters} counters met, {:.1} s",
             start.elapsed().as_secs_f64()
@@ -51,7 +52,8 @@ fn compare(language: &str, draw: Draw) {
 fn drawn(seed: u64, dice: &mut Dice, draw: Draw, size: usize) -> Ruleset {
     for _ in 0..100 {
         let rules = draw(dice, size);
-        let (met, counters) = compare_drawn(&rules, seed, dice, PROBES, Frames::at_edges).counters;
+        let (met, counters) =
+            compare_drawn(&rules, &road::links(), seed, dice, PROBES, Frames::at_edges).counters;
         if met * 4 >= counters {
             return rules;
         }

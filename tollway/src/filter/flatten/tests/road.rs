@@ -41,6 +41,7 @@ pub(super) fn links() -> Vec<Link> {
         name: name.into(),
         vrf: vrf.into(),
         on: name.split_once('.').map(|(below, _)| below.into()),
+        vrf_device: None,
     };
     LINKS.into_iter().map(link).collect()
 }
@@ -63,7 +64,11 @@ pub(super) struct Road {
 
 impl Road {
     pub(super) fn new(rules: &Ruleset) -> Self {
-        let links = links();
+        Self::with(rules, links())
+    }
+
+    /// The same with what links are called instead.
+    pub(super) fn with(rules: &Ruleset, links: Vec<Link>) -> Self {
         let mut tables = tables();
         let next = hops::resolve(rules, &mut tables, &links).expect("next hops");
         let filter = flatten(rules, &links, &tables.epochs).expect("it compiles");
@@ -142,6 +147,7 @@ impl Road {
         let (detoured, plain): (Vec<_>, _) =
             sound.into_iter().partition(|lane| packets[*lane].0.has_options());
         let mut routed_by = Vec::new();
+        let vrfs: Vec<_> = links.iter().map(vrf).collect();
         for hooks in [&[Hook::Prerouting][..], &[Hook::Forward, Hook::Postrouting, Hook::Egress]] {
             for lanes in [&plain, &detoured] {
                 for version in [4, 6] {
@@ -150,6 +156,7 @@ impl Road {
                         let comes = comes_to(hooks[0], version, &frames[*lane]);
                         if packet.version() == version && comes {
                             self.evaluate(packet, fate, hooks);
+                            self.evaluate_vrf(packet, fate, hooks, &vrfs);
                         }
                     }
                 }
@@ -268,6 +275,21 @@ impl Road {
         Fate::Accept
     }
 
+    /// Has it arrive by its VRF's device: rules of hook prerouting are asked once more.
+    fn evaluate_vrf<'p>(
+        &mut self,
+        packet: &mut Packet<'p>,
+        fate: &mut Fate,
+        hooks: &[Hook],
+        vrfs: &'p [Option<Link>],
+    ) {
+        let number = self.links.iter().position(|link| link == packet.input);
+        if let Some(vrf) = number.and_then(|number| vrfs[number].as_ref()) {
+            packet.input = vrf;
+            self.evaluate(packet, fate, hooks);
+        }
+    }
+
     fn evaluate(&mut self, packet: &mut Packet<'_>, fate: &mut Fate, hooks: &[Hook]) {
         for hook in hooks {
             if *fate == Fate::Accept {
@@ -380,6 +402,12 @@ fn alike(done: &Done, fate: &Fate, version: u8) -> bool {
             Fate::Reject(reject) => Done::Reject(told(reject)),
             Fate::Unsupported(_) => Done::Unsupported,
         }
+}
+
+/// The device of a link's VRF.
+fn vrf(link: &Link) -> Option<Link> {
+    let name = link.vrf_device.clone()?;
+    Some(Link { name, vrf: link.vrf.clone(), ..Link::default() })
 }
 
 /// For the host: ARP, and frames to groups.

@@ -22,7 +22,7 @@ fn sound(text: &str, family: Family) -> Ruleset {
 
 /// Links that packets of these tests take.
 fn link(name: &str) -> Link {
-    Link { name: name.into(), vrf: "main".into(), on: None }
+    Link { name: name.into(), vrf: "main".into(), on: None, vrf_device: None }
 }
 
 /// What becomes of a frame from wan0 to lan0 at all hooks.

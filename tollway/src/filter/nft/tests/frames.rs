@@ -43,6 +43,7 @@ pub(super) fn given(line: &str) -> Given {
         name: words.get(name).unwrap_or(default).to_owned(),
         vrf: String::new(),
         on: None,
+        vrf_device: None,
     };
     let src: IpAddr = words.get("src").unwrap_or("192.0.2.99").parse().unwrap();
     let dst: IpAddr = words.get("dst").unwrap_or("198.51.100.7").parse().unwrap();

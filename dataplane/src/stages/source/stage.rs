@@ -1,0 +1,305 @@
+use super::table::Check;
+use super::{Rpf, Sources};
+use crate::burst::{BURST, Burst, Lanes};
+use crate::frame::Umem;
+use crate::id::{LinkId, NextHopId};
+use crate::stages::filter::State;
+use crate::stages::route::Root;
+use crate::stages::rule;
+use crate::tables::{Action, Question, Tables};
+use crate::verdict::{DropReason, PuntReason, Verdict};
+use crate::wire::word32;
+
+/// Where an IPv4 header has the source, bytes.
+const SRC: usize = 12;
+
+/// Sends off IPv4 packets whose source can not be right; returns those that go on.
+#[inline(never)]
+pub(crate) fn run(
+    burst: &mut Burst,
+    umem: &Umem,
+    tables: &Tables,
+    sources: &Sources,
+    state: &State,
+    lanes: Lanes,
+) -> Lanes {
+    let (mut suspects, mut asked) = (Lanes::NONE, Lanes::NONE);
+    let mut keys = [0; BURST];
+    for lane in lanes {
+        let header: &[u8; 20] = umem.bytes(burst.addr[lane], usize::from(burst.l3[lane]));
+        let src = word32(header, SRC).swap_bytes();
+        let check = sources.of(burst.link[lane]).is;
+        keys[lane] = u64::from(src) << 32;
+        suspects.put(lane, sources.may_have(src));
+        asked.put(lane, check.rpf != Rpf::Off);
+    }
+    let suspects = suspects.without(asked);
+    if suspects.is_empty() && asked.is_empty() {
+        return lanes;
+    }
+    let mut gone = Lanes::NONE;
+    for lane in suspects {
+        let src = (keys[lane] >> 32) as u32;
+        gone.put(
+            lane,
+            settle(burst, tables, sources, lane, |_, check| addressed(sources, check, src)),
+        );
+    }
+    if asked.is_empty() {
+        return lanes.without(gone);
+    }
+    let routes = routes(burst, umem, tables, sources, state, asked, &keys);
+    let mut groups = SeenGroups::default();
+    for lane in asked {
+        let src = (keys[lane] >> 32) as u32;
+        let link = burst.link[lane];
+        gone.put(
+            lane,
+            settle(burst, tables, sources, lane, |egress, check| {
+                if !is_back_known(tables, sources, check, (link, egress)) {
+                    return Err(Unsure.into());
+                }
+                let next = NextHopId(routes[lane]);
+                let kind = groups.kind(tables, sources, link, next);
+                routed(sources, check, src, kind)
+            }),
+        );
+    }
+    lanes.without(gone)
+}
+
+/// What is wrong with a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wrong {
+    /// It is dropped for this reason, and may be told of.
+    Martian(DropReason),
+    /// The kernel knows.
+    Unsure,
+}
+
+/// What only the kernel knows.
+struct Unsure;
+
+impl From<Unsure> for Wrong {
+    fn from(_: Unsure) -> Self {
+        Self::Unsure
+    }
+}
+
+/// Has a packet leave whose source is found wrong, if it is one that is asked for it: whose route is a
+/// unicast one. Says if it has left.
+fn settle(
+    burst: &mut Burst,
+    tables: &Tables,
+    sources: &Sources,
+    lane: usize,
+    judge: impl FnOnce(LinkId, Check) -> Result<(), Wrong>,
+) -> bool {
+    let Some(record) = tables.next_hops.view().record(burst.next[lane]) else { return false };
+    if !matches!(record.action(), Action::Forward | Action::Resolve | Action::Glean) {
+        return false;
+    }
+    let check = sources.of(burst.link[lane]);
+    let verdict = match judge(record.link(), check) {
+        Ok(()) => return false,
+        Err(Wrong::Martian(reason)) if !check.is.martians_to_kernel => Verdict::Drop(reason),
+        Err(_) => Verdict::Punt(PuntReason::Martian),
+    };
+    burst.leave(lane, verdict);
+    true
+}
+
+/// Judges a source by what address it is.
+fn addressed(sources: &Sources, check: Check, src: u32) -> Result<(), Wrong> {
+    if check.is.own && sources.is_own(src) {
+        return Err(Wrong::Martian(DropReason::IpLocalSource));
+    }
+    // To a full look, which the kernel may take for reasons that nobody is told, it is a martian.
+    if sources.is_broadcast(src) { Err(Wrong::Unsure) } else { Ok(()) }
+}
+
+/// Judges a source by the route to it.
+fn routed(sources: &Sources, check: Check, src: u32, kind: Kind) -> Result<(), Wrong> {
+    let filtered = matches!(check.is.rpf, Rpf::Loose | Rpf::Strict);
+    let leads = match kind {
+        Kind::Missing if filtered => return Err(Wrong::Martian(DropReason::IpRpfilter)),
+        Kind::Missing => return Ok(()),
+        Kind::Local if check.is.own && sources.is_own(src) => {
+            return Err(Wrong::Martian(DropReason::IpLocalSource));
+        }
+        Kind::Local if check.is.own => return Err(Wrong::Martian(DropReason::IpInvalidSource)),
+        Kind::Local => return Err(Wrong::Unsure),
+        Kind::Unicast(leads) => leads,
+    };
+    match (check.is.rpf, leads) {
+        (_, Leads::Here) | (Rpf::Off | Rpf::Kind, _) => Ok(()),
+        (_, Leads::Somewhere) => Err(Wrong::Unsure),
+        (Rpf::Loose, Leads::Away) => Ok(()),
+        (Rpf::Strict, Leads::Away) => Err(Wrong::Martian(DropReason::IpRpfilter)),
+    }
+}
+
+/// Of what kind the route to a source is.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// There is none, or it says that nothing goes there.
+    Missing,
+    /// The router itself, or everyone on a link.
+    Local,
+    Unicast(Leads),
+}
+
+/// Where a route leads to, seen from a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Leads {
+    /// By other links.
+    Away,
+    /// By a way that is the kernel's own.
+    Somewhere,
+    /// By this link, with one of its next hops at least.
+    Here,
+}
+
+/// What a burst has found out about groups: a group has many shares, and a burst few groups.
+#[derive(Default)]
+struct SeenGroups([Option<(LinkId, NextHopId, Kind)>; 8]);
+
+impl SeenGroups {
+    fn kind(&mut self, tables: &Tables, sources: &Sources, link: LinkId, next: NextHopId) -> Kind {
+        if !next.is_group() {
+            return of_one(tables, sources, link, next);
+        }
+        let place = &mut self.0[next.0 as usize % 8];
+        match *place {
+            Some((of_link, group, kind)) if of_link == link && group == next => kind,
+            _ => {
+                let kind = of_group(tables, sources, link, next);
+                *place = Some((link, next, kind));
+                kind
+            }
+        }
+    }
+}
+
+fn of_group(tables: &Tables, sources: &Sources, link: LinkId, next: NextHopId) -> Kind {
+    let mut all = Leads::Away;
+    // Most groups have no more members, and each of these many shares.
+    let (mut known, mut oldest) = ([None; 4], 0);
+    for member in tables.groups.shares(next.0 & !NextHopId::GROUP) {
+        if known.contains(&Some(member)) {
+            continue;
+        }
+        known[oldest % known.len()] = Some(member);
+        oldest += 1;
+        match of_one(tables, sources, link, member) {
+            Kind::Unicast(Leads::Here) => return Kind::Unicast(Leads::Here),
+            Kind::Unicast(leads) => all = all.max(leads),
+            Kind::Missing | Kind::Local => all = all.max(Leads::Somewhere),
+        }
+    }
+    Kind::Unicast(all)
+}
+
+fn of_one(tables: &Tables, sources: &Sources, link: LinkId, next: NextHopId) -> Kind {
+    let view = tables.next_hops.view();
+    let Some(record) = view.record(view.in_force(next)) else { return Kind::Missing };
+    match record.action() {
+        Action::Forward | Action::Resolve | Action::Glean => {
+            let is_here = are_one_device(sources, link, record.link());
+            Kind::Unicast(if is_here { Leads::Here } else { Leads::Away })
+        }
+        Action::Local => Kind::Local,
+        Action::Drop(_) => Kind::Missing,
+        Action::Punt(reason) => match reason {
+            PuntReason::NoRoute | PuntReason::Unreachable | PuntReason::Prohibit => Kind::Missing,
+            _ => Kind::Unicast(Leads::Somewhere),
+        },
+    }
+}
+
+/// Whether links are one device to the kernel (`fib_info_nh_uses_dev`: the links of a VRF's device are).
+fn are_one_device(sources: &Sources, link: LinkId, other: LinkId) -> bool {
+    let [own, others] = [link, other].map(|link| sources.of(link).by.vrf_device);
+    link == other || own.is_some() && own == others
+}
+
+/// Whether the route back is the one that packets of this link would take, when theirs leads out by another.
+///
+/// The kernel asks as if the packet had come by the device that it leaves by, but in the VRF that it has come
+/// in, if there is one (`flowi4_l3mdev`, `l3mdev_update_flow`). Of VRFs kernels differ in which rules with an
+/// input device they then take (6.15: those of the VRF device, too).
+fn is_back_known(
+    tables: &Tables,
+    sources: &Sources,
+    check: Check,
+    (link, egress): (LinkId, LinkId),
+) -> bool {
+    let by_input = check.by.by_input;
+    match (check.by.vrf_device, sources.of(egress).by.vrf_device) {
+        (None, None) => !by_input || back_is_alike(tables, link, egress),
+        (None, Some(_)) => !by_input && back_is_alike(tables, link, egress),
+        (Some(_), _) => !by_input,
+    }
+}
+
+/// Whether a route is the same for packets that come by either link.
+fn back_is_alike(tables: &Tables, link: LinkId, egress: LinkId) -> bool {
+    let [own, other] = [link, egress].map(|link| tables.link(link).root4);
+    let policies = tables.policies.as_ref();
+    own == other && policies.is_none_or(|policies| policies.are_alike(link, egress))
+}
+
+/// The next hops and groups of the routes to sources.
+fn routes(
+    burst: &Burst,
+    umem: &Umem,
+    tables: &Tables,
+    sources: &Sources,
+    state: &State,
+    asked: Lanes,
+    keys: &[u64; BURST],
+) -> [u32; BURST] {
+    let mut routes = [0; BURST];
+    let Some(first) = asked.lowest() else { return routes };
+    let root = tables.link(burst.link[first]).root4;
+    let is_plain = |lane: usize| tables.link(burst.link[lane]).root4 == root;
+    if tables.policies.is_none() && asked.into_iter().all(is_plain) {
+        tables.fib4.look_up_keys(Root(root), keys, &mut routes, 0..burst.count);
+        if tables.fallbacks.is_some() {
+            for lane in asked {
+                if routes[lane] == NextHopId::NO_ROUTE.0 {
+                    routes[lane] = tables.find_from(4, root, u128::from(keys[lane]) << 64).0;
+                }
+            }
+        }
+        return routes;
+    }
+    for lane in asked {
+        let mark = state.mark[lane];
+        let there = rule::question(burst, umem, lane, 4, mark);
+        let with_mark = sources.of(there.link).by.mark;
+        let back = Question {
+            root: tables.link(there.link).root4,
+            src: there.dst,
+            dst: there.src,
+            mark: if with_mark { mark } else { 0 },
+            ..there
+        };
+        routes[lane] = tables.find(&back).0;
+    }
+    routes
+}
+
+/// Gives the kernel the martians among the packets that have left, on links of which it logs them.
+#[inline(never)]
+pub(crate) fn tell(burst: &mut Burst, sources: &Sources) {
+    for lane in burst.left {
+        let is_martian = matches!(
+            burst.verdict[lane],
+            Verdict::Drop(DropReason::IpInvalidSource | DropReason::IpInvalidDest)
+        );
+        if is_martian && sources.of(burst.link[lane]).is.martians_to_kernel {
+            burst.verdict[lane] = Verdict::Punt(PuntReason::Martian);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Links whose packets the kernel keeps, and MTUs that differ by family.
+
+use super::{Action, LinkRecord, RoutePrefix, Tables, TablesError};
+use crate::id::LinkId;
+use crate::stages::classify::VlanEntry;
+use crate::stages::route::Root;
+use crate::verdict::PuntReason;
+
+/// FIBs of which each address says that the packet is the kernel's, IPv4 and IPv6; made when needed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct KernelRoots([Option<Root>; 2]);
+
+impl Tables {
+    /// Says of which families the packets that arrive on a link are the kernel's, whatever they are for
+    /// ([`PuntReason::KernelLink`]).
+    ///
+    /// It costs nothing: the link's FIB is one that says so of each address.
+    ///
+    /// # Errors
+    /// See [`TablesError`].
+    pub fn set_kernel_link(&mut self, link: LinkId, v4: bool, v6: bool) -> Result<(), TablesError> {
+        let record = self.links.get(usize::from(link.0)).ok_or(TablesError::Unknown)?;
+        let vrf = *self.vrfs.get(usize::from(record.vrf.0)).ok_or(TablesError::Unknown)?;
+        let root4 = if v4 { self.kernel_root(true)? } else { vrf.root4 };
+        let root6 = if v6 { self.kernel_root(false)? } else { vrf.root6 };
+        self.set_roots(link, (root4.0, root6.0));
+        self.epochs.changes.note();
+        Ok(())
+    }
+
+    fn kernel_root(&mut self, is_ipv4: bool) -> Result<Root, TablesError> {
+        let index = usize::from(!is_ipv4);
+        if let Some(root) = self.kernel_roots.0[index] {
+            return Ok(root);
+        }
+        let next = self.inert(Action::Punt(PuntReason::KernelLink))?;
+        let fib = if is_ipv4 { &self.fib4 } else { &self.fib6 };
+        let root = fib.add_root()?;
+        let (RoutePrefix::V4(all) | RoutePrefix::V6(all)) = RoutePrefix::all(is_ipv4);
+        fib.insert(root, all, next)?;
+        self.kernel_roots.0[index] = Some(root);
+        Ok(root)
+    }
+
+    /// Puts the roots of a link's FIBs wherever the path looks for them.
+    fn set_roots(&mut self, link: LinkId, (root4, root6): (u32, u32)) {
+        let Some(record) = self.links.get_mut(usize::from(link.0)) else { return };
+        (record.root4, record.root6) = (root4, root6);
+        let LinkRecord { port, ref tags, .. } = *record;
+        let Some(port) = self.ports.get_mut(usize::from(port.0)) else { return };
+        if tags.is_empty() {
+            (port.root4, port.root6) = (root4, root6);
+        }
+        if let [(protocol, vid)] = tags[..] {
+            port.vlans.insert(protocol, vid, VlanEntry { link, root4, root6 }, false);
+        }
+    }
+
+    /// Gives a link another MTU for IPv6 packets (`net.ipv6.conf.*.mtu`), bytes; the link's at most. Next
+    /// hops that were made for routes with an MTU of their own keep that.
+    ///
+    /// # Errors
+    /// See [`TablesError`].
+    pub fn set_mtu6(&mut self, link: LinkId, mtu: u16) -> Result<(), TablesError> {
+        let record = self.links.get_mut(usize::from(link.0)).ok_or(TablesError::Unknown)?;
+        record.mtu6 = mtu.min(record.mtu);
+        self.renew_neighs6(link)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+    use crate::id::NextHopId;
+    use crate::testkit::road::{Outcome, Road};
+    use crate::testkit::wires::{Way, tables};
+
+    fn sent_or_punted(tables: &Tables, way: Way, dst: IpAddr) -> Option<PuntReason> {
+        let path = crate::dispatch::Path::detect();
+        let mut road = Road::<crate::path::Everything>::over(tables, path, 2048);
+        match road.one(0, &way.packet(0, dst).build()) {
+            Outcome::Sent(..) => None,
+            Outcome::Punt(reason, link, _) => {
+                assert_eq!(link, way.link(0));
+                Some(reason)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_kernel_has_what_arrives_there_and_nothing_else() {
+        let mut tables = tables();
+        for way in Way::ALL {
+            for (v4, v6) in [(true, false), (false, true), (true, true), (false, false)] {
+                let before = tables.version();
+                tables.set_kernel_link(way.link(0), v4, v6).unwrap();
+                assert_ne!(tables.version(), before);
+                for other in Way::ALL {
+                    let kept = |on| (on && other == way).then_some(PuntReason::KernelLink);
+                    assert_eq!(sent_or_punted(&tables, other, Way::Vlan.host4(1)), kept(v4));
+                    assert_eq!(sent_or_punted(&tables, other, Way::Vlan.host6(1)), kept(v6));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn there_is_one_fib_for_all_such_links() {
+        let mut tables = tables();
+        tables.set_kernel_link(Way::Plain.link(0), true, true).unwrap();
+        let count = tables.next_hops.len();
+        tables.set_kernel_link(Way::Vlan.link(0), true, true).unwrap();
+        assert_eq!(tables.next_hops.len(), count);
+        let [first, second] = [Way::Plain, Way::Vlan].map(|way| tables.link(way.link(0)));
+        assert_eq!((first.root4, first.root6), (second.root4, second.root6));
+        assert_eq!(tables.set_kernel_link(LinkId(999), true, true), Err(TablesError::Unknown));
+        // The VRF's own are as they were.
+        assert_ne!(tables.lookup(Way::Plain.vrf(), Way::Plain.host4(1)), NextHopId::NO_ROUTE);
+    }
+}

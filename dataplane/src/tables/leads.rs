@@ -1,0 +1,124 @@
+//! Next hops that are led elsewhere in place: for next-hop objects, which a million routes may share.
+//!
+//! A lead has a number of its own, which its routes keep while it leads now to this neighbour and then
+//! to that (`replace_nexthop` in `net/ipv4/nexthop.c`). It follows what is known of its neighbour.
+
+use std::net::IpAddr;
+
+use super::neighs::Wish;
+use super::{Action, NextHop, Tables, TablesError};
+use crate::id::{LinkId, NextHopId};
+use crate::verdict::{DropReason, PuntReason};
+
+/// Where a next hop leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Lead {
+    /// To a neighbour, known or not.
+    Neigh {
+        /// The link that it is on.
+        link: LinkId,
+        /// Its address.
+        via: IpAddr,
+        /// Largest packet, bytes, if it is not the link's.
+        mtu: Option<u16>,
+        /// Its packets are IPv4, of whichever family the address is.
+        is_ipv4: bool,
+    },
+    /// Nowhere: packets are dropped.
+    Drop(DropReason),
+    /// Packets are the slow path's.
+    Punt(PuntReason),
+}
+
+impl Tables {
+    /// Adds a next hop that can be led elsewhere with [`Tables::set_lead`].
+    ///
+    /// # Errors
+    /// See [`TablesError`].
+    pub fn add_lead(&mut self, to: Lead) -> Result<NextHopId, TablesError> {
+        let id = self.push_next_hop(NextHop::inert(Action::Punt(PuntReason::NoRoute)))?;
+        self.leads.insert(id, Lead::Punt(PuntReason::NoRoute));
+        self.set_lead(id, to)?;
+        Ok(id)
+    }
+
+    /// Leads a next hop of [`Tables::add_lead`] elsewhere, for all routes that have it.
+    ///
+    /// # Errors
+    /// See [`TablesError`]; it leads where it did.
+    pub fn set_lead(&mut self, id: NextHopId, to: Lead) -> Result<(), TablesError> {
+        let before = *self.leads.get(&id).ok_or(TablesError::Unknown)?;
+        if before == to {
+            return Ok(());
+        }
+        let next = match to {
+            Lead::Neigh { link, via, mtu, is_ipv4 } => {
+                let wish = self.wish(link, mtu.unwrap_or(u16::MAX), is_ipv4)?;
+                self.leading_as(link, via, wish)?
+            }
+            Lead::Drop(reason) => NextHop::inert(Action::Drop(reason)),
+            Lead::Punt(reason) => NextHop::inert(Action::Punt(reason)),
+        };
+        self.change(id, &next)?;
+        if let Lead::Neigh { link, via, .. } = before {
+            self.unlead(link, via, id);
+        }
+        if let Lead::Neigh { link, via, mtu, is_ipv4 } = to {
+            let wish = self.wish(link, mtu.unwrap_or(u16::MAX), is_ipv4)?;
+            self.lead(link, via, wish, id);
+        }
+        self.leads.insert(id, to);
+        Ok(())
+    }
+
+    /// What a wish for a neighbour comes to now; the neighbour is kept for good.
+    fn leading_as(
+        &mut self,
+        link: LinkId,
+        via: IpAddr,
+        wish: Wish,
+    ) -> Result<NextHop, TablesError> {
+        let plain = self.neigh(link, via)?;
+        let next = self.next_hop(plain);
+        let mac = if next.action == Action::Forward { next.header_mac() } else { None };
+        Ok(self.leading_to(next, wish, mac))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
+    const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 10];
+
+    #[test]
+    fn a_lead_follows_whom_it_leads_to_and_nobody_else() {
+        let mut tables = Tables::new();
+        let vrf = tables.add_vrf().unwrap();
+        let (_, link) = tables.add_port([2, 0, 0, 0, 0, 1], vrf, 1500).unwrap();
+        let vias = [IpAddr::from([10, 0, 0, 7]), "fe80::7".parse().unwrap()];
+        let to = |via, mtu| Lead::Neigh { link, via, mtu, is_ipv4: true };
+        tables.set_neigh(link, vias[1], Some(OTHER)).unwrap();
+        let id = tables.add_lead(to(vias[0], None)).unwrap();
+        let seen = |tables: &Tables| {
+            let next = tables.next_hop(id);
+            let ethertype = [next.header[22], next.header[23]];
+            (next.action, next.mtu, next.header_mac(), ethertype)
+        };
+        assert_eq!(seen(&tables).0, Action::Resolve);
+        tables.set_neigh(link, vias[0], Some(MAC)).unwrap();
+        assert_eq!(seen(&tables), (Action::Forward, 1500, Some(MAC), [8, 0]));
+        tables.set_lead(id, to(vias[1], Some(1400))).unwrap();
+        assert_eq!(seen(&tables), (Action::Forward, 1400, Some(OTHER), [8, 0]));
+        tables.set_neigh(link, vias[0], Some([4; 6])).unwrap();
+        assert_eq!(seen(&tables).2, Some(OTHER));
+        tables.set_neigh(link, vias[1], None).unwrap();
+        assert_eq!(seen(&tables).0, Action::Resolve);
+        tables.set_lead(id, Lead::Drop(DropReason::Blackhole)).unwrap();
+        tables.set_neigh(link, vias[1], Some(MAC)).unwrap();
+        assert_eq!(seen(&tables).0, Action::Drop(DropReason::Blackhole));
+        let stranger = tables.neigh(link, vias[0]).unwrap();
+        assert_eq!(tables.set_lead(stranger, to(vias[1], None)), Err(TablesError::Unknown));
+    }
+}

@@ -1,0 +1,344 @@
+//! Neighbours, and the next hops that lead to them: one for each, and others for routes with wishes of
+//! their own (an MTU, IPv4 by a neighbour of IPv6), all of which follow what is known of the neighbour.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+
+use super::{Action, NextHop, Tables, TablesError};
+use crate::id::{LinkId, NextHopId};
+
+/// The neighbours that are known or wanted.
+#[derive(Debug, Default)]
+pub(super) struct Neighs {
+    known: HashMap<(LinkId, IpAddr), NeighRecord>,
+    /// Next hops of neighbours that were forgotten, for those that come.
+    spare: Vec<NextHopId>,
+}
+
+/// The next hops that lead to a neighbour.
+#[derive(Clone, Debug)]
+struct NeighRecord {
+    next: NextHopId,
+    /// Somebody was told a number and may have routes with it: it is not used again.
+    pinned: bool,
+    /// Those of routes with wishes.
+    wished: Vec<(Wish, NextHopId)>,
+    /// Those that lead here for now (`leads.rs`).
+    led: Vec<(Wish, NextHopId)>,
+}
+
+/// What a route wants of the way to its neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wish {
+    /// Largest packet, bytes; the link's at most.
+    mtu: u16,
+    /// Its packets are IPv4, of whichever family the neighbour's address is.
+    is_ipv4: bool,
+}
+
+impl Tables {
+    /// The next hop that leads to a neighbour, known or not; it keeps its number for good.
+    ///
+    /// # Errors
+    /// See [`TablesError`].
+    pub fn neigh(&mut self, link: LinkId, address: IpAddr) -> Result<NextHopId, TablesError> {
+        let id = self.neigh_record(link, address)?;
+        if let Some(record) = self.neighs.known.get_mut(&(link, address)) {
+            record.pinned = true;
+        }
+        Ok(id)
+    }
+
+    /// As [`Tables::neigh`], for routes with an MTU of their own (`RTAX_MTU`), bytes. One over the link's
+    /// counts as the link's: what is between is left to the kernel, as all that does not fit.
+    ///
+    /// # Errors
+    /// See [`TablesError`].
+    pub fn neigh_mtu(
+        &mut self,
+        link: LinkId,
+        address: IpAddr,
+        mtu: u16,
+    ) -> Result<NextHopId, TablesError> {
+        let wish = self.wish(link, mtu, address.is_ipv4())?;
+        self.wished(link, address, wish)
+    }
+
+    /// As [`Tables::neigh`], for IPv4 routes by a neighbour that is known by its IPv6 address (RFC 8950;
+    /// `RTA_VIA`), with an MTU of their own if they have one.
+    ///
+    /// # Errors
+    /// See [`TablesError`].
+    pub fn neigh4_by6(
+        &mut self,
+        link: LinkId,
+        address: Ipv6Addr,
+        mtu: Option<u16>,
+    ) -> Result<NextHopId, TablesError> {
+        let wish = self.wish(link, mtu.unwrap_or(u16::MAX), true)?;
+        self.wished(link, address.into(), wish)
+    }
+
+    pub(super) fn wish(&self, link: LinkId, mtu: u16, is_ipv4: bool) -> Result<Wish, TablesError> {
+        Ok(Wish { mtu: mtu.min(self.mtu_of(link, is_ipv4)?), is_ipv4 })
+    }
+
+    fn mtu_of(&self, link: LinkId, is_ipv4: bool) -> Result<u16, TablesError> {
+        let record = self.links.get(usize::from(link.0)).ok_or(TablesError::Unknown)?;
+        Ok(if is_ipv4 { record.mtu } else { record.mtu6 })
+    }
+
+    fn wished(
+        &mut self,
+        link: LinkId,
+        address: IpAddr,
+        wish: Wish,
+    ) -> Result<NextHopId, TablesError> {
+        let plain = self.neigh(link, address)?;
+        let usual = Wish { mtu: self.mtu_of(link, address.is_ipv4())?, is_ipv4: address.is_ipv4() };
+        if wish == usual {
+            return Ok(plain);
+        }
+        let wished = self.neighs.known.get(&(link, address)).map(|record| &record.wished);
+        if let Some((_, id)) = wished.into_iter().flatten().find(|(known, _)| *known == wish) {
+            return Ok(*id);
+        }
+        let next = self.next_hop(plain);
+        let mac = match next.action {
+            Action::Forward => next.header_mac(),
+            _ => None,
+        };
+        let id = self.push_next_hop(self.leading_to(next, wish, mac))?;
+        if let Some(record) = self.neighs.known.get_mut(&(link, address)) {
+            record.wished.push((wish, id));
+        }
+        Ok(id)
+    }
+
+    /// The next hop that leads to a neighbour, if there is one.
+    #[must_use]
+    pub fn find_neigh(&self, link: LinkId, address: IpAddr) -> Option<NextHopId> {
+        self.neighs.known.get(&(link, address)).map(|record| record.next)
+    }
+
+    /// Every neighbour that is known or wanted, with the next hop that leads to it; in no order.
+    pub fn neighs(&self) -> impl Iterator<Item = (LinkId, IpAddr, NextHopId)> {
+        self.neighs.known.iter().map(|(&(link, address), record)| (link, address, record.next))
+    }
+
+    fn neigh_record(&mut self, link: LinkId, address: IpAddr) -> Result<NextHopId, TablesError> {
+        if let Some(id) = self.find_neigh(link, address) {
+            return Ok(id);
+        }
+        let record = self.links.get(usize::from(link.0)).ok_or(TablesError::Unknown)?;
+        let inert = NextHop::inert(Action::Resolve);
+        let next = NextHop { link, port: record.port, neigh: Some(address), ..inert };
+        let id = match self.neighs.spare.pop() {
+            Some(id) => {
+                self.change(id, &next)?;
+                id
+            }
+            None => self.push_next_hop(next)?,
+        };
+        let record = NeighRecord { next: id, pinned: false, wished: Vec::new(), led: Vec::new() };
+        self.neighs.known.insert((link, address), record);
+        Ok(id)
+    }
+
+    pub(super) fn change(&self, id: NextHopId, next: &NextHop) -> Result<(), TablesError> {
+        // A neighbour that is confirmed is none that changed.
+        if self.next_hops.get(id) == *next {
+            return Ok(());
+        }
+        if self.next_hops.set(id, next) { Ok(()) } else { Err(TablesError::Full) }
+    }
+
+    /// Tells a neighbour's address, or with none that it is not known (any more).
+    ///
+    /// # Errors
+    /// See [`TablesError`].
+    pub fn set_neigh(
+        &mut self,
+        link: LinkId,
+        address: IpAddr,
+        mac: Option<[u8; 6]>,
+    ) -> Result<NextHopId, TablesError> {
+        self.neigh(link, address)?;
+        self.learn_neigh(link, address, mac)
+    }
+
+    /// As [`Tables::set_neigh`], for an address that was learned: [`Tables::forget_neigh`] frees
+    /// its next hop for another, unless [`Tables::neigh`] has given it out.
+    ///
+    /// # Errors
+    /// See [`TablesError`].
+    pub fn learn_neigh(
+        &mut self,
+        link: LinkId,
+        address: IpAddr,
+        mac: Option<[u8; 6]>,
+    ) -> Result<NextHopId, TablesError> {
+        let id = self.neigh_record(link, address)?;
+        let is_ipv4 = address.is_ipv4();
+        let usual = Wish { mtu: self.mtu_of(link, is_ipv4)?, is_ipv4 };
+        self.change(id, &self.leading_to(self.next_hop(id), usual, mac))?;
+        self.change_wished(link, address, mac)?;
+        Ok(id)
+    }
+
+    fn change_wished(
+        &self,
+        link: LinkId,
+        address: IpAddr,
+        mac: Option<[u8; 6]>,
+    ) -> Result<(), TablesError> {
+        let record = self.neighs.known.get(&(link, address));
+        let others = record.iter().flat_map(|record| record.wished.iter().chain(&record.led));
+        for (wish, id) in others {
+            self.change(*id, &self.leading_to(self.next_hop(*id), *wish, mac))?;
+        }
+        Ok(())
+    }
+
+    /// Has a next hop follow a neighbour from now on.
+    pub(super) fn lead(&mut self, link: LinkId, address: IpAddr, wish: Wish, id: NextHopId) {
+        if let Some(record) = self.neighs.known.get_mut(&(link, address)) {
+            record.led.push((wish, id));
+        }
+    }
+
+    /// Has a next hop not follow a neighbour any more.
+    pub(super) fn unlead(&mut self, link: LinkId, address: IpAddr, id: NextHopId) {
+        if let Some(record) = self.neighs.known.get_mut(&(link, address)) {
+            record.led.retain(|(_, led)| *led != id);
+        }
+    }
+
+    /// A neighbour's next hop as it is with that address.
+    pub(super) fn leading_to(
+        &self,
+        mut next: NextHop,
+        wish: Wish,
+        mac: Option<[u8; 6]>,
+    ) -> NextHop {
+        let (header, header_len) = self.header(next.link, mac.unwrap_or_default(), wish.is_ipv4);
+        (next.header, next.header_len) = (header, header_len);
+        (next.action, next.mtu) = match mac {
+            Some(_) => (Action::Forward, wish.mtu),
+            None => (Action::Resolve, 0),
+        };
+        next
+    }
+
+    /// Has the IPv6 neighbours of a link follow its MTU.
+    pub(super) fn renew_neighs6(&mut self, link: LinkId) -> Result<(), TablesError> {
+        let is_there = |(own, address): &&(LinkId, IpAddr)| *own == link && address.is_ipv6();
+        let neighs: Vec<_> = self.neighs.known.keys().filter(is_there).copied().collect();
+        for (link, address) in neighs {
+            let next = self.find_neigh(link, address).map(|id| self.next_hop(id));
+            if let Some(next) = next.filter(|next| next.action == Action::Forward) {
+                self.learn_neigh(link, address, next.header_mac())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets a neighbour's address; no route may be left that [`Tables::learn_neigh`]'s next hop
+    /// was put in.
+    pub fn forget_neigh(&mut self, link: LinkId, address: IpAddr) {
+        let Some(record) = self.neighs.known.get(&(link, address)) else { return };
+        let (next, pinned) = (record.next, record.pinned);
+        let inert = NextHop { action: Action::Resolve, mtu: 0, ..self.next_hop(next) };
+        let told = self.change(next, &inert).is_ok();
+        if !told || self.change_wished(link, address, None).is_err() {
+            // It can not be told now, so it stays whose it is.
+            return;
+        }
+        if !pinned {
+            self.neighs.known.remove(&(link, address));
+            self.neighs.spare.push(next);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
+    const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 10];
+
+    fn tables() -> (Tables, LinkId) {
+        let mut tables = Tables::new();
+        let vrf = tables.add_vrf().unwrap();
+        let (_, link) = tables.add_port([2, 0, 0, 0, 0, 1], vrf, 1500).unwrap();
+        (tables, link)
+    }
+
+    /// What a next hop does, the MTU, and the last bytes of its header: station and ethertype.
+    fn shown(tables: &Tables, id: NextHopId) -> (Action, u16, [u8; 6], u16) {
+        let next = tables.next_hop(id);
+        let header = &next.header[next.header.len() - usize::from(next.header_len)..];
+        let mut mac = [0; 6];
+        mac.copy_from_slice(&header[..6]);
+        (next.action, next.mtu, mac, u16::from_be_bytes([header[12], header[13]]))
+    }
+
+    #[test]
+    fn wishes_follow_their_neighbour() {
+        let (mut tables, link) = tables();
+        let (v4, v6): (IpAddr, Ipv6Addr) = ([10, 0, 0, 7].into(), "fe80::7".parse().unwrap());
+        let before = tables.neigh_mtu(link, v4, 1400).unwrap();
+        assert_eq!(tables.next_hop(before).action, Action::Resolve);
+        let plain = tables.set_neigh(link, v4, Some(MAC)).unwrap();
+        let after = tables.neigh_mtu(link, v4, 1300).unwrap();
+        let by6 = tables.neigh4_by6(link, v6, None).unwrap();
+        let small = tables.neigh4_by6(link, v6, Some(1280)).unwrap();
+        tables.set_neigh(link, v6.into(), Some(OTHER)).unwrap();
+        for mac in [MAC, OTHER, MAC] {
+            tables.set_neigh(link, v4, Some(mac)).unwrap();
+            assert_eq!(shown(&tables, plain), (Action::Forward, 1500, mac, 0x0800));
+            assert_eq!(shown(&tables, before), (Action::Forward, 1400, mac, 0x0800));
+            assert_eq!(shown(&tables, after), (Action::Forward, 1300, mac, 0x0800));
+        }
+        assert_eq!(shown(&tables, by6), (Action::Forward, 1500, OTHER, 0x0800));
+        assert_eq!(shown(&tables, small), (Action::Forward, 1280, OTHER, 0x0800));
+        let own6 = tables.neigh(link, v6.into()).unwrap();
+        assert_eq!(shown(&tables, own6), (Action::Forward, 1500, OTHER, 0x86dd));
+        tables.set_neigh(link, v4, None).unwrap();
+        tables.forget_neigh(link, v6.into());
+        for id in [plain, before, after, by6, small, own6] {
+            assert_eq!((tables.next_hop(id).action, tables.next_hop(id).mtu), (Action::Resolve, 0));
+        }
+    }
+
+    #[test]
+    fn a_wish_has_one_number_and_a_vain_one_none_of_its_own() {
+        let (mut tables, link) = tables();
+        let via: IpAddr = [10, 0, 0, 7].into();
+        let id = tables.neigh_mtu(link, via, 1400).unwrap();
+        assert_eq!(tables.neigh_mtu(link, via, 1400), Ok(id));
+        let plain = tables.neigh(link, via).unwrap();
+        assert_ne!(plain, id);
+        for mtu in [1500, 1501, u16::MAX] {
+            assert_eq!(tables.neigh_mtu(link, via, mtu), Ok(plain));
+        }
+        let nowhere = LinkId(7);
+        assert_eq!(tables.neigh_mtu(nowhere, via, 1400), Err(TablesError::Unknown));
+    }
+
+    #[test]
+    fn ipv6_has_the_links_mtu_for_ipv6() {
+        let (mut tables, link) = tables();
+        tables.set_mtu6(link, 1400).unwrap();
+        let v6: Ipv6Addr = "fe80::7".parse().unwrap();
+        let plain = tables.set_neigh(link, v6.into(), Some(MAC)).unwrap();
+        let by6 = tables.neigh4_by6(link, v6, None).unwrap();
+        assert_eq!(shown(&tables, plain), (Action::Forward, 1400, MAC, 0x86dd));
+        assert_eq!(shown(&tables, by6), (Action::Forward, 1500, MAC, 0x0800));
+        assert_eq!(tables.neigh_mtu(link, v6.into(), 1450), Ok(plain));
+        // Those that lead there already follow.
+        tables.set_mtu6(link, 1300).unwrap();
+        assert_eq!(shown(&tables, plain), (Action::Forward, 1300, MAC, 0x86dd));
+    }
+}

@@ -1,0 +1,170 @@
+//! A kernel behind the ports that has the firewall's rules itself.
+
+use std::sync::Arc;
+
+use etherparse::{IpDscp, IpNumber};
+use tollway_dataplane::burst::Burst;
+use tollway_dataplane::frame::{Descriptor, Umem};
+use tollway_dataplane::id::{NextHopId, PortId};
+use tollway_dataplane::port::{MemoryPort, Port};
+use tollway_dataplane::stages::filter::{
+    Condition, Count, Field, Filter, Op, Point, Reject, Rule, Rules,
+};
+use tollway_dataplane::verdict::{DropReason, PuntReason};
+
+use crate::testkit::net::Net;
+use crate::testkit::packet::Packet;
+use crate::testkit::wires::{PORTS, Special, Way};
+
+/// A port with a kernel behind it, and what that was handed.
+struct Kernel {
+    port: MemoryPort,
+    punted: Vec<Vec<u8>>,
+}
+
+impl Port for Kernel {
+    fn receive(&mut self, umem: &mut Umem, burst: &mut Burst) {
+        self.port.receive(umem, burst);
+    }
+
+    fn transmit(&mut self, umem: &mut Umem, frames: &[Descriptor]) -> usize {
+        self.port.transmit(umem, frames)
+    }
+
+    fn has_kernel(&self) -> bool {
+        true
+    }
+
+    fn punt(&mut self, umem: &mut Umem, frame: Descriptor) -> bool {
+        self.punted.push(umem.frame(frame.addr, frame.len as usize).to_vec());
+        umem.free(frame.addr);
+        true
+    }
+}
+
+/// What a router made of some packets.
+struct Seen {
+    punted: Vec<Vec<u8>>,
+    sent: usize,
+    net: Net,
+}
+
+fn run(filter: Filter, packets: &[Packet]) -> Seen {
+    let mut net = Net::new(128);
+    net.router.set_filter(Some(Arc::new(filter)), &[]);
+    net.router.kernel_has_rules = true;
+    let kernel = || Kernel { port: MemoryPort::new(64), punted: Vec::new() };
+    let mut ports: Vec<_> = (0..PORTS).map(|_| kernel()).collect();
+    for packet in packets {
+        let stored = net.router.umem.store(&packet.build()).expect("memory");
+        ports[0].port.inject(stored);
+    }
+    net.router.turn(PortId(0), &mut ports, 0);
+    let sent = ports.iter_mut().map(|port| port.port.take_sent().len()).sum();
+    net.router.counters.check().expect("packets add up");
+    Seen { punted: std::mem::take(&mut ports[0].punted), sent, net }
+}
+
+/// One rule for every packet of both versions at some points.
+fn rules(points: &[(Point, Vec<Op>)]) -> Filter {
+    let mut filter = Filter::new(1, Vec::new());
+    for (point, ops) in points {
+        let ops = ops.iter().cloned().chain([Op::Accept]).collect();
+        let rules = Rules { rules: vec![Rule { ops, next: 1, ..Rule::default() }], end: 0 };
+        for version in [4, 6] {
+            filter.set(*point, version, &rules).expect("it compiles");
+        }
+    }
+    filter
+}
+
+fn both() -> [Packet; 2] {
+    [Way::Plain.packet(0, Way::Plain.host4(1)), Way::Plain.packet(0, Way::Plain.host6(1))]
+}
+
+fn frames(packets: &[Packet]) -> Vec<Vec<u8>> {
+    packets.iter().map(Packet::build).collect()
+}
+
+#[test]
+fn what_rules_reject_or_can_not_decide_is_the_kernels_as_it_came() {
+    let reject = Op::Reject(Reject::Unreachable(13));
+    for (op, reason) in
+        [(reject, PuntReason::Reject), (Op::Unsupported, PuntReason::FilterUnsupported)]
+    {
+        for point in [Point::Prerouting, Point::Forward] {
+            let seen = run(rules(&[(point, vec![op.clone()])]), &both());
+            assert_eq!(seen.punted, frames(&both()), "{op:?} at {point:?}");
+            assert_eq!(seen.net.counters().punts[reason as usize], 2);
+            assert_eq!((seen.sent, seen.net.counters().originated), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn what_rules_have_written_is_taken_back() {
+    let marked = |dscp| Op::Dscp(dscp);
+    // Written into twice, and then without a hop or a route.
+    let filter = || {
+        rules(&[
+            (Point::Prerouting, vec![marked(10)]),
+            (Point::Forward, vec![marked(12), Op::Unsupported]),
+        ])
+    };
+    let expired = both().map(|packet| packet.ttl(1));
+    let lost = [Special::Nowhere.host4(), Special::Nowhere.host6()];
+    let lost = lost.map(|dst| Way::Plain.packet(0, dst));
+    for packets in [both(), expired, lost] {
+        let seen = run(filter(), &packets);
+        assert_eq!(seen.punted, frames(&packets));
+    }
+    let seen = run(rules(&[(Point::Prerouting, vec![marked(10)])]), &both());
+    assert_eq!((seen.sent, seen.punted.len()), (2, 0));
+}
+
+#[test]
+fn drops_stay_drops() {
+    let seen = run(rules(&[(Point::Forward, vec![Op::Drop])]), &both());
+    assert_eq!((seen.sent, seen.punted.len()), (0, 0));
+    assert_eq!(seen.net.counters().drops[DropReason::NetfilterDrop as usize], 2);
+}
+
+/// The kernel sends them where its rules say; here they only leave the road.
+#[test]
+fn what_rules_send_another_way_and_leaves_the_road_is_the_kernels() {
+    let mut filter = rules(&[(Point::Prerouting, vec![Op::Forward(0)])]);
+    filter = filter.with_hops(vec![NextHopId::NO_ROUTE]);
+    let packet = Way::Plain.packet(0, Way::Plain.host4(1));
+    let seen = run(filter, std::slice::from_ref(&packet));
+    assert_eq!(seen.punted, frames(&[packet]));
+}
+
+/// Its own rules count them; asked twice, a limit would be used up twice.
+#[test]
+fn rules_are_not_asked_for_what_is_forwarded_off_the_road() {
+    let packets = [
+        Way::Plain.packet(0, Way::Plain.host4(1)).options(&[1; 4]),
+        Way::Plain.packet(0, Way::Plain.host6(1)).extension(IpNumber::IPV6_HEADER_HOP_BY_HOP, 8),
+    ];
+    let filter =
+        || rules(&[(Point::Prerouting, vec![Op::Count(0)]), (Point::Forward, vec![Op::Drop])]);
+    let mut seen = run(filter(), &packets);
+    assert_eq!(seen.punted, frames(&packets));
+    assert_eq!(seen.net.router.rule_counts(), [Count::default()]);
+}
+
+/// A condition on what was written sees that, as the kernel's would.
+#[test]
+fn only_packets_that_were_written_into_are_restored() {
+    let is_web = Condition::new(Field::DestinationPort, [(80, 80)]);
+    let web = Rule { conditions: vec![is_web], ops: vec![Op::Dscp(46)], next: 1 };
+    let last = Rule { ops: vec![Op::Unsupported], next: 2, ..Rule::default() };
+    let mut filter = Filter::new(0, Vec::new());
+    let rules = Rules { rules: vec![web, last], end: 1 };
+    filter.set(Point::Prerouting, 4, &rules).expect("it compiles");
+    let packet = |port| Way::Plain.packet(0, Way::Plain.host4(1)).ports(7, port);
+    let voice = packet(80).v4(|header| header.dscp = IpDscp::try_new(5).expect("6 bits"));
+    let packets: Vec<_> = [packet(80), packet(81), voice].into_iter().collect();
+    let seen = run(filter, &packets);
+    assert_eq!(seen.punted, frames(&packets));
+}

@@ -1,0 +1,18 @@
+/* What frames of `tollway lab generate` carry behind the UDP header; as src/generate/mark.rs has it. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#define MARK_MAGIC 0x7011
+#define MARK_LEN 18
+#define STREAMS 16
+/* Run and stream are above the sequence number. */
+#define SEQ_BITS 48
+#define SEQ_MASK ((1ULL << SEQ_BITS) - 1)
+
+/* The widest word that the processor loads and stores without regard to alignment. */
+#define WORD(at) (*(__u64 *)(at))

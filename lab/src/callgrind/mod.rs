@@ -1,0 +1,218 @@
+//! Instructions that a packet takes, counted by valgrind's callgrind: the same number at every run.
+//!
+//! A program's `lab probe` runs a row for two lengths, and callgrind counts what is done while frames are
+//! forwarded. The shorter count is taken off the longer one, so that what happens once does not count. Every
+//! instruction is then named by the function that it belongs to, inlined ones too.
+//!
+//! Valgrind tells programs of no AVX-512, so that the path that is counted is the one for x86-64-v3 at most.
+
+mod parse;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::profile::stacks::is_library;
+use crate::profile::symbols::{Frame, Symbols};
+use crate::tolls::IN_FLIGHT;
+use parse::{Costs, parse};
+
+/// Passes of the two runs: multiples of 64, so that a row of 65,536 flows sends each as often.
+const PASSES: [u64; 2] = [64, 128];
+
+/// How long a run may take: the largest tables are built in it, too.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// The functions of the bench in which frames are forwarded, and nothing else is done.
+const COUNTED: [&str; 2] = ["*Bench*forward*", "*Bench*touch*"];
+
+/// What a packet takes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Count {
+    /// Instructions.
+    pub(crate) per_packet: f64,
+    /// The same by function, and whether each was inlined wherever it was found.
+    pub(crate) functions: BTreeMap<String, (f64, bool)>,
+    /// The instruction set that the path was of: `v3`; empty where that can not be told.
+    pub(crate) level: String,
+}
+
+/// Counts a row of a program's.
+///
+/// # Errors
+/// A sentence, where there is no valgrind, it does not know the program's instructions, or there is nothing
+/// to count.
+pub(crate) fn count(program: &Path, row: &str) -> Result<Count, String> {
+    let [short, long] = PASSES.map(|passes| run(program, row, passes));
+    let costs = parse::difference(&long?, &short?);
+    sum_up(&costs, (PASSES[1] - PASSES[0]) * IN_FLIGHT as u64)
+}
+
+/// Counts one length.
+fn run(program: &Path, row: &str, passes: u64) -> Result<Costs, String> {
+    let output =
+        Output::new().map_err(|error| format!("callgrind has no place to write: {error}"))?;
+    let mut command = Command::new("valgrind");
+    command.args(["--tool=callgrind", "--dump-instr=yes", "--dump-line=no"]);
+    command.args(["--compress-pos=no", "--compress-strings=no"]);
+    command.args(COUNTED.map(|function| format!("--toggle-collect={function}")));
+    command.arg(format!("--callgrind-out-file={}", output.0.display()));
+    command.arg(program).args(["lab", "probe", row]);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            "valgrind is not installed (`apt-get install valgrind`)".to_owned()
+        }
+        _ => format!("valgrind can not be started: {error}"),
+    })?;
+    if let Some(mut input) = child.stdin.take() {
+        // Who ends before reading it says why.
+        let _ = writeln!(input, "{passes}");
+    }
+    let mut told = child.stderr.take();
+    let told = std::thread::spawn(move || {
+        let mut text = String::new();
+        let _ = told.as_mut().map(|told| told.read_to_string(&mut text));
+        text
+    });
+    let ended = wait(&mut child);
+    let told = told.join().unwrap_or_default();
+    if !ended? {
+        return Err(format!("callgrind fails: {}", last_words(&told)));
+    }
+    let text = fs::read_to_string(&output.0)
+        .map_err(|error| format!("callgrind has written nothing: {error}"))?;
+    let costs = parse(&text);
+    match costs.is_empty() {
+        true => Err("the program under valgrind has no bench that can be counted".to_owned()),
+        false => Ok(costs),
+    }
+}
+
+/// Waits for a process; whether it ended well.
+fn wait(child: &mut Child) -> Result<bool, String> {
+    let start = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Ok(status.success()),
+            Ok(None) if start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(5)),
+            other => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(match other {
+                    Err(error) => format!("valgrind can not be waited for: {error}"),
+                    _ => format!("callgrind takes longer than {} seconds", PATIENCE.as_secs()),
+                });
+            }
+        }
+    }
+}
+
+/// What a failure is about: valgrind marks its own lines.
+fn last_words(told: &str) -> &str {
+    let unknown = told.lines().find(|line| line.contains("unhandled instruction"));
+    let error = || told.lines().find(|line| line.contains("error"));
+    let own = |line: &&str| !line.starts_with("==") && !line.trim().is_empty();
+    unknown.or_else(error).or_else(|| told.lines().rfind(own)).map_or("it says nothing", str::trim)
+}
+
+/// The file that callgrind writes; it is deleted with this.
+struct Output(PathBuf);
+
+impl Output {
+    fn new() -> io::Result<Self> {
+        use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Relaxed);
+        let name = format!("tollway-callgrind-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        // Nobody else's, in a directory that is everybody's.
+        fs::File::create_new(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Instructions by function.
+fn sum_up(costs: &Costs, packets: u64) -> Result<Count, String> {
+    let mut symbols = Symbols::default();
+    let mut functions: BTreeMap<String, (f64, bool)> = BTreeMap::new();
+    let mut levels: HashMap<String, i64> = HashMap::new();
+    let mut all = 0;
+    for ((object, address), cost) in costs {
+        let frames = symbols.at(Path::new(object), *address);
+        all += cost;
+        let Some(frame) = owner(&frames) else { continue };
+        let function = functions.entry(frame.function.to_string()).or_insert((0.0, true));
+        function.0 += *cost as f64 / packets as f64;
+        function.1 &= frame.inlined;
+        if let Some((_, level)) = frames[0].function.split_once("dispatch::") {
+            *levels.entry(level.to_owned()).or_default() += cost;
+        }
+    }
+    if all <= 0 {
+        return Err("callgrind has counted nothing".to_owned());
+    }
+    let level = levels.into_iter().max_by_key(|(_, cost)| *cost).map(|(level, _)| level);
+    // What happens a fixed number of times cancels out, but for a remainder that rounds to nothing.
+    functions.retain(|_, (count, _)| count.abs() >= 5e-4);
+    Ok(Count {
+        per_packet: all as f64 / packets as f64,
+        functions,
+        level: level.unwrap_or_default(),
+    })
+}
+
+/// The function that an instruction counts for: the innermost that is not of the language's library.
+fn owner(frames: &[Frame]) -> Option<&Frame> {
+    frames.iter().rfind(|frame| !is_library(&frame.function)).or(frames.last())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instruction_belongs_to_the_innermost_function_of_the_program() {
+        let frames =
+            ["tollway::a", "tollway::b", "core::ptr::read"].map(|name| Frame::new(name, true));
+        assert_eq!(&*owner(&frames).unwrap().function, "tollway::b");
+        assert_eq!(&*owner(&frames[2..]).unwrap().function, "core::ptr::read");
+        assert_eq!(owner(&[]), None);
+    }
+
+    #[test]
+    fn counts_are_by_packet_and_function() {
+        let costs: Costs =
+            [(("/nowhere/a".to_owned(), 1), 300), (("/nowhere/b".to_owned(), 2), 100)].into();
+        let count = sum_up(&costs, 100).unwrap();
+        assert_eq!(count.per_packet, 4.0);
+        assert_eq!(count.functions["[a]"], (3.0, false));
+        assert_eq!(count.level, "");
+        assert!(sum_up(&Costs::new(), 1).is_err());
+    }
+
+    #[test]
+    fn the_last_words_are_those_that_tell() {
+        assert_eq!(last_words("==1== x\nerror: no row\n==1== y\n"), "error: no row");
+        assert_eq!(
+            last_words("a\n==1== \nvex: unhandled instruction bytes: 0x62\n"),
+            "vex: unhandled instruction bytes: 0x62"
+        );
+        assert_eq!(last_words("==1== x\n"), "it says nothing");
+    }
+
+    #[test]
+    fn a_program_without_a_bench_has_nothing_to_count() {
+        let error = count(Path::new("/bin/cat"), "x").unwrap_err();
+        assert!(!error.is_empty() && !error.contains('\n'), "{error}");
+    }
+}

@@ -1,0 +1,263 @@
+//! What has changed by function: the time, by samples, and the instructions, counted.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::child;
+use super::side::Side;
+use crate::callgrind::{self, Count};
+use crate::profile::Function;
+
+/// What of a normal distribution lies within so many deviations: 95%.
+const Z: f64 = 1.96;
+
+/// What changed within a row, as far as it can be told.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Changes {
+    /// Instructions a packet; none where they can not be counted.
+    pub instructions_per_packet: Option<Instructions>,
+    /// Every function of either side, those first that have changed most.
+    pub functions: Vec<Change>,
+    /// What could not be told, and why.
+    pub notes: Vec<String>,
+}
+
+/// Instructions that a packet takes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Instructions {
+    /// On the first side.
+    pub base: f64,
+    /// On the second.
+    pub head: f64,
+    /// The second less the first.
+    pub difference: f64,
+    /// What has counted them.
+    pub counter: &'static str,
+    /// The instruction sets of the paths that were counted, `[base, head]`.
+    pub levels: [String; 2],
+}
+
+/// A function on both sides; figures are nought where it is not found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Change {
+    /// Its path.
+    pub name: String,
+    /// Whether it was inlined wherever it was found.
+    pub inlined: bool,
+    /// Time of a packet in the function itself, ns, by samples.
+    pub base_ns: f64,
+    /// The same on the second side.
+    pub head_ns: f64,
+    /// The second less the first.
+    pub difference_ns: f64,
+    /// Where that lies at 95% as far as it is up to the number of samples.
+    pub interval_ns: [f64; 2],
+    /// Instructions of a packet in the function itself; none where they were not counted.
+    pub base_instructions: Option<f64>,
+    /// The same on the second side.
+    pub head_instructions: Option<f64>,
+    /// The second less the first.
+    pub difference_instructions: Option<f64>,
+}
+
+impl Change {
+    /// Whether the function has changed beyond accuracy, and by enough to speak of. Of a hundred functions
+    /// five lie outside of their intervals at 95% by chance, so times are held to 3.5 deviations.
+    #[must_use]
+    pub fn is_told(&self) -> bool {
+        let [low, high] = self.interval_ns;
+        let margin = (high - low) / 2.0 * (3.5 / Z);
+        let counted = self.difference_instructions.is_some_and(|count| count.abs() >= 0.05);
+        counted || (self.difference_ns.abs() >= 0.1 && self.difference_ns.abs() > margin)
+    }
+
+    /// How much it has changed: instructions are surer than times.
+    fn weight(&self) -> f64 {
+        let counted = self.difference_instructions.map_or(0.0, |count| 1e6 * count.abs());
+        counted + self.difference_ns.abs()
+    }
+}
+
+/// Finds what has changed in a row, of which packets take `ns` on either side.
+pub(super) fn find(sides: &[Side; 2], row: &str, ns: [f64; 2]) -> Changes {
+    let mut changes = Changes::default();
+    let counts = counts(sides, row, &mut changes.notes);
+    if let Some([base, head]) = &counts {
+        changes.instructions_per_packet = Some(Instructions {
+            base: base.per_packet,
+            head: head.per_packet,
+            difference: head.per_packet - base.per_packet,
+            counter: "callgrind",
+            levels: [base.level.clone(), head.level.clone()],
+        });
+    }
+    let profiles = profiles(sides, row, &mut changes.notes);
+    changes.functions = merge(profiles.as_ref(), counts.as_ref(), ns);
+    changes
+}
+
+/// Both sides' counts, or none.
+fn counts(sides: &[Side; 2], row: &str, notes: &mut Vec<String>) -> Option<[Count; 2]> {
+    // At the same time: what is counted does not depend on it.
+    let [base, head] = std::thread::scope(|scope| {
+        let count = |side: usize| callgrind::count(&sides[side].program, row);
+        let other = scope.spawn(move || count(1));
+        let base = count(0);
+        let lost = |_| Err("the count has failed".to_owned());
+        [base, other.join().unwrap_or_else(lost)]
+    });
+    match (base, head) {
+        (Ok(base), Ok(head)) => Some([base, head]),
+        (Err(told), Err(other)) if told == other => {
+            notes.push(format!("instructions were not counted: {told}"));
+            None
+        }
+        (base, head) => {
+            for (side, told) in sides.iter().zip([base.err(), head.err()]) {
+                let note =
+                    |told| format!("instructions of {} were not counted: {told}", side.name());
+                notes.extend(told.map(note));
+            }
+            None
+        }
+    }
+}
+
+/// Both sides' samples, or none. They are taken in turn.
+fn profiles(sides: &[Side; 2], row: &str, notes: &mut Vec<String>) -> Option<[Samples; 2]> {
+    let mut samples = [Samples::default(), Samples::default()];
+    for at in [0, 1, 1, 0] {
+        match child::profile(&sides[at], row) {
+            Ok((functions, all)) => samples[at].add(functions, all),
+            Err(told) => {
+                notes.push(told);
+                return None;
+            }
+        }
+    }
+    Some(samples)
+}
+
+/// Samples of one side.
+#[derive(Debug, Default)]
+struct Samples {
+    all: u64,
+    functions: BTreeMap<String, (u64, bool)>,
+}
+
+impl Samples {
+    fn add(&mut self, functions: Vec<Function>, all: u64) {
+        self.all += all;
+        for of in functions {
+            let function = self.functions.entry(of.name).or_insert((0, true));
+            function.0 += of.self_samples;
+            function.1 &= of.inlined;
+        }
+    }
+
+    /// A function's time, and its error: ns of a packet's.
+    fn time(&self, name: &str, ns: f64) -> (f64, f64) {
+        let found = self.functions.get(name).map_or(0, |found| found.0) as f64;
+        let all = self.all.max(1) as f64;
+        // One sample of each sort more, so that none found is not told as none for sure.
+        let share = (found + 1.0) / (all + 2.0);
+        (found / all * ns, (share * (1.0 - share) / all).sqrt() * ns)
+    }
+}
+
+/// Every function of either side.
+fn merge(
+    profiles: Option<&[Samples; 2]>,
+    counts: Option<&[Count; 2]>,
+    ns: [f64; 2],
+) -> Vec<Change> {
+    let mut changes: BTreeMap<String, Change> = BTreeMap::new();
+    let mut change = |name: &String, inlined: bool| {
+        let fresh = || Change { name: name.clone(), inlined: true, ..Change::default() };
+        changes.entry(name.clone()).or_insert_with(fresh).inlined &= inlined;
+    };
+    for side in profiles.into_iter().flatten() {
+        // Those that only call others have none of their own.
+        side.functions.iter().filter(|of| of.1.0 > 0).for_each(|(name, of)| change(name, of.1));
+    }
+    for side in counts.into_iter().flatten() {
+        side.functions.iter().for_each(|(name, of)| change(name, of.1));
+    }
+    let mut changes: Vec<_> = changes.into_values().collect();
+    for change in &mut changes {
+        if let Some([base, head]) = profiles {
+            let ((base, error), (head, other)) =
+                (base.time(&change.name, ns[0]), head.time(&change.name, ns[1]));
+            let (difference, margin) = (head - base, Z * error.hypot(other));
+            (change.base_ns, change.head_ns, change.difference_ns) = (base, head, difference);
+            change.interval_ns = [difference - margin, difference + margin];
+        }
+        if let Some(sides) = counts {
+            let of = |side: &Count| side.functions.get(&change.name).map_or(0.0, |of| of.0);
+            let [base, head] = [of(&sides[0]), of(&sides[1])];
+            change.base_instructions = Some(base);
+            change.head_instructions = Some(head);
+            change.difference_instructions = Some(head - base);
+        }
+    }
+    changes.sort_by(|a, b| b.weight().total_cmp(&a.weight()).then_with(|| a.name.cmp(&b.name)));
+    changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples(all: u64, functions: &[(&str, u64)]) -> Samples {
+        let of = |(name, count): &(&str, u64)| ((*name).to_owned(), (*count, true));
+        Samples { all, functions: functions.iter().map(of).collect() }
+    }
+
+    fn count(functions: &[(&str, f64)]) -> Count {
+        let of = |(name, count): &(&str, f64)| ((*name).to_owned(), (*count, false));
+        Count {
+            per_packet: functions.iter().map(|of| of.1).sum(),
+            functions: functions.iter().map(of).collect(),
+            level: "v3".to_owned(),
+        }
+    }
+
+    #[test]
+    fn functions_of_both_sides_are_held_side_by_side() {
+        let profiles = [
+            samples(10_000, &[("a", 5000), ("b", 5000), ("calls", 0)]),
+            samples(10_000, &[("a", 5000), ("b", 2500), ("c", 2500)]),
+        ];
+        let counts = [count(&[("a", 60.0), ("b", 40.0)]), count(&[("a", 60.0), ("c", 30.0)])];
+        let changes = merge(Some(&profiles), Some(&counts), [10.0, 20.0]);
+        let names: Vec<_> = changes.iter().map(|change| &*change.name).collect();
+        assert_eq!(names, ["b", "c", "a"], "the surest changes first");
+        let [b, c, a] = &changes[..] else { panic!("{changes:?}") };
+        assert_eq!((b.base_ns, b.head_ns, b.difference_ns), (5.0, 5.0, 0.0));
+        assert_eq!(b.difference_instructions, Some(-40.0));
+        assert_eq!((c.base_ns, c.head_ns, c.difference_instructions), (0.0, 5.0, Some(30.0)));
+        assert!(c.interval_ns[0] > 4.5 && c.interval_ns[1] < 5.5, "{c:?}");
+        assert_eq!((a.difference_ns, a.difference_instructions), (5.0, Some(0.0)));
+        assert!(changes.iter().all(Change::is_told));
+        assert!(!a.inlined, "one side has code of it");
+    }
+
+    #[test]
+    fn what_lies_within_the_error_is_not_told() {
+        let profiles =
+            [samples(100, &[("a", 50), ("b", 50)]), samples(100, &[("a", 55), ("b", 45)])];
+        let changes = merge(Some(&profiles), None, [10.0; 2]);
+        assert_eq!(changes.len(), 2);
+        assert!(changes.iter().all(|change| !change.is_told()), "{changes:?}");
+        assert_eq!(changes[0].difference_instructions, None);
+    }
+
+    #[test]
+    fn nothing_is_made_up_where_nothing_is_known() {
+        assert_eq!(merge(None, None, [1.0; 2]), []);
+        let counts = [count(&[("a", 1.0)]), count(&[("a", 1.01)])];
+        let changes = merge(None, Some(&counts), [1.0; 2]);
+        assert_eq!((changes.len(), changes[0].is_told()), (1, false));
+    }
+}

@@ -1,0 +1,167 @@
+//! The processes that measure: `lab probe`, which lives on, `lab tolls` and `lab profile`, which do not.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{self, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::side::Side;
+use crate::probe::Slice;
+use crate::profile::Function;
+
+/// How long a slice of a millisecond may take on a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A process that measures one slice after another; it ends with this.
+pub(super) struct Child {
+    child: process::Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<String>,
+    name: String,
+}
+
+impl Child {
+    /// Starts the probe of a side.
+    ///
+    /// # Errors
+    /// A sentence where it can not be started.
+    pub(super) fn start(side: &Side, row: &str) -> Result<Self, String> {
+        let mut command = Command::new(&side.program);
+        command.args(["lab", "probe", row]);
+        if side.inject_ns > 0.0 {
+            command.arg("--inject-ns").arg(side.inject_ns.to_string());
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .map_err(|error| format!("{} can not be started: {error}", side.program.display()))?;
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            let lines = output.map(BufReader::new).into_iter().flat_map(BufRead::lines);
+            lines.map_while(Result::ok).all(|line| sender.send(line).is_ok())
+        });
+        Ok(Self { child, input, lines, name: side.name() })
+    }
+
+    /// Measures a slice, TSC clocks a packet.
+    ///
+    /// # Errors
+    /// A sentence where no figure comes.
+    pub(super) fn slice(&mut self) -> Result<f64, String> {
+        let asked =
+            self.input.as_mut().map(|input| input.write_all(b"\n").and_then(|()| input.flush()));
+        if !matches!(asked, Some(Ok(()))) {
+            return Err(self.last_words());
+        }
+        match self.lines.recv_timeout(PATIENCE) {
+            Ok(line) => serde_json::from_str(&line)
+                .map(|slice: Slice| slice.clocks_per_packet)
+                .map_err(|error| format!("the probe of {} answers {line:?}: {error}", self.name)),
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                let seconds = PATIENCE.as_secs();
+                Err(format!("the probe of {} has not answered for {seconds} seconds", self.name))
+            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => Err(self.last_words()),
+        }
+    }
+
+    /// Why the process has ended, by what it says.
+    fn last_words(&mut self) -> String {
+        self.input = None;
+        let mut told = String::new();
+        if let Some(mut stderr) = self.child.stderr.take() {
+            let _ = stderr.read_to_string(&mut told);
+        }
+        format!("the probe of {} has ended: {}", self.name, first_line(&told))
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // It may be in the middle of a slice, or stopped.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether a side's program has a probe for the row; where it has none, what it says instead.
+pub(super) fn has_probe(side: &Side, row: &str) -> Result<bool, String> {
+    let mut child = Child::start(side, row)?;
+    match child.slice() {
+        Ok(_) => Ok(true),
+        Err(told) if told.contains("no row is called") => Err(told),
+        Err(_) => Ok(false),
+    }
+}
+
+/// A report of `lab tolls`, as far as it matters.
+#[derive(Deserialize)]
+struct Report {
+    rows: Vec<Row>,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    name: String,
+    clocks_per_packet: Clocks,
+}
+
+#[derive(Deserialize)]
+struct Clocks {
+    median: f64,
+}
+
+/// Measures a row by a whole run of `lab tolls`, TSC clocks a packet.
+///
+/// # Errors
+/// A sentence, where the program has no such bench or no such row.
+pub(super) fn tolls(side: &Side, row: &str) -> Result<f64, String> {
+    let mut command = Command::new(&side.program);
+    command.args(["lab", "tolls", "--json", "--only", row]).stdin(Stdio::null());
+    let done = command
+        .output()
+        .map_err(|error| format!("{} can not be started: {error}", side.program.display()))?;
+    let wrong = |told: &str| format!("`lab tolls --only {row}` of {} fails: {told}", side.name());
+    if !done.status.success() {
+        return Err(wrong(first_line(&String::from_utf8_lossy(&done.stderr))));
+    }
+    let report: Report =
+        serde_json::from_slice(&done.stdout).map_err(|error| wrong(&error.to_string()))?;
+    let row = report.rows.into_iter().find(|measured| measured.name == row);
+    row.map(|row| row.clocks_per_packet.median).ok_or_else(|| wrong("the row is not in its report"))
+}
+
+/// The samples of `lab profile`.
+#[derive(Deserialize)]
+struct Profile {
+    rows: Vec<Function>,
+    samples: u64,
+}
+
+/// Has a side's program sampled for a second: its functions, and how many samples there are.
+///
+/// # Errors
+/// A sentence, where the program has no such bench, or it fails.
+pub(super) fn profile(side: &Side, row: &str) -> Result<(Vec<Function>, u64), String> {
+    let mut command = Command::new(&side.program);
+    command.args(["lab", "profile", row, "--json", "--no-pictures", "--seconds", "1"]);
+    if side.inject_ns > 0.0 {
+        command.arg("--inject-ns").arg(side.inject_ns.to_string());
+    }
+    let wrong = |told: &str| format!("{} was not profiled: {told}", side.name());
+    let done = command.stdin(Stdio::null()).output().map_err(|error| wrong(&error.to_string()))?;
+    if !done.status.success() {
+        return Err(wrong(first_line(&String::from_utf8_lossy(&done.stderr))));
+    }
+    let profile: Profile =
+        serde_json::from_slice(&done.stdout).map_err(|error| wrong(&error.to_string()))?;
+    Ok((profile.rows, profile.samples))
+}
+
+fn first_line(told: &str) -> &str {
+    let line = told.lines().map(str::trim).find(|line| !line.is_empty());
+    line.map_or("it says nothing", |line| line.trim_start_matches("error: "))
+}

@@ -1,0 +1,325 @@
+//! Two builds compared: measured in turn by pairs of processes, and judged as reviewers do.
+
+mod build;
+mod changes;
+mod child;
+mod pairs;
+mod side;
+mod text;
+mod verdict;
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::machine::{Machine, Moment};
+use crate::report::Report;
+use crate::stats::Summary;
+use crate::tolls::{self, progress};
+use build::Repository;
+pub use changes::{Change, Changes, Instructions};
+pub use pairs::Pair;
+pub use side::{Settings, Side};
+pub use text::render;
+pub use verdict::{FLOOR, Judgement, Test, Verdict, judge, least_pairs};
+
+/// The row that is measured where none is named.
+const USUAL: &str = "ip4-one-flow";
+
+/// What a pair of processes is given where there is time.
+const PAIR: Duration = Duration::from_millis(1200);
+
+/// Pairs that a row takes at most.
+const MOST_PAIRS: usize = 60;
+
+/// What is to be compared, and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Revisions or programs.
+    pub specs: [String; 2],
+    /// How revisions are built.
+    pub settings: [Settings; 2],
+    /// Rows of `lab tolls`; the usual one where it is empty.
+    pub rows: Vec<String>,
+    /// What every packet costs more on the second side, ns.
+    pub inject_ns: f64,
+    /// How long it measures.
+    pub time: Duration,
+    /// Whether to find out what has changed by function, and the instructions of a packet.
+    pub changes: bool,
+}
+
+/// Why nothing was compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    /// What is wrong.
+    pub what: String,
+    /// What to do about it.
+    pub remedy: String,
+    /// Whether it was asked for wrongly.
+    pub usage: bool,
+}
+
+impl Error {
+    fn usage(what: impl ToString, remedy: impl ToString) -> Self {
+        Self { what: what.to_string(), remedy: remedy.to_string(), usage: true }
+    }
+
+    fn failed(what: impl ToString, remedy: impl ToString) -> Self {
+        Self { usage: false, ..Self::usage(what, remedy) }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}. {}.", self.what, self.remedy)
+    }
+}
+
+/// How rows are measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Method {
+    /// By `lab probe`, in turn by the millisecond.
+    Probe,
+    /// By whole runs of `lab tolls` in turn, since one of the builds has no probe.
+    Tolls,
+}
+
+/// A whole comparison; as JSON one object in the form of every report, with the row that decides once more
+/// at its top.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// Machine, compiler and commit of the program that compares, and the rows.
+    #[serde(flatten)]
+    pub report: Report<Row>,
+    /// What is compared.
+    pub base: Side,
+    /// With what.
+    pub head: Side,
+    /// How it was measured.
+    pub method: Method,
+    /// Seconds that it was measured for.
+    pub seconds: f64,
+    /// Whether the repository has changes that no commit has, so that nothing here tells of them.
+    pub uncommitted: bool,
+    /// The row that decides: of those that differ the one that does so most beyond accuracy, else the first.
+    pub row: String,
+    /// What is told of it.
+    #[serde(flatten)]
+    pub judgement: Judgement,
+}
+
+/// One row of a comparison.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Its name.
+    pub name: String,
+    /// The first side.
+    pub base: Figures,
+    /// The second side.
+    pub head: Figures,
+    /// What is told of them.
+    #[serde(flatten)]
+    pub judgement: Judgement,
+    /// What the second side took longer, ns a packet, pair by pair.
+    pub differences_ns: Vec<f64>,
+    /// Instructions, and what has changed by function.
+    #[serde(flatten)]
+    pub changes: Changes,
+}
+
+/// What one side's processes measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figures {
+    /// Nanoseconds a packet.
+    pub ns_per_packet: Summary,
+    /// Packets a second, from the median.
+    pub pps: f64,
+    /// Each process, ns a packet.
+    pub processes_ns: Vec<f64>,
+}
+
+impl Figures {
+    fn of(processes: Vec<f64>) -> Option<Self> {
+        let ns_per_packet = Summary::of(&processes)?;
+        Some(Self { ns_per_packet, pps: 1e9 / ns_per_packet.median, processes_ns: processes })
+    }
+}
+
+/// Builds what is to be built, measures and judges.
+///
+/// # Errors
+/// What is wrong and how to mend it.
+pub fn run(options: &Options) -> Result<Comparison, Error> {
+    let rows = rows(&options.rows)?;
+    let (sides, uncommitted) = prepare(options)?;
+    let method = method(&sides, &rows)?;
+    let (start, moment) = (Instant::now(), Moment::now());
+    let pairs = measure(&sides, &rows, method, options.time).map_err(broken)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let mut machine = Machine::probe();
+    machine.tsc_mhz = moment.tsc_mhz();
+    let ns = machine.ns_per_clock();
+    let judged: Option<Vec<Row>> =
+        rows.iter().zip(pairs).map(|(row, pairs)| judge_row(row, &pairs, ns, rows.len())).collect();
+    let mut judged = judged.ok_or_else(|| {
+        Error::failed(
+            format!("in {seconds:.0} seconds there was no time for three pairs of each row"),
+            "Give more --seconds, or try again when the machine is quieter",
+        )
+    })?;
+    if options.changes {
+        explain(&sides, &mut judged, method);
+    }
+    let (row, judgement) = deciding(&judged).ok_or_else(|| broken("no row was measured".into()))?;
+    let [base, head] = sides;
+    let report = Report::new(machine, judged);
+    Ok(Comparison { report, base, head, method, seconds, uncommitted, row, judgement })
+}
+
+fn broken(what: String) -> Error {
+    Error::failed(what, "See what the program does by `lab tolls`")
+}
+
+/// The rows that are asked for, each once.
+fn rows(asked: &[String]) -> Result<Vec<String>, Error> {
+    let mut rows = Vec::new();
+    for row in asked {
+        if !rows.contains(row) {
+            rows.push(row.clone());
+        }
+    }
+    if rows.is_empty() {
+        rows.push(USUAL.to_owned());
+    }
+    let plain = |row: &String| !row.starts_with('-') && !row.is_empty();
+    match rows.iter().find(|row| !plain(row)) {
+        Some(row) => Err(Error::usage(format!("no row is called {row:?}"), tolls_remedy())),
+        None => Ok(rows),
+    }
+}
+
+fn tolls_remedy() -> String {
+    let names: Vec<_> = tolls::ROWS.iter().map(|row| row.name).collect();
+    format!("This build's rows are {}", names.join(", "))
+}
+
+/// The programs of both sides, and whether there are changes that neither has.
+///
+/// # Errors
+/// What is wrong and how to mend it.
+pub fn prepare(options: &Options) -> Result<([Side; 2], bool), Error> {
+    let repository = Repository::here();
+    let side = |at: usize| {
+        Side::find(&options.specs[at], options.settings[at].clone(), repository.as_ref())
+    };
+    // Both are known before either is built: a branch may move meanwhile.
+    let mut sides = [side(0)?, side(1)?];
+    sides[1].inject_ns = options.inject_ns;
+    let revisions = sides.iter().any(|side| side.commit.is_some());
+    let Some(repository) = repository.filter(|_| revisions) else { return Ok((sides, false)) };
+    for side in &mut sides {
+        side.build(&repository)?;
+    }
+    Ok((sides, repository.is_dirty()))
+}
+
+/// How both sides can be measured alike.
+fn method(sides: &[Side; 2], rows: &[String]) -> Result<Method, Error> {
+    let wrong = |told: String| Error::usage(told, tolls_remedy());
+    for row in rows {
+        for side in sides {
+            if child::has_probe(side, row).map_err(wrong)? {
+                continue;
+            }
+            if sides[1].inject_ns > 0.0 {
+                return Err(Error::usage(
+                    format!("{} has no probe to inject a delay with", side.name()),
+                    "Leave --inject-ns out, or name a later revision",
+                ));
+            }
+            child::tolls(side, row).map_err(wrong)?;
+            return Ok(Method::Tolls);
+        }
+    }
+    Ok(Method::Probe)
+}
+
+/// Pairs of every row in turn, TSC clocks a packet, for so long. Where the machine is too busy it takes up to
+/// twice as long for the pairs that a verdict needs.
+fn measure(
+    sides: &[Side; 2],
+    rows: &[String],
+    method: Method,
+    time: Duration,
+) -> Result<Vec<Vec<Pair>>, String> {
+    let (start, least) = (Instant::now(), least_pairs(rows.len()));
+    let each = pairs::share(time, rows.len());
+    let rounds = (each.as_millis() / PAIR.as_millis()) as usize;
+    let rounds = match method {
+        Method::Probe => rounds.clamp(least, MOST_PAIRS.max(least)),
+        Method::Tolls => MOST_PAIRS.max(least),
+    };
+    let bar = progress((rounds * rows.len()) as u64);
+    let mut measured = vec![Vec::new(); rows.len()];
+    for round in 0..rounds {
+        let spent = start.elapsed();
+        if spent >= 2 * time || (spent >= time && round >= least) {
+            break;
+        }
+        for (at, row) in rows.iter().enumerate() {
+            let left = (rounds - round) * rows.len() - at;
+            let until = Instant::now() + pairs::share(time.saturating_sub(start.elapsed()), left);
+            let swapped = round % 2 == 1;
+            measured[at].push(match method {
+                Method::Probe => pairs::by_probes(sides, row, swapped, until)?,
+                Method::Tolls => pairs::by_tolls(sides, row, swapped)?,
+            });
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    Ok(measured)
+}
+
+fn judge_row(name: &str, pairs: &[Pair], ns_per_clock: f64, rows: usize) -> Option<Row> {
+    let pairs: Vec<_> = pairs.iter().map(|pair| pair.scaled(ns_per_clock)).collect();
+    Some(Row {
+        name: name.to_owned(),
+        base: Figures::of(pairs.iter().map(|pair| pair.base).collect())?,
+        head: Figures::of(pairs.iter().map(|pair| pair.head).collect())?,
+        judgement: judge(&pairs, rows)?,
+        differences_ns: pairs.iter().map(|pair| pair.difference).collect(),
+        changes: Changes::default(),
+    })
+}
+
+/// Finds out what has changed in every row.
+fn explain(sides: &[Side; 2], rows: &mut [Row], method: Method) {
+    let bar = progress(rows.len() as u64).with_message("what has changed by function");
+    for row in rows {
+        row.changes = match method {
+            Method::Probe => {
+                let ns = [&row.base, &row.head].map(|side| side.ns_per_packet.median);
+                changes::find(sides, &row.name, ns)
+            }
+            Method::Tolls => Changes {
+                notes: vec!["a side has no `lab probe`, so nothing is told by function".to_owned()],
+                ..Changes::default()
+            },
+        };
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+}
+
+/// The row that decides.
+fn deciding(rows: &[Row]) -> Option<(String, Judgement)> {
+    let beyond =
+        |row: &&Row| row.judgement.difference_ns.abs() / row.judgement.smallest_detectable_ns;
+    let told = rows.iter().filter(|row| row.judgement.verdict != Verdict::BelowAccuracy);
+    let most = told.max_by(|a, b| beyond(a).total_cmp(&beyond(b)));
+    most.or(rows.first()).map(|row| (row.name.clone(), row.judgement.clone()))
+}

@@ -1,0 +1,170 @@
+//! What is compared: revisions and how they are built, or programs.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::Error;
+use super::build::{self, Repository};
+
+/// How a revision is built, where that differs from how it is shipped.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Settings {
+    /// The toolchain by rustup's name for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub toolchain: Option<String>,
+    /// The processor that is built for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_cpu: Option<String>,
+    /// The level of optimisation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub opt_level: Option<String>,
+}
+
+impl Settings {
+    /// The settings that differ, in words; empty where none does.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let named = [
+            ("toolchain", &self.toolchain),
+            ("target-cpu", &self.target_cpu),
+            ("opt-level", &self.opt_level),
+        ];
+        let named = named.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+        named.map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Settings of both sides from options that may name two, `A..B`.
+    ///
+    /// # Errors
+    /// Where a value is empty or is none.
+    pub fn of_both(
+        toolchain: Option<&str>,
+        target_cpu: Option<&str>,
+        opt_level: Option<&str>,
+    ) -> Result<[Self; 2], Error> {
+        let [toolchain, target_cpu, opt_level] = [
+            both("--toolchain", toolchain)?,
+            both("--target-cpu", target_cpu)?,
+            both("--opt-level", opt_level)?,
+        ];
+        let unknown = |level: &&String| !["0", "1", "2", "3", "s", "z"].contains(&level.as_str());
+        if let Some(level) = opt_level.iter().flatten().find(unknown) {
+            return Err(Error::usage(
+                format!("--opt-level can not be {level:?}"),
+                "Name one of 0, 1, 2, 3, s and z, or two as 2..3",
+            ));
+        }
+        let side = |at: usize| Self {
+            toolchain: toolchain[at].clone(),
+            target_cpu: target_cpu[at].clone(),
+            opt_level: opt_level[at].clone(),
+        };
+        Ok([side(0), side(1)])
+    }
+}
+
+/// The values of both sides of an option.
+fn both(option: &str, value: Option<&str>) -> Result<[Option<String>; 2], Error> {
+    let Some(value) = value else { return Ok([None, None]) };
+    let (base, head) = value.split_once("..").unwrap_or((value, value));
+    let plain = |name: &str| {
+        let first = name.chars().next();
+        first.is_some_and(char::is_alphanumeric)
+            && name.chars().all(|c| c.is_alphanumeric() || "-._+".contains(c))
+    };
+    if ![base, head].into_iter().all(plain) {
+        return Err(Error::usage(
+            format!("{option} can not be {value:?}"),
+            "Name one for both sides, or two as FIRST..SECOND",
+        ));
+    }
+    Ok([Some(base.to_owned()), Some(head.to_owned())])
+}
+
+/// One side of a comparison, ready to run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Side {
+    /// What it was called.
+    pub spec: String,
+    /// The commit that it was built from; none for a program that was there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    /// How it was built.
+    #[serde(flatten)]
+    pub settings: Settings,
+    /// The program.
+    pub program: PathBuf,
+    /// What every packet costs more, ns.
+    pub inject_ns: f64,
+}
+
+impl Side {
+    /// What it is called in texts.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let mut parts = Vec::new();
+        parts.extend(self.commit.as_ref().map(|commit| build::short(commit).to_owned()));
+        parts.push(self.settings.words());
+        if self.inject_ns > 0.0 {
+            parts.push(format!("{} ns a packet injected", self.inject_ns));
+        }
+        parts.retain(|part| !part.is_empty());
+        match parts.is_empty() {
+            true => self.spec.clone(),
+            false => format!("{} ({})", self.spec, parts.join(", ")),
+        }
+    }
+
+    /// Finds out what a side is; a revision has no program yet.
+    ///
+    /// # Errors
+    /// Where it is neither a revision nor a program.
+    pub(super) fn find(
+        spec: &str,
+        settings: Settings,
+        repository: Option<&Repository>,
+    ) -> Result<Self, Error> {
+        let path = Path::new(spec);
+        // A branch may well be called as a file here is, but hardly as one elsewhere.
+        let elsewhere = spec.contains('/') && path.is_file();
+        let commit = repository.filter(|_| !elsewhere).and_then(|found| found.commit(spec));
+        let program = match commit {
+            Some(_) => PathBuf::new(),
+            None => program(path, &settings)?,
+        };
+        Ok(Self { spec: spec.to_owned(), commit, settings, program, inject_ns: 0.0 })
+    }
+
+    /// Builds the program of a revision, unless that has been done.
+    ///
+    /// # Errors
+    /// Where it can not be built.
+    pub(super) fn build(&mut self, repository: &Repository) -> Result<(), Error> {
+        if let Some(commit) = &self.commit {
+            self.program = repository.program(&self.spec, commit, &self.settings)?;
+        }
+        Ok(())
+    }
+}
+
+/// A program that is there.
+fn program(path: &Path, settings: &Settings) -> Result<PathBuf, Error> {
+    let name = path.display();
+    if !path.is_file() {
+        return Err(Error::usage(
+            format!("{name} is neither a revision here nor a program"),
+            "Name a commit, branch or tag of the repository that you are in, or the path of a program",
+        ));
+    }
+    let words = settings.words();
+    if !words.is_empty() {
+        return Err(Error::usage(
+            format!("{name} is built already, so it can not be had with {words}"),
+            "Name a revision, or leave the compiler's settings out",
+        ));
+    }
+    path.canonicalize().map_err(|error| {
+        Error::usage(format!("{name} can not be found: {error}"), "Name the path of a program")
+    })
+}

@@ -1,0 +1,117 @@
+use super::*;
+use crate::frames::Spread;
+
+/// Noise as this kind of machine has it, from a seed: pairs of processes that differ by some 0.04 ns, now
+/// and then by several; both of a pair drift, and now and then run at half the speed.
+struct Noise(Spread);
+
+impl Noise {
+    fn new(seed: u64) -> Self {
+        let mut spread = Spread::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        for _ in 0..8 {
+            spread.next();
+        }
+        Self(spread)
+    }
+
+    /// Evenly from 0 to 1.
+    fn even(&mut self) -> f64 {
+        (self.0.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// Normal enough.
+    fn normal(&mut self) -> f64 {
+        (0..12).map(|_| self.even()).sum::<f64>() - 6.0
+    }
+
+    fn pair(&mut self, ns: f64, delay: f64) -> Pair {
+        let speed = if self.even() < 0.05 { 2.0 } else { 1.0 + self.even() * 0.02 };
+        let mut difference = delay + 0.04 * self.normal();
+        if self.even() < 0.05 {
+            difference += 3.0 * self.normal();
+        }
+        let base = ns * speed + 0.04 * self.normal();
+        Pair { base, head: base + difference, difference }
+    }
+
+    fn run(&mut self, pairs: usize, delay: f64) -> Judgement {
+        let pairs: Vec<_> = (0..pairs).map(|_| self.pair(5.5, delay)).collect();
+        judge(&pairs, 1).unwrap()
+    }
+}
+
+/// How many of so many runs tell a verdict.
+fn told(runs: u64, pairs: usize, delay: f64, verdict: Verdict) -> u64 {
+    let judge = |seed| Noise::new(seed).run(pairs, delay).verdict;
+    (0..runs).filter(|seed| judge(*seed) == verdict).count() as u64
+}
+
+#[test]
+fn no_difference_is_told_where_there_is_none() {
+    assert_eq!(told(100, 25, 0.0, Verdict::BelowAccuracy), 100);
+    assert_eq!(told(100, 8, 0.0, Verdict::BelowAccuracy), 100);
+}
+
+#[test]
+fn two_ns_are_found_whatever_the_noise() {
+    assert_eq!(told(50, 25, 2.0, Verdict::Slower), 50);
+    assert_eq!(told(50, 25, -2.0, Verdict::Faster), 50);
+    let short = told(100, 8, 2.0, Verdict::Slower);
+    assert!(short >= 80, "{short} of 100 with eight pairs");
+}
+
+/// Without a floor the tests alone keep what they promise: 1%.
+#[test]
+fn the_tests_alone_err_once_in_a_hundred_runs() {
+    let lopsided = |seed: u64| {
+        let mut noise = Noise::new(seed);
+        let differences: Vec<_> = (0..25).map(|_| noise.pair(5.5, 0.0).difference).collect();
+        stats::signed_rank(&differences) <= LEVEL
+    };
+    let errors = (0..4000).filter(|seed| lopsided(*seed)).count();
+    assert!((15..70).contains(&errors), "{errors} of 4000");
+}
+
+/// Runs find the smallest detectable difference that they tell of as often as they promise.
+#[test]
+fn the_smallest_detectable_difference_is_found_nine_times_of_ten() {
+    let least: Vec<_> =
+        (0..40).map(|seed| Noise::new(seed).run(25, 0.0).smallest_detectable_ns).collect();
+    let least = Sample::of(&least).unwrap().median();
+    assert!((0.08..0.12).contains(&least), "{least:.3} ns, of which the floor is 0.055");
+    let found = told(200, 25, least, Verdict::Slower);
+    assert!((160..200).contains(&found), "{found} of 200 find {least:.3} ns");
+}
+
+#[test]
+fn what_is_under_the_floor_is_not_told_however_sure() {
+    let pair = |at: i32| Pair { base: 10.0, head: 10.05, difference: 0.05 + f64::from(at) * 1e-6 };
+    let pairs: Vec<_> = (0..30).map(pair).collect();
+    let of = judge(&pairs, 1).unwrap();
+    assert_eq!((of.verdict, of.floor_ns), (Verdict::BelowAccuracy, 0.1));
+    assert!(of.signed_rank_p < 1e-6 && of.interval_ns[0] > 0.0);
+    assert!(of.smallest_detectable_ns > 0.1);
+}
+
+#[test]
+fn more_rows_ask_for_more_pairs() {
+    assert_eq!([1, 2, 9, 100].map(least_pairs), [8, 9, 11, 15]);
+    let pair = |at| Pair { base: 5.5, head: 7.5, difference: 2.0 + f64::from(at) * 0.01 };
+    let pairs: Vec<_> = (0..8).map(pair).collect();
+    let [alone, among] = [1, 9].map(|rows| judge(&pairs, rows).unwrap());
+    assert_eq!((alone.verdict, among.verdict), (Verdict::Slower, Verdict::BelowAccuracy));
+    assert!(among.strict_interval_ns[0] <= alone.strict_interval_ns[0]);
+}
+
+#[test]
+fn two_pairs_say_nothing() {
+    let pair = Pair { base: 1.0, head: 1.0, difference: 0.0 };
+    assert_eq!(judge(&[pair; 2], 1), None);
+    let alike = judge(&[pair; 3], 1).unwrap();
+    assert_eq!((alike.verdict, alike.welch), (Verdict::BelowAccuracy, None));
+}
+
+#[test]
+fn the_same_pairs_are_judged_the_same() {
+    assert_eq!(Noise::new(3).run(10, 0.1), Noise::new(3).run(10, 0.1));
+}

@@ -1,0 +1,162 @@
+//! How much is sent, how fast, and by how many.
+
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::Error;
+use super::mark::STREAMS;
+
+/// Frames in a burst at most.
+pub const MAX_BURST: usize = 64;
+
+/// A rate as it is asked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rate {
+    /// Frames a second.
+    Pps(f64),
+    /// Bits a second on the wire, with preamble, check sequence and gap.
+    Bps(f64),
+}
+
+impl Rate {
+    /// As frames a second, where one takes so many bytes on the wire.
+    #[must_use]
+    pub fn pps(self, wire_bytes: f64) -> f64 {
+        match self {
+            Self::Pps(pps) => pps,
+            Self::Bps(bits) => bits / 8.0 / wire_bytes,
+        }
+    }
+}
+
+impl FromStr for Rate {
+    type Err = String;
+
+    /// Reads a number, then K, M or G, then `pps` or `bit`; frames where nothing is said.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("{text:?} is no rate: write 500000, 1.5Mpps or 10Gbit");
+        let (number, bits) = match (text.strip_suffix("pps"), text.strip_suffix("bit")) {
+            (Some(number), _) => (number, false),
+            (_, Some(number)) => (number, true),
+            _ => (text, false),
+        };
+        let mut scale = 1.0;
+        let mut number = number.trim_end();
+        for (letter, factor) in [('k', 1e3), ('K', 1e3), ('M', 1e6), ('G', 1e9)] {
+            if let Some(rest) = number.strip_suffix(letter) {
+                (number, scale) = (rest, factor);
+                break;
+            }
+        }
+        let value: f64 = number.trim_end().parse().map_err(|_| bad())?;
+        match value.is_finite() && value >= 0.0 {
+            true if bits => Ok(Self::Bps(value * scale)),
+            true => Ok(Self::Pps(value * scale)),
+            false => Err(bad()),
+        }
+    }
+}
+
+/// How much, how fast, by how many.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Load {
+    /// All threads together; none for as fast as it goes.
+    pub rate: Option<Rate>,
+    /// Frames of each thread; none for no end.
+    pub count: Option<u64>,
+    /// No longer than that.
+    pub time: Option<Duration>,
+    /// Frames that are handed over at once.
+    pub burst: usize,
+    /// Threads, each with a stream and a processor of its own.
+    pub threads: usize,
+    /// The first one's processor.
+    pub first_cpu: usize,
+    /// Whether the BPF program sends one frame again and again, without number and time.
+    pub plain: bool,
+}
+
+impl Load {
+    /// Looks at it.
+    ///
+    /// # Errors
+    /// A rate of nothing, a burst or a number of threads that can not be.
+    pub fn check(&self) -> Result<(), Error> {
+        if let Some(Rate::Pps(rate) | Rate::Bps(rate)) = self.rate
+            && (rate <= 0.0 || !rate.is_finite())
+        {
+            let remedy = "Say a rate above zero, or leave --rate out to send as fast as it goes";
+            return Err(Error::usage("a rate of zero sends nothing", remedy));
+        }
+        if !(1..=MAX_BURST).contains(&self.burst) {
+            let remedy = format!("Say -b with a number from 1 to {MAX_BURST}");
+            return Err(Error::usage(
+                format!("a burst can not have {} frames", self.burst),
+                remedy,
+            ));
+        }
+        if !(1..=STREAMS).contains(&self.threads) {
+            let remedy = format!("Say -t with a number from 1 to {STREAMS}");
+            return Err(Error::usage(format!("there can not be {} threads", self.threads), remedy));
+        }
+        if self.time.is_some_and(|time| time.is_zero()) {
+            return Err(Error::usage("nothing is sent in no time", "Say --time with more seconds"));
+        }
+        Ok(())
+    }
+
+    /// One thread's share of the rate, frames a second.
+    #[must_use]
+    pub fn share(&self, wire_bytes: f64) -> Option<f64> {
+        self.rate.map(|rate| rate.pps(wire_bytes) / self.threads as f64)
+    }
+}
+
+/// Says if work is to end: shared by threads, and set by who is asked to stop.
+pub fn is_over(stop: &AtomicBool) -> bool {
+    stop.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_read_with_units() {
+        let read = |text: &str| text.parse::<Rate>();
+        assert_eq!(read("500000"), Ok(Rate::Pps(5e5)));
+        assert_eq!(read("1.5Mpps"), Ok(Rate::Pps(1.5e6)));
+        assert_eq!(read("100 kpps"), Ok(Rate::Pps(1e5)));
+        assert_eq!(read("10Gbit"), Ok(Rate::Bps(1e10)));
+        for bad in ["", "fast", "-1", "1Tbit", "nan", "inf"] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+        // 10 Gbit/s are 14.88 Mpps of the shortest frames.
+        assert!((Rate::Bps(1e10).pps(84.0) - 14_880_952.4).abs() < 0.1);
+    }
+
+    #[test]
+    fn what_sends_nothing_is_refused() {
+        let good = Load {
+            rate: None,
+            count: None,
+            time: None,
+            burst: 32,
+            threads: 1,
+            first_cpu: 0,
+            plain: false,
+        };
+        assert_eq!(good.check(), Ok(()));
+        for (wrong, about) in [
+            (Load { rate: Some(Rate::Pps(0.0)), ..good.clone() }, "rate of zero"),
+            (Load { burst: 0, ..good.clone() }, "burst"),
+            (Load { burst: 65, ..good.clone() }, "burst"),
+            (Load { threads: 17, ..good.clone() }, "threads"),
+            (Load { time: Some(Duration::ZERO), ..good.clone() }, "no time"),
+        ] {
+            let error = wrong.check().unwrap_err();
+            assert!(error.usage && error.what.contains(about), "{error}");
+        }
+    }
+}

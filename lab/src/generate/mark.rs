@@ -1,0 +1,112 @@
+//! What a frame of the generator's carries, by which a sink knows it again.
+//!
+//! 18 bytes behind the UDP header, big-endian, so that the shortest frame of Ethernet has room for it:
+//! 2 of magic; the run (1), the stream (1) and the sequence number within the stream (6); the time at
+//! which it was sent (8), ns of the clock that is called monotonic. `bpf/mark.h` has the same.
+
+/// What no other traffic begins with, as far as that can be.
+pub const MAGIC: u16 = 0x7011;
+/// Bytes of a mark.
+pub const LEN: usize = 18;
+/// Streams (threads) of a run.
+pub const STREAMS: usize = 16;
+/// The largest sequence number.
+pub const MAX_SEQ: u64 = (1 << 48) - 1;
+
+/// A mark as it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// The run, so that frames of an earlier one are not taken for this one's.
+    pub run: u8,
+    /// The stream; each has sequence numbers of its own, from 0.
+    pub stream: u8,
+    /// The sequence number, 48 bits.
+    pub seq: u64,
+    /// When the frame, or the burst that it is of, was sent: ns.
+    pub sent_ns: u64,
+}
+
+/// The first eight bytes behind the magic, without a sequence number.
+#[must_use]
+pub fn origin(run: u8, stream: u8) -> u64 {
+    u64::from(run) << 56 | u64::from(stream) << 48
+}
+
+impl Mark {
+    /// Reads what stands behind a UDP header; none where that is no mark.
+    #[must_use]
+    pub fn read(payload: &[u8]) -> Option<Self> {
+        let bytes: &[u8; LEN] = payload.first_chunk()?;
+        let word = |at: usize| {
+            bytes[at..].first_chunk::<8>().map_or(0, |bytes| u64::from_be_bytes(*bytes))
+        };
+        let (name, sent_ns) = (word(2), word(10));
+        let known = bytes[..2] == MAGIC.to_be_bytes();
+        known.then_some(Self {
+            run: (name >> 56) as u8,
+            stream: (name >> 48) as u8,
+            seq: name & MAX_SEQ,
+            sent_ns,
+        })
+    }
+
+    /// As bytes.
+    #[must_use]
+    pub fn bytes(&self) -> [u8; LEN] {
+        let mut bytes = [0; LEN];
+        bytes[..2].copy_from_slice(&MAGIC.to_be_bytes());
+        let name = origin(self.run, self.stream) | self.seq & MAX_SEQ;
+        bytes[2..10].copy_from_slice(&name.to_be_bytes());
+        bytes[10..].copy_from_slice(&self.sent_ns.to_be_bytes());
+        bytes
+    }
+}
+
+/// The mark of an Ethernet frame: behind up to two tags, IPv4 without fragments or IPv6 without
+/// extensions, and UDP.
+#[must_use]
+pub fn of_frame(frame: &[u8]) -> Option<Mark> {
+    let two = |at: usize| frame.get(at..)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes));
+    let mut at = 12;
+    for _ in 0..2 {
+        if matches!(two(at)?, 0x8100 | 0x88a8) {
+            at += 4;
+        }
+    }
+    let udp = match two(at)? {
+        0x0800 => {
+            let (first, protocol) = (*frame.get(at + 2)?, *frame.get(at + 11)?);
+            let whole = two(at + 8)? & 0x3fff == 0;
+            (protocol == 17 && whole).then_some(at + 2 + usize::from(first & 15) * 4)?
+        }
+        0x86dd => (*frame.get(at + 8)? == 17).then_some(at + 42)?,
+        _ => return None,
+    };
+    Mark::read(frame.get(udp + 8..)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    proptest::proptest! {
+        #[test]
+        fn what_is_written_is_read(run: u8, stream: u8, seq in 0..=MAX_SEQ, sent_ns: u64) {
+            let mark = Mark { run, stream, seq, sent_ns };
+            proptest::prop_assert_eq!(Mark::read(&mark.bytes()), Some(mark));
+            proptest::prop_assert_eq!(Mark::read(&mark.bytes()[..LEN - 1]), None);
+        }
+
+        #[test]
+        fn no_frame_is_too_odd(frame: Vec<u8>) {
+            let _ = of_frame(&frame);
+        }
+    }
+
+    #[test]
+    fn another_magic_is_no_mark() {
+        let mut bytes = Mark { run: 1, stream: 2, seq: 3, sent_ns: 4 }.bytes();
+        bytes[1] ^= 1;
+        assert_eq!(Mark::read(&bytes), None);
+    }
+}

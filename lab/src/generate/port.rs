@@ -1,0 +1,316 @@
+//! Sending and receiving through a port: AF_XDP, a packet socket, memory.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use tollway_dataplane::burst::Burst;
+use tollway_dataplane::frame::{Descriptor, FrameAddr, Umem};
+use tollway_dataplane::port::{MemoryPort, Port};
+
+use super::fill::Filler;
+use super::load::{MAX_BURST, is_over};
+use super::mark::of_frame;
+use super::pace::Pace;
+use super::track::Tracker;
+use crate::live::sys::monotonic_ns;
+
+/// After the last frame, what is on its way has so long.
+pub const DRAIN: Duration = Duration::from_millis(100);
+
+/// What writes the frames of a stream.
+#[derive(Clone, Debug)]
+pub enum Writer {
+    /// The generator's own.
+    Made(Box<Filler>),
+    /// A capture's, again and again.
+    Replay {
+        /// Its frames.
+        frames: Vec<Vec<u8>>,
+        /// The next one.
+        at: usize,
+    },
+}
+
+impl Writer {
+    fn fill(&mut self, umem: &mut Umem, frames: &mut [Descriptor], now_ns: u64) -> usize {
+        match self {
+            Self::Made(filler) => filler.fill(umem, frames, now_ns),
+            Self::Replay { frames: captured, at } => {
+                let mut made = 0;
+                for frame in frames {
+                    let Some(bytes) = captured.get(*at) else { break };
+                    let Some(stored) = umem.store(bytes) else { break };
+                    *frame = stored;
+                    *at = if *at + 1 == captured.len() { 0 } else { *at + 1 };
+                    made += 1;
+                }
+                made
+            }
+        }
+    }
+}
+
+/// When one thread stops, and how fast it goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Task {
+    /// Frames a second; none for as fast as it goes.
+    pub pps: Option<f64>,
+    /// Frames; none for no end.
+    pub count: Option<u64>,
+    /// Time; none for no end.
+    pub time: Option<Duration>,
+    /// Frames at once.
+    pub burst: usize,
+    /// Whether the BPF program sends one frame again and again, without number and time.
+    pub plain: bool,
+}
+
+/// What was sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Frames.
+    pub frames: u64,
+    /// Their bytes, without check sequence.
+    pub bytes: u64,
+    /// How long it took, ns.
+    pub ns: u64,
+    /// Of that, when the sender had no processor for so long that it did not make up for it.
+    pub away_ns: u64,
+}
+
+impl Sent {
+    /// Million frames a second.
+    #[must_use]
+    pub fn mpps(&self) -> f64 {
+        if self.ns == 0 { 0.0 } else { self.frames as f64 * 1e3 / self.ns as f64 }
+    }
+
+    /// Frames a second while it was sending.
+    #[must_use]
+    pub fn offered_pps(&self) -> f64 {
+        match self.ns.saturating_sub(self.away_ns) {
+            0 => 0.0,
+            ns => self.frames as f64 * 1e9 / ns as f64,
+        }
+    }
+
+    /// The share of the time that it was not.
+    #[must_use]
+    pub fn away(&self) -> f64 {
+        self.away_ns as f64 / self.ns.max(1) as f64
+    }
+}
+
+/// Sends through a port until it is enough.
+pub fn send<P: Port + ?Sized>(
+    port: &mut P,
+    umem: &mut Umem,
+    writer: &mut Writer,
+    task: Task,
+    stop: &AtomicBool,
+) -> Sent {
+    let start = monotonic_ns();
+    let end = task.time.map_or(u64::MAX, |time| start.saturating_add(time.as_nanos() as u64));
+    let mut pace = Pace::new(task.pps, start);
+    let mut frames = [Descriptor::default(); MAX_BURST];
+    // Frames that the port did not take, from `first` on.
+    let (mut first, mut last) = (0, 0);
+    let mut sent = Sent::default();
+    let mut burst = Burst::new();
+    // A sender that is put off when it has sent all is not slower for that.
+    let (mut now, mut last_ns) = (start, start);
+    while now < end && !is_over(stop) {
+        if first == last {
+            let left = task.count.map_or(u64::MAX, |count| count - sent.frames);
+            if left == 0 {
+                break;
+            }
+            let most = task.burst.min(MAX_BURST).min(usize::try_from(left).unwrap_or(MAX_BURST));
+            let due = pace.due(now, most);
+            (first, last) = (0, writer.fill(umem, &mut frames[..due], now));
+        }
+        let taken = port.transmit(umem, &frames[first..last]);
+        if taken > 0 {
+            sent.frames += taken as u64;
+            sent.bytes +=
+                frames[first..first + taken].iter().map(|f| u64::from(f.len)).sum::<u64>();
+            pace.note(taken);
+            first += taken;
+        } else {
+            // Who has nothing to send lets the port look after what it has sent.
+            discard(port, umem, &mut burst);
+        }
+        now = monotonic_ns();
+        if taken > 0 {
+            last_ns = now;
+        }
+    }
+    umem.free_all(frames[first..last].iter().map(|frame| frame.addr));
+    (sent.ns, sent.away_ns) = (last_ns - start, pace.away_ns());
+    sent
+}
+
+/// Has a port look after what it has sent; what arrives is nobody's.
+fn discard<P: Port + ?Sized>(port: &mut P, umem: &mut Umem, burst: &mut Burst) {
+    burst.reset(burst.port);
+    port.receive(umem, burst);
+    umem.free_all(burst.addr[..burst.count].iter().copied());
+}
+
+/// Takes what a port has received; how many frames.
+pub fn take<P: Port + ?Sized>(
+    port: &mut P,
+    umem: &mut Umem,
+    burst: &mut Burst,
+    tracker: &mut Tracker,
+) -> usize {
+    burst.reset(burst.port);
+    port.receive(umem, burst);
+    let now = monotonic_ns();
+    for lane in 0..burst.count {
+        let len = usize::from(burst.len[lane]);
+        note(tracker, umem.frame(burst.addr[lane], len), now);
+    }
+    umem.free_all(burst.addr[..burst.count].iter().copied());
+    burst.count
+}
+
+fn note(tracker: &mut Tracker, frame: &[u8], now_ns: u64) {
+    if let Some(mark) = of_frame(frame) {
+        tracker.take(&mark, frame.len(), now_ns);
+    }
+}
+
+/// A port of memory whose other end takes all frames away, and may look at them.
+#[derive(Debug)]
+pub struct Memory {
+    port: MemoryPort,
+    tracker: Option<Tracker>,
+}
+
+impl Memory {
+    /// Makes one; `looks` says that frames are looked at.
+    #[must_use]
+    pub fn new(looks: bool) -> Self {
+        Self { port: MemoryPort::new(MAX_BURST), tracker: looks.then(Tracker::default) }
+    }
+
+    /// What was seen.
+    #[must_use]
+    pub const fn tracker(&self) -> Option<&Tracker> {
+        self.tracker.as_ref()
+    }
+}
+
+impl Port for Memory {
+    fn receive(&mut self, umem: &mut Umem, burst: &mut Burst) {
+        self.port.receive(umem, burst);
+    }
+
+    #[inline]
+    fn transmit(&mut self, umem: &mut Umem, frames: &[Descriptor]) -> usize {
+        let taken = self.port.transmit(umem, frames);
+        if let Some(tracker) = &mut self.tracker {
+            let now = monotonic_ns();
+            for frame in self.port.sent() {
+                note(tracker, umem.frame(frame.addr, frame.len as usize), now);
+            }
+        }
+        umem.free_all(self.port.sent().iter().map(|frame| -> FrameAddr { frame.addr }));
+        self.port.clear();
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::{Plan, Spec, tests::spec};
+    use super::*;
+
+    fn writer(spec: &Spec) -> Writer {
+        Writer::Made(Box::new(Filler::new(Plan::new(spec).unwrap(), 9, 0)))
+    }
+
+    fn task() -> Task {
+        Task { pps: None, count: None, time: None, burst: 32, plain: false }
+    }
+
+    /// Takes less than it is given, and loses and doubles some.
+    struct Bad(Memory, u64);
+
+    impl Port for Bad {
+        fn receive(&mut self, _: &mut Umem, _: &mut Burst) {}
+
+        fn transmit(&mut self, umem: &mut Umem, frames: &[Descriptor]) -> usize {
+            let mut taken = 0;
+            for frame in frames.iter().take(5) {
+                self.1 += 1;
+                match self.1 % 10 {
+                    3 => umem.free(frame.addr),
+                    7 => {
+                        let bytes = umem.frame(frame.addr, frame.len as usize).to_vec();
+                        let again = umem.store(&bytes);
+                        self.0.transmit(umem, &[*frame, again.unwrap()]);
+                    }
+                    _ => {
+                        self.0.transmit(umem, &[*frame]);
+                    }
+                }
+                taken += 1;
+            }
+            taken
+        }
+    }
+
+    #[test]
+    fn every_frame_arrives_in_memory() {
+        let mut umem = Umem::new(256, 2048).unwrap();
+        let mut port = Memory::new(true);
+        let stop = AtomicBool::new(false);
+        let task = Task { count: Some(100_001), ..task() };
+        let sent = send(&mut port, &mut umem, &mut writer(&spec()), task, &stop);
+        let counts = port.tracker().unwrap().counts();
+        assert_eq!((sent.frames, sent.bytes), (100_001, 6_000_060));
+        assert_eq!((counts.frames, counts.bytes, counts.expected), (100_001, 6_000_060, 100_001));
+        assert_eq!((counts.lost(None), counts.duplicates, counts.reordered), (0, 0, 0));
+        assert_eq!(umem.available(), 256);
+    }
+
+    #[test]
+    fn what_a_port_loses_and_doubles_is_seen() {
+        let mut umem = Umem::new(256, 2048).unwrap();
+        let mut port = Bad(Memory::new(true), 0);
+        let stop = AtomicBool::new(false);
+        let task = Task { count: Some(1000), ..task() };
+        send(&mut port, &mut umem, &mut writer(&spec()), task, &stop);
+        let counts = port.0.tracker().unwrap().counts();
+        assert_eq!((counts.lost(Some(1000)), counts.duplicates, counts.frames), (100, 100, 1000));
+        assert_eq!(umem.available(), 256);
+    }
+
+    #[test]
+    fn rate_and_time_are_kept() {
+        let mut umem = Umem::new(256, 2048).unwrap();
+        let stop = AtomicBool::new(false);
+        let time = Some(Duration::from_millis(300));
+        let task = Task { pps: Some(50_000.0), time, ..task() };
+        let sent = send(&mut Memory::new(false), &mut umem, &mut writer(&spec()), task, &stop);
+        // A machine that takes the processor away for long makes it less, never more.
+        assert!((1000..=15_001).contains(&sent.frames), "{}", sent.frames);
+        assert!(sent.offered_pps() < 55_000.0, "{sent:?}");
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        let sent = send(&mut Memory::new(false), &mut umem, &mut writer(&spec()), task, &stop);
+        assert_eq!(sent.frames, 0);
+    }
+
+    #[test]
+    fn a_capture_is_sent_again_and_again() {
+        let mut umem = Umem::new(64, 2048).unwrap();
+        let frames = vec![vec![1; 60], vec![2; 1514], vec![3; 100]];
+        let mut writer = Writer::Replay { frames, at: 0 };
+        let task = Task { count: Some(7), ..task() };
+        let sent =
+            send(&mut Memory::new(true), &mut umem, &mut writer, task, &AtomicBool::new(false));
+        assert_eq!((sent.frames, sent.bytes), (7, 2 * (60 + 1514 + 100) + 60));
+    }
+}

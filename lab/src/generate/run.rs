@@ -1,0 +1,232 @@
+//! A run of the generator, with a sink or without.
+
+use std::sync::atomic::AtomicBool;
+
+use serde::Serialize;
+
+use super::fill::Filler;
+use super::load::Load;
+use super::plan::Plan;
+use super::port::{DRAIN, Memory, Sent, Task, Writer, send};
+use super::sink::{Seen, Sink};
+use super::{Error, Opened, xdp};
+use crate::live::sys;
+use crate::machine::Machine;
+use crate::memory;
+use crate::report::Report;
+
+/// What is sent.
+pub enum Traffic {
+    /// The generator's own frames.
+    Made(Plan),
+    /// A capture's frames, again and again.
+    Replay(Vec<Vec<u8>>),
+}
+
+/// By what it is sent.
+pub enum Way<'a> {
+    /// A BPF program, out of this device.
+    Xdp(&'a str),
+    /// A port for each thread.
+    Port(&'a (dyn Fn() -> Result<Opened, Error> + Sync)),
+    /// Memory, whose other end looks at frames or does not.
+    Memory {
+        /// Whether it looks.
+        looks: bool,
+    },
+}
+
+/// What one thread has sent.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Which.
+    pub name: String,
+    /// Frames.
+    pub sent_frames: u64,
+    /// Million frames a second.
+    pub mpps: f64,
+}
+
+/// Sends, and reports what was sent and what became of it.
+///
+/// # Errors
+/// It was asked for wrongly, or the system refuses.
+pub fn run(
+    traffic: &Traffic,
+    load: &Load,
+    run: u8,
+    way: &Way<'_>,
+    sink: Option<Sink>,
+    stop: &AtomicBool,
+) -> Result<Report<Row>, Error> {
+    load.check()?;
+    let wire_bytes = traffic.wire_bytes();
+    let task = Task {
+        pps: load.share(wire_bytes),
+        count: load.count,
+        time: load.time,
+        burst: load.burst,
+        plain: load.plain,
+    };
+    let (sent, memory) = match (way, traffic) {
+        (Way::Xdp(_), Traffic::Replay(_)) => {
+            let what = "captures are not sent by the BPF program";
+            return Err(Error::usage(what, "Say --via af_packet or --via af_xdp"));
+        }
+        (Way::Xdp(device), Traffic::Made(plan)) => {
+            let stream = |thread| xdp::Stream::load(device, plan, (run, thread as u8), task);
+            let streams = (0..load.threads).map(stream).collect::<Result<_, _>>()?;
+            (xdp::send_all(streams, load.first_cpu, stop)?, None)
+        }
+        (Way::Port(open), _) => {
+            let each = |thread| {
+                let (mut port, mut umem) = open()?;
+                let mut writer = traffic.writer(run, thread);
+                Ok((send(port.as_mut(), &mut umem, &mut writer, task, stop), None))
+            };
+            threads(load, &each)?
+        }
+        (Way::Memory { looks }, _) => {
+            let each = |thread| {
+                let failed = || Error::failed("there is no memory for frames", "Free some");
+                let mut umem = memory::umem(512, 4096).ok_or_else(failed)?;
+                let mut port = Memory::new(*looks);
+                let mut writer = traffic.writer(run, thread);
+                let sent = send(&mut port, &mut umem, &mut writer, task, stop);
+                let seen = port.tracker().map(|tracker| Seen {
+                    counts: tracker.counts(),
+                    latency: tracker.latency().clone(),
+                });
+                Ok((sent, seen))
+            };
+            threads(load, &each)?
+        }
+    };
+    std::thread::sleep(if sink.is_some() { DRAIN } else { std::time::Duration::ZERO });
+    let seen = sink.map(Sink::end).transpose()?.or(memory);
+    Ok(report(&sent, seen.as_ref(), traffic))
+}
+
+impl Traffic {
+    fn wire_bytes(&self) -> f64 {
+        match self {
+            Self::Made(plan) => plan.wire_bytes(),
+            Self::Replay(frames) => {
+                let bytes: usize = frames.iter().map(Vec::len).sum();
+                bytes as f64 / frames.len().max(1) as f64 + 24.0
+            }
+        }
+    }
+
+    fn writer(&self, run: u8, thread: usize) -> Writer {
+        match self {
+            Self::Made(plan) => {
+                Writer::Made(Box::new(Filler::new(plan.clone(), run, thread as u8)))
+            }
+            Self::Replay(frames) => Writer::Replay { frames: frames.clone(), at: 0 },
+        }
+    }
+}
+
+type Done = (Sent, Option<Seen>);
+
+/// Runs a thread for each stream, on processors of their own; what all have sent, and seen together.
+fn threads(
+    load: &Load,
+    each: &(dyn Fn(usize) -> Result<Done, Error> + Sync),
+) -> Result<(Vec<Sent>, Option<Seen>), Error> {
+    let processors = sys::processors();
+    let cpu = |thread: usize| processors[(load.first_cpu + thread) % processors.len()];
+    let done: Vec<Result<Done, Error>> = std::thread::scope(|scope| {
+        let start = |thread| {
+            scope.spawn(move || {
+                // A processor that is not this process's any more is no reason to stop.
+                let _ = sys::pin(&[cpu(thread)]);
+                each(thread)
+            })
+        };
+        let started: Vec<_> = (0..load.threads).map(start).collect();
+        let failed =
+            || Err(Error::failed("a generator's thread has failed", "Report this as a defect"));
+        started.into_iter().map(|thread| thread.join().unwrap_or_else(|_| failed())).collect()
+    });
+    let done = done.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let sent = done.iter().map(|(sent, _)| *sent).collect();
+    let seen = done.into_iter().filter_map(|(_, seen)| seen).reduce(|mut all, one| {
+        all.counts.add(&one.counts);
+        // Both have the same bounds.
+        let _ = all.latency.add(&one.latency);
+        all
+    });
+    Ok((sent, seen))
+}
+
+fn report(sent: &[Sent], seen: Option<&Seen>, traffic: &Traffic) -> Report<Row> {
+    let row = |(thread, sent): (usize, &Sent)| Row {
+        name: format!("thread-{thread}"),
+        sent_frames: sent.frames,
+        mpps: sent.mpps(),
+    };
+    let mut report = Report::new(Machine::probe(), sent.iter().enumerate().map(row).collect());
+    let frames: u64 = sent.iter().map(|sent| sent.frames).sum();
+    let mpps: f64 = sent.iter().map(Sent::mpps).sum();
+    for (name, value) in [
+        ("sent_frames", frames as f64),
+        ("sent_bytes", sent.iter().map(|sent| sent.bytes).sum::<u64>() as f64),
+        ("seconds", sent.iter().map(|sent| sent.ns).max().unwrap_or(0) as f64 / 1e9),
+        ("mpps", mpps),
+        ("wire_gbps", mpps * traffic.wire_bytes() * 8.0 / 1e3),
+    ] {
+        report.figures.insert(name.to_owned(), value);
+    }
+    if let Some(seen) = seen {
+        // A capture's frames have no numbers.
+        let known = matches!(traffic, Traffic::Made(_)).then_some(frames);
+        report.figures.extend(seen.figures(known));
+    }
+    report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::{Spec, tests::spec};
+    use super::*;
+
+    #[test]
+    fn threads_are_streams_of_their_own() {
+        let spec = Spec { flows: Some(16), src: "198.19.0.0/16".parse().unwrap(), ..spec() };
+        let traffic = Traffic::Made(Plan::new(&spec).unwrap());
+        let load = Load {
+            rate: None,
+            count: Some(20_000),
+            time: None,
+            burst: 32,
+            threads: 3,
+            first_cpu: 0,
+            plain: false,
+        };
+        let stop = AtomicBool::new(false);
+        let report = run(&traffic, &load, 5, &Way::Memory { looks: true }, None, &stop).unwrap();
+        let figure = |name: &str| report.figures[name];
+        assert_eq!(report.rows.len(), 3);
+        assert_eq!((figure("sent_frames"), figure("received_frames")), (60_000.0, 60_000.0));
+        assert_eq!((figure("lost_frames"), figure("duplicate_frames")), (0.0, 0.0));
+        assert!(figure("latency_p99_us") > 0.0);
+    }
+
+    #[test]
+    fn a_capture_has_no_way_through_the_bpf_program() {
+        let load = Load {
+            rate: None,
+            count: Some(1),
+            time: None,
+            burst: 1,
+            threads: 1,
+            first_cpu: 0,
+            plain: false,
+        };
+        let traffic = Traffic::Replay(vec![vec![0; 60]]);
+        let error = run(&traffic, &load, 0, &Way::Xdp("lo"), None, &AtomicBool::new(false));
+        assert!(error.unwrap_err().usage);
+    }
+}

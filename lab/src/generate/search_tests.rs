@@ -1,0 +1,209 @@
+use tollway_dataplane::dispatch::Path as Level;
+use tollway_dataplane::frame::{Descriptor, Umem};
+use tollway_dataplane::host::Host;
+use tollway_dataplane::id::PortId;
+use tollway_dataplane::port::MemoryPort;
+use tollway_dataplane::router::Router;
+
+use super::super::fill::Filler;
+use super::super::mark::of_frame;
+use super::super::plan::{Plan, Spec, tests::spec};
+use super::super::track::{Tracker, latencies};
+use super::*;
+use crate::frames::Source;
+use crate::tolls::ROWS;
+
+/// A path that is a formula: all below a knee gets through, and a sender that ends somewhere.
+struct Formula {
+    /// The loss at a rate.
+    loss: fn(f64) -> f64,
+    most: f64,
+    trials: usize,
+}
+
+impl Path for Formula {
+    fn trial(&mut self, pps: Option<f64>, time: Duration) -> Result<Trial, Error> {
+        self.trials += 1;
+        let sent_pps = pps.unwrap_or(f64::MAX).min(self.most);
+        let sent = (sent_pps * time.as_secs_f64()) as u64;
+        let lost = (sent as f64 * (self.loss)(sent_pps)).ceil() as u64;
+        Ok(Trial { sent, received: sent - lost, sent_pps, away: 0.0, latency: latencies() })
+    }
+}
+
+fn options(losses: &[f64]) -> Options {
+    Options {
+        trial: Duration::from_secs(1),
+        within: Duration::from_secs(60),
+        losses: losses.to_vec(),
+        precision: 0.005,
+        most_pps: None,
+    }
+}
+
+/// All above a million is lost.
+fn knee(pps: f64) -> f64 {
+    (1.0 - 1e6 / pps).max(0.0)
+}
+
+#[test]
+fn rates_are_found_within_the_precision() {
+    let mut path = Formula { loss: knee, most: 5e6, trials: 0 };
+    let found = search(&mut path, &options(&[0.0, 0.005, 0.1])).unwrap();
+    for (found, expected) in found.iter().zip([1e6, 1e6 / 0.995, 1e6 / 0.9]) {
+        assert!(found.pps <= expected * 1.0001, "{} of {expected}", found.pps);
+        assert!(found.pps >= expected / 1.006, "{} of {expected}", found.pps);
+        assert!(found.is_precise && !found.is_senders && found.too_much_pps > found.pps);
+    }
+    assert!(path.trials < 60, "{}", path.trials);
+}
+
+#[test]
+fn slow_and_fast_paths_are_found_too() {
+    // A path that collapses: the more comes, the less goes on.
+    let livelock = |pps: f64| if pps > 20_000.0 { 1.0 - 2000.0 / pps } else { 0.0 };
+    let mut path = Formula { loss: livelock, most: 4e6, trials: 0 };
+    let found = search(&mut path, &options(&[0.0])).unwrap();
+    assert!((found[0].pps / 20_000.0 - 1.0).abs() < 0.006, "{}", found[0].pps);
+    let mut path = Formula { loss: |_| 0.0, most: 4e6, trials: 0 };
+    let found = search(&mut path, &options(&[0.0])).unwrap();
+    assert!((found[0].pps / 4e6 - 1.0).abs() < 1e-6 && found[0].is_senders);
+    assert!(path.trials < 6, "{}", path.trials);
+    let mut path = Formula { loss: |_| 1.0, most: 4e6, trials: 0 };
+    let found = search(&mut path, &options(&[0.5])).unwrap();
+    assert_eq!(found[0].pps, 0.0);
+    assert!(found[0].trial.is_none());
+}
+
+#[test]
+fn a_limit_that_was_set_is_kept() {
+    let mut path = Formula { loss: knee, most: 5e6, trials: 0 };
+    let limited = Options { most_pps: Some(300_000.0), ..options(&[0.0]) };
+    let found = search(&mut path, &limited).unwrap();
+    assert!((found[0].pps - 300_000.0).abs() < 1.0 && found[0].is_senders);
+}
+
+#[test]
+fn time_ends_a_search() {
+    struct Slow(Formula);
+    impl Path for Slow {
+        fn trial(&mut self, pps: Option<f64>, time: Duration) -> Result<Trial, Error> {
+            std::thread::sleep(Duration::from_millis(20));
+            self.0.trial(pps, time)
+        }
+    }
+    let short = Options {
+        trial: Duration::from_millis(20),
+        within: Duration::from_millis(100),
+        precision: 1e-4,
+        ..options(&[0.0])
+    };
+    let start = Instant::now();
+    let found = search(&mut Slow(Formula { loss: knee, most: 5e9, trials: 0 }), &short).unwrap();
+    assert!(!found[0].is_precise);
+    assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn what_can_not_be_looked_for_is_refused() {
+    for wrong in [
+        options(&[]),
+        options(&[1.0]),
+        options(&[-0.1]),
+        Options { trial: Duration::ZERO, ..options(&[0.0]) },
+        Options { within: Duration::ZERO, ..options(&[0.0]) },
+        Options { precision: 0.0, ..options(&[0.0]) },
+        Options { most_pps: Some(0.0), ..options(&[0.0]) },
+    ] {
+        let mut path = Formula { loss: knee, most: 5e6, trials: 0 };
+        assert!(search(&mut path, &wrong).unwrap_err().usage);
+    }
+}
+
+/// Tollway's own path between memory ports, behind a gate that lets so many frames a second in and holds
+/// none: by a clock that goes as frames are sent, so that a busy machine is no slower.
+struct Routed {
+    router: Router,
+    ports: Vec<MemoryPort>,
+    /// Frames a second that get in.
+    limit: f64,
+}
+
+impl Routed {
+    /// Takes a frame through the router, and looks at what comes out.
+    fn forward(&mut self, bytes: &[u8], now_ns: u64, tracker: &mut Tracker) {
+        self.ports[0].inject(self.router.umem.store(bytes).unwrap());
+        while self.router.turn(PortId(0), &mut self.ports, now_ns) > 0 {}
+        for frame in self.ports[1].take_sent() {
+            let bytes = self.router.umem.frame(frame.addr, frame.len as usize);
+            tracker.take(&of_frame(bytes).unwrap(), bytes.len(), now_ns + 1000);
+            self.router.umem.free(frame.addr);
+        }
+    }
+}
+
+impl Path for Routed {
+    fn trial(&mut self, pps: Option<f64>, time: Duration) -> Result<Trial, Error> {
+        let sent_pps = pps.unwrap_or(500_000.0);
+        let sent = (sent_pps * time.as_secs_f64()) as u64;
+        let mut umem = Umem::new(4, 2048).unwrap();
+        let mut filler = Filler::new(Plan::new(&routed()).unwrap(), 1, 0);
+        let (mut tracker, mut free_ns) = (Tracker::default(), 0.0);
+        for number in 0..sent {
+            let now_ns = number as f64 / sent_pps * 1e9;
+            let mut frame = [Descriptor::default()];
+            assert_eq!(filler.fill(&mut umem, &mut frame, now_ns as u64), 1);
+            if now_ns >= free_ns {
+                free_ns = f64::max(free_ns, now_ns - 1e9 / self.limit) + 1e9 / self.limit;
+                let bytes = umem.frame(frame[0].addr, frame[0].len as usize);
+                self.forward(bytes, now_ns as u64, &mut tracker);
+            }
+            umem.free(frame[0].addr);
+        }
+        let counts = tracker.counts();
+        assert_eq!((counts.duplicates, counts.reordered), (0, 0));
+        let latency = tracker.latency().clone();
+        Ok(Trial { sent, received: counts.arrived(), sent_pps, away: 0.0, latency })
+    }
+}
+
+/// Frames as the row `ip4-one-flow` has them.
+fn routed() -> Spec {
+    let row = ROWS.iter().find(|row| row.name == "ip4-one-flow").unwrap();
+    let Source::Whole(templates) = row.stage().unwrap().source else {
+        panic!("frames as they are")
+    };
+    let template = templates[0];
+    let address = |at: usize| {
+        let bytes: [u8; 4] = template[at..at + 4].try_into().unwrap();
+        std::net::Ipv4Addr::from(bytes).to_string().parse().unwrap()
+    };
+    Spec {
+        dst_mac: template[..6].try_into().unwrap(),
+        dst: address(30),
+        src: address(26),
+        ..spec()
+    }
+}
+
+#[test]
+fn the_limit_of_a_real_path_is_found() {
+    let row = ROWS.iter().find(|row| row.name == "ip4-one-flow").unwrap();
+    let umem = Umem::new(1024, 2048).unwrap();
+    let router = Router::with_path(Level::detect(), row.stage().unwrap().tables, umem, Host::new());
+    let limit = 60_000.0;
+    let ports = vec![MemoryPort::new(64), MemoryPort::new(64)];
+    let mut path = Routed { router, ports, limit };
+    let options = Options {
+        trial: Duration::from_millis(200),
+        within: Duration::from_secs(60),
+        precision: 0.01,
+        ..options(&[0.0, 0.1])
+    };
+    let found = search(&mut path, &options).unwrap();
+    for (found, expected) in found.iter().zip([limit, limit / 0.9]) {
+        assert!((0.989..1.001).contains(&(found.pps / expected)), "{} of {expected}", found.pps);
+        assert!(found.is_precise && !found.is_senders);
+        assert!(found.trial.as_ref().unwrap().latency.len() > 10_000);
+    }
+}

@@ -1,0 +1,146 @@
+//! Sinks of all kinds, and what they say.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use tollway_dataplane::burst::Burst;
+
+use super::load::is_over;
+use super::port::take;
+use super::track::{Counts, Tracker};
+use super::{Error, Opened, Row, xdp};
+use crate::machine::Machine;
+use crate::report::Report;
+
+/// A thread that waits for frames looks again after that.
+const NAP: Duration = Duration::from_micros(50);
+
+/// What a sink has seen.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// What was counted.
+    pub counts: Counts,
+    /// How long frames took, ns.
+    pub latency: Histogram<u64>,
+}
+
+/// Percentiles that are told.
+const PERCENTILES: [(&str, f64); 5] =
+    [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)];
+
+impl Seen {
+    /// As figures, by name; `sent` says what was sent, where that is known.
+    #[must_use]
+    pub fn figures(&self, sent: Option<u64>) -> BTreeMap<String, f64> {
+        let counts = &self.counts;
+        let (lost, whole) = (counts.lost(sent), sent.unwrap_or(counts.expected));
+        let mut figures = BTreeMap::new();
+        for (name, value) in [
+            ("received_frames", counts.frames),
+            ("lost_frames", lost),
+            ("duplicate_frames", counts.duplicates),
+            ("reordered_frames", counts.reordered),
+            ("late_frames", counts.late),
+        ] {
+            figures.insert(name.to_owned(), value as f64);
+        }
+        let ratio = if whole == 0 { 0.0 } else { lost as f64 / whole as f64 };
+        figures.insert("loss_ratio".to_owned(), ratio);
+        figures.extend(percentiles(&self.latency));
+        figures
+    }
+}
+
+/// Percentiles of latency in microseconds; none where nothing came.
+#[must_use]
+pub fn percentiles(latency: &Histogram<u64>) -> BTreeMap<String, f64> {
+    if latency.is_empty() {
+        return BTreeMap::new();
+    }
+    let one = |(name, quantile): (&str, f64)| {
+        (format!("latency_{name}_us"), latency.value_at_quantile(quantile) as f64 / 1e3)
+    };
+    PERCENTILES.into_iter().map(one).collect()
+}
+
+/// What a sink alone has to tell, which was there for so long.
+#[must_use]
+pub fn report(seen: &Seen, time: Duration) -> Report<Row> {
+    let mut report = Report::new(Machine::probe(), Vec::new());
+    report.figures = seen.figures(None);
+    let mpps = seen.counts.frames as f64 / time.as_secs_f64() / 1e6;
+    report.figures.insert("received_mpps".to_owned(), mpps);
+    report.figures.insert("seconds".to_owned(), time.as_secs_f64());
+    report
+}
+
+/// A sink at work.
+pub enum Sink {
+    /// A program at a device.
+    Xdp(Box<xdp::Sink>),
+    /// A thread that reads a port.
+    Port {
+        /// Set to end it.
+        stop: Arc<AtomicBool>,
+        /// The thread.
+        work: std::thread::JoinHandle<Seen>,
+    },
+}
+
+impl Sink {
+    /// Reads a port in a thread, which opens it.
+    ///
+    /// # Errors
+    /// It can not be opened, or no thread can be had.
+    pub fn over(
+        open: impl FnOnce() -> Result<Opened, Error> + Send + 'static,
+    ) -> Result<Self, Error> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let end = Arc::clone(&stop);
+        let (ready, opened) = channel();
+        let work = move || {
+            let (mut tracker, mut burst) = (Tracker::default(), Burst::new());
+            match open() {
+                Ok((mut port, mut umem)) => {
+                    // The first look makes a port ready.
+                    take(port.as_mut(), &mut umem, &mut burst, &mut tracker);
+                    let _ = ready.send(Ok(()));
+                    while !is_over(&end) {
+                        if take(port.as_mut(), &mut umem, &mut burst, &mut tracker) == 0 {
+                            std::thread::sleep(NAP);
+                        }
+                    }
+                }
+                Err(error) => {
+                    let _ = ready.send(Err(error));
+                }
+            }
+            Seen { counts: tracker.counts(), latency: tracker.latency().clone() }
+        };
+        let failed = |what: &dyn std::fmt::Display| Error::failed(what, "Try again");
+        let work = std::thread::Builder::new().name("sink".to_owned()).spawn(work);
+        let work = work.map_err(|error| failed(&format!("no thread can be started: {error}")))?;
+        opened.recv().map_err(|_| failed(&"the sink's thread has failed"))??;
+        Ok(Self::Port { stop, work })
+    }
+
+    /// Ends it; what it has seen.
+    ///
+    /// # Errors
+    /// Its counts can not be read.
+    pub fn end(self) -> Result<Seen, Error> {
+        match self {
+            Self::Xdp(sink) => Ok(Seen { counts: sink.counts()?, latency: sink.latency()? }),
+            Self::Port { stop, work } => {
+                stop.store(true, Ordering::Relaxed);
+                work.join().map_err(|_| {
+                    Error::failed("the sink's thread has failed", "Report this as a defect")
+                })
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Runs of the generator and of a sink as text.
+
+use crate::report::Report;
+use crate::text::{align, figure, heading, plain_table, trimmed};
+
+use super::run::Row;
+
+/// Figures in the order in which they are told, with what they are.
+const FIGURES: [(&str, &str); 16] = [
+    ("sent_frames", "frames sent"),
+    ("mpps", "million frames a second"),
+    ("wire_gbps", "Gbit/s on the wire"),
+    ("received_frames", "frames received"),
+    ("received_mpps", "million frames a second"),
+    ("lost_frames", "lost"),
+    ("loss_ratio", "share lost"),
+    ("duplicate_frames", "came again"),
+    ("reordered_frames", "came after later ones"),
+    ("late_frames", "too late to be told apart"),
+    ("latency_p50_us", "us, median latency"),
+    ("latency_p90_us", "us, 90 of 100"),
+    ("latency_p99_us", "us, 99 of 100"),
+    ("latency_p999_us", "us, 999 of 1000"),
+    ("latency_max_us", "us, the longest"),
+    ("seconds", "seconds"),
+];
+
+/// What was sent, by each thread where they are several, and what became of it.
+#[must_use]
+pub fn render(report: &Report<Row>) -> String {
+    let mut text = heading(report);
+    if report.rows.len() > 1 {
+        let mut table = plain_table(&["thread", "frames", "Mpps"]);
+        for row in &report.rows {
+            let cells = [row.name.clone(), figure(row.sent_frames as f64), figure(row.mpps)];
+            table.add_row(cells);
+        }
+        align(&mut table, 1..=2);
+        text += &format!("{}\n\n", trimmed(&table));
+    }
+    let mut table = plain_table(&["figure", "", "what"]);
+    for (name, what) in FIGURES {
+        let Some(value) = report.figures.get(name) else { continue };
+        let value = match name {
+            "loss_ratio" => format!("{value:.6}"),
+            "sent_frames" | "received_frames" | "lost_frames" | "duplicate_frames"
+            | "reordered_frames" | "late_frames" => figure(*value).replace(".00", ""),
+            _ => figure(*value),
+        };
+        table.add_row([name.to_owned(), value, what.to_owned()]);
+    }
+    align(&mut table, 1..=1);
+    text + &format!("{}\n", trimmed(&table))
+}

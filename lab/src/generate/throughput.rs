@@ -1,0 +1,191 @@
+//! RFC 2544's throughput over two devices: for each size of frames the rates without loss and with little.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::plan::{Plan, Spec};
+use super::port::{DRAIN, Sent, Task};
+use super::search::{Found, Options, Path, Trial, search};
+use super::sink::percentiles;
+use super::{Error, any_run, xdp};
+use crate::machine::Machine;
+use crate::report::Report;
+use crate::text::{align, figure, heading, plain_table, trimmed};
+
+/// Frame sizes of RFC 2544, 9.1, with check sequence.
+pub const SIZES: [usize; 7] = [64, 128, 256, 512, 1024, 1280, 1518];
+
+/// A rate of one size.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Bytes of a frame, with check sequence.
+    pub size: usize,
+    /// The share of loss that was allowed; 0 is for NDR.
+    pub allowed_loss_ratio: f64,
+    /// The highest rate that held, million frames a second.
+    pub mpps: f64,
+    /// The same on the wire, with preamble and gap.
+    pub wire_gbps: f64,
+    /// The lowest rate above it that did not hold.
+    pub too_much_mpps: f64,
+    /// The share that was lost at that rate.
+    pub loss_ratio: Option<f64>,
+    /// Latency at that rate, microseconds: median, 99 of 100, and the longest.
+    pub latency_us: Option<[f64; 3]>,
+    /// Whether the sender could no more, so that the path may.
+    pub is_senders_limit: bool,
+    /// Whether time was enough for the precision that was asked for.
+    pub is_precise: bool,
+    /// Trials it took.
+    pub trials: usize,
+}
+
+/// A path between two devices: the generator's BPF program sends out of one, another counts at the other.
+struct Wire<'a> {
+    device: &'a str,
+    sink: xdp::Sink,
+    plan: Plan,
+    load: (usize, usize, usize),
+    run: u8,
+    stop: &'a AtomicBool,
+}
+
+impl Path for Wire<'_> {
+    fn trial(&mut self, pps: Option<f64>, time: Duration) -> Result<Trial, Error> {
+        if super::load::is_over(self.stop) {
+            return Err(Error::failed("it was told to end", "Run it again for its result"));
+        }
+        let (threads, first_cpu, burst) = self.load;
+        let pps = pps.map(|pps| pps / threads as f64);
+        let task = Task { pps, count: None, time: Some(time), burst, plain: false };
+        // Another run, so that what is late is not taken for this one's.
+        self.run = self.run.wrapping_add(1);
+        let (before, known) = (self.sink.counts()?, self.sink.latency()?);
+        let load =
+            |stream| xdp::Stream::load(self.device, &self.plan, (self.run, stream as u8), task);
+        let streams = (0..threads).map(load).collect::<Result<_, _>>()?;
+        let sent = xdp::send_all(streams, first_cpu, self.stop)?;
+        std::thread::sleep(DRAIN);
+        let mut latency = self.sink.latency()?;
+        // It has all that was known before.
+        let _ = latency.subtract(&known);
+        Ok(Trial {
+            sent: sent.iter().map(|sent| sent.frames).sum(),
+            received: self.sink.counts()?.since(&before).arrived(),
+            sent_pps: sent.iter().map(Sent::offered_pps).sum(),
+            away: sent.iter().map(Sent::away).fold(0.0, f64::max),
+            latency,
+        })
+    }
+}
+
+/// Devices and the sender's part.
+#[derive(Clone, Copy, Debug)]
+pub struct Between<'a> {
+    /// Frames leave here.
+    pub device: &'a str,
+    /// And are to come here.
+    pub sink: &'a str,
+    /// Threads that send.
+    pub threads: usize,
+    /// The first one's processor.
+    pub first_cpu: usize,
+    /// Frames at once.
+    pub burst: usize,
+}
+
+/// Looks for the rates of all sizes that the specification has, one after the other.
+///
+/// # Errors
+/// It was asked for wrongly, the system refuses, or nothing at all arrives.
+pub fn run(
+    spec: &Spec,
+    between: Between<'_>,
+    options: &Options,
+    stop: &AtomicBool,
+) -> Result<Report<Row>, Error> {
+    let mut report = Report::new(Machine::probe(), Vec::new());
+    for (size, _) in &spec.sizes {
+        let plan = Plan::new(&Spec { sizes: vec![(*size, 1)], ..spec.clone() })?;
+        let wire_bytes = plan.wire_bytes();
+        let sink = xdp::Sink::attach(between.sink, None, 1)?;
+        let load = (between.threads, between.first_cpu, between.burst);
+        let mut wire = Wire { device: between.device, sink, plan, load, run: any_run(), stop };
+        arrives(&mut wire, between)?;
+        for found in search(&mut wire, options)? {
+            report.rows.push(row(*size, wire_bytes, &found));
+        }
+    }
+    Ok(report)
+}
+
+/// A few frames first: what leads nowhere needs no search.
+fn arrives(wire: &mut Wire<'_>, between: Between<'_>) -> Result<(), Error> {
+    let trial = wire.trial(Some(10_000.0), Duration::from_millis(100))?;
+    if trial.received > 0 {
+        return Ok(());
+    }
+    let what = format!(
+        "of {} frames that {} sent none came to {}",
+        trial.sent, between.device, between.sink
+    );
+    Err(Error::failed(
+        what,
+        "Look whether -m is the router's address, and whether it has a route and a neighbour for -d",
+    ))
+}
+
+fn row(size: usize, wire_bytes: f64, found: &Found) -> Row {
+    let latency = found.trial.as_ref().map(|trial| percentiles(&trial.latency));
+    let latency = latency.filter(|latency| !latency.is_empty()).map(|latency| {
+        ["latency_p50_us", "latency_p99_us", "latency_max_us"].map(|name| latency[name])
+    });
+    Row {
+        size,
+        allowed_loss_ratio: found.allowed,
+        mpps: found.pps / 1e6,
+        wire_gbps: found.pps * wire_bytes * 8.0 / 1e9,
+        too_much_mpps: found.too_much_pps / 1e6,
+        loss_ratio: found.trial.as_ref().map(Trial::loss),
+        latency_us: latency,
+        is_senders_limit: found.is_senders,
+        is_precise: found.is_precise,
+        trials: found.trials,
+    }
+}
+
+/// The rates as a table.
+#[must_use]
+pub fn render(report: &Report<Row>) -> String {
+    let header =
+        ["bytes", "loss allowed", "Mpps", "Gbit/s", "lost", "p50 us", "p99 us", "max us", "limit"];
+    let mut table = plain_table(&header);
+    for row in &report.rows {
+        let latency = |index: usize| row.latency_us.map_or("-".to_owned(), |us| figure(us[index]));
+        let limit = match (row.is_senders_limit, row.is_precise) {
+            (true, _) => "the sender's".to_owned(),
+            (_, true) => format!("below {:.3}", row.too_much_mpps),
+            _ => format!("below {:.3}, time was up", row.too_much_mpps),
+        };
+        let name = if row.allowed_loss_ratio == 0.0 {
+            "none (NDR)".to_owned()
+        } else {
+            format!("{}%", row.allowed_loss_ratio * 100.0)
+        };
+        table.add_row([
+            row.size.to_string(),
+            name,
+            format!("{:.3}", row.mpps),
+            format!("{:.3}", row.wire_gbps),
+            row.loss_ratio.map_or("-".to_owned(), |loss| format!("{loss:.5}")),
+            latency(0),
+            latency(1),
+            latency(2),
+            limit,
+        ]);
+    }
+    align(&mut table, 2..=7);
+    format!("{}{}\n", heading(report), trimmed(&table))
+}

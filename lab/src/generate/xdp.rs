@@ -1,0 +1,385 @@
+//! Sending by a BPF program that the kernel runs with live frames, and counting by one at a device:
+//! no frame goes through user space.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use aya::maps::{Array, DevMap, MapData, PerCpuArray};
+use aya::programs::Xdp;
+use aya::programs::xdp::XdpMode;
+use aya::{Ebpf, EbpfLoader};
+use hdrhistogram::Histogram;
+
+use super::load::is_over;
+use super::pace::ns_per_1024;
+use super::plan::{HEAD, Plan};
+use super::port::{Sent, Task};
+use super::track::{Counts, LONGEST_NS, latencies};
+use super::{Error, mark};
+use crate::live::{ifindex, program_of, refused, sys};
+
+/// `bpf/traffic.c`.
+static TRAFFIC: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/traffic.o"));
+/// `bpf/collect.c`.
+static COLLECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/collect.o"));
+/// A histogram's buckets there.
+const BUCKETS: u32 = 2304;
+/// How often it is looked whether it is enough.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// `struct head`.
+type Head = [u8; HEAD + 8];
+/// `struct progress`.
+type Progress = [u64; 7];
+
+/// A stream, ready to be sent.
+pub struct Stream {
+    ebpf: Ebpf,
+    progress: Array<MapData, Progress>,
+    frame: Vec<u8>,
+    task: Task,
+}
+
+/// A stream that is being sent. Dropped, it stops.
+pub struct Sending {
+    progress: Array<MapData, Progress>,
+    thread: i32,
+    ended: Arc<AtomicBool>,
+    work: Option<std::thread::JoinHandle<Result<(), Error>>>,
+    task: Task,
+    start: Instant,
+}
+
+/// Says that nothing of this is a user's without privileges, before anything fails for that.
+pub(super) fn need_root() -> Result<(), Error> {
+    if sys::is_root() {
+        return Ok(());
+    }
+    Err(Error::failed(
+        "BPF programs are only root's to load",
+        "Run it as root, or say --via af_packet",
+    ))
+}
+
+impl Stream {
+    /// Loads a stream's program, for a device where the calling thread lives.
+    ///
+    /// # Errors
+    /// No such device; the kernel refuses the program.
+    pub fn load(
+        device: &str,
+        plan: &Plan,
+        (run, stream): (u8, u8),
+        task: Task,
+    ) -> Result<Self, Error> {
+        need_root()?;
+        let index =
+            ifindex(device).map_err(|what| Error::usage(what, "`ip link` lists the devices"))?;
+        let failed = |what: String| Error::failed(what, "Say --via af_packet");
+        let kernel = |error: &dyn std::error::Error| failed(refused("traffic", error));
+        let (sizes, flows) = (plan.lens.len() as u32, plan.flows() as u32);
+        let (longest, mark_at) = (plan.longest() as u32, plan.mark_at as u32);
+        let copy = (mark_at + 2).next_multiple_of(8);
+        let (origin, count) = (mark::origin(run, stream), task.count.unwrap_or(0));
+        let plain = u8::from(task.plain);
+        let (rate, clock) = (ns_per_1024(task.pps), clock_mask(task.burst));
+        let mut order = [0_u8; 256];
+        for (slot, size) in order.iter_mut().zip(&plan.order) {
+            *slot = *size;
+        }
+        let (order_len, checksum) = (plan.order.len().min(256) as u32, u8::from(plan.udp_checksum));
+        let mut loader = EbpfLoader::new();
+        loader
+            .map_max_entries("heads", plan.rows.len() as u32)
+            .override_global("OUT_IFINDEX", &index, true)
+            .override_global("NS_PER_1024", &rate, true)
+            .override_global("COUNT", &count, true)
+            .override_global("CLOCK_MASK", &clock, true)
+            .override_global("ORIGIN", &origin, true)
+            .override_global("FLOWS", &flows, true)
+            .override_global("SIZES", &sizes, true)
+            .override_global("ORDER", &order, true)
+            .override_global("ORDER_LEN", &order_len, true)
+            .override_global("LONGEST", &longest, true)
+            .override_global("COPY", &copy, true)
+            .override_global("MARK_AT", &mark_at, true)
+            .override_global("PLAIN", &plain, true)
+            .override_global("CHECKSUM", &checksum, true);
+        let mut ebpf = loader.load(TRAFFIC).map_err(|error| kernel(&error))?;
+        fill(&mut ebpf, plan).map_err(failed)?;
+        let map =
+            ebpf.map_mut("out").ok_or_else(|| failed("traffic has no map `out`".to_owned()))?;
+        let mut out = DevMap::try_from(map).map_err(|error| kernel(&error))?;
+        out.set(0, index, None, 0).map_err(|error| kernel(&error))?;
+        let program: &mut Xdp = program_of(&mut ebpf, "traffic").map_err(failed)?;
+        program.load().map_err(|error| kernel(&error))?;
+        let map = ebpf.take_map("progress");
+        let map = map.ok_or_else(|| failed("traffic has no map `progress`".to_owned()))?;
+        let progress = Array::try_from(map).map_err(|error| kernel(&error))?;
+        let mut frame = vec![0; plan.longest()];
+        for (byte, made) in frame.iter_mut().zip(plan.rows.first().unwrap_or(&[0; HEAD])) {
+            *byte = *made;
+        }
+        Ok(Self { ebpf, progress, frame, task })
+    }
+
+    /// Sends it from a processor.
+    ///
+    /// # Errors
+    /// No thread can be had.
+    pub fn start(self, cpu: usize) -> Result<Sending, Error> {
+        let Self { mut ebpf, progress, frame, task } = self;
+        let failed = |what: String| Error::failed(what, "Try again with fewer threads");
+        sys::allow_waking()
+            .map_err(|error| failed(format!("signals can not be taken: {error}")))?;
+        let ended = Arc::new(AtomicBool::new(false));
+        let (ready, started) = channel();
+        let end = Arc::clone(&ended);
+        let start = Instant::now();
+        let hurries = task.pps.is_some() && sys::processors().len() > 1;
+        let work = move || {
+            let _ = ready.send(sys::thread_id());
+            let done = sys::pin(&[cpu]).map_err(|error| error.to_string());
+            if hurries {
+                // A rate is kept by who is not put off. In real time it would be, for 50 ms of each second.
+                let _ = sys::insist();
+            }
+            let done = done.and_then(|()| drive(&mut ebpf, &frame, task.burst));
+            end.store(true, Ordering::Release);
+            done.map_err(|what| {
+                Error::failed(what, "Say --via af_packet, or another processor by -f")
+            })
+        };
+        let work = std::thread::Builder::new().name("generator".to_owned()).spawn(work);
+        let work = work.map_err(|error| failed(format!("no thread can be started: {error}")))?;
+        let gone = |_| failed("the generator's thread has ended".to_owned());
+        let thread = started.recv().map_err(gone)?;
+        Ok(Sending { progress, thread, ended, work: Some(work), task, start })
+    }
+}
+
+/// One clock read for as many frames; the sink looks at the same ones.
+pub(super) fn clock_mask(burst: usize) -> u64 {
+    burst.next_power_of_two() as u64 - 1
+}
+
+fn fill(ebpf: &mut Ebpf, plan: &Plan) -> Result<(), String> {
+    let failed = |error: &dyn std::fmt::Display| format!("the generator's frames: {error}");
+    let map = ebpf.map_mut("heads").ok_or("traffic has no map `heads`")?;
+    let mut heads = Array::<_, Head>::try_from(map).map_err(|error| failed(&error))?;
+    for (index, row) in plan.rows.iter().enumerate() {
+        let len = plan.lens.get(index % plan.lens.len().max(1)).copied().unwrap_or(0) as u32;
+        let mut head = [0; HEAD + 8];
+        head[..HEAD].copy_from_slice(row);
+        head[HEAD..HEAD + 4].copy_from_slice(&len.to_ne_bytes());
+        heads.set(index as u32, head, 0).map_err(|error| failed(&error))?;
+    }
+    Ok(())
+}
+
+/// Has the kernel run the program until it is woken.
+fn drive(ebpf: &mut Ebpf, frame: &[u8], burst: usize) -> Result<(), String> {
+    let failed = |error: &dyn std::fmt::Display| format!("the generator can not run: {error}");
+    let program: &mut Xdp = program_of(ebpf, "traffic")?;
+    let fd = program.fd().map_err(|error| failed(&error))?;
+    let fd = std::os::fd::AsFd::as_fd(fd);
+    sys::run_live_frames(fd, frame, u32::MAX, burst as u32).map_err(|error| failed(&error))
+}
+
+impl Sending {
+    /// What has been sent so far.
+    ///
+    /// # Errors
+    /// The count can not be read.
+    pub fn sent(&self) -> Result<Sent, Error> {
+        let failed = |error| Error::failed(format!("the generator's count: {error}"), "Try again");
+        let [frames, start_ns, first_ns, last_ns, bytes, ..] =
+            self.progress.get(&0, 0).map_err(failed)?;
+        let away_ns = start_ns.saturating_sub(first_ns);
+        Ok(Sent { frames, bytes, ns: last_ns.saturating_sub(first_ns), away_ns })
+    }
+
+    /// Whether it has sent what it was to.
+    ///
+    /// # Errors
+    /// As [`Self::sent`].
+    pub fn is_done(&self) -> Result<bool, Error> {
+        let timely = self.task.time.is_none_or(|time| self.start.elapsed() < time);
+        let ended = self.ended.load(Ordering::Acquire);
+        Ok(ended
+            || !timely
+            || self
+                .task
+                .count
+                .is_some_and(|count| self.sent().is_ok_and(|sent| sent.frames >= count)))
+    }
+
+    /// Stops it; what it has sent.
+    ///
+    /// # Errors
+    /// It has failed.
+    pub fn stop(mut self) -> Result<Sent, Error> {
+        self.end()?;
+        self.sent()
+    }
+
+    fn end(&mut self) -> Result<(), Error> {
+        let Some(work) = self.work.take() else { return Ok(()) };
+        while !self.ended.load(Ordering::Acquire) {
+            // Again and again: the first may come before the call that it is to end.
+            sys::wake(self.thread);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        work.join().unwrap_or_else(|_| {
+            Err(Error::failed("the generator's thread has failed", "Try again"))
+        })
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
+
+/// Sends all streams until they are done, or `stop` says so; what each has sent.
+///
+/// # Errors
+/// As [`Stream::load`] and [`Stream::start`].
+pub fn send_all(
+    streams: Vec<Stream>,
+    first_cpu: usize,
+    stop: &AtomicBool,
+) -> Result<Vec<Sent>, Error> {
+    let processors = sys::processors();
+    let cpu = |thread: usize| processors[(first_cpu + thread) % processors.len()];
+    let started = streams.into_iter().enumerate().map(|(thread, stream)| stream.start(cpu(thread)));
+    let sending = started.collect::<Result<Vec<_>, _>>()?;
+    let mut is_done = false;
+    while !is_done && !is_over(stop) {
+        std::thread::sleep(LOOK);
+        is_done = true;
+        for stream in &sending {
+            is_done &= stream.is_done()?;
+        }
+    }
+    sending.into_iter().map(Sending::stop).collect()
+}
+
+/// A sink at a device. Dropped, it is gone.
+pub struct Sink {
+    _ebpf: Ebpf,
+    counts: PerCpuArray<MapData, [u64; 6]>,
+    latency: PerCpuArray<MapData, u64>,
+}
+
+impl Sink {
+    /// Puts one on a device where the calling thread lives, in its driver where that can be. Of a run
+    /// that is named it counts nothing else; latency is taken of one frame in `sample`, a power of two.
+    ///
+    /// # Errors
+    /// No such device; one that has an XDP program already; the kernel refuses.
+    pub fn attach(device: &str, run: Option<u8>, sample: u64) -> Result<Self, Error> {
+        need_root()?;
+        ifindex(device).map_err(|what| Error::usage(what, "`ip link` lists the devices"))?;
+        let failed = |error: &dyn std::error::Error| {
+            Error::failed(refused("collect", error), "Say --sink-via af_packet")
+        };
+        let lacks =
+            |map: &str| Error::failed(format!("collect has no {map}"), "Report this as a defect");
+        let (one, run) = (u8::from(run.is_some()), run.unwrap_or(0));
+        let mask = sample.max(1).next_power_of_two() - 1;
+        let mut loader = EbpfLoader::new();
+        loader
+            .override_global("ONE_RUN", &one, true)
+            .override_global("RUN", &run, true)
+            .override_global("LATENCY_MASK", &mask, true);
+        let mut ebpf = loader.load(COLLECT).map_err(|error| failed(&error))?;
+        let program: &mut Xdp = program_of(&mut ebpf, "collect").map_err(|what| lacks(&what))?;
+        program.load().map_err(|error| failed(&error))?;
+        let driver = program.attach(device, XdpMode::Driver);
+        if driver.is_err() {
+            program.attach(device, XdpMode::Skb).map_err(|error| {
+                let what = format!("{device} takes no sink: {}", refused("collect", &error));
+                Error::failed(what, "Detach its XDP program, or say --sink-via af_packet")
+            })?;
+        }
+        let counts = ebpf.take_map("counts").ok_or_else(|| lacks("counts"))?;
+        let latency = ebpf.take_map("latency").ok_or_else(|| lacks("latency"))?;
+        let counts = PerCpuArray::try_from(counts).map_err(|error| failed(&error))?;
+        let latency = PerCpuArray::try_from(latency).map_err(|error| failed(&error))?;
+        Ok(Self { _ebpf: ebpf, counts, latency })
+    }
+
+    /// What has come so far.
+    ///
+    /// # Errors
+    /// The count can not be read.
+    pub fn counts(&self) -> Result<Counts, Error> {
+        let values = self.counts.get(&0, 0).map_err(unread)?;
+        let mut sum = Counts::default();
+        for [frames, bytes, duplicates, reordered, late, expected] in values.iter().copied() {
+            sum.frames += frames;
+            sum.bytes += bytes;
+            sum.duplicates += duplicates;
+            sum.reordered += reordered;
+            sum.late += late;
+            sum.expected += expected;
+        }
+        Ok(sum)
+    }
+
+    /// How long frames took, ns.
+    ///
+    /// # Errors
+    /// As [`Self::counts`].
+    pub fn latency(&self) -> Result<Histogram<u64>, Error> {
+        let mut histogram = latencies();
+        for bucket in 0..BUCKETS {
+            let count: u64 = self.latency.get(&bucket, 0).map_err(unread)?.iter().sum();
+            if count > 0 {
+                histogram.saturating_record_n(middle(bucket).clamp(1, LONGEST_NS), count);
+            }
+        }
+        Ok(histogram)
+    }
+}
+
+fn unread(error: aya::maps::MapError) -> Error {
+    Error::failed(format!("the sink's count can not be read: {error}"), "Try again")
+}
+
+/// The middle of a bucket, ns.
+fn middle(bucket: u32) -> u64 {
+    let (row, column) = (bucket / 64, u64::from(bucket % 64));
+    if row == 0 {
+        return column;
+    }
+    let low = (64 + column) << (row - 1);
+    low + (1_u64 << (row - 1)) / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::middle;
+
+    /// `note_latency`.
+    fn bucket(ns: u64) -> u32 {
+        if ns < 64 {
+            return ns as u32;
+        }
+        let log = ns.ilog2();
+        (log - 5) * 64 + ((ns >> (log - 6)) & 63) as u32
+    }
+
+    #[test]
+    fn a_bucket_is_no_wider_than_its_values_allow() {
+        for ns in (0..100).chain([1000, 4095, 4096, 123_456, 1_000_000_007, 60_000_000_000]) {
+            let off = middle(bucket(ns)).abs_diff(ns) as f64;
+            assert!(off <= ns as f64 * 0.008 + 0.5, "{ns}: {}", middle(bucket(ns)));
+        }
+        assert!(bucket(60_000_000_000) < super::BUCKETS);
+    }
+}

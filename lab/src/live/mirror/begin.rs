@@ -1,0 +1,30 @@
+//! A kernel that has all routes already.
+
+use super::table::compare;
+use super::{Bench, Row};
+
+/// Measures how long it takes until all is mirrored, and how much memory.
+pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
+    let (mut seconds, mut peak, mut resident) = (Vec::new(), Vec::new(), Vec::new());
+    let kernel = bench.router.routes()?;
+    for _ in 0..bench.options.repeat {
+        let mirror = bench.router.start(&[], false)?;
+        let mut talk = mirror.talk()?;
+        talk.sync()?;
+        seconds.push(mirror.took.as_secs_f64());
+        peak.push(mirror.memory_mb("VmHWM")?);
+        resident.push(mirror.memory_mb("VmRSS")?);
+        compare(&kernel, &talk.routes()?)?;
+        drop(talk);
+        mirror.stop()?;
+        bench.bar.inc(1);
+    }
+    let count = bench.table.len();
+    let time = format!("{count} routes in the kernel, until all are in force");
+    bench.report.rows.extend([
+        Row::new("begin", time, "s", &seconds, 5.0),
+        Row::new("memory", "resident memory at most meanwhile", "MB", &peak, 400.0),
+        Row::new("memory-after", "resident memory afterwards", "MB", &resident, 400.0),
+    ]);
+    Ok(())
+}

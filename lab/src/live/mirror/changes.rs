@@ -1,0 +1,122 @@
+//! One change after the other, until packets go by it.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::router::{Ip, Talk};
+use super::{Bench, Row};
+
+/// No change takes longer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// What a change is to take at most, ms.
+const BAR: f64 = 5.0;
+
+/// A kind of change: its name, and what it is.
+const KINDS: [(&str, &str); 3] = [
+    ("route", "a route comes or goes"),
+    ("neighbour", "a neighbour comes or goes"),
+    ("address", "an address of the router comes or goes"),
+];
+
+/// Two lines for ip(8), the second of which takes back the first, with the address that is asked for
+/// and a word of the answer that is there in between and not after.
+struct Change {
+    lines: [String; 2],
+    address: String,
+    word: String,
+}
+
+impl Change {
+    fn new(kind: &str, number: usize) -> Self {
+        let (high, low) = (number / 200, 20 + number % 200);
+        match kind {
+            "route" => {
+                let prefix = format!("172.{}.{low}.0/24", 16 + high);
+                Self {
+                    lines: [
+                        format!("route add {prefix} via 10.2.0.2"),
+                        format!("route del {prefix}"),
+                    ],
+                    address: prefix.replace(".0/24", ".1"),
+                    word: format!("\"{prefix}\""),
+                }
+            }
+            "neighbour" => {
+                let (address, mac) =
+                    (format!("10.2.0.{low}"), format!("02:00:00:07:{high:02x}:{low:02x}"));
+                Self {
+                    lines: [
+                        format!("neigh replace {address} lladdr {mac} dev r1 nud permanent"),
+                        format!("neigh del {address} dev r1"),
+                    ],
+                    address,
+                    word: mac,
+                }
+            }
+            _ => {
+                let address = format!("10.{}.{low}.1", 20 + high);
+                Self {
+                    lines: [
+                        format!("address add {address}/24 dev r1"),
+                        format!("address del {address}/24 dev r1"),
+                    ],
+                    address,
+                    word: "\"local\"".to_owned(),
+                }
+            }
+        }
+    }
+
+    /// Makes it and takes it back; how long each took, ms.
+    fn make(&self, ip: &mut Ip, talk: &mut Talk) -> Result<[f64; 2], String> {
+        let mut times = [0.0; 2];
+        for ((line, time), wanted) in self.lines.iter().zip(&mut times).zip([true, false]) {
+            let start = Instant::now();
+            ip.say(line)?;
+            while says(&talk.route(&self.address)?, &self.word) != wanted {
+                if start.elapsed() > PATIENCE {
+                    return Err(format!(
+                        "`ip {line}` is not in force after {} s",
+                        PATIENCE.as_secs()
+                    ));
+                }
+            }
+            *time = start.elapsed().as_secs_f64() * 1e3;
+        }
+        Ok(times)
+    }
+}
+
+fn says(answer: &Value, word: &str) -> bool {
+    answer.to_string().contains(word)
+}
+
+/// Measures the 99th percentile of each kind, some rounds of them.
+pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
+    let mirror = bench.router.start(&[], false)?;
+    let (mut ip, mut talk) = (bench.router.ip()?, mirror.talk()?);
+    talk.sync()?;
+    let rebuilds = talk.count("rebuilds")?;
+    for (name, title) in KINDS {
+        let (mut p99, mut medians) = (Vec::new(), Vec::new());
+        for _ in 0..bench.options.repeat {
+            let mut times = Vec::new();
+            for number in 0..bench.options.changes.div_ceil(2) {
+                times.extend(Change::new(name, number).make(&mut ip, &mut talk)?);
+                bench.bar.inc(2);
+            }
+            times.sort_by(f64::total_cmp);
+            let at = |percent: usize| times.get(times.len() * percent / 100).copied();
+            p99.extend(at(99));
+            medians.extend(at(50));
+        }
+        let median = crate::stats::Summary::of(&medians).unwrap_or_default().median;
+        bench.report.figures.insert(format!("{name}_median_ms"), median);
+        bench.report.rows.push(Row::new(name, format!("{title}, p99"), "ms", &p99, BAR));
+    }
+    let rebuilt = talk.count("rebuilds")? - rebuilds;
+    bench.report.figures.insert("changes_rebuilds".to_owned(), rebuilt as f64);
+    drop(talk);
+    mirror.stop()
+}

@@ -1,0 +1,147 @@
+//! The mirror bench: how fast, how large and how true a Tollway is that the kernel configures.
+//!
+//! The router's kernel has a whole Internet table. Changes are made by ip(8), so every time contains
+//! what that and the kernel take.
+
+mod audit;
+mod begin;
+mod changes;
+mod losses;
+mod router;
+mod table;
+mod text;
+
+use std::path::PathBuf;
+
+use indicatif::ProgressBar;
+use serde::Serialize;
+
+use super::sys;
+use crate::fib::{GENERATED, Internet};
+use crate::machine::Machine;
+use crate::report::Report;
+use crate::stats::Summary;
+use crate::tolls::progress;
+use router::Router;
+use table::Table;
+pub use text::render;
+
+/// What is measured, by name.
+const PARTS: [&str; 4] = ["begin", "changes", "losses", "audit"];
+
+/// What to measure, and how often.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Only these parts; all where it is empty.
+    pub only: Vec<String>,
+    /// Routes in the kernel.
+    pub routes: usize,
+    /// Changes of each kind in a round.
+    pub changes: usize,
+    /// Times that each is measured.
+    pub repeat: usize,
+    /// Pairs of measurements, with and without an audit, in each half.
+    pub pairs: usize,
+    /// The file with a table, or [`GENERATED`].
+    pub data: Option<PathBuf>,
+}
+
+/// Something measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Its name, the same in every report.
+    pub name: &'static str,
+    /// What it is, in words.
+    pub title: String,
+    /// Of what the values are.
+    pub unit: &'static str,
+    /// What was measured.
+    pub value: Summary,
+    /// What it is to be at most.
+    pub bar: f64,
+}
+
+impl Row {
+    fn new(
+        name: &'static str,
+        title: impl Into<String>,
+        unit: &'static str,
+        values: &[f64],
+        bar: f64,
+    ) -> Self {
+        Self {
+            name,
+            title: title.into(),
+            unit,
+            value: Summary::of(values).unwrap_or_default(),
+            bar,
+        }
+    }
+}
+
+/// What a part needs, and where it notes what it finds.
+struct Bench<'a> {
+    options: &'a Options,
+    table: &'a Table,
+    router: &'a Router,
+    report: &'a mut Report<Row>,
+    bar: &'a ProgressBar,
+}
+
+/// Measures.
+///
+/// # Errors
+/// A sentence, where a name is unknown, the machine does not allow it, something fails, or a route is not
+/// as the kernel has it.
+pub fn run(options: &Options) -> Result<Report<Row>, String> {
+    if let Some(unknown) = options.only.iter().find(|name| !PARTS.contains(&&***name)) {
+        return Err(format!("nothing is called {unknown}; there are {}", PARTS.join(", ")));
+    }
+    if !sys::is_root() {
+        return Err("network namespaces and BPF programs are only root's to make: run it as root"
+            .to_owned());
+    }
+    sys::allow_waking().map_err(|error| format!("signals can not be taken: {error}"))?;
+    let table = Table::new(&internet(options)?, options.routes);
+    let bar = progress(steps(options));
+    bar.set_message("filling the kernel");
+    let router = Router::new(&table)?;
+    let mut report = Report::new(Machine::probe(), Vec::new());
+    report.figures.insert("routes".to_owned(), table.len() as f64);
+    let mut bench =
+        Bench { options, table: &table, router: &router, report: &mut report, bar: &bar };
+    type Part = fn(&mut Bench<'_>) -> Result<(), String>;
+    let parts: [Part; PARTS.len()] =
+        [begin::measure, changes::measure, losses::measure, audit::measure];
+    for (name, part) in PARTS.into_iter().zip(parts).filter(|(name, _)| wants(options, name)) {
+        bar.set_message(name);
+        part(&mut bench).map_err(|error| format!("{name}: {error}"))?;
+    }
+    bar.finish_and_clear();
+    Ok(report)
+}
+
+fn wants(options: &Options, name: &str) -> bool {
+    options.only.is_empty() || options.only.iter().any(|only| only == name)
+}
+
+/// Steps of all parts that are wanted.
+fn steps(options: &Options) -> u64 {
+    let repeat = options.repeat as u64;
+    let steps = [
+        repeat,
+        repeat * (3 * options.changes) as u64,
+        2 * repeat,
+        (audit::HALVES * options.pairs) as u64,
+    ];
+    let wanted = PARTS.into_iter().zip(steps).filter(|(name, _)| wants(options, name));
+    wanted.map(|(_, steps)| steps).sum()
+}
+
+fn internet(options: &Options) -> Result<Internet, String> {
+    match &options.data {
+        None => Internet::at_hand(),
+        Some(path) if path.as_os_str() == GENERATED => Ok(Internet::generate()),
+        Some(path) => Internet::load(path),
+    }
+}

@@ -1,0 +1,229 @@
+//! The router: a kernel with a whole table, and a Tollway that mirrors it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::super::program::{self, Tollway};
+use super::super::topology::{B0, Topology, letters};
+use super::table::{self, GATEWAYS, Routes, Table, gateway};
+
+/// Where Tollway listens; /run is the host's own.
+const SOCKET: &str = "/run/lab.sock";
+/// Where lines for ip(8) are left.
+const BATCH: &str = "/run/lab.batch";
+/// No answer takes longer.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Hosts and a router whose kernel has routes.
+pub(super) struct Router {
+    pub(super) topology: Topology,
+}
+
+impl Router {
+    /// Its kernel has a whole table. All gateways are B.
+    pub(super) fn new(table: &Table) -> Result<Self, String> {
+        let router = Self { topology: Topology::new()? };
+        let r = &router.topology.r;
+        for name in ["all", "default", "r0", "r1"] {
+            r.sysctl(&format!("ipv6/conf/{name}/disable_ipv6"), "0")?;
+        }
+        r.sysctl("ipv6/conf/all/forwarding", "1")?;
+        r.sh("ip address add fd00:2::1/64 dev r1 nodad")?;
+        for number in 0..GATEWAYS {
+            for v4 in [true, false] {
+                let (via, mac) = (gateway(number, v4), letters(B0));
+                r.sh(&format!("ip neigh replace {via} lladdr {mac} dev r1 nud permanent"))?;
+            }
+        }
+        router.batch(table.lines(0..table.len(), "add", |number| number))?;
+        Ok(router)
+    }
+
+    /// Has ip(8) do many lines, each of which must succeed.
+    pub(super) fn batch(&self, lines: String) -> Result<(), String> {
+        let write = move || std::fs::write(BATCH, lines);
+        let failed = |error| format!("{BATCH} can not be written: {error}");
+        self.topology.r.run(write)?.map_err(failed)?;
+        self.topology.r.sh(&format!("ip -batch {BATCH}")).map(|_| ())
+    }
+
+    /// The routes with a gateway that its kernel has.
+    pub(super) fn routes(&self) -> Result<Routes, String> {
+        let mut routes = table::listed(&self.topology.r.sh("ip -4 route show table main")?);
+        routes.extend(table::listed(&self.topology.r.sh("ip -6 route show table main")?));
+        Ok(routes)
+    }
+
+    /// Starts a Tollway that mirrors it, on processors of its own if it is to be `apart`, and waits until
+    /// it forwards.
+    pub(super) fn start(&self, more: &[&str], apart: bool) -> Result<Mirror<'_>, String> {
+        let mut arguments = vec!["run", "r0", "r1", "--socket", SOCKET];
+        arguments.extend(more);
+        let start = Instant::now();
+        let mut tollway = Tollway::launch(&self.topology, &arguments, apart)?;
+        tollway.until_forwarding()?;
+        Ok(Mirror { router: self, tollway: Some(tollway), took: start.elapsed() })
+    }
+
+    /// An ip(8) on the router that does line after line.
+    pub(super) fn ip(&self) -> Result<Ip, String> {
+        let mut command = Command::new("ip");
+        command.args(["-force", "-batch", "-"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = self.topology.r.run(move || command.spawn())?;
+        child.map(Ip).map_err(|error| format!("ip can not be started ({error}): install iproute2"))
+    }
+}
+
+/// A Tollway that mirrors. Dropped, it is gone.
+pub(super) struct Mirror<'a> {
+    router: &'a Router,
+    tollway: Option<Tollway>,
+    /// From its start until it forwarded.
+    pub(super) took: Duration,
+}
+
+impl Mirror<'_> {
+    /// Sends it a signal.
+    pub(super) fn signal(&self, signal: i32) -> Result<(), String> {
+        self.tollway.as_ref().map_or(Ok(()), |tollway| tollway.signal(signal))
+    }
+
+    /// Its process.
+    pub(super) fn process(&self) -> u32 {
+        self.tollway.as_ref().map_or(0, Tollway::process)
+    }
+
+    /// A line of what the kernel says of its memory, MB.
+    pub(super) fn memory_mb(&self, line: &str) -> Result<f64, String> {
+        let path = format!("/proc/{}/status", self.process());
+        let text = std::fs::read_to_string(&path);
+        let text = text.map_err(|error| format!("{path} can not be read: {error}"))?;
+        let line = text.lines().find_map(|text| text.strip_prefix(line));
+        let kb = line.and_then(|rest| rest.trim_matches([':', '\t', ' ']).split(' ').next());
+        let kb: Option<f64> = kb.and_then(|kb| kb.parse().ok());
+        // As `ps` and the bar count them.
+        kb.map(|kb| kb / 1024.0).ok_or_else(|| format!("{path} does not say how much it has"))
+    }
+
+    /// A talk with it.
+    pub(super) fn talk(&self) -> Result<Talk, String> {
+        let connect = || {
+            let stream = UnixStream::connect(SOCKET)?;
+            stream.set_read_timeout(Some(PATIENCE)).map(|()| stream)
+        };
+        let failed = |error| format!("Tollway does not listen at {SOCKET}: {error}");
+        Ok(Talk(BufReader::new(self.router.topology.r.run(connect)?.map_err(failed)?)))
+    }
+
+    /// Ends it, and what it has left in the kernel.
+    pub(super) fn stop(mut self) -> Result<(), String> {
+        match self.tollway.take() {
+            Some(tollway) => tollway.stop(),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Mirror<'_> {
+    fn drop(&mut self) {
+        self.tollway = None;
+        // What is left would be found by the next one, which says so.
+        let _ = program::clear(&self.router.topology);
+    }
+}
+
+/// A talk over the control socket.
+pub(super) struct Talk(BufReader<UnixStream>);
+
+impl Talk {
+    /// Asks something.
+    pub(super) fn ask(&mut self, request: &str) -> Result<Value, String> {
+        self.say(request)?;
+        self.hear()
+    }
+
+    fn say(&mut self, request: &str) -> Result<(), String> {
+        let line = format!("{{\"v\":1,{request}}}\n");
+        let sent = self.0.get_mut().write_all(line.as_bytes());
+        sent.map_err(|error| format!("Tollway can not be asked: {error}"))
+    }
+
+    fn hear(&mut self) -> Result<Value, String> {
+        let mut line = String::new();
+        let failed = |why: &dyn std::fmt::Display| format!("Tollway does not answer: {why}");
+        self.0.read_line(&mut line).map_err(|error| failed(&error))?;
+        let answer: Value = serde_json::from_str(&line).map_err(|error| failed(&error))?;
+        match answer["error"].as_str() {
+            Some(error) => Err(format!("Tollway refuses: {error}")),
+            None => Ok(answer),
+        }
+    }
+
+    /// Waits until all is in force that the kernel has told.
+    pub(super) fn sync(&mut self) -> Result<(), String> {
+        let answer = self.ask(r#""do":"sync""#)?;
+        match answer["held"].as_str() {
+            Some(held) => Err(format!("the kernel forwards everything: {held}")),
+            None => Ok(()),
+        }
+    }
+
+    /// A number of the mirror's.
+    pub(super) fn count(&mut self, name: &str) -> Result<u64, String> {
+        let answer = self.ask(r#""show":"mirror""#)?;
+        answer[name].as_u64().ok_or_else(|| format!("Tollway does not say how many {name}"))
+    }
+
+    /// The route that packets to an address take; null where there is none.
+    pub(super) fn route(&mut self, address: &str) -> Result<Value, String> {
+        let mut answer = self.ask(&format!(r#""show":"route","address":"{address}""#))?;
+        Ok(answer["route"].take())
+    }
+
+    /// The routes with a gateway that packets are forwarded by.
+    pub(super) fn routes(&mut self) -> Result<Routes, String> {
+        let mut routes = Routes::new();
+        self.say(r#""show":"routes","vrf":"main""#)?;
+        loop {
+            let page = self.hear()?;
+            for route in page["routes"].as_array().into_iter().flatten() {
+                let via = route["nexthops"][0]["via"].as_str();
+                if let (Some("unicast"), Some(dst), Some(via)) =
+                    (route["kind"].as_str(), route["prefix"].as_str(), via)
+                {
+                    routes.insert(dst.to_owned(), via.to_owned());
+                }
+            }
+            if page["more"].as_bool() != Some(true) {
+                return Ok(routes);
+            }
+        }
+    }
+}
+
+/// An ip(8) that does what it is told. Dropped, it ends.
+pub(super) struct Ip(Child);
+
+impl Ip {
+    /// Has it make a change: it is in the kernel a moment later.
+    pub(super) fn say(&mut self, line: &str) -> Result<(), String> {
+        let told =
+            self.0.stdin.as_mut().map(|stdin| stdin.write_all(format!("{line}\n").as_bytes()));
+        match told {
+            Some(Ok(())) => Ok(()),
+            _ => Err(format!("ip takes no more lines: {line}")),
+        }
+    }
+}
+
+impl Drop for Ip {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}

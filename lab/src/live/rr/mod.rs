@@ -1,0 +1,285 @@
+//! Requests and responses, and a stream, through two routers in turn.
+//!
+//! A client, a router and a server stand twice, in network namespaces of their own, once for each router
+//! that is compared. Each row is measured in pairs, first at one and then at the other, whose order
+//! alternates; the difference is judged by pairs, as it is between two builds.
+
+mod place;
+mod text;
+mod traffic;
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use super::sys;
+use crate::generate::track::latencies;
+use crate::machine::Machine;
+use crate::report::Report;
+use crate::stats::{Sample, Summary, paired};
+use crate::tolls::progress;
+use place::{Place, Router};
+pub use text::render;
+use traffic::Kind;
+
+/// How sure intervals are.
+const CONFIDENCE: f64 = 0.95;
+
+/// Packets that the kernel may forward in Tollway's place, as a share of transactions.
+const STRAYS: f64 = 0.05;
+/// Where they are more, it is measured again, so often at most.
+const ATTEMPTS: usize = 8;
+
+/// What to measure, and how often.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Only these rows; all where it is empty.
+    pub only: Vec<String>,
+    /// The routers: kernel, tollway, express, file or vrf.
+    pub routers: [String; 2],
+    /// Pairs of measurements of each row.
+    pub pairs: usize,
+    /// How long one measurement is.
+    pub time: Duration,
+}
+
+/// One kind of traffic over one family.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Its name, the same in every report.
+    pub name: String,
+    /// Transactions a second, or Mbit/s of a stream.
+    pub unit: &'static str,
+    /// What the first router came to.
+    pub base: Side,
+    /// What the second came to.
+    pub head: Side,
+    /// The second by the first, as a difference in percent: mean of all pairs.
+    pub difference_percent: f64,
+    /// Where it lies, 95 of 100 times.
+    pub interval_percent: [f64; 2],
+    /// What came of it.
+    pub verdict: &'static str,
+}
+
+/// One router's part of a row.
+#[derive(Clone, Debug, Serialize)]
+pub struct Side {
+    /// Rates of all measurements.
+    pub rate: Summary,
+    /// Microseconds that transactions took: median, 99 of 100, 999 of 1000; none of a stream.
+    pub latency_us: Option<[f64; 3]>,
+    /// Datagrams without an answer.
+    pub lost: u64,
+}
+
+/// All rows: what, over which family.
+fn rows() -> Vec<(String, Kind, bool)> {
+    let name = |kind: &str, v6: bool| format!("{kind}-ip{}", if v6 { 6 } else { 4 });
+    let both = |(kind, what): (&str, Kind)| [false, true].map(|v6| (name(kind, v6), what, v6));
+    Kind::ALL.into_iter().flat_map(both).collect()
+}
+
+/// Looks a router up.
+fn router(name: &str) -> Result<Router, String> {
+    let found = Router::ALL.iter().find(|(known, _)| *known == name);
+    let names = Router::ALL.map(|(name, _)| name).join(", ");
+    found
+        .map(|(_, router)| *router)
+        .ok_or_else(|| format!("no router is called {name}; there are {names}"))
+}
+
+/// Says if all names are known.
+///
+/// # Errors
+/// A sentence, where one is not.
+pub fn check(options: &Options) -> Result<(), String> {
+    let rows = rows();
+    let names: Vec<_> = rows.iter().map(|(name, ..)| name.as_str()).collect();
+    if let Some(unknown) = options.only.iter().find(|name| !names.contains(&name.as_str())) {
+        return Err(format!("nothing is called {unknown}; there are {}", names.join(", ")));
+    }
+    options.routers.iter().try_for_each(|name| router(name).map(|_| ()))
+}
+
+/// Measures.
+///
+/// # Errors
+/// A sentence, where a name is unknown, the machine does not allow it, or something fails.
+pub fn run(options: &Options) -> Result<Report<Row>, String> {
+    check(options)?;
+    let [base, head] = [router(&options.routers[0])?, router(&options.routers[1])?];
+    if !sys::is_root() {
+        return Err("network namespaces are only root's to make: run it as root".to_owned());
+    }
+    let places = [Place::new(base)?, Place::new(head)?];
+    let wanted = |name: &String| options.only.is_empty() || options.only.contains(name);
+    let wanted: Vec<_> = rows().into_iter().filter(|(name, ..)| wanted(name)).collect();
+    let bar = progress((wanted.len() * options.pairs) as u64);
+    let mut report = Report::new(Machine::probe(), Vec::new());
+    for (name, kind, v6) in wanted {
+        let mut sides = [Series::default(), Series::default()];
+        for pair in 0..options.pairs {
+            // Each goes first as often: what the machine does meanwhile is nobody's advantage.
+            for turn in [pair % 2, 1 - pair % 2] {
+                let measured = one(&places[turn], kind, v6, options.time);
+                sides[turn].take(measured.map_err(|error| format!("row {name}: {error}"))?);
+            }
+            bar.inc(1);
+        }
+        report.rows.push(row(name, kind, &sides));
+    }
+    bar.finish_and_clear();
+    for place in places {
+        place.end()?;
+    }
+    Ok(report)
+}
+
+/// One measurement, by the router that it is to be of: the kernel goes on for a Tollway that had no
+/// processor for 20 ms, and what was measured then is measured again.
+fn one(place: &Place, kind: Kind, v6: bool, time: Duration) -> Result<traffic::Measured, String> {
+    let to = Place::server_address(v6)?;
+    let mut strays = 0;
+    for _ in 0..ATTEMPTS {
+        let before = place.kernel_forwarded()?;
+        let measured = traffic::measure(&place.topology.a, &place.server, to, kind, time)?;
+        strays = place.kernel_forwarded()? - before;
+        // Of a stream a thousand packets are little.
+        let all = if kind == Kind::TcpStream { 1e4 } else { measured.rate * time.as_secs_f64() };
+        if place.is_the_kernels() || strays as f64 <= all * STRAYS + 20.0 {
+            return Ok(measured);
+        }
+    }
+    Err(format!(
+        "{strays} packets were forwarded by the kernel and not by Tollway, {ATTEMPTS} times: leave the \
+         machine to the bench"
+    ))
+}
+
+/// Measurements of one router.
+struct Series {
+    rates: Vec<f64>,
+    latency: Histogram<u64>,
+    lost: u64,
+}
+
+impl Default for Series {
+    fn default() -> Self {
+        Self { rates: Vec::new(), latency: latencies(), lost: 0 }
+    }
+}
+
+impl Series {
+    fn take(&mut self, measured: traffic::Measured) {
+        self.rates.push(measured.rate);
+        self.lost += measured.lost;
+        // Both have the same bounds.
+        let _ = self.latency.add(&measured.latency);
+    }
+
+    fn side(&self) -> Side {
+        let us = |quantile| self.latency.value_at_quantile(quantile) as f64 / 1e3;
+        Side {
+            rate: Summary::of(&self.rates).unwrap_or_default(),
+            latency_us: (!self.latency.is_empty()).then(|| [us(0.5), us(0.99), us(0.999)]),
+            lost: self.lost,
+        }
+    }
+}
+
+fn row(name: String, kind: Kind, [base, head]: &[Series; 2]) -> Row {
+    let (difference_percent, interval_percent) = difference(&base.rates, &head.rates);
+    let verdict = match interval_percent {
+        [low, _] if low > 0.0 => "more",
+        [_, high] if high < 0.0 => "less",
+        _ => "below accuracy",
+    };
+    let unit = if kind == Kind::TcpStream { "Mbit/s" } else { "transactions/s" };
+    Row {
+        name,
+        unit,
+        base: base.side(),
+        head: head.side(),
+        difference_percent,
+        interval_percent,
+        verdict,
+    }
+}
+
+/// The mean difference of pairs in percent, with its interval; over everything where pairs are too few.
+/// Pairs are compared by logarithms, so that twice and half are equally far.
+fn difference(base: &[f64], head: &[f64]) -> (f64, [f64; 2]) {
+    let logs: Vec<_> = base.iter().zip(head).map(|(base, head)| (head / base).ln()).collect();
+    let percent = |log: f64| log.exp_m1() * 100.0;
+    let Some(sample) = Sample::of(&logs) else { return (f64::NAN, [f64::MIN, f64::MAX]) };
+    match paired(&sample, CONFIDENCE) {
+        Some(found) => (percent(found.difference), found.interval().map(percent)),
+        None => (percent(sample.mean()), [-100.0, f64::MAX]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_are_compared_by_their_ratio() {
+        let base = [100.0, 200.0, 50.0, 80.0];
+        let head = base.map(|rate| rate * 1.1);
+        let (mean, [low, high]) = difference(&base, &head);
+        assert!(
+            (mean - 10.0).abs() < 1e-9 && (low - 10.0).abs() < 1e-6 && (high - 10.0).abs() < 1e-6
+        );
+        let (mean, [low, high]) = difference(&[100.0, 100.0, 100.0], &[200.0, 50.0, 100.0]);
+        assert!(mean.abs() < 1e-9 && low < 0.0 && high > 0.0);
+        assert_eq!(difference(&[1.0], &[2.0]).1, [-100.0, f64::MAX]);
+    }
+
+    #[test]
+    fn rows_are_of_both_families() {
+        let rows = rows();
+        assert_eq!(rows.len(), 8);
+        assert_eq!(rows[0].0, "tcp-rr-ip4");
+        assert_eq!(rows[7].0, "tcp-stream-ip6");
+    }
+
+    #[test]
+    fn unknown_names_are_refused() {
+        let options = Options {
+            only: vec!["tcp-rr".to_owned()],
+            routers: ["kernel".to_owned(), "kernel".to_owned()],
+            pairs: 1,
+            time: Duration::from_millis(10),
+        };
+        assert!(run(&options).unwrap_err().contains("tcp-rr-ip4"));
+        let options = Options {
+            only: Vec::new(),
+            routers: ["cisco".to_owned(), "kernel".to_owned()],
+            ..options
+        };
+        assert!(run(&options).unwrap_err().contains("express"));
+    }
+
+    #[test]
+    fn transactions_go_through_a_kernel_by_both_families() {
+        if !sys::is_root() && std::env::var_os("CI").is_none() {
+            eprintln!("left out: only root can make namespaces");
+            return;
+        }
+        let options = Options {
+            only: Vec::new(),
+            routers: ["kernel".to_owned(), "kernel".to_owned()],
+            pairs: 2,
+            time: Duration::from_millis(150),
+        };
+        let report = run(&options).unwrap();
+        assert_eq!(report.rows.len(), 8);
+        for row in report.rows {
+            // However busy the machine is: they go.
+            assert!(row.base.rate.min > 0.0 && row.head.rate.min > 0.0, "{row:?}");
+            assert_eq!(row.base.latency_us.is_none(), row.unit == "Mbit/s");
+        }
+    }
+}

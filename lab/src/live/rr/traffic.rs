@@ -1,0 +1,259 @@
+//! Clients and servers: transactions of one byte, and a stream.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use crate::generate::track::latencies;
+use crate::live::host::Host;
+
+/// The services' port.
+const PORT: u16 = 7777;
+/// An answer that takes longer is lost.
+const LOST: Duration = Duration::from_millis(250);
+/// No connection takes longer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes that a stream hands over at once.
+const CHUNK: usize = 64 << 10;
+/// Not counted after the first transaction.
+const WARM_UP: Duration = Duration::from_millis(50);
+
+/// A kind of traffic, called as netperf calls it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Transactions over one connection.
+    TcpRr,
+    /// Each over a connection of its own.
+    TcpCrr,
+    /// Transactions of datagrams.
+    UdpRr,
+    /// Bytes in one direction.
+    TcpStream,
+}
+
+impl Kind {
+    /// All of them, by name.
+    pub(super) const ALL: [(&'static str, Self); 4] = [
+        ("tcp-rr", Self::TcpRr),
+        ("tcp-crr", Self::TcpCrr),
+        ("udp-rr", Self::UdpRr),
+        ("tcp-stream", Self::TcpStream),
+    ];
+}
+
+/// What a measurement came to.
+pub(super) struct Measured {
+    /// Transactions a second, or million bits a second of a stream.
+    pub(super) rate: f64,
+    /// How long transactions took, ns; nothing of a stream.
+    pub(super) latency: Histogram<u64>,
+    /// Datagrams without an answer.
+    pub(super) lost: u64,
+}
+
+/// A server on a host. Dropped, it takes no more clients.
+pub(super) struct Server {
+    stop: Arc<AtomicBool>,
+    taken: Arc<AtomicU64>,
+}
+
+impl Server {
+    /// Serves all kinds on a host, by both families.
+    pub(super) fn start(host: &Host) -> Result<Self, String> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let taken = Arc::new(AtomicU64::new(0));
+        let server = Self { stop: Arc::clone(&stop), taken: Arc::clone(&taken) };
+        // Threads that a host starts live there.
+        host.run(move || serve(&stop, &taken))??;
+        Ok(server)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+fn serve(stop: &Arc<AtomicBool>, taken: &Arc<AtomicU64>) -> Result<(), String> {
+    let failed = |what: &str| {
+        let what = what.to_owned();
+        move |error| format!("the server's {what} can not be had: {error}")
+    };
+    // By both families: IPv4 comes as mapped addresses.
+    let any = SocketAddr::new(IpAddr::from([0_u16; 8]), PORT);
+    let listener = TcpListener::bind(any).map_err(failed("TCP port"))?;
+    listener.set_nonblocking(true).map_err(failed("TCP port"))?;
+    let datagrams = UdpSocket::bind(any).map_err(failed("UDP port"))?;
+    datagrams.set_read_timeout(Some(LOST)).map_err(failed("UDP port"))?;
+    let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(work);
+        thread.map(|_| ()).map_err(failed("thread"))
+    };
+    let (end, count) = (Arc::clone(stop), Arc::clone(taken));
+    spawn("rr tcp", Box::new(move || accept(&listener, &end, &count)))?;
+    let end = Arc::clone(stop);
+    spawn(
+        "rr udp",
+        Box::new(move || {
+            let mut byte = [0; 64];
+            while !end.load(Ordering::Relaxed) {
+                if let Ok((len, from)) = datagrams.recv_from(&mut byte) {
+                    let _ = datagrams.send_to(&byte[..len], from);
+                }
+            }
+        }),
+    )
+}
+
+/// Serves clients one after the other: there is one at a time.
+fn accept(listener: &TcpListener, stop: &AtomicBool, taken: &AtomicU64) {
+    while !stop.load(Ordering::Relaxed) {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                // Whoever breaks off ends by that.
+                let _ = attend(stream, taken);
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+/// The first byte says what is wanted: `r` has each byte answered, `s` all bytes counted.
+fn attend(mut stream: TcpStream, taken: &AtomicU64) -> std::io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut first = [0];
+    stream.read_exact(&mut first)?;
+    let mut bytes = vec![0; CHUNK];
+    if first == *b"s" {
+        loop {
+            match stream.read(&mut bytes)? {
+                0 => return Ok(()),
+                read => taken.fetch_add(read as u64, Ordering::Relaxed),
+            };
+        }
+    }
+    stream.write_all(&first)?;
+    loop {
+        match stream.read(&mut bytes[..1])? {
+            0 => return Ok(()),
+            read => stream.write_all(&bytes[..read])?,
+        }
+    }
+}
+
+/// Has a host's client talk with the server at an address for so long.
+pub(super) fn measure(
+    host: &Host,
+    server: &Server,
+    to: IpAddr,
+    kind: Kind,
+    time: Duration,
+) -> Result<Measured, String> {
+    let (to, taken) = (SocketAddr::new(to, PORT), Arc::clone(&server.taken));
+    let done = host.run(move || match kind {
+        Kind::TcpRr => tcp_rr(to, time),
+        Kind::TcpCrr => transactions(time, || {
+            let mut stream = connect(to)?;
+            exchange(&mut stream)?;
+            Ok(true)
+        }),
+        Kind::UdpRr => udp_rr(to, time),
+        Kind::TcpStream => stream(to, time, &taken),
+    })?;
+    done.map_err(|error| format!("{kind:?} to {to}: {error}"))
+}
+
+fn connect(to: SocketAddr) -> std::io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+fn exchange(stream: &mut TcpStream) -> std::io::Result<()> {
+    stream.write_all(b"r")?;
+    stream.read_exact(&mut [0])
+}
+
+fn tcp_rr(to: SocketAddr, time: Duration) -> std::io::Result<Measured> {
+    let mut stream = connect(to)?;
+    transactions(time, || exchange(&mut stream).map(|()| true))
+}
+
+fn udp_rr(to: SocketAddr, time: Duration) -> std::io::Result<Measured> {
+    let any: IpAddr = if to.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0_u16; 8]) };
+    let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
+    socket.connect(to)?;
+    socket.set_read_timeout(Some(LOST))?;
+    let mut number = 0_u64;
+    transactions(time, || {
+        number += 1;
+        socket.send(&number.to_be_bytes())?;
+        loop {
+            let mut answer = [0; 8];
+            match socket.recv(&mut answer) {
+                // An answer that was given up may come yet.
+                Ok(_) if answer != number.to_be_bytes() => {}
+                Ok(_) => return Ok(true),
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
+                {
+                    return Ok(false);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    })
+}
+
+/// Does one transaction after the other; each says whether it got its answer.
+fn transactions(
+    time: Duration,
+    mut one: impl FnMut() -> std::io::Result<bool>,
+) -> std::io::Result<Measured> {
+    let warm = Instant::now();
+    while warm.elapsed() < WARM_UP {
+        one()?;
+    }
+    let (mut latency, mut lost) = (latencies(), 0);
+    let start = Instant::now();
+    let mut last = start;
+    while last - start < time {
+        let answered = one()?;
+        let now = Instant::now();
+        match answered {
+            true => latency.saturating_record((now - last).as_nanos() as u64),
+            false => lost += 1,
+        }
+        last = now;
+    }
+    let rate = latency.len() as f64 / (last - start).as_secs_f64();
+    Ok(Measured { rate, latency, lost })
+}
+
+fn stream(to: SocketAddr, time: Duration, taken: &AtomicU64) -> std::io::Result<Measured> {
+    let mut stream = connect(to)?;
+    let bytes = vec![b's'; CHUNK];
+    let mut send = |time: Duration| {
+        let start = Instant::now();
+        while start.elapsed() < time {
+            stream.write_all(&bytes)?;
+        }
+        Ok::<_, std::io::Error>(start.elapsed())
+    };
+    send(WARM_UP)?;
+    let before = taken.load(Ordering::Relaxed);
+    let took = send(time)?;
+    let got = taken.load(Ordering::Relaxed) - before;
+    let rate = got as f64 * 8.0 / took.as_secs_f64() / 1e6;
+    Ok(Measured { rate, latency: latencies(), lost: 0 })
+}

@@ -1,0 +1,110 @@
+//! A measurement on request: the child that a comparison starts, and asks for one slice after another.
+//!
+//! For every line that it reads it measures once and writes one line, a JSON object: [`Slice`]. It ends
+//! where its input ends, so it outlives nobody who has started it.
+
+use std::io::{BufRead, Write};
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::Machine;
+use crate::tolls::{self, IN_FLIGHT};
+
+/// Passes of each sort in a slice, unless it is asked for another number; a multiple of 64 so that a row
+/// of 65,536 flows sends each as often.
+pub const PASSES: usize = 64;
+
+/// The most passes that may be asked for at once: minutes.
+const MOST_PASSES: usize = 1 << 24;
+
+/// What one slice says.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Slice {
+    /// TSC clocks a packet.
+    pub clocks_per_packet: f64,
+    /// Nanoseconds a packet.
+    pub ns_per_packet: f64,
+    /// Packets that were forwarded.
+    pub packets: u64,
+}
+
+/// Measures a row once for each line of `input`, and writes a line to `output` each time. A line names the
+/// passes of a slice, or is empty for [`PASSES`]. Every packet costs `inject_ns` more than it does.
+///
+/// # Errors
+/// A sentence, where the row is none, memory is short, a line is no number, or nobody reads the output.
+pub fn run(
+    scenario: &str,
+    inject_ns: f64,
+    input: impl BufRead,
+    mut output: impl Write,
+) -> Result<(), String> {
+    let mut bench = tolls::open(tolls::scenario(scenario)?)?;
+    let ns_per_clock = Machine::probe().ns_per_clock();
+    bench.inject(inject_ns / ns_per_clock);
+    for line in input.lines() {
+        let line = line.map_err(|error| format!("the next request can not be read: {error}"))?;
+        let passes = passes(line.trim())?;
+        let clocks_per_packet = bench.clocks_per_packet(passes);
+        let slice = Slice {
+            clocks_per_packet,
+            ns_per_packet: clocks_per_packet * ns_per_clock,
+            packets: (passes * IN_FLIGHT) as u64,
+        };
+        let text = serde_json::to_string(&slice).map_err(|error| error.to_string())?;
+        writeln!(output, "{text}")
+            .and_then(|()| output.flush())
+            .map_err(|error| format!("the slice can not be written to stdout: {error}"))?;
+    }
+    Ok(())
+}
+
+fn passes(line: &str) -> Result<usize, String> {
+    if line.is_empty() {
+        return Ok(PASSES);
+    }
+    let passes = line.parse().ok().filter(|passes| (1..=MOST_PASSES).contains(passes));
+    passes.ok_or_else(|| {
+        format!("{line:?} is no number of passes: write one from 1 to {MOST_PASSES}, or nothing")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slices(input: &str, inject_ns: f64) -> Vec<Slice> {
+        let mut output = Vec::new();
+        run("ip4-one-flow", inject_ns, input.as_bytes(), &mut output).unwrap();
+        let text = String::from_utf8(output).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn every_line_is_answered_by_a_slice() {
+        let slices = slices("\n8\n 4 \n", 0.0);
+        let packets: Vec<_> = slices.iter().map(|slice| slice.packets).collect();
+        assert_eq!(packets, [PASSES as u64 * 1024, 8 * 1024, 4 * 1024]);
+        assert!(slices.iter().all(|slice| slice.ns_per_packet > 0.0));
+    }
+
+    #[test]
+    fn a_delay_is_in_the_figure() {
+        let [plain, delayed] = [0.0, 1000.0].map(|ns| {
+            let figures = slices(&"16\n".repeat(5), ns);
+            figures.iter().map(|slice| slice.ns_per_packet).fold(f64::INFINITY, f64::min)
+        });
+        let found = delayed - plain;
+        assert!((800.0..2000.0).contains(&found), "1000 ns injected, {found:.0} found");
+    }
+
+    #[test]
+    fn wrong_requests_are_refused() {
+        for line in ["x", "0", "-1", "1.5", "99999999999"] {
+            let error = run("ip4-one-flow", 0.0, line.as_bytes(), Vec::new()).unwrap_err();
+            assert!(error.contains(line), "{error}");
+        }
+        let error = run("nonsense", 0.0, &b""[..], Vec::new()).unwrap_err();
+        assert!(error.contains("the rows are floor, ip4-one-flow"), "{error}");
+    }
+}

@@ -1,0 +1,180 @@
+//! The receive function in C, built by the compilers that are there.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs, process};
+
+const SOURCES: [(&str, &str); 5] = [
+    ("receive.c", include_str!("../../../studies/call-split/receive.c")),
+    ("receive.h", include_str!("../../../studies/call-split/receive.h")),
+    ("first.h", include_str!("../../../studies/call-split/first.h")),
+    ("second.h", include_str!("../../../studies/call-split/second.h")),
+    ("harness.c", include_str!("../../../studies/call-split/harness.c")),
+];
+
+/// Orders in which the variants' objects are linked: by where code lies, the same code differs.
+const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1], [2, 0, 1], [1, 0, 2]];
+
+/// What a kernel is built with on x86-64 against speculation and overflows, as far as the compiler has it.
+/// Debian's clang 14 guards indirect branches alone; gcc guards returns as well.
+const HARDENED: &[&str] = &["-fno-omit-frame-pointer", "-fstack-protector-strong"];
+const GCC_THUNKS: &[&str] = &["-mindirect-branch=thunk", "-mfunction-return=thunk"];
+
+/// One way to build it.
+#[derive(Clone, Debug)]
+pub(super) struct Setting {
+    /// The name of its rows.
+    pub(super) name: String,
+    /// What it is, in words.
+    pub(super) title: String,
+    compiler: &'static str,
+    flags: Vec<&'static str>,
+}
+
+/// Compilers that are there, and what is to be said of those that are not.
+pub(super) fn settings() -> (Vec<Setting>, Vec<String>) {
+    let (mut settings, mut notes) = (Vec::new(), Vec::new());
+    for compiler in ["gcc", "clang"] {
+        let Some(version) = version(compiler) else {
+            notes.push(format!(
+                "{compiler} is not there, so it has no rows; `apt-get install {compiler}` brings it"
+            ));
+            continue;
+        };
+        for level in ["-O1", "-O2", "-O3"] {
+            settings.push(Setting {
+                name: format!("{compiler}{level}"),
+                title: format!("{version}, {level}"),
+                compiler,
+                flags: vec![level],
+            });
+        }
+        if compiler == "gcc" && cfg!(target_arch = "x86_64") {
+            settings.push(Setting {
+                name: "gcc-hardened".to_owned(),
+                title: format!("{version}, -O2, as a kernel guards returns against speculation"),
+                compiler,
+                flags: [&["-O2"], HARDENED, GCC_THUNKS].concat(),
+            });
+        }
+    }
+    (settings, notes)
+}
+
+/// What a compiler says that it is, in a line; none where it can not be started.
+fn version(compiler: &str) -> Option<String> {
+    let output = Command::new(compiler).arg("--version").output().ok()?;
+    let text = String::from_utf8(output.stdout).ok().filter(|_| output.status.success())?;
+    let number =
+        text.lines().next()?.split_whitespace().rfind(|word| {
+            word.starts_with(|first: char| first.is_ascii_digit()) && word.contains('.')
+        });
+    Some(number.map_or_else(|| compiler.to_owned(), |number| format!("{compiler} {number}")))
+}
+
+/// A directory of its own, which goes with this.
+pub(super) struct Workshop {
+    directory: PathBuf,
+}
+
+impl Workshop {
+    /// Writes down the sources, and the frames.
+    ///
+    /// # Errors
+    /// A sentence where that failed.
+    pub(super) fn new(frames: &[u8]) -> Result<Self, String> {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tollway-call-split-{}-{number}", process::id());
+        let made = Self { directory: env::temp_dir().join(name) };
+        // Not `create_dir_all`: what is there already is not ours.
+        fs::create_dir(&made.directory).map_err(|error| made.said(&error))?;
+        for (name, text) in SOURCES {
+            fs::write(made.path(name), text).map_err(|error| made.said(&error))?;
+        }
+        fs::write(made.path("frames"), frames).map_err(|error| made.said(&error))?;
+        Ok(made)
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    fn said(&self, error: &std::io::Error) -> String {
+        let place = self.directory.display();
+        format!("{place} can not be written ({error}): name another directory by TMPDIR")
+    }
+
+    /// Compiles harness and variants by a setting.
+    ///
+    /// # Errors
+    /// A sentence, with what the compiler said.
+    pub(super) fn compile(&self, setting: &Setting) -> Result<(), String> {
+        for split in 0..3 {
+            let object = self.path(&format!("{}-{split}.o", setting.name));
+            let define = format!("-DSPLIT={split}");
+            self.cc(setting, &[&define, "-c", "receive.c", "-o"], &object)?;
+        }
+        let object = self.path(&format!("{}-harness.o", setting.name));
+        self.cc(setting, &["-c", "harness.c", "-o"], &object)
+    }
+
+    /// Links it, in an order of a number; done once for each.
+    ///
+    /// # Errors
+    /// A sentence, with what the linker said.
+    pub(super) fn link(&self, setting: &Setting, number: usize) -> Result<PathBuf, String> {
+        let number = number % ORDERS.len();
+        let program = self.path(&format!("{}.{number}", setting.name));
+        if program.exists() {
+            return Ok(program);
+        }
+        let mut objects = vec![format!("{}-harness.o", setting.name)];
+        objects.extend(ORDERS[number].map(|split| format!("{}-{split}.o", setting.name)));
+        let mut arguments: Vec<&str> = objects.iter().map(String::as_str).collect();
+        arguments.push("-o");
+        self.cc(setting, &arguments, &program)?;
+        Ok(program)
+    }
+
+    fn cc(&self, setting: &Setting, arguments: &[&str], output: &Path) -> Result<(), String> {
+        let mut command = Command::new(setting.compiler);
+        command.current_dir(&self.directory).args(["-Wall", "-Werror"]);
+        command.args(&setting.flags).args(arguments).arg(output);
+        let done = command
+            .output()
+            .map_err(|error| format!("{} can not be started: {error}", setting.compiler))?;
+        if done.status.success() {
+            return Ok(());
+        }
+        let told = String::from_utf8_lossy(&done.stderr);
+        let told = told.lines().find(|line| line.contains("error")).unwrap_or("no reason given");
+        Err(format!("{} does not build: {told}", setting.title))
+    }
+}
+
+impl Drop for Workshop {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_compiler_that_is_missing_has_no_version() {
+        assert_eq!(version("no-such-compiler"), None);
+    }
+
+    #[test]
+    fn a_workshop_leaves_nothing_behind() {
+        let workshop = Workshop::new(b"frames").unwrap();
+        let directory = workshop.directory.clone();
+        assert!(directory.join("receive.c").exists());
+        drop(workshop);
+        assert!(!directory.exists());
+    }
+}

@@ -1,0 +1,131 @@
+//! `call-split`: what it costs to split a receive function in two.
+
+mod compile;
+mod rust;
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use super::experiment::{Child, Experiment, Slice};
+use super::road::{self, Agreement};
+use super::{Options, Plan, Size, Spec, Study, alone};
+use crate::frames::Template;
+use compile::Workshop;
+use rust::{Frame, Road, VARIANTS};
+
+pub(super) const STUDY: Study = Study {
+    name: "call-split",
+    question: "what does it cost a packet to split the receive function in two?",
+    by_difference: true,
+    plan,
+    open,
+    further: None,
+};
+
+/// Frames of each sort.
+const FRAMES: usize = 1024;
+
+/// Passes of each variant in a slice.
+const PASSES: usize = 48;
+
+/// What is sent, with the UDP port that makes it so.
+const TRAFFIC: [(&str, u16); 2] = [("forward", 53), ("drop", 7)];
+
+/// The published figures: not inlined and inlined, forwarding and early drop.
+const PUBLISHED: [[&str; 2]; 2] =
+    [["+25.18 ns", "+7.55 ns"], ["-10.05 ns, below accuracy", "-1.54 ns, below accuracy"]];
+
+fn frames() -> Vec<Vec<Template>> {
+    TRAFFIC.iter().map(|(_, port)| road::templates(FRAMES, &[], *port)).collect()
+}
+
+fn plan(study: &Study, options: &Options) -> Result<Plan, String> {
+    let (settings, notes) = compile::settings();
+    let bytes: Vec<u8> = frames().into_iter().flatten().flatten().collect();
+    let workshop = Workshop::new(&bytes)?;
+    for setting in &settings {
+        workshop.compile(setting)?;
+    }
+    let mut specs = Vec::new();
+    for setting in &settings {
+        specs.extend(rows(&setting.name, &setting.title));
+    }
+    specs.extend(rows("rustc", "this program's own build"));
+    let mut own = alone(study, options);
+    let ns = road::ns_per_clock().to_string();
+    let crew = move |number| {
+        let mut crew = own(number)?;
+        for setting in &settings {
+            let program = workshop.link(setting, number)?;
+            let mut command = Command::new(program);
+            command.arg(&setting.name).arg(&ns).arg(workshop.path("frames"));
+            crew.push(Box::new(Child::start(command, setting.name.clone())?));
+        }
+        Ok(crew)
+    };
+    Ok(Plan { specs, notes, crew: Box::new(crew) })
+}
+
+/// The rows of one build.
+fn rows(name: &str, title: &str) -> Vec<Spec> {
+    let mut specs = Vec::new();
+    for (sent, (traffic, _)) in TRAFFIC.iter().enumerate() {
+        let group = format!("{traffic}, {name}: {title}");
+        let row = |variant: &str| format!("{name}-{variant}-{traffic}");
+        let spec = |variant, told| Spec::new(&group, row(variant), told);
+        specs.push(spec("whole", "one function"));
+        let split = [("call", "in two, called"), ("inline", "in two, inlined")];
+        for ((variant, told), published) in split.into_iter().zip(PUBLISHED) {
+            specs.push(spec(variant, told).against(row("whole"), Some(published[sent])));
+        }
+    }
+    specs
+}
+
+/// The function in Rust.
+struct Rust {
+    road: Road,
+    templates: Vec<Vec<Template>>,
+    frames: Vec<Frame>,
+    passes: usize,
+    ns_per_clock: f64,
+    agreement: Agreement,
+}
+
+fn open(size: Size) -> Result<Box<dyn Experiment>, String> {
+    Ok(Box::new(Rust {
+        road: Road::new(),
+        templates: frames(),
+        frames: Vec::with_capacity(FRAMES),
+        passes: if size == Size::Full { PASSES } else { 2 },
+        ns_per_clock: road::ns_per_clock(),
+        agreement: Agreement::default(),
+    }))
+}
+
+impl Experiment for Rust {
+    fn slice(&mut self) -> Result<Slice, String> {
+        let mut agreed = Ok(());
+        let taken = road::in_turn(VARIANTS.len() * TRAFFIC.len(), self.passes, |at| {
+            let (variant, traffic) = (at % VARIANTS.len(), at / VARIANTS.len());
+            let (name, receive) = VARIANTS[variant];
+            self.frames.clear();
+            self.frames.extend(self.templates[traffic].iter().copied().map(Frame::new));
+            let clocks = road::clocks(|| rust::run(receive, &mut self.road, &mut self.frames));
+            if agreed.is_ok() {
+                let digest = rust::digest(&self.frames);
+                agreed = self.agreement.take(TRAFFIC[traffic].0, name, digest);
+            }
+            clocks
+        });
+        agreed?;
+        let mut rows = BTreeMap::new();
+        for (at, clocks) in taken.into_iter().enumerate() {
+            let (name, _) = VARIANTS[at % VARIANTS.len()];
+            let (traffic, _) = TRAFFIC[at / VARIANTS.len()];
+            let ns = clocks * self.ns_per_clock / FRAMES as f64;
+            rows.insert(format!("rustc-{name}-{traffic}"), ns);
+        }
+        Ok(Slice { rows, digests: self.agreement.digests(), ..Slice::default() })
+    }
+}

@@ -1,0 +1,186 @@
+//! Rows measured by several processes, and each held against the one that it is compared with.
+//!
+//! A process is one observation: by where it has its memory and its code, processes of one build differ more
+//! than slices of one process do. Within a process all rows are measured in turn, slice by slice.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::experiment::{Experiment, Slice};
+use super::report::{Contrast, Row};
+use super::{Plan, Spec};
+use crate::compare::{Pair, judge};
+use crate::stats::{Bootstrap, Kind, Sample, Summary};
+
+/// Slices of a process at least.
+const LEAST_SLICES: usize = 3;
+
+/// What is drawn again for the interval of a row's median.
+const RESAMPLES: usize = 2000;
+const SEED: u64 = 0x7011_0a11;
+
+/// All slices of one process.
+pub(super) type Process = Vec<Slice>;
+
+/// Lets every process measure for so long. The first slice of each only warms up.
+///
+/// # Errors
+/// A sentence, where one fails or they differ in what they do.
+pub(super) fn processes(
+    plan: &mut Plan,
+    count: usize,
+    time: Duration,
+    mut done: impl FnMut(),
+) -> Result<Vec<Process>, String> {
+    let start = Instant::now();
+    let mut all = Vec::new();
+    let mut digests = Slice::default();
+    for number in 0..count {
+        let mut crew = (plan.crew)(number)?;
+        round(&mut crew)?;
+        let left = u32::try_from(count - number).unwrap_or(1);
+        let until = Instant::now() + time.saturating_sub(start.elapsed()) / left;
+        let mut slices = Vec::new();
+        while slices.len() < LEAST_SLICES || Instant::now() < until {
+            let slice = round(&mut crew)?;
+            digests.join(Slice { digests: slice.digests.clone(), ..Slice::default() })?;
+            slices.push(slice);
+        }
+        all.push(slices);
+        done();
+    }
+    Ok(all)
+}
+
+/// A slice of all that measure at once, one after the other.
+fn round(crew: &mut [Box<dyn Experiment>]) -> Result<Slice, String> {
+    let mut slice = Slice::default();
+    for member in crew {
+        slice.join(member.slice()?)?;
+    }
+    Ok(slice)
+}
+
+/// The middle of a row's slices.
+fn middle(process: &Process, value: impl Fn(&Slice) -> Option<f64>) -> Option<f64> {
+    let values: Vec<f64> = process.iter().filter_map(value).collect();
+    Some(Sample::of(&values)?.median())
+}
+
+/// What the processes say of each row.
+///
+/// # Errors
+/// A sentence, where a row was not measured.
+pub(super) fn rows(specs: &[Spec], all: &[Process]) -> Result<Vec<Row>, String> {
+    let contrasts = specs.iter().filter(|spec| spec.base.is_some()).count();
+    specs.iter().map(|spec| row(spec, all, contrasts)).collect()
+}
+
+fn row(spec: &Spec, all: &[Process], contrasts: usize) -> Result<Row, String> {
+    let missing = || format!("{} was not measured", spec.name);
+    let of = |process: &Process| middle(process, |slice| slice.rows.get(&spec.name).copied());
+    let values: Vec<f64> = all.iter().filter_map(of).collect();
+    let ns = Summary::of(&values).ok_or_else(missing)?;
+    let interval = Bootstrap::of(&values, median, RESAMPLES, SEED)
+        .and_then(|drawn| drawn.interval(Kind::Percentile, 0.95));
+    let contrast = spec.base.as_ref().map(|base| contrast(spec, base, all, contrasts));
+    Ok(Row {
+        name: spec.name.clone(),
+        group: spec.group.clone(),
+        title: spec.title.clone(),
+        ns_per_packet: ns,
+        median_interval_ns: interval.unwrap_or([ns.min, ns.max]),
+        mpps: 1e3 / ns.median,
+        published: spec.published.clone(),
+        contrast: contrast.transpose()?,
+    })
+}
+
+fn contrast(
+    spec: &Spec,
+    base: &str,
+    all: &[Process],
+    contrasts: usize,
+) -> Result<Contrast, String> {
+    let pair = |process: &Process| {
+        let both = |slice: &Slice| Some((*slice.rows.get(base)?, *slice.rows.get(&spec.name)?));
+        Some(Pair {
+            base: middle(process, |slice| Some(both(slice)?.0))?,
+            head: middle(process, |slice| Some(both(slice)?.1))?,
+            difference: middle(process, |slice| both(slice).map(|(base, head)| head - base))?,
+        })
+    };
+    let pairs: Vec<Pair> = all.iter().filter_map(pair).collect();
+    let judgement = judge(&pairs, contrasts)
+        .ok_or_else(|| format!("{} and {base} need three processes", spec.name))?;
+    let rates: Vec<f64> = pairs.iter().map(|pair| pair.base / pair.head).collect();
+    Ok(Contrast {
+        base: base.to_owned(),
+        verdict: judgement.verdict,
+        difference_ns: judgement.difference_ns,
+        difference_percent: judgement.difference_percent,
+        interval_ns: judgement.interval_ns,
+        rate_percent: 100.0 * (median(&rates) - 1.0),
+        smallest_detectable_ns: judgement.smallest_detectable_ns,
+    })
+}
+
+/// The middle of the processes' counts, by name.
+pub(super) fn counts(all: &[Process]) -> BTreeMap<String, f64> {
+    let names = all.iter().flatten().flat_map(|slice| slice.counts.keys());
+    let names: std::collections::BTreeSet<&String> = names.collect();
+    let figure = |name: &String| {
+        let of = |process: &Process| middle(process, |slice| slice.counts.get(name).copied());
+        let values: Vec<f64> = all.iter().filter_map(of).collect();
+        Some((name.clone(), Summary::of(&values)?.median))
+    };
+    names.into_iter().filter_map(figure).collect()
+}
+
+fn median(values: &[f64]) -> f64 {
+    Sample::of(values).map_or(f64::NAN, |sample| sample.median())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::Verdict;
+
+    fn slice(base: f64, head: f64) -> Slice {
+        let rows = [("base".to_owned(), base), ("head".to_owned(), head)].into();
+        Slice { rows, ..Slice::default() }
+    }
+
+    fn specs() -> Vec<Spec> {
+        vec![
+            Spec::new("group", "base", "the base"),
+            Spec::new("group", "head", "the other").against("base", None),
+        ]
+    }
+
+    #[test]
+    fn a_row_is_the_middle_of_its_processes_and_its_difference_that_of_slices() {
+        let process = |shift: f64| -> Process {
+            (0..5)
+                .map(|n| slice(10.0 + shift + f64::from(n), 12.0 + shift + f64::from(n)))
+                .collect()
+        };
+        let all: Vec<_> = (0..9).map(|n| process(f64::from(n))).collect();
+        let rows = rows(&specs(), &all).unwrap();
+        assert_eq!(rows[0].ns_per_packet.median, 16.0);
+        assert!(rows[0].contrast.is_none());
+        let contrast = rows[1].contrast.as_ref().unwrap();
+        assert_eq!(contrast.difference_ns, 2.0);
+        assert_eq!(contrast.verdict, Verdict::Slower);
+        assert!((contrast.rate_percent - -100.0 / 9.0).abs() < 1e-9, "{}", contrast.rate_percent);
+        assert!(contrast.interval_ns[0] <= 2.0 && contrast.interval_ns[1] >= 2.0);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_said() {
+        let lonely = vec![Spec::new("group", "other", "")];
+        let all = vec![vec![slice(1.0, 2.0)]; 3];
+        assert!(rows(&lonely, &all).unwrap_err().contains("other was not measured"));
+        assert!(rows(&specs(), &all[..2]).unwrap_err().contains("three processes"));
+    }
+}

@@ -1,0 +1,397 @@
+//! `vrf-lookup`: what a VRF costs that has packets pass through a device of its own.
+
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use tollway_dataplane::burst::BURST;
+use tollway_dataplane::frame::{FrameAddr, Umem};
+use tollway_dataplane::id::NextHopId;
+use tollway_dataplane::path::Everything;
+use tollway_dataplane::stages::route::{Fib, Prefix, Root};
+use tollway_dataplane::tables::{RoutePrefix, Tables, TablesError};
+use tollway_dataplane::wire::{checksum, word32};
+
+use super::experiment::{Experiment, Slice};
+use super::road::{self, Agreement, Digest, ROUTER_MAC, SENDER_MAC};
+use super::{Further, Options, Plan, Size, Spec, Study, alone};
+use crate::frames::{self, Addresses, FRAME_LEN, Source, Spread, Template};
+use crate::memory;
+use crate::rr;
+use crate::tolls::Bench as PathBench;
+
+pub(super) const STUDY: Study = Study {
+    name: "vrf-lookup",
+    question: "what does it cost a packet that its VRF is a device with a lookup of its own?",
+    by_difference: false,
+    plan,
+    open,
+    further: Some(transactions),
+};
+
+const FRAMES: usize = 4096;
+const PREFIXES: usize = 10_000;
+const PASSES: usize = 16;
+
+/// Passes of the router's own path in a slice, a multiple of what sends each frame as often.
+const PATH_PASSES: usize = 32;
+
+/// Pairs of measurements of transactions.
+const PAIRS: usize = 9;
+
+/// How a small road forwards, one packet at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// One lookup, then out.
+    Plain,
+    /// Through the VRF's device, which looks up again.
+    Device,
+    /// Past the VRF's device, since nothing is attached to it: asked for each packet.
+    Checked,
+}
+
+const WAYS: [Way; 3] = [Way::Plain, Way::Device, Way::Checked];
+const FAMILIES: [&str; 2] = ["ip4", "ip6"];
+
+impl Way {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Device => "device",
+            Self::Checked => "checked",
+        }
+    }
+
+    const fn title(self) -> &'static str {
+        match self {
+            Self::Plain => "no VRF: one lookup",
+            Self::Device => "VRF: a device, and a second lookup in it",
+            Self::Checked => "VRF: a device, passed by where nothing is attached",
+        }
+    }
+
+    const fn published(self) -> Option<&'static str> {
+        match self {
+            Self::Plain => None,
+            Self::Device => Some("-5% to -10%"),
+            Self::Checked => Some("0% to -3%"),
+        }
+    }
+}
+
+fn plan(study: &Study, options: &Options) -> Result<Plan, String> {
+    let mut specs = Vec::new();
+    for family in FAMILIES {
+        let group = format!("{family}, a small road, one packet at a time, 10,000 prefixes");
+        for way in WAYS {
+            let mut spec = Spec::new(&group, format!("{family}-{}", way.name()), way.title());
+            if way != Way::Plain {
+                spec = spec.against(format!("{family}-plain"), way.published());
+            }
+            specs.push(spec);
+        }
+        let group = format!("{family}, the router's whole path, bursts of 64, 10,000 prefixes");
+        let name = |vrf: &str| format!("{family}-path-{vrf}");
+        specs.push(Spec::new(&group, name("main"), "no VRF"));
+        let spec = Spec::new(&group, name("vrf"), "VRF: another root, which the link names");
+        specs.push(spec.against(name("main"), None));
+    }
+    Ok(Plan { specs, notes: Vec::new(), crew: alone(study, options) })
+}
+
+/// Requests and responses through Tollway without and with a VRF, in pairs: transactions a second.
+fn transactions(options: &Options) -> Result<Further, String> {
+    const KINDS: [&str; 3] = ["tcp-rr", "tcp-crr", "udp-rr"];
+    let only: Vec<String> =
+        KINDS.iter().flat_map(|kind| FAMILIES.map(|family| format!("{kind}-{family}"))).collect();
+    let each = options.time / 2 / (2 * PAIRS * only.len()) as u32;
+    let report = match rr::run(&rr::Options {
+        only,
+        routers: ["file", "vrf"].map(str::to_owned),
+        pairs: PAIRS,
+        time: each,
+    }) {
+        Ok(report) => report,
+        // Whoever is not root has the rest of the study.
+        Err(error) => {
+            let notes = vec![format!("no transactions were measured: {error}")];
+            return Ok(Further { notes, ..Further::default() });
+        }
+    };
+    let mut further = Further::default();
+    for row in report.rows {
+        let name = |what| format!("{}_{what}", row.name.replace('-', "_"));
+        let [low, high] = row.interval_percent;
+        for (what, value) in [
+            ("main_per_second", row.base.rate.median),
+            ("vrf_per_second", row.head.rate.median),
+            ("percent", row.difference_percent),
+            ("percent_low", low),
+            ("percent_high", high),
+        ] {
+            further.figures.insert(name(what), value);
+        }
+    }
+    Ok(further)
+}
+
+/// Routes of both families in one VRF of two, and addresses within them.
+struct Scene {
+    tables: Tables,
+    destinations: [Vec<u128>; 2],
+}
+
+impl Scene {
+    fn new(in_vrf: bool) -> Result<Self, String> {
+        Self::filled(in_vrf).map_err(|error| format!("tables: {error:?}"))
+    }
+
+    fn filled(in_vrf: bool) -> Result<Self, TablesError> {
+        let mut tables = Tables::new();
+        let [main, red] = [tables.add_vrf()?, tables.add_vrf()?];
+        let vrf = if in_vrf { red } else { main };
+        tables.add_port(ROUTER_MAC, vrf, 1500)?;
+        let (_, out) = tables.add_port([2, 0, 0, 0, 0, 2], vrf, 1500)?;
+        let mut spread = Spread::new(0x7ab1e);
+        let mut destinations = [Vec::new(), Vec::new()];
+        for (family, destinations) in destinations.iter_mut().enumerate() {
+            let gateway = [
+                IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
+                IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0xff, 0, 0, 0, 0, 1)),
+            ][family];
+            let next = tables.set_neigh(out, gateway, Some([2, 0, 0, 0, 0, 0x22]))?;
+            for _ in 0..PREFIXES {
+                let random = spread.next();
+                let (prefix, address) = match family {
+                    0 => v4(random),
+                    _ => v6(random),
+                };
+                tables.insert(vrf, prefix, next)?;
+                destinations.push(address);
+            }
+        }
+        Ok(Self { tables, destinations })
+    }
+
+    fn frames(&self, family: usize) -> Source {
+        let udp = |addresses| frames::udp(ROUTER_MAC, SENDER_MAC, &[], addresses, (4000, 53));
+        let some = self.destinations[family].iter().take(FRAMES);
+        match family {
+            0 => {
+                let template = udp(Addresses::V4(0xac10_0001, 0));
+                Source::To4(template, some.map(|address| (address >> 96) as u32).collect())
+            }
+            _ => {
+                let template = udp(Addresses::V6(0x2001_0db8_u128 << 96 | 7, 0));
+                Source::To6(template, some.copied().collect())
+            }
+        }
+    }
+}
+
+/// A prefix of 16 to 24 bits in 16.0.0.0/4, and an address in it, its bits at the upper end.
+fn v4(random: u64) -> (RoutePrefix, u128) {
+    let address = 0x1000_0000 | (random >> 36) as u32;
+    let prefix = Prefix::v4(address, 16 + (random % 9) as u8);
+    (RoutePrefix::V4(prefix), u128::from(address) << 96)
+}
+
+/// A prefix of 32 to 48 bits in 2400::/12, and an address in it.
+fn v6(random: u64) -> (RoutePrefix, u128) {
+    let address = 0x2400_u128 << 112 | u128::from(random >> 12) << 64 | 1;
+    (RoutePrefix::V6(Prefix::v6(address, 32 + (random % 17) as u8)), address)
+}
+
+/// What a kernel keeps with a route that it has found: where the packet goes on.
+#[derive(Clone, Copy)]
+struct Route {
+    output: fn(&mut Road, FrameAddr, Route),
+    header: [u8; 12],
+    device: u16,
+}
+
+/// What is counted of a device, and what may be attached to it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Device {
+    packets: u64,
+    bytes: u64,
+    queue: Option<u32>,
+    taps: u32,
+    hooks: u32,
+}
+
+/// A VRF's device is the first.
+const VRF: u16 = 0;
+
+/// The small road.
+struct Road {
+    umem: Umem,
+    frames: Vec<FrameAddr>,
+    scene: Scene,
+    devices: [Device; 4],
+    family: usize,
+    sent: u64,
+}
+
+impl Road {
+    fn new() -> Result<Self, String> {
+        let mut umem = memory::umem(FRAMES as u32, 4096).ok_or("no memory for the frames")?;
+        Ok(Self {
+            frames: std::iter::from_fn(|| umem.alloc()).collect(),
+            umem,
+            scene: Scene::new(true)?,
+            devices: [Device::default(); 4],
+            family: 0,
+            sent: 0,
+        })
+    }
+
+    fn restore(&mut self, source: &Source) {
+        self.sent = 0;
+        for (at, addr) in self.frames.iter().enumerate() {
+            source.write(at % source.len(), self.umem.bytes_mut(*addr, 0));
+        }
+    }
+
+    #[inline(never)]
+    fn run(&mut self, way: Way) {
+        for at in 0..self.frames.len() {
+            let addr = self.frames[at];
+            let route = self.find(addr);
+            let route = match way {
+                Way::Plain => route,
+                // The route that was found gives way to the device's own.
+                Way::Device => Route { output: through_device, device: VRF, ..route },
+                Way::Checked => {
+                    let device = black_box(&self.devices[usize::from(VRF)]);
+                    if device.queue.is_some() || device.taps > 0 || device.hooks > 0 {
+                        Route { output: through_device, device: VRF, ..route }
+                    } else {
+                        route
+                    }
+                }
+            };
+            black_box(route.output)(self, addr, route);
+        }
+    }
+
+    /// The route of a packet's destination.
+    #[inline(always)]
+    fn find(&self, addr: FrameAddr) -> Route {
+        let bytes: &Template = self.umem.bytes(addr, 0);
+        let vrf = self.scene.tables.vrfs[1];
+        let next = match self.family {
+            0 => {
+                let dst = u32::from_be_bytes([bytes[30], bytes[31], bytes[32], bytes[33]]);
+                look_up(&self.scene.tables.fib4, vrf.root4, u128::from(dst) << 96)
+            }
+            _ => {
+                let dst = bytes[38..54].try_into().unwrap_or([0; 16]);
+                look_up(&self.scene.tables.fib6, vrf.root6, u128::from_be_bytes(dst))
+            }
+        };
+        let header = [2, 1, 0, 0, 0, next.0 as u8, 2, 0, 0, 0, 0, 2];
+        Route { output: send, header, device: 1 + (next.0 & 1) as u16 }
+    }
+
+    fn digest(&self) -> u64 {
+        let mut digest = Digest::new();
+        for addr in &self.frames {
+            digest.add_frame(self.umem.bytes(*addr, 0));
+        }
+        digest.add(self.sent);
+        digest.0
+    }
+}
+
+#[inline(never)]
+fn look_up(fib: &Fib, root: Root, bits: u128) -> NextHopId {
+    fib.lookup(root, bits)
+}
+
+/// What the VRF's device does with a packet that is sent to it: counts it, and looks its way up once more.
+#[inline(never)]
+fn through_device(road: &mut Road, addr: FrameAddr, route: Route) {
+    let device = &mut road.devices[usize::from(route.device) & 3];
+    device.packets += 1;
+    device.bytes += FRAME_LEN as u64;
+    let route = road.find(addr);
+    black_box(route.output)(road, addr, route);
+}
+
+#[inline(never)]
+fn send(road: &mut Road, addr: FrameAddr, route: Route) {
+    let bytes: &mut Template = road.umem.bytes_mut(addr, 0);
+    if road.family == 0 {
+        let word = checksum::after_ttl_decrement(word32(bytes, 22));
+        bytes[22..26].copy_from_slice(&word.to_le_bytes());
+    } else {
+        bytes[21] = bytes[21].wrapping_sub(1);
+    }
+    bytes[..12].copy_from_slice(&route.header);
+    let device = &mut road.devices[usize::from(route.device) & 3];
+    device.packets += 1;
+    device.bytes += FRAME_LEN as u64;
+    road.sent += 1;
+}
+
+struct Bench {
+    road: Road,
+    sources: [Source; 2],
+    /// By family, without and with a VRF.
+    paths: Vec<PathBench<Everything>>,
+    passes: [usize; 2],
+    ns_per_clock: f64,
+    agreement: Agreement,
+    slices: usize,
+}
+
+fn open(size: Size) -> Result<Box<dyn Experiment>, String> {
+    let road = Road::new()?;
+    let mut paths = Vec::new();
+    for family in 0..FAMILIES.len() {
+        for in_vrf in [false, true] {
+            let scene = Scene::new(in_vrf)?;
+            let frames = scene.frames(family);
+            paths.push(PathBench::over(scene.tables, frames, BURST)?);
+        }
+    }
+    Ok(Box::new(Bench {
+        sources: [0, 1].map(|family| road.scene.frames(family)),
+        road,
+        paths,
+        passes: if size == Size::Full { [PASSES, PATH_PASSES] } else { [2, 4] },
+        ns_per_clock: road::ns_per_clock(),
+        agreement: Agreement::default(),
+        slices: 0,
+    }))
+}
+
+impl Experiment for Bench {
+    fn slice(&mut self) -> Result<Slice, String> {
+        let mut rows = BTreeMap::new();
+        for (family, name) in FAMILIES.iter().enumerate() {
+            let mut agreed = Ok(());
+            self.road.family = family;
+            let taken = road::in_turn(WAYS.len(), self.passes[0], |at| {
+                self.road.restore(&self.sources[family]);
+                let clocks = road::clocks(|| self.road.run(WAYS[at]));
+                if self.slices == 0 && agreed.is_ok() {
+                    agreed = self.agreement.take(name, WAYS[at].name(), self.road.digest());
+                }
+                clocks
+            });
+            agreed?;
+            for (way, clocks) in WAYS.iter().zip(taken) {
+                let ns = clocks * self.ns_per_clock / FRAMES as f64;
+                rows.insert(format!("{name}-{}", way.name()), ns);
+            }
+            for (at, vrf) in ["main", "vrf"].iter().enumerate() {
+                let clocks = self.paths[2 * family + at].clocks_per_packet(self.passes[1]);
+                rows.insert(format!("{name}-path-{vrf}"), clocks * self.ns_per_clock);
+            }
+        }
+        self.slices += 1;
+        Ok(Slice { rows, digests: self.agreement.digests(), ..Slice::default() })
+    }
+}

@@ -1,0 +1,209 @@
+//! What has changed since a run that was recorded.
+//!
+//! A record is one process, and processes of one build differ by where they have their memory. Rounds within
+//! a process do not know of that, so a change is told only where its interval lies beyond [`FLOOR`].
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::Tolls;
+use super::record::Record;
+use crate::compare::Verdict;
+use crate::stats::{self, Sample};
+
+/// Share of a row's time under which no change is told.
+pub const FLOOR: f64 = 0.05;
+
+/// The confidence of the intervals that are shown, and that which a verdict needs of all rows together.
+const SHOWN: f64 = 0.95;
+const LEVEL: f64 = 0.01;
+
+/// The change of every row.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Against {
+    /// The record's file.
+    pub file: String,
+    /// When it was recorded.
+    pub recorded: String,
+    /// What it was built from.
+    pub commit: String,
+    /// What built it.
+    pub compiler: String,
+    /// What else differs: machine, kernel, instruction set, rows.
+    pub notes: Vec<String>,
+    /// The rows that both have.
+    pub rows: Vec<Change>,
+}
+
+/// The change of a row.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Change {
+    /// Its name.
+    pub name: String,
+    /// Its median then, ns a packet.
+    pub base_ns: f64,
+    /// And now.
+    pub head_ns: f64,
+    /// The mean now less the mean then.
+    pub difference_ns: f64,
+    /// The same in per cent of then.
+    pub difference_percent: f64,
+    /// Where it lies at 95% by Welch's t, as far as the rounds of both runs tell.
+    pub interval_ns: [f64; 2],
+    /// What is told.
+    pub verdict: Verdict,
+}
+
+/// Holds a run against a record.
+#[must_use]
+pub fn hold(tolls: &Tolls, record: &Record, file: &Path) -> Against {
+    let mut notes = Vec::new();
+    let mut differs = |what: &str, then: &str, now: &str| {
+        if then != now {
+            notes.push(format!("{what} was {then} and is {now}"));
+        }
+    };
+    let (then, now) = (&record.machine, &tolls.report.machine);
+    differs("the processor", &then.cpu, &now.cpu);
+    differs("the instruction set of the path", &then.level, &now.level);
+    differs("the kernel", &then.kernel, &now.kernel);
+    differs("the compiler", &record.compiler, tolls.report.compiler);
+    let load = [record.load_average, tolls.report.figures.get(super::LOAD).copied()];
+    notes.extend(busy(load, now.cpus));
+    let rows = &tolls.report.rows;
+    let is_new = |name: &str| record.rows.iter().all(|row| row.name != name);
+    let new: Vec<_> = rows.iter().map(|row| row.row.name).filter(|name| is_new(name)).collect();
+    if !new.is_empty() {
+        notes.push(format!("not in the record: {}", new.join(", ")));
+    }
+    let both = rows.len() - new.len();
+    let change = |row: &super::Row| {
+        let then = record.rows.iter().find(|then| then.name == row.row.name)?;
+        change(row.row.name, &then.rounds_ns, &row.rounds_ns, both)
+    };
+    Against {
+        file: file.display().to_string(),
+        recorded: record.recorded.clone(),
+        commit: record.commit.clone(),
+        compiler: record.compiler.clone(),
+        notes,
+        rows: rows.iter().filter_map(change).collect(),
+    }
+}
+
+/// What is to be said where other programs had the caches, then or now: rows with large tables have less of
+/// them, whatever the build.
+fn busy(load: [Option<f64>; 2], cpus: usize) -> Option<String> {
+    let [then, now] = load.map(|load| load.unwrap_or(0.0));
+    // The bench itself may have run for a minute.
+    let is_busy = then.max(now) > cpus.saturating_sub(1).max(1) as f64 + 0.5;
+    is_busy.then(|| {
+        format!(
+            "other programs ran (the load was {then:.1} and is {now:.1}): rows with large tables share the \
+             caches with them"
+        )
+    })
+}
+
+/// The change of one row out of so many; none for a single round, of which nothing can be told.
+fn change(name: &str, then: &[f64], now: &[f64], rows: usize) -> Option<Change> {
+    let [base, head] = [Sample::of(then)?, Sample::of(now)?];
+    let interval = |confidence| match stats::welch(&base, &head, confidence) {
+        Some(difference) => Some(difference.interval()),
+        // All rounds alike: there is nothing to be unsure about.
+        None if base.deviation() == 0.0 && head.deviation() == 0.0 => {
+            Some([head.mean() - base.mean(); 2])
+        }
+        None => None,
+    };
+    let strict = interval(1.0 - LEVEL / rows.max(1) as f64)?;
+    let floor = FLOOR * base.median();
+    let difference = head.mean() - base.mean();
+    Some(Change {
+        name: name.to_owned(),
+        base_ns: base.median(),
+        head_ns: head.median(),
+        difference_ns: difference,
+        difference_percent: 100.0 * difference / base.mean(),
+        interval_ns: interval(SHOWN)?,
+        verdict: match strict {
+            [low, _] if low > floor => Verdict::Slower,
+            [_, high] if high < -floor => Verdict::Faster,
+            _ => Verdict::BelowAccuracy,
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::tolls::record;
+    use crate::tolls::tests::{directory, made};
+
+    #[test]
+    fn a_record_tells_what_has_changed_since() {
+        let directory = directory("against");
+        let then = made(&[("ip4-one-flow", 10.0), ("ip4-vlan", 20.0), ("ip4-vrf", 30.0)]);
+        let path = record::keep(&then, &directory).unwrap();
+        let record = record::read(&path).unwrap();
+        let now = made(&[
+            ("ip4-one-flow", 10.2),
+            ("ip4-vlan", 16.0),
+            ("ip4-vrf", 36.0),
+            ("ip6-vrf", 1.0),
+        ]);
+        let against = hold(&now, &record, &path);
+        let told: Vec<_> = against.rows.iter().map(|row| (&*row.name, row.verdict)).collect();
+        assert_eq!(
+            told,
+            [
+                ("ip4-one-flow", Verdict::BelowAccuracy),
+                ("ip4-vlan", Verdict::Faster),
+                ("ip4-vrf", Verdict::Slower),
+            ]
+        );
+        let vlan = &against.rows[1];
+        assert!((vlan.difference_ns + 4.0).abs() < 1e-9, "{vlan:?}");
+        assert!((vlan.difference_percent + 20.0).abs() < 1e-9, "{vlan:?}");
+        let [low, high] = vlan.interval_ns;
+        assert!(low < -4.0 && -4.0 < high && high - low < 0.2, "{vlan:?}");
+        assert_eq!(against.notes, ["not in the record: ip6-vrf"]);
+        let same = hold(&then, &record, &path);
+        assert!(same.rows.iter().all(|row| row.difference_ns.abs() < 1e-9), "{same:?}");
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn another_machine_is_told() {
+        let directory = directory("machine");
+        let tolls = made(&[("ip4-one-flow", 10.0)]);
+        let path = record::keep(&tolls, &directory).unwrap();
+        let mut record = record::read(&path).unwrap();
+        record.machine.cpu = "Z80".to_owned();
+        record.machine.kernel = "0.01".to_owned();
+        let notes = hold(&tolls, &record, &path).notes;
+        assert!(notes[0].starts_with("the processor was Z80 and is "), "{notes:?}");
+        assert!(notes[1].starts_with("the kernel was 0.01 and is "), "{notes:?}");
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_busy_machine_is_told() {
+        assert_eq!(busy([Some(0.3), Some(1.2)], 2), None);
+        assert_eq!(busy([None, None], 2), None);
+        let told = busy([Some(15.0), Some(1.0)], 2).unwrap();
+        assert!(told.contains("the load was 15.0 and is 1.0"), "{told}");
+    }
+
+    #[test]
+    fn noise_is_no_change() {
+        let noisy =
+            |middle: f64| (0..21).map(|at| middle + f64::from(at % 7) * 4.0).collect::<Vec<_>>();
+        let change = change("x", &noisy(20.0), &noisy(22.0), 1).unwrap();
+        assert_eq!(change.verdict, Verdict::BelowAccuracy);
+        assert!((change.difference_percent - 100.0 * 2.0 / 32.0).abs() < 0.5, "{change:?}");
+    }
+}

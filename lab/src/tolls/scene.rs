@@ -1,0 +1,222 @@
+//! Tables and frames of the rows.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use tollway_dataplane::id::{LinkId, NextHopId, Vid, VrfId};
+use tollway_dataplane::stages::ecmp::Member;
+use tollway_dataplane::stages::route::Prefix;
+use tollway_dataplane::stages::rule::{PolicyAction, PolicyRule};
+use tollway_dataplane::stages::source::{Rpf, SourceCheck};
+use tollway_dataplane::tables::{RoutePrefix, Tables, TablesError};
+use tollway_dataplane::wire::eth::ethertype;
+
+use super::scenario::Stage;
+use crate::frames::{self, Addresses, Source, Spread, Template};
+use crate::{fib, filter};
+
+/// Flows of the rows that have many.
+const MANY_FLOWS: usize = 65_536;
+
+/// Members of a group.
+const MEMBERS: u8 = 8;
+
+const ROUTER_MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+const SENDER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
+const MTU: u16 = 1500;
+
+/// Tags of either side, outermost first: of QinQ both, of VLANs the second alone.
+const TAGS: [[(u16, u16); 2]; 2] = [
+    [(ethertype::DOT1AD, 10), (ethertype::DOT1Q, 100)],
+    [(ethertype::DOT1AD, 20), (ethertype::DOT1Q, 200)],
+];
+
+/// What is configured besides one route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Scene {
+    pub(super) ipv6: bool,
+    pub(super) many_flows: bool,
+    /// Tags, in and out: 2 at most.
+    pub(super) tags: usize,
+    /// The links are in a VRF of their own.
+    pub(super) vrf: bool,
+    /// They are, and it has no route but falls back to the first.
+    pub(super) fallback: bool,
+    /// The route leads to a group.
+    pub(super) ecmp: bool,
+    /// A policy of two rules, of which the second matches.
+    pub(super) policy: bool,
+    /// The route to a packet's source is to lead to where it came from.
+    pub(super) rpf: bool,
+    /// Packets that go back where they came from are the kernel's.
+    pub(super) redirects: bool,
+}
+
+impl Scene {
+    pub(super) const PLAIN: Self = Self {
+        ipv6: false,
+        many_flows: false,
+        tags: 0,
+        vrf: false,
+        fallback: false,
+        ecmp: false,
+        policy: false,
+        rpf: false,
+        redirects: false,
+    };
+}
+
+/// Tables that are being filled: where packets come in and go out, and whose routes they take.
+struct Router {
+    tables: Tables,
+    main: VrfId,
+    vrf: VrfId,
+    links: [LinkId; 2],
+}
+
+impl Router {
+    /// Two ports, with so many tags on both sides.
+    fn new(own_vrf: bool, tags: usize) -> Result<Self, TablesError> {
+        let mut tables = Tables::new();
+        let main = tables.add_vrf()?;
+        let vrf = if own_vrf { tables.add_vrf()? } else { main };
+        let mut links = [LinkId(0); 2];
+        for (side, link) in links.iter_mut().enumerate() {
+            let mac = ROUTER_MAC[side];
+            *link = tables.add_port(mac, vrf, MTU)?.1;
+            for (protocol, vid) in &TAGS[side][2 - tags..] {
+                let vid = Vid::new(*vid).ok_or(TablesError::Unknown)?;
+                *link = tables.add_vlan(*link, *protocol, vid, mac, vrf, MTU)?;
+            }
+        }
+        Ok(Self { tables, main, vrf, links })
+    }
+
+    /// A neighbour behind the second port, and what leads to it.
+    fn neigh(&mut self, number: u8, ipv6: bool) -> Result<NextHopId, TablesError> {
+        let address: IpAddr = match ipv6 {
+            false => Ipv4Addr::new(192, 0, 2, number).into(),
+            true => Ipv6Addr::new(0x2001, 0xdb8, 0xff, 0, 0, 0, 0, number.into()).into(),
+        };
+        self.tables.set_neigh(self.links[1], address, Some([2, 0, 0, 0, 1, number]))
+    }
+
+    /// A neighbour, or a group of them.
+    fn next(&mut self, group: bool, ipv6: bool) -> Result<NextHopId, TablesError> {
+        let numbers = 1..=if group { MEMBERS } else { 1 };
+        let neighs = numbers.map(|number| self.neigh(number, ipv6));
+        let neighs = neighs.collect::<Result<Vec<_>, _>>()?;
+        if !group {
+            return Ok(neighs[0]);
+        }
+        let member = |next: &NextHopId| Member { next: *next, weight: 1 };
+        self.tables.add_group(&neighs.iter().map(member).collect::<Vec<_>>())
+    }
+
+    /// Sources are looked at as they come in.
+    fn sources(&mut self, rpf: Rpf) -> Result<(), TablesError> {
+        let check = SourceCheck { own: true, rpf, martians_to_kernel: false };
+        self.tables.set_source(self.links[0], check)?;
+        self.tables.set_own_addresses(&[Ipv4Addr::new(172, 16, 0, 1)]);
+        Ok(())
+    }
+
+    /// A rule that matches nothing that is sent, and one that matches all and asks the packets' VRF.
+    fn policy(&mut self) -> Result<(), TablesError> {
+        let documentation = RoutePrefix::new(Ipv4Addr::new(198, 51, 100, 0).into(), 24);
+        let other = PolicyRule {
+            src: Some(documentation),
+            dst: None,
+            mark: None,
+            action: PolicyAction::Blackhole,
+        };
+        let all = PolicyRule { src: None, action: PolicyAction::View(self.vrf), ..other };
+        self.tables.set_policy(self.links[0], vec![other, all])
+    }
+}
+
+/// One route, and what the scene has besides.
+pub(super) fn plain(scene: &Scene) -> Result<Stage, String> {
+    let tables = tables(scene).map_err(said)?;
+    Ok(Stage { tables, source: Source::Whole(templates(scene)), filter: None })
+}
+
+fn said(error: TablesError) -> String {
+    format!("the tables can not be made: {error:?}")
+}
+
+fn tables(scene: &Scene) -> Result<Tables, TablesError> {
+    let mut router = Router::new(scene.vrf || scene.fallback, scene.tags)?;
+    let next = router.next(scene.ecmp, scene.ipv6)?;
+    let home = if scene.fallback { router.main } else { router.vrf };
+    router.tables.insert(home, destinations(scene.ipv6), next)?;
+    if scene.fallback {
+        router.tables.set_fallback(router.vrf, Some(router.main))?;
+    }
+    if scene.policy {
+        router.policy()?;
+    }
+    if scene.rpf {
+        let back = router.tables.glean(router.links[0])?;
+        let sources = RoutePrefix::new(Ipv4Addr::new(172, 16, 0, 0).into(), 12);
+        router.tables.insert(router.vrf, sources, back)?;
+        router.sources(Rpf::Strict)?;
+    }
+    if scene.redirects {
+        router.tables.set_redirects(router.links[0], true, true)?;
+    }
+    Ok(router.tables)
+}
+
+fn destinations(ipv6: bool) -> RoutePrefix {
+    match ipv6 {
+        false => RoutePrefix::new(Ipv4Addr::new(10, 0, 0, 0).into(), 8),
+        true => RoutePrefix::new(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0).into(), 32),
+    }
+}
+
+/// The frames that arrive, one for each flow.
+fn templates(scene: &Scene) -> Vec<Template> {
+    let tags = &TAGS[0][2 - scene.tags..];
+    let flows = if scene.many_flows { MANY_FLOWS } else { 1 };
+    let mut spread = Spread::new(0x7011_0a11);
+    let flow = |_| {
+        let random = spread.next();
+        let addresses = if scene.ipv6 {
+            let net = 0x2001_0db8_u128 << 96;
+            let many = if scene.many_flows { u128::from(random) } else { 0 };
+            Addresses::V6(net | 0x1_0000, net | 1 << 80 | many)
+        } else {
+            let src = 0xac10_0000 | (random >> 40) as u32 & 0x000f_ffff;
+            Addresses::V4(src, 0x0a00_0000 | random as u32 >> 8)
+        };
+        let ports = ((random >> 16) as u16, 53);
+        frames::udp(ROUTER_MAC[0], SENDER_MAC, tags, addresses, ports)
+    };
+    (0..flows).map(flow).collect()
+}
+
+/// Routes, and rules, of the row that has everything.
+const ALL_ROUTES: usize = 1_000_000;
+const ALL_RULES: usize = 1000;
+
+/// Everything at once, IPv4.
+pub(super) fn all() -> Result<Stage, String> {
+    let tables = all_tables().map_err(said)?;
+    let (flows, rules) = filter::drawn(ALL_RULES, MANY_FLOWS)?;
+    let (template, l3) = frames::blank4(ROUTER_MAC[0], SENDER_MAC, &TAGS[0]);
+    Ok(Stage { tables, source: Source::Flows4(template, l3, flows), filter: Some(rules) })
+}
+
+fn all_tables() -> Result<Tables, TablesError> {
+    let mut router = Router::new(true, 2)?;
+    let group = router.next(true, false)?;
+    router.tables.insert(router.vrf, RoutePrefix::V4(Prefix::v4(0, 0)), group)?;
+    for prefix in fib::made_up(fib::Family::V4, ALL_ROUTES) {
+        router.tables.insert(router.vrf, RoutePrefix::V4(prefix), group)?;
+    }
+    router.tables.set_fallback(router.vrf, Some(router.main))?;
+    router.policy()?;
+    router.tables.set_redirects(router.links[0], true, true)?;
+    router.sources(Rpf::Loose)?;
+    Ok(router.tables)
+}

@@ -1,0 +1,14 @@
+	/* What is the link's: counts, Ethernet, taps. */
+	struct device *device = &road->in;
+	const unsigned char *l3;
+	uint32_t len = frame->len;
+
+	device->packets++;
+	device->bytes += len;
+	if (len < 42)
+		LEAVE(BAD);
+	if (memcmp(frame->data, device->mac, 6))
+		LEAVE(OTHER_HOST);
+	if (road->taps)
+		road->tapped++;
+	l3 = frame->data + 14;

@@ -1,0 +1,173 @@
+/*
+ * Measures the variants of receive.c: for each line on stdin a slice, to stdout a line of JSON.
+ *
+ * harness NAME NS_PER_CLOCK FRAMES: what rows are called before "-whole-forward" and so on, what a clock of the
+ * time-stamp counter takes, and a file of frames of 64 bytes, the first half to be forwarded and the second
+ * half to be dropped early.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "receive.h"
+
+enum { FRAME = 64, MOST = 4096, PASSES = 48, VARIANTS = 3, TRAFFIC = 2 };
+
+static const char *const variant_names[VARIANTS] = { "whole", "call", "inline" };
+static const char *const traffic_names[TRAFFIC] = { "forward", "drop" };
+
+static int (*const variants[VARIANTS])(struct road *, struct frame *) = {
+	receive_whole, receive_call, receive_inline,
+};
+
+static unsigned char templates[2 * MOST][FRAME];
+static unsigned char bytes[MOST][FRAME] __attribute__((aligned(64)));
+static struct frame frames[MOST];
+static struct road road;
+static uint64_t clocks[VARIANTS][TRAFFIC][PASSES];
+
+static inline uint64_t now(void)
+{
+#if defined(__x86_64__)
+	uint32_t low, high;
+
+	__asm__ volatile("lfence; rdtsc; lfence" : "=a"(low), "=d"(high)::"memory");
+	return (uint64_t)high << 32 | low;
+#elif defined(__aarch64__)
+	uint64_t count;
+
+	__asm__ volatile("isb; mrs %0, cntvct_el0" : "=r"(count)::"memory");
+	return count;
+#else
+#error "no clock is known of this processor"
+#endif
+}
+
+static void set_up(void)
+{
+	static const unsigned char mac[6] = { 2, 0, 0, 0, 0, 1 };
+
+	memcpy(road.in.mac, mac, sizeof(mac));
+	/* 7, network byte order. */
+	memcpy(&road.drop_port, "\0\7", 2);
+	for (unsigned at = 0; at < 64; at++) {
+		unsigned char header[14] = { 2, 1, 0, 0, 0, (unsigned char)at, 2, 0, 0, 0, 0, 2, 8, 0 };
+
+		memcpy(road.nexts[at].header, header, sizeof(header));
+		road.nexts[at].device = (uint16_t)(1 + at % 4);
+	}
+	for (unsigned at = 0; at < 65536; at++)
+		road.routes[at] = (uint8_t)((at * 0x9e37u >> 4) & 63);
+}
+
+static void restore(size_t count, unsigned traffic)
+{
+	memcpy(bytes, templates[traffic * count], count * FRAME);
+	for (size_t at = 0; at < count; at++)
+		frames[at] = (struct frame){ .data = bytes[at], .len = FRAME };
+}
+
+static uint64_t run(size_t count, unsigned variant)
+{
+	int (*receive)(struct road *, struct frame *) = variants[variant];
+	uint64_t start = now();
+
+	for (size_t at = 0; at < count; at++)
+		receive(&road, &frames[at]);
+	return now() - start;
+}
+
+/* FNV-1a over the frames and what became of them. */
+static uint64_t digest(size_t count)
+{
+	uint64_t hash = 0xcbf29ce484222325u;
+
+	for (size_t at = 0; at < count; at++) {
+		for (size_t byte = 0; byte < FRAME; byte++)
+			hash = (hash ^ bytes[at][byte]) * 0x100000001b3u;
+		hash = (hash ^ frames[at].verdict) * 0x100000001b3u;
+		hash = (hash ^ frames[at].out) * 0x100000001b3u;
+	}
+	return hash;
+}
+
+static int less(const void *a, const void *b)
+{
+	uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
+
+	return (left > right) - (left < right);
+}
+
+/* Every variant in turn, there and back. */
+static void measure(size_t count, uint64_t digests[TRAFFIC])
+{
+	for (unsigned pass = 0; pass < PASSES; pass++) {
+		for (unsigned step = 0; step < VARIANTS * TRAFFIC; step++) {
+			unsigned at = pass % 2 ? VARIANTS * TRAFFIC - 1 - step : step;
+			unsigned variant = at % VARIANTS, traffic = at / VARIANTS;
+			uint64_t found;
+
+			restore(count, traffic);
+			clocks[variant][traffic][pass] = run(count, variant);
+			if (pass)
+				continue;
+			found = digest(count);
+			if (step % VARIANTS && found != digests[traffic]) {
+				fprintf(stderr, "%s does not do what the others do\n",
+					variant_names[variant]);
+				exit(1);
+			}
+			digests[traffic] = found;
+		}
+	}
+}
+
+static void tell(const char *name, double ns, size_t count, const uint64_t digests[TRAFFIC])
+{
+	const char *comma = "";
+
+	printf("{\"rows\":{");
+	for (unsigned variant = 0; variant < VARIANTS; variant++) {
+		for (unsigned traffic = 0; traffic < TRAFFIC; traffic++) {
+			uint64_t *of = clocks[variant][traffic];
+
+			qsort(of, PASSES, sizeof(*of), less);
+			printf("%s\"%s-%s-%s\":%.5f", comma, name, variant_names[variant],
+			       traffic_names[traffic], (double)of[PASSES / 2] * ns / (double)count);
+			comma = ",";
+		}
+	}
+	printf("},\"digests\":{\"%s\":%" PRIu64 ",\"%s\":%" PRIu64 "}}\n", traffic_names[0],
+	       digests[0], traffic_names[1], digests[1]);
+	fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+	uint64_t digests[TRAFFIC];
+	char line[64];
+	size_t count;
+	FILE *file;
+
+	if (argc != 4) {
+		fprintf(stderr, "harness NAME NS_PER_CLOCK FRAMES\n");
+		return 2;
+	}
+	file = fopen(argv[3], "rb");
+	if (!file) {
+		fprintf(stderr, "the frames can not be read\n");
+		return 1;
+	}
+	count = fread(templates, FRAME, 2 * MOST, file) / TRAFFIC;
+	fclose(file);
+	if (!count) {
+		fprintf(stderr, "there are no frames\n");
+		return 1;
+	}
+	set_up();
+	while (fgets(line, sizeof(line), stdin)) {
+		measure(count, digests);
+		tell(argv[1], atof(argv[2]), count, digests);
+	}
+	return 0;
+}

@@ -1,0 +1,43 @@
+/* What one receive function, and the same split in two, work on. */
+#ifndef RECEIVE_H
+#define RECEIVE_H
+
+#include <stdint.h>
+
+enum verdict { SENT, DROPPED, BAD, OTHER_HOST, NO_ROUTE, VERDICTS };
+
+struct frame {
+	unsigned char *data;
+	uint32_t len;
+	uint16_t out;
+	uint16_t verdict;
+};
+
+struct device {
+	uint64_t packets;
+	uint64_t bytes;
+	uint64_t forwarded;
+	unsigned char mac[8];
+};
+
+struct next {
+	unsigned char header[14];
+	uint16_t device;
+};
+
+struct road {
+	struct device in;
+	uint64_t verdicts[VERDICTS];
+	uint64_t tapped;
+	uint32_t taps;
+	/* What is dropped early: UDP to this port, network byte order; 0 for nothing. */
+	uint16_t drop_port;
+	struct next nexts[64];
+	uint8_t routes[65536];
+};
+
+int receive_whole(struct road *road, struct frame *frame);
+int receive_call(struct road *road, struct frame *frame);
+int receive_inline(struct road *road, struct frame *frame);
+
+#endif

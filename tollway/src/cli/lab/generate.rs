@@ -1,0 +1,133 @@
+//! `tollway lab generate`: frames with numbers and times, and what becomes of them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use tollway_lab::generate::sink::Sink;
+use tollway_lab::generate::{self, Error, Way, any_run, xdp};
+
+use super::port::Via;
+use super::traffic::{Amount, Frames, own_mac, sizes};
+use super::{CliError, show};
+
+/// Arguments of `tollway lab generate`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Options are those of the kernel's samples/pktgen, but a size is with check sequence, as in RFC 2544."
+)]
+pub(super) struct Args {
+    /// Send out of this device
+    #[arg(short = 'i', long, value_name = "DEV", required_unless_present_any = ["memory"])]
+    device: Option<String>,
+    /// Send to memory instead, without a device
+    #[arg(long, conflicts_with = "device")]
+    memory: bool,
+    /// Send frames of so many bytes, check sequence included [default: the smallest]
+    #[arg(short = 's', long, value_name = "BYTES", conflicts_with = "imix")]
+    size: Option<usize>,
+    /// Send 64, 594 and 1518 bytes, 7 to 4 to 1
+    #[arg(long)]
+    imix: bool,
+    /// Send the frames of a capture (pcap, pcapng) again and again
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["size", "imix"])]
+    replay: Option<PathBuf>,
+    #[command(flatten)]
+    frames: Frames,
+    #[command(flatten)]
+    amount: Amount,
+    /// Send by this
+    #[arg(long, default_value = "auto", value_enum)]
+    via: Via,
+    /// Receive at this device, and report what came; with --memory any word looks at what is sent
+    #[arg(long, value_name = "DEV")]
+    sink: Option<String>,
+    /// Receive by this
+    #[arg(long, default_value = "auto", value_enum, requires = "sink")]
+    sink_via: Via,
+    /// Take the latency of one frame in N [default: 1, or where no rate is given one of each burst]
+    #[arg(long, value_name = "N")]
+    sample: Option<u64>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), CliError> {
+    let report = send(args).map_err(|error| refuse(&error))?;
+    show(&report, args.json, generate::render)
+}
+
+/// What is told of an error.
+pub(super) fn refuse(error: &Error) -> CliError {
+    match error.usage {
+        true => CliError::usage(&error.what, &error.remedy),
+        false => CliError::failed(&error.what, &error.remedy),
+    }
+}
+
+/// Says so when the process is asked to end; a second time it ends at once.
+pub(super) fn stop_flag() -> Result<Arc<AtomicBool>, Error> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        let code = 128 + signal;
+        let done =
+            signal_hook::flag::register_conditional_shutdown(signal, code, Arc::clone(&stop));
+        let done = done.and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)));
+        done.map_err(|error| {
+            Error::failed(format!("signals can not be taken: {error}"), "Try again")
+        })?;
+    }
+    Ok(stop)
+}
+
+/// A sink at a device; of a run that is named it counts nothing else.
+pub(super) fn sink(device: &str, via: Via, run: Option<u8>, sample: u64) -> Result<Sink, Error> {
+    own_mac(device)?;
+    match via {
+        Via::Auto | Via::Xdp => xdp::Sink::attach(device, run, sample).map(Box::new).map(Sink::Xdp),
+        Via::AfXdp | Via::AfPacket => {
+            let device = device.to_owned();
+            Sink::over(move || via.open(&device, true))
+        }
+        Via::Memory => Err(Error::usage("memory has no device", "Say another --sink-via")),
+    }
+}
+
+fn send(args: &Args) -> Result<generate::Report, Error> {
+    let load = args.amount.load()?;
+    let sizes = sizes(args.size, args.imix, &args.frames);
+    let device = args.device.as_deref();
+    let traffic = args.frames.traffic(args.replay.as_ref(), device, sizes)?;
+    let (stop, run) = (stop_flag()?, any_run());
+    let Some(device) = device else {
+        let way = Way::Memory { looks: args.sink.is_some() };
+        return generate::run(&traffic, &load, run, &way, None, &stop);
+    };
+    let mut via = args.via;
+    if args.replay.is_some() && via == Via::Auto {
+        via = Via::AfPacket;
+    }
+    let via = match via {
+        Via::Memory => return Err(Error::usage("memory has no device", "Say --memory without -i")),
+        // A sink at the peer may be what makes it take redirected frames; so that comes first.
+        via => via,
+    };
+    let each = if load.rate.is_some() { 1 } else { load.burst as u64 };
+    let sample = args.sample.unwrap_or(each);
+    let sink =
+        args.sink.as_deref().map(|at| sink(at, args.sink_via, Some(run), sample)).transpose()?;
+    let via = via.for_sender(device)?;
+    if via == Via::AfXdp && load.threads > 1 {
+        let what = "AF_XDP sends by one thread, whose sockets have all queues of the device";
+        return Err(Error::usage(what, "Say -t 1, or --via af_packet"));
+    }
+    if load.plain && via != Via::Xdp {
+        let what = "only the BPF program sends frames without numbers";
+        return Err(Error::usage(what, "Leave --plain out, or say --via xdp"));
+    }
+    let open = || via.open(device, false);
+    let way = if via == Via::Xdp { Way::Xdp(device) } else { Way::Port(&open) };
+    generate::run(&traffic, &load, run, &way, sink, &stop)
+}

@@ -1,0 +1,37 @@
+//! `tollway lab live`: forwarding between real interfaces.
+
+use tollway_lab::live;
+
+use super::{CliError, show};
+
+/// Arguments of `tollway lab live`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Rows: kernel express express-features express-64k express-1m af-xdp, and af-packet where it is \
+                  named; parts: kill stop upgrade latency."
+)]
+pub(super) struct Args {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Measure only these rows and parts
+    #[arg(long, num_args = 1.., value_name = "NAME")]
+    only: Vec<String>,
+    /// Measure the kernel and Tollway in turn so many times
+    #[arg(long, default_value_t = 9, value_name = "N")]
+    pairs: usize,
+    /// Kill and stop Tollway so many times
+    #[arg(long, default_value_t = 10, value_name = "N")]
+    repeat: usize,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), CliError> {
+    let options = live::Options {
+        only: args.only.clone(),
+        pairs: args.pairs.max(1),
+        repeat: args.repeat.max(1),
+    };
+    let report = live::run(&options)
+        .map_err(|error| CliError::failed(error, "See `tollway lab live --help`"))?;
+    show(&report, args.json, live::render)
+}

@@ -1,0 +1,49 @@
+//! `tollway lab mirror`.
+
+use std::path::PathBuf;
+
+use tollway_lab::live::mirror::{Options, render, run as measure};
+
+use super::{CliError, show};
+
+/// Arguments of `tollway lab mirror`.
+#[derive(clap::Args)]
+#[command(after_help = "Parts: begin changes losses audit.")]
+pub(super) struct Args {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Measure only these parts
+    #[arg(long, num_args = 1.., value_name = "NAME")]
+    only: Vec<String>,
+    /// Routes in the kernel, as far as the table has them
+    #[arg(long, default_value_t = 1_000_000, value_name = "N")]
+    routes: usize,
+    /// Changes of each kind in a round, 4000 at most
+    #[arg(long, default_value_t = 500, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4000))]
+    changes: u32,
+    /// Measure each so many times
+    #[arg(long, default_value_t = 3, value_name = "N")]
+    repeat: usize,
+    /// Forward with and without an audit in turn so many times, twice
+    #[arg(long, default_value_t = 15, value_name = "N")]
+    pairs: usize,
+    /// A gzipped list of prefixes, one a line, or the word `generated` (default:
+    /// ../shared/data/bgp-prefixes.txt.gz where it is, else generated)
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), CliError> {
+    let options = Options {
+        only: args.only.clone(),
+        routes: args.routes.max(1),
+        changes: args.changes as usize,
+        repeat: args.repeat.max(1),
+        pairs: args.pairs.max(1),
+        data: args.data.clone(),
+    };
+    let report = measure(&options)
+        .map_err(|error| CliError::failed(error, "See `tollway lab mirror --help`"))?;
+    show(&report, args.json, render)
+}

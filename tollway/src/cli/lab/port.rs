@@ -1,0 +1,120 @@
+//! Ports of network devices, for the generator and its sink.
+
+use std::os::fd::BorrowedFd;
+
+use tollway_lab::generate::redirect::Redirect;
+use tollway_lab::generate::{Error, Opened};
+use tollway_lab::memory;
+
+use crate::model::AfXdpMode;
+use crate::ports::af_packet::AfPacket;
+use crate::ports::af_xdp::{AfXdp, Failure, Kept, Program, Refusal, SharedUmem, Target, list};
+use crate::ports::redirect;
+
+/// Chunks of a port's memory: both rings, and some.
+const CHUNKS: u32 = 16_384;
+/// Bytes of a chunk, as the kernel takes them.
+const CHUNK_BYTES: u32 = 4096;
+
+/// By what frames are sent or received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Via {
+    /// A BPF program that the kernel runs with live frames, where the device takes redirected ones,
+    /// else packet sockets
+    Auto,
+    /// That BPF program
+    Xdp,
+    /// AF_XDP sockets
+    #[value(name = "af_xdp")]
+    AfXdp,
+    /// Packet sockets
+    #[value(name = "af_packet")]
+    AfPacket,
+    /// Memory, without a device
+    Memory,
+}
+
+impl Via {
+    /// What it comes to at a device that sends.
+    pub(super) fn for_sender(self, device: &str) -> Result<Self, Error> {
+        match self {
+            Self::Auto if redirect::takes_redirected(device) => Ok(Self::Xdp),
+            Self::Auto => Ok(Self::AfPacket),
+            Self::Xdp if !redirect::takes_redirected(device) => Err(Error::usage(
+                format!("{device} takes no redirected frames, which the BPF program's are"),
+                format!(
+                    "Switch GRO on where it leads to (for a veth `ethtool -K PEER gro on`) with \
+                     {device} up, or say --via af_packet"
+                ),
+            )),
+            known => Ok(known),
+        }
+    }
+
+    /// Opens a port.
+    pub(super) fn open(self, device: &str, receives: bool) -> Result<Opened, Error> {
+        let failed = || Error::failed("there is no memory for frames", "Free some");
+        let umem = memory::umem(CHUNKS, CHUNK_BYTES).ok_or_else(failed)?;
+        if self != Self::AfXdp {
+            let port = AfPacket::open("lab", device, umem.limit()).map_err(|error| {
+                Error::failed(format!("{device} can not be opened: {error}"), error.remedy())
+            })?;
+            return Ok((Box::new(port), umem));
+        }
+        let program = match receives {
+            true => Steps(Some(
+                Redirect::load().map_err(|what| Error::failed(what, "Say --sink-via af_packet"))?,
+            )),
+            false => Steps(None),
+        };
+        let shared = SharedUmem::new(&umem);
+        let port = AfXdp::open(("lab", device), AfXdpMode::Best, &shared, Box::new(program));
+        let port = port.map_err(|failure| match failure {
+            Failure::Fatal(error) => Error::failed(&error, error.remedy()),
+            Failure::NotOffered(causes) => {
+                let what = format!("{device} offers no AF_XDP ({})", list(&causes));
+                Error::failed(what, "Use packet sockets: af_packet")
+            }
+        })?;
+        Ok((Box::new(port), umem))
+    }
+}
+
+/// The program of a port that receives, or none for one that only sends.
+struct Steps(Option<Redirect>);
+
+fn refusal(what: String) -> Refusal {
+    Refusal { what, remedy: "Use packet sockets: af_packet".to_owned(), is_final: false }
+}
+
+impl Program for Steps {
+    fn attach(&mut self, target: Target<'_>, generic: bool) -> Result<(), Refusal> {
+        let program = self.0.as_mut();
+        program.map_or(Ok(()), |program| program.attach(target.device, generic)).map_err(refusal)
+    }
+
+    fn set_socket(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Refusal> {
+        let program = self.0.as_mut();
+        program.map_or(Ok(()), |program| program.set_socket(queue, socket)).map_err(refusal)
+    }
+
+    fn detach(&mut self) {
+        if let Some(program) = &mut self.0 {
+            program.detach();
+        }
+    }
+
+    fn can_punt(&self) -> bool {
+        false
+    }
+
+    fn punt(&mut self, _frame: &[u8]) -> bool {
+        false
+    }
+}
+
+impl Kept for Steps {
+    fn is_attached(&self) -> bool {
+        true
+    }
+}

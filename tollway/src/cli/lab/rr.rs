@@ -1,0 +1,53 @@
+//! `tollway lab rr`: requests and responses through two routers in turn.
+
+use std::time::Duration;
+
+use tollway_lab::rr::{Options, check, render, run as measure};
+
+use super::traffic::seconds;
+use super::{CliError, show};
+
+/// Arguments of `tollway lab rr`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Routers: kernel, tollway (through user space), express, file (tollway by a configuration file), vrf (the same \
+                  in a VRF). Rows: tcp-rr tcp-crr udp-rr tcp-stream, each \
+                  with -ip4 or -ip6 behind."
+)]
+pub(super) struct Args {
+    /// Compare with this router
+    #[arg(default_value = "kernel", value_name = "BASE")]
+    base: String,
+    /// This one
+    #[arg(default_value = "tollway", value_name = "HEAD")]
+    head: String,
+    /// Measure only these rows
+    #[arg(long, num_args = 1.., value_name = "ROW")]
+    only: Vec<String>,
+    /// Measure both in turn so many times
+    #[arg(long, default_value_t = 9, value_name = "N")]
+    pairs: usize,
+    /// Measure for so long each time, in seconds
+    #[arg(long, default_value = "0.5", value_name = "S", value_parser = seconds)]
+    time: Duration,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), CliError> {
+    if args.time.is_zero() || args.pairs == 0 {
+        let remedy = "Say --time and --pairs with more than zero";
+        return Err(CliError::usage("nothing is measured in no time", remedy));
+    }
+    let options = Options {
+        only: args.only.clone(),
+        routers: [args.base.clone(), args.head.clone()],
+        pairs: args.pairs,
+        time: args.time,
+    };
+    check(&options).map_err(|error| CliError::usage(error, "See `tollway lab rr --help`"))?;
+    let report = measure(&options)
+        .map_err(|error| CliError::failed(error, "See `tollway lab rr --help`"))?;
+    show(&report, args.json, |report| render(report, [&args.base, &args.head]))
+}

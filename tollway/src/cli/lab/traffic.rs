@@ -1,0 +1,237 @@
+//! The options of frames that are sent, as the scripts of the kernel's pktgen have them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tollway_lab::generate::address::{Range, allow, is_apart};
+use tollway_lab::generate::load::{Load, Rate};
+use tollway_lab::generate::plan::{IMIX, Mac, Plan, Spec, smallest};
+use tollway_lab::generate::{Error, Traffic, replay};
+
+use crate::ports;
+use crate::ports::capture::{CaptureError, CaptureReader};
+
+/// What frames are like.
+#[derive(clap::Args)]
+pub(super) struct Frames {
+    /// Send to ADDRESS, NETWORK/LENGTH or FIRST-LAST [default: 198.18.0.42, or 2001:2::42]
+    #[arg(short = 'd', long, value_name = "RANGE")]
+    dst: Option<Range>,
+    /// Send from these addresses, likewise [default: 198.19.0.1, or 2001:2:0:1::1]
+    #[arg(long, value_name = "RANGE")]
+    src: Option<Range>,
+    /// Send to this Ethernet address
+    #[arg(short = 'm', long = "dst-mac", value_name = "MAC", value_parser = mac)]
+    dst_mac: Option<Mac>,
+    /// Send from this Ethernet address [default: the device's]
+    #[arg(long, value_name = "MAC", value_parser = mac)]
+    src_mac: Option<Mac>,
+    /// Send to port N, or to ports FIRST-LAST
+    #[arg(short = 'p', long = "dport", default_value = "9", value_name = "PORTS", value_parser = port_range)]
+    dst_ports: (u16, u16),
+    /// Send from these ports, likewise
+    #[arg(long = "sport", default_value = "9", value_name = "PORTS", value_parser = port_range)]
+    src_ports: (u16, u16),
+    /// Give UDP a checksum (over IPv6 it always has one)
+    #[arg(short = 'k', long)]
+    udp_csum: bool,
+    /// Send IPv6
+    #[arg(short = '6', long)]
+    ipv6: bool,
+    /// Tag frames with this VLAN; twice for two tags, the outer one first
+    #[arg(long, value_name = "VID")]
+    vlan: Vec<u16>,
+    /// Send so many flows, drawn at random where there are more [default: all, 1024 at most]
+    #[arg(long, value_name = "N")]
+    flows: Option<usize>,
+    /// Draw flows by this number
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+    /// Send to addresses that are neither loopback nor 198.18.0.0/15 nor 2001:2::/48
+    #[arg(long)]
+    pub(super) i_know: bool,
+}
+
+/// How much is sent.
+#[derive(clap::Args)]
+pub(super) struct Amount {
+    /// Start so many threads, each with a processor of its own
+    #[arg(short = 't', long, default_value_t = 1, value_name = "N")]
+    threads: usize,
+    /// Begin with this processor
+    #[arg(short = 'f', long, default_value_t = 0, value_name = "CPU")]
+    first_cpu: usize,
+    /// Hand over so many frames at once
+    #[arg(short = 'b', long, default_value_t = 32, value_name = "N")]
+    burst: usize,
+    /// Send so many frames from each thread, 0 for no end [default: for 10 seconds]
+    #[arg(short = 'n', long, value_name = "N")]
+    count: Option<u64>,
+    /// Send for so long at most, in seconds
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    time: Option<Duration>,
+    /// Send so many frames a second in all (500000, 1.5Mpps), or bits on the wire (10Gbit)
+    #[arg(long, value_name = "RATE", conflicts_with = "delay")]
+    rate: Option<Rate>,
+    /// Leave so many nanoseconds between two frames of a thread
+    #[arg(short = 'w', long, value_name = "NS")]
+    delay: Option<f64>,
+    /// Send one frame again and again, without number and time, as xdp-trafficgen does (--via xdp)
+    #[arg(long)]
+    pub(super) plain: bool,
+}
+
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.0..=1e6).contains(seconds));
+    seconds
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| "write seconds, such as 10 or 0.5".to_owned())
+}
+
+fn mac(text: &str) -> Result<Mac, String> {
+    let bytes: Vec<_> = text
+        .split(':')
+        .map(|byte| u8::from_str_radix(byte, 16).ok().filter(|_| byte.len() == 2))
+        .collect();
+    let bytes: Option<Vec<u8>> = bytes.into_iter().collect();
+    bytes
+        .and_then(|bytes| bytes.try_into().ok())
+        .ok_or_else(|| "write six bytes, such as 02:00:00:00:00:01".to_owned())
+}
+
+fn port_range(text: &str) -> Result<(u16, u16), String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let ports = first.parse().ok().zip(last.parse().ok());
+    ports.ok_or_else(|| "write a port, or FIRST-LAST".to_owned())
+}
+
+/// The sizes that are asked for, with check sequence.
+pub(super) fn sizes(size: Option<usize>, imix: bool, frames: &Frames) -> Vec<(usize, usize)> {
+    match size {
+        _ if imix => {
+            // The smallest grows where headers do not fit, as its users do it.
+            let least = frames.smallest();
+            IMIX.iter().map(|(size, share)| ((*size).max(least), *share)).collect()
+        }
+        Some(size) => vec![(size, 1)],
+        None => vec![(frames.smallest(), 1)],
+    }
+}
+
+impl Frames {
+    fn is_v6(&self) -> bool {
+        self.ipv6 || self.dst.is_some_and(Range::is_v6)
+    }
+
+    /// The smallest frame that has room for its headers.
+    pub(super) fn smallest(&self) -> usize {
+        smallest(self.is_v6(), self.vlan.len())
+    }
+
+    /// What is to be sent out of a device, or to memory.
+    pub(super) fn spec(
+        &self,
+        device: Option<&str>,
+        sizes: Vec<(usize, usize)>,
+    ) -> Result<Spec, Error> {
+        let v6 = self.is_v6();
+        let given = |range: Option<Range>, default: &str| match range {
+            Some(range) => Ok(range),
+            None => default.parse().map_err(|what: String| Error::usage(what, "Say -d")),
+        };
+        let dst = given(self.dst, if v6 { "2001:2::42" } else { "198.18.0.42" })?;
+        let src = given(self.src, if v6 { "2001:2:0:1::1" } else { "198.19.0.1" })?;
+        if self.ipv6 && !dst.is_v6() {
+            return Err(Error::usage(
+                "-6 is asked for, and the destination is of IPv4",
+                "Say -d with an IPv6 address",
+            ));
+        }
+        if !self.i_know {
+            allow(dst, is_apart())?;
+        }
+        let (dst_mac, src_mac) = match device {
+            Some(device) => {
+                let own = own_mac(device)?;
+                let lacks = || {
+                    Error::usage(
+                        "no destination on the wire is given",
+                        "Say -m with the Ethernet address of who is to get the frames",
+                    )
+                };
+                (self.dst_mac.ok_or_else(lacks)?, self.src_mac.unwrap_or(own))
+            }
+            None => (
+                self.dst_mac.unwrap_or([2, 0, 0, 0, 0, 1]),
+                self.src_mac.unwrap_or([2, 0, 0, 0, 0, 2]),
+            ),
+        };
+        Ok(Spec {
+            dst_mac,
+            src_mac,
+            vlans: self.vlan.clone(),
+            dst,
+            src,
+            dst_ports: self.dst_ports,
+            src_ports: self.src_ports,
+            sizes,
+            flows: self.flows,
+            udp_checksum: self.udp_csum,
+            seed: self.seed,
+        })
+    }
+
+    /// The frames of a capture, or those of a specification.
+    pub(super) fn traffic(
+        &self,
+        replay: Option<&PathBuf>,
+        device: Option<&str>,
+        sizes: Vec<(usize, usize)>,
+    ) -> Result<Traffic, Error> {
+        let Some(path) = replay else {
+            return Ok(Traffic::Made(Plan::new(&self.spec(device, sizes)?)?));
+        };
+        if let Some(device) = device {
+            own_mac(device)?;
+        }
+        let failed = |error: CaptureError| Error::failed(&error, error.remedy());
+        let mut reader = CaptureReader::open(path).map_err(failed)?;
+        let mut frames = Vec::new();
+        while let Some(frame) = reader.next_frame().map_err(failed)? {
+            frames.push(frame.bytes);
+        }
+        replay::traffic(frames, self.i_know, is_apart())
+    }
+}
+
+/// The Ethernet address of a device.
+pub(super) fn own_mac(device: &str) -> Result<Mac, Error> {
+    let missing = format!("there is no interface {device}");
+    let mac =
+        ports::mac_of(device).map_err(|_| Error::usage(missing, "`ip link` lists the devices"))?;
+    let what = format!("{device} is no Ethernet interface");
+    mac.map(|mac| mac.0).ok_or_else(|| Error::usage(what, "Choose an interface of type ether"))
+}
+
+impl Amount {
+    /// As the generator takes it.
+    pub(super) fn load(&self) -> Result<Load, Error> {
+        let rate = match self.delay {
+            Some(ns) if ns > 0.0 => Some(Rate::Pps(1e9 / ns * self.threads as f64)),
+            Some(_) => None,
+            None => self.rate,
+        };
+        let endless = self.count.is_none() && self.time.is_none();
+        let load = Load {
+            rate,
+            count: self.count.filter(|count| *count > 0),
+            time: if endless { Some(Duration::from_secs(10)) } else { self.time },
+            burst: self.burst,
+            threads: self.threads,
+            first_cpu: self.first_cpu,
+            plain: self.plain,
+        };
+        load.check()?;
+        Ok(load)
+    }
+}

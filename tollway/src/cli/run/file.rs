@@ -1,0 +1,88 @@
+//! Forwarding by a configuration file.
+
+use std::io;
+use std::path::Path;
+
+use super::{Args, Machine, Stage};
+use crate::cli::{CliError, load, replay};
+use crate::compile::compile;
+use crate::control::Powers;
+use crate::force::Parts;
+use crate::kernel::{self, Follower, Watch};
+use crate::model::{Model, PortKind};
+use crate::ports::{self, Facts};
+use crate::reload::{Reloader, Started};
+use crate::replay::Files;
+use crate::service::{Service, Watchdog};
+
+pub(super) fn run(args: &Args, file: &Path) -> Result<(), CliError> {
+    let mut model = load(file)?;
+    let configured = model.clone();
+    if let Some(files) = only_files(&model) {
+        return replay::replay(&model, &files, false);
+    }
+    let mut stage = Stage::set(args, model.control.as_deref())?;
+    let mut machine = Machine::open(&mut model, stage.post.clone(), compile)?;
+    let started = Started {
+        file: file.to_owned(),
+        configured,
+        facts: machine.devices.iter().map(|device| Facts::of(device.as_ref())).collect(),
+        largest_mtu: machine.router.umem.limit() - ports::LARGEST_HEADER,
+        parts: machine.parts(&model),
+    };
+    let reloader = live(started).map_err(super::unfollowed)?;
+    let powers = Powers { reloader: Some(reloader), ..Powers::default() };
+    let server = stage.serve(&machine, powers)?;
+    machine.announce(&model);
+    tracing::info!("forwarding");
+    warn_of_kernel(&model);
+    machine.steering.set_ruled(model.filter.is_some());
+    let service = Service::from_environment();
+    service.ready();
+    let ran = machine.run(&mut stage, Watchdog::new(service, Vec::new()));
+    drop(server);
+    machine.end(&model, ran)
+}
+
+/// Follows what changes while the router runs: the configuration at its file's owner's wish, and the
+/// kernel's neighbours where the kernel is the host.
+fn live(started: Started) -> io::Result<Reloader> {
+    let Parts { model, kernel, post, .. } = &started.parts;
+    let (post, watch) = (post.clone(), Watch::of(model, |port| kernel.get(port.0) == Some(&true)));
+    Reloader::start(started, |reloader| {
+        if watch.is_empty() {
+            return Ok(None);
+        }
+        let reloader = reloader.clone();
+        let on_device = Box::new(move |port, facts| reloader.device_changed(port, facts));
+        Follower::start(watch, post, on_device, kernel::Settings::default()).map(Some)
+    })
+}
+
+/// The files of a configuration without any live port.
+fn only_files(model: &Model) -> Option<Files> {
+    let mut files = Files::default();
+    for (index, port) in model.ports.iter().enumerate() {
+        match &port.kind {
+            PortKind::Memory => {}
+            PortKind::Capture { input, output } => {
+                files.inputs.extend(input.iter().map(|file| (index, file.clone())));
+                files.outputs.extend(output.iter().map(|file| (index, file.clone())));
+            }
+            PortKind::Tap { .. } | PortKind::AfPacket { .. } | PortKind::AfXdp { .. } => {
+                return None;
+            }
+        }
+    }
+    Some(files)
+}
+
+/// The kernel forwards by its own rules wherever Tollway does not, and does not know those of a file.
+fn warn_of_kernel(model: &Model) {
+    let is_steered = |port: &crate::model::Port| matches!(port.kind, PortKind::AfXdp { .. });
+    if model.filter.is_some() && model.ports.iter().any(is_steered) {
+        tracing::warn!(
+            "while Tollway does not run, the kernel forwards by its own rules only: load them there too"
+        );
+    }
+}

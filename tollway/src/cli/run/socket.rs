@@ -1,0 +1,63 @@
+//! The control socket of a router that is about to run, and whoever has it now.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::cli::CliError;
+use crate::control::{
+    self, Client, ClientError, Command, HandedOver, Request, Socket, SocketError,
+};
+use crate::ports;
+
+/// A predecessor has so long to end.
+const HAND_OVER: Duration = Duration::from_secs(10);
+
+/// Has the router at a control socket hand its ports over, and waits until it has ended. Where nobody
+/// is there is nothing to take over.
+pub(super) fn succeed(path: Option<&Path>) -> Result<(), CliError> {
+    let failed = |error: ClientError| CliError::control(&error);
+    let mut client = match Client::connect(path) {
+        Ok(client) => client,
+        Err(ClientError::Nobody { .. } | ClientError::Nowhere) => return Ok(()),
+        Err(error) => return Err(failed(error)),
+    };
+    let who = format!("the tollway at {}", client.path().display());
+    let unwatched = |error: io::Error| {
+        CliError::failed(
+            format!("{who} can not be waited for: {}", ports::why(&error)),
+            "Start again",
+        )
+    };
+    let Some(predecessor) = client.peer().map_err(unwatched)? else {
+        let what = format!("{who} is in another PID namespace, where nobody would see it end");
+        let remedy = "Replace it from that PID namespace, or use Linux 6.5 or newer";
+        return Err(CliError::failed(what, remedy));
+    };
+    let HandedOver { .. } = client.request(&Request::Do(Command::HandOver)).map_err(failed)?;
+    if !predecessor.ends_within(HAND_OVER).map_err(unwatched)? {
+        let what = format!("{who} was asked to hand its ports over and does not end");
+        return Err(CliError::failed(what, "End it; the kernel forwards meanwhile"));
+    }
+    tracing::info!("{who} has handed its ports over");
+    Ok(())
+}
+
+/// Makes the control socket. One that was asked for must be had; without one at its usual place the
+/// router forwards as well, unless there is another router already.
+pub(super) fn open(wanted: Option<&Path>) -> Result<Option<Socket>, CliError> {
+    let failed = |error: SocketError| CliError::failed(&error, error.remedy());
+    if let Some(path) = wanted {
+        return Socket::open(path, false).map(Some).map_err(failed);
+    }
+    let mut why = "there is no usual place for it, since XDG_RUNTIME_DIR is not set".to_owned();
+    for path in control::default_paths() {
+        match Socket::open(&path, false) {
+            Ok(socket) => return Ok(Some(socket)),
+            Err(error @ SocketError::System { .. }) => why = error.to_string(),
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    tracing::warn!("going on without a control socket: {why}; name one with --socket");
+    Ok(None)
+}

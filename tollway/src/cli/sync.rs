@@ -1,0 +1,41 @@
+//! `tollway sync`: waits until the kernel's configuration is in force.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::CliError;
+use crate::control::{Client, ClientError, Command, Request};
+use crate::mirror::handle::Synced;
+
+/// Longer than the router itself waits.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Arguments of `tollway sync`.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The router's control socket (default: where `tollway run` has it if nobody says otherwise)
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), CliError> {
+    let failed = |error: ClientError| CliError::control(&error);
+    let mut client = Client::connect(args.socket.as_deref()).map_err(failed)?;
+    client.wait_for(PATIENCE).map_err(failed)?;
+    let answer: Synced = client.request(&Request::Do(Command::Sync)).map_err(failed)?;
+    if args.json {
+        let text = serde_json::to_string_pretty(&answer);
+        let text = text.map_err(|error| CliError::failed(error, "Ask without --json"))?;
+        return super::print(format_args!("{text}\n"));
+    }
+    let changes = answer.changes;
+    match answer.held {
+        None => super::print(format_args!("{changes} changes of the kernel are in force\n")),
+        Some(why) => super::print(format_args!(
+            "{changes} changes of the kernel are known, and the kernel forwards everything: {why}\n"
+        )),
+    }
+}

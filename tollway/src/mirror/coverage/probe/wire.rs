@@ -1,0 +1,137 @@
+//! Lists that are asked for by netlink, message by message.
+
+use std::io;
+
+use netlink_packet_core::{
+    NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NLMSG_NOOP,
+};
+use netlink_sys::{Socket, SocketAddr};
+
+use crate::netlink::{Attribute, Message, attributes};
+
+/// Bytes of a message's header.
+const HEADER: usize = 16;
+/// The kernel fills no larger datagram.
+const DATAGRAM: usize = 1 << 16;
+/// A list that changes while it is told is asked for so often.
+const TRIES: usize = 4;
+
+/// A socket to ask by.
+pub(super) struct Asker {
+    socket: Socket,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+/// How a list ended.
+enum End {
+    Whole,
+    /// What it lists changed meanwhile.
+    Torn,
+}
+
+impl Asker {
+    /// A socket of a protocol (`NETLINK_ROUTE`, ...).
+    ///
+    /// # Errors
+    /// The kernel does not have it, or no descriptor is left.
+    pub(super) fn open(protocol: isize) -> io::Result<Self> {
+        let mut socket = Socket::new(protocol)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(DATAGRAM) })
+    }
+
+    /// Everything of a list: the messages' kinds and bodies, as `read` takes them. One that changes
+    /// all the time is told as it was seen last.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub(super) fn list<T>(
+        &mut self,
+        kind: u16,
+        body: &[u8],
+        mut read: impl FnMut(u16, &[u8]) -> Option<T>,
+    ) -> io::Result<Vec<T>> {
+        let mut all = Vec::new();
+        for _ in 0..TRIES {
+            all.clear();
+            self.send(kind, NLM_F_REQUEST | NLM_F_DUMP, body)?;
+            match self.receive(&mut |kind, body| all.extend(read(kind, body)))? {
+                End::Whole => break,
+                End::Torn => {}
+            }
+        }
+        Ok(all)
+    }
+
+    /// The kind and body of the one message that answers a request.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub(super) fn ask(&mut self, kind: u16, body: &[u8]) -> io::Result<Vec<u8>> {
+        self.send(kind, NLM_F_REQUEST, body)?;
+        self.buffer.clear();
+        self.socket.recv(&mut self.buffer, 0)?;
+        let (message, _) = Message::cut(&self.buffer).ok_or(io::ErrorKind::InvalidData)?;
+        match message.kind {
+            NLMSG_ERROR => message.error().map_or_else(|| Ok(Vec::new()), Err),
+            _ => Ok(message.body.to_vec()),
+        }
+    }
+
+    fn send(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1).max(1);
+        let message = request((kind, flags, self.sequence), body);
+        self.socket.send(&message, 0).map(drop)
+    }
+
+    fn receive(&mut self, take: &mut dyn FnMut(u16, &[u8])) -> io::Result<End> {
+        let mut end = End::Whole;
+        loop {
+            self.buffer.clear();
+            self.socket.recv(&mut self.buffer, 0)?;
+            let mut rest = self.buffer.as_slice();
+            while let Some((message, behind)) = Message::cut(rest) {
+                rest = behind;
+                // What is left of a list that was given up.
+                if message.sequence != self.sequence {
+                    continue;
+                }
+                if message.flags & NLM_F_DUMP_INTR != 0 {
+                    end = End::Torn;
+                }
+                match message.kind {
+                    NLMSG_DONE | NLMSG_ERROR => return message.error().map_or(Ok(end), Err),
+                    NLMSG_NOOP => {}
+                    kind => take(kind, message.body),
+                }
+            }
+        }
+    }
+}
+
+/// A request as bytes.
+fn request((kind, flags, sequence): (u16, u16, u32), body: &[u8]) -> Vec<u8> {
+    let mut message = vec![0; HEADER];
+    message.extend_from_slice(body);
+    let len = message.len() as u32;
+    message[..4].copy_from_slice(&len.to_ne_bytes());
+    message[4..6].copy_from_slice(&kind.to_ne_bytes());
+    message[6..8].copy_from_slice(&flags.to_ne_bytes());
+    message[8..12].copy_from_slice(&sequence.to_ne_bytes());
+    message
+}
+
+/// The first attribute of a kind, of those behind the first `skip` bytes.
+pub(super) fn find(bytes: &[u8], skip: usize, kind: u16) -> Option<Attribute<'_>> {
+    attributes(bytes, skip).find(|attribute| attribute.kind == kind)
+}
+
+/// Appends an attribute.
+pub(super) fn push(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    message.extend_from_slice(&(value.len() as u16 + 4).to_ne_bytes());
+    message.extend_from_slice(&kind.to_ne_bytes());
+    message.extend_from_slice(value);
+    message.resize(message.len().next_multiple_of(4), 0);
+}

@@ -1,0 +1,29 @@
+//! What has the kernel forward everything for a while.
+
+/// Why the kernel forwards everything.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Holds {
+    /// Not all has been taken in yet that was told until the start.
+    pub(super) starting: bool,
+    /// Messages were lost.
+    pub(super) lost: bool,
+    /// Rules in force are older than the kernel's.
+    pub(super) rules: bool,
+    /// Something could not be put in force.
+    pub(super) broken: Option<String>,
+}
+
+impl Holds {
+    pub(super) fn why(&self) -> Option<String> {
+        if let Some(why) = &self.broken {
+            return Some(why.clone());
+        }
+        let why = match self {
+            Self { lost: true, .. } => "messages of the kernel were lost, and all is listed anew",
+            Self { rules: true, .. } => "rules of nftables have changed and are being read",
+            Self { starting: true, .. } => "the router is starting",
+            _ => return None,
+        };
+        Some(why.to_owned())
+    }
+}

@@ -1,0 +1,291 @@
+//! All that is known of the kernel: what it has told, and what it was asked for.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::coverage::{self, Coverage, Facts, Firewall, PerFamily, Probes, RouteTally};
+use super::event::Event;
+use super::kernel::{Family, Ifindex, Kernel, RouteKey, RouteKind, Rule, RuleAction};
+use super::own::Own;
+use super::ports::Port;
+use super::rib::{Ignoring, Rib};
+use super::rules::Reading;
+use super::shape::{self, Habits, Shape};
+use super::sysctl::Sysctls;
+use super::take::Effect;
+use super::views::Views;
+use crate::model::ExpressMode;
+
+/// Sysctls are read so often: the kernel does not tell of all of them.
+const SYSCTLS_EVERY: Duration = Duration::from_millis(250);
+/// The same of what hangs on devices.
+const PROBES_EVERY: Duration = Duration::from_secs(1);
+/// A protocol of routes that the kernel makes itself (`RTPROT_KERNEL`).
+const BY_KERNEL: u8 = 2;
+
+/// What is known of the firewall's rules.
+#[derive(Clone, Debug)]
+pub(super) enum Rules {
+    /// Nothing, and why.
+    Unread(String),
+    /// The rules, and why they can not be compiled, if so.
+    Read(Arc<Reading>, Option<String>),
+}
+
+/// All that is known.
+pub(super) struct Known {
+    pub(super) ports: Vec<Port>,
+    pub(super) kernel: Kernel,
+    pub(super) rib: Rib,
+    pub(super) rules: Rules,
+    /// The largest packet that there is room for.
+    pub(super) most_mtu: u32,
+    own: Own,
+    routes: RouteTally,
+    /// How many events had been taken when routes were counted.
+    tallied: u64,
+    sysctls: Sysctls,
+    probes: Probes,
+    habits: Habits,
+    express: (ExpressMode, u32),
+    sysctls_at: Instant,
+    probes_at: Instant,
+    /// Something has changed that shapes follow from.
+    pub(super) stale: bool,
+    /// A port's device has changed.
+    linked: bool,
+    /// Events taken.
+    pub(super) changes: u64,
+}
+
+impl Known {
+    pub(super) fn new(express: (ExpressMode, u32)) -> Self {
+        let now = Instant::now();
+        Self {
+            ports: Vec::new(),
+            kernel: Kernel::default(),
+            rib: Rib::new(),
+            rules: Rules::Unread("they have not been read yet".to_owned()),
+            most_mtu: u32::MAX,
+            own: Own::default(),
+            routes: RouteTally::default(),
+            tallied: 0,
+            sysctls: Sysctls::default(),
+            probes: Probes::default(),
+            habits: Habits::default(),
+            express,
+            sysctls_at: now,
+            probes_at: now,
+            stale: true,
+            linked: true,
+            changes: 0,
+        }
+    }
+
+    /// Takes what the kernel has told.
+    pub(super) fn take(&mut self, event: Event) {
+        let Some(event) = self.own.without(event) else { return };
+        self.changes += 1;
+        let effect = self.kernel.take(&event);
+        self.rib.take(&event);
+        match &event {
+            Event::Link(..) | Event::Whole(_) => {
+                self.probes_at = Instant::now();
+                self.sysctls_at = self.probes_at;
+            }
+            Event::Tc(_) => self.probes_at = Instant::now(),
+            Event::Sysctl(..) => self.sysctls_at = Instant::now(),
+            Event::Rule(..) => self.habits.rules = true,
+            Event::Route(key, route, _) => {
+                let by_hand = route.kind == RouteKind::Local && route.protocol != BY_KERNEL;
+                self.habits.local_routes |= by_hand && key.family() == Family::V4;
+            }
+            _ => {}
+        }
+        if matches!(event, Event::Whole(_)) {
+            self.habits.rules |= has_custom_rules(&self.kernel.rules);
+        }
+        if let Event::Link(index, None) = &event {
+            self.ports.iter_mut().for_each(|port| port.lose(*index));
+        }
+        self.linked |= match &event {
+            Event::Link(index, netdev) => self.ports.iter().any(|port| {
+                let named = netdev.as_ref().is_some_and(|netdev| netdev.name == port.name);
+                named || port.device.is_none() || port.device == Some(*index)
+            }),
+            Event::Whole(_) => true,
+            _ => false,
+        };
+        self.stale |= effect == Effect::Topology;
+    }
+
+    /// Says if a port's device has changed since this was asked last.
+    pub(super) fn take_linked(&mut self) -> bool {
+        std::mem::take(&mut self.linked)
+    }
+
+    /// Notes that the rules can not be compiled; false where that is known, or there are none.
+    pub(super) fn refuse_rules(&mut self, why: &str) -> bool {
+        let Rules::Read(_, refused @ None) = &mut self.rules else { return false };
+        tracing::warn!("{why}; what the rules are about is the kernel's");
+        *refused = Some(why.to_owned());
+        self.stale = true;
+        true
+    }
+
+    /// Has what shapes follow from made anew.
+    pub(super) fn doubt(&mut self) {
+        self.stale = true;
+    }
+
+    /// Has everything asked for anew.
+    pub(super) fn ask_again(&mut self) {
+        self.sysctls_at = Instant::now();
+        self.probes_at = self.sysctls_at;
+    }
+
+    /// When something is to be asked for.
+    pub(super) fn due(&self) -> Instant {
+        self.sysctls_at.min(self.probes_at)
+    }
+
+    /// Asks for what is due.
+    pub(super) fn ask(&mut self) {
+        let now = Instant::now();
+        if self.sysctls_at <= now {
+            self.sysctls_at = now + SYSCTLS_EVERY;
+            let sysctls = Sysctls::read(self.asked());
+            if sysctls != self.sysctls {
+                self.sysctls = sysctls;
+                self.stale = true;
+            }
+        }
+        if self.probes_at <= now {
+            self.probes_at = now + PROBES_EVERY;
+            match Probes::read(&self.kernel.netdevs, self.probed()) {
+                Ok(probes) if probes == self.probes => {}
+                Ok(probes) => {
+                    self.probes = probes;
+                    self.stale = true;
+                }
+                Err(error) => tracing::warn!("the kernel can not be asked: {error}; asking again"),
+            }
+        }
+    }
+
+    /// The devices whose sysctls count: those of links and VRFs, and those that are up without a carrier,
+    /// whose routes may not count.
+    fn asked(&self) -> impl Iterator<Item = &str> {
+        const UP: u32 = 1;
+        const LOWER_UP: u32 = 1 << 16;
+        let probed = self.probed();
+        self.kernel.netdevs.iter().filter_map(move |(index, netdev)| {
+            let counts = probed.contains(index)
+                || netdev.vrf_table.is_some()
+                || netdev.flags & (UP | LOWER_UP) == UP;
+            counts.then_some(netdev.name.as_str())
+        })
+    }
+
+    /// The devices that are asked about: those of ports, and VLAN devices.
+    fn probed(&self) -> BTreeSet<Ifindex> {
+        let vlans = self.kernel.netdevs.iter().filter(|(_, netdev)| netdev.vlan.is_some());
+        let ports = self.ports.iter().filter_map(|port| port.device);
+        ports.chain(vlans.map(|(index, _)| *index)).collect()
+    }
+
+    /// Counts the routes, for what is said of roads; takes some 100 ms for a million.
+    pub(super) fn tally(&mut self) {
+        if self.tallied == self.changes {
+            return;
+        }
+        let mut tally = RouteTally::default();
+        self.rib.each_route(|dest, body| {
+            let table = dest.table;
+            let key = RouteKey { table, dst: dest.net(), tos: body.tos, priority: body.priority };
+            tally.add(&key, &body.route, &self.kernel.nexthops);
+        });
+        self.tallied = self.changes;
+        self.stale |= tally != self.routes;
+        self.routes = tally;
+    }
+
+    /// The shape that follows, and which traffic takes which road, if anything has changed since this
+    /// was asked last.
+    pub(super) fn shape(&mut self) -> Option<(Shape, Coverage)> {
+        if !std::mem::take(&mut self.stale) {
+            return None;
+        }
+        self.ports.iter_mut().for_each(|port| port.find(&self.kernel));
+        self.rib.set_ignoring(self.ignoring());
+        let ports: Vec<Ifindex> = self.ports.iter().filter_map(|port| port.device).collect();
+        let rooms = self.ports.iter().filter_map(|port| Some((port.device?, port.room?))).collect();
+        let firewall = match &self.rules {
+            Rules::Unread(why) => Firewall::Unread(why.clone()),
+            Rules::Read(reading, refused) => firewall(reading, refused.as_deref()),
+        };
+        let coverage = Coverage::of(&Facts {
+            ports: &ports,
+            kernel: &self.kernel,
+            sysctls: &self.sysctls,
+            probes: &self.probes,
+            routes: &self.routes,
+            firewall: &firewall,
+            most_mtu: self.most_mtu,
+            rooms: &rooms,
+        });
+        let links = coverage.links.iter().map(|link| link.ifindex);
+        let views = Views::of(&self.kernel, links, |family, table| self.rib.has(table, family));
+        let shape = Shape::of(&shape::Facts {
+            ports: &self.ports,
+            kernel: &self.kernel,
+            sysctls: &self.sysctls,
+            coverage: &coverage,
+            views: &views,
+            habits: self.habits,
+            express: self.express,
+        });
+        Some((shape, coverage))
+    }
+
+    /// Devices whose routes do not count while they have no carrier.
+    fn ignoring(&self) -> Ignoring {
+        let mut ignoring = Ignoring::default();
+        for (index, netdev) in &self.kernel.netdevs {
+            let sysctls = self.sysctls.link(&netdev.name, None);
+            if sysctls.ignore_linkdown4 {
+                ignoring.v4.insert(*index);
+            }
+            if sysctls.ignore_linkdown6 {
+                ignoring.v6.insert(*index);
+            }
+        }
+        ignoring
+    }
+}
+
+/// What the rules mean for packets; `refused` is why they can not be compiled, if so.
+fn firewall(reading: &Reading, refused: Option<&str>) -> Firewall {
+    match (Firewall::from(reading), refused) {
+        (Firewall::Read(rules), Some(why)) => {
+            let whole = PerFamily::each(|_| vec![why.to_owned()]);
+            Firewall::Read(coverage::Rules { whole, compiled: 0, ..rules })
+        }
+        (firewall, _) => firewall,
+    }
+}
+
+/// Whether there are other IPv4 rules than the first three.
+fn has_custom_rules(rules: &[Rule]) -> bool {
+    let first = [(0, 255), (32766, 254), (32767, 253)];
+    let is_plain = |rule: &Rule| {
+        let selects = rule.src.is_some() || rule.dst.is_some() || rule.iif.is_some();
+        !selects && rule.mark.is_none() && rule.odd.is_none()
+    };
+    let of_v4 = rules.iter().filter(|rule| rule.family == Family::V4);
+    of_v4.clone().count() != first.len()
+        || !of_v4.zip(first).all(|(rule, (priority, table))| {
+            is_plain(rule) && rule.priority == priority && rule.action == RuleAction::Table(table)
+        })
+}

@@ -1,0 +1,100 @@
+//! What is dropped without telling, and the order of routes.
+
+use std::net::IpAddr;
+
+use super::{Choice, Dest, Rib};
+use crate::mirror::event::{Change, Event, Place, Presence};
+use crate::mirror::kernel::{Address, Hop, Hops, Ifindex, Netdev, Route, RouteKey, RouteKind};
+use tollway_dataplane::tables::RoutePrefix;
+
+fn hop(ifindex: Ifindex) -> Hop {
+    Hop { via: Some([10, 0, 0, 9].into()), ifindex, weight: 1, flags: 0, encap: false }
+}
+
+fn route(hops: Hops) -> Route {
+    let kind = RouteKind::Unicast;
+    Route { kind, hops, protocol: 4, prefsrc: None, mtu: 0, odd: false }
+}
+
+fn key(priority: u32) -> RouteKey {
+    RouteKey { table: 254, dst: "192.0.2.0/24".parse().unwrap(), tos: 0, priority }
+}
+
+fn dest() -> Dest {
+    let address: IpAddr = [192, 0, 2, 0].into();
+    Dest { table: 254, prefix: RoutePrefix::new(address, 24) }
+}
+
+fn link(rib: &mut Rib, index: Ifindex, flags: u32) {
+    rib.take(&Event::Link(index, Some(Box::new(Netdev { flags, ..Netdev::default() }))));
+}
+
+fn address(ifindex: Ifindex) -> Address {
+    let address = "10.0.0.1/24".parse().unwrap();
+    Address { ifindex, address, peer: None, broadcast: None, flags: 0 }
+}
+
+#[test]
+fn the_last_addresses_of_all_its_devices_take_a_route_with_them() {
+    let mut rib = Rib::new();
+    for index in [2, 4] {
+        link(&mut rib, index, 65);
+        rib.take(&Event::Address(address(index), Presence::Here));
+    }
+    let both = route(Hops::Many([hop(4), hop(2)].into()));
+    rib.take(&Event::Route(key(1), both, Change::Add(Place::Only)));
+    rib.take(&Event::Address(address(2), Presence::Gone));
+    assert!(matches!(rib.choice(dest()), Choice::Is(_)));
+    rib.take(&Event::Address(address(4), Presence::Gone));
+    assert_eq!(rib.choice(dest()), Choice::Nothing);
+    assert!(rib.is_empty() && rib.doubts());
+}
+
+#[test]
+fn an_address_takes_routes_along_but_those_that_are_told_to_go() {
+    let prefsrc = Some([10, 0, 0, 1].into());
+    let connected = Hops::One(Hop { via: None, ..hop(2) });
+    for (protocol, hops, goes) in
+        [(2, connected.clone(), false), (4, connected, true), (2, Hops::One(hop(2)), true)]
+    {
+        let mut rib = Rib::new();
+        link(&mut rib, 2, 65);
+        let other = Address { address: "10.0.1.1/24".parse().unwrap(), ..address(2) };
+        rib.take(&Event::Address(address(2), Presence::Here));
+        rib.take(&Event::Address(other, Presence::Here));
+        let route = Route { protocol, prefsrc, ..route(hops) };
+        rib.take(&Event::Route(key(1), route, Change::Add(Place::Only)));
+        rib.take(&Event::Address(address(2), Presence::Gone));
+        assert_eq!((rib.is_empty(), rib.doubts()), (goes, goes), "{protocol}");
+    }
+}
+
+#[test]
+fn a_route_for_some_sources_lets_others_be() {
+    let mut rib = Rib::new();
+    for index in [2, 4] {
+        link(&mut rib, index, 65);
+        rib.take(&Event::Address(address(index), Presence::Here));
+    }
+    let key =
+        |tos, priority| RouteKey { dst: "2001:db8::/32".parse().unwrap(), tos, ..key(priority) };
+    let plain = |by| route(Hops::One(hop(by)));
+    let of_sources = Route { odd: true, ..plain(4) };
+    let address: IpAddr = "2001:db8::".parse().unwrap();
+    let dest = Dest { table: 254, prefix: RoutePrefix::new(address, 32) };
+    let choice = |rib: &Rib| rib.choice(dest);
+    for place in [Place::Only, Place::Instead, Place::First, Place::Last] {
+        rib.take(&Event::Route(key(0, 1), plain(2), Change::Add(Place::Only)));
+        assert!(matches!(choice(&rib), Choice::Is(_)));
+        // It counts whatever its metric is.
+        let of = key(RouteKey::OF_SOURCES, 9);
+        rib.take(&Event::Route(of, of_sources.clone(), Change::Add(place)));
+        assert_eq!(choice(&rib), Choice::Kernel);
+        rib.take(&Event::Route(key(0, 1), plain(4), Change::Add(Place::Instead)));
+        assert_eq!(choice(&rib), Choice::Kernel);
+        rib.take(&Event::Route(of, of_sources.clone(), Change::Del));
+        assert!(matches!(choice(&rib), Choice::Is(_)), "{place:?}");
+        rib.take(&Event::Route(key(0, 1), plain(4), Change::Del));
+        assert_eq!(choice(&rib), Choice::Nothing);
+    }
+}

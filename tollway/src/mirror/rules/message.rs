@@ -1,0 +1,327 @@
+//! Messages of nf_tables (`include/uapi/linux/netfilter/nf_tables.h`), as far as they are looked at.
+
+/// `NFNL_SUBSYS_NFTABLES`.
+const SUBSYSTEM: u8 = 10;
+
+/// Numbers of messages within the subsystem.
+const NEWTABLE: u8 = 0;
+const GETTABLE: u8 = 1;
+const NEWRULE: u8 = 6;
+const DELRULE: u8 = 8;
+const NEWSET: u8 = 9;
+const DELSET: u8 = 11;
+const NEWSETELEM: u8 = 12;
+const GETSETELEM: u8 = 13;
+const DELSETELEM: u8 = 14;
+const NEWGEN: u8 = 15;
+const GETGEN: u8 = 16;
+const NEWOBJ: u8 = 18;
+
+/// `NLMSG_ERROR`, `NLMSG_DONE`.
+const ERROR: u16 = 2;
+const DONE: u16 = 3;
+
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_DUMP: u16 = 0x300;
+
+/// Bytes of `nlmsghdr`, of `nfgenmsg` and of `nlattr`.
+const HEADER: usize = 16;
+const GENERAL: usize = 4;
+const HEADER_OF_ATTRIBUTE: usize = 4;
+
+/// Attributes that are nested (`NLA_F_NESTED`), or of another byte order, say so in their type.
+const TYPE_BITS: u16 = 0x3fff;
+
+/// What the kernel has to say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    /// A change is over, or this is the answer to a question: the generation's number.
+    Generation(u32),
+    /// A table.
+    Table(Table),
+    /// Elements of a set came (or went).
+    Elements(Elements),
+    /// A rule came (or went).
+    Rule(Rule),
+    /// A set came (or went) that does nothing by itself: its name with its table's.
+    Set(String),
+    /// A stateful object came, or has something to tell.
+    Object,
+    /// Something else changed.
+    Other,
+    /// An answer is complete.
+    Done,
+    /// An answer is an error's number, 0 for none.
+    Refused(i32),
+}
+
+/// A message with what its header says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Told {
+    /// The number of the question that it answers, 0 for none.
+    pub(super) sequence: u32,
+    /// The lower bits of the generation that it is of.
+    pub(super) generation: u16,
+    /// What it says.
+    pub(super) message: Message,
+}
+
+/// Elements of a set that came or went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Elements {
+    /// The set's name with its table's, `inet filter bad`.
+    pub(super) set: String,
+    /// Whether they came.
+    pub(super) came: bool,
+    /// The elements; none where one of them is more than a key.
+    pub(super) keys: Option<Vec<Key>>,
+}
+
+/// A rule that came or went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Rule {
+    /// Its chain's name with its table's, `inet filter input`.
+    pub(super) chain: String,
+    /// Whether it does nothing beside its verdict that packets feel which do not meet it.
+    pub(super) is_plain: bool,
+}
+
+/// What the kernel has for one end of an element, or for a whole one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    /// The key, as many bytes as the set's keys have.
+    pub(super) value: Vec<u8>,
+    /// The last key of those that the element is for, where the kernel keeps both ends in one.
+    pub(super) last: Option<Vec<u8>>,
+    /// Whether an interval ends before it.
+    pub(super) is_end: bool,
+}
+
+/// A table, by what tells it from another.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Table {
+    family: u8,
+    name: Vec<u8>,
+    handle: Vec<u8>,
+    flags: u32,
+}
+
+impl Table {
+    fn read(family: u8, body: &[u8]) -> Option<Self> {
+        let (name, handle) = (attribute(body, 1)?.to_vec(), attribute(body, 4)?.to_vec());
+        let flags = attribute(body, 2).and_then(be_word)?;
+        Some(Self { family, name, handle, flags })
+    }
+
+    /// Says if it goes without a word when the process goes that made it (`NFT_TABLE_F_OWNER`, not
+    /// `NFT_TABLE_F_PERSIST`).
+    pub(super) const fn is_owned(&self) -> bool {
+        const OWNER: u32 = 2;
+        const PERSIST: u32 = 4;
+        self.flags & (OWNER | PERSIST) == OWNER
+    }
+}
+
+/// Families of tables, by what the kernel calls them.
+const FAMILIES: [(u8, &str); 6] =
+    [(1, "inet"), (2, "ip"), (3, "arp"), (5, "netdev"), (7, "bridge"), (10, "ip6")];
+
+/// The number of a family of tables.
+pub(super) fn family_number(name: &str) -> Option<u8> {
+    FAMILIES.iter().find(|(_, family)| *family == name).map(|(number, _)| *number)
+}
+
+/// Asks for the number of the generation.
+pub(super) fn get_generation(sequence: u32) -> Vec<u8> {
+    // Of any family.
+    request(GETGEN, 0, sequence, 0, &[])
+}
+
+/// Asks for all tables.
+pub(super) fn list_tables(sequence: u32) -> Vec<u8> {
+    request(GETTABLE, NLM_F_DUMP, sequence, 0, &[])
+}
+
+/// Asks for what a set has.
+pub(super) fn list_elements(sequence: u32, family: u8, table: &str, set: &str) -> Vec<u8> {
+    let mut names = Vec::new();
+    for (kind, name) in [(1_u16, table), (2, set)] {
+        let len = HEADER_OF_ATTRIBUTE + name.len() + 1;
+        names.extend((len as u16).to_ne_bytes());
+        names.extend(kind.to_ne_bytes());
+        names.extend(name.as_bytes());
+        names.resize(names.len() + 1 + len.next_multiple_of(4) - len, 0);
+    }
+    request(GETSETELEM, NLM_F_DUMP, sequence, family, &names)
+}
+
+fn request(kind: u8, flags: u16, sequence: u32, family: u8, body: &[u8]) -> Vec<u8> {
+    let len = HEADER + GENERAL + body.len();
+    let mut bytes = Vec::with_capacity(len);
+    bytes.extend((len as u32).to_ne_bytes());
+    bytes.extend((u16::from(SUBSYSTEM) << 8 | u16::from(kind)).to_ne_bytes());
+    bytes.extend((NLM_F_REQUEST | flags).to_ne_bytes());
+    bytes.extend(sequence.to_ne_bytes());
+    bytes.extend(0_u32.to_ne_bytes());
+    // Version 0, no resource.
+    bytes.extend([family, 0, 0, 0]);
+    bytes.extend(body);
+    bytes
+}
+
+/// The messages of a datagram; what is cut off or not nf_tables' is left out.
+pub(super) fn messages(mut bytes: &[u8]) -> Vec<Told> {
+    let mut messages = Vec::new();
+    while let Some(len) = word(bytes, 0).map(|len| len as usize)
+        && let Some(message) = bytes.get(..len).filter(|_| len >= HEADER)
+    {
+        messages.extend(message_of(message));
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+    }
+    messages
+}
+
+fn message_of(bytes: &[u8]) -> Option<Told> {
+    let kind = half(bytes, 4)?;
+    let sequence = word(bytes, 8)?;
+    let told = |generation, message| Some(Told { sequence, generation, message });
+    match kind {
+        ERROR => return told(0, Message::Refused(word(bytes, HEADER)?.cast_signed())),
+        DONE => return told(0, Message::Done),
+        _ => {}
+    }
+    let [kind, subsystem] = kind.to_le_bytes();
+    if subsystem != SUBSYSTEM {
+        return None;
+    }
+    let general = bytes.get(HEADER..HEADER + GENERAL)?;
+    let generation = u16::from_be_bytes([general[2], general[3]]);
+    let body = bytes.get(HEADER + GENERAL..).unwrap_or_default();
+    let message = match kind {
+        NEWGEN => Message::Generation(be_word(attribute(body, 1)?)?),
+        NEWTABLE => Message::Table(Table::read(general[0], body)?),
+        NEWSETELEM | DELSETELEM => match elements(general[0], kind == NEWSETELEM, body) {
+            Some(elements) => Message::Elements(elements),
+            None => Message::Other,
+        },
+        NEWRULE | DELRULE => match rule(general[0], kind == NEWRULE, body) {
+            Some(rule) => Message::Rule(rule),
+            None => Message::Other,
+        },
+        NEWSET | DELSET => match full_name(general[0], body).filter(|_| is_plain_set(body)) {
+            Some(set) => Message::Set(set),
+            None => Message::Other,
+        },
+        NEWOBJ => Message::Object,
+        _ => Message::Other,
+    };
+    told(generation, message)
+}
+
+fn rule(family: u8, came: bool, body: &[u8]) -> Option<Rule> {
+    /// Expressions that look at a packet, count it or decide of it.
+    const PLAIN: [&str; 13] = [
+        "bitwise",
+        "byteorder",
+        "cmp",
+        "counter",
+        "exthdr",
+        "immediate",
+        "limit",
+        "log",
+        "lookup",
+        "meta",
+        "payload",
+        "range",
+        "reject",
+    ];
+    let expressions = attribute(body, 4).unwrap_or_default();
+    let mut names = attributes(expressions).map(|(_, one)| attribute(one, 1).and_then(name));
+    let is_plain = names.all(|name| name.is_some_and(|name| PLAIN.contains(&&*name)));
+    // One that goes ends what it has begun, if anything.
+    Some(Rule { chain: full_name(family, body)?, is_plain: is_plain || !came })
+}
+
+/// Says if a set has no expressions of its own.
+fn is_plain_set(body: &[u8]) -> bool {
+    const EXPRESSION: u16 = 17;
+    const EXPRESSIONS: u16 = 18;
+    attributes(body).all(|(kind, _)| kind != EXPRESSION && kind != EXPRESSIONS)
+}
+
+/// The name of a rule's chain or of a set, with its table's.
+fn full_name(family: u8, body: &[u8]) -> Option<String> {
+    let (_, family) = FAMILIES.into_iter().find(|(number, _)| *number == family)?;
+    Some(format!("{family} {} {}", name(attribute(body, 1)?)?, name(attribute(body, 2)?)?))
+}
+
+fn elements(family: u8, came: bool, body: &[u8]) -> Option<Elements> {
+    let set = full_name(family, body)?;
+    let list = attribute(body, 3).unwrap_or_default();
+    let keys = attributes(list).map(|(_, element)| key(element)).collect();
+    Some(Elements { set, came, keys })
+}
+
+/// The key of an element; none where it is more than that.
+fn key(element: &[u8]) -> Option<Key> {
+    const KEY: u16 = 1;
+    const FLAGS: u16 = 3;
+    const USERDATA: u16 = 6;
+    const EXPRESSION: u16 = 7;
+    const PADDING: u16 = 8;
+    const LAST: u16 = 10;
+    const EXPRESSIONS: u16 = 11;
+    const IS_END: u32 = 1;
+    let (mut value, mut last, mut flags) = (None, None, 0);
+    for (kind, bytes) in attributes(element) {
+        match kind {
+            KEY => value = Some(attribute(bytes, 1)?.to_vec()),
+            LAST => last = Some(attribute(bytes, 1)?.to_vec()),
+            FLAGS => flags = be_word(bytes)?,
+            USERDATA | PADDING => {}
+            EXPRESSION if is_counter(bytes) => {}
+            EXPRESSIONS if attributes(bytes).all(|(_, one)| is_counter(one)) => {}
+            _ => return None,
+        }
+    }
+    if flags & !IS_END != 0 {
+        return None;
+    }
+    Some(Key { value: value?, last, is_end: flags & IS_END != 0 })
+}
+
+fn is_counter(expression: &[u8]) -> bool {
+    attribute(expression, 1).and_then(name).as_deref() == Some("counter")
+}
+
+/// The attributes of a message or of an attribute.
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let (len, kind) = (usize::from(half(bytes, 0)?), half(bytes, 2)?);
+        let value = bytes.get(4..len)?;
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind & TYPE_BITS, value))
+    })
+}
+
+fn attribute(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+    attributes(bytes).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+}
+
+/// A string that ends with a 0.
+fn name(bytes: &[u8]) -> Option<String> {
+    let bytes = bytes.strip_suffix(&[0]).unwrap_or(bytes);
+    std::str::from_utf8(bytes).ok().map(str::to_owned)
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn be_word(bytes: &[u8]) -> Option<u32> {
+    Some(u32::from_be_bytes(bytes.get(..4)?.try_into().ok()?))
+}

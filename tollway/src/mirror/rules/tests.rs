@@ -1,0 +1,5 @@
+//! What is made of messages and listings.
+
+mod elements;
+mod listings;
+mod messages;

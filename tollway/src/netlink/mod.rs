@@ -1,0 +1,9 @@
+//! Netlink as it comes (netlink(7)): a socket, messages, attributes.
+//!
+//! A routing socket may have to take a million messages in a second, so they are read where they lie.
+
+mod bytes;
+mod socket;
+
+pub(crate) use bytes::{Attribute, Message, address, attributes, record};
+pub(crate) use socket::{Received, Socket};

@@ -1,0 +1,248 @@
+//! `tollway lab compare`: revisions of a repository that is made here, whose figures are known, and this very
+//! program with itself.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::SystemTime;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A repository with a program in the place of `tollway`.
+struct Repository {
+    directory: TempDir,
+}
+
+impl Repository {
+    fn new() -> Self {
+        let made = Self { directory: TempDir::new().unwrap() };
+        made.git(&["init", "--quiet", "--initial-branch=main"]);
+        made.write(".gitignore", "/target\n");
+        made.write("build.rs", "fn main() {\n    println!(\"cargo::rustc-env=LEVEL={}\", std::env::var(\"OPT_LEVEL\").unwrap());\n}\n");
+        made.write(
+            "Cargo.toml",
+            "[package]\nname = \"tollway\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[workspace]\n",
+        );
+        made.write(
+            "Cargo.lock",
+            "version = 4\n\n[[package]]\nname = \"tollway\"\nversion = \"0.1.0\"\n",
+        );
+        fs::create_dir(made.path("src")).unwrap();
+        made.commit("ten", 10.0, true);
+        made.commit("fourteen", 14.0, true);
+        made.commit("old", 20.0, false);
+        made
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    /// Commits a program whose packets cost so much, and names the commit.
+    fn commit(&self, tag: &str, clocks: f64, has_probe: bool) {
+        let source = include_str!("stand_in.rs").replace("CLOCKS", &format!("{clocks:?}"));
+        self.commit_source(tag, &source.replace("HAS_PROBE", &has_probe.to_string()));
+    }
+
+    fn commit_source(&self, tag: &str, source: &str) {
+        self.write("src/main.rs", source);
+        self.git(&["add", "--all"]);
+        let name = ["-c", "user.name=Nobody", "-c", "user.email=nobody@example.org"];
+        self.git(&[&name[..], &["commit", "--quiet", "--message", tag]].concat());
+        self.git(&["tag", tag]);
+    }
+
+    fn git(&self, arguments: &[&str]) {
+        let done = Command::new("git").current_dir(&self.directory).args(arguments).output();
+        assert!(done.unwrap().status.success(), "{arguments:?}");
+    }
+
+    fn command(&self, arguments: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
+        command.current_dir(&self.directory).env_remove("CARGO_TARGET_DIR");
+        command.args(["lab", "compare"]).args(arguments.split_whitespace());
+        command
+    }
+
+    fn compare(&self, arguments: &str) -> Value {
+        json(&self.command(&format!("{arguments} --seconds 1 --json")).output().unwrap())
+    }
+
+    /// The programs that are kept, and when they were written.
+    fn kept(&self) -> Vec<(PathBuf, SystemTime)> {
+        let kept = fs::read_dir(self.path("target/compare/programs")).unwrap();
+        let kept = kept.map(|entry| entry.unwrap());
+        kept.map(|entry| (entry.path(), entry.metadata().unwrap().modified().unwrap())).collect()
+    }
+
+    /// What it says when it refuses, and with which exit code.
+    fn refusal(&self, arguments: &str) -> (i32, String) {
+        refusal(&mut self.command(arguments))
+    }
+}
+
+fn json(done: &Output) -> Value {
+    let told = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{told}");
+    serde_json::from_slice(&done.stdout).unwrap()
+}
+
+fn refusal(command: &mut Command) -> (i32, String) {
+    let done = command.output().unwrap();
+    let told = String::from_utf8(done.stderr).unwrap();
+    assert!(done.stdout.is_empty() && told.lines().count() == 1, "{told}");
+    (done.status.code().unwrap(), told)
+}
+
+fn number(of: &Value, name: &str) -> f64 {
+    of[name].as_f64().unwrap_or_else(|| panic!("{name} in {of}"))
+}
+
+/// Nanoseconds that so many clocks take on the machine of a report.
+fn ns(report: &Value, clocks: f64) -> f64 {
+    clocks * 1000.0 / number(&report["machine"], "tsc_mhz")
+}
+
+#[test]
+fn revisions_are_built_and_judged() {
+    let repository = Repository::new();
+    let slower = repository.compare("ten fourteen");
+    assert_eq!((&slower["verdict"], &slower["method"]), (&"slower".into(), &"probe".into()));
+    let found = number(&slower, "difference_ns");
+    assert!((found - ns(&slower, 4.0)).abs() < 0.01, "{found}");
+    let interval = slower["interval_ns"].as_array().unwrap();
+    let [low, high] = [&interval[0], &interval[1]].map(|end| end.as_f64().unwrap());
+    assert!(low <= found && found <= high && high - low < 0.01, "{low} {high}");
+    let least = number(&slower, "smallest_detectable_ns");
+    assert!((0.01..0.1).contains(&(least / ns(&slower, 10.0))), "{least}");
+    let row = &slower["rows"][0];
+    assert_eq!(row["differences_ns"].as_array().unwrap().len(), 8);
+    assert!((number(&row["base"], "pps") - 1e9 / ns(&slower, 10.0)).abs() < 1e6);
+    assert_eq!(slower["head"]["commit"].as_str().unwrap().len(), 40);
+    assert_eq!(slower["student"]["proven"], true);
+    // It has neither a profile nor a path, and says so.
+    assert!(
+        row["instructions_per_packet"].is_null() && row["functions"] == Value::Array(Vec::new())
+    );
+    let notes = row["notes"].to_string();
+    assert!(notes.contains("were not counted") && notes.contains("was not profiled"), "{notes}");
+
+    assert_eq!(repository.compare("fourteen ten")["verdict"], "faster");
+    assert_eq!(repository.compare("ten ten")["verdict"], "below accuracy");
+
+    // What was built is kept.
+    let kept = repository.kept();
+    assert_eq!(kept.len(), 2);
+    assert_eq!(repository.compare("ten fourteen")["verdict"], "slower");
+    assert_eq!(repository.kept(), kept);
+}
+
+#[test]
+fn settings_of_the_compiler_are_compared() {
+    let repository = Repository::new();
+    let faster = repository.compare("ten ten --opt-level 1..3");
+    assert_eq!(faster["verdict"], "faster");
+    let found = number(&faster, "difference_ns");
+    assert!((found + ns(&faster, 5.0)).abs() < 0.01, "{found}");
+    assert_eq!(
+        (&faster["base"]["opt_level"], &faster["head"]["opt_level"]),
+        (&"1".into(), &"3".into())
+    );
+
+    // One that is not there: rustup's words are passed on.
+    let (code, told) = repository.refusal("ten ten --toolchain 1.0.0-nowhere");
+    assert!(code == 1 && told.contains("ten (") && told.contains("rustc says"), "{told}");
+}
+
+#[test]
+fn a_build_without_a_probe_is_measured_by_its_tolls() {
+    let repository = Repository::new();
+    let slower = repository.compare("ten old");
+    assert_eq!((&slower["verdict"], &slower["method"]), (&"slower".into(), &"tolls".into()));
+    assert!((number(&slower, "difference_ns") - ns(&slower, 10.0)).abs() < 0.01);
+
+    let (code, told) = repository.refusal("ten old --inject-ns 2");
+    assert!(code == 2 && told.contains("old (") && told.contains("no probe"), "{told}");
+}
+
+#[test]
+fn what_can_not_be_built_is_told_in_a_sentence() {
+    let repository = Repository::new();
+    repository.commit_source("broken", "fn main() { nonsense }\n");
+    let (code, told) = repository.refusal("ten broken");
+    assert!(code == 1 && told.contains("broken (") && told.contains("nonsense"), "{told}");
+    repository.commit_source("ended", "fn main() {}\n");
+    let (code, told) = repository.refusal("ten ended");
+    assert!(code == 2 && told.contains("ended ("), "{told}");
+}
+
+#[test]
+fn what_is_asked_for_wrongly_is_refused() {
+    let repository = Repository::new();
+    let program = env!("CARGO_BIN_EXE_tollway");
+    for (arguments, word) in [
+        ("nonsense ten", "nonsense is neither a revision here nor a program"),
+        ("ten ./nonsense", "./nonsense is neither"),
+        ("ten ten --opt-level 9", "--opt-level can not be \"9\""),
+        ("ten ten --toolchain stable..", "--toolchain can not be \"stable..\""),
+        ("ten ten --scenario nonsense", "`lab tolls --only nonsense` of ten ("),
+        (&format!("{program} {program} --scenario nonsense"), "no row is called nonsense"),
+        (&format!("{program} ten --target-cpu native"), "is built already"),
+    ] {
+        let (code, told) = repository.refusal(arguments);
+        assert!(code == 2 && told.contains(word), "{arguments}: {told}");
+    }
+    for wrong in ["--seconds 0", "--inject-ns -1", "--inject-ns nan"] {
+        let done = repository.command(&format!("ten ten {wrong}")).output().unwrap();
+        assert_eq!(done.status.code(), Some(2), "{wrong}");
+    }
+}
+
+/// One program has the same instructions at every run, where they can be counted, and the same functions.
+fn explained(row: &Value) {
+    let functions = row["functions"].as_array().unwrap();
+    let path = |of: &&Value| of["name"].as_str().unwrap().starts_with("tollway_dataplane::");
+    assert!(functions.iter().any(|of| path(&of)), "{row:#}");
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        assert!(row["notes"].to_string().contains("valgrind is not installed"), "{row:#}");
+        return;
+    }
+    let count = &row["instructions_per_packet"];
+    assert!(number(count, "base") > 50.0, "{row:#}");
+    assert!(number(count, "difference").abs() < 0.01, "{row:#}");
+    let sum: f64 = functions.iter().map(|of| number(of, "base_instructions")).sum();
+    assert!((sum / number(count, "base") - 1.0).abs() < 0.01, "{row:#}");
+}
+
+/// The program with itself, and with a delay that is far beyond what a busy machine hides from a build that
+/// is not optimised.
+#[test]
+fn the_real_path_is_measured() {
+    let program = env!("CARGO_BIN_EXE_tollway");
+    let compare = |more: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(["lab", "compare", program, program, "--seconds", "4"]).args(more);
+        command.output().unwrap()
+    };
+    let alike = json(&compare(&["--json"]));
+    assert_eq!(alike["verdict"], "below accuracy", "{alike:#}");
+    explained(&alike["rows"][0]);
+    let slower = json(&compare(&["--inject-ns", "50", "--json"]));
+    assert_eq!(slower["verdict"], "slower", "{slower:#}");
+    let found = number(&slower, "difference_ns");
+    // A processor that is shared is taken away more often from who takes longer.
+    assert!((25.0..150.0).contains(&found), "50 ns injected, {found} found");
+
+    let told = compare(&["--inject-ns", "50"]);
+    let told = String::from_utf8(told.stdout).unwrap();
+    for part in ["x base\n+ head\n+---", "packets/s", "Welch", "bootstrap, pairs", "verdict: "] {
+        assert!(told.contains(part), "{part} is not in {told}");
+    }
+}

@@ -1,0 +1,42 @@
+//! Coverage against real objects of the kernel: what each makes of the roads, and what `tollway check`
+//! says of it. Where the kernel can be asked by packets, it is the judge.
+//!
+//! Only root may ask for all of it. Whoever is not, is told what was left out.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../namespaces/mod.rs"]
+mod namespaces;
+
+mod reasons;
+mod scene;
+mod sysctls;
+mod words;
+
+use std::process::ExitCode;
+
+use namespaces::{Test, is_root};
+
+const TESTS: [Test; 14] = [
+    ("a_plain_router_is_all_fast", reasons::plain),
+    ("queueing_disciplines_that_somebody_chose", reasons::qdiscs),
+    ("filters_of_tc", reasons::filters),
+    ("tags_beside_the_frames", reasons::tags),
+    ("programs_of_bpf", reasons::programs),
+    ("devices_above", reasons::uppers),
+    ("ipsec_policies", reasons::ipsec),
+    ("tables_of_iptables_legacy", reasons::legacy),
+    ("rules_of_nftables", reasons::nftables),
+    ("routes_and_rules", reasons::routes),
+    ("who_captures", reasons::captures),
+    ("the_kernel_forwards_as_sysctls_say", sysctls::forwarding),
+    ("routes_without_carrier_count_as_sysctls_say", sysctls::carrier),
+    ("the_command_says_it_in_words", words::command),
+];
+
+fn main() -> ExitCode {
+    let missing =
+        |_: &str| (!is_root()).then_some("only root may ask for BPF programs (CAP_NET_ADMIN)");
+    // `-m`: what is mounted and pinned is gone with the test.
+    namespaces::main(&TESTS, "-nm", missing, |_| ExitCode::FAILURE)
+}

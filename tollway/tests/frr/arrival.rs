@@ -1,0 +1,140 @@
+//! Many routes that arrive by BGP.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tollway::control::{Ask, Route, RoutesPage};
+
+use crate::namespaces::{Host, Process, sh};
+use crate::running::Mirror;
+use crate::scene::{ELSEWHERE, Restarts, Scene};
+use crate::traffic::sender;
+
+/// Between two packets of other traffic.
+const PACE: Duration = Duration::from_micros(50);
+/// How long it is watched where nothing else happens.
+const QUIET: Duration = Duration::from_secs(3);
+/// The routes are in the kernel no later.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+/// How many routes: `TOLLWAY_BGP_ROUTES`, or less than a hundred thousand.
+fn count() -> usize {
+    std::env::var("TOLLWAY_BGP_ROUTES").map_or(20_000, |text| text.parse().unwrap())
+}
+
+/// What has been sent by A and has come to C.
+#[derive(Clone, Copy, Debug)]
+struct Carried {
+    at: Instant,
+    sent: u64,
+    came: u64,
+}
+
+impl Carried {
+    fn look(scene: &Scene) -> Self {
+        let count = |host: &Host, file: &str| {
+            let text = host.sh("cat /proc/net/dev");
+            let line = text.lines().find_map(|line| line.trim().strip_prefix(file)).unwrap();
+            line.split_whitespace().map(|word| word.parse().unwrap()).collect::<Vec<u64>>()
+        };
+        let (sent, came) = (count(&scene.net.a, "ha:")[9], count(&scene.c, "hc:")[1]);
+        Self { at: Instant::now(), sent, came }
+    }
+
+    /// Packets that came a second, and what part of those that were sent.
+    fn since(self, before: Self) -> (f64, f64) {
+        let came = (self.came - before.came) as f64;
+        let seconds = (self.at - before.at).as_secs_f64();
+        (came / seconds, came / (self.sent - before.sent) as f64)
+    }
+}
+
+pub fn routes() {
+    let count = count();
+    let mut scene = Scene::new(Restarts::Plain);
+    let mirror = Mirror::start("ra rb rc");
+    let _other: Process = sender(&scene.net.a, ELSEWHERE, PACE);
+    mirror.forwards(&scene.net.a, "10.0.2.2");
+    let start = Carried::look(&scene);
+    std::thread::sleep(QUIET);
+    let quiet = Carried::look(&scene);
+
+    scene.announce(count);
+    scene.until_routes(1, PATIENCE);
+    let (first, began) = (Carried::look(&scene), Instant::now());
+    let mut longest = Duration::ZERO;
+    while scene.routes() < count {
+        assert!(began.elapsed() < PATIENCE, "{}", scene.router.said());
+        let asked = Instant::now();
+        mirror.sync();
+        longest = longest.max(asked.elapsed());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let arrived = Instant::now();
+    let synced = mirror.sync();
+    let late = arrived.elapsed();
+    let last = Carried::look(&scene);
+
+    let ((pace, share), (meanwhile, share_then)) = (quiet.since(start), last.since(first));
+    println!(
+        "{count} routes by BGP arrived in {:.1} s, in force {late:?} after the last, {longest:?} at most in \
+         between",
+        (arrived - began).as_secs_f64()
+    );
+    println!(
+        "other traffic: {pace:.0} packets a second, {:.3}% of them carried; meanwhile {meanwhile:.0}, \
+         {:.3}%",
+        share * 100.0,
+        share_then * 100.0
+    );
+    assert_eq!(synced.held, None);
+    let kernels = kernels();
+    assert!(kernels.len() >= count, "{} routes in the kernel", kernels.len());
+    same(&kernels, &in_force(&mirror));
+    assert!(late.max(longest) < Duration::from_secs(1));
+    assert!(share_then > share * 0.95);
+    let status = mirror.status();
+    println!("{status:?}");
+    assert_eq!(status.drift, 0);
+}
+
+/// Of a hundred thousand routes, only those that differ are worth a line.
+fn same(kernels: &BTreeMap<String, String>, in_force: &BTreeMap<String, String>) {
+    let lacks = |has: &BTreeMap<String, String>, all: &BTreeMap<String, String>| {
+        let lacks = all.iter().filter(|(dst, via)| has.get(*dst) != Some(via));
+        lacks.map(|(dst, via)| format!("{dst} via {via}")).take(5).collect::<Vec<_>>()
+    };
+    let none = Vec::<String>::new();
+    assert_eq!(lacks(in_force, kernels), none, "the kernel has them, of {}", kernels.len());
+    assert_eq!(lacks(kernels, in_force), none, "in force, of {}", in_force.len());
+}
+
+/// Unicast routes of IPv4 with a gateway, as the kernel lists them.
+fn kernels() -> BTreeMap<String, String> {
+    let list: Vec<Value> = serde_json::from_str(&sh("ip -json -4 route show table main")).unwrap();
+    let routes = list.iter().filter_map(|route| {
+        let dst = route["dst"].as_str().unwrap().to_owned();
+        let dst = if dst.contains('/') { dst } else { format!("{dst}/32") };
+        Some((dst, route["gateway"].as_str()?.to_owned()))
+    });
+    routes.collect()
+}
+
+/// The same, as packets are forwarded by.
+fn in_force(mirror: &Mirror) -> BTreeMap<String, String> {
+    let mut routes = BTreeMap::new();
+    let mut client = mirror.client();
+    client.say(&Ask::Routes { vrf: Some("main".to_owned()), within: None, all: false }).unwrap();
+    loop {
+        let page: RoutesPage = client.answer().unwrap();
+        for Route { prefix, kind, nexthops } in page.routes {
+            if let ("unicast", Some(via)) = (kind.as_str(), nexthops[0].via) {
+                routes.insert(prefix.to_string(), via.to_string());
+            }
+        }
+        if !page.more {
+            return routes;
+        }
+    }
+}

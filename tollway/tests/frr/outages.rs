@@ -1,0 +1,200 @@
+//! What traffic loses when speakers and routers die: by the kernel alone, and with Tollway.
+
+use std::time::Duration;
+
+use crate::namespaces::until;
+use crate::running::Mirror;
+use crate::scene::{Restarts, Scene, Witness, prefix};
+use crate::traffic::{Hole, Stream};
+
+/// How many routes come and go.
+const ROUTES: usize = 2000;
+/// Between two packets.
+const PACE: Duration = Duration::from_millis(2);
+/// Packets are sent for so long before and after.
+const MARGIN: Duration = Duration::from_millis(400);
+/// All routes are back by then.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// What packets may take longer to be lost, or to get through, than the kernel has the route, in
+/// seconds: a machine that does much else lets everybody wait.
+const SLACK: f64 = 0.15;
+/// The same for a scenario as a whole, of which most is what BGP's timers roll.
+const SAME: f64 = 2.5;
+
+/// What was lost in a scenario.
+#[derive(Debug)]
+struct Outage {
+    /// The longest time in which nothing got through, in seconds.
+    longest: f64,
+    /// The longest part of such a time in which the kernel had a route.
+    unexplained: f64,
+    /// Packets lost.
+    lost: u64,
+    /// How long the kernel had no route, in seconds.
+    routeless: f64,
+}
+
+/// Has something happen under traffic to the last of the prefixes.
+fn outage(scene: &mut Scene, what: impl FnOnce(&mut Scene)) -> Outage {
+    let to = prefix(ROUTES - 1).replace(".0/24", ".9");
+    let witness = Witness::new(scene);
+    let file = scene.path().join("arrivals");
+    let stream = Stream::start(&scene.net.a, (&scene.net.b, &to), PACE, file);
+    std::thread::sleep(MARGIN);
+    what(scene);
+    scene.until_routes(ROUTES, PATIENCE);
+    std::thread::sleep(MARGIN);
+    // A bgpd that is back may take out its predecessor's routes even now.
+    let is_here = || witness.told(&prefix(ROUTES - 1)).last().is_none_or(|(_, here)| *here);
+    until("the route to be back", is_here);
+    std::thread::sleep(MARGIN);
+    let arrivals = stream.stop();
+    assert!(arrivals.len() > 100, "{} packets arrived", arrivals.len());
+    let gone = absences(&witness.told(&prefix(ROUTES - 1)));
+    let holes = arrivals.holes();
+    let seconds = |hole: &Hole| hole.to - hole.from;
+    for hole in &holes {
+        println!("  nothing for {:.3} s from {:.3} on", hole.to - hole.from, hole.from % 86400.0);
+    }
+    for [from, to] in &gone {
+        println!("  no route for {:.3} s from {from:.3} on", to - from);
+    }
+    Outage {
+        longest: holes.iter().map(seconds).fold(0.0, f64::max),
+        unexplained: holes.iter().map(|hole| unexplained(hole, &gone)).fold(0.0, f64::max),
+        lost: holes.iter().map(|hole| hole.packets).sum(),
+        routeless: gone.iter().map(|[from, to]| to - from).sum(),
+    }
+}
+
+/// When a route was not there, in seconds of the day.
+fn absences(told: &[(f64, bool)]) -> Vec<[f64; 2]> {
+    let mut absences: Vec<[f64; 2]> = Vec::new();
+    let mut gone = None;
+    for (time, here) in told {
+        match (here, gone) {
+            (false, None) => gone = Some(*time),
+            (true, Some(from)) => {
+                absences.push([from, *time]);
+                gone = None;
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(gone, None, "the route is back");
+    absences
+}
+
+/// How much of a hole is not within one of these times.
+fn unexplained(hole: &Hole, absences: &[[f64; 2]]) -> f64 {
+    let day = 24.0 * 3600.0;
+    let (from, to) = (hole.from % day, hole.to % day);
+    let common = |[begin, end]: &[f64; 2]| (to.min(*end) - from.max(*begin)).max(0.0);
+    (to - from).max(0.0) - absences.iter().map(common).sum::<f64>()
+}
+
+/// One scenario, by the kernel alone and then with Tollway.
+struct Scenario {
+    name: &'static str,
+    what: fn(&mut Scene),
+    /// Whether the kernel has no route for a while; none where that is FRR's secret.
+    is_felt: Option<bool>,
+}
+
+/// Plays scenarios by the kernel alone; then with Tollway, which is to lose no more.
+fn compare(restarts: Restarts, scenarios: &[Scenario]) {
+    let mut scene = Scene::new(restarts);
+    scene.announce(ROUTES);
+    scene.until_routes(ROUTES, PATIENCE);
+    settle(&mut scene);
+    let alone: Vec<_> = scenarios.iter().map(|of| outage(&mut scene, of.what)).collect();
+    let mut mirror = Mirror::start("ra rb");
+    mirror.forwards(&scene.net.a, &prefix(7).replace(".0/24", ".9"));
+    for (scenario, alone) in scenarios.iter().zip(alone) {
+        let (name, with) = (scenario.name, outage(&mut scene, scenario.what));
+        println!("{name}: the kernel alone {alone:.3?}\n{name}: with Tollway {with:.3?}");
+        let is_felt = alone.routeless > 0.0;
+        assert_eq!(is_felt, scenario.is_felt.unwrap_or(is_felt), "{name}: {}", scene.router.said());
+        assert!(with.unexplained <= alone.unexplained + SLACK, "{name}");
+        assert!(with.lost as f64 <= alone.lost as f64 * 1.5 + SAME / PACE.as_secs_f64(), "{name}");
+        assert!(with.longest <= alone.longest * 1.5 + SAME, "{name}");
+        assert!(mirror.lives(), "{}", mirror.read("stderr"));
+    }
+    mirror.forwards(&scene.net.a, &prefix(7).replace(".0/24", ".9"));
+    assert_eq!(mirror.sync().held, None);
+    die(&mut scene, mirror);
+}
+
+/// Tollway dies, and another takes its place.
+fn die(scene: &mut Scene, mirror: Mirror) {
+    let killed = outage(scene, |_| {
+        let mut mirror = mirror;
+        mirror.process.0.kill().unwrap();
+        mirror.process.0.wait().unwrap();
+    });
+    println!("kill -9 of tollway: {killed:.3?}");
+    assert!(killed.longest <= SLACK);
+    let mut next = None;
+    let replaced = outage(scene, |_| next = Some(Mirror::start("ra rb")));
+    println!("the next one: {replaced:.3?}");
+    assert!(replaced.longest <= SLACK);
+    next.unwrap().forwards(&scene.net.a, &prefix(7).replace(".0/24", ".9"));
+}
+
+/// Waits until both ends think that all has been said.
+fn settle(scene: &mut Scene) {
+    let probe = format!("show bgp ipv4 unicast {}", prefix(ROUTES - 1));
+    until("routes that are not stale", || {
+        let told = scene.router.tell(&probe);
+        told.contains("best") && !told.contains("stale") && !told.contains("Stale")
+    });
+}
+
+fn flap(scene: &mut Scene) {
+    scene.peer.tell("clear bgp *");
+    // The session ends a moment later.
+    until("routes to go", || scene.routes() < ROUTES);
+}
+
+fn router_dies(scene: &mut Scene) {
+    scene.router.kill_bgpd();
+    until("routes to go", || scene.routes() < ROUTES);
+    scene.router.start_bgpd_again();
+}
+
+fn router_restarts(scene: &mut Scene) {
+    scene.router.kill_bgpd();
+    std::thread::sleep(MARGIN);
+    scene.router.start_bgpd_again();
+    settle(scene);
+    std::thread::sleep(MARGIN);
+}
+
+fn peer_restarts(scene: &mut Scene) {
+    scene.peer.kill_bgpd();
+    std::thread::sleep(MARGIN);
+    let probe = format!("show bgp ipv4 unicast {}", prefix(ROUTES - 1));
+    let told = scene.router.tell(&probe);
+    assert!(told.to_lowercase().contains("stale"), "the router waits for its peer: {told}");
+    scene.peer.start_bgpd_again();
+    settle(scene);
+    std::thread::sleep(MARGIN);
+}
+
+pub fn plain() {
+    let scenarios = [
+        Scenario { name: "session flap", what: flap, is_felt: Some(true) },
+        Scenario { name: "kill -9 of bgpd", what: router_dies, is_felt: Some(true) },
+    ];
+    compare(Restarts::Plain, &scenarios);
+}
+
+pub fn graceful() {
+    let scenario = |name, what, is_felt| Scenario { name, what, is_felt };
+    let scenarios = [
+        scenario("graceful restart of the peer", peer_restarts as fn(&mut Scene), Some(false)),
+        // bgpd 8.4 may take its predecessor's routes out when it is back, and then put them in again.
+        scenario("graceful restart of the router", router_restarts, None),
+    ];
+    compare(Restarts::Graceful, &scenarios);
+}

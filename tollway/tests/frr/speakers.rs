@@ -1,0 +1,102 @@
+//! zebra and bgpd, each in a namespace of the test and with all their files in one directory.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::namespaces::{Host, Process, sh, until};
+
+/// Where Debian has them.
+const PROGRAMS: &str = "/usr/lib/frr";
+/// What zebra may leave unread: with less it loses messages of the kernel, and routes with them.
+const NETLINK_BYTES: u32 = 128 << 20;
+
+/// Says if FRR is there.
+pub fn are_installed() -> bool {
+    ["zebra", "bgpd"].iter().all(|name| Path::new(PROGRAMS).join(name).exists())
+}
+
+/// Daemons of one router.
+pub struct Speakers {
+    dir: PathBuf,
+    host: Option<u32>,
+    zebra: Option<Process>,
+    bgpd: Option<Process>,
+}
+
+impl Speakers {
+    /// None yet, for a host or, where there is none, for the test's own namespace; their files are in a
+    /// new directory.
+    pub fn new(dir: PathBuf, host: Option<&Host>) -> Self {
+        std::fs::create_dir(&dir).unwrap();
+        // They give up root as soon as they can.
+        sh(&format!("chown frr:frr {}", dir.display()));
+        Self { dir, host: host.map(|host| host.0.0.id()), zebra: None, bgpd: None }
+    }
+
+    /// Starts zebra, which puts what bgpd learns into the kernel.
+    pub fn start_zebra(&mut self) {
+        std::fs::write(self.dir.join("zebra.conf"), "hostname router\n").unwrap();
+        let buffer = NETLINK_BYTES.to_string();
+        self.zebra = Some(self.start("zebra", &["-s", &buffer]));
+        until("zebra to listen", || self.dir.join("zserv").exists());
+    }
+
+    /// Starts bgpd with a configuration.
+    pub fn start_bgpd(&mut self, config: &str) {
+        std::fs::write(self.dir.join("bgpd.conf"), config).unwrap();
+        self.start_bgpd_again();
+    }
+
+    /// Starts bgpd as it was started before.
+    pub fn start_bgpd_again(&mut self) {
+        // Without zebra it announces what it is told to, whether the kernel knows the way or not.
+        let alone: &[&str] = if self.zebra.is_none() { &["-Z"] } else { &[] };
+        // One that was killed has left it.
+        let socket = self.dir.join("bgpd.vty");
+        let _ = std::fs::remove_file(&socket);
+        self.bgpd = Some(self.start("bgpd", alone));
+        until("bgpd to listen", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
+    }
+
+    /// Kills bgpd as the kernel would for want of memory.
+    pub fn kill_bgpd(&mut self) {
+        let mut bgpd = self.bgpd.take().unwrap();
+        bgpd.0.kill().unwrap();
+        bgpd.0.wait().unwrap();
+    }
+
+    fn start(&self, name: &str, more: &[&str]) -> Process {
+        let program = format!("{PROGRAMS}/{name}");
+        let mut command = match self.host {
+            Some(host) => {
+                let mut command = Command::new("nsenter");
+                command.args(["-t", &host.to_string(), "-n", "--", &program]);
+                command
+            }
+            None => Command::new(program),
+        };
+        let path = |file: &str| self.dir.join(file).display().to_string();
+        command.args(["-f", &path(&format!("{name}.conf")), "-i", &path(&format!("{name}.pid"))]);
+        command.args(["-z", &path("zserv"), "--vty_socket", &path(""), "-P", "0"]);
+        command.args(["--log", &format!("file:{}", path(name))]);
+        let output = || Stdio::from(std::fs::File::create(path(&format!("{name}.out"))).unwrap());
+        command.args(more).stdin(Stdio::null()).stdout(output()).stderr(output());
+        Process(command.spawn().unwrap())
+    }
+
+    /// Has bgpd do a command.
+    pub fn tell(&self, command: &str) -> String {
+        let socket = self.dir.display().to_string();
+        let mut vtysh = Command::new("vtysh");
+        let output = vtysh.args(["--vty_socket", &socket, "-c", command]).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{command}: {told}");
+        told
+    }
+
+    /// What they logged, for who wants to know why something is not as expected.
+    pub fn said(&self) -> String {
+        let files = ["zebra", "zebra.out", "bgpd", "bgpd.out"];
+        files.iter().filter_map(|name| std::fs::read_to_string(self.dir.join(name)).ok()).collect()
+    }
+}

@@ -1,0 +1,252 @@
+//! `tollway lab generate`, `sink` and `throughput` between real interfaces, in network namespaces.
+
+#![allow(clippy::unwrap_used)]
+
+mod namespaces;
+
+use std::process::{Command, ExitCode, Output};
+
+use namespaces::{Host, Test, sh};
+use serde_json::Value;
+
+const TESTS: &[Test] = &[
+    ("all_ways_to_send_and_receive", all_ways_to_send_and_receive),
+    ("what_frames_are_like_survives", what_frames_are_like_survives),
+    ("a_sink_alone_counts", a_sink_alone_counts),
+    ("a_capture_is_replayed", a_capture_is_replayed),
+    ("wrong_use_is_refused", wrong_use_is_refused),
+    ("throughput_through_the_kernel", throughput_through_the_kernel),
+    ("requests_go_through_tollway", requests_go_through_tollway),
+];
+
+fn main() -> ExitCode {
+    namespaces::main(TESTS, "-mn", missing, |_| ExitCode::FAILURE)
+}
+
+fn missing(_: &str) -> Option<&'static str> {
+    (!namespaces::is_root()).then_some("only root may load BPF programs")
+}
+
+/// A cable whose both ends are here.
+fn cable() {
+    sh("ip link set lo up");
+    sh("ip link add a0 type veth peer name b0");
+    sh("ip link set a0 address 02:00:00:00:00:0a up");
+    sh("ip link set b0 address 02:00:00:00:00:0b up");
+    // Without it, or XDP, at its peer a veth takes no redirected frames.
+    sh("ethtool -K b0 gro on");
+    // Else the kernel's own frames (router solicitations) would be among them.
+    for device in ["a0", "b0"] {
+        std::fs::write(format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6"), "1").unwrap();
+    }
+}
+
+fn lab(line: &str) -> Output {
+    let program = env!("CARGO_BIN_EXE_tollway");
+    Command::new(program).arg("lab").args(line.split_whitespace()).output().unwrap()
+}
+
+/// What a command that must succeed reports.
+fn report_of(line: &str) -> Value {
+    let output = lab(&format!("{line} --json"));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{line}: {error}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn whole(report: &Value, name: &str) -> u64 {
+    report[name].as_f64().unwrap_or_else(|| panic!("{name} in {report}")) as u64
+}
+
+const TO_B: &str = "generate -i a0 -m 02:00:00:00:00:0b --sink b0";
+
+fn all_ways_to_send_and_receive() {
+    cable();
+    for via in ["xdp", "af_xdp", "af_packet"] {
+        for sink in ["xdp", "af_xdp", "af_packet"] {
+            // What wakes up to receive is the kernel's to delay, so the rate is a modest one.
+            let line = format!("{TO_B} --via {via} --sink-via {sink} -n 5000 --rate 20kpps");
+            let report = report_of(&line);
+            assert_eq!(whole(&report, "sent_frames"), 5000, "{line}");
+            assert_eq!(whole(&report, "received_frames"), 5000, "{line}: {report}");
+            for name in ["lost_frames", "duplicate_frames", "reordered_frames", "late_frames"] {
+                assert_eq!(whole(&report, name), 0, "{line}: {name}");
+            }
+            assert!(report["latency_p50_us"].as_f64().unwrap() > 0.0);
+            assert!(report["mpps"].as_f64().unwrap() < 0.021, "{line}: {report}");
+        }
+    }
+}
+
+fn what_frames_are_like_survives() {
+    cable();
+    for like in [
+        "--imix --flows 100 --src 198.19.0.0/16 -p 1000-2000",
+        "-6 -s 300 --flows 64 -d 2001:2::/64",
+        "-6 --imix --vlan 5 --vlan 6",
+        "--vlan 7 -k -b 1",
+        "-s 1518 -t 2 -b 64",
+    ] {
+        let line = format!("{TO_B} -n 20000 --via xdp {like}");
+        let report = report_of(&line);
+        let sent = whole(&report, "sent_frames");
+        assert_eq!(sent, if like.contains("-t 2") { 40_000 } else { 20_000 }, "{line}");
+        assert_eq!(whole(&report, "received_frames"), sent, "{line}: {report}");
+        assert_eq!(whole(&report, "lost_frames"), 0, "{line}");
+        assert_eq!(whole(&report, "reordered_frames"), 0, "{line}");
+    }
+}
+
+fn a_sink_alone_counts() {
+    cable();
+    let program = env!("CARGO_BIN_EXE_tollway");
+    let sink = Command::new(program)
+        .args(["lab", "sink", "-i", "b0", "--time", "4", "--json"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    namespaces::until("a sink", || sh("ip -json link show dev b0").contains("\"xdp\""));
+    report_of("generate -i a0 -m 02:00:00:00:00:0b -n 3000");
+    report_of("generate -i a0 -m 02:00:00:00:00:0b -n 2000 --via af_packet");
+    let output = sink.wait_with_output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(whole(&report, "received_frames"), 5000);
+    assert_eq!((whole(&report, "lost_frames"), whole(&report, "duplicate_frames")), (0, 0));
+}
+
+fn a_capture_is_replayed() {
+    cable();
+    let path = "/tmp/tollway-generate-test.pcap";
+    let mut file = Vec::new();
+    for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1] {
+        file.extend_from_slice(&word.to_ne_bytes());
+    }
+    for len in [60_u32, 1514] {
+        for word in [0, 0, len, len] {
+            file.extend_from_slice(&word.to_ne_bytes());
+        }
+        let mut frame = vec![0; len as usize];
+        frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 0x0b, 2, 0, 0, 0, 0, 0x0a, 0x88, 0xb5]);
+        file.extend_from_slice(&frame);
+    }
+    // A mount namespace of its own: nobody else sees it.
+    sh("mount -t tmpfs none /tmp");
+    std::fs::write(path, file).unwrap();
+    let before = received();
+    let report = report_of(&format!("generate -i a0 --replay {path} -n 1001"));
+    assert_eq!(whole(&report, "sent_frames"), 1001);
+    assert_eq!(whole(&report, "sent_bytes"), 500 * (60 + 1514) + 60);
+    assert_eq!(received() - before, 1001);
+}
+
+/// Frames that b0 has received.
+fn received() -> u64 {
+    let told: Value = serde_json::from_str(&sh("ip -json -statistics link show dev b0")).unwrap();
+    told[0]["stats64"]["rx"]["packets"].as_u64().unwrap()
+}
+
+fn wrong_use_is_refused() {
+    cable();
+    for (line, about) in [
+        ("generate -i nothing -m 02:00:00:00:00:0b", "there is no interface nothing"),
+        ("generate -i lo -m 02:00:00:00:00:0b", "lo is no Ethernet interface"),
+        ("generate -i a0 -m 02:00:00:00:00:0b --sink nothing", "there is no interface nothing"),
+        ("generate -i a0 -m 02:00:00:00:00:0b --rate 0", "a rate of zero"),
+        ("generate -i a0 -m 02:00:00:00:00:0b -s 63", "Say -s 64 or more"),
+        ("generate -i a0 -m 02:00:00:00:00:0b -6 -s 64", "Say -s 84 or more"),
+        ("generate -i a0 -m 02:00:00:00:00:0b -d 8.8.8.8", "--i-know"),
+        ("generate -i a0 -m 02:00:00:00:00:0b -d 2606::/16", "--i-know"),
+        ("generate -i a0", "Say -m"),
+        ("generate -i a0 -m 02:00:00:00:00:0b -t 0", "Say -t"),
+        ("generate -i a0 -m 02:00:00:00:00:0b -b 65", "Say -b"),
+        ("generate -i a0 -m 02:00:00:00:00:0b --vlan 4095", "is no VLAN"),
+        ("generate -i a0 -m 02:00:00:00:00:0b -6 -d 198.18.0.1", "Say -d"),
+        ("generate -i a0 -m 02:00:00:00:00:0b --via xdp", "gro on"),
+        ("generate -i a0 -m 02:00:00:00:00:0b --via af_xdp -t 2", "Say -t 1"),
+        ("sink -i nothing", "there is no interface nothing"),
+        ("throughput -i a0 --sink nothing -m 02:00:00:00:00:0b", "there is no interface nothing"),
+        ("throughput -i a0 --sink b0 -m 02:00:00:00:00:0b --loss 1.5", "ratio of loss"),
+        ("throughput -i a0 --sink b0 -m 02:00:00:00:00:0b -d 1.2.3.4", "--i-know"),
+    ] {
+        if about == "gro on" {
+            sh("ethtool -K b0 gro off");
+        }
+        if line.contains("--loss") {
+            sh("ethtool -K b0 gro on");
+        }
+        let output = lab(line);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line}: {told}");
+        assert!(told.contains(about), "{line}: {told}");
+        assert_eq!(told.lines().count(), 1, "{line}: {told}");
+    }
+}
+
+/// The kernel of another namespace routes from r0 to r1.
+fn throughput_through_the_kernel() {
+    let router = Host::new();
+    let pid = router.0.0.id();
+    for (own, far, mac, net) in
+        [("a0", "r0", "02:00:00:00:00:0a", 18), ("b0", "r1", "02:00:00:00:00:0b", 19)]
+    {
+        sh(&format!("ip link add {own} type veth peer name {far}"));
+        sh(&format!("ip link set {far} netns {pid}"));
+        sh(&format!("ip link set {own} address {mac} up"));
+        router.sh(&format!("ip link set {far} up"));
+        router.sh(&format!("ip address add 198.{net}.0.1/16 dev {far}"));
+        router.sh(&format!("ethtool -K {far} gro on"));
+        router.sh(&format!("ip neigh replace 198.{net}.0.42 lladdr {mac} dev {far}"));
+    }
+    router.sh("sysctl -qw net.ipv4.ip_forward=1");
+    let to: Value = serde_json::from_str(&router.sh("ip -json link show dev r0")).unwrap();
+    let mac = to[0]["address"].as_str().unwrap();
+    let line = format!(
+        "throughput -i a0 --sink b0 -m {mac} --src 198.18.0.42 -d 198.19.0.42 -s 64 1518 --trial 0.2 --within 6 \
+         --precision 0.05 --loss 0 0.2 --most 50kpps"
+    );
+    let report = report_of(&line);
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 4);
+    for row in rows {
+        let mpps = row["mpps"].as_f64().unwrap();
+        assert!(mpps > 0.002 && mpps <= 0.0501, "{row}");
+        assert!(row["loss_ratio"].as_f64().unwrap() <= row["allowed_loss_ratio"].as_f64().unwrap());
+        assert!(row["latency_us"][0].as_f64().unwrap() > 0.0);
+    }
+    // A limit of the path's own, below what is tried: a token bucket at the router.
+    router.sh("tc qdisc add dev r1 root tbf rate 10mbit burst 5kb limit 5kb");
+    let report = report_of(
+        &line
+            .replace("-s 64 1518", "-s 1518")
+            .replace("--trial 0.2 --within 6", "--trial 0.5 --within 30"),
+    );
+    let row = &report["rows"][0];
+    // 10 Mbit/s of 1514 bytes are 825 frames a second.
+    let pps = row["mpps"].as_f64().unwrap() * 1e6;
+    assert!((500.0..900.0).contains(&pps), "{row}");
+    assert!(!row["is_senders_limit"].as_bool().unwrap(), "{row}");
+    // What leads nowhere is said at once.
+    router.sh("sysctl -qw net.ipv4.ip_forward=0");
+    let output = lab(&line);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("none came to b0"));
+}
+
+fn requests_go_through_tollway() {
+    for router in ["tollway", "express"] {
+        let only = "--only tcp-rr-ip6 tcp-crr-ip4 udp-rr-ip4 tcp-stream-ip6 --pairs 2 --time 0.1";
+        let report = report_of(&format!("rr kernel {router} {only}"));
+        let rows = report["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), 4);
+        for row in rows {
+            assert!(row["base"]["rate"]["min"].as_f64().unwrap() > 1.0, "{row}");
+            assert!(row["head"]["rate"]["min"].as_f64().unwrap() > 1.0, "{row}");
+            let [low, high] = [0, 1].map(|end| row["interval_percent"][end].as_f64().unwrap());
+            let difference = row["difference_percent"].as_f64().unwrap();
+            assert!(low <= difference && difference <= high, "{row}");
+        }
+    }
+    let output = lab("rr kernel cisco");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no router is called cisco"));
+}

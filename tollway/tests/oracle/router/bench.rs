@@ -1,0 +1,227 @@
+//! Both routers, and what is done to them alike.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::case::Case;
+use super::draw::Able;
+use super::mirror::{Counts, Mirror};
+use super::roads::{self, Judged};
+use super::side::{Nobody, Side};
+use super::traffic::Packet;
+use crate::kernel::{Sent, on_one_processor};
+use crate::namespaces::PATIENCE;
+use crate::net::DEVICES;
+
+/// That an odd route of IPv6 has gone Tollway sees from a list of all, which it asks for a second later; its
+/// packets are the kernel's until then.
+const AGREED: Duration = Duration::from_secs(4);
+
+/// How Tollway comes to a configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Start {
+    /// It is started when the configuration is there.
+    Fresh,
+    /// It runs, and sees the configuration come.
+    Running,
+}
+
+/// Who forwards in the second router.
+pub enum Second {
+    /// The kernel as well, with something else in its way: a script.
+    Kernel(String),
+    Tollway(Option<Mirror>),
+}
+
+/// The two routers.
+pub struct Bench {
+    pub able: Able,
+    pub second: Second,
+    /// Connections have been tracked.
+    tracked: bool,
+    sides: [Side; 2],
+}
+
+/// What came out of both.
+pub struct Both {
+    pub first: Vec<Sent>,
+    pub second: Vec<Sent>,
+    pub counts: Counts,
+    /// What Tollway says of itself that can not be.
+    pub complaints: Vec<String>,
+    /// A neighbour was answered so late that it may have been given up: this machine is slow.
+    pub late: bool,
+}
+
+impl Bench {
+    /// Two routers without a configuration.
+    pub fn new(second: Second) -> Self {
+        on_one_processor();
+        std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
+        let sides = two();
+        let can = |what: &str| {
+            let script = format!("ip link add {what} 2>/dev/null && ip link delete probe");
+            sides[0].run(&script, "").is_ok()
+        };
+        let able = Able {
+            vlan: can("link mark name probe type vlan id 9"),
+            vrf: can("name probe type vrf table 9"),
+        };
+        Self { able, second, tracked: false, sides }
+    }
+
+    /// New namespaces: the kernel has forgotten to whom it has sent how many errors.
+    fn renew(&mut self) {
+        if let Second::Tollway(mirror) = &mut self.second {
+            *mirror = None;
+        }
+        self.sides = two();
+    }
+
+    /// What the second router is called.
+    pub fn second_name(&self) -> &'static str {
+        match self.second {
+            Second::Kernel(_) => "the other kernel",
+            Second::Tollway(_) => "Tollway",
+        }
+    }
+
+    /// Puts a case's configuration in force in both; how many of its lines were refused. Sentences if the
+    /// two do not take it alike.
+    pub fn configure(&mut self, case: &Case) -> Result<usize, Vec<String>> {
+        let able = self.able;
+        let other =
+            matches!(&self.second, Second::Tollway(Some(old)) if old.ports() != case.config.ports);
+        if case.start == Start::Fresh || case.before.is_some() || other || self.tracked {
+            self.renew();
+        }
+        // Connections outlive the rules that had them tracked.
+        let rules = case.config.rules.as_ref();
+        self.tracked = rules.is_some_and(|rules| rules.text().contains("ct state"));
+        self.sides.iter_mut().for_each(|side| side.reset(able));
+        if case.start == Start::Running && matches!(self.second, Second::Tollway(_)) {
+            let before = case.before.as_ref();
+            self.start(case.config.ports)?;
+            if let Some(before) = before {
+                self.sides[1].apply(before);
+                self.sync()?;
+                self.sides[1].reset(able);
+            }
+        }
+        let told = [0, 1].map(|side| self.sides[side].apply(&case.config));
+        assert_eq!(
+            told[0], told[1],
+            "the kernel takes a configuration in one namespace as in the other"
+        );
+        self.rest();
+        self.start(case.config.ports)?;
+        self.sync()?;
+        Ok(told[0].matches("Command failed").count())
+    }
+
+    /// Waits until both have the same in force, and nothing more: the kernel puts IPv6 addresses in force
+    /// after it has taken them.
+    fn rest(&mut self) {
+        let start = Instant::now();
+        let mut last = [Vec::new(), Vec::new()];
+        loop {
+            let now = [0, 1].map(|side| self.sides[side].listing());
+            if now == last && now[0] == now[1] {
+                return;
+            }
+            let only = |one: usize, other: usize| {
+                let lines = now[one].iter().filter(|line| !now[other].contains(line));
+                lines.cloned().collect::<Vec<_>>()
+            };
+            if start.elapsed() > PATIENCE {
+                panic!("the namespaces are not alike: {:#?} {:#?}", only(0, 1), only(1, 0));
+            }
+            last = now;
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn start(&mut self, ports: usize) -> Result<(), Vec<String>> {
+        match &mut self.second {
+            Second::Tollway(none @ None) => {
+                *none = Some(Mirror::start(&self.sides[1], ports).map_err(|told| vec![told])?);
+            }
+            Second::Tollway(_) => {}
+            Second::Kernel(script) => {
+                self.sides[1].run(script, "").unwrap();
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), Vec<String>> {
+        match &mut self.second {
+            Second::Tollway(Some(mirror)) => mirror.sync().map_err(|told| vec![told]),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends a case's packets to Tollway, of one link and family at a time: sentences where it does not do
+    /// what it says.
+    pub fn roads(&mut self, case: &Case) -> Result<(Vec<String>, Judged), String> {
+        let mut judged = Judged::default();
+        let Second::Tollway(Some(mirror)) = &mut self.second else {
+            return Ok((Vec::new(), judged));
+        };
+        let checked = check(&self.sides[1], case.config.ports)?;
+        let start = Instant::now();
+        let (said, mut wrong) = loop {
+            let said = mirror.coverage()?;
+            let wrong = roads::agree(&checked, &said);
+            if wrong.is_empty() || start.elapsed() > AGREED {
+                break (said, wrong);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        for (class, packets) in roads::classes(&case.config, &case.packets) {
+            let before = mirror.everything()?;
+            self.sides[1].send(&packets, mirror);
+            let counts = (&before, &mirror.everything()?);
+            wrong.extend(roads::judge(&said, &class, counts, &mut judged));
+        }
+        Ok((wrong, judged))
+    }
+
+    /// Sends packets to both, at one time: a silent neighbour takes its time.
+    pub fn send(&mut self, packets: &[Packet]) -> Both {
+        let [first, second] = &mut self.sides;
+        let mirror = match &mut self.second {
+            Second::Tollway(mirror) => mirror.as_mut(),
+            Second::Kernel(_) => None,
+        };
+        let (by_first, (by_second, counts, complaints)) = std::thread::scope(|scope| {
+            let by_first = scope.spawn(|| first.exchange(packets, &mut Nobody));
+            let by_second = match mirror {
+                Some(mirror) => {
+                    let before = mirror.counts();
+                    let sent = second.exchange(packets, mirror);
+                    (sent, mirror.counts().since(before), mirror.complaints())
+                }
+                None => (second.exchange(packets, &mut Nobody), Counts::default(), Vec::new()),
+            };
+            (by_first.join().unwrap(), by_second)
+        });
+        let late = first.late || second.late;
+        Both { first: by_first, second: by_second, counts, complaints, late }
+    }
+}
+
+/// What `tollway check` says of a router.
+fn check(side: &Side, ports: usize) -> Result<Value, String> {
+    let mut command = side.command(env!("CARGO_BIN_EXE_tollway"));
+    let output = command.args(["check", "--json"]).args(&DEVICES[..ports]).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_str(&told)
+        .map_err(|_| format!("tollway check: {told}{}", String::from_utf8_lossy(&output.stderr)))
+}
+
+fn two() -> [Side; 2] {
+    ["k", "t"].map(Side::new)
+}

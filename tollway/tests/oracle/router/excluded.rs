@@ -1,0 +1,265 @@
+//! What the two routers may differ in, in one place, and why.
+//!
+//! - Which member of a group of next hops takes a packet: the kernel chooses by a secret number. Any member of a
+//!   route that the packet may meet is right.
+//!   So it is with what comes of the choice: an error or a redirect because of one member, and none because of
+//!   another. A member that nobody answers for has packets wait for it and die. The error that tells of that
+//!   is not always sent (there may be no way to the source), so where a group has such a member one of the
+//!   two may be silent about a packet; and where members are of several devices and there are rules of nft,
+//!   which may look at the device, and which what is too large for its device does not come to.
+//! - Which of the packets that have waited for a silent neighbour in vain are answered, where the answer to
+//!   one of them goes by that neighbour itself: it waits there, and the kernel throws away what else did
+//!   (`neigh_invalidate`). So that depends on their order.
+//! - By which of several default routes that differ in nothing else an IPv4 packet leaves, errors of the router
+//!   among them: the kernel tries them in turn, by what it knows of their gateways (`fib_select_default`).
+//! - IPv4's identification (and so the checksum) of what the router sends of its own, and the time of day in
+//!   its ICMP timestamps.
+//! - ARP, ND and MLD of the router: what the kernel asks its neighbours depends on when it was asked last.
+//!   What comes of the answers is compared.
+//! - How often a redirect is sent: by time (`ip_rt_send_redirect`, `ndisc_send_redirect`), for which packet,
+//!   and whether IPv6's has the neighbour's Ethernet address, which may not be known yet. That one is sent is
+//!   compared, of whom and to whom.
+//! - The order of frames: a packet that is left to the kernel goes a longer way.
+//! - What is behind a packet in a frame that is as small as Ethernet's may be (46 bytes behind the header): the
+//!   kernel cuts it off and a card puts it back; the express lane leaves it there.
+//! - Fragments but the first, where nft's rules look at transport headers, and limits: see the oracle of the
+//!   filter.
+//! - Errors of one source beyond the fifth, which the kernel holds back by time (`ip_error`): the packets of
+//!   a case have a source each.
+//! - What fragments for the router itself come to: the kernel would wait for the rest for half a minute.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::Ipv4Net;
+
+use super::case::Case;
+use super::config::Config;
+use super::net::{addresses, ethertype, icmp, is_four, is_six, packet_at, words_of};
+use super::traffic::{Packet, tag};
+use crate::kernel::Sent;
+use crate::net::DEVICES;
+use crate::packets::checksum;
+
+/// Bytes behind the header of the smallest frame.
+const SMALL: usize = 46;
+
+/// Frames by device, each as often as it came.
+type Tally = BTreeMap<Sent, usize>;
+
+/// Sentences that say where two routers differ which have sent these; none if they are alike. `words` are
+/// what the two are called.
+pub fn differences(
+    Case { config, packets, .. }: &Case,
+    words: [&str; 2],
+    sent: [&[Sent]; 2],
+) -> Vec<String> {
+    let own = config.own();
+    let [mut first, mut second] = sent.map(|sent| tally(sent, &own));
+    let both: Vec<_> = first.keys().filter(|one| second.contains_key(*one)).cloned().collect();
+    for one in both {
+        let count = first[&one].min(second[&one]);
+        take(&mut first, &one, count);
+        take(&mut second, &one, count);
+    }
+    members(config, &mut first, &mut second);
+    consequences(config, &mut first, &mut second);
+    let blocked = blocked(config, packets);
+    for tally in [&mut first, &mut second] {
+        tally.retain(|(_, frame), _| !is_unreachable_by(config, &blocked, frame));
+    }
+    let tell = |tally: &Tally, word: &str| {
+        let one = |((device, frame), count): (&Sent, &usize)| {
+            let times = if *count == 1 { String::new() } else { format!(" ({count} times)") };
+            let number = tag(frame).unwrap_or(0);
+            format!(
+                "only {word} sends{times} by {}, packet {number}: {}",
+                DEVICES[*device],
+                words_of(frame)
+            )
+        };
+        tally.iter().map(one).collect::<Vec<_>>()
+    };
+    [tell(&first, words[0]), tell(&second, words[1])].concat()
+}
+
+/// What is compared of what was sent.
+fn tally(sent: &[Sent], own: &[Ipv4Net]) -> Tally {
+    let mut tally = Tally::new();
+    for (device, frame) in sent.iter().filter(|(_, frame)| is_compared(frame)) {
+        let frame = plain(frame.clone(), own);
+        let is_redirect = is_redirect(&frame);
+        let key = (*device, if is_redirect { redirect(frame) } else { frame });
+        let count = tally.entry(key).or_default();
+        *count = if is_redirect { 1 } else { *count + 1 };
+    }
+    tally
+}
+
+fn is_compared(frame: &[u8]) -> bool {
+    if is_four(frame) {
+        // IGMP is the router's own.
+        return frame.get(packet_at(frame) + 9) != Some(&2)
+            || frame.get(packet_at(frame) + 8) != Some(&1);
+    }
+    if !is_six(frame) {
+        return !matches!(ethertype(frame), Some([0x08, 0x06]));
+    }
+    let at = packet_at(frame);
+    let hops = frame.get(at + 7).copied();
+    let is_nd = matches!(icmp(frame), Some([133..=136, _])) && hops == Some(255);
+    // Reports of multicast groups have a hop-by-hop header with an alert.
+    let is_report = frame.get(at + 6) == Some(&0)
+        && hops == Some(1)
+        && matches!(frame.get(at + 48), Some(131 | 132 | 143));
+    !is_nd && !is_report
+}
+
+/// A frame without what each router chooses.
+fn plain(mut frame: Vec<u8>, own: &[Ipv4Net]) -> Vec<u8> {
+    let at = packet_at(&frame);
+    if frame.len() <= at + SMALL {
+        let length = |of: usize| frame.get(of..)?.first_chunk().copied().map(u16::from_be_bytes);
+        let own = if is_four(&frame) { length(at + 2) } else { length(at + 4).map(|of| of + 40) };
+        if is_four(&frame) || is_six(&frame) {
+            frame.truncate(at + own.map_or(SMALL, usize::from));
+        }
+    }
+    let is_own = |frame: &[u8]| matches!(addresses(frame), Some([IpAddr::V4(source), _]) if own.iter().any(|own| own.contains(&source)));
+    if is_four(&frame) && frame.len() >= at + 20 && is_own(&frame) {
+        let end = (at + usize::from(frame[at] & 15) * 4).min(frame.len());
+        frame[at + 4..at + 6].fill(0);
+        frame[at + 10..at + 12].fill(0);
+        let sum = checksum(&frame[at..end]);
+        frame[at + 10..at + 12].copy_from_slice(&sum.to_be_bytes());
+        if icmp(&frame) == Some([14, 0]) && frame.len() >= end + 20 {
+            frame[end + 2..end + 4].fill(0);
+            frame[end + 12..end + 20].fill(0);
+        }
+    }
+    frame
+}
+
+/// A redirect without the packet that it was for, of which each wave has another.
+fn redirect(mut frame: Vec<u8>) -> Vec<u8> {
+    let at = packet_at(&frame);
+    // IPv4's has its packet's addresses.
+    let keep = if is_four(&frame) { 48 } else { 80 };
+    frame.truncate(at + keep);
+    // IPv6's is longer with an option, if the kernel knows the neighbour's Ethernet address by then.
+    if let Some(length) = frame.get_mut(at + 4..at + 6).filter(|_| keep == 80) {
+        length.fill(0);
+    }
+    // The sums of IPv6's and ICMP's cover that packet.
+    let sum = if is_four(&frame) { at + 22 } else { at + 42 };
+    if let Some(sum) = frame.get_mut(sum..sum + 2) {
+        sum.fill(0);
+    }
+    if is_four(&frame)
+        && let Some(packet) = frame.get_mut(at + 28..at + 40)
+    {
+        packet.fill(0);
+    }
+    frame
+}
+
+fn take(from: &mut Tally, one: &Sent, count: usize) {
+    if let Some(left) = from.get_mut(one) {
+        *left -= count;
+        if *left == 0 {
+            from.remove(one);
+        }
+    }
+}
+
+/// Silent neighbours by which the way back of a packet leads.
+fn blocked(config: &Config, packets: &[Packet]) -> BTreeSet<IpAddr> {
+    let sources =
+        packets.iter().filter_map(|packet| addresses(&packet.frame)).map(|[from, _]| from);
+    sources.flat_map(|from| config.silent_hops(from)).collect()
+}
+
+/// Whether a frame says that a host can not be reached, which is behind one of these neighbours.
+fn is_unreachable_by(config: &Config, blocked: &BTreeSet<IpAddr>, frame: &[u8]) -> bool {
+    let is_it =
+        matches!((is_four(frame), icmp(frame)), (true, Some([3, 1])) | (false, Some([1, 3])));
+    let is_behind = |to| !config.silent_hops(to).is_disjoint(blocked);
+    is_it && subject(frame).is_some_and(|(_, to)| is_behind(to))
+}
+
+/// Takes out what both have made of a packet that may have gone by several members.
+fn consequences(config: &Config, first: &mut Tally, second: &mut Tally) {
+    let is_shared = |to: IpAddr| config.groups(to).iter().any(|group| group.hops.len() > 1);
+    // A redirect tells of its packet's destination only.
+    for tally in [&mut *first, &mut *second] {
+        let is_by_choice = |frame: &[u8]| {
+            is_redirect(frame) && subject(frame).is_some_and(|(_, to)| is_shared(to))
+        };
+        tally.retain(|(_, frame), _| !is_by_choice(frame));
+    }
+    let of = |tally: &Tally| -> BTreeSet<u32> {
+        let shared = tally.keys().filter_map(|(_, frame)| {
+            let (tag, to) = subject(frame)?;
+            let [_, own] = addresses(frame)?;
+            (is_shared(to) || is_shared(own)).then_some(tag)
+        });
+        shared.collect()
+    };
+    let both: BTreeSet<u32> = of(first).intersection(&of(second)).copied().collect();
+    let may_be_silent = |to: IpAddr| {
+        config.waits_in_vain(to) || config.rules.is_some() && config.shares_devices(to)
+    };
+    let may_differ = |tag: u32, to: IpAddr| both.contains(&tag) || may_be_silent(to);
+    let is_one = |(device, frame): &Sent| {
+        let Some((tag, to)) = subject(frame).filter(|(tag, to)| may_differ(*tag, *to)) else {
+            return false;
+        };
+        let is_error = addresses(frame).is_some_and(|[_, own]| own != to);
+        let groups = config.groups(to);
+        let is_member = groups.iter().any(|group| group.has(*device, &frame[..6], to));
+        tag != 0 && (is_error || is_member)
+    };
+    for tally in [first, second] {
+        tally.retain(|one, _| !is_one(one));
+    }
+}
+
+/// The number and the destination of the packet that a frame is, or is an error about.
+fn subject(frame: &[u8]) -> Option<(u32, IpAddr)> {
+    let at = packet_at(frame);
+    let inner = match (is_four(frame), icmp(frame)) {
+        (true, Some([3 | 4 | 5 | 11 | 12, _])) => at + usize::from(frame.get(at)? & 15) * 4 + 8,
+        (false, Some([1..=4, _])) => at + 48,
+        (false, Some([137, _])) => {
+            let to: [u8; 16] = *frame.get(at + 64..)?.first_chunk()?;
+            return Some((0, to.into()));
+        }
+        _ => return Some((tag(frame)?, addresses(frame)?[1])),
+    };
+    let frame = [&frame[..at], frame.get(inner..)?].concat();
+    Some((tag(&frame)?, addresses(&frame)?[1]))
+}
+
+fn is_redirect(frame: &[u8]) -> bool {
+    matches!((is_four(frame), icmp(frame)), (true, Some([5, _])) | (false, Some([137, _])))
+}
+
+/// Takes out pairs that went by two members of one group.
+fn members(config: &Config, first: &mut Tally, second: &mut Tally) {
+    let ours: Vec<_> = first.keys().cloned().collect();
+    for one in ours {
+        let other = second.keys().find(|other| are_members(config, &one, other)).cloned();
+        if let Some(other) = other {
+            take(first, &one, 1);
+            take(second, &other, 1);
+        }
+    }
+}
+
+fn are_members(config: &Config, one: &Sent, other: &Sent) -> bool {
+    let packet = |sent: &Sent| sent.1.get(packet_at(&sent.1)..).map(<[u8]>::to_vec);
+    let Some([_, to]) = addresses(&one.1) else { return false };
+    let has = |sent: &Sent, group: &super::config::Group| group.has(sent.0, &sent.1[..6], to);
+    packet(one) == packet(other)
+        && config.groups(to).iter().any(|group| has(one, group) && has(other, group))
+}

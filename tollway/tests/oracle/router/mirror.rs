@@ -1,0 +1,145 @@
+//! `tollway run` on a router's devices, and the talk with it.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::side::{Idle, Side};
+use crate::namespaces::{PATIENCE, Process};
+use crate::net::DEVICES;
+
+/// What Tollway has counted, in all.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    pub received: u64,
+    pub punted: u64,
+    pub express: u64,
+    /// Whatever moves when packets do.
+    moved: u64,
+}
+
+impl Counts {
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            received: self.received - before.received,
+            punted: self.punted - before.punted,
+            express: self.express.saturating_sub(before.express),
+            moved: self.moved.wrapping_sub(before.moved),
+        }
+    }
+}
+
+/// A running Tollway.
+pub struct Mirror {
+    process: Process,
+    ports: usize,
+    dir: TempDir,
+    control: BufReader<UnixStream>,
+}
+
+impl Mirror {
+    /// Starts it on the first so many devices; what it said if it does not.
+    pub fn start(side: &Side, ports: usize) -> Result<Self, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = side.command(env!("CARGO_BIN_EXE_tollway"));
+        command.arg("run").args(&DEVICES[..ports]).args(["--socket", "control.sock"]);
+        let file = |name: &str| File::create(dir.path().join(name)).unwrap();
+        command.current_dir(dir.path()).stdout(Stdio::null()).stderr(file("stderr"));
+        let mut process = Process(command.spawn().unwrap());
+        let start = std::time::Instant::now();
+        loop {
+            let told = std::fs::read_to_string(dir.path().join("stderr")).unwrap();
+            if told.contains("forwarding") {
+                break;
+            }
+            if process.0.try_wait().unwrap().is_some() || start.elapsed() > PATIENCE {
+                return Err(format!("tollway run does not start: {told}"));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let control = UnixStream::connect(dir.path().join("control.sock")).unwrap();
+        control.set_read_timeout(Some(PATIENCE)).unwrap();
+        Ok(Self { process, ports, dir, control: BufReader::new(control) })
+    }
+
+    pub fn ports(&self) -> usize {
+        self.ports
+    }
+
+    fn ask(&mut self, request: &str) -> Result<Value, String> {
+        let mut answer = String::new();
+        let line = format!("{{\"v\":1,{request}}}\n");
+        let asked = self.control.get_mut().write_all(line.as_bytes());
+        asked.and_then(|()| self.control.read_line(&mut answer).map(|_| ())).map_err(|error| {
+            let status = self.process.0.try_wait();
+            format!("Tollway does not answer ({error}; {status:?}): {}", self.log())
+        })?;
+        let value: Value =
+            serde_json::from_str(&answer).map_err(|error| format!("{error}: {answer}"))?;
+        match value.get("error") {
+            Some(error) => Err(format!("Tollway refuses {request}: {error}")),
+            None => Ok(value),
+        }
+    }
+
+    /// Waits until it works by what the kernel has now.
+    pub fn sync(&mut self) -> Result<(), String> {
+        self.ask(r#""do":"sync""#).map(|_| ())
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("stderr")).unwrap_or_default()
+    }
+
+    /// What it has counted.
+    pub fn counts(&mut self) -> Counts {
+        let all = self.ask(r#""show":"all""#).unwrap_or_default();
+        let count = |value: &Value| value.as_u64().unwrap_or(0);
+        let totals = &all["totals"];
+        let express: u64 = all["express"]["counts"]["packets"].as_u64().unwrap_or(0);
+        let names = ["received", "sent", "dropped", "punted", "delivered", "transmitted"];
+        let moved = names.iter().map(|name| count(&totals[*name])).fold(express, u64::wrapping_add);
+        Counts {
+            received: count(&totals["received"]),
+            punted: count(&totals["punted"]),
+            express,
+            moved,
+        }
+    }
+
+    /// Which traffic takes which road, as it says.
+    pub fn coverage(&mut self) -> Result<Value, String> {
+        self.ask(r#""show":"coverage""#)
+    }
+
+    /// Everything that it has counted.
+    pub fn everything(&mut self) -> Result<Value, String> {
+        let mut all = self.ask(r#""show":"all""#)?;
+        all["counts"] = self.coverage()?["counts"].take();
+        Ok(all)
+    }
+
+    /// What it says of itself that can not be.
+    pub fn complaints(&mut self) -> Vec<String> {
+        let all = match self.ask(r#""show":"all""#) {
+            Ok(all) => all,
+            Err(told) => return vec![told],
+        };
+        let defect = all["totals"]["defect"].as_str();
+        defect
+            .map(|defect| format!("Tollway's counts are not in order: {defect}"))
+            .into_iter()
+            .collect()
+    }
+}
+
+impl Idle for Mirror {
+    fn progress(&mut self) -> u64 {
+        self.counts().moved
+    }
+}

@@ -1,0 +1,220 @@
+//! The kernel is the judge of the mirror: random routers, as `ip`, `sysctl` and `nft` configure them, get
+//! random packets in a namespace that the kernel has for itself, and in one where `tollway run` is at work.
+//! What comes out of each device is compared.
+
+mod bench;
+mod case;
+mod config;
+mod draw;
+mod excluded;
+mod mirror;
+mod net;
+mod roads;
+mod routes;
+mod selectors;
+mod shrink;
+mod side;
+mod sysctl;
+mod traffic;
+
+use std::time::Instant;
+
+use bench::{Bench, Second, Start};
+use case::{Case, Outcome, Tally};
+use config::Config;
+
+use crate::setting;
+
+/// Cases of a run that is not told how many.
+const CASES: u64 = 500;
+/// So many cases come to a Tollway that goes on running, before another is started.
+const RUNNING: u64 = 20;
+/// Differences that are looked into before a run ends.
+const ENOUGH: usize = 5;
+/// Cases are numbered from here on for each seed.
+const APART: u64 = 1 << 20;
+
+/// Holds Tollway against the kernel.
+pub fn judged() {
+    let mut bench = Bench::new(Second::Tollway(None));
+    if let Ok(path) = std::env::var("TOLLWAY_ORACLE_REPLAY") {
+        replay(&mut bench, &path);
+        return;
+    }
+    let seed = setting("TOLLWAY_ORACLE_SEED").unwrap_or(1);
+    let cases = setting("TOLLWAY_ORACLE_CASES").unwrap_or(CASES);
+    let failed = run(&mut bench, seed, cases);
+    assert!(failed.is_empty(), "Tollway differs from the kernel: {failed:?}");
+}
+
+/// Two kernels are alike, and one with something in its way is not: this oracle has eyes.
+pub fn proven() {
+    let cases = 24;
+    let mut bench = Bench::new(Second::Kernel(String::new()));
+    let failed = run(&mut bench, 7, cases);
+    assert!(failed.is_empty(), "the kernel differs from itself: {failed:?}");
+    for (what, script) in INJECTED {
+        bench.second = Second::Kernel((*script).to_owned());
+        let differs = |number: u64| {
+            let case = Case::draw(7 * APART + number, bench.able, 4, Start::Running);
+            matches!(case.run(&mut bench), Outcome::Differs(_)).then_some(case)
+        };
+        let seen = (0..cases).find_map(differs);
+        let case = seen.unwrap_or_else(|| panic!("{what} is not seen"));
+        if *what == "a packet is lost" {
+            shrinks(case, &mut bench);
+        }
+    }
+}
+
+/// What is put into the way of the second kernel, of which each must be seen.
+const INJECTED: &[(&str, &str)] = &[
+    (
+        "a packet is lost",
+        "nft 'add table inet x; add chain inet x y { type filter hook prerouting priority -400; }; add rule inet x y ip ttl 64 drop'",
+    ),
+    (
+        "a byte is changed",
+        "nft 'add table inet x; add chain inet x y { type filter hook postrouting priority 400; }; add rule inet x y ip6 dscp set 5'",
+    ),
+    ("an error has another lifetime", "echo 77 > /proc/sys/net/ipv4/ip_default_ttl"),
+    (
+        "an error is not sent",
+        "nft 'add table inet x; add chain inet x y { type filter hook output priority 0; }; add rule inet x y icmp type time-exceeded drop'",
+    ),
+    (
+        "a route leads elsewhere",
+        "ip -4 rule add pref 1 to 20.0.0.0/7 lookup 99; ip -4 route add default via 10.1.0.2 dev lan0 table 99 proto 77; true",
+    ),
+    (
+        "a neighbour is another",
+        "ip neigh replace 10.3.0.2 lladdr 06:42:00:00:00:01 dev wan0 nud permanent; ip neigh replace 10.2.0.3 lladdr 06:41:00:00:00:01 dev lan1 nud permanent",
+    ),
+    (
+        "no redirect is sent",
+        "for i in all lan0 lan1 wan0 dmz0; do echo 0 > /proc/sys/net/ipv4/conf/$i/send_redirects; done",
+    ),
+];
+
+/// A case that differs becomes small, and its file says the same again.
+fn shrinks(case: Case, bench: &mut Bench) {
+    let small = shrink::shrink(case, false, bench);
+    assert_eq!(small.packets.len(), 1, "one packet is enough");
+    let path = shrink::keep(&small, Vec::new());
+    let kept = shrink::kept(path.to_str().unwrap());
+    assert_eq!((&kept.config, &kept.packets), (&small.config, &small.packets));
+    assert!(matches!(kept.run(bench), Outcome::Differs(_)), "the kept case differs");
+    std::fs::remove_file(path).unwrap();
+}
+
+/// Runs cases; which of them differ, and where they are kept.
+fn run(bench: &mut Bench, seed: u64, cases: u64) -> Vec<String> {
+    println!("seed {seed}, {cases} routers; {:?}", bench.able);
+    let start = Instant::now();
+    let (mut all, mut failed) = (Tally::default(), Vec::new());
+    let mut before: Option<Config> = None;
+    // From the middle on, to come to a case again.
+    let first = setting("TOLLWAY_ORACLE_FROM").unwrap_or(0);
+    for number in first..first + cases {
+        // The last ones of each run have a Tollway each.
+        let how = if number % RUNNING > RUNNING * 3 / 4 { Start::Fresh } else { Start::Running };
+        let ports = [4, 4, 3, 4, 2][(number / RUNNING % 5) as usize];
+        let case =
+            Case::draw(seed.wrapping_mul(APART).wrapping_add(number), bench.able, ports, how);
+        let config = case.config.clone();
+        let (told, strays) = match case.run(bench) {
+            Outcome::Same(tally) => {
+                add(&mut all, tally);
+                (Vec::new(), false)
+            }
+            Outcome::Differs(told) => (told, false),
+            Outcome::Strays(told) => (told, true),
+        };
+        if !told.is_empty() {
+            let before = before.clone().filter(|_| how == Start::Running);
+            failed.push(report(Case { before, ..case }, (told, strays), bench));
+        }
+        before = Some(config);
+        if failed.len() == ENOUGH {
+            println!("{number} routers were enough");
+            break;
+        }
+    }
+    let Tally { lines, refused, packets, sent, received, punted, express, judged } = all;
+    println!(
+        "{lines} lines, {refused} refused; {packets} packets, {sent} frames of the kernel; Tollway had {received} \
+         packets, left {punted} of them to the kernel, and the express lane forwarded {express}; {:.0} s",
+        start.elapsed().as_secs_f64()
+    );
+    println!(
+        "of what is called fast Tollway forwarded {} packets, and of what is called the kernel's it left {}",
+        judged.fast, judged.kernel
+    );
+    let has_tollway = matches!(bench.second, Second::Tollway(_));
+    let is_judged = judged.fast > cases && judged.kernel > cases / 4;
+    assert!(!has_tollway || cases < 50 || is_judged, "too little was said of roads to tell much");
+    assert!(refused * 5 < lines.max(1), "too many lines were none");
+    assert!(sent * 4 > packets, "too few packets were forwarded to tell much");
+    failed
+}
+
+fn add(all: &mut Tally, one: Tally) {
+    all.lines += one.lines;
+    all.refused += one.refused;
+    all.packets += one.packets;
+    all.sent += one.sent;
+    all.received += one.received;
+    all.punted += one.punted;
+    all.express += one.express;
+    all.judged.fast += one.judged.fast;
+    all.judged.kernel += one.judged.kernel;
+}
+
+/// Makes a case small, keeps it, and says what it is.
+fn report(case: Case, (told, strays): (Vec<String>, bool), bench: &mut Bench) -> String {
+    let seed = case.seed;
+    println!("router {seed} {}", if strays { "strays" } else { "differs" });
+    tell(&case, &told);
+    let original = case.clone();
+    // In case that this run is cut short.
+    shrink::keep(&original, told.clone());
+    let mut small = shrink::shrink(case, strays, bench);
+    let mut outcome = small.run(bench);
+    if matches!(outcome, Outcome::Same(_)) {
+        small = original;
+        outcome = small.run(bench);
+    }
+    let differences = match outcome {
+        Outcome::Differs(told) | Outcome::Strays(told) => told,
+        Outcome::Same(_) => [vec!["it differed once and no more".to_owned()], told].concat(),
+    };
+    println!("made small:\n{}", small.config.text().join("\n"));
+    tell(&small, &differences);
+    let path = shrink::keep(&small, differences);
+    format!("router {seed}, kept in {}", path.display())
+}
+
+fn tell(case: &Case, differences: &[String]) {
+    println!("{} lines, {} packets", case.config.lines.len(), case.packets.len());
+    if let [packet] = &case.packets[..] {
+        println!("by {}: {}", crate::net::DEVICES[packet.device], net::words_of(&packet.frame));
+    }
+    for difference in differences.iter().take(6) {
+        println!("{difference}");
+    }
+}
+
+fn replay(bench: &mut Bench, path: &str) {
+    let case = shrink::kept(path);
+    match case.run(bench) {
+        Outcome::Same(_) => println!("no difference"),
+        Outcome::Differs(differences) | Outcome::Strays(differences) => {
+            println!("{}", case.config.text().join("\n"));
+            tell(&case, &differences);
+            if let Second::Tollway(Some(mirror)) = &mut bench.second {
+                println!("{:#}", mirror.everything().unwrap_or_default());
+            }
+            panic!("Tollway differs from the kernel");
+        }
+    }
+}

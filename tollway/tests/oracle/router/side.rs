@@ -1,0 +1,258 @@
+//! One of the two routers: a network namespace, and the far ends of its wires here.
+//!
+//! Everything runs on one processor, where the kernel takes frames through in the order in which they came:
+//! when a marker has gone to the router's namespace and back, all that was sent before it is done.
+
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use super::config::{self, Config};
+use super::draw::Able;
+use super::net::{Asked, ask};
+use super::sysctl;
+use super::traffic::{Packet, WAVES};
+use crate::kernel::{Sent, namespace, run};
+use crate::namespaces::{PATIENCE, Process, sh};
+use crate::net::{self, DEVICES};
+use crate::socket::Wire;
+
+/// The kernel has given up a silent neighbour by then, for whom it waits 300 ms.
+const GIVEN_UP: Duration = Duration::from_millis(400);
+/// Who is answered so late may have been given up meanwhile.
+const LATE: Duration = Duration::from_millis(150);
+
+/// The device that only markers come by, which are no protocol's.
+const MARKER: &str = "mark";
+/// Their ethertype, which is for experiments.
+const MARKED: [u8; 2] = [0x88, 0xb5];
+
+/// What else has to be asked whether it is done.
+pub trait Idle {
+    /// A number that stands still when nothing is under way.
+    fn progress(&mut self) -> u64;
+}
+
+/// The kernel alone: markers tell all.
+pub struct Nobody;
+
+impl Idle for Nobody {
+    fn progress(&mut self) -> u64 {
+        0
+    }
+}
+
+/// A router and the wires to it.
+pub struct Side {
+    pub namespace: Process,
+    wires: Vec<Wire>,
+    /// The ends of the marker's wire: here, and in the router's namespace.
+    marker: [Wire; 2],
+    markers: u32,
+    /// When it last asked for somebody who is silent.
+    silence: Option<Instant>,
+    /// When its wires were looked at last, and whether that was too late for an answer.
+    looked: Instant,
+    pub late: bool,
+    /// The configuration that it has.
+    had: Option<Config>,
+}
+
+impl Side {
+    /// A router without a configuration; `name` tells its wires from others'.
+    pub fn new(name: &str) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        // The kernel takes its time to remove those of a namespace that has gone.
+        let name = format!("{name}{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let namespace = namespace();
+        let mut script = String::from("set -e\nip link set lo up\n");
+        script += &sysctl::fixed();
+        for device in DEVICES.iter().chain([&MARKER]) {
+            script += &format!("ip link add {device} type veth peer name {name}-{device}\n");
+            script += &format!("ip link set {name}-{device} netns {}\n", std::process::id());
+            // Else it leaves checksums of its own messages to a card that is not there.
+            script += &format!("ethtool -K {device} tx off rxvlan off >/dev/null\n");
+        }
+        for (number, device) in DEVICES.iter().enumerate() {
+            script += &format!("ip link set {device} address {}\n", net::text(net::mac(number)));
+        }
+        // With the first VRF there comes a rule.
+        script += "! ip link add probe type vrf table 9 2>/dev/null || ip link delete probe\n";
+        run(&namespace, &script, "").unwrap();
+        let wire = |device: &str| {
+            let far = format!("{name}-{device}");
+            sh(&format!("ip link set {far} mtu 3400 up"));
+            // Without it the device takes no frames that XDP sends.
+            // Tags are in the frames.
+            sh(&format!("ethtool -K {far} gro on tx off txvlan off tx-vlan-stag-hw-insert off"));
+            Wire::open(number(&sh(&format!("ip -oneline link show dev {far}")))).unwrap()
+        };
+        let wires = DEVICES.iter().map(|device| wire(device)).collect();
+        let here = wire(MARKER);
+        let own = format!("ip link set {MARKER} up && ip -oneline link show dev {MARKER}");
+        let told = run(&namespace, &own, "").unwrap();
+        let marker = [here, Wire::open_in(namespace.0.id(), number(&told)).unwrap()];
+        Self {
+            namespace,
+            wires,
+            marker,
+            markers: 0,
+            silence: None,
+            looked: Instant::now(),
+            late: false,
+            had: None,
+        }
+    }
+
+    /// Runs a script there; what it printed.
+    pub fn run(&self, script: &str, input: &str) -> Result<String, String> {
+        run(&self.namespace, script, input)
+    }
+
+    /// Puts a configuration in force; what was said against it.
+    pub fn apply(&mut self, config: &Config) -> String {
+        let mut told = self.run(&config.script(), "").unwrap();
+        if let Some(rules) = &config.rules
+            && let Err(error) = self.run("nft -f -", &rules.text())
+        {
+            told += &error;
+        }
+        self.had = Some(config.clone());
+        told
+    }
+
+    /// Takes all configuration out again, and what it has said meanwhile.
+    pub fn reset(&mut self, able: Able) {
+        let none = Config { ports: 0, lines: Vec::new(), rules: None };
+        let had = self.had.take().unwrap_or(none);
+        self.run(&config::reset(&had, able.vrf), "").unwrap();
+        self.settle(&mut Nobody, &mut Vec::new());
+    }
+
+    /// What it has in force, in the kernel's words, in an order that no history has made.
+    pub fn listing(&self) -> Vec<String> {
+        let all = "route show table all\nrule\naddress show\n";
+        let script =
+            ["-4", "-6"].map(|family| format!("ip -o {family} -batch - <<'END'\n{all}END\n"));
+        let told = self.run(&script.concat(), "").unwrap();
+        // Devices have other numbers there.
+        let plain = |line: &str| line.split_once(": ").map_or(line, |(_, line)| line).to_owned();
+        // Tollway's own devices, by which it hands packets back.
+        let is_theirs = |line: &&str| line.contains(" dev toll") || line.contains(": toll");
+        let mut lines: Vec<_> = told.lines().filter(|line| !is_theirs(line)).map(plain).collect();
+        lines.sort_unstable();
+        lines
+    }
+
+    /// Sends packets, and takes what comes of them, be it that somebody is silent.
+    pub fn exchange(&mut self, packets: &[Packet], idle: &mut impl Idle) -> Vec<Sent> {
+        let mut sent = self.send(packets, idle);
+        self.give_up(idle, &mut sent);
+        sent
+    }
+
+    /// Sends packets, wave by wave, and takes what comes out of any device until all of it has.
+    pub fn send(&mut self, packets: &[Packet], idle: &mut impl Idle) -> Vec<Sent> {
+        let mut sent = Vec::new();
+        (self.looked, self.late, self.silence) = (Instant::now(), false, None);
+        for wave in 0..WAVES {
+            let mut packets = packets.iter().filter(|packet| packet.wave == wave).peekable();
+            if packets.peek().is_none() {
+                continue;
+            }
+            for packet in packets {
+                // A device that is down takes none.
+                let _ = self.wires[packet.device].send(&packet.frame);
+                self.drain(&mut sent);
+            }
+            self.settle(idle, &mut sent);
+        }
+        sent
+    }
+
+    /// Waits until the kernel has given up all who are silent, and takes what comes of it.
+    fn give_up(&mut self, idle: &mut impl Idle, sent: &mut Vec<Sent>) {
+        let start = Instant::now();
+        // What comes of it, an error, may have to wait for somebody silent in its turn.
+        while let Some(asked) = self.silence.take() {
+            // A machine under load runs the kernel's timers late.
+            while asked.elapsed() < GIVEN_UP || self.is_waiting() {
+                assert!(start.elapsed() < PATIENCE, "the kernel waits for a neighbour for ever");
+                std::thread::sleep(Duration::from_millis(5));
+                // Others have to be answered meanwhile.
+                self.drain(sent);
+            }
+            self.settle(idle, sent);
+        }
+    }
+
+    /// Whether the kernel still waits for somebody's answer.
+    fn is_waiting(&self) -> bool {
+        let told = self.run("ip neigh show nud incomplete", "").unwrap();
+        told.lines().any(|line| !line.contains(" dev toll"))
+    }
+
+    /// Waits until nothing comes any more, and nothing is under way.
+    pub fn settle(&mut self, idle: &mut impl Idle, sent: &mut Vec<Sent>) {
+        let mut quiet = 0;
+        let mut progress = idle.progress();
+        let start = Instant::now();
+        while quiet < 2 {
+            assert!(start.elapsed() < PATIENCE, "the router does not come to rest");
+            let before = sent.len();
+            self.mark(sent);
+            let now = idle.progress();
+            quiet = if sent.len() == before && now == progress { quiet + 1 } else { 0 };
+            progress = now;
+        }
+    }
+
+    /// Sends a marker to the router's namespace and back.
+    fn mark(&mut self, sent: &mut Vec<Sent>) {
+        self.markers += 1;
+        let number = self.markers.to_be_bytes();
+        let marker = [&[0xff; 12][..], &MARKED, &number, &[0; 42]].concat();
+        let start = Instant::now();
+        for [from, to] in [[0, 1], [1, 0]] {
+            self.marker[from].send(&marker).unwrap();
+            while self.marker[to].receive().unwrap().is_none_or(|frame| frame != marker) {
+                assert!(start.elapsed() < PATIENCE, "a marker is lost");
+                self.drain(sent);
+            }
+        }
+        self.drain(sent);
+    }
+
+    fn drain(&mut self, sent: &mut Vec<Sent>) {
+        let since = std::mem::replace(&mut self.looked, Instant::now()).elapsed();
+        for (device, wire) in self.wires.iter_mut().enumerate() {
+            // A device that went down says so once.
+            while let Ok(Some(frame)) = wire.receive() {
+                match ask(device, &frame) {
+                    Asked::Nothing => {}
+                    Asked::Silent => self.silence = Some(Instant::now()),
+                    Asked::Answer(answer) => {
+                        self.late |= since > LATE;
+                        let _ = wire.send(&answer);
+                    }
+                }
+                sent.push((device, frame));
+            }
+        }
+    }
+}
+
+impl Side {
+    /// Starts a program there.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &self.namespace.0.id().to_string(), "-n", "--", program]);
+        command.stdin(Stdio::null());
+        command
+    }
+}
+
+/// The number of a device that `ip -oneline link` has shown.
+fn number(told: &str) -> i32 {
+    told.split(':').next().unwrap().parse().unwrap()
+}

@@ -1,0 +1,182 @@
+//! Changes of links, addresses, neighbours and routes.
+
+use std::time::Duration;
+
+use super::namespaces::{Host, sh, until};
+use super::running::{Mirror, Net, plug};
+
+pub fn forwards() {
+    let net = Net::new();
+    let mut mirror = Mirror::start("ra rb");
+    for (host, addresses) in
+        [(&net.a, ["10.0.2.2", "fd00:2::2"]), (&net.b, ["10.0.1.2", "fd00:1::2"])]
+    {
+        for address in addresses {
+            mirror.forwards(host, address);
+        }
+    }
+    // The host behind is the kernel.
+    let (answered, counts) = mirror.ping(&net.a, "10.0.2.1");
+    assert_eq!((answered, counts.received), (5, 0), "own addresses stay in the kernel");
+    let told = mirror.stop();
+    assert!(told.contains("received"), "{told}");
+}
+
+pub fn routes() {
+    let net = Net::new();
+    for address in ["172.16.5.5/32", "2001:db8:5::5/128"] {
+        net.b.sh(&format!("ip address add {address} dev lo"));
+    }
+    let mirror = Mirror::start("ra rb");
+    for (to, by, inside) in [
+        ("172.16.0.0/16", "10.0.2.2", "172.16.5.5"),
+        ("2001:db8:5::/48", "fd00:2::2", "2001:db8:5::5"),
+    ] {
+        mirror.stops(&net.a, inside);
+        sh(&format!("ip route add {to} via {by}"));
+        mirror.forwards(&net.a, inside);
+        for kind in ["blackhole", "unreachable", "prohibit"] {
+            sh(&format!("ip route replace {kind} {to}"));
+            mirror.stops(&net.a, inside);
+        }
+        sh(&format!("ip route replace {to} via {by}"));
+        mirror.forwards(&net.a, inside);
+        // A longer one wins, wherever it leads.
+        sh(&format!("ip route add blackhole {inside}"));
+        mirror.stops(&net.a, inside);
+        sh(&format!("ip route del blackhole {inside}"));
+        mirror.forwards(&net.a, inside);
+        sh(&format!("ip route del {to}"));
+        mirror.stops(&net.a, inside);
+        // By an object, which changes under its routes.
+        sh(&format!("ip nexthop add id 7 via {by} dev rb"));
+        sh(&format!("ip route add {to} nhid 7"));
+        mirror.forwards(&net.a, inside);
+        let family = if by.contains(':') { "-6" } else { "-4" };
+        sh(&format!("ip {family} nexthop replace id 7 blackhole"));
+        mirror.stops(&net.a, inside);
+        sh("ip nexthop del id 7");
+        mirror.stops(&net.a, inside);
+    }
+    assert_eq!(mirror.status().rebuilds, 0, "no route costs new tables");
+}
+
+pub fn addresses() {
+    let net = Net::new();
+    let mirror = Mirror::start("ra rb");
+    mirror.stops(&net.a, "10.9.0.2");
+    net.b.sh("ip address add 10.9.0.2/24 dev hb");
+    sh("ip address add 10.9.0.1/24 dev rb");
+    mirror.forwards(&net.a, "10.9.0.2");
+    let (answered, counts) = mirror.ping(&net.a, "10.9.0.1");
+    assert_eq!((answered, counts.received), (5, 0), "the new address is the kernel's");
+    sh("ip address del 10.9.0.1/24 dev rb");
+    mirror.stops(&net.a, "10.9.0.2");
+    // What was an address may be anybody's.
+    net.b.sh("ip address add 10.9.0.1/32 dev lo");
+    sh("ip route add 10.9.0.1/32 via 10.0.2.2");
+    mirror.forwards(&net.a, "10.9.0.1");
+    assert_eq!(mirror.status().rebuilds, 0, "no address costs new tables");
+}
+
+pub fn neighbour() {
+    let net = Net::new();
+    let mirror = Mirror::start("ra rb");
+    mirror.forwards(&net.a, "10.0.2.2");
+    for mac in ["02:00:00:00:02:0a", "02:00:00:00:02:0b"] {
+        sh(&format!("ip neigh replace 10.0.2.2 lladdr {mac} dev rb nud permanent"));
+        mirror.stops_there(&net.a, "10.0.2.2");
+        net.b.sh(&format!("ip link set hb address {mac}"));
+        net.b.sh("ip route replace default via 10.0.2.1");
+        mirror.forwards(&net.a, "10.0.2.2");
+    }
+    sh("ip neigh del 10.0.2.2 dev rb");
+    mirror.forwards(&net.a, "10.0.2.2");
+    assert_eq!(mirror.status().rebuilds, 0, "no neighbour costs new tables");
+}
+
+pub fn links() {
+    let net = Net::new();
+    let mirror = Mirror::start("ra rb");
+    for _ in 0..3 {
+        mirror.forwards(&net.a, "10.0.2.2");
+        sh("ip link set rb down");
+        mirror.stops(&net.a, "10.0.2.2");
+        sh("ip link set rb up");
+        // The other end gets its carrier back by and by.
+        until("the cable", || sh("ip link show rb").contains("LOWER_UP"));
+        mirror.forwards(&net.a, "10.0.2.2");
+        // The cable is out at the other end.
+        net.b.sh("ip link set hb down");
+        until("no cable", || sh("ip link show rb").contains("NO-CARRIER"));
+        mirror.stops_there(&net.a, "10.0.2.2");
+        net.b.sh("ip link set hb up");
+        net.b.sh("ip route replace default via 10.0.2.1");
+        until("the cable", || sh("ip link show rb").contains("LOWER_UP"));
+    }
+    assert_eq!(mirror.status().rebuilds, 0, "no link that goes down or up costs new tables");
+}
+
+pub fn port() {
+    let net = Net::new();
+    let mut mirror = Mirror::start("ra rb");
+    for _ in 0..3 {
+        mirror.forwards(&net.a, "10.0.2.2");
+        sh("ip link del rb");
+        mirror.stops(&net.a, "10.0.2.2");
+        plug(&net.b, "b", 2);
+        // The kernel forwards until the port is back.
+        let (answered, counts) = mirror.ping(&net.a, "10.0.2.2");
+        assert!(answered >= 4, "{answered}: {counts:?}");
+        until("the port to be back", || mirror.read("stderr").contains("is back"));
+    }
+    mirror.forwards(&net.a, "10.0.2.2");
+    mirror.stop();
+}
+
+/// Containers come and go beside the router.
+pub fn others() {
+    let net = Net::new();
+    let mirror = Mirror::start("ra rb");
+    mirror.forwards(&net.a, "10.0.2.2");
+    let before = mirror.status().rebuilds;
+    let third = Host::new();
+    for _ in 0..5 {
+        plug(&third, "c", 3);
+        // Both ways lead by a device that is none of Tollway's ports.
+        mirror.leaves(&net.a, "10.0.3.2");
+        mirror.leaves(&third, "10.0.1.2");
+        mirror.forwards(&net.a, "10.0.2.2");
+        sh("ip link del rc");
+        mirror.stops(&net.a, "10.0.3.2");
+    }
+    assert_eq!(mirror.status().rebuilds, before, "others' devices cost no new tables");
+}
+
+/// Nothing drifts by what the router does itself: programs and TAP devices on its ports.
+pub fn audit() {
+    let net = Net::new();
+    // Without it a veth tells nobody of the program that comes on its other end.
+    net.a.sh("ethtool -K ha gro off");
+    net.b.sh("ethtool -K hb gro off");
+    let mirror = Mirror::start("ra rb --audit 1");
+    until("two audits", || mirror.status().audits >= 2);
+    // Until what was found is certain.
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(mirror.status().drift, 0, "{}", mirror.read("stderr"));
+    assert!(!mirror.read("stderr").contains("was not known"), "{}", mirror.read("stderr"));
+    let told = sh("ip -6 -oneline address show");
+    assert!(!told.contains("toll"), "{told}");
+}
+
+/// A signal is an audit as well, and counts.
+pub fn signal() {
+    let _net = Net::new();
+    let mirror = Mirror::start("ra rb --audit 3600");
+    assert_eq!(mirror.status().audits, 0);
+    for audits in 1..=2 {
+        sh(&format!("kill -HUP {}", mirror.process.0.id()));
+        until("an audit", || mirror.status().audits == audits);
+    }
+    assert_eq!(mirror.status().drift, 0);
+}

@@ -1,0 +1,91 @@
+//! How long a change takes to be in force.
+
+use std::io::Write;
+use std::net::IpAddr;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tollway::control::{Ask, Client};
+
+use super::namespaces::{PATIENCE, Process};
+use super::running::{Mirror, Net};
+
+/// Changes of each kind.
+const CHANGES: usize = 200;
+
+/// An `ip` that takes lines.
+struct Ip(Process);
+
+impl Ip {
+    fn start() -> Self {
+        let mut command = Command::new("ip");
+        command.args(["-force", "-batch", "-"]).stdin(Stdio::piped());
+        Self(Process(command.spawn().unwrap()))
+    }
+
+    /// Has it make a change: it is in the kernel a moment later.
+    fn say(&mut self, line: &str) {
+        let stdin = self.0.0.stdin.as_mut().unwrap();
+        stdin.write_all(format!("{line}\n").as_bytes()).unwrap();
+    }
+}
+
+/// What the tables in force say of an address.
+fn route(client: &mut Client, address: IpAddr) -> Value {
+    let found: Value = client.ask(&Ask::Route { address, vrf: None }).unwrap();
+    found["route"].clone()
+}
+
+/// How long it takes from a line until what is asked for holds.
+fn time(ip: &mut Ip, line: &str, mut holds: impl FnMut() -> bool) -> Duration {
+    let start = Instant::now();
+    ip.say(line);
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "{line}");
+    }
+    start.elapsed()
+}
+
+fn judge(what: &str, mut times: Vec<Duration>) -> bool {
+    times.sort_unstable();
+    let (median, p99) = (times[times.len() / 2], times[times.len() * 99 / 100]);
+    println!("{what}: in force after {median:?} (median), {p99:?} (p99)");
+    p99 <= Duration::from_millis(5)
+}
+
+pub fn changes() {
+    let _net = Net::new();
+    let mirror = Mirror::start("ra rb");
+    let (mut ip, mut client) = (Ip::start(), mirror.client());
+    let mut round = || {
+        let (mut routes, mut neighs, mut addresses) = (Vec::new(), Vec::new(), Vec::new());
+        for number in 0..CHANGES {
+            let address: IpAddr = format!("172.16.{number}.1").parse().unwrap();
+            let add = format!("route add 172.16.{number}.0/24 via 10.0.2.2");
+            routes.push(time(&mut ip, &add, || route(&mut client, address)["kind"] == "unicast"));
+            let del = format!("route del 172.16.{number}.0/24");
+            routes.push(time(&mut ip, &del, || route(&mut client, address).is_null()));
+
+            let neigh: IpAddr = format!("10.0.2.{}", 10 + number).parse().unwrap();
+            let mac = format!("02:00:00:00:07:{number:02x}");
+            let add = format!("neigh replace {neigh} lladdr {mac} dev rb nud permanent");
+            let known = |route: Value| route["nexthops"][0]["mac"] == mac;
+            neighs.push(time(&mut ip, &add, || known(route(&mut client, neigh))));
+            let del = format!("neigh del {neigh} dev rb");
+            neighs.push(time(&mut ip, &del, || !known(route(&mut client, neigh))));
+
+            let own: IpAddr = format!("10.7.{number}.1").parse().unwrap();
+            let add = format!("address add {own}/24 dev rb");
+            addresses.push(time(&mut ip, &add, || route(&mut client, own)["kind"] == "local"));
+            let del = format!("address del {own}/24 dev rb");
+            addresses.push(time(&mut ip, &del, || route(&mut client, own).is_null()));
+        }
+        let routes = judge("a route", routes);
+        let neighs = judge("a neighbour", neighs);
+        judge("an address", addresses) && routes && neighs
+    };
+    // A machine that has other things to do may be slow once.
+    assert!((0..3).any(|_| round()));
+    assert_eq!(mirror.status().rebuilds, 0);
+}

@@ -1,0 +1,197 @@
+//! Changes of policy rules, sysctls and rules of nftables.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use tollway::control::Ask;
+
+use super::namespaces::{Process, sh};
+use super::running::{Mirror, Net};
+
+pub fn policy() {
+    let net = Net::new();
+    net.b.sh("ip address add 172.16.5.5/32 dev lo");
+    let mirror = Mirror::start("ra rb");
+    mirror.forwards(&net.a, "10.0.2.2");
+    for (rule, stops) in [
+        ("blackhole", true),
+        ("from 10.0.1.2 prohibit", true),
+        ("from 10.0.1.0/24 to 10.0.2.0/24 unreachable", true),
+        ("from 10.0.9.0/24 blackhole", false),
+        ("iif ra blackhole", true),
+        ("iif rb blackhole", true),
+        ("iif lo blackhole", false),
+        ("fwmark 7 blackhole", false),
+    ] {
+        sh(&format!("ip rule add pref 100 {rule}"));
+        match stops {
+            // The way back, or the way there.
+            true => assert_eq!(mirror.ping(&net.a, "10.0.2.2").0, 0, "{rule}"),
+            false => mirror.forwards(&net.a, "10.0.2.2"),
+        }
+        sh("ip rule del pref 100");
+        mirror.forwards(&net.a, "10.0.2.2");
+    }
+    // A table of its own, for some.
+    sh("ip route add 172.16.0.0/16 via 10.0.2.2 table 77");
+    mirror.stops(&net.a, "172.16.5.5");
+    sh("ip rule add pref 100 from 10.0.1.0/24 lookup 77");
+    mirror.forwards(&net.a, "172.16.5.5");
+    mirror.forwards(&net.a, "10.0.2.2");
+    sh("ip route del 172.16.0.0/16 table 77");
+    mirror.stops(&net.a, "172.16.5.5");
+    sh("ip rule add pref 90 iif ra ipproto icmp blackhole");
+    let (answered, counts) = mirror.ping(&net.a, "10.0.2.2");
+    assert_eq!(answered, 0, "what Tollway can not tell, the kernel does: {counts:?}");
+}
+
+pub fn sysctls() {
+    let net = Net::new();
+    let mirror = Mirror::start("ra rb");
+    for (host, address, sysctl) in [
+        (&net.a, "10.0.2.2", "net.ipv4.conf.ra.forwarding"),
+        (&net.a, "10.0.2.2", "net.ipv4.conf.all.forwarding"),
+        (&net.a, "fd00:2::2", "net.ipv6.conf.all.forwarding"),
+    ] {
+        mirror.forwards(host, address);
+        sh(&format!("sysctl -qw {sysctl}=0"));
+        let (answered, counts) = mirror.ping(host, address);
+        assert_eq!((answered, counts.received), (0, 0), "{sysctl}: all is the kernel's");
+        sh(&format!("sysctl -qw {sysctl}=1"));
+        // The kernel forgets the default route of who is a host meanwhile.
+        net.a.sh("ip route replace default via fd00:1::1");
+        mirror.forwards(host, address);
+    }
+    let coverage = mirror.ask(&Ask::Coverage).to_string();
+    assert!(!coverage.contains("forwarding"), "{coverage}");
+    // The way back has to be the way there.
+    sh("ip route add 198.51.100.0/24 via 10.0.2.2");
+    net.a.sh("ip address add 198.51.100.7/32 dev lo");
+    let from = |mirror: &Mirror| {
+        mirror.sync();
+        let before = mirror.counts();
+        let line = "ping -n -c 5 -i 0.02 -W 1 -I 198.51.100.7 10.0.2.2";
+        let _ = net.a.command(line).output().unwrap();
+        mirror.counts().dropped - before.dropped
+    };
+    assert_eq!(from(&mirror), 0);
+    sh("sysctl -qw net.ipv4.conf.ra.rp_filter=1");
+    assert_eq!(from(&mirror), 5, "they do not come from where they say");
+    sh("sysctl -qw net.ipv4.conf.ra.rp_filter=0");
+    assert_eq!(from(&mirror), 0);
+}
+
+/// Connections that only rules for the host ask for: what is forwarded stays fast, but for fragments.
+pub fn host() {
+    let net = Net::new();
+    let mirror = Mirror::start("ra rb");
+    // Three fragments each, there and back; a busy machine loses some to the kernel now and then.
+    let large = |address: &str, fast: u64| {
+        let mut tried = Vec::new();
+        for _ in 0..10 {
+            mirror.sync();
+            let before = mirror.counts().sent;
+            let line = format!("ping -n -c 5 -i 0.02 -W 1 -s 3000 {address}");
+            let told = net.a.command(&line).output().unwrap().stdout;
+            let answered = String::from_utf8_lossy(&told).matches("bytes from").count();
+            tried.push((answered, mirror.counts().sent - before));
+            if tried.last() == Some(&(5, fast)) {
+                return;
+            }
+        }
+        panic!("{address}: {tried:?}");
+    };
+    for address in ["10.0.2.2", "fd00:2::2"] {
+        mirror.forwards(&net.a, address);
+        large(address, 30);
+    }
+    sh("nft add table inet f");
+    sh("nft add chain inet f in { type filter hook input priority 0 ; policy drop ; }");
+    sh("nft add rule inet f in ct state established,related accept");
+    sh("nft add rule inet f in meta l4proto { icmp, icmpv6 } accept");
+    for address in ["10.0.2.2", "fd00:2::2"] {
+        mirror.forwards(&net.a, address);
+        large(address, 0);
+    }
+    let coverage = mirror.ask(&Ask::Coverage);
+    let parts = coverage["parts"].to_string();
+    assert!(parts.contains("IPv4 fragments") && parts.contains("ct state established"), "{parts}");
+    assert_eq!(coverage["links"][0]["ipv4_fast"], true, "{coverage}");
+    // A rule that forwarded packets meet.
+    sh("nft add chain inet f fw { type filter hook forward priority 0 ; }");
+    sh("nft add rule inet f fw ct state invalid drop");
+    mirror.leaves(&net.a, "10.0.2.2");
+    sh("nft flush chain inet f fw");
+    mirror.forwards(&net.a, "10.0.2.2");
+    // Somebody who counts wants to see all.
+    sh("sysctl -qw net.netfilter.nf_conntrack_acct=1");
+    mirror.leaves(&net.a, "10.0.2.2");
+    sh("sysctl -qw net.netfilter.nf_conntrack_acct=0");
+    mirror.forwards(&net.a, "10.0.2.2");
+}
+
+/// Rules that do not fit the tables: everything is the kernel's until they do.
+pub fn many() {
+    use std::fmt::Write as _;
+    let net = Net::new();
+    let mirror = Mirror::start("ra rb");
+    mirror.forwards(&net.a, "10.0.2.2");
+    // Each pair is a rule.
+    let mut pairs = String::new();
+    for n in 0..40_000 {
+        let _ = write!(pairs, "192.168.{}.{} . 7,", n >> 8, n & 255);
+    }
+    let file = mirror.path("rules.nft");
+    let table = format!(
+        "table inet f {{\n set s {{ type ipv4_addr . inet_service; elements = {{ {pairs} }}\n }}\n\
+         chain fw {{ type filter hook forward priority 0; ip daddr 10.0.2.3 drop\n\
+         ip saddr . tcp dport @s drop\n }}\n}}\n"
+    );
+    std::fs::write(&file, table).unwrap();
+    sh(&format!("nft -f {}", file.display()));
+    mirror.leaves(&net.a, "10.0.2.2");
+    let coverage = mirror.ask(&Ask::Coverage);
+    let general = coverage["general"]["ipv4"].to_string();
+    assert!(general.contains("the rules of nftables are the kernel's"), "{coverage}");
+    assert_eq!(mirror.status().held, None, "it is known what to do");
+    // Changes are taken in as ever.
+    sh("ip route add 192.0.2.0/24 via 10.0.2.2");
+    mirror.leaves(&net.a, "10.0.2.2");
+    sh("nft flush set inet f s");
+    mirror.forwards(&net.a, "10.0.2.2");
+    let coverage = mirror.ask(&Ask::Coverage);
+    assert_eq!(coverage["general"]["ipv4"], serde_json::json!([]), "{coverage}");
+    sh("nft delete table inet f");
+    mirror.forwards(&net.a, "10.0.2.2");
+}
+
+/// A flow in the express lane meets a rule that is new.
+pub fn nft() {
+    let net = Net::new();
+    let mirror = Mirror::start("ra rb");
+    mirror.forwards(&net.a, "10.0.2.2");
+    sh("nft add table inet f");
+    sh("nft add chain inet f fw { type filter hook forward priority 0 ; }");
+    mirror.sync();
+    for _ in 0..3 {
+        let mut ping = net.a.command("ping -n -i 0.002 -c 1000000 10.0.2.2");
+        let _ping = Process(ping.stdout(Stdio::null()).spawn().unwrap());
+        std::thread::sleep(Duration::from_millis(500));
+        let express = || mirror.ask(&Ask::Express)["counts"]["packets"].as_u64().unwrap_or(0);
+        let before = express();
+        std::thread::sleep(Duration::from_millis(300));
+        let told = || format!("{}\n{}", mirror.ask(&Ask::All), mirror.ask(&Ask::Coverage));
+        assert!(express() > before, "the flow is in the express lane: {}", told());
+        sh("nft add rule inet f fw ip protocol icmp drop");
+        mirror.sync();
+        let (sent, express_then) = (mirror.counts().sent, express());
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!((mirror.counts().sent, express()), (sent, express_then), "it stops");
+        sh("nft flush chain inet f fw");
+        mirror.sync();
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(mirror.counts().sent > sent, "it goes on");
+    }
+    sh("nft delete table inet f");
+    assert_eq!(mirror.status().rebuilds, 0, "no rule costs new tables");
+}

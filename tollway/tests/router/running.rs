@@ -1,0 +1,225 @@
+//! Two hosts, the router's kernel between them, and a Tollway that mirrors it.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tollway::control::{Ask, Client, Command as Do, Request};
+use tollway::mirror::handle::{Status, Synced};
+
+use super::namespaces::{Host, Process, sh, until};
+
+/// The hosts and the router's kernel, which knows the way.
+pub struct Net {
+    pub a: Host,
+    pub b: Host,
+}
+
+impl Net {
+    /// `ra` leads to host A (10.0.1.2, fd00:1::2), `rb` to host B (10.0.2.2, fd00:2::2).
+    pub fn new() -> Self {
+        sh("ip link set lo up");
+        for family in ["ipv4.ip_forward", "ipv6.conf.all.forwarding"] {
+            sh(&format!("sysctl -qw net.{family}=1"));
+        }
+        let net = Self { a: Host::new(), b: Host::new() };
+        plug(&net.a, "a", 1);
+        plug(&net.b, "b", 2);
+        net
+    }
+}
+
+/// Gives a host a cable to the router.
+pub fn plug(host: &Host, cable: &str, net: u8) {
+    let pid = host.0.0.id();
+    sh(&format!("ip link add r{cable} type veth peer name h{cable} netns {pid}"));
+    host.sh("ip link set lo up");
+    // Nobody else finishes its checksums; and it takes what the express lane redirects.
+    host.sh(&format!("ethtool -K h{cable} tx off gro on"));
+    tags_in_frames(host, cable);
+    for (end, last) in [("r", 1), ("h", 2)] {
+        let own = |line: String| if end == "r" { sh(&line) } else { host.sh(&line) };
+        own(format!("ip address add 10.0.{net}.{last}/24 dev {end}{cable}"));
+        own(format!("ip address add fd00:{net}::{last}/64 dev {end}{cable} nodad"));
+        own(format!("ip link set {end}{cable} up"));
+    }
+    host.sh(&format!("ip route replace default via 10.0.{net}.1"));
+    host.sh(&format!("ip route replace default via fd00:{net}::1"));
+}
+
+/// Has a host put VLAN tags into its frames, and says so to the router.
+pub fn tags_in_frames(host: &Host, cable: &str) {
+    host.sh(&format!("ethtool -K h{cable} txvlan off tx-vlan-stag-hw-insert off"));
+    sh(&format!("ethtool -K r{cable} rxvlan off"));
+}
+
+/// How many of five pings of a host are answered.
+pub fn answered(host: &Host, address: &str) -> usize {
+    let line = format!("ping -n -c 5 -i 0.02 -W 1 {address}");
+    let output = host.command(&line).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    told.lines().filter(|line| line.contains("bytes from")).count()
+}
+
+/// A Tollway that mirrors.
+pub struct Mirror {
+    pub process: Process,
+    pub dir: TempDir,
+}
+
+impl Mirror {
+    /// Between these devices.
+    pub fn start(devices: &str) -> Self {
+        Self::start_by(Command::new(env!("CARGO_BIN_EXE_tollway")), devices)
+    }
+
+    /// Started by a command that takes its arguments.
+    pub fn start_by(mut command: Command, devices: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str| File::create(dir.path().join(name)).unwrap();
+        command.arg("run").args(devices.split_whitespace()).args(["--socket", "control.sock"]);
+        command.current_dir(dir.path()).stdin(Stdio::null());
+        let child = command.stdout(file("stdout")).stderr(file("stderr")).spawn().unwrap();
+        let mut mirror = Self { process: Process(child), dir };
+        until("the router to forward", || {
+            let told = mirror.read("stderr");
+            assert!(mirror.lives(), "{told}");
+            told.contains("forwarding")
+        });
+        mirror.sync();
+        mirror
+    }
+
+    /// A file in its directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// What is in a file in its directory.
+    pub fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    /// Whether it runs.
+    pub fn lives(&mut self) -> bool {
+        self.process.0.try_wait().unwrap().is_none()
+    }
+
+    /// A talk with it.
+    pub fn client(&self) -> Client {
+        let mut client = Client::connect(Some(&self.path("control.sock"))).unwrap();
+        client.wait_for(std::time::Duration::from_secs(90)).unwrap();
+        client
+    }
+
+    /// Waits until all is in force that the kernel has been told by now.
+    pub fn sync(&self) -> Synced {
+        self.client().request(&Request::Do(Do::Sync)).unwrap()
+    }
+
+    /// What it has of the kernel, all of it in force.
+    pub fn status(&self) -> Status {
+        self.sync();
+        self.client().ask(&Ask::Mirror).unwrap()
+    }
+
+    /// An answer, as it comes.
+    pub fn ask(&self, ask: &Ask) -> Value {
+        self.client().ask(ask).unwrap()
+    }
+
+    /// What has become of packets so far.
+    pub fn counts(&self) -> Counts {
+        let answer = self.ask(&Ask::Ports);
+        let count = |name: &str| answer["totals"][name].as_u64().unwrap();
+        assert_eq!(answer["totals"]["defect"], Value::Null);
+        Counts {
+            received: count("received"),
+            sent: count("sent"),
+            dropped: count("dropped"),
+            punted: count("punted"),
+        }
+    }
+
+    /// How many of five pings from a host are answered, and what became of them in Tollway.
+    pub fn ping(&self, host: &Host, address: &str) -> (usize, Counts) {
+        self.sync();
+        let before = self.counts();
+        let answered = answered(host, address);
+        // Flows in the express lane are counted by and by.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        (answered, self.counts().since(before))
+    }
+
+    /// Asserts that pings get there by Tollway.
+    #[track_caller]
+    pub fn forwards(&self, host: &Host, address: &str) {
+        let mut tried = Vec::new();
+        // The first of them may have the kernel look for a neighbour; and on a busy machine the kernel
+        // forwards now and then, since the worker is late.
+        for _ in 0..10 {
+            let (answered, counts) = self.ping(host, address);
+            tried.push((answered, counts));
+            if answered == 5 && counts.sent >= 10 && counts.punted == 0 {
+                return;
+            }
+        }
+        panic!("{address} is not forwarded: {tried:?}\n{}", self.read("stderr"));
+    }
+
+    /// Asserts that pings get there by the kernel.
+    #[track_caller]
+    pub fn leaves(&self, host: &Host, address: &str) {
+        let (answered, counts) = self.ping(host, address);
+        assert_eq!(answered, 5, "{address}: {counts:?}");
+        assert!(counts.sent <= 5, "{address}: those there are the kernel's, {counts:?}");
+    }
+
+    /// Asserts that pings do not get there, and that Tollway sends none of them.
+    #[track_caller]
+    pub fn stops(&self, host: &Host, address: &str) {
+        let (answered, counts) = self.ping(host, address);
+        assert_eq!((answered, counts.sent), (0, 0), "{address}: {counts:?}");
+    }
+
+    /// Asserts that pings do not get there, whatever Tollway sends.
+    #[track_caller]
+    pub fn stops_there(&self, host: &Host, address: &str) {
+        let (answered, counts) = self.ping(host, address);
+        assert_eq!(answered, 0, "{address}: {counts:?}");
+    }
+
+    /// Ends it as an init system would; what it printed.
+    pub fn stop(&mut self) -> String {
+        sh(&format!("kill -TERM {}", self.process.0.id()));
+        let mut status = None;
+        until("the router to stop", || {
+            status = self.process.0.try_wait().unwrap();
+            status.is_some()
+        });
+        assert_eq!(status.unwrap().code(), Some(0), "{}", self.read("stderr"));
+        self.read("stdout")
+    }
+}
+
+/// What has become of packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts {
+    pub received: u64,
+    pub sent: u64,
+    pub dropped: u64,
+    pub punted: u64,
+}
+
+impl Counts {
+    fn since(self, before: Self) -> Self {
+        Self {
+            received: self.received - before.received,
+            sent: self.sent - before.sent,
+            dropped: self.dropped - before.dropped,
+            punted: self.punted - before.punted,
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! How it begins and ends.
+
+use std::os::unix::net::UnixDatagram;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::namespaces::{PATIENCE, sh};
+use super::running::{Mirror, Net, answered};
+
+pub fn refused() {
+    let _net = Net::new();
+    sh("ip link add br0 type bridge");
+    sh("ip link add x0 type veth peer name x1");
+    sh("ip link set x0 master br0");
+    for (devices, code, part) in [
+        ("ra rz", 2, "there is no network device rz; there are ra, rb and x1"),
+        ("ra ra", 2, "ra is named twice"),
+        ("lo", 2, "lo is the loopback device"),
+        ("br0", 2, "br0 is a bridge"),
+        ("x0", 2, "x0 belongs to the bridge br0"),
+        ("", 2, "DEVICE"),
+        ("ra --config x.toml", 2, "cannot be used with"),
+        ("ra --express maybe", 2, "invalid value"),
+        ("ra --audit 0", 2, "invalid value"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
+        command.arg("run").args(devices.split_whitespace()).stdin(Stdio::null());
+        let output = command.output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{devices}: {told}");
+        assert!(told.contains(part), "{devices}: {told}");
+    }
+}
+
+pub fn kill() {
+    let net = Net::new();
+    let mut mirror = Mirror::start("ra rb");
+    mirror.forwards(&net.a, "10.0.2.2");
+    // A process that hangs is as good as dead, and may come back.
+    sh(&format!("kill -STOP {}", mirror.process.0.id()));
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(answered(&net.a, "10.0.2.2"), 5, "stopped");
+    sh(&format!("kill -CONT {}", mirror.process.0.id()));
+    mirror.forwards(&net.a, "10.0.2.2");
+    mirror.process.0.kill().unwrap();
+    mirror.process.0.wait().unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    for address in ["10.0.2.2", "fd00:2::2"] {
+        assert_eq!(answered(&net.a, address), 5, "killed");
+    }
+    // The next one takes over what is left.
+    let next = Mirror::start("ra rb");
+    next.forwards(&net.a, "10.0.2.2");
+}
+
+/// All that the kernel is configured with, as people see it.
+fn configuration() -> String {
+    let mut all = String::new();
+    for line in [
+        "ip -d address",
+        "ip route show table all",
+        "ip -6 route show table all",
+        "ip rule",
+        "ip -6 rule",
+        "ip nexthop",
+        "tc qdisc",
+        "nft list ruleset",
+        "sysctl -a --pattern ^net.ipv[46].conf",
+    ] {
+        all += &sh(line);
+    }
+    // What counts down, or is drawn anew.
+    let stays = |line: &&str| !line.contains("stable_secret");
+    let lines: Vec<_> = all.lines().filter(stays).map(without_lifetimes).collect();
+    lines.join("\n")
+}
+
+fn without_lifetimes(line: &str) -> String {
+    let lasts = |word: &&str| !word.ends_with("sec") && !matches!(*word, "tentative" | "");
+    let words = line.split(' ').filter(lasts);
+    words.collect::<Vec<_>>().join(" ")
+}
+
+pub fn stop() {
+    // Devices have no address that they make themselves, which would come by and by.
+    sh("sysctl -qw net.ipv6.conf.default.addr_gen_mode=1");
+    let net = Net::new();
+    sh("ip rule add pref 500 from 10.7.0.0/16 lookup 77");
+    sh("ip route add 10.8.0.0/16 via 10.0.2.2 table 77");
+    sh("ip nexthop add id 3 via 10.0.1.2 dev ra");
+    sh("nft add table ip t");
+    let before = configuration();
+    let mut mirror = Mirror::start("ra rb");
+    mirror.forwards(&net.a, "10.0.2.2");
+    let told = mirror.stop();
+    assert!(told.contains("received"), "{told}");
+    let after = configuration();
+    let beyond = |of: &str, other: &str| -> Vec<String> {
+        of.lines().filter(|line| !other.contains(line)).map(str::to_owned).collect()
+    };
+    assert_eq!(beyond(&before, &after), [""; 0], "what is no more");
+    assert_eq!(beyond(&after, &before), [""; 0], "what was not there");
+    assert_eq!(before.lines().count(), after.lines().count());
+    assert_eq!(answered(&net.a, "10.0.2.2"), 5, "the kernel forwards");
+}
+
+pub fn service() {
+    let _net = Net::new();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
+    command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "300000");
+    let mut mirror = Mirror::start_by(command, "ra rb");
+    let heard = || {
+        let mut bytes = [0; 64];
+        let len = manager.recv(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes[..len]).into_owned()
+    };
+    assert_eq!(heard(), "READY=1");
+    only_needed_privileges(mirror.process.0.id());
+    let start = Instant::now();
+    for _ in 0..10 {
+        assert_eq!(heard(), "WATCHDOG=1");
+    }
+    assert!(start.elapsed() < Duration::from_secs(3), "three for each that is due");
+    mirror.stop();
+    let last = std::iter::repeat_with(heard).find(|state| state != "WATCHDOG=1");
+    assert_eq!(last.as_deref(), Some("STOPPING=1"));
+}
+
+/// Each thread has what it needs and no more, for good.
+fn only_needed_privileges(pid: u32) {
+    // CAP_NET_ADMIN, CAP_NET_RAW, CAP_PERFMON, CAP_BPF.
+    let mut needed = [12, 13, 38, 39].map(|number| 1_u64 << number).iter().sum::<u64>();
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let limit = limits.lines().find(|line| line.starts_with("Max locked memory")).unwrap();
+    if !limit.contains("unlimited") {
+        // CAP_IPC_LOCK, where the limit could not be lifted.
+        needed |= 1 << 14;
+    }
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let mut count = 0;
+    for thread in threads {
+        let path = thread.unwrap().path().join("status");
+        // One that has served a client may have ended.
+        let Ok(status) = std::fs::read_to_string(&path) else { continue };
+        let value = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.trim().to_owned()
+        };
+        let mask = |name: &str| u64::from_str_radix(&value(name), 16).unwrap();
+        for (name, expected) in
+            [("CapEff:", needed), ("CapPrm:", needed), ("CapBnd:", needed), ("CapInh:", 0)]
+        {
+            assert_eq!(mask(name), expected, "{name} of {}", path.display());
+        }
+        assert_eq!(value("NoNewPrivs:"), "1");
+        count += 1;
+    }
+    assert!(count > 4, "{count} threads");
+}

@@ -1,0 +1,88 @@
+//! VLAN tags that lie beside frames, where XDP does not see them.
+
+use tollway::control::Ask;
+
+use super::namespaces::{Host, sh, until};
+use super::running::{Mirror, Net, tags_in_frames};
+use super::socket::Wire;
+
+/// The router's Ethernet address at `ra`.
+const ROUTER: [u8; 6] = [2, 0, 0, 0, 0, 0x0a];
+/// What the packets carry.
+const MARK: &[u8] = b"a packet that is looked for";
+
+pub fn beside() {
+    let net = Net::new();
+    sh("ip link set ra address 02:00:00:00:00:0a");
+    net.b.sh("ip link set hb address 02:00:00:00:02:02");
+    sh("ip neigh replace 10.0.2.2 lladdr 02:00:00:00:02:02 dev rb nud permanent");
+    // A bridge takes the tag of a frame that comes by one of its ports for good, and a veth gives it on.
+    net.a.sh("ip link add br0 type bridge");
+    net.a.sh("ip link add x0 type veth peer name x1");
+    for device in ["ha", "x1"] {
+        net.a.sh(&format!("ip link set {device} master br0"));
+    }
+    for device in ["br0", "x0", "x1"] {
+        net.a.sh(&format!("ip link set {device} up"));
+    }
+    default_offloads(&net.a);
+    let (mut from, mut to) = (wire(&net.a, "x0"), wire(&net.b, "hb"));
+    let mut arrives = |tag: &[u8]| {
+        while to.receive().unwrap().is_some() {}
+        from.send(&frame(tag)).unwrap();
+        let mut seen = false;
+        for _ in 0..40 {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            while let Some(frame) = to.receive().unwrap() {
+                seen |= frame.windows(MARK.len()).any(|bytes| bytes == MARK);
+            }
+        }
+        seen
+    };
+    let (plain, tagged) = (&[][..], &[0x81, 0, 0, 10][..]);
+    until("the bridge to forward", || arrives(plain));
+    assert!(!arrives(tagged), "the kernel has no such VLAN");
+
+    let mirror = Mirror::start("ra rb");
+    let told = mirror.ask(&Ask::Coverage).to_string();
+    assert!(told.contains("peer_tags"), "{told}");
+    let before = mirror.counts();
+    assert!(arrives(plain));
+    assert!(!arrives(tagged), "its tag is not seen, and it is no frame without one");
+    assert_eq!(mirror.counts().sent, before.sent, "all is the kernel's");
+
+    // Whoever says that tags are in the frames is believed: these were not.
+    sh("ethtool -K ra rxvlan off");
+    mirror.sync();
+    assert!(arrives(tagged));
+
+    tags_in_frames(&net.a, "a");
+    mirror.sync();
+    let before = mirror.counts();
+    assert!(!arrives(tagged), "the tag is in the frame");
+    assert!(arrives(plain));
+    assert!(mirror.counts().sent > before.sent, "the one without a tag");
+}
+
+/// As a veth is made.
+fn default_offloads(host: &Host) {
+    host.sh("ethtool -K ha txvlan on tx-vlan-stag-hw-insert on");
+    sh("ethtool -K ra rxvlan on");
+}
+
+fn wire(host: &Host, device: &str) -> Wire {
+    let told = host.sh(&format!("ip -oneline link show dev {device}"));
+    let number = told.split(':').next().unwrap().parse().unwrap();
+    Wire::open_in(host.0.0.id(), number).unwrap()
+}
+
+/// A packet from 10.0.1.2 to 10.0.2.2, with a tag or none.
+fn frame(tag: &[u8]) -> Vec<u8> {
+    let len = (20 + MARK.len() as u16).to_be_bytes();
+    let mut header = [0x45, 0, len[0], len[1], 0, 1, 0, 0, 64, 253, 0, 0, 10, 0, 1, 2, 10, 0, 2, 2];
+    let words = header.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+    let sum: u32 = words.sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+    [&ROUTER[..], &[2, 0, 0, 0, 1, 0x99], tag, &[8, 0], &header, MARK].concat()
+}

@@ -1,0 +1,34 @@
+//! Rules, routes and next hops of the kernel in the router's tables, against the kernel's own answers, in
+//! network namespaces of their own.
+
+#![allow(clippy::unwrap_used)]
+
+mod chance;
+#[path = "../mirror/ip.rs"]
+#[allow(dead_code)]
+mod ip;
+mod judge;
+#[path = "../namespaces/mod.rs"]
+mod namespaces;
+mod tables;
+
+use std::process::{Command, ExitCode};
+
+/// The tests by name; each runs in a network namespace of its own.
+const TESTS: [namespaces::Test; 4] = [
+    ("tables_answer_as_the_kernel_does", judge::at_random),
+    ("objects_and_devices_change_in_place", judge::in_place),
+    ("ipv6_next_hops_stay_dead_without_carrier", judge::without_carrier),
+    ("a_changed_route_is_in_force_within_milliseconds", judge::latency),
+];
+
+fn main() -> ExitCode {
+    namespaces::main(&TESTS, "-n", missing, |_| ExitCode::FAILURE)
+}
+
+/// What an ordinary user's kernel does not allow that a test needs.
+fn missing(_: &str) -> Option<&'static str> {
+    let namespaces = Command::new("unshare").args(["-Urn", "true"]).status();
+    (!namespaces::is_root() && !namespaces.is_ok_and(|status| status.success()))
+        .then_some("this user may not make network namespaces (user.max_net_namespaces)")
+}

@@ -1,0 +1,231 @@
+//! Tables that follow the kernel, and what they answer.
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashSet};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use tollway::mirror::event::Event;
+use tollway::mirror::fill::{Fill, FillError, Followed, InForce, Way, Ways};
+use tollway::mirror::kernel::{Family, Ifindex, Kernel};
+use tollway::mirror::netlink::{Settings, Source};
+use tollway::mirror::rib::{Ignoring, Rib};
+use tollway::mirror::views::Views;
+use tollway_dataplane::id::{LinkId, NextHopId, VrfId};
+use tollway_dataplane::tables::{Action, Tables};
+use tollway_dataplane::verdict::{DropReason, PuntReason};
+
+use crate::namespaces::PATIENCE;
+
+/// Devices that are the router's links.
+pub const LINKS: [&str; 3] = ["a0", "a1", "a2"];
+
+pub struct Bench(RefCell<Tables>);
+
+impl InForce for Bench {
+    fn between_bursts<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Tables) -> T + Send + 'static,
+    ) -> Option<T> {
+        Some(job(&mut self.0.borrow_mut()))
+    }
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Answer {
+    NoRoute,
+    Local,
+    Blackhole,
+    Unreachable,
+    Prohibit,
+    /// The kernel decides.
+    Kernel,
+    /// One of these: device and next hop, none for the destination itself.
+    By(BTreeSet<(String, Option<IpAddr>)>),
+}
+
+/// What is asked.
+#[derive(Clone, Debug)]
+pub struct Packet {
+    pub iif: &'static str,
+    pub src: IpAddr,
+    pub dst: IpAddr,
+    pub mark: u32,
+}
+
+/// Tables that follow the kernel.
+pub struct Router {
+    pub source: Source,
+    pub kernel: Kernel,
+    pub rib: Rib,
+    pub fill: Fill,
+    bench: Bench,
+    complete: bool,
+    /// How often tables were filled anew.
+    pub filled: usize,
+    pub followed: Followed,
+}
+
+impl Router {
+    /// Has heard everything.
+    pub fn new(ignoring: &[&str]) -> Self {
+        let mut source = Source::open(Settings::default()).unwrap();
+        let (mut kernel, mut rib, mut complete) = (Kernel::default(), Rib::new(), false);
+        let start = Instant::now();
+        while !complete {
+            assert!(start.elapsed() < PATIENCE, "waited in vain for the first list");
+            let mut take = |event: Event| {
+                kernel.take(&event);
+                rib.take(&event);
+                complete |= event == Event::Complete;
+            };
+            source.read(&mut take).unwrap();
+        }
+        let devices: HashSet<_> = ignoring.iter().map(|name| index(&kernel, name)).collect();
+        rib.set_ignoring(Ignoring { v4: devices.clone(), v6: devices });
+        let (fill, bench) = fill(&kernel, &mut rib);
+        let followed = Followed::default();
+        Self { source, kernel, rib, fill, bench, complete, filled: 1, followed }
+    }
+
+    fn read(&mut self) -> bool {
+        let Self { source, kernel, rib, complete, .. } = self;
+        let mut heard = false;
+        let mut take = |event: Event| {
+            kernel.take(&event);
+            rib.take(&event);
+            *complete |= event == Event::Complete;
+            heard = true;
+        };
+        source.read(&mut take).unwrap() || heard
+    }
+
+    /// Puts in force what was heard.
+    pub fn follow(&mut self) {
+        let views = views(&self.kernel, &self.rib);
+        let done = match *self.fill.views() == views {
+            true => self.fill.follow(&mut self.rib, &self.bench),
+            false => Err(FillError::Views),
+        };
+        match done {
+            Ok(followed) => self.followed = followed,
+            Err(FillError::Views) => {
+                (self.fill, self.bench) = fill(&self.kernel, &mut self.rib);
+                self.filled += 1;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Reads on until nothing has come for a moment; with `lists`, what is in doubt is listed anew.
+    pub fn settle(&mut self, lists: bool) {
+        let (start, mut quiet) = (Instant::now(), Instant::now());
+        while quiet.elapsed() < Duration::from_millis(40) {
+            assert!(start.elapsed() < PATIENCE, "there is no end of it");
+            if self.read() {
+                quiet = Instant::now();
+            } else {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+        if self.rib.doubts() && lists {
+            self.complete = false;
+            self.source.resync();
+            while !self.complete {
+                assert!(start.elapsed() < PATIENCE, "waited in vain for a list");
+                self.read();
+            }
+        }
+        self.follow();
+    }
+
+    /// Reads once and puts it in force; says if there was something.
+    pub fn turn(&mut self) -> bool {
+        let heard = self.read();
+        if heard {
+            self.follow();
+        }
+        heard
+    }
+
+    /// What becomes of a packet by the tables.
+    pub fn ask(&self, packet: &Packet) -> Answer {
+        let tables = self.bench.0.borrow();
+        let next = self.look_up(&tables, packet);
+        self.answer(&tables, next)
+    }
+
+    fn look_up(&self, tables: &Tables, packet: &Packet) -> NextHopId {
+        let ingress = &self.fill.views().links[&index(&self.kernel, packet.iif)];
+        let resolve = |view: usize| tables.resolve(VrfId(view as u16), packet.dst);
+        if ingress.policy.is_empty() {
+            return resolve(ingress.view);
+        }
+        let family = if packet.dst.is_ipv4() { Family::V4 } else { Family::V6 };
+        let lines = ingress.policy.iter().filter(|line| {
+            line.family.is_none_or(|of| of == family)
+                && line.src.is_none_or(|src| src.contains(&packet.src))
+                && line.dst.is_none_or(|dst| dst.contains(&packet.dst))
+                && line.mark.is_none_or(|(value, mask)| (packet.mark ^ value) & mask == 0)
+        });
+        let mut found = lines.map(|line| resolve(line.view));
+        found.find(|next| *next != NextHopId::NO_ROUTE).unwrap_or(NextHopId::NO_ROUTE)
+    }
+
+    fn answer(&self, tables: &Tables, next: NextHopId) -> Answer {
+        if next == NextHopId::NO_ROUTE {
+            return Answer::NoRoute;
+        }
+        if next.is_group() {
+            let members = tables.groups.members(next.0 & !NextHopId::GROUP);
+            let members = members.iter().map(|member| self.answer(tables, member.next));
+            let mut all = BTreeSet::new();
+            for member in members {
+                match member {
+                    Answer::By(by) => all.extend(by),
+                    // Its flows are the kernel's, which has the same choice.
+                    _ => return Answer::Kernel,
+                }
+            }
+            return Answer::By(all);
+        }
+        let record = tables.next_hop(next);
+        let device = LINKS[usize::from(record.link.0).min(LINKS.len() - 1)].to_owned();
+        match record.action {
+            Action::Local => Answer::Local,
+            Action::Drop(DropReason::Blackhole) => Answer::Blackhole,
+            Action::Punt(PuntReason::Unreachable) => Answer::Unreachable,
+            Action::Punt(PuntReason::Prohibit) => Answer::Prohibit,
+            Action::Punt(_) => Answer::Kernel,
+            Action::Forward | Action::Resolve => Answer::By([(device, record.neigh)].into()),
+            Action::Glean => Answer::By([(device, None)].into()),
+            other => panic!("leads to {other:?}"),
+        }
+    }
+}
+
+pub fn index(kernel: &Kernel, name: &str) -> Ifindex {
+    *kernel.netdevs.iter().find(|(_, netdev)| netdev.name == name).unwrap().0
+}
+
+fn views(kernel: &Kernel, rib: &Rib) -> Views {
+    Views::of(kernel, LINKS.map(|name| index(kernel, name)), |family, table| rib.has(table, family))
+}
+
+fn fill(kernel: &Kernel, rib: &mut Rib) -> (Fill, Bench) {
+    let views = views(kernel, rib);
+    let mut tables = Tables::new();
+    for _ in &views.views {
+        tables.add_vrf().unwrap();
+    }
+    let links = LINKS.iter().enumerate().map(|(at, name)| {
+        let (_, link) = tables.add_port([2, 0, 0, 0, 0, at as u8], VrfId(0), 1500).unwrap();
+        assert_eq!(link, LinkId(at as u16));
+        (index(kernel, name), Way { link, v4: true, v6: true })
+    });
+    let links = links.collect();
+    let ways = Ways { links, kernel_groups4: false, kernel_groups6: false };
+    let fill = Fill::fresh(rib, views, ways, &mut tables).unwrap();
+    (fill, Bench(RefCell::new(tables)))
+}
