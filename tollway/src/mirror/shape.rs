@@ -275,7 +275,7 @@ fn ingress(facts: &Facts<'_>, device: Ifindex) -> Ingress {
     let Some(netdev) = facts.kernel.netdevs.get(&device) else { return Ingress::absent() };
     let master = netdev.master.and_then(|index| Some((index, facts.kernel.netdevs.get(&index)?)));
     let vrf = master.filter(|(_, master)| master.vrf_table.is_some());
-    let sysctls = facts.sysctls.link(&netdev.name, vrf.map(|(_, vrf)| vrf.name.as_str()));
+    let sysctls = facts.sysctls.link(&netdev.name);
     let policy = facts.views.links.get(&device).map(|ingress| ingress.policy.as_slice());
     let by_input = facts.kernel.rules.iter().any(|rule| rule.iif.is_some());
     Ingress {
@@ -288,7 +288,7 @@ fn ingress(facts: &Facts<'_>, device: Ifindex) -> Ingress {
         policy: policy.unwrap_or_default().iter().map(rule).collect(),
         source: SourceCheck {
             own: !sysctls.accept_local,
-            rpf: rpf(facts, &sysctls, vrf.map_or(device, |(index, _)| index)),
+            rpf: rpf(facts, &sysctls, device),
             martians_to_kernel: sysctls.log_martians,
         },
         lookup: SourceLookup {
@@ -301,7 +301,7 @@ fn ingress(facts: &Facts<'_>, device: Ifindex) -> Ingress {
     }
 }
 
-/// As `__fib_validate_source` does for packets of a device, or of the VRF that it is in.
+/// As `__fib_validate_source` does for packets of a device.
 fn rpf(facts: &Facts<'_>, sysctls: &LinkSysctls, device: Ifindex) -> Rpf {
     let mut addresses = facts.kernel.addresses.iter();
     let has_address =

@@ -6,8 +6,8 @@
 //!
 //! How they combine is in `include/linux/inetdevice.h` (`IN_DEV_*`) for IPv4. IPv6 forwards what
 //! arrives by any device where `all` says so, or by a device that has `force_forwarding`
-//! (`ip6_forward`), whatever the device's own `forwarding` says. What arrives by a device in a VRF is
-//! taken for the VRF device's before it is routed (`vrf_l3_rcv`): its IPv4 sysctls count.
+//! (`ip6_forward`), whatever the device's own `forwarding` says. In a VRF it is the device's own that count,
+//! and not the VRF device's: `ip_rcv_finish` remembers the device before it asks `l3mdev_ip_rcv`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -54,6 +54,8 @@ pub struct Conf4 {
     pub accept_local: bool,
     /// `send_redirects`.
     pub send_redirects: bool,
+    /// `accept_redirects`.
+    pub accept_redirects: bool,
     /// `log_martians`.
     pub log_martians: bool,
     /// `route_localnet`: 127/8 is routed as any other address.
@@ -73,6 +75,8 @@ pub struct Conf6 {
     pub force_forwarding: bool,
     /// `disable_ipv6`.
     pub disabled: bool,
+    /// `accept_redirects`.
+    pub accept_redirects: bool,
     /// `proxy_ndp`.
     pub proxy_ndp: bool,
     /// `ignore_routes_with_linkdown`.
@@ -109,11 +113,14 @@ pub struct LinkSysctls {
     pub src_valid_mark: bool,
     /// 127/8 is routed.
     pub route_localnet: bool,
-    /// IPv4 that leaves by the device by which it came may be answered with a redirect. Never in a VRF:
-    /// what arrives is the VRF device's.
+    /// IPv4 that leaves by the device by which it came may be answered with a redirect.
     pub redirects4: bool,
     /// The same of IPv6, which nothing switches off.
     pub redirects6: bool,
+    /// Redirects that arrive by the device change the IPv4 next hops of forwarded packets, too.
+    pub redirected4: bool,
+    /// The same of IPv6.
+    pub redirected6: bool,
     /// IPv4 next hops by the device do not count while it has no carrier.
     pub ignore_linkdown4: bool,
     /// The same of IPv6.
@@ -152,29 +159,31 @@ impl Sysctls {
         }
     }
 
-    /// What is in force for a device, which may be in a VRF; both by name. One that has not been read
-    /// has no IP at all.
+    /// What is in force for a device, by name. One that has not been read has no IP at all.
     #[must_use]
-    pub fn link(&self, device: &str, vrf: Option<&str>) -> LinkSysctls {
+    pub fn link(&self, device: &str) -> LinkSysctls {
         let Device { conf4, conf6 } = self.devices.get(device).copied().unwrap_or_default();
         let (own4, own6) = (conf4.unwrap_or_default(), conf6.unwrap_or_default());
-        let arrives4 = match vrf {
-            Some(vrf) => self.devices.get(vrf).and_then(|vrf| vrf.conf4),
-            None => conf4,
-        };
-        let (all4, in4) = (self.all4, arrives4.unwrap_or_default());
+        let all4 = self.all4;
         LinkSysctls {
-            has4: conf4.is_some() && arrives4.is_some(),
+            has4: conf4.is_some(),
             has6: conf6.is_some() && !own6.disabled,
-            forward4: in4.forwarding,
+            forward4: own4.forwarding,
             forward6: self.all6.forwarding || own6.force_forwarding,
-            rp_filter: in4.rp_filter.max(all4.rp_filter),
-            accept_local: in4.accept_local || all4.accept_local,
-            log_martians: in4.log_martians || all4.log_martians,
-            src_valid_mark: in4.src_valid_mark || all4.src_valid_mark,
-            route_localnet: in4.route_localnet || all4.route_localnet,
-            redirects4: vrf.is_none() && (own4.send_redirects || all4.send_redirects),
+            rp_filter: own4.rp_filter.max(all4.rp_filter),
+            accept_local: own4.accept_local || all4.accept_local,
+            log_martians: own4.log_martians || all4.log_martians,
+            src_valid_mark: own4.src_valid_mark || all4.src_valid_mark,
+            route_localnet: own4.route_localnet || all4.route_localnet,
+            redirects4: own4.send_redirects || all4.send_redirects,
             redirects6: true,
+            // `IN_DEV_RX_REDIRECTS`.
+            redirected4: match own4.forwarding {
+                true => own4.accept_redirects && all4.accept_redirects,
+                false => own4.accept_redirects || all4.accept_redirects,
+            },
+            // `rt6_do_redirect`.
+            redirected6: own6.accept_redirects && !own6.forwarding,
             ignore_linkdown4: own4.ignore_linkdown || all4.ignore_linkdown,
             ignore_linkdown6: own6.ignore_linkdown,
             mtu6: conf6.map(|conf| conf.mtu),
@@ -211,6 +220,7 @@ impl Files {
             rp_filter: self.number("rp_filter"),
             accept_local: self.flag("accept_local"),
             send_redirects: self.flag("send_redirects"),
+            accept_redirects: self.flag("accept_redirects"),
             log_martians: self.flag("log_martians"),
             route_localnet: self.flag("route_localnet"),
             src_valid_mark: self.flag("src_valid_mark"),
@@ -224,6 +234,7 @@ impl Files {
             forwarding: self.flag("forwarding"),
             force_forwarding: self.flag("force_forwarding"),
             disabled: self.flag("disable_ipv6"),
+            accept_redirects: self.flag("accept_redirects"),
             proxy_ndp: self.flag("proxy_ndp"),
             ignore_linkdown: self.flag("ignore_routes_with_linkdown"),
             mtu: self.number("mtu"),
@@ -260,6 +271,10 @@ mod tests {
                 ("ipv4/conf/a/forwarding", "0"),
                 ("ipv4/conf/a/rp_filter", "2"),
                 ("ipv4/conf/a/accept_local", "1"),
+                ("ipv4/conf/a/accept_redirects", "1"),
+                ("ipv4/conf/b.7/accept_redirects", "1"),
+                ("ipv6/conf/a/accept_redirects", "1"),
+                ("ipv6/conf/b.7/accept_redirects", "1"),
                 ("ipv4/conf/b.7/forwarding", "1"),
                 ("ipv4/conf/b.7/log_martians", "1"),
                 ("ipv4/conf/b.7/ignore_routes_with_linkdown", "1"),
@@ -276,13 +291,15 @@ mod tests {
             sysctls.global;
         assert_eq!((path_mtu, multipath_seed, multipath_neigh), (true, true, false));
         assert_eq!((multipath4, multipath6), (3, 1));
-        let [a, b, gone] = ["a", "b.7", "gone"].map(|name| sysctls.link(name, None));
+        let [a, b, gone] = ["a", "b.7", "gone"].map(|name| sysctls.link(name));
         assert!(!a.forward4 && b.forward4, "the device's own");
         assert_eq!((a.rp_filter, b.rp_filter), (2, 1), "the greater");
         assert_eq!((a.accept_local, b.accept_local), (true, false), "either");
         assert_eq!((a.log_martians, b.log_martians), (false, true), "either");
         assert_eq!((a.redirects4, b.redirects4), (true, true), "either");
         assert_eq!((a.ignore_linkdown4, b.ignore_linkdown4), (false, true));
+        assert_eq!((a.redirected4, b.redirected4), (true, false), "both where it forwards");
+        assert_eq!((a.redirected6, b.redirected6), (false, true), "where it does not forward");
         assert!(!a.ignore_linkdown6, "the device's own");
         assert_eq!((a.forward6, b.forward6), (false, true), "all, or the device that forces it");
         assert_eq!((a.has6, b.has6, a.mtu6), (true, false, Some(1400)));
@@ -290,32 +307,9 @@ mod tests {
     }
 
     #[test]
-    fn what_arrives_in_a_vrf_is_the_vrf_devices() {
-        let sysctls = read(
-            &[
-                ("ipv4/conf/all/send_redirects", "1"),
-                ("ipv4/conf/a/forwarding", "0"),
-                ("ipv4/conf/a/rp_filter", "1"),
-                ("ipv4/conf/a/ignore_routes_with_linkdown", "1"),
-                ("ipv4/conf/red/forwarding", "1"),
-                ("ipv4/conf/red/accept_local", "1"),
-                ("ipv6/conf/a/force_forwarding", "1"),
-                ("ipv6/conf/red/force_forwarding", "0"),
-            ],
-            &["a", "red"],
-        );
-        let link = sysctls.link("a", Some("red"));
-        assert!(link.has4 && link.forward4 && link.accept_local);
-        assert_eq!((link.rp_filter, link.redirects4), (0, false));
-        assert!(link.ignore_linkdown4, "what leaves is the device's own");
-        assert!(link.forward6, "IPv6 asks the device itself");
-        assert!(!sysctls.link("a", Some("blue")).has4, "a VRF device that has gone");
-    }
-
-    #[test]
     fn a_namespace_without_ipv6_has_none() {
         let sysctls = read(&[("ipv4/conf/a/forwarding", "x")], &["a"]);
-        let link = sysctls.link("a", None);
+        let link = sysctls.link("a");
         assert!(link.has4 && !link.forward4, "what is no number is 0");
         assert!(!link.has6 && link.mtu6.is_none());
         assert_eq!(sysctls.all6, Conf6::default());

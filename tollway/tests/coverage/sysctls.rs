@@ -91,7 +91,7 @@ pub fn carrier() {
             // Writing IPv6's `all` sets the ports' as well.
             sysctl(&format!("{family}/conf/ra/ignore_routes_with_linkdown"), own);
         }
-        let link = Sysctls::read(PORTS).link("ra", None);
+        let link = Sysctls::read(PORTS).link("ra");
         let by = |address: &str| sh(&format!("ip route get {address}")).contains("dev rb");
         let told = (link.ignore_linkdown4, link.ignore_linkdown6);
         assert_eq!(told, (by("203.0.113.1"), by("2001:db8:c::1")), "{all4}{own4} {all6}{own6}");

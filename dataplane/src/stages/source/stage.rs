@@ -60,7 +60,7 @@ pub(crate) fn run(
                     return Err(Unsure.into());
                 }
                 let next = NextHopId(routes[lane]);
-                let kind = groups.kind(tables, sources, link, next);
+                let kind = groups.kind(tables, link, next);
                 routed(sources, check, src, kind)
             }),
         );
@@ -165,15 +165,15 @@ enum Leads {
 struct SeenGroups([Option<(LinkId, NextHopId, Kind)>; 8]);
 
 impl SeenGroups {
-    fn kind(&mut self, tables: &Tables, sources: &Sources, link: LinkId, next: NextHopId) -> Kind {
+    fn kind(&mut self, tables: &Tables, link: LinkId, next: NextHopId) -> Kind {
         if !next.is_group() {
-            return of_one(tables, sources, link, next);
+            return of_one(tables, link, next);
         }
         let place = &mut self.0[next.0 as usize % 8];
         match *place {
             Some((of_link, group, kind)) if of_link == link && group == next => kind,
             _ => {
-                let kind = of_group(tables, sources, link, next);
+                let kind = of_group(tables, link, next);
                 *place = Some((link, next, kind));
                 kind
             }
@@ -181,7 +181,7 @@ impl SeenGroups {
     }
 }
 
-fn of_group(tables: &Tables, sources: &Sources, link: LinkId, next: NextHopId) -> Kind {
+fn of_group(tables: &Tables, link: LinkId, next: NextHopId) -> Kind {
     let mut all = Leads::Away;
     // Most groups have no more members, and each of these many shares.
     let (mut known, mut oldest) = ([None; 4], 0);
@@ -191,7 +191,7 @@ fn of_group(tables: &Tables, sources: &Sources, link: LinkId, next: NextHopId) -
         }
         known[oldest % known.len()] = Some(member);
         oldest += 1;
-        match of_one(tables, sources, link, member) {
+        match of_one(tables, link, member) {
             Kind::Unicast(Leads::Here) => return Kind::Unicast(Leads::Here),
             Kind::Unicast(leads) => all = all.max(leads),
             Kind::Missing | Kind::Local => all = all.max(Leads::Somewhere),
@@ -200,13 +200,12 @@ fn of_group(tables: &Tables, sources: &Sources, link: LinkId, next: NextHopId) -
     Kind::Unicast(all)
 }
 
-fn of_one(tables: &Tables, sources: &Sources, link: LinkId, next: NextHopId) -> Kind {
+fn of_one(tables: &Tables, link: LinkId, next: NextHopId) -> Kind {
     let view = tables.next_hops.view();
     let Some(record) = view.record(view.in_force(next)) else { return Kind::Missing };
     match record.action() {
         Action::Forward | Action::Resolve | Action::Glean => {
-            let is_here = are_one_device(sources, link, record.link());
-            Kind::Unicast(if is_here { Leads::Here } else { Leads::Away })
+            Kind::Unicast(if record.link() == link { Leads::Here } else { Leads::Away })
         }
         Action::Local => Kind::Local,
         Action::Drop(_) => Kind::Missing,
@@ -215,12 +214,6 @@ fn of_one(tables: &Tables, sources: &Sources, link: LinkId, next: NextHopId) -> 
             _ => Kind::Unicast(Leads::Somewhere),
         },
     }
-}
-
-/// Whether links are one device to the kernel (`fib_info_nh_uses_dev`: the links of a VRF's device are).
-fn are_one_device(sources: &Sources, link: LinkId, other: LinkId) -> bool {
-    let [own, others] = [link, other].map(|link| sources.of(link).by.vrf_device);
-    link == other || own.is_some() && own == others
 }
 
 /// Whether the route back is the one that packets of this link would take, when theirs leads out by another.

@@ -37,7 +37,7 @@ pub struct SourceLookup {
     pub mark: bool,
     /// Rules match on the input device, which on the way back is the one that the packet goes out by.
     pub by_input: bool,
-    /// The VRF device that the link belongs to: to the kernel its links are one.
+    /// The VRF device that the link belongs to.
     pub vrf_device: Option<u32>,
 }
 

@@ -93,15 +93,6 @@ impl Kernel {
         }
     }
 
-    /// `fib_info_nh_uses_dev` and `nhc_l3mdev_matches_dev`.
-    fn uses_device(&self, links: &[u8], device: u8) -> bool {
-        let own = self.devices[usize::from(device)].vrf;
-        links.iter().any(|link| {
-            let other = self.devices[usize::from(*link)].vrf;
-            *link == device || own.is_some() && own == other
-        })
-    }
-
     /// `fib_validate_source`, line by line; `rules` are those of the device whose `iif` is asked for.
     fn validate(
         &self,
@@ -128,7 +119,8 @@ impl Kernel {
             Ok(Some(Type::Local | Type::Kernel)) => &[][..],
             Ok(Some(Type::Unicast(links))) => links,
         };
-        if self.uses_device(links, device) {
+        // `fib_info_nh_uses_dev`: links of one VRF are not one device.
+        if links.contains(&device) {
             return Ok(());
         }
         match (has_addresses, rp_filter) {

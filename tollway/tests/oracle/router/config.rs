@@ -61,6 +61,22 @@ pub struct Group {
     pub hops: Vec<(usize, Option<IpAddr>)>,
 }
 
+impl Line {
+    /// The tool that takes it; none for sysctls.
+    fn tool(&self) -> Option<&'static str> {
+        let is_object = self.text.starts_with("nexthop ");
+        match self.kind {
+            Kind::Sysctl => None,
+            Kind::Link | Kind::Last => Some("ip"),
+            // A group is of no family, and an object is of its gateway's.
+            Kind::Four | Kind::Six if is_object && self.text.contains(" group ") => Some("ip"),
+            Kind::Four if is_object && self.text.contains(':') => Some("ip -6"),
+            Kind::Four => Some("ip -4"),
+            Kind::Six => Some("ip -6"),
+        }
+    }
+}
+
 impl Group {
     /// Whether one of the next hops sends a packet out of a device to somebody.
     pub fn has(&self, device: usize, mac: &[u8], to: IpAddr) -> bool {
@@ -76,21 +92,17 @@ impl Config {
     /// complaints about lines; the others are in force all the same.
     pub fn script(&self) -> String {
         let mut script = String::new();
-        for (kind, tool) in [
-            (Kind::Link, Some("ip")),
-            (Kind::Sysctl, None),
-            (Kind::Four, Some("ip -4")),
-            (Kind::Six, Some("ip -6")),
-            (Kind::Last, Some("ip")),
-        ] {
+        for kind in [Kind::Link, Kind::Sysctl, Kind::Four, Kind::Six, Kind::Last] {
             let lines: Vec<_> = self.lines.iter().filter(|line| line.kind == kind).collect();
-            let Some(tool) = tool.filter(|_| !lines.is_empty()) else {
+            if kind == Kind::Sysctl {
                 lines.iter().for_each(|line| script += &sysctl::set(&line.text));
-                continue;
-            };
-            script += &format!("{tool} -force -batch - 2>&1 <<'END' || true\n");
-            lines.iter().for_each(|line| script += &format!("{}\n", line.text));
-            script += "END\n";
+            }
+            for lines in lines.chunk_by(|one, other| one.tool() == other.tool()) {
+                let Some(tool) = lines[0].tool() else { continue };
+                script += &format!("{tool} -force -batch - 2>&1 <<'END' || true\n");
+                lines.iter().for_each(|line| script += &format!("{}\n", line.text));
+                script += "END\n";
+            }
             if kind == Kind::Link {
                 made_links(self).iter().for_each(|link| script += &sysctl::neighbours(link));
             }
@@ -177,13 +189,7 @@ impl Config {
         let ports = DEVICES[..self.ports].join(" ");
         let mut text = vec![format!("tollway run {ports}")];
         for line in &self.lines {
-            let tool = match line.kind {
-                Kind::Link | Kind::Last => "ip",
-                Kind::Sysctl => "sysctl",
-                Kind::Four => "ip -4",
-                Kind::Six => "ip -6",
-            };
-            text.push(format!("{tool} {}", line.text));
+            text.push(format!("{} {}", line.tool().unwrap_or("sysctl"), line.text));
         }
         let rules = self
             .rules
