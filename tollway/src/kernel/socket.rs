@@ -14,6 +14,9 @@ use crate::netlink::{self, Message, Socket};
 /// The kernel's changes to tell (`RTNLGRP_LINK`, `RTNLGRP_NEIGH`).
 const GROUPS: [u32; 2] = [1, 3];
 
+/// Where a message's header has the port of whom it is an answer to, bytes (`nlmsg_pid`).
+const PORT: std::ops::Range<usize> = 12..16;
+
 /// What was received.
 pub(super) enum Received {
     /// Something that changed just now.
@@ -74,7 +77,7 @@ impl Netlink {
                 take(received);
             }
         })?;
-        if received == netlink::Received::Lost {
+        if matches!(received, netlink::Received::Lost | netlink::Received::Broken) {
             take(Received::Lost);
         }
         Ok(received != netlink::Received::Nothing)
@@ -85,8 +88,10 @@ fn read(message: Message<'_>, own: u32, interrupted: &mut bool) -> Option<Receiv
     let message = match NetlinkMessage::<RouteNetlinkMessage>::deserialize(message.whole) {
         Ok(message) => message,
         Err(error) => {
-            tracing::debug!("a netlink message is not understood and left out: {error}");
-            return None;
+            tracing::debug!("a netlink message is not understood: {error}");
+            // What it was about is listed, where the same would be left out.
+            let is_listed = message.whole.get(PORT).is_some_and(|port| port == own.to_ne_bytes());
+            return (!is_listed).then_some(Received::Lost);
         }
     };
     let NetlinkHeader { flags, sequence_number, port_number, .. } = message.header;

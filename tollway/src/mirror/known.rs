@@ -87,6 +87,7 @@ impl Known {
     pub(super) fn take(&mut self, event: Event) {
         let Some(event) = self.own.without(event) else { return };
         self.changes += 1;
+        let habits = self.habits;
         let effect = self.kernel.take(&event);
         self.rib.take(&event);
         match &event {
@@ -117,7 +118,7 @@ impl Known {
             Event::Whole(_) => true,
             _ => false,
         };
-        self.stale |= effect == Effect::Topology;
+        self.stale |= effect == Effect::Topology || habits != self.habits;
     }
 
     /// Says if a port's device has changed since this was asked last.
@@ -253,7 +254,7 @@ impl Known {
     fn ignoring(&self) -> Ignoring {
         let mut ignoring = Ignoring::default();
         for (index, netdev) in &self.kernel.netdevs {
-            let sysctls = self.sysctls.link(&netdev.name, None);
+            let sysctls = self.sysctls.link(&netdev.name);
             if sysctls.ignore_linkdown4 {
                 ignoring.v4.insert(*index);
             }

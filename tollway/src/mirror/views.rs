@@ -212,6 +212,7 @@ impl<F: Fn(Family, TableId) -> bool> Builder<'_, F> {
             let selects = rule.src.is_some() || rule.dst.is_some() || rule.mark.is_some();
             let base = match (rule.action, &rule.odd) {
                 (RuleAction::Nop, None) => continue,
+                _ if is_by_member(self.kernel, rule) => Base::All(Fate::Kernel),
                 (RuleAction::Vrf, None) => match device.vrf_table {
                     Some(table) => Base::Table(table),
                     None => continue,
@@ -251,11 +252,23 @@ impl<F: Fn(Family, TableId) -> bool> Builder<'_, F> {
     }
 }
 
-/// A device as rules see packets from it: for one in a VRF, packets come from the VRF's device
-/// (`vrf_ip_rcv`).
+/// A device as rules see packets from it: for one in a VRF, IPv6 packets come from the VRF's device
+/// (`vrf_ip6_rcv`), and IPv4 ones from either, as kernels go ([`is_by_member`]).
 struct Device<'a> {
     name: Option<&'a str>,
+    vrf: Option<&'a str>,
     vrf_table: Option<TableId>,
+}
+
+/// Whether a rule selects IPv4 packets by a device that is a VRF or in one. Up to Linux 5.17 they come
+/// from the VRF device, then from its member (`l3mdev_update_flow`), and since 6.15 from both.
+pub fn is_by_member(kernel: &Kernel, rule: &Rule) -> bool {
+    let is_vrf = |netdev: &Netdev| netdev.vrf_table.is_some();
+    let in_vrf = |netdev: &Netdev| {
+        netdev.master.and_then(|master| kernel.netdevs.get(&master)).is_some_and(is_vrf)
+    };
+    let named = kernel.netdevs.values().find(|netdev| rule.iif.as_ref() == Some(&netdev.name));
+    rule.family == Family::V4 && named.is_some_and(|netdev| is_vrf(netdev) || in_vrf(netdev))
 }
 
 impl<'a> Device<'a> {
@@ -264,14 +277,22 @@ impl<'a> Device<'a> {
         let master = device.and_then(|device| kernel.netdevs.get(&device.master?));
         let vrf = master.filter(|master| master.vrf_table.is_some());
         let name = |netdev: &'a Netdev| netdev.name.as_str();
-        Self { name: vrf.or(device).map(name), vrf_table: vrf.and_then(|vrf| vrf.vrf_table) }
+        Self {
+            name: device.map(name),
+            vrf: vrf.map(name),
+            vrf_table: vrf.and_then(|vrf| vrf.vrf_table),
+        }
     }
 
     fn is_for(&self, rule: &Rule) -> bool {
         if is_inverted(rule) {
             return true;
         }
-        let by_name = rule.iif.as_deref().is_none_or(|iif| self.name == Some(iif));
+        let by_name = rule.iif.as_deref().is_none_or(|iif| match (rule.family, self.vrf) {
+            (Family::V4, Some(vrf)) => self.name == Some(iif) || vrf == iif,
+            (Family::V6, Some(vrf)) => vrf == iif,
+            (_, None) => self.name == Some(iif),
+        });
         by_name && (self.vrf_table.is_some() || !has_word(rule, VRF_ONLY))
     }
 }
@@ -426,6 +447,28 @@ mod tests {
         assert!(lines(1).map(|line| line.src).eq([from.src, None]));
         let own = views.views[views.links[&1].view];
         assert_eq!(own.next.map(|next| views.views[next].v4), Some(item(local, MAIN)));
+    }
+
+    #[test]
+    fn rules_by_input_device_are_the_kernels_in_a_vrf() {
+        let vrf = rule(1000, RuleAction::Vrf);
+        for (iif, family, seen) in [
+            ("two", Family::V4, Some(Base::All(Fate::Kernel))),
+            ("vrf", Family::V4, Some(Base::All(Fate::Kernel))),
+            ("one", Family::V4, None),
+            ("two", Family::V6, None),
+            ("vrf", Family::V6, Some(Base::Table(7))),
+        ] {
+            let by = Rule { iif: Some(iif.to_owned()), family, ..of_table(500, 7) };
+            let views = views(&kernel(defaults().into_iter().chain([vrf.clone(), by])));
+            let first = views.views[views.links[&2].view];
+            let base = |item: Option<Item>| item.map(|item| item.base);
+            let found = match family {
+                Family::V4 => base(first.v4).filter(|base| *base != Base::Table(10)),
+                Family::V6 => base(first.v6),
+            };
+            assert_eq!(found, seen, "{iif} {family:?}");
+        }
     }
 
     #[test]

@@ -133,6 +133,25 @@ fn links_without_a_policy_have_their_vrf() {
 }
 
 #[test]
+fn what_is_the_kernels_stays_with_it() {
+    let mut tables = Linux { routes: Vec::new(), next: vec![None] }.compiled();
+    let dst = ip("10.0.0.1");
+    let next = tables.set_neigh(LinkId(0), ip("10.255.0.1"), Some([6; 6])).unwrap();
+    tables.insert(VrfId(0), RoutePrefix::host(dst), next).unwrap();
+    let all = PolicyRule { src: None, dst: None, mark: None, action: PolicyAction::View(VrfId(0)) };
+    tables.set_policy(LINK, vec![all]).unwrap();
+    for is_kernels in [true, false, true] {
+        tables.set_kernel_link(LINK, is_kernels, false).unwrap();
+        let frame = Packet::between(ip("10.0.0.2"), dst).to(mac(PORT)).build();
+        let fate = match is_kernels {
+            true => Fate::Punt(PuntReason::KernelLink),
+            false => Fate::By(0),
+        };
+        assert_eq!(Fate::of(&road(&tables).one(PORT, &frame)), fate);
+    }
+}
+
+#[test]
 fn what_is_not_there_is_refused() {
     let mut tables = Linux { routes: Vec::new(), next: vec![None] }.compiled();
     let rule = |vrf| PolicyRule {

@@ -82,8 +82,8 @@ fn stack<'a>(facts: &Facts<'a>, ifindex: Ifindex, port: Ifindex) -> Option<Vec<L
 fn link(facts: &Facts<'_>, stack: &[Layer<'_>], fragments: &PerFamily<Option<String>>) -> Link {
     let (Some(top), Some(port)) = (stack.first(), stack.last()) else { return Link::default() };
     let vrf = vrf(facts, top.netdev);
-    let sysctls = facts.sysctls.link(&top.netdev.name, vrf);
-    let mut arrives = PerFamily::each(|family| arrives(facts, stack, (family, &sysctls, vrf)));
+    let sysctls = facts.sysctls.link(&top.netdev.name);
+    let mut arrives = PerFamily::each(|family| arrives(facts, stack, (family, &sysctls)));
     if stack.len() > MOST_STEERED {
         for family in [Family::V4, Family::V6] {
             let rule = fragments.of(family).clone().map(Reason::Fragments);
@@ -110,7 +110,7 @@ fn vrf<'a>(facts: &Facts<'a>, netdev: &Netdev) -> Option<&'a str> {
 fn arrives(
     facts: &Facts<'_>,
     stack: &[Layer<'_>],
-    (family, sysctls, vrf): (Family, &LinkSysctls, Option<&str>),
+    (family, sysctls): (Family, &LinkSysctls),
 ) -> Vec<Reason> {
     let mut reasons = both_ways(facts, stack);
     for layer in stack {
@@ -121,11 +121,9 @@ fn arrives(
     }
     let Some(top) = stack.first() else { return reasons };
     let name = top.netdev.name.as_str();
-    // What arrives in a VRF is the VRF device's before it is routed.
-    let of4 = vrf.unwrap_or(name);
     let (has, forwards, sysctl) = match family {
         Family::V4 => {
-            (sysctls.has4, sysctls.forward4, format!("net.ipv4.conf.{of4}.forwarding = 0"))
+            (sysctls.has4, sysctls.forward4, format!("net.ipv4.conf.{name}.forwarding = 0"))
         }
         Family::V6 => {
             (sysctls.has6, sysctls.forward6, "net.ipv6.conf.all.forwarding = 0".to_owned())
@@ -137,7 +135,7 @@ fn arrives(
         reasons.push(Reason::ForwardingOff(sysctl));
     }
     if family == Family::V4 && sysctls.route_localnet {
-        reasons.push(Reason::RouteLocalnet(of4.to_owned()));
+        reasons.push(Reason::RouteLocalnet(name.to_owned()));
     }
     reasons
 }
@@ -170,6 +168,13 @@ fn leaves(
     };
     if !has {
         reasons.push(Reason::NoFamily(family, top.netdev.name.clone()));
+    }
+    let follows = match family {
+        Family::V4 => sysctls.redirected4,
+        Family::V6 => sysctls.redirected6,
+    };
+    if follows {
+        reasons.push(Reason::Redirected(family, top.netdev.name.clone()));
     }
     reasons
 }

@@ -2,7 +2,8 @@
 
 use super::{Facts, Firewall, Link, PerFamily, Reason};
 use crate::filter::ir::Hook;
-use crate::mirror::kernel::{Family, Ifindex, Netdev, Rule, RuleAction};
+use crate::mirror::kernel::{Family, Ifindex, Kernel, Netdev, Rule, RuleAction};
+use crate::mirror::views;
 
 /// Something whose packets are the kernel's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +56,7 @@ pub(super) fn parts(
         }
     }
     for rule in &facts.kernel.rules {
-        if let Some(odd) = rule.odd.clone().or_else(|| leap(rule)) {
+        if let Some(odd) = rule.odd.clone().or_else(|| leap(facts.kernel, rule)) {
             let family = match rule.family {
                 Family::V4 => "ip rule",
                 Family::V6 => "ip -6 rule",
@@ -108,8 +109,11 @@ pub(super) fn fragments(rules: &PerFamily<Option<String>>) -> Vec<Part> {
     v4.into_iter().chain(v6).collect()
 }
 
-/// Why a rule that sends some packets on to another rule is the kernel's.
-fn leap(rule: &Rule) -> Option<String> {
+/// Why packets of a rule are the kernel's that sends some on to another rule, or asks for a VRF's devices.
+fn leap(kernel: &Kernel, rule: &Rule) -> Option<String> {
+    if views::is_by_member(kernel, rule) {
+        return Some("kernels differ in which device's they are in a VRF (iif)".to_owned());
+    }
     let selects = rule.src.is_some() || rule.dst.is_some() || rule.mark.is_some();
     let leaps = selects && matches!(rule.action, RuleAction::Goto(_));
     leaps.then(|| "for some packets another rule is next (goto)".to_owned())

@@ -81,6 +81,8 @@ pub enum Reason {
     },
     /// 127/8 is routed.
     RouteLocalnet(String),
+    /// Redirects are followed.
+    Redirected(Family, String),
     /// Path MTUs that the host has learnt hold for forwarded packets.
     PathMtu,
     /// Neighbours are answered for, and their messages taken out.
@@ -146,6 +148,7 @@ impl Reason {
             Self::TooManyTags(_) => "too_many_tags",
             Self::LargeMtu { .. } => "large_mtu",
             Self::RouteLocalnet(_) => "route_localnet",
+            Self::Redirected(..) => "accept_redirects",
             Self::PathMtu => "path_mtu",
             Self::ProxyNdp => "proxy_ndp",
             Self::Xfrm(_) => "xfrm",
@@ -244,6 +247,17 @@ impl fmt::Display for Reason {
                 write!(
                     f,
                     "127.0.0.0/8 is routed (net.ipv4.conf.{device}.route_localnet, or that of all)"
+                )
+            }
+            Self::Redirected(family, device) => {
+                let (name, of) = match family {
+                    Family::V4 => ("ipv4", "all"),
+                    Family::V6 => ("ipv6", device.as_str()),
+                };
+                write!(
+                    f,
+                    "redirects that {device} receives change the way of forwarded packets; run sysctl \
+                     net.{name}.conf.{of}.accept_redirects=0"
                 )
             }
             Self::PathMtu => {

@@ -154,6 +154,8 @@ impl Keeper {
         let model = begin::model(&shape, &self.known, &self.locals);
         self.locals.read(&self.known.rib);
         self.fill = None;
+        // If that fails, what changes until it is tried again need not be noted one by one.
+        self.known.rib.touch_all();
         let (compiled, fill) = begin::build(&shape, &mut self.known, &model)?;
         let next = Next { compiled, logger: logger(&model) };
         self.force.put(model, next)?;

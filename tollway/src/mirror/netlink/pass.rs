@@ -9,6 +9,8 @@ use crate::mirror::kernel::{Family, Kernel};
 
 /// So often a list is told when too much changes meanwhile.
 const ROUNDS: u8 = 3;
+/// The same of rules, of which there are few: one that was heard while others were listed would be lost.
+const RULE_ROUNDS: u8 = 100;
 
 /// The pass.
 #[derive(Debug)]
@@ -115,11 +117,13 @@ impl Pass {
             List::Addresses if self.interrupted && again => return Next::List(List::Addresses),
             List::Addresses => Next::List(List::Nexthops),
             List::Nexthops => Next::List(List::Rules(Family::V4)),
-            List::Rules(family) if self.interrupted && again => {
-                self.fresh.rules.retain(|rule| rule.family != family);
-                return Next::List(List::Rules(family));
+            // It may have been of the family that was listed before.
+            List::Rules(_) if self.interrupted && self.round < RULE_ROUNDS => {
+                self.fresh.rules.clear();
+                return Next::List(List::Rules(Family::V4));
             }
-            List::Rules(Family::V4) => Next::List(List::Rules(Family::V6)),
+            // Rounds are counted for both.
+            List::Rules(Family::V4) => return Next::List(List::Rules(Family::V6)),
             List::Rules(Family::V6) => Next::Whole(std::mem::take(&mut self.fresh)),
             List::Routes(family) if touched.is_settled(family) => Next::Listed(family, 1),
             // An audit is not in a hurry, and the next one comes anyway.

@@ -197,8 +197,15 @@ fn rules_that_change_while_they_are_listed_are_listed_again() {
     pass.listed(here(2), &mut touched);
     assert_eq!(pass.next(&touched), Next::List(List::Rules(Family::V6)));
     pass.ask(List::Rules(Family::V6), 3);
+    // The list that it belongs to has been told already.
+    pass.hear(&here(3), &mut touched);
+    assert_eq!(pass.next(&touched), Next::List(List::Rules(Family::V4)));
+    pass.ask(List::Rules(Family::V4), 4);
+    (1..=3).for_each(|priority| assert_eq!(pass.listed(here(priority), &mut touched), None));
+    assert_eq!(pass.next(&touched), Next::List(List::Rules(Family::V6)));
+    pass.ask(List::Rules(Family::V6), 5);
     let Next::Whole(whole) = pass.next(&touched) else { panic!() };
-    assert_eq!(whole.rules, [rule(1), rule(2)]);
+    assert_eq!(whole.rules, [rule(1), rule(2), rule(3)]);
 }
 
 #[test]

@@ -23,10 +23,9 @@ fn use_of(state: &State, family: Family, route: &Route) -> Use {
         matches!(kind, Blackhole | Unreachable | Prohibit | Throw)
     };
     match &route.hops {
+        _ if reject(route.kind) => Use::Yes,
         Hops::Object(id) => state.object(*id, family),
-        _ if reject(route.kind) || matches!(route.kind, RouteKind::Local | RouteKind::Anycast) => {
-            Use::Yes
-        }
+        _ if matches!(route.kind, RouteKind::Local | RouteKind::Anycast) => Use::Yes,
         Hops::None => Use::Yes,
         hops if hops.list().iter().any(|hop| state.is_usable(hop, family)) => Use::Yes,
         _ => Use::No,

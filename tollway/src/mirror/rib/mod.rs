@@ -154,7 +154,9 @@ impl Rib {
 
     fn take_route(&mut self, key: &RouteKey, route: &Route, change: Change) {
         let mut route = route.clone();
-        if let (Hops::Object(_), RouteKind::Blackhole) = (&route.hops, route.kind) {
+        if let (Hops::Object(id), RouteKind::Blackhole) = (&route.hops, route.kind)
+            && self.state.drops(*id)
+        {
             // That is what the object does now (`fib_dump_info`).
             route.kind = RouteKind::Unicast;
         }
@@ -168,11 +170,12 @@ impl Rib {
         let generation = self.generations[family];
         let bodies = &mut self.bodies;
         let (mut before, mut after, mut gone) = (Vec::new(), Vec::new(), Vec::new());
+        let mut astray = false;
         let make = |aliases: &mut Vec<Alias>| {
             before.extend(aliases.iter().map(|alias| alias.body));
-            let mut edit = Edit { bodies, aliases, generation, gone: Vec::new() };
+            let mut edit = Edit { bodies, aliases, generation, gone: Vec::new(), astray: false };
             edit.make(body, change);
-            gone = edit.gone;
+            (gone, astray) = (edit.gone, edit.astray);
             after.extend(aliases.iter().map(|alias| alias.body));
         };
         match at {
@@ -180,6 +183,7 @@ impl Rib {
             Where::V6(key) => self.v6.edit(key, make),
         }
         gone.into_iter().for_each(|body| self.bodies.leave(body));
+        self.doubts |= astray;
         self.count(at, before.is_empty(), after.is_empty());
         if before != after {
             self.touch(at);
@@ -311,7 +315,7 @@ impl Rib {
             let v6 = before.v6.symmetric_difference(&now.v6).copied();
             let devices: Vec<_> = v4.chain(v6).collect();
             // Of one that was passed over, the kernel has not told if it was dead besides.
-            self.doubts |= !self.is_empty() && now.v6 != before.v6;
+            self.doubts |= !self.is_empty();
             devices.into_iter().for_each(|device| self.device_changed(device));
         }
     }

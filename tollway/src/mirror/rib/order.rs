@@ -20,6 +20,8 @@ pub(super) struct Edit<'a> {
     /// Bodies of routes that went. Their users are counted later: their numbers must not be another's
     /// while somebody compares what was with what is.
     pub(super) gone: Vec<BodyId>,
+    /// The message is of a route that is not known, or not told apart from another.
+    pub(super) astray: bool,
 }
 
 impl Edit<'_> {
@@ -88,6 +90,8 @@ impl Edit<'_> {
             return;
         }
         if let Some(at) = self.same(&body) {
+            // Two that differ in what is not kept stand here as one.
+            self.astray |= matches!(place, Place::First | Place::Last);
             self.set(at, body);
             if place == Place::Only {
                 self.keep_only(rivals, at);
@@ -120,9 +124,12 @@ impl Edit<'_> {
 
     fn delete(&mut self, body: &Body) {
         let Some(at) = self.joined(body) else {
-            if let Some(at) = self.same(body) {
-                let alias = self.aliases.remove(at);
-                self.gone.push(alias.body);
+            match self.same(body) {
+                Some(at) => {
+                    let alias = self.aliases.remove(at);
+                    self.gone.push(alias.body);
+                }
+                None => self.astray = true,
             }
             return;
         };

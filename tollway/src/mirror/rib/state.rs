@@ -1,7 +1,7 @@
 //! What decides if a next hop can be used: devices, addresses, next-hop objects.
 
 use std::collections::{HashMap, HashSet};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::{IpNet, Ipv4Net};
 
@@ -63,8 +63,8 @@ pub(super) enum Use {
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) devices: HashMap<Ifindex, Device>,
-    /// IPv4 addresses by device.
-    pub(super) addresses: HashMap<Ifindex, Vec<Ipv4Net>>,
+    /// IPv4 addresses by device, and the other ends': one address may have several.
+    pub(super) addresses: HashMap<Ifindex, Vec<(Ipv4Net, Option<IpAddr>)>>,
     pub(super) nexthops: HashMap<NexthopId, Nexthop>,
     pub(super) ignoring: Ignoring,
 }
@@ -93,6 +93,22 @@ impl State {
                 any(members.iter().any(|(member, _)| self.is_member(*member, family)))
             }
             Some(Nexthop::Other) | None => Use::Unknown,
+        }
+    }
+
+    /// Says if an object is a blackhole, or a group of one.
+    pub(super) fn drops(&self, id: NexthopId) -> bool {
+        match self.nexthops.get(&id) {
+            Some(Nexthop::Blackhole) => true,
+            Some(Nexthop::Group { members, .. }) => {
+                let is_blackhole = |(member, _): &(NexthopId, _)| {
+                    matches!(self.nexthops.get(member), Some(Nexthop::Blackhole))
+                };
+                members.iter().any(is_blackhole)
+            }
+            // Until it is known.
+            Some(Nexthop::Other) | None => true,
+            Some(Nexthop::Hop(_)) => false,
         }
     }
 
@@ -134,10 +150,10 @@ impl State {
     pub(super) fn add_address(&mut self, address: &Address) -> bool {
         let IpNet::V4(net) = address.address else { return false };
         let addresses = self.addresses.entry(address.ifindex).or_default();
-        if addresses.contains(&net) {
+        if addresses.contains(&(net, address.peer)) {
             return false;
         }
-        addresses.push(net);
+        addresses.push((net, address.peer));
         addresses.len() == 1
     }
 
@@ -151,11 +167,14 @@ impl State {
     pub(super) fn remove_address(&mut self, address: &Address) -> (Option<Ipv4Addr>, bool) {
         let IpNet::V4(net) = address.address else { return (None, false) };
         let own = self.addresses.get_mut(&address.ifindex);
-        let found = own.and_then(|own| Some((own.iter().position(|other| *other == net)?, own)));
+        let found = own.and_then(|own| {
+            Some((own.iter().position(|other| *other == (net, address.peer))?, own))
+        });
         let Some((at, own)) = found else { return (None, false) };
         own.swap_remove(at);
         let last = own.is_empty();
-        let elsewhere = self.addresses.values().flatten().any(|other| other.addr() == net.addr());
+        let elsewhere =
+            self.addresses.values().flatten().any(|(other, _)| other.addr() == net.addr());
         ((!elsewhere).then_some(net.addr()), last)
     }
 

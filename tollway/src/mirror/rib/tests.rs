@@ -2,9 +2,11 @@
 
 use std::net::IpAddr;
 
-use super::{Choice, Dest, Rib};
+use super::{Choice, Dest, Ignoring, Rib};
 use crate::mirror::event::{Change, Event, Place, Presence};
-use crate::mirror::kernel::{Address, Hop, Hops, Ifindex, Netdev, Route, RouteKey, RouteKind};
+use crate::mirror::kernel::{
+    Address, Hop, Hops, Ifindex, Netdev, Nexthop, Route, RouteKey, RouteKind,
+};
 use tollway_dataplane::tables::RoutePrefix;
 
 fn hop(ifindex: Ifindex) -> Hop {
@@ -96,5 +98,69 @@ fn a_route_for_some_sources_lets_others_be() {
         assert!(matches!(choice(&rib), Choice::Is(_)), "{place:?}");
         rib.take(&Event::Route(key(0, 1), plain(4), Change::Del));
         assert_eq!(choice(&rib), Choice::Nothing);
+    }
+}
+
+#[test]
+fn one_address_may_have_several_other_ends() {
+    let mut rib = Rib::new();
+    link(&mut rib, 2, 65);
+    let to = |last: u8| Address { peer: Some([198, 51, 100, last].into()), ..address(2) };
+    rib.take(&Event::Address(to(2), Presence::Here));
+    rib.take(&Event::Address(to(3), Presence::Here));
+    rib.take(&Event::Route(key(1), route(Hops::One(hop(2))), Change::Add(Place::Only)));
+    rib.take(&Event::Address(to(3), Presence::Gone));
+    assert!(matches!(rib.choice(dest()), Choice::Is(_)));
+    assert!(!rib.doubts());
+    rib.take(&Event::Address(to(2), Presence::Gone));
+    assert_eq!(rib.choice(dest()), Choice::Nothing);
+}
+
+#[test]
+fn routes_that_can_not_be_told_apart_are_in_doubt() {
+    let one = route(Hops::One(hop(2)));
+    let other = Route { prefsrc: Some([10, 0, 0, 1].into()), ..one.clone() };
+    for (change, told, doubts) in [
+        (Change::Add(Place::Last), &one, true),
+        (Change::Add(Place::First), &one, true),
+        (Change::Add(Place::Instead), &one, false),
+        (Change::Add(Place::Last), &other, false),
+        (Change::Del, &other, true),
+        (Change::Del, &one, false),
+    ] {
+        let mut rib = Rib::new();
+        link(&mut rib, 2, 65);
+        rib.take(&Event::Address(address(2), Presence::Here));
+        rib.take(&Event::Route(key(1), one.clone(), Change::Add(Place::Only)));
+        assert!(!rib.doubts());
+        rib.take(&Event::Route(key(1), told.clone(), change));
+        assert_eq!(rib.doubts(), doubts, "{change:?}");
+    }
+}
+
+#[test]
+fn routes_that_were_read_before_it_was_known_what_to_ignore_are_in_doubt() {
+    let mut rib = Rib::new();
+    link(&mut rib, 2, 65);
+    let ignoring = Ignoring { v4: [2].into(), ..Ignoring::default() };
+    rib.set_ignoring(ignoring.clone());
+    assert!(!rib.doubts(), "there is none");
+    rib.set_ignoring(Ignoring::default());
+    rib.take(&Event::Route(key(1), route(Hops::One(hop(2))), Change::Add(Place::Only)));
+    rib.set_ignoring(ignoring);
+    assert!(rib.doubts());
+}
+
+#[test]
+fn a_blackhole_is_one_whatever_its_next_hop_is() {
+    for (object, is_of_object) in [(Nexthop::Hop(hop(2)), false), (Nexthop::Blackhole, true)] {
+        let mut rib = Rib::new();
+        link(&mut rib, 2, 65);
+        rib.take(&Event::Address(address(2), Presence::Here));
+        rib.take(&Event::Nexthop(5, Some(object)));
+        let told = Route { kind: RouteKind::Blackhole, ..route(Hops::Object(5)) };
+        rib.take(&Event::Route(key(1), told, Change::Listed));
+        let Choice::Is(id) = rib.choice(dest()) else { panic!("there is a route") };
+        assert_eq!(rib.body(id).route.kind == RouteKind::Unicast, is_of_object);
     }
 }

@@ -59,23 +59,26 @@ fn members_of_bridges_and_the_like() {
 }
 
 #[test]
-fn a_vrf_is_no_reason_and_its_sysctls_count() {
+fn a_vrf_is_no_reason_and_its_sysctls_do_not_count() {
     let vrf = |router: &mut Router| {
         router.add(9, Netdev { vrf_table: Some(10), ..netdev("red", Some("vrf")) });
         router.netdev(3).master = Some(9);
     };
     expect(vrf, &[]);
-    let off = |router: &mut Router| {
-        vrf(router);
-        router.set("ipv4/conf/red/forwarding", "0");
+    let of = |device: &'static str| {
+        move |router: &mut Router| {
+            vrf(router);
+            router.set(&format!("ipv4/conf/{device}/forwarding"), "0");
+        }
     };
-    expect(off, &["into eth1 4: forwarding_off"]);
+    expect(of("red"), &[]);
+    expect(of("eth1"), &["into eth1 4: forwarding_off"]);
     let mut router = Router::new();
-    off(&mut router);
+    of("eth1")(&mut router);
     let coverage = router.coverage();
     assert_eq!(coverage.links[2].vrf.as_deref(), Some("red"));
     let told = coverage.links[2].arrives.v4[0].to_string();
-    assert_eq!(told, "the kernel does not forward it: net.ipv4.conf.red.forwarding = 0");
+    assert_eq!(told, "the kernel does not forward it: net.ipv4.conf.eth1.forwarding = 0");
 }
 
 #[test]

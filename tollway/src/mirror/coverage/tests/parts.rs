@@ -58,7 +58,10 @@ fn rules_that_are_the_kernels() {
         rule(Family::V4, 5, None),
         rule(Family::V4, 6, Some("selects by ports")),
         rule(Family::V6, 7, Some("selects by output device")),
+        Rule { iif: Some("red".to_owned()), ..rule(Family::V4, 9, None) },
+        Rule { iif: Some("red".to_owned()), ..rule(Family::V6, 10, None) },
     ];
+    router.add(9, Netdev { vrf_table: Some(10), ..netdev("red", Some("vrf")) });
     let kernel = vec![("ct state new drop".to_owned(), "connection tracking".to_owned())];
     router.firewall = Firewall::Read(Rules { compiled: 4, kernel, ..Rules::default() });
     assert_eq!(
@@ -67,6 +70,7 @@ fn rules_that_are_the_kernels() {
             "packets that ip rule 8 may be for: for some packets another rule is next (goto)",
             "packets that ip rule 6 may be for: selects by ports",
             "packets that ip -6 rule 7 may be for: selects by output device",
+            "packets that ip rule 9 may be for: kernels differ in which device's they are in a VRF (iif)",
             "packets that come to the nft rule ct state new drop: connection tracking",
         ]
     );

@@ -87,14 +87,19 @@ impl Naive {
         let (mut at, mut unsure) = (0, false);
         while let Some(rule) = rules.get(at) {
             at += 1;
-            let matches = rule.iif.as_ref().is_none_or(|iif| iif == name)
+            let by_member = family == Family::V4 && vrf.is_some();
+            let is_it = |iif: &String| iif == name || by_member && *iif == netdev.name;
+            let matches = rule.iif.as_ref().is_none_or(is_it)
                 && rule.src.is_none_or(|src| src.contains(&packet.src))
                 && rule.dst.is_none_or(|dst| dst.contains(&packet.dst))
                 && rule.mark.is_none_or(|(value, mask)| (packet.mark ^ value) & mask == 0);
             if !matches {
                 continue;
             }
-            if rule.odd.is_some() {
+            // In a VRF, kernels differ in which device's IPv4 packets are.
+            if rule.odd.is_some()
+                || rule.iif.is_some() && by_member && rule.action != RuleAction::Nop
+            {
                 return (Answer::Kernel, unsure);
             }
             let table = match rule.action {
