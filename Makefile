@@ -68,7 +68,7 @@ check: deny
 	$(TOOLS)/bin/cargo-deny --locked check bans licenses sources
 
 deny:
-	@test -x $(TOOLS)/bin/cargo-deny || cargo install --quiet --root $(TOOLS) --locked cargo-deny
+	@test -x $(TOOLS)/bin/cargo-deny || cargo install --quiet --debug --root $(TOOLS) --locked cargo-deny
 
 fuzz:
 	scripts/fuzz.sh $(FUZZ_SECONDS)
