@@ -8,6 +8,7 @@ needed=(
   "ping:iputils-ping"    # echo requests through the router
   "tracepath:iputils-tracepath" # the path MTU as a host finds it
   "traceroute:traceroute" # the hops as a host finds them
+  "tcpdump:tcpdump"      # somebody who captures
   "tshark:tshark"        # an independent reader of the captures that are written
   "cc:gcc"               # links the Rust program
   "clang:clang"          # compiles the BPF programs

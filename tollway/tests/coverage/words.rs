@@ -23,6 +23,7 @@ pub fn command() {
     assert!(told.contains("IPv4 is fast both ways on 2 of 2 links, IPv6 on 2 of 2. "), "{told}");
 
     sysctl("ipv4/conf/rb/forwarding", "0");
+    sysctl("ipv4/conf/rb/accept_redirects", "0");
     sh("tc qdisc add dev ra root tbf rate 10mbit burst 10k latency 10ms");
     let (_, told, _) = check(&["ra", "rb"]);
     let queue = "ra queues by tbf, which somebody has chosen (tc qdisc show dev ra)";

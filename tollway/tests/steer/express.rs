@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use tollway::model::Left;
 use tollway::steer::flows::{Flow, Flow4Key, Flow6Key};
 use tollway::steer::maps::PassReason;
-use tollway::steer::regions::{region4, region6};
 use tollway::steer::{Action, FlowMaps, Mode};
 use tollway_dataplane::id::{LinkId, PortId};
 use tollway_dataplane::wire::{checksum, word32};
@@ -13,11 +12,11 @@ use tollway_dataplane::wire::{checksum, word32};
 use super::frames::{Bench, ICMP, ICMP6, Packet, TCP, UDP, header, port, sign};
 
 /// Where the lane sends packets, by the tags that they leave with.
-fn new_header(tags: &[(u16, u16)], ethertype: u16) -> Vec<u8> {
+pub fn new_header(tags: &[(u16, u16)], ethertype: u16) -> Vec<u8> {
     header([2, 0, 0, 0, 2, 2], [2, 0, 0, 0, 0, 0x0b], tags, ethertype)
 }
 
-fn flow(bench: &Bench, l2: &[u8]) -> Flow {
+pub fn flow(bench: &Bench, l2: &[u8]) -> Flow {
     let mut flow = Flow {
         generation: bench.steering.state().generation(),
         mtu: 1500,
@@ -30,7 +29,7 @@ fn flow(bench: &Bench, l2: &[u8]) -> Flow {
 }
 
 /// Enters a packet's flow as one that came in on the link.
-fn enter(flows: &FlowMaps, link: u16, packet: &Packet, flow: &Flow) {
+pub fn enter(flows: &FlowMaps, link: u16, packet: &Packet, flow: &Flow) {
     let ports = if [TCP, UDP].contains(&packet.protocol) { packet.ports } else { (0, 0) };
     let link = LinkId(link);
     match (packet.src, packet.dst) {
@@ -278,7 +277,7 @@ pub fn batches() {
 
 /// Does something within less time than a flow may be idle, and then checks what came of it; a busy machine
 /// may be too slow, but not each time. Each time the lane is empty.
-fn in_time<C: FnOnce()>(bench: &Bench, mut run: impl FnMut() -> C) {
+pub fn in_time<C: FnOnce()>(bench: &Bench, mut run: impl FnMut() -> C) {
     for _ in 0..10 {
         bench.steering.state().bump_generation();
         let start = std::time::Instant::now();
@@ -322,95 +321,6 @@ pub fn room() {
     assert!(taken < 3100, "{taken}");
     std::thread::sleep(std::time::Duration::from_millis(2200));
     assert_eq!(fill(80_000..81_000), 1000);
-}
-
-/// Addresses whose region the steering program must find as user space does.
-fn some_addresses(is_ipv4: bool) -> Vec<IpAddr> {
-    (0..200_u32)
-        .map(|number| {
-            let first = number.wrapping_mul(0x0101_4f1b) % 0xdf00_0000;
-            match is_ipv4 {
-                // What is routed, and none of the kernel's own.
-                true => IpAddr::from((0x1000_0000 | first >> 3 | 1).to_be_bytes()),
-                false => IpAddr::from(
-                    ((0x2000_0000_u128 | u128::from(first >> 4)) << 96 | 7).to_be_bytes(),
-                ),
-            }
-        })
-        .collect()
-}
-
-/// A region's next generation makes void what goes there, and what comes from there if that was asked.
-pub fn regions() {
-    let mut bench = Bench::new(Mode::Native, true);
-    let (state, flows) = (bench.steering.state(), bench.steering.flows());
-    for (packet, ethertype) in [(Packet::v4(), 0x0800), (Packet::v6(), 0x86dd)] {
-        let all = some_addresses(packet.src.is_ipv4());
-        let template = flow(&bench, &new_header(&[], ethertype));
-        for (number, pair) in all.windows(2).enumerate() {
-            let by_source = number % 2 == 1;
-            let packet = Packet { src: pair[0], dst: pair[1], ..packet.clone() };
-            let [src, dst] = [packet.src, packet.dst].map(region);
-            assert_ne!(src, dst);
-            let unready = Flow { by_source, ..template };
-            let enter_now = || {
-                let mut generation = state.generation() + state.region_generation(dst);
-                generation += if by_source { state.region_generation(src) } else { 0 };
-                let mut value: Flow = unready;
-                value.generation = generation;
-                enter(&flows, 7, &packet, &value);
-            };
-            let frame = packet.frame();
-            let mut is_taken = || bench.run(&frame).0 == Action::Redirect;
-            let what = format!("{} to {}, {by_source}", packet.src, packet.dst);
-            enter_now();
-            assert!(is_taken(), "{what}");
-            state.bump_regions((0..3).filter(|region| ![src, dst].contains(region)));
-            assert!(is_taken(), "{what}: other regions");
-            state.bump_regions([src]);
-            assert_eq!(is_taken(), !by_source, "{what}: the source's region");
-            enter_now();
-            assert!(is_taken(), "{what}: entered again");
-            state.bump_regions([dst]);
-            assert!(!is_taken(), "{what}: the destination's region");
-            enter_now();
-            state.bump_generation();
-            assert!(!is_taken(), "{what}: everything");
-        }
-    }
-}
-
-/// A flow that is void makes room for others, whatever made it so.
-pub fn room_of_regions() {
-    let bench = Bench::new(Mode::Native, true);
-    let (state, flows) = (bench.steering.state(), bench.steering.flows());
-    let key = |index: u32, net: u8| {
-        let end = |at: u32, port: u16| (std::net::Ipv4Addr::from(at), port);
-        Flow4Key::new(LinkId(7), UDP, end(0x0a00_0000 + index, 1), end(u32::from(net) << 24, 2))
-    };
-    let fill = |range: std::ops::Range<u32>, net: u8| {
-        let generation = state.generation() + state.region_generation(u32::from(net) << 8);
-        let value = Flow { generation, ..flow(&bench, &new_header(&[], 0x0800)) };
-        let keys: Vec<_> = range.map(|index| key(index, net)).collect();
-        flows.insert4(&keys, &vec![value; keys.len()])
-    };
-    in_time(&bench, || {
-        state.bump_regions([20 << 8]);
-        let (taken, others) = (fill(0..20_000, 20), fill(0..1000, 30));
-        move || {
-            assert!((4000..=4096).contains(&taken), "{taken}");
-            assert!(others < 100, "all are in use");
-        }
-    });
-    state.bump_regions([20 << 8]);
-    assert_eq!(fill(0..1000, 30), 1000);
-}
-
-fn region(address: IpAddr) -> u32 {
-    match address {
-        IpAddr::V4(v4) => region4((v4.to_bits() >> 16) as u16),
-        IpAddr::V6(v6) => region6((v6.to_bits() >> 96) as u32),
-    }
 }
 
 /// One flow is changed over and over while its packets come: each gets a whole header, the one or the

@@ -11,6 +11,7 @@ mod namespaces;
 mod devices;
 mod express;
 mod frames;
+mod regions;
 mod steering;
 
 use std::process::ExitCode;
@@ -29,8 +30,8 @@ const TESTS: [Test; 22] = [
     ("what_a_flow_does_not_promise_is_not_taken", express::conditions),
     ("flows_are_kept_in_batches_and_counted", express::batches),
     ("flows_in_use_keep_their_places", express::room),
-    ("a_region_makes_void_what_goes_there", express::regions),
-    ("flows_of_a_region_that_changed_make_room", express::room_of_regions),
+    ("a_region_makes_void_what_goes_there", regions::regions),
+    ("flows_of_a_region_that_changed_make_room", regions::room_of_regions),
     ("a_flow_that_changes_is_never_half_the_old_one", express::torn),
     ("the_lane_joins_two_hosts", devices::lane),
     ("the_lane_joins_vlans", devices::vlans),
