@@ -9,7 +9,7 @@ mod apply;
 mod holds;
 
 use std::io::{self, Read};
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use super::begin::{self, Mirror};
@@ -60,6 +60,10 @@ pub(super) struct Keeper {
     ports_at: Instant,
     /// Rules were read that are not in force yet.
     rules_are_new: bool,
+    /// The kernel's rules are others than those that were read.
+    rules_are_old: bool,
+    /// Elements came or went in the filter in force, of which the rules that were read know nothing.
+    elements_applied: bool,
     /// The generation of rules that was heard of last.
     rules_generation: u32,
     /// Elements of sets that came and went, for the rules in force or those that are new.
@@ -99,6 +103,8 @@ impl Keeper {
             live,
             ports_at: Instant::now(),
             rules_are_new: false,
+            rules_are_old: false,
+            elements_applied: false,
             rules_generation,
             elements: Vec::new(),
             again_at: None,
@@ -139,6 +145,7 @@ impl Keeper {
             return Ok(None);
         }
         let more = self.read()?;
+        self.doubt_rules();
         self.hear_rules();
         self.known.ask();
         self.apply();
@@ -213,21 +220,45 @@ impl Keeper {
         }
     }
 
+    /// Has the rules read again that may know devices by number, where numbers or names are others now.
+    fn doubt_rules(&mut self) {
+        let by_number =
+            matches!(&self.known.rules, Rules::Read(reading, _) if reading.knows_numbers);
+        if self.known.take_renamed() && by_number {
+            self.outdate_rules();
+            self.rules.read_again();
+        }
+    }
+
+    /// The kernel forwards until its rules have been read.
+    fn outdate_rules(&mut self) {
+        (self.rules_are_old, self.holds.rules) = (true, true);
+        self.force.hold(true);
+    }
+
     /// Takes what is told of the firewall's rules.
     fn hear_rules(&mut self) {
-        while let Ok(event) = self.told.try_recv() {
+        loop {
+            let event = match self.told.try_recv() {
+                Ok(event) => event,
+                Err(TryRecvError::Empty) => return,
+                // Nobody follows them any more.
+                Err(TryRecvError::Disconnected) => return self.outdate_rules(),
+            };
             match event {
-                rules::Event::Changed => {
-                    self.holds.rules = true;
-                    self.force.hold(true);
-                }
+                rules::Event::Changed => self.outdate_rules(),
                 rules::Event::Read(reading) => {
                     self.rules_generation = reading.generation;
                     self.elements.clear();
+                    self.rules_are_old = false;
                     self.take_rules(Rules::Read(reading, None));
                 }
                 rules::Event::Unreadable(why) => {
                     tracing::error!("{why}; until then the kernel forwards what rules are about");
+                    // Not even for the moment in which there are none, and not all is the kernel's yet.
+                    self.force.hold(true);
+                    self.holds.rules = true;
+                    self.rules_are_old = false;
                     self.take_rules(Rules::Unread(why));
                 }
                 rules::Event::Elements { generation, changes } => {
@@ -241,7 +272,8 @@ impl Keeper {
     fn take_rules(&mut self, rules: Rules) {
         let same = match (&rules, &self.known.rules) {
             (Rules::Read(new, _), Rules::Read(old, _)) => {
-                new.rules == old.rules && new.needs == old.needs
+                let is_in_force = !self.elements_applied || self.rules_are_new;
+                is_in_force && new.rules == old.rules && new.needs == old.needs
             }
             _ => false,
         };
@@ -249,6 +281,7 @@ impl Keeper {
             self.holds.rules = self.rules_are_new;
         } else {
             self.known.rules = rules;
+            self.elements_applied = false;
             self.known.doubt();
             self.rules_are_new = true;
         }

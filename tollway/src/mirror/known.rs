@@ -55,6 +55,8 @@ pub(super) struct Known {
     pub(super) stale: bool,
     /// A port's device has changed.
     linked: bool,
+    /// A device has come, gone or another name.
+    renamed: bool,
     /// Events taken.
     pub(super) changes: u64,
 }
@@ -79,6 +81,7 @@ impl Known {
             probes_at: now,
             stale: true,
             linked: true,
+            renamed: false,
             changes: 0,
         }
     }
@@ -88,6 +91,7 @@ impl Known {
         let Some(event) = self.own.without(event) else { return };
         self.changes += 1;
         let habits = self.habits;
+        self.renamed |= renames(&self.kernel, &event);
         let effect = self.kernel.take(&event);
         self.rib.take(&event);
         match &event {
@@ -119,6 +123,11 @@ impl Known {
             _ => false,
         };
         self.stale |= effect == Effect::Topology || habits != self.habits;
+    }
+
+    /// Says if a device has come, gone or another name since this was asked last.
+    pub(super) fn take_renamed(&mut self) -> bool {
+        std::mem::take(&mut self.renamed)
     }
 
     /// Says if a port's device has changed since this was asked last.
@@ -274,6 +283,27 @@ fn firewall(reading: &Reading, refused: Option<&str>) -> Firewall {
             Firewall::Read(coverage::Rules { whole, compiled: 0, ..rules })
         }
         (firewall, _) => firewall,
+    }
+}
+
+/// Whether an event is of a device that comes, goes, or gets another name.
+fn renames(kernel: &Kernel, event: &Event) -> bool {
+    match event {
+        Event::Link(index, netdev) => {
+            let had = kernel.netdevs.get(index).map(|had| &had.name);
+            had != netdev.as_ref().map(|netdev| &netdev.name)
+        }
+        Event::Whole(whole) => {
+            let names = |kernel: &Kernel| {
+                kernel
+                    .netdevs
+                    .iter()
+                    .map(|(index, had)| (*index, had.name.clone()))
+                    .collect::<Vec<_>>()
+            };
+            names(kernel) != names(whole)
+        }
+        _ => false,
     }
 }
 

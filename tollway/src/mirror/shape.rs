@@ -191,7 +191,10 @@ impl Build<'_> {
             let kind = PortKind::AfXdp { device: port.name.clone(), mode: AfXdpMode::Best };
             self.model.ports.push(model::Port { name: port.name.clone(), kind });
             let kind = LinkKind::Port(PortIndex(index));
-            self.push(port.name.clone(), kind, (port.mac, port.mtu), port.device);
+            // Rules know it by the name that it has now.
+            let device = port.device.and_then(|device| self.facts.kernel.netdevs.get(&device));
+            let name = device.map_or(&port.name, |device| &device.name).clone();
+            self.push(name, kind, (port.mac, port.mtu), port.device);
         }
         for link in &self.facts.coverage.links {
             if link.ifindex != link.port {

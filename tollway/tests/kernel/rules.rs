@@ -76,7 +76,7 @@ impl Consumer {
                 self.counts.changed += 1;
             }
             Event::Read(reading) => {
-                let Reading { rules, needs, generation } = &*reading;
+                let Reading { rules, needs, generation, .. } = &*reading;
                 self.rules = (**rules).clone();
                 self.filter = flatten(rules, &[Link::default()], &Epochs::new()).unwrap();
                 self.in_force = Some(*generation);

@@ -12,6 +12,7 @@ mod latency;
 mod many;
 mod rules;
 mod running;
+mod sets;
 #[path = "../oracle/socket.rs"]
 mod socket;
 mod stops;
@@ -21,7 +22,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 22] = [
+const TESTS: [Test; 25] = [
     ("what_the_kernel_forwards_is_forwarded", changes::forwards),
     ("routes_come_and_go", changes::routes),
     ("addresses_come_and_go", changes::addresses),
@@ -35,6 +36,9 @@ const TESTS: [Test; 22] = [
     ("sysctls_decide", rules::sysctls),
     ("rules_of_nft_stop_a_flow", rules::nft),
     ("more_rules_than_fit_are_the_kernels", rules::many),
+    ("sets_have_the_kernels_elements_whatever_happens", sets::live),
+    ("old_rules_are_not_in_force_while_new_ones_are_read", sets::slow),
+    ("rules_mean_the_names_that_devices_have", sets::names),
     ("a_firewall_of_the_host_takes_fragments_only", rules::host),
     ("frames_whose_tags_are_not_seen_are_the_kernels", tags::beside),
     ("devices_that_can_not_be_are_refused", stops::refused),

@@ -92,7 +92,8 @@ mod tests {
             ..need.clone()
         };
         let needs = Needs { tracking: vec![own, need] };
-        let reading = Reading { rules: Arc::new(rules), needs, generation: 7 };
+        let reading =
+            Reading { rules: Arc::new(rules), needs, generation: 7, knows_numbers: false };
         let told = Rules {
             compiled: 1,
             elsewhere: 1,

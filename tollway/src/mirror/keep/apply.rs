@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tollway_dataplane::router::Router;
+use tollway_dataplane::stages::filter::Filter;
 use tollway_dataplane::tables::Tables;
 
 use super::{AGAIN, Keeper, PORTS_AGAIN, PORTS_EVERY};
@@ -14,6 +15,7 @@ use crate::force::{ForceError, Next, PATIENCE};
 use crate::mirror::begin;
 use crate::mirror::coverage::Coverage;
 use crate::mirror::fill::{FillError, InForce};
+use crate::mirror::known::Rules;
 use crate::mirror::rules;
 use crate::mirror::shape::Shape;
 use crate::model::Model;
@@ -35,6 +37,7 @@ impl Keeper {
         {
             // Without them, and all that they are about is the kernel's.
             self.rules_are_new = true;
+            self.force.hold(true);
             done = self.try_apply();
         }
         let Err(error) = done else { return };
@@ -135,22 +138,42 @@ impl Keeper {
         if self.elements.is_empty() {
             return Ok(());
         }
+        let filter = self.filter()?;
         let changes = std::mem::take(&mut self.elements);
-        let filter = |router: &mut Router, _: &mut _| router.tables.filter.clone();
-        let filter = self.force.post().ask(PATIENCE, filter).ok_or(ForceError::Gone)?;
+        self.elements_applied = true;
         let done = filter.map_or(Ok(()), |filter| rules::apply(&filter, &changes));
         if let Err(why) = done {
             tracing::info!("{why}; the rules are read again");
-            self.holds.rules = true;
-            self.force.hold(true);
+            self.outdate_rules();
             self.rules.read_again();
         }
+        Ok(())
+    }
+
+    /// The firewall's rules that are in force.
+    fn filter(&self) -> Result<Option<Arc<Filter>>, ForceError> {
+        let filter = |router: &mut Router, _: &mut _| router.tables.filter.clone();
+        self.force.post().ask(PATIENCE, filter).ok_or(ForceError::Gone)
+    }
+
+    /// Has the rules that were read know what the sets in force have by now: tables that are made anew are made
+    /// of those.
+    fn take_elements(&mut self) -> Result<(), Trouble> {
+        if !self.elements_applied {
+            return Ok(());
+        }
+        let filter = self.filter()?;
+        if let (Rules::Read(reading, _), Some(filter)) = (&mut self.known.rules, filter) {
+            Arc::make_mut(&mut Arc::make_mut(reading).rules).take_live_sets(&filter);
+        }
+        self.elements_applied = false;
         Ok(())
     }
 
     /// Makes tables anew.
     fn rebuild(&mut self, shape: Shape) -> Result<(), Trouble> {
         self.force.hold(true);
+        self.take_elements()?;
         let model = begin::model(&shape, &self.known, &self.locals);
         self.locals.read(&self.known.rib);
         self.fill = None;
@@ -199,7 +222,7 @@ impl Keeper {
 
     /// All that is known is in force.
     fn in_force(&mut self) {
-        (self.rules_are_new, self.holds.rules) = (false, false);
+        (self.rules_are_new, self.holds.rules) = (false, self.rules_are_old);
         (self.holds.broken, self.again_at) = (None, None);
     }
 }

@@ -82,6 +82,8 @@ pub struct Reading {
     pub needs: Needs,
     /// The number of the kernel's generation.
     pub generation: u32,
+    /// Devices are known by number (`iif`, `oif`, chains of devices), whatever the names are that were read.
+    pub knows_numbers: bool,
 }
 
 impl Reading {

@@ -42,6 +42,7 @@ pub(super) fn read(
     moving: &HashSet<String>,
 ) -> Result<Read, String> {
     without_counts(&mut value);
+    let knows_numbers = knows_numbers(&value);
     let sets = Sets::read(&value);
     let needs = tracking::needs(&value);
     let mut rules = nft::read_value(&value, SOURCE).map_err(|faults| {
@@ -55,15 +56,32 @@ pub(super) fn read(
     leave::leave(&mut rules, &sets.expiring);
     guard::guard(&mut rules);
     rules.check().map_err(|error| format!("the rules contradict themselves: {error}"))?;
-    let reading = Reading { rules: Arc::new(rules), needs, generation };
+    let reading = Reading { rules: Arc::new(rules), needs, generation, knows_numbers };
     Ok(Read { reading, intervals: sets.intervals })
 }
 
 /// No rules at all.
 pub(super) fn empty(generation: u32) -> Read {
     let rules = Arc::new(Ruleset::default());
-    let reading = Reading { rules, needs: super::Needs::default(), generation };
+    let needs = super::Needs::default();
+    let reading = Reading { rules, needs, generation, knows_numbers: false };
     Read { reading, intervals: HashSet::new() }
+}
+
+/// Whether something stands for a device's number (`NFT_META_IIF`, `NFT_META_OIF`), or hangs on a device.
+fn knows_numbers(value: &Value) -> bool {
+    match value {
+        Value::Array(all) => all.iter().any(knows_numbers),
+        Value::Object(object) => {
+            let has = |name: &str, words: &[&str]| {
+                object.get(name).and_then(Value::as_str).is_some_and(|word| words.contains(&word))
+            };
+            has("key", &["iif", "oif"])
+                || has("hook", &["ingress", "egress"])
+                || object.values().any(knows_numbers)
+        }
+        _ => false,
+    }
 }
 
 /// The kernel counts what it has forwarded itself, so its counts are none to go on from; without them a

@@ -1,0 +1,108 @@
+//! Sets whose elements come and go, rules that are slow to read, and devices that get other names.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+use std::time::Duration;
+
+use super::namespaces::sh;
+use super::running::{Mirror, Net, answered};
+
+/// A set that drops packets of some sources, whose elements change alone, and with everything else.
+pub fn live() {
+    let net = Net::new();
+    for last in [8, 9] {
+        net.a.sh(&format!("ip address add 10.0.1.{last}/24 dev ha"));
+    }
+    let [eight, nine] = [8, 9].map(|last| format!("-I 10.0.1.{last} 10.0.2.2"));
+    let mirror = Mirror::start("ra rb");
+    sh("nft add table inet f");
+    sh("nft add set inet f bad { type ipv4_addr ; }");
+    sh("nft add chain inet f fw { type filter hook forward priority 0 ; }");
+    sh("nft add rule inet f fw ip saddr @bad drop");
+    sh("nft add element inet f bad { 10.0.1.8 }");
+    mirror.stops(&net.a, &eight);
+    mirror.forwards(&net.a, &nine);
+    sh("nft add element inet f bad { 10.0.1.9 }");
+    mirror.stops(&net.a, &nine);
+    let rebuilds = mirror.status().rebuilds;
+    sh("ip link set rb mtu 1400");
+    mirror.stops(&net.a, &nine);
+    mirror.stops(&net.a, &eight);
+    assert!(mirror.status().rebuilds > rebuilds, "tables were made anew");
+    sh("nft delete element inet f bad { 10.0.1.9 }");
+    sh("ip link set rb mtu 1500");
+    mirror.forwards(&net.a, &nine);
+    mirror.stops(&net.a, &eight);
+    // What is read is what was read before, and not what is in force.
+    sh("nft add element inet f bad { 10.0.1.9 }");
+    sh("nft add chain inet f nothing");
+    mirror.stops(&net.a, &nine);
+    sh("nft delete element inet f bad { 10.0.1.9 }");
+    mirror.forwards(&net.a, &nine);
+    let refresh = mirror.path("refresh.nft");
+    let lines = "flush set inet f bad\nadd element inet f bad { 10.0.1.8, 10.0.1.9 }\n";
+    std::fs::write(&refresh, lines).unwrap();
+    sh(&format!("nft -f {}", refresh.display()));
+    mirror.stops(&net.a, &nine);
+    mirror.stops(&net.a, &eight);
+}
+
+/// While rules that have changed are being read the kernel forwards, whatever else changes.
+pub fn slow() {
+    let net = Net::new();
+    sh("nft add table inet f");
+    sh("nft add chain inet f fw { type filter hook forward priority 0 ; }");
+    let dir = tempfile::tempdir().unwrap();
+    let (slow, nft) = (dir.path().join("slow"), dir.path().join("nft"));
+    let real = Command::new("sh").args(["-c", "command -v nft"]).output().unwrap().stdout;
+    let real = String::from_utf8(real).unwrap();
+    let script = format!(
+        "#!/bin/sh\n[ ! -e {} ] || sleep 1.5\nexec {} \"$@\"\n",
+        slow.display(),
+        real.trim()
+    );
+    std::fs::write(&nft, script).unwrap();
+    std::fs::set_permissions(&nft, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
+    command.env("PATH", path);
+    let mirror = Mirror::start_by(command, "ra rb");
+    mirror.forwards(&net.a, "10.0.2.2");
+    std::fs::write(&slow, "").unwrap();
+    sh("nft add rule inet f fw ip saddr 10.0.1.2 drop");
+    sh("ip address add 192.0.2.1/32 dev lo");
+    // It has taken in both, and reads the rules.
+    std::thread::sleep(Duration::from_millis(200));
+    let before = mirror.counts();
+    assert_eq!(answered(&net.a, "10.0.2.2"), 0, "the kernel drops them");
+    assert_eq!(mirror.counts().sent, before.sent, "nothing is forwarded by old rules");
+    std::fs::remove_file(&slow).unwrap();
+    mirror.stops(&net.a, "10.0.2.2");
+    sh("nft flush chain inet f fw");
+    mirror.forwards(&net.a, "10.0.2.2");
+}
+
+/// Rules mean the names that devices have now.
+pub fn names() {
+    let net = Net::new();
+    let mirror = Mirror::start("ra rb");
+    sh("nft add table inet f");
+    sh("nft add chain inet f fw { type filter hook forward priority 0 ; }");
+    mirror.forwards(&net.a, "10.0.2.2");
+    sh("ip link set rb down");
+    sh("ip link set rb name rx");
+    sh("ip link set rx up");
+    mirror.forwards(&net.a, "10.0.2.2");
+    sh("nft add rule inet f fw oifname rb drop");
+    mirror.forwards(&net.a, "10.0.2.2");
+    sh("nft add rule inet f fw oifname rx drop");
+    mirror.stops(&net.a, "10.0.2.2");
+    sh("nft flush chain inet f fw");
+    // The number of a device, which another name has from now on.
+    sh("nft add rule inet f fw oif rx drop");
+    mirror.stops(&net.a, "10.0.2.2");
+    sh("ip link set rx down");
+    sh("ip link set rx name ry");
+    sh("ip link set ry up");
+    mirror.stops_there(&net.a, "10.0.2.2");
+}
