@@ -194,7 +194,8 @@ pub fn judge(
     let mut ways = of_port.flat_map(|one| ["ipv4", "ipv6"].map(|family| &one["arrives"][family]));
     let only_fast =
         !ways.any(is_any) && !["ipv4", "ipv6"].iter().any(|of| is_any(&said["general"][*of]));
-    if left > 0 && only_fast {
+    let fragments = if *is_four { "IPv4 fragments" } else { "IPv6 packets with extension headers" };
+    if left > 0 && only_fast && !is_said(fragments) {
         wrong.push(format!(
             "{family} of {link} is called fast, and {left} packets are left to the kernel"
         ));
