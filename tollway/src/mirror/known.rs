@@ -51,6 +51,8 @@ pub(super) struct Known {
     express: (ExpressMode, u32),
     sysctls_at: Instant,
     probes_at: Instant,
+    /// Something has changed, and what is asked for is of before.
+    unasked: bool,
     /// Something has changed that shapes follow from.
     pub(super) stale: bool,
     /// A port's device has changed.
@@ -77,6 +79,7 @@ impl Known {
             express,
             sysctls_at: now,
             probes_at: now,
+            unasked: true,
             stale: true,
             linked: true,
             changes: 0,
@@ -91,11 +94,11 @@ impl Known {
         let effect = self.kernel.take(&event);
         self.rib.take(&event);
         match &event {
-            Event::Link(..) | Event::Whole(_) => {
+            Event::Link(..) | Event::Whole(_) => self.ask_again(),
+            Event::Tc(_) => {
                 self.probes_at = Instant::now();
-                self.sysctls_at = self.probes_at;
+                self.unasked = true;
             }
-            Event::Tc(_) => self.probes_at = Instant::now(),
             Event::Sysctl(..) => self.sysctls_at = Instant::now(),
             Event::Rule(..) => self.habits.rules = true,
             Event::Route(key, route, _) => {
@@ -144,6 +147,7 @@ impl Known {
     pub(super) fn ask_again(&mut self) {
         self.sysctls_at = Instant::now();
         self.probes_at = self.sysctls_at;
+        self.unasked = true;
     }
 
     /// When something is to be asked for.
@@ -151,8 +155,8 @@ impl Known {
         self.sysctls_at.min(self.probes_at)
     }
 
-    /// Asks for what is due.
-    pub(super) fn ask(&mut self) {
+    /// Asks for what is due; false where something has changed of which the kernel does not answer.
+    pub(super) fn ask(&mut self) -> bool {
         let now = Instant::now();
         if self.sysctls_at <= now {
             self.sysctls_at = now + SYSCTLS_EVERY;
@@ -165,14 +169,14 @@ impl Known {
         if self.probes_at <= now {
             self.probes_at = now + PROBES_EVERY;
             match Probes::read(&self.kernel.netdevs, self.probed()) {
-                Ok(probes) if probes == self.probes => {}
                 Ok(probes) => {
-                    self.probes = probes;
-                    self.stale = true;
+                    self.stale |= probes != self.probes;
+                    (self.probes, self.unasked) = (probes, false);
                 }
                 Err(error) => tracing::warn!("the kernel can not be asked: {error}; asking again"),
             }
         }
+        !self.unasked
     }
 
     /// The devices whose sysctls count: those of links and VRFs, and those that are up without a carrier,
