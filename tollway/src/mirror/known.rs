@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::coverage::{self, Coverage, Facts, Firewall, PerFamily, Probes, RouteTally};
 use super::event::Event;
-use super::kernel::{Family, Ifindex, Kernel, RouteKey, RouteKind, Rule, RuleAction};
+use super::kernel::{Family, Ifindex, Kernel, Netdev, RouteKey, RouteKind, Rule, RuleAction};
 use super::own::Own;
 use super::ports::Port;
 use super::rib::{Ignoring, Rib};
@@ -21,6 +21,8 @@ use crate::model::ExpressMode;
 const SYSCTLS_EVERY: Duration = Duration::from_millis(250);
 /// The same of what hangs on devices.
 const PROBES_EVERY: Duration = Duration::from_secs(1);
+/// Asking other namespaces takes one part in so many of the time, if none of what matters changes.
+const NAMESPACES_SHARE: u32 = 100;
 /// A protocol of routes that the kernel makes itself (`RTPROT_KERNEL`).
 const BY_KERNEL: u8 = 2;
 
@@ -51,6 +53,8 @@ pub(super) struct Known {
     express: (ExpressMode, u32),
     sysctls_at: Instant,
     probes_at: Instant,
+    /// When other namespaces are to be asked with the rest.
+    namespaces_at: Instant,
     /// Something has changed, and what is asked for is of before.
     unasked: bool,
     /// Something has changed that shapes follow from.
@@ -79,6 +83,7 @@ impl Known {
             express,
             sysctls_at: now,
             probes_at: now,
+            namespaces_at: now,
             unasked: true,
             stale: true,
             linked: true,
@@ -91,14 +96,17 @@ impl Known {
         let Some(event) = self.own.without(event) else { return };
         self.changes += 1;
         let habits = self.habits;
+        let may_move = matches!(&event, Event::Link(index, netdev)
+            if is_stacked(self.kernel.netdevs.get(index)) || is_stacked(netdev.as_deref()));
         let effect = self.kernel.take(&event);
         self.rib.take(&event);
         match &event {
-            Event::Link(..) | Event::Whole(_) => self.ask_again(),
-            Event::Tc(_) => {
-                self.probes_at = Instant::now();
-                self.unasked = true;
+            Event::Link(..) => {
+                self.probe_again();
+                self.sysctls_at = self.probes_at;
             }
+            Event::Whole(_) => self.ask_again(),
+            Event::Tc(_) => self.probe_again(),
             Event::Sysctl(..) => self.sysctls_at = Instant::now(),
             Event::Rule(..) => self.habits.rules = true,
             Event::Route(key, route, _) => {
@@ -121,6 +129,9 @@ impl Known {
             Event::Whole(_) => true,
             _ => false,
         };
+        if may_move || self.linked {
+            self.namespaces_at = self.probes_at;
+        }
         self.stale |= effect == Effect::Topology || habits != self.habits;
     }
 
@@ -145,8 +156,13 @@ impl Known {
 
     /// Has everything asked for anew.
     pub(super) fn ask_again(&mut self) {
-        self.sysctls_at = Instant::now();
-        self.probes_at = self.sysctls_at;
+        self.probe_again();
+        (self.sysctls_at, self.namespaces_at) = (self.probes_at, self.probes_at);
+    }
+
+    /// Has what hangs on devices asked for anew.
+    fn probe_again(&mut self) {
+        self.probes_at = Instant::now();
         self.unasked = true;
     }
 
@@ -168,10 +184,15 @@ impl Known {
         }
         if self.probes_at <= now {
             self.probes_at = now + PROBES_EVERY;
-            match Probes::read(&self.kernel.netdevs, self.probed()) {
+            let elsewhere = (self.namespaces_at > now).then(|| self.probes.elsewhere.clone());
+            let asks_all = elsewhere.is_none();
+            match Probes::read(&self.kernel.netdevs, self.probed(), elsewhere) {
                 Ok(probes) => {
                     self.stale |= probes != self.probes;
                     (self.probes, self.unasked) = (probes, false);
+                    if asks_all {
+                        self.namespaces_at = now + now.elapsed() * NAMESPACES_SHARE;
+                    }
                 }
                 Err(error) => tracing::warn!("the kernel can not be asked: {error}; asking again"),
             }
@@ -279,6 +300,11 @@ fn firewall(reading: &Reading, refused: Option<&str>) -> Firewall {
         }
         (firewall, _) => firewall,
     }
+}
+
+/// Whether a device may take frames of another, and not as the end of a cable.
+fn is_stacked(netdev: Option<&Netdev>) -> bool {
+    netdev.is_some_and(|netdev| netdev.lower.is_some() && netdev.kind.as_deref() != Some("veth"))
 }
 
 /// Whether there are other IPv4 rules than the first three.
