@@ -15,6 +15,7 @@ use super::keep::Keeper;
 use super::known::{Known, Rules};
 use super::locals::Locals;
 use super::netlink::{self, Source};
+use super::policies::Policies;
 use super::ports::Port;
 use super::rules;
 use super::shape::Shape;
@@ -56,6 +57,7 @@ pub enum MirrorError {
 /// What the kernel is configured with, as of a moment ago.
 pub struct Mirror {
     pub(super) source: Source,
+    pub(super) policies: Policies,
     pub(super) known: Known,
     pub(super) shape: Shape,
     pub(super) coverage: Coverage,
@@ -82,6 +84,8 @@ impl Mirror {
             let _ = tell.send(event);
             waker.wake();
         }))?;
+        // Before they are asked for, so that no change is missed.
+        let policies = Policies::open();
         let mut source = Source::open(settings.netlink)?;
         let mut known = Known::new(settings.express);
         read_all(&mut source, &mut known)?;
@@ -107,6 +111,7 @@ impl Mirror {
         }
         Ok(Self {
             source,
+            policies,
             known,
             shape,
             coverage,
@@ -258,7 +263,8 @@ pub(super) fn at_all(error: TablesError) -> CompileError {
 }
 
 /// What is readable when there is something to do.
-pub(super) fn entries(source: &Source, door: &Door) -> [libc::pollfd; 2] {
+pub(super) fn entries(source: &Source, door: &Door, policies: &Policies) -> [libc::pollfd; 3] {
     let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    [entry(source.fd().as_raw_fd()), entry(door.woken.as_fd().as_raw_fd())]
+    let (source, door) = (source.fd().as_raw_fd(), door.woken.as_fd().as_raw_fd());
+    [entry(source), entry(door), entry(policies.fd())]
 }

@@ -20,6 +20,7 @@ use super::handle::{Door, Request, Status, Synced};
 use super::known::{Known, Rules};
 use super::locals::Locals;
 use super::netlink::{self, Source};
+use super::policies::Policies;
 use super::rules;
 use super::shape::Shape;
 use crate::force::{Force, PATIENCE};
@@ -41,6 +42,7 @@ const PORTS_AGAIN: Duration = Duration::from_millis(20);
 /// The thread's own.
 pub(super) struct Keeper {
     source: Source,
+    policies: Policies,
     settings: netlink::Settings,
     known: Known,
     /// What is in force.
@@ -81,7 +83,7 @@ pub(super) struct Keeper {
 impl Keeper {
     pub(super) fn new(mirror: Mirror, force: Force, live: Live, beat: Beat) -> Self {
         let Mirror { source, settings, known, shape, coverage, locals, fill, .. } = mirror;
-        let Mirror { rules, told, door, .. } = mirror;
+        let Mirror { policies, rules, told, door, .. } = mirror;
         let rules_generation = match &known.rules {
             Rules::Read(reading, _) => reading.generation,
             Rules::Unread(_) => 0,
@@ -89,6 +91,7 @@ impl Keeper {
         let holds = Holds { starting: true, ..Holds::default() };
         Self {
             source,
+            policies,
             settings,
             known,
             shape,
@@ -138,7 +141,7 @@ impl Keeper {
     /// Waits unless there is more to do, and does what there is; says if there is more, none if the
     /// thread is to end.
     fn turn(&mut self, more: bool) -> io::Result<Option<bool>> {
-        let mut fds = begin::entries(&self.source, &self.door);
+        let mut fds = begin::entries(&self.source, &self.door, &self.policies);
         sys::wait(&mut fds, if more { 0 } else { self.patience() })?;
         self.beat.beat();
         if !self.hear() {
@@ -147,7 +150,8 @@ impl Keeper {
         let more = self.read()?;
         self.doubt_rules();
         self.hear_rules();
-        self.known.ask();
+        self.hear_policies();
+        self.holds.unasked = !self.known.ask();
         self.apply();
         self.hold();
         if !more {
@@ -234,6 +238,15 @@ impl Keeper {
     fn outdate_rules(&mut self) {
         (self.rules_are_old, self.holds.rules) = (true, true);
         self.force.hold(true);
+    }
+
+    /// Where IPsec policies have changed, the kernel forwards until what follows is in force: that is in
+    /// this turn, unless the kernel can not be asked.
+    fn hear_policies(&mut self) {
+        if self.policies.have_changed() {
+            self.force.hold(true);
+            self.known.ask_again();
+        }
     }
 
     /// Takes what is told of the firewall's rules.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::coverage::{self, Coverage, Facts, Firewall, PerFamily, Probes, RouteTally};
 use super::event::Event;
-use super::kernel::{Family, Ifindex, Kernel, RouteKey, RouteKind, Rule, RuleAction};
+use super::kernel::{Family, Ifindex, Kernel, Netdev, RouteKey, RouteKind, Rule, RuleAction};
 use super::own::Own;
 use super::ports::Port;
 use super::rib::{Ignoring, Rib};
@@ -21,6 +21,8 @@ use crate::model::ExpressMode;
 const SYSCTLS_EVERY: Duration = Duration::from_millis(250);
 /// The same of what hangs on devices.
 const PROBES_EVERY: Duration = Duration::from_secs(1);
+/// Asking other namespaces takes one part in so many of the time, if none of what matters changes.
+const NAMESPACES_SHARE: u32 = 100;
 /// A protocol of routes that the kernel makes itself (`RTPROT_KERNEL`).
 const BY_KERNEL: u8 = 2;
 
@@ -51,6 +53,10 @@ pub(super) struct Known {
     express: (ExpressMode, u32),
     sysctls_at: Instant,
     probes_at: Instant,
+    /// When other namespaces are to be asked with the rest.
+    namespaces_at: Instant,
+    /// Something has changed, and what is asked for is of before.
+    unasked: bool,
     /// Something has changed that shapes follow from.
     pub(super) stale: bool,
     /// A port's device has changed.
@@ -79,6 +85,8 @@ impl Known {
             express,
             sysctls_at: now,
             probes_at: now,
+            namespaces_at: now,
+            unasked: true,
             stale: true,
             linked: true,
             renamed: false,
@@ -92,14 +100,17 @@ impl Known {
         self.changes += 1;
         let habits = self.habits;
         self.renamed |= renames(&self.kernel, &event);
+        let may_move = matches!(&event, Event::Link(index, netdev)
+            if is_stacked(self.kernel.netdevs.get(index)) || is_stacked(netdev.as_deref()));
         let effect = self.kernel.take(&event);
         self.rib.take(&event);
         match &event {
-            Event::Link(..) | Event::Whole(_) => {
-                self.probes_at = Instant::now();
+            Event::Link(..) => {
+                self.probe_again();
                 self.sysctls_at = self.probes_at;
             }
-            Event::Tc(_) => self.probes_at = Instant::now(),
+            Event::Whole(_) => self.ask_again(),
+            Event::Tc(_) => self.probe_again(),
             Event::Sysctl(..) => self.sysctls_at = Instant::now(),
             Event::Rule(..) => self.habits.rules = true,
             Event::Route(key, route, _) => {
@@ -122,6 +133,9 @@ impl Known {
             Event::Whole(_) => true,
             _ => false,
         };
+        if may_move || self.linked {
+            self.namespaces_at = self.probes_at;
+        }
         self.stale |= effect == Effect::Topology || habits != self.habits;
     }
 
@@ -151,8 +165,14 @@ impl Known {
 
     /// Has everything asked for anew.
     pub(super) fn ask_again(&mut self) {
-        self.sysctls_at = Instant::now();
-        self.probes_at = self.sysctls_at;
+        self.probe_again();
+        (self.sysctls_at, self.namespaces_at) = (self.probes_at, self.probes_at);
+    }
+
+    /// Has what hangs on devices asked for anew.
+    fn probe_again(&mut self) {
+        self.probes_at = Instant::now();
+        self.unasked = true;
     }
 
     /// When something is to be asked for.
@@ -160,8 +180,8 @@ impl Known {
         self.sysctls_at.min(self.probes_at)
     }
 
-    /// Asks for what is due.
-    pub(super) fn ask(&mut self) {
+    /// Asks for what is due; false where something has changed of which the kernel does not answer.
+    pub(super) fn ask(&mut self) -> bool {
         let now = Instant::now();
         if self.sysctls_at <= now {
             self.sysctls_at = now + SYSCTLS_EVERY;
@@ -173,15 +193,20 @@ impl Known {
         }
         if self.probes_at <= now {
             self.probes_at = now + PROBES_EVERY;
-            match Probes::read(&self.kernel.netdevs, self.probed()) {
-                Ok(probes) if probes == self.probes => {}
+            let elsewhere = (self.namespaces_at > now).then(|| self.probes.elsewhere.clone());
+            let asks_all = elsewhere.is_none();
+            match Probes::read(&self.kernel.netdevs, self.probed(), elsewhere) {
                 Ok(probes) => {
-                    self.probes = probes;
-                    self.stale = true;
+                    self.stale |= probes != self.probes;
+                    (self.probes, self.unasked) = (probes, false);
+                    if asks_all {
+                        self.namespaces_at = now + now.elapsed() * NAMESPACES_SHARE;
+                    }
                 }
                 Err(error) => tracing::warn!("the kernel can not be asked: {error}; asking again"),
             }
         }
+        !self.unasked
     }
 
     /// The devices whose sysctls count: those of links and VRFs, and those that are up without a carrier,
@@ -305,6 +330,11 @@ fn renames(kernel: &Kernel, event: &Event) -> bool {
         }
         _ => false,
     }
+}
+
+/// Whether a device may take frames of another, and not as the end of a cable.
+fn is_stacked(netdev: Option<&Netdev>) -> bool {
+    netdev.is_some_and(|netdev| netdev.lower.is_some() && netdev.kind.as_deref() != Some("veth"))
 }
 
 /// Whether there are other IPv4 rules than the first three.

@@ -12,6 +12,7 @@ mod known;
 mod locals;
 pub mod netlink;
 mod own;
+mod policies;
 mod ports;
 pub mod rib;
 pub mod rules;

@@ -1,4 +1,4 @@
-//! A routing netlink socket.
+//! A netlink socket that listens.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -34,12 +34,17 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Listens to some groups from now on (`RTNLGRP_*`), with room for so many bytes of unread messages.
+    /// A routing socket that listens to some groups (`RTNLGRP_*`): see [`Socket::of`].
+    pub(crate) fn open(groups: &[u32], receive_buffer: usize) -> io::Result<Self> {
+        Self::of(NETLINK_ROUTE, groups, receive_buffer)
+    }
+
+    /// Listens to some groups of a protocol from now on, with room for so many bytes of unread messages.
     ///
     /// # Errors
-    /// The system gives none, or does not know a group.
-    pub(crate) fn open(groups: &[u32], receive_buffer: usize) -> io::Result<Self> {
-        let mut socket = Raw::new(NETLINK_ROUTE)?;
+    /// The system gives none, or does not know the protocol or a group.
+    pub(crate) fn of(protocol: isize, groups: &[u32], receive_buffer: usize) -> io::Result<Self> {
+        let mut socket = Raw::new(protocol)?;
         let port = socket.bind_auto()?.port_number();
         let bytes = libc::c_int::try_from(receive_buffer).unwrap_or(libc::c_int::MAX);
         let forced =

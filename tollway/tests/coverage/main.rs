@@ -17,13 +17,14 @@ use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 14] = [
+const TESTS: [Test; 15] = [
     ("a_plain_router_is_all_fast", reasons::plain),
     ("queueing_disciplines_that_somebody_chose", reasons::qdiscs),
     ("filters_of_tc", reasons::filters),
     ("tags_beside_the_frames", reasons::tags),
     ("programs_of_bpf", reasons::programs),
     ("devices_above", reasons::uppers),
+    ("devices_above_in_other_namespaces", reasons::elsewhere),
     ("ipsec_policies", reasons::ipsec),
     ("tables_of_iptables_legacy", reasons::legacy),
     ("rules_of_nftables", reasons::nftables),

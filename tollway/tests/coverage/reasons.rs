@@ -158,6 +158,54 @@ pub fn uppers() {
     expect(&["into rb 6: no_family", "out of rb 6: no_family"]);
 }
 
+/// Those that are moved to another namespace, or made there, take frames as before.
+pub fn elsewhere() {
+    router();
+    let host = Host::new();
+    let pid = host.0.0.id();
+    let upper = ["into ra *: upper"];
+    let mut tried = 0;
+    for kind in ["macvlan mode bridge", "macvlan mode passthru", "macvtap", "ipvlan", "ipvtap"] {
+        let mut made = Command::new("ip");
+        made.args(["link", "add", "link", "ra", "name", "up0", "type"]);
+        if !made.args(kind.split(' ')).stderr(Stdio::null()).status().unwrap().success() {
+            println!("this kernel has no {kind}");
+            continue;
+        }
+        tried += 1;
+        expect(&upper);
+        sh(&format!("ip link set up0 netns {pid}"));
+        expect(&upper);
+        let reason = see().links[0].arrives.v4[0].to_string();
+        let kind = kind.split(' ').next().unwrap();
+        let words = format!("up0, a {kind} on ra that is in another network namespace");
+        assert!(reason.starts_with(&words), "{reason}");
+        let told = sh(concat!(env!("CARGO_BIN_EXE_tollway"), " check ra rb"));
+        let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(told.contains(&words), "{told}");
+        host.sh("ip link del up0");
+        expect(&[]);
+        // The namespace has a number by now, so those that were never here are seen as well.
+        let there = format!("ip link add link ra netns {pid} name up1 type {kind}");
+        let gone = format!("nsenter -t {pid} -n ip link del up1");
+        meanwhile(&there, &upper, &gone);
+    }
+    assert!(tried > 0, "a kernel with macvlan or ipvlan is needed");
+    // One there on another device of the same number is none on the port's.
+    let same = ifindex("ra");
+    host.sh(&format!("ip link add name x0 index {same} type veth peer name x1 index 77"));
+    host.sh("ip link add link x0 name up0 type macvlan mode bridge");
+    host.sh("ip link add link x1 name up1 type macvlan mode bridge");
+    expect(&[]);
+    sh(&format!("ip link set rb-end netns {pid}"));
+    host.sh("ip link set rb-end up");
+    host.sh("ethtool -K rb-end txvlan off tx-vlan-stag-hw-insert off");
+    sh("ethtool -K rb rxvlan off");
+    // On the other end of a port's cable, it takes what the port sends.
+    host.sh("ip link add link rb-end name up2 type macvlan mode bridge");
+    expect(&[]);
+}
+
 pub fn ipsec() {
     router();
     let flush = "ip xfrm policy flush";

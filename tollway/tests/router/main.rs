@@ -8,6 +8,7 @@
 mod namespaces;
 
 mod changes;
+mod ipsec;
 mod latency;
 mod many;
 mod rules;
@@ -17,12 +18,13 @@ mod sets;
 mod socket;
 mod stops;
 mod tags;
+mod uppers;
 
 use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 25] = [
+const TESTS: [Test; 27] = [
     ("what_the_kernel_forwards_is_forwarded", changes::forwards),
     ("routes_come_and_go", changes::routes),
     ("addresses_come_and_go", changes::addresses),
@@ -45,6 +47,8 @@ const TESTS: [Test; 25] = [
     ("the_kernel_forwards_after_a_kill", stops::kill),
     ("a_stop_leaves_the_kernel_as_it_was", stops::stop),
     ("the_service_manager_hears_of_it", stops::service),
+    ("who_takes_frames_first_may_move", uppers::moved),
+    ("ipsec_policies_count_at_once", ipsec::policies),
     ("a_change_is_in_force_within_milliseconds", latency::changes),
     ("many_routes_are_mirrored", many::routes),
     ("what_changes_while_stopped_is_mirrored", many::stopped),

@@ -119,6 +119,9 @@ fn arrives(
         let filters = layer.found.map(|found| &found.filters_in);
         on(filters, "tc filters", || Reason::FiltersIn(name()), &mut reasons);
     }
+    if let Err(why) = &facts.probes.elsewhere {
+        reasons.push(Reason::Unknown("devices in other network namespaces", why.0.clone()));
+    }
     let Some(top) = stack.first() else { return reasons };
     let name = top.netdev.name.as_str();
     let (has, forwards, sysctl) = match family {
@@ -275,4 +278,13 @@ fn upper(facts: &Facts<'_>, layer: &Layer<'_>, reasons: &mut Vec<Reason>) {
             reasons.push(Reason::Upper { device, kind: kind.to_owned(), upper });
         }
     }
+    let elsewhere = facts.probes.elsewhere.iter().flatten();
+    let elsewhere = elsewhere.filter(|upper| upper.lower == layer.ifindex);
+    let elsewhere = elsewhere.filter(|upper| !HARMLESS.contains(&upper.kind.as_str()));
+    reasons.extend(elsewhere.cloned().map(|upper| Reason::UpperElsewhere {
+        device: layer.netdev.name.clone(),
+        kind: upper.kind,
+        upper: upper.name,
+        namespace: upper.namespace,
+    }));
 }

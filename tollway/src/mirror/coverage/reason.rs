@@ -29,6 +29,17 @@ pub enum Reason {
         /// The other.
         upper: String,
     },
+    /// The same of a device in another network namespace.
+    UpperElsewhere {
+        /// This one.
+        device: String,
+        /// Of what kind the other is.
+        kind: String,
+        /// What the other is called there.
+        upper: String,
+        /// The number of that namespace.
+        namespace: i32,
+    },
     /// It is of a kind that is left to the kernel.
     Kind {
         /// The device.
@@ -132,7 +143,7 @@ impl Reason {
             Self::ForwardingOff(_) => "forwarding_off",
             Self::NoFamily(..) => "no_family",
             Self::Member { .. } => "member",
-            Self::Upper { .. } => "upper",
+            Self::Upper { .. } | Self::UpperElsewhere { .. } => "upper",
             Self::Kind { .. } => "kind",
             Self::NotEthernet(_) => "not_ethernet",
             Self::NoArp(_) => "no_arp",
@@ -181,6 +192,13 @@ impl fmt::Display for Reason {
             }
             Self::Upper { device, kind, upper } => {
                 write!(f, "{upper}, a {kind} on {device}, takes frames first")
+            }
+            Self::UpperElsewhere { device, kind, upper, namespace } => {
+                write!(
+                    f,
+                    "{upper}, a {kind} on {device} that is in another network namespace (number \
+                     {namespace}: ip netns list-id), takes frames first"
+                )
             }
             Self::Kind { device, kind } => {
                 write!(f, "{device} is a {kind}, a kind that is left to the kernel")

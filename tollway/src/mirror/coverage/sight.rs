@@ -55,7 +55,7 @@ impl Sight {
         let (kernel, routes) = configuration()?;
         let names = kernel.netdevs.values().map(|netdev| netdev.name.as_str());
         let sysctls = Sysctls::read(names);
-        let probes = Probes::read(&kernel.netdevs, kernel.netdevs.keys().copied())?;
+        let probes = Probes::read(&kernel.netdevs, kernel.netdevs.keys().copied(), None)?;
         Ok(Self { routes, sysctls, probes, firewall: firewall(), kernel })
     }
 

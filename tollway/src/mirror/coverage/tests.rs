@@ -159,6 +159,12 @@ fn every_reason_is_a_part_of_a_sentence() {
         Reason::NoFamily(Family::V6, text()),
         Reason::Member { device: text(), kind: "bridge".to_owned(), master: "br0".to_owned() },
         Reason::Upper { device: text(), kind: "macvlan".to_owned(), upper: "mac0".to_owned() },
+        Reason::UpperElsewhere {
+            device: text(),
+            kind: "ipvlan".to_owned(),
+            upper: "eth0".to_owned(),
+            namespace: 3,
+        },
         Reason::Xfrm(1),
         Reason::Xfrm(2),
         Reason::Conntrack(Some("a rule".to_owned())),

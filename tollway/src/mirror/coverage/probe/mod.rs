@@ -5,6 +5,7 @@
 
 mod connections;
 mod devices;
+mod elsewhere;
 mod hooks;
 mod tables;
 mod tc;
@@ -17,6 +18,7 @@ use std::path::Path;
 
 use netlink_sys::protocols::NETLINK_ROUTE;
 
+pub use elsewhere::Elsewhere;
 pub use hooks::Hook;
 pub use tables::Legacy;
 pub use xfrm::Xfrm;
@@ -44,6 +46,8 @@ pub type Asked<T> = Result<T, Unknown>;
 pub struct Probes {
     /// Of devices, by number; those that were asked for.
     pub devices: BTreeMap<Ifindex, Device>,
+    /// Devices in other namespaces on those that were asked for.
+    pub elsewhere: Asked<BTreeSet<Elsewhere>>,
     /// IPsec.
     pub xfrm: Asked<Xfrm>,
     /// Rules of iptables-legacy.
@@ -122,6 +126,7 @@ impl Default for Probes {
     fn default() -> Self {
         Self {
             devices: BTreeMap::new(),
+            elsewhere: Ok(BTreeSet::new()),
             xfrm: Ok(Xfrm::default()),
             legacy: Ok(PerFamily::default()),
             hooks: Ok(Some(PerFamily::default())),
@@ -136,13 +141,14 @@ impl Default for Probes {
 
 impl Probes {
     /// Asks the kernel, in the network namespace of this thread, about some devices and about what is
-    /// the namespace's.
+    /// the namespace's; about other namespaces only where what was found there is not given.
     ///
     /// # Errors
     /// The kernel can not be asked at all.
     pub fn read(
         netdevs: &BTreeMap<Ifindex, Netdev>,
         asked: impl IntoIterator<Item = Ifindex>,
+        elsewhere: Option<Asked<BTreeSet<Elsewhere>>>,
     ) -> io::Result<Self> {
         let mut route = Asker::open(NETLINK_ROUTE)?;
         let asked: Vec<Ifindex> = asked.into_iter().collect();
@@ -154,8 +160,13 @@ impl Probes {
             }
             devices = read_devices(&mut route, netdevs, &asked)?;
         }
+        let mut elsewhere = elsewhere.unwrap_or_else(|| known(elsewhere::elsewhere(&mut route)));
+        if let Ok(all) = &mut elsewhere {
+            all.retain(|upper| devices.contains_key(&upper.lower));
+        }
         Ok(Self {
             devices,
+            elsewhere,
             xfrm: known(xfrm::xfrm()),
             legacy: known(tables::legacy()),
             hooks: known(hooks::hooks()),

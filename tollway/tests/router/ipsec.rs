@@ -1,0 +1,62 @@
+//! IPsec policies, which the kernel tells by a netlink of their own.
+
+use std::time::{Duration, Instant};
+
+use tollway::control::Ask;
+
+use super::namespaces::{PATIENCE, sh};
+use super::running::{Mirror, Net};
+
+/// How often each is changed.
+const ROUNDS: usize = 5;
+
+/// How long it takes from a command until a reason is there, or is no more.
+fn time(mirror: &Mirror, line: &str, reason: &str, wanted: bool) -> Duration {
+    let mut client = mirror.client();
+    let word = format!("\"{reason}\"");
+    let mut is_told = || {
+        let coverage: serde_json::Value = client.ask(&Ask::Coverage).unwrap();
+        coverage["general"].to_string().contains(&word)
+    };
+    assert_eq!(is_told(), !wanted, "before {line}");
+    sh(line);
+    let start = Instant::now();
+    while is_told() != wanted {
+        assert!(start.elapsed() < PATIENCE, "{line}");
+    }
+    start.elapsed()
+}
+
+pub fn policies() {
+    let net = Net::new();
+    let mirror = Mirror::start("ra rb");
+    mirror.forwards(&net.a, "10.0.2.2");
+    let block = "src 10.0.1.0/24 dst 10.0.2.0/24 dir fwd action block";
+    let out = "src 2001:db8::/32 dst 2001:db9::/32 dir out";
+    let changes = [
+        (format!("policy add {block}"), "xfrm", true),
+        ("policy flush".to_owned(), "xfrm", false),
+        (format!("policy add {out}"), "xfrm", true),
+        ("policy del src 2001:db8::/32 dst 2001:db9::/32 dir out".to_owned(), "xfrm", false),
+        ("policy setdefault fwd block".to_owned(), "xfrm_blocks", true),
+        ("policy setdefault fwd accept".to_owned(), "xfrm_blocks", false),
+    ];
+    let mut times = Vec::new();
+    for _ in 0..ROUNDS {
+        for (line, reason, wanted) in &changes {
+            times.push(time(&mirror, &format!("ip xfrm {line}"), reason, *wanted));
+        }
+    }
+    times.sort_unstable();
+    let median = times[times.len() / 2];
+    println!("an IPsec policy: told after {median:?} (median), {:?} at most", times.last());
+    // Whoever asks each second has it after half a second in the middle.
+    assert!(median < Duration::from_millis(200), "{times:?}");
+
+    sh(&format!("ip xfrm policy add {block}"));
+    mirror.stops(&net.a, "10.0.2.2");
+    sh("ip xfrm policy flush");
+    mirror.forwards(&net.a, "10.0.2.2");
+    assert_eq!(mirror.status().held, None);
+    assert_eq!(mirror.status().rebuilds, 0, "no policy costs new tables");
+}
