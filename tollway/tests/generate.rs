@@ -15,6 +15,7 @@ const TESTS: &[Test] = &[
     ("a_sink_alone_counts", a_sink_alone_counts),
     ("a_capture_is_replayed", a_capture_is_replayed),
     ("wrong_use_is_refused", wrong_use_is_refused),
+    ("devices_that_pass_no_frames_are_said", devices_that_pass_no_frames_are_said),
     ("throughput_through_the_kernel", throughput_through_the_kernel),
     ("requests_go_through_tollway", requests_go_through_tollway),
 ];
@@ -179,6 +180,39 @@ fn wrong_use_is_refused() {
         assert_eq!(output.status.code(), Some(2), "{line}: {told}");
         assert!(told.contains(about), "{line}: {told}");
         assert_eq!(told.lines().count(), 1, "{line}: {told}");
+    }
+}
+
+/// What a command that must fail says, in one line.
+fn refusal_of(line: &str, code: i32) -> String {
+    let output = lab(line);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{line}: {told}");
+    assert_eq!(told.lines().count(), 1, "{line}: {told}");
+    told
+}
+
+fn devices_that_pass_no_frames_are_said() {
+    cable();
+    let to_b = "generate -i a0 -m 02:00:00:00:00:0b -n 1000";
+    for via in ["af_packet", "af_xdp"] {
+        let told = refusal_of(&format!("{to_b} --via {via} -s 1519"), 2);
+        assert!(told.contains("whose MTU is 1500") && told.contains("1518"), "{told}");
+        report_of(&format!("{to_b} --via {via} -s 1518"));
+    }
+    report_of(&format!("{to_b} --via af_packet -s 1522 --vlan 5"));
+    // It is up, and leads nowhere.
+    sh("ip link set b0 down");
+    let told = refusal_of(&format!("{to_b} --via af_packet"), 1);
+    assert!(told.contains("takes no frames"), "{told}");
+    for sink in ["auto", "af_packet", "af_xdp"] {
+        let told = refusal_of(&format!("sink -i b0 --via {sink} --time 1"), 2);
+        assert!(told.contains("b0 is down"), "{told}");
+    }
+    sh("ip link set a0 down");
+    for via in ["auto", "xdp", "af_packet", "af_xdp"] {
+        let told = refusal_of(&format!("{to_b} --via {via}"), 2);
+        assert!(told.contains("a0 is down"), "{told}");
     }
 }
 

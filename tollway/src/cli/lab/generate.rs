@@ -9,7 +9,7 @@ use tollway_lab::generate::sink::Sink;
 use tollway_lab::generate::{self, Error, Way, any_run, xdp};
 
 use super::port::Via;
-use super::traffic::{Amount, Frames, own_mac, sizes};
+use super::traffic::{Amount, Frames, sizes, working};
 use super::{CliError, show};
 
 /// Arguments of `tollway lab generate`.
@@ -84,7 +84,7 @@ pub(super) fn stop_flag() -> Result<Arc<AtomicBool>, Error> {
 
 /// A sink at a device; of a run that is named it counts nothing else.
 pub(super) fn sink(device: &str, via: Via, run: Option<u8>, sample: u64) -> Result<Sink, Error> {
-    own_mac(device)?;
+    working(device)?;
     match via {
         Via::Auto | Via::Xdp => xdp::Sink::attach(device, run, sample).map(Box::new).map(Sink::Xdp),
         Via::AfXdp | Via::AfPacket => {
@@ -127,6 +127,7 @@ fn send(args: &Args) -> Result<generate::Report, Error> {
         let what = "only the BPF program sends frames without numbers";
         return Err(Error::usage(what, "Leave --plain out, or say --via xdp"));
     }
+    traffic.fits(device, working(device)?.mtu, via == Via::Xdp)?;
     let open = || via.open(device, false);
     let way = if via == Via::Xdp { Way::Xdp(device) } else { Way::Port(&open) };
     generate::run(&traffic, &load, run, &way, sink, &stop)

@@ -8,8 +8,8 @@ use tollway_lab::generate::load::{Load, Rate};
 use tollway_lab::generate::plan::{IMIX, Mac, Plan, Spec, smallest};
 use tollway_lab::generate::{Error, Traffic, replay};
 
-use crate::ports;
 use crate::ports::capture::{CaptureError, CaptureReader};
+use crate::ports::{self, Ethernet};
 
 /// What frames are like.
 #[derive(clap::Args)]
@@ -152,7 +152,7 @@ impl Frames {
         }
         let (dst_mac, src_mac) = match device {
             Some(device) => {
-                let own = own_mac(device)?;
+                let own = working(device)?.mac.0;
                 let lacks = || {
                     Error::usage(
                         "no destination on the wire is given",
@@ -192,7 +192,7 @@ impl Frames {
             return Ok(Traffic::Made(Plan::new(&self.spec(device, sizes)?)?));
         };
         if let Some(device) = device {
-            own_mac(device)?;
+            working(device)?;
         }
         let failed = |error: CaptureError| Error::failed(&error, error.remedy());
         let mut reader = CaptureReader::open(path).map_err(failed)?;
@@ -204,13 +204,18 @@ impl Frames {
     }
 }
 
-/// The Ethernet address of a device.
-pub(super) fn own_mac(device: &str) -> Result<Mac, Error> {
+/// A device that is to send or to receive: it has to be of Ethernet, and up.
+pub(super) fn working(device: &str) -> Result<Ethernet, Error> {
     let missing = format!("there is no interface {device}");
-    let mac =
-        ports::mac_of(device).map_err(|_| Error::usage(missing, "`ip link` lists the devices"))?;
+    let found = ports::ethernet_of(device)
+        .map_err(|_| Error::usage(missing, "`ip link` lists the devices"))?;
     let what = format!("{device} is no Ethernet interface");
-    mac.map(|mac| mac.0).ok_or_else(|| Error::usage(what, "Choose an interface of type ether"))
+    let found = found.ok_or_else(|| Error::usage(what, "Choose an interface of type ether"))?;
+    if !found.up {
+        let remedy = format!("Switch it on by `ip link set {device} up`");
+        return Err(Error::usage(format!("{device} is down"), remedy));
+    }
+    Ok(found)
 }
 
 impl Amount {
