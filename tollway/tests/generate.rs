@@ -4,7 +4,7 @@
 
 mod namespaces;
 
-use std::process::{Command, ExitCode, Output};
+use std::process::{Child, Command, ExitCode, Output, Stdio};
 
 use namespaces::{Host, Test, sh};
 use serde_json::Value;
@@ -13,6 +13,8 @@ const TESTS: &[Test] = &[
     ("all_ways_to_send_and_receive", all_ways_to_send_and_receive),
     ("what_frames_are_like_survives", what_frames_are_like_survives),
     ("a_sink_alone_counts", a_sink_alone_counts),
+    ("a_sink_alone_follows_generators_at_once", a_sink_alone_follows_generators_at_once),
+    ("a_sink_of_any_kind_takes_its_own_run", a_sink_of_any_kind_takes_its_own_run),
     ("a_capture_is_replayed", a_capture_is_replayed),
     ("wrong_use_is_refused", wrong_use_is_refused),
     ("devices_that_pass_no_frames_are_said", devices_that_pass_no_frames_are_said),
@@ -100,19 +102,63 @@ fn what_frames_are_like_survives() {
 
 fn a_sink_alone_counts() {
     cable();
-    let program = env!("CARGO_BIN_EXE_tollway");
-    let sink = Command::new(program)
-        .args(["lab", "sink", "-i", "b0", "--time", "4", "--json"])
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
+    let sink = start("sink -i b0 --time 4 --json");
     namespaces::until("a sink", || sh("ip -json link show dev b0").contains("\"xdp\""));
     report_of("generate -i a0 -m 02:00:00:00:00:0b -n 3000");
     report_of("generate -i a0 -m 02:00:00:00:00:0b -n 2000 --via af_packet");
-    let output = sink.wait_with_output().unwrap();
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let report = end(sink);
     assert_eq!(whole(&report, "received_frames"), 5000);
     assert_eq!((whole(&report, "lost_frames"), whole(&report, "duplicate_frames")), (0, 0));
+}
+
+/// Starts a command of the lab.
+fn start(line: &str) -> Child {
+    let program = env!("CARGO_BIN_EXE_tollway");
+    let words = line.split_whitespace();
+    Command::new(program).arg("lab").args(words).stdout(Stdio::piped()).spawn().unwrap()
+}
+
+/// What a command that was started reports.
+fn end(child: Child) -> Value {
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn a_sink_alone_follows_generators_at_once() {
+    cable();
+    // Runs are one of 251, so that two may be the same; hardly thrice.
+    for attempt in 1..=3 {
+        let sink = start("sink -i b0 --time 5 --json");
+        namespaces::until("a sink", || sh("ip -json link show dev b0").contains("\"xdp\""));
+        let to_b = "generate -i a0 -m 02:00:00:00:00:0b -n 20000 --rate 20kpps --json";
+        let senders = ["xdp", "af_packet"].map(|via| start(&format!("{to_b} --via {via}")));
+        let sent = senders.map(|sender| whole(&end(sender), "sent_frames"));
+        assert_eq!(sent, [20_000; 2]);
+        let report = end(sink);
+        assert_eq!(whole(&report, "received_frames"), 40_000, "{report}");
+        if whole(&report, "duplicate_frames") > 10_000 && attempt < 3 {
+            continue;
+        }
+        for name in ["lost_frames", "duplicate_frames", "unfollowed_frames"] {
+            assert_eq!(whole(&report, name), 0, "{report}");
+        }
+        break;
+    }
+}
+
+fn a_sink_of_any_kind_takes_its_own_run() {
+    cable();
+    // Another's frames, all the time.
+    let other = start("generate -i a0 -m 02:00:00:00:00:0b --rate 500pps --time 30 --json");
+    namespaces::until("frames", || received() > 10);
+    for sink in ["xdp", "af_packet", "af_xdp"] {
+        let line = format!("{TO_B} --via af_packet --sink-via {sink} -n 5000 --rate 10kpps");
+        let report = report_of(&format!("{line} --sample 1024"));
+        assert_eq!(whole(&report, "received_frames"), 5000, "{line}: {report}");
+        assert_eq!(whole(&report, "lost_frames"), 0, "{line}: {report}");
+    }
+    drop(namespaces::Process(other));
 }
 
 fn a_capture_is_replayed() {
@@ -138,6 +184,12 @@ fn a_capture_is_replayed() {
     assert_eq!(whole(&report, "sent_frames"), 1001);
     assert_eq!(whole(&report, "sent_bytes"), 500 * (60 + 1514) + 60);
     assert_eq!(received() - before, 1001);
+    for sink in ["xdp", "af_packet"] {
+        let line = format!("generate -i a0 --replay {path} -n 1001 --sink b0 --sink-via {sink}");
+        let report = report_of(&line);
+        assert_eq!(whole(&report, "received_frames"), 1001, "{report}");
+        assert!(report["lost_frames"].is_null() && report["loss_ratio"].is_null(), "{report}");
+    }
 }
 
 /// Frames that b0 has received.

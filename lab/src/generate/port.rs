@@ -10,7 +10,6 @@ use tollway_dataplane::port::{MemoryPort, Port};
 use super::Error;
 use super::fill::Filler;
 use super::load::{MAX_BURST, is_over};
-use super::mark::of_frame;
 use super::pace::Pace;
 use super::track::Tracker;
 use crate::live::sys::monotonic_ns;
@@ -217,16 +216,10 @@ pub fn take<P: Port + ?Sized>(
     let now = monotonic_ns();
     for lane in 0..burst.count {
         let len = usize::from(burst.len[lane]);
-        note(tracker, umem.frame(burst.addr[lane], len), now);
+        tracker.look(umem.frame(burst.addr[lane], len), now);
     }
     umem.free_all(burst.addr[..burst.count].iter().copied());
     burst.count
-}
-
-fn note(tracker: &mut Tracker, frame: &[u8], now_ns: u64) {
-    if let Some(mark) = of_frame(frame) {
-        tracker.take(&mark, frame.len(), now_ns);
-    }
 }
 
 /// A port of memory whose other end takes all frames away, and may look at them.
@@ -237,10 +230,10 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Makes one; `looks` says that frames are looked at.
+    /// Makes one; a tracker looks at frames.
     #[must_use]
-    pub fn new(looks: bool) -> Self {
-        Self { port: MemoryPort::new(MAX_BURST), tracker: looks.then(Tracker::default) }
+    pub fn new(tracker: Option<Tracker>) -> Self {
+        Self { port: MemoryPort::new(MAX_BURST), tracker }
     }
 
     /// What was seen.
@@ -261,7 +254,7 @@ impl Port for Memory {
         if let Some(tracker) = &mut self.tracker {
             let now = monotonic_ns();
             for frame in self.port.sent() {
-                note(tracker, umem.frame(frame.addr, frame.len as usize), now);
+                tracker.look(umem.frame(frame.addr, frame.len as usize), now);
             }
         }
         umem.free_all(self.port.sent().iter().map(|frame| -> FrameAddr { frame.addr }));
@@ -313,7 +306,7 @@ mod tests {
     #[test]
     fn every_frame_arrives_in_memory() {
         let mut umem = Umem::new(256, 2048).unwrap();
-        let mut port = Memory::new(true);
+        let mut port = Memory::new(Some(Tracker::default()));
         let stop = AtomicBool::new(false);
         let task = Task { count: Some(100_001), ..task() };
         let sent = send(&mut port, &mut umem, &mut writer(&spec()), task, &stop).unwrap();
@@ -327,7 +320,7 @@ mod tests {
     #[test]
     fn what_a_port_loses_and_doubles_is_seen() {
         let mut umem = Umem::new(256, 2048).unwrap();
-        let mut port = Bad(Memory::new(true), 0);
+        let mut port = Bad(Memory::new(Some(Tracker::default())), 0);
         let stop = AtomicBool::new(false);
         let task = Task { count: Some(1000), ..task() };
         send(&mut port, &mut umem, &mut writer(&spec()), task, &stop).unwrap();
@@ -343,7 +336,7 @@ mod tests {
         let time = Some(Duration::from_millis(300));
         let task = Task { pps: Some(50_000.0), time, ..task() };
         let mut send =
-            || send(&mut Memory::new(false), &mut umem, &mut writer(&spec()), task, &stop);
+            || send(&mut Memory::new(None), &mut umem, &mut writer(&spec()), task, &stop);
         let sent = send().unwrap();
         // A machine that takes the processor away for long makes it less, never more.
         assert!((1000..=15_001).contains(&sent.frames), "{}", sent.frames);
@@ -359,8 +352,13 @@ mod tests {
         let frames = vec![vec![1; 60], vec![2; 1514], vec![3; 100]];
         let mut writer = Writer::Replay { frames, at: 0 };
         let task = Task { count: Some(7), ..task() };
-        let sent =
-            send(&mut Memory::new(true), &mut umem, &mut writer, task, &AtomicBool::new(false));
+        let sent = send(
+            &mut Memory::new(Some(Tracker::default())),
+            &mut umem,
+            &mut writer,
+            task,
+            &AtomicBool::new(false),
+        );
         let sent = sent.unwrap();
         assert_eq!((sent.frames, sent.bytes), (7, 2 * (60 + 1514 + 100) + 60));
     }
@@ -405,7 +403,7 @@ mod tests {
         let time = Some(Duration::from_millis(1500));
         let task = Task { pps: Some(0.1), time, ..task() };
         let stop = AtomicBool::new(false);
-        let sent = send(&mut Memory::new(false), &mut umem, &mut writer(&spec()), task, &stop);
+        let sent = send(&mut Memory::new(None), &mut umem, &mut writer(&spec()), task, &stop);
         assert_eq!(sent.unwrap().frames, 1);
     }
 

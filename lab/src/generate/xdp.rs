@@ -16,7 +16,7 @@ use super::load::is_over;
 use super::pace::ns_per_1024;
 use super::plan::{HEAD, Plan};
 use super::port::{Sent, Task};
-use super::track::{Counts, LONGEST_NS, latencies};
+use super::track::{Counts, LONGEST_NS, RUNS, Wanted, latencies, sample_mask};
 use super::{Error, mark};
 use crate::live::{ifindex, program_of, refused, sys};
 
@@ -271,17 +271,18 @@ pub fn send_all(
 /// A sink at a device. Dropped, it is gone.
 pub struct Sink {
     _ebpf: Ebpf,
-    counts: PerCpuArray<MapData, [u64; 6]>,
+    wanted: Array<MapData, u64>,
+    counts: PerCpuArray<MapData, [u64; 7]>,
     latency: PerCpuArray<MapData, u64>,
 }
 
 impl Sink {
-    /// Puts one on a device where the calling thread lives, in its driver where that can be. Of a run
-    /// that is named it counts nothing else; latency is taken of one frame in `sample`, a power of two.
+    /// Puts one on a device where the calling thread lives, in its driver where that can be. Latency is
+    /// taken of one frame in `sample`, a power of two.
     ///
     /// # Errors
     /// No such device; one that has an XDP program already; the kernel refuses.
-    pub fn attach(device: &str, run: Option<u8>, sample: u64) -> Result<Self, Error> {
+    pub fn attach(device: &str, wanted: Wanted, sample: u64) -> Result<Self, Error> {
         need_root()?;
         ifindex(device).map_err(|what| Error::usage(what, "`ip link` lists the devices"))?;
         let failed = |error: &dyn std::error::Error| {
@@ -289,14 +290,18 @@ impl Sink {
         };
         let lacks =
             |map: &str| Error::failed(format!("collect has no {map}"), "Report this as a defect");
-        let (one, run) = (u8::from(run.is_some()), run.unwrap_or(0));
-        let mask = sample.max(1).next_power_of_two() - 1;
+        // Only who takes all of them has to follow several at once.
+        let runs = if wanted == Wanted::Marked { RUNS as u32 } else { 1 };
+        let mask = sample_mask(sample);
         let mut loader = EbpfLoader::new();
         loader
-            .override_global("ONE_RUN", &one, true)
-            .override_global("RUN", &run, true)
+            .map_max_entries("streams", runs * mark::STREAMS as u32)
+            .override_global("RUNS", &runs, true)
             .override_global("LATENCY_MASK", &mask, true);
         let mut ebpf = loader.load(COLLECT).map_err(|error| failed(&error))?;
+        let map = ebpf.take_map("wanted").ok_or_else(|| lacks("wanted"))?;
+        let mut which = Array::try_from(map).map_err(|error| failed(&error))?;
+        which.set(0, number(wanted), 0).map_err(|error| failed(&error))?;
         let program: &mut Xdp = program_of(&mut ebpf, "collect").map_err(|what| lacks(&what))?;
         program.load().map_err(|error| failed(&error))?;
         let driver = program.attach(device, XdpMode::Driver);
@@ -310,7 +315,16 @@ impl Sink {
         let latency = ebpf.take_map("latency").ok_or_else(|| lacks("latency"))?;
         let counts = PerCpuArray::try_from(counts).map_err(|error| failed(&error))?;
         let latency = PerCpuArray::try_from(latency).map_err(|error| failed(&error))?;
-        Ok(Self { _ebpf: ebpf, counts, latency })
+        Ok(Self { _ebpf: ebpf, wanted: which, counts, latency })
+    }
+
+    /// Counts the frames of that run from now on, and drops all others.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn want(&mut self, run: u8) -> Result<(), Error> {
+        let failed = |error| Error::failed(format!("the sink's run: {error}"), "Try again");
+        self.wanted.set(0, number(Wanted::Run(run)), 0).map_err(failed)
     }
 
     /// What has come so far.
@@ -320,7 +334,10 @@ impl Sink {
     pub fn counts(&self) -> Result<Counts, Error> {
         let values = self.counts.get(&0, 0).map_err(unread)?;
         let mut sum = Counts::default();
-        for [frames, bytes, duplicates, reordered, late, expected] in values.iter().copied() {
+        for [frames, bytes, duplicates, reordered, late, expected, unfollowed] in
+            values.iter().copied()
+        {
+            sum.unfollowed += unfollowed;
             sum.frames += frames;
             sum.bytes += bytes;
             sum.duplicates += duplicates;
@@ -344,6 +361,15 @@ impl Sink {
             }
         }
         Ok(histogram)
+    }
+}
+
+/// As `bpf/collect.c` has it.
+fn number(wanted: Wanted) -> u64 {
+    match wanted {
+        Wanted::Marked => 0,
+        Wanted::Run(run) => u64::from(run) + 1,
+        Wanted::All => 257,
     }
 }
 

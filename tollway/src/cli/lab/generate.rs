@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tollway_lab::generate::sink::Sink;
+use tollway_lab::generate::track::Wanted;
 use tollway_lab::generate::{self, Error, Way, any_run, xdp};
 
 use super::port::Via;
@@ -82,14 +83,16 @@ pub(super) fn stop_flag() -> Result<Arc<AtomicBool>, Error> {
     Ok(stop)
 }
 
-/// A sink at a device; of a run that is named it counts nothing else.
-pub(super) fn sink(device: &str, via: Via, run: Option<u8>, sample: u64) -> Result<Sink, Error> {
+/// A sink at a device.
+pub(super) fn sink(device: &str, via: Via, wanted: Wanted, sample: u64) -> Result<Sink, Error> {
     working(device)?;
     match via {
-        Via::Auto | Via::Xdp => xdp::Sink::attach(device, run, sample).map(Box::new).map(Sink::Xdp),
+        Via::Auto | Via::Xdp => {
+            xdp::Sink::attach(device, wanted, sample).map(Box::new).map(Sink::Xdp)
+        }
         Via::AfXdp | Via::AfPacket => {
             let device = device.to_owned();
-            Sink::over(move || via.open(&device, true))
+            Sink::over(move || via.open(&device, true), wanted, sample)
         }
         Via::Memory => Err(Error::usage("memory has no device", "Say another --sink-via")),
     }
@@ -116,8 +119,8 @@ fn send(args: &Args) -> Result<generate::Report, Error> {
     };
     let each = if load.rate.is_some() { 1 } else { load.burst as u64 };
     let sample = args.sample.unwrap_or(each);
-    let sink =
-        args.sink.as_deref().map(|at| sink(at, args.sink_via, Some(run), sample)).transpose()?;
+    let open_sink = |at| sink(at, args.sink_via, traffic.wanted(run), sample);
+    let sink = args.sink.as_deref().map(open_sink).transpose()?;
     let via = via.for_sender(device)?;
     if via == Via::AfXdp && load.threads > 1 {
         let what = "AF_XDP sends by one thread, whose sockets have all queues of the device";
