@@ -46,6 +46,8 @@ pub struct Stream {
 pub struct Sending {
     progress: Array<MapData, Progress>,
     thread: i32,
+    /// Set to end it.
+    told: Arc<AtomicBool>,
     ended: Arc<AtomicBool>,
     work: Option<std::thread::JoinHandle<Result<(), Error>>>,
     task: Task,
@@ -134,9 +136,9 @@ impl Stream {
         let failed = |what: String| Error::failed(what, "Try again with fewer threads");
         sys::allow_waking()
             .map_err(|error| failed(format!("signals can not be taken: {error}")))?;
-        let ended = Arc::new(AtomicBool::new(false));
+        let [told, ended] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let (ready, started) = channel();
-        let end = Arc::clone(&ended);
+        let (end, until) = (Arc::clone(&ended), Arc::clone(&told));
         let start = Instant::now();
         let hurries = task.pps.is_some() && sys::processors().len() > 1;
         let work = move || {
@@ -146,7 +148,7 @@ impl Stream {
                 // A rate is kept by who is not put off. In real time it would be, for 50 ms of each second.
                 let _ = sys::insist();
             }
-            let done = done.and_then(|()| drive(&mut ebpf, &frame, task.burst));
+            let done = done.and_then(|()| drive(&mut ebpf, &frame, task.burst, &until));
             end.store(true, Ordering::Release);
             done.map_err(|what| {
                 Error::failed(what, "Say --via af_packet, or another processor by -f")
@@ -156,7 +158,7 @@ impl Stream {
         let work = work.map_err(|error| failed(format!("no thread can be started: {error}")))?;
         let gone = |_| failed("the generator's thread has ended".to_owned());
         let thread = started.recv().map_err(gone)?;
-        Ok(Sending { progress, thread, ended, work: Some(work), task, start })
+        Ok(Sending { progress, thread, told, ended, work: Some(work), task, start })
     }
 }
 
@@ -179,13 +181,23 @@ fn fill(ebpf: &mut Ebpf, plan: &Plan) -> Result<(), String> {
     Ok(())
 }
 
-/// Has the kernel run the program until it is woken.
-fn drive(ebpf: &mut Ebpf, frame: &[u8], burst: usize) -> Result<(), String> {
+/// Has the kernel run the program until that is told to end.
+fn drive(ebpf: &mut Ebpf, frame: &[u8], burst: usize, told: &AtomicBool) -> Result<(), String> {
     let failed = |error: &dyn std::fmt::Display| format!("the generator can not run: {error}");
     let program: &mut Xdp = program_of(ebpf, "traffic")?;
     let fd = program.fd().map_err(|error| failed(&error))?;
     let fd = std::os::fd::AsFd::as_fd(fd);
-    sys::run_live_frames(fd, frame, u32::MAX, burst as u32).map_err(|error| failed(&error))
+    let call = || sys::run_live_frames(fd, frame, u32::MAX, burst as u32);
+    again_and_again(told, call).map_err(|error| failed(&error))
+}
+
+/// Makes a call until it is told to end. One call is of 2^32 runs at most, idle ones included, which a
+/// paced stream has used up in minutes; and any signal ends it.
+fn again_and_again<E>(told: &AtomicBool, mut call: impl FnMut() -> Result<(), E>) -> Result<(), E> {
+    while !told.load(Ordering::Acquire) {
+        call()?;
+    }
+    Ok(())
 }
 
 impl Sending {
@@ -227,6 +239,7 @@ impl Sending {
 
     fn end(&mut self) -> Result<(), Error> {
         let Some(work) = self.work.take() else { return Ok(()) };
+        self.told.store(true, Ordering::Release);
         while !self.ended.load(Ordering::Acquire) {
             // Again and again: the first may come before the call that it is to end.
             sys::wake(self.thread);
@@ -389,7 +402,22 @@ fn middle(bucket: u32) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::middle;
+    use super::*;
+
+    #[test]
+    fn runs_go_on_until_they_are_told_to_end() {
+        let told = AtomicBool::new(false);
+        let mut calls = 0;
+        let call = || -> Result<(), ()> {
+            calls += 1;
+            told.store(calls == 5, Ordering::Release);
+            Ok(())
+        };
+        assert_eq!(again_and_again(&told, call), Ok(()));
+        assert_eq!(calls, 5);
+        told.store(false, Ordering::Release);
+        assert_eq!(again_and_again(&told, || Err("refused")), Err("refused"));
+    }
 
     /// `note_latency`.
     fn bucket(ns: u64) -> u32 {
@@ -406,6 +434,6 @@ mod tests {
             let off = middle(bucket(ns)).abs_diff(ns) as f64;
             assert!(off <= ns as f64 * 0.008 + 0.5, "{ns}: {}", middle(bucket(ns)));
         }
-        assert!(bucket(60_000_000_000) < super::BUCKETS);
+        assert!(bucket(60_000_000_000) < BUCKETS);
     }
 }
