@@ -179,13 +179,16 @@ fn a_capture_is_replayed() {
     // A mount namespace of its own: nobody else sees it.
     sh("mount -t tmpfs none /tmp");
     std::fs::write(path, file).unwrap();
+    let told = refusal_of(&format!("generate -i a0 --replay {path}"), 2);
+    assert!(told.contains("0x88b5") && told.contains("--i-know"), "{told}");
     let before = received();
-    let report = report_of(&format!("generate -i a0 --replay {path} -n 1001"));
+    let report = report_of(&format!("generate -i a0 --replay {path} --i-know -n 1001"));
     assert_eq!(whole(&report, "sent_frames"), 1001);
     assert_eq!(whole(&report, "sent_bytes"), 500 * (60 + 1514) + 60);
     assert_eq!(received() - before, 1001);
     for sink in ["xdp", "af_packet"] {
-        let line = format!("generate -i a0 --replay {path} -n 1001 --sink b0 --sink-via {sink}");
+        let line =
+            format!("generate -i a0 --replay {path} --i-know -n 1001 --sink b0 --sink-via {sink}");
         let report = report_of(&line);
         assert_eq!(whole(&report, "received_frames"), 1001, "{report}");
         assert!(report["lost_frames"].is_null() && report["loss_ratio"].is_null(), "{report}");
@@ -208,7 +211,8 @@ fn wrong_use_is_refused() {
         ("generate -i a0 -m 02:00:00:00:00:0b -s 63", "Say -s 64 or more"),
         ("generate -i a0 -m 02:00:00:00:00:0b -6 -s 64", "Say -s 84 or more"),
         ("generate -i a0 -m 02:00:00:00:00:0b -d 8.8.8.8", "--i-know"),
-        ("generate -i a0 -m 02:00:00:00:00:0b -d 2606::/16", "--i-know"),
+        ("generate -i a0 -m 02:00:00:00:00:0b -d 2606::/16", "2606::-2606:ffff:ffff"),
+        ("generate -i a0 -m 02:00:00:00:00:0b --src 8.8.8.8", "the source 8.8.8.8"),
         ("generate -i a0", "Say -m"),
         ("generate -i a0 -m 02:00:00:00:00:0b -t 0", "Say -t"),
         ("generate -i a0 -m 02:00:00:00:00:0b -b 65", "Say -b"),

@@ -1,5 +1,6 @@
 //! Ranges of addresses, and which of them may be sent to unasked.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
@@ -101,6 +102,18 @@ impl FromStr for Range {
     }
 }
 
+impl fmt::Display for Range {
+    /// As FIRST-LAST, or the only ADDRESS.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = |value: u128| match self.v6 {
+            true => IpAddr::from(Ipv6Addr::from_bits(value)),
+            false => Ipv4Addr::from_bits(value as u32).into(),
+        };
+        write!(f, "{}", address(self.first))?;
+        if self.first < self.last { write!(f, "-{}", address(self.last)) } else { Ok(()) }
+    }
+}
+
 /// Refuses addresses that tests have no business with. `apart` says that this is a network
 /// namespace of its own.
 ///
@@ -114,8 +127,7 @@ pub fn allow(range: Range, apart: bool) -> Result<(), Error> {
         return Ok(());
     }
     let what = format!(
-        "{} is neither loopback nor of the networks for benchmarks, 198.18.0.0/15 and 2001:2::/48",
-        range.at(0)
+        "{range} is neither loopback nor of the networks for benchmarks, 198.18.0.0/15 and 2001:2::/48"
     );
     let what = match among(&PRIVATE) {
         true => format!("{what}, and this is not a network namespace of the test's own"),
@@ -123,8 +135,17 @@ pub fn allow(range: Range, apart: bool) -> Result<(), Error> {
     };
     Err(Error::usage(
         what,
-        "Send to these networks, or say --i-know if the address is yours to flood",
+        "Keep to these networks, or say --i-know if the address is yours to flood",
     ))
+}
+
+/// The same for who is said to have sent a frame, since answers go there.
+///
+/// # Errors
+/// As [`allow`].
+pub fn allow_source(range: Range, apart: bool) -> Result<(), Error> {
+    allow(range, apart)
+        .map_err(|error| Error { what: format!("the source {}", error.what), ..error })
 }
 
 /// Whether this process lives in another network namespace than the machine's first process.
@@ -174,6 +195,8 @@ mod tests {
                 assert!(error.usage && error.remedy.contains("--i-know"), "{error}");
             }
         }
+        let error = allow(range("8.8.8.0/24"), true).unwrap_err();
+        assert!(error.what.starts_with("8.8.8.0-8.8.8.255 is neither"), "{error}");
         assert!(allow(range("10.1.2.3"), false).unwrap_err().what.contains("namespace"));
         assert_eq!(allow(range("10.1.2.3"), true), Ok(()));
         assert_eq!(allow(range("fd00::/16"), true), Ok(()));

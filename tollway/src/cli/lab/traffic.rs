@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tollway_lab::generate::address::{Range, allow, is_apart};
+use tollway_lab::generate::address::{Range, allow, allow_source, is_apart};
 use tollway_lab::generate::load::{Load, Rate};
 use tollway_lab::generate::plan::{IMIX, Mac, Plan, Spec, smallest};
 use tollway_lab::generate::{Error, Traffic, replay};
@@ -47,7 +47,8 @@ pub(super) struct Frames {
     /// Draw flows by this number
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
-    /// Send to addresses that are neither loopback nor 198.18.0.0/15 nor 2001:2::/48
+    /// Send to and from addresses that are neither loopback nor 198.18.0.0/15 nor 2001:2::/48, and of a
+    /// capture what is neither IP nor ARP
     #[arg(long)]
     pub(super) i_know: bool,
 }
@@ -149,6 +150,7 @@ impl Frames {
         }
         if !self.i_know {
             allow(dst, is_apart())?;
+            allow_source(src, is_apart())?;
         }
         let (dst_mac, src_mac) = match device {
             Some(device) => {
