@@ -220,6 +220,11 @@ fn wrong_use_is_refused() {
         ("generate -i a0 -m 02:00:00:00:00:0b -6 -d 198.18.0.1", "Say -d"),
         ("generate -i a0 -m 02:00:00:00:00:0b --via xdp", "gro on"),
         ("generate -i a0 -m 02:00:00:00:00:0b --via af_xdp -t 2", "Say -t 1"),
+        (
+            "generate -i a0 -m 02:00:00:00:00:0b --plain --via xdp --sink b0",
+            "Leave --plain out, or --sink",
+        ),
+        ("generate --memory --plain -n 10", "Leave --plain out, or say -i"),
         ("sink -i nothing", "there is no interface nothing"),
         ("throughput -i a0 --sink nothing -m 02:00:00:00:00:0b", "there is no interface nothing"),
         ("throughput -i a0 --sink b0 -m 02:00:00:00:00:0b --loss 1.5", "ratio of loss"),

@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn what_is_neither_ip_nor_arp_is_refused() {
-        let refusal = |frame: Vec<u8>| traffic(vec![frame.clone()], false, true).err();
+        let refusal = |frame: Vec<u8>| traffic(vec![frame], false, true).err();
         let typed = |kind: &[u8]| {
             let mut frame = vec![0; 60];
             frame[12..12 + kind.len()].copy_from_slice(kind);

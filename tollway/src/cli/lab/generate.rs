@@ -98,11 +98,22 @@ pub(super) fn sink(device: &str, via: Via, wanted: Wanted, sample: u64) -> Resul
     }
 }
 
+fn only_by_xdp(remedy: &str) -> Error {
+    Error::usage("only the BPF program sends frames without numbers", remedy)
+}
+
 fn send(args: &Args) -> Result<generate::Report, Error> {
     let load = args.amount.load()?;
     let sizes = sizes(args.size, args.imix, &args.frames);
     let device = args.device.as_deref();
     let traffic = args.frames.traffic(args.replay.as_ref(), device, sizes)?;
+    if load.plain && args.sink.is_some() {
+        let what = "a sink knows frames by their numbers, which plain ones have not";
+        return Err(Error::usage(what, "Leave --plain out, or --sink"));
+    }
+    if load.plain && args.memory {
+        return Err(only_by_xdp("Leave --plain out, or say -i"));
+    }
     let (stop, run) = (stop_flag()?, any_run());
     let Some(device) = device else {
         let way = Way::Memory { looks: args.sink.is_some() };
@@ -127,8 +138,7 @@ fn send(args: &Args) -> Result<generate::Report, Error> {
         return Err(Error::usage(what, "Say -t 1, or --via af_packet"));
     }
     if load.plain && via != Via::Xdp {
-        let what = "only the BPF program sends frames without numbers";
-        return Err(Error::usage(what, "Leave --plain out, or say --via xdp"));
+        return Err(only_by_xdp("Leave --plain out, or say --via xdp"));
     }
     traffic.fits(device, working(device)?.mtu, via == Via::Xdp)?;
     let open = || via.open(device, false);
