@@ -17,6 +17,7 @@ const TESTS: &[Test] = &[
     ("a_sink_of_any_kind_takes_its_own_run", a_sink_of_any_kind_takes_its_own_run),
     ("a_capture_is_replayed", a_capture_is_replayed),
     ("wrong_use_is_refused", wrong_use_is_refused),
+    ("what_can_not_be_said_is_refused", what_can_not_be_said_is_refused),
     ("devices_that_pass_no_frames_are_said", devices_that_pass_no_frames_are_said),
     ("throughput_through_the_kernel", throughput_through_the_kernel),
     ("requests_go_through_tollway", requests_go_through_tollway),
@@ -224,6 +225,8 @@ fn wrong_use_is_refused() {
             "generate -i a0 -m 02:00:00:00:00:0b --plain --via xdp --sink b0",
             "Leave --plain out, or --sink",
         ),
+        ("generate -i a0 -m 02:00:00:00:00:0b -f 99999", "Say -f with a number from 0"),
+        ("generate --memory -f 18446744073709551615 -t 2", "Say -f with a number from 0"),
         ("generate --memory --plain -n 10", "Leave --plain out, or say -i"),
         ("sink -i nothing", "there is no interface nothing"),
         ("throughput -i a0 --sink nothing -m 02:00:00:00:00:0b", "there is no interface nothing"),
@@ -274,6 +277,25 @@ fn devices_that_pass_no_frames_are_said() {
     for via in ["auto", "xdp", "af_packet", "af_xdp"] {
         let told = refusal_of(&format!("{to_b} --via {via}"), 2);
         assert!(told.contains("a0 is down"), "{told}");
+    }
+}
+
+/// What the command line itself has no room for; it shows the usage as well.
+fn what_can_not_be_said_is_refused() {
+    for (line, about) in [
+        ("generate --memory -w nan", "write nanoseconds, 0 or more"),
+        ("generate --memory -w=-5", "write nanoseconds, 0 or more"),
+        ("generate --memory --replay f.pcap -d 198.18.0.1", "--dst"),
+        ("generate --memory --replay f.pcap -m 02:00:00:00:00:0b", "--dst-mac"),
+        ("generate --memory --replay f.pcap -p 5", "--dport"),
+        ("generate --memory --replay f.pcap -k", "--udp-csum"),
+        ("generate --memory --replay f.pcap --flows 5", "--flows"),
+        ("generate --memory --replay f.pcap --vlan 5", "--vlan"),
+    ] {
+        let output = lab(line);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line}: {told}");
+        assert!(told.contains(about), "{line}: {told}");
     }
 }
 

@@ -47,20 +47,16 @@ impl Range {
         self.v6
     }
 
-    /// How many addresses it has; the greatest number where they are more.
+    /// How many addresses it has; the greatest number where they are more, which are all of IPv6.
     #[must_use]
-    pub fn count(self) -> u64 {
-        u64::try_from(self.last - self.first).map_or(u64::MAX, |more| more.saturating_add(1))
+    pub const fn count(self) -> u128 {
+        (self.last - self.first).saturating_add(1)
     }
 
     /// The address of a number, which wraps around where it is too large.
     #[must_use]
-    pub fn at(self, number: u64) -> IpAddr {
-        let offset = match self.count() {
-            u64::MAX => number,
-            count => number % count,
-        };
-        let value = self.first + u128::from(offset);
+    pub fn at(self, number: u128) -> IpAddr {
+        let value = self.first + number % self.count();
         match self.v6 {
             true => Ipv6Addr::from_bits(value).into(),
             false => Ipv4Addr::from_bits(value as u32).into(),
@@ -173,7 +169,10 @@ mod tests {
         assert_eq!(range("198.18.0.77/24").at(257), "198.18.0.1".parse::<IpAddr>().unwrap());
         assert_eq!(range("198.18.0.5-198.18.1.4").count(), 256);
         assert_eq!(range("0.0.0.0/0").count(), 1 << 32);
-        assert_eq!(range("2001:2::/48").count(), u64::MAX);
+        assert_eq!(range("2001:2::/48").count(), 1 << 80);
+        assert_eq!(range("::/0").count(), u128::MAX);
+        let last = range("2001:2::/48").at((1 << 80) - 1);
+        assert_eq!(last, "2001:2:0:ffff:ffff:ffff:ffff:ffff".parse::<IpAddr>().unwrap());
         assert_eq!(range("2001:2::4-2001:2::5").at(3), "2001:2::5".parse::<IpAddr>().unwrap());
         for bad in
             ["", "198.18.0", "198.18.0.0/33", "::/129", "198.18.0.2-198.18.0.1", "1.1.1.1-::2"]

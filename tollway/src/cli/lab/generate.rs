@@ -13,6 +13,23 @@ use super::port::Via;
 use super::traffic::{Amount, Frames, sizes, working};
 use super::{CliError, show};
 
+/// What is said of frames that are made, and of a capture's can not be.
+const MADE: [&str; 13] = [
+    "size",
+    "imix",
+    "dst",
+    "src",
+    "dst_mac",
+    "src_mac",
+    "dst_ports",
+    "src_ports",
+    "udp_csum",
+    "ipv6",
+    "vlan",
+    "flows",
+    "seed",
+];
+
 /// Arguments of `tollway lab generate`.
 #[derive(clap::Args)]
 #[command(
@@ -32,7 +49,7 @@ pub(super) struct Args {
     #[arg(long)]
     imix: bool,
     /// Send the frames of a capture (pcap, pcapng) again and again
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["size", "imix"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = MADE)]
     replay: Option<PathBuf>,
     #[command(flatten)]
     frames: Frames,

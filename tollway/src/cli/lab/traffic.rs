@@ -75,7 +75,7 @@ pub(super) struct Amount {
     #[arg(long, value_name = "RATE", conflicts_with = "delay")]
     rate: Option<Rate>,
     /// Leave so many nanoseconds between two frames of a thread
-    #[arg(short = 'w', long, value_name = "NS")]
+    #[arg(short = 'w', long, value_name = "NS", value_parser = delay_ns)]
     delay: Option<f64>,
     /// Send one frame again and again, without number and time, as xdp-trafficgen does (--via xdp)
     #[arg(long)]
@@ -87,6 +87,12 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     seconds
         .map(Duration::from_secs_f64)
         .ok_or_else(|| "write seconds, such as 10 or 0.5".to_owned())
+}
+
+fn delay_ns(text: &str) -> Result<f64, String> {
+    // No number is in no range.
+    let ns = text.parse().ok().filter(|ns| (0.0..=1e15).contains(ns));
+    ns.ok_or_else(|| "write nanoseconds, 0 or more".to_owned())
 }
 
 fn mac(text: &str) -> Result<Mac, String> {
@@ -240,5 +246,19 @@ impl Amount {
         };
         load.check()?;
         Ok(load)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_are_numbers_that_can_be() {
+        assert_eq!(delay_ns("0"), Ok(0.0));
+        assert_eq!(delay_ns("1500.5"), Ok(1500.5));
+        for bad in ["", "nan", "inf", "-5", "-0.1", "1e99", "soon"] {
+            assert!(delay_ns(bad).is_err(), "{bad}");
+        }
     }
 }
