@@ -214,10 +214,10 @@ impl Spread {
         Self(seed | 1)
     }
 
-    /// Starts from a seed of a user's: neighbours have nothing in common, and no two are the same.
+    /// Starts from a seed of a user's: also neighbours have nothing in common.
     #[must_use]
     pub const fn seeded(seed: u64) -> Self {
-        // What splitmix64 makes of a number is another's of no other; 0 is the one state that goes nowhere.
+        // splitmix64, which makes the same of no two numbers; 0 is the one state that goes nowhere.
         let mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
