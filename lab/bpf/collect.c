@@ -3,15 +3,23 @@
  */
 #include "mark.h"
 
-/* Whether only frames of one run count, and which. */
-volatile const __u8 ONE_RUN = 0;
-volatile const __u8 RUN = 0;
+/* Runs that are followed at once on each stream, for which `streams` has room. */
+volatile const __u32 RUNS = 1;
 /* Latency is taken of one frame in so many; a power of two less one. */
 volatile const __u64 LATENCY_MASK = 0;
 
 /* Numbers that are remembered: 2^20 of each stream. */
 #define WINDOW_BITS 20
 #define WORDS (1 << (WINDOW_BITS - 5))
+#define MOST_RUNS 4
+/* A run of which nothing came for so long makes room for another. */
+#define QUIET_NS 100000000ULL
+/* The run is above the number in `next`. */
+#define RUN_BITS 56
+#define NEXT_MASK ((1ULL << RUN_BITS) - 1)
+/* What counts, in `wanted`: frames with a mark; those of one run, by its number and 1; all frames. */
+#define MARKED 0
+#define ALL 257
 /* A histogram's buckets: 64 for each power of two, so that none is wider than 1.6% of its values. */
 #define BUCKETS 2304
 
@@ -22,7 +30,15 @@ struct counts {
 	__u64 reordered;
 	__u64 late;
 	__u64 expected;
+	__u64 unfollowed;
 };
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} wanted SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -39,8 +55,8 @@ struct {
 } latency SEC(".maps");
 
 struct stream {
-	__u64 run; /* the run, plus one */
-	__u64 next;
+	__u64 used_ns;
+	__u64 next; /* the run, and the number behind the largest that came */
 	__u64 words[WORDS];
 };
 
@@ -115,16 +131,50 @@ static __always_inline void note_latency(__u64 ns)
 		*bucket += 1;
 }
 
+/* What is known of a run's stream; NULL where too many runs are at work. */
+static __always_inline struct stream *stream_of(__u64 run, __u32 number, __u64 now)
+{
+	struct stream *at, *oldest = 0;
+	__u32 key, i;
+	__u64 old;
+
+#pragma unroll
+	for (i = 0; i < MOST_RUNS; i++) {
+		if (i >= RUNS)
+			break;
+		key = i * STREAMS + number;
+		at = bpf_map_lookup_elem(&streams, &key);
+		if (!at)
+			return 0;
+		/* One that was never used is run 0's, of which nothing came. */
+		if (at->next >> RUN_BITS == run) {
+			if (RUNS > 1)
+				at->used_ns = now;
+			return at;
+		}
+		if (!oldest || at->used_ns < oldest->used_ns)
+			oldest = at;
+	}
+	if (!oldest)
+		return 0;
+	if (RUNS > 1 && oldest->used_ns && now < oldest->used_ns + QUIET_NS)
+		return 0;
+	old = oldest->next;
+	/* Where another processor was first, it may have been for the same run. */
+	if (__sync_val_compare_and_swap(&oldest->next, old, run << RUN_BITS) != old &&
+	    oldest->next >> RUN_BITS != run)
+		return 0;
+	oldest->used_ns = now;
+	return oldest;
+}
+
 /* Follows a stream's numbers. */
 static __always_inline void follow(struct counts *count, struct stream *stream, __u64 run, __u64 seq)
 {
 	__u64 epoch = ((seq >> WINDOW_BITS) + 1) | run << 24, bit = 1ULL << (seq & 31), old, new;
 	__u64 *word = &stream->words[(seq >> 5) & (WORDS - 1)];
+	int i;
 
-	if (stream->run != run + 1) {
-		stream->run = run + 1;
-		stream->next = 0;
-	}
 	old = *word;
 	if (old >> 32 == epoch) {
 		if (__sync_fetch_and_or(word, bit) & bit) {
@@ -139,11 +189,21 @@ static __always_inline void follow(struct counts *count, struct stream *stream, 
 	} else {
 		count->late++;
 	}
-	if (seq < stream->next) {
-		count->reordered++;
-	} else {
-		count->expected += seq + 1 - stream->next;
-		stream->next = seq + 1;
+	/* The largest number, also where receive queues of several processors race for it. */
+	old = stream->next;
+	for (i = 0; i < 4; i++) {
+		if (old >> RUN_BITS != run)
+			return;
+		if (seq < (old & NEXT_MASK)) {
+			count->reordered++;
+			return;
+		}
+		new = __sync_val_compare_and_swap(&stream->next, old, run << RUN_BITS | (seq + 1));
+		if (new == old) {
+			count->expected += seq + 1 - (old & NEXT_MASK);
+			return;
+		}
+		old = new;
 	}
 }
 
@@ -152,28 +212,38 @@ int collect(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u8 *mark = mark_of(data, end);
+	__u64 name, run, now = 0, *which;
 	struct counts *count;
 	struct stream *stream;
-	__u64 name, run;
-	__u32 key = 0;
+	__u32 key = 0, sampled;
 
+	which = bpf_map_lookup_elem(&wanted, &key);
+	count = bpf_map_lookup_elem(&counts, &key);
+	if (!which || !count)
+		return XDP_PASS;
+	if (*which == ALL) {
+		count->frames++;
+		count->bytes += end - data;
+		return mark ? XDP_DROP : XDP_PASS;
+	}
 	if (!mark)
 		return XDP_PASS;
-	count = bpf_map_lookup_elem(&counts, &key);
-	if (!count)
-		return XDP_DROP;
 	name = bpf_be64_to_cpu(WORD(mark + 2));
 	run = name >> 56;
-	if (ONE_RUN && run != RUN)
+	if (*which != MARKED && *which != run + 1)
 		return XDP_DROP;
 	count->frames++;
 	count->bytes += end - data;
-	if (!((name & SEQ_MASK) & LATENCY_MASK))
-		note_latency(bpf_ktime_get_ns() - bpf_be64_to_cpu(WORD(mark + 10)));
-	key = (name >> SEQ_BITS) & (STREAMS - 1);
-	stream = bpf_map_lookup_elem(&streams, &key);
+	sampled = !((name & SEQ_MASK) & LATENCY_MASK);
+	if (RUNS > 1 || sampled)
+		now = bpf_ktime_get_ns();
+	if (sampled)
+		note_latency(now - bpf_be64_to_cpu(WORD(mark + 10)));
+	stream = stream_of(run, (name >> SEQ_BITS) & (STREAMS - 1), now);
 	if (stream)
 		follow(count, stream, run, name & SEQ_MASK);
+	else
+		count->unfollowed++;
 	return XDP_DROP;
 }
 

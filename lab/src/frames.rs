@@ -214,11 +214,38 @@ impl Spread {
         Self(seed | 1)
     }
 
+    /// Starts from a seed of a user's: also neighbours have nothing in common.
+    #[must_use]
+    pub const fn seeded(seed: u64) -> Self {
+        // splitmix64, which makes the same of no two numbers; 0 is the one state that goes nowhere.
+        let mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        match mixed ^ mixed >> 31 {
+            0 => Self(0x9e37_79b9_7f4a_7c15),
+            state => Self(state),
+        }
+    }
+
     /// The next number.
     pub const fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_seed_has_numbers_of_its_own() {
+        let first = |seed| Spread::seeded(seed).next();
+        let numbers: std::collections::HashSet<_> = (0..10_000).map(first).collect();
+        assert_eq!(numbers.len(), 10_000);
+        // The one that splitmix64 makes nothing of.
+        assert_ne!(first(0_u64.wrapping_sub(0x9e37_79b9_7f4a_7c15)), 0);
     }
 }

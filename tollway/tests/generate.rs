@@ -4,7 +4,7 @@
 
 mod namespaces;
 
-use std::process::{Command, ExitCode, Output};
+use std::process::{Child, Command, ExitCode, Output, Stdio};
 
 use namespaces::{Host, Test, sh};
 use serde_json::Value;
@@ -13,8 +13,12 @@ const TESTS: &[Test] = &[
     ("all_ways_to_send_and_receive", all_ways_to_send_and_receive),
     ("what_frames_are_like_survives", what_frames_are_like_survives),
     ("a_sink_alone_counts", a_sink_alone_counts),
+    ("a_sink_alone_follows_generators_at_once", a_sink_alone_follows_generators_at_once),
+    ("a_sink_of_any_kind_takes_its_own_run", a_sink_of_any_kind_takes_its_own_run),
     ("a_capture_is_replayed", a_capture_is_replayed),
     ("wrong_use_is_refused", wrong_use_is_refused),
+    ("what_can_not_be_said_is_refused", what_can_not_be_said_is_refused),
+    ("devices_that_pass_no_frames_are_said", devices_that_pass_no_frames_are_said),
     ("throughput_through_the_kernel", throughput_through_the_kernel),
     ("requests_go_through_tollway", requests_go_through_tollway),
 ];
@@ -99,19 +103,63 @@ fn what_frames_are_like_survives() {
 
 fn a_sink_alone_counts() {
     cable();
-    let program = env!("CARGO_BIN_EXE_tollway");
-    let sink = Command::new(program)
-        .args(["lab", "sink", "-i", "b0", "--time", "4", "--json"])
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
+    let sink = start("sink -i b0 --time 4 --json");
     namespaces::until("a sink", || sh("ip -json link show dev b0").contains("\"xdp\""));
     report_of("generate -i a0 -m 02:00:00:00:00:0b -n 3000");
     report_of("generate -i a0 -m 02:00:00:00:00:0b -n 2000 --via af_packet");
-    let output = sink.wait_with_output().unwrap();
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let report = end(sink);
     assert_eq!(whole(&report, "received_frames"), 5000);
     assert_eq!((whole(&report, "lost_frames"), whole(&report, "duplicate_frames")), (0, 0));
+}
+
+/// Starts a command of the lab.
+fn start(line: &str) -> Child {
+    let program = env!("CARGO_BIN_EXE_tollway");
+    let words = line.split_whitespace();
+    Command::new(program).arg("lab").args(words).stdout(Stdio::piped()).spawn().unwrap()
+}
+
+/// What a command that was started reports.
+fn end(child: Child) -> Value {
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn a_sink_alone_follows_generators_at_once() {
+    cable();
+    // Runs are one of 251, so that two may be the same; hardly thrice.
+    for attempt in 1..=3 {
+        let sink = start("sink -i b0 --time 5 --json");
+        namespaces::until("a sink", || sh("ip -json link show dev b0").contains("\"xdp\""));
+        let to_b = "generate -i a0 -m 02:00:00:00:00:0b -n 20000 --rate 20kpps --json";
+        let senders = ["xdp", "af_packet"].map(|via| start(&format!("{to_b} --via {via}")));
+        let sent = senders.map(|sender| whole(&end(sender), "sent_frames"));
+        assert_eq!(sent, [20_000; 2]);
+        let report = end(sink);
+        assert_eq!(whole(&report, "received_frames"), 40_000, "{report}");
+        if whole(&report, "duplicate_frames") > 10_000 && attempt < 3 {
+            continue;
+        }
+        for name in ["lost_frames", "duplicate_frames", "unfollowed_frames"] {
+            assert_eq!(whole(&report, name), 0, "{report}");
+        }
+        break;
+    }
+}
+
+fn a_sink_of_any_kind_takes_its_own_run() {
+    cable();
+    // Another's frames, all the time.
+    let other = start("generate -i a0 -m 02:00:00:00:00:0b --rate 500pps --time 30 --json");
+    namespaces::until("frames", || received() > 10);
+    for sink in ["xdp", "af_packet", "af_xdp"] {
+        let line = format!("{TO_B} --via af_packet --sink-via {sink} -n 5000 --rate 10kpps");
+        let report = report_of(&format!("{line} --sample 1024"));
+        assert_eq!(whole(&report, "received_frames"), 5000, "{line}: {report}");
+        assert_eq!(whole(&report, "lost_frames"), 0, "{line}: {report}");
+    }
+    drop(namespaces::Process(other));
 }
 
 fn a_capture_is_replayed() {
@@ -132,11 +180,20 @@ fn a_capture_is_replayed() {
     // A mount namespace of its own: nobody else sees it.
     sh("mount -t tmpfs none /tmp");
     std::fs::write(path, file).unwrap();
+    let told = refusal_of(&format!("generate -i a0 --replay {path}"), 2);
+    assert!(told.contains("0x88b5") && told.contains("--i-know"), "{told}");
     let before = received();
-    let report = report_of(&format!("generate -i a0 --replay {path} -n 1001"));
+    let report = report_of(&format!("generate -i a0 --replay {path} --i-know -n 1001"));
     assert_eq!(whole(&report, "sent_frames"), 1001);
     assert_eq!(whole(&report, "sent_bytes"), 500 * (60 + 1514) + 60);
     assert_eq!(received() - before, 1001);
+    for sink in ["xdp", "af_packet"] {
+        let line =
+            format!("generate -i a0 --replay {path} --i-know -n 1001 --sink b0 --sink-via {sink}");
+        let report = report_of(&line);
+        assert_eq!(whole(&report, "received_frames"), 1001, "{report}");
+        assert!(report["lost_frames"].is_null() && report["loss_ratio"].is_null(), "{report}");
+    }
 }
 
 /// Frames that b0 has received.
@@ -155,7 +212,8 @@ fn wrong_use_is_refused() {
         ("generate -i a0 -m 02:00:00:00:00:0b -s 63", "Say -s 64 or more"),
         ("generate -i a0 -m 02:00:00:00:00:0b -6 -s 64", "Say -s 84 or more"),
         ("generate -i a0 -m 02:00:00:00:00:0b -d 8.8.8.8", "--i-know"),
-        ("generate -i a0 -m 02:00:00:00:00:0b -d 2606::/16", "--i-know"),
+        ("generate -i a0 -m 02:00:00:00:00:0b -d 2606::/16", "2606::-2606:ffff:ffff"),
+        ("generate -i a0 -m 02:00:00:00:00:0b --src 8.8.8.8", "the source 8.8.8.8"),
         ("generate -i a0", "Say -m"),
         ("generate -i a0 -m 02:00:00:00:00:0b -t 0", "Say -t"),
         ("generate -i a0 -m 02:00:00:00:00:0b -b 65", "Say -b"),
@@ -163,6 +221,13 @@ fn wrong_use_is_refused() {
         ("generate -i a0 -m 02:00:00:00:00:0b -6 -d 198.18.0.1", "Say -d"),
         ("generate -i a0 -m 02:00:00:00:00:0b --via xdp", "gro on"),
         ("generate -i a0 -m 02:00:00:00:00:0b --via af_xdp -t 2", "Say -t 1"),
+        (
+            "generate -i a0 -m 02:00:00:00:00:0b --plain --via xdp --sink b0",
+            "Leave --plain out, or --sink",
+        ),
+        ("generate -i a0 -m 02:00:00:00:00:0b -f 99999", "Say -f with a number from 0"),
+        ("generate --memory -f 18446744073709551615 -t 2", "Say -f with a number from 0"),
+        ("generate --memory --plain -n 10", "Leave --plain out, or say -i"),
         ("sink -i nothing", "there is no interface nothing"),
         ("throughput -i a0 --sink nothing -m 02:00:00:00:00:0b", "there is no interface nothing"),
         ("throughput -i a0 --sink b0 -m 02:00:00:00:00:0b --loss 1.5", "ratio of loss"),
@@ -179,6 +244,58 @@ fn wrong_use_is_refused() {
         assert_eq!(output.status.code(), Some(2), "{line}: {told}");
         assert!(told.contains(about), "{line}: {told}");
         assert_eq!(told.lines().count(), 1, "{line}: {told}");
+    }
+}
+
+/// What a command that must fail says, in one line.
+fn refusal_of(line: &str, code: i32) -> String {
+    let output = lab(line);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{line}: {told}");
+    assert_eq!(told.lines().count(), 1, "{line}: {told}");
+    told
+}
+
+fn devices_that_pass_no_frames_are_said() {
+    cable();
+    let to_b = "generate -i a0 -m 02:00:00:00:00:0b -n 1000";
+    for via in ["af_packet", "af_xdp"] {
+        let told = refusal_of(&format!("{to_b} --via {via} -s 1519"), 2);
+        assert!(told.contains("whose MTU is 1500") && told.contains("1518"), "{told}");
+        report_of(&format!("{to_b} --via {via} -s 1518"));
+    }
+    report_of(&format!("{to_b} --via af_packet -s 1522 --vlan 5"));
+    // It is up, and leads nowhere.
+    sh("ip link set b0 down");
+    let told = refusal_of(&format!("{to_b} --via af_packet"), 1);
+    assert!(told.contains("takes no frames"), "{told}");
+    for sink in ["auto", "af_packet", "af_xdp"] {
+        let told = refusal_of(&format!("sink -i b0 --via {sink} --time 1"), 2);
+        assert!(told.contains("b0 is down"), "{told}");
+    }
+    sh("ip link set a0 down");
+    for via in ["auto", "xdp", "af_packet", "af_xdp"] {
+        let told = refusal_of(&format!("{to_b} --via {via}"), 2);
+        assert!(told.contains("a0 is down"), "{told}");
+    }
+}
+
+/// What the command line itself has no room for; it shows the usage as well.
+fn what_can_not_be_said_is_refused() {
+    for (line, about) in [
+        ("generate --memory -w nan", "write nanoseconds, 0 or more"),
+        ("generate --memory -w=-5", "write nanoseconds, 0 or more"),
+        ("generate --memory --replay f.pcap -d 198.18.0.1", "--dst"),
+        ("generate --memory --replay f.pcap -m 02:00:00:00:00:0b", "--dst-mac"),
+        ("generate --memory --replay f.pcap -p 5", "--dport"),
+        ("generate --memory --replay f.pcap -k", "--udp-csum"),
+        ("generate --memory --replay f.pcap --flows 5", "--flows"),
+        ("generate --memory --replay f.pcap --vlan 5", "--vlan"),
+    ] {
+        let output = lab(line);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line}: {told}");
+        assert!(told.contains(about), "{line}: {told}");
     }
 }
 

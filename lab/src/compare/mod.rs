@@ -317,8 +317,11 @@ fn explain(sides: &[Side; 2], rows: &mut [Row], method: Method) {
 
 /// The row that decides.
 fn deciding(rows: &[Row]) -> Option<(String, Judgement)> {
-    let beyond =
-        |row: &&Row| row.judgement.difference_ns.abs() / row.judgement.smallest_detectable_ns;
+    // What is told has pairs enough for a least difference.
+    let beyond = |row: &&Row| {
+        let least = row.judgement.smallest_detectable_ns.unwrap_or(f64::INFINITY);
+        row.judgement.difference_ns.abs() / least
+    };
     let told = rows.iter().filter(|row| row.judgement.verdict != Verdict::BelowAccuracy);
     let most = told.max_by(|a, b| beyond(a).total_cmp(&beyond(b)));
     most.or(rows.first()).map(|row| (row.name.clone(), row.judgement.clone()))

@@ -1,6 +1,8 @@
 use comfy_table::Table;
 
-use super::{Change, Changes, Comparison, Figures, Judgement, Method, Row, Test, Verdict};
+use super::{
+    Change, Changes, Comparison, Figures, Judgement, Method, Row, Test, Verdict, least_pairs,
+};
 use crate::stats::{Sample, ministat};
 use crate::text::{align, figure, heading, plain_table, trimmed};
 
@@ -16,7 +18,7 @@ pub fn render(of: &Comparison) -> String {
         text += "measured by whole runs of `lab tolls`, since a side has no `lab probe`\n";
     }
     for row in &of.report.rows {
-        text += &section(row);
+        text += &section(row, of.report.rows.len());
     }
     if of.report.rows.len() > 1 {
         text += &format!("\n{}", trimmed(&summary(&of.report.rows)));
@@ -25,8 +27,8 @@ pub fn render(of: &Comparison) -> String {
     text
 }
 
-/// One row.
-fn section(row: &Row) -> String {
+/// One row of so many.
+fn section(row: &Row, rows: usize) -> String {
     let pairs = row.differences_ns.len();
     let mut text = format!("\n{}: ns a packet, {pairs} pairs of processes\n", row.name);
     let series = [&row.base, &row.head].map(|side| Sample::of(&side.processes_ns));
@@ -37,7 +39,7 @@ fn section(row: &Row) -> String {
     text += &format!("\n{}\n", trimmed(&rates(&row.base, &row.head)));
     text += &tests(&row.judgement);
     text += &changes(&row.changes);
-    text + &told(&row.judgement)
+    text + &told(&row.judgement, pairs, rows)
 }
 
 /// Functions that the text shows at most.
@@ -125,10 +127,12 @@ fn tests(of: &Judgement) -> String {
     format!("\n{}\n", trimmed(&table))
 }
 
-/// The verdict in words.
-fn told(of: &Judgement) -> String {
-    let least =
-        format!("from {:.3} ns on a difference would have shown", of.smallest_detectable_ns);
+/// The verdict in words, by so many pairs, on one row of so many.
+fn told(of: &Judgement, pairs: usize, rows: usize) -> String {
+    let least = match of.smallest_detectable_ns {
+        Some(ns) => format!("from {ns:.3} ns on a difference would have shown"),
+        None => format!("{pairs} pairs, {} needed to tell any difference", least_pairs(rows)),
+    };
     let by = |word| {
         format!(
             "{word} by {:.3} ns ({:+.3} to {:+.3}), {:+.1}%",
@@ -167,7 +171,18 @@ fn summary(rows: &[Row]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::Instructions;
+    use crate::compare::{Instructions, Pair, judge};
+
+    #[test]
+    fn too_few_pairs_are_told() {
+        let pair = |at: usize| Pair { base: 5.5, head: 7.5, difference: 2.0 + at as f64 * 0.01 };
+        let pairs: Vec<_> = (0..8).map(pair).collect();
+        let of = |rows: usize| told(&judge(&pairs, rows).unwrap(), pairs.len(), rows);
+        assert!(of(1).contains("slower by") && of(1).contains("ns on a difference would have"));
+        assert!(of(9).contains("below accuracy; 8 pairs, 11 needed"), "{}", of(9));
+        let json = serde_json::to_value(judge(&pairs, 9)).unwrap();
+        assert!(json["smallest_detectable_ns"].is_null(), "{json}");
+    }
 
     #[test]
     fn functions_that_have_changed_are_told() {

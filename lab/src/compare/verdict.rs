@@ -99,8 +99,8 @@ pub struct Judgement {
     pub interval_ns: [f64; 2],
     /// Where it lies at 99% for all rows together: what the verdict goes by.
     pub strict_interval_ns: [f64; 2],
-    /// The least difference that 9 of 10 such runs would tell.
-    pub smallest_detectable_ns: f64,
+    /// The least difference that 9 of 10 such runs would tell; none where the pairs are too few to tell any.
+    pub smallest_detectable_ns: Option<f64>,
     /// Differences under this are not told.
     pub floor_ns: f64,
     /// Wilcoxon's p of the pairs' differences.
@@ -144,13 +144,16 @@ pub fn judge(pairs: &[Pair], rows: usize) -> Option<Judgement> {
     let p = stats::signed_rank(&differences);
     let student = stats::pooled(&base, &head, SHOWN)?;
     let paired = stats::paired(&Sample::of(&differences)?, SHOWN)?;
+    let is_enough = pairs.len() >= least_pairs(rows);
     Some(Judgement {
         verdict: verdict(strict, floor, p <= level(rows)),
         difference_ns: drawn.estimate,
         difference_percent: 100.0 * drawn.estimate / base.median(),
         interval_ns: shown,
         strict_interval_ns: strict,
-        smallest_detectable_ns: floor + detectable(shown, paired, rows)?,
+        smallest_detectable_ns: is_enough
+            .then(|| Some(floor + detectable(shown, paired, rows)?))
+            .flatten(),
         floor_ns: floor,
         signed_rank_p: p,
         student: student.into(),

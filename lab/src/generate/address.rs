@@ -1,5 +1,6 @@
 //! Ranges of addresses, and which of them may be sent to unasked.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
@@ -46,20 +47,16 @@ impl Range {
         self.v6
     }
 
-    /// How many addresses it has; the greatest number where they are more.
+    /// How many addresses it has; the greatest number where they are more, which are all of IPv6.
     #[must_use]
-    pub fn count(self) -> u64 {
-        u64::try_from(self.last - self.first).map_or(u64::MAX, |more| more.saturating_add(1))
+    pub const fn count(self) -> u128 {
+        (self.last - self.first).saturating_add(1)
     }
 
     /// The address of a number, which wraps around where it is too large.
     #[must_use]
-    pub fn at(self, number: u64) -> IpAddr {
-        let offset = match self.count() {
-            u64::MAX => number,
-            count => number % count,
-        };
-        let value = self.first + u128::from(offset);
+    pub fn at(self, number: u128) -> IpAddr {
+        let value = self.first + number % self.count();
         match self.v6 {
             true => Ipv6Addr::from_bits(value).into(),
             false => Ipv4Addr::from_bits(value as u32).into(),
@@ -101,6 +98,18 @@ impl FromStr for Range {
     }
 }
 
+impl fmt::Display for Range {
+    /// As FIRST-LAST, or the only ADDRESS.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = |value: u128| match self.v6 {
+            true => IpAddr::from(Ipv6Addr::from_bits(value)),
+            false => Ipv4Addr::from_bits(value as u32).into(),
+        };
+        write!(f, "{}", address(self.first))?;
+        if self.first < self.last { write!(f, "-{}", address(self.last)) } else { Ok(()) }
+    }
+}
+
 /// Refuses addresses that tests have no business with. `apart` says that this is a network
 /// namespace of its own.
 ///
@@ -114,8 +123,7 @@ pub fn allow(range: Range, apart: bool) -> Result<(), Error> {
         return Ok(());
     }
     let what = format!(
-        "{} is neither loopback nor of the networks for benchmarks, 198.18.0.0/15 and 2001:2::/48",
-        range.at(0)
+        "{range} is neither loopback nor of the networks for benchmarks, 198.18.0.0/15 and 2001:2::/48"
     );
     let what = match among(&PRIVATE) {
         true => format!("{what}, and this is not a network namespace of the test's own"),
@@ -123,8 +131,17 @@ pub fn allow(range: Range, apart: bool) -> Result<(), Error> {
     };
     Err(Error::usage(
         what,
-        "Send to these networks, or say --i-know if the address is yours to flood",
+        "Keep to these networks, or say --i-know if the address is yours to flood",
     ))
+}
+
+/// The same for who is said to have sent a frame, since answers go there.
+///
+/// # Errors
+/// As [`allow`].
+pub fn allow_source(range: Range, apart: bool) -> Result<(), Error> {
+    allow(range, apart)
+        .map_err(|error| Error { what: format!("the source {}", error.what), ..error })
 }
 
 /// Whether this process lives in another network namespace than the machine's first process.
@@ -152,7 +169,10 @@ mod tests {
         assert_eq!(range("198.18.0.77/24").at(257), "198.18.0.1".parse::<IpAddr>().unwrap());
         assert_eq!(range("198.18.0.5-198.18.1.4").count(), 256);
         assert_eq!(range("0.0.0.0/0").count(), 1 << 32);
-        assert_eq!(range("2001:2::/48").count(), u64::MAX);
+        assert_eq!(range("2001:2::/48").count(), 1 << 80);
+        assert_eq!(range("::/0").count(), u128::MAX);
+        let last = range("2001:2::/48").at((1 << 80) - 1);
+        assert_eq!(last, "2001:2:0:ffff:ffff:ffff:ffff:ffff".parse::<IpAddr>().unwrap());
         assert_eq!(range("2001:2::4-2001:2::5").at(3), "2001:2::5".parse::<IpAddr>().unwrap());
         for bad in
             ["", "198.18.0", "198.18.0.0/33", "::/129", "198.18.0.2-198.18.0.1", "1.1.1.1-::2"]
@@ -174,6 +194,8 @@ mod tests {
                 assert!(error.usage && error.remedy.contains("--i-know"), "{error}");
             }
         }
+        let error = allow(range("8.8.8.0/24"), true).unwrap_err();
+        assert!(error.what.starts_with("8.8.8.0-8.8.8.255 is neither"), "{error}");
         assert!(allow(range("10.1.2.3"), false).unwrap_err().what.contains("namespace"));
         assert_eq!(allow(range("10.1.2.3"), true), Ok(()));
         assert_eq!(allow(range("fd00::/16"), true), Ok(()));

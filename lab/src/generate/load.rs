@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Error;
 use super::mark::STREAMS;
+use crate::live::sys;
 
 /// Frames in a burst at most.
 pub const MAX_BURST: usize = 64;
@@ -81,7 +82,7 @@ impl Load {
     /// Looks at it.
     ///
     /// # Errors
-    /// A rate of nothing, a burst or a number of threads that can not be.
+    /// A rate of nothing, a burst, a number of threads or a processor that can not be.
     pub fn check(&self) -> Result<(), Error> {
         if let Some(Rate::Pps(rate) | Rate::Bps(rate)) = self.rate
             && (rate <= 0.0 || !rate.is_finite())
@@ -99,6 +100,12 @@ impl Load {
         if !(1..=STREAMS).contains(&self.threads) {
             let remedy = format!("Say -t with a number from 1 to {STREAMS}");
             return Err(Error::usage(format!("there can not be {} threads", self.threads), remedy));
+        }
+        let processors = sys::processors().len();
+        if self.first_cpu >= processors {
+            let what = format!("there is no processor {}", self.first_cpu);
+            let remedy = format!("Say -f with a number from 0 to {}", processors.saturating_sub(1));
+            return Err(Error::usage(what, remedy));
         }
         if self.time.is_some_and(|time| time.is_zero()) {
             return Err(Error::usage("nothing is sent in no time", "Say --time with more seconds"));
@@ -153,6 +160,8 @@ mod tests {
             (Load { burst: 0, ..good.clone() }, "burst"),
             (Load { burst: 65, ..good.clone() }, "burst"),
             (Load { threads: 17, ..good.clone() }, "threads"),
+            (Load { first_cpu: 5000, ..good.clone() }, "no processor 5000"),
+            (Load { first_cpu: usize::MAX, threads: 2, ..good.clone() }, "no processor"),
             (Load { time: Some(Duration::ZERO), ..good.clone() }, "no time"),
         ] {
             let error = wrong.check().unwrap_err();

@@ -1,5 +1,6 @@
 //! What is sent: flows, sizes, and the frames' heads made ahead.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 use tollway_dataplane::wire::checksum;
@@ -51,7 +52,7 @@ pub struct Spec {
 }
 
 /// A flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flow {
     /// Source and destination.
     pub addresses: (IpAddr, IpAddr),
@@ -159,30 +160,71 @@ fn check(spec: &Spec) -> Result<(), Error> {
     Ok(())
 }
 
-/// The flows: all that there are, in order, where they are no more than wanted; else drawn.
+/// The flows: all that there are, in order, where they are no more than wanted; else drawn, none twice.
 fn flows(spec: &Spec) -> Vec<Flow> {
-    let ports = |(first, last): (u16, u16)| u64::from(last - first) + 1;
-    let counts = [spec.src.count(), spec.dst.count(), ports(spec.src_ports), ports(spec.dst_ports)];
-    let all = counts.iter().fold(1_u64, |all, count| all.saturating_mul(*count));
+    let ranges = Ranges::of(spec);
+    let all = ranges.counts.iter().fold(1_u128, |all, count| all.saturating_mul(*count));
     let wanted = spec.flows.unwrap_or(usize::try_from(all.min(1024)).unwrap_or(1));
-    let mut spread = Spread::new(spec.seed);
-    let flow = |number: u64| {
-        let mut rest = number;
-        let numbers = counts.map(|count| match all <= wanted as u64 {
-            true => {
-                let own = rest % count;
-                rest /= count;
-                own
-            }
-            false => spread.next() % count,
-        });
-        let port = |first: u16, number: u64| first.wrapping_add(number as u16);
-        Flow {
-            addresses: (spec.src.at(numbers[0]), spec.dst.at(numbers[1])),
-            ports: (port(spec.src_ports.0, numbers[2]), port(spec.dst_ports.0, numbers[3])),
+    let mut spread = Spread::seeded(spec.seed);
+    if all <= wanted as u128 {
+        // Where there are fewer, they come again.
+        return (0..wanted as u128).map(|number| ranges.flow(number)).collect();
+    }
+    if all <= 4 * wanted as u128 {
+        // To draw what is new would take long in the end: they are shuffled, as far as is needed.
+        let mut numbers: Vec<u128> = (0..all).collect();
+        for at in 0..wanted {
+            let other = at + (spread.next() % (numbers.len() - at) as u64) as usize;
+            numbers.swap(at, other);
         }
-    };
-    (0..wanted as u64).map(flow).collect()
+        return numbers[..wanted].iter().map(|number| ranges.flow(*number)).collect();
+    }
+    let (mut seen, mut flows) = (HashSet::with_capacity(wanted), Vec::with_capacity(wanted));
+    while flows.len() < wanted {
+        let flow = ranges.draw(&mut spread);
+        if seen.insert(flow) {
+            flows.push(flow);
+        }
+    }
+    flows
+}
+
+/// What flows are made of, and how many there are of each: addresses and ports, sources first.
+struct Ranges<'a> {
+    spec: &'a Spec,
+    counts: [u128; 4],
+}
+
+impl<'a> Ranges<'a> {
+    fn of(spec: &'a Spec) -> Self {
+        let ports = |(first, last): (u16, u16)| u128::from(last - first) + 1;
+        let (from, to) = (ports(spec.src_ports), ports(spec.dst_ports));
+        Self { spec, counts: [spec.src.count(), spec.dst.count(), from, to] }
+    }
+
+    /// The flow of a number.
+    fn flow(&self, mut number: u128) -> Flow {
+        self.made(self.counts.map(|count| {
+            let own = number % count;
+            number /= count;
+            own
+        }))
+    }
+
+    /// Any flow.
+    fn draw(&self, spread: &mut Spread) -> Flow {
+        let mut wide = || u128::from(spread.next()) << 64 | u128::from(spread.next());
+        self.made(self.counts.map(|count| wide() % count))
+    }
+
+    fn made(&self, numbers: [u128; 4]) -> Flow {
+        let port = |first: u16, number: u128| first.wrapping_add(number as u16);
+        let [src, dst, from, to] = numbers;
+        Flow {
+            addresses: (self.spec.src.at(src), self.spec.dst.at(dst)),
+            ports: (port(self.spec.src_ports.0, from), port(self.spec.dst_ports.0, to)),
+        }
+    }
 }
 
 /// One frame's head, up to its mark's magic.

@@ -44,10 +44,38 @@ fn all_flows_of_small_ranges_come_and_large_ones_are_drawn() {
     let found = flows(&many);
     let range: Range = "198.18.0.0/15".parse().unwrap();
     assert!(found.iter().all(|flow| range.has(Range::one(flow.addresses.1))));
-    let unique: std::collections::HashSet<_> = found.iter().map(|flow| flow.addresses.1).collect();
-    assert!(unique.len() > 4800, "{}", unique.len());
+    let unique: HashSet<_> = found.iter().map(|flow| flow.addresses.1).collect();
+    assert_eq!(unique.len(), 5000);
     assert_eq!(flows(&many), found, "the same each time");
+    for seed in [0, 2, 3] {
+        let others = flows(&Spec { seed, ..many.clone() });
+        let same = others.iter().zip(&found).filter(|(one, other)| one == other).count();
+        assert!(same < 10, "{seed}: {same}");
+    }
+    assert_ne!(flows(&Spec { seed: 2, ..many.clone() }), flows(&Spec { seed: 3, ..many.clone() }));
     assert_eq!(flows(&v6()).len(), 1024);
+}
+
+#[test]
+fn no_flow_is_drawn_twice() {
+    for (ports, wanted) in [(1000, 999), (1000, 300), (4000, 1000), (60_000, 5000)] {
+        let spec = Spec { dst_ports: (1, ports), flows: Some(wanted), ..spec() };
+        let unique: HashSet<_> = flows(&spec).into_iter().collect();
+        assert_eq!(unique.len(), wanted, "{wanted} of {ports}");
+    }
+}
+
+#[test]
+fn large_ranges_are_drawn_from_as_a_whole() {
+    let wide = Spec { dst: "2001:2::/48".parse().unwrap(), flows: Some(1000), ..v6() };
+    let mut ones = [0_u32; 80];
+    for flow in flows(&wide) {
+        let IpAddr::V6(address) = flow.addresses.1 else { panic!("{flow:?}") };
+        for (bit, ones) in ones.iter_mut().enumerate() {
+            *ones += (address.to_bits() >> bit) as u32 & 1;
+        }
+    }
+    assert!(ones.iter().all(|ones| (400..600).contains(ones)), "{ones:?}");
 }
 
 #[test]

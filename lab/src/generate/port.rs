@@ -7,15 +7,19 @@ use tollway_dataplane::burst::Burst;
 use tollway_dataplane::frame::{Descriptor, FrameAddr, Umem};
 use tollway_dataplane::port::{MemoryPort, Port};
 
+use super::Error;
 use super::fill::Filler;
 use super::load::{MAX_BURST, is_over};
-use super::mark::of_frame;
 use super::pace::Pace;
 use super::track::Tracker;
 use crate::live::sys::monotonic_ns;
 
 /// After the last frame, what is on its way has so long.
 pub const DRAIN: Duration = Duration::from_millis(100);
+/// A port that takes nothing for so long passes no frames.
+const REFUSED_NS: u64 = 1_000_000_000;
+/// Of which one turn counts so much at most: a sender that had no processor was not refused meanwhile.
+const TURN_NS: u64 = 10_000_000;
 
 /// What writes the frames of a stream.
 #[derive(Clone, Debug)]
@@ -79,6 +83,14 @@ pub struct Sent {
 }
 
 impl Sent {
+    /// Takes off the last frames, which never left; their bytes by the mean of all.
+    fn take_back(&mut self, frames: u64) {
+        let frames = frames.min(self.frames);
+        let bytes = u128::from(self.bytes) * u128::from(frames) / u128::from(self.frames.max(1));
+        self.frames -= frames;
+        self.bytes -= bytes as u64;
+    }
+
     /// Million frames a second.
     #[must_use]
     pub fn mpps(&self) -> f64 {
@@ -102,21 +114,27 @@ impl Sent {
 }
 
 /// Sends through a port until it is enough.
+///
+/// # Errors
+/// The port takes no frame for a second.
 pub fn send<P: Port + ?Sized>(
     port: &mut P,
     umem: &mut Umem,
     writer: &mut Writer,
     task: Task,
     stop: &AtomicBool,
-) -> Sent {
-    let start = monotonic_ns();
+) -> Result<Sent, Error> {
+    let mut burst = Burst::new();
+    // The first look makes a port ready; what it keeps for itself does not come back.
+    discard(port, umem, &mut burst);
+    let (own, start) = (umem.available(), monotonic_ns());
     let end = task.time.map_or(u64::MAX, |time| start.saturating_add(time.as_nanos() as u64));
     let mut pace = Pace::new(task.pps, start);
     let mut frames = [Descriptor::default(); MAX_BURST];
     // Frames that the port did not take, from `first` on.
     let (mut first, mut last) = (0, 0);
     let mut sent = Sent::default();
-    let mut burst = Burst::new();
+    let mut refused_ns = 0;
     // A sender that is put off when it has sent all is not slower for that.
     let (mut now, mut last_ns) = (start, start);
     while now < end && !is_over(stop) {
@@ -128,6 +146,9 @@ pub fn send<P: Port + ?Sized>(
             let most = task.burst.min(MAX_BURST).min(usize::try_from(left).unwrap_or(MAX_BURST));
             let due = pace.due(now, most);
             (first, last) = (0, writer.fill(umem, &mut frames[..due], now));
+            if due == 0 {
+                refused_ns = 0;
+            }
         }
         let taken = port.transmit(umem, &frames[first..last]);
         if taken > 0 {
@@ -140,14 +161,40 @@ pub fn send<P: Port + ?Sized>(
             // Who has nothing to send lets the port look after what it has sent.
             discard(port, umem, &mut burst);
         }
-        now = monotonic_ns();
+        let before = std::mem::replace(&mut now, monotonic_ns());
         if taken > 0 {
-            last_ns = now;
+            (last_ns, refused_ns) = (now, 0);
+        } else {
+            refused_ns += (now - before).min(TURN_NS);
+        }
+        if refused_ns > REFUSED_NS {
+            umem.free_all(frames[first..last].iter().map(|frame| frame.addr));
+            return Err(refused(sent.frames));
         }
     }
     umem.free_all(frames[first..last].iter().map(|frame| frame.addr));
     (sent.ns, sent.away_ns) = (last_ns - start, pace.away_ns());
-    sent
+    sent.take_back(settle(port, umem, own));
+    Ok(sent)
+}
+
+fn refused(sent: u64) -> Error {
+    Error::failed(
+        format!("the device takes no frames: none for a second, after {sent}"),
+        "Look whether it is up and leads somewhere (`ip -details link`)",
+    )
+}
+
+/// Has a port send what it has taken, for [`DRAIN`] at most; how many frames it still has. `own` is how many
+/// chunks are free when it has none.
+fn settle<P: Port + ?Sized>(port: &mut P, umem: &mut Umem, own: usize) -> u64 {
+    let (mut now, mut waited_ns, mut burst) = (monotonic_ns(), 0, Burst::new());
+    while umem.available() < own && waited_ns < DRAIN.as_nanos() as u64 {
+        discard(port, umem, &mut burst);
+        let before = std::mem::replace(&mut now, monotonic_ns());
+        waited_ns += (now - before).min(TURN_NS);
+    }
+    own.saturating_sub(umem.available()) as u64
 }
 
 /// Has a port look after what it has sent; what arrives is nobody's.
@@ -169,16 +216,10 @@ pub fn take<P: Port + ?Sized>(
     let now = monotonic_ns();
     for lane in 0..burst.count {
         let len = usize::from(burst.len[lane]);
-        note(tracker, umem.frame(burst.addr[lane], len), now);
+        tracker.look(umem.frame(burst.addr[lane], len), now);
     }
     umem.free_all(burst.addr[..burst.count].iter().copied());
     burst.count
-}
-
-fn note(tracker: &mut Tracker, frame: &[u8], now_ns: u64) {
-    if let Some(mark) = of_frame(frame) {
-        tracker.take(&mark, frame.len(), now_ns);
-    }
 }
 
 /// A port of memory whose other end takes all frames away, and may look at them.
@@ -189,10 +230,10 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Makes one; `looks` says that frames are looked at.
+    /// Makes one; a tracker looks at frames.
     #[must_use]
-    pub fn new(looks: bool) -> Self {
-        Self { port: MemoryPort::new(MAX_BURST), tracker: looks.then(Tracker::default) }
+    pub fn new(tracker: Option<Tracker>) -> Self {
+        Self { port: MemoryPort::new(MAX_BURST), tracker }
     }
 
     /// What was seen.
@@ -213,7 +254,7 @@ impl Port for Memory {
         if let Some(tracker) = &mut self.tracker {
             let now = monotonic_ns();
             for frame in self.port.sent() {
-                note(tracker, umem.frame(frame.addr, frame.len as usize), now);
+                tracker.look(umem.frame(frame.addr, frame.len as usize), now);
             }
         }
         umem.free_all(self.port.sent().iter().map(|frame| -> FrameAddr { frame.addr }));
@@ -265,10 +306,10 @@ mod tests {
     #[test]
     fn every_frame_arrives_in_memory() {
         let mut umem = Umem::new(256, 2048).unwrap();
-        let mut port = Memory::new(true);
+        let mut port = Memory::new(Some(Tracker::default()));
         let stop = AtomicBool::new(false);
         let task = Task { count: Some(100_001), ..task() };
-        let sent = send(&mut port, &mut umem, &mut writer(&spec()), task, &stop);
+        let sent = send(&mut port, &mut umem, &mut writer(&spec()), task, &stop).unwrap();
         let counts = port.tracker().unwrap().counts();
         assert_eq!((sent.frames, sent.bytes), (100_001, 6_000_060));
         assert_eq!((counts.frames, counts.bytes, counts.expected), (100_001, 6_000_060, 100_001));
@@ -279,10 +320,10 @@ mod tests {
     #[test]
     fn what_a_port_loses_and_doubles_is_seen() {
         let mut umem = Umem::new(256, 2048).unwrap();
-        let mut port = Bad(Memory::new(true), 0);
+        let mut port = Bad(Memory::new(Some(Tracker::default())), 0);
         let stop = AtomicBool::new(false);
         let task = Task { count: Some(1000), ..task() };
-        send(&mut port, &mut umem, &mut writer(&spec()), task, &stop);
+        send(&mut port, &mut umem, &mut writer(&spec()), task, &stop).unwrap();
         let counts = port.0.tracker().unwrap().counts();
         assert_eq!((counts.lost(Some(1000)), counts.duplicates, counts.frames), (100, 100, 1000));
         assert_eq!(umem.available(), 256);
@@ -294,12 +335,14 @@ mod tests {
         let stop = AtomicBool::new(false);
         let time = Some(Duration::from_millis(300));
         let task = Task { pps: Some(50_000.0), time, ..task() };
-        let sent = send(&mut Memory::new(false), &mut umem, &mut writer(&spec()), task, &stop);
+        let mut send =
+            || send(&mut Memory::new(None), &mut umem, &mut writer(&spec()), task, &stop);
+        let sent = send().unwrap();
         // A machine that takes the processor away for long makes it less, never more.
         assert!((1000..=15_001).contains(&sent.frames), "{}", sent.frames);
         assert!(sent.offered_pps() < 55_000.0, "{sent:?}");
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        let sent = send(&mut Memory::new(false), &mut umem, &mut writer(&spec()), task, &stop);
+        let sent = send().unwrap();
         assert_eq!(sent.frames, 0);
     }
 
@@ -309,8 +352,71 @@ mod tests {
         let frames = vec![vec![1; 60], vec![2; 1514], vec![3; 100]];
         let mut writer = Writer::Replay { frames, at: 0 };
         let task = Task { count: Some(7), ..task() };
-        let sent =
-            send(&mut Memory::new(true), &mut umem, &mut writer, task, &AtomicBool::new(false));
+        let sent = send(
+            &mut Memory::new(Some(Tracker::default())),
+            &mut umem,
+            &mut writer,
+            task,
+            &AtomicBool::new(false),
+        );
+        let sent = sent.unwrap();
         assert_eq!((sent.frames, sent.bytes), (7, 2 * (60 + 1514 + 100) + 60));
+    }
+    /// Takes so many frames, sends one at each look, and keeps the last ones for ever.
+    struct Ring {
+        taken: Vec<Descriptor>,
+        room: usize,
+        keeps: usize,
+    }
+
+    impl Port for Ring {
+        fn receive(&mut self, umem: &mut Umem, _: &mut Burst) {
+            if self.taken.len() > self.keeps {
+                umem.free(self.taken.remove(0).addr);
+            }
+        }
+
+        fn transmit(&mut self, _: &mut Umem, frames: &[Descriptor]) -> usize {
+            let taken = frames.len().min(self.room - self.taken.len());
+            self.taken.extend_from_slice(&frames[..taken]);
+            taken
+        }
+    }
+
+    #[test]
+    fn a_port_that_takes_nothing_is_an_error() {
+        let mut umem = Umem::new(64, 2048).unwrap();
+        let mut port = Ring { taken: Vec::new(), room: 8, keeps: 8 };
+        let stop = AtomicBool::new(false);
+        let error = send(&mut port, &mut umem, &mut writer(&spec()), task(), &stop).unwrap_err();
+        assert!(!error.usage && error.what.contains("after 8"), "{error}");
+        assert_eq!(umem.available(), 56);
+        // Nor does one whose frames do not come back.
+        let mut umem = Umem::new(8, 2048).unwrap();
+        let mut port = Ring { taken: Vec::new(), room: 64, keeps: 64 };
+        assert!(send(&mut port, &mut umem, &mut writer(&spec()), task(), &stop).is_err());
+    }
+
+    #[test]
+    fn a_rate_of_less_than_one_frame_a_second_is_no_refusal() {
+        let mut umem = Umem::new(64, 2048).unwrap();
+        let time = Some(Duration::from_millis(1500));
+        let task = Task { pps: Some(0.1), time, ..task() };
+        let stop = AtomicBool::new(false);
+        let sent = send(&mut Memory::new(None), &mut umem, &mut writer(&spec()), task, &stop);
+        assert_eq!(sent.unwrap().frames, 1);
+    }
+
+    #[test]
+    fn what_a_port_has_not_sent_is_waited_for_and_then_not_counted() {
+        let stop = AtomicBool::new(false);
+        let task = Task { count: Some(40), ..task() };
+        for (keeps, expected) in [(0, 40), (5, 35)] {
+            let mut umem = Umem::new(64, 2048).unwrap();
+            let mut port = Ring { taken: Vec::new(), room: 64, keeps };
+            let sent = send(&mut port, &mut umem, &mut writer(&spec()), task, &stop).unwrap();
+            assert_eq!((sent.frames, sent.bytes), (expected, expected * 60));
+            assert_eq!(umem.available(), 64 - keeps);
+        }
     }
 }

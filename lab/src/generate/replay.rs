@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::address::{Range, allow};
+use super::address::{Range, allow, allow_source};
 use super::plan::MAX_LEN;
 use super::{Error, Traffic};
 
@@ -10,7 +10,8 @@ use super::{Error, Traffic};
 /// `apart` that this is a network namespace of its own.
 ///
 /// # Errors
-/// There is none, one is too long, or one goes where tests have no business.
+/// There is none, one is too long, or one goes where tests have no business, comes from there, or is neither
+/// of IP nor of ARP, so that nobody can tell.
 pub fn traffic(frames: Vec<Vec<u8>>, anywhere: bool, apart: bool) -> Result<Traffic, Error> {
     if frames.is_empty() {
         return Err(Error::usage("the capture has no frame", "Name one that has"));
@@ -23,8 +24,8 @@ pub fn traffic(frames: Vec<Vec<u8>>, anywhere: bool, apart: bool) -> Result<Traf
             );
             return Err(Error::usage(what, remedy));
         }
-        if let Some(to) = destination(frame).filter(|_| !anywhere) {
-            allow(Range::one(to), apart).map_err(|error| Error {
+        if !anywhere {
+            look(frame, apart).map_err(|error| Error {
                 what: format!("frame {} of the capture: {}", index + 1, error.what),
                 ..error
             })?;
@@ -33,18 +34,34 @@ pub fn traffic(frames: Vec<Vec<u8>>, anywhere: bool, apart: bool) -> Result<Traf
     Ok(Traffic::Replay(frames))
 }
 
-/// Where an IP packet goes; none for what is no IP packet, which goes no further than the wire.
-fn destination(frame: &[u8]) -> Option<IpAddr> {
+/// Refuses a frame whose addresses tests have no business with, or that has none which are known.
+fn look(frame: &[u8], apart: bool) -> Result<(), Error> {
     let two = |at: usize| frame.get(at..)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes));
     let mut at = 12;
-    while matches!(two(at)?, 0x8100 | 0x88a8) {
+    while matches!(two(at), Some(0x8100 | 0x88a8)) {
         at += 4;
     }
-    match two(at)? {
-        0x0800 => frame.get(at + 18..)?.first_chunk::<4>().map(|bytes| IpAddr::from(*bytes)),
-        0x86dd => frame.get(at + 26..)?.first_chunk::<16>().map(|bytes| IpAddr::from(*bytes)),
-        _ => None,
-    }
+    let odd = |what: String| Err(Error::usage(what, "Leave it out, or say --i-know"));
+    let addresses = match two(at) {
+        Some(0x0800) => pair::<4>(frame, at + 14),
+        Some(0x86dd) => pair::<16>(frame, at + 10),
+        // It goes no further than the wire.
+        Some(0x0806) => return Ok(()),
+        Some(other) => return odd(format!("its EtherType {other:#06x} is neither IP's nor ARP's")),
+        None => None,
+    };
+    let Some([from, to]) = addresses else { return odd("it ends within its headers".to_owned()) };
+    allow(Range::one(to), apart)?;
+    allow_source(Range::one(from), apart)
+}
+
+/// Two addresses, one behind the other.
+fn pair<const N: usize>(frame: &[u8], at: usize) -> Option<[IpAddr; 2]>
+where
+    IpAddr: From<[u8; N]>,
+{
+    let one = |at: usize| frame.get(at..)?.first_chunk::<N>().map(|bytes| IpAddr::from(*bytes));
+    Some([one(at)?, one(at + N)?])
 }
 
 #[cfg(test)]
@@ -53,7 +70,12 @@ mod tests {
     use crate::frames::{Addresses, udp};
 
     fn frame(to: [u8; 4], tags: &[(u16, u16)]) -> Vec<u8> {
-        udp([2; 6], [4; 6], tags, Addresses::V4(1, u32::from_be_bytes(to)), (1, 2)).to_vec()
+        from_to([198, 19, 0, 1], to, tags)
+    }
+
+    fn from_to(from: [u8; 4], to: [u8; 4], tags: &[(u16, u16)]) -> Vec<u8> {
+        let [from, to] = [from, to].map(u32::from_be_bytes);
+        udp([2; 6], [4; 6], tags, Addresses::V4(from, to), (1, 2)).to_vec()
     }
 
     #[test]
@@ -66,6 +88,40 @@ mod tests {
         assert!(traffic(vec![open, closed], true, false).is_ok());
         let v6 = udp([2; 6], [4; 6], &[], Addresses::V6(1, 0x2606 << 112), (1, 2)).to_vec();
         assert!(traffic(vec![v6], false, false).is_err());
+    }
+
+    #[test]
+    fn what_is_neither_ip_nor_arp_is_refused() {
+        let refusal = |frame: Vec<u8>| traffic(vec![frame], false, true).err();
+        let typed = |kind: &[u8]| {
+            let mut frame = vec![0; 60];
+            frame[12..12 + kind.len()].copy_from_slice(kind);
+            frame
+        };
+        for kind in [
+            &[0x88, 0xb5][..],
+            &[0x81, 0, 0, 5, 0x88, 0xcc],
+            &[0x88, 0xa8, 0, 5, 0x81, 0, 0, 6, 0x88, 0x47],
+            &[0, 40],
+        ] {
+            let error = refusal(typed(kind)).unwrap();
+            assert!(error.usage && error.what.contains("EtherType"), "{error}");
+            assert!(error.remedy.contains("--i-know"), "{error}");
+            assert!(traffic(vec![typed(kind)], true, false).is_ok());
+        }
+        assert_eq!(refusal(typed(&[8, 6])).map(|error| error.what), None);
+        assert_eq!(refusal(typed(&[0x81, 0, 0, 5, 8, 6])).map(|error| error.what), None);
+        // Addresses that are not whole, and tags to the end.
+        let error = refusal(frame([198, 18, 0, 1], &[])[..33].to_vec()).unwrap();
+        assert!(error.what.contains("ends within"), "{error}");
+        assert!(refusal([&[0; 12][..], &[0x81, 0, 0, 1]].concat()).is_some());
+    }
+
+    #[test]
+    fn sources_are_looked_at_as_well() {
+        let from = from_to([8, 8, 8, 8], [198, 18, 0, 1], &[(0x88a8, 1), (0x8100, 2)]);
+        let error = traffic(vec![from], false, true).err().unwrap();
+        assert!(error.what.contains("source 8.8.8.8"), "{error}");
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! A run of the generator, with a sink or without.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 
 use super::fill::Filler;
 use super::load::Load;
-use super::plan::Plan;
+use super::plan::{FCS, Plan};
 use super::port::{DRAIN, Memory, Sent, Task, Writer, send};
 use super::sink::{Seen, Sink};
+use super::track::{Tracker, Wanted};
 use super::{Error, Opened, xdp};
 use crate::live::sys;
 use crate::machine::Machine;
@@ -82,24 +83,24 @@ pub fn run(
             let each = |thread| {
                 let (mut port, mut umem) = open()?;
                 let mut writer = traffic.writer(run, thread);
-                Ok((send(port.as_mut(), &mut umem, &mut writer, task, stop), None))
+                Ok((send(port.as_mut(), &mut umem, &mut writer, task, stop)?, None))
             };
-            threads(load, &each)?
+            threads(load, &each, stop)?
         }
         (Way::Memory { looks }, _) => {
             let each = |thread| {
                 let failed = || Error::failed("there is no memory for frames", "Free some");
                 let mut umem = memory::umem(512, 4096).ok_or_else(failed)?;
-                let mut port = Memory::new(*looks);
+                let mut port = Memory::new(looks.then(|| Tracker::new(traffic.wanted(run), 1)));
                 let mut writer = traffic.writer(run, thread);
-                let sent = send(&mut port, &mut umem, &mut writer, task, stop);
+                let sent = send(&mut port, &mut umem, &mut writer, task, stop)?;
                 let seen = port.tracker().map(|tracker| Seen {
                     counts: tracker.counts(),
                     latency: tracker.latency().clone(),
                 });
                 Ok((sent, seen))
             };
-            threads(load, &each)?
+            threads(load, &each, stop)?
         }
     };
     std::thread::sleep(if sink.is_some() { DRAIN } else { std::time::Duration::ZERO });
@@ -118,6 +119,44 @@ impl Traffic {
         }
     }
 
+    /// What a sink of this traffic alone has to count; a capture's frames have no numbers.
+    #[must_use]
+    pub const fn wanted(&self, run: u8) -> Wanted {
+        match self {
+            Self::Made(_) => Wanted::Run(run),
+            Self::Replay(_) => Wanted::All,
+        }
+    }
+
+    /// Says if a device of this MTU takes all frames. `free_tag` says that one tag never counts; else it
+    /// counts where it is none of 802.1Q (`packet_extra_vlan_len_allowed` in `net/packet/af_packet.c`).
+    ///
+    /// # Errors
+    /// One is too long.
+    pub fn fits(&self, device: &str, mtu: u16, free_tag: bool) -> Result<(), Error> {
+        let most = |head: &[u8]| {
+            let is_free = free_tag || head.get(12..14) == Some(&[0x81, 0x00]);
+            usize::from(mtu) + if is_free { 18 } else { 14 }
+        };
+        let (longest, most) = match self {
+            // All frames of a plan have the same tags.
+            Self::Made(plan) => (plan.longest(), plan.rows.first().map_or(0, |row| most(row))),
+            Self::Replay(frames) => {
+                let too_long = frames.iter().find(|frame| frame.len() > most(frame));
+                too_long.map_or((0, 0), |frame| (frame.len(), most(frame)))
+            }
+        };
+        if longest <= most {
+            return Ok(());
+        }
+        let sent = longest + FCS;
+        let (what, remedy) = (
+            format!("a frame of {sent} bytes is too long for {device}, whose MTU is {mtu}"),
+            format!("Send frames of {} bytes at most, or raise the MTU", most + FCS),
+        );
+        Err(Error::usage(what, remedy))
+    }
+
     fn writer(&self, run: u8, thread: usize) -> Writer {
         match self {
             Self::Made(plan) => {
@@ -134,6 +173,7 @@ type Done = (Sent, Option<Seen>);
 fn threads(
     load: &Load,
     each: &(dyn Fn(usize) -> Result<Done, Error> + Sync),
+    stop: &AtomicBool,
 ) -> Result<(Vec<Sent>, Option<Seen>), Error> {
     let processors = sys::processors();
     let cpu = |thread: usize| processors[(load.first_cpu + thread) % processors.len()];
@@ -142,7 +182,8 @@ fn threads(
             scope.spawn(move || {
                 // A processor that is not this process's any more is no reason to stop.
                 let _ = sys::pin(&[cpu(thread)]);
-                each(thread)
+                // What fails here would fail the run in the end: the others need not go on.
+                each(thread).inspect_err(|_| stop.store(true, Ordering::Relaxed))
             })
         };
         let started: Vec<_> = (0..load.threads).map(start).collect();
@@ -180,9 +221,10 @@ fn report(sent: &[Sent], seen: Option<&Seen>, traffic: &Traffic) -> Report<Row> 
         report.figures.insert(name.to_owned(), value);
     }
     if let Some(seen) = seen {
-        // A capture's frames have no numbers.
-        let known = matches!(traffic, Traffic::Made(_)).then_some(frames);
-        report.figures.extend(seen.figures(known));
+        report.figures.extend(match traffic {
+            Traffic::Made(_) => seen.figures(Some(frames)),
+            Traffic::Replay(_) => seen.figures_without_numbers(),
+        });
     }
     report
 }
@@ -212,6 +254,52 @@ mod tests {
         assert_eq!((figure("sent_frames"), figure("received_frames")), (60_000.0, 60_000.0));
         assert_eq!((figure("lost_frames"), figure("duplicate_frames")), (0.0, 0.0));
         assert!(figure("latency_p99_us") > 0.0);
+    }
+
+    #[test]
+    fn of_a_capture_only_what_came_is_known() {
+        let load = Load {
+            rate: None,
+            count: Some(1000),
+            time: None,
+            burst: 32,
+            threads: 1,
+            first_cpu: 0,
+            plain: false,
+        };
+        let traffic = Traffic::Replay(vec![vec![0; 60], vec![0; 100]]);
+        let stop = AtomicBool::new(false);
+        let report = run(&traffic, &load, 5, &Way::Memory { looks: true }, None, &stop).unwrap();
+        assert_eq!(report.figures["received_frames"], 1000.0);
+        let json = serde_json::to_value(&report).unwrap();
+        assert!(json["lost_frames"].is_null() && json["loss_ratio"].is_null(), "{json}");
+        assert!(json.get("lost_frames").is_some(), "{json}");
+        let text = super::super::render(&report);
+        assert!(text.contains("a capture's frames have no numbers"), "{text}");
+    }
+
+    #[test]
+    fn frames_are_no_longer_than_a_device_takes() {
+        let made = |size: usize, vlans: &[u16]| {
+            let spec = Spec { sizes: vec![(size, 1)], vlans: vlans.to_vec(), ..spec() };
+            Traffic::Made(Plan::new(&spec).unwrap())
+        };
+        for (traffic, free_tag, fits) in [
+            (made(1518, &[]), false, true),
+            (made(1519, &[]), false, false),
+            (made(1522, &[]), true, true),
+            (made(1522, &[5]), false, true),
+            (made(1523, &[5]), false, false),
+            (made(1522, &[5, 6]), false, false),
+            (made(1522, &[5, 6]), true, true),
+            (Traffic::Replay(vec![vec![0; 60], vec![0; 1514]]), false, true),
+            (Traffic::Replay(vec![vec![0; 60], vec![0; 1515]]), false, false),
+        ] {
+            assert_eq!(traffic.fits("eth0", 1500, free_tag).is_ok(), fits);
+        }
+        let error = made(2000, &[]).fits("eth0", 1500, false).unwrap_err();
+        assert!(error.usage && error.what.contains("2000 bytes"), "{error}");
+        assert!(error.remedy.contains("1518"), "{error}");
     }
 
     #[test]

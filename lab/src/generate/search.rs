@@ -64,7 +64,7 @@ pub trait Path {
 pub struct Options {
     /// How long a trial is.
     pub trial: Duration,
-    /// All trials of one size of frames end within this, but for the last of them.
+    /// All trials of one size of frames end within this, but for the last of each ratio.
     pub within: Duration,
     /// Ratios of loss that are allowed, such as 0 and 0.005.
     pub losses: Vec<f64>,
@@ -87,7 +87,7 @@ pub struct Found {
     pub trial: Option<Trial>,
     /// Whether it is the sender's own limit, or the one that was set, and not the path's.
     pub is_senders: bool,
-    /// Whether the time was enough.
+    /// Whether the time was enough; else short trials may be all that the rate is known by.
     pub is_precise: bool,
     /// Trials made for it.
     pub trials: usize,
@@ -115,7 +115,9 @@ pub fn search(path: &mut dyn Path, options: &Options) -> Result<Vec<Found>, Erro
         let end = Instant::now() + share;
         let mut hunt = Hunt { path, options, allowed: options.losses[index], end, most, trials: 0 };
         let one = hunt.run(start)?;
-        start = one.pps.clamp(LEAST_PPS, most);
+        // Where nothing held, what is known is what did not.
+        start = if one.pps > 0.0 { one.pps } else { start.min(one.too_much_pps) };
+        start = start.clamp(LEAST_PPS, most);
         found[index] = Some(one);
     }
     Ok(found.into_iter().flatten().collect())
@@ -161,54 +163,90 @@ enum Outcome {
     Beyond,
 }
 
+/// What trials of one length have shown.
+struct Bounds {
+    /// The rates that held, each above the last one, with their trials.
+    held: Vec<(f64, Trial)>,
+    /// The lowest rate that did not.
+    high: f64,
+    /// Whether that is the sender's own limit.
+    is_senders: bool,
+    /// The rate to try next.
+    next: f64,
+}
+
+impl Bounds {
+    /// The highest rate that held; 0 for none.
+    fn low(&self) -> f64 {
+        self.held.last().map_or(0.0, |(pps, _)| *pps)
+    }
+
+    /// Whether both ends are that close.
+    fn is_close(&self, precision: f64) -> bool {
+        self.high / self.low().max(LEAST_PPS) <= 1.0 + precision
+    }
+}
+
 impl Hunt<'_> {
     fn run(&mut self, start: f64) -> Result<Found, Error> {
-        let (mut at, mut best) = (start, None);
-        let mut is_senders = false;
-        let (mut low, mut high) = (0.0, self.most * STRIDE);
-        for part in [SHORT, 1] {
-            let time = self.options.trial / part;
-            (low, high, best) = (0.0, self.most * STRIDE, None);
-            is_senders = false;
-            let mut stride = 1.0 + self.options.precision.max(STRIDE - 1.0) / 4.0;
-            while high / f64::max(low, LEAST_PPS) > 1.0 + self.options.precision
-                && (self.trials == 0 || !self.is_late())
-            {
-                match self.attempt(at, time)? {
-                    Outcome::Holds(trial) => (low, best) = (at, Some(trial)),
-                    Outcome::Fails => (high, is_senders) = (at, false),
-                    Outcome::Beyond => (high, is_senders) = (at, true),
-                }
-                if at >= self.most && low >= self.most {
-                    (high, is_senders) = (self.most, true);
-                    break;
-                }
-                if high <= LEAST_PPS {
-                    break;
-                }
-                let open = (low == 0.0, high > self.most);
-                at = match open {
-                    // One end is only guessed: step there, further each time.
-                    (true, _) => (high / stride).max(LEAST_PPS),
-                    (_, true) => (low * stride).min(self.most),
-                    _ => (low * high).sqrt(),
-                };
-                if open.0 || open.1 {
-                    stride *= stride;
-                }
-            }
-            at = if low > 0.0 { low } else { start };
+        let mut short = self.approach(start, SHORT)?;
+        let begin = if short.held.is_empty() { short.next } else { short.low() };
+        let mut whole = self.approach(begin, 1)?;
+        let is_precise = whole.is_close(self.options.precision);
+        if whole.held.is_empty() {
+            // Time was up before a whole trial held: what short ones say of lower rates is all there is.
+            short.held.retain(|(pps, _)| *pps < whole.high);
+            whole.held = short.held;
+        } else if whole.high > self.most && short.high > whole.low() {
+            (whole.high, whole.is_senders) = (short.high, short.is_senders);
         }
-        let is_precise = high / f64::max(low, LEAST_PPS) <= 1.0 + self.options.precision;
+        let low = whole.low();
         Ok(Found {
             allowed: self.allowed,
             pps: low,
-            too_much_pps: high,
-            trial: best,
-            is_senders,
+            too_much_pps: whole.high,
+            trial: whole.held.pop().map(|(_, trial)| trial),
+            is_senders: whole.is_senders,
             is_precise,
             trials: self.trials,
         })
+    }
+
+    /// Brings the rates that hold and that do not close together, by trials of so many parts of a whole one.
+    /// Short ones end when time is up; of whole ones there is one in any case.
+    fn approach(&mut self, start: f64, parts: u32) -> Result<Bounds, Error> {
+        let (time, precision) = (self.options.trial / parts, self.options.precision);
+        let high = self.most * STRIDE;
+        let mut known = Bounds { held: Vec::new(), high, is_senders: false, next: start };
+        let mut stride = 1.0 + precision.max(STRIDE - 1.0) / 4.0;
+        let mut owed = parts == 1;
+        while owed || (!known.is_close(precision) && !self.is_late()) {
+            owed = false;
+            let at = known.next;
+            match self.attempt(at, time)? {
+                Outcome::Holds(trial) => known.held.push((at, trial)),
+                Outcome::Fails => (known.high, known.is_senders) = (at, false),
+                Outcome::Beyond => (known.high, known.is_senders) = (at, true),
+            }
+            if known.low() >= self.most {
+                (known.high, known.is_senders) = (self.most, true);
+                break;
+            }
+            if known.high <= LEAST_PPS {
+                break;
+            }
+            let open = (known.held.is_empty(), known.high > self.most);
+            known.next = match open {
+                // One end is only guessed: step there, further each time.
+                (true, _) => (known.high / stride).max(LEAST_PPS),
+                (_, true) => (known.low() * stride).min(self.most),
+                _ => (known.low() * known.high).sqrt(),
+            };
+            if open.0 || open.1 {
+                stride *= stride;
+            }
+        }
+        Ok(known)
     }
 
     fn is_late(&self) -> bool {

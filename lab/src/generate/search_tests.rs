@@ -104,6 +104,70 @@ fn time_ends_a_search() {
     assert!(start.elapsed() < Duration::from_secs(5));
 }
 
+/// A path at which time is up with one of its trials, and of which whole ones lose more.
+struct Late {
+    formula: Formula,
+    /// That trial.
+    late: usize,
+    /// No whole trial holds from here on.
+    whole_knee: f64,
+    /// Rates that were tried.
+    tried: Vec<f64>,
+}
+
+const WHOLE: Duration = Duration::from_millis(100);
+const WITHIN: Duration = Duration::from_millis(500);
+
+impl Late {
+    fn new(loss: fn(f64) -> f64, late: usize, whole_knee: f64) -> Self {
+        let formula = Formula { loss, most: 2e6, trials: 0 };
+        Self { formula, late, whole_knee, tried: Vec::new() }
+    }
+
+    fn search(&mut self, losses: &[f64]) -> Vec<Found> {
+        let options = Options { trial: WHOLE, within: WITHIN, precision: 1e-4, ..options(losses) };
+        search(self, &options).unwrap()
+    }
+}
+
+impl Path for Late {
+    fn trial(&mut self, pps: Option<f64>, time: Duration) -> Result<Trial, Error> {
+        let mut trial = self.formula.trial(pps, time)?;
+        if self.formula.trials == self.late {
+            std::thread::sleep(WITHIN);
+        }
+        if let Some(pps) = pps {
+            self.tried.push(pps);
+            if time == WHOLE && pps >= self.whole_knee {
+                trial.received = 0;
+            }
+        }
+        Ok(trial)
+    }
+}
+
+#[test]
+fn what_held_before_time_was_up_is_told() {
+    // Above the knee more is lost than what is too much, so that the search begins below.
+    let loss = |pps: f64| if pps > 1e6 { 1.0 - 0.7e6 / pps } else { 0.0 };
+    for (whole_knee, expected) in [(f64::MAX, 0.95e6..1e6), (0.9e6, 0.9e6..0.95e6)] {
+        let mut path = Late::new(loss, 8, whole_knee);
+        let found = &path.search(&[0.0])[0];
+        assert!(!found.is_precise && found.trial.is_some(), "{found:?}");
+        assert!(expected.contains(&found.pps), "{} of {:?}", found.pps, path.tried);
+        assert!(found.too_much_pps > found.pps && found.too_much_pps < 1.1e6, "{found:?}");
+        assert_eq!(path.formula.trials, 9, "one whole trial is made in any case");
+    }
+}
+
+#[test]
+fn a_rate_that_was_not_found_in_time_is_no_reason_to_begin_at_the_bottom() {
+    let mut path = Late::new(|_| 0.7, 3, f64::MAX);
+    let found = path.search(&[0.5, 0.0]);
+    assert!(found.iter().all(|found| found.pps == 0.0 && !found.is_precise), "{found:?}");
+    assert!(path.tried.len() == 4 && path.tried.iter().all(|pps| *pps > 1e5), "{:?}", path.tried);
+}
+
 #[test]
 fn what_can_not_be_looked_for_is_refused() {
     for wrong in [

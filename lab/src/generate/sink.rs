@@ -11,7 +11,7 @@ use tollway_dataplane::burst::Burst;
 
 use super::load::is_over;
 use super::port::take;
-use super::track::{Counts, Tracker};
+use super::track::{Counts, Tracker, Wanted};
 use super::{Error, Opened, Row, xdp};
 use crate::machine::Machine;
 use crate::report::Report;
@@ -45,6 +45,7 @@ impl Seen {
             ("duplicate_frames", counts.duplicates),
             ("reordered_frames", counts.reordered),
             ("late_frames", counts.late),
+            ("unfollowed_frames", counts.unfollowed),
         ] {
             figures.insert(name.to_owned(), value as f64);
         }
@@ -52,6 +53,17 @@ impl Seen {
         figures.insert("loss_ratio".to_owned(), ratio);
         figures.extend(percentiles(&self.latency));
         figures
+    }
+
+    /// The same of frames without numbers: what was lost is not known, and not a number.
+    #[must_use]
+    pub fn figures_without_numbers(&self) -> BTreeMap<String, f64> {
+        let figures = [
+            ("received_frames", self.counts.frames as f64),
+            ("lost_frames", f64::NAN),
+            ("loss_ratio", f64::NAN),
+        ];
+        figures.map(|(name, value)| (name.to_owned(), value)).into()
     }
 }
 
@@ -92,18 +104,20 @@ pub enum Sink {
 }
 
 impl Sink {
-    /// Reads a port in a thread, which opens it.
+    /// Reads a port in a thread, which opens it; latency is taken of one frame in `sample`.
     ///
     /// # Errors
     /// It can not be opened, or no thread can be had.
     pub fn over(
         open: impl FnOnce() -> Result<Opened, Error> + Send + 'static,
+        wanted: Wanted,
+        sample: u64,
     ) -> Result<Self, Error> {
         let stop = Arc::new(AtomicBool::new(false));
         let end = Arc::clone(&stop);
         let (ready, opened) = channel();
         let work = move || {
-            let (mut tracker, mut burst) = (Tracker::default(), Burst::new());
+            let (mut tracker, mut burst) = (Tracker::new(wanted, sample), Burst::new());
             match open() {
                 Ok((mut port, mut umem)) => {
                     // The first look makes a port ready.
@@ -141,6 +155,39 @@ impl Sink {
                     Error::failed("the sink's thread has failed", "Report this as a defect")
                 })
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollway_dataplane::frame::{Descriptor, Umem};
+    use tollway_dataplane::port::MemoryPort;
+
+    use super::super::fill::Filler;
+    use super::super::plan::{Plan, tests::spec};
+    use super::*;
+
+    #[test]
+    fn a_sink_over_a_port_counts_what_it_was_told_to() {
+        let open = || {
+            let mut umem = Umem::new(256, 2048).unwrap();
+            let mut port = MemoryPort::new(64);
+            for run in [1, 2] {
+                let mut filler = Filler::new(Plan::new(&spec()).unwrap(), run, 0);
+                let mut frames = [Descriptor::default(); 64];
+                assert_eq!(filler.fill(&mut umem, &mut frames, 5), 64);
+                port.inject_all(&frames);
+            }
+            Ok((Box::new(port) as Box<dyn tollway_dataplane::port::Port>, umem))
+        };
+        for (wanted, frames, sampled) in
+            [(Wanted::Run(2), 64, 4), (Wanted::Marked, 128, 8), (Wanted::All, 128, 0)]
+        {
+            let sink = Sink::over(open, wanted, 16).unwrap();
+            std::thread::sleep(Duration::from_millis(100));
+            let seen = sink.end().unwrap();
+            assert_eq!((seen.counts.frames, seen.latency.len()), (frames, sampled), "{wanted:?}");
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::text::{align, figure, heading, plain_table, trimmed};
 use super::run::Row;
 
 /// Figures in the order in which they are told, with what they are.
-const FIGURES: [(&str, &str); 16] = [
+const FIGURES: [(&str, &str); 17] = [
     ("sent_frames", "frames sent"),
     ("mpps", "million frames a second"),
     ("wire_gbps", "Gbit/s on the wire"),
@@ -17,6 +17,7 @@ const FIGURES: [(&str, &str); 16] = [
     ("duplicate_frames", "came again"),
     ("reordered_frames", "came after later ones"),
     ("late_frames", "too late to be told apart"),
+    ("unfollowed_frames", "of runs too many to be followed"),
     ("latency_p50_us", "us, median latency"),
     ("latency_p90_us", "us, 90 of 100"),
     ("latency_p99_us", "us, 99 of 100"),
@@ -41,10 +42,17 @@ pub fn render(report: &Report<Row>) -> String {
     let mut table = plain_table(&["figure", "", "what"]);
     for (name, what) in FIGURES {
         let Some(value) = report.figures.get(name) else { continue };
+        if value.is_nan() {
+            let cells = [name, "-", "not known: a capture's frames have no numbers"];
+            table.add_row(cells);
+            continue;
+        }
         let value = match name {
             "loss_ratio" => format!("{value:.6}"),
             "sent_frames" | "received_frames" | "lost_frames" | "duplicate_frames"
-            | "reordered_frames" | "late_frames" => figure(*value).replace(".00", ""),
+            | "reordered_frames" | "late_frames" | "unfollowed_frames" => {
+                figure(*value).replace(".00", "")
+            }
             _ => figure(*value),
         };
         table.add_row([name.to_owned(), value, what.to_owned()]);

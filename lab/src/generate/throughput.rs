@@ -9,6 +9,7 @@ use super::plan::{Plan, Spec};
 use super::port::{DRAIN, Sent, Task};
 use super::search::{Found, Options, Path, Trial, search};
 use super::sink::percentiles;
+use super::track::Wanted;
 use super::{Error, any_run, xdp};
 use crate::machine::Machine;
 use crate::report::Report;
@@ -16,6 +17,9 @@ use crate::text::{align, figure, heading, plain_table, trimmed};
 
 /// Frame sizes of RFC 2544, 9.1, with check sequence.
 pub const SIZES: [usize; 7] = [64, 128, 256, 512, 1024, 1280, 1518];
+
+/// What is on its way after a trial has so long (RFC 2544, 23).
+const RESIDUAL: Duration = Duration::from_secs(2);
 
 /// A rate of one size.
 #[derive(Clone, Debug, Serialize)]
@@ -60,25 +64,47 @@ impl Path for Wire<'_> {
         let (threads, first_cpu, burst) = self.load;
         let pps = pps.map(|pps| pps / threads as f64);
         let task = Task { pps, count: None, time: Some(time), burst, plain: false };
-        // Another run, so that what is late is not taken for this one's.
+        // Another run, and the only one that counts: what is late of the last one is nobody's.
         self.run = self.run.wrapping_add(1);
+        self.sink.want(self.run)?;
         let (before, known) = (self.sink.counts()?, self.sink.latency()?);
         let load =
             |stream| xdp::Stream::load(self.device, &self.plan, (self.run, stream as u8), task);
         let streams = (0..threads).map(load).collect::<Result<_, _>>()?;
         let sent = xdp::send_all(streams, first_cpu, self.stop)?;
-        std::thread::sleep(DRAIN);
+        let frames = sent.iter().map(|sent| sent.frames).sum();
+        let look = || Ok(self.sink.counts()?.since(&before).arrived());
+        let received = settle(look, frames, DRAIN)?;
         let mut latency = self.sink.latency()?;
         // It has all that was known before.
         let _ = latency.subtract(&known);
         Ok(Trial {
-            sent: sent.iter().map(|sent| sent.frames).sum(),
-            received: self.sink.counts()?.since(&before).arrived(),
+            sent: frames,
+            received,
             sent_pps: sent.iter().map(Sent::offered_pps).sum(),
             away: sent.iter().map(Sent::away).fold(0.0, f64::max),
             latency,
         })
     }
+}
+
+/// Looks again and again until all frames have come, or for a while no more of those that do; how many.
+fn settle(
+    mut look: impl FnMut() -> Result<u64, Error>,
+    sent: u64,
+    step: Duration,
+) -> Result<u64, Error> {
+    let mut last = 0;
+    for _ in 0..(RESIDUAL.as_nanos() / step.as_nanos().max(1)) {
+        std::thread::sleep(step);
+        let arrived = look()?;
+        // Where none has come the way may just be long.
+        if arrived >= sent || (arrived > 0 && arrived == last) {
+            return Ok(arrived);
+        }
+        last = arrived;
+    }
+    look()
 }
 
 /// Devices and the sender's part.
@@ -109,10 +135,11 @@ pub fn run(
     let mut report = Report::new(Machine::probe(), Vec::new());
     for (size, _) in &spec.sizes {
         let plan = Plan::new(&Spec { sizes: vec![(*size, 1)], ..spec.clone() })?;
+        let run = any_run();
         let wire_bytes = plan.wire_bytes();
-        let sink = xdp::Sink::attach(between.sink, None, 1)?;
+        let sink = xdp::Sink::attach(between.sink, Wanted::Run(run), 1)?;
         let load = (between.threads, between.first_cpu, between.burst);
-        let mut wire = Wire { device: between.device, sink, plan, load, run: any_run(), stop };
+        let mut wire = Wire { device: between.device, sink, plan, load, run, stop };
         arrives(&mut wire, between)?;
         for found in search(&mut wire, options)? {
             report.rows.push(row(*size, wire_bytes, &found));
@@ -188,4 +215,30 @@ pub fn render(report: &Report<Row>) -> String {
     }
     align(&mut table, 2..=7);
     format!("{}{}\n", heading(report), trimmed(&table))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is made of counts as they grow, look by look, and how many looks it took.
+    fn settled(sent: u64, counts: &[u64]) -> (u64, usize) {
+        let mut looks = 0;
+        let look = || {
+            looks += 1;
+            Ok(counts.get(looks - 1).or(counts.last()).copied().unwrap_or(0))
+        };
+        let arrived = settle(look, sent, RESIDUAL / 200).unwrap();
+        (arrived, looks)
+    }
+
+    #[test]
+    fn what_is_late_is_waited_for() {
+        assert_eq!(settled(100, &[100]), (100, 1));
+        assert_eq!(settled(100, &[40, 70, 100]), (100, 3));
+        assert_eq!(settled(100, &[40, 70, 90]), (90, 4));
+        assert_eq!(settled(100, &[0, 0, 0, 10, 100]), (100, 5));
+        let (arrived, looks) = settled(100, &[0]);
+        assert!(arrived == 0 && looks == 201);
+    }
 }

@@ -6,13 +6,35 @@
 
 use hdrhistogram::Histogram;
 
-use super::mark::{Mark, STREAMS};
+use super::mark::{Mark, STREAMS, of_frame};
 
 /// Sequence numbers that are remembered, a power of two.
 const WINDOW_BITS: u32 = 20;
 const WORDS: usize = 1 << (WINDOW_BITS - 5);
+/// Runs that are followed at once on each stream.
+pub const RUNS: usize = 4;
+/// A run of which nothing came for so long makes room for another.
+const QUIET_NS: u64 = 100_000_000;
 /// The longest way that is measured, ns; a longer one is taken for it.
 pub const LONGEST_NS: u64 = 60_000_000_000;
+
+/// Which frames a sink counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wanted {
+    /// Those with a mark, whatever run they are of.
+    #[default]
+    Marked,
+    /// Those of one run.
+    Run(u8),
+    /// All that arrive; their numbers are not looked at.
+    All,
+}
+
+/// Says of which numbers latency is taken, where it is of one frame in so many: those without these bits.
+#[must_use]
+pub fn sample_mask(sample: u64) -> u64 {
+    sample.max(1).checked_next_power_of_two().unwrap_or(1 << 63) - 1
+}
 
 /// What was counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,13 +52,15 @@ pub struct Counts {
     pub late: u64,
     /// Frames that were sent, by the largest sequence number of each stream and run.
     pub expected: u64,
+    /// Frames of runs that were too many to be followed at once.
+    pub unfollowed: u64,
 }
 
 impl Counts {
-    /// Different frames that arrived.
+    /// Different frames that arrived, of those that were followed.
     #[must_use]
     pub fn arrived(&self) -> u64 {
-        self.frames - self.duplicates.min(self.frames)
+        self.frames.saturating_sub(self.duplicates).saturating_sub(self.unfollowed)
     }
 
     /// What is missing of `sent` frames, or where that is not known of those that were expected.
@@ -53,6 +77,7 @@ impl Counts {
         self.reordered += other.reordered;
         self.late += other.late;
         self.expected += other.expected;
+        self.unfollowed += other.unfollowed;
     }
 
     /// What has come since then.
@@ -65,6 +90,7 @@ impl Counts {
             reordered: self.reordered - then.reordered,
             late: self.late - then.late,
             expected: self.expected - then.expected,
+            unfollowed: self.unfollowed - then.unfollowed,
         }
     }
 }
@@ -79,13 +105,19 @@ pub fn latencies() -> Histogram<u64> {
 #[derive(Clone, Debug)]
 pub struct Tracker {
     counts: Counts,
-    streams: Vec<Option<Stream>>,
+    wanted: Wanted,
+    /// Latency is taken of numbers without these bits.
+    mask: u64,
+    /// Of each stream the runs that are followed, [`RUNS`] at most.
+    streams: Vec<Vec<Stream>>,
     latency: Histogram<u64>,
 }
 
 #[derive(Clone, Debug)]
 struct Stream {
     run: u8,
+    /// When a frame of it came last.
+    used_ns: u64,
     /// The number behind the largest that came.
     next: u64,
     /// Which numbers came: in the upper half of a word its epoch (the number by the window), in the
@@ -95,24 +127,49 @@ struct Stream {
 
 impl Default for Tracker {
     fn default() -> Self {
-        Self { counts: Counts::default(), streams: vec![None; STREAMS], latency: latencies() }
+        Self::new(Wanted::Marked, 1)
     }
 }
 
 impl Tracker {
+    /// Makes one that takes the latency of one frame in `sample`.
+    #[must_use]
+    pub fn new(wanted: Wanted, sample: u64) -> Self {
+        Self {
+            counts: Counts::default(),
+            wanted,
+            mask: sample_mask(sample),
+            streams: vec![Vec::new(); STREAMS],
+            latency: latencies(),
+        }
+    }
+
+    /// Takes a frame that came at that time, if it is one that counts.
+    #[inline]
+    pub fn look(&mut self, frame: &[u8], now_ns: u64) {
+        if self.wanted == Wanted::All {
+            self.counts.frames += 1;
+            self.counts.bytes += frame.len() as u64;
+        } else if let Some(mark) = of_frame(frame) {
+            self.take(&mark, frame.len(), now_ns);
+        }
+    }
+
     /// Takes a frame of so many bytes that came at that time.
     #[inline]
     pub fn take(&mut self, mark: &Mark, len: usize, now_ns: u64) {
+        if matches!(self.wanted, Wanted::Run(run) if run != mark.run) {
+            return;
+        }
         self.counts.frames += 1;
         self.counts.bytes += len as u64;
-        self.latency.saturating_record(now_ns.saturating_sub(mark.sent_ns).max(1));
-        let slot = &mut self.streams[usize::from(mark.stream) % STREAMS];
-        if slot.as_ref().is_none_or(|stream| stream.run != mark.run) {
-            let words = vec![0; WORDS].into_boxed_slice();
-            *slot = Some(Stream { run: mark.run, next: 0, words });
+        if mark.seq & self.mask == 0 {
+            self.latency.saturating_record(now_ns.saturating_sub(mark.sent_ns).max(1));
         }
-        if let Some(stream) = slot {
-            stream.take(mark.seq, &mut self.counts);
+        let runs = &mut self.streams[usize::from(mark.stream) % STREAMS];
+        match stream_of(runs, mark.run, now_ns) {
+            Some(stream) => stream.take(mark.seq, &mut self.counts),
+            None => self.counts.unfollowed += 1,
         }
     }
 
@@ -127,6 +184,33 @@ impl Tracker {
     pub const fn latency(&self) -> &Histogram<u64> {
         &self.latency
     }
+}
+
+/// What is known of a run; none where too many are at work.
+#[inline]
+fn stream_of(runs: &mut Vec<Stream>, run: u8, now_ns: u64) -> Option<&mut Stream> {
+    let known = runs.iter().position(|stream| stream.run == run);
+    let at = known.or_else(|| make_room(runs, run, now_ns))?;
+    let stream = runs.get_mut(at)?;
+    stream.used_ns = now_ns;
+    Some(stream)
+}
+
+/// A place for another run: a new one, or that of one which has long been quiet.
+#[cold]
+fn make_room(runs: &mut Vec<Stream>, run: u8, now_ns: u64) -> Option<usize> {
+    let words = vec![0; WORDS].into_boxed_slice();
+    let fresh = Stream { run, used_ns: now_ns, next: 0, words };
+    if runs.len() < RUNS {
+        runs.push(fresh);
+        return Some(runs.len() - 1);
+    }
+    let (at, oldest) = runs.iter_mut().enumerate().min_by_key(|(_, stream)| stream.used_ns)?;
+    if now_ns < oldest.used_ns.saturating_add(QUIET_NS) {
+        return None;
+    }
+    *oldest = fresh;
+    Some(at)
 }
 
 impl Stream {
@@ -210,6 +294,48 @@ mod tests {
             (counts.expected, counts.lost(None), counts.duplicates, counts.reordered),
             (400, 0, 0, 0)
         );
+    }
+
+    #[test]
+    fn runs_at_once_do_not_disturb_each_other() {
+        let mut tracker = Tracker::default();
+        let mut send = |runs: std::ops::Range<u8>, now_ns: u64| {
+            for seq in 0..100 {
+                for run in runs.clone() {
+                    tracker.take(&Mark { run, stream: 0, seq, sent_ns: 0 }, 60, now_ns);
+                }
+            }
+            tracker.counts()
+        };
+        let counts = send(0..2, 5);
+        assert_eq!((counts.expected, counts.lost(None), counts.duplicates), (200, 0, 0));
+        // Two more have room; of six the last two are not followed, and told.
+        let counts = send(2..6, 6);
+        assert_eq!((counts.expected, counts.unfollowed, counts.lost(None)), (400, 200, 0));
+        // One after the other there may be any number.
+        for run in 10..30 {
+            send(run..run + 1, u64::from(run) * 2 * QUIET_NS);
+        }
+        let counts = tracker.counts();
+        assert_eq!((counts.expected, counts.unfollowed, counts.lost(None)), (2400, 200, 0));
+        assert_eq!((counts.frames, counts.reordered, counts.duplicates), (2600, 0, 0));
+    }
+
+    #[test]
+    fn only_what_is_wanted_counts() {
+        let mark = |run, seq| Mark { run, stream: 0, seq, sent_ns: 0 };
+        let mut tracker = Tracker::new(Wanted::Run(3), 32);
+        for seq in 0..320 {
+            tracker.take(&mark(3, seq), 60, 5);
+            tracker.take(&mark(4, seq), 60, 5);
+        }
+        let counts = tracker.counts();
+        assert_eq!((counts.frames, counts.expected, tracker.latency().len()), (320, 320, 10));
+        let mut tracker = Tracker::new(Wanted::All, 1);
+        tracker.look(&[0; 60], 5);
+        assert_eq!((tracker.counts().frames, tracker.counts().bytes), (1, 60));
+        assert_eq!([0, 1, 3, 64].map(sample_mask), [0, 0, 3, 63]);
+        assert_eq!(sample_mask(u64::MAX), (1 << 63) - 1);
     }
 
     #[test]

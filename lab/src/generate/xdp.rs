@@ -16,7 +16,7 @@ use super::load::is_over;
 use super::pace::ns_per_1024;
 use super::plan::{HEAD, Plan};
 use super::port::{Sent, Task};
-use super::track::{Counts, LONGEST_NS, latencies};
+use super::track::{Counts, LONGEST_NS, RUNS, Wanted, latencies, sample_mask};
 use super::{Error, mark};
 use crate::live::{ifindex, program_of, refused, sys};
 
@@ -46,6 +46,8 @@ pub struct Stream {
 pub struct Sending {
     progress: Array<MapData, Progress>,
     thread: i32,
+    /// Set to end it.
+    told: Arc<AtomicBool>,
     ended: Arc<AtomicBool>,
     work: Option<std::thread::JoinHandle<Result<(), Error>>>,
     task: Task,
@@ -134,9 +136,9 @@ impl Stream {
         let failed = |what: String| Error::failed(what, "Try again with fewer threads");
         sys::allow_waking()
             .map_err(|error| failed(format!("signals can not be taken: {error}")))?;
-        let ended = Arc::new(AtomicBool::new(false));
+        let [told, ended] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let (ready, started) = channel();
-        let end = Arc::clone(&ended);
+        let (end, until) = (Arc::clone(&ended), Arc::clone(&told));
         let start = Instant::now();
         let hurries = task.pps.is_some() && sys::processors().len() > 1;
         let work = move || {
@@ -146,7 +148,7 @@ impl Stream {
                 // A rate is kept by who is not put off. In real time it would be, for 50 ms of each second.
                 let _ = sys::insist();
             }
-            let done = done.and_then(|()| drive(&mut ebpf, &frame, task.burst));
+            let done = done.and_then(|()| drive(&mut ebpf, &frame, task.burst, &until));
             end.store(true, Ordering::Release);
             done.map_err(|what| {
                 Error::failed(what, "Say --via af_packet, or another processor by -f")
@@ -156,7 +158,7 @@ impl Stream {
         let work = work.map_err(|error| failed(format!("no thread can be started: {error}")))?;
         let gone = |_| failed("the generator's thread has ended".to_owned());
         let thread = started.recv().map_err(gone)?;
-        Ok(Sending { progress, thread, ended, work: Some(work), task, start })
+        Ok(Sending { progress, thread, told, ended, work: Some(work), task, start })
     }
 }
 
@@ -179,13 +181,23 @@ fn fill(ebpf: &mut Ebpf, plan: &Plan) -> Result<(), String> {
     Ok(())
 }
 
-/// Has the kernel run the program until it is woken.
-fn drive(ebpf: &mut Ebpf, frame: &[u8], burst: usize) -> Result<(), String> {
+/// Has the kernel run the program until that is told to end.
+fn drive(ebpf: &mut Ebpf, frame: &[u8], burst: usize, told: &AtomicBool) -> Result<(), String> {
     let failed = |error: &dyn std::fmt::Display| format!("the generator can not run: {error}");
     let program: &mut Xdp = program_of(ebpf, "traffic")?;
     let fd = program.fd().map_err(|error| failed(&error))?;
     let fd = std::os::fd::AsFd::as_fd(fd);
-    sys::run_live_frames(fd, frame, u32::MAX, burst as u32).map_err(|error| failed(&error))
+    let call = || sys::run_live_frames(fd, frame, u32::MAX, burst as u32);
+    again_and_again(told, call).map_err(|error| failed(&error))
+}
+
+/// Makes a call until it is told to end. One call is of 2^32 runs at most, idle ones included, which a
+/// paced stream has used up in minutes; and any signal ends it.
+fn again_and_again<E>(told: &AtomicBool, mut call: impl FnMut() -> Result<(), E>) -> Result<(), E> {
+    while !told.load(Ordering::Acquire) {
+        call()?;
+    }
+    Ok(())
 }
 
 impl Sending {
@@ -227,6 +239,7 @@ impl Sending {
 
     fn end(&mut self) -> Result<(), Error> {
         let Some(work) = self.work.take() else { return Ok(()) };
+        self.told.store(true, Ordering::Release);
         while !self.ended.load(Ordering::Acquire) {
             // Again and again: the first may come before the call that it is to end.
             sys::wake(self.thread);
@@ -271,17 +284,18 @@ pub fn send_all(
 /// A sink at a device. Dropped, it is gone.
 pub struct Sink {
     _ebpf: Ebpf,
-    counts: PerCpuArray<MapData, [u64; 6]>,
+    wanted: Array<MapData, u64>,
+    counts: PerCpuArray<MapData, [u64; 7]>,
     latency: PerCpuArray<MapData, u64>,
 }
 
 impl Sink {
-    /// Puts one on a device where the calling thread lives, in its driver where that can be. Of a run
-    /// that is named it counts nothing else; latency is taken of one frame in `sample`, a power of two.
+    /// Puts one on a device where the calling thread lives, in its driver where that can be. Latency is
+    /// taken of one frame in `sample`, a power of two.
     ///
     /// # Errors
     /// No such device; one that has an XDP program already; the kernel refuses.
-    pub fn attach(device: &str, run: Option<u8>, sample: u64) -> Result<Self, Error> {
+    pub fn attach(device: &str, wanted: Wanted, sample: u64) -> Result<Self, Error> {
         need_root()?;
         ifindex(device).map_err(|what| Error::usage(what, "`ip link` lists the devices"))?;
         let failed = |error: &dyn std::error::Error| {
@@ -289,14 +303,18 @@ impl Sink {
         };
         let lacks =
             |map: &str| Error::failed(format!("collect has no {map}"), "Report this as a defect");
-        let (one, run) = (u8::from(run.is_some()), run.unwrap_or(0));
-        let mask = sample.max(1).next_power_of_two() - 1;
+        // Only who takes all of them has to follow several at once.
+        let runs = if wanted == Wanted::Marked { RUNS as u32 } else { 1 };
+        let mask = sample_mask(sample);
         let mut loader = EbpfLoader::new();
         loader
-            .override_global("ONE_RUN", &one, true)
-            .override_global("RUN", &run, true)
+            .map_max_entries("streams", runs * mark::STREAMS as u32)
+            .override_global("RUNS", &runs, true)
             .override_global("LATENCY_MASK", &mask, true);
         let mut ebpf = loader.load(COLLECT).map_err(|error| failed(&error))?;
+        let map = ebpf.take_map("wanted").ok_or_else(|| lacks("wanted"))?;
+        let mut which = Array::try_from(map).map_err(|error| failed(&error))?;
+        which.set(0, number(wanted), 0).map_err(|error| failed(&error))?;
         let program: &mut Xdp = program_of(&mut ebpf, "collect").map_err(|what| lacks(&what))?;
         program.load().map_err(|error| failed(&error))?;
         let driver = program.attach(device, XdpMode::Driver);
@@ -310,7 +328,16 @@ impl Sink {
         let latency = ebpf.take_map("latency").ok_or_else(|| lacks("latency"))?;
         let counts = PerCpuArray::try_from(counts).map_err(|error| failed(&error))?;
         let latency = PerCpuArray::try_from(latency).map_err(|error| failed(&error))?;
-        Ok(Self { _ebpf: ebpf, counts, latency })
+        Ok(Self { _ebpf: ebpf, wanted: which, counts, latency })
+    }
+
+    /// Counts the frames of that run from now on, and drops all others.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn want(&mut self, run: u8) -> Result<(), Error> {
+        let failed = |error| Error::failed(format!("the sink's run: {error}"), "Try again");
+        self.wanted.set(0, number(Wanted::Run(run)), 0).map_err(failed)
     }
 
     /// What has come so far.
@@ -320,7 +347,10 @@ impl Sink {
     pub fn counts(&self) -> Result<Counts, Error> {
         let values = self.counts.get(&0, 0).map_err(unread)?;
         let mut sum = Counts::default();
-        for [frames, bytes, duplicates, reordered, late, expected] in values.iter().copied() {
+        for [frames, bytes, duplicates, reordered, late, expected, unfollowed] in
+            values.iter().copied()
+        {
+            sum.unfollowed += unfollowed;
             sum.frames += frames;
             sum.bytes += bytes;
             sum.duplicates += duplicates;
@@ -347,6 +377,15 @@ impl Sink {
     }
 }
 
+/// As `bpf/collect.c` has it.
+fn number(wanted: Wanted) -> u64 {
+    match wanted {
+        Wanted::Marked => 0,
+        Wanted::Run(run) => u64::from(run) + 1,
+        Wanted::All => 257,
+    }
+}
+
 fn unread(error: aya::maps::MapError) -> Error {
     Error::failed(format!("the sink's count can not be read: {error}"), "Try again")
 }
@@ -363,7 +402,22 @@ fn middle(bucket: u32) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::middle;
+    use super::*;
+
+    #[test]
+    fn runs_go_on_until_they_are_told_to_end() {
+        let told = AtomicBool::new(false);
+        let mut calls = 0;
+        let call = || -> Result<(), ()> {
+            calls += 1;
+            told.store(calls == 5, Ordering::Release);
+            Ok(())
+        };
+        assert_eq!(again_and_again(&told, call), Ok(()));
+        assert_eq!(calls, 5);
+        told.store(false, Ordering::Release);
+        assert_eq!(again_and_again(&told, || Err("refused")), Err("refused"));
+    }
 
     /// `note_latency`.
     fn bucket(ns: u64) -> u32 {
@@ -380,6 +434,6 @@ mod tests {
             let off = middle(bucket(ns)).abs_diff(ns) as f64;
             assert!(off <= ns as f64 * 0.008 + 0.5, "{ns}: {}", middle(bucket(ns)));
         }
-        assert!(bucket(60_000_000_000) < super::BUCKETS);
+        assert!(bucket(60_000_000_000) < BUCKETS);
     }
 }

@@ -64,6 +64,6 @@ pub struct Contrast {
     pub interval_ns: [f64; 2],
     /// What that is in packets a second, per cent.
     pub rate_percent: f64,
-    /// The least difference that 9 of 10 such runs would tell.
-    pub smallest_detectable_ns: f64,
+    /// The least difference that 9 of 10 such runs would tell; none where processes are too few to tell any.
+    pub smallest_detectable_ns: Option<f64>,
 }

@@ -123,13 +123,14 @@ fn transactions(options: &Options) -> Result<Further, String> {
         let name = |what| format!("{}_{what}", row.name.replace('-', "_"));
         let [low, high] = row.interval_percent;
         for (what, value) in [
-            ("main_per_second", row.base.rate.median),
-            ("vrf_per_second", row.head.rate.median),
+            ("main_per_second", Some(row.base.rate.median)),
+            ("vrf_per_second", Some(row.head.rate.median)),
             ("percent", row.difference_percent),
             ("percent_low", low),
             ("percent_high", high),
         ] {
-            further.figures.insert(name(what), value);
+            // What is not a number is null there.
+            further.figures.insert(name(what), value.unwrap_or(f64::NAN));
         }
     }
     Ok(further)

@@ -320,12 +320,23 @@ fn open_af_xdp(
     Ok(Box::new(packet.instead_of(&af_xdp::list(&causes))))
 }
 
-/// The Ethernet address of a device where the calling thread lives; none for one that is no Ethernet
+/// A device of Ethernet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ethernet {
+    /// Its address.
+    pub(crate) mac: Mac,
+    /// The largest layer-3 packet that it takes.
+    pub(crate) mtu: u16,
+    /// Whether it is switched on.
+    pub(crate) up: bool,
+}
+
+/// What a device where the calling thread lives says of itself; none for one that is no Ethernet
 /// interface, or is not there, which the error tells apart.
-pub(crate) fn mac_of(device: &str) -> std::io::Result<Option<Mac>> {
+pub(crate) fn ethernet_of(device: &str) -> std::io::Result<Option<Ethernet>> {
     let socket = std::os::unix::net::UnixDatagram::unbound()?;
     match interface::ask(std::os::fd::AsFd::as_fd(&socket), device) {
-        Ok(facts) => Ok(Some(facts.mac)),
+        Ok(facts) => Ok(Some(Ethernet { mac: facts.mac, mtu: facts.mtu, up: facts.up })),
         Err((_, error)) if error.kind() == std::io::ErrorKind::Unsupported => Ok(None),
         Err((_, error)) => Err(error),
     }

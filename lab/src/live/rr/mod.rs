@@ -26,6 +26,9 @@ use traffic::Kind;
 /// How sure intervals are.
 const CONFIDENCE: f64 = 0.95;
 
+/// Where a difference lies of which nothing is known.
+const EVERYWHERE: [f64; 2] = [f64::NEG_INFINITY, f64::INFINITY];
+
 /// Packets that the kernel may forward in Tollway's place, as a share of transactions.
 const STRAYS: f64 = 0.05;
 /// Where they are more, it is measured again, so often at most.
@@ -55,10 +58,10 @@ pub struct Row {
     pub base: Side,
     /// What the second came to.
     pub head: Side,
-    /// The second by the first, as a difference in percent: mean of all pairs.
-    pub difference_percent: f64,
-    /// Where it lies, 95 of 100 times.
-    pub interval_percent: [f64; 2],
+    /// The second by the first, as a difference in percent: mean of all pairs; none where a rate was nought.
+    pub difference_percent: Option<f64>,
+    /// Where it lies, 95 of 100 times; none where pairs are too few to tell.
+    pub interval_percent: [Option<f64>; 2],
     /// What came of it.
     pub verdict: &'static str,
 }
@@ -202,10 +205,15 @@ fn row(name: String, kind: Kind, [base, head]: &[Series; 2]) -> Row {
         unit,
         base: base.side(),
         head: head.side(),
-        difference_percent,
-        interval_percent,
+        difference_percent: finite(difference_percent),
+        interval_percent: interval_percent.map(finite),
         verdict,
     }
+}
+
+/// A number that JSON has, and a reader can use.
+fn finite(value: f64) -> Option<f64> {
+    value.is_finite().then_some(value)
 }
 
 /// The mean difference of pairs in percent, with its interval; over everything where pairs are too few.
@@ -213,10 +221,10 @@ fn row(name: String, kind: Kind, [base, head]: &[Series; 2]) -> Row {
 fn difference(base: &[f64], head: &[f64]) -> (f64, [f64; 2]) {
     let logs: Vec<_> = base.iter().zip(head).map(|(base, head)| (head / base).ln()).collect();
     let percent = |log: f64| log.exp_m1() * 100.0;
-    let Some(sample) = Sample::of(&logs) else { return (f64::NAN, [f64::MIN, f64::MAX]) };
+    let Some(sample) = Sample::of(&logs) else { return (f64::NAN, EVERYWHERE) };
     match paired(&sample, CONFIDENCE) {
         Some(found) => (percent(found.difference), found.interval().map(percent)),
-        None => (percent(sample.mean()), [-100.0, f64::MAX]),
+        None => (percent(sample.mean()), EVERYWHERE),
     }
 }
 
@@ -234,7 +242,27 @@ mod tests {
         );
         let (mean, [low, high]) = difference(&[100.0, 100.0, 100.0], &[200.0, 50.0, 100.0]);
         assert!(mean.abs() < 1e-9 && low < 0.0 && high > 0.0);
-        assert_eq!(difference(&[1.0], &[2.0]).1, [-100.0, f64::MAX]);
+        assert_eq!(difference(&[1.0], &[2.0]).1, EVERYWHERE);
+    }
+
+    #[test]
+    fn what_is_no_number_is_null() {
+        let of = |rates: [&[f64]; 2]| {
+            let sides = rates.map(|rates| Series { rates: rates.to_vec(), ..Series::default() });
+            let row = row("row".to_owned(), Kind::TcpRr, &sides);
+            let report = Report::new(Machine::probe(), vec![row]);
+            (serde_json::to_value(&report.rows[0]).unwrap(), render(&report, ["base", "head"]))
+        };
+        let (json, text) = of([&[1.0], &[2.0]]);
+        assert!((json["difference_percent"].as_f64().unwrap() - 100.0).abs() < 1e-9, "{json}");
+        assert_eq!(json["interval_percent"], serde_json::json!([null, null]));
+        assert!(text.contains("too few pairs"), "{text}");
+        for rates in [[&[0.0, 0.0][..], &[2.0, 1.0]], [&[0.0, 1.0], &[0.0, 1.0]]] {
+            let (json, text) = of(rates);
+            assert!(json["difference_percent"].is_null(), "{json}");
+            assert_eq!(json["verdict"], "below accuracy", "{json}");
+            assert!(!text.contains("inf%") && !text.contains("NaN"), "{text}");
+        }
     }
 
     #[test]

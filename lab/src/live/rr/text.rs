@@ -10,16 +10,17 @@ pub fn render(report: &Report<Row>, routers: [&str; 2]) -> String {
     let [base, head] = routers;
     let mut table = plain_table(&["row", base, head, "difference", "interval", "", "unit"]);
     for row in &report.rows {
-        let [low, high] = row.interval_percent;
-        let interval = match high < 1e9 {
-            true => format!("{low:+.1} to {high:+.1}%"),
-            false => "too few pairs".to_owned(),
+        let interval = match row.interval_percent {
+            [Some(low), Some(high)] => format!("{low:+.1} to {high:+.1}%"),
+            _ => "too few pairs".to_owned(),
         };
+        let difference = row.difference_percent;
+        let difference = difference.map_or("-".to_owned(), |percent| format!("{percent:+.1}%"));
         table.add_row([
             row.name.clone(),
             figure(row.base.rate.median),
             figure(row.head.rate.median),
-            format!("{:+.1}%", row.difference_percent),
+            difference,
             interval,
             row.verdict.to_owned(),
             row.unit.to_owned(),

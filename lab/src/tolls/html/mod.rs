@@ -32,6 +32,21 @@ pub fn write(tolls: &Tolls, path: &Path) -> Result<(), String> {
     fs::write(path, page(tolls)?).map_err(|error| format!("{}: {error}", path.display()))
 }
 
+/// Says if a page can be written there, before anything is measured for it; what is there stays.
+///
+/// # Errors
+/// A sentence, where it can not.
+pub fn check(path: &Path) -> Result<(), String> {
+    let is_new = !path.exists();
+    let opened = fs::OpenOptions::new().append(true).create(true).open(path);
+    opened.map_err(|error| format!("{}: {error}", path.display()))?;
+    if is_new {
+        // It will be made again; where it is not, nothing is left behind.
+        let _ = fs::remove_file(path);
+    }
+    Ok(())
+}
+
 /// The whole page.
 fn page(tolls: &Tolls) -> Result<String, String> {
     let report = &tolls.report;
@@ -218,6 +233,21 @@ mod tests {
             ("ip4-filter-1", 13.0),
             ("ip4-filter-100", 18.0),
         ])
+    }
+
+    #[test]
+    fn a_place_is_looked_at_and_left_as_it_was() {
+        let directory = std::env::temp_dir().join(format!("tollway-page-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let page = directory.join("page.html");
+        assert_eq!(check(&page), Ok(()));
+        assert!(!page.exists());
+        fs::write(&page, "old").unwrap();
+        assert_eq!(check(&page), Ok(()));
+        assert_eq!(fs::read(&page).unwrap(), b"old");
+        assert!(check(&directory.join("none/page.html")).unwrap_err().contains("none/page.html"));
+        assert!(check(&directory).is_err());
+        fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]

@@ -6,11 +6,29 @@ use std::sync::atomic::AtomicBool;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tollway_lab::generate::sink::Sink;
+use tollway_lab::generate::track::Wanted;
 use tollway_lab::generate::{self, Error, Way, any_run, xdp};
 
 use super::port::Via;
-use super::traffic::{Amount, Frames, own_mac, sizes};
+use super::traffic::{Amount, Frames, sizes, working};
 use super::{CliError, show};
+
+/// What is said of frames that are made, and of a capture's can not be.
+const MADE: [&str; 13] = [
+    "size",
+    "imix",
+    "dst",
+    "src",
+    "dst_mac",
+    "src_mac",
+    "dst_ports",
+    "src_ports",
+    "udp_csum",
+    "ipv6",
+    "vlan",
+    "flows",
+    "seed",
+];
 
 /// Arguments of `tollway lab generate`.
 #[derive(clap::Args)]
@@ -31,7 +49,7 @@ pub(super) struct Args {
     #[arg(long)]
     imix: bool,
     /// Send the frames of a capture (pcap, pcapng) again and again
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["size", "imix"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = MADE)]
     replay: Option<PathBuf>,
     #[command(flatten)]
     frames: Frames,
@@ -82,17 +100,23 @@ pub(super) fn stop_flag() -> Result<Arc<AtomicBool>, Error> {
     Ok(stop)
 }
 
-/// A sink at a device; of a run that is named it counts nothing else.
-pub(super) fn sink(device: &str, via: Via, run: Option<u8>, sample: u64) -> Result<Sink, Error> {
-    own_mac(device)?;
+/// A sink at a device.
+pub(super) fn sink(device: &str, via: Via, wanted: Wanted, sample: u64) -> Result<Sink, Error> {
+    working(device)?;
     match via {
-        Via::Auto | Via::Xdp => xdp::Sink::attach(device, run, sample).map(Box::new).map(Sink::Xdp),
+        Via::Auto | Via::Xdp => {
+            xdp::Sink::attach(device, wanted, sample).map(Box::new).map(Sink::Xdp)
+        }
         Via::AfXdp | Via::AfPacket => {
             let device = device.to_owned();
-            Sink::over(move || via.open(&device, true))
+            Sink::over(move || via.open(&device, true), wanted, sample)
         }
         Via::Memory => Err(Error::usage("memory has no device", "Say another --sink-via")),
     }
+}
+
+fn only_by_xdp(remedy: &str) -> Error {
+    Error::usage("only the BPF program sends frames without numbers", remedy)
 }
 
 fn send(args: &Args) -> Result<generate::Report, Error> {
@@ -100,6 +124,13 @@ fn send(args: &Args) -> Result<generate::Report, Error> {
     let sizes = sizes(args.size, args.imix, &args.frames);
     let device = args.device.as_deref();
     let traffic = args.frames.traffic(args.replay.as_ref(), device, sizes)?;
+    if load.plain && args.sink.is_some() {
+        let what = "a sink knows frames by their numbers, which plain ones have not";
+        return Err(Error::usage(what, "Leave --plain out, or --sink"));
+    }
+    if load.plain && args.memory {
+        return Err(only_by_xdp("Leave --plain out, or say -i"));
+    }
     let (stop, run) = (stop_flag()?, any_run());
     let Some(device) = device else {
         let way = Way::Memory { looks: args.sink.is_some() };
@@ -116,17 +147,17 @@ fn send(args: &Args) -> Result<generate::Report, Error> {
     };
     let each = if load.rate.is_some() { 1 } else { load.burst as u64 };
     let sample = args.sample.unwrap_or(each);
-    let sink =
-        args.sink.as_deref().map(|at| sink(at, args.sink_via, Some(run), sample)).transpose()?;
+    let open_sink = |at| sink(at, args.sink_via, traffic.wanted(run), sample);
+    let sink = args.sink.as_deref().map(open_sink).transpose()?;
     let via = via.for_sender(device)?;
     if via == Via::AfXdp && load.threads > 1 {
         let what = "AF_XDP sends by one thread, whose sockets have all queues of the device";
         return Err(Error::usage(what, "Say -t 1, or --via af_packet"));
     }
     if load.plain && via != Via::Xdp {
-        let what = "only the BPF program sends frames without numbers";
-        return Err(Error::usage(what, "Leave --plain out, or say --via xdp"));
+        return Err(only_by_xdp("Leave --plain out, or say --via xdp"));
     }
+    traffic.fits(device, working(device)?.mtu, via == Via::Xdp)?;
     let open = || via.open(device, false);
     let way = if via == Via::Xdp { Way::Xdp(device) } else { Way::Port(&open) };
     generate::run(&traffic, &load, run, &way, sink, &stop)

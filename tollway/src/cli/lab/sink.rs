@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use tollway_lab::generate::track::Wanted;
 use tollway_lab::generate::{self, Error, sink};
 
 use super::generate::{refuse, sink as open, stop_flag};
@@ -38,7 +39,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
 
 fn receive(args: &Args) -> Result<generate::Report, Error> {
     let stop = stop_flag()?;
-    let sink = open(&args.device, args.via, None, args.sample)?;
+    let sink = open(&args.device, args.via, Wanted::Marked, args.sample)?;
     let start = Instant::now();
     while !stop.load(Ordering::Relaxed) && args.time.is_none_or(|time| start.elapsed() < time) {
         std::thread::sleep(Duration::from_millis(10));

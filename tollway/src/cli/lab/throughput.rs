@@ -9,7 +9,7 @@ use tollway_lab::report::Report;
 
 use super::generate::{refuse, stop_flag};
 use super::port::Via;
-use super::traffic::{Frames, own_mac, seconds};
+use super::traffic::{Frames, seconds, working};
 use super::{CliError, show};
 
 /// Arguments of `tollway lab throughput`.
@@ -79,7 +79,7 @@ fn look(args: &Args) -> Result<Report<throughput::Row>, Error> {
         sizes.dedup();
     }
     let spec = args.frames.spec(Some(&args.device), sizes)?;
-    own_mac(&args.sink)?;
+    working(&args.sink)?;
     let load = tollway_lab::generate::load::Load {
         rate: None,
         count: None,

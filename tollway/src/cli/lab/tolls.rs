@@ -35,13 +35,14 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let record = record.map_err(|error: String| {
         CliError::usage(error, "Name a file that `tollway lab tolls --record` has written")
     })?;
+    let unwritable = |error| CliError::failed(error, "Name a place that can be written to");
+    args.html.as_deref().map_or(Ok(()), html::check).map_err(unwritable)?;
     let mut tolls = tolls::run(&args.only)
         .map_err(|error| CliError::usage(error, "Run `tollway lab tolls` for all rows"))?;
     // A record is of this run alone.
     let kept = args.record.as_deref().map(|directory| record::keep(&tolls, directory)).transpose();
     tolls.against = record.map(|(record, path)| against::hold(&tolls, &record, path));
     show(&tolls, args.json, tolls::render)?;
-    let unwritable = |error| CliError::failed(error, "Name a place that can be written to");
     let mut written = String::new();
     if let Some(path) = kept.map_err(unwritable)? {
         written += &format!("recorded in {}\n", path.display());

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tollway_lab::generate::address::{Range, allow, is_apart};
+use tollway_lab::generate::address::{Range, allow, allow_source, is_apart};
 use tollway_lab::generate::load::{Load, Rate};
 use tollway_lab::generate::plan::{IMIX, Mac, Plan, Spec, smallest};
 use tollway_lab::generate::{Error, Traffic, replay};
 
-use crate::ports;
 use crate::ports::capture::{CaptureError, CaptureReader};
+use crate::ports::{self, Ethernet};
 
 /// What frames are like.
 #[derive(clap::Args)]
@@ -47,7 +47,8 @@ pub(super) struct Frames {
     /// Draw flows by this number
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
-    /// Send to addresses that are neither loopback nor 198.18.0.0/15 nor 2001:2::/48
+    /// Send to and from addresses that are neither loopback nor 198.18.0.0/15 nor 2001:2::/48, and of a
+    /// capture what is neither IP nor ARP
     #[arg(long)]
     pub(super) i_know: bool,
 }
@@ -74,7 +75,7 @@ pub(super) struct Amount {
     #[arg(long, value_name = "RATE", conflicts_with = "delay")]
     rate: Option<Rate>,
     /// Leave so many nanoseconds between two frames of a thread
-    #[arg(short = 'w', long, value_name = "NS")]
+    #[arg(short = 'w', long, value_name = "NS", value_parser = delay_ns)]
     delay: Option<f64>,
     /// Send one frame again and again, without number and time, as xdp-trafficgen does (--via xdp)
     #[arg(long)]
@@ -86,6 +87,12 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     seconds
         .map(Duration::from_secs_f64)
         .ok_or_else(|| "write seconds, such as 10 or 0.5".to_owned())
+}
+
+fn delay_ns(text: &str) -> Result<f64, String> {
+    // No number is in no range.
+    let ns = text.parse().ok().filter(|ns| (0.0..=1e15).contains(ns));
+    ns.ok_or_else(|| "write nanoseconds, 0 or more".to_owned())
 }
 
 fn mac(text: &str) -> Result<Mac, String> {
@@ -149,10 +156,11 @@ impl Frames {
         }
         if !self.i_know {
             allow(dst, is_apart())?;
+            allow_source(src, is_apart())?;
         }
         let (dst_mac, src_mac) = match device {
             Some(device) => {
-                let own = own_mac(device)?;
+                let own = working(device)?.mac.0;
                 let lacks = || {
                     Error::usage(
                         "no destination on the wire is given",
@@ -192,7 +200,7 @@ impl Frames {
             return Ok(Traffic::Made(Plan::new(&self.spec(device, sizes)?)?));
         };
         if let Some(device) = device {
-            own_mac(device)?;
+            working(device)?;
         }
         let failed = |error: CaptureError| Error::failed(&error, error.remedy());
         let mut reader = CaptureReader::open(path).map_err(failed)?;
@@ -204,13 +212,18 @@ impl Frames {
     }
 }
 
-/// The Ethernet address of a device.
-pub(super) fn own_mac(device: &str) -> Result<Mac, Error> {
+/// A device that is to send or to receive: it has to be of Ethernet, and up.
+pub(super) fn working(device: &str) -> Result<Ethernet, Error> {
     let missing = format!("there is no interface {device}");
-    let mac =
-        ports::mac_of(device).map_err(|_| Error::usage(missing, "`ip link` lists the devices"))?;
+    let found = ports::ethernet_of(device)
+        .map_err(|_| Error::usage(missing, "`ip link` lists the devices"))?;
     let what = format!("{device} is no Ethernet interface");
-    mac.map(|mac| mac.0).ok_or_else(|| Error::usage(what, "Choose an interface of type ether"))
+    let found = found.ok_or_else(|| Error::usage(what, "Choose an interface of type ether"))?;
+    if !found.up {
+        let remedy = format!("Switch it on by `ip link set {device} up`");
+        return Err(Error::usage(format!("{device} is down"), remedy));
+    }
+    Ok(found)
 }
 
 impl Amount {
@@ -233,5 +246,19 @@ impl Amount {
         };
         load.check()?;
         Ok(load)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_are_numbers_that_can_be() {
+        assert_eq!(delay_ns("0"), Ok(0.0));
+        assert_eq!(delay_ns("1500.5"), Ok(1500.5));
+        for bad in ["", "nan", "inf", "-5", "-0.1", "1e99", "soon"] {
+            assert!(delay_ns(bad).is_err(), "{bad}");
+        }
     }
 }
