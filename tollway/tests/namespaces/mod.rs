@@ -5,11 +5,18 @@
 // Not every test program uses all of it.
 #![allow(dead_code)]
 
-use std::process::{Child, Command, ExitCode};
+use std::fs::File;
+use std::io::Seek as _;
+use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 /// No single wait is longer.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Tests of such names run beside the others of their program: a virtual machine takes minutes, and one
+/// processor.
+const BESIDE: &str = "_in_a_virtual_machine";
+const UNSHARE: &str = "unshare (util-linux) is needed for this test";
 
 /// The tests of a program by name; each runs in a network namespace of its own.
 pub type Test = (&'static str, fn());
@@ -48,6 +55,11 @@ fn run_all(
     let wanted: Vec<_> = words.iter().filter(|word| !word.starts_with('-')).collect();
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(**w));
     let mut failed = 0;
+    let mut told = |name: &str, status: ExitStatus| {
+        println!("test {name} ... {}", if status.success() { "ok" } else { "FAILED" });
+        failed += u8::from(!status.success());
+    };
+    let mut beside = Vec::new();
     for (name, _) in tests.iter().filter(|(name, _)| is_wanted(name)) {
         // A user may lack what only root can give; the machine that tests every change may not.
         if let Some(missing) = missing(name).filter(|_| std::env::var_os("CI").is_none()) {
@@ -59,14 +71,41 @@ fn run_all(
         let this = std::env::current_exe().unwrap();
         let mut command = Command::new("unshare");
         command.args([namespaces, "--"]).arg(this).args(["--inside", name]);
-        let status = command.status().expect("unshare (util-linux) is needed for this test");
-        println!("test {name} ... {}", if status.success() { "ok" } else { "FAILED" });
-        failed += u8::from(!status.success());
+        if name.ends_with(BESIDE) {
+            beside.push((name, Beside::start(command)));
+            continue;
+        }
+        told(name, command.status().expect(UNSHARE));
+    }
+    for (name, process) in beside {
+        told(name, process.wait());
     }
     if failed > 0 {
         println!("If unshare said why it failed: this test needs network namespaces.");
     }
     ExitCode::from(failed)
+}
+
+/// A process whose output is kept until it has ended.
+struct Beside {
+    process: Process,
+    output: File,
+}
+
+impl Beside {
+    fn start(mut command: Command) -> Self {
+        let output = tempfile::tempfile().unwrap();
+        let [one, other] = [(); 2].map(|()| output.try_clone().unwrap());
+        let process = Process(command.stdout(one).stderr(other).spawn().expect(UNSHARE));
+        Self { process, output }
+    }
+
+    fn wait(mut self) -> ExitStatus {
+        let status = self.process.0.wait().unwrap();
+        self.output.rewind().unwrap();
+        std::io::copy(&mut self.output, &mut std::io::stdout()).unwrap();
+        status
+    }
 }
 
 /// Says if this is a real root, or that of a namespace.

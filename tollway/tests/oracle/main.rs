@@ -55,10 +55,10 @@ use kernel::Kernel;
 use rules::{Language, Rules};
 
 const TESTS: [namespaces::Test; 4] = [
+    ("vlans_and_vrfs_are_judged_in_a_virtual_machine", machine::judged),
     ("the_kernel_is_the_judge_of_the_filter", judged),
     ("the_oracle_sees_where_two_kernels_differ", router::proven),
     ("the_kernel_is_the_judge_of_the_router", router::judged),
-    ("vlans_and_vrfs_are_judged_in_a_virtual_machine", machine::judged),
 ];
 
 /// Cases of a run that is not told how many.

@@ -1,5 +1,7 @@
 //! traceroute, by UDP and by echo requests.
 
+use std::time::Duration;
+
 use crate::namespaces::sh;
 use crate::router::Net;
 use crate::ways::{alike, ports, told};
@@ -48,6 +50,9 @@ pub fn refusals() {
         }
     }
     alike(&net, &config, |net| {
+        // A kernel refuses a host five times at once, then once a second (`ip_rt_error_burst`), whatever the
+        // limits say.
+        std::thread::sleep(Duration::from_secs(5));
         let mut all = Vec::new();
         for third in [1, 2, 3, 4] {
             for target in [format!("10.8.{third}.1"), format!("fd08:{third}::1")] {
