@@ -56,8 +56,8 @@ impl Tables {
         }
     }
 
-    /// Gives a link another MTU for IPv6 packets (`net.ipv6.conf.*.mtu`), bytes; the link's at most. Next
-    /// hops that were made for routes with an MTU of their own keep that.
+    /// Gives a link another MTU for IPv6 packets (`net.ipv6.conf.*.mtu`), bytes; the link's at most.
+    /// It bounds the MTU of routes that have one of their own, too.
     ///
     /// # Errors
     /// See [`TablesError`].

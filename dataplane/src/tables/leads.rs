@@ -72,7 +72,7 @@ impl Tables {
     }
 
     /// What a wish for a neighbour comes to now; the neighbour is kept for good.
-    fn leading_as(
+    pub(super) fn leading_as(
         &mut self,
         link: LinkId,
         via: IpAddr,
@@ -120,5 +120,19 @@ mod tests {
         assert_eq!(seen(&tables).0, Action::Drop(DropReason::Blackhole));
         let stranger = tables.neigh(link, vias[0]).unwrap();
         assert_eq!(tables.set_lead(stranger, to(vias[1], None)), Err(TablesError::Unknown));
+    }
+
+    #[test]
+    fn a_lead_has_the_links_mtu_for_ipv6() {
+        let mut tables = Tables::new();
+        let vrf = tables.add_vrf().unwrap();
+        let (_, link) = tables.add_port([2, 0, 0, 0, 0, 1], vrf, 1500).unwrap();
+        let via: IpAddr = "fe80::7".parse().unwrap();
+        let id = tables.add_lead(Lead::Neigh { link, via, mtu: None, is_ipv4: false }).unwrap();
+        tables.set_neigh(link, via, Some(MAC)).unwrap();
+        for mtu in [1400, 1300, 1500] {
+            tables.set_mtu6(link, mtu).unwrap();
+            assert_eq!(tables.next_hop(id).mtu, mtu);
+        }
     }
 }

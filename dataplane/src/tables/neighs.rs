@@ -30,10 +30,17 @@ struct NeighRecord {
 /// What a route wants of the way to its neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wish {
-    /// Largest packet, bytes; the link's at most.
+    /// Largest packet, bytes, where the device takes larger ones; else the greatest number.
     mtu: u16,
     /// Its packets are IPv4, of whichever family the neighbour's address is.
     is_ipv4: bool,
+}
+
+impl Wish {
+    /// That of routes without any.
+    const fn usual(address: IpAddr) -> Self {
+        Self { mtu: u16::MAX, is_ipv4: address.is_ipv4() }
+    }
 }
 
 impl Tables {
@@ -80,12 +87,10 @@ impl Tables {
     }
 
     pub(super) fn wish(&self, link: LinkId, mtu: u16, is_ipv4: bool) -> Result<Wish, TablesError> {
-        Ok(Wish { mtu: mtu.min(self.mtu_of(link, is_ipv4)?), is_ipv4 })
-    }
-
-    fn mtu_of(&self, link: LinkId, is_ipv4: bool) -> Result<u16, TablesError> {
         let record = self.links.get(usize::from(link.0)).ok_or(TablesError::Unknown)?;
-        Ok(if is_ipv4 { record.mtu } else { record.mtu6 })
+        // That for IPv6 may change, and is never over this one.
+        let is_less = mtu < record.mtu;
+        Ok(Wish { mtu: if is_less { mtu } else { u16::MAX }, is_ipv4 })
     }
 
     fn wished(
@@ -95,20 +100,15 @@ impl Tables {
         wish: Wish,
     ) -> Result<NextHopId, TablesError> {
         let plain = self.neigh(link, address)?;
-        let usual = Wish { mtu: self.mtu_of(link, address.is_ipv4())?, is_ipv4: address.is_ipv4() };
-        if wish == usual {
+        if wish == Wish::usual(address) {
             return Ok(plain);
         }
         let wished = self.neighs.known.get(&(link, address)).map(|record| &record.wished);
         if let Some((_, id)) = wished.into_iter().flatten().find(|(known, _)| *known == wish) {
             return Ok(*id);
         }
-        let next = self.next_hop(plain);
-        let mac = match next.action {
-            Action::Forward => next.header_mac(),
-            _ => None,
-        };
-        let id = self.push_next_hop(self.leading_to(next, wish, mac))?;
+        let next = self.leading_as(link, address, wish)?;
+        let id = self.push_next_hop(next)?;
         if let Some(record) = self.neighs.known.get_mut(&(link, address)) {
             record.wished.push((wish, id));
         }
@@ -179,9 +179,7 @@ impl Tables {
         mac: Option<[u8; 6]>,
     ) -> Result<NextHopId, TablesError> {
         let id = self.neigh_record(link, address)?;
-        let is_ipv4 = address.is_ipv4();
-        let usual = Wish { mtu: self.mtu_of(link, is_ipv4)?, is_ipv4 };
-        self.change(id, &self.leading_to(self.next_hop(id), usual, mac))?;
+        self.change(id, &self.leading_to(self.next_hop(id), Wish::usual(address), mac))?;
         self.change_wished(link, address, mac)?;
         Ok(id)
     }
@@ -221,10 +219,12 @@ impl Tables {
         wish: Wish,
         mac: Option<[u8; 6]>,
     ) -> NextHop {
+        let link = self.link(next.link);
+        let most = if wish.is_ipv4 { link.mtu } else { link.mtu6 };
         let (header, header_len) = self.header(next.link, mac.unwrap_or_default(), wish.is_ipv4);
         (next.header, next.header_len) = (header, header_len);
         (next.action, next.mtu) = match mac {
-            Some(_) => (Action::Forward, wish.mtu),
+            Some(_) => (Action::Forward, wish.mtu.min(most)),
             None => (Action::Resolve, 0),
         };
         next
@@ -336,9 +336,12 @@ mod tests {
         let by6 = tables.neigh4_by6(link, v6, None).unwrap();
         assert_eq!(shown(&tables, plain), (Action::Forward, 1400, MAC, 0x86dd));
         assert_eq!(shown(&tables, by6), (Action::Forward, 1500, MAC, 0x0800));
-        assert_eq!(tables.neigh_mtu(link, v6.into(), 1450), Ok(plain));
+        let less = tables.neigh_mtu(link, v6.into(), 1450).unwrap();
+        assert_eq!(shown(&tables, less), (Action::Forward, 1400, MAC, 0x86dd));
         // Those that lead there already follow.
         tables.set_mtu6(link, 1300).unwrap();
         assert_eq!(shown(&tables, plain), (Action::Forward, 1300, MAC, 0x86dd));
+        tables.set_mtu6(link, 1500).unwrap();
+        assert_eq!(shown(&tables, less), (Action::Forward, 1450, MAC, 0x86dd));
     }
 }
