@@ -18,6 +18,8 @@ use super::neighs::{link_name, mac_of};
 /// The router's routes, shared with it.
 pub(super) struct Reader {
     vrfs: Vec<VrfRecord>,
+    /// The VRF that each VRF falls back to.
+    fallbacks: Vec<Option<VrfId>>,
     fib4: Arc<Fib>,
     fib6: Arc<Fib>,
     next_hops: Arc<NextHops>,
@@ -36,6 +38,9 @@ impl Reader {
         let tables = &router.tables;
         Self {
             vrfs: tables.vrfs.clone(),
+            fallbacks: (0..tables.vrfs.len() as u16)
+                .map(|vrf| tables.fallback(VrfId(vrf)))
+                .collect(),
             fib4: Arc::clone(&tables.fib4),
             fib6: Arc::clone(&tables.fib6),
             next_hops: Arc::clone(&tables.next_hops),
@@ -61,12 +66,17 @@ impl Reader {
 
     /// The route that packets to an address take; none where there is no route.
     pub(super) fn find(&self, names: &Names, vrf: VrfId, address: IpAddr) -> Option<Route> {
-        let record = self.vrfs.get(usize::from(vrf.0))?;
-        let (fib, root, prefix): (_, Root, _) = match RoutePrefix::host(address) {
-            RoutePrefix::V4(prefix) => (&self.fib4, record.root4, prefix),
-            RoutePrefix::V6(prefix) => (&self.fib6, record.root6, prefix),
-        };
-        let (prefix, next) = fib.longest(root, prefix)?;
+        let after = |vrf: &VrfId| self.fallbacks.get(usize::from(vrf.0)).copied().flatten();
+        let found = std::iter::successors(Some(vrf), after).find_map(|vrf| {
+            let record = self.vrfs.get(usize::from(vrf.0))?;
+            let (fib, root, prefix): (_, Root, _) = match RoutePrefix::host(address) {
+                RoutePrefix::V4(prefix) => (&self.fib4, record.root4, prefix),
+                RoutePrefix::V6(prefix) => (&self.fib6, record.root6, prefix),
+            };
+            // A throw route is none.
+            fib.longest(root, prefix).filter(|(_, next)| *next != NextHopId::NO_ROUTE)
+        });
+        let (prefix, next) = found?;
         Some(self.route(names, net(prefix, address.is_ipv4())?, next))
     }
 

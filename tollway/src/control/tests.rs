@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use serde_json::Value;
-use tollway_dataplane::id::VrfId;
+use tollway_dataplane::id::{NextHopId, VrfId};
 use tollway_dataplane::router::Router;
 use tollway_dataplane::tables::RoutePrefix;
 
@@ -225,6 +225,16 @@ fn routes_come_in_pages_in_order() {
     assert_eq!(find(&mut client, "20.0.7.200").as_ref(), Some(&all[7]));
     assert_eq!(find(&mut client, "21.0.0.1"), None);
     assert_eq!(find(&mut client, "127.0.0.1").unwrap().kind, "ip_invalid_dest");
+
+    // As packets, it goes on where the VRF falls back to.
+    assert_eq!(find(&mut client, "10.0.2.9"), None);
+    let fall_back = |router: &mut Router, _: &mut _| {
+        router.tables.set_fallback(VrfId(1), Some(VrfId(0))).unwrap();
+        let thrown = RoutePrefix::new(IpAddr::from([10, 0, 2, 0]), 25);
+        router.tables.insert(VrfId(1), thrown, NextHopId::NO_ROUTE).unwrap();
+    };
+    assert_eq!(scene.post.ask(Duration::from_secs(10), fall_back), Some(()));
+    assert_eq!(find(&mut client, "10.0.2.9").unwrap().prefix.to_string(), "10.0.2.0/24");
 }
 
 #[test]
