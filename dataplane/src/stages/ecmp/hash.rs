@@ -62,14 +62,15 @@ fn mix6(addresses: [u128; 2]) -> u64 {
 }
 
 /// A number that all packets from one address to another share, with IPv6 of one protocol
-/// (`ip_multipath_l3_keys`, `ip6_multipath_l3_keys`).
+/// (`ip_multipath_l3_keys`, `ip6_multipath_l3_keys`); and if this one is an ICMP error, whose number hangs on
+/// more than its own addresses.
 ///
 /// The kernel takes IPv6's flow label as well. A flow's packets have one label at a time, and only the kernel
 /// that knows its own random key could say which member it would choose.
-pub(super) fn l3_hash(packet: &[u8]) -> u32 {
+pub(super) fn l3_hash(packet: &[u8]) -> (u32, bool) {
     // The packet that an error is about went the other way.
     let (packet, is_back) = cause(packet).map_or((packet, false), |cause| (cause, true));
-    match packet.first().map(|byte| byte >> 4) {
+    let hash = match packet.first().map(|byte| byte >> 4) {
         Some(4) => packet.first_chunk().map_or(0, |header| {
             let ip = Ipv4View(header);
             let addresses = u64::from(ip.src()) << 32 | u64::from(ip.dst());
@@ -81,12 +82,8 @@ pub(super) fn l3_hash(packet: &[u8]) -> u32 {
             finish(mix(mix6([from, to]), u64::from(ip.next_header())))
         }),
         _ => 0,
-    }
-}
-
-/// Says if a packet is an ICMP error.
-pub(super) fn is_error(packet: &[u8]) -> bool {
-    cause(packet).is_some()
+    };
+    (hash, is_back)
 }
 
 /// The packet that an ICMP error is about, if it is one that has it (`icmp_is_err`, `icmpv6_is_err`).

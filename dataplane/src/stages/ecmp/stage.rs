@@ -1,4 +1,4 @@
-use super::hash::{Hash, flow_hash, is_error, l3_hash};
+use super::hash::{Hash, flow_hash, l3_hash};
 use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
 use crate::id::NextHopId;
@@ -16,11 +16,8 @@ pub fn run(burst: &mut Burst, umem: &Umem, tables: &Tables, (ip4, ip6): (Lanes, 
 
 fn spread(hash: Hash, burst: &mut Burst, umem: &Umem, tables: &Tables, lanes: Lanes) {
     match hash {
-        Hash::L4 => spread_by(burst, umem, tables, lanes, |_, packet| flow_hash(packet)),
-        Hash::L3 => spread_by(burst, umem, tables, lanes, |bound, packet| {
-            *bound = is_error(packet);
-            l3_hash(packet)
-        }),
+        Hash::L4 => spread_by(burst, umem, tables, lanes, |packet| (flow_hash(packet), false)),
+        Hash::L3 => spread_by(burst, umem, tables, lanes, l3_hash),
     }
 }
 
@@ -32,15 +29,14 @@ fn spread_by(
     umem: &Umem,
     tables: &Tables,
     lanes: Lanes,
-    hash: impl Fn(&mut bool, &[u8]) -> u32,
+    hash: impl Fn(&[u8]) -> (u32, bool),
 ) {
     let next_hops = tables.next_hops.view();
     for lane in lanes {
         if let Some(group) = burst.next[lane].group() {
             let frame = umem.frame(burst.addr[lane], usize::from(burst.len[lane]));
             let packet = frame.get(usize::from(burst.l3[lane])..).unwrap_or_default();
-            let mut bound = false;
-            let hash = hash(&mut bound, packet);
+            let (hash, bound) = hash(packet);
             burst.bound.put(lane, bound);
             burst.next[lane] = next_hops.in_force(select(tables, group, hash));
         }
@@ -53,7 +49,7 @@ pub(crate) fn member(tables: &Tables, next: NextHopId, packet: &[u8]) -> NextHop
     let hash = if is_ipv4 { tables.multipath.v4 } else { tables.multipath.v6 };
     let hash = match hash {
         Hash::L4 => flow_hash(packet),
-        Hash::L3 => l3_hash(packet),
+        Hash::L3 => l3_hash(packet).0,
     };
     select(tables, next, hash)
 }

@@ -147,7 +147,9 @@ fn settle(
             let said = walk(classifier, filter, &work, state, lane);
             if let Some(head) = said.head {
                 let bytes = umem.bytes_mut(burst.addr[lane], usize::from(burst.l3[lane]));
-                state.written.push((lane, *bytes));
+                if kernel_has_rules {
+                    state.written.push((lane, *bytes));
+                }
                 *bytes = head.bytes;
             }
             if let Some(steer) = said.steer {
