@@ -18,6 +18,7 @@ const fn times(reason: Option<PuntReason>) -> u64 {
             PuntReason::KernelLink
             | PuntReason::KernelRoute
             | PuntReason::KernelRule
+            | PuntReason::KernelSource
             | PuntReason::Redirect
             | PuntReason::FilterUnsupported,
         ) => CARRIED,

@@ -106,8 +106,10 @@ reasons! {
         KernelRule = "kernel_rule",
         /// It would leave by the link that it came by: the kernel may owe its sender a redirect.
         Redirect = "redirect",
-        /// Its source can not be right, which the kernel is to log, or only the kernel can say.
+        /// Its source can not be right, which the kernel is to log.
         Martian = "martian",
+        /// Only the kernel can say if its source is right.
+        KernelSource = "kernel_source",
     }
 }
 

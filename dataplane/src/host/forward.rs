@@ -81,7 +81,8 @@ impl Host {
             | PuntReason::KernelRoute
             | PuntReason::KernelRule
             | PuntReason::Redirect
-            | PuntReason::Martian => return,
+            | PuntReason::Martian
+            | PuntReason::KernelSource => return,
         };
         self.report(context, Offender { link, packet, to_group: false }, fault);
     }

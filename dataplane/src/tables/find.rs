@@ -38,7 +38,9 @@ impl Tables {
     /// The next hop or group that a packet gets.
     pub(crate) fn find(&self, question: &Question) -> NextHopId {
         let policy = self.policies.as_ref().and_then(|policies| policies.of(question.link));
-        let Some(policy) = policy else {
+        // What arrives on a link of the kernel's is its own, whatever a policy says.
+        let is_kernels = || self.kernel_roots.has(question.version, question.root);
+        let Some(policy) = policy.filter(|_| !is_kernels()) else {
             return self.find_from(question.version, question.root, question.dst);
         };
         for rule in policy.rules(question.version) {

@@ -10,6 +10,13 @@ use crate::verdict::PuntReason;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct KernelRoots([Option<Root>; 2]);
 
+impl KernelRoots {
+    /// Says if a FIB is the one of its family.
+    pub(super) fn has(self, version: u8, root: u32) -> bool {
+        self.0[usize::from(version != 4)] == Some(Root(root))
+    }
+}
+
 impl Tables {
     /// Says of which families the packets that arrive on a link are the kernel's, whatever they are for
     /// ([`PuntReason::KernelLink`]).

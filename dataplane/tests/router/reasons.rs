@@ -242,6 +242,11 @@ fn punt_case(reason: PuntReason) -> Case {
             net.router.tables.set_source(LinkId(0), check).expect("a link");
             net.send(0, &Packet::udp("127.0.0.1", "10.1.0.9").to(Way::Plain.mac(0)).build());
         },
+        PuntReason::KernelSource => |net| {
+            net.router.tables.set_source(LinkId(0), SourceCheck::default()).expect("a link");
+            net.router.tables.set_broadcast_addresses(&[SRC]);
+            net.send(0, &good().build());
+        },
         PuntReason::NeighUnresolved => |net| {
             net.send(0, &Way::Plain.packet(0, Special::Glean.host4()).build());
         },

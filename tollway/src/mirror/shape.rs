@@ -280,7 +280,9 @@ fn ingress(facts: &Facts<'_>, device: Ifindex) -> Ingress {
     let vrf = master.filter(|(_, master)| master.vrf_table.is_some());
     let sysctls = facts.sysctls.link(&netdev.name);
     let policy = facts.views.links.get(&device).map(|ingress| ingress.policy.as_slice());
-    let by_input = facts.kernel.rules.iter().any(|rule| rule.iif.is_some());
+    // IPv6 has no such check.
+    let mut rules = facts.kernel.rules.iter().filter(|rule| rule.family == Family::V4);
+    let by_input = rules.any(|rule| rule.iif.is_some());
     Ingress {
         left: Left {
             v4: is_left(Family::V4),
@@ -312,7 +314,8 @@ fn rpf(facts: &Facts<'_>, sysctls: &LinkSysctls, device: Ifindex) -> Rpf {
     match sysctls.rp_filter {
         0 if facts.habits.rules || facts.habits.local_routes => Rpf::Kind,
         0 => Rpf::Off,
-        2 if has_address => Rpf::Loose,
+        _ if !has_address => Rpf::Unnumbered,
+        2 => Rpf::Loose,
         _ => Rpf::Strict,
     }
 }

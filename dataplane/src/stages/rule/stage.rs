@@ -2,11 +2,7 @@ use super::Policies;
 use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
 use crate::stages::filter::{State, Steer};
-use crate::tables::{Action, Question, Tables};
-use crate::verdict::PuntReason;
-
-/// What a link's FIB says where all that arrives is the kernel's: no policy may say otherwise.
-const KERNELS: Action = Action::Punt(PuntReason::KernelLink);
+use crate::tables::{Question, Tables};
 
 /// Finds the next hops of packets whose links have a policy, by that in place of their FIBs'.
 #[inline(never)]
@@ -24,11 +20,7 @@ pub(crate) fn run(
             let link = burst.link[lane];
             // A rule of the firewall has named the VRF.
             let is_steered = matches!(state.steer_of(lane), Steer::Vrf(_));
-            let is_kernels = || {
-                let record = next_hops.record(burst.next[lane]);
-                record.is_some_and(|record| record.action() == KERNELS)
-            };
-            if policies.of(link).is_none() || is_steered || is_kernels() {
+            if policies.of(link).is_none() || is_steered {
                 continue;
             }
             let question = question(burst, umem, lane, version, state.mark[lane]);

@@ -9,14 +9,14 @@
 //!
 //! Not called while no link asks for it. IPv6 has no such check.
 //!
-//! Limits: what the tables can not say is left to the kernel ([`PuntReason::Martian`]): sources with a route
+//! Limits: what the tables can not say is left to the kernel ([`PuntReason::KernelSource`]): sources with a route
 //! that is the kernel's own or local for another reason than an address, broadcast addresses where nothing
 //! is looked up, and routes back that depend on the link to go out by, or on rules about devices where there is
 //! a VRF. A source that the kernel has found
 //! good is not asked again for the next packets to the same destination, if the driver hands them up
 //! together (`ip_route_use_hint`); here every packet is asked.
 //!
-//! [`PuntReason::Martian`]: crate::verdict::PuntReason::Martian
+//! [`PuntReason::KernelSource`]: crate::verdict::PuntReason::KernelSource
 
 mod stage;
 mod table;

@@ -28,22 +28,19 @@ pub(crate) fn run(
     for lane in lanes {
         let header: &[u8; 20] = umem.bytes(burst.addr[lane], usize::from(burst.l3[lane]));
         let src = word32(header, SRC).swap_bytes();
-        let check = sources.of(burst.link[lane]).is;
+        let looks_back = sources.of(burst.link[lane]).is.rpf != Rpf::Off;
         keys[lane] = u64::from(src) << 32;
-        suspects.put(lane, sources.may_have(src));
-        asked.put(lane, check.rpf != Rpf::Off);
+        asked.put(lane, looks_back);
+        suspects.put(lane, !looks_back && sources.may_have(src));
     }
-    let suspects = suspects.without(asked);
     if suspects.is_empty() && asked.is_empty() {
         return lanes;
     }
     let mut gone = Lanes::NONE;
     for lane in suspects {
-        let src = (keys[lane] >> 32) as u32;
-        gone.put(
-            lane,
-            settle(burst, tables, sources, lane, |_, check| addressed(sources, check, src)),
-        );
+        let check = sources.of(burst.link[lane]);
+        let found = addressed(sources, check, (keys[lane] >> 32) as u32);
+        gone.put(lane, settle(burst, tables, check, lane, |_| found));
     }
     if asked.is_empty() {
         return lanes.without(gone);
@@ -51,19 +48,19 @@ pub(crate) fn run(
     let routes = routes(burst, umem, tables, sources, state, asked, &keys);
     let mut groups = SeenGroups::default();
     for lane in asked {
-        let src = (keys[lane] >> 32) as u32;
         let link = burst.link[lane];
-        gone.put(
-            lane,
-            settle(burst, tables, sources, lane, |egress, check| {
-                if !is_back_known(tables, sources, check, (link, egress)) {
-                    return Err(Unsure.into());
-                }
-                let next = NextHopId(routes[lane]);
-                let kind = groups.kind(tables, link, next);
-                routed(sources, check, src, kind)
-            }),
-        );
+        let check = sources.of(link);
+        let kind = groups.kind(tables, link, NextHopId(routes[lane]));
+        let found = routed(sources, check, (keys[lane] >> 32) as u32, kind);
+        // The usual packet: where it goes changes nothing, so nobody need look.
+        if found.is_ok() && sources.has_one_way_back(check) {
+            continue;
+        }
+        let judge = |egress| match is_back_known(tables, sources, check, (link, egress)) {
+            true => found,
+            false => Err(Wrong::Unsure),
+        };
+        gone.put(lane, settle(burst, tables, check, lane, judge));
     }
     lanes.without(gone)
 }
@@ -77,33 +74,24 @@ enum Wrong {
     Unsure,
 }
 
-/// What only the kernel knows.
-struct Unsure;
-
-impl From<Unsure> for Wrong {
-    fn from(_: Unsure) -> Self {
-        Self::Unsure
-    }
-}
-
 /// Has a packet leave whose source is found wrong, if it is one that is asked for it: whose route is a
 /// unicast one. Says if it has left.
 fn settle(
     burst: &mut Burst,
     tables: &Tables,
-    sources: &Sources,
+    check: Check,
     lane: usize,
-    judge: impl FnOnce(LinkId, Check) -> Result<(), Wrong>,
+    judge: impl FnOnce(LinkId) -> Result<(), Wrong>,
 ) -> bool {
     let Some(record) = tables.next_hops.view().record(burst.next[lane]) else { return false };
     if !matches!(record.action(), Action::Forward | Action::Resolve | Action::Glean) {
         return false;
     }
-    let check = sources.of(burst.link[lane]);
-    let verdict = match judge(record.link(), check) {
+    let verdict = match judge(record.link()) {
         Ok(()) => return false,
         Err(Wrong::Martian(reason)) if !check.is.martians_to_kernel => Verdict::Drop(reason),
-        Err(_) => Verdict::Punt(PuntReason::Martian),
+        Err(Wrong::Martian(_)) => Verdict::Punt(PuntReason::Martian),
+        Err(Wrong::Unsure) => Verdict::Punt(PuntReason::KernelSource),
     };
     burst.leave(lane, verdict);
     true
@@ -120,7 +108,7 @@ fn addressed(sources: &Sources, check: Check, src: u32) -> Result<(), Wrong> {
 
 /// Judges a source by the route to it.
 fn routed(sources: &Sources, check: Check, src: u32, kind: Kind) -> Result<(), Wrong> {
-    let filtered = matches!(check.is.rpf, Rpf::Loose | Rpf::Strict);
+    let filtered = !matches!(check.is.rpf, Rpf::Off | Rpf::Kind);
     let leads = match kind {
         Kind::Missing if filtered => return Err(Wrong::Martian(DropReason::IpRpfilter)),
         Kind::Missing => return Ok(()),
@@ -133,9 +121,11 @@ fn routed(sources: &Sources, check: Check, src: u32, kind: Kind) -> Result<(), W
     };
     match (check.is.rpf, leads) {
         (_, Leads::Here) | (Rpf::Off | Rpf::Kind, _) => Ok(()),
-        (_, Leads::Somewhere) => Err(Wrong::Unsure),
-        (Rpf::Loose, Leads::Away) => Ok(()),
-        (Rpf::Strict, Leads::Away) => Err(Wrong::Martian(DropReason::IpRpfilter)),
+        (_, Leads::Somewhere) | (Rpf::Unnumbered, Leads::Spread) => Err(Wrong::Unsure),
+        (Rpf::Loose, Leads::Away | Leads::Spread) => Ok(()),
+        (Rpf::Strict | Rpf::Unnumbered, Leads::Away | Leads::Spread) => {
+            Err(Wrong::Martian(DropReason::IpRpfilter))
+        }
     }
 }
 
@@ -152,8 +142,10 @@ enum Kind {
 /// Where a route leads to, seen from a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Leads {
-    /// By other links.
+    /// By another link.
     Away,
+    /// By other links, as far as their next hops are alive.
+    Spread,
     /// By a way that is the kernel's own.
     Somewhere,
     /// By this link, with one of its next hops at least.
@@ -182,7 +174,7 @@ impl SeenGroups {
 }
 
 fn of_group(tables: &Tables, link: LinkId, next: NextHopId) -> Kind {
-    let mut all = Leads::Away;
+    let mut all = Leads::Spread;
     // Most groups have no more members, and each of these many shares.
     let (mut known, mut oldest) = ([None; 4], 0);
     for member in tables.groups.shares(next.0 & !NextHopId::GROUP) {
@@ -255,13 +247,19 @@ fn routes(
     let mut routes = [0; BURST];
     let Some(first) = asked.lowest() else { return routes };
     let root = tables.link(burst.link[first]).root4;
-    let is_plain = |lane: usize| tables.link(burst.link[lane]).root4 == root;
-    if tables.policies.is_none() && asked.into_iter().all(is_plain) {
+    let policies = tables.policies.as_ref();
+    let is_plain = |lane: usize| {
+        let link = burst.link[lane];
+        let has_policy = policies.is_some_and(|policies| policies.of(link).is_some());
+        tables.link(link).root4 == root && !has_policy
+    };
+    if asked.into_iter().all(is_plain) {
         tables.fib4.look_up_keys(Root(root), keys, &mut routes, 0..burst.count);
-        if tables.fallbacks.is_some() {
+        let fallback = tables.fallbacks.as_ref().and_then(|all| all.after(4, root));
+        if let Some(other) = fallback {
             for lane in asked {
                 if routes[lane] == NextHopId::NO_ROUTE.0 {
-                    routes[lane] = tables.find_from(4, root, u128::from(keys[lane]) << 64).0;
+                    routes[lane] = tables.find_from(4, other, u128::from(keys[lane]) << 64).0;
                 }
             }
         }

@@ -14,9 +14,12 @@ pub enum Rpf {
     Kind,
     /// There has to be one, by whichever link (`rp_filter` 2).
     Loose,
-    /// It has to lead to the link that the packet came by (`rp_filter` 1). A link without IPv4 addresses
-    /// has this for `rp_filter` 2, too.
+    /// It has to lead to the link that the packet came by (`rp_filter` 1).
     Strict,
+    /// The same for a link without IPv4 addresses, which has this for `rp_filter` 2, too. With its last
+    /// address its next hops die (`fib_disable_ip`), and are in no group here; the kernel's check goes over
+    /// dead ones as well (`fib_info_nh_uses_dev`), so it decides where a group leads elsewhere.
+    Unnumbered,
 }
 
 /// What a link asks of the sources of IPv4 packets.
@@ -49,6 +52,8 @@ pub(crate) struct Sources {
     broadcast: Addresses,
     /// Some link has the kernel log martians.
     pub(crate) tells: bool,
+    /// Some link belongs to a VRF device.
+    has_vrfs: bool,
 }
 
 /// What one link asks.
@@ -61,13 +66,19 @@ pub(crate) struct Check {
 impl Sources {
     fn new() -> Self {
         let [own, broadcast] = [Addresses::new(&[]), Addresses::new(&[])];
-        Self { checks: Vec::new(), own, broadcast, tells: false }
+        Self { checks: Vec::new(), own, broadcast, tells: false, has_vrfs: false }
     }
 
     /// What a link asks.
     #[inline(always)]
     pub(crate) fn of(&self, link: LinkId) -> Check {
         self.checks.get(usize::from(link.0)).copied().unwrap_or_default()
+    }
+
+    /// Says if the route back is the same by whichever link a packet goes out.
+    #[inline(always)]
+    pub(super) const fn has_one_way_back(&self, check: Check) -> bool {
+        !check.by.by_input && (check.by.vrf_device.is_some() || !self.has_vrfs)
     }
 
     /// Says if an address may be one that is looked for.
@@ -190,6 +201,7 @@ impl Tables {
         let all = self.sources.get_or_insert_with(|| Box::new(Sources::new()));
         change(all);
         all.tells = all.checks.iter().any(|check| check.is.martians_to_kernel);
+        all.has_vrfs = all.checks.iter().any(|check| check.by.vrf_device.is_some());
         if all.is_idle() {
             self.sources = None;
         }

@@ -132,13 +132,18 @@ impl Kernel {
 
     /// Whether tables leave it to the kernel to say, for `fib_validate_source` looks at more than they have.
     fn is_unsure(&self, src: Ipv4Addr, dst: IpAddr, device: u8, rules: u8) -> bool {
-        let Device { rp_filter, accept_local, .. } = self.devices[usize::from(device)];
+        let Device { rp_filter, accept_local, has_addresses, .. } =
+            self.devices[usize::from(device)];
         if rp_filter == 0 && !self.custom {
             return self.broadcasts.contains(&src);
         }
         match self.lookup(rules, dst, src.into()) {
             Ok(Some(Type::Kernel)) | Err(PolicyAction::Punt) => rp_filter > 0,
             Ok(Some(Type::Local | Type::Broadcast)) => accept_local,
+            // A next hop by the device may be dead.
+            Ok(Some(Type::Unicast(links))) => {
+                rp_filter > 0 && !has_addresses && links.len() > 1 && !links.contains(&device)
+            }
             _ => false,
         }
     }
@@ -153,7 +158,8 @@ impl Kernel {
             let rpf = match (device.rp_filter, device.has_addresses) {
                 (0, _) if self.custom => Rpf::Kind,
                 (0, _) => Rpf::Off,
-                (2, true) => Rpf::Loose,
+                (_, false) => Rpf::Unnumbered,
+                (2, _) => Rpf::Loose,
                 _ => Rpf::Strict,
             };
             let (own, martians_to_kernel) = (!device.accept_local, device.log_martians);
@@ -240,7 +246,7 @@ fn check(
             [port, *link].iter().any(|one| kernel.devices[usize::from(*one)].vrf.is_some());
         let is_unsure = own != others || by_input && has_vrf;
         if asks && is_unsure || kernel.is_unsure(src, dst, port, rules) {
-            return fate == martian;
+            return fate == Fate::Punt(PuntReason::KernelSource);
         }
         match kernel.validate(src, dst, port, rules) {
             Ok(()) => {
