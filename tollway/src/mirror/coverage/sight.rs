@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Coverage, Facts, Firewall, Probes, RouteTally};
 use crate::mirror::devices;
@@ -13,7 +12,7 @@ use crate::mirror::kernel::{Ifindex, Kernel};
 use crate::mirror::netlink::{Settings, Source};
 use crate::mirror::rules::{self, Follower};
 use crate::mirror::sysctl::Sysctls;
-use crate::ports::{sys, why};
+use crate::ports::why;
 
 /// The kernel tells a million routes within seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -79,29 +78,19 @@ impl Sight {
 /// What rtnetlink tells.
 fn configuration() -> Result<(Kernel, RouteTally), SightError> {
     let mut source = Source::open(Settings::default())?;
-    let (mut kernel, mut routes, mut whole) = (Kernel::default(), RouteTally::default(), false);
-    let until = Instant::now() + PATIENCE;
-    while !whole {
-        let more = source.read(&mut |event| {
-            kernel.take(&event);
-            match &event {
-                Event::Whole(_) | Event::Lost => routes = RouteTally::default(),
-                Event::Route(key, route, Change::Listed | Change::Add(_)) => {
-                    routes.add(key, route, &kernel.nexthops);
-                }
-                Event::Complete => whole = true,
-                _ => {}
+    let (mut kernel, mut routes) = (Kernel::default(), RouteTally::default());
+    let is_whole = source.read_all(PATIENCE, &mut |event| {
+        kernel.take(&event);
+        match &event {
+            Event::Whole(_) | Event::Lost => routes = RouteTally::default(),
+            Event::Route(key, route, Change::Listed | Change::Add(_)) => {
+                routes.add(key, route, &kernel.nexthops);
             }
-        })?;
-        if Instant::now() >= until {
-            return Err(SightError::Late);
+            _ => {}
         }
-        if !more && !whole {
-            let fd = source.fd().as_raw_fd();
-            let wait = source.due().saturating_duration_since(Instant::now()).as_millis();
-            let mut fds = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
-            sys::wait(&mut fds, wait.clamp(1, 100) as i32)?;
-        }
+    })?;
+    if !is_whole {
+        return Err(SightError::Late);
     }
     // What Tollway makes for itself is nobody's configuration.
     kernel.netdevs.retain(|_, netdev| !devices::is_own(netdev));
@@ -117,21 +106,17 @@ fn firewall() -> Firewall {
         Ok(follower) => follower,
         Err(error) => return Firewall::Unread(why(&error)),
     };
-    let until = Instant::now() + RULES_PATIENCE;
-    let firewall = loop {
-        match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(rules::Event::Read(reading)) => break Firewall::from(&*reading),
-            Ok(rules::Event::Unreadable(sentence)) => break Firewall::Unread(sentence),
-            Ok(_) => {}
-            Err(RecvTimeoutError::Timeout) => {
-                let patience = RULES_PATIENCE.as_secs();
-                break Firewall::Unread(format!("they go on changing for {patience} s"));
-            }
-            Err(RecvTimeoutError::Disconnected) => {
-                break Firewall::Unread("they can not be followed".to_owned());
-            }
-        }
-    };
+    let first = rules::first(&told, RULES_PATIENCE);
     drop(follower);
-    firewall
+    match first {
+        Ok(Ok(reading)) => Firewall::from(&*reading),
+        Ok(Err(sentence)) => Firewall::Unread(sentence),
+        Err(RecvTimeoutError::Timeout) => {
+            let patience = RULES_PATIENCE.as_secs();
+            Firewall::Unread(format!("they go on changing for {patience} s"))
+        }
+        Err(RecvTimeoutError::Disconnected) => {
+            Firewall::Unread("they can not be followed".to_owned())
+        }
+    }
 }

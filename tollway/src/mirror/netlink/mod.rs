@@ -33,6 +33,7 @@ mod source;
 mod tests;
 mod touched;
 mod untold;
+mod whole;
 
 pub(in crate::mirror) use rule::{NOT, VRF_ONLY};
 pub use source::{Settings, Source, Stats};
