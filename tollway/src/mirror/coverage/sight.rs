@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use super::{Coverage, Facts, Firewall, Probes, RouteTally};
 use crate::mirror::devices;
-use crate::mirror::event::{Change, Event};
+use crate::mirror::event::Event;
 use crate::mirror::kernel::{Ifindex, Kernel};
 use crate::mirror::netlink::{Settings, Source};
+use crate::mirror::rib::Rib;
 use crate::mirror::rules::{self, Follower};
 use crate::mirror::sysctl::Sysctls;
 use crate::ports::why;
@@ -78,23 +79,30 @@ impl Sight {
 /// What rtnetlink tells.
 fn configuration() -> Result<(Kernel, RouteTally), SightError> {
     let mut source = Source::open(Settings::default())?;
-    let (mut kernel, mut routes) = (Kernel::default(), RouteTally::default());
-    let is_whole = source.read_all(PATIENCE, &mut |event| {
-        kernel.take(&event);
-        match &event {
-            Event::Whole(_) | Event::Lost => routes = RouteTally::default(),
-            Event::Route(key, route, Change::Listed | Change::Add(_)) => {
-                routes.add(key, route, &kernel.nexthops);
-            }
-            _ => {}
-        }
-    })?;
-    if !is_whole {
+    let mut told = Told::default();
+    if !source.read_all(PATIENCE, &mut |event| told.take(&event))? {
         return Err(SightError::Late);
     }
+    let Told { mut kernel, rib } = told;
+    let routes = RouteTally::of(&rib, &kernel.nexthops);
     // What Tollway makes for itself is nobody's configuration.
     kernel.netdevs.retain(|_, netdev| !devices::is_own(netdev));
     Ok((kernel, routes))
+}
+
+/// What was told so far. Routes are kept until all are there: a list of them may be told again, and what
+/// is in it may go meanwhile.
+#[derive(Debug, Default)]
+struct Told {
+    kernel: Kernel,
+    rib: Rib,
+}
+
+impl Told {
+    fn take(&mut self, event: &Event) {
+        self.kernel.take(event);
+        self.rib.take(event);
+    }
 }
 
 /// What nft tells.
@@ -118,5 +126,40 @@ fn firewall() -> Firewall {
         Err(RecvTimeoutError::Disconnected) => {
             Firewall::Unread("they can not be followed".to_owned())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mirror::event::{Change, Place};
+    use crate::mirror::kernel::{Family, Hop, Hops, Route, RouteKey, RouteKind};
+
+    fn route(dst: &str, change: Change) -> Event {
+        let key = RouteKey { table: 254, dst: dst.parse().unwrap(), tos: 0, priority: 0 };
+        let hop = Hop { via: None, ifindex: 2, weight: 1, flags: 0, encap: false };
+        let (kind, hops) = (RouteKind::Unicast, Hops::One(hop));
+        let route = Route { kind, hops, protocol: 4, prefsrc: None, mtu: 0, odd: false };
+        Event::Route(key, route, change)
+    }
+
+    #[test]
+    fn routes_that_are_listed_again_are_counted_once() {
+        let mut told = Told::default();
+        told.take(&Event::Whole(Box::default()));
+        let mut hear = |events: Vec<Event>| events.iter().for_each(|event| told.take(event));
+        let begins = |family| Event::Listing { family, audit: false };
+        let (four, six) = ("192.0.2.0/24", "2001:db8::/32");
+        for _ in 0..3 {
+            hear(vec![begins(Family::V4), route(four, Change::Listed)]);
+        }
+        hear(vec![Event::Listed { family: Family::V4, lists: 3 }, begins(Family::V6)]);
+        // While IPv6 is listed, another of IPv4 comes, and one takes the place of that.
+        hear(vec![route(six, Change::Listed), route("10.0.0.0/8", Change::Add(Place::Only))]);
+        hear(vec![route("10.0.0.0/8", Change::Add(Place::Instead)), begins(Family::V6)]);
+        hear(vec![route(six, Change::Listed), Event::Listed { family: Family::V6, lists: 1 }]);
+        let routes = RouteTally::of(&told.rib, &told.kernel.nexthops);
+        assert_eq!((routes.total.v4, routes.total.v6), (2, 1));
+        assert_eq!(routes.by_device, BTreeMap::from([(2, 3)]));
     }
 }
