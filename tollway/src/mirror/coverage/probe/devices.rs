@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use super::wire::{Asker, find};
+use super::wire::Asker;
 use crate::mirror::kernel::Ifindex;
-use crate::netlink::Attribute;
+use crate::netlink::{Attribute, find};
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
@@ -80,7 +80,7 @@ fn marks(mapping: &Attribute<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mirror::coverage::probe::wire::push;
+    use crate::netlink::push;
 
     /// A message about device 7 of a kind.
     fn message(kind: u16, info: &[u8]) -> Vec<u8> {

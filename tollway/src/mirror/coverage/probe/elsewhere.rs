@@ -10,8 +10,9 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-use super::wire::{Asker, find, push};
+use super::wire::Asker;
 use crate::mirror::kernel::Ifindex;
+use crate::netlink::{find, push};
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
