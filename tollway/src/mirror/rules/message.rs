@@ -154,18 +154,8 @@ fn request(kind: u8, flags: u16, sequence: u32, family: u8, body: &[u8]) -> Vec<
     netlink::request(kind, flags, sequence, &[&general[..], body].concat())
 }
 
-/// The messages of a datagram; what is cut off or not nf_tables' is left out.
-pub(super) fn messages(mut bytes: &[u8]) -> Vec<Told> {
-    let mut messages = Vec::new();
-    while let Some((message, rest)) = netlink::Message::cut(bytes) {
-        messages.extend(read(&message));
-        bytes = rest;
-    }
-    messages
-}
-
 /// What a message says; none where it is not nf_tables', or cut off.
-fn read(message: &netlink::Message<'_>) -> Option<Told> {
+pub(super) fn read(message: &netlink::Message<'_>) -> Option<Told> {
     let sequence = message.sequence;
     let told = |generation, message| Some(Told { sequence, generation, message });
     match message.kind {
