@@ -13,8 +13,7 @@ mount -t sysfs none /sys
 mount -t bpf none /sys/fs/bpf
 
 pids=()
-dir=$(mktemp -d)
-cleanup() { rm -rf "$dir"; for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done; wait 2>/dev/null || true; }
+cleanup() { for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done; wait 2>/dev/null || true; }
 trap cleanup EXIT
 
 in_host() { local pid=$1; shift; nsenter --target "$pid" --net "$@"; }

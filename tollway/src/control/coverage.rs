@@ -112,17 +112,14 @@ pub struct PortRoads {
 
 impl From<&coverage::Coverage> for Coverage {
     fn from(coverage: &coverage::Coverage) -> Self {
+        let ports = coverage.links.iter().filter(|link| link.ifindex == link.port);
+        let ports: BTreeMap<_, _> = ports.map(|port| (port.ifindex, &port.name)).collect();
         let link = |link: &coverage::Link| {
-            let port = coverage.links.iter().find(|port| port.ifindex == link.port);
-            let is_fast = |family| {
-                let roads =
-                    [coverage.arrives(link.ifindex, family), coverage.leaves(link.ifindex, family)];
-                roads == [coverage::Road::Fast; 2]
-            };
-            let fast = PerFamily::each(is_fast);
+            let whys = [&coverage.general, &link.arrives, &link.leaves];
+            let fast = PerFamily::each(|family| whys.iter().all(|why| why.of(family).is_empty()));
             CoveredLink {
                 link: link.name.clone(),
-                port: port.map_or_else(String::new, |port| port.name.clone()),
+                port: ports.get(&link.port).map_or_else(String::new, |name| (*name).clone()),
                 vrf: link.vrf.clone(),
                 up: link.up,
                 ipv4_fast: fast.v4,

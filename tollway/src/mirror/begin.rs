@@ -3,12 +3,11 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
 
 use super::coverage::{Coverage, Live};
 use super::devices::{self, DeviceError};
-use super::event::Event;
 use super::fill::Fill;
 use super::handle::{Door, Handle, handle};
 use super::keep::Keeper;
@@ -22,7 +21,6 @@ use super::shape::Shape;
 use crate::compile::{CompileError, Compiled, Problem, compile};
 use crate::force::Force;
 use crate::model::{ExpressMode, KernelRules, Model};
-use crate::ports::sys;
 use crate::service::Beat;
 use tollway_dataplane::tables::TablesError;
 
@@ -88,7 +86,9 @@ impl Mirror {
         let policies = Policies::open();
         let mut source = Source::open(settings.netlink)?;
         let mut known = Known::new(settings.express);
-        read_all(&mut source, &mut known)?;
+        if !source.read_all(PATIENCE, &mut |event| known.take(event))? {
+            return Err(MirrorError::Silent);
+        }
         let ports = devices::find(&known.kernel, devices)?;
         known.ports = ports
             .into_iter()
@@ -192,40 +192,12 @@ impl Drop for Keep {
     }
 }
 
-/// Reads until the kernel has told everything.
-fn read_all(source: &mut Source, known: &mut Known) -> Result<(), MirrorError> {
-    let start = Instant::now();
-    let mut is_whole = false;
-    while !is_whole {
-        let more = source.read(&mut |event| {
-            is_whole |= event == Event::Complete;
-            known.take(event);
-        })?;
-        if start.elapsed() > PATIENCE {
-            return Err(MirrorError::Silent);
-        }
-        if !more && !is_whole {
-            let fd = source.fd().as_raw_fd();
-            let mut fds = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
-            sys::wait(&mut fds, 1)?;
-        }
-    }
-    Ok(())
-}
-
-/// Waits for the rules of nftables, or for why they can not be read.
+/// The rules of nftables, or why they can not be read.
 fn first_rules(told: &Receiver<rules::Event>) -> Rules {
-    let until = Instant::now() + RULES_PATIENCE;
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        match told.recv_timeout(left) {
-            Ok(rules::Event::Read(reading)) => return Rules::Read(reading, None),
-            Ok(rules::Event::Unreadable(why)) => return Rules::Unread(why),
-            Ok(_) => {}
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                return Rules::Unread("nft does not answer".to_owned());
-            }
-        }
+    match rules::first(told, RULES_PATIENCE) {
+        Ok(Ok(reading)) => Rules::Read(reading, None),
+        Ok(Err(why)) => Rules::Unread(why),
+        Err(_) => Rules::Unread("nft does not answer".to_owned()),
     }
 }
 

@@ -1,9 +1,13 @@
-//! Messages and attributes in the bytes of a datagram. Whatever is broken ends the reading there.
+//! Messages and attributes as bytes, read and written. Whatever is broken ends the reading there.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Length of a message's header.
 const HEADER: usize = 16;
+/// Length of an attribute's.
+const ATTRIBUTE: usize = 4;
+/// `NLM_F_REQUEST`.
+const REQUEST: u16 = 1;
 /// What of an attribute's type are flags: nested, and of network byte order.
 const TYPE_FLAGS: u16 = 0xc000;
 
@@ -83,6 +87,29 @@ impl<'a> Attribute<'a> {
     }
 }
 
+/// A request to the kernel, as bytes: `kind`, other `NLM_F_*` than that it is one, its number, and what
+/// follows the header.
+pub(crate) fn request(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
+    let len = HEADER + body.len();
+    let mut message = Vec::with_capacity(len);
+    message.extend((len as u32).to_ne_bytes());
+    message.extend(kind.to_ne_bytes());
+    message.extend((flags | REQUEST).to_ne_bytes());
+    message.extend(sequence.to_ne_bytes());
+    // From whom it is, the kernel knows.
+    message.extend([0; 4]);
+    message.extend(body);
+    message
+}
+
+/// Appends an attribute.
+pub(crate) fn push(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    message.extend(((ATTRIBUTE + value.len()) as u16).to_ne_bytes());
+    message.extend(kind.to_ne_bytes());
+    message.extend(value);
+    message.resize(message.len().next_multiple_of(4), 0);
+}
+
 /// An address, of whichever family has such long ones.
 pub(crate) fn address(bytes: &[u8]) -> Option<IpAddr> {
     if let Ok(v4) = <[u8; 4]>::try_from(bytes) {
@@ -97,10 +124,15 @@ pub(crate) fn attributes(bytes: &[u8], skip: usize) -> impl Iterator<Item = Attr
     std::iter::from_fn(move || {
         let len = usize::from(u16_at(rest, 0)?);
         let attribute =
-            Attribute { kind: u16_at(rest, 2)? & !TYPE_FLAGS, value: rest.get(4..len)? };
+            Attribute { kind: u16_at(rest, 2)? & !TYPE_FLAGS, value: rest.get(ATTRIBUTE..len)? };
         rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
         Some(attribute)
     })
+}
+
+/// The first attribute of a kind, of those behind the first `skip` bytes.
+pub(crate) fn find(bytes: &[u8], skip: usize, kind: u16) -> Option<Attribute<'_>> {
+    attributes(bytes, skip).find(|attribute| attribute.kind == kind)
 }
 
 /// A record of a length of its own at the front (`struct rtnexthop`), and what follows it.
@@ -116,4 +148,44 @@ pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
 
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().map(|chunk| u32::from_ne_bytes(*chunk))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The attributes as kind and value.
+    fn all(bytes: &[u8]) -> Vec<(u16, &[u8])> {
+        attributes(bytes, 0).map(|attribute| (attribute.kind, attribute.value)).collect()
+    }
+
+    #[test]
+    fn a_request_is_read_as_it_was_written() {
+        let mut bytes = request(18, 0x300, 7, &[1, 2, 3, 4]);
+        bytes.extend(request(20, 0, 8, &[]));
+        let (first, rest) = Message::cut(&bytes).unwrap();
+        assert_eq!((first.kind, first.flags, first.sequence), (18, 0x301, 7));
+        assert_eq!((first.body, first.whole.len()), (&[1, 2, 3, 4][..], 20));
+        let (second, rest) = Message::cut(rest).unwrap();
+        assert_eq!((second.kind, second.flags, second.sequence), (20, 1, 8));
+        assert!(second.body.is_empty() && rest.is_empty());
+        (0..20).for_each(|end| assert!(Message::cut(&bytes[..end]).is_none(), "{end}"));
+    }
+
+    #[test]
+    fn attributes_that_are_cut_short_end_the_list() {
+        let mut bytes = vec![9];
+        push(&mut bytes, 3, &[1, 2]);
+        assert_eq!(bytes.len(), 8, "with its padding");
+        let mut bytes = Vec::new();
+        push(&mut bytes, 3, &[1, 2]);
+        push(&mut bytes, 4 | 0x8000, &[]);
+        assert_eq!(all(&bytes), [(3, &[1, 2][..]), (4, &[][..])]);
+        assert_eq!(find(&bytes, 0, 3).unwrap().u16(), Some(u16::from_ne_bytes([1, 2])));
+        assert!(find(&bytes, 8, 3).is_none());
+        assert!(find(&bytes, 8, 4).is_some(), "the upper bits are no part of it");
+        (0..6).for_each(|end| assert!(all(&bytes[..end]).is_empty(), "{end}"));
+        (6..12).for_each(|end| assert_eq!(all(&bytes[..end]).len(), 1, "{end}"));
+        assert!(all(&[0; 8]).is_empty(), "a length of nothing");
+    }
 }

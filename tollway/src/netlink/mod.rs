@@ -5,5 +5,5 @@
 mod bytes;
 mod socket;
 
-pub(crate) use bytes::{Attribute, Message, address, attributes, record};
+pub(crate) use bytes::{Attribute, Message, address, attributes, find, push, record, request};
 pub(crate) use socket::{Received, Socket};

@@ -14,13 +14,14 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use netlink_packet_core::{NLA_HEADER_SIZE, NLM_F_REQUEST, NLMSG_ERROR, NlasIterator};
+use netlink_packet_core::NLMSG_ERROR;
 use netlink_sys::protocols::NETLINK_GENERIC;
 use netlink_sys::{Socket, SocketAddr};
 use tollway_dataplane::id::PortId;
 
 use super::{interface, sys};
 use crate::express::Ports;
+use crate::netlink::{self, Attribute, Message, find, push};
 
 /// All is asked anew at least so often, in case that a message was lost.
 const PERIOD_MS: i32 = 500;
@@ -38,8 +39,8 @@ const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 /// `NETDEV_XDP_ACT_NDO_XMIT`: takes redirected frames.
 const NDO_XMIT: u64 = 1 << 2;
-/// Bytes of `nlmsghdr` and `genlmsghdr`.
-const HEADERS: usize = 16 + 4;
+/// Bytes of `genlmsghdr`.
+const GENERAL: usize = 4;
 
 /// A thread that tells the express lane where it can send.
 pub struct Watch {
@@ -111,16 +112,16 @@ impl Netdev {
         name.push(0);
         let message = request(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, (CTRL_ATTR_FAMILY_NAME, &name));
         let answer = ask(&requests, &message)?;
-        let body = answer.get(HEADERS..).unwrap_or_default();
-        let family = find(body, CTRL_ATTR_FAMILY_ID).and_then(number);
+        let family = find(&answer, GENERAL, CTRL_ATTR_FAMILY_ID).and_then(number);
         let family = family.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))? as u16;
-        let groups = find(body, CTRL_ATTR_MCAST_GROUPS).unwrap_or_default();
-        for (_, group) in attributes(groups) {
-            let is_mgmt = find(group, CTRL_ATTR_MCAST_GRP_NAME) == Some(b"mgmt\0");
-            if let Some(id) =
-                find(group, CTRL_ATTR_MCAST_GRP_ID).filter(|_| is_mgmt).and_then(number)
-            {
-                changes.add_membership(id as u32)?;
+        let groups = find(&answer, GENERAL, CTRL_ATTR_MCAST_GROUPS);
+        for group in groups.iter().flat_map(Attribute::nested) {
+            let part = |kind| find(group.value, 0, kind);
+            let is_mgmt =
+                part(CTRL_ATTR_MCAST_GRP_NAME).is_some_and(|name| name.value == b"mgmt\0");
+            let id = part(CTRL_ATTR_MCAST_GRP_ID).filter(|_| is_mgmt);
+            if let Some(id) = id.and_then(|id| id.u32()) {
+                changes.add_membership(id)?;
             }
         }
         changes.set_non_blocking(true)?;
@@ -171,8 +172,7 @@ impl Netdev {
         let index = ifindex.get().to_ne_bytes();
         let message = request(self.family, NETDEV_CMD_DEV_GET, (NETDEV_A_DEV_IFINDEX, &index));
         let Ok(answer) = ask(&self.requests, &message) else { return false };
-        let body = answer.get(HEADERS..).unwrap_or_default();
-        let features = find(body, NETDEV_A_DEV_XDP_FEATURES).and_then(number);
+        let features = find(&answer, GENERAL, NETDEV_A_DEV_XDP_FEATURES).and_then(number);
         features.is_some_and(|features| features & NDO_XMIT != 0)
     }
 }
@@ -186,51 +186,30 @@ fn socket() -> io::Result<Socket> {
 
 /// A request with one attribute.
 fn request(family: u16, command: u8, (kind, value): (u16, &[u8])) -> Vec<u8> {
-    let mut message = vec![0; HEADERS];
-    message.extend_from_slice(&(value.len() as u16 + 4).to_ne_bytes());
-    message.extend_from_slice(&kind.to_ne_bytes());
-    message.extend_from_slice(value);
-    message.resize(message.len().next_multiple_of(4), 0);
-    let len = message.len() as u32;
-    message[..4].copy_from_slice(&len.to_ne_bytes());
-    message[4..6].copy_from_slice(&family.to_ne_bytes());
-    message[6..8].copy_from_slice(&NLM_F_REQUEST.to_ne_bytes());
-    message[HEADERS - 4] = command;
-    message[HEADERS - 3] = 1;
-    message
+    const VERSION: u8 = 1;
+    let mut body = vec![command, VERSION, 0, 0];
+    push(&mut body, kind, value);
+    netlink::request(family, 0, 0, &body)
 }
 
-/// Sends a request and returns the answer, headers included.
+/// Sends a request and returns the body of the answer.
 fn ask(socket: &Socket, message: &[u8]) -> io::Result<Vec<u8>> {
     socket.send(message, 0)?;
     let (answer, _) = socket.recv_from_full()?;
-    let kind = answer.get(4..6).map_or(0, |kind| u16::from_ne_bytes([kind[0], kind[1]]));
-    if kind == NLMSG_ERROR {
-        let code = answer.get(16..20).and_then(|code| code.try_into().ok()).map(i32::from_ne_bytes);
-        return Err(io::Error::from_raw_os_error(-code.unwrap_or(-libc::EPROTO)));
+    let (message, _) = Message::cut(&answer).ok_or(io::ErrorKind::InvalidData)?;
+    if message.kind == NLMSG_ERROR {
+        let error = message.error();
+        return Err(error.unwrap_or_else(|| io::Error::from_raw_os_error(libc::EPROTO)));
     }
-    Ok(answer)
-}
-
-/// The attributes in a stretch of bytes; what is cut short ends them.
-fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    let whole = NlasIterator::new(bytes).map_while(Result::ok);
-    whole.map(|nla| {
-        let (kind, len) = (nla.kind(), usize::from(nla.length()));
-        (kind, nla.into_inner().get(NLA_HEADER_SIZE..len).unwrap_or_default())
-    })
-}
-
-fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
-    attributes(bytes).find(|(found, _)| *found == kind).map(|(_, value)| value)
+    Ok(message.body.to_vec())
 }
 
 /// A number of 2, 4 or 8 bytes.
-fn number(bytes: &[u8]) -> Option<u64> {
-    match *bytes {
+fn number(attribute: Attribute<'_>) -> Option<u64> {
+    match *attribute.value {
         [a, b] => Some(u16::from_ne_bytes([a, b]).into()),
         [a, b, c, d] => Some(u32::from_ne_bytes([a, b, c, d]).into()),
-        _ => Some(u64::from_ne_bytes(bytes.try_into().ok()?)),
+        _ => Some(u64::from_ne_bytes(attribute.value.try_into().ok()?)),
     }
 }
 
@@ -239,22 +218,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_that_are_cut_short_end_the_list() {
+    fn a_request_has_its_command_and_its_attribute() {
         let message = request(7, 1, (3, &[1, 2]));
         assert_eq!(message.len(), 28);
-        let body = &message[HEADERS..];
-        assert_eq!(attributes(body).collect::<Vec<_>>(), [(3, &[1, 2][..])]);
-        let nested = request(7, 1, (3 | 0x8000, &[1, 2]));
-        assert_eq!(
-            find(&nested[HEADERS..], 3),
-            Some(&[1, 2][..]),
-            "the upper bits are no part of it"
-        );
-        assert_eq!(number(&[1, 2]), Some(0x0201));
-        assert_eq!(number(&[1]), None);
-        for cut in 0..6 {
-            assert_eq!(attributes(&body[..cut]).count(), 0, "{cut}");
-        }
-        assert_eq!(attributes(&[0; 8]).count(), 0, "a length of nothing");
+        let (message, _) = Message::cut(&message).unwrap();
+        assert_eq!((message.kind, &message.body[..GENERAL]), (7, &[1, 1, 0, 0][..]));
+        assert_eq!(find(message.body, GENERAL, 3).and_then(number), Some(0x0201));
+        assert_eq!(number(Attribute { kind: 3, value: &[1] }), None);
     }
 }

@@ -1,6 +1,8 @@
 //! The links that there are, and why what arrives or leaves by each is the kernel's.
 
-use super::probe::{Asked, Device, Tags};
+use std::collections::BTreeMap;
+
+use super::probe::{Asked, Device, Elsewhere, Tags};
 use super::{Facts, Link, PerFamily, Reason};
 use crate::mirror::kernel::{Family, Ifindex, Netdev};
 use crate::mirror::sysctl::LinkSysctls;
@@ -41,6 +43,7 @@ const HARMLESS: [&str; 16] = [
 /// The links with their roads: each port, followed by the VLAN devices on it, each behind the one that
 /// carries it.
 pub(super) fn links(facts: &Facts<'_>, fragments: &PerFamily<Option<String>>) -> Vec<Link> {
+    let uppers = uppers(facts);
     let mut links = Vec::new();
     for port in facts.ports {
         let of_port = facts.kernel.netdevs.keys().filter_map(|ifindex| {
@@ -50,7 +53,7 @@ pub(super) fn links(facts: &Facts<'_>, fragments: &PerFamily<Option<String>>) ->
         let mut of_port: Vec<_> = of_port.collect();
         // Stable, so the order is that of their numbers else.
         of_port.sort_by_key(|(height, _)| *height);
-        links.extend(of_port.iter().map(|(_, stack)| link(facts, stack, fragments)));
+        links.extend(of_port.iter().map(|(_, stack)| link(facts, stack, (&uppers, fragments))));
     }
     links
 }
@@ -79,11 +82,19 @@ fn stack<'a>(facts: &Facts<'a>, ifindex: Ifindex, port: Ifindex) -> Option<Vec<L
     None
 }
 
-fn link(facts: &Facts<'_>, stack: &[Layer<'_>], fragments: &PerFamily<Option<String>>) -> Link {
+fn link(
+    facts: &Facts<'_>,
+    stack: &[Layer<'_>],
+    (uppers, fragments): (&Uppers, &PerFamily<Option<String>>),
+) -> Link {
     let (Some(top), Some(port)) = (stack.first(), stack.last()) else { return Link::default() };
     let vrf = vrf(facts, top.netdev);
     let sysctls = facts.sysctls.link(&top.netdev.name);
-    let mut arrives = PerFamily::each(|family| arrives(facts, stack, (family, &sysctls)));
+    let both_ways = both_ways(facts, stack);
+    let (incoming, outgoing) = (incoming(facts, stack, uppers), outgoing(stack));
+    let of_family = |way: &[Reason], own: Vec<Reason>| [&both_ways, way, &own].concat();
+    let mut arrives =
+        PerFamily::each(|family| of_family(&incoming, arrives(&top.netdev.name, family, &sysctls)));
     if stack.len() > MOST_STEERED {
         for family in [Family::V4, Family::V6] {
             let rule = fragments.of(family).clone().map(Reason::Fragments);
@@ -97,7 +108,9 @@ fn link(facts: &Facts<'_>, stack: &[Layer<'_>], fragments: &PerFamily<Option<Str
         vrf: vrf.map(str::to_owned),
         up: stack.iter().all(|layer| layer.netdev.flags & (UP | LOWER_UP) == UP | LOWER_UP),
         arrives,
-        leaves: PerFamily::each(|family| leaves(facts, stack, (family, &sysctls))),
+        leaves: PerFamily::each(|family| {
+            of_family(&outgoing, leaves(&top.netdev.name, family, &sysctls))
+        }),
     }
 }
 
@@ -107,14 +120,11 @@ fn vrf<'a>(facts: &Facts<'a>, netdev: &Netdev) -> Option<&'a str> {
     master.vrf_table.is_some().then_some(master.name.as_str())
 }
 
-fn arrives(
-    facts: &Facts<'_>,
-    stack: &[Layer<'_>],
-    (family, sysctls): (Family, &LinkSysctls),
-) -> Vec<Reason> {
-    let mut reasons = both_ways(facts, stack);
+/// What holds for either family of what arrives.
+fn incoming(facts: &Facts<'_>, stack: &[Layer<'_>], uppers: &Uppers) -> Vec<Reason> {
+    let mut reasons = Vec::new();
     for layer in stack {
-        upper(facts, layer, &mut reasons);
+        reasons.extend(uppers.get(&layer.ifindex).into_iter().flatten().cloned());
         let name = || layer.netdev.name.clone();
         let filters = layer.found.map(|found| &found.filters_in);
         on(filters, "tc filters", || Reason::FiltersIn(name()), &mut reasons);
@@ -122,8 +132,12 @@ fn arrives(
     if let Err(why) = &facts.probes.elsewhere {
         reasons.push(Reason::Unknown("devices in other network namespaces", why.0.clone()));
     }
-    let Some(top) = stack.first() else { return reasons };
-    let name = top.netdev.name.as_str();
+    reasons
+}
+
+/// What holds for one family of what arrives by a device.
+fn arrives(name: &str, family: Family, sysctls: &LinkSysctls) -> Vec<Reason> {
+    let mut reasons = Vec::new();
     let (has, forwards, sysctl) = match family {
         Family::V4 => {
             (sysctls.has4, sysctls.forward4, format!("net.ipv4.conf.{name}.forwarding = 0"))
@@ -143,12 +157,9 @@ fn arrives(
     reasons
 }
 
-fn leaves(
-    facts: &Facts<'_>,
-    stack: &[Layer<'_>],
-    (family, sysctls): (Family, &LinkSysctls),
-) -> Vec<Reason> {
-    let mut reasons = both_ways(facts, stack);
+/// What holds for either family of what leaves.
+fn outgoing(stack: &[Layer<'_>]) -> Vec<Reason> {
+    let mut reasons = Vec::new();
     for Layer { netdev, found, .. } in stack {
         let name = || netdev.name.clone();
         let filters = found.map(|found| &found.filters_out);
@@ -164,20 +175,25 @@ fn leaves(
             reasons.push(Reason::EgressQos(name()));
         }
     }
-    let Some(top) = stack.first() else { return reasons };
+    reasons
+}
+
+/// What holds for one family of what leaves by a device.
+fn leaves(name: &str, family: Family, sysctls: &LinkSysctls) -> Vec<Reason> {
+    let mut reasons = Vec::new();
     let has = match family {
         Family::V4 => sysctls.has4,
         Family::V6 => sysctls.has6,
     };
     if !has {
-        reasons.push(Reason::NoFamily(family, top.netdev.name.clone()));
+        reasons.push(Reason::NoFamily(family, name.to_owned()));
     }
     let follows = match family {
         Family::V4 => sysctls.redirected4,
         Family::V6 => sysctls.redirected6,
     };
     if follows {
-        reasons.push(Reason::Redirected(family, top.netdev.name.clone()));
+        reasons.push(Reason::Redirected(family, name.to_owned()));
     }
     reasons
 }
@@ -269,22 +285,30 @@ fn member(facts: &Facts<'_>, netdev: &Netdev, master: Ifindex) -> Option<Reason>
     })
 }
 
-/// Devices on this one that take its frames first.
-fn upper(facts: &Facts<'_>, layer: &Layer<'_>, reasons: &mut Vec<Reason>) {
-    for upper in facts.kernel.netdevs.values().filter(|upper| upper.lower == Some(layer.ifindex)) {
+/// By the device below: the devices on it that take its frames first.
+type Uppers = BTreeMap<Ifindex, Vec<Reason>>;
+
+/// Finds them once for all links: there may be thousands of links, and of devices.
+fn uppers(facts: &Facts<'_>) -> Uppers {
+    let below = |lower: Ifindex, kind: &str| {
+        let netdev = facts.kernel.netdevs.get(&lower).filter(|_| !HARMLESS.contains(&kind));
+        netdev.map(|netdev| netdev.name.clone())
+    };
+    let mut uppers = Uppers::new();
+    for upper in facts.kernel.netdevs.values() {
+        let Some(lower) = upper.lower else { continue };
         let kind = upper.kind.as_deref().unwrap_or("device");
-        if !HARMLESS.contains(&kind) {
-            let (device, upper) = (layer.netdev.name.clone(), upper.name.clone());
-            reasons.push(Reason::Upper { device, kind: kind.to_owned(), upper });
+        if let Some(device) = below(lower, kind) {
+            let (kind, upper) = (kind.to_owned(), upper.name.clone());
+            uppers.entry(lower).or_default().push(Reason::Upper { device, kind, upper });
         }
     }
-    let elsewhere = facts.probes.elsewhere.iter().flatten();
-    let elsewhere = elsewhere.filter(|upper| upper.lower == layer.ifindex);
-    let elsewhere = elsewhere.filter(|upper| !HARMLESS.contains(&upper.kind.as_str()));
-    reasons.extend(elsewhere.cloned().map(|upper| Reason::UpperElsewhere {
-        device: layer.netdev.name.clone(),
-        kind: upper.kind,
-        upper: upper.name,
-        namespace: upper.namespace,
-    }));
+    for Elsewhere { lower, kind, name, namespace } in facts.probes.elsewhere.iter().flatten() {
+        if let Some(device) = below(*lower, kind) {
+            let (kind, upper, namespace) = (kind.clone(), name.clone(), *namespace);
+            let reason = Reason::UpperElsewhere { device, kind, upper, namespace };
+            uppers.entry(*lower).or_default().push(reason);
+        }
+    }
+    uppers
 }

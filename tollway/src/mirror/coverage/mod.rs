@@ -106,8 +106,6 @@ pub enum Firewall {
 pub struct Rules {
     /// How many the router decides by.
     pub compiled: usize,
-    /// How many are not about forwarded packets.
-    pub elsewhere: usize,
     /// Those whose packets are the kernel's: the rule, and why.
     pub kernel: Vec<(String, String)>,
     /// Chains of the hooks of devices: the hook and the name.

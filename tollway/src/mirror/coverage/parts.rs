@@ -1,5 +1,7 @@
 //! What is the kernel's of traffic that would be fast, and what people should know.
 
+use std::collections::BTreeSet;
+
 use super::{Facts, Firewall, Link, PerFamily, Reason};
 use crate::filter::ir::Hook;
 use crate::mirror::kernel::{Family, Ifindex, Kernel, Netdev, Rule, RuleAction};
@@ -27,10 +29,10 @@ pub(super) fn parts(
     let mut parts = Vec::new();
     let mut say = |what: String, why: String| parts.push(Part { what, why });
     let routes = facts.routes;
-    for (device, count) in &routes.by_device {
-        if let Some((name, why)) = elsewhere(facts, links, *device) {
-            say(format!("{} by {name}", plural(*count, "route")), why);
-        }
+    let links: BTreeSet<_> = links.iter().map(|link| link.ifindex).collect();
+    for (device, count) in routes.by_device.iter().filter(|(device, _)| !links.contains(device)) {
+        let (name, why) = elsewhere(facts, *device);
+        say(format!("{} by {name}", plural(*count, "route")), why);
     }
     for family in [Family::V4, Family::V6] {
         let count = *routes.several.of(family);
@@ -120,19 +122,16 @@ fn leap(kernel: &Kernel, rule: &Rule) -> Option<String> {
 }
 
 /// The name of a device that is no link of the router, and what it is.
-fn elsewhere(facts: &Facts<'_>, links: &[Link], device: Ifindex) -> Option<(String, String)> {
-    if links.iter().any(|link| link.ifindex == device) {
-        return None;
-    }
+fn elsewhere(facts: &Facts<'_>, device: Ifindex) -> (String, String) {
     let Some(netdev) = facts.kernel.netdevs.get(&device) else {
-        return Some((format!("device {device}"), "there is no such device any more".to_owned()));
+        return (format!("device {device}"), "there is no such device any more".to_owned());
     };
     let is = match netdev.kind.as_deref() {
         _ if netdev.vlan.is_some() => "a VLAN device that is on no port".to_owned(),
         Some(kind) => format!("a {kind} that is no port"),
         None => "a device that is no port".to_owned(),
     };
-    Some((netdev.name.clone(), format!("{} is {is}", netdev.name)))
+    (netdev.name.clone(), format!("{} is {is}", netdev.name))
 }
 
 /// What people should know.

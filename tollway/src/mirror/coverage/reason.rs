@@ -131,8 +131,6 @@ pub enum Reason {
     Multipath(String),
     /// It could not be asked for: what, and the system's words.
     Unknown(&'static str, String),
-    /// It is no link of the router.
-    NotHere,
 }
 
 impl Reason {
@@ -176,7 +174,6 @@ impl Reason {
             Self::Hidden { .. } => "hidden",
             Self::Multipath(_) => "multipath",
             Self::Unknown(..) => "unknown",
-            Self::NotHere => "not_here",
         }
     }
 }
@@ -322,7 +319,6 @@ impl fmt::Display for Reason {
             }
             Self::Multipath(why) => f.write_str(why),
             Self::Unknown(what, why) => write!(f, "{what} can not be asked for: {why}"),
-            Self::NotHere => f.write_str("it is no port of Tollway's, and no VLAN on one"),
         }
     }
 }

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Coverage, Facts, Firewall, Probes, RouteTally};
 use crate::mirror::devices;
-use crate::mirror::event::{Change, Event};
+use crate::mirror::event::Event;
 use crate::mirror::kernel::{Ifindex, Kernel};
 use crate::mirror::netlink::{Settings, Source};
+use crate::mirror::rib::Rib;
 use crate::mirror::rules::{self, Follower};
 use crate::mirror::sysctl::Sysctls;
-use crate::ports::{sys, why};
+use crate::ports::why;
 
 /// The kernel tells a million routes within seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -79,33 +79,30 @@ impl Sight {
 /// What rtnetlink tells.
 fn configuration() -> Result<(Kernel, RouteTally), SightError> {
     let mut source = Source::open(Settings::default())?;
-    let (mut kernel, mut routes, mut whole) = (Kernel::default(), RouteTally::default(), false);
-    let until = Instant::now() + PATIENCE;
-    while !whole {
-        let more = source.read(&mut |event| {
-            kernel.take(&event);
-            match &event {
-                Event::Whole(_) | Event::Lost => routes = RouteTally::default(),
-                Event::Route(key, route, Change::Listed | Change::Add(_)) => {
-                    routes.add(key, route, &kernel.nexthops);
-                }
-                Event::Complete => whole = true,
-                _ => {}
-            }
-        })?;
-        if Instant::now() >= until {
-            return Err(SightError::Late);
-        }
-        if !more && !whole {
-            let fd = source.fd().as_raw_fd();
-            let wait = source.due().saturating_duration_since(Instant::now()).as_millis();
-            let mut fds = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
-            sys::wait(&mut fds, wait.clamp(1, 100) as i32)?;
-        }
+    let mut told = Told::default();
+    if !source.read_all(PATIENCE, &mut |event| told.take(&event))? {
+        return Err(SightError::Late);
     }
+    let Told { mut kernel, rib } = told;
+    let routes = RouteTally::of(&rib, &kernel.nexthops);
     // What Tollway makes for itself is nobody's configuration.
     kernel.netdevs.retain(|_, netdev| !devices::is_own(netdev));
     Ok((kernel, routes))
+}
+
+/// What was told so far. Routes are kept until all are there: a list of them may be told again, and what
+/// is in it may go meanwhile.
+#[derive(Debug, Default)]
+struct Told {
+    kernel: Kernel,
+    rib: Rib,
+}
+
+impl Told {
+    fn take(&mut self, event: &Event) {
+        self.kernel.take(event);
+        self.rib.take(event);
+    }
 }
 
 /// What nft tells.
@@ -117,21 +114,52 @@ fn firewall() -> Firewall {
         Ok(follower) => follower,
         Err(error) => return Firewall::Unread(why(&error)),
     };
-    let until = Instant::now() + RULES_PATIENCE;
-    let firewall = loop {
-        match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(rules::Event::Read(reading)) => break Firewall::from(&*reading),
-            Ok(rules::Event::Unreadable(sentence)) => break Firewall::Unread(sentence),
-            Ok(_) => {}
-            Err(RecvTimeoutError::Timeout) => {
-                let patience = RULES_PATIENCE.as_secs();
-                break Firewall::Unread(format!("they go on changing for {patience} s"));
-            }
-            Err(RecvTimeoutError::Disconnected) => {
-                break Firewall::Unread("they can not be followed".to_owned());
-            }
-        }
-    };
+    let first = rules::first(&told, RULES_PATIENCE);
     drop(follower);
-    firewall
+    match first {
+        Ok(Ok(reading)) => Firewall::from(&*reading),
+        Ok(Err(sentence)) => Firewall::Unread(sentence),
+        Err(RecvTimeoutError::Timeout) => {
+            let patience = RULES_PATIENCE.as_secs();
+            Firewall::Unread(format!("they go on changing for {patience} s"))
+        }
+        Err(RecvTimeoutError::Disconnected) => {
+            Firewall::Unread("they can not be followed".to_owned())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mirror::event::{Change, Place};
+    use crate::mirror::kernel::{Family, Hop, Hops, Route, RouteKey, RouteKind};
+
+    fn route(dst: &str, change: Change) -> Event {
+        let key = RouteKey { table: 254, dst: dst.parse().unwrap(), tos: 0, priority: 0 };
+        let hop = Hop { via: None, ifindex: 2, weight: 1, flags: 0, encap: false };
+        let (kind, hops) = (RouteKind::Unicast, Hops::One(hop));
+        let route = Route { kind, hops, protocol: 4, prefsrc: None, mtu: 0, odd: false };
+        Event::Route(key, route, change)
+    }
+
+    #[test]
+    fn routes_that_are_listed_again_are_counted_once() {
+        let mut told = Told::default();
+        told.take(&Event::Whole(Box::default()));
+        let mut hear = |events: Vec<Event>| events.iter().for_each(|event| told.take(event));
+        let begins = |family| Event::Listing { family, audit: false };
+        let (four, six) = ("192.0.2.0/24", "2001:db8::/32");
+        for _ in 0..3 {
+            hear(vec![begins(Family::V4), route(four, Change::Listed)]);
+        }
+        hear(vec![Event::Listed { family: Family::V4, lists: 3 }, begins(Family::V6)]);
+        // While IPv6 is listed, another of IPv4 comes, and one takes the place of that.
+        hear(vec![route(six, Change::Listed), route("10.0.0.0/8", Change::Add(Place::Only))]);
+        hear(vec![route("10.0.0.0/8", Change::Add(Place::Instead)), begins(Family::V6)]);
+        hear(vec![route(six, Change::Listed), Event::Listed { family: Family::V6, lists: 1 }]);
+        let routes = RouteTally::of(&told.rib, &told.kernel.nexthops);
+        assert_eq!((routes.total.v4, routes.total.v6), (2, 1));
+        assert_eq!(routes.by_device, BTreeMap::from([(2, 3)]));
+    }
 }

@@ -49,7 +49,7 @@ pub(super) fn read(body: &[u8]) -> Option<(Ifindex, Netdev)> {
             is::QDISC => netdev.qdisc = attribute.text(),
             is::MASTER => netdev.master = attribute.u32().filter(|index| *index != 0),
             is::LINKINFO => attribute.nested().for_each(|info| describe(&mut netdev, info)),
-            is::XDP => netdev.xdp = program(attribute),
+            is::XDP => netdev.xdp = xdp_program(attribute),
             // An event of the radio, without what the device is.
             is::WIRELESS => return None,
             _ => {}
@@ -91,8 +91,9 @@ fn vlan(info: Attribute<'_>) -> Option<(u16, u16)> {
     vid.map(|vid| (vid, protocol))
 }
 
-/// The number of the XDP program, or of one of several.
-fn program(xdp: Attribute<'_>) -> Option<u32> {
+/// The number of the XDP program, or of one of several, from an `IFLA_XDP`: where programs are attached in
+/// two modes, `IFLA_XDP_PROG_ID` is left out (`rtnl_xdp_fill`).
+pub(in crate::mirror) fn xdp_program(xdp: Attribute<'_>) -> Option<u32> {
     /// `IFLA_XDP_PROG_ID`, `IFLA_XDP_DRV_PROG_ID` and so on.
     const IDS: std::ops::RangeInclusive<u16> = 4..=7;
     let mut ids = xdp.nested().filter(|part| IDS.contains(&part.kind));

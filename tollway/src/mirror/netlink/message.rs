@@ -3,7 +3,7 @@
 use super::{link, nexthop, route, rule};
 use crate::mirror::event::{Change, Event, Presence};
 use crate::mirror::kernel::{Family, Ifindex};
-use crate::netlink::Message;
+use crate::netlink::{Message, push, request};
 
 /// `NLMSG_ERROR`, `NLMSG_DONE`, `NLMSG_OVERRUN`.
 pub(super) const ERROR: u16 = 2;
@@ -108,13 +108,13 @@ impl List {
             Self::Rules(family) => (is::GET_RULE, &family_first(family)),
             Self::Routes(family) => (is::GET_ROUTE, &family_first(family)),
         };
-        message(kind, DUMP, sequence, body)
+        request(kind, DUMP, sequence, body)
     }
 }
 
 /// The question for one device.
 pub(super) fn ask_link(index: Ifindex, sequence: u32) -> Vec<u8> {
-    message(is::GET_LINK, 0, sequence, &link_body(index))
+    request(is::GET_LINK, 0, sequence, &link_body(index))
 }
 
 /// `struct rtmsg` and `struct fib_rule_hdr` begin with the family, and the rest may be zero.
@@ -128,26 +128,15 @@ fn family_first(family: Family) -> [u8; 12] {
     body
 }
 
-/// `struct ifinfomsg`, and that statistics are not wanted (`IFLA_EXT_MASK`, `RTEXT_FILTER_SKIP_STATS`).
-fn link_body(index: Ifindex) -> Vec<u8> {
+/// The body of a question for a device, or for all (0): `struct ifinfomsg`, and that statistics are not
+/// wanted, which the kernel adds up over all processors.
+pub(in crate::mirror) fn link_body(index: Ifindex) -> Vec<u8> {
+    /// `IFLA_EXT_MASK`, `RTEXT_FILTER_SKIP_STATS`.
+    const EXT_MASK: u16 = 29;
+    const SKIP_STATS: u32 = 8;
     let mut body = vec![0; 4];
     body.extend(index.to_ne_bytes());
     body.extend([0; 8]);
-    body.extend(8_u16.to_ne_bytes());
-    body.extend(29_u16.to_ne_bytes());
-    body.extend(8_u32.to_ne_bytes());
+    push(&mut body, EXT_MASK, &SKIP_STATS.to_ne_bytes());
     body
-}
-
-fn message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
-    /// `NLM_F_REQUEST`.
-    const REQUEST: u16 = 1;
-    let len = 16 + body.len() as u32;
-    let mut message = len.to_ne_bytes().to_vec();
-    message.extend(kind.to_ne_bytes());
-    message.extend((flags | REQUEST).to_ne_bytes());
-    message.extend(sequence.to_ne_bytes());
-    message.extend(0_u32.to_ne_bytes());
-    message.extend(body);
-    message
 }

@@ -33,6 +33,9 @@ mod source;
 mod tests;
 mod touched;
 mod untold;
+mod whole;
 
+pub(in crate::mirror) use link::xdp_program;
+pub(in crate::mirror) use message::link_body;
 pub(in crate::mirror) use rule::{NOT, VRF_ONLY};
 pub use source::{Settings, Source, Stats};

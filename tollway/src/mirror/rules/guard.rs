@@ -20,21 +20,21 @@ const ICMP6: u128 = 58;
 /// Puts rules before those that such packets may meet.
 pub(super) fn guard(rules: &mut Ruleset) {
     for chain in &mut rules.chains {
+        let fragments = first(chain, looks_at_transport).map(|at| (at, later_fragments()));
+        let mut guards: Vec<_> = fragments.into_iter().collect();
+        // Chains of the other families see one version of IP.
+        if matches!(chain.family, Family::Inet | Family::Netdev) {
+            let icmp = |version, protocol| {
+                let at = first(chain, |rule| looks_for(rule, protocol))?;
+                Some((at, other_version(version, protocol)))
+            };
+            guards.extend(icmp(6, ICMP));
+            guards.extend(icmp(4, ICMP6));
+        }
         // From behind: what stands before stays where it is.
-        let mut guards: Vec<_> = [
-            first(chain, looks_at_transport).map(|at| (at, later_fragments())),
-            first(chain, |rule| looks_for(rule, ICMP)).map(|at| (at, other_version(6, ICMP))),
-            first(chain, |rule| looks_for(rule, ICMP6)).map(|at| (at, other_version(4, ICMP6))),
-        ]
-        .into_iter()
-        .flatten()
-        .collect();
         guards.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
-        let has_versions = matches!(chain.family, Family::Inet | Family::Netdev);
         for (at, guard) in guards {
-            if has_versions || guard.text == later_fragments().text {
-                chain.rules.insert(at, guard);
-            }
+            chain.rules.insert(at, guard);
         }
     }
 }

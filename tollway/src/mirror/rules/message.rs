@@ -1,5 +1,7 @@
 //! Messages of nf_tables (`include/uapi/linux/netfilter/nf_tables.h`), as far as they are looked at.
 
+use crate::netlink::{self, attributes, find, push};
+
 /// `NFNL_SUBSYS_NFTABLES`.
 const SUBSYSTEM: u8 = 10;
 
@@ -21,16 +23,10 @@ const NEWOBJ: u8 = 18;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 
-const NLM_F_REQUEST: u16 = 1;
 const NLM_F_DUMP: u16 = 0x300;
 
-/// Bytes of `nlmsghdr`, of `nfgenmsg` and of `nlattr`.
-const HEADER: usize = 16;
+/// Bytes of `nfgenmsg`.
 const GENERAL: usize = 4;
-const HEADER_OF_ATTRIBUTE: usize = 4;
-
-/// Attributes that are nested (`NLA_F_NESTED`), or of another byte order, say so in their type.
-const TYPE_BITS: u16 = 0x3fff;
 
 /// What the kernel has to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,70 +141,50 @@ pub(super) fn list_tables(sequence: u32) -> Vec<u8> {
 /// Asks for what a set has.
 pub(super) fn list_elements(sequence: u32, family: u8, table: &str, set: &str) -> Vec<u8> {
     let mut names = Vec::new();
-    for (kind, name) in [(1_u16, table), (2, set)] {
-        let len = HEADER_OF_ATTRIBUTE + name.len() + 1;
-        names.extend((len as u16).to_ne_bytes());
-        names.extend(kind.to_ne_bytes());
-        names.extend(name.as_bytes());
-        names.resize(names.len() + 1 + len.next_multiple_of(4) - len, 0);
+    for (kind, name) in [(1, table), (2, set)] {
+        push(&mut names, kind, format!("{name}\0").as_bytes());
     }
     request(GETSETELEM, NLM_F_DUMP, sequence, family, &names)
 }
 
 fn request(kind: u8, flags: u16, sequence: u32, family: u8, body: &[u8]) -> Vec<u8> {
-    let len = HEADER + GENERAL + body.len();
-    let mut bytes = Vec::with_capacity(len);
-    bytes.extend((len as u32).to_ne_bytes());
-    bytes.extend((u16::from(SUBSYSTEM) << 8 | u16::from(kind)).to_ne_bytes());
-    bytes.extend((NLM_F_REQUEST | flags).to_ne_bytes());
-    bytes.extend(sequence.to_ne_bytes());
-    bytes.extend(0_u32.to_ne_bytes());
+    let kind = u16::from(SUBSYSTEM) << 8 | u16::from(kind);
     // Version 0, no resource.
-    bytes.extend([family, 0, 0, 0]);
-    bytes.extend(body);
-    bytes
+    let general: [u8; GENERAL] = [family, 0, 0, 0];
+    netlink::request(kind, flags, sequence, &[&general[..], body].concat())
 }
 
-/// The messages of a datagram; what is cut off or not nf_tables' is left out.
-pub(super) fn messages(mut bytes: &[u8]) -> Vec<Told> {
-    let mut messages = Vec::new();
-    while let Some(len) = word(bytes, 0).map(|len| len as usize)
-        && let Some(message) = bytes.get(..len).filter(|_| len >= HEADER)
-    {
-        messages.extend(message_of(message));
-        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
-    }
-    messages
-}
-
-fn message_of(bytes: &[u8]) -> Option<Told> {
-    let kind = half(bytes, 4)?;
-    let sequence = word(bytes, 8)?;
+/// What a message says; none where it is not nf_tables', or cut off.
+pub(super) fn read(message: &netlink::Message<'_>) -> Option<Told> {
+    let sequence = message.sequence;
     let told = |generation, message| Some(Told { sequence, generation, message });
-    match kind {
-        ERROR => return told(0, Message::Refused(word(bytes, HEADER)?.cast_signed())),
+    match message.kind {
+        ERROR => {
+            let code = i32::from_ne_bytes(*message.body.first_chunk()?);
+            return told(0, Message::Refused(code));
+        }
         DONE => return told(0, Message::Done),
         _ => {}
     }
-    let [kind, subsystem] = kind.to_le_bytes();
+    let [kind, subsystem] = message.kind.to_le_bytes();
     if subsystem != SUBSYSTEM {
         return None;
     }
-    let general = bytes.get(HEADER..HEADER + GENERAL)?;
-    let generation = u16::from_be_bytes([general[2], general[3]]);
-    let body = bytes.get(HEADER + GENERAL..).unwrap_or_default();
+    let (general, body) = message.body.split_first_chunk::<GENERAL>()?;
+    let [family, _, g0, g1] = *general;
+    let generation = u16::from_be_bytes([g0, g1]);
     let message = match kind {
         NEWGEN => Message::Generation(be_word(attribute(body, 1)?)?),
-        NEWTABLE => Message::Table(Table::read(general[0], body)?),
-        NEWSETELEM | DELSETELEM => match elements(general[0], kind == NEWSETELEM, body) {
+        NEWTABLE => Message::Table(Table::read(family, body)?),
+        NEWSETELEM | DELSETELEM => match elements(family, kind == NEWSETELEM, body) {
             Some(elements) => Message::Elements(elements),
             None => Message::Other,
         },
-        NEWRULE | DELRULE => match rule(general[0], kind == NEWRULE, body) {
+        NEWRULE | DELRULE => match rule(family, kind == NEWRULE, body) {
             Some(rule) => Message::Rule(rule),
             None => Message::Other,
         },
-        NEWSET | DELSET => match full_name(general[0], body).filter(|_| is_plain_set(body)) {
+        NEWSET | DELSET => match full_name(family, body).filter(|_| is_plain_set(body)) {
             Some(set) => Message::Set(set),
             None => Message::Other,
         },
@@ -236,7 +212,7 @@ fn rule(family: u8, came: bool, body: &[u8]) -> Option<Rule> {
         "reject",
     ];
     let expressions = attribute(body, 4).unwrap_or_default();
-    let mut names = attributes(expressions).map(|(_, one)| attribute(one, 1).and_then(name));
+    let mut names = attributes(expressions, 0).map(|one| attribute(one.value, 1).and_then(name));
     let is_plain = names.all(|name| name.is_some_and(|name| PLAIN.contains(&&*name)));
     // One that goes ends what it has begun, if anything.
     Some(Rule { chain: full_name(family, body)?, is_plain: is_plain || !came })
@@ -246,7 +222,7 @@ fn rule(family: u8, came: bool, body: &[u8]) -> Option<Rule> {
 fn is_plain_set(body: &[u8]) -> bool {
     const EXPRESSION: u16 = 17;
     const EXPRESSIONS: u16 = 18;
-    attributes(body).all(|(kind, _)| kind != EXPRESSION && kind != EXPRESSIONS)
+    attributes(body, 0).all(|one| one.kind != EXPRESSION && one.kind != EXPRESSIONS)
 }
 
 /// The name of a rule's chain or of a set, with its table's.
@@ -258,7 +234,7 @@ fn full_name(family: u8, body: &[u8]) -> Option<String> {
 fn elements(family: u8, came: bool, body: &[u8]) -> Option<Elements> {
     let set = full_name(family, body)?;
     let list = attribute(body, 3).unwrap_or_default();
-    let keys = attributes(list).map(|(_, element)| key(element)).collect();
+    let keys = attributes(list, 0).map(|element| key(element.value)).collect();
     Some(Elements { set, came, keys })
 }
 
@@ -273,14 +249,15 @@ fn key(element: &[u8]) -> Option<Key> {
     const EXPRESSIONS: u16 = 11;
     const IS_END: u32 = 1;
     let (mut value, mut last, mut flags) = (None, None, 0);
-    for (kind, bytes) in attributes(element) {
-        match kind {
+    for one in attributes(element, 0) {
+        let bytes = one.value;
+        match one.kind {
             KEY => value = Some(attribute(bytes, 1)?.to_vec()),
             LAST => last = Some(attribute(bytes, 1)?.to_vec()),
             FLAGS => flags = be_word(bytes)?,
             USERDATA | PADDING => {}
             EXPRESSION if is_counter(bytes) => {}
-            EXPRESSIONS if attributes(bytes).all(|(_, one)| is_counter(one)) => {}
+            EXPRESSIONS if one.nested().all(|one| is_counter(one.value)) => {}
             _ => return None,
         }
     }
@@ -294,32 +271,15 @@ fn is_counter(expression: &[u8]) -> bool {
     attribute(expression, 1).and_then(name).as_deref() == Some("counter")
 }
 
-/// The attributes of a message or of an attribute.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let (len, kind) = (usize::from(half(bytes, 0)?), half(bytes, 2)?);
-        let value = bytes.get(4..len)?;
-        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind & TYPE_BITS, value))
-    })
-}
-
+/// What the first attribute of a kind says.
 fn attribute(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
-    attributes(bytes).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+    find(bytes, 0, wanted).map(|found| found.value)
 }
 
 /// A string that ends with a 0.
 fn name(bytes: &[u8]) -> Option<String> {
     let bytes = bytes.strip_suffix(&[0]).unwrap_or(bytes);
     std::str::from_utf8(bytes).ok().map(str::to_owned)
-}
-
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
 fn be_word(bytes: &[u8]) -> Option<u32> {

@@ -45,7 +45,9 @@ use std::fmt;
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use tollway_dataplane::stages::filter::{Element, Filter, LiveSetError};
 
@@ -150,6 +152,24 @@ pub struct Need {
 impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} in {}: {}", quoted(&self.text), self.chain, self.why)
+    }
+}
+
+/// Waits for the first rules that a [`Follower`] reports, or for why they can not be read.
+///
+/// # Errors
+/// It has reported neither within some time, or has ended.
+pub fn first(
+    told: &Receiver<Event>,
+    patience: Duration,
+) -> Result<Result<Arc<Reading>, String>, RecvTimeoutError> {
+    let until = Instant::now() + patience;
+    loop {
+        match told.recv_timeout(until.saturating_duration_since(Instant::now()))? {
+            Event::Read(reading) => return Ok(Ok(reading)),
+            Event::Unreadable(why) => return Ok(Err(why)),
+            Event::Changed | Event::Elements { .. } => {}
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which rules packets may meet that are forwarded, or that the kernel sends on their account.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
@@ -37,11 +37,15 @@ impl<'v> Reach<'v> {
         for map in of_kind("map") {
             reach.targets(map, map, &mut next);
         }
+        let mut rules: HashMap<Place<'v>, Vec<&'v Value>> = HashMap::new();
+        for rule in of_kind("rule") {
+            rules.entry(in_chain(rule)).or_default().push(rule);
+        }
         while let Some(chain) = next.pop() {
-            if reach.met.insert(chain) {
-                for rule in of_kind("rule").filter(|rule| in_chain(rule) == chain) {
-                    reach.targets(rule, rule, &mut next);
-                }
+            reach.met.insert(chain);
+            // Taken out, they are followed once.
+            for rule in rules.remove(&chain).into_iter().flatten() {
+                reach.targets(rule, rule, &mut next);
             }
         }
         reach

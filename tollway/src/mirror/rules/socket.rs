@@ -1,29 +1,26 @@
 //! Netfilter's netlink sockets: one that listens to what changes, one that asks.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
-use netlink_sys::{Socket, SocketAddr};
 
 use super::message::{self, Elements, Key, Message, Table, Told};
+use crate::netlink::{Received, Socket};
 use crate::ports::sys;
 
 /// `NFNLGRP_NFTABLES`.
 const GROUP: u32 = 7;
-/// The kernel fills no larger datagram.
-const DATAGRAM: usize = 1 << 17;
 /// Bytes of messages that may wait to be read.
-const RECEIVE_BUFFER: libc::c_int = 8 << 20;
+const RECEIVE_BUFFER: usize = 8 << 20;
+/// The same of answers: the kernel waits with the rest of a list until there is room for it.
+const ROOM: usize = 1 << 20;
 /// The kernel answers at once, or waits for a change that is being made.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Listens to what changes.
-pub(super) struct Listener {
-    socket: Socket,
-    buffer: Vec<u8>,
-}
+pub(super) struct Listener(Socket);
 
 /// What was heard.
 pub(super) enum Heard {
@@ -37,51 +34,31 @@ pub(super) enum Heard {
 
 impl Listener {
     pub(super) fn open() -> io::Result<Self> {
-        let mut socket = Socket::new(NETLINK_NETFILTER)?;
-        socket.bind_auto()?;
-        let forced = sys::set_option(
-            socket.as_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_RCVBUFFORCE,
-            &RECEIVE_BUFFER,
-        );
-        if forced.is_err() {
-            // Without CAP_NET_ADMIN there is a limit to it (net.core.rmem_max).
-            socket.set_rx_buf_sz(RECEIVE_BUFFER)?;
-        }
-        socket.add_membership(GROUP)?;
-        Ok(Self { socket, buffer: vec![0; DATAGRAM] })
+        Ok(Self(Socket::of(NETLINK_NETFILTER, &[GROUP], RECEIVE_BUFFER)?))
     }
 
     /// What to wait for messages on.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.0.fd()
     }
 
     /// Takes a datagram, if there is one. Never waits.
     pub(super) fn hear(&mut self) -> io::Result<Heard> {
-        match receive(&self.socket, &mut self.buffer) {
-            Ok(told) => Ok(Heard::Told(told)),
-            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(Heard::Lost),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Heard::Nothing),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Heard::Told(Vec::new())),
-            Err(error) => Err(error),
-        }
+        let mut told = Vec::new();
+        Ok(match self.0.receive(|message| told.extend(message::read(&message)))? {
+            Received::Datagram => Heard::Told(told),
+            Received::Lost | Received::Broken => Heard::Lost,
+            Received::Nothing => Heard::Nothing,
+        })
     }
 }
 
 /// Asks the kernel.
-pub(super) struct Asker {
-    socket: Socket,
-    sequence: u32,
-    buffer: Vec<u8>,
-}
+pub(super) struct Asker(Socket);
 
 impl Asker {
     pub(super) fn open() -> io::Result<Self> {
-        let mut socket = Socket::new(NETLINK_NETFILTER)?;
-        socket.bind_auto()?;
-        Ok(Self { socket, sequence: 0, buffer: vec![0; DATAGRAM] })
+        Ok(Self(Socket::of(NETLINK_NETFILTER, &[], ROOM)?))
     }
 
     /// The number of the generation that is in force; none in a kernel without nf_tables.
@@ -139,22 +116,25 @@ impl Asker {
         question: impl Fn(u32) -> Vec<u8>,
         mut take: impl FnMut(Message) -> bool,
     ) -> io::Result<()> {
-        self.sequence = self.sequence.wrapping_add(1).max(1);
-        self.socket.send_to(&question(self.sequence), &SocketAddr::new(0, 0), 0)?;
+        let sequence = self.0.next_sequence();
+        self.0.send(&question(sequence))?;
         let until = Instant::now() + PATIENCE;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            let fd = self.socket.as_fd().as_raw_fd();
+            let fd = self.0.fd().as_raw_fd();
             let mut fds = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
             sys::wait(&mut fds, left.as_millis() as i32 + 1)?;
-            let told = match receive(&self.socket, &mut self.buffer) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                told => told?,
-            };
-            for told in told.into_iter().filter(|told| told.sequence == self.sequence) {
+            let mut told = Vec::new();
+            match self.0.receive(|message| told.extend(message::read(&message)))? {
+                Received::Datagram | Received::Nothing => {}
+                Received::Lost | Received::Broken => {
+                    return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
+                }
+            }
+            for told in told.into_iter().filter(|told| told.sequence == sequence) {
                 match told.message {
                     Message::Done | Message::Refused(0) => return Ok(()),
                     Message::Refused(error) => return Err(io::Error::from_raw_os_error(-error)),
@@ -177,16 +157,4 @@ fn or_no_nf_tables(answer: io::Result<()>) -> io::Result<()> {
         }
         answer => answer,
     }
-}
-
-/// The messages of one datagram of the kernel's.
-fn receive(socket: &Socket, buffer: &mut [u8]) -> io::Result<Vec<Told>> {
-    let mut room = &mut *buffer;
-    let (len, from) = socket.recv_from(&mut room, libc::MSG_DONTWAIT)?;
-    if len >= buffer.len() {
-        // What is cut off is lost.
-        return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
-    }
-    // Any process may write to this socket; only the kernel is believed.
-    Ok(if from.port_number() == 0 { message::messages(&buffer[..len]) } else { Vec::new() })
 }

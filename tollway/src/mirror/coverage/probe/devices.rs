@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use super::wire::{Asker, find};
+use super::wire::Asker;
 use crate::mirror::kernel::Ifindex;
-use crate::netlink::Attribute;
+use crate::mirror::netlink::{link_body, xdp_program};
+use crate::netlink::{Attribute, find};
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_XDP: u16 = 43;
-const IFLA_XDP_PROG_ID: u16 = 4;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const IFLA_VLAN_FLAGS: u16 = 2;
@@ -38,7 +38,7 @@ pub(super) struct Nature {
 /// # Errors
 /// The kernel refused.
 pub(super) fn natures(route: &mut Asker) -> io::Result<BTreeMap<Ifindex, Nature>> {
-    let all = route.list(RTM_GETLINK, &[0; IFINFO], |kind, body| {
+    let all = route.list(RTM_GETLINK, &link_body(0), |kind, body| {
         (kind == RTM_NEWLINK).then(|| nature(body)).flatten()
     })?;
     Ok(all.into_iter().collect())
@@ -60,13 +60,11 @@ fn nature(body: &[u8]) -> Option<(Ifindex, Nature)> {
     let qos = data.into_iter().flat_map(|data| data.nested());
     let mut qos =
         qos.filter(|attribute| attribute.kind == IFLA_VLAN_EGRESS_QOS).flat_map(|qos| qos.nested());
-    let xdp = find(body, IFINFO, IFLA_XDP);
-    let mut xdp = xdp.iter().flat_map(|xdp| xdp.nested());
     let nature = Nature {
         ethernet: kind == libc::ARPHRD_ETHER,
         keeps_tags: flags.is_some_and(|flags| flags & VLAN_FLAG_REORDER_HDR == 0),
         egress_qos: qos.any(|mapping| marks(&mapping)),
-        xdp: xdp.find(|part| part.kind == IFLA_XDP_PROG_ID).and_then(|id| id.u32()),
+        xdp: find(body, IFINFO, IFLA_XDP).and_then(xdp_program),
     };
     Some((ifindex, nature))
 }
@@ -80,7 +78,7 @@ fn marks(mapping: &Attribute<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mirror::coverage::probe::wire::push;
+    use crate::netlink::push;
 
     /// A message about device 7 of a kind.
     fn message(kind: u16, info: &[u8]) -> Vec<u8> {
@@ -118,6 +116,13 @@ mod tests {
             nature(&vlan(0, &[(3, 0), (4, 5)])),
             Some((7, Nature { keeps_tags: true, egress_qos: true, ..plain }))
         );
+        let mut carrier = message(1, &[]);
+        // In two modes: `IFLA_XDP_ATTACHED`, `IFLA_XDP_DRV_PROG_ID`, and no `IFLA_XDP_PROG_ID`.
+        let mut modes = Vec::new();
+        push(&mut modes, 5, &9_u32.to_ne_bytes());
+        push(&mut modes, 2, &[4]);
+        push(&mut carrier, IFLA_XDP, &modes);
+        assert_eq!(nature(&carrier), Some((7, Nature { xdp: Some(9), ..plain })));
         let whole = vlan(0, &[(4, 5)]);
         (0..IFINFO).for_each(|end| assert_eq!(nature(&whole[..end]), None, "{end}"));
         (IFINFO..whole.len()).for_each(|end| assert!(nature(&whole[..end]).is_some(), "{end}"));

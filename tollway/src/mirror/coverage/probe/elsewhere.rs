@@ -10,8 +10,10 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-use super::wire::{Asker, find, push};
+use super::wire::Asker;
 use crate::mirror::kernel::Ifindex;
+use crate::mirror::netlink::link_body;
+use crate::netlink::{find, push};
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
@@ -23,10 +25,8 @@ const IFLA_IFNAME: u16 = 3;
 const IFLA_LINK: u16 = 5;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
-const IFLA_EXT_MASK: u16 = 29;
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_TARGET_NETNSID: u16 = 46;
-const RTEXT_FILTER_SKIP_STATS: u32 = 8;
 /// Bytes of `struct ifinfomsg`, and of `struct rtgenmsg` with its padding.
 const IFINFO: usize = 16;
 const RTGEN: usize = 4;
@@ -105,11 +105,10 @@ fn own_number(route: &mut Asker) -> io::Result<Option<i32>> {
     Ok(number(&route.ask(RTM_GETNSID, &body)?))
 }
 
-/// The question for all devices of a namespace, without statistics.
+/// The question for all devices of a namespace.
 fn question(namespace: i32) -> Vec<u8> {
-    let mut body = vec![0; IFINFO];
+    let mut body = link_body(0);
     push(&mut body, IFLA_TARGET_NETNSID, &namespace.to_ne_bytes());
-    push(&mut body, IFLA_EXT_MASK, &RTEXT_FILTER_SKIP_STATS.to_ne_bytes());
     body
 }
 

@@ -8,8 +8,9 @@ use std::io;
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
-use super::wire::{Asker, find, push};
+use super::wire::Asker;
 use crate::mirror::coverage::PerFamily;
+use crate::netlink::{find, push};
 
 /// `NFNL_SUBSYS_HOOK` and `NFNL_MSG_HOOK_GET`.
 const HOOK_GET: u16 = 12 << 8;

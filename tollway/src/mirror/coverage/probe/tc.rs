@@ -7,8 +7,9 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use super::wire::{Asker, find};
+use super::wire::Asker;
 use crate::mirror::kernel::Ifindex;
+use crate::netlink::find;
 
 const RTM_NEWQDISC: u16 = 36;
 const RTM_GETQDISC: u16 = 38;
@@ -110,7 +111,7 @@ fn has_filters(route: &mut Asker, ifindex: Ifindex, parent: u32) -> io::Result<b
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mirror::coverage::probe::wire::push;
+    use crate::netlink::push;
 
     #[test]
     fn a_discipline_is_read_and_the_kernels_own_told_apart() {

@@ -2,15 +2,11 @@
 
 use std::io;
 
-use netlink_packet_core::{
-    NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NLMSG_NOOP,
-};
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, NLMSG_NOOP};
 use netlink_sys::{Socket, SocketAddr};
 
-use crate::netlink::{Attribute, Message, attributes};
+use crate::netlink::{Message, request};
 
-/// Bytes of a message's header.
-const HEADER: usize = 16;
 /// The kernel fills no larger datagram.
 const DATAGRAM: usize = 1 << 16;
 /// A list that changes while it is told is asked for so often.
@@ -56,7 +52,7 @@ impl Asker {
         let mut all = Vec::new();
         for _ in 0..TRIES {
             all.clear();
-            self.send(kind, NLM_F_REQUEST | NLM_F_DUMP, body)?;
+            self.send(kind, NLM_F_DUMP, body)?;
             match self.receive(&mut |kind, body| all.extend(read(kind, body)))? {
                 End::Whole => break,
                 End::Torn => {}
@@ -70,7 +66,7 @@ impl Asker {
     /// # Errors
     /// The kernel refused.
     pub(super) fn ask(&mut self, kind: u16, body: &[u8]) -> io::Result<Vec<u8>> {
-        self.send(kind, NLM_F_REQUEST, body)?;
+        self.send(kind, 0, body)?;
         self.buffer.clear();
         self.socket.recv(&mut self.buffer, 0)?;
         let (message, _) = Message::cut(&self.buffer).ok_or(io::ErrorKind::InvalidData)?;
@@ -82,8 +78,7 @@ impl Asker {
 
     fn send(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1).max(1);
-        let message = request((kind, flags, self.sequence), body);
-        self.socket.send(&message, 0).map(drop)
+        self.socket.send(&request(kind, flags, self.sequence, body), 0).map(drop)
     }
 
     fn receive(&mut self, take: &mut dyn FnMut(u16, &[u8])) -> io::Result<End> {
@@ -109,29 +104,4 @@ impl Asker {
             }
         }
     }
-}
-
-/// A request as bytes.
-fn request((kind, flags, sequence): (u16, u16, u32), body: &[u8]) -> Vec<u8> {
-    let mut message = vec![0; HEADER];
-    message.extend_from_slice(body);
-    let len = message.len() as u32;
-    message[..4].copy_from_slice(&len.to_ne_bytes());
-    message[4..6].copy_from_slice(&kind.to_ne_bytes());
-    message[6..8].copy_from_slice(&flags.to_ne_bytes());
-    message[8..12].copy_from_slice(&sequence.to_ne_bytes());
-    message
-}
-
-/// The first attribute of a kind, of those behind the first `skip` bytes.
-pub(super) fn find(bytes: &[u8], skip: usize, kind: u16) -> Option<Attribute<'_>> {
-    attributes(bytes, skip).find(|attribute| attribute.kind == kind)
-}
-
-/// Appends an attribute.
-pub(super) fn push(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
-    message.extend_from_slice(&(value.len() as u16 + 4).to_ne_bytes());
-    message.extend_from_slice(&kind.to_ne_bytes());
-    message.extend_from_slice(value);
-    message.resize(message.len().next_multiple_of(4), 0);
 }

@@ -7,8 +7,9 @@ use std::io;
 
 use netlink_sys::protocols::NETLINK_XFRM;
 
-use super::wire::{Asker, find};
+use super::wire::Asker;
 use crate::mirror::coverage::PerFamily;
+use crate::netlink::find;
 
 const XFRM_MSG_NEWPOLICY: u16 = 0x13;
 const XFRM_MSG_GETPOLICY: u16 = 0x15;
@@ -72,7 +73,7 @@ fn policy(body: &[u8]) -> Option<PerFamily<bool>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mirror::coverage::probe::wire::push;
+    use crate::netlink::push;
 
     fn of(family: i32, direction: u8, id: Option<u32>) -> Vec<u8> {
         let mut body = vec![0; POLICY];

@@ -1,6 +1,17 @@
 //! Messages as the kernel writes them.
 
-use super::super::message::{Elements, Key, Message, Table, messages};
+use super::super::message::{Elements, Key, Message, Table, Told, read};
+use crate::netlink;
+
+/// The messages of a datagram.
+fn messages(mut bytes: &[u8]) -> Vec<Told> {
+    let mut messages = Vec::new();
+    while let Some((message, rest)) = netlink::Message::cut(bytes) {
+        messages.extend(read(&message));
+        bytes = rest;
+    }
+    messages
+}
 
 /// An attribute.
 fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
