@@ -93,6 +93,7 @@ fn look(args: &Args) -> Result<Report<throughput::Row>, Error> {
     Via::Xdp.for_sender(&args.device)?;
     let between = Between {
         device: &args.device,
+        mtu: working(&args.device)?.mtu,
         sink: &args.sink,
         threads: args.threads,
         first_cpu: args.first_cpu,
