@@ -19,7 +19,6 @@ fn topology() -> Option<(Topology, MutexGuard<'static, ()>)> {
         eprintln!("left out: only root can make namespaces and load BPF programs");
         return None;
     }
-    sys::allow_waking().unwrap();
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     Some((Topology::new().unwrap(), turn))
 }
