@@ -2,6 +2,7 @@
 
 mod callgrind;
 pub mod compare;
+mod error;
 pub mod fib;
 pub mod filter;
 pub mod frames;
