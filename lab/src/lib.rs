@@ -1,6 +1,7 @@
 //! The bench beside the road: what each feature of the packet's path costs, with honest statistics.
 
 mod callgrind;
+mod child;
 pub mod compare;
 mod error;
 pub mod fib;

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::child::Child;
+use super::child::Probe;
 use super::side::Side;
 use crate::stats::Sample;
 
@@ -47,14 +47,14 @@ pub(super) fn by_probes(
     swapped: bool,
     until: Instant,
 ) -> Result<Pair, String> {
-    let mut children = if swapped {
-        let head = Child::start(&sides[1], row)?;
-        [Child::start(&sides[0], row)?, head]
+    let mut probes = if swapped {
+        let head = Probe::start(&sides[1], row)?;
+        [Probe::start(&sides[0], row)?, head]
     } else {
-        [Child::start(&sides[0], row)?, Child::start(&sides[1], row)?]
+        [Probe::start(&sides[0], row)?, Probe::start(&sides[1], row)?]
     };
-    for child in &mut children {
-        child.slice()?;
+    for probe in &mut probes {
+        probe.slice()?;
     }
     let mut slices = [Vec::new(), Vec::new()];
     let mut differences = Vec::new();
@@ -62,7 +62,7 @@ pub(super) fn by_probes(
         let first = usize::from(swapped) ^ (differences.len() % 2);
         let mut sums = [0.0; 2];
         for side in [first, 1 - first, 1 - first, first] {
-            let clocks = children[side].slice()?;
+            let clocks = probes[side].slice()?;
             slices[side].push(clocks);
             sums[side] += clocks / 2.0;
         }

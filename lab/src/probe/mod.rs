@@ -7,6 +7,7 @@ use std::io::{BufRead, Write};
 
 use serde::{Deserialize, Serialize};
 
+use crate::child;
 use crate::machine::Machine;
 use crate::tolls::{self, IN_FLIGHT};
 
@@ -37,26 +38,20 @@ pub fn run(
     scenario: &str,
     inject_ns: f64,
     input: impl BufRead,
-    mut output: impl Write,
+    output: impl Write,
 ) -> Result<(), String> {
     let mut bench = tolls::open(tolls::scenario(scenario)?)?;
     let ns_per_clock = Machine::probe().ns_per_clock();
     bench.inject(inject_ns / ns_per_clock);
-    for line in input.lines() {
-        let line = line.map_err(|error| format!("the next request can not be read: {error}"))?;
-        let passes = passes(line.trim())?;
+    child::serve(input, output, |line| {
+        let passes = passes(line)?;
         let clocks_per_packet = bench.clocks_per_packet(passes);
-        let slice = Slice {
+        Ok(Slice {
             clocks_per_packet,
             ns_per_packet: clocks_per_packet * ns_per_clock,
             packets: (passes * IN_FLIGHT) as u64,
-        };
-        let text = serde_json::to_string(&slice).map_err(|error| error.to_string())?;
-        writeln!(output, "{text}")
-            .and_then(|()| output.flush())
-            .map_err(|error| format!("the slice can not be written to stdout: {error}"))?;
-    }
-    Ok(())
+        })
+    })
 }
 
 fn passes(line: &str) -> Result<usize, String> {
