@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::road::Agreement;
 pub(super) use crate::child::Child;
 
 /// How long a slice may take on a machine that is busy.
@@ -21,7 +22,7 @@ pub(super) struct Slice {
     /// What became of the packets, by what was sent: the same for all who measure, or they did not do the
     /// same work.
     #[serde(default)]
-    pub(super) digests: BTreeMap<String, u64>,
+    pub(super) digests: Agreement,
 }
 
 impl Slice {
@@ -30,14 +31,7 @@ impl Slice {
     /// # Errors
     /// A sentence, where the packets became something else there.
     pub(super) fn join(&mut self, other: Self) -> Result<(), String> {
-        for (sent, digest) in other.digests {
-            let known = *self.digests.entry(sent.clone()).or_insert(digest);
-            if known != digest {
-                return Err(format!(
-                    "variants differ in what they make of {sent}: {known:x}, {digest:x}"
-                ));
-            }
-        }
+        self.digests.join(&other.digests)?;
         self.rows.extend(other.rows);
         self.counts.extend(other.counts);
         Ok(())
@@ -71,7 +65,7 @@ mod tests {
             self.0 += 1;
             let mut slice = Slice::default();
             slice.rows.insert("row".to_owned(), self.0 as f64);
-            slice.digests.insert("packets".to_owned(), u64::MAX);
+            slice.digests.take("packets", "row", u64::MAX)?;
             Ok(slice)
         }
     }
@@ -85,7 +79,8 @@ mod tests {
         let slices: Vec<Slice> =
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(slices.iter().map(|slice| slice.rows["row"]).collect::<Vec<_>>(), [1.0, 2.0]);
-        assert_eq!(slices[0].digests["packets"], u64::MAX);
+        assert_eq!(slices[0].digests, Count(0).slice().unwrap().digests);
+        assert!(text.contains(r#""digests":{"packets":18446744073709551615}"#), "{text}");
     }
 
     #[test]
@@ -93,7 +88,8 @@ mod tests {
         let mut slice = Count(0).slice().unwrap();
         let mut other = Count(0).slice().unwrap();
         slice.join(other.clone()).unwrap();
-        other.digests.insert("packets".to_owned(), 1);
+        other.digests = Agreement::default();
+        other.digests.take("packets", "row", 1).unwrap();
         assert!(slice.join(other).unwrap_err().contains("packets"));
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::experiment::{Experiment, Slice};
 use super::report::{Contrast, Row};
+use super::road::Agreement;
 use super::{Plan, Spec};
 use crate::compare::{Pair, judge};
 use crate::stats::{Bootstrap, Kind, Sample, Summary};
@@ -34,7 +35,7 @@ pub(super) fn processes(
 ) -> Result<Vec<Process>, String> {
     let start = Instant::now();
     let mut all = Vec::new();
-    let mut digests = Slice::default();
+    let mut agreement = Agreement::default();
     for number in 0..count {
         let mut crew = (plan.crew)(number)?;
         round(&mut crew)?;
@@ -43,7 +44,7 @@ pub(super) fn processes(
         let mut slices = Vec::new();
         while slices.len() < LEAST_SLICES || Instant::now() < until {
             let slice = round(&mut crew)?;
-            digests.join(Slice { digests: slice.digests.clone(), ..Slice::default() })?;
+            agreement.join(&slice.digests)?;
             slices.push(slice);
         }
         all.push(slices);
