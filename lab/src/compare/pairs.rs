@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::child::Probe;
 use super::side::Side;
-use crate::stats::Sample;
+use crate::stats::median;
 
 /// Blocks of four slices that a pair takes at least.
 const LEAST_BLOCKS: usize = 3;
@@ -68,8 +68,8 @@ pub(super) fn by_probes(
         }
         differences.push(sums[1] - sums[0]);
     }
-    let [base, head] = slices.map(|slices| middle(&slices));
-    Ok(Pair { base, head, difference: middle(&differences) })
+    let [base, head] = slices.map(|slices| median(&slices));
+    Ok(Pair { base, head, difference: median(&differences) })
 }
 
 /// The same by one whole run of `lab tolls` for each side, for builds that have no probe.
@@ -83,10 +83,6 @@ pub(super) fn by_tolls(sides: &[Side; 2], row: &str, swapped: bool) -> Result<Pa
     }
     let [base, head] = clocks;
     Ok(Pair { base, head, difference: head - base })
-}
-
-fn middle(values: &[f64]) -> f64 {
-    Sample::of(values).map_or(f64::NAN, |sample| sample.median())
 }
 
 /// The part of what is left that the next pair may take, of so many that are to come.

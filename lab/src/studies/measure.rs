@@ -11,7 +11,7 @@ use super::report::{Contrast, Row};
 use super::road::Agreement;
 use super::{Plan, Spec};
 use crate::compare::{Pair, judge};
-use crate::stats::{Bootstrap, Kind, Sample, Summary};
+use crate::stats::{Bootstrap, Kind, Sample, Summary, median};
 
 /// Slices of a process at least.
 const LEAST_SLICES: usize = 3;
@@ -136,10 +136,6 @@ pub(super) fn counts(all: &[Process]) -> BTreeMap<String, f64> {
         Some((name.clone(), Summary::of(&values)?.median))
     };
     names.into_iter().filter_map(figure).collect()
-}
-
-fn median(values: &[f64]) -> f64 {
-    Sample::of(values).map_or(f64::NAN, |sample| sample.median())
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use tollway_dataplane::wire::{be16, be32, checksum, word32, word64};
 
 use crate::frames::{self, Addresses, FRAME_LEN, Spread, Template};
 use crate::machine::Machine;
-use crate::stats::Sample;
+use crate::stats::median;
 
 pub(super) const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 pub(super) const SENDER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
@@ -138,7 +138,7 @@ pub(super) fn in_turn(
             taken[variant].push(pass(variant));
         }
     }
-    taken.iter().map(|taken| Sample::of(taken).map_or(f64::NAN, |of| of.median())).collect()
+    taken.iter().map(|taken| median(taken)).collect()
 }
 
 /// TSC clocks that something takes.
