@@ -63,13 +63,14 @@ impl Path for Wire<'_> {
         }
         let (threads, first_cpu, burst) = self.load;
         let pps = pps.map(|pps| pps / threads as f64);
-        let task = Task { pps, count: None, time: Some(time), burst, plain: false };
+        let task = Task { pps, count: None, time: Some(time), burst };
         // Another run, and the only one that counts: what is late of the last one is nobody's.
         self.run = self.run.wrapping_add(1);
         self.sink.want(self.run)?;
         let (before, known) = (self.sink.counts()?, self.sink.latency()?);
-        let load =
-            |stream| xdp::Stream::load(self.device, &self.plan, (self.run, stream as u8), task);
+        let load = |stream| {
+            xdp::Stream::load(self.device, &self.plan, (self.run, stream as u8), task, false)
+        };
         let streams = (0..threads).map(load).collect::<Result<_, _>>()?;
         let sent = xdp::send_all(streams, first_cpu, self.stop)?;
         let frames = sent.iter().map(|sent| sent.frames).sum();

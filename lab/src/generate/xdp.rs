@@ -61,7 +61,8 @@ pub(super) fn need_root() -> Result<(), Error> {
 }
 
 impl Stream {
-    /// Loads a stream's program, for a device where the calling thread lives.
+    /// Loads a stream's program, for a device where the calling thread lives. A plain stream is one frame again
+    /// and again, without number and time.
     ///
     /// # Errors
     /// No such device; the kernel refuses the program.
@@ -70,6 +71,7 @@ impl Stream {
         plan: &Plan,
         (run, stream): (u8, u8),
         task: Task,
+        plain: bool,
     ) -> Result<Self, Error> {
         need_root()?;
         let index =
@@ -80,7 +82,7 @@ impl Stream {
         let (longest, mark_at) = (plan.longest() as u32, plan.mark_at as u32);
         let copy = (mark_at + 2).next_multiple_of(8);
         let (origin, count) = (mark::origin(run, stream), task.count.unwrap_or(0));
-        let plain = u8::from(task.plain);
+        let plain = u8::from(plain);
         let (rate, clock) = (ns_per_1024(task.pps), clock_mask(task.burst));
         let mut order = [0_u8; 256];
         for (slot, size) in order.iter_mut().zip(&plan.order) {

@@ -87,7 +87,6 @@ fn look(args: &Args) -> Result<Report<throughput::Row>, Error> {
         burst: args.burst,
         threads: args.threads,
         first_cpu: args.first_cpu,
-        plain: false,
     };
     load.check()?;
     Via::Xdp.for_sender(&args.device)?;
