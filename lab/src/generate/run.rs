@@ -95,11 +95,7 @@ pub fn run(
                 let mut port = Memory::new(looks.then(|| Tracker::new(traffic.wanted(run), 1)));
                 let mut writer = traffic.writer(run, thread);
                 let sent = send(&mut port, &mut umem, &mut writer, task, stop)?;
-                let seen = port.tracker().map(|tracker| Seen {
-                    counts: tracker.counts(),
-                    latency: tracker.latency().clone(),
-                });
-                Ok((sent, seen))
+                Ok((sent, port.tracker().map(Seen::by)))
             };
             threads(load, &each, stop)?
         }

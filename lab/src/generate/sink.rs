@@ -33,6 +33,12 @@ const PERCENTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)];
 
 impl Seen {
+    /// What a tracker has seen.
+    #[must_use]
+    pub fn by(tracker: &Tracker) -> Self {
+        Self { counts: tracker.counts(), latency: tracker.latency().clone() }
+    }
+
     /// As figures, by name; `sent` says what was sent, where that is known.
     #[must_use]
     pub fn figures(&self, sent: Option<u64>) -> BTreeMap<String, f64> {
@@ -133,7 +139,7 @@ impl Sink {
                     let _ = ready.send(Err(error));
                 }
             }
-            Seen { counts: tracker.counts(), latency: tracker.latency().clone() }
+            Seen::by(&tracker)
         };
         let failed = |what: &dyn std::fmt::Display| Error::failed(what, "Try again");
         let work = std::thread::Builder::new().name("sink".to_owned()).spawn(work);

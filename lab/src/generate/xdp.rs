@@ -297,13 +297,7 @@ impl Sink {
         for [frames, bytes, duplicates, reordered, late, expected, unfollowed] in
             values.iter().copied()
         {
-            sum.unfollowed += unfollowed;
-            sum.frames += frames;
-            sum.bytes += bytes;
-            sum.duplicates += duplicates;
-            sum.reordered += reordered;
-            sum.late += late;
-            sum.expected += expected;
+            sum.add(&Counts { frames, bytes, duplicates, reordered, late, expected, unfollowed });
         }
         Ok(sum)
     }
