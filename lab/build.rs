@@ -13,6 +13,7 @@ fn main() {
     println!("cargo::rerun-if-changed=../.git/HEAD");
     println!("cargo::rerun-if-changed=../.git/index");
     println!("cargo::rerun-if-changed=bpf");
+    println!("cargo::rerun-if-env-changed=CLANG");
     for name in ["generator", "sink", "traffic", "collect", "xsk"] {
         if let Err(error) = bpf(name) {
             println!("cargo::error={error}");
@@ -35,9 +36,9 @@ fn bpf(name: &str) -> Result<(), String> {
     let object = PathBuf::from(variable("OUT_DIR")).join(format!("{name}.o"));
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let mut command = Command::new(&clang);
-    command.args(["-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3"]);
-    // Debian keeps the kernel's asm/ headers by machine; the target bpf knows of none.
-    command.arg(format!("-I/usr/include/{}-linux-gnu", variable("CARGO_CFG_TARGET_ARCH")));
+    command.args(["-O2", "-g", "-Wall", "-Werror", "-target", target(), "-mcpu=v3"]);
+    // Debian keeps the kernel's asm/ headers by machine; the target knows of none.
+    command.args(machines().map(|machine| format!("-I/usr/include/{machine}-linux-gnu")));
     command.arg("-c").arg(format!("bpf/{name}.c")).arg("-o").arg(object);
     let done = command.output().map_err(|error| {
         format!(
@@ -54,4 +55,17 @@ fn bpf(name: &str) -> Result<(), String> {
         "lab/bpf/{name}.c can not be compiled by {clang} ({told}): where a header is missing, \
          `apt-get install libbpf-dev linux-libc-dev` brings it"
     ))
+}
+
+/// BPF of the byte order of the machine that is built for.
+fn target() -> &'static str {
+    let is_big = std::env::var("CARGO_CFG_TARGET_ENDIAN").is_ok_and(|endian| endian == "big");
+    if is_big { "bpfeb" } else { "bpfel" }
+}
+
+/// The machine that is built for, then the one that builds: for the few numbers that the headers take from
+/// there, either does.
+fn machines() -> impl Iterator<Item = String> {
+    let target = std::env::var("CARGO_CFG_TARGET_ARCH").ok();
+    target.into_iter().chain([std::env::consts::ARCH.to_owned()])
 }

@@ -5,19 +5,15 @@
  * forward meanwhile what was sent. A signal ends it.
  */
 #include "frame.h"
+#include "pace.h"
 
 volatile const __u32 OUT_IFINDEX = 0;
-/* Nanoseconds between 1,024 frames; 0 for as fast as it can. */
-volatile const __u64 NS_PER_1024 = 0;
 /* Flows less one; a power of two less one. */
 volatile const __u32 FLOW_MASK = 0;
 /* The VLAN that frames are tagged with; 0 for none. */
 volatile const __u16 VID = 0;
 volatile const __u16 SOURCE[3] = {};
 volatile const __u16 DESTINATION[3] = {};
-
-/* A generator this late has lost its processor: going on from now beats a flood to catch up. */
-#define FORGIVEN_NS 2000000
 
 struct progress {
 	__u64 sent;
@@ -31,22 +27,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct progress);
 } progress SEC(".maps");
-
-/* Whether the next frame is due; keeps the time. */
-static __always_inline int due(struct progress *at, __u64 now)
-{
-	__u64 planned;
-
-	if (!at->start_ns)
-		at->start_ns = now;
-	planned = at->start_ns + ((at->sent * NS_PER_1024) >> 10);
-	if (now < planned)
-		return 0;
-	if (now - planned > FORGIVEN_NS)
-		at->start_ns += now - planned;
-	at->last_ns = now;
-	return 1;
-}
 
 /* Every byte is written each time: a page comes back as the last hop left it. */
 static __always_inline void write_packet(struct packet *packet, __u64 seq, __u64 now)
@@ -96,8 +76,9 @@ int generator(struct xdp_md *ctx)
 		return XDP_DROP;
 	if (NS_PER_1024) {
 		now = bpf_ktime_get_ns();
-		if (!due(at, now))
+		if (!due(&at->start_ns, at->sent, now))
 			return XDP_DROP;
+		at->last_ns = now;
 	}
 	if (VID)
 		packet = (void *)(tag + 1);

@@ -4,10 +4,9 @@
  * and redirects it. One that is not due yet is dropped, which gives the page back. A signal ends it.
  */
 #include "mark.h"
+#include "pace.h"
 
 volatile const __u32 OUT_IFINDEX = 0;
-/* Nanoseconds between 1,024 frames; 0 for as fast as it can. */
-volatile const __u64 NS_PER_1024 = 0;
 /* Frames after which it sends no more; 0 for no end. */
 volatile const __u64 COUNT = 0;
 /* Of as many frames one reads the clock, where no rate needs it; a power of two less one. */
@@ -28,8 +27,6 @@ volatile const __u8 CHECKSUM = 0;
 /* Whether frames are sent as they are, without number and time. */
 volatile const __u8 PLAIN = 0;
 
-/* A generator this late has lost its processor: going on from now beats a flood to catch up. */
-#define FORGIVEN_NS 2000000
 #define HEAD 80
 
 struct head {
@@ -69,21 +66,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct progress);
 } progress SEC(".maps");
-
-/* Whether the next frame is due; keeps the time. */
-static __always_inline int due(struct progress *at, __u64 now)
-{
-	__u64 planned;
-
-	if (!at->start_ns)
-		at->start_ns = now;
-	planned = at->start_ns + ((at->sent * NS_PER_1024) >> 10);
-	if (now < planned)
-		return 0;
-	if (now - planned > FORGIVEN_NS)
-		at->start_ns += now - planned;
-	return 1;
-}
 
 /* From the sum of what does not change and two words that do, as they lie in memory. */
 static __always_inline __u16 finish(__u16 constant, __u64 name, __u64 time)
@@ -125,7 +107,7 @@ int traffic(struct xdp_md *ctx)
 		return XDP_DROP;
 	if (NS_PER_1024 || !(at->sent & CLOCK_MASK))
 		at->now_ns = bpf_ktime_get_ns();
-	if (NS_PER_1024 && !due(at, at->now_ns))
+	if (NS_PER_1024 && !due(&at->start_ns, at->sent, at->now_ns))
 		return XDP_DROP;
 	if (!at->sent)
 		at->first_ns = at->now_ns;

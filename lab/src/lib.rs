@@ -1,7 +1,9 @@
 //! The bench beside the road: what each feature of the packet's path costs, with honest statistics.
 
 mod callgrind;
+mod child;
 pub mod compare;
+mod error;
 pub mod fib;
 pub mod filter;
 pub mod frames;

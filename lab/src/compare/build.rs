@@ -16,17 +16,24 @@ use super::side::Settings;
 const QUOTED: usize = 4;
 
 /// What cargo and rustc would take from the surroundings, and a build is not to depend on.
-const SURROUNDINGS: [&str; 9] = [
-    "CARGO_TARGET_DIR",
+const SURROUNDINGS: [&str; 13] = [
+    "CARGO_BUILD_RUSTC",
+    "CARGO_BUILD_RUSTC_WRAPPER",
+    "CARGO_BUILD_RUSTC_WORKSPACE_WRAPPER",
+    "CARGO_BUILD_RUSTFLAGS",
     "CARGO_BUILD_TARGET",
     "CARGO_BUILD_TARGET_DIR",
-    "CARGO_BUILD_RUSTFLAGS",
     "CARGO_ENCODED_RUSTFLAGS",
     "CARGO_INCREMENTAL",
     "CARGO_MANIFEST_DIR",
-    "RUSTFLAGS",
+    "RUSTC",
+    "RUSTC_WORKSPACE_WRAPPER",
     "RUSTC_WRAPPER",
+    "RUSTFLAGS",
 ];
+
+/// What the names of others begin with: settings of profiles, and of what is built for.
+const GROUPS: [&str; 2] = ["CARGO_PROFILE_", "CARGO_TARGET_"];
 
 /// A git repository, and the place where what is built from it is kept.
 #[derive(Debug)]
@@ -152,13 +159,16 @@ fn select<'a>(command: &'a mut Command, settings: &Settings) -> &'a mut Command 
     command.args(settings.toolchain.as_ref().map(|toolchain| format!("+{toolchain}")))
 }
 
+/// Whether a variable of that name would change a build: one by another compiler would be kept as if it were
+/// by the one that its file is named after.
+fn is_surrounding(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    SURROUNDINGS.contains(&&*name) || GROUPS.iter().any(|group| name.starts_with(group))
+}
+
 /// Sets what a build depends on besides its files.
 fn surround(command: &mut Command, settings: &Settings) {
-    let profile = |name: &OsStr| name.to_string_lossy().starts_with("CARGO_PROFILE_");
-    for (name, _) in std::env::vars_os().filter(|(name, _)| profile(name)) {
-        command.env_remove(name);
-    }
-    for name in SURROUNDINGS {
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_surrounding(name)) {
         command.env_remove(name);
     }
     if let Some(cpu) = &settings.target_cpu {
@@ -235,4 +245,26 @@ fn output(name: &str, command: &mut Command) -> Result<String, String> {
     let told = String::from_utf8_lossy(&done.stderr);
     let lines: Vec<_> = told.lines().map(|line| line.trim().to_owned()).collect();
     Err(format!("{name} says {:?}", last_words(&lines)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn builds_do_not_depend_on_the_surroundings() {
+        for name in [
+            "RUSTC",
+            "RUSTC_WORKSPACE_WRAPPER",
+            "CARGO_BUILD_RUSTC",
+            "CARGO_TARGET_DIR",
+            "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS",
+            "CARGO_PROFILE_RELEASE_LTO",
+        ] {
+            assert!(is_surrounding(OsStr::new(name)), "{name}");
+        }
+        for name in ["PATH", "CARGO_HOME", "CARGO_BUILD_JOBS", "RUSTUP_TOOLCHAIN"] {
+            assert!(!is_surrounding(OsStr::new(name)), "{name}");
+        }
+    }
 }

@@ -1,13 +1,12 @@
 //! The processes that measure: `lab probe`, which lives on, `lab tolls` and `lab profile`, which do not.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{self, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{self, Receiver};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde::Deserialize;
 
 use super::side::Side;
+use crate::child::{Child, first_line};
 use crate::probe::Slice;
 use crate::profile::Function;
 
@@ -15,14 +14,9 @@ use crate::profile::Function;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A process that measures one slice after another; it ends with this.
-pub(super) struct Child {
-    child: process::Child,
-    input: Option<ChildStdin>,
-    lines: Receiver<String>,
-    name: String,
-}
+pub(super) struct Probe(Child);
 
-impl Child {
+impl Probe {
     /// Starts the probe of a side.
     ///
     /// # Errors
@@ -33,17 +27,7 @@ impl Child {
         if side.inject_ns > 0.0 {
             command.arg("--inject-ns").arg(side.inject_ns.to_string());
         }
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command
-            .spawn()
-            .map_err(|error| format!("{} can not be started: {error}", side.program.display()))?;
-        let (input, output) = (child.stdin.take(), child.stdout.take());
-        let (sender, lines) = mpsc::channel();
-        std::thread::spawn(move || {
-            let lines = output.map(BufReader::new).into_iter().flat_map(BufRead::lines);
-            lines.map_while(Result::ok).all(|line| sender.send(line).is_ok())
-        });
-        Ok(Self { child, input, lines, name: side.name() })
+        Child::start(command, format!("the probe of {}", side.name())).map(Self)
     }
 
     /// Measures a slice, TSC clocks a packet.
@@ -51,46 +35,14 @@ impl Child {
     /// # Errors
     /// A sentence where no figure comes.
     pub(super) fn slice(&mut self) -> Result<f64, String> {
-        let asked =
-            self.input.as_mut().map(|input| input.write_all(b"\n").and_then(|()| input.flush()));
-        if !matches!(asked, Some(Ok(()))) {
-            return Err(self.last_words());
-        }
-        match self.lines.recv_timeout(PATIENCE) {
-            Ok(line) => serde_json::from_str(&line)
-                .map(|slice: Slice| slice.clocks_per_packet)
-                .map_err(|error| format!("the probe of {} answers {line:?}: {error}", self.name)),
-            Err(mpsc::RecvTimeoutError::Timeout) => {
-                let seconds = PATIENCE.as_secs();
-                Err(format!("the probe of {} has not answered for {seconds} seconds", self.name))
-            }
-            Err(mpsc::RecvTimeoutError::Disconnected) => Err(self.last_words()),
-        }
-    }
-
-    /// Why the process has ended, by what it says.
-    fn last_words(&mut self) -> String {
-        self.input = None;
-        let mut told = String::new();
-        if let Some(mut stderr) = self.child.stderr.take() {
-            let _ = stderr.read_to_string(&mut told);
-        }
-        format!("the probe of {} has ended: {}", self.name, first_line(&told))
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        // It may be in the middle of a slice, or stopped.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.0.ask(PATIENCE).map(|slice: Slice| slice.clocks_per_packet)
     }
 }
 
 /// Whether a side's program has a probe for the row; where it has none, what it says instead.
 pub(super) fn has_probe(side: &Side, row: &str) -> Result<bool, String> {
-    let mut child = Child::start(side, row)?;
-    match child.slice() {
+    let mut probe = Probe::start(side, row)?;
+    match probe.slice() {
         Ok(_) => Ok(true),
         Err(told) if told.contains("no row is called") => Err(told),
         Err(_) => Ok(false),
@@ -159,9 +111,4 @@ pub(super) fn profile(side: &Side, row: &str) -> Result<(Vec<Function>, u64), St
     let profile: Profile =
         serde_json::from_slice(&done.stdout).map_err(|error| wrong(&error.to_string()))?;
     Ok((profile.rows, profile.samples))
-}
-
-fn first_line(told: &str) -> &str {
-    let line = told.lines().map(str::trim).find(|line| !line.is_empty());
-    line.map_or("it says nothing", |line| line.trim_start_matches("error: "))
 }

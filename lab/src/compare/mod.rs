@@ -8,11 +8,11 @@ mod side;
 mod text;
 mod verdict;
 
-use std::fmt;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+pub use crate::error::Error;
 use crate::machine::{Machine, Moment};
 use crate::report::Report;
 use crate::stats::Summary;
@@ -48,33 +48,6 @@ pub struct Options {
     pub time: Duration,
     /// Whether to find out what has changed by function, and the instructions of a packet.
     pub changes: bool,
-}
-
-/// Why nothing was compared.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Error {
-    /// What is wrong.
-    pub what: String,
-    /// What to do about it.
-    pub remedy: String,
-    /// Whether it was asked for wrongly.
-    pub usage: bool,
-}
-
-impl Error {
-    fn usage(what: impl ToString, remedy: impl ToString) -> Self {
-        Self { what: what.to_string(), remedy: remedy.to_string(), usage: true }
-    }
-
-    fn failed(what: impl ToString, remedy: impl ToString) -> Self {
-        Self { usage: false, ..Self::usage(what, remedy) }
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}. {}.", self.what, self.remedy)
-    }
 }
 
 /// How rows are measured.

@@ -7,9 +7,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::child::Child;
+use super::child::Probe;
 use super::side::Side;
-use crate::stats::Sample;
+use crate::stats::median;
 
 /// Blocks of four slices that a pair takes at least.
 const LEAST_BLOCKS: usize = 3;
@@ -47,14 +47,14 @@ pub(super) fn by_probes(
     swapped: bool,
     until: Instant,
 ) -> Result<Pair, String> {
-    let mut children = if swapped {
-        let head = Child::start(&sides[1], row)?;
-        [Child::start(&sides[0], row)?, head]
+    let mut probes = if swapped {
+        let head = Probe::start(&sides[1], row)?;
+        [Probe::start(&sides[0], row)?, head]
     } else {
-        [Child::start(&sides[0], row)?, Child::start(&sides[1], row)?]
+        [Probe::start(&sides[0], row)?, Probe::start(&sides[1], row)?]
     };
-    for child in &mut children {
-        child.slice()?;
+    for probe in &mut probes {
+        probe.slice()?;
     }
     let mut slices = [Vec::new(), Vec::new()];
     let mut differences = Vec::new();
@@ -62,14 +62,14 @@ pub(super) fn by_probes(
         let first = usize::from(swapped) ^ (differences.len() % 2);
         let mut sums = [0.0; 2];
         for side in [first, 1 - first, 1 - first, first] {
-            let clocks = children[side].slice()?;
+            let clocks = probes[side].slice()?;
             slices[side].push(clocks);
             sums[side] += clocks / 2.0;
         }
         differences.push(sums[1] - sums[0]);
     }
-    let [base, head] = slices.map(|slices| middle(&slices));
-    Ok(Pair { base, head, difference: middle(&differences) })
+    let [base, head] = slices.map(|slices| median(&slices));
+    Ok(Pair { base, head, difference: median(&differences) })
 }
 
 /// The same by one whole run of `lab tolls` for each side, for builds that have no probe.
@@ -83,10 +83,6 @@ pub(super) fn by_tolls(sides: &[Side; 2], row: &str, swapped: bool) -> Result<Pa
     }
     let [base, head] = clocks;
     Ok(Pair { base, head, difference: head - base })
-}
-
-fn middle(values: &[f64]) -> f64 {
-    Sample::of(values).map_or(f64::NAN, |sample| sample.median())
 }
 
 /// The part of what is left that the next pair may take, of so many that are to come.

@@ -133,21 +133,17 @@ fn told(of: &Judgement, pairs: usize, rows: usize) -> String {
         Some(ns) => format!("from {ns:.3} ns on a difference would have shown"),
         None => format!("{pairs} pairs, {} needed to tell any difference", least_pairs(rows)),
     };
-    let by = |word| {
-        format!(
-            "{word} by {:.3} ns ({:+.3} to {:+.3}), {:+.1}%",
+    let by = match of.verdict {
+        Verdict::Faster | Verdict::Slower => format!(
+            " by {:.3} ns ({:+.3} to {:+.3}), {:+.1}%",
             of.difference_ns.abs(),
             of.interval_ns[0],
             of.interval_ns[1],
             of.difference_percent
-        )
+        ),
+        Verdict::BelowAccuracy => String::new(),
     };
-    let verdict = match of.verdict {
-        Verdict::Faster => by("faster"),
-        Verdict::Slower => by("slower"),
-        Verdict::BelowAccuracy => "below accuracy".to_owned(),
-    };
-    format!("\nverdict: {verdict}; {least}\n")
+    format!("\nverdict: {}{by}; {least}\n", of.verdict.words())
 }
 
 /// All rows once more, a line each.

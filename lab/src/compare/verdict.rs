@@ -57,6 +57,17 @@ impl Verdict {
             Self::BelowAccuracy => "below accuracy",
         }
     }
+
+    /// What is told of an interval: a difference, where all of it lies beyond the floor.
+    pub(crate) fn beyond([low, high]: [f64; 2], floor: f64) -> Self {
+        if low > floor {
+            Self::Slower
+        } else if high < -floor {
+            Self::Faster
+        } else {
+            Self::BelowAccuracy
+        }
+    }
 }
 
 /// A test's difference, ns a packet.
@@ -146,7 +157,10 @@ pub fn judge(pairs: &[Pair], rows: usize) -> Option<Judgement> {
     let paired = stats::paired(&Sample::of(&differences)?, SHOWN)?;
     let is_enough = pairs.len() >= least_pairs(rows);
     Some(Judgement {
-        verdict: verdict(strict, floor, p <= level(rows)),
+        verdict: match p <= level(rows) {
+            true => Verdict::beyond(strict, floor),
+            false => Verdict::BelowAccuracy,
+        },
         difference_ns: drawn.estimate,
         difference_percent: 100.0 * drawn.estimate / base.median(),
         interval_ns: shown,
@@ -160,14 +174,6 @@ pub fn judge(pairs: &[Pair], rows: usize) -> Option<Judgement> {
         welch: stats::welch(&base, &head, SHOWN).map(Into::into),
         paired: paired.into(),
     })
-}
-
-fn verdict(interval: [f64; 2], floor: f64, lopsided: bool) -> Verdict {
-    match (lopsided, interval) {
-        (true, [low, _]) if low > floor => Verdict::Slower,
-        (true, [_, high]) if high < -floor => Verdict::Faster,
-        _ => Verdict::BelowAccuracy,
-    }
 }
 
 /// The least difference beyond the floor that would have been told, by the bootstrap's own error.

@@ -163,7 +163,7 @@ const TOLLS_FLOWS: usize = 4096;
 /// Tables, packets and rules: so many of mixed shapes that let everything by, and packets drawn from them.
 pub(crate) fn made_up(count: usize) -> Result<(Tables, Source, Arc<Filter>), String> {
     let (flows, filter) = drawn(count, TOLLS_FLOWS)?;
-    let (tables, source) = scene::plain(flows)?;
+    let (tables, source) = scene::stage(flows, false)?;
     Ok((tables, source, filter))
 }
 

@@ -144,17 +144,16 @@ pub(super) fn under(
 }
 
 pub(super) fn bench(flows: Vec<Flow4>, tagged: bool) -> Result<Bench<Everything>, String> {
+    let (tables, source) = stage(flows, tagged)?;
+    Bench::over(tables, source, 64)
+}
+
+/// Tables and frames of flows, with tags or without.
+pub(super) fn stage(flows: Vec<Flow4>, tagged: bool) -> Result<(Tables, Source), String> {
     let tables = tables(tagged).map_err(|error| format!("tables: {error:?}"))?;
     let tag = [(ethertype::DOT1Q, VIDS[0])];
     let tags: &[_] = if tagged { &tag } else { &[] };
     let (template, l3) = frames::blank4(ROUTER_MAC[0], SENDER_MAC, tags);
-    Bench::over(tables, Source::Flows4(template, l3, flows), 64)
-}
-
-/// Tables and frames of flows without tags.
-pub(super) fn plain(flows: Vec<Flow4>) -> Result<(Tables, Source), String> {
-    let tables = tables(false).map_err(|error| format!("tables: {error:?}"))?;
-    let (template, l3) = frames::blank4(ROUTER_MAC[0], SENDER_MAC, &[]);
     Ok((tables, Source::Flows4(template, l3, flows)))
 }
 

@@ -74,8 +74,6 @@ pub struct Load {
     pub threads: usize,
     /// The first one's processor.
     pub first_cpu: usize,
-    /// Whether the BPF program sends one frame again and again, without number and time.
-    pub plain: bool,
 }
 
 impl Load {
@@ -145,15 +143,8 @@ mod tests {
 
     #[test]
     fn what_sends_nothing_is_refused() {
-        let good = Load {
-            rate: None,
-            count: None,
-            time: None,
-            burst: 32,
-            threads: 1,
-            first_cpu: 0,
-            plain: false,
-        };
+        let good =
+            Load { rate: None, count: None, time: None, burst: 32, threads: 1, first_cpu: 0 };
         assert_eq!(good.check(), Ok(()));
         for (wrong, about) in [
             (Load { rate: Some(Rate::Pps(0.0)), ..good.clone() }, "rate of zero"),

@@ -5,7 +5,6 @@
 //! same ([`xdp`]). A sink knows them by their mark ([`mark`]) and follows their numbers ([`track`]).
 
 pub mod address;
-mod error;
 pub mod fill;
 pub mod load;
 pub mod mark;
@@ -25,7 +24,7 @@ pub mod xdp;
 use tollway_dataplane::frame::Umem;
 use tollway_dataplane::port::Port;
 
-pub use error::Error;
+pub use crate::error::Error;
 pub use run::{Row, Traffic, Way, run};
 pub use text::render;
 

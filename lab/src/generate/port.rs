@@ -65,8 +65,6 @@ pub struct Task {
     pub time: Option<Duration>,
     /// Frames at once.
     pub burst: usize,
-    /// Whether the BPF program sends one frame again and again, without number and time.
-    pub plain: bool,
 }
 
 /// What was sent.
@@ -273,7 +271,7 @@ mod tests {
     }
 
     fn task() -> Task {
-        Task { pps: None, count: None, time: None, burst: 32, plain: false }
+        Task { pps: None, count: None, time: None, burst: 32 }
     }
 
     /// Takes less than it is given, and loses and doubles some.

@@ -26,8 +26,13 @@ pub enum Traffic {
 
 /// By what it is sent.
 pub enum Way<'a> {
-    /// A BPF program, out of this device.
-    Xdp(&'a str),
+    /// A BPF program.
+    Xdp {
+        /// Out of this device.
+        device: &'a str,
+        /// Whether it sends one frame again and again, without number and time.
+        plain: bool,
+    },
     /// A port for each thread.
     Port(&'a (dyn Fn() -> Result<Opened, Error> + Sync)),
     /// Memory, whose other end looks at frames or does not.
@@ -62,20 +67,16 @@ pub fn run(
 ) -> Result<Report<Row>, Error> {
     load.check()?;
     let wire_bytes = traffic.wire_bytes();
-    let task = Task {
-        pps: load.share(wire_bytes),
-        count: load.count,
-        time: load.time,
-        burst: load.burst,
-        plain: load.plain,
-    };
+    let task =
+        Task { pps: load.share(wire_bytes), count: load.count, time: load.time, burst: load.burst };
     let (sent, memory) = match (way, traffic) {
-        (Way::Xdp(_), Traffic::Replay(_)) => {
+        (Way::Xdp { .. }, Traffic::Replay(_)) => {
             let what = "captures are not sent by the BPF program";
             return Err(Error::usage(what, "Say --via af_packet or --via af_xdp"));
         }
-        (Way::Xdp(device), Traffic::Made(plan)) => {
-            let stream = |thread| xdp::Stream::load(device, plan, (run, thread as u8), task);
+        (Way::Xdp { device, plain }, Traffic::Made(plan)) => {
+            let stream =
+                |thread| xdp::Stream::load(device, plan, (run, thread as u8), task, *plain);
             let streams = (0..load.threads).map(stream).collect::<Result<_, _>>()?;
             (xdp::send_all(streams, load.first_cpu, stop)?, None)
         }
@@ -94,11 +95,7 @@ pub fn run(
                 let mut port = Memory::new(looks.then(|| Tracker::new(traffic.wanted(run), 1)));
                 let mut writer = traffic.writer(run, thread);
                 let sent = send(&mut port, &mut umem, &mut writer, task, stop)?;
-                let seen = port.tracker().map(|tracker| Seen {
-                    counts: tracker.counts(),
-                    latency: tracker.latency().clone(),
-                });
-                Ok((sent, seen))
+                Ok((sent, port.tracker().map(Seen::by)))
             };
             threads(load, &each, stop)?
         }
@@ -245,7 +242,6 @@ mod tests {
             burst: 32,
             threads: 3,
             first_cpu: 0,
-            plain: false,
         };
         let stop = AtomicBool::new(false);
         let report = run(&traffic, &load, 5, &Way::Memory { looks: true }, None, &stop).unwrap();
@@ -258,15 +254,8 @@ mod tests {
 
     #[test]
     fn of_a_capture_only_what_came_is_known() {
-        let load = Load {
-            rate: None,
-            count: Some(1000),
-            time: None,
-            burst: 32,
-            threads: 1,
-            first_cpu: 0,
-            plain: false,
-        };
+        let load =
+            Load { rate: None, count: Some(1000), time: None, burst: 32, threads: 1, first_cpu: 0 };
         let traffic = Traffic::Replay(vec![vec![0; 60], vec![0; 100]]);
         let stop = AtomicBool::new(false);
         let report = run(&traffic, &load, 5, &Way::Memory { looks: true }, None, &stop).unwrap();
@@ -304,17 +293,17 @@ mod tests {
 
     #[test]
     fn a_capture_has_no_way_through_the_bpf_program() {
-        let load = Load {
-            rate: None,
-            count: Some(1),
-            time: None,
-            burst: 1,
-            threads: 1,
-            first_cpu: 0,
-            plain: false,
-        };
+        let load =
+            Load { rate: None, count: Some(1), time: None, burst: 1, threads: 1, first_cpu: 0 };
         let traffic = Traffic::Replay(vec![vec![0; 60]]);
-        let error = run(&traffic, &load, 0, &Way::Xdp("lo"), None, &AtomicBool::new(false));
+        let error = run(
+            &traffic,
+            &load,
+            0,
+            &Way::Xdp { device: "lo", plain: false },
+            None,
+            &AtomicBool::new(false),
+        );
         assert!(error.unwrap_err().usage);
     }
 }

@@ -10,7 +10,7 @@ use super::port::{DRAIN, Sent, Task};
 use super::search::{Found, Options, Path, Trial, search};
 use super::sink::percentiles;
 use super::track::Wanted;
-use super::{Error, any_run, xdp};
+use super::{Error, Traffic, any_run, xdp};
 use crate::machine::Machine;
 use crate::report::Report;
 use crate::text::{align, figure, heading, plain_table, trimmed};
@@ -63,13 +63,14 @@ impl Path for Wire<'_> {
         }
         let (threads, first_cpu, burst) = self.load;
         let pps = pps.map(|pps| pps / threads as f64);
-        let task = Task { pps, count: None, time: Some(time), burst, plain: false };
+        let task = Task { pps, count: None, time: Some(time), burst };
         // Another run, and the only one that counts: what is late of the last one is nobody's.
         self.run = self.run.wrapping_add(1);
         self.sink.want(self.run)?;
         let (before, known) = (self.sink.counts()?, self.sink.latency()?);
-        let load =
-            |stream| xdp::Stream::load(self.device, &self.plan, (self.run, stream as u8), task);
+        let load = |stream| {
+            xdp::Stream::load(self.device, &self.plan, (self.run, stream as u8), task, false)
+        };
         let streams = (0..threads).map(load).collect::<Result<_, _>>()?;
         let sent = xdp::send_all(streams, first_cpu, self.stop)?;
         let frames = sent.iter().map(|sent| sent.frames).sum();
@@ -112,6 +113,8 @@ fn settle(
 pub struct Between<'a> {
     /// Frames leave here.
     pub device: &'a str,
+    /// Its MTU.
+    pub mtu: u16,
     /// And are to come here.
     pub sink: &'a str,
     /// Threads that send.
@@ -132,6 +135,7 @@ pub fn run(
     options: &Options,
     stop: &AtomicBool,
 ) -> Result<Report<Row>, Error> {
+    can_be_sent(spec, between)?;
     let mut report = Report::new(Machine::probe(), Vec::new());
     for (size, _) in &spec.sizes {
         let plan = Plan::new(&Spec { sizes: vec![(*size, 1)], ..spec.clone() })?;
@@ -146,6 +150,15 @@ pub fn run(
         }
     }
     Ok(report)
+}
+
+/// Looks at all sizes: one that is refused after others were measured would lose their rates.
+fn can_be_sent(spec: &Spec, between: Between<'_>) -> Result<(), Error> {
+    spec.sizes.iter().try_for_each(|(size, _)| {
+        // How long a frame is does not depend on its flow.
+        let one = Spec { sizes: vec![(*size, 1)], flows: Some(1), ..spec.clone() };
+        Traffic::Made(Plan::new(&one)?).fits(between.device, between.mtu, true)
+    })
 }
 
 /// A few frames first: what leads nowhere needs no search.
@@ -219,7 +232,30 @@ pub fn render(report: &Report<Row>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::plan::tests::spec;
     use super::*;
+
+    #[test]
+    fn all_sizes_are_looked_at_before_one_is_measured() {
+        // A device that is missing is found when the first size is to be measured.
+        let between =
+            Between { device: "a0", mtu: 1400, sink: "?", threads: 1, first_cpu: 0, burst: 1 };
+        let time = Duration::from_millis(1);
+        let options = Options {
+            trial: time,
+            within: time,
+            losses: vec![0.0],
+            precision: 0.1,
+            most_pps: None,
+        };
+        for (last, about) in
+            [(9000, "a frame of 9000 bytes can not be sent"), (1518, "MTU is 1400")]
+        {
+            let spec = Spec { sizes: vec![(64, 1), (last, 1)], ..spec() };
+            let error = run(&spec, between, &options, &AtomicBool::new(false)).unwrap_err();
+            assert!(error.usage && error.what.contains(about), "{error}");
+        }
+    }
 
     /// What is made of counts as they grow, look by look, and how many looks it took.
     fn settled(sent: u64, counts: &[u64]) -> (u64, usize) {

@@ -199,21 +199,23 @@ fn stream_of(runs: &mut Vec<Stream>, run: u8, now_ns: u64) -> Option<&mut Stream
 /// A place for another run: a new one, or that of one which has long been quiet.
 #[cold]
 fn make_room(runs: &mut Vec<Stream>, run: u8, now_ns: u64) -> Option<usize> {
-    let words = vec![0; WORDS].into_boxed_slice();
-    let fresh = Stream { run, used_ns: now_ns, next: 0, words };
     if runs.len() < RUNS {
-        runs.push(fresh);
+        runs.push(Stream::new(run, now_ns));
         return Some(runs.len() - 1);
     }
     let (at, oldest) = runs.iter_mut().enumerate().min_by_key(|(_, stream)| stream.used_ns)?;
     if now_ns < oldest.used_ns.saturating_add(QUIET_NS) {
         return None;
     }
-    *oldest = fresh;
+    *oldest = Stream::new(run, now_ns);
     Some(at)
 }
 
 impl Stream {
+    fn new(run: u8, now_ns: u64) -> Self {
+        Self { run, used_ns: now_ns, next: 0, words: vec![0; WORDS].into_boxed_slice() }
+    }
+
     #[inline]
     fn take(&mut self, seq: u64, counts: &mut Counts) {
         let word = &mut self.words[(seq >> 5) as usize % WORDS];

@@ -1,9 +1,7 @@
 //! Sending by a BPF program that the kernel runs with live frames, and counting by one at a device:
 //! no frame goes through user space.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use aya::maps::{Array, DevMap, MapData, PerCpuArray};
@@ -18,6 +16,7 @@ use super::plan::{HEAD, Plan};
 use super::port::{Sent, Task};
 use super::track::{Counts, LONGEST_NS, RUNS, Wanted, latencies, sample_mask};
 use super::{Error, mark};
+use crate::live::runner::Runner;
 use crate::live::{ifindex, program_of, refused, sys};
 
 /// `bpf/traffic.c`.
@@ -45,11 +44,7 @@ pub struct Stream {
 /// A stream that is being sent. Dropped, it stops.
 pub struct Sending {
     progress: Array<MapData, Progress>,
-    thread: i32,
-    /// Set to end it.
-    told: Arc<AtomicBool>,
-    ended: Arc<AtomicBool>,
-    work: Option<std::thread::JoinHandle<Result<(), Error>>>,
+    runner: Runner,
     task: Task,
     start: Instant,
 }
@@ -66,7 +61,8 @@ pub(super) fn need_root() -> Result<(), Error> {
 }
 
 impl Stream {
-    /// Loads a stream's program, for a device where the calling thread lives.
+    /// Loads a stream's program, for a device where the calling thread lives. A plain stream is one frame again
+    /// and again, without number and time.
     ///
     /// # Errors
     /// No such device; the kernel refuses the program.
@@ -75,6 +71,7 @@ impl Stream {
         plan: &Plan,
         (run, stream): (u8, u8),
         task: Task,
+        plain: bool,
     ) -> Result<Self, Error> {
         need_root()?;
         let index =
@@ -85,7 +82,7 @@ impl Stream {
         let (longest, mark_at) = (plan.longest() as u32, plan.mark_at as u32);
         let copy = (mark_at + 2).next_multiple_of(8);
         let (origin, count) = (mark::origin(run, stream), task.count.unwrap_or(0));
-        let plain = u8::from(task.plain);
+        let plain = u8::from(plain);
         let (rate, clock) = (ns_per_1024(task.pps), clock_mask(task.burst));
         let mut order = [0_u8; 256];
         for (slot, size) in order.iter_mut().zip(&plan.order) {
@@ -132,33 +129,20 @@ impl Stream {
     /// # Errors
     /// No thread can be had.
     pub fn start(self, cpu: usize) -> Result<Sending, Error> {
-        let Self { mut ebpf, progress, frame, task } = self;
-        let failed = |what: String| Error::failed(what, "Try again with fewer threads");
-        sys::allow_waking()
-            .map_err(|error| failed(format!("signals can not be taken: {error}")))?;
-        let [told, ended] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
-        let (ready, started) = channel();
-        let (end, until) = (Arc::clone(&ended), Arc::clone(&told));
+        let Self { ebpf, progress, frame, task } = self;
         let start = Instant::now();
         let hurries = task.pps.is_some() && sys::processors().len() > 1;
-        let work = move || {
-            let _ = ready.send(sys::thread_id());
-            let done = sys::pin(&[cpu]).map_err(|error| error.to_string());
+        let prepare = move || {
+            sys::pin(&[cpu])?;
             if hurries {
                 // A rate is kept by who is not put off. In real time it would be, for 50 ms of each second.
                 let _ = sys::insist();
             }
-            let done = done.and_then(|()| drive(&mut ebpf, &frame, task.burst, &until));
-            end.store(true, Ordering::Release);
-            done.map_err(|what| {
-                Error::failed(what, "Say --via af_packet, or another processor by -f")
-            })
+            Ok(())
         };
-        let work = std::thread::Builder::new().name("generator".to_owned()).spawn(work);
-        let work = work.map_err(|error| failed(format!("no thread can be started: {error}")))?;
-        let gone = |_| failed("the generator's thread has ended".to_owned());
-        let thread = started.recv().map_err(gone)?;
-        Ok(Sending { progress, thread, told, ended, work: Some(work), task, start })
+        let runner = Runner::start(ebpf, "traffic", frame, task.burst as u32, prepare)
+            .map_err(|what| Error::failed(what, "Try again with fewer threads"))?;
+        Ok(Sending { progress, runner, task, start })
     }
 }
 
@@ -177,25 +161,6 @@ fn fill(ebpf: &mut Ebpf, plan: &Plan) -> Result<(), String> {
         head[..HEAD].copy_from_slice(row);
         head[HEAD..HEAD + 4].copy_from_slice(&len.to_ne_bytes());
         heads.set(index as u32, head, 0).map_err(|error| failed(&error))?;
-    }
-    Ok(())
-}
-
-/// Has the kernel run the program until that is told to end.
-fn drive(ebpf: &mut Ebpf, frame: &[u8], burst: usize, told: &AtomicBool) -> Result<(), String> {
-    let failed = |error: &dyn std::fmt::Display| format!("the generator can not run: {error}");
-    let program: &mut Xdp = program_of(ebpf, "traffic")?;
-    let fd = program.fd().map_err(|error| failed(&error))?;
-    let fd = std::os::fd::AsFd::as_fd(fd);
-    let call = || sys::run_live_frames(fd, frame, u32::MAX, burst as u32);
-    again_and_again(told, call).map_err(|error| failed(&error))
-}
-
-/// Makes a call until it is told to end. One call is of 2^32 runs at most, idle ones included, which a
-/// paced stream has used up in minutes; and any signal ends it.
-fn again_and_again<E>(told: &AtomicBool, mut call: impl FnMut() -> Result<(), E>) -> Result<(), E> {
-    while !told.load(Ordering::Acquire) {
-        call()?;
     }
     Ok(())
 }
@@ -219,8 +184,7 @@ impl Sending {
     /// As [`Self::sent`].
     pub fn is_done(&self) -> Result<bool, Error> {
         let timely = self.task.time.is_none_or(|time| self.start.elapsed() < time);
-        let ended = self.ended.load(Ordering::Acquire);
-        Ok(ended
+        Ok(self.runner.has_ended()
             || !timely
             || self
                 .task
@@ -233,27 +197,10 @@ impl Sending {
     /// # Errors
     /// It has failed.
     pub fn stop(mut self) -> Result<Sent, Error> {
-        self.end()?;
+        self.runner.end().map_err(|what| {
+            Error::failed(what, "Say --via af_packet, or another processor by -f")
+        })?;
         self.sent()
-    }
-
-    fn end(&mut self) -> Result<(), Error> {
-        let Some(work) = self.work.take() else { return Ok(()) };
-        self.told.store(true, Ordering::Release);
-        while !self.ended.load(Ordering::Acquire) {
-            // Again and again: the first may come before the call that it is to end.
-            sys::wake(self.thread);
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        work.join().unwrap_or_else(|_| {
-            Err(Error::failed("the generator's thread has failed", "Try again"))
-        })
-    }
-}
-
-impl Drop for Sending {
-    fn drop(&mut self) {
-        let _ = self.end();
     }
 }
 
@@ -350,13 +297,7 @@ impl Sink {
         for [frames, bytes, duplicates, reordered, late, expected, unfollowed] in
             values.iter().copied()
         {
-            sum.unfollowed += unfollowed;
-            sum.frames += frames;
-            sum.bytes += bytes;
-            sum.duplicates += duplicates;
-            sum.reordered += reordered;
-            sum.late += late;
-            sum.expected += expected;
+            sum.add(&Counts { frames, bytes, duplicates, reordered, late, expected, unfollowed });
         }
         Ok(sum)
     }
@@ -403,21 +344,6 @@ fn middle(bucket: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn runs_go_on_until_they_are_told_to_end() {
-        let told = AtomicBool::new(false);
-        let mut calls = 0;
-        let call = || -> Result<(), ()> {
-            calls += 1;
-            told.store(calls == 5, Ordering::Release);
-            Ok(())
-        };
-        assert_eq!(again_and_again(&told, call), Ok(()));
-        assert_eq!(calls, 5);
-        told.store(false, Ordering::Release);
-        assert_eq!(again_and_again(&told, || Err("refused")), Err("refused"));
-    }
 
     /// `note_latency`.
     fn bucket(ns: u64) -> u32 {

@@ -1,17 +1,13 @@
 //! The generator: frames that a BPF program writes and redirects, paced by itself.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
-use std::time::Duration;
-
 use aya::maps::{Array, MapData};
 use aya::programs::Xdp;
 use aya::{Ebpf, EbpfLoader};
 
 use super::host::Host;
+use super::program;
+use super::runner::Runner;
 use super::topology::{A0, R0};
-use super::{program, sys};
 
 /// `bpf/generator.c`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/generator.o"));
@@ -35,9 +31,7 @@ pub(super) struct Stream {
 /// A generator at work on a host. Dropped, it stops.
 pub(super) struct Generator {
     progress: Array<MapData, [u64; 3]>,
-    thread: i32,
-    ended: Arc<AtomicBool>,
-    work: Option<std::thread::JoinHandle<Result<(), String>>>,
+    runner: Runner,
 }
 
 /// What a generator has sent.
@@ -52,23 +46,11 @@ pub(super) struct Sent {
 impl Generator {
     /// Starts sending from the host's a0.
     pub(super) fn start(host: &Host, stream: Stream) -> Result<Self, String> {
-        let (mut ebpf, progress) = host.run(move || load(stream))??;
-        let ended = Arc::new(AtomicBool::new(false));
-        let (ready, started) = channel();
-        let end = Arc::clone(&ended);
-        let length = FRAME_BYTES + if stream.vid.is_some() { 4 } else { 0 };
-        let work = move || {
-            let _ = ready.send(sys::thread_id());
-            let done = send(&mut ebpf, length);
-            end.store(true, Ordering::Release);
-            done
-        };
+        let (ebpf, progress) = host.run(move || load(stream))??;
+        let frame = vec![0; FRAME_BYTES + if stream.vid.is_some() { 4 } else { 0 }];
         // By the host, so that the thread lives there.
-        let work = host.run(move || std::thread::Builder::new().spawn(work))?;
-        let work = work.map_err(|error| format!("no thread can be started: {error}"))?;
-        let gone = |_| "the generator's thread has ended".to_owned();
-        let thread = started.recv().map_err(gone)?;
-        Ok(Self { progress, thread, ended, work: Some(work) })
+        let start = move || Runner::start(ebpf, "generator", frame, BATCH, program::lead);
+        Ok(Self { progress, runner: host.run(start)?? })
     }
 
     /// What it has sent so far.
@@ -81,24 +63,8 @@ impl Generator {
 
     /// Stops it; what it has sent.
     pub(super) fn stop(mut self) -> Result<Sent, String> {
-        self.end()?;
+        self.runner.end()?;
         self.sent()
-    }
-
-    fn end(&mut self) -> Result<(), String> {
-        let Some(work) = self.work.take() else { return Ok(()) };
-        while !self.ended.load(Ordering::Acquire) {
-            // Again and again: the first may come before the call that it is to end.
-            sys::wake(self.thread);
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        work.join().unwrap_or_else(|_| Err("the generator's thread has failed".to_owned()))
-    }
-}
-
-impl Drop for Generator {
-    fn drop(&mut self) {
-        let _ = self.end();
     }
 }
 
@@ -122,15 +88,4 @@ fn load(stream: Stream) -> Result<(Ebpf, Array<MapData, [u64; 3]>), String> {
     let map = ebpf.take_map("progress").ok_or("the generator has no map `progress`")?;
     let map = Array::try_from(map).map_err(|error| format!("the generator's map: {error}"))?;
     Ok((ebpf, map))
-}
-
-/// Sends until it is woken, or for as long as one call can.
-fn send(ebpf: &mut Ebpf, length: usize) -> Result<(), String> {
-    let failed = |error: &dyn std::fmt::Display| format!("the generator can not run: {error}");
-    program::lead().map_err(|error| failed(&error))?;
-    let program: &mut Xdp = super::program_of(ebpf, "generator")?;
-    let fd = program.fd().map_err(|error| failed(&error))?;
-    let frame = vec![0; length];
-    sys::run_live_frames(std::os::fd::AsFd::as_fd(fd), &frame, u32::MAX, BATCH)
-        .map_err(|error| failed(&error))
 }

@@ -13,6 +13,7 @@ mod ping;
 mod program;
 mod rates;
 pub mod rr;
+pub(crate) mod runner;
 mod sink;
 pub(crate) mod sys;
 #[cfg(test)]
@@ -72,7 +73,6 @@ pub fn run(options: &Options) -> Result<Report<Row>, String> {
         return Err("network namespaces and BPF programs are only root's to make: run it as root"
             .to_owned());
     }
-    sys::allow_waking().map_err(|error| format!("signals can not be taken: {error}"))?;
     let places = Places { kernel: Topology::new()?, tollway: Topology::new()? };
     let mut report = Report::new(Machine::probe(), Vec::new());
     rates::measure(&places, options, &mut report)?;

@@ -43,7 +43,7 @@ fn checked(result: impl Into<i64>) -> io::Result<i64> {
 
 /// Has an XDP program handle live frames, each first a copy of `frame`, in batches, as seen from
 /// the thread's network namespace; returns when `repeat` were, or a signal arrives.
-pub(crate) fn run_live_frames(
+pub(super) fn run_live_frames(
     program: BorrowedFd<'_>,
     frame: &[u8],
     repeat: u32,
@@ -76,7 +76,7 @@ const WAKE: libc::c_int = libc::SIGUSR1;
 extern "C" fn nothing(_signal: libc::c_int) {}
 
 /// Lets [`wake`] interrupt system calls of this process instead of ending it.
-pub(crate) fn allow_waking() -> io::Result<()> {
+pub(super) fn allow_waking() -> io::Result<()> {
     // SAFETY: a structure of integers, for which all zeros is a value: no flag, SA_RESTART least.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
@@ -85,7 +85,7 @@ pub(crate) fn allow_waking() -> io::Result<()> {
 }
 
 /// Interrupts the system call that a thread of this process is in.
-pub(crate) fn wake(thread: i32) {
+pub(super) fn wake(thread: i32) {
     let process = std::process::id().cast_signed();
     // SAFETY: it takes numbers only. A thread that has gone is refused.
     let _ = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, WAKE) };
@@ -100,7 +100,7 @@ pub(crate) fn interface_number(name: &str) -> Option<u32> {
 }
 
 /// The calling thread's number.
-pub(crate) fn thread_id() -> i32 {
+pub(super) fn thread_id() -> i32 {
     // SAFETY: it takes nothing and can not fail.
     unsafe { libc::gettid() }
 }

@@ -55,6 +55,13 @@ impl Summary {
     }
 }
 
+/// The middle of values, of an even number the mean of the two; not a number for no value, or where one is not
+/// finite.
+#[must_use]
+pub fn median(values: &[f64]) -> f64 {
+    Sample::of(values).map_or(f64::NAN, |sample| sample.median())
+}
+
 /// The mean of values without the given share of them at each end; not a number for no value.
 #[must_use]
 pub fn trimmed_mean(mut values: Vec<f64>, share: f64) -> f64 {
@@ -83,5 +90,7 @@ mod tests {
         assert_eq!(one, Summary { median: 2.0, min: 1.0, max: 3.0, repeats: 3 });
         assert_eq!(Summary::of(&[4.0, 1.0, 2.0, 3.0]).unwrap().median, 2.5);
         assert_eq!(one.scaled(2.0).max, 6.0);
+        assert_eq!([median(&[3.0, 1.0, 2.0]), median(&[4.0, 1.0, 2.0, 3.0])], [2.0, 2.5]);
+        assert!(median(&[]).is_nan());
     }
 }

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use super::experiment::{Experiment, Slice};
 use super::report::{Contrast, Row};
+use super::road::Agreement;
 use super::{Plan, Spec};
 use crate::compare::{Pair, judge};
-use crate::stats::{Bootstrap, Kind, Sample, Summary};
+use crate::stats::{Bootstrap, Kind, Sample, Summary, median};
 
 /// Slices of a process at least.
 const LEAST_SLICES: usize = 3;
@@ -34,7 +35,7 @@ pub(super) fn processes(
 ) -> Result<Vec<Process>, String> {
     let start = Instant::now();
     let mut all = Vec::new();
-    let mut digests = Slice::default();
+    let mut agreement = Agreement::default();
     for number in 0..count {
         let mut crew = (plan.crew)(number)?;
         round(&mut crew)?;
@@ -43,7 +44,7 @@ pub(super) fn processes(
         let mut slices = Vec::new();
         while slices.len() < LEAST_SLICES || Instant::now() < until {
             let slice = round(&mut crew)?;
-            digests.join(Slice { digests: slice.digests.clone(), ..Slice::default() })?;
+            agreement.join(&slice.digests)?;
             slices.push(slice);
         }
         all.push(slices);
@@ -135,10 +136,6 @@ pub(super) fn counts(all: &[Process]) -> BTreeMap<String, f64> {
         Some((name.clone(), Summary::of(&values)?.median))
     };
     names.into_iter().filter_map(figure).collect()
-}
-
-fn median(values: &[f64]) -> f64 {
-    Sample::of(values).map_or(f64::NAN, |sample| sample.median())
 }
 
 #[cfg(test)]

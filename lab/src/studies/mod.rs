@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::child;
 use crate::machine::{Machine, Moment};
 use crate::report::Report;
 use crate::tolls::progress;
@@ -176,7 +177,8 @@ pub fn run(study: &Study, options: &Options) -> Result<Outcome, String> {
 /// # Errors
 /// A sentence, where that fails.
 pub fn serve(study: &Study, input: impl BufRead, output: impl Write) -> Result<(), String> {
-    experiment::serve((study.open)(Size::Full)?.as_mut(), input, output)
+    let mut experiment = (study.open)(Size::Full)?;
+    child::serve(input, output, |_| experiment.slice())
 }
 
 /// Writes the picture of a study as SVG.

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::report::{Outcome, Row};
 use super::text::groups;
+use crate::compare::Verdict;
 
 const WIDTH: f64 = 900.0;
 /// Where bars begin and end; the names are before, the figures behind.
@@ -18,6 +19,7 @@ const WIDE: f64 = 50.0;
 const FILL: &str = "#7fa8d4";
 const LESS: &str = "#8fbf8f";
 const MORE: &str = "#e3a486";
+const NEITHER: &str = "#c9ced4";
 const INK: &str = "#1b2733";
 
 /// One bar.
@@ -89,12 +91,12 @@ fn difference(row: &Row) -> Option<Bar<'_>> {
     let contrast = row.contrast.as_ref()?;
     let value = contrast.difference_ns;
     let interval = contrast.interval_ns;
-    let [fill, told] = match contrast.verdict {
-        crate::compare::Verdict::Slower => [MORE, "slower"],
-        crate::compare::Verdict::Faster => [LESS, "faster"],
-        crate::compare::Verdict::BelowAccuracy => ["#c9ced4", "below accuracy"],
+    let fill = match contrast.verdict {
+        Verdict::Slower => MORE,
+        Verdict::Faster => LESS,
+        Verdict::BelowAccuracy => NEITHER,
     };
-    let told = format!("{value:+.2} ns, {told}");
+    let told = format!("{value:+.2} ns, {}", contrast.verdict.words());
     Some(Bar { name: &row.name, value, interval, fill, told })
 }
 

@@ -1,12 +1,15 @@
 //! What studies share: packets, a small road for them one at a time, and how passes are timed.
 
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
 use tollway_dataplane::clock;
 use tollway_dataplane::wire::eth::ethertype;
 use tollway_dataplane::wire::{be16, be32, checksum, word32, word64};
 
 use crate::frames::{self, Addresses, FRAME_LEN, Spread, Template};
 use crate::machine::Machine;
-use crate::stats::Sample;
+use crate::stats::median;
 
 pub(super) const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 pub(super) const SENDER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
@@ -93,8 +96,9 @@ impl Digest {
 }
 
 /// The digests of what variants made of the same packets, by what was sent.
-#[derive(Debug, Default)]
-pub(super) struct Agreement(std::collections::BTreeMap<String, u64>);
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Agreement(BTreeMap<String, u64>);
 
 impl Agreement {
     /// Takes up what a variant made of it.
@@ -109,8 +113,14 @@ impl Agreement {
         Err(format!("{variant} makes something else of {sent}: {digest:x} instead of {known:x}"))
     }
 
-    pub(super) fn digests(&self) -> std::collections::BTreeMap<String, u64> {
-        self.0.clone()
+    /// Takes up what somebody else's variants made of it, who agree among themselves.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    pub(super) fn join(&mut self, other: &Self) -> Result<(), String> {
+        let mut digests = other.0.iter();
+        digests
+            .try_for_each(|(sent, digest)| self.take(sent, "another program or process", *digest))
     }
 }
 
@@ -128,7 +138,7 @@ pub(super) fn in_turn(
             taken[variant].push(pass(variant));
         }
     }
-    taken.iter().map(|taken| Sample::of(taken).map_or(f64::NAN, |of| of.median())).collect()
+    taken.iter().map(|taken| median(taken)).collect()
 }
 
 /// TSC clocks that something takes.
@@ -186,5 +196,13 @@ mod tests {
         agreement.take("packets", "first", 1).unwrap();
         agreement.take("packets", "second", 1).unwrap();
         assert!(agreement.take("packets", "third", 2).unwrap_err().starts_with("third makes"));
+        let mut other = Agreement::default();
+        other.take("packets", "fourth", 1).unwrap();
+        other.take("others", "fourth", 3).unwrap();
+        assert_eq!(agreement.join(&other), Ok(()));
+        assert!(agreement.take("others", "first", 4).is_err());
+        other = Agreement::default();
+        other.take("packets", "fifth", 5).unwrap();
+        assert!(agreement.join(&other).unwrap_err().contains("of packets: 5 instead of 1"));
     }
 }

@@ -1,7 +1,6 @@
 //! A study's result as text.
 
 use super::report::{Outcome, Row};
-use crate::compare::Verdict;
 use crate::text::{align, figure, heading, plain_table, trimmed};
 
 /// The rows, each with what it differs by from another and what was published of it.
@@ -67,7 +66,7 @@ fn section(of: &Outcome, group: &str) -> String {
                 let ns = [contrast.difference_ns, low, high];
                 cells.extend(ns.map(|value| format!("{value:+.2}")));
                 cells.push(format!("{:+.1}%", contrast.rate_percent));
-                cells.push(verdict(contrast.verdict).to_owned());
+                cells.push(contrast.verdict.words().to_owned());
             }
             None => cells.extend(std::iter::repeat_n(String::new(), 5)),
         }
@@ -77,12 +76,4 @@ fn section(of: &Outcome, group: &str) -> String {
     }
     align(&mut table, 1..=8);
     trimmed(&table)
-}
-
-pub(super) const fn verdict(of: Verdict) -> &'static str {
-    match of {
-        Verdict::Faster => "faster",
-        Verdict::Slower => "slower",
-        Verdict::BelowAccuracy => "below accuracy",
-    }
 }

@@ -118,7 +118,6 @@ fn change(name: &str, then: &[f64], now: &[f64], rows: usize) -> Option<Change> 
         None => None,
     };
     let strict = interval(1.0 - LEVEL / rows.max(1) as f64)?;
-    let floor = FLOOR * base.median();
     let difference = head.mean() - base.mean();
     Some(Change {
         name: name.to_owned(),
@@ -127,11 +126,7 @@ fn change(name: &str, then: &[f64], now: &[f64], rows: usize) -> Option<Change> 
         difference_ns: difference,
         difference_percent: 100.0 * difference / base.mean(),
         interval_ns: interval(SHOWN)?,
-        verdict: match strict {
-            [low, _] if low > floor => Verdict::Slower,
-            [_, high] if high < -floor => Verdict::Faster,
-            _ => Verdict::BelowAccuracy,
-        },
+        verdict: Verdict::beyond(strict, FLOOR * base.median()),
     })
 }
 

@@ -101,7 +101,6 @@ pub fn run(options: &Options) -> Result<Report<Row>, String> {
         return Err("network namespaces and BPF programs are only root's to make: run it as root"
             .to_owned());
     }
-    sys::allow_waking().map_err(|error| format!("signals can not be taken: {error}"))?;
     let table = Table::new(&internet(options)?, options.routes);
     let bar = progress(steps(options));
     bar.set_message("filling the kernel");

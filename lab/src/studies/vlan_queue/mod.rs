@@ -34,7 +34,7 @@ const MOST: usize = 3;
 const TIME: Duration = Duration::from_millis(20);
 
 /// How often it is measured again, longer each time, where nothing came through.
-const TRIES: u32 = 10;
+const TRIES: u32 = 30;
 
 /// Passes of the router's own path in a slice.
 const PATH_PASSES: usize = 32;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tollway_lab::compare::{self, Options, Settings};
 
+use super::generate::refuse;
 use super::{CliError, show};
 
 /// Arguments of `tollway lab compare`.
@@ -44,10 +45,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), CliError> {
-    let refuse = |error: compare::Error| match error.usage {
-        true => CliError::usage(error.what, error.remedy),
-        false => CliError::failed(error.what, error.remedy),
-    };
+    let refuse = |error: compare::Error| refuse(&error);
     let settings = Settings::of_both(
         args.toolchain.as_deref(),
         args.target_cpu.as_deref(),

@@ -124,11 +124,12 @@ fn send(args: &Args) -> Result<generate::Report, Error> {
     let sizes = sizes(args.size, args.imix, &args.frames);
     let device = args.device.as_deref();
     let traffic = args.frames.traffic(args.replay.as_ref(), device, sizes)?;
-    if load.plain && args.sink.is_some() {
+    let plain = args.amount.plain;
+    if plain && args.sink.is_some() {
         let what = "a sink knows frames by their numbers, which plain ones have not";
         return Err(Error::usage(what, "Leave --plain out, or --sink"));
     }
-    if load.plain && args.memory {
+    if plain && args.memory {
         return Err(only_by_xdp("Leave --plain out, or say -i"));
     }
     let (stop, run) = (stop_flag()?, any_run());
@@ -154,11 +155,11 @@ fn send(args: &Args) -> Result<generate::Report, Error> {
         let what = "AF_XDP sends by one thread, whose sockets have all queues of the device";
         return Err(Error::usage(what, "Say -t 1, or --via af_packet"));
     }
-    if load.plain && via != Via::Xdp {
+    if plain && via != Via::Xdp {
         return Err(only_by_xdp("Leave --plain out, or say --via xdp"));
     }
     traffic.fits(device, working(device)?.mtu, via == Via::Xdp)?;
     let open = || via.open(device, false);
-    let way = if via == Via::Xdp { Way::Xdp(device) } else { Way::Port(&open) };
+    let way = if via == Via::Xdp { Way::Xdp { device, plain } } else { Way::Port(&open) };
     generate::run(&traffic, &load, run, &way, sink, &stop)
 }

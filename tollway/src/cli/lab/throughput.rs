@@ -87,12 +87,12 @@ fn look(args: &Args) -> Result<Report<throughput::Row>, Error> {
         burst: args.burst,
         threads: args.threads,
         first_cpu: args.first_cpu,
-        plain: false,
     };
     load.check()?;
     Via::Xdp.for_sender(&args.device)?;
     let between = Between {
         device: &args.device,
+        mtu: working(&args.device)?.mtu,
         sink: &args.sink,
         threads: args.threads,
         first_cpu: args.first_cpu,

@@ -242,7 +242,6 @@ impl Amount {
             burst: self.burst,
             threads: self.threads,
             first_cpu: self.first_cpu,
-            plain: self.plain,
         };
         load.check()?;
         Ok(load)

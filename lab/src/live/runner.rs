@@ -1,0 +1,132 @@
+//! A thread that has the kernel run a generator's program with live frames, until it is told to end.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use aya::Ebpf;
+use aya::programs::Xdp;
+
+use super::{program_of, sys};
+
+/// A program that is being run. Dropped, it ends.
+pub(crate) struct Runner {
+    thread: i32,
+    /// Set to end it.
+    told: Arc<AtomicBool>,
+    work: Option<JoinHandle<Result<(), String>>>,
+}
+
+impl Runner {
+    /// Runs a program in a thread, where the calling one lives: with copies of `frame`, in batches. The
+    /// thread first does what `prepare` does.
+    ///
+    /// # Errors
+    /// A sentence, where no thread or no signal can be had.
+    pub(crate) fn start(
+        mut ebpf: Ebpf,
+        name: &'static str,
+        frame: Vec<u8>,
+        batch: u32,
+        prepare: impl FnOnce() -> std::io::Result<()> + Send + 'static,
+    ) -> Result<Self, String> {
+        Self::spawn(move |told| {
+            let failed =
+                |error: &dyn std::fmt::Display| format!("the generator can not run: {error}");
+            prepare().map_err(|error| failed(&error))?;
+            let program: &mut Xdp = program_of(&mut ebpf, name)?;
+            let fd = program.fd().map_err(|error| failed(&error))?.as_fd();
+            let call = || sys::run_live_frames(fd, &frame, u32::MAX, batch);
+            again_and_again(told, call).map_err(|error| failed(&error))
+        })
+    }
+
+    fn spawn(
+        work: impl FnOnce(&AtomicBool) -> Result<(), String> + Send + 'static,
+    ) -> Result<Self, String> {
+        sys::allow_waking().map_err(|error| format!("signals can not be taken: {error}"))?;
+        let told = Arc::new(AtomicBool::new(false));
+        let (ready, started) = channel();
+        let until = Arc::clone(&told);
+        let work = move || {
+            let _ = ready.send(sys::thread_id());
+            work(&until)
+        };
+        let work = std::thread::Builder::new().name("generator".to_owned()).spawn(work);
+        let work = work.map_err(|error| format!("no thread can be started: {error}"))?;
+        let thread = started.recv().map_err(|_| "the generator's thread has ended".to_owned())?;
+        Ok(Self { thread, told, work: Some(work) })
+    }
+
+    /// Whether it has ended by itself, which it does where it fails.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.work.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// A sentence, where it has failed.
+    pub(crate) fn end(&mut self) -> Result<(), String> {
+        let Some(work) = self.work.take() else { return Ok(()) };
+        self.told.store(true, Ordering::Release);
+        while !work.is_finished() {
+            // Again and again: the first may come before the call that it is to end.
+            sys::wake(self.thread);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        work.join().unwrap_or_else(|_| Err("the generator's thread has failed".to_owned()))
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
+
+/// Makes a call until it is told to end. One call is of 2^32 runs at most, idle ones included, which a
+/// paced stream has used up in minutes; and any signal ends it.
+fn again_and_again<E>(told: &AtomicBool, mut call: impl FnMut() -> Result<(), E>) -> Result<(), E> {
+    while !told.load(Ordering::Acquire) {
+        call()?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_go_on_until_they_are_told_to_end() {
+        let told = AtomicBool::new(false);
+        let mut calls = 0;
+        let call = || -> Result<(), ()> {
+            calls += 1;
+            told.store(calls == 5, Ordering::Release);
+            Ok(())
+        };
+        assert_eq!(again_and_again(&told, call), Ok(()));
+        assert_eq!(calls, 5);
+        told.store(false, Ordering::Release);
+        assert_eq!(again_and_again(&told, || Err("refused")), Err("refused"));
+    }
+
+    #[test]
+    fn a_thread_ends_when_it_is_told_to_and_is_not_waited_for_when_it_has_failed() {
+        let call = || {
+            std::thread::sleep(Duration::from_millis(1));
+            Ok(())
+        };
+        let mut runner = Runner::spawn(move |told| again_and_again(told, call)).unwrap();
+        assert!(!runner.has_ended());
+        assert_eq!(runner.end(), Ok(()));
+        let mut runner = Runner::spawn(|_| panic!("what is to fail")).unwrap();
+        assert_eq!(runner.end(), Err("the generator's thread has failed".to_owned()));
+        assert!(runner.has_ended());
+    }
+}
