@@ -27,7 +27,6 @@ impl Keeper {
     pub(super) fn apply(&mut self) {
         if self.again_at.is_some_and(|at| at <= Instant::now()) {
             self.again_at = None;
-            self.fill = None;
             self.known.doubt();
         }
         let mut done = self.try_apply();
@@ -42,6 +41,9 @@ impl Keeper {
         }
         let Err(error) = done else { return };
         tracing::error!("{error}; the kernel forwards until that is mended");
+        // Nobody knows how far it came: what had changed has been taken out of the rib, and next hops may be
+        // lost with a job that was not done. Only new tables are right again, whatever changes before.
+        self.fill = None;
         self.holds.broken = Some(error.to_string());
         self.again_at = Some(Instant::now() + AGAIN);
     }
