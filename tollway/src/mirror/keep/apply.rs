@@ -60,7 +60,8 @@ impl Keeper {
         }
         self.follow()?;
         self.elements()?;
-        if self.locals.take_changed() {
+        // The model has the rules that were read; where those are not in force, what follows puts both so.
+        if !self.rules_are_new && self.locals.take_changed() {
             self.adjust()?;
         }
         for dest in self.known.rib.take_drift() {
@@ -135,9 +136,10 @@ impl Keeper {
         }
     }
 
-    /// Puts elements of sets in, or takes them out, that came and went since the rules were read.
+    /// Puts elements of sets in, or takes them out, that came and went since the rules were read. They are
+    /// kept while those rules are not in force: sets of others may have nothing but the name in common.
     fn elements(&mut self) -> Result<(), Trouble> {
-        if self.elements.is_empty() {
+        if self.elements.is_empty() || self.rules_are_new {
             return Ok(());
         }
         let filter = self.filter()?;
