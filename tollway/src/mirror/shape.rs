@@ -17,6 +17,7 @@ use super::coverage::{self, Coverage, Road};
 use super::fill::{Way, Ways};
 use super::kernel::{Family, Ifindex, Kernel, Netdev};
 use super::ports::Port;
+use super::rib::MAIN;
 use super::sysctl::{LinkSysctls, Sysctls};
 use super::views::{Base, Line, Views};
 use crate::model::{
@@ -231,7 +232,6 @@ impl Build<'_> {
 
 /// The views by name, so that people know them: after the VRF or the table that they end in.
 fn views(facts: &Facts<'_>) -> Vec<model::Vrf> {
-    const MAIN: u32 = 254;
     let vrfs = facts.kernel.netdevs.values();
     let vrfs: HashMap<u32, &str> =
         vrfs.filter_map(|dev| Some((dev.vrf_table?, dev.name.as_str()))).collect();

@@ -21,13 +21,12 @@ use std::sync::Arc;
 
 use tollway_dataplane::id::{NextHopId, VrfId};
 use tollway_dataplane::stages::route::{Fib, Prefix};
-use tollway_dataplane::stages::rule::{PolicyAction, PolicyRule};
 use tollway_dataplane::tables::{RoutePrefix, Tables, TablesError, VrfRecord};
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use super::kernel::{Family, RouteKind, TableId};
-use super::rib::{BodyId, Choice, Dest, MAIN, Rib};
-use super::views::{Base, DEFAULT, Fate, Item, Line, Views};
+use super::rib::{BodyId, Choice, Dest, Rib};
+use super::views::{Base, DEFAULT, Fate, Item, Views};
 use crate::compile::is_never_forwarded;
 pub use changes::{Followed, InForce};
 use hops::{HopKey, HopTable, Shared};
@@ -140,19 +139,12 @@ impl Fill {
         self.ways = ways;
     }
 
-    /// Fallbacks of views, and policies of links.
+    /// Fallbacks of views.
     fn chain(&self, tables: &mut Tables) -> Result<(), TablesError> {
         for (index, view) in self.views.views.iter().enumerate() {
             let next = view.next.map(vrf_id).transpose()?;
             if next.is_some() {
                 tables.set_fallback(vrf_id(index)?, next)?;
-            }
-        }
-        for (index, ingress) in &self.views.links {
-            let Some(way) = self.ways.links.get(index) else { continue };
-            if !ingress.policy.is_empty() {
-                let rules = ingress.policy.iter().map(policy_rule).collect::<Result<_, _>>()?;
-                tables.set_policy(way.link, rules)?;
             }
         }
         Ok(())
@@ -325,20 +317,6 @@ impl Fill {
     }
 }
 
-impl Views {
-    /// What to call a view: the table that most of its routes are from.
-    #[must_use]
-    pub fn name(&self, index: usize) -> String {
-        let view = self.views.get(index);
-        let item = view.and_then(|view| view.v4.or(view.v6));
-        match item.map(|item| item.base) {
-            Some(Base::Table(MAIN)) if index == 0 => "main".to_owned(),
-            Some(Base::Table(table)) => format!("view {index}: table {table}"),
-            Some(Base::All(_)) | None => format!("view {index}"),
-        }
-    }
-}
-
 fn uses(views: &Views) -> HashMap<(Family, TableId), Vec<Use>> {
     let mut uses: HashMap<_, Vec<Use>> = HashMap::new();
     for (index, view) in views.views.iter().enumerate() {
@@ -355,16 +333,6 @@ fn uses(views: &Views) -> HashMap<(Family, TableId), Vec<Use>> {
         }
     }
     uses
-}
-
-fn policy_rule(line: &Line) -> Result<PolicyRule, TablesError> {
-    let prefix = |net: ipnet::IpNet| RoutePrefix::new(net.addr(), net.prefix_len());
-    let (src, mut dst) = (line.src.map(prefix), line.dst.map(prefix));
-    if let (None, None, Some(family)) = (src, dst, line.family) {
-        dst = Some(RoutePrefix::all(family == Family::V4));
-    }
-    let action = PolicyAction::View(vrf_id(line.view)?);
-    Ok(PolicyRule { src, dst, mark: line.mark, action })
 }
 
 const fn of_fate(fate: Fate) -> Shared {
