@@ -21,7 +21,7 @@ use super::rules;
 use super::shape::Shape;
 use crate::compile::{CompileError, Compiled, Problem, compile};
 use crate::force::Force;
-use crate::model::{ExpressMode, KernelRules, Model};
+use crate::model::{ExpressMode, Model};
 use crate::ports::sys;
 use crate::service::Beat;
 use tollway_dataplane::tables::TablesError;
@@ -232,8 +232,6 @@ fn first_rules(told: &Receiver<rules::Event>) -> Rules {
 /// The model of a shape, with what rules there are.
 pub(super) fn model(shape: &Shape, known: &Known, locals: &Locals) -> Model {
     let mut model = shape.model(locals.addresses());
-    let vrf_devices = shape.vrf_devices(&known.kernel);
-    model.kernel_rules = Some(KernelRules { vrf_devices });
     if let Rules::Read(reading, None) = &known.rules {
         model.filter = reading.has_rules().then(|| Arc::clone(&reading.rules));
     }

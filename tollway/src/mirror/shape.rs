@@ -21,8 +21,8 @@ use super::rib::MAIN;
 use super::sysctl::{LinkSysctls, Sysctls};
 use super::views::{Base, Line, Views};
 use crate::model::{
-    self, AfXdpMode, ExpressMode, Left, Link, LinkIndex, LinkKind, Mac, Model, PortIndex, PortKind,
-    VlanProtocol, VrfIndex,
+    self, AfXdpMode, ExpressMode, KernelRules, Left, Link, LinkIndex, LinkKind, Mac, Model,
+    PortIndex, PortKind, VlanProtocol, VrfIndex,
 };
 
 /// 802.1ad, as a VLAN device has it.
@@ -66,7 +66,7 @@ pub(super) struct Shape {
 /// What can not be changed in tables that are in use.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Frame {
-    /// Ports and links; VRFs are the views.
+    /// Ports, links and the VRF devices that they belong to; VRFs are the views.
     pub(super) model: Model,
     /// The device of each link; none where a port's has gone.
     pub(super) devices: Vec<Option<Ifindex>>,
@@ -100,7 +100,9 @@ impl Shape {
             link.left = Left::default();
             ingress
         });
-        let links = links.collect();
+        let links: Vec<_> = links.collect();
+        // Rules are compiled for them, with links and VRFs.
+        model.kernel_rules = Some(KernelRules { vrf_devices: vrf_devices(facts.kernel, &links) });
         let ways = ways(facts, &devices);
         let frame = Frame {
             model,
@@ -121,15 +123,6 @@ impl Shape {
             link.left = ingress.left;
         }
         model
-    }
-
-    /// For each link the VRF device that its device belongs to, if any.
-    pub(super) fn vrf_devices(&self, kernel: &Kernel) -> Vec<Option<String>> {
-        let vrf = |link: &Ingress| {
-            let vrf = kernel.netdevs.get(&link.lookup.vrf_device?)?;
-            Some(vrf.name.clone())
-        };
-        self.links.iter().map(vrf).collect()
     }
 
     /// Sets all that tables do not have from their frame, where it differs from what they have.
@@ -304,6 +297,15 @@ fn ingress(facts: &Facts<'_>, device: Ifindex) -> Ingress {
     }
 }
 
+/// For each link the VRF device that its device belongs to, if any.
+fn vrf_devices(kernel: &Kernel, links: &[Ingress]) -> Vec<Option<String>> {
+    let vrf = |link: &Ingress| {
+        let vrf = kernel.netdevs.get(&link.lookup.vrf_device?)?;
+        Some(vrf.name.clone())
+    };
+    links.iter().map(vrf).collect()
+}
+
 /// As `__fib_validate_source` does for packets of a device.
 fn rpf(facts: &Facts<'_>, sysctls: &LinkSysctls, device: Ifindex) -> Rpf {
     let mut addresses = facts.kernel.addresses.iter();
@@ -345,4 +347,44 @@ fn addresses(kernel: &Kernel) -> (Vec<Ipv4Addr>, Vec<Ipv4Addr>) {
         addresses
     };
     (once(own.collect()), once(broadcast.collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The shape of a router with one port, whose device belongs to a VRF device or to none; no rule has
+    /// VRFs' tables looked up.
+    fn shape(vrf: Option<Ifindex>) -> Shape {
+        let mut kernel = Kernel::default();
+        let netdev = |name: &str| Netdev { name: name.to_owned(), ..Netdev::default() };
+        let port = Netdev { master: vrf, ..netdev("port") };
+        let ports = [Port::new(2, &port)];
+        kernel.netdevs.insert(2, port);
+        for (index, name) in [(8, "red"), (9, "blue")] {
+            kernel.netdevs.insert(index, Netdev { vrf_table: Some(index), ..netdev(name) });
+        }
+        Shape::of(&Facts {
+            ports: &ports,
+            kernel: &kernel,
+            sysctls: &Sysctls::default(),
+            coverage: &Coverage::default(),
+            views: &Views::of(&kernel, [2], |_, _| true),
+            habits: Habits::default(),
+            express: (ExpressMode::Off, 0),
+        })
+    }
+
+    #[test]
+    fn rules_are_compiled_anew_where_a_link_has_another_vrf_device() {
+        let shapes = [None, Some(8), Some(9)].map(shape);
+        let devices = shapes.each_ref().map(|shape| {
+            let rules = shape.frame.model.kernel_rules.as_ref().unwrap();
+            rules.vrf_devices.clone()
+        });
+        let named = |name: &str| vec![Some(name.to_owned())];
+        assert_eq!(devices, [vec![None], named("red"), named("blue")]);
+        assert!(shapes[0].frame != shapes[1].frame && shapes[1].frame != shapes[2].frame);
+        assert_eq!(shapes[1], shape(Some(8)));
+    }
 }
