@@ -63,7 +63,7 @@ pub struct Fill {
     ways: Ways,
     ways_are_new: bool,
     /// In which views a table is, by family.
-    uses: HashMap<(Family, TableId), Vec<Use>>,
+    uses: Uses,
     fibs: [Arc<Fib>; 2],
     roots: Vec<VrfRecord>,
     hops: HopTable,
@@ -75,6 +75,9 @@ pub struct Fill {
     /// looks on in the default table, if there ever was one).
     drops_are_kernels: bool,
 }
+
+/// In which views a table is, by family.
+type Uses = HashMap<(Family, TableId), Arc<[Use]>>;
 
 /// A view that a table is in.
 #[derive(Clone, Copy, Debug)]
@@ -205,15 +208,8 @@ impl Fill {
         if is_never_forwarded(dest.prefix) {
             return Ok(());
         }
-        let Some(uses) = self.uses.get(&(merge::family(dest.prefix), dest.table)) else {
-            return Ok(());
-        };
-        for of in uses.clone() {
-            let plain = of.item.over.is_none();
-            let content = match plain {
-                true => Content::Route(choice),
-                false => merge::content(rib, &of.item, dest.prefix),
-            };
+        for of in self.uses_of(dest).iter() {
+            let content = merge::content_of(rib, of, dest, choice);
             self.throws |= of.is_over && merge::is(rib, choice, RouteKind::Throw);
             let next = match content {
                 Content::Route(Choice::Is(id)) => match known.get(&id) {
@@ -236,6 +232,12 @@ impl Fill {
             }
         }
         Ok(())
+    }
+
+    /// The views that a destination's table is in.
+    fn uses_of(&self, dest: Dest) -> Arc<[Use]> {
+        let uses = self.uses.get(&(merge::family(dest.prefix), dest.table));
+        uses.cloned().unwrap_or_default()
     }
 
     /// What views have for all packets.
@@ -317,7 +319,7 @@ impl Fill {
     }
 }
 
-fn uses(views: &Views) -> HashMap<(Family, TableId), Vec<Use>> {
+fn uses(views: &Views) -> Uses {
     let mut uses: HashMap<_, Vec<Use>> = HashMap::new();
     for (index, view) in views.views.iter().enumerate() {
         for (family, item) in [(Family::V4, view.v4), (Family::V6, view.v6)] {
@@ -332,7 +334,7 @@ fn uses(views: &Views) -> HashMap<(Family, TableId), Vec<Use>> {
             }
         }
     }
-    uses
+    uses.into_iter().map(|(table, uses)| (table, uses.into())).collect()
 }
 
 const fn of_fate(fate: Fate) -> Shared {
