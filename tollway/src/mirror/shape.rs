@@ -269,8 +269,6 @@ fn ways(facts: &Facts<'_>, devices: &[Option<Ifindex>]) -> Ways {
 fn ingress(facts: &Facts<'_>, device: Ifindex) -> Ingress {
     let is_left = |family| facts.coverage.arrives(device, family) == Road::Kernel;
     let Some(netdev) = facts.kernel.netdevs.get(&device) else { return Ingress::absent() };
-    let master = netdev.master.and_then(|index| Some((index, facts.kernel.netdevs.get(&index)?)));
-    let vrf = master.filter(|(_, master)| master.vrf_table.is_some());
     let sysctls = facts.sysctls.link(&netdev.name);
     let policy = facts.views.links.get(&device).map(|ingress| ingress.policy.as_slice());
     let by_input = facts.kernel.rules.iter().any(|rule| rule.iif.is_some());
@@ -290,7 +288,7 @@ fn ingress(facts: &Facts<'_>, device: Ifindex) -> Ingress {
         lookup: SourceLookup {
             mark: sysctls.src_valid_mark,
             by_input,
-            vrf_device: vrf.map(|(index, _)| index),
+            vrf_device: facts.kernel.vrf_of(netdev).map(|(index, _)| index),
         },
         redirects: (sysctls.redirects4, sysctls.redirects6),
         mtu6: sysctls.mtu6.filter(|mtu| *mtu < netdev.mtu).and_then(|mtu| u16::try_from(mtu).ok()),
