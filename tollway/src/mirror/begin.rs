@@ -94,7 +94,7 @@ impl Mirror {
             .into_iter()
             .filter_map(|index| Some(Port::new(index, known.kernel.netdevs.get(&index)?)))
             .collect();
-        known.rules = first_rules(&told);
+        known.set_rules(first_rules(&told));
         known.ask_again();
         known.ask();
         known.tally();
@@ -232,14 +232,14 @@ fn first_rules(told: &Receiver<rules::Event>) -> Rules {
 /// The model of a shape, with what rules there are.
 pub(super) fn model(shape: &Shape, known: &Known, locals: &Locals) -> Model {
     let mut model = shape.model(locals.addresses());
-    if let Rules::Read(reading, None) = &known.rules {
+    if let Rules::Read(reading, None) = known.rules() {
         model.filter = reading.has_rules().then(|| Arc::clone(&reading.rules));
     }
     model
 }
 
 /// Tables of a shape with all routes. Rules that can not be compiled are left out, and all is the
-/// kernel's then: [`Known::rules`] says so.
+/// kernel's then: [`Known::rules()`] says so.
 pub(super) fn build(
     shape: &Shape,
     known: &mut Known,

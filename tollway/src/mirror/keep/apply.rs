@@ -15,7 +15,6 @@ use crate::force::{ForceError, Next, PATIENCE};
 use crate::mirror::begin;
 use crate::mirror::coverage::Coverage;
 use crate::mirror::fill::{FillError, InForce};
-use crate::mirror::known::Rules;
 use crate::mirror::rules;
 use crate::mirror::shape::Shape;
 use crate::model::Model;
@@ -166,9 +165,8 @@ impl Keeper {
         if !self.elements_applied {
             return Ok(());
         }
-        let filter = self.filter()?;
-        if let (Rules::Read(reading, _), Some(filter)) = (&mut self.known.rules, filter) {
-            Arc::make_mut(&mut Arc::make_mut(reading).rules).take_live_sets(&filter);
+        if let Some(filter) = self.filter()? {
+            self.known.take_live_sets(&filter);
         }
         self.elements_applied = false;
         Ok(())
