@@ -176,8 +176,8 @@ impl Keeper {
     fn rebuild(&mut self, shape: Shape) -> Result<(), Trouble> {
         self.force.hold(true);
         self.take_elements()?;
-        let model = begin::model(&shape, &self.known, &self.locals);
         self.locals.read(&self.known.rib);
+        let model = begin::model(&shape, &self.known, &self.locals);
         self.fill = None;
         // If that fails, what changes until it is tried again need not be noted one by one.
         self.known.rib.touch_all();
