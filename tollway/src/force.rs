@@ -153,10 +153,13 @@ impl Force {
         let names = Names::from(&*named);
         let set = move |router: &mut Router, _: &mut _| {
             journal.change(&mut router.filter, logger, same_log);
-            router.set_filter(filter, &carried);
+            let old_names = board.names();
+            let old = router.set_filter(filter, &carried);
             board.set(names);
+            (old, old_names)
         };
-        self.parts.post.ask(PATIENCE, set).ok_or(ForceError::Gone)?;
+        // The old rules are dropped here: that may take long.
+        drop(self.parts.post.ask(PATIENCE, set).ok_or(ForceError::Gone)?);
         self.parts.model = Arc::unwrap_or_clone(named);
         Ok(())
     }
