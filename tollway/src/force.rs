@@ -70,6 +70,14 @@ pub struct Parts {
     pub post: Post,
 }
 
+impl Parts {
+    /// The links of a model that have their neighbours from the kernel.
+    #[must_use]
+    pub fn watch(&self, model: &Model) -> Watch {
+        Watch::of(model, |port| self.kernel.get(port.0).copied().unwrap_or(false))
+    }
+}
+
 /// Puts models in force, one after the other.
 pub struct Force {
     parts: Parts,
@@ -252,8 +260,7 @@ impl Force {
         };
         let followed = match &self.follower {
             Some(follower) => {
-                let watch = Watch::of(model, |port| self.is_kernels(port));
-                Some((follower, follower.hand_over(watch, compiled, leave)))
+                Some((follower, follower.hand_over(self.parts.watch(model), compiled, leave)))
             }
             None => {
                 leave(compiled);
@@ -274,10 +281,6 @@ impl Force {
             follower.go_back(before);
         }
         done
-    }
-
-    fn is_kernels(&self, port: PortIndex) -> bool {
-        self.parts.kernel.get(port.0).copied().unwrap_or(false)
     }
 }
 
