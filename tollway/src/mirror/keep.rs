@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use super::begin::{self, Mirror};
-use super::coverage::{Coverage, Live};
+use super::coverage::Live;
 use super::event::Event;
 use super::fill::Fill;
 use super::handle::{Door, Request, Status, Synced};
@@ -47,7 +47,6 @@ pub(super) struct Keeper {
     known: Known,
     /// What is in force.
     shape: Shape,
-    coverage: Coverage,
     locals: Locals,
     /// The routes in force; none before the first tables.
     fill: Option<Fill>,
@@ -82,7 +81,7 @@ pub(super) struct Keeper {
 
 impl Keeper {
     pub(super) fn new(mirror: Mirror, force: Force, live: Live, beat: Beat) -> Self {
-        let Mirror { source, settings, known, shape, coverage, locals, fill, .. } = mirror;
+        let Mirror { source, settings, known, shape, locals, fill, .. } = mirror;
         let Mirror { policies, rules, told, door, .. } = mirror;
         let rules_generation = match known.rules() {
             Rules::Read(reading, _) => reading.generation,
@@ -95,7 +94,6 @@ impl Keeper {
             settings,
             known,
             shape,
-            coverage,
             locals,
             fill,
             force,

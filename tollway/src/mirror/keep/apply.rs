@@ -73,10 +73,9 @@ impl Keeper {
     }
 
     /// Says which traffic takes which road, if it is otherwise than before.
-    fn judge(&mut self, coverage: Coverage) {
-        if self.coverage != coverage {
-            self.live.set(coverage.clone());
-            self.coverage = coverage;
+    fn judge(&self, coverage: Coverage) {
+        if *self.live.get() != coverage {
+            self.live.set(coverage);
         }
     }
 
