@@ -191,10 +191,17 @@ impl<F: Features> Router<F> {
 
     /// Puts other rules in force, or none; between two bursts, as any change of the router. `carried` has
     /// for each counter of the new rules the number it had, where it is to go on.
-    pub fn set_filter(&mut self, filter: Option<Arc<Filter>>, carried: &[Option<u32>]) {
-        self.tables.filter = filter;
+    ///
+    /// Gives back the rules before, which may be large: who has the time is to drop them.
+    pub fn set_filter(
+        &mut self,
+        filter: Option<Arc<Filter>>,
+        carried: &[Option<u32>],
+    ) -> Option<Arc<Filter>> {
+        let old = std::mem::replace(&mut self.tables.filter, filter);
         self.tables.epochs.changes.note();
         self.renew_filter(carried);
+        old
     }
 
     /// Begins to count, limit and mark by the rules that the tables have now.

@@ -70,6 +70,14 @@ pub struct Parts {
     pub post: Post,
 }
 
+impl Parts {
+    /// The links of a model that have their neighbours from the kernel.
+    #[must_use]
+    pub fn watch(&self, model: &Model) -> Watch {
+        Watch::of(model, |port| self.kernel.get(port.0).copied().unwrap_or(false))
+    }
+}
+
 /// Puts models in force, one after the other.
 pub struct Force {
     parts: Parts,
@@ -153,10 +161,13 @@ impl Force {
         let names = Names::from(&*named);
         let set = move |router: &mut Router, _: &mut _| {
             journal.change(&mut router.filter, logger, same_log);
-            router.set_filter(filter, &carried);
+            let old_names = board.names();
+            let old = router.set_filter(filter, &carried);
             board.set(names);
+            (old, old_names)
         };
-        self.parts.post.ask(PATIENCE, set).ok_or(ForceError::Gone)?;
+        // The old rules are dropped here: that may take long.
+        drop(self.parts.post.ask(PATIENCE, set).ok_or(ForceError::Gone)?);
         self.parts.model = Arc::unwrap_or_clone(named);
         Ok(())
     }
@@ -249,8 +260,7 @@ impl Force {
         };
         let followed = match &self.follower {
             Some(follower) => {
-                let watch = Watch::of(model, |port| self.is_kernels(port));
-                Some((follower, follower.hand_over(watch, compiled, leave)))
+                Some((follower, follower.hand_over(self.parts.watch(model), compiled, leave)))
             }
             None => {
                 leave(compiled);
@@ -271,10 +281,6 @@ impl Force {
             follower.go_back(before);
         }
         done
-    }
-
-    fn is_kernels(&self, port: PortIndex) -> bool {
-        self.parts.kernel.get(port.0).copied().unwrap_or(false)
     }
 }
 

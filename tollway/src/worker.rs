@@ -32,6 +32,9 @@ const SPIN_NS: u64 = 50_000;
 /// Jobs that were left are done for so long before the ports have their turn again.
 const WORK: Duration = Duration::from_micros(50);
 
+/// Signals that ask for an end.
+const STOPS: [i32; 2] = [SIGINT, SIGTERM];
+
 /// The wish to stop: set by SIGINT and SIGTERM. The second such signal ends the process at once.
 pub struct Stop {
     wanted: Arc<AtomicBool>,
@@ -56,19 +59,30 @@ impl Stopper {
     }
 }
 
+/// A flag that is set when the process is asked to end; a second time it ends at once.
+///
+/// # Errors
+/// The system does not let signals be taken.
+pub fn stop_flag() -> io::Result<Arc<AtomicBool>> {
+    let wanted = Arc::new(AtomicBool::new(false));
+    for signal in STOPS {
+        let code = 128 + signal;
+        // The order matters: the first signal must find the flag not yet set.
+        signal_hook::flag::register_conditional_shutdown(signal, code, Arc::clone(&wanted))?;
+        signal_hook::flag::register(signal, Arc::clone(&wanted))?;
+    }
+    Ok(wanted)
+}
+
 impl Stop {
     /// Listens to the signals from now on.
     ///
     /// # Errors
     /// The system has no descriptor left.
     pub fn on_signals() -> io::Result<Self> {
-        let wanted = Arc::new(AtomicBool::new(false));
         let (pipe, wake) = UnixStream::pair()?;
-        for signal in [SIGINT, SIGTERM] {
-            let code = 128 + signal;
-            // The order matters: the first signal must find the flag not yet set.
-            signal_hook::flag::register_conditional_shutdown(signal, code, Arc::clone(&wanted))?;
-            signal_hook::flag::register(signal, Arc::clone(&wanted))?;
+        let wanted = stop_flag()?;
+        for signal in STOPS {
             signal_hook::low_level::pipe::register(signal, wake.try_clone()?)?;
         }
         Ok(Self { wanted, pipe, wake: Arc::new(wake) })

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::text::{plural, section, table, thousands};
+use super::text::{one_line, plural, section, table, thousands};
 use crate::control::{Coverage, CoveredLink, PortRoads, Why, Whys};
 
 /// The four ways of a link, as bits, and how they are called; more at once come first.
@@ -189,7 +189,7 @@ impl Lines {
     /// A text behind something that stands before it.
     fn line(&mut self, lead: &str, text: &str) {
         // Names are whatever the kernel has, rules whatever people write.
-        let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let text = one_line(text);
         let indent = if lead.is_empty() { 0 } else { lead.chars().count() + 2 };
         let mut line = lead.to_owned();
         let mut is_first = true;

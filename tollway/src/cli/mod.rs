@@ -21,6 +21,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{self, report};
@@ -144,6 +145,14 @@ fn print(text: impl Display) -> Result<(), CliError> {
         )),
         _ => Ok(()),
     }
+}
+
+/// Prints a result as one JSON object.
+fn print_json(result: &impl Serialize) -> Result<(), CliError> {
+    let json = serde_json::to_string_pretty(result).map_err(|error| {
+        CliError::failed(error, "Ask without --json, and report this as a defect")
+    })?;
+    print(format_args!("{json}\n"))
 }
 
 /// Prints what is wrong; where nobody can read that, the exit code says it.

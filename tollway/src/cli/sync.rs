@@ -27,9 +27,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     client.wait_for(PATIENCE).map_err(failed)?;
     let answer: Synced = client.request(&Request::Do(Command::Sync)).map_err(failed)?;
     if args.json {
-        let text = serde_json::to_string_pretty(&answer);
-        let text = text.map_err(|error| CliError::failed(error, "Ask without --json"))?;
-        return super::print(format_args!("{text}\n"));
+        return super::print_json(&answer);
     }
     let changes = answer.changes;
     match answer.held {

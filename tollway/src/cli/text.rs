@@ -6,6 +6,9 @@ use std::io::{self, IsTerminal as _};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use ratatui::crossterm::terminal;
 
+/// How wide terminals are that do not say it.
+const USUAL: u16 = 80;
+
 /// A number with separators between thousands.
 pub(super) fn thousands(number: u64) -> String {
     let digits = number.to_string();
@@ -69,18 +72,25 @@ pub(super) fn arranged(mut table: Table, sides: &str, width: Option<u16>) -> Str
     format!("{}\n", trimmed(&table))
 }
 
-/// How wide lines may be: as the terminal, if there is one that says.
-pub(super) fn width() -> Option<usize> {
-    let size = io::stdout().is_terminal().then(terminal::size);
-    let columns = size.and_then(Result::ok).map(|(columns, _)| usize::from(columns));
-    // A serial line does not know, and is as wide as ever.
-    columns.map(|columns| if columns == 0 { 80 } else { columns })
+/// A text without line ends and other control characters, so that it stays one line.
+pub(super) fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// The width to take where a terminal does not say its own: it says 0, in which only single letters fit.
+/// How wide lines may be: as the terminal, if there is one.
+pub(super) fn width() -> Option<usize> {
+    columns().map(|columns| usize::from(if columns == 0 { USUAL } else { columns }))
+}
+
+/// The width to take where a terminal does not say its own: in none at all only single letters fit.
 fn unsaid() -> Option<u16> {
+    columns().filter(|columns| *columns == 0).map(|_| USUAL)
+}
+
+/// How wide the terminal says that it is, if there is one; 0 where it does not know, as a serial line.
+fn columns() -> Option<u16> {
     let size = io::stdout().is_terminal().then(terminal::size)?;
-    (!matches!(size, Ok((1.., _)))).then_some(80)
+    Some(size.map_or(0, |(columns, _)| columns))
 }
 
 /// The line, its end cut off where it is wider than that.

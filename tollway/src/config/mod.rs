@@ -39,6 +39,7 @@ use crate::model::{ExpressMode, Model};
 use crate::ports::why;
 use raw::Section;
 use values::choice;
+pub(crate) use values::octets;
 
 /// A configuration that was read and found free of mistakes.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -69,7 +69,8 @@ pub(super) fn mac(text: &str) -> Result<Mac, Fault> {
     Ok(Mac(octets))
 }
 
-fn octets(text: &str) -> Option<[u8; 6]> {
+/// Reads six pairs of hexadecimal digits.
+pub(crate) fn octets(text: &str) -> Option<[u8; 6]> {
     let separator = if text.contains('-') { '-' } else { ':' };
     let mut octets = [0; 6];
     let mut parts = text.split(separator);

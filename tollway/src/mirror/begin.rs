@@ -20,7 +20,7 @@ use super::rules;
 use super::shape::Shape;
 use crate::compile::{CompileError, Compiled, Problem, compile};
 use crate::force::Force;
-use crate::model::{ExpressMode, KernelRules, Model};
+use crate::model::{ExpressMode, Model};
 use crate::service::Beat;
 use tollway_dataplane::tables::TablesError;
 
@@ -94,7 +94,7 @@ impl Mirror {
             .into_iter()
             .filter_map(|index| Some(Port::new(index, known.kernel.netdevs.get(&index)?)))
             .collect();
-        known.rules = first_rules(&told);
+        known.set_rules(first_rules(&told));
         known.ask_again();
         known.ask();
         known.tally();
@@ -204,16 +204,14 @@ fn first_rules(told: &Receiver<rules::Event>) -> Rules {
 /// The model of a shape, with what rules there are.
 pub(super) fn model(shape: &Shape, known: &Known, locals: &Locals) -> Model {
     let mut model = shape.model(locals.addresses());
-    let vrf_devices = shape.vrf_devices(&known.kernel);
-    model.kernel_rules = Some(KernelRules { vrf_devices });
-    if let Rules::Read(reading, None) = &known.rules {
+    if let Rules::Read(reading, None) = known.rules() {
         model.filter = reading.has_rules().then(|| Arc::clone(&reading.rules));
     }
     model
 }
 
 /// Tables of a shape with all routes. Rules that can not be compiled are left out, and all is the
-/// kernel's then: [`Known::rules`] says so.
+/// kernel's then: [`Known::rules()`] says so.
 pub(super) fn build(
     shape: &Shape,
     known: &mut Known,

@@ -77,16 +77,15 @@ pub enum DeviceError {
 pub fn find(kernel: &Kernel, names: &[String]) -> Result<Vec<Ifindex>, DeviceError> {
     let mut found: Vec<Ifindex> = Vec::new();
     for name in names {
-        let named = kernel.netdevs.iter().find(|(_, netdev)| netdev.name == *name);
-        let Some((index, netdev)) = named else {
+        let Some((index, netdev)) = kernel.named(name) else {
             let (name, known) = (name.clone(), candidates(kernel));
             return Err(DeviceError::Unknown { name, known });
         };
-        if found.contains(index) {
+        if found.contains(&index) {
             return Err(DeviceError::Twice(name.clone()));
         }
         judge(kernel, netdev)?;
-        found.push(*index);
+        found.push(index);
     }
     Ok(found)
 }

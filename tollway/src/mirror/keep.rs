@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use super::begin::{self, Mirror};
-use super::coverage::{Coverage, Live};
+use super::coverage::Live;
 use super::event::Event;
 use super::fill::Fill;
 use super::handle::{Door, Request, Status, Synced};
@@ -47,7 +47,6 @@ pub(super) struct Keeper {
     known: Known,
     /// What is in force.
     shape: Shape,
-    coverage: Coverage,
     locals: Locals,
     /// The routes in force; none before the first tables.
     fill: Option<Fill>,
@@ -82,9 +81,9 @@ pub(super) struct Keeper {
 
 impl Keeper {
     pub(super) fn new(mirror: Mirror, force: Force, live: Live, beat: Beat) -> Self {
-        let Mirror { source, settings, known, shape, coverage, locals, fill, .. } = mirror;
+        let Mirror { source, settings, known, shape, locals, fill, .. } = mirror;
         let Mirror { policies, rules, told, door, .. } = mirror;
-        let rules_generation = match &known.rules {
+        let rules_generation = match known.rules() {
             Rules::Read(reading, _) => reading.generation,
             Rules::Unread(_) => 0,
         };
@@ -95,7 +94,6 @@ impl Keeper {
             settings,
             known,
             shape,
-            coverage,
             locals,
             fill,
             force,
@@ -227,7 +225,7 @@ impl Keeper {
     /// Has the rules read again that may know devices by number, where numbers or names are others now.
     fn doubt_rules(&mut self) {
         let by_number =
-            matches!(&self.known.rules, Rules::Read(reading, _) if reading.knows_numbers);
+            matches!(self.known.rules(), Rules::Read(reading, _) if reading.knows_numbers);
         if self.known.take_renamed() && by_number {
             self.outdate_rules();
             self.rules.read_again();
@@ -283,7 +281,7 @@ impl Keeper {
     }
 
     fn take_rules(&mut self, rules: Rules) {
-        let same = match (&rules, &self.known.rules) {
+        let same = match (&rules, self.known.rules()) {
             (Rules::Read(new, _), Rules::Read(old, _)) => {
                 let is_in_force = !self.elements_applied || self.rules_are_new;
                 is_in_force && new.rules == old.rules && new.needs == old.needs
@@ -293,9 +291,8 @@ impl Keeper {
         if same {
             self.holds.rules = self.rules_are_new;
         } else {
-            self.known.rules = rules;
+            self.known.set_rules(rules);
             self.elements_applied = false;
-            self.known.doubt();
             self.rules_are_new = true;
         }
     }
@@ -308,7 +305,7 @@ impl Keeper {
     /// Answers those who wait until all is in force, if it is.
     fn answer(&mut self) {
         let Holds { starting, lost, rules, .. } = self.holds;
-        let is_read = |generation| match self.known.rules {
+        let is_read = |generation| match self.known.rules() {
             Rules::Read(..) => rules::is_reached(generation, self.rules_generation),
             Rules::Unread(_) => true,
         };

@@ -315,3 +315,20 @@ pub struct Kernel {
     /// Next-hop objects.
     pub nexthops: HashMap<NexthopId, Nexthop>,
 }
+
+impl Kernel {
+    /// The device of a name.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<(Ifindex, &Netdev)> {
+        let named = self.netdevs.iter().find(|(_, netdev)| netdev.name == name);
+        named.map(|(index, netdev)| (*index, netdev))
+    }
+
+    /// The VRF device that a device belongs to.
+    #[must_use]
+    pub fn vrf_of(&self, netdev: &Netdev) -> Option<(Ifindex, &Netdev)> {
+        let index = netdev.master?;
+        let master = self.netdevs.get(&index)?;
+        master.vrf_table.map(|_| (index, master))
+    }
+}

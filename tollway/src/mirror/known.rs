@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tollway_dataplane::stages::filter::Filter;
+
 use super::coverage::{self, Coverage, Facts, Firewall, PerFamily, Probes, RouteTally};
 use super::event::Event;
 use super::kernel::{Family, Ifindex, Kernel, Netdev, RouteKey, RouteKind, Rule, RuleAction};
@@ -40,7 +42,9 @@ pub(super) struct Known {
     pub(super) ports: Vec<Port>,
     pub(super) kernel: Kernel,
     pub(super) rib: Rib,
-    pub(super) rules: Rules,
+    rules: Rules,
+    /// What the rules mean for packets.
+    firewall: Firewall,
     /// The largest packet that there is room for.
     pub(super) most_mtu: u32,
     own: Own,
@@ -70,11 +74,13 @@ pub(super) struct Known {
 impl Known {
     pub(super) fn new(express: (ExpressMode, u32)) -> Self {
         let now = Instant::now();
+        let rules = Rules::Unread("they have not been read yet".to_owned());
         Self {
             ports: Vec::new(),
             kernel: Kernel::default(),
             rib: Rib::new(),
-            rules: Rules::Unread("they have not been read yet".to_owned()),
+            firewall: firewall(&rules),
+            rules,
             most_mtu: u32::MAX,
             own: Own::default(),
             routes: RouteTally::default(),
@@ -154,8 +160,27 @@ impl Known {
         let Rules::Read(_, refused @ None) = &mut self.rules else { return false };
         tracing::warn!("{why}; what the rules are about is the kernel's");
         *refused = Some(why.to_owned());
+        self.firewall = firewall(&self.rules);
         self.stale = true;
         true
+    }
+
+    /// What is known of the firewall's rules.
+    pub(super) const fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// Notes what is known of the firewall's rules from now on.
+    pub(super) fn set_rules(&mut self, rules: Rules) {
+        (self.firewall, self.rules) = (firewall(&rules), rules);
+        self.stale = true;
+    }
+
+    /// Has the rules know the elements that a filter's sets have by now; what the rules mean stays the same.
+    pub(super) fn take_live_sets(&mut self, filter: &Filter) {
+        if let Rules::Read(reading, _) = &mut self.rules {
+            Arc::make_mut(&mut Arc::make_mut(reading).rules).take_live_sets(filter);
+        }
     }
 
     /// Has what shapes follow from made anew.
@@ -256,17 +281,13 @@ impl Known {
         self.rib.set_ignoring(self.ignoring());
         let ports: Vec<Ifindex> = self.ports.iter().filter_map(|port| port.device).collect();
         let rooms = self.ports.iter().filter_map(|port| Some((port.device?, port.room?))).collect();
-        let firewall = match &self.rules {
-            Rules::Unread(why) => Firewall::Unread(why.clone()),
-            Rules::Read(reading, refused) => firewall(reading, refused.as_deref()),
-        };
         let coverage = Coverage::of(&Facts {
             ports: &ports,
             kernel: &self.kernel,
             sysctls: &self.sysctls,
             probes: &self.probes,
             routes: &self.routes,
-            firewall: &firewall,
+            firewall: &self.firewall,
             most_mtu: self.most_mtu,
             rooms: &rooms,
         });
@@ -300,11 +321,15 @@ impl Known {
     }
 }
 
-/// What the rules mean for packets; `refused` is why they can not be compiled, if so.
-fn firewall(reading: &Reading, refused: Option<&str>) -> Firewall {
+/// What the rules mean for packets.
+fn firewall(rules: &Rules) -> Firewall {
+    let (reading, refused) = match rules {
+        Rules::Unread(why) => return Firewall::Unread(why.clone()),
+        Rules::Read(reading, refused) => (&**reading, refused),
+    };
     match (Firewall::from(reading), refused) {
         (Firewall::Read(rules), Some(why)) => {
-            let whole = PerFamily::each(|_| vec![why.to_owned()]);
+            let whole = PerFamily::each(|_| vec![why.clone()]);
             Firewall::Read(coverage::Rules { whole, compiled: 0, ..rules })
         }
         (firewall, _) => firewall,

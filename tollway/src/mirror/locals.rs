@@ -1,9 +1,7 @@
 //! The addresses that the kernel delivers to the host, which need not go to user space and back.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
-use tollway_dataplane::tables::RoutePrefix;
+use std::net::IpAddr;
 
 use super::kernel::{RouteKind, TableId};
 use super::rib::{Choice, Dest, Rib};
@@ -56,15 +54,8 @@ impl Locals {
 
 /// The only address of a destination.
 fn address(dest: Dest) -> Option<IpAddr> {
-    match dest.prefix {
-        RoutePrefix::V4(prefix) if prefix.len() == 32 => {
-            Some(Ipv4Addr::from_bits((prefix.bits() >> 96) as u32).into())
-        }
-        RoutePrefix::V6(prefix) if prefix.len() == 128 => {
-            Some(Ipv6Addr::from_bits(prefix.bits()).into())
-        }
-        _ => None,
-    }
+    let net = dest.net();
+    (net.prefix_len() == net.max_prefix_len()).then(|| net.addr())
 }
 
 fn delivers(rib: &Rib, choice: Choice) -> bool {

@@ -36,8 +36,7 @@ impl Port {
     /// Looks for its device: the same one, whatever it is called by now, else one of its name.
     pub(super) fn find(&mut self, kernel: &Kernel) {
         let same = self.device.filter(|index| kernel.netdevs.contains_key(index));
-        let named = || kernel.netdevs.iter().find(|(_, netdev)| netdev.name == self.name);
-        self.device = same.or_else(|| named().map(|(index, _)| *index));
+        self.device = same.or_else(|| kernel.named(&self.name).map(|(index, _)| index));
         if let Some(netdev) = self.device.and_then(|index| kernel.netdevs.get(&index)) {
             self.note(netdev);
         }

@@ -17,11 +17,12 @@ use super::coverage::{self, Coverage, Road};
 use super::fill::{Way, Ways};
 use super::kernel::{Family, Ifindex, Kernel, Netdev};
 use super::ports::Port;
+use super::rib::MAIN;
 use super::sysctl::{LinkSysctls, Sysctls};
 use super::views::{Base, Line, Views};
 use crate::model::{
-    self, AfXdpMode, ExpressMode, Left, Link, LinkIndex, LinkKind, Mac, Model, PortIndex, PortKind,
-    VlanProtocol, VrfIndex,
+    self, AfXdpMode, ExpressMode, KernelRules, Left, Link, LinkIndex, LinkKind, Mac, Model,
+    PortIndex, PortKind, VlanProtocol, VrfIndex,
 };
 
 /// 802.1ad, as a VLAN device has it.
@@ -65,7 +66,7 @@ pub(super) struct Shape {
 /// What can not be changed in tables that are in use.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Frame {
-    /// Ports and links; VRFs are the views.
+    /// Ports, links and the VRF devices that they belong to; VRFs are the views.
     pub(super) model: Model,
     /// The device of each link; none where a port's has gone.
     pub(super) devices: Vec<Option<Ifindex>>,
@@ -99,7 +100,9 @@ impl Shape {
             link.left = Left::default();
             ingress
         });
-        let links = links.collect();
+        let links: Vec<_> = links.collect();
+        // Rules are compiled for them, with links and VRFs.
+        model.kernel_rules = Some(KernelRules { vrf_devices: vrf_devices(facts.kernel, &links) });
         let ways = ways(facts, &devices);
         let frame = Frame {
             model,
@@ -120,15 +123,6 @@ impl Shape {
             link.left = ingress.left;
         }
         model
-    }
-
-    /// For each link the VRF device that its device belongs to, if any.
-    pub(super) fn vrf_devices(&self, kernel: &Kernel) -> Vec<Option<String>> {
-        let vrf = |link: &Ingress| {
-            let vrf = kernel.netdevs.get(&link.lookup.vrf_device?)?;
-            Some(vrf.name.clone())
-        };
-        self.links.iter().map(vrf).collect()
     }
 
     /// Sets all that tables do not have from their frame, where it differs from what they have.
@@ -231,7 +225,6 @@ impl Build<'_> {
 
 /// The views by name, so that people know them: after the VRF or the table that they end in.
 fn views(facts: &Facts<'_>) -> Vec<model::Vrf> {
-    const MAIN: u32 = 254;
     let vrfs = facts.kernel.netdevs.values();
     let vrfs: HashMap<u32, &str> =
         vrfs.filter_map(|dev| Some((dev.vrf_table?, dev.name.as_str()))).collect();
@@ -276,8 +269,6 @@ fn ways(facts: &Facts<'_>, devices: &[Option<Ifindex>]) -> Ways {
 fn ingress(facts: &Facts<'_>, device: Ifindex) -> Ingress {
     let is_left = |family| facts.coverage.arrives(device, family) == Road::Kernel;
     let Some(netdev) = facts.kernel.netdevs.get(&device) else { return Ingress::absent() };
-    let master = netdev.master.and_then(|index| Some((index, facts.kernel.netdevs.get(&index)?)));
-    let vrf = master.filter(|(_, master)| master.vrf_table.is_some());
     let sysctls = facts.sysctls.link(&netdev.name);
     let policy = facts.views.links.get(&device).map(|ingress| ingress.policy.as_slice());
     // IPv6 has no such check.
@@ -299,11 +290,20 @@ fn ingress(facts: &Facts<'_>, device: Ifindex) -> Ingress {
         lookup: SourceLookup {
             mark: sysctls.src_valid_mark,
             by_input,
-            vrf_device: vrf.map(|(index, _)| index),
+            vrf_device: facts.kernel.vrf_of(netdev).map(|(index, _)| index),
         },
         redirects: (sysctls.redirects4, sysctls.redirects6),
         mtu6: sysctls.mtu6.filter(|mtu| *mtu < netdev.mtu).and_then(|mtu| u16::try_from(mtu).ok()),
     }
+}
+
+/// For each link the VRF device that its device belongs to, if any.
+fn vrf_devices(kernel: &Kernel, links: &[Ingress]) -> Vec<Option<String>> {
+    let vrf = |link: &Ingress| {
+        let vrf = kernel.netdevs.get(&link.lookup.vrf_device?)?;
+        Some(vrf.name.clone())
+    };
+    links.iter().map(vrf).collect()
 }
 
 /// As `__fib_validate_source` does for packets of a device.
@@ -348,4 +348,44 @@ fn addresses(kernel: &Kernel) -> (Vec<Ipv4Addr>, Vec<Ipv4Addr>) {
         addresses
     };
     (once(own.collect()), once(broadcast.collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The shape of a router with one port, whose device belongs to a VRF device or to none; no rule has
+    /// VRFs' tables looked up.
+    fn shape(vrf: Option<Ifindex>) -> Shape {
+        let mut kernel = Kernel::default();
+        let netdev = |name: &str| Netdev { name: name.to_owned(), ..Netdev::default() };
+        let port = Netdev { master: vrf, ..netdev("port") };
+        let ports = [Port::new(2, &port)];
+        kernel.netdevs.insert(2, port);
+        for (index, name) in [(8, "red"), (9, "blue")] {
+            kernel.netdevs.insert(index, Netdev { vrf_table: Some(index), ..netdev(name) });
+        }
+        Shape::of(&Facts {
+            ports: &ports,
+            kernel: &kernel,
+            sysctls: &Sysctls::default(),
+            coverage: &Coverage::default(),
+            views: &Views::of(&kernel, [2], |_, _| true),
+            habits: Habits::default(),
+            express: (ExpressMode::Off, 0),
+        })
+    }
+
+    #[test]
+    fn rules_are_compiled_anew_where_a_link_has_another_vrf_device() {
+        let shapes = [None, Some(8), Some(9)].map(shape);
+        let devices = shapes.each_ref().map(|shape| {
+            let rules = shape.frame.model.kernel_rules.as_ref().unwrap();
+            rules.vrf_devices.clone()
+        });
+        let named = |name: &str| vec![Some(name.to_owned())];
+        assert_eq!(devices, [vec![None], named("red"), named("blue")]);
+        assert!(shapes[0].frame != shapes[1].frame && shapes[1].frame != shapes[2].frame);
+        assert_eq!(shapes[1], shape(Some(8)));
+    }
 }

@@ -208,8 +208,12 @@ impl<F: Fn(Family, TableId) -> bool> Builder<'_, F> {
             if !device.is_for(rule) {
                 continue;
             }
-            let rule = &plain(rule);
-            let selects = rule.src.is_some() || rule.dst.is_some() || rule.mark.is_some();
+            // Of the packets that a rule does *not* select, nothing is known.
+            let (src, dst, mark) = match is_inverted(rule) {
+                true => (None, None, None),
+                false => (rule.src, rule.dst, rule.mark),
+            };
+            let selects = src.is_some() || dst.is_some() || mark.is_some();
             let base = match (rule.action, &rule.odd) {
                 (RuleAction::Nop, None) => continue,
                 _ if is_by_member(self.kernel, rule) => Base::All(Fate::Kernel),
@@ -230,7 +234,7 @@ impl<F: Fn(Family, TableId) -> bool> Builder<'_, F> {
             if self.is_left_out(family, base) {
                 continue;
             }
-            let lookup = Lookup { src: rule.src, dst: rule.dst, mark: rule.mark, base };
+            let lookup = Lookup { src, dst, mark, base };
             let ends = !selects && matches!(base, Base::All(_));
             let again = lookups.iter().any(|other| !other.looks_at_packets() && other.base == base);
             if !again {
@@ -263,19 +267,15 @@ struct Device<'a> {
 /// Whether a rule selects IPv4 packets by a device that is a VRF or in one. Up to Linux 5.17 they come
 /// from the VRF device, then from its member (`l3mdev_update_flow`), and since 6.15 from both.
 pub fn is_by_member(kernel: &Kernel, rule: &Rule) -> bool {
-    let is_vrf = |netdev: &Netdev| netdev.vrf_table.is_some();
-    let in_vrf = |netdev: &Netdev| {
-        netdev.master.and_then(|master| kernel.netdevs.get(&master)).is_some_and(is_vrf)
-    };
-    let named = kernel.netdevs.values().find(|netdev| rule.iif.as_ref() == Some(&netdev.name));
-    rule.family == Family::V4 && named.is_some_and(|netdev| is_vrf(netdev) || in_vrf(netdev))
+    let Some(iif) = rule.iif.as_deref().filter(|_| rule.family == Family::V4) else { return false };
+    let named = kernel.named(iif).map(|(_, netdev)| netdev);
+    named.is_some_and(|netdev| netdev.vrf_table.is_some() || kernel.vrf_of(netdev).is_some())
 }
 
 impl<'a> Device<'a> {
     fn of(kernel: &'a Kernel, index: Ifindex) -> Self {
         let device = kernel.netdevs.get(&index);
-        let master = device.and_then(|device| kernel.netdevs.get(&device.master?));
-        let vrf = master.filter(|master| master.vrf_table.is_some());
+        let vrf = device.and_then(|device| kernel.vrf_of(device)).map(|(_, vrf)| vrf);
         let name = |netdev: &'a Netdev| netdev.name.as_str();
         Self {
             name: device.map(name),
@@ -295,15 +295,6 @@ impl<'a> Device<'a> {
         });
         by_name && (self.vrf_table.is_some() || !has_word(rule, VRF_ONLY))
     }
-}
-
-/// A rule with what is known of its selectors: for the packets that it does *not* select, nothing is.
-fn plain(rule: &Rule) -> Rule {
-    let mut rule = rule.clone();
-    if is_inverted(&rule) {
-        (rule.src, rule.dst, rule.mark) = (None, None, None);
-    }
-    rule
 }
 
 fn is_inverted(rule: &Rule) -> bool {

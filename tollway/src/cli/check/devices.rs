@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::super::text::width;
-use super::super::{CliError, coverage, print};
+use super::super::{CliError, coverage, print, print_json};
 use crate::control::Coverage;
 use crate::mirror::coverage::Sight;
 use crate::mirror::devices;
@@ -54,9 +54,7 @@ pub(super) fn check(names: &[String], json: bool) -> Result<(), CliError> {
         .map_err(|error| CliError::usage(error, "See `ip link` for what there is"))?;
     let coverage = Coverage::from(&sight.coverage(&found, ports::MOST_MTU));
     if json {
-        let text = serde_json::to_string_pretty(&coverage)
-            .map_err(|error| CliError::failed(error, "Ask without --json"))?;
-        return print(format_args!("{text}\n"));
+        return print_json(&coverage);
     }
     print(coverage::text(&coverage, width()))
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tollway_dataplane::epoch::Epochs;
 
-use super::super::text::{cut, plural, thousands, width};
+use super::super::text::{cut, one_line, plural, thousands, width};
 use super::super::{CliError, print, refuse};
 use crate::filter::coverage::{Coverage, Covered};
 use crate::filter::flatten::flatten;
@@ -131,11 +131,6 @@ fn place(file: &str, place: &Place) -> String {
         Some(over @ 1..) => told.chars().skip(over).collect(),
         _ => told,
     }
-}
-
-/// A text without line ends and other control characters, so that it stays one line.
-fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 fn as_json(file: &str, language: Language, rules: &Ruleset, covered: &[Covered<'_>]) -> Value {

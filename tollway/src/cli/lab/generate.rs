@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
 use tollway_lab::generate::sink::Sink;
 use tollway_lab::generate::track::Wanted;
 use tollway_lab::generate::{self, Error, Way, any_run, xdp};
@@ -12,6 +11,7 @@ use tollway_lab::generate::{self, Error, Way, any_run, xdp};
 use super::port::Via;
 use super::traffic::{Amount, Frames, sizes, working};
 use super::{CliError, show};
+use crate::worker;
 
 /// What is said of frames that are made, and of a capture's can not be.
 const MADE: [&str; 13] = [
@@ -87,17 +87,8 @@ pub(super) fn refuse(error: &Error) -> CliError {
 
 /// Says so when the process is asked to end; a second time it ends at once.
 pub(super) fn stop_flag() -> Result<Arc<AtomicBool>, Error> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        let code = 128 + signal;
-        let done =
-            signal_hook::flag::register_conditional_shutdown(signal, code, Arc::clone(&stop));
-        let done = done.and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)));
-        done.map_err(|error| {
-            Error::failed(format!("signals can not be taken: {error}"), "Try again")
-        })?;
-    }
-    Ok(stop)
+    worker::stop_flag()
+        .map_err(|error| Error::failed(format!("signals can not be taken: {error}"), "Try again"))
 }
 
 /// A sink at a device.

@@ -18,7 +18,7 @@ mod traffic;
 
 use serde::Serialize;
 
-use super::{CliError, print};
+use super::{CliError, print, print_json};
 
 /// Arguments of `tollway lab`.
 #[derive(clap::Args)]
@@ -94,7 +94,5 @@ fn show<R: Serialize>(report: &R, json: bool, text: impl Fn(&R) -> String) -> Re
     if !json {
         return print(text(report));
     }
-    let json = serde_json::to_string_pretty(report)
-        .map_err(|error| CliError::failed(error, "Report this as a defect"))?;
-    print(format_args!("{json}\n"))
+    print_json(report)
 }

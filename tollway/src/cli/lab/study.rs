@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollway_lab::studies::{self, Options, STUDIES, Size};
 
-use super::{CliError, print, show};
+use super::{CliError, print, seconds, show};
 
 /// Arguments of `tollway lab study`.
 #[derive(clap::Args)]
@@ -38,11 +38,6 @@ pub(super) struct Args {
     /// Measure a slice for each line on stdin, as one of those processes
     #[arg(long, hide = true, conflicts_with_all = ["json", "svg", "html", "list"])]
     serve: bool,
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    let seconds = text.parse().ok().filter(|seconds| (1.0..=86_400.0).contains(seconds));
-    seconds.ok_or_else(|| "write seconds, from 1 to 86400".to_owned())
 }
 
 pub(super) fn run(args: &Args) -> Result<(), CliError> {

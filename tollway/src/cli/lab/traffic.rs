@@ -8,6 +8,7 @@ use tollway_lab::generate::load::{Load, Rate};
 use tollway_lab::generate::plan::{IMIX, Mac, Plan, Spec, smallest};
 use tollway_lab::generate::{Error, Traffic, replay};
 
+use crate::config::octets;
 use crate::ports::capture::{CaptureError, CaptureReader};
 use crate::ports::{self, Ethernet};
 
@@ -96,14 +97,7 @@ fn delay_ns(text: &str) -> Result<f64, String> {
 }
 
 fn mac(text: &str) -> Result<Mac, String> {
-    let bytes: Vec<_> = text
-        .split(':')
-        .map(|byte| u8::from_str_radix(byte, 16).ok().filter(|_| byte.len() == 2))
-        .collect();
-    let bytes: Option<Vec<u8>> = bytes.into_iter().collect();
-    bytes
-        .and_then(|bytes| bytes.try_into().ok())
-        .ok_or_else(|| "write six bytes, such as 02:00:00:00:00:01".to_owned())
+    octets(text).ok_or_else(|| "write six bytes, such as 02:00:00:00:00:01".to_owned())
 }
 
 fn port_range(text: &str) -> Result<(u16, u16), String> {
@@ -251,6 +245,14 @@ impl Amount {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ethernet_addresses_are_six_pairs_of_digits() {
+        assert_eq!(mac("02:00:00:00:0a:Ff"), Ok([2, 0, 0, 0, 10, 255]));
+        for bad in ["", "02:00:00:00:00:+1", "02:00:00:00:00:1", "02:00:00:00:00:01:", "02:00:00"] {
+            assert!(mac(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn delays_are_numbers_that_can_be() {

@@ -7,8 +7,7 @@ use super::{Args, Machine, Stage};
 use crate::cli::{CliError, load, replay};
 use crate::compile::compile;
 use crate::control::Powers;
-use crate::force::Parts;
-use crate::kernel::{self, Follower, Watch};
+use crate::kernel::{self, Follower};
 use crate::model::{Model, PortKind};
 use crate::ports::{self, Facts};
 use crate::reload::{Reloader, Started};
@@ -47,8 +46,8 @@ pub(super) fn run(args: &Args, file: &Path) -> Result<(), CliError> {
 /// Follows what changes while the router runs: the configuration at its file's owner's wish, and the
 /// kernel's neighbours where the kernel is the host.
 fn live(started: Started) -> io::Result<Reloader> {
-    let Parts { model, kernel, post, .. } = &started.parts;
-    let (post, watch) = (post.clone(), Watch::of(model, |port| kernel.get(port.0) == Some(&true)));
+    let parts = &started.parts;
+    let (post, watch) = (parts.post.clone(), parts.watch(&parts.model));
     Reloader::start(started, |reloader| {
         if watch.is_empty() {
             return Ok(None);

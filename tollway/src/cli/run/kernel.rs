@@ -10,7 +10,7 @@ use super::{Args, Machine, Stage};
 use crate::cli::CliError;
 use crate::control::Powers;
 use crate::force::Force;
-use crate::kernel::{self, Follower, Watch};
+use crate::kernel::{self, Follower};
 use crate::mirror::coverage::Live;
 use crate::mirror::handle::Handle;
 use crate::mirror::{Mirror, MirrorError, Settings, netlink};
@@ -35,8 +35,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let mut machine = Machine::open(&mut model, stage.post.clone(), compile)?;
     machine.router.kernel_has_rules = true;
     let parts = machine.parts(&model);
-    let watch = Watch::of(&model, |port| parts.kernel.get(port.0) == Some(&true));
-    let follow = kernel::Settings::default();
+    let (watch, follow) = (parts.watch(&model), kernel::Settings::default());
     // What devices say of themselves, the mirror hears.
     let follower = Follower::start(watch, stage.post.clone(), Box::new(|_, _| {}), follow);
     let force = Force::new(parts, Some(follower.map_err(super::unfollowed)?));

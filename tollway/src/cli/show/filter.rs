@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::super::text::{arranged, cut, table, thousands};
+use super::super::text::{arranged, cut, one_line, table, thousands};
 use crate::control::{Filter, FilterChain, FilterRule};
 
 /// The firewall as text, chain by chain; lines are cut to fit.
@@ -86,10 +86,6 @@ fn place(rule: &FilterRule) -> String {
         (None, Some(handle)) => format!("handle {handle}"),
         (None, None) => String::new(),
     }
-}
-
-fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use tollway_dataplane::id::{NextHopId, VrfId};
 use tollway_dataplane::tables::{RoutePrefix, Tables, TablesError};
 
 use super::hops::{HopTable, Shared, Wanted, used};
-use super::merge::{Content, content, family, is, is_within, len};
+use super::merge::{Content, content, content_of, family, is, is_within, len};
 use super::{Fill, FillError, To, Use, bare, place, vrf_id};
 use crate::compile::is_never_forwarded;
 use crate::mirror::kernel::RouteKind;
@@ -123,19 +123,26 @@ impl Fill {
     ) -> Result<Vec<Op>, FillError> {
         let mut contents = Vec::with_capacity(dests.len());
         for dest in dests.iter().filter(|dest| !is_never_forwarded(dest.prefix)) {
-            let uses = self.uses.get(&(family(dest.prefix), dest.table));
-            for of in uses.cloned().unwrap_or_default() {
-                contents.push((of.view, dest.prefix, content(rib, &of.item, dest.prefix)));
-                self.about(rib, &of, *dest, &mut contents);
+            let uses = self.uses_of(*dest);
+            if uses.is_empty() {
+                continue;
+            }
+            let choice = rib.choice(*dest);
+            for of in uses.iter() {
+                contents.push((of.view, dest.prefix, content_of(rib, of, *dest, choice)));
+                self.throws |= of.is_over && is(rib, choice, RouteKind::Throw);
+                self.about(rib, of, *dest, &mut contents);
             }
         }
         let known = self.numbers(rib, &contents, at, followed)?;
         let op = |(view, prefix, content): (usize, RoutePrefix, Content)| {
-            let next = match (content, self.to(rib, content)) {
-                (Content::Route(Choice::Is(id)), _) => Some(*known.get(&id)?),
-                (_, Some(To::Shared(shared))) => Some(self.hops.shared_id(shared)?),
-                (_, Some(To::Key(key))) => Some(self.hops.id(&key)?),
-                (_, None) => None,
+            let next = match content {
+                Content::Route(Choice::Is(id)) => Some(*known.get(&id)?),
+                content => match self.to(rib, content) {
+                    Some(To::Shared(shared)) => Some(self.hops.shared_id(shared)?),
+                    Some(To::Key(key)) => Some(self.hops.id(&key)?),
+                    None => None,
+                },
             };
             Some(Op { view, prefix, next })
         };
@@ -146,16 +153,13 @@ impl Fill {
     /// What else of a view changes with a destination: what it has or had in its shadow, and what looks
     /// on from it.
     fn about(
-        &mut self,
+        &self,
         rib: &Rib,
         of: &Use,
         dest: Dest,
         contents: &mut Vec<(usize, RoutePrefix, Content)>,
     ) {
         let Some(over) = of.item.over else { return };
-        if of.is_over {
-            self.throws |= is(rib, rib.choice(dest), RouteKind::Throw);
-        }
         if len(dest.prefix) == host_len(dest.prefix) || !(of.is_over || self.throws) {
             return;
         }

@@ -2,6 +2,7 @@
 
 use tollway_dataplane::tables::RoutePrefix;
 
+use super::Use;
 use crate::mirror::kernel::{Family, RouteKind};
 use crate::mirror::rib::{Choice, Dest, Rib};
 use crate::mirror::views::{Base, Fate, Item};
@@ -28,12 +29,31 @@ pub(super) enum Content {
 /// asks one after the other. Nobody can see which it is, so where it makes a difference the kernel
 /// decides. It makes none for what the local table delivers: that goes to the kernel.
 pub(super) fn content(rib: &Rib, item: &Item, prefix: RoutePrefix) -> Content {
-    let Some(over) = item.over else { return base(rib, item.base, prefix) };
+    content_over(rib, item, prefix, || base(rib, item.base, prefix))
+}
+
+/// The same for a destination of one of the view's tables, with the choice there: most destinations are of
+/// the table beneath, which then need not be asked again.
+pub(super) fn content_of(rib: &Rib, of: &Use, dest: Dest, choice: Choice) -> Content {
+    if of.is_over {
+        content(rib, &of.item, dest.prefix)
+    } else {
+        content_over(rib, &of.item, dest.prefix, || route(choice))
+    }
+}
+
+fn content_over(
+    rib: &Rib,
+    item: &Item,
+    prefix: RoutePrefix,
+    beneath: impl FnOnce() -> Content,
+) -> Content {
+    let Some(over) = item.over else { return beneath() };
     let maybe_one_trie = family(prefix) == Family::V4;
     match rib.longest(over, prefix) {
-        None => base(rib, item.base, prefix),
+        None => beneath(),
         Some((of, choice)) if is(rib, choice, RouteKind::Throw) => match item.base {
-            _ if of != prefix => base(rib, item.base, prefix),
+            _ if of != prefix => beneath(),
             _ if maybe_one_trie => Content::Kernel,
             // Whatever stands above it in the same FIB is not for what it throws.
             Base::All(fate) => Content::All(fate),
@@ -44,7 +64,7 @@ pub(super) fn content(rib: &Rib, item: &Item, prefix: RoutePrefix) -> Content {
         },
         Some((of, choice)) if of == prefix => Content::Route(choice),
         Some((_, choice)) if maybe_one_trie && !is(rib, choice, RouteKind::Local) => {
-            match base(rib, item.base, prefix) {
+            match beneath() {
                 Content::Nothing => Content::Nothing,
                 _ => Content::Kernel,
             }
@@ -58,10 +78,14 @@ fn base(rib: &Rib, base: Base, prefix: RoutePrefix) -> Content {
     match base {
         Base::All(fate) if len(prefix) == 0 => Content::All(fate),
         Base::All(_) => Content::Nothing,
-        Base::Table(table) => match rib.choice(Dest { table, prefix }) {
-            Choice::Nothing => Content::Nothing,
-            choice => Content::Route(choice),
-        },
+        Base::Table(table) => route(rib.choice(Dest { table, prefix })),
+    }
+}
+
+const fn route(choice: Choice) -> Content {
+    match choice {
+        Choice::Nothing => Content::Nothing,
+        choice => Content::Route(choice),
     }
 }
 

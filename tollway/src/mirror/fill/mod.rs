@@ -21,13 +21,12 @@ use std::sync::Arc;
 
 use tollway_dataplane::id::{NextHopId, VrfId};
 use tollway_dataplane::stages::route::{Fib, Prefix};
-use tollway_dataplane::stages::rule::{PolicyAction, PolicyRule};
 use tollway_dataplane::tables::{RoutePrefix, Tables, TablesError, VrfRecord};
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use super::kernel::{Family, RouteKind, TableId};
-use super::rib::{BodyId, Choice, Dest, MAIN, Rib};
-use super::views::{Base, DEFAULT, Fate, Item, Line, Views};
+use super::rib::{BodyId, Choice, Dest, Rib};
+use super::views::{Base, DEFAULT, Fate, Item, Views};
 use crate::compile::is_never_forwarded;
 pub use changes::{Followed, InForce};
 use hops::{HopKey, HopTable, Shared};
@@ -64,7 +63,7 @@ pub struct Fill {
     ways: Ways,
     ways_are_new: bool,
     /// In which views a table is, by family.
-    uses: HashMap<(Family, TableId), Vec<Use>>,
+    uses: Uses,
     fibs: [Arc<Fib>; 2],
     roots: Vec<VrfRecord>,
     hops: HopTable,
@@ -76,6 +75,9 @@ pub struct Fill {
     /// looks on in the default table, if there ever was one).
     drops_are_kernels: bool,
 }
+
+/// In which views a table is, by family.
+type Uses = HashMap<(Family, TableId), Arc<[Use]>>;
 
 /// A view that a table is in.
 #[derive(Clone, Copy, Debug)]
@@ -140,19 +142,12 @@ impl Fill {
         self.ways = ways;
     }
 
-    /// Fallbacks of views, and policies of links.
+    /// Fallbacks of views.
     fn chain(&self, tables: &mut Tables) -> Result<(), TablesError> {
         for (index, view) in self.views.views.iter().enumerate() {
             let next = view.next.map(vrf_id).transpose()?;
             if next.is_some() {
                 tables.set_fallback(vrf_id(index)?, next)?;
-            }
-        }
-        for (index, ingress) in &self.views.links {
-            let Some(way) = self.ways.links.get(index) else { continue };
-            if !ingress.policy.is_empty() {
-                let rules = ingress.policy.iter().map(policy_rule).collect::<Result<_, _>>()?;
-                tables.set_policy(way.link, rules)?;
             }
         }
         Ok(())
@@ -213,15 +208,8 @@ impl Fill {
         if is_never_forwarded(dest.prefix) {
             return Ok(());
         }
-        let Some(uses) = self.uses.get(&(merge::family(dest.prefix), dest.table)) else {
-            return Ok(());
-        };
-        for of in uses.clone() {
-            let plain = of.item.over.is_none();
-            let content = match plain {
-                true => Content::Route(choice),
-                false => merge::content(rib, &of.item, dest.prefix),
-            };
+        for of in self.uses_of(dest).iter() {
+            let content = merge::content_of(rib, of, dest, choice);
             self.throws |= of.is_over && merge::is(rib, choice, RouteKind::Throw);
             let next = match content {
                 Content::Route(Choice::Is(id)) => match known.get(&id) {
@@ -244,6 +232,12 @@ impl Fill {
             }
         }
         Ok(())
+    }
+
+    /// The views that a destination's table is in.
+    fn uses_of(&self, dest: Dest) -> Arc<[Use]> {
+        let uses = self.uses.get(&(merge::family(dest.prefix), dest.table));
+        uses.cloned().unwrap_or_default()
     }
 
     /// What views have for all packets.
@@ -325,21 +319,7 @@ impl Fill {
     }
 }
 
-impl Views {
-    /// What to call a view: the table that most of its routes are from.
-    #[must_use]
-    pub fn name(&self, index: usize) -> String {
-        let view = self.views.get(index);
-        let item = view.and_then(|view| view.v4.or(view.v6));
-        match item.map(|item| item.base) {
-            Some(Base::Table(MAIN)) if index == 0 => "main".to_owned(),
-            Some(Base::Table(table)) => format!("view {index}: table {table}"),
-            Some(Base::All(_)) | None => format!("view {index}"),
-        }
-    }
-}
-
-fn uses(views: &Views) -> HashMap<(Family, TableId), Vec<Use>> {
+fn uses(views: &Views) -> Uses {
     let mut uses: HashMap<_, Vec<Use>> = HashMap::new();
     for (index, view) in views.views.iter().enumerate() {
         for (family, item) in [(Family::V4, view.v4), (Family::V6, view.v6)] {
@@ -354,17 +334,7 @@ fn uses(views: &Views) -> HashMap<(Family, TableId), Vec<Use>> {
             }
         }
     }
-    uses
-}
-
-fn policy_rule(line: &Line) -> Result<PolicyRule, TablesError> {
-    let prefix = |net: ipnet::IpNet| RoutePrefix::new(net.addr(), net.prefix_len());
-    let (src, mut dst) = (line.src.map(prefix), line.dst.map(prefix));
-    if let (None, None, Some(family)) = (src, dst, line.family) {
-        dst = Some(RoutePrefix::all(family == Family::V4));
-    }
-    let action = PolicyAction::View(vrf_id(line.view)?);
-    Ok(PolicyRule { src, dst, mark: line.mark, action })
+    uses.into_iter().map(|(table, uses)| (table, uses.into())).collect()
 }
 
 const fn of_fate(fate: Fate) -> Shared {

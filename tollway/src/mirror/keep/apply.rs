@@ -15,7 +15,6 @@ use crate::force::{ForceError, Next, PATIENCE};
 use crate::mirror::begin;
 use crate::mirror::coverage::Coverage;
 use crate::mirror::fill::{FillError, InForce};
-use crate::mirror::known::Rules;
 use crate::mirror::rules;
 use crate::mirror::shape::Shape;
 use crate::model::Model;
@@ -27,7 +26,6 @@ impl Keeper {
     pub(super) fn apply(&mut self) {
         if self.again_at.is_some_and(|at| at <= Instant::now()) {
             self.again_at = None;
-            self.fill = None;
             self.known.doubt();
         }
         let mut done = self.try_apply();
@@ -42,6 +40,9 @@ impl Keeper {
         }
         let Err(error) = done else { return };
         tracing::error!("{error}; the kernel forwards until that is mended");
+        // Nobody knows how far it came: what had changed has been taken out of the rib, and next hops may be
+        // lost with a job that was not done. Only new tables are right again, whatever changes before.
+        self.fill = None;
         self.holds.broken = Some(error.to_string());
         self.again_at = Some(Instant::now() + AGAIN);
     }
@@ -58,7 +59,8 @@ impl Keeper {
         }
         self.follow()?;
         self.elements()?;
-        if self.locals.take_changed() {
+        // The model has the rules that were read; where those are not in force, what follows puts both so.
+        if !self.rules_are_new && self.locals.take_changed() {
             self.adjust()?;
         }
         for dest in self.known.rib.take_drift() {
@@ -71,10 +73,9 @@ impl Keeper {
     }
 
     /// Says which traffic takes which road, if it is otherwise than before.
-    fn judge(&mut self, coverage: Coverage) {
-        if self.coverage != coverage {
-            self.live.set(coverage.clone());
-            self.coverage = coverage;
+    fn judge(&self, coverage: Coverage) {
+        if *self.live.get() != coverage {
+            self.live.set(coverage);
         }
     }
 
@@ -133,9 +134,10 @@ impl Keeper {
         }
     }
 
-    /// Puts elements of sets in, or takes them out, that came and went since the rules were read.
+    /// Puts elements of sets in, or takes them out, that came and went since the rules were read. They are
+    /// kept while those rules are not in force: sets of others may have nothing but the name in common.
     fn elements(&mut self) -> Result<(), Trouble> {
-        if self.elements.is_empty() {
+        if self.elements.is_empty() || self.rules_are_new {
             return Ok(());
         }
         let filter = self.filter()?;
@@ -162,9 +164,8 @@ impl Keeper {
         if !self.elements_applied {
             return Ok(());
         }
-        let filter = self.filter()?;
-        if let (Rules::Read(reading, _), Some(filter)) = (&mut self.known.rules, filter) {
-            Arc::make_mut(&mut Arc::make_mut(reading).rules).take_live_sets(&filter);
+        if let Some(filter) = self.filter()? {
+            self.known.take_live_sets(&filter);
         }
         self.elements_applied = false;
         Ok(())
@@ -174,8 +175,8 @@ impl Keeper {
     fn rebuild(&mut self, shape: Shape) -> Result<(), Trouble> {
         self.force.hold(true);
         self.take_elements()?;
-        let model = begin::model(&shape, &self.known, &self.locals);
         self.locals.read(&self.known.rib);
+        let model = begin::model(&shape, &self.known, &self.locals);
         self.fill = None;
         // If that fails, what changes until it is tried again need not be noted one by one.
         self.known.rib.touch_all();

@@ -106,8 +106,8 @@ impl Rib {
         self.hops_touched = true;
     }
 
-    /// Sets or takes back that next hops by a device are dead whatever its state.
-    fn mark(&mut self, index: Ifindex, family: Family, dead: bool) {
+    /// Sets or takes back that next hops by a device are dead whatever its state; says of which routes.
+    fn mark(&mut self, index: Ifindex, family: Family, dead: bool) -> HashSet<BodyId> {
         let flags = |hop: &Hop| if dead { hop.flags | DEAD } else { hop.flags & !DEAD };
         let concerned = |body: &Body| {
             let mut hops = body.route.hops.list().iter();
@@ -125,6 +125,12 @@ impl Rib {
                 own.for_each(|hop| hop.flags = flags(hop));
             });
         }
+        ids
+    }
+
+    /// The same where nothing else of the device has changed.
+    fn mark_alone(&mut self, index: Ifindex, family: Family, dead: bool) {
+        let ids = self.mark(index, family, dead);
         self.hops_touched |= !ids.is_empty();
         self.touch_bodies(&ids);
     }
@@ -132,7 +138,7 @@ impl Rib {
     /// With its first address, dead next hops of a device are used again (`fib_inetaddr_event`).
     pub(super) fn address_here(&mut self, address: &Address) {
         if self.state.add_address(address) {
-            self.mark(address.ifindex, Family::V4, false);
+            self.mark_alone(address.ifindex, Family::V4, false);
         }
     }
 
@@ -148,7 +154,7 @@ impl Rib {
             let is_v4 = |body: &Body| body.family == Family::V4;
             let dead = self.bodies.find(|body| is_v4(body) && self.is_dead(body, index));
             self.drop_bodies(&dead);
-            self.mark(index, Family::V4, true);
+            self.mark_alone(index, Family::V4, true);
         }
     }
 

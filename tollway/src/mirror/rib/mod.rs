@@ -232,7 +232,7 @@ impl Rib {
         lost.dedup();
         for at in &lost {
             self.touch(*at);
-            let empty = self.aliases(*at).is_empty();
+            let empty = self.look(*at, <[Alias]>::is_empty);
             self.count(*at, false, empty);
         }
         lost
@@ -293,13 +293,11 @@ impl Rib {
         Dest { table, prefix: at.prefix() }
     }
 
-    fn aliases(&self, at: Where) -> Vec<Alias> {
-        let mut aliases = Vec::new();
+    fn look<T>(&self, at: Where, look: impl FnOnce(&[Alias]) -> T) -> T {
         match at {
-            Where::V4(key) => self.v4.get(key, &mut aliases),
-            Where::V6(key) => self.v6.get(key, &mut aliases),
+            Where::V4(key) => self.v4.look(key, look),
+            Where::V6(key) => self.v6.look(key, look),
         }
-        aliases
     }
 
     fn choose(&self, at: Where, aliases: &[Alias]) -> Choice {

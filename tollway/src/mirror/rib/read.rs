@@ -11,7 +11,7 @@ impl Rib {
     #[must_use]
     pub fn choice(&self, dest: Dest) -> Choice {
         let Some(at) = self.find(dest.table, dest.prefix) else { return Choice::Nothing };
-        self.choose(at, &self.aliases(at))
+        self.look(at, |aliases| self.choose(at, aliases))
     }
 
     /// The longest prefix of a table that covers `prefix` and leads somewhere, itself included.

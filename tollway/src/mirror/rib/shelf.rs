@@ -96,24 +96,24 @@ impl<K: Hash + Eq + Copy> Shelf<K> {
         self.slots.len()
     }
 
-    /// The routes to a destination, in the kernel's order.
-    pub(super) fn get(&self, key: K, found: &mut Vec<Alias>) {
-        found.clear();
-        let Some(slot) = self.slots.get(&key) else { return };
-        self.read(*slot, found);
+    /// Looks at the routes to a destination, in the kernel's order.
+    pub(super) fn look<T>(&self, key: K, look: impl FnOnce(&[Alias]) -> T) -> T {
+        match self.slots.get(&key) {
+            Some(slot) => self.look_in(*slot, look),
+            None => look(&[]),
+        }
     }
 
-    fn read(&self, slot: Slot, found: &mut Vec<Alias>) {
+    fn look_in<T>(&self, slot: Slot, look: impl FnOnce(&[Alias]) -> T) -> T {
         match slot.list() {
-            Some(list) => found.extend_from_slice(&self.lists[list]),
-            None => found.push(slot.alias()),
+            Some(list) => look(&self.lists[list]),
+            None => look(&[slot.alias()]),
         }
     }
 
     /// Changes the routes to a destination.
     pub(super) fn edit(&mut self, key: K, edit: impl FnOnce(&mut Vec<Alias>)) {
-        let mut aliases = Vec::new();
-        self.get(key, &mut aliases);
+        let mut aliases = self.look(key, <[Alias]>::to_vec);
         edit(&mut aliases);
         self.set(key, aliases);
     }
@@ -174,10 +174,7 @@ impl<K: Hash + Eq + Copy> Shelf<K> {
     /// Every destination with its routes, in no order.
     pub(super) fn each(&self, mut each: impl FnMut(K, &[Alias])) {
         for (key, slot) in &self.slots {
-            match slot.list() {
-                Some(list) => each(*key, &self.lists[list]),
-                None => each(*key, &[slot.alias()]),
-            }
+            self.look_in(*slot, |aliases| each(*key, aliases));
         }
     }
 }
