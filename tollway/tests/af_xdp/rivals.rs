@@ -44,7 +44,7 @@ pub fn stopped() {
     let detached = Command::new(env!("CARGO_BIN_EXE_tollway")).arg("detach").output().unwrap();
     assert!(String::from_utf8_lossy(&detached.stdout).contains("no device"), "{detached:?}");
     signal(&first, "CONT");
-    assert_pings(&net.a, "-c 20 10.0.2.2");
+    assert_pings(&net.a, 20, "10.0.2.2");
     let counts = Counts::of(&first.stop());
     assert!(counts.sent >= 5, "the kernel forwards it all: {counts:?}");
 }
@@ -74,7 +74,7 @@ pub fn taken() {
     });
     drop(rival);
     until("the return", || times(&router, "ra is back") == 1);
-    assert_pings(&net.a, "-c 20 10.0.2.2");
+    assert_pings(&net.a, 20, "10.0.2.2");
     let counts = Counts::of(&router.stop());
     assert!(counts.sent >= 5, "the kernel forwards it all: {counts:?}");
 }
