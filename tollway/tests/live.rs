@@ -12,7 +12,7 @@ mod running;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Duration;
 
 #[path = "live/control.rs"]
@@ -21,7 +21,7 @@ mod control;
 mod filter;
 
 use etherparse::PacketBuilder;
-use namespaces::{Host, PATIENCE, Process, is_root, ping, ready, sh, unanswered, until};
+use namespaces::{Host, PATIENCE, Process, ping, ready, sh, unanswered, until};
 use running::{CONFIG, Router, sleeps, two_hosts};
 use tollway::ports::capture::{CaptureReader, CaptureWriter};
 
@@ -50,9 +50,8 @@ fn main() -> ExitCode {
 
 /// What an ordinary user's kernel does not allow that a test needs.
 fn missing(name: &str) -> Option<&'static str> {
-    let namespaces = Command::new("unshare").args(["-Urn", "true"]).status();
-    if !is_root() && !namespaces.is_ok_and(|status| status.success()) {
-        return Some("this user may not make network namespaces (user.max_net_namespaces)");
+    if let Some(lack) = namespaces::lacks_namespaces() {
+        return Some(lack);
     }
     let driver = File::options().read(true).write(true).open("/dev/net/tun");
     let wants_driver = ["a_tap", "a_running"].iter().any(|w| name.starts_with(w));

@@ -11,7 +11,7 @@ use tollway::steer::{Mode, Options, SteerPort, Steering};
 use tollway_dataplane::id::PortId;
 
 use super::assert_pings;
-use super::namespaces::{Process, sh, until};
+use super::namespaces::{Process, ifindex, sh, until};
 use super::router::{Counts, Net, config, refused};
 use super::running::{Router, command};
 
@@ -120,11 +120,10 @@ pub fn replaced() {
 
 /// A steering of `ra` that takes the place of any other.
 fn rival() -> Steering {
-    let told = sh("ip -oneline link show dev ra");
     let port = SteerPort {
         port: PortId(0),
         device: "ra".to_owned(),
-        ifindex: told.split(':').next().unwrap().parse().unwrap(),
+        ifindex: ifindex("ra"),
         mac: Mac([2, 0, 0, 0, 0, 0x0a]),
         queues: 1,
         links: Vec::new(),

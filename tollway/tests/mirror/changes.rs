@@ -7,7 +7,7 @@ use tollway::mirror::netlink::Settings;
 
 use crate::ip::cables;
 use crate::model::Mirror;
-use crate::namespaces::{sh, until};
+use crate::namespaces::{ifindex, sh, until};
 
 fn key(dst: &str) -> RouteKey {
     let dst: ipnet::IpNet = dst.parse().unwrap();
@@ -134,7 +134,7 @@ pub fn untold() {
 pub fn settings() {
     cables();
     let mut mirror = Mirror::new(Settings::default());
-    let a1 = number("a1");
+    let a1 = ifindex("a1");
     let expect = |mirror: &mut Mirror, line: &str, told: &str| {
         mirror.model.told.clear();
         mirror.does(line);
@@ -158,9 +158,4 @@ pub fn settings() {
     expect(&mut mirror, "tc qdisc del dev a1 root", &tc);
     assert_eq!(mirror.model.kernel.netdevs[&a1].qdisc, "noqueue");
     mirror.agrees();
-}
-
-fn number(name: &str) -> u32 {
-    let line = sh(&format!("ip -o link show {name}"));
-    line.split(':').next().unwrap().parse().unwrap()
 }

@@ -113,6 +113,13 @@ pub fn is_root() -> bool {
     std::fs::read_to_string("/proc/self/status").unwrap().contains("\nUid:\t0\t0\t")
 }
 
+/// What a test in network namespaces lacks, where an ordinary user may not make them.
+pub fn lacks_namespaces() -> Option<&'static str> {
+    let made = || Command::new("unshare").args(["-Urn", "true"]).status();
+    (!is_root() && !made().is_ok_and(|status| status.success()))
+        .then_some("this user may not make network namespaces (user.max_net_namespaces)")
+}
+
 /// Runs a command that must succeed; what it printed.
 pub fn sh(line: &str) -> String {
     let mut words = line.split_whitespace();
@@ -130,6 +137,12 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
         assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// The number of a device of this namespace.
+pub fn ifindex(device: &str) -> u32 {
+    let told = sh(&format!("ip -oneline link show dev {device}"));
+    told.split(':').next().unwrap().parse().unwrap()
 }
 
 /// The command that pings until so many answers are there, one ping soon after the other.

@@ -20,7 +20,7 @@ use tollway_dataplane::id::{LinkId, PortId, Vid};
 
 use super::echo::{BOTH, beating, counts, pings};
 use super::frames::{ICMP, ICMP6, Packet, sign};
-use super::namespaces::{Host, ping, ready, sh, unanswered, until};
+use super::namespaces::{Host, ifindex, ping, ready, sh, unanswered, until};
 
 const A: PortId = PortId(0);
 const B: PortId = PortId(1);
@@ -61,12 +61,10 @@ fn forwarding(on: bool) {
 }
 
 fn port(port: PortId, device: &str, mac: [u8; 6], links: &[SteerLink]) -> SteerPort {
-    let told = sh(&format!("ip -oneline link show dev {device}"));
-    let index = told.split(':').next().unwrap();
     SteerPort {
         port,
         device: device.to_owned(),
-        ifindex: index.parse().unwrap(),
+        ifindex: ifindex(device),
         mac: Mac(mac),
         queues: 1,
         links: links.to_vec(),
