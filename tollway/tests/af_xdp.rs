@@ -208,7 +208,7 @@ fn stop() {
     let mut router = Router::start(&config("copy", 1500, true));
     let mut ping = net.a.command(&ping(400, "-i 0.005 10.0.2.2"));
     let ping = ping.stdout(std::process::Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(700));
+    until("a quarter of them to be sent", || net.b.received("hb") >= 100);
     let counts = Counts::of(&router.stop());
     let told = ping.wait_with_output().unwrap();
     let told = String::from_utf8_lossy(&told.stdout).into_owned();

@@ -39,7 +39,7 @@ pub fn latency() {
     let (worker, _follower) = followed(Settings::default());
     let mut ip = Ip::new();
     // A machine that does much else at the same time gets another try.
-    let rounds = (0..3).map(|_| {
+    let rounds = (0..5).map(|_| {
         let mut times = Vec::new();
         for round in 0..50_u8 {
             for address in ["10.0.0.7", "fd00::7"] {

@@ -215,6 +215,13 @@ impl Host {
         std::fs::read_to_string(format!("/proc/{}/net/{file}", self.0.0.id())).unwrap()
     }
 
+    /// Packets that it has received by a device.
+    pub fn received(&self, device: &str) -> u64 {
+        let (text, name) = (self.read_net("dev"), format!("{device}:"));
+        let line = text.lines().find_map(|line| line.trim().strip_prefix(&name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
     /// A command there, not yet started.
     pub fn command(&self, line: &str) -> Command {
         let mut command = Command::new("nsenter");

@@ -55,10 +55,10 @@ pub fn tags_in_frames(host: &Host, cable: &str) {
     sh(&format!("ethtool -K r{cable} rxvlan off"));
 }
 
-/// How many of five pings of a host are answered within a second.
+/// How many of five pings of a host are answered soon: neighbours are asked for again after a second.
 pub fn answered(host: &Host, address: &str) -> usize {
     // All at once: for the last answer ping waits no longer than one interval.
-    let line = format!("ping -n -c 5 -l 5 -i 1 -W 1 {address}");
+    let line = format!("ping -n -c 5 -l 5 -i 1 -W 1.5 {address}");
     let output = host.command(&line).output().unwrap();
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     told.lines().filter(|line| line.contains("bytes from")).count()
