@@ -12,7 +12,7 @@ mod running;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::Duration;
 
 #[path = "live/control.rs"]
@@ -21,8 +21,8 @@ mod control;
 mod filter;
 
 use etherparse::PacketBuilder;
-use namespaces::{Host, PATIENCE, Process, is_root, sh, until};
-use running::{CONFIG, Router, two_hosts};
+use namespaces::{Host, PATIENCE, Process, ping, ready, sh, unanswered, until};
+use running::{CONFIG, Router, sleeps, two_hosts};
 use tollway::ports::capture::{CaptureReader, CaptureWriter};
 
 /// The tests by name; each runs in a network namespace of its own.
@@ -50,9 +50,8 @@ fn main() -> ExitCode {
 
 /// What an ordinary user's kernel does not allow that a test needs.
 fn missing(name: &str) -> Option<&'static str> {
-    let namespaces = Command::new("unshare").args(["-Urn", "true"]).status();
-    if !is_root() && !namespaces.is_ok_and(|status| status.success()) {
-        return Some("this user may not make network namespaces (user.max_net_namespaces)");
+    if let Some(lack) = namespaces::lacks_namespaces() {
+        return Some(lack);
     }
     let driver = File::options().read(true).write(true).open("/dev/net/tun");
     let wants_driver = ["a_tap", "a_running"].iter().any(|w| name.starts_with(w));
@@ -65,21 +64,16 @@ fn pings() {
     let mut router = Router::start(CONFIG);
     for (host, target) in [(&a, "10.0.2.2"), (&a, "fd00:2::2"), (&b, "10.0.1.2"), (&b, "fd00:1::2")]
     {
-        let told = host.sh(&format!("ping -n -c 5 -i 0.05 -W 5 {target}"));
-        assert!(told.contains(" 0% packet loss") && told.contains("ttl=63"), "{told}");
+        let told = host.pings(5, target);
+        assert!(told.contains("ttl=63"), "{told}");
     }
-
-    // Idle, it sleeps: less than 1% of a processor (and one clock for the measurement's sake).
-    let before = router.cpu_clocks();
-    std::thread::sleep(Duration::from_secs(3));
-    assert!(router.cpu_clocks() - before <= 4, "{} clocks", router.cpu_clocks() - before);
+    sleeps(&router);
 
     sh("ip link set ra down");
     until("the loss to be noticed", || router.read("stderr").contains("the interface is down"));
     sh("ip link set ra up");
     until("the return to be noticed", || router.read("stderr").contains("ra is back"));
-    let told = a.sh("ping -n -c 3 -i 0.05 -W 5 10.0.2.2");
-    assert!(told.contains(" 0% packet loss"), "{told}");
+    a.pings(3, "10.0.2.2");
 
     sh("ip link delete ra");
     until("the loss to be noticed", || router.read("stderr").contains("the interface is gone"));
@@ -89,8 +83,7 @@ fn pings() {
     a.plug("a", "02:00:00:00:01:02", ["10.0.1.2/24", "fd00:1::2/64"]);
     a.route("ha", "10.0.1.1", "02:00:00:00:00:0a");
     until("the return to be noticed", || router.read("stderr").matches("ra is back").count() == 2);
-    let told = a.sh("ping -n -c 3 -i 0.05 -W 5 10.0.2.2");
-    assert!(told.contains(" 0% packet loss"), "{told}");
+    a.pings(3, "10.0.2.2");
 
     let summary = router.stop();
     assert!(summary.contains("received") && summary.contains("sent on"), "{summary}");
@@ -114,8 +107,8 @@ fn learning() {
         .fold(String::new(), |config, line| config + line + "\n");
     let mut router = Router::start(&config);
     for (host, target) in [(&a, "10.0.2.2"), (&b, "fd00:1::2")] {
-        let told = host.sh(&format!("ping -n -c 5 -i 0.05 -W 5 {target}"));
-        assert!(told.contains(" 0% packet loss") && told.contains("ttl=63"), "{told}");
+        let told = host.pings(5, target);
+        assert!(told.contains("ttl=63"), "{told}");
     }
     let device = sh("ip -br link show ra");
     let address = device.split_whitespace().nth(2).unwrap();
@@ -163,10 +156,7 @@ fn checksums() {
     let (a, b) = two_hosts();
     let mut router = Router::start(CONFIG);
     for address in ["10.0.2.2:7000", "[fd00:2::2]:7000"] {
-        let mut server = b.role("--serve", address);
-        let mut server = Process(server.stdout(Stdio::piped()).spawn().unwrap());
-        let mut ready = [0; 5];
-        server.0.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+        let mut server = ready(&mut b.role("--serve", address));
         assert!(a.role("--ask", address).status().unwrap().success(), "{}", router.read("stderr"));
         assert!(server.0.wait().unwrap().success());
     }
@@ -278,8 +268,8 @@ fn tap() {
     sh("ip address add 10.0.1.2/24 dev ta");
     sh("ip neigh replace 10.0.1.1 lladdr 02:00:00:00:00:0a dev ta nud permanent");
     sh("ip route add 10.0.2.0/24 via 10.0.1.1 dev ta");
-    let told = sh("ping -n -c 5 -i 0.05 -W 5 10.0.2.2");
-    assert!(told.contains(" 0% packet loss") && told.contains("ttl=63"), "{told}");
+    let told = sh(&ping(5, "10.0.2.2"));
+    assert!(unanswered(&told, 5).is_empty() && told.contains("ttl=63"), "{told}");
     sh("ip link delete ta");
     until("the loss to be noticed", || router.read("stderr").contains("the TAP device ta is gone"));
     until("a new one", || router.read("stderr").contains("ta is back"));

@@ -1,5 +1,6 @@
 //! Ports without a router around them.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -163,12 +164,18 @@ pub fn lateness() {
         sockets
     };
     let late = leave_behind(open(&steering, &shared), &mut umem);
-    let closing = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(300));
-        drop(late);
+    let closes = Arc::new(AtomicBool::new(false));
+    let closing = std::thread::spawn({
+        let closes = Arc::clone(&closes);
+        move || {
+            std::thread::sleep(Duration::from_millis(300));
+            closes.store(true, Ordering::Release);
+            drop(late);
+        }
     });
     let mut port = open(&steering, &shared);
-    assert!(closing.is_finished(), "it was bound while the queue was another's");
+    assert!(closes.load(Ordering::Acquire), "it was bound while the queue was another's");
+    closing.join().unwrap();
     let state = steering.lock().unwrap().state();
     state.set_bypass(false);
     let mut held = Vec::new();

@@ -11,7 +11,7 @@ use tollway::steer::{Mode, Options, SteerPort, Steering};
 use tollway_dataplane::id::PortId;
 
 use super::assert_pings;
-use super::namespaces::{Process, sh, until};
+use super::namespaces::{Process, ifindex, sh, until};
 use super::router::{Counts, Net, config, refused};
 use super::running::{Router, command};
 
@@ -44,7 +44,7 @@ pub fn stopped() {
     let detached = Command::new(env!("CARGO_BIN_EXE_tollway")).arg("detach").output().unwrap();
     assert!(String::from_utf8_lossy(&detached.stdout).contains("no device"), "{detached:?}");
     signal(&first, "CONT");
-    assert_pings(&net.a, "-c 20 10.0.2.2");
+    assert_pings(&net.a, 20, "10.0.2.2");
     let counts = Counts::of(&first.stop());
     assert!(counts.sent >= 5, "the kernel forwards it all: {counts:?}");
 }
@@ -74,7 +74,7 @@ pub fn taken() {
     });
     drop(rival);
     until("the return", || times(&router, "ra is back") == 1);
-    assert_pings(&net.a, "-c 20 10.0.2.2");
+    assert_pings(&net.a, 20, "10.0.2.2");
     let counts = Counts::of(&router.stop());
     assert!(counts.sent >= 5, "the kernel forwards it all: {counts:?}");
 }
@@ -120,11 +120,10 @@ pub fn replaced() {
 
 /// A steering of `ra` that takes the place of any other.
 fn rival() -> Steering {
-    let told = sh("ip -oneline link show dev ra");
     let port = SteerPort {
         port: PortId(0),
         device: "ra".to_owned(),
-        ifindex: told.split(':').next().unwrap().parse().unwrap(),
+        ifindex: ifindex("ra"),
         mac: Mac([2, 0, 0, 0, 0, 0x0a]),
         queues: 1,
         links: Vec::new(),

@@ -2,9 +2,9 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::{ExitCode, Stdio};
+use std::process::ExitCode;
 
-use super::namespaces::{Host, PATIENCE, Process, sh};
+use super::namespaces::{Host, PATIENCE, ready, sh};
 use super::running;
 
 const MAC_A: &str = "02:00:00:00:01:02";
@@ -61,10 +61,7 @@ impl Net {
     /// Lets A talk to servers of B.
     pub fn talk(&self, addresses: [&str; 2]) {
         for address in addresses {
-            let mut server = self.b.role("--serve", address);
-            let mut server = Process(server.stdout(Stdio::piped()).spawn().unwrap());
-            let mut ready = [0; 5];
-            server.0.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+            let mut server = ready(&mut self.b.role("--serve", address));
             assert!(self.a.role("--ask", address).status().unwrap().success(), "{address}");
             assert!(server.0.wait().unwrap().success());
         }

@@ -228,14 +228,23 @@ fn the_real_path_is_measured() {
     let program = env!("CARGO_BIN_EXE_tollway");
     let compare = |more: &[&str]| {
         let mut command = Command::new(program);
-        command.args(["lab", "compare", program, program, "--seconds", "4"]).args(more);
+        command.args(["lab", "compare", program, program, "--seconds", "8"]).args(more);
         command.output().unwrap()
     };
-    let alike = json(&compare(&["--json"]));
-    assert_eq!(alike["verdict"], "below accuracy", "{alike:#}");
+    // One verdict in a hundred is wrong, and more on a machine that does something else.
+    let judged = |verdict: &str, more: &[&str]| {
+        let mut reports = (0..2).map(|_| json(&compare(&[more, &["--json"]].concat())));
+        let first = reports.next().unwrap();
+        if first["verdict"] == verdict {
+            return first;
+        }
+        let second = reports.next().unwrap();
+        assert_eq!(second["verdict"], verdict, "{first:#}\n{second:#}");
+        second
+    };
+    let alike = judged("below accuracy", &[]);
     explained(&alike["rows"][0]);
-    let slower = json(&compare(&["--inject-ns", "50", "--json"]));
-    assert_eq!(slower["verdict"], "slower", "{slower:#}");
+    let slower = judged("slower", &["--inject-ns", "50"]);
     let found = number(&slower, "difference_ns");
     // A processor that is shared is taken away more often from who takes longer.
     assert!((25.0..150.0).contains(&found), "50 ns injected, {found} found");

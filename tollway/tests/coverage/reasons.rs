@@ -10,8 +10,8 @@ use tollway::model::{Left, Mac};
 use tollway::steer::{Mode, Options, SteerLink, SteerPort, Steering};
 use tollway_dataplane::id::{LinkId, PortId};
 
-use crate::namespaces::{Host, Process, sh, until};
-use crate::scene::{expect, ifindex, meanwhile, router, see, sysctl};
+use crate::namespaces::{Host, Process, ifindex, sh, until};
+use crate::scene::{expect, meanwhile, router, see, sysctl};
 
 pub fn plain() {
     router();

@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use tollway::mirror::coverage::{Coverage, PerFamily, Reason, Sight};
-use tollway::mirror::kernel::Ifindex;
 use tollway::ports::MOST_MTU;
 
-use crate::namespaces::{sh, until};
+use crate::namespaces::{ifindex, sh, until};
 
 /// Two cables with their ends in this namespace, both forwarded.
 pub fn router() {
@@ -28,12 +27,6 @@ pub fn router() {
 /// Sets a sysctl.
 pub fn sysctl(file: &str, value: &str) {
     std::fs::write(Path::new("/proc/sys/net").join(file), value).unwrap();
-}
-
-/// The number of a device.
-pub fn ifindex(device: &str) -> Ifindex {
-    let told = sh(&format!("ip -oneline link show dev {device}"));
-    told.split(':').next().unwrap().parse().unwrap()
 }
 
 /// What coverage says now.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::namespaces::{Host, sh};
+use crate::namespaces::{Host, sh, until};
 use crate::scene::{kernels, see, sysctl};
 
 const PORTS: [&str; 2] = ["ra", "rb"];
@@ -83,6 +83,8 @@ pub fn carrier() {
     sh("ip route add 2001:db8:c::/48 via 2001:db8:b::2 dev rb metric 100");
     // The peer goes down: the port is up and has no carrier.
     hosts[0].sh("ip link set ha down");
+    until("no carrier", || sh("ip route show dev ra").contains("linkdown"));
+    until("no carrier", || sh("ip -6 route show dev ra").contains("linkdown"));
     for [all4, own4, all6, own6] in
         [["0", "0", "0", "0"], ["1", "0", "1", "0"], ["0", "1", "0", "1"], ["1", "1", "1", "1"]]
     {

@@ -10,7 +10,7 @@ use tollway::steer::{
 };
 use tollway_dataplane::id::{PortId, Vid};
 
-use crate::namespaces::sh;
+use crate::namespaces::{ifindex, sh};
 use crate::testkit::net::Net;
 use crate::testkit::packet::{DOT1AD, Tag};
 use crate::testkit::wires::{PORTS, Way};
@@ -35,8 +35,7 @@ fn steer_link(port: u8, way: Way) -> SteerLink {
 fn steer_port(port: u8) -> SteerPort {
     let device = format!("p{port}");
     sh(&format!("ip link add {device} type veth peer name q{port}"));
-    let told = sh(&format!("ip -oneline link show dev {device}"));
-    let ifindex = told.split(':').next().unwrap().parse().unwrap();
+    let ifindex = ifindex(&device);
     let links = Way::ALL.into_iter().filter(|way| way.tags().len() < 2);
     SteerPort {
         port: PortId(port.into()),

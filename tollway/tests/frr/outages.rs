@@ -172,10 +172,10 @@ fn router_restarts(scene: &mut Scene) {
 
 fn peer_restarts(scene: &mut Scene) {
     scene.peer.kill_bgpd();
-    std::thread::sleep(MARGIN);
     let probe = format!("show bgp ipv4 unicast {}", prefix(ROUTES - 1));
-    let told = scene.router.tell(&probe);
-    assert!(told.to_lowercase().contains("stale"), "the router waits for its peer: {told}");
+    let is_awaited = || scene.router.tell(&probe).to_lowercase().contains("stale");
+    until("the router to wait for its peer", is_awaited);
+    std::thread::sleep(MARGIN);
     scene.peer.start_bgpd_again();
     settle(scene);
     std::thread::sleep(MARGIN);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::namespaces::{Host, Process};
+use crate::namespaces::{Host, Process, until};
 
 /// Where packets go that are to be counted.
 pub const PORT: u16 = 9000;
@@ -89,9 +89,7 @@ impl Stream {
     pub fn start(from: &Host, to: (&Host, &str), pace: Duration, file: PathBuf) -> Self {
         let path = file.display().to_string();
         let sink = start(to.0, "--serve", &path);
-        while !file.exists() {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until("the sink to listen", || file.exists());
         let sender = start(from, "--ask", &format!("{}/{}", to.1, pace.as_micros()));
         Self { sender, sink, file }
     }

@@ -1,9 +1,8 @@
 //! Elements of sets that come and go alone.
 
 use std::sync::mpsc::channel;
-use std::time::Duration;
 
-use super::rules::{Consumer, PATIENCE, TABLE, nft};
+use super::rules::{Consumer, PATIENCE, SOON, TABLE, nft};
 
 pub fn changes() {
     nft(TABLE);
@@ -153,7 +152,7 @@ pub fn losses() {
     let took = consumer.sync();
     println!("{took:?}, {:?}", consumer.counts);
     assert!(consumer.counts.changed >= 1, "nothing was lost");
-    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert!(took < SOON, "{took:?}");
     consumer.check();
     let elements: usize = consumer.filter.live_sets().iter().map(|set| set.elements().len()).sum();
     assert_eq!(elements, 200_001);

@@ -13,7 +13,7 @@ mod rules;
 mod running;
 mod worker;
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 /// The tests by name; each runs in a network namespace of its own.
 const TESTS: [namespaces::Test; 22] = [
@@ -42,6 +42,7 @@ const TESTS: [namespaces::Test; 22] = [
 ];
 
 fn main() -> ExitCode {
+    let missing = |_: &str| namespaces::lacks_namespaces();
     namespaces::main(&TESTS, "-n", missing, |role| match role {
         ["--serve", role] if role.parse::<std::net::SocketAddr>().is_err() => {
             rules::role(role);
@@ -51,11 +52,4 @@ fn main() -> ExitCode {
         ["--ask", address] => reload::ask(address.parse().unwrap()),
         _ => ExitCode::FAILURE,
     })
-}
-
-/// What an ordinary user's kernel does not allow that a test needs.
-fn missing(_: &str) -> Option<&'static str> {
-    let namespaces = Command::new("unshare").args(["-Urn", "true"]).status();
-    (!namespaces::is_root() && !namespaces.is_ok_and(|status| status.success()))
-        .then_some("this user may not make network namespaces (user.max_net_namespaces)")
 }

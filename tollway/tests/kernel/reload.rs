@@ -5,7 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::namespaces::{PATIENCE, Process};
+use crate::namespaces::{PATIENCE, Process, ready};
 use crate::running::{CONFIG, Router, two_hosts};
 
 /// Packets that are on their way at once: fewer than wait for a neighbour at most.
@@ -17,6 +17,7 @@ const TRAFFIC: Duration = Duration::from_secs(6);
 pub fn serve(address: SocketAddr) -> ExitCode {
     let socket = UdpSocket::bind(address).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    println!("ready");
     let mut bytes = [0; 64];
     loop {
         let (len, from) = socket.recv_from(&mut bytes).unwrap();
@@ -75,8 +76,7 @@ pub fn traffic() {
     let mut router = Router::start(CONFIG);
     let mut pairs = Vec::new();
     for address in ["10.0.2.2:7000", "[fd00:2::2]:7000"] {
-        let server = Process(b.role("--serve", address).spawn().unwrap());
-        std::thread::sleep(Duration::from_millis(200));
+        let server = ready(&mut b.role("--serve", address));
         let client = a.role("--ask", address).stdout(Stdio::piped()).spawn().unwrap();
         pairs.push((Process(client), server));
     }
@@ -106,8 +106,7 @@ pub fn mistakes() {
     let (a, _b) = two_hosts();
     let mut router = Router::start(CONFIG);
     let ping = || {
-        let told = a.sh("ping -n -c 2 -i 0.05 -W 5 10.0.2.2");
-        assert!(told.contains(" 0% packet loss"), "{told}");
+        a.pings(2, "10.0.2.2");
     };
     ping();
     assert!(router.reload(CONFIG).contains("has not changed"));

@@ -17,6 +17,9 @@ use super::namespaces::{Process, sh};
 
 /// More than anything here takes.
 pub const PATIENCE: Duration = Duration::from_secs(15);
+/// What was lost, or came all at once, is in force by then. A build that is not optimised may take its time: the
+/// bar of 3 s is measured by `lab mirror --only losses`.
+pub const SOON: Duration = Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 3 });
 
 /// Somebody who puts in force what a follower says.
 pub struct Consumer {
@@ -272,7 +275,7 @@ pub fn storm() {
     let busy = Duration::from_millis((cpu() - ticks) * 10);
     let waited = consumer.sync();
     println!("{took:?} of changes, busy {busy:?}, then {waited:?}, {:?}", consumer.counts);
-    assert!(waited < Duration::from_secs(3), "{waited:?}");
+    assert!(waited < SOON, "{waited:?}");
     consumer.check();
     assert_eq!(consumer.rules.chains[0].rules.len(), 406);
 }

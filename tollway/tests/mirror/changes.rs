@@ -7,7 +7,7 @@ use tollway::mirror::netlink::Settings;
 
 use crate::ip::cables;
 use crate::model::Mirror;
-use crate::namespaces::sh;
+use crate::namespaces::{ifindex, sh, until};
 
 fn key(dst: &str) -> RouteKey {
     let dst: ipnet::IpNet = dst.parse().unwrap();
@@ -110,8 +110,10 @@ pub fn untold() {
     let mut mirror = Mirror::new(Settings::default());
     mirror.agrees_but_for_routes();
     assert_eq!(mirror.model.kernel.nexthops.len(), 7);
-    // The carrier goes.
-    mirror.does("ip link set b1 down");
+    // The carrier goes, and a moment later what needs it.
+    sh("ip link set b1 down");
+    until("next hops to go", || sh("ip -oneline nexthop").lines().count() == 4);
+    mirror.settle();
     mirror.agrees_but_for_routes();
     let nexthops = &mirror.model.kernel.nexthops;
     assert_eq!(nexthops[&10], Nexthop::Group { members: vec![(1, 1)], resilient: false });
@@ -132,7 +134,7 @@ pub fn untold() {
 pub fn settings() {
     cables();
     let mut mirror = Mirror::new(Settings::default());
-    let a1 = number("a1");
+    let a1 = ifindex("a1");
     let expect = |mirror: &mut Mirror, line: &str, told: &str| {
         mirror.model.told.clear();
         mirror.does(line);
@@ -156,9 +158,4 @@ pub fn settings() {
     expect(&mut mirror, "tc qdisc del dev a1 root", &tc);
     assert_eq!(mirror.model.kernel.netdevs[&a1].qdisc, "noqueue");
     mirror.agrees();
-}
-
-fn number(name: &str) -> u32 {
-    let line = sh(&format!("ip -o link show {name}"));
-    line.split(':').next().unwrap().parse().unwrap()
 }

@@ -105,9 +105,7 @@ pub fn told_lines(dice: &mut Dice, count: usize) -> String {
 }
 
 fn seed() -> u64 {
-    let given = std::env::var("TOLLWAY_MIRROR_SEED").ok().and_then(|seed| seed.parse().ok());
-    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64;
-    let seed = given.unwrap_or(now);
+    let seed = std::env::var("TOLLWAY_MIRROR_SEED").map_or(1, |seed| seed.parse().unwrap());
     println!("TOLLWAY_MIRROR_SEED={seed}");
     seed
 }

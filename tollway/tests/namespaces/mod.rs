@@ -6,8 +6,8 @@
 #![allow(dead_code)]
 
 use std::fs::File;
-use std::io::Seek as _;
-use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::io::{Read as _, Seek as _};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// No single wait is longer.
@@ -113,6 +113,13 @@ pub fn is_root() -> bool {
     std::fs::read_to_string("/proc/self/status").unwrap().contains("\nUid:\t0\t0\t")
 }
 
+/// What a test in network namespaces lacks, where an ordinary user may not make them.
+pub fn lacks_namespaces() -> Option<&'static str> {
+    let made = || Command::new("unshare").args(["-Urn", "true"]).status();
+    (!is_root() && !made().is_ok_and(|status| status.success()))
+        .then_some("this user may not make network namespaces (user.max_net_namespaces)")
+}
+
 /// Runs a command that must succeed; what it printed.
 pub fn sh(line: &str) -> String {
     let mut words = line.split_whitespace();
@@ -132,6 +139,29 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// The number of a device of this namespace.
+pub fn ifindex(device: &str) -> u32 {
+    let told = sh(&format!("ip -oneline link show dev {device}"));
+    told.split(':').next().unwrap().parse().unwrap()
+}
+
+/// The command that pings until so many answers are there, one ping soon after the other.
+///
+/// By a count alone ping waits for the last answer no longer than one interval, or twice the longest time so
+/// far, which is too short on a busy machine. With a deadline it goes on asking meanwhile.
+pub fn ping(count: usize, arguments: &str) -> String {
+    format!("ping -n -c {count} -w {} -i 0.02 {arguments}", PATIENCE.as_secs())
+}
+
+/// Which of the first `count` pings were not answered, by what ping said.
+pub fn unanswered(told: &str, count: usize) -> Vec<usize> {
+    let is_lost = |number: &usize| {
+        let number = format!(" icmp_seq={number} ");
+        !told.lines().any(|line| line.contains("bytes from") && line.contains(&number))
+    };
+    (1..=count).filter(is_lost).collect()
+}
+
 /// A process that ends with its owner.
 pub struct Process(pub Child);
 
@@ -140,6 +170,15 @@ impl Drop for Process {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Starts a server that says when it is ready; it is.
+pub fn ready(command: &mut Command) -> Process {
+    let mut server = Process(command.stdout(Stdio::piped()).spawn().unwrap());
+    let mut word = [0; 5];
+    server.0.stdout.as_mut().unwrap().read_exact(&mut word).unwrap();
+    assert_eq!(word, *b"ready");
+    server
 }
 
 /// A host: a network namespace, held by a process that sleeps in it.
@@ -161,6 +200,26 @@ impl Host {
     /// Runs a command there.
     pub fn sh(&self, line: &str) -> String {
         sh(&format!("nsenter -t {} -n {line}", self.0.0.id()))
+    }
+
+    /// Pings from there, of which the first `count` must be answered; what was said.
+    #[track_caller]
+    pub fn pings(&self, count: usize, arguments: &str) -> String {
+        let told = self.sh(&ping(count, arguments));
+        assert!(unanswered(&told, count).is_empty(), "{told}");
+        told
+    }
+
+    /// A file of its network in `/proc`, read without a program that would take milliseconds to start.
+    pub fn read_net(&self, file: &str) -> String {
+        std::fs::read_to_string(format!("/proc/{}/net/{file}", self.0.0.id())).unwrap()
+    }
+
+    /// Packets that it has received by a device.
+    pub fn received(&self, device: &str) -> u64 {
+        let (text, name) = (self.read_net("dev"), format!("{device}:"));
+        let line = text.lines().find_map(|line| line.trim().strip_prefix(&name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
     /// A command there, not yet started.

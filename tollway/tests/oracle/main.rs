@@ -45,7 +45,7 @@ mod shrink;
 mod socket;
 mod tollway;
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Instant;
 
 use case::{Case, Outcome, Tally};
@@ -82,11 +82,7 @@ fn missing(name: &str) -> Option<&'static str> {
     if name.ends_with("judge_of_the_router") {
         return Some("only root may load XDP programs");
     }
-    let namespaces = Command::new("unshare").args(["-Urn", "true"]).status();
-    if !namespaces.is_ok_and(|status| status.success()) {
-        return Some("this user may not make network namespaces (user.max_net_namespaces)");
-    }
-    None
+    namespaces::lacks_namespaces()
 }
 
 fn setting(name: &str) -> Option<u64> {

@@ -70,13 +70,16 @@ pub fn sysctls() {
     let from = |mirror: &Mirror| {
         mirror.sync();
         let before = mirror.counts();
-        let line = "ping -n -c 5 -i 0.02 -W 1 -I 198.51.100.7 10.0.2.2";
+        let line = "ping -n -c 5 -l 5 -i 1 -W 1 -I 198.51.100.7 10.0.2.2";
         let _ = net.a.command(line).output().unwrap();
         mirror.counts().dropped - before.dropped
     };
     assert_eq!(from(&mirror), 0);
     sh("sysctl -qw net.ipv4.conf.ra.rp_filter=1");
-    assert_eq!(from(&mirror), 5, "they do not come from where they say");
+    // On a busy machine the kernel takes some now and then, and drops them as well.
+    let tries: Vec<_> =
+        (0..10).map(|_| from(&mirror)).take_while(|dropped| *dropped != 5).collect();
+    assert!(tries.len() < 10, "they do not come from where they say: {tries:?}");
     sh("sysctl -qw net.ipv4.conf.ra.rp_filter=0");
     assert_eq!(from(&mirror), 0);
 }
@@ -91,7 +94,7 @@ pub fn host() {
         for _ in 0..10 {
             mirror.sync();
             let before = mirror.counts().sent;
-            let line = format!("ping -n -c 5 -i 0.02 -W 1 -s 3000 {address}");
+            let line = format!("ping -n -c 5 -l 5 -i 1 -W 1 -s 3000 {address}");
             let told = net.a.command(&line).output().unwrap().stdout;
             let answered = String::from_utf8_lossy(&told).matches("bytes from").count();
             tried.push((answered, mirror.counts().sent - before));

@@ -55,9 +55,10 @@ pub fn tags_in_frames(host: &Host, cable: &str) {
     sh(&format!("ethtool -K r{cable} rxvlan off"));
 }
 
-/// How many of five pings of a host are answered.
+/// How many of five pings of a host are answered soon: neighbours are asked for again after a second.
 pub fn answered(host: &Host, address: &str) -> usize {
-    let line = format!("ping -n -c 5 -i 0.02 -W 1 {address}");
+    // All at once: for the last answer ping waits no longer than one interval.
+    let line = format!("ping -n -c 5 -l 5 -i 1 -W 1.5 {address}");
     let output = host.command(&line).output().unwrap();
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     told.lines().filter(|line| line.contains("bytes from")).count()
@@ -123,6 +124,15 @@ impl Mirror {
     pub fn status(&self) -> Status {
         self.sync();
         self.client().ask(&Ask::Mirror).unwrap()
+    }
+
+    /// The same, after everything was compared with the kernel's, and what was found is certain.
+    pub fn audited(&self) -> Status {
+        let before = self.status().audits;
+        sh(&format!("kill -HUP {}", self.process.0.id()));
+        until("an audit", || self.status().audits > before);
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        self.status()
     }
 
     /// An answer, as it comes.

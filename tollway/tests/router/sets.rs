@@ -2,9 +2,10 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
-use std::time::Duration;
 
-use super::namespaces::sh;
+use tollway::control::Ask;
+
+use super::namespaces::{sh, until};
 use super::running::{Mirror, Net, answered};
 
 /// A set that drops packets of some sources, whose elements change alone, and with everything else.
@@ -69,10 +70,14 @@ pub fn slow() {
     let mirror = Mirror::start_by(command, "ra rb");
     mirror.forwards(&net.a, "10.0.2.2");
     std::fs::write(&slow, "").unwrap();
+    let known = || mirror.ask(&Ask::Mirror);
+    let addresses = known()["addresses"].clone();
     sh("nft add rule inet f fw ip saddr 10.0.1.2 drop");
     sh("ip address add 192.0.2.1/32 dev lo");
-    // It has taken in both, and reads the rules.
-    std::thread::sleep(Duration::from_millis(200));
+    until("both to be taken in, and the rules to be read", || {
+        let known = known();
+        !known["held"].is_null() && known["addresses"] != addresses
+    });
     let before = mirror.counts();
     assert_eq!(answered(&net.a, "10.0.2.2"), 0, "the kernel drops them");
     assert_eq!(mirror.counts().sent, before.sent, "nothing is forwarded by old rules");

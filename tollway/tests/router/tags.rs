@@ -47,21 +47,23 @@ pub fn beside() {
     let told = mirror.ask(&Ask::Coverage).to_string();
     assert!(told.contains("peer_tags"), "{told}");
     let before = mirror.counts();
-    assert!(arrives(plain));
+    until("one without a tag to arrive", || arrives(plain));
     assert!(!arrives(tagged), "its tag is not seen, and it is no frame without one");
     assert_eq!(mirror.counts().sent, before.sent, "all is the kernel's");
 
     // Whoever says that tags are in the frames is believed: these were not.
     sh("ethtool -K ra rxvlan off");
     mirror.sync();
-    assert!(arrives(tagged));
+    until("it to be believed", || arrives(tagged));
 
     tags_in_frames(&net.a, "a");
     mirror.sync();
-    let before = mirror.counts();
     assert!(!arrives(tagged), "the tag is in the frame");
-    assert!(arrives(plain));
-    assert!(mirror.counts().sent > before.sent, "the one without a tag");
+    // A busy machine has the kernel forward now and then, since the worker is late.
+    until("the one without a tag to be forwarded", || {
+        let before = mirror.counts();
+        arrives(plain) && mirror.counts().sent > before.sent
+    });
 }
 
 /// As a veth is made.

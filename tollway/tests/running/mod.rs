@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -94,6 +95,16 @@ impl Router {
         let fields: Vec<&str> = stat.split_whitespace().collect();
         fields[13].parse::<u64>().unwrap() + fields[14].parse::<u64>().unwrap()
     }
+}
+
+/// Asserts that an idle router sleeps: who spins uses 300 clocks. Less than 1% of a processor is for the lab
+/// to see, on a machine that does nothing else.
+pub fn sleeps(router: &Router) {
+    let before = router.cpu_clocks();
+    std::thread::sleep(Duration::from_secs(3));
+    let used = router.cpu_clocks() - before;
+    println!("idle for 3 s, it used {used} clocks");
+    assert!(used <= 30, "{used} clocks");
 }
 
 /// The configuration of a router between two hosts, whose neighbours are all known.

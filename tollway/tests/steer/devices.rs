@@ -1,10 +1,10 @@
 //! The program on devices: two hosts on veth pairs, and what stands between them.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::Ipv4Addr;
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -15,13 +15,12 @@ use aya::{Ebpf, include_bytes_aligned};
 use tollway::model::{Left, Mac, VlanProtocol};
 use tollway::steer::flows::{Flow, Flow4Key, Flow6Key};
 use tollway::steer::maps::PassReason;
-use tollway::steer::{
-    self, Mode, Options, PortCounts, State, SteerError, SteerLink, SteerPort, Steering,
-};
+use tollway::steer::{self, Mode, Options, State, SteerError, SteerLink, SteerPort, Steering};
 use tollway_dataplane::id::{LinkId, PortId, Vid};
 
+use super::echo::{BOTH, beating, counts, pings};
 use super::frames::{ICMP, ICMP6, Packet, sign};
-use super::namespaces::{Host, Process, sh, until};
+use super::namespaces::{Host, ifindex, ping, ready, sh, unanswered, until};
 
 const A: PortId = PortId(0);
 const B: PortId = PortId(1);
@@ -62,12 +61,10 @@ fn forwarding(on: bool) {
 }
 
 fn port(port: PortId, device: &str, mac: [u8; 6], links: &[SteerLink]) -> SteerPort {
-    let told = sh(&format!("ip -oneline link show dev {device}"));
-    let index = told.split(':').next().unwrap();
     SteerPort {
         port,
         device: device.to_owned(),
-        ifindex: index.parse().unwrap(),
+        ifindex: ifindex(device),
         mac: Mac(mac),
         queues: 1,
         links: links.to_vec(),
@@ -165,16 +162,6 @@ fn enter_both(steering: &Steering) {
     enter(steering, &Way { link: 1, to: &ports[0], header: header(HOST_A, MAC_A) }, 2, 1);
 }
 
-fn counts(steering: &Steering, port: PortId) -> PortCounts {
-    steering.counts().port(port).unwrap()
-}
-
-/// Ten echo requests, all answered by a host behind one router.
-fn pings(host: &Host, target: &str) {
-    let told = host.sh(&format!("ping -n -c 10 -i 0.02 -W 5 {target}"));
-    assert!(told.contains(" 0% packet loss") && told.contains("ttl=63"), "{told}");
-}
-
 fn carries_xdp(device: &str) -> bool {
     sh(&format!("ip -details link show {device}")).contains("xdp")
 }
@@ -184,21 +171,19 @@ pub fn lane() {
     let (steering, _worker) = start(&[Mode::Native], false);
     enter_both(&steering);
     // The kernel forwards nothing, and no socket is there.
-    pings(&a, "10.0.2.2");
-    pings(&a, "fd00:2::2");
-    let (at_a, at_b) = (counts(&steering, A), counts(&steering, B));
+    let grown = beating(&steering, &[A, B], (&a, &BOTH, 1));
+    let (at_a, at_b) = (grown[0], grown[1]);
     assert_eq!((at_a.express_rx_packets, at_a.express_tx_packets), (20, 20));
     assert_eq!((at_b.express_rx_packets, at_b.express_tx_packets), (20, 20));
     assert_eq!(at_a.express_rx_bytes, at_b.express_tx_bytes);
     // The router's own addresses are the kernel's all the while.
-    let told = a.sh("ping -n -c 3 -i 0.02 -W 5 10.0.1.1");
-    assert!(told.contains(" 0% packet loss"), "{told}");
+    a.pings(3, "10.0.1.1");
 
     // Without its peer's receive rings, a device takes nothing; the lane, emptied, takes nothing.
     steering.state().bump_generation();
     forwarding(true);
-    pings(&a, "10.0.2.2");
-    assert_eq!(counts(&steering, A).express_rx_packets, 20);
+    let grown = beating(&steering, &[A, B], (&a, &BOTH[..1], 1));
+    assert_eq!(grown[0].express_rx_packets, 0);
 }
 
 /// Tags on and off: between the hosts' ports lies a cable, both ends of which are ports.
@@ -232,11 +217,8 @@ pub fn vlans() {
         enter(&steering, &Way { link, to: &all[to], header }, from, dst);
     }
     // Two routers on the way.
-    for target in ["10.0.2.2", "fd00:2::2"] {
-        let told = a.sh(&format!("ping -n -c 10 -i 0.02 -W 5 {target}"));
-        assert!(told.contains(" 0% packet loss") && told.contains("ttl=62"), "{told}");
-    }
-    let (at_c, at_d) = (counts(&steering, PortId(2)), counts(&steering, PortId(3)));
+    let grown = beating(&steering, &[A, B, PortId(2), PortId(3)], (&a, &BOTH, 2));
+    let (at_c, at_d) = (grown[2], grown[3]);
     assert_eq!((at_c.express_rx_packets, at_d.express_rx_packets), (20, 20));
     assert_eq!(at_c.express_tx_bytes, at_d.express_rx_bytes, "as sent, so received");
 }
@@ -248,8 +230,8 @@ pub fn fail_open() {
     enter_both(&steering);
     let passed = |reason| counts(&steering, A).passed(reason);
     let forwarded = || counts(&steering, A).express_rx_packets;
-    pings(&a, "10.0.2.2");
-    assert!(forwarded() >= 5, "while the heart beats, mostly, even on a busy machine");
+    let alive = || beating(&steering, &[A, B], (&a, &BOTH[..1], 1))[0];
+    assert_eq!(alive().express_rx_packets, 10, "while the heart beats");
     drop(worker);
     std::thread::sleep(Duration::from_millis(30));
     let (lane, stale) = (forwarded(), passed(PassReason::Stale));
@@ -260,13 +242,11 @@ pub fn fail_open() {
 
     let _worker = Worker::start(steering.state());
     steering.state().set_bypass(true);
-    let bypass = passed(PassReason::Bypass);
-    pings(&a, "10.0.2.2");
-    assert_eq!(forwarded(), lane, "told to step aside");
-    assert!(passed(PassReason::Bypass) >= bypass + 10);
+    let aside = alive();
+    assert_eq!(aside.express_rx_packets, 0, "told to step aside");
+    assert!(aside.passed(PassReason::Bypass) >= 10);
     steering.state().set_bypass(false);
-    pings(&a, "10.0.2.2");
-    assert!(forwarded() > lane, "back again");
+    assert_eq!(alive().express_rx_packets, 10, "back again");
 
     assert!(carries_xdp("ra") && carries_xdp("rb"));
     drop(steering);
@@ -280,9 +260,8 @@ pub fn generic() {
     let (steering, _worker) = start(&[Mode::Generic], false);
     assert!(sh("ip link show ra").contains("xdpgeneric"));
     enter_both(&steering);
-    pings(&a, "10.0.2.2");
-    pings(&a, "fd00:2::2");
-    assert_eq!(counts(&steering, A).express_rx_packets, 20);
+    let grown = beating(&steering, &[A, B], (&a, &BOTH, 1));
+    assert_eq!(grown[0].express_rx_packets, 20);
     drop(steering);
 
     // The loopback device has no other.
@@ -323,7 +302,7 @@ pub fn takeover() {
 
     let before = program_on("ra");
     let target = std::thread::spawn(move || {
-        let told = a.sh("ping -n -c 400 -i 0.002 -W 5 10.0.2.2");
+        let told = a.sh(&ping(400, "-i 0.002 10.0.2.2"));
         (a, told)
     });
     let (second, _second) = start(&[Mode::Native], true);
@@ -331,12 +310,10 @@ pub fn takeover() {
     drop(first);
     assert!(carries_xdp("ra") && carries_xdp("rb"), "they are the successor's");
     let (a, told) = target.join().unwrap();
-    assert!(told.contains(" 0% packet loss"), "{told}");
+    assert!(unanswered(&told, 400).is_empty(), "{told}");
     assert!(second.is_attached(A) && second.is_attached(B));
     enter_both(&second);
-    let lane = counts(&second, A).express_rx_packets;
-    pings(&a, "10.0.2.2");
-    assert!(counts(&second, A).express_rx_packets > lane);
+    assert_eq!(beating(&second, &[A, B], (&a, &BOTH[..1], 1))[0].express_rx_packets, 10);
     drop(second);
     assert!(!carries_xdp("ra") && !carries_xdp("rb"));
 }
@@ -369,10 +346,7 @@ pub fn refusal() {
 /// Takes the devices in another process, which is then killed: nothing of it is run any more.
 fn live_and_die(way: &str) {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    let mut process =
-        Process(command.args(["--serve", way]).stdout(Stdio::piped()).spawn().unwrap());
-    let mut ready = [0; 5];
-    process.0.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+    drop(ready(command.args(["--serve", way])));
 }
 
 /// The other process: beats until it is killed.

@@ -9,6 +9,7 @@
 mod namespaces;
 
 mod devices;
+mod echo;
 mod express;
 mod frames;
 mod regions;

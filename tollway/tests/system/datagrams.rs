@@ -5,7 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::namespaces::{PATIENCE, Process};
+use crate::namespaces::{PATIENCE, Process, ready};
 use crate::router::Net;
 
 /// So seldom that no queue overflows, even where a process waits for its turn for half a second.
@@ -68,7 +68,7 @@ pub struct Datagrams {
 impl Datagrams {
     /// From A to a server of B that it starts.
     pub fn start(net: &Net, address: &str, seconds: u64) -> Self {
-        let server = crate::ready(net.b.role("--serve", address).arg("datagrams"));
+        let server = ready(net.b.role("--serve", address).arg("datagrams"));
         let mut client = net.a.role("--ask", address);
         client.args([&seconds.to_string(), "datagrams"]).stdout(Stdio::piped());
         Self { client: Process(client.spawn().unwrap()), _server: server }

@@ -17,7 +17,7 @@ pub fn pings() {
             }
         }
         for (target, from) in [("10.0.1.2", "10.0.2.2"), ("fd00:1::2", "fd00:2::2")] {
-            let told = told(&net.b, &format!("ping -n -c 4 -i 0.02 -W 2 -I {from} {target}"));
+            let told = told(&net.b, &format!("ping -n -c 4 -l 4 -i 1 -W 2 -I {from} {target}"));
             assert!(told.contains("4 received") && told.contains("ttl=63"), "{told}");
         }
         all
@@ -27,7 +27,7 @@ pub fn pings() {
 /// What ping says, without the times.
 fn ping(net: &Net, arguments: &str) -> String {
     // For the last answer ping waits no longer than one interval, or two of the longest times so far.
-    let told = told(&net.a, &format!("ping -n -i 0.1 -W 2 {arguments}"));
+    let told = told(&net.a, &format!("ping -n -l 4 -i 1 -W 2 {arguments}"));
     let mut seen = arguments.to_owned();
     for line in told.lines().filter(|line| !line.is_empty() && !line.starts_with("rtt")) {
         let end = line.find(" time").unwrap_or(line.len());

@@ -21,8 +21,7 @@ mod trace;
 mod transfer;
 mod ways;
 
-use std::io::Read as _;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 
 const TESTS: [namespaces::Test; 7] = [
     ("traceroute_finds_the_same_hops", trace::hops),
@@ -49,13 +48,6 @@ fn main() -> ExitCode {
         }
         _ => ExitCode::FAILURE,
     })
-}
-
-/// Starts a server; it is there.
-fn ready(command: &mut Command) -> namespaces::Process {
-    let mut server = namespaces::Process(command.stdout(Stdio::piped()).spawn().unwrap());
-    server.0.stdout.as_mut().unwrap().read_exact(&mut [0; 5]).unwrap();
-    server
 }
 
 fn missing(_: &str) -> Option<&'static str> {

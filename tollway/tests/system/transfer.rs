@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use crate::namespaces::{PATIENCE, Process};
+use crate::namespaces::{PATIENCE, Process, ready};
 use crate::router::Net;
 
 const MEGABYTE: usize = 1 << 20;
@@ -78,7 +78,7 @@ impl Transfer {
     }
 
     fn start_as(net: &Net, address: &str, seconds: u64, kind: &str) -> Self {
-        let server = crate::ready(&mut net.b.role("--serve", address));
+        let server = ready(&mut net.b.role("--serve", address));
         let mut client = net.a.role("--ask", address);
         let client = Process(client.args([&seconds.to_string(), kind]).spawn().unwrap());
         Self { client, server }
