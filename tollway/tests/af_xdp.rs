@@ -130,15 +130,14 @@ fn generic() {
     assert_pings(&net.a, 20, "10.0.2.2");
     assert_pings(&net.b, 20, "fd00:1::2");
     let counts = Counts::of(&router.stop());
-    // A busy machine leaves some to the kernel at once.
-    assert!(counts.punted >= 1 && counts.received >= 20, "{counts:?}");
+    assert!(counts.punted >= 4 && counts.received >= 40, "{counts:?}");
 
     let forwards = |_| {
         let mut router = Router::start(&config("generic", 1500, true));
         assert_pings(&net.a, 20, "10.0.2.2");
         let counts = Counts::of(&router.stop());
         println!("of 20 pings and their answers: {counts:?}");
-        counts.sent >= 10 && counts.punted == 0
+        counts.sent >= 20 && counts.punted == 0
     };
     assert!((0..5).any(forwards), "all are known, and none is handed back");
 }

@@ -8,7 +8,7 @@ use tollway_dataplane::stages::filter::Filter;
 
 use super::coverage::{self, Coverage, Facts, Firewall, PerFamily, Probes, RouteTally};
 use super::event::Event;
-use super::kernel::{Family, Ifindex, Kernel, Netdev, RouteKey, RouteKind, Rule, RuleAction};
+use super::kernel::{Family, Ifindex, Kernel, Netdev, RouteKind, Rule, RuleAction};
 use super::own::Own;
 use super::ports::Port;
 use super::rib::{Ignoring, Rib};
@@ -260,12 +260,7 @@ impl Known {
         if self.tallied == self.changes {
             return;
         }
-        let mut tally = RouteTally::default();
-        self.rib.each_route(|dest, body| {
-            let table = dest.table;
-            let key = RouteKey { table, dst: dest.net(), tos: body.tos, priority: body.priority };
-            tally.add(&key, &body.route, &self.kernel.nexthops);
-        });
+        let tally = RouteTally::of(&self.rib, &self.kernel.nexthops);
         self.tallied = self.changes;
         self.stale |= tally != self.routes;
         self.routes = tally;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tollway::control::{Ask, Route, RoutesPage};
 
-use crate::namespaces::{Host, Process, sh};
+use crate::namespaces::{Process, sh};
 use crate::running::Mirror;
 use crate::scene::{ELSEWHERE, Restarts, Scene};
 use crate::traffic::sender;
@@ -33,15 +33,10 @@ struct Carried {
 
 impl Carried {
     fn look(scene: &Scene) -> Self {
-        let count = |host: &Host, device: &str| {
-            let text = host.read_net("dev");
-            let line = text.lines().find_map(|line| line.trim().strip_prefix(device)).unwrap();
-            line.split_whitespace().map(|word| word.parse().unwrap()).collect::<Vec<u64>>()
-        };
-        let sent = || count(&scene.net.a, "ha:")[9];
+        let sent = || scene.net.a.counts("ha")[9];
         // What is sent between the two readings seems lost; of several looks the quickest counts.
         let looks = (0..5).map(|_| {
-            let look = Self { sent: sent(), came: count(&scene.c, "hc:")[1], at: Instant::now() };
+            let look = Self { sent: sent(), came: scene.c.received("hc"), at: Instant::now() };
             (sent() - look.sent, look)
         });
         looks.min_by_key(|(meanwhile, _)| *meanwhile).unwrap().1

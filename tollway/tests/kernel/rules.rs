@@ -17,9 +17,8 @@ use super::namespaces::{Process, sh};
 
 /// More than anything here takes.
 pub const PATIENCE: Duration = Duration::from_secs(15);
-/// What was lost, or came all at once, is in force by then. A build that is not optimised may take its time: the
-/// bar of 3 s is measured by `lab mirror --only losses`.
-pub const SOON: Duration = Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 3 });
+/// What was lost, or came all at once, is in force by then.
+pub const SOON: Duration = Duration::from_secs(3);
 
 /// Somebody who puts in force what a follower says.
 pub struct Consumer {

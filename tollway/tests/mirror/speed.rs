@@ -87,7 +87,7 @@ pub fn latency() {
     }
     let mut ip = Ip::new();
     // A machine that does much else at the same time gets another try.
-    let rounds = (0..3).map(|_| {
+    let rounds = (0..5).map(|_| {
         let mut times: Vec<_> = (0..300_u32)
             .map(|n| {
                 let dst = format!("192.0.{}.{}/32", n / 200, n % 200);
@@ -99,10 +99,9 @@ pub fn latency() {
             .collect();
         times.sort_unstable();
         println!("heard after {:?} (median), {:?} (p99)", times[150], times[297]);
-        // One in a hundred is for `lab mirror --only changes` to judge, where nothing else is done.
-        times[270]
+        times[297]
     });
-    assert!(rounds.into_iter().any(|p90| p90 < Duration::from_millis(5)));
+    assert!(rounds.into_iter().any(|p99| p99 < Duration::from_millis(5)));
 }
 
 /// Waits, without sleeping, for a route.

@@ -97,14 +97,17 @@ impl Router {
     }
 }
 
-/// Asserts that an idle router sleeps: who spins uses 300 clocks. Less than 1% of a processor is for the lab
-/// to see, on a machine that does nothing else.
+/// Asserts that an idle router sleeps: less than 1% of a processor (and one clock for the measurement's sake),
+/// in one of a few looks, since other work makes each of its turns cost more.
 pub fn sleeps(router: &Router) {
-    let before = router.cpu_clocks();
-    std::thread::sleep(Duration::from_secs(3));
-    let used = router.cpu_clocks() - before;
-    println!("idle for 3 s, it used {used} clocks");
-    assert!(used <= 30, "{used} clocks");
+    let used = || {
+        let before = router.cpu_clocks();
+        std::thread::sleep(Duration::from_secs(3));
+        router.cpu_clocks() - before
+    };
+    let looks: Vec<_> = (0..5).map(|_| used()).take_while(|used| *used > 4).collect();
+    println!("idle for 3 s at a time, it used too much {looks:?}");
+    assert!(looks.len() < 5, "{looks:?} clocks");
 }
 
 /// The configuration of a router between two hosts, whose neighbours are all known.

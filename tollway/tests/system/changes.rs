@@ -74,13 +74,6 @@ fn sent_again(net: &Net) -> u64 {
     words().nth(at).unwrap().parse().unwrap()
 }
 
-/// Bytes that B has received by a cable.
-fn received(net: &Net, device: &str) -> u64 {
-    let told = net.b.sh("cat /proc/net/dev");
-    let line = told.lines().find_map(|line| line.trim().strip_prefix(&format!("{device}:")));
-    line.unwrap().split_whitespace().next().unwrap().parse().unwrap()
-}
-
 /// All that is under way.
 struct Traffic<'a> {
     net: &'a Net,
@@ -127,7 +120,7 @@ impl<'a> Traffic<'a> {
 fn see(net: &Net, router: Option<&Router>, way: Option<Way>) -> Vec<String> {
     // The first change leads to neighbours that nobody knows.
     sh("ip neigh flush dev rc");
-    let both = || ["hb", "hc"].map(|device| received(net, device));
+    let both = || ["hb", "hc"].map(|device| net.b.counts(device)[0]);
     let traffic = Traffic::start(net);
     let mut before = both();
     for change in 1..=CHANGES {

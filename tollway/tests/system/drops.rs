@@ -147,7 +147,7 @@ pub fn soon() {
         times.sort_unstable();
         println!("{what}: the last datagram was sent so many ns after the answer: {times:?}");
         // Others keep this machine busy, too: what counts is what is possible.
-        assert!(times[ROUNDS / 4] < SOON_NS, "{what}: {times:?} ns");
+        assert!(times[ROUNDS / 2] < SOON_NS, "{what}: {times:?} ns");
     }
     router.stop();
 }

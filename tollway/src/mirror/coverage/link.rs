@@ -116,8 +116,7 @@ fn link(
 
 /// The VRF that a device is in.
 fn vrf<'a>(facts: &Facts<'a>, netdev: &Netdev) -> Option<&'a str> {
-    let master = facts.kernel.netdevs.get(&netdev.master?)?;
-    master.vrf_table.is_some().then_some(master.name.as_str())
+    facts.kernel.vrf_of(netdev).map(|(_, vrf)| vrf.name.as_str())
 }
 
 /// What holds for either family of what arrives.
