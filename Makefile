@@ -42,7 +42,7 @@ demo: setup build
 	@scripts/demo.sh
 
 test: setup
-	cargo test --workspace --locked
+	scripts/test.sh
 	$(MAKE) loom
 
 bench: build

@@ -302,11 +302,19 @@ mod tests {
             pairs: 2,
             time: Duration::from_millis(150),
         };
-        let report = run(&options).unwrap();
-        assert_eq!(report.rows.len(), 8);
-        for row in report.rows {
-            // However busy the machine is: they go.
-            assert!(row.base.rate.min > 0.0 && row.head.rate.min > 0.0, "{row:?}");
+        let mut rows = run(&options).unwrap().rows;
+        assert_eq!(rows.len(), 8);
+        let goes = |row: &Row| row.base.rate.min > 0.0 && row.head.rate.min > 0.0;
+        for row in &mut rows {
+            // A segment that is lost stops a stream for longer than is measured here.
+            for _ in 0..5 {
+                if goes(row) {
+                    break;
+                }
+                let only = vec![row.name.clone()];
+                *row = run(&Options { only, ..options.clone() }).unwrap().rows.remove(0);
+            }
+            assert!(goes(row), "{row:?}");
             assert_eq!(row.base.latency_us.is_none(), row.unit == "Mbit/s");
         }
     }

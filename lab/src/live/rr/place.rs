@@ -116,6 +116,8 @@ impl Place {
         // Connections end at A, one after the other: its ports are many, and soon used again.
         a.sysctl("ipv4/ip_local_port_range", "1024 65535")?;
         a.sysctl("ipv4/tcp_tw_reuse", "1")?;
+        // What one connection has learned of the way is not to be a reading's head start, or its burden.
+        a.sysctl("ipv4/tcp_no_metrics_save", "1")?;
         for (host, device) in [(a, "a0"), (b, "b0")] {
             // Checksums that are left to a device stay unfinished between two that have none; and what
             // is one packet to the kernel's router is to be one to any.
