@@ -12,12 +12,10 @@ trap 'rm -f "$log"' EXIT
 
 cargo test --workspace --locked --no-fail-fast 2>&1 | tee "$log" && exit 0
 
-# A line for each failed test: how cargo calls its program, a tab, its name; no name if it died.
+# A line for each failed test: how cargo calls its program, a tab, its name; no name if the program died.
 failed=$(awk '
-  /^ +(Running|Doc-tests) / { names = ""; listing = 0 }
-  /^failures:$/ { names = ""; listing = 1; next }
-  listing && /^    [A-Za-z0-9_:]+$/ { names = names " " $1 }
-  /^test result: / { listing = 0 }
+  /^ +(Running|Doc-tests) / { names = "" }
+  /^test [A-Za-z0-9_:]+ \.\.\. FAILED$/ { names = names " " $2 }
   /^error: (doc)?test failed, to rerun pass `/ {
     split($0, quoted, "`"); count = split(names, name, " ")
     if (count == 0) print quoted[2] "\t"
@@ -36,7 +34,8 @@ while IFS=$'\t' read -r target name; do
   # The target is several words, such as "-p tollway --test live".
   # shellcheck disable=SC2086
   cargo test --locked $target -- --exact "$name" </dev/null 2>&1 | tee "$log" || exit 101
-  grep -q '^test result: ok. 1 passed' "$log" || exit 101
+  # One of another name is no proof.
+  grep -Fqx "test $name ... ok" "$log" || exit 101
 done <<<"$failed"
 
 echo "Passed alone, but failed beside others; look at why:" >&2

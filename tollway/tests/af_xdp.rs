@@ -107,7 +107,7 @@ fn jumbo_elsewhere() {
         let mut ping = net.a.command(&ping(20, "-w 5 -M do -s 8972 10.0.2.2"));
         unanswered(&String::from_utf8_lossy(&ping.output().unwrap().stdout), 20).is_empty()
     };
-    assert!((0..5).any(|_| is_answered()), "{}", router.read("stderr"));
+    assert!((0..20).any(|_| is_answered()), "{}", router.read("stderr"));
     let counts = Counts::of(&router.stop());
     assert!(counts.received >= 40, "{counts:?}");
 }
@@ -124,13 +124,18 @@ fn queues() {
 
 fn generic() {
     let net = Net::new(1500, 1);
-    // No neighbour is known at first: packets are handed back, and the kernel asks and forwards.
-    let mut router = Router::start(&config("generic", 1500, false));
-    assert!(router.read("stderr").contains("AF_XDP copy mode, generic XDP"));
-    assert_pings(&net.a, 20, "10.0.2.2");
-    assert_pings(&net.b, 20, "fd00:1::2");
-    let counts = Counts::of(&router.stop());
-    assert!(counts.punted >= 4 && counts.received >= 40, "{counts:?}");
+    let punts = |_| {
+        // No neighbour is known at first: packets are handed back, and the kernel asks and forwards.
+        sh("ip neigh flush all");
+        let mut router = Router::start(&config("generic", 1500, false));
+        assert!(router.read("stderr").contains("AF_XDP copy mode, generic XDP"));
+        assert_pings(&net.a, 20, "10.0.2.2");
+        assert_pings(&net.b, 20, "fd00:1::2");
+        let counts = Counts::of(&router.stop());
+        println!("of 40 pings and their answers: {counts:?}");
+        counts.punted >= 4 && counts.received >= 40
+    };
+    assert!((0..5).any(punts), "none is known, and the first are handed back");
 
     let forwards = |_| {
         let mut router = Router::start(&config("generic", 1500, true));
