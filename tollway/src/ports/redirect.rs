@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::num::NonZeroU32;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -19,7 +19,8 @@ use netlink_sys::protocols::NETLINK_GENERIC;
 use netlink_sys::{Socket, SocketAddr};
 use tollway_dataplane::id::PortId;
 
-use super::{interface, sys};
+use super::interface::{self, Facts};
+use super::sys;
 use crate::express::Ports;
 use crate::netlink::{self, Attribute, Message, find, push};
 
@@ -66,11 +67,12 @@ impl Watch {
             }
             Err(error) => return Err(error),
         };
-        netdev.look(&devices, &ports);
+        let mut devices: Vec<_> = devices.into_iter().map(Device::new).collect();
+        netdev.look(&mut devices, &ports);
         let (wake, woken) = UnixStream::pair()?;
         let thread = std::thread::Builder::new().name("redirect".to_owned()).spawn(move || {
             while netdev.wait(&woken) {
-                netdev.look(&devices, &ports);
+                netdev.look(&mut devices, &ports);
             }
         })?;
         Ok(Self { wake: Some(wake), thread: Some(thread) })
@@ -93,6 +95,30 @@ pub(crate) fn takes_redirected(device: &str) -> bool {
     let facts = interface::ask(netdev.control.as_fd(), device).ok();
     let index = facts.and_then(|facts| NonZeroU32::new(facts.index as u32));
     index.is_some_and(|index| netdev.takes_redirected(index))
+}
+
+/// A port's device.
+struct Device {
+    port: PortId,
+    /// What it is called where the port is configured.
+    name: String,
+    /// Its number, once it was there.
+    index: Option<i32>,
+}
+
+impl Device {
+    fn new((port, name): (PortId, String)) -> Self {
+        Self { port, name, index: None }
+    }
+
+    /// What the device says of itself: the same one, whatever it is called by now, else one of its name.
+    fn ask(&mut self, socket: BorrowedFd<'_>) -> Option<Facts> {
+        let called = self.index.and_then(|index| interface::name(socket, index).ok());
+        let name = called.as_deref().unwrap_or(&self.name);
+        let facts = interface::ask(socket, name).ok();
+        self.index = facts.map(|facts| facts.index);
+        facts
+    }
 }
 
 /// The kernel's family of network devices.
@@ -144,23 +170,24 @@ impl Netdev {
     }
 
     /// Tells the lane what each port's device can do now.
-    fn look(&mut self, devices: &[(PortId, String)], ports: &Ports) {
-        for (port, device) in devices {
-            let facts = interface::ask(self.control.as_fd(), device).ok();
+    fn look(&mut self, devices: &mut [Device], ports: &Ports) {
+        for device in devices {
+            let facts = device.ask(self.control.as_fd());
+            let (port, name) = (device.port, &device.name);
             let index = facts.and_then(|facts| NonZeroU32::new(facts.index as u32));
             // One that is down drops what it is given; the path counts that.
             let is_down = facts.is_some_and(|facts| !facts.up);
             let exit = index.filter(|index| !is_down && self.takes_redirected(*index));
-            ports.set_exit(*port, exit);
+            ports.set_exit(port, exit);
             if is_down {
                 continue;
             }
-            if self.told.insert(*port, exit.is_some()) != Some(exit.is_some()) {
+            if self.told.insert(port, exit.is_some()) != Some(exit.is_some()) {
                 if exit.is_some() {
-                    tracing::debug!("{device} takes frames of the express lane");
+                    tracing::debug!("{name} takes frames of the express lane");
                 } else {
                     tracing::info!(
-                        "{device} takes no redirected frames, so what leaves there keeps out of the \
+                        "{name} takes no redirected frames, so what leaves there keeps out of the \
                          express lane; a veth takes them while its peer has XDP or `gro on`"
                     );
                 }

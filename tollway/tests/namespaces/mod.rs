@@ -145,12 +145,16 @@ pub fn ifindex(device: &str) -> u32 {
     told.split(':').next().unwrap().parse().unwrap()
 }
 
-/// The command that pings until so many answers are there, one ping soon after the other.
+/// The command that pings until so many answers are there and some more, one ping soon after the other: the
+/// answers to the first `count` are what counts.
 ///
 /// By a count alone ping waits for the last answer no longer than one interval, or twice the longest time so
-/// far, which is too short on a busy machine. With a deadline it goes on asking meanwhile.
+/// far, which is too short on a busy machine. With a deadline it goes on asking meanwhile; but it ends with
+/// the last answer that it needs, and one that the kernel has forwarded overtakes those that a worker
+/// without a processor still holds.
 pub fn ping(count: usize, arguments: &str) -> String {
-    format!("ping -n -c {count} -w {} -i 0.02 {arguments}", PATIENCE.as_secs())
+    const MORE: usize = 5;
+    format!("ping -n -c {} -w {} -i 0.02 {arguments}", count + MORE, PATIENCE.as_secs())
 }
 
 /// Which of the first `count` pings were not answered, by what ping said.

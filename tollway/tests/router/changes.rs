@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::namespaces::{Host, sh, until};
+use tollway::control::Ask;
+
+use super::namespaces::{Host, ping, sh, unanswered, until};
 use super::running::{Mirror, Net, plug};
 
 pub fn forwards() {
@@ -132,6 +134,37 @@ pub fn port() {
     }
     mirror.forwards(&net.a, "10.0.2.2");
     mirror.stop();
+}
+
+/// Two devices exchange their names; each port, and its lane, stays where it was.
+pub fn swapped() {
+    let net = Net::new();
+    // To this one no lane may send, since what it is given is lost.
+    net.b.sh("ethtool -K hb gro off");
+    let mirror = Mirror::start("ra rb");
+    mirror.forwards(&net.a, "10.0.2.2");
+    for (from, to) in [("ra", "rc"), ("rb", "ra"), ("rc", "rb")] {
+        sh(&format!("ip link set {from} down"));
+        sh(&format!("ip link set {from} name {to}"));
+        sh(&format!("ip link set {to} up"));
+    }
+    for name in ["ra", "rb"] {
+        until("the cable", || sh(&format!("ip link show {name}")).contains("LOWER_UP"));
+        until("the name", || mirror.read("stderr").contains(&format!("called {name} now")));
+    }
+    let by_lane = || mirror.ask(&Ask::Express)["counts"]["packets"].as_u64().unwrap_or(0);
+    let mut tried = Vec::new();
+    for (host, address) in [(&net.a, "10.0.2.2"), (&net.b, "10.0.1.2")] {
+        // It may take the lane half a second to know of a device that is up again.
+        let goes = |_| {
+            let before = by_lane();
+            let output = host.command(&ping(50, address)).output().unwrap();
+            let lost = unanswered(&String::from_utf8_lossy(&output.stdout), 50);
+            tried.push((address, lost.len(), by_lane() - before));
+            lost.is_empty() && by_lane() - before >= 40
+        };
+        assert!((0..5).any(goes), "{tried:?}\n{}", mirror.read("stderr"));
+    }
 }
 
 /// Containers come and go beside the router.

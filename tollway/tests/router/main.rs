@@ -24,13 +24,14 @@ use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 27] = [
+const TESTS: [Test; 28] = [
     ("what_the_kernel_forwards_is_forwarded", changes::forwards),
     ("routes_come_and_go", changes::routes),
     ("addresses_come_and_go", changes::addresses),
     ("a_neighbour_moves", changes::neighbour),
     ("links_go_down_and_up", changes::links),
     ("a_port_goes_and_comes_back", changes::port),
+    ("devices_may_swap_their_names", changes::swapped),
     ("devices_of_others_come_and_go", changes::others),
     ("an_audit_has_nothing_to_tell", changes::audit),
     ("a_signal_is_an_audit", changes::signal),

@@ -21,6 +21,8 @@ const CHANGES: u8 = 4;
 const INTERVAL: Duration = Duration::from_millis(350);
 /// Pings of each kind, which take as long.
 const PINGS: usize = 300;
+/// Tries of each way.
+const TRIES: usize = 3;
 
 /// The gateways to the targets, by the first or the second cable between the router and B.
 fn gateways(cable: u8) -> [String; 2] {
@@ -159,14 +161,21 @@ pub fn routes() {
     let is_whole = |line: &String| lost_nothing.contains(&line.as_str());
     assert!(by_kernel.iter().all(is_whole), "by the kernel alone: {by_kernel:#?}");
     for way in TOLLWAY {
-        let mut router = way.start(&config(2));
-        assert_eq!(see(&net, Some(&router), Some(way)), by_kernel, "{way:?}");
-        let taken = lane(&router);
-        assert_eq!(taken > 0, way == Way::Express, "{taken} packets by the lane, {way:?}");
-        let told = router.stop();
-        let is_zero = |line: &str| line.split_whitespace().last() == Some("0");
-        let dropped = told.lines().find(|line| line.starts_with("dropped "));
-        // What a queue had no room for is told only where there is some.
-        assert!(dropped.is_some_and(is_zero) && !told.contains("missed before rx"), "{told}");
+        let mut tried = Vec::new();
+        // While the worker has no processor the kernel forwards, and what comes then overtakes what the worker
+        // still holds: where that is more than a hundred segments, A takes them for lost.
+        let is_alike = |_| {
+            let mut router = way.start(&config(2));
+            tried.push(see(&net, Some(&router), Some(way)));
+            let taken = lane(&router);
+            assert_eq!(taken > 0, way == Way::Express, "{taken} packets by the lane, {way:?}");
+            let told = router.stop();
+            let is_zero = |line: &str| line.split_whitespace().last() == Some("0");
+            let dropped = told.lines().find(|line| line.starts_with("dropped "));
+            // What a queue had no room for is told only where there is some.
+            assert!(dropped.is_some_and(is_zero) && !told.contains("missed before rx"), "{told}");
+            tried.last() == Some(&by_kernel)
+        };
+        assert!((0..TRIES).any(is_alike), "{way:?}: {tried:#?}, and before: {by_kernel:#?}");
     }
 }
