@@ -163,6 +163,14 @@ pub(crate) fn hurry() -> io::Result<()> {
         .map(|_| ())
 }
 
+/// Has a thread of any process run only while nobody else wants its processor, or as others do again.
+pub(super) fn let_idle(thread: i32, idle: bool) -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    let policy = if idle { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
+    // SAFETY: the parameters outlive the call.
+    checked(unsafe { libc::sched_setscheduler(thread, policy, &raw const parameters) }).map(|_| ())
+}
+
 /// Gives the calling thread the largest share of its processor.
 pub(crate) fn insist() -> io::Result<()> {
     // SAFETY: it takes numbers only; 0 is the calling thread.

@@ -1,23 +1,32 @@
 //! What an audit takes from forwarding.
+//!
+//! One Tollway forwards all the time, on one processor. The thread that audits goes on in one window and stands
+//! still in the next: so nothing but the audit is another, neither the place nor the generator. Whatever
+//! else that thread does for the mirror counts as the audit's.
 
 use std::time::{Duration, Instant};
 
 use super::super::generator::{Generator, Stream};
 use super::super::sink::{Expect, Place, Sink};
+use super::super::sys;
 use super::router::{Mirror, Router};
 use super::{Bench, Row};
-use crate::stats::Summary;
+use crate::stats::{Sample, Summary, paired};
 
-/// Each place has the audit in one of them.
-pub(super) const HALVES: usize = 2;
-/// An audit that begins again at once, and one that does not come.
-const EVERY: [&str; 2] = ["1", "86400"];
-/// Before a measurement.
-const WARM_UP: Duration = Duration::from_millis(300);
-/// A measurement.
-const WINDOW: Duration = Duration::from_millis(700);
+/// An audit begins again at once.
+const EVERY: &str = "1";
+/// The thread that audits, as Tollway calls it.
+const AUDITOR: &str = "mirror";
+/// Before the first measurement.
+const WARM_UP: Duration = Duration::from_secs(1);
+/// After the auditor was told to stand still or go on.
+const SETTLE: Duration = Duration::from_millis(50);
+/// A measurement: ten slices of an audit.
+const WINDOW: Duration = Duration::from_millis(500);
 /// Flows; through user space they are all alike.
 const FLOWS: u32 = 256;
+/// How sure the interval is.
+const CONFIDENCE: f64 = 0.95;
 /// How much slower forwarding may be, %.
 const BAR: f64 = 2.0;
 
@@ -28,78 +37,90 @@ struct Lane<'a> {
     router: &'a Router,
 }
 
+/// What a window came to.
+struct Window {
+    /// Million frames a second.
+    mpps: f64,
+    /// The auditor's part of the processor, %.
+    auditor_percent: f64,
+}
+
 impl<'a> Lane<'a> {
-    fn new(router: &'a Router, every: &str) -> Result<Self, String> {
+    fn new(router: &'a Router) -> Result<Self, String> {
         let expect = Expect { vid: None, follow: false, place: Place::Tc };
         let sink = Sink::start(&router.topology.b, expect)?;
         // On a processor of its own, with its audit.
-        let mirror = router.start(&["--express", "off", "--audit", every], true)?;
+        let mirror = router.start(&["--express", "off", "--audit", EVERY], true)?;
         mirror.talk()?.sync()?;
-        mirror.signal(libc::SIGSTOP)?;
         Ok(Self { mirror, sink, router })
     }
 
-    /// Million frames a second, while all others stand still.
-    fn mpps(&self) -> Result<f64, String> {
-        self.mirror.signal(libc::SIGCONT)?;
-        let stream = Stream { flows: FLOWS, vid: None, rate: None };
-        let generator = Generator::start(&self.router.topology.a, stream)?;
-        std::thread::sleep(WARM_UP);
+    /// Looks at what is forwarded.
+    fn window(&self, auditor: i32) -> Result<Window, String> {
+        std::thread::sleep(SETTLE);
         let kernel = self.router.topology.kernel_forwarded()?;
+        let spent = self.mirror.spent(auditor)?;
         let (start, before) = (Instant::now(), self.sink.seen()?);
         std::thread::sleep(WINDOW);
         let (taken, after) = (start.elapsed(), self.sink.seen()?);
+        let spent = self.mirror.spent(auditor)? - spent;
         let kernel = self.router.topology.kernel_forwarded()? - kernel;
-        generator.stop()?;
         after.check()?;
-        self.mirror.signal(libc::SIGSTOP)?;
         let frames = after.frames - before.frames;
         if kernel * 100 > frames {
             return Err(format!("not Tollway: the kernel forwarded {kernel} of {frames} frames"));
         }
-        Ok(frames as f64 / taken.as_secs_f64() / 1e6)
-    }
-
-    fn stop(self) -> Result<(), String> {
-        self.mirror.signal(libc::SIGCONT)?;
-        self.mirror.stop()
+        Ok(Window {
+            mpps: frames as f64 / taken.as_secs_f64() / 1e6,
+            auditor_percent: spent.as_secs_f64() / taken.as_secs_f64() * 100.0,
+        })
     }
 }
 
-/// Measures two routers in turn, one of which is being audited, then with the roles changed: so no place
-/// is at an advantage.
+/// Measures windows with and without an audit in turn.
 pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
-    let other = Router::new(bench.table)?;
-    let routers = [bench.router, &other];
-    let (mut slowdown, mut rates, mut halves) = (Vec::new(), Vec::new(), Vec::new());
-    for half in 0..HALVES {
-        let [audited, quiet] = [routers[half], routers[1 - half]];
-        let lanes = [Lane::new(audited, EVERY[0])?, Lane::new(quiet, EVERY[1])?];
-        let mut ratios = Vec::new();
-        for pair in 0..bench.options.pairs {
-            let mut mpps = [0.0; 2];
-            for turn in [pair % 2, 1 - pair % 2] {
-                mpps[turn] = lanes[turn].mpps()?;
+    let lane = Lane::new(bench.router)?;
+    let auditor = lane.mirror.thread(AUDITOR)?;
+    let stream = Stream { flows: FLOWS, vid: None, rate: None };
+    let generator = Generator::start(&bench.router.topology.a, stream)?;
+    std::thread::sleep(WARM_UP);
+    let (mut ratios, mut quiet, mut parts) = (Vec::new(), Vec::new(), Vec::new());
+    for pair in 0..bench.options.pairs {
+        let mut mpps = [0.0; 2];
+        // Each goes first as often.
+        for turn in [pair % 2, 1 - pair % 2] {
+            let stands_still = turn == 1;
+            sys::let_idle(auditor, stands_still)
+                .map_err(|error| format!("the auditor can not be held up: {error}"))?;
+            let window = lane.window(auditor)?;
+            mpps[turn] = window.mpps;
+            if !stands_still {
+                parts.push(window.auditor_percent);
             }
-            ratios.push(mpps[0] / mpps[1]);
-            rates.push(mpps[1]);
-            bench.bar.inc(1);
         }
-        let [audited, quiet] = lanes;
-        audited.stop()?;
-        quiet.stop()?;
-        halves.push(Summary::of(&ratios).unwrap_or_default().median);
-        slowdown.extend(ratios);
+        ratios.push(mpps[0] / mpps[1]);
+        quiet.push(mpps[1]);
+        bench.bar.inc(1);
     }
-    // The places' own difference is in one half as much for as it is against in the other.
-    let ratio = halves.iter().product::<f64>().powf(1.0 / halves.len() as f64);
-    let percent = |ratio: f64| (1.0 - ratio) * 100.0;
-    let values: Vec<_> = slowdown.iter().map(|ratio| percent(*ratio)).collect();
+    generator.stop()?;
+    lane.mirror.stop()?;
     let title = format!("{} routes audited, forwarding slower", bench.table.len());
-    let mut row = Row::new("audit", title, "%", &values, BAR);
-    row.value.median = percent(ratio);
-    bench.report.rows.push(row);
-    let mpps = Summary::of(&rates).unwrap_or_default().median;
-    bench.report.figures.insert("audit_mpps".to_owned(), mpps);
+    let percent = |ratio: f64| (1.0 - ratio) * 100.0;
+    let slower: Vec<_> = ratios.iter().map(|ratio| percent(*ratio)).collect();
+    bench.report.rows.push(Row::new("audit", title, "%", &slower, BAR));
+    let figures = &mut bench.report.figures;
+    let mut note = |name: &str, value: f64| {
+        figures.insert(format!("audit_{name}"), value);
+    };
+    let middle = |values: &[f64]| Summary::of(values).unwrap_or_default().median;
+    note("mpps", middle(&quiet));
+    note("processor_percent", middle(&parts));
+    // By logarithms, so that twice and half are equally far.
+    let logs: Vec<_> = ratios.iter().map(|ratio| ratio.ln()).collect();
+    if let Some(found) = Sample::of(&logs).and_then(|sample| paired(&sample, CONFIDENCE)) {
+        let [low, high] = found.interval();
+        note("mean_low_percent", percent(high.exp()));
+        note("mean_high_percent", percent(low.exp()));
+    }
     Ok(())
 }

@@ -40,7 +40,7 @@ pub struct Options {
     pub changes: usize,
     /// Times that each is measured.
     pub repeat: usize,
-    /// Pairs of measurements, with and without an audit, in each half.
+    /// Pairs of measurements, with and without an audit.
     pub pairs: usize,
     /// The file with a table, or [`GENERATED`].
     pub data: Option<PathBuf>,
@@ -127,12 +127,7 @@ fn wants(options: &Options, name: &str) -> bool {
 /// Steps of all parts that are wanted.
 fn steps(options: &Options) -> u64 {
     let repeat = options.repeat as u64;
-    let steps = [
-        repeat,
-        repeat * (3 * options.changes) as u64,
-        2 * repeat,
-        (audit::HALVES * options.pairs) as u64,
-    ];
+    let steps = [repeat, repeat * (3 * options.changes) as u64, 2 * repeat, options.pairs as u64];
     let wanted = PARTS.into_iter().zip(steps).filter(|(name, _)| wants(options, name));
     wanted.map(|(_, steps)| steps).sum()
 }

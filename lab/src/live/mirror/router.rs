@@ -110,6 +110,30 @@ impl Mirror<'_> {
         kb.map(|kb| kb / 1024.0).ok_or_else(|| format!("{path} does not say how much it has"))
     }
 
+    /// The number of its thread of a name.
+    pub(super) fn thread(&self, name: &str) -> Result<i32, String> {
+        let path = format!("/proc/{}/task", self.process());
+        let tasks = std::fs::read_dir(&path);
+        let tasks = tasks.map_err(|error| format!("{path} can not be read: {error}"))?;
+        let is_meant = |task: &std::fs::DirEntry| {
+            let comm = std::fs::read_to_string(task.path().join("comm"));
+            comm.is_ok_and(|comm| comm.trim_end() == name)
+        };
+        let task =
+            tasks.flatten().find(is_meant).and_then(|task| task.file_name().into_string().ok());
+        let number = task.and_then(|task| task.parse().ok());
+        number.ok_or_else(|| format!("Tollway has no thread {name}"))
+    }
+
+    /// How long a thread of its had a processor.
+    pub(super) fn spent(&self, thread: i32) -> Result<Duration, String> {
+        let path = format!("/proc/{}/task/{thread}/schedstat", self.process());
+        let text = std::fs::read_to_string(&path);
+        let text = text.map_err(|error| format!("{path} can not be read: {error}"))?;
+        let ns = text.split(' ').next().and_then(|ns| ns.parse().ok());
+        ns.map(Duration::from_nanos).ok_or_else(|| format!("{path} does not say how long"))
+    }
+
     /// A talk with it.
     pub(super) fn talk(&self) -> Result<Talk, String> {
         let connect = || {

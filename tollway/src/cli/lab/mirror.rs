@@ -25,8 +25,8 @@ pub(super) struct Args {
     /// Measure each so many times
     #[arg(long, default_value_t = 3, value_name = "N")]
     repeat: usize,
-    /// Forward with and without an audit in turn so many times, twice
-    #[arg(long, default_value_t = 15, value_name = "N")]
+    /// Forward with and without an audit in turn so many times
+    #[arg(long, default_value_t = 60, value_name = "N")]
     pairs: usize,
     /// A gzipped list of prefixes, one a line, or the word `generated` (default:
     /// ../shared/data/bgp-prefixes.txt.gz where it is, else generated)

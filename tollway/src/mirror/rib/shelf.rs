@@ -111,6 +111,24 @@ impl<K: Hash + Eq + Copy> Shelf<K> {
         }
     }
 
+    /// Stamps the only route to a destination; false where there are others, or it is not the one meant.
+    pub(super) fn stamp(
+        &mut self,
+        key: K,
+        stamp: u8,
+        is_meant: impl FnOnce(BodyId) -> bool,
+    ) -> bool {
+        let Some(slot) = self.slots.get_mut(&key).filter(|slot| slot.list().is_none()) else {
+            return false;
+        };
+        let Alias { body, .. } = slot.alias();
+        let is_meant = is_meant(body);
+        if is_meant {
+            *slot = Slot::one(Alias { body, stamp });
+        }
+        is_meant
+    }
+
     /// Changes the routes to a destination.
     pub(super) fn edit(&mut self, key: K, edit: impl FnOnce(&mut Vec<Alias>)) {
         let mut aliases = self.look(key, <[Alias]>::to_vec);

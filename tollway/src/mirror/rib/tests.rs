@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::{Choice, Dest, Ignoring, Rib};
 use crate::mirror::event::{Change, Event, Place, Presence};
 use crate::mirror::kernel::{
-    Address, Hop, Hops, Ifindex, Netdev, Nexthop, Route, RouteKey, RouteKind,
+    Address, Family, Hop, Hops, Ifindex, Netdev, Nexthop, Route, RouteKey, RouteKind,
 };
 use tollway_dataplane::tables::RoutePrefix;
 
@@ -163,4 +163,39 @@ fn a_blackhole_is_one_whatever_its_next_hop_is() {
         let Choice::Is(id) = rib.choice(dest()) else { panic!("there is a route") };
         assert_eq!(rib.body(id).route.kind == RouteKind::Unicast, is_of_object);
     }
+}
+
+#[test]
+fn an_audit_finds_what_is_another_too_many_or_missing_and_nothing_else() {
+    let key = |third: u8, priority| RouteKey {
+        dst: format!("10.0.{third}.0/24").parse().unwrap(),
+        ..key(priority)
+    };
+    let dest = |third: u8| Dest {
+        prefix: RoutePrefix::new(IpAddr::from([10, 0, third, 0]), 24),
+        ..dest()
+    };
+    let by = |index| route(Hops::One(hop(index)));
+    let mut rib = Rib::new();
+    let mut list = |audit, routes: &[(RouteKey, Route)]| {
+        rib.take(&Event::Listing { family: Family::V4, audit });
+        for (key, route) in routes {
+            rib.take(&Event::Route(*key, route.clone(), Change::Listed));
+        }
+        rib.take(&Event::Listed { family: Family::V4, lists: 1 });
+        let mut drift = rib.take_drift();
+        drift.sort_unstable();
+        (drift, rib.len())
+    };
+    let all = [1, 2, 3, 4].map(|third| (key(third, 1), by(2)));
+    assert_eq!(list(false, &all), (vec![], 4));
+    // More often than there are stamps: each list is one of its own.
+    (0..300).for_each(|_| assert_eq!(list(true, &all), (vec![], 4)));
+    let [first, _, third, _] = all;
+    let others = [first.clone(), (key(2, 1), by(3)), third.clone(), (key(3, 9), by(2))];
+    assert_eq!(list(true, &others), (vec![dest(2), dest(3), dest(4)], 4));
+    assert_eq!(list(true, &others), (vec![], 4));
+    // One of two to a destination goes, and then it is the only one again.
+    assert_eq!(list(true, &[first.clone(), third.clone()]), (vec![dest(2), dest(3)], 2));
+    assert_eq!(list(true, &[first, third]), (vec![], 2));
 }
