@@ -3,39 +3,40 @@
 #
 # Many tests measure time, or talk through namespaces, on machines whose processors are away for a second
 # when their host is busy. What passed only alone is told at the end, so that somebody looks at it; more
-# than a few are a failure at once, and so is a program that died.
+# than a few are a failure at once, and so is a program that died, or anything that is not understood here.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 MOST=3
-log=$(mktemp)
+log=$(mktemp) || exit 1
 trap 'rm -f "$log"' EXIT
 
-cargo test --workspace --locked --no-fail-fast 2>&1 | tee "$log" && exit 0
+cargo test --workspace --locked --no-fail-fast 2>&1 | tee "$log"
+results=("${PIPESTATUS[@]}")
+[ "${results[*]}" = "0 0" ] && exit 0
+# 101 is how cargo says that tests failed.
+[ "${results[*]}" = "101 0" ] || exit 1
 
-# A line for each failed test: how cargo calls its program, a tab, its name; no name if the program died.
+# A line for each failed test: how cargo calls its program, a tab, its name. A program's names must be as many
+# as it says have failed, and the programs as many as cargo says.
 failed=$(awk '
-  /^ +(Running|Doc-tests) / { names = "" }
+  /^ +(Running|Doc-tests) / { names = ""; told = 0 }
   /^test [A-Za-z0-9_:]+ \.\.\. FAILED$/ { names = names " " $2 }
+  /^test result: FAILED\. / { told = $6 }
   /^error: (doc)?test failed, to rerun pass `/ {
-    split($0, quoted, "`"); count = split(names, name, " ")
-    if (count == 0) print quoted[2] "\t"
+    split($0, quoted, "`"); count = split(names, name, " "); programs++
+    if (count == 0 || count != told) exit failure = 1
     for (i = 1; i <= count; i++) print quoted[2] "\t" name[i]
-  }' "$log")
-count=$(grep -c . <<<"$failed")
-if [ "$count" -eq 0 ] || [ "$count" -gt "$MOST" ]; then
-  exit 101
-fi
+  }
+  /^error: [0-9]+ targets? failed:$/ { all = $2 }
+  END { exit failure || programs == 0 || programs != all }' "$log") || exit 1
+[ "$(wc -l <<<"$failed")" -le "$MOST" ] || exit 1
 
 while IFS=$'\t' read -r target name; do
-  if [ -z "$name" ]; then
-    echo "$target died" >&2
-    exit 101
-  fi
   # The target is several words, such as "-p tollway --test live".
   # shellcheck disable=SC2086
-  cargo test --locked $target -- --exact "$name" </dev/null 2>&1 | tee "$log" || exit 101
+  cargo test --locked $target -- --exact "$name" </dev/null 2>&1 | tee "$log" || exit 1
   # One of another name is no proof.
-  grep -Fqx "test $name ... ok" "$log" || exit 101
+  grep -Fqx "test $name ... ok" "$log" || exit 1
 done <<<"$failed"
 
 echo "Passed alone, but failed beside others; look at why:" >&2

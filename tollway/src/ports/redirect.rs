@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::num::NonZeroU32;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -19,8 +19,7 @@ use netlink_sys::protocols::NETLINK_GENERIC;
 use netlink_sys::{Socket, SocketAddr};
 use tollway_dataplane::id::PortId;
 
-use super::interface::{self, Facts};
-use super::sys;
+use super::{interface, sys};
 use crate::express::Ports;
 use crate::netlink::{self, Attribute, Message, find, push};
 
@@ -51,11 +50,16 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Looks at the devices of some ports, once before this returns, and then whenever one changes.
+    /// Looks at the devices of some ports, by the numbers that `device_of` gives, once before this returns,
+    /// and then whenever one changes.
     ///
     /// # Errors
     /// The kernel can not be asked.
-    pub fn start(devices: Vec<(PortId, String)>, ports: Arc<Ports>) -> io::Result<Self> {
+    pub fn start(
+        watched: Vec<PortId>,
+        device_of: impl Fn(PortId) -> Option<u32> + Send + 'static,
+        ports: Arc<Ports>,
+    ) -> io::Result<Self> {
         let mut netdev = match Netdev::open() {
             Ok(netdev) => netdev,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -67,12 +71,11 @@ impl Watch {
             }
             Err(error) => return Err(error),
         };
-        let mut devices: Vec<_> = devices.into_iter().map(Device::new).collect();
-        netdev.look(&mut devices, &ports);
+        netdev.look(&watched, &device_of, &ports);
         let (wake, woken) = UnixStream::pair()?;
         let thread = std::thread::Builder::new().name("redirect".to_owned()).spawn(move || {
             while netdev.wait(&woken) {
-                netdev.look(&mut devices, &ports);
+                netdev.look(&watched, &device_of, &ports);
             }
         })?;
         Ok(Self { wake: Some(wake), thread: Some(thread) })
@@ -95,30 +98,6 @@ pub(crate) fn takes_redirected(device: &str) -> bool {
     let facts = interface::ask(netdev.control.as_fd(), device).ok();
     let index = facts.and_then(|facts| NonZeroU32::new(facts.index as u32));
     index.is_some_and(|index| netdev.takes_redirected(index))
-}
-
-/// A port's device.
-struct Device {
-    port: PortId,
-    /// What it is called where the port is configured.
-    name: String,
-    /// Its number, once it was there.
-    index: Option<i32>,
-}
-
-impl Device {
-    fn new((port, name): (PortId, String)) -> Self {
-        Self { port, name, index: None }
-    }
-
-    /// What the device says of itself: the same one, whatever it is called by now, else one of its name.
-    fn ask(&mut self, socket: BorrowedFd<'_>) -> Option<Facts> {
-        let called = self.index.and_then(|index| interface::name(socket, index).ok());
-        let name = called.as_deref().unwrap_or(&self.name);
-        let facts = interface::ask(socket, name).ok();
-        self.index = facts.map(|facts| facts.index);
-        facts
-    }
 }
 
 /// The kernel's family of network devices.
@@ -170,19 +149,22 @@ impl Netdev {
     }
 
     /// Tells the lane what each port's device can do now.
-    fn look(&mut self, devices: &mut [Device], ports: &Ports) {
-        for device in devices {
-            let facts = device.ask(self.control.as_fd());
-            let (port, name) = (device.port, &device.name);
-            let index = facts.and_then(|facts| NonZeroU32::new(facts.index as u32));
+    fn look(
+        &mut self,
+        watched: &[PortId],
+        device_of: &impl Fn(PortId) -> Option<u32>,
+        ports: &Ports,
+    ) {
+        for port in watched {
+            let device = device_of(*port).and_then(|index| self.ask(index));
             // One that is down drops what it is given; the path counts that.
-            let is_down = facts.is_some_and(|facts| !facts.up);
-            let exit = index.filter(|index| !is_down && self.takes_redirected(*index));
-            ports.set_exit(port, exit);
-            if is_down {
+            let Some((name, index)) = device else {
+                ports.set_exit(*port, None);
                 continue;
-            }
-            if self.told.insert(port, exit.is_some()) != Some(exit.is_some()) {
+            };
+            let exit = Some(index).filter(|index| self.takes_redirected(*index));
+            ports.set_exit(*port, exit);
+            if self.told.insert(*port, exit.is_some()) != Some(exit.is_some()) {
                 if exit.is_some() {
                     tracing::debug!("{name} takes frames of the express lane");
                 } else {
@@ -193,6 +175,16 @@ impl Netdev {
                 }
             }
         }
+    }
+
+    /// What a device is called, and its number, if it is up. It may get another name meanwhile, and is
+    /// found the next time.
+    fn ask(&self, index: u32) -> Option<(String, NonZeroU32)> {
+        let socket = self.control.as_fd();
+        let name = interface::name(socket, index.cast_signed()).ok()?;
+        let facts = interface::ask(socket, &name).ok()?;
+        let is_same = facts.index == index.cast_signed();
+        NonZeroU32::new(index).filter(|_| is_same && facts.up).map(|index| (name, index))
     }
 
     fn takes_redirected(&self, ifindex: NonZeroU32) -> bool {

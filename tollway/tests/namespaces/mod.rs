@@ -54,10 +54,10 @@ fn run_all(
 ) -> ExitCode {
     let wanted: Vec<_> = words.iter().filter(|word| !word.starts_with('-')).collect();
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(**w));
-    let mut failed = 0;
+    let (mut passed, mut failed) = (0, 0);
     let mut told = |name: &str, status: ExitStatus| {
         println!("test {name} ... {}", if status.success() { "ok" } else { "FAILED" });
-        failed += u8::from(!status.success());
+        *(if status.success() { &mut passed } else { &mut failed }) += 1;
     };
     let mut beside = Vec::new();
     for (name, _) in tests.iter().filter(|(name, _)| is_wanted(name)) {
@@ -83,6 +83,8 @@ fn run_all(
     if failed > 0 {
         println!("If unshare said why it failed: this test needs network namespaces.");
     }
+    let result = if failed == 0 { "ok" } else { "FAILED" };
+    println!("test result: {result}. {passed} passed; {failed} failed");
     ExitCode::from(failed)
 }
 

@@ -19,8 +19,8 @@ const EVERY: &str = "1";
 const AUDITOR: &str = "mirror";
 /// Before the first measurement.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// After the auditor was told to stand still or go on.
-const SETTLE: Duration = Duration::from_millis(50);
+/// After the auditor was told to stand still or go on: as long as it may pause.
+const SETTLE: Duration = Duration::from_millis(250);
 /// A measurement: ten slices of an audit.
 const WINDOW: Duration = Duration::from_millis(500);
 /// Flows; through user space they are all alike.
@@ -86,22 +86,21 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
     std::thread::sleep(WARM_UP);
     let (mut ratios, mut quiet, mut parts) = (Vec::new(), Vec::new(), Vec::new());
     for pair in 0..bench.options.pairs {
-        let mut mpps = [0.0; 2];
+        let (mut mpps, mut percent) = ([0.0; 2], [0.0; 2]);
         // Each goes first as often.
         for turn in [pair % 2, 1 - pair % 2] {
             let stands_still = turn == 1;
             sys::let_idle(auditor, stands_still)
                 .map_err(|error| format!("the auditor can not be held up: {error}"))?;
             let window = lane.window(auditor)?;
-            mpps[turn] = window.mpps;
-            if !stands_still {
-                parts.push(window.auditor_percent);
-            }
+            (mpps[turn], percent[turn]) = (window.mpps, window.auditor_percent);
         }
         ratios.push(mpps[0] / mpps[1]);
         quiet.push(mpps[1]);
+        parts.push(percent[0] - percent[1]);
         bench.bar.inc(1);
     }
+    let _ = sys::let_idle(auditor, false);
     generator.stop()?;
     lane.mirror.stop()?;
     let title = format!("{} routes audited, forwarding slower", bench.table.len());

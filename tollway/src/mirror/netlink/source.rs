@@ -25,10 +25,12 @@ const DRAINED: usize = 8192;
 const SLICE: Duration = Duration::from_millis(2);
 /// The same in an audit, which is to be noticed by nobody.
 const AUDIT_SLICE: Duration = Duration::from_micros(500);
-/// An audit takes one part in so many of a processor, so that forwarding loses less than 2% beside it: a million
-/// routes cost 1.5 s, 0.9 of them the kernel's. One that somebody waits for takes more.
+/// An audit takes one part in so many of a processor; one that somebody waits for takes more. A million routes
+/// cost 1.5 s, 0.9 of them the kernel's.
 const AUDIT_SHARE: u32 = 100;
 const AWAITED_SHARE: u32 = 10;
+/// A slice counts for no longer than this: whoever had no processor meanwhile took none.
+const AUDIT_SLICE_MOST: Duration = Duration::from_millis(2);
 /// A list of which nothing comes for so long has got lost.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// After a device has gone up or down, the kernel may still list what it is about to drop or mend.
@@ -166,11 +168,8 @@ impl Source {
     /// again as soon as it is done.
     pub fn audit(&mut self) {
         self.is_awaited = true;
-        if self.pass.is_some() {
-            self.audit_again = true;
-        } else {
-            self.audit_at = Instant::now();
-        }
+        self.audit_again |= self.pass.is_some();
+        self.audit_at = Instant::now();
     }
 
     /// Says what an audit had to mend: a list [for an audit](Event::Listing) has changed routes to a
@@ -311,6 +310,7 @@ impl Source {
         if doubtful {
             self.abandon()?;
             self.resync_at = None;
+            self.audit_again |= self.is_awaited;
         } else {
             self.audit_began = now;
             self.findings.open();
@@ -358,7 +358,7 @@ impl Source {
         }
         if audit && self.pass.is_some() {
             let share = if self.is_awaited { AWAITED_SHARE } else { AUDIT_SHARE };
-            self.audit_at = now + spent * share;
+            self.audit_at = now + spent.min(AUDIT_SLICE_MOST) * share;
         }
         Ok(!audit && self.pass.is_some())
     }
@@ -368,7 +368,8 @@ impl Source {
         if !audit {
             return self.give_up();
         }
-        self.audit_at = Instant::now() + self.settings.audit_every;
+        let rest = if self.is_awaited { LAST_RETRY } else { self.settings.audit_every };
+        self.audit_at = Instant::now() + rest;
         self.abandon()
     }
 
