@@ -157,16 +157,17 @@ pub(crate) fn pin(processors: &[usize]) -> io::Result<()> {
 
 /// Has the calling thread go before all that are not in real time.
 pub(crate) fn hurry() -> io::Result<()> {
-    let parameters = libc::sched_param { sched_priority: 1 };
-    // SAFETY: the parameters outlive the call.
-    checked(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) })
-        .map(|_| ())
+    schedule(0, libc::SCHED_FIFO, 1)
 }
 
 /// Has a thread of any process run only while nobody else wants its processor, or as others do again.
 pub(super) fn let_idle(thread: i32, idle: bool) -> io::Result<()> {
-    let parameters = libc::sched_param { sched_priority: 0 };
-    let policy = if idle { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
+    schedule(thread, if idle { libc::SCHED_IDLE } else { libc::SCHED_OTHER }, 0)
+}
+
+/// Has a thread, 0 for the calling one, run by a policy.
+fn schedule(thread: i32, policy: libc::c_int, sched_priority: libc::c_int) -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority };
     // SAFETY: the parameters outlive the call.
     checked(unsafe { libc::sched_setscheduler(thread, policy, &raw const parameters) }).map(|_| ())
 }

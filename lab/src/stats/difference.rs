@@ -93,6 +93,21 @@ fn two_sided(confidence: f64, freedom: f64) -> Option<f64> {
     quantile(f64::midpoint(1.0, confidence), freedom)
 }
 
+/// By how much the second value of each pair is more than the first, in percent: the mean of all pairs, not a
+/// number where a value is nought, and where it lies, anywhere where pairs are too few to tell. Pairs are
+/// compared by logarithms, so that twice and half are equally far.
+#[must_use]
+pub fn paired_percent(base: &[f64], head: &[f64], confidence: f64) -> (f64, [f64; 2]) {
+    const EVERYWHERE: [f64; 2] = [f64::NEG_INFINITY, f64::INFINITY];
+    let logs: Vec<_> = base.iter().zip(head).map(|(base, head)| (head / base).ln()).collect();
+    let percent = |log: f64| log.exp_m1() * 100.0;
+    let Some(sample) = Sample::of(&logs) else { return (f64::NAN, EVERYWHERE) };
+    match paired(&sample, confidence) {
+        Some(found) => (percent(found.difference), found.interval().map(percent)),
+        None => (percent(sample.mean()), EVERYWHERE),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,5 +207,19 @@ mod tests {
         let [base, head] = [[1.0; 3], [2.0; 3]].map(|values| Sample::of(&values).unwrap());
         assert!(pooled(&base, &head, 0.95).unwrap().is_proven());
         assert!(!pooled(&base, &base, 0.95).unwrap().is_proven());
+    }
+
+    #[test]
+    fn pairs_are_compared_by_their_ratio() {
+        let base = [100.0, 200.0, 50.0, 80.0];
+        let head = base.map(|rate| rate * 1.1);
+        let (mean, [low, high]) = paired_percent(&base, &head, 0.95);
+        assert!(
+            (mean - 10.0).abs() < 1e-9 && (low - 10.0).abs() < 1e-6 && (high - 10.0).abs() < 1e-6
+        );
+        let (mean, [low, high]) =
+            paired_percent(&[100.0, 100.0, 100.0], &[200.0, 50.0, 100.0], 0.95);
+        assert!(mean.abs() < 1e-9 && low < 0.0 && high > 0.0);
+        assert_eq!(paired_percent(&[1.0], &[2.0], 0.95).1, [f64::NEG_INFINITY, f64::INFINITY]);
     }
 }

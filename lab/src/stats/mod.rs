@@ -10,7 +10,7 @@ mod wilcoxon;
 use serde::{Deserialize, Serialize};
 
 pub use bootstrap::{Bootstrap, Kind};
-pub use difference::{Difference, paired, pooled, smallest_detectable, welch};
+pub use difference::{Difference, paired, paired_percent, pooled, smallest_detectable, welch};
 pub use sample::Sample;
 pub use wilcoxon::signed_rank;
 

@@ -147,10 +147,9 @@ impl ModelSteering {
         };
         let most_flows = model.express_flows as usize;
         let lane = Lane::new((state, flows), Arc::clone(&self.lane.ports), most_flows);
-        let is_watched = |port: &usize| matches!(model.ports[*port].kind, PortKind::AfXdp { .. });
-        let watched = (0..ports).filter(is_watched).map(|port| PortId(port as u16)).collect();
+        let watched = (0..ports).map(|port| PortId(port as u16)).collect();
         let steering = Arc::clone(steering);
-        // The device that the port has, whatever either is called by now.
+        // The device that an AF_XDP port has, whatever either is called by now.
         let device_of = move |port| lock(&steering).port(port).map(|port| port.ifindex);
         let watch = Watch::start(watched, device_of, Arc::clone(&self.lane.ports))?;
         Ok(Some((Box::new(Counted::new(lane, counts, ports)?), watch)))

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use tollway::control::Ask;
-
 use super::namespaces::{Host, ping, sh, unanswered, until};
 use super::running::{Mirror, Net, plug};
 
@@ -152,15 +150,14 @@ pub fn swapped() {
         until("the cable", || sh(&format!("ip link show {name}")).contains("LOWER_UP"));
         until("the name", || mirror.read("stderr").contains(&format!("called {name} now")));
     }
-    let by_lane = || mirror.ask(&Ask::Express)["counts"]["packets"].as_u64().unwrap_or(0);
     let mut tried = Vec::new();
     for (host, address) in [(&net.a, "10.0.2.2"), (&net.b, "10.0.1.2")] {
         // It may take the lane half a second to know of a device that is up again.
         let goes = |_| {
-            let before = by_lane();
+            let before = mirror.by_lane();
             let output = host.command(&ping(50, address)).output().unwrap();
             let lost = unanswered(&String::from_utf8_lossy(&output.stdout), 50);
-            let by_lane = by_lane().saturating_sub(before);
+            let by_lane = mirror.by_lane().saturating_sub(before);
             tried.push((address, lost.len(), by_lane));
             lost.is_empty() && by_lane >= 40
         };

@@ -153,6 +153,11 @@ impl Mirror {
         }
     }
 
+    /// Packets that the express lane has forwarded so far.
+    pub fn by_lane(&self) -> u64 {
+        self.ask(&Ask::Express)["counts"]["packets"].as_u64().unwrap_or(0)
+    }
+
     /// How many of five pings from a host are answered, and what became of them in Tollway.
     pub fn ping(&self, host: &Host, address: &str) -> (usize, Counts) {
         self.sync();

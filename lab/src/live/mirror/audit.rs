@@ -11,7 +11,7 @@ use super::super::sink::{Expect, Place, Sink};
 use super::super::sys;
 use super::router::{Mirror, Router};
 use super::{Bench, Row};
-use crate::stats::{Sample, Summary, paired};
+use crate::stats::{Summary, paired_percent};
 
 /// An audit begins again at once.
 const EVERY: &str = "1";
@@ -84,7 +84,7 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
     let stream = Stream { flows: FLOWS, vid: None, rate: None };
     let generator = Generator::start(&bench.router.topology.a, stream)?;
     std::thread::sleep(WARM_UP);
-    let (mut ratios, mut quiet, mut parts) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut audited, mut quiet, mut parts) = (Vec::new(), Vec::new(), Vec::new());
     for pair in 0..bench.options.pairs {
         let (mut mpps, mut percent) = ([0.0; 2], [0.0; 2]);
         // Each goes first as often.
@@ -95,17 +95,16 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
             let window = lane.window(auditor)?;
             (mpps[turn], percent[turn]) = (window.mpps, window.auditor_percent);
         }
-        ratios.push(mpps[0] / mpps[1]);
+        audited.push(mpps[0]);
         quiet.push(mpps[1]);
         parts.push(percent[0] - percent[1]);
         bench.bar.inc(1);
     }
-    let _ = sys::let_idle(auditor, false);
     generator.stop()?;
     lane.mirror.stop()?;
     let title = format!("{} routes audited, forwarding slower", bench.table.len());
-    let percent = |ratio: f64| (1.0 - ratio) * 100.0;
-    let slower: Vec<_> = ratios.iter().map(|ratio| percent(*ratio)).collect();
+    let slower = audited.iter().zip(&quiet).map(|(audited, quiet)| (1.0 - audited / quiet) * 100.0);
+    let slower: Vec<_> = slower.collect();
     bench.report.rows.push(Row::new("audit", title, "%", &slower, BAR));
     let figures = &mut bench.report.figures;
     let mut note = |name: &str, value: f64| {
@@ -114,12 +113,11 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
     let middle = |values: &[f64]| Summary::of(values).unwrap_or_default().median;
     note("mpps", middle(&quiet));
     note("processor_percent", middle(&parts));
-    // By logarithms, so that twice and half are equally far.
-    let logs: Vec<_> = ratios.iter().map(|ratio| ratio.ln()).collect();
-    if let Some(found) = Sample::of(&logs).and_then(|sample| paired(&sample, CONFIDENCE)) {
-        let [low, high] = found.interval();
-        note("mean_low_percent", percent(high.exp()));
-        note("mean_high_percent", percent(low.exp()));
+    let (_, [least, most]) = paired_percent(&quiet, &audited, CONFIDENCE);
+    // What is less by so much is slower by so much; of too few pairs nothing is known.
+    if least.is_finite() && most.is_finite() {
+        note("mean_low_percent", -most);
+        note("mean_high_percent", -least);
     }
     Ok(())
 }

@@ -100,14 +100,18 @@ impl Mirror<'_> {
 
     /// A line of what the kernel says of its memory, MB.
     pub(super) fn memory_mb(&self, line: &str) -> Result<f64, String> {
-        let path = format!("/proc/{}/status", self.process());
-        let text = std::fs::read_to_string(&path);
-        let text = text.map_err(|error| format!("{path} can not be read: {error}"))?;
+        let text = self.read("status")?;
         let line = text.lines().find_map(|text| text.strip_prefix(line));
         let kb = line.and_then(|rest| rest.trim_matches([':', '\t', ' ']).split(' ').next());
         let kb: Option<f64> = kb.and_then(|kb| kb.parse().ok());
         // As `ps` and the bar count them.
-        kb.map(|kb| kb / 1024.0).ok_or_else(|| format!("{path} does not say how much it has"))
+        kb.map(|kb| kb / 1024.0).ok_or_else(|| "its status does not say how much it has".to_owned())
+    }
+
+    /// What the kernel says of its process in a file.
+    fn read(&self, file: &str) -> Result<String, String> {
+        let path = format!("/proc/{}/{file}", self.process());
+        std::fs::read_to_string(&path).map_err(|error| format!("{path} can not be read: {error}"))
     }
 
     /// The number of its thread of a name.
@@ -127,11 +131,10 @@ impl Mirror<'_> {
 
     /// How long a thread of its had a processor.
     pub(super) fn spent(&self, thread: i32) -> Result<Duration, String> {
-        let path = format!("/proc/{}/task/{thread}/schedstat", self.process());
-        let text = std::fs::read_to_string(&path);
-        let text = text.map_err(|error| format!("{path} can not be read: {error}"))?;
+        let text = self.read(&format!("task/{thread}/schedstat"))?;
         let ns = text.split(' ').next().and_then(|ns| ns.parse().ok());
-        ns.map(Duration::from_nanos).ok_or_else(|| format!("{path} does not say how long"))
+        ns.map(Duration::from_nanos)
+            .ok_or_else(|| format!("schedstat of thread {thread} says no time: {text}"))
     }
 
     /// A talk with it.

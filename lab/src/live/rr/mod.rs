@@ -17,7 +17,7 @@ use super::sys;
 use crate::generate::track::latencies;
 use crate::machine::Machine;
 use crate::report::Report;
-use crate::stats::{Sample, Summary, paired};
+use crate::stats::{Summary, paired_percent};
 use crate::tolls::progress;
 use place::{Place, Router};
 pub use text::render;
@@ -25,9 +25,6 @@ use traffic::Kind;
 
 /// How sure intervals are.
 const CONFIDENCE: f64 = 0.95;
-
-/// Where a difference lies of which nothing is known.
-const EVERYWHERE: [f64; 2] = [f64::NEG_INFINITY, f64::INFINITY];
 
 /// Packets that the kernel may forward in Tollway's place, as a share of transactions.
 const STRAYS: f64 = 0.05;
@@ -193,7 +190,8 @@ impl Series {
 }
 
 fn row(name: String, kind: Kind, [base, head]: &[Series; 2]) -> Row {
-    let (difference_percent, interval_percent) = difference(&base.rates, &head.rates);
+    let (difference_percent, interval_percent) =
+        paired_percent(&base.rates, &head.rates, CONFIDENCE);
     let verdict = match interval_percent {
         [low, _] if low > 0.0 => "more",
         [_, high] if high < 0.0 => "less",
@@ -216,34 +214,9 @@ fn finite(value: f64) -> Option<f64> {
     value.is_finite().then_some(value)
 }
 
-/// The mean difference of pairs in percent, with its interval; over everything where pairs are too few.
-/// Pairs are compared by logarithms, so that twice and half are equally far.
-fn difference(base: &[f64], head: &[f64]) -> (f64, [f64; 2]) {
-    let logs: Vec<_> = base.iter().zip(head).map(|(base, head)| (head / base).ln()).collect();
-    let percent = |log: f64| log.exp_m1() * 100.0;
-    let Some(sample) = Sample::of(&logs) else { return (f64::NAN, EVERYWHERE) };
-    match paired(&sample, CONFIDENCE) {
-        Some(found) => (percent(found.difference), found.interval().map(percent)),
-        None => (percent(sample.mean()), EVERYWHERE),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pairs_are_compared_by_their_ratio() {
-        let base = [100.0, 200.0, 50.0, 80.0];
-        let head = base.map(|rate| rate * 1.1);
-        let (mean, [low, high]) = difference(&base, &head);
-        assert!(
-            (mean - 10.0).abs() < 1e-9 && (low - 10.0).abs() < 1e-6 && (high - 10.0).abs() < 1e-6
-        );
-        let (mean, [low, high]) = difference(&[100.0, 100.0, 100.0], &[200.0, 50.0, 100.0]);
-        assert!(mean.abs() < 1e-9 && low < 0.0 && high > 0.0);
-        assert_eq!(difference(&[1.0], &[2.0]).1, EVERYWHERE);
-    }
 
     #[test]
     fn what_is_no_number_is_null() {
