@@ -168,6 +168,8 @@ impl<'a> Run<'a, '_> {
                     _ => false,
                 },
                 Step::VerdictMap { keys, map } => match self.find(keys, *map) {
+                    // The kernel goes on with the same rule.
+                    Some(Some(Datum::Verdict(Verdict::Continue))) => true,
                     Some(Some(Datum::Verdict(verdict))) => return self.verdict(verdict),
                     _ => false,
                 },

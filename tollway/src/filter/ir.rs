@@ -229,7 +229,8 @@ pub enum Step {
         /// Where the number goes.
         target: Target,
     },
-    /// Looks a verdict map up; does what it says, else goes on with the next rule.
+    /// Looks a verdict map up; does what it says, else goes on with the next rule. After
+    /// [`Verdict::Continue`] it goes on with the next step, as the kernel does.
     VerdictMap {
         /// What is looked up, one key for each of the map's.
         keys: Vec<Key>,
