@@ -10,7 +10,10 @@ mod namespaces;
 mod changes;
 mod ipsec;
 mod latency;
+mod listed;
 mod many;
+#[path = "../kernel/raw.rs"]
+mod raw;
 mod rules;
 mod running;
 mod sets;
@@ -24,7 +27,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 28] = [
+const TESTS: [Test; 29] = [
     ("what_the_kernel_forwards_is_forwarded", changes::forwards),
     ("routes_come_and_go", changes::routes),
     ("addresses_come_and_go", changes::addresses),
@@ -38,6 +41,7 @@ const TESTS: [Test; 28] = [
     ("policy_rules_decide", rules::policy),
     ("sysctls_decide", rules::sysctls),
     ("rules_of_nft_stop_a_flow", rules::nft),
+    ("rules_that_are_not_listed_whole_hold", listed::as_the_kernel),
     ("more_rules_than_fit_are_the_kernels", rules::many),
     ("sets_have_the_kernels_elements_whatever_happens", sets::live),
     ("old_rules_are_not_in_force_while_new_ones_are_read", sets::slow),

@@ -33,7 +33,6 @@ mod value;
 pub(in crate::filter) mod tests;
 
 pub use complete::complete;
-pub(crate) use complete::complete_value;
 pub use script::script;
 
 use serde_json::Value;
