@@ -70,6 +70,12 @@ impl Rules {
         text
     }
 
+    /// Whether nft's listing says all of it.
+    pub fn is_told_whole(&self) -> bool {
+        let text = self.text();
+        !["tcp tcp", "udp udp"].iter().any(|words| text.contains(&format!("ip6 nexthdr {words}")))
+    }
+
     /// Whether it matters which packets come first.
     pub fn is_scarce(&self) -> bool {
         let text = self.text();
