@@ -132,19 +132,24 @@ fn veth() {
 
 pub fn whole() {
     veth();
-    // Where rules are counted or marked, the DSCP is written elsewhere.
     nft(TABLES);
     let mut consumer = Consumer::new();
     consumer.sync();
     let kernels = kernels(consumer.rules());
-    let differ: Vec<_> =
-        kernels.iter().filter(|(_, why)| why.contains("nft does not list")).collect();
-    // Its ethertype is looked for where a tag may be.
-    let is_known = |(text, _): &&(String, String)| text.starts_with("ether daddr");
-    assert!(differ.len() == 1 && differ.iter().all(is_known), "{differ:#?}");
-    let rest: Vec<_> = kernels.iter().filter(|(text, _)| !text.starts_with('(')).collect();
-    println!("{rest:#?}");
-    assert!(rest.len() <= 4, "{rest:#?}");
+    let told: Vec<_> = kernels.iter().filter(|(text, _)| !text.starts_with('(')).collect();
+    let expected = [
+        ("ip dscp >> 2", "is not known here"),
+        ("vlan id 5", "a link has taken the tag off"),
+        ("ip dscp set", "rules look at the DSCP"),
+        ("ip6 dscp set", "rules look at the DSCP"),
+        // Its ethertype is looked for where a tag may be.
+        ("ether daddr", "nft does not list it as the kernel has it"),
+    ];
+    let is_so = |((text, why), (begins, part)): (&&(String, String), &(&str, &str))| {
+        text.starts_with(begins) && why.contains(part)
+    };
+    let all = told.len() == expected.len() && told.iter().zip(&expected).all(is_so);
+    assert!(all, "{told:#?}");
 }
 
 /// The steps of a rule of a chain.

@@ -101,7 +101,9 @@ pub fn as_the_kernel() {
             way.arrive(frame) == 5 && mirror.counts().sent >= before + 5
         });
     };
-    [&plain, &options, &routing].map(|frame| fast(&mut way, frame));
+    for frame in [&plain, &options, &routing] {
+        fast(&mut way, frame);
+    }
     load(whole);
     mirror.sync();
     fast(&mut way, &plain);
@@ -117,7 +119,10 @@ pub fn as_the_kernel() {
 
     // A rule that is missing from the list may be for any packet that comes to it.
     sh("nft flush chain ip6 f fw");
-    raw::add_rule(10, "f", "fw", &[raw::within_vxlan([10, 0, 0, 1]), raw::drop()]);
+    let inner = raw::within_vxlan([10, 0, 0, 1]);
+    let vxlan =
+        [raw::protocol(17), raw::payload(2, 0, &1000_u16.to_be_bytes()), inner, raw::drop()];
+    raw::add_rule(10, "f", "fw", &vxlan);
     sh("nft add rule ip6 f fw accept");
     mirror.sync();
     let before = mirror.counts().sent;

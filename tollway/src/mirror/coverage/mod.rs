@@ -10,7 +10,7 @@
 //! groups, packets with options, errors to be sent.
 //!
 //! Limits: what NetLabel has been told to do without SELinux's `always_check_network` is not seen, nor
-//! BPF programs of netfilter where the kernel does not list hooks ([`Hook`]).
+//! BPF programs of netfilter where the kernel neither lists hooks ([`Hook`]) nor has BTF.
 
 mod firewall;
 mod general;

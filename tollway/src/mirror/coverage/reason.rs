@@ -306,6 +306,9 @@ impl fmt::Display for Reason {
             Self::Labels => {
                 f.write_str("a security module looks at every packet (always_check_network)")
             }
+            Self::Hook(function) if function == "nf_hook_run_bpf" => {
+                f.write_str("netfilter calls a BPF program (bpftool link)")
+            }
             Self::Hook(function) => {
                 write!(f, "netfilter calls {function}, which is not known (nft list hooks)")
             }

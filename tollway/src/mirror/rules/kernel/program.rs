@@ -169,6 +169,8 @@ impl Run<'_> {
 
     fn act(&mut self, act: Act) {
         self.end(Some(act));
+        // What was loaded before may be another now.
+        self.words = std::array::from_fn(|_| None);
     }
 
     fn end(&mut self, act: Option<Act>) {
