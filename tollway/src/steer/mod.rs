@@ -16,6 +16,7 @@
 //! device's statistics only.
 
 mod attach;
+mod clock;
 mod device;
 mod error;
 mod features;

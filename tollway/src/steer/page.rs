@@ -4,13 +4,24 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::clock;
 use super::shared::{Atomics, Shared};
 
-/// The coarse monotonic clock, which is what `bpf_ktime_get_coarse_ns` reads.
+/// The coarse monotonic clock of the host, which is what `bpf_ktime_get_coarse_ns` reads.
 #[inline]
 pub(super) fn coarse_ns() -> u64 {
+    let own_ns = own_coarse_ns();
+    own_ns.wrapping_sub(*AHEAD_NS.get_or_init(clock::ahead_ns) as u64)
+}
+
+/// How far this process's clock is ahead of the host's: it stays in its time namespace.
+static AHEAD_NS: OnceLock<i64> = OnceLock::new();
+
+/// The same clock as this process sees it (time_namespaces(7)).
+fn own_coarse_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes the timespec, which is borrowed exclusively. It can not fail: the clock exists.
     let _ = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
