@@ -286,7 +286,9 @@ impl fmt::Display for Reason {
             Self::XfrmBlocks => {
                 f.write_str("IPsec drops what no policy is for (ip xfrm policy getdefault)")
             }
-            Self::Conntrack(None) => f.write_str("connections are tracked (nf_conntrack)"),
+            Self::Conntrack(None) => f.write_str(
+                "connections are tracked (nf_conntrack), or were: `conntrack -F` takes out those that are left"
+            ),
             Self::Conntrack(Some(need)) => {
                 write!(f, "the kernel has to see all packets, for {need}")
             }
