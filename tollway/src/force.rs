@@ -16,11 +16,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::id::LinkId;
 use tollway_dataplane::router::Router;
 
 use crate::compile::{CompileError, Compiled, rule_hops, rules};
 use crate::control::{Board, Names};
+use crate::express::Outdated;
 use crate::filter::carry::carried;
 use crate::filter::log::{Journal, Logger};
 use crate::kernel::{Follower, Watch};
@@ -86,13 +88,16 @@ pub struct Force {
     is_held: bool,
     /// The kernel forwards, since somebody wants it to.
     is_wanted: bool,
+    /// What is known of changes of the tables in force.
+    outdated: Outdated,
 }
 
 impl Force {
     /// For a running router; `follower` has its neighbours from the kernel.
     #[must_use]
     pub const fn new(parts: Parts, follower: Option<Follower>) -> Self {
-        Self { parts, follower, is_held: false, is_wanted: false }
+        let outdated = Outdated::new();
+        Self { parts, follower, is_held: false, is_wanted: false, outdated }
     }
 
     /// The model in force.
@@ -125,6 +130,11 @@ impl Force {
             self.is_wanted = wanted;
             self.parts.steering.hold(wanted || self.is_held);
         }
+    }
+
+    /// Has no packet more go by what was decided before the changes that have been made in tables.
+    pub fn void(&mut self, tables: &Epochs) {
+        self.parts.steering.void(&mut self.outdated, &tables.changes);
     }
 
     /// Has the steering programs know of a model that differs from the one in force by what is left to

@@ -17,6 +17,7 @@
 mod counted;
 mod counts;
 mod entry;
+mod outdated;
 mod seen;
 mod tallies;
 #[cfg(test)]
@@ -38,10 +39,11 @@ use tollway_dataplane::tables::{Record, Tables};
 
 use crate::steer::State;
 use crate::steer::flows::{Flow, Flow4Key, Flow6Key, FlowMaps};
-use crate::steer::regions::regions;
 pub use counted::Counted;
 pub use counts::{Reading, Tally};
 use entry::{Key, Words};
+pub use outdated::Outdated;
+use outdated::Void;
 use seen::{FlowHash, Mark, Moment, Seen};
 use tallies::Tallies;
 
@@ -196,8 +198,7 @@ pub struct Lane<F> {
     generation: u32,
     /// How often regions had changed then.
     region_changes: u32,
-    /// Regions that a turn has to give their next generation.
-    touched: Vec<u32>,
+    outdated: Outdated,
     now: Moment,
     v4: Batch<Flow4Key>,
     v6: Batch<Flow6Key>,
@@ -212,7 +213,7 @@ impl<F: Flows> Lane<F> {
         Self {
             generation: flows.generation(),
             region_changes: flows.region_changes(),
-            touched: Vec::new(),
+            outdated: Outdated::new(),
             flows,
             ports,
             entered: Arc::default(),
@@ -249,20 +250,10 @@ impl<F: Flows> Lane<F> {
 
     /// Makes void what knows nothing of the changes since the last turn.
     fn follow(&mut self, changes: &Changes, now: (Version, u64)) {
-        let (then, of_ports) = self.version.unwrap_or_default();
-        self.version = Some(now);
-        self.touched.clear();
-        let (touched, mut few) = (&mut self.touched, of_ports == now.1);
-        few &= changes.routes_between(then, now.0, |one| match regions(one) {
-            Some(regions) => touched.extend(regions),
-            None => few = false,
-        });
-        if few {
-            self.touched.sort_unstable();
-            self.touched.dedup();
-            self.flows.bump_regions(&self.touched);
-        } else {
-            self.flows.bump_generation();
+        let (_, of_ports) = self.version.replace(now).unwrap_or_default();
+        match self.outdated.since_last(changes, now.0) {
+            Void::Regions(regions) if of_ports == now.1 => self.flows.bump_regions(regions),
+            _ => self.flows.bump_generation(),
         }
     }
 
@@ -314,6 +305,9 @@ impl<F: Flows> Express for Lane<F> {
         // enters, which is after the lookup. They are from before it all the same: whoever raises them
         // counts that first, the count is read in 3, and nothing enters under another count. This worker
         // itself raises them nowhere but here.
+        //
+        // Whoever changes a table from another thread does 2 as well, at once (`Outdated::void`): a worker
+        // that sleeps takes no turn for milliseconds.
         if self.version != Some(version) {
             self.follow(changes, version);
         }

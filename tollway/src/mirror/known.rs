@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tollway_dataplane::stages::filter::Filter;
 
-use super::coverage::{self, Coverage, Facts, Firewall, PerFamily, Probes, RouteTally};
+use super::coverage::{self, Coverage, Facts, Firewall, Glance, PerFamily, Probes, RouteTally};
 use super::event::Event;
 use super::kernel::{Family, Ifindex, Kernel, Netdev, RouteKind, Rule, RuleAction};
 use super::own::Own;
@@ -18,10 +18,15 @@ use super::sysctl::Sysctls;
 use super::take::Effect;
 use super::views::Views;
 use crate::model::ExpressMode;
+use crate::ports::sys;
 
-/// Sysctls are read so often: the kernel does not tell of all of them.
-const SYSCTLS_EVERY: Duration = Duration::from_millis(250);
-/// The same of what hangs on devices.
+/// Sysctls are read so often, since the kernel does not tell of all of them ...
+const SYSCTLS_EVERY: Duration = Duration::from_millis(80);
+/// ... and what else it does not tell of is looked at, which costs less ...
+const GLANCE_EVERY: Duration = Duration::from_millis(50);
+/// ... but that takes no more than one part in so many of the time.
+const LOOK_SHARE: u32 = 250;
+/// All that hangs on devices is asked for so often.
 const PROBES_EVERY: Duration = Duration::from_secs(1);
 /// Asking other namespaces takes one part in so many of the time, if none of what matters changes.
 const NAMESPACES_SHARE: u32 = 100;
@@ -53,9 +58,11 @@ pub(super) struct Known {
     tallied: u64,
     sysctls: Sysctls,
     probes: Probes,
+    glance: Option<Glance>,
     habits: Habits,
     express: (ExpressMode, u32),
-    sysctls_at: Instant,
+    of_sysctls: Looks,
+    of_glance: Looks,
     probes_at: Instant,
     /// When other namespaces are to be asked with the rest.
     namespaces_at: Instant,
@@ -87,9 +94,11 @@ impl Known {
             tallied: 0,
             sysctls: Sysctls::default(),
             probes: Probes::default(),
+            glance: None,
             habits: Habits::default(),
             express,
-            sysctls_at: now,
+            of_sysctls: Looks::new(SYSCTLS_EVERY),
+            of_glance: Looks::new(GLANCE_EVERY),
             probes_at: now,
             namespaces_at: now,
             unasked: true,
@@ -113,11 +122,11 @@ impl Known {
         match &event {
             Event::Link(..) => {
                 self.probe_again();
-                self.sysctls_at = self.probes_at;
+                self.of_sysctls.at = self.probes_at;
             }
             Event::Whole(_) => self.ask_again(),
             Event::Tc(_) => self.probe_again(),
-            Event::Sysctl(..) => self.sysctls_at = Instant::now(),
+            Event::Sysctl(..) => self.of_sysctls.at = Instant::now(),
             Event::Rule(..) => self.habits.rules = true,
             Event::Route(key, route, _) => {
                 let by_hand = route.kind == RouteKind::Local && route.protocol != BY_KERNEL;
@@ -191,7 +200,7 @@ impl Known {
     /// Has everything asked for anew.
     pub(super) fn ask_again(&mut self) {
         self.probe_again();
-        (self.sysctls_at, self.namespaces_at) = (self.probes_at, self.probes_at);
+        (self.of_sysctls.at, self.namespaces_at) = (self.probes_at, self.probes_at);
     }
 
     /// Has what hangs on devices asked for anew.
@@ -202,18 +211,28 @@ impl Known {
 
     /// When something is to be asked for.
     pub(super) fn due(&self) -> Instant {
-        self.sysctls_at.min(self.probes_at)
+        self.of_sysctls.at.min(self.probes_at).min(self.of_glance.at)
     }
 
     /// Asks for what is due; false where something has changed of which the kernel does not answer.
     pub(super) fn ask(&mut self) -> bool {
         let now = Instant::now();
-        if self.sysctls_at <= now {
-            self.sysctls_at = now + SYSCTLS_EVERY;
+        if self.of_sysctls.at <= now {
+            let began = sys::thread_time();
             let sysctls = Sysctls::read(self.asked());
+            self.of_sysctls.done(began);
             if sysctls != self.sysctls {
                 self.sysctls = sysctls;
                 self.stale = true;
+            }
+        }
+        if self.of_glance.at <= now {
+            let began = sys::thread_time();
+            let glance = Some(Glance::take(self.probed(), &self.probes));
+            self.of_glance.done(began);
+            if glance != self.glance {
+                self.glance = glance;
+                self.probes_at = now;
             }
         }
         if self.probes_at <= now {
@@ -313,6 +332,29 @@ impl Known {
             }
         }
         ignoring
+    }
+}
+
+/// Looks at something that come again and again.
+#[derive(Debug)]
+struct Looks {
+    every: Duration,
+    at: Instant,
+    /// What the last one has taken of a processor.
+    took: Duration,
+}
+
+impl Looks {
+    fn new(every: Duration) -> Self {
+        Self { every, at: Instant::now(), took: Duration::ZERO }
+    }
+
+    /// One is over, before which this thread had taken so much of processors.
+    fn done(&mut self, began: Duration) {
+        let took = sys::thread_time().saturating_sub(began);
+        let before = std::mem::replace(&mut self.took, took);
+        // Interrupts meanwhile are counted as well: one that took long once is no reason.
+        self.at = Instant::now() + self.every.max(took.min(before) * LOOK_SHARE);
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! They are read from `/proc/sys/net`, which shows the network namespace of the thread that reads.
 //! The kernel tells of some changes only ([`Event::Sysctl`](super::event::Event)), so they are read
-//! anew four times a second, and compared: about 15 small files for a device.
+//! anew every 80 ms, and compared: about 15 small files for a device.
 //!
 //! How they combine is in `include/linux/inetdevice.h` (`IN_DEV_*`) for IPv4. IPv6 forwards what
 //! arrives by any device where `all` says so, or by a device that has `force_forwarding`

@@ -5,13 +5,14 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use ipnet::IpNet;
+use tollway_dataplane::changes::Changes;
 use tollway_dataplane::express::Express;
 use tollway_dataplane::id::{LinkId, PortId, Vid};
 
 use super::Devices;
 use super::af_xdp::{Kept, LaneOfPort, Plan, Refusal, Steered};
 use super::redirect::Watch;
-use crate::express::{Counted, Lane, Ports};
+use crate::express::{Counted, Lane, Outdated, Ports};
 use crate::model::{ExpressMode, LinkIndex, LinkKind, Model, PortIndex, PortKind};
 use crate::steer::{Options, State, SteerError, SteerLink, SteerPort, Steering};
 use crate::sync::lock;
@@ -72,6 +73,14 @@ impl ModelSteering {
                 state.bump_generation();
             }
             state.set_hold(hold);
+        }
+    }
+
+    /// Has the express lane repeat nothing that was decided before what has changed in tables.
+    pub fn void(&self, outdated: &mut Outdated, changes: &Changes) {
+        if let Some(steering) = self.steering() {
+            let state = lock(steering).state();
+            outdated.void(changes, &state);
         }
     }
 

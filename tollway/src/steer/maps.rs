@@ -139,6 +139,9 @@ pub struct State(Arc<Page>, Regions);
 /// Bits of the bypass: nobody takes turns; the configuration changes.
 pub(super) const BYPASS_IDLE: u32 = 1;
 const BYPASS_HOLD: u32 = 2;
+/// The worker has not done in time what it was left; it was away, and others may be behind as it is.
+const BYPASS_OVERDUE: u32 = 4;
+const BYPASS_BEHIND: u32 = 8;
 
 impl State {
     pub(super) fn map(state: &OwnedFd, regions: &OwnedFd) -> io::Result<Self> {
@@ -149,7 +152,21 @@ impl State {
     /// look at the coarse clock, which is no system call, and one store.
     #[inline]
     pub fn beat(&self) {
-        self.0.set_heartbeat_ns(sys::coarse_ns());
+        self.beat_at(Self::now_ns());
+    }
+
+    /// The time by the clock of heartbeats.
+    #[inline]
+    #[must_use]
+    pub fn now_ns() -> u64 {
+        sys::coarse_ns()
+    }
+
+    /// Says that the worker lived at that time, which was read just before: whoever is stopped in between
+    /// does not seem to have lived since.
+    #[inline]
+    pub fn beat_at(&self, now_ns: u64) {
+        self.0.set_heartbeat_ns(now_ns);
     }
 
     /// Lets the kernel forward everything (or no more): before the first turn and after the last.
@@ -163,6 +180,21 @@ impl State {
         self.0.set_bypass(BYPASS_HOLD, hold);
     }
 
+    /// Lets the kernel forward everything while the worker has yet to change what it forwards by.
+    pub fn set_overdue(&self, overdue: bool) {
+        if !overdue {
+            // What the path has entered meanwhile is of before the change.
+            self.bump_generation();
+        }
+        self.0.set_bypass(BYPASS_OVERDUE, overdue);
+    }
+
+    /// Lets the kernel forward everything until all is in force that it has told while the worker was
+    /// away.
+    pub fn set_behind(&self, behind: bool) {
+        self.0.set_bypass(BYPASS_BEHIND, behind);
+    }
+
     /// Says whether a firewall has to be asked for every packet that is forwarded: those too that the
     /// kernel would have at once, for their IPv4 options or hop-by-hop header.
     pub fn set_ruled(&self, ruled: bool) {
@@ -172,7 +204,7 @@ impl State {
     /// Says if the kernel forwards everything.
     #[must_use]
     pub fn bypass(&self) -> bool {
-        self.0.bypass(BYPASS_IDLE | BYPASS_HOLD)
+        self.0.bypass(BYPASS_IDLE | BYPASS_HOLD | BYPASS_OVERDUE | BYPASS_BEHIND)
     }
 
     /// The lane's generation: a flow is in force under its sum with those of the flow's regions.

@@ -38,7 +38,7 @@ pub(super) fn run(args: &Args, file: &Path) -> Result<(), CliError> {
     machine.steering.set_ruled(model.filter.is_some());
     let service = Service::from_environment();
     service.ready();
-    let ran = machine.run(&mut stage, Watchdog::new(service, Vec::new()));
+    let ran = machine.run(&mut stage, Watchdog::new(service, Vec::new()), None);
     drop(server);
     machine.end(&model, ran)
 }

@@ -51,10 +51,12 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let most_mtu = u32::try_from(room).unwrap_or(u32::MAX);
     let keep = mirror.start(force, most_mtu, (live, beat.clone()), || tracing::info!("forwarding"));
     let keep = keep.map_err(super::unfollowed)?;
-    audit_on_signal(handle).map_err(super::unfollowed)?;
+    audit_on_signal(handle.clone()).map_err(super::unfollowed)?;
     let service = Service::from_environment();
     service.ready();
-    let ran = machine.run(&mut stage, Watchdog::new(service, vec![beat]));
+    let watchdog = Watchdog::new(service, vec![beat]);
+    let ran =
+        machine.run(&mut stage, watchdog, Some(Box::new(move |state| handle.was_away(state))));
     drop(server);
     // It waits for the worker, who is no longer there.
     drop(stage);

@@ -18,7 +18,7 @@ use crate::ports::redirect::Watch;
 use crate::ports::steering::ModelSteering;
 use crate::ports::{self, Devices, State};
 use crate::service::Watchdog;
-use crate::worker::{self, Duties, Post, Stopper};
+use crate::worker::{self, Duties, OnGap, Post, Stopper};
 
 /// A router with its ports.
 pub(super) struct Machine {
@@ -86,10 +86,15 @@ impl Machine {
     }
 
     /// Forwards until told to stop.
-    pub(super) fn run(&mut self, stage: &mut Stage, watchdog: Watchdog) -> io::Result<()> {
+    pub(super) fn run(
+        &mut self,
+        stage: &mut Stage,
+        watchdog: Watchdog,
+        on_gap: Option<OnGap>,
+    ) -> io::Result<()> {
         let pulse = self.steering.start(&self.devices);
         let Stage { stop, inbox, .. } = stage;
-        let duties = Duties { pulse, journal: self.journal.clone(), watchdog };
+        let duties = Duties { pulse, on_gap, journal: self.journal.clone(), watchdog };
         worker::run(&mut self.router, &mut self.devices, stop, inbox, duties)
     }
 

@@ -32,7 +32,7 @@ use crate::filter::ir;
 
 pub use live::Live;
 pub use parts::{Note, Part};
-pub use probe::{Asked, Device, Elsewhere, Hook, Legacy, Probes, Tags, Unknown, Xfrm};
+pub use probe::{Asked, Device, Elsewhere, Glance, Hook, Legacy, Probes, Tags, Unknown, Xfrm};
 pub use reason::Reason;
 pub use routes::RouteTally;
 pub use sight::{Sight, SightError};

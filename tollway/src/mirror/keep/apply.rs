@@ -1,13 +1,14 @@
 //! What has changed, put in force by the smallest means that does.
 
 use std::sync::Arc;
+use std::sync::mpsc::TryRecvError;
 use std::time::Instant;
 
 use tollway_dataplane::router::Router;
 use tollway_dataplane::stages::filter::Filter;
 use tollway_dataplane::tables::Tables;
 
-use super::{AGAIN, Keeper, PORTS_AGAIN, PORTS_EVERY};
+use super::{AGAIN, Keeper, PORTS_AGAIN, PORTS_ANSWER, PORTS_EVERY};
 use crate::compile::{CompileError, rule_links};
 use crate::filter::ir::Ruleset;
 use crate::filter::log::Logger;
@@ -82,18 +83,27 @@ impl Keeper {
     /// Asks the ports whether they work: packets that would leave by one that does not are the kernel's.
     fn ask_ports(&mut self) -> Result<(), Trouble> {
         let now = Instant::now();
-        if !self.known.take_linked() && self.ports_at > now {
+        let linked = self.known.take_linked();
+        if !linked && self.ports_at > now {
             return Ok(());
         }
-        let work = |_: &mut Router, devices: &mut Devices| {
-            let works = |device: &mut Box<dyn Device>| {
-                device.look_again();
-                let works = device.state() == State::Up;
-                (works, device.ifindex(), device.mtu().map(u32::from))
-            };
-            devices.iter_mut().map(works).collect::<Vec<_>>()
+        let post = self.force.post();
+        let works = if linked {
+            self.asked_ports = None;
+            post.change(PATIENCE, look).ok_or(ForceError::Gone)?
+        } else {
+            // Nothing has changed that is known of: nobody waits for the worker, who may be late.
+            let asked = self.asked_ports.take().unwrap_or_else(|| post.send(look));
+            match asked.try_recv() {
+                Ok(works) => works,
+                Err(TryRecvError::Empty) => {
+                    self.asked_ports = Some(asked);
+                    self.ports_at = now + PORTS_ANSWER;
+                    return Ok(());
+                }
+                Err(TryRecvError::Disconnected) => return Err(ForceError::Gone.into()),
+            }
         };
-        let works = self.force.post().ask(PATIENCE, work).ok_or(ForceError::Gone)?;
         let mut every = PORTS_EVERY;
         for (port, (works, device, room)) in self.known.ports.iter_mut().zip(works) {
             if device.is_some() && port.device != device {
@@ -122,7 +132,10 @@ impl Keeper {
         for dest in rib.touched() {
             self.locals.look(rib, dest);
         }
-        match fill.follow(rib, &Between(self.force.post())) {
+        let followed = fill.follow(rib, &Between(self.force.post()));
+        // The worker may sleep, or have no processor.
+        self.force.void(fill.epochs());
+        match followed {
             Ok(_) => Ok(()),
             Err(FillError::Gone) => Err(ForceError::Gone.into()),
             Err(FillError::All | FillError::Views | FillError::Tables(_)) => {
@@ -144,6 +157,9 @@ impl Keeper {
         let changes = std::mem::take(&mut self.elements);
         self.elements_applied = true;
         let done = filter.map_or(Ok(()), |filter| rules::apply(&filter, &changes));
+        if let Some(fill) = &self.fill {
+            self.force.void(fill.epochs());
+        }
         if let Err(why) = done {
             tracing::info!("{why}; the rules are read again");
             self.outdate_rules();
@@ -155,7 +171,7 @@ impl Keeper {
     /// The firewall's rules that are in force.
     fn filter(&self) -> Result<Option<Arc<Filter>>, ForceError> {
         let filter = |router: &mut Router, _: &mut _| router.tables.filter.clone();
-        self.force.post().ask(PATIENCE, filter).ok_or(ForceError::Gone)
+        self.force.post().change(PATIENCE, filter).ok_or(ForceError::Gone)
     }
 
     /// Has the rules that were read know what the sets in force have by now: tables that are made anew are made
@@ -174,6 +190,9 @@ impl Keeper {
     /// Makes tables anew.
     fn rebuild(&mut self, shape: Shape) -> Result<(), Trouble> {
         self.force.hold(true);
+        if let Some(hurry) = &mut self.hurry {
+            hurry.rest();
+        }
         self.take_elements()?;
         self.locals.read(&self.known.rib);
         let model = begin::model(&shape, &self.known, &self.locals);
@@ -204,8 +223,11 @@ impl Keeper {
             let (next, had) = (Arc::clone(&shape), self.shape.clone());
             let dress =
                 move |router: &mut Router, _: &mut _| next.dress(&mut router.tables, Some(&had));
-            let dressed = self.force.post().ask(PATIENCE, dress).ok_or(ForceError::Gone)?;
+            let dressed = self.force.post().change(PATIENCE, dress).ok_or(ForceError::Gone)?;
             dressed.map_err(begin::at_all)?;
+            if let Some(fill) = &self.fill {
+                self.force.void(fill.epochs());
+            }
             self.shape = Arc::unwrap_or_clone(shape);
         }
         self.in_force();
@@ -226,6 +248,18 @@ impl Keeper {
         (self.rules_are_new, self.holds.rules) = (false, self.rules_are_old);
         (self.holds.broken, self.again_at) = (None, None);
     }
+}
+
+/// Whether each port works, its device and the largest packet that it has room for.
+pub(super) type Looked = Vec<(bool, Option<u32>, Option<u32>)>;
+
+fn look(_: &mut Router, devices: &mut Devices) -> Looked {
+    let works = |device: &mut Box<dyn Device>| {
+        device.look_again();
+        let works = device.state() == State::Up;
+        (works, device.ifindex(), device.mtu().map(u32::from))
+    };
+    devices.iter_mut().map(works).collect()
 }
 
 /// Why something is not in force.
@@ -261,6 +295,6 @@ impl InForce for Between<'_> {
         &self,
         job: impl FnOnce(&mut Tables) -> T + Send + 'static,
     ) -> Option<T> {
-        self.0.ask(PATIENCE, |router, _| job(&mut router.tables))
+        self.0.change(PATIENCE, |router, _| job(&mut router.tables))
     }
 }

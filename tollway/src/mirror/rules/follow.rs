@@ -13,6 +13,7 @@ use super::read::{self, Read, Use, met, uses};
 use super::socket::{Asker, Heard, Listener};
 use super::{Event, Report, contents, is_reached, program};
 use crate::ports::{sys, why};
+use crate::priority::Hurry;
 
 /// Changes come in flocks: rules are read when there has been none for this long ...
 const QUIET: Duration = Duration::from_millis(5);
@@ -104,7 +105,9 @@ impl Follow {
 
     /// Follows until told to stop.
     pub(super) fn run(mut self) {
+        let mut hurry = Hurry::begin();
         loop {
+            hurry.look();
             match self.turn() {
                 Ok(true) => {}
                 Ok(false) => return,

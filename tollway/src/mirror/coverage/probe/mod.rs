@@ -1,11 +1,12 @@
 //! What else the kernel does with packets, beyond what it forwards by: asked for, not decided on.
 //!
 //! All of it is read anew each second, since the kernel tells of little: a dump or two, and some small
-//! files. What may not be asked, for want of a privilege, is [`Unknown`].
+//! files. What changes most often without a word is looked at every 50 ms ([`Glance`]). What may not be asked, for want of a privilege, is [`Unknown`].
 
 mod connections;
 mod devices;
 mod elsewhere;
+mod glance;
 mod hooks;
 mod tables;
 mod tc;
@@ -19,6 +20,7 @@ use std::path::Path;
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 pub use elsewhere::Elsewhere;
+pub use glance::Glance;
 pub use hooks::Hook;
 pub use tables::Legacy;
 pub use xfrm::Xfrm;
@@ -170,12 +172,12 @@ impl Probes {
             xfrm: known(xfrm::xfrm()),
             legacy: known(tables::legacy()),
             hooks: known(hooks::hooks()),
-            tracked: count("/proc/sys/net/netfilter/nf_conntrack_count") > 0,
+            tracked: count(glance::TRACKED) > 0,
             watched: connections::watched(),
             // Three lines of headings.
-            ipvs: text("/proc/thread-self/net/ip_vs").lines().count() > 3,
+            ipvs: text(glance::SERVICES).lines().count() > 3,
             labels: count("/sys/fs/selinux/policy_capabilities/always_check_network") > 0,
-            taps: taps(&text("/proc/thread-self/net/packet")),
+            taps: taps(&text(glance::TAPS)),
         })
     }
 }
