@@ -10,6 +10,7 @@ mod namespaces;
 mod changes;
 mod ipsec;
 mod latency;
+mod leaks;
 mod many;
 mod rules;
 mod running;
@@ -24,7 +25,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 28] = [
+const TESTS: [Test; 34] = [
     ("what_the_kernel_forwards_is_forwarded", changes::forwards),
     ("routes_come_and_go", changes::routes),
     ("addresses_come_and_go", changes::addresses),
@@ -51,6 +52,12 @@ const TESTS: [Test; 28] = [
     ("who_takes_frames_first_may_move", uppers::moved),
     ("ipsec_policies_count_at_once", ipsec::policies),
     ("a_change_is_in_force_within_milliseconds", latency::changes),
+    ("what_is_forbidden_ends_at_once", leaks::idle),
+    ("what_is_forbidden_ends_soon_on_a_busy_machine", leaks::loaded),
+    ("the_kernel_forwards_after_a_pause_until_all_is_read", leaks::behind::stopped),
+    ("the_kernel_forwards_while_changes_wait", leaks::behind::flooded),
+    ("who_has_synced_sees_no_packet_more", leaks::behind::synced),
+    ("a_clock_of_ones_own_is_no_matter", stops::clock),
     ("many_routes_are_mirrored", many::routes),
     ("what_changes_while_stopped_is_mirrored", many::stopped),
 ];
@@ -60,5 +67,5 @@ fn main() -> ExitCode {
         (!is_root()).then_some("only root may load BPF programs (CAP_BPF and CAP_NET_ADMIN)")
     };
     // `-m`: what is mounted and pinned is gone with the test.
-    namespaces::main(&TESTS, "-nm", missing, |_| ExitCode::FAILURE)
+    namespaces::main(&TESTS, "-nm", missing, leaks::role)
 }
