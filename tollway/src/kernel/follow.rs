@@ -1,5 +1,6 @@
 //! The thread that listens to the kernel.
 
+use std::collections::HashSet;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
@@ -181,7 +182,10 @@ impl Follow {
         }
         state.changes.clear();
         let moved = std::mem::take(&mut state.moved);
+        let aged = std::mem::take(&mut state.aged);
         drop(state);
+        let known: HashSet<Key> = self.confirm.iter().copied().collect();
+        self.confirm.extend(aged.into_iter().filter(|key| !known.contains(key)));
         for (port, facts) in moved {
             (self.on_device)(port, facts);
         }

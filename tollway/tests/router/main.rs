@@ -24,11 +24,12 @@ use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 28] = [
+const TESTS: [Test; 29] = [
     ("what_the_kernel_forwards_is_forwarded", changes::forwards),
     ("routes_come_and_go", changes::routes),
     ("addresses_come_and_go", changes::addresses),
     ("a_neighbour_moves", changes::neighbour),
+    ("a_dead_next_hop_is_noticed_as_soon_as_by_the_kernel", changes::dead),
     ("links_go_down_and_up", changes::links),
     ("a_port_goes_and_comes_back", changes::port),
     ("devices_may_swap_their_names", changes::swapped),
