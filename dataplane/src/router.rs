@@ -351,6 +351,7 @@ impl<F: Features> Router<F> {
             } else if !port.punt(&mut self.umem, frame) {
                 DropReason::PuntFailed
             } else {
+                self.filter.uncount(lane);
                 match reason {
                     Some(reason) => self.counters.punt(reason),
                     None => self.counters.delivered += 1,

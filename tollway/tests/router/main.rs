@@ -24,7 +24,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 29] = [
+const TESTS: [Test; 30] = [
     ("what_the_kernel_forwards_is_forwarded", changes::forwards),
     ("routes_come_and_go", changes::routes),
     ("addresses_come_and_go", changes::addresses),
@@ -39,6 +39,7 @@ const TESTS: [Test; 29] = [
     ("policy_rules_decide", rules::policy),
     ("sysctls_decide", rules::sysctls),
     ("rules_of_nft_stop_a_flow", rules::nft),
+    ("a_packet_counts_once", rules::counted),
     ("more_rules_than_fit_are_the_kernels", rules::many),
     ("sets_have_the_kernels_elements_whatever_happens", sets::live),
     ("old_rules_are_not_in_force_while_new_ones_are_read", sets::slow),
