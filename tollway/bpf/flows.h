@@ -37,6 +37,12 @@ struct flow {
 	__u64 bytes;
 };
 
+/* The flow label of the only packets that an IPv6 flow is for, and the bits of it that count. */
+struct flow_label {
+	__be32 value;
+	__be32 mask;
+};
+
 struct flow4_slot {
 	struct flow4_key key;
 	struct flow flow;
@@ -45,7 +51,8 @@ struct flow4_slot {
 struct flow6_slot {
 	struct flow6_key key;
 	struct flow flow;
-	__u64 pad[5];
+	struct flow_label label;
+	__u64 pad[4];
 };
 
 struct flow4_bucket {

@@ -121,6 +121,13 @@ impl Words {
     }
 }
 
+/// The flow label of a packet that was forwarded, where its next hop depended on it.
+pub(super) fn label(burst: &Burst, umem: &Umem, lane: usize, l2_len: u8) -> Option<u32> {
+    let counts = burst.labelled.has(lane);
+    let header = || umem.bytes::<4>(burst.addr[lane], usize::from(l2_len));
+    counts.then(|| u32::from_be_bytes(*header()) & 0xf_ffff)
+}
+
 /// A flow's key, of either family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
@@ -145,7 +152,11 @@ fn halves([a, b, c, d, e, f, g, h]: [u8; 8]) -> [[u8; 4]; 2] {
 
 /// What the lane does with a flow's packets: what the path has just done by this next hop. None where
 /// the port's number is beyond those that the steering program has.
-pub(super) fn flow(record: &Record, (generation, by_source): (u32, bool)) -> Option<Flow> {
+pub(super) fn flow(
+    record: &Record,
+    (generation, by_source): (u32, bool),
+    label: Option<u32>,
+) -> Option<Flow> {
     let mut room = [0; HEADER_ROOM];
     for (bytes, word) in room.as_chunks_mut().0.iter_mut().zip(record.header()) {
         *bytes = word.to_ne_bytes();
@@ -156,6 +167,7 @@ pub(super) fn flow(record: &Record, (generation, by_source): (u32, bool)) -> Opt
     let mut flow = Flow {
         generation,
         by_source,
+        label,
         mtu: record.mtu(),
         egress_port: i8::try_from(record.port().0).ok()?.cast_unsigned(),
         l2_len,

@@ -267,8 +267,14 @@ impl<F: Flows> Lane<F> {
     }
 
     /// Puts a flow among those that enter after the burst.
-    fn put(&mut self, flow: Words, record: &Record, under: (u32, bool), tally: u16) {
-        let Some(value) = entry::flow(record, under) else { return };
+    fn put(
+        &mut self,
+        (flow, label): (Words, Option<u32>),
+        record: &Record,
+        under: (u32, bool),
+        tally: u16,
+    ) {
+        let Some(value) = entry::flow(record, under, label) else { return };
         let value = Flow { tally, ..value };
         match flow.key() {
             Key::V4(key) => self.v4.put(key, value),
@@ -352,7 +358,8 @@ impl<F: Flows> Express for Lane<F> {
                 && let Some(tally) = self.tally(tables, flow, record)
             {
                 let by_source = tables.asks_for_source(burst.link[lane]);
-                self.put(flow, record, (generation, by_source), tally);
+                let label = entry::label(burst, umem, lane, record.header_len());
+                self.put((flow, label), record, (generation, by_source), tally);
             }
         }
         self.enter();

@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use tollway_dataplane::stages::filter::Filter;
 
-use super::coverage::{self, Coverage, Facts, Firewall, PerFamily, Probes, RouteTally};
+use super::coverage::{self, Coverage, Facts, Firewall, PerFamily, Probes, RouteTally, Spread};
 use super::event::Event;
 use super::kernel::{Family, Ifindex, Kernel, Netdev, RouteKind, Rule, RuleAction};
 use super::own::Own;
 use super::ports::Port;
 use super::rib::{Ignoring, Rib};
 use super::rules::Reading;
+use super::seed;
 use super::shape::{self, Habits, Shape};
 use super::sysctl::Sysctls;
 use super::take::Effect;
@@ -54,6 +55,10 @@ pub(super) struct Known {
     sysctls: Sysctls,
     probes: Probes,
     habits: Habits,
+    /// There were routes with several next hops when a shape was asked for last.
+    groups: PerFamily<bool>,
+    /// The seed of the kernel's hash could not be set.
+    seed_refused: bool,
     express: (ExpressMode, u32),
     sysctls_at: Instant,
     probes_at: Instant,
@@ -88,6 +93,8 @@ impl Known {
             sysctls: Sysctls::default(),
             probes: Probes::default(),
             habits: Habits::default(),
+            groups: PerFamily::default(),
+            seed_refused: false,
             express,
             sysctls_at: now,
             probes_at: now,
@@ -124,6 +131,16 @@ impl Known {
                 self.habits.local_routes |= by_hand && key.family() == Family::V4;
             }
             _ => {}
+        }
+        let spreads = seed::spreads(&event, &self.kernel);
+        for family in [Family::V4, Family::V6] {
+            if *spreads.of(family) {
+                *self.habits.groups.of_mut(family) = true;
+                self.stale |= !*self.groups.of(family);
+            }
+        }
+        if self.habits.groups != habits.groups {
+            self.sysctls_at = Instant::now();
         }
         if matches!(event, Event::Whole(_)) {
             self.habits.rules |= has_custom_rules(&self.kernel.rules);
@@ -210,7 +227,10 @@ impl Known {
         let now = Instant::now();
         if self.sysctls_at <= now {
             self.sysctls_at = now + SYSCTLS_EVERY;
-            let sysctls = Sysctls::read(self.asked());
+            let mut sysctls = Sysctls::read(self.asked());
+            let mut spread = Spread { groups: self.habits.groups, ..self.spread() };
+            seed::settle(&mut sysctls, &mut spread);
+            self.seed_refused = spread.seed_refused;
             if sysctls != self.sysctls {
                 self.sysctls = sysctls;
                 self.stale = true;
@@ -232,6 +252,10 @@ impl Known {
             }
         }
         !self.unasked
+    }
+
+    const fn spread(&self) -> Spread {
+        Spread { groups: self.groups, seed_refused: self.seed_refused }
     }
 
     /// The devices whose sysctls count: those of links and VRFs, and those that are up without a carrier,
@@ -274,6 +298,9 @@ impl Known {
         }
         self.ports.iter_mut().for_each(|port| port.find(&self.kernel));
         self.rib.set_ignoring(self.ignoring());
+        if self.habits.groups != PerFamily::default() {
+            self.groups = seed::groups(&self.rib);
+        }
         let ports: Vec<Ifindex> = self.ports.iter().filter_map(|port| port.device).collect();
         let rooms = self.ports.iter().filter_map(|port| Some((port.device?, port.room?))).collect();
         let coverage = Coverage::of(&Facts {
@@ -285,6 +312,7 @@ impl Known {
             firewall: &self.firewall,
             most_mtu: self.most_mtu,
             rooms: &rooms,
+            spread: self.spread(),
         });
         let links = coverage.links.iter().map(|link| link.ifindex);
         let views = Views::of(&self.kernel, links, |family, table| self.rib.has(table, family));

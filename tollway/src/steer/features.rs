@@ -1,4 +1,4 @@
-//! Features of devices (`ethtool -k`) that hide VLAN tags from XDP.
+//! Features of devices (`ethtool -k`) that decide whether XDP sees VLAN tags, and by what flows are told apart.
 
 use std::io;
 
@@ -26,6 +26,14 @@ pub fn sends_tags_beside(device: &str) -> io::Result<bool> {
 /// There is no such device, or it does not tell.
 pub fn rxvlan(device: &str) -> io::Result<bool> {
     has_feature(device, &["rx-vlan-hw-parse"])
+}
+
+/// Whether a device gives packets a hash of their flow.
+///
+/// # Errors
+/// There is no such device, or it does not tell.
+pub fn hashes(device: &str) -> io::Result<bool> {
+    has_feature(device, &["rx-hashing"])
 }
 
 fn has_feature(device: &str, names: &[&str]) -> io::Result<bool> {

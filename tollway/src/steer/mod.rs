@@ -44,7 +44,7 @@ use port::{has_room, note, slot, socket_slot};
 pub use attach::Attached;
 pub use device::tcx;
 pub use error::SteerError;
-pub use features::{rxvlan, sends_tags_beside, strips_tags};
+pub use features::{hashes, rxvlan, sends_tags_beside, strips_tags};
 pub use flows::FlowMaps;
 pub use maps::{CountMap, PortCounts, State};
 pub use pin::{clean, program_of};

@@ -8,6 +8,7 @@
 mod namespaces;
 
 mod changes;
+mod groups;
 mod ipsec;
 mod latency;
 mod many;
@@ -24,7 +25,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 30] = [
+const TESTS: [Test; 32] = [
     ("what_the_kernel_forwards_is_forwarded", changes::forwards),
     ("routes_come_and_go", changes::routes),
     ("addresses_come_and_go", changes::addresses),
@@ -36,6 +37,8 @@ const TESTS: [Test; 30] = [
     ("devices_of_others_come_and_go", changes::others),
     ("an_audit_has_nothing_to_tell", changes::audit),
     ("a_signal_is_an_audit", changes::signal),
+    ("flows_keep_their_next_hop_whoever_forwards", groups::stay),
+    ("a_seed_is_set_where_it_counts", groups::seed),
     ("policy_rules_decide", rules::policy),
     ("sysctls_decide", rules::sysctls),
     ("rules_of_nft_stop_a_flow", rules::nft),

@@ -183,6 +183,17 @@ pub fn conditions() {
             enter(&flows, 7, &packet, &bad);
             assert_eq!(bench.passes(&packet.frame()), PassReason::NoSocket, "{what}");
         }
+        // IPv4 has none.
+        let is_six = packet.src.is_ipv6();
+        for (label, is_taken) in [(Some(5), !is_six), (Some(0), true), (None, true)] {
+            enter(&flows, 7, &packet, &Flow { label, ..good });
+            assert_eq!(taken(&mut bench, &packet.frame()), is_taken, "{label:?}");
+            let mut other = packet.frame();
+            if is_six {
+                other[17] = 5;
+                assert_eq!(taken(&mut bench, &other), label != Some(0), "{label:?}, another");
+            }
+        }
         enter(&flows, 7, &packet, &Flow { mtu: packet_len(&packet), ..good });
         assert!(taken(&mut bench, &packet.frame()), "an MTU that just fits");
         enter(&flows, 7, &packet, &Flow { mtu: 9000, ..good });

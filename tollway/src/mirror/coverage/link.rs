@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::probe::{Asked, Device, Elsewhere, Tags};
-use super::{Facts, Link, PerFamily, Reason};
+use super::{Facts, Link, PerFamily, Reason, general};
 use crate::mirror::kernel::{Family, Ifindex, Netdev};
 use crate::mirror::sysctl::LinkSysctls;
 
@@ -95,6 +95,11 @@ fn link(
     let of_family = |way: &[Reason], own: Vec<Reason>| [&both_ways, way, &own].concat();
     let mut arrives =
         PerFamily::each(|family| of_family(&incoming, arrives(&top.netdev.name, family, &sysctls)));
+    for family in [Family::V4, Family::V6] {
+        let found =
+            port.found.and_then(|found| general::own_hash(facts, family, &port.netdev.name, found));
+        arrives.of_mut(family).extend(found);
+    }
     if stack.len() > MOST_STEERED {
         for family in [Family::V4, Family::V6] {
             let rule = fragments.of(family).clone().map(Reason::Fragments);

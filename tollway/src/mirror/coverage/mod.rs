@@ -90,6 +90,17 @@ pub struct Facts<'a> {
     pub most_mtu: u32,
     /// The same of ports that have room for less, as they are opened.
     pub rooms: &'a BTreeMap<Ifindex, u32>,
+    /// What is known of routes with several next hops.
+    pub spread: Spread,
+}
+
+/// What is known of routes with several next hops.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spread {
+    /// There are some.
+    pub groups: PerFamily<bool>,
+    /// The seed by which the kernel chooses could not be set.
+    pub seed_refused: bool,
 }
 
 /// The rules of nftables, as far as they are known.

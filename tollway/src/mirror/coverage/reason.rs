@@ -127,6 +127,8 @@ pub enum Reason {
         /// One of them.
         device: String,
     },
+    /// Frames of a device have a hash of their own, by which the kernel chooses among several next hops.
+    OwnHash(String),
     /// Next hops are chosen as the router does not.
     Multipath(String),
     /// It could not be asked for: what, and the system's words.
@@ -172,6 +174,7 @@ impl Reason {
             Self::RulesUnread(_) => "rules_unread",
             Self::Rules(_) => "rules",
             Self::Hidden { .. } => "hidden",
+            Self::OwnHash(_) => "own_hash",
             Self::Multipath(_) => "multipath",
             Self::Unknown(..) => "unknown",
         }
@@ -317,6 +320,12 @@ impl fmt::Display for Reason {
                     "{device} is a {kind}, and which devices it takes frames of can not be told"
                 )
             }
+            Self::OwnHash(device) => write!(
+                f,
+                "packets may come from {device} with a hash of their own, by which the kernel chooses among \
+                 several next hops; run ethtool -K {device} rxhash off and switch RPS off there, or choose by \
+                 addresses (fib_multipath_hash_policy = 0), which is the way for a veth"
+            ),
             Self::Multipath(why) => f.write_str(why),
             Self::Unknown(what, why) => write!(f, "{what} can not be asked for: {why}"),
         }

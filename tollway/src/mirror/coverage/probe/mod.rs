@@ -88,6 +88,8 @@ pub struct Device {
     pub own_xdp: Option<u32>,
     /// Whether XDP sees the VLAN tags of its frames.
     pub tags: Tags,
+    /// Its frames may have a hash of their flow, by whoever sent them, by the card, or by RPS.
+    pub own_hash: bool,
 }
 
 /// Whether frames have their VLAN tags when XDP sees them.
@@ -117,6 +119,7 @@ impl Default for Device {
             xdp: None,
             own_xdp: None,
             tags: Tags::Kept,
+            own_hash: false,
         }
     }
 }
@@ -226,6 +229,23 @@ fn device(
         xdp: nature.xdp,
         own_xdp: nature.xdp.and_then(|_| steer::program_of(ifindex)),
         tags: tags(netdev, netdevs),
+        own_hash: has_own_hash(netdev),
+    }
+}
+
+/// Sockets give their packets a hash, which a veth leaves there (`skb_set_hash_from_sk`).
+fn has_own_hash(netdev: &Netdev) -> bool {
+    let by_rps = || {
+        let queues = std::fs::read_dir(format!("/sys/class/net/{}/queues", netdev.name));
+        let mut queues = queues.into_iter().flatten().flatten();
+        queues.any(|queue| {
+            let processors = text(queue.path().join("rps_cpus"));
+            processors.bytes().any(|digit| digit.is_ascii_hexdigit() && digit != b'0')
+        })
+    };
+    match netdev.kind.as_deref() {
+        Some("veth") => true,
+        _ => steer::hashes(&netdev.name).unwrap_or(true) || by_rps(),
     }
 }
 
