@@ -179,8 +179,14 @@ static __always_inline int go(struct packet *packet, const struct found *found,
 	__u32 l2, port, met;
 	int action;
 
-	if (!read_way(found, generation, &way) || l3_len > way.mtu)
+	if (!read_way(found, generation, &way))
 		return NOT_TAKEN;
+	if (l3_len > way.mtu)
+		return packet->state->ruled ? NOT_TAKEN : pass(packet, PASS_MTU);
+	if (way.egress_port & FLOW_TO_KERNEL) {
+		count_flow(packet, found->flow, len);
+		return pass(packet, PASS_KERNEL_FLOW);
+	}
 	met = ((const __u16 *)way.l2)[11];
 	l2 = 14 + 4 * (met & 3);
 	met >>= 2;

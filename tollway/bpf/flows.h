@@ -19,6 +19,8 @@
 
 /* Of `egress_port`: the route to the source was asked for as well. */
 #define FLOW_BY_SOURCE 0x80
+/* Of `egress_port`: there is none, for its packets are the kernel's. */
+#define FLOW_TO_KERNEL 0x40
 
 /* Regions of each family, those of IPv6 behind those of IPv4, and how many are a cache line. */
 #define REGION_BITS 16

@@ -50,6 +50,9 @@ enum pass_reason {
 	PASS_NO_SOCKET,
 	PASS_PUNTED,
 	PASS_COVERAGE,
+	PASS_KERNEL_FLOW,
+	PASS_CROWDED,
+	PASS_MTU,
 	PASS_REASONS,
 };
 
@@ -57,9 +60,17 @@ struct state {
 	__u64 heartbeat_ns;
 	__u32 bypass;
 	__u32 generation;
-	__u32 ruled; /* a firewall asks for every packet that is forwarded */
+	__u32 ruled; /* flags: RULED, FAIL_CLOSED */
 	__u32 region_changes; /* user space's own */
+	/* By port: of IPv4, of IPv6, what has no flow is the kernel's, for user space would hand it over. */
+	__u64 crowded4;
+	__u64 crowded6;
 };
+
+/* Of `ruled`: a firewall that the kernel does not know asks for every packet that is forwarded. */
+#define RULED 1
+/* And what it cannot be asked about is dropped, rather than forwarded by the kernel. */
+#define FAIL_CLOSED 2
 
 struct port_counts {
 	__u64 express_rx_packets;
@@ -67,6 +78,8 @@ struct port_counts {
 	__u64 express_tx_packets;
 	__u64 express_tx_bytes;
 	__u64 to_user;
+	__u64 closed_packets; /* dropped, since the rules could not be asked */
+	__u64 closed_bytes;
 	__u64 pass[PASS_REASONS];
 	__u64 alive_tick; /* the tick in which the heartbeat was last looked at and found fresh */
 };

@@ -25,7 +25,7 @@ use crate::filter::carry::carried;
 use crate::filter::log::{Journal, Logger};
 use crate::kernel::{Follower, Watch};
 use crate::model::{LinkKind, Model, PortIndex, VlanProtocol};
-use crate::ports::steering::ModelSteering;
+use crate::ports::steering::{ModelSteering, ruled};
 use crate::steer::SteerError;
 use crate::worker::Post;
 
@@ -177,18 +177,15 @@ impl Force {
     /// # Errors
     /// See [`ForceError`].
     pub fn put(&mut self, mut model: Model, next: Next) -> Result<Duration, ForceError> {
-        // Before the first rule is in force, and until the last one is not. What the kernel has rules for
-        // as well, it is asked for by itself.
-        let is_ruled = |model: &Model| model.filter.is_some() && model.kernel_rules.is_none();
-        let had_rules = is_ruled(&self.parts.model);
-        self.parts.steering.set_ruled(had_rules || is_ruled(&model));
+        // Before the first rule is in force, and until the last one is not.
+        let before = ruled(&self.parts.model);
+        self.parts.steering.set_ruled(before.max(ruled(&model)));
         let done = if self.is_held || !self.only_rules_differ(&mut model) {
             self.steer_and_swap(&model, next)
         } else {
             self.swap(&model, next).ok_or(ForceError::Gone)
         };
-        let has_rules = if done.is_ok() { is_ruled(&model) } else { had_rules };
-        self.parts.steering.set_ruled(has_rules);
+        self.parts.steering.set_ruled(if done.is_ok() { ruled(&model) } else { before });
         if done.is_ok() {
             self.parts.model = model;
         }

@@ -1,5 +1,10 @@
 //! The worker: one loop over all ports, which sleeps when there is nothing to do.
 
+mod guard;
+mod losses;
+pub mod priority;
+mod valve;
+
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
@@ -15,7 +20,11 @@ use tollway_dataplane::router::Router;
 use crate::filter::log::Journal;
 use crate::ports::{Devices, sys};
 use crate::service::Watchdog;
-use crate::steer::State;
+use crate::steer::{CountMap, State};
+use guard::Guard;
+use losses::Losses;
+use priority::{Priority, Scheduling};
+use valve::Valves;
 
 /// The host and the ports are looked after so often.
 const TICK_NS: u64 = 100_000_000;
@@ -190,6 +199,10 @@ impl Inbox {
 pub struct Duties {
     /// Where a steering program waits for signs of life.
     pub pulse: Option<State>,
+    /// What that program counts, and the ports' names.
+    pub steered: Option<(CountMap, Vec<String>)>,
+    /// How soon the worker is to get a processor.
+    pub priority: Priority,
     /// Where what rules log goes.
     pub journal: Journal,
     /// Who else waits for signs of life.
@@ -207,7 +220,11 @@ pub fn run(
     inbox: &mut Inbox,
     duties: Duties,
 ) -> io::Result<()> {
-    let Duties { pulse, journal, mut watchdog } = duties;
+    let Duties { pulse, steered, priority, journal, mut watchdog } = duties;
+    let (mut losses, mut scheduling) = (Losses::default(), Scheduling::begin(priority));
+    let mut guarded = pulse.clone().zip(steered).map(|(state, (counts, names))| {
+        (Guard::new(state.clone(), counts, names.len()), Valves::new(state, names))
+    });
     let start = Instant::now();
     let now = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     let (mut next_tick, mut spin) = (0, Spin::default());
@@ -216,12 +233,25 @@ pub fn run(
         if let Some(pulse) = &pulse {
             pulse.beat();
         }
+        if let Some((guard, _)) = &mut guarded {
+            guard.turn(now_ns);
+        }
         let more = inbox.work(router, devices);
         let mut received = 0;
         for index in 0..devices.len() {
             received += router.turn(PortId(index as u16), devices, now_ns);
         }
+        // Another kernel than one that configures the router may forward otherwise, or not at all.
+        if let Some((_, valves)) = guarded.as_mut().filter(|_| router.kernel_has_rules) {
+            valves.follow(&mut router.crowd, now_ns);
+        }
         if now_ns >= next_tick {
+            if let Some((guard, valves)) = &mut guarded {
+                guard.tick(&mut router.counters, now_ns);
+                valves.tick(now_ns);
+            }
+            losses.tick(router, now_ns);
+            scheduling.tick(now_ns);
             router.tick(devices, now_ns);
             journal.drain(&mut router.filter);
             look_after(devices, now_ns);
@@ -234,7 +264,9 @@ pub fn run(
         router.park();
         let longest = if pulse.is_some() { PULSE_NS } else { TICK_NS };
         let timeout = next_tick.saturating_sub(now()).min(longest);
+        let asleep_ns = now();
         let trouble = wait(devices, stop, inbox, timeout);
+        scheduling.slept(now() - asleep_ns);
         router.wake();
         if trouble? {
             // The turn notices what some ports tell only to those who read.
@@ -249,6 +281,9 @@ pub fn run(
         // From now on the kernel forwards; what has come in before still has to leave.
         pulse.set_bypass(true);
         drain(router, devices, now());
+    }
+    if let Some((guard, _)) = &mut guarded {
+        guard.end(&mut router.counters);
     }
     router.tick(devices, now());
     journal.finish(&mut router.filter);

@@ -183,6 +183,11 @@ fn drop_case(reason: DropReason) -> Case {
         DropReason::PuntFailed => |net| {
             from_kernel(net, Kernel { waiting: 1, takes: false });
         },
+        // Whoever steers packets to the router drops them; the worker adds them.
+        DropReason::FailClosed => |net| {
+            net.router.counters.received(PortId(0), 1, 60);
+            net.router.counters.drop(DropReason::FailClosed);
+        },
     }
 }
 

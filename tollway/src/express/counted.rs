@@ -7,6 +7,7 @@ use tollway_dataplane::changes::Changes;
 use tollway_dataplane::counters::Counters;
 use tollway_dataplane::express::Express;
 use tollway_dataplane::frame::Umem;
+use tollway_dataplane::id::PortId;
 use tollway_dataplane::stages::filter::Count;
 use tollway_dataplane::tables::Tables;
 
@@ -54,6 +55,14 @@ impl<F: Flows> Express for Counted<F> {
     #[inline]
     fn forwarded(&mut self, burst: &Burst, umem: &Umem, tables: &Tables, lanes: Lanes) {
         self.lane.forwarded(burst, umem, tables, lanes);
+    }
+
+    fn idle(&mut self, port: PortId) {
+        self.lane.idle(port);
+    }
+
+    fn punted(&mut self, burst: &Burst, umem: &Umem, tables: &Tables, lanes: Lanes) {
+        self.lane.punted(burst, umem, tables, lanes);
     }
 
     fn add_to(&mut self, counters: &mut Counters) {

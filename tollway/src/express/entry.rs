@@ -9,7 +9,7 @@ use tollway_dataplane::wire::ipv4::{self, Ipv4View, VERSION_IHL_PLAIN};
 use tollway_dataplane::wire::ipv6::{self, Ipv6View};
 use tollway_dataplane::wire::{eth, l4, vlan, word32, word64};
 
-use crate::steer::flows::{Flow, Flow4Key, Flow6Key};
+use crate::steer::flows::{Flow, Flow4Key, Flow6Key, TO_KERNEL};
 use crate::steer::regions::{region4, region6};
 
 /// Bytes of an Ethernet header with as many tags as the lane knows on arrival: one.
@@ -28,8 +28,8 @@ pub(super) enum Words {
 }
 
 impl Words {
-    /// The flow of a packet that was forwarded, where its kind may enter the lane; `l2_len` is the
-    /// length of its new Ethernet header.
+    /// The flow of a packet that was forwarded or punted, where its kind may enter the lane; `l2_len` is the
+    /// length of its Ethernet header, the new one where it was forwarded.
     #[inline(always)]
     pub(super) fn of(burst: &Burst, umem: &Umem, lane: usize, l2_len: u8) -> Option<Self> {
         if burst.l3[lane] > MOST_L2 {
@@ -143,6 +143,18 @@ fn halves([a, b, c, d, e, f, g, h]: [u8; 8]) -> [[u8; 4]; 2] {
     [[a, b, c, d], [e, f, g, h]]
 }
 
+/// A flow whose packets are the kernel's.
+pub(super) fn to_kernel((generation, by_source): (u32, bool)) -> Flow {
+    Flow {
+        generation,
+        by_source,
+        mtu: u16::MAX,
+        egress_port: TO_KERNEL,
+        l2_len: eth::LEN as u8,
+        ..Flow::default()
+    }
+}
+
 /// What the lane does with a flow's packets: what the path has just done by this next hop. None where
 /// the port's number is beyond those that the steering program has.
 pub(super) fn flow(record: &Record, (generation, by_source): (u32, bool)) -> Option<Flow> {
@@ -157,7 +169,7 @@ pub(super) fn flow(record: &Record, (generation, by_source): (u32, bool)) -> Opt
         generation,
         by_source,
         mtu: record.mtu(),
-        egress_port: i8::try_from(record.port().0).ok()?.cast_unsigned(),
+        egress_port: u8::try_from(record.port().0).ok().filter(|port| *port < TO_KERNEL)?,
         l2_len,
         ..Flow::default()
     };

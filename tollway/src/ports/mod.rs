@@ -436,7 +436,7 @@ pub fn umem(model: &Model) -> Option<Umem> {
         false if mtu(model) + LARGEST_HEADER <= Umem::room_of(2048) => 2048,
         false => 4096,
     };
-    let held = queues.iter().sum::<u32>() * af_xdp::CHUNKS_PER_QUEUE;
+    let held = queues.iter().map(|queues| af_xdp::chunks_held(*queues)).sum::<u32>();
     let chunks = (UMEM_BYTES / chunk).max(MIN_CHUNKS) + held;
     tollway_lab::memory::umem_for(chunks, chunk, mtu(model) + LARGEST_HEADER)
 }

@@ -28,6 +28,43 @@ pub(crate) fn lift_memory_limit() -> io::Result<()> {
     check(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const all) }).map(drop)
 }
 
+/// How a thread gets a processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Schedule {
+    /// In its turn.
+    Ordinary,
+    /// As soon as it wants to, unless a real-time thread runs already. What it starts is ordinary.
+    Realtime,
+}
+
+/// Lets this process have real-time threads of the lowest priority, and threads of any nice value.
+pub(crate) fn allow_priorities() -> io::Result<()> {
+    for (resource, most) in [(libc::RLIMIT_RTPRIO, 1), (libc::RLIMIT_NICE, 40)] {
+        let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+        // SAFETY: reads the limits, which outlive the call.
+        check(unsafe { libc::setrlimit(resource, &raw const limit) })?;
+    }
+    Ok(())
+}
+
+/// Gives the calling thread a nice value.
+pub(crate) fn set_nice(nice: c_int) -> io::Result<()> {
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) }).map(drop)
+}
+
+/// Has the calling thread scheduled like this.
+pub(crate) fn set_schedule(schedule: Schedule) -> io::Result<()> {
+    let (policy, sched_priority) = match schedule {
+        Schedule::Ordinary => (libc::SCHED_OTHER, 0),
+        Schedule::Realtime => (libc::SCHED_FIFO, 1),
+    };
+    let parameters = libc::sched_param { sched_priority };
+    let policy = policy | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: reads the parameters, which outlive the call.
+    check(unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) }).map(drop)
+}
+
 /// Sees to it that no program that this process starts has more privileges than it.
 pub(crate) fn no_new_privileges() -> io::Result<()> {
     // SAFETY: takes numbers only.

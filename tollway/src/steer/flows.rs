@@ -42,6 +42,8 @@ const TAG: u8 = 4;
 pub const MOST_TALLIES: u16 = 4096;
 /// Of the egress port: the route to the source was asked for as well.
 const BY_SOURCE: u8 = 0x80;
+/// Of the egress port: there is none, for the flow's packets are the kernel's.
+pub const TO_KERNEL: u8 = 0x40;
 /// Bits of `used` that count packets; those above are the tick in which the last one came.
 const PACKETS: u64 = (1 << TICK_AT) - 1;
 const TICK_AT: u32 = 48;
@@ -110,7 +112,7 @@ pub struct Flow {
     pub generation: u32,
     /// Largest layer-3 packet, bytes.
     pub mtu: u16,
-    /// The [`PortId`](tollway_dataplane::id::PortId) that packets leave by, below 128.
+    /// The [`PortId`](tollway_dataplane::id::PortId) that packets leave by, below 64, or [`TO_KERNEL`].
     pub egress_port: u8,
     /// The route to the source was asked for as well.
     pub by_source: bool,

@@ -46,7 +46,7 @@ pub use device::tcx;
 pub use error::SteerError;
 pub use features::{rxvlan, sends_tags_beside, strips_tags};
 pub use flows::FlowMaps;
-pub use maps::{CountMap, PortCounts, State};
+pub use maps::{CountMap, PortCounts, Ruled, State};
 pub use pin::{clean, program_of};
 pub use port::{MOST_PORTS, MOST_QUEUES, SteerLink, SteerPort};
 

@@ -8,8 +8,10 @@
 mod namespaces;
 
 mod changes;
+mod closed;
 mod ipsec;
 mod latency;
+mod load;
 mod many;
 mod rules;
 mod running;
@@ -24,7 +26,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 28] = [
+const TESTS: [Test; 36] = [
     ("what_the_kernel_forwards_is_forwarded", changes::forwards),
     ("routes_come_and_go", changes::routes),
     ("addresses_come_and_go", changes::addresses),
@@ -51,6 +53,14 @@ const TESTS: [Test; 28] = [
     ("who_takes_frames_first_may_move", uppers::moved),
     ("ipsec_policies_count_at_once", ipsec::policies),
     ("a_change_is_in_force_within_milliseconds", latency::changes),
+    ("rules_of_a_file_close_the_router_while_nobody_is_asked", closed::closed),
+    ("rules_of_a_file_may_fail_open", closed::open),
+    ("flows_of_the_kernels_are_not_lost", load::flows),
+    ("a_flood_that_is_the_kernels_is_not_lost", load::flood),
+    ("what_leaves_by_a_shaper_is_not_lost", load::shaped),
+    ("what_has_to_be_fragmented_is_not_lost", load::fragments),
+    ("a_burst_of_new_flows_is_not_lost", load::burst),
+    ("a_new_flow_stays_in_order", load::order),
     ("many_routes_are_mirrored", many::routes),
     ("what_changes_while_stopped_is_mirrored", many::stopped),
 ];

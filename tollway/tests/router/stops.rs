@@ -140,6 +140,11 @@ fn only_needed_privileges(pid: u32) {
         // CAP_IPC_LOCK, where the limit could not be lifted.
         needed |= 1 << 14;
     }
+    let nice = limits.lines().find(|line| line.starts_with("Max nice priority")).unwrap();
+    if !nice.contains("40") {
+        // CAP_SYS_NICE, likewise.
+        needed |= 1 << 23;
+    }
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let mut count = 0;
     for thread in threads {

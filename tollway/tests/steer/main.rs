@@ -19,11 +19,13 @@ use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 22] = [
+const TESTS: [Test; 24] = [
     ("each_reason_to_pass_has_its_frame", steering::reasons),
     ("a_firewall_is_asked_for_options_too", steering::ruled),
     ("a_family_can_be_left_to_the_kernel", express::left),
     ("nobody_there_means_the_kernel", steering::nobody),
+    ("rules_that_cannot_be_asked_close_a_port", steering::closed),
+    ("what_has_no_flow_at_a_crowded_port_is_the_kernels", steering::crowded),
     ("a_socket_gets_the_packets_of_its_queue", steering::sockets),
     ("links_addresses_and_ports_can_change", steering::changes),
     ("a_flow_is_repeated_byte_for_byte", express::rewrites),

@@ -35,7 +35,6 @@ pub(super) fn run(args: &Args, file: &Path) -> Result<(), CliError> {
     machine.announce(&model);
     tracing::info!("forwarding");
     warn_of_kernel(&model);
-    machine.steering.set_ruled(model.filter.is_some());
     let service = Service::from_environment();
     service.ready();
     let ran = machine.run(&mut stage, Watchdog::new(service, Vec::new()));
@@ -76,12 +75,12 @@ fn only_files(model: &Model) -> Option<Files> {
     Some(files)
 }
 
-/// The kernel forwards by its own rules wherever Tollway does not, and does not know those of a file.
+/// The kernel does not know the rules of a file, and forwards before the start and after a stop.
 fn warn_of_kernel(model: &Model) {
     let is_steered = |port: &crate::model::Port| matches!(port.kind, PortKind::AfXdp { .. });
     if model.filter.is_some() && model.ports.iter().any(is_steered) {
         tracing::warn!(
-            "while Tollway does not run, the kernel forwards by its own rules only: load them there too"
+            "before the start and after a stop the kernel forwards by its own rules only; load them there too"
         );
     }
 }

@@ -87,9 +87,13 @@ impl Machine {
 
     /// Forwards until told to stop.
     pub(super) fn run(&mut self, stage: &mut Stage, watchdog: Watchdog) -> io::Result<()> {
+        let priority = stage.priority;
         let pulse = self.steering.start(&self.devices);
         let Stage { stop, inbox, .. } = stage;
-        let duties = Duties { pulse, journal: self.journal.clone(), watchdog };
+        let counts = self.steering.counts();
+        let names = self.board.names().ports.iter().map(|port| port.name.clone()).collect();
+        let steered = counts.map(|counts| (counts, names));
+        let duties = Duties { pulse, steered, priority, journal: self.journal.clone(), watchdog };
         worker::run(&mut self.router, &mut self.devices, stop, inbox, duties)
     }
 

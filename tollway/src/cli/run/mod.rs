@@ -12,6 +12,7 @@ use super::CliError;
 use crate::config;
 use crate::control::{Powers, Server, Socket};
 use crate::model::ExpressMode;
+use crate::worker::priority::Priority;
 use crate::worker::{self, Inbox, Post, Stop};
 use machine::Machine;
 
@@ -46,6 +47,9 @@ pub(super) struct Args {
     /// $XDG_RUNTIME_DIR/tollway.sock for others)
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// How soon the worker gets a processor that others want too
+    #[arg(long, value_enum, default_value = "realtime")]
+    priority: Priority,
     /// Take the ports over from the router that has the same control socket; the kernel forwards
     /// meanwhile
     #[arg(long)]
@@ -86,6 +90,7 @@ struct Stage {
     post: Post,
     inbox: Inbox,
     socket: Option<Socket>,
+    priority: Priority,
 }
 
 impl Stage {
@@ -102,7 +107,7 @@ impl Stage {
         if args.replace {
             socket::succeed(path)?;
         }
-        Ok(Self { stop, post, inbox, socket: socket::open(path)? })
+        Ok(Self { stop, post, inbox, socket: socket::open(path)?, priority: args.priority })
     }
 
     /// Answers those who ask by the control socket, if there is one, from now on.

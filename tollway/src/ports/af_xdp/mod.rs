@@ -44,8 +44,12 @@ use climb::{Climber, Outcome};
 use custody::Custody;
 use steps::Open;
 
-/// Chunks that a queue's rings hold at most.
-pub const CHUNKS_PER_QUEUE: u32 = 2 * socket::RING;
+/// Chunks that the rings of a device with so many queues hold at most.
+#[must_use]
+pub const fn chunks_held(queues: u32) -> u32 {
+    queues * (socket::receive_slots(queues) + socket::RING)
+}
+
 /// A device is looked at so often, and a failed one tried again.
 const RETRY_NS: u64 = 1_000_000_000;
 /// A device may still write to chunks for so long after its sockets are closed, with room to spare.
