@@ -50,6 +50,7 @@ enum pass_reason {
 	PASS_NO_SOCKET,
 	PASS_PUNTED,
 	PASS_COVERAGE,
+	PASS_CHECKSUM,
 	PASS_REASONS,
 };
 
@@ -107,6 +108,7 @@ const volatile __u32 MAC_LAST = 0; /* the last two */
 const volatile __u32 QUEUES = 0;
 const volatile __u32 EXPRESS = 0;
 const volatile __u32 GENERIC = 0;
+const volatile __u32 UNFINISHED = 0; /* senders leave checksums to a card that is not there */
 const volatile __u32 WEAKLY_ORDERED = 0; /* the processor reorders loads */
 const volatile __u32 FLOWS4_MASK = 0; /* buckets less one, a power of two */
 const volatile __u32 FLOWS6_MASK = 0;

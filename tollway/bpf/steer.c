@@ -4,6 +4,7 @@
  * space, and the kernel. Whatever only the kernel can do right goes there, and everything does when
  * nobody answers in user space.
  */
+#include "checksum.h"
 #include "express.h"
 #include "packet.h"
 #include "punted.h"
@@ -97,6 +98,8 @@ static __always_inline int steer4(struct packet *packet, void *data, void *end, 
 	if (ip->version != 4 || header_len < sizeof(*ip) || l3_len < header_len ||
 	    l3 + l3_len > len)
 		return pass(packet, PASS_MALFORMED);
+	if (UNFINISHED && is_unfinished4(ip, end))
+		return pass(packet, PASS_CHECKSUM);
 	if (EXPRESS && header_len == sizeof(*ip)) {
 		int action = express4(packet, ip, end, l3, len);
 
@@ -136,6 +139,8 @@ static __always_inline int steer6(struct packet *packet, void *data, void *end, 
 	len = frame_len(packet, data, end, l3 + l3_len);
 	if (ip->version != 6 || l3 + l3_len > len)
 		return pass(packet, PASS_MALFORMED);
+	if (UNFINISHED && is_unfinished6(ip, end))
+		return pass(packet, PASS_CHECKSUM);
 	if (EXPRESS) {
 		int action = express6(packet, ip, end, l3, len);
 
@@ -191,6 +196,29 @@ static __always_inline int find_link(struct packet *packet, __be16 protocol, __u
 	return 1;
 }
 
+/* Steers a packet with a second tag: what more tags name, user space knows. */
+static __always_inline int steer_twice_tagged(struct packet *packet, void *data, void *end)
+{
+	struct vlan *vlan = data + ETH_HLEN + sizeof(*vlan);
+	void *l3 = vlan + 1;
+
+	if (!UNFINISHED)
+		return to_user(packet);
+	if (l3 > end)
+		return pass(packet, PASS_MALFORMED);
+	if (vlan->protocol == bpf_htons(ETH_P_IP)) {
+		if (l3 + sizeof(struct iphdr) > end)
+			return pass(packet, PASS_MALFORMED);
+		return is_unfinished4(l3, end) ? pass(packet, PASS_CHECKSUM) : to_user(packet);
+	}
+	if (vlan->protocol == bpf_htons(ETH_P_IPV6)) {
+		if (l3 + sizeof(struct ipv6hdr) > end)
+			return pass(packet, PASS_MALFORMED);
+		return is_unfinished6(l3, end) ? pass(packet, PASS_CHECKSUM) : to_user(packet);
+	}
+	return pass(packet, PASS_ETHERTYPE);
+}
+
 static __always_inline int steer_tagged(struct packet *packet, void *data, void *end,
 					__be16 protocol)
 {
@@ -200,9 +228,8 @@ static __always_inline int steer_tagged(struct packet *packet, void *data, void 
 		return pass(packet, PASS_MALFORMED);
 	if (!find_link(packet, protocol, bpf_ntohs(vlan->tci) & 0xfff))
 		return pass(packet, PASS_VLAN_UNKNOWN);
-	/* More tags are for user space, which knows what they name. */
 	if (is_tag(vlan->protocol))
-		return to_user(packet);
+		return steer_twice_tagged(packet, data, end);
 	return steer_l3(packet, data, end, vlan->protocol, ETH_HLEN + sizeof(*vlan));
 }
 

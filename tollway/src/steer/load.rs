@@ -6,6 +6,7 @@ use aya::programs::{SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
 
 use super::error::SteerError;
+use super::features;
 use super::flows::{self, FlowMaps, SEEDS, Seeds};
 use super::pin::Names;
 use super::{Mode, Options, State, SteerPort, sys};
@@ -48,6 +49,7 @@ struct Constants {
     queues: u32,
     express: u32,
     generic: u32,
+    unfinished: u32,
     weakly_ordered: u32,
     flow_masks: [u32; 2],
     flow_seeds: [u64; SEEDS],
@@ -64,6 +66,10 @@ impl Constants {
             queues: port.queues,
             express: u32::from(express),
             generic: u32::from(mode == Mode::Generic),
+            // Behind the driver there are packets of any sender.
+            unfinished: u32::from(
+                mode == Mode::Generic || features::passes_unfinished(&port.device),
+            ),
             weakly_ordered: u32::from(!cfg!(any(target_arch = "x86_64", target_arch = "s390x"))),
             flow_masks: maps.buckets.map(|buckets| buckets - 1),
             flow_seeds: maps.seeds.0,
@@ -79,6 +85,7 @@ impl Constants {
             ("QUEUES", &self.queues),
             ("EXPRESS", &self.express),
             ("GENERIC", &self.generic),
+            ("UNFINISHED", &self.unfinished),
             ("WEAKLY_ORDERED", &self.weakly_ordered),
             ("FLOWS4_MASK", &self.flow_masks[0]),
             ("FLOWS6_MASK", &self.flow_masks[1]),

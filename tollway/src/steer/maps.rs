@@ -44,6 +44,8 @@ pub enum PassReason {
     Punted,
     /// What arrives on its link is the kernel's.
     Coverage,
+    /// Its sender left its checksum to a network card, or it looks so.
+    Checksum,
 }
 
 impl PassReason {
@@ -64,6 +66,7 @@ impl PassReason {
         Self::NoSocket,
         Self::Punted,
         Self::Coverage,
+        Self::Checksum,
     ];
 
     /// Its name in reports.
@@ -85,12 +88,13 @@ impl PassReason {
             Self::NoSocket => "no_socket",
             Self::Punted => "punted",
             Self::Coverage => "coverage",
+            Self::Checksum => "checksum",
         }
     }
 }
 
 /// Reasons of [`PassReason`].
-pub const PASS_REASONS: usize = 15;
+pub const PASS_REASONS: usize = 16;
 
 /// What the steering program counted at a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,8 +4,9 @@
 //! The program (`bpf/steer.c`) leaves to the kernel, by [`PassReason`](maps::PassReason): everything
 //! while nobody beats [`State`] or somebody has set its bypass; a family that a link leaves to it;
 //! frames for others, groups and everyone; all but IPv4 and IPv6; VLANs that are not configured; malformed headers; addresses of
-//! the router's own, and those that are not routed; options; a TTL that ends here. The rest goes to
-//! the socket of its queue, if there is one.
+//! the router's own, and those that are not routed; options; a TTL that ends here; checksums that a sender
+//! left to a network card (`bpf/checksum.h`), where senders can. The rest goes to the socket of its queue,
+//! if there is one.
 //!
 //! A packet of a flow in [`FlowMaps`] whose generation is in force leaves by the flow's device, if it
 //! has a right checksum, fits the MTU, is no fragment and has TTL to spend. The lane never drops.
@@ -44,7 +45,7 @@ use port::{has_room, note, slot, socket_slot};
 pub use attach::Attached;
 pub use device::tcx;
 pub use error::SteerError;
-pub use features::{rxvlan, sends_tags_beside, strips_tags};
+pub use features::{leaves_checksums, rx_checksums, rxvlan, sends_tags_beside, strips_tags};
 pub use flows::FlowMaps;
 pub use maps::{CountMap, PortCounts, State};
 pub use pin::{clean, program_of};

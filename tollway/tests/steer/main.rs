@@ -14,16 +14,18 @@ mod express;
 mod frames;
 mod regions;
 mod steering;
+mod unfinished;
 
 use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 22] = [
+const TESTS: [Test; 23] = [
     ("each_reason_to_pass_has_its_frame", steering::reasons),
     ("a_firewall_is_asked_for_options_too", steering::ruled),
     ("a_family_can_be_left_to_the_kernel", express::left),
     ("nobody_there_means_the_kernel", steering::nobody),
+    ("a_checksum_that_is_not_finished_is_the_kernels", unfinished::checksums),
     ("a_socket_gets_the_packets_of_its_queue", steering::sockets),
     ("links_addresses_and_ports_can_change", steering::changes),
     ("a_flow_is_repeated_byte_for_byte", express::rewrites),
