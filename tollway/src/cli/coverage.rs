@@ -146,6 +146,13 @@ fn summary(coverage: &Coverage, out: &mut Lines) {
             count(coverage.rules as u64, "firewall rule"),
         ),
     );
+    if !coverage.not_attached.is_empty() {
+        let ports = coverage.not_attached.join(", ");
+        out.line(
+            "",
+            &format!("Without an XDP program, since nothing there could be fast: {ports}."),
+        );
+    }
     out.line("", BY_NATURE);
 }
 

@@ -56,7 +56,7 @@ impl Scene {
             let umem = tollway_lab::memory::umem(64, 4096).unwrap();
             let steering = ModelSteering::load(&model);
             let mut programs = |_: &Model, port| steering.program(port);
-            let mut devices = ports::open(&mut model, &umem, &mut programs).unwrap();
+            let mut devices = ports::open(&mut model, &umem, &mut programs, &[]).unwrap();
             let compiled = compile(&model).unwrap();
             let mut router = Router::new(compiled.tables, umem, compiled.host);
             while !is_ending.load(Ordering::Relaxed) {

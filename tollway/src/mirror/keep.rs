@@ -6,6 +6,7 @@
 //! be wrong, the kernel forwards.
 
 mod apply;
+mod attached;
 mod holds;
 
 use std::io::{self, Read};
@@ -27,6 +28,7 @@ use crate::force::{Force, PATIENCE};
 use crate::ports::{sys, why};
 use crate::service::Beat;
 use crate::sync::lock;
+use attached::Wishes;
 use holds::Holds;
 
 /// The thread shows that it lives so often at least.
@@ -59,6 +61,8 @@ pub(super) struct Keeper {
     live: Live,
     /// When the ports are asked whether they work.
     ports_at: Instant,
+    /// Which ports are to carry their programs.
+    wishes: Wishes,
     /// Rules were read that are not in force yet.
     rules_are_new: bool,
     /// The kernel's rules are others than those that were read.
@@ -81,6 +85,7 @@ pub(super) struct Keeper {
 
 impl Keeper {
     pub(super) fn new(mirror: Mirror, force: Force, live: Live, beat: Beat) -> Self {
+        let wishes = Wishes::new(mirror.idle());
         let Mirror { source, settings, known, shape, locals, fill, .. } = mirror;
         let Mirror { policies, rules, told, door, .. } = mirror;
         let rules_generation = match known.rules() {
@@ -103,6 +108,7 @@ impl Keeper {
             holds,
             live,
             ports_at: Instant::now(),
+            wishes,
             rules_are_new: false,
             rules_are_old: false,
             elements_applied: false,
@@ -169,6 +175,7 @@ impl Keeper {
     fn patience(&self) -> i32 {
         let due = self.source.due().min(self.known.due()).min(self.ports_at);
         let due = self.again_at.map_or(due, |at| at.min(due));
+        let due = self.wishes.due().map_or(due, |at| at.min(due));
         let left = due.saturating_duration_since(Instant::now()).min(BEAT);
         left.as_micros().div_ceil(1000) as i32
     }

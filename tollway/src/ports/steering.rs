@@ -132,6 +132,16 @@ impl ModelSteering {
         Some(state)
     }
 
+    /// Whether some port has the express lane, or may have it when it is attached.
+    fn may_have_lane(&self, model: &Model) -> bool {
+        let Some(steering) = self.steering() else { return false };
+        let steering = lock(steering);
+        (0..model.ports.len()).map(|port| PortId(port as u16)).any(|port| {
+            let is_detached = steering.port(port).is_none() && model.express != ExpressMode::Off;
+            self.lane.ports.is_entrance(port) || is_detached
+        })
+    }
+
     /// The express lane, where some port has it; and whoever watches where it can send, until
     /// dropped.
     ///
@@ -139,8 +149,9 @@ impl ModelSteering {
     /// The steering program's counts can not be read, or the kernel can not be asked.
     pub fn lane(&self, model: &Model) -> io::Result<Option<(Box<dyn Express>, Watch)>> {
         let ports = model.ports.len();
-        let has_lane = (0..ports).any(|port| self.lane.ports.is_entrance(PortId(port as u16)));
-        let Some(steering) = self.steering().filter(|_| has_lane) else { return Ok(None) };
+        let Some(steering) = self.steering().filter(|_| self.may_have_lane(model)) else {
+            return Ok(None);
+        };
         let (state, flows, counts) = {
             let steering = lock(steering);
             (steering.state(), steering.flows(), steering.counts())

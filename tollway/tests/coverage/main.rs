@@ -17,11 +17,12 @@ use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 15] = [
+const TESTS: [Test; 16] = [
     ("a_plain_router_is_all_fast", reasons::plain),
     ("queueing_disciplines_that_somebody_chose", reasons::qdiscs),
     ("filters_of_tc", reasons::filters),
     ("tags_beside_the_frames", reasons::tags),
+    ("checksums_that_are_not_finished_are_the_kernels", reasons::checksums),
     ("programs_of_bpf", reasons::programs),
     ("devices_above", reasons::uppers),
     ("devices_above_in_other_namespaces", reasons::elsewhere),

@@ -7,6 +7,7 @@
 #[path = "../namespaces/mod.rs"]
 mod namespaces;
 
+mod attached;
 mod changes;
 mod ipsec;
 mod latency;
@@ -24,8 +25,10 @@ use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 28] = [
+const TESTS: [Test; 30] = [
     ("what_the_kernel_forwards_is_forwarded", changes::forwards),
+    ("nothing_is_attached_where_nothing_is_fast", attached::gateway),
+    ("hosts_that_leave_checksums_transfer_at_the_kernels_rate", attached::offloads),
     ("routes_come_and_go", changes::routes),
     ("addresses_come_and_go", changes::addresses),
     ("a_neighbour_moves", changes::neighbour),
@@ -60,5 +63,9 @@ fn main() -> ExitCode {
         (!is_root()).then_some("only root may load BPF programs (CAP_BPF and CAP_NET_ADMIN)")
     };
     // `-m`: what is mounted and pinned is gone with the test.
-    namespaces::main(&TESTS, "-nm", missing, |_| ExitCode::FAILURE)
+    namespaces::main(&TESTS, "-nm", missing, |words| match words {
+        ["--serve", address] => attached::serve(address),
+        ["--ask", address] => attached::ask(address),
+        _ => ExitCode::FAILURE,
+    })
 }

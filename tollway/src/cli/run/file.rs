@@ -21,7 +21,7 @@ pub(super) fn run(args: &Args, file: &Path) -> Result<(), CliError> {
         return replay::replay(&model, &files, false);
     }
     let mut stage = Stage::set(args, model.control.as_deref())?;
-    let mut machine = Machine::open(&mut model, stage.post.clone(), compile)?;
+    let mut machine = Machine::open(&mut model, &[], stage.post.clone(), compile)?;
     let started = Started {
         file: file.to_owned(),
         configured,

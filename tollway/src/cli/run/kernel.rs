@@ -31,8 +31,9 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         .map_err(|error| CliError::failed(error, "Run it as root or by its unit"))?;
     let mut mirror = Mirror::begin(&args.devices, settings).map_err(unmirrored)?;
     let mut model = mirror.model();
+    let idle = mirror.idle();
     let compile = |model: &_| mirror.compile(model);
-    let mut machine = Machine::open(&mut model, stage.post.clone(), compile)?;
+    let mut machine = Machine::open(&mut model, &idle, stage.post.clone(), compile)?;
     machine.router.kernel_has_rules = true;
     let parts = machine.parts(&model);
     let (watch, follow) = (parts.watch(&model), kernel::Settings::default());

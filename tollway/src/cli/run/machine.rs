@@ -34,9 +34,10 @@ pub(super) struct Machine {
 
 impl Machine {
     /// Opens the ports of a model, adopts what their devices say of themselves, and puts the router
-    /// together by `compile`.
+    /// together by `compile`. Ports for which `idle` has a reason are left to the kernel for now.
     pub(super) fn open(
         model: &mut Model,
+        idle: &[Option<String>],
         post: Post,
         compile: impl FnOnce(&Model) -> Result<Compiled, CompileError>,
     ) -> Result<Self, CliError> {
@@ -45,7 +46,7 @@ impl Machine {
         })?;
         let steering = Arc::new(ModelSteering::load(model));
         let mut programs = |_: &Model, port| steering.program(port);
-        let devices = ports::open(model, &umem, &mut programs);
+        let devices = ports::open(model, &umem, &mut programs, idle);
         let devices = devices.map_err(|error| CliError::failed(&error, error.remedy()))?;
         let compiled = compile(model).map_err(|error| CliError::failed(&error, error.remedy()))?;
         let mut router = Router::new(compiled.tables, umem, compiled.host);
@@ -107,6 +108,8 @@ impl Machine {
             let state = match behind.state() {
                 State::Up => String::new(),
                 State::Down(why) | State::Gone(why) => format!(", not working: {why}"),
+                // Its reason was told when it was detached.
+                State::Detached(_) => String::new(),
             };
             tracing::info!(
                 "port {}: {what}, address {}, MTU {}{state}",

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::probe::{Asked, Device, Elsewhere, Tags};
+use super::probe::{Asked, Checksums, Device, Elsewhere, Tags};
 use super::{Facts, Link, PerFamily, Reason};
 use crate::mirror::kernel::{Family, Ifindex, Netdev};
 use crate::mirror::sysctl::LinkSysctls;
@@ -251,8 +251,10 @@ fn device(facts: &Facts<'_>, layer: &Layer<'_>, most: u32, reasons: &mut Vec<Rea
     if netdev.flags & NOARP != 0 {
         reasons.push(Reason::NoArp(name()));
     }
-    if found.xdp.is_some() && found.xdp != found.own_xdp {
-        reasons.push(Reason::OtherXdp(name()));
+    match &found.own_xdp {
+        Err(why) => reasons.push(Reason::Unknown("whose the XDP program is", why.0.clone())),
+        Ok(own) if found.xdp != *own => reasons.push(Reason::OtherXdp(name())),
+        Ok(_) => {}
     }
     match &found.tags {
         Tags::Kept => {}
@@ -261,6 +263,16 @@ fn device(facts: &Facts<'_>, layer: &Layer<'_>, most: u32, reasons: &mut Vec<Rea
             reasons.push(Reason::PeerTags { device: name(), peer: Some(peer.clone()) });
         }
         Tags::ByPeerElsewhere => reasons.push(Reason::PeerTags { device: name(), peer: None }),
+    }
+    match &found.checksums {
+        Checksums::Whole => {}
+        Checksums::ByPeer(peer) => {
+            reasons.push(Reason::PeerChecksums { device: name(), peer: Some(peer.clone()) });
+        }
+        Checksums::ByPeerElsewhere => {
+            reasons.push(Reason::PeerChecksums { device: name(), peer: None });
+        }
+        Checksums::ByOwner => reasons.push(Reason::OwnerChecksums(name())),
     }
     if found.keeps_tags {
         reasons.push(Reason::KeepsTags(name()));

@@ -14,6 +14,7 @@
 
 mod firewall;
 mod general;
+mod idle;
 mod link;
 mod live;
 mod parts;
@@ -32,7 +33,7 @@ use crate::filter::ir;
 
 pub use live::Live;
 pub use parts::{Note, Part};
-pub use probe::{Asked, Device, Elsewhere, Hook, Legacy, Probes, Tags, Unknown, Xfrm};
+pub use probe::{Asked, Checksums, Device, Elsewhere, Hook, Legacy, Probes, Tags, Unknown, Xfrm};
 pub use reason::Reason;
 pub use routes::RouteTally;
 pub use sight::{Sight, SightError};

@@ -73,6 +73,15 @@ pub enum Reason {
         /// Its peer, if that is a device here.
         peer: Option<String>,
     },
+    /// A veth whose peer leaves checksums to a network card, which is not there.
+    PeerChecksums {
+        /// The device.
+        device: String,
+        /// Its peer, if that is a device here.
+        peer: Option<String>,
+    },
+    /// A TAP device whose owner may leave checksums to a network card (`vnet_hdr`).
+    OwnerChecksums(String),
     /// A VLAN device that keeps tags where its taps see them.
     KeepsTags(String),
     /// A VLAN device that has an Ethernet address of its own.
@@ -151,6 +160,8 @@ impl Reason {
             Self::Qdisc { .. } => "qdisc",
             Self::StripsTags(_) => "strips_tags",
             Self::PeerTags { .. } => "peer_tags",
+            Self::PeerChecksums { .. } => "peer_checksums",
+            Self::OwnerChecksums(_) => "owner_checksums",
             Self::KeepsTags(_) => "keeps_tags",
             Self::OwnMac(_) => "own_mac",
             Self::EgressQos(_) => "egress_qos",
@@ -241,6 +252,27 @@ impl fmt::Display for Reason {
                     "the peer of {device} may leave VLAN tags beside the frames, where XDP does not see them; \
                      run ethtool -K PEER txvlan off tx-vlan-stag-hw-insert off in its namespace, and ethtool -K \
                      {device} rxvlan off here to say so"
+                )
+            }
+            Self::PeerChecksums { device, peer: Some(peer) } => {
+                write!(
+                    f,
+                    "the peer of {device} leaves checksums unfinished, for a network card that is not there; \
+                     run ethtool -K {peer} tx off"
+                )
+            }
+            Self::PeerChecksums { device, peer: None } => {
+                write!(
+                    f,
+                    "the peer of {device} may leave checksums unfinished, for a network card that is not there; \
+                     run ethtool -K PEER tx off in its namespace, and ethtool -K {device} rx off here to say so"
+                )
+            }
+            Self::OwnerChecksums(device) => {
+                write!(
+                    f,
+                    "whoever sends by {device} may leave checksums unfinished (vnet_hdr); have its owner open \
+                     it without, as QEMU does by -netdev tap,vnet_hdr=off"
                 )
             }
             Self::KeepsTags(device) => write!(f, "{device} has reorder_hdr off"),

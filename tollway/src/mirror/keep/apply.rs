@@ -73,29 +73,37 @@ impl Keeper {
     }
 
     /// Says which traffic takes which road, if it is otherwise than before.
-    fn judge(&self, coverage: Coverage) {
+    fn judge(&mut self, coverage: Coverage) {
+        let now = Instant::now();
+        if self.wishes.judge(&coverage, &self.known.ports, now) {
+            self.ports_at = now;
+        }
         if *self.live.get() != coverage {
             self.live.set(coverage);
         }
     }
 
-    /// Asks the ports whether they work: packets that would leave by one that does not are the kernel's.
+    /// Tells the ports whether they are to be attached, and asks whether they work: packets that would leave by one that does not are the kernel's.
     fn ask_ports(&mut self) -> Result<(), Trouble> {
         let now = Instant::now();
-        if !self.known.take_linked() && self.ports_at > now {
+        let is_due = self.wishes.expire(now) || self.ports_at <= now;
+        if !self.known.take_linked() && !is_due {
             return Ok(());
         }
-        let work = |_: &mut Router, devices: &mut Devices| {
-            let works = |device: &mut Box<dyn Device>| {
+        let (idle, wanted) = (self.wishes.idle(), self.wishes.idle());
+        let work = move |_: &mut Router, devices: &mut Devices| {
+            let works = |(device, idle): (&mut Box<dyn Device>, &Option<String>)| {
+                device.set_idle(idle.as_deref());
                 device.look_again();
                 let works = device.state() == State::Up;
                 (works, device.ifindex(), device.mtu().map(u32::from))
             };
-            devices.iter_mut().map(works).collect::<Vec<_>>()
+            devices.iter_mut().zip(&wanted).map(works).collect::<Vec<_>>()
         };
         let works = self.force.post().ask(PATIENCE, work).ok_or(ForceError::Gone)?;
         let mut every = PORTS_EVERY;
-        for (port, (works, device, room)) in self.known.ports.iter_mut().zip(works) {
+        let ports = self.known.ports.iter_mut().zip(&idle).zip(works);
+        for ((port, idle), (works, device, room)) in ports {
             if device.is_some() && port.device != device {
                 // It was opened anew by its name, which is another device's by now.
                 port.device = device;
@@ -107,7 +115,7 @@ impl Keeper {
                 (port.works, port.room) = (works, room);
                 self.known.stale = true;
             }
-            if !works && port.device.is_some() {
+            if !works && port.device.is_some() && idle.is_none() {
                 every = PORTS_AGAIN;
             }
         }
