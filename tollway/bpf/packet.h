@@ -3,15 +3,7 @@
 #ifndef TOLLWAY_PACKET_H
 #define TOLLWAY_PACKET_H
 
-#include "maps.h"
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct state);
-} state SEC(".maps");
+#include "state.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

@@ -24,9 +24,9 @@ pub(crate) mod tests;
 
 use std::io;
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 use tollway_dataplane::burst::{BURST, Burst, Lanes};
 use tollway_dataplane::changes::{Changes, Version};
@@ -36,9 +36,9 @@ use tollway_dataplane::id::PortId;
 use tollway_dataplane::stages::filter::Count;
 use tollway_dataplane::tables::{Record, Tables};
 
-use crate::steer::State;
 use crate::steer::flows::{Flow, Flow4Key, Flow6Key, FlowMaps};
 use crate::steer::regions::regions;
+use crate::steer::{Refusals, State};
 pub use counted::Counted;
 pub use counts::{Reading, Tally};
 use entry::{Key, Words};
@@ -115,6 +115,8 @@ impl Flows for (State, FlowMaps) {
 pub struct Ports {
     ports: Vec<PortState>,
     changes: AtomicU64,
+    /// What devices refuse of what the lane sends, where that can be known.
+    refusals: OnceLock<Refusals>,
 }
 
 #[derive(Debug, Default)]
@@ -129,7 +131,19 @@ impl Ports {
     #[must_use]
     pub fn new(ports: usize) -> Arc<Self> {
         let ports = (0..ports).map(|_| PortState::default()).collect();
-        Arc::new(Self { ports, changes: AtomicU64::new(0) })
+        Arc::new(Self { ports, changes: AtomicU64::new(0), refusals: OnceLock::new() })
+    }
+
+    /// Keeps flows out that leave by a device that refuses them; to be called once.
+    pub fn set_refusals(&self, refusals: Refusals) {
+        // Another would be the same: all are of one steering.
+        let _ = self.refusals.set(refusals);
+    }
+
+    /// What devices refuse, where that can be known.
+    #[must_use]
+    pub fn refusals(&self) -> Option<&Refusals> {
+        self.refusals.get()
     }
 
     /// Says if flows that arrive by a port enter the lane.
@@ -157,8 +171,12 @@ impl Ports {
         self.ports.get(usize::from(port.0)).is_some_and(|state| state.entrance.load(Relaxed))
     }
 
+    /// To be asked after the generation was read that a flow is to enter under: a device that refuses says so
+    /// before it raises that.
     fn is_exit(&self, port: PortId) -> bool {
+        let refuses = || self.refusals().is_some_and(|refusals| refusals.cause(port).is_some());
         self.ports.get(usize::from(port.0)).is_some_and(|state| state.ifindex.load(Relaxed) != 0)
+            && !refuses()
     }
 }
 

@@ -145,6 +145,9 @@ impl ModelSteering {
             let steering = lock(steering);
             (steering.state(), steering.flows(), steering.counts())
         };
+        if let Some(refusals) = lock(steering).refusals() {
+            self.lane.ports.set_refusals(refusals);
+        }
         let most_flows = model.express_flows as usize;
         let lane = Lane::new((state, flows), Arc::clone(&self.lane.ports), most_flows);
         let watched = (0..ports).map(|port| PortId(port as u16)).collect();

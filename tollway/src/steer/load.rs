@@ -8,7 +8,7 @@ use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
 use super::error::SteerError;
 use super::flows::{self, FlowMaps, SEEDS, Seeds};
 use super::pin::Names;
-use super::{Mode, Options, State, SteerPort, sys};
+use super::{Mode, Options, State, SteerPort, refusals, sys};
 
 static STEER: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.o"));
 static PUNT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/punt.o"));
@@ -25,6 +25,8 @@ pub(super) struct Maps {
     pub(super) flows6: OwnedFd,
     pub(super) egress: OwnedFd,
     pub(super) regions: OwnedFd,
+    /// Notes what devices refuse, where the kernel lets it.
+    pub(super) refused: Option<refusals::Program>,
     punted: OwnedFd,
     tallies: OwnedFd,
     /// Buckets of the flows, IPv4 and IPv6, and what their hash depends on.
@@ -105,7 +107,13 @@ impl Maps {
         let [state, counts, xsks, links, locals4] = [0, 1, 2, 3, 4].map(|index| map(NAMES[index]));
         let [locals6, flows4, flows6, egress, regions, punted, tallies] =
             [5, 6, 7, 8, 9, 10, 11].map(|index| map(NAMES[index]));
+        let refused = refusals::Program::load(&names).inspect_err(|error| {
+            tracing::warn!(
+                "nobody notices what devices refuse of the express lane's frames: {error}"
+            );
+        });
         Ok(Self {
+            refused: refused.ok(),
             state: state?,
             counts: counts?,
             xsks: xsks?,

@@ -12,7 +12,7 @@
 //!
 //! Limits: a tag that the device took off before XDP saw the frame can not be known, so devices with
 //! VLAN links need `ethtool -K DEVICE rxvlan off`, and a veth needs `txvlan off` at its peer. What a
-//! driver drops of redirected frames (a veth does, whose peer has neither XDP nor GRO) is in that
+//! driver drops of redirected frames is known by [`refusals`]; where the kernel has no BTF, it is in that
 //! device's statistics only.
 
 mod attach;
@@ -25,6 +25,7 @@ pub mod maps;
 mod page;
 mod pin;
 mod port;
+pub mod refusals;
 pub mod regions;
 mod shared;
 mod sys;
@@ -49,6 +50,7 @@ pub use flows::FlowMaps;
 pub use maps::{CountMap, PortCounts, State};
 pub use pin::{clean, program_of};
 pub use port::{MOST_PORTS, MOST_QUEUES, SteerLink, SteerPort};
+pub use refusals::Refusals;
 
 /// What is decided for all ports when the maps are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,6 +230,9 @@ impl Steering {
             sys::update(self.maps.links.as_fd(), &slot(port.port, link), &link.value())
                 .map_err(failed("entering a link"))?;
         }
+        if let Some(refused) = &self.maps.refused {
+            refused.enter(port).map_err(failed("noting its device"))?;
+        }
         // `struct bpf_devmap_val`: the device, and no program to run there.
         let way_out = [port.ifindex, 0];
         sys::update(self.maps.egress.as_fd(), &u32::from(port.port.0), &way_out).map_err(|error| {
@@ -246,6 +251,9 @@ impl Steering {
             let _ = sys::update(self.maps.links.as_fd(), &slot(port.port, link), &0_u32);
         }
         let _ = sys::delete(self.maps.egress.as_fd(), &u32::from(port.port.0));
+        if let Some(refused) = &self.maps.refused {
+            refused.forget(port);
+        }
         if let Some(attachment) = steered.attachment.filter(|_| !self.leaves) {
             attachment.end(self.maps.state.as_fd());
         }
@@ -439,6 +447,12 @@ impl Steering {
     #[must_use]
     pub fn counts(&self) -> CountMap {
         self.counts.clone()
+    }
+
+    /// What devices refuse of the lane's frames, where the kernel tells; for any thread.
+    #[must_use]
+    pub fn refusals(&self) -> Option<Refusals> {
+        self.maps.refused.as_ref().map(|refused| refused.refusals().clone())
     }
 
     /// From now on leaves the programs on the devices, which pass everything to the kernel until

@@ -45,7 +45,7 @@ fn make(directory: &Path) -> io::Result<()> {
 }
 
 /// The number of this network namespace.
-fn namespace() -> io::Result<u64> {
+pub(super) fn namespace() -> io::Result<u64> {
     Ok(fs::metadata("/proc/self/ns/net")?.ino())
 }
 

@@ -15,6 +15,7 @@ use aya::{Ebpf, include_bytes_aligned};
 use tollway::model::{Left, Mac, VlanProtocol};
 use tollway::steer::flows::{Flow, Flow4Key, Flow6Key};
 use tollway::steer::maps::PassReason;
+use tollway::steer::refusals::Cause;
 use tollway::steer::{self, Mode, Options, State, SteerError, SteerLink, SteerPort, Steering};
 use tollway_dataplane::id::{LinkId, PortId, Vid};
 
@@ -184,6 +185,65 @@ pub fn lane() {
     forwarding(true);
     let grown = beating(&steering, &[A, B], (&a, &BOTH[..1], 1));
     assert_eq!(grown[0].express_rx_packets, 0);
+}
+
+/// A device that takes nothing any more, although the kernel says that it does.
+pub fn refusals() {
+    let (a, b) = two_hosts();
+    let (steering, _worker) = start(&[Mode::Native], false);
+    let refusals = steering.refusals().unwrap();
+    enter_both(&steering);
+    beating(&steering, &[A, B], (&a, &BOTH, 1));
+    assert_eq!((refusals.packets(A), refusals.packets(B)), (0, 0));
+    assert_eq!((refusals.cause(A), refusals.cause(B)), (None, None));
+    let generation = steering.state().generation();
+
+    b.sh("ip link set hb down");
+    let sent = counts(&steering, B).express_tx_packets;
+    // One burst may be on its way when the first is refused.
+    let _ = a.command("ping -n -q -c 20 -l 20 -i 0.01 -W 1 10.0.2.2").output().unwrap();
+    let refused = counts(&steering, B).express_tx_packets - sent;
+    assert!((1..=20).contains(&refused), "{refused}");
+    assert_eq!((refusals.packets(A), refusals.packets(B)), (0, refused));
+    assert_eq!((refusals.cause(A), refusals.cause(B)), (None, Some(Cause::Error(libc::ENXIO))));
+    assert_eq!(steering.state().generation(), generation + 1);
+    let _ = a.command("ping -n -q -c 5 -i 0.01 -W 1 10.0.2.2").output().unwrap();
+    assert_eq!(refusals.packets(B), refused, "nothing is sent there any more");
+
+    b.sh("ip link set hb up");
+    b.route("hb", "10.0.2.1", "02:00:00:00:00:0b");
+    refusals.forgive(B);
+    enter_both(&steering);
+    beating(&steering, &[A, B], (&a, &BOTH[..1], 1));
+    assert_eq!((refusals.packets(B), refusals.cause(B)), (refused, None));
+}
+
+/// A device that takes small frames and no large ones: only when nothing else has come for a while is it one
+/// that refuses.
+pub fn partial_refusals() {
+    let (a, b) = two_hosts();
+    let (steering, _worker) = start(&[Mode::Native], false);
+    let refusals = steering.refusals().unwrap();
+    enter_both(&steering);
+    b.sh("ip link set hb mtu 600");
+    let refused = |size: u16, count: u8| {
+        let before = refusals.packets(B);
+        let line = format!("ping -n -q -c {count} -s {size} -i 0.02 -W 1 10.0.2.2");
+        let _ = a.command(&line).output().unwrap();
+        refusals.packets(B) - before
+    };
+    // A worker that is late leaves packets to the kernel.
+    until("a frame to be refused", || refused(1000, 1) == 1);
+    for _ in 0..3 {
+        assert!(refused(100, 1) == 0 && refused(1000, 1) <= 1);
+        assert_eq!(refusals.cause(B), None);
+    }
+    until("it to refuse", || {
+        refused(1000, 3);
+        refusals.cause(B).is_some()
+    });
+    assert_eq!(refusals.cause(B), Some(Cause::Silent));
+    assert_eq!(refused(1000, 3), 0, "nothing is sent there any more");
 }
 
 /// Tags on and off: between the hosts' ports lies a cable, both ends of which are ports.

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 22] = [
+const TESTS: [Test; 24] = [
     ("each_reason_to_pass_has_its_frame", steering::reasons),
     ("a_firewall_is_asked_for_options_too", steering::ruled),
     ("a_family_can_be_left_to_the_kernel", express::left),
@@ -36,6 +36,8 @@ const TESTS: [Test; 22] = [
     ("a_flow_that_changes_is_never_half_the_old_one", express::torn),
     ("the_lane_joins_two_hosts", devices::lane),
     ("the_lane_joins_vlans", devices::vlans),
+    ("a_device_that_refuses_leaves_the_lane", devices::refusals),
+    ("a_device_that_takes_some_stays_in_the_lane", devices::partial_refusals),
     ("the_kernel_forwards_when_nobody_beats", devices::fail_open),
     ("generic_mode_is_a_step_down", devices::generic),
     ("a_successor_takes_over_and_the_predecessor_lets_go", devices::takeover),

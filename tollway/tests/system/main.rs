@@ -12,6 +12,7 @@ mod kinds;
 #[path = "../namespaces/mod.rs"]
 mod namespaces;
 mod pmtu;
+mod refusals;
 #[allow(dead_code)]
 #[path = "../af_xdp/router.rs"]
 mod router;
@@ -23,7 +24,7 @@ mod ways;
 
 use std::process::{Command, ExitCode};
 
-const TESTS: [namespaces::Test; 7] = [
+const TESTS: [namespaces::Test; 8] = [
     ("traceroute_finds_the_same_hops", trace::hops),
     ("traceroute_is_refused_alike", trace::refusals),
     ("the_same_path_mtu_is_found_by_ipv4", pmtu::ipv4),
@@ -31,6 +32,7 @@ const TESTS: [namespaces::Test; 7] = [
     ("pings_of_all_kinds_are_answered_alike", kinds::pings),
     ("streams_go_on_while_their_route_changes", changes::routes),
     ("a_flow_of_the_lane_is_dropped_within_ten_milliseconds", drops::soon),
+    ("what_a_device_refuses_leaves_the_lane_at_once", refusals::refused),
 ];
 
 fn main() -> ExitCode {
