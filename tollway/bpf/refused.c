@@ -28,17 +28,19 @@ struct net_device {
 /* The network namespace of the ports. */
 const volatile __u32 NAMESPACE = 0;
 
-/* A full queue takes something sooner than that. */
-#define REFUSES_NS 10000000ULL
+/* A full queue takes something sooner, even where its reader waits for a processor. */
+#define REFUSES_NS 20000000ULL
+#define REFUSES_BULKS 4
 
 /* What a port's device refused, as in src/steer/refusals.rs. */
 struct refusals {
 	__u64 packets; /* in all */
 	__u64 since_ns; /* it has taken nothing since then; 0: it has */
+	__u64 bulks; /* that it has taken nothing of since then */
 	__u64 cause; /* 0: it takes frames; 1: it takes none, and does not say why; else: an error, plus 1 */
 };
 
-/* One for each port; of the last one, `packets` says if any device has not taken something lately. */
+/* One for each port; of the last one, `packets` says if `since_ns` of any is not 0. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -103,13 +105,18 @@ int refused(__u64 *args)
 			return 0;
 	}
 	__sync_fetch_and_add(&here->packets, drops);
-	any->packets = 1;
 	if (sent)
 		return 0;
 	now = bpf_ktime_get_ns();
-	if (!here->since_ns)
+	if (!here->since_ns) {
 		here->since_ns = now;
-	if (!here->cause && (error || now - here->since_ns >= REFUSES_NS))
+		here->bulks = 0;
+	}
+	here->bulks++;
+	any->packets = 1;
+	if (here->cause)
+		return 0;
+	if (error || (here->bulks >= REFUSES_BULKS && now - here->since_ns >= REFUSES_NS))
 		leave(here, 1 - error);
 	return 0;
 }

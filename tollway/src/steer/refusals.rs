@@ -1,8 +1,8 @@
 //! What devices did not take of the XDP path's frames (`bpf/refused.c`).
 //!
 //! The kernel collects redirected frames and hands them to a device in bulks of 16 at most. A device that
-//! takes only some is busy: the rest is dropped and counted. One that says an error, or takes none for 10 ms,
-//! refuses: the program empties the XDP path, and no flow that leaves by that port enters it until somebody
+//! takes only some is busy: the rest is dropped and counted. One that says an error, or takes nothing of four
+//! bulks in a row and for 20 ms, refuses: the program empties the XDP path, and no flow that leaves by that port enters it until somebody
 //! says [`Refusals::forgive`].
 //!
 //! Limits: of generic XDP the kernel does not tell what a device refused.
@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 
 use aya::programs::BtfTracePoint;
 use aya::{Btf, Ebpf, EbpfLoader, include_bytes_aligned};
@@ -28,10 +28,10 @@ static REFUSED: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/refuse
 const MAPS: [&str; 3] = ["state", "refusals", "port_of"];
 
 /// Words of `struct refusals` in bpf/refused.c, and where in it they are.
-const WORDS: usize = 3;
+const WORDS: usize = 4;
 const PACKETS: usize = 0;
 const SINCE_NS: usize = 1;
-const CAUSE: usize = 2;
+const CAUSE: usize = 3;
 
 /// What the program has noted by port; cheap to clone, every clone is the same memory.
 #[derive(Clone)]
@@ -81,11 +81,16 @@ impl Refusals {
 
     /// Has the program look at sent frames no longer than somebody waits for one; to be called at times.
     pub fn settle(&self) {
-        let waits = |port| self.word(port, SINCE_NS).is_some_and(|since| since.load(Relaxed) != 0);
-        if !(0..MOST_PORTS).any(waits)
+        let waits = |port| self.word(port, SINCE_NS).is_some_and(|since| since.load(SeqCst) != 0);
+        let any_waits = || (0..MOST_PORTS).any(waits);
+        if !any_waits()
             && let Some(any) = self.word(MOST_PORTS, PACKETS)
         {
-            any.store(0, Relaxed);
+            any.store(0, SeqCst);
+            // The program may have begun to wait in between.
+            if any_waits() {
+                any.store(1, SeqCst);
+            }
         }
     }
 }
