@@ -430,15 +430,28 @@ pub fn umem(model: &Model) -> Option<Umem> {
         })
         .collect();
     let whole = chunk_bytes(model);
+    let fits = mtu(model) + LARGEST_HEADER <= Umem::room_of(2048);
     // The kernel takes chunks of 2 or 4 KB; a frame that fits none has several.
     let chunk = match queues.is_empty() {
         true => whole,
-        false if mtu(model) + LARGEST_HEADER <= Umem::room_of(2048) => 2048,
+        false if fits && !may_be_zero_copy(model) => 2048,
         false => 4096,
     };
     let held = queues.iter().sum::<u32>() * af_xdp::CHUNKS_PER_QUEUE;
     let chunks = (UMEM_BYTES / chunk).max(MIN_CHUNKS) + held;
     tollway_lab::memory::umem_for(chunks, chunk, mtu(model) + LARGEST_HEADER)
+}
+
+/// Whether some port may have its frames without copies.
+///
+/// Network cards know buffers of whole kilobytes. Of a chunk of 2 KB the kernel gives them 1,792 bytes, which are
+/// one for igb and igc: they drop frames of more than 1,024 (`igb_setup_srrctl`).
+fn may_be_zero_copy(model: &Model) -> bool {
+    model.ports.iter().any(|port| match &port.kind {
+        PortKind::AfXdp { mode: AfXdpMode::Copy | AfXdpMode::Generic, .. } => false,
+        PortKind::AfXdp { device, .. } => redirect::has_zero_copy(device),
+        _ => false,
+    })
 }
 
 /// Copies frames out by `send`, which says if it took one, and frees what was taken.

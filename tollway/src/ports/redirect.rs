@@ -50,6 +50,8 @@ const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 /// `NETDEV_XDP_ACT_NDO_XMIT`: takes redirected frames.
 const NDO_XMIT: u64 = 1 << 2;
+/// `NETDEV_XDP_ACT_XSK_ZEROCOPY`: has AF_XDP sockets without copies.
+const XSK_ZEROCOPY: u64 = 1 << 3;
 /// Bytes of `genlmsghdr`.
 const GENERAL: usize = 4;
 
@@ -110,10 +112,20 @@ impl Drop for Watch {
 
 /// Says if a device takes redirected frames; false where the kernel does not tell.
 pub(crate) fn takes_redirected(device: &str) -> bool {
-    let Ok(netdev) = Netdev::open() else { return false };
+    features(device) & NDO_XMIT != 0
+}
+
+/// Says if a device has AF_XDP sockets without copies; false where the kernel does not tell.
+pub(super) fn has_zero_copy(device: &str) -> bool {
+    features(device) & XSK_ZEROCOPY != 0
+}
+
+/// What a device says that it can; nothing where the kernel does not tell.
+fn features(device: &str) -> u64 {
+    let Ok(netdev) = Netdev::open() else { return 0 };
     let facts = interface::ask(netdev.control.as_fd(), device).ok();
     let index = facts.and_then(|facts| NonZeroU32::new(facts.index as u32));
-    index.is_some_and(|index| netdev.takes_redirected(index))
+    index.map_or(0, |index| netdev.features(index))
 }
 
 /// The kernel's family of network devices.
@@ -276,11 +288,14 @@ impl Netdev {
     }
 
     fn takes_redirected(&self, ifindex: NonZeroU32) -> bool {
+        self.features(ifindex) & NDO_XMIT != 0
+    }
+
+    fn features(&self, ifindex: NonZeroU32) -> u64 {
         let index = ifindex.get().to_ne_bytes();
         let message = request(self.family, NETDEV_CMD_DEV_GET, (NETDEV_A_DEV_IFINDEX, &index));
-        let Ok(answer) = ask(&self.requests, &message) else { return false };
-        let features = find(&answer, GENERAL, NETDEV_A_DEV_XDP_FEATURES).and_then(number);
-        features.is_some_and(|features| features & NDO_XMIT != 0)
+        let Ok(answer) = ask(&self.requests, &message) else { return 0 };
+        find(&answer, GENERAL, NETDEV_A_DEV_XDP_FEATURES).and_then(number).unwrap_or(0)
     }
 }
 
