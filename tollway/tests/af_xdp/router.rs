@@ -30,6 +30,11 @@ impl Net {
         net
     }
 
+    /// Of hosts that have their cables.
+    pub fn of(a: Host, b: Host) -> Self {
+        Self { a, b, mtu: 1500, queues: 1 }
+    }
+
     pub fn plug_a(&self) {
         self.plug(&self.a, "a", MAC_A, 1);
     }

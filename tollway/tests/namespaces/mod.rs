@@ -13,6 +13,11 @@ use std::time::{Duration, Instant};
 /// No single wait is longer.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
+/// The same where this runs: a virtual machine that is emulated takes its time.
+fn patience() -> Duration {
+    if std::env::var_os("TOLLWAY_OUT").is_some() { 4 * PATIENCE } else { PATIENCE }
+}
+
 /// Tests of such names run beside the others of their program: a virtual machine takes minutes, and one
 /// processor.
 const BESIDE: &str = "_in_a_virtual_machine";
@@ -136,7 +141,7 @@ pub fn sh(line: &str) -> String {
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
+        assert!(start.elapsed() < patience(), "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
