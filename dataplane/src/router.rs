@@ -137,6 +137,25 @@ impl<F: Features> Router<F> {
         self.burst.count
     }
 
+    /// Makes sure that every chunk of the memory is free, at a port or in a queue of the host; between two
+    /// bursts only. Where chunks are lost, frames are too, sooner or later.
+    ///
+    /// # Errors
+    /// A sentence that says how many are missing, or were given back twice.
+    pub fn check_memory<P: Port>(&self, ports: &[P]) -> Result<(), String> {
+        let umem = &self.umem;
+        let (free, waiting) = (umem.available(), self.host.chunks(umem));
+        let at_ports: usize = ports.iter().map(|port| port.chunks(umem)).sum();
+        let chunks = umem.chunks();
+        if free + at_ports + waiting == chunks {
+            return Ok(());
+        }
+        Err(format!(
+            "the memory for frames does not add up: {free} chunks are free, {at_ports} at ports and \
+             {waiting} wait for neighbours, of {chunks}"
+        ))
+    }
+
     /// What became of every packet, those included that were forwarded without the path.
     #[must_use]
     pub fn counters_in_all(&mut self) -> Counters {
