@@ -90,12 +90,6 @@ struct flow6_key {
 	__u16 link;
 } __attribute__((aligned(8)));
 
-struct punted_key {
-	__u64 hash;
-	__u32 ifindex;
-	__u32 pad;
-};
-
 /*
  * Constants of the port that the program is loaded for. The verifier knows their values, so what
  * they switch off is not there.
@@ -111,12 +105,6 @@ const volatile __u32 WEAKLY_ORDERED = 0; /* the processor reorders loads */
 const volatile __u32 FLOWS4_MASK = 0; /* buckets less one, a power of two */
 const volatile __u32 FLOWS6_MASK = 0;
 const volatile __u64 FLOW_SEEDS[FLOW_SEED_COUNT] = {};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 4096);
-	__type(key, struct punted_key);
-	__type(value, __u64);
-} punted SEC(".maps");
+const volatile __u64 PUNT_MARK[2] = {}; /* see punted.h */
 
 #endif

@@ -38,18 +38,12 @@ static __always_inline int is_served(struct packet *packet)
 	return 1;
 }
 
-/* Says if generic XDP sees again what was handed to the kernel. */
-static __always_inline int was_punted(void *data, void *end)
+/* Takes the mark off a frame that was handed to the kernel: that goes there whoever is served. */
+static __always_inline int unmark(struct packet *packet)
 {
-	struct punted_key key = { .hash = fingerprint(data, end), .ifindex = IFINDEX };
-	__u64 *when = bpf_map_lookup_elem(&punted, &key);
-	__s64 age;
-
-	if (!when)
-		return 0;
-	age = bpf_ktime_get_coarse_ns() - *when;
-	bpf_map_delete_elem(&punted, &key);
-	return age <= PUNTED_NS;
+	/* It fails for less than an Ethernet header behind the mark, which the kernel drops. */
+	bpf_xdp_adjust_head(packet->ctx, MARK_BYTES);
+	return packet->counts ? pass(packet, PASS_PUNTED) : XDP_PASS;
 }
 
 static __always_inline int is_special4(__be32 address)
@@ -217,14 +211,14 @@ int steer(struct xdp_md *ctx)
 
 	packet.state = bpf_map_lookup_elem(&state, &zero);
 	packet.counts = bpf_map_lookup_elem(&counts, &port);
+	if (GENERIC && has_mark(data, end))
+		return unmark(&packet);
 	if (!packet.state || !packet.counts || !is_served(&packet))
 		return XDP_PASS;
 	if ((void *)(eth + 1) > end)
 		return pass(&packet, PASS_MALFORMED);
 	if (*(__u32 *)eth->h_dest != MAC_FIRST || *(__u16 *)(eth->h_dest + 4) != MAC_LAST)
 		return pass(&packet, eth->h_dest[0] & 1 ? PASS_GROUP_MAC : PASS_NOT_OURS_MAC);
-	if (GENERIC && was_punted(data, end))
-		return pass(&packet, PASS_PUNTED);
 	if (is_tag(eth->h_proto))
 		return steer_tagged(&packet, data, end, eth->h_proto);
 	if (!find_link(&packet, 0, 0))

@@ -25,17 +25,18 @@ pub(super) struct Maps {
     pub(super) flows6: OwnedFd,
     pub(super) egress: OwnedFd,
     pub(super) regions: OwnedFd,
-    punted: OwnedFd,
     tallies: OwnedFd,
     /// Buckets of the flows, IPv4 and IPv6, and what their hash depends on.
     buckets: [u32; 2],
     seeds: Seeds,
+    /// What punted frames bear in generic mode.
+    punt_mark: [u64; 2],
 }
 
 /// Their names.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 11] = [
     "state", "counts", "xsks", "links", "locals4", "locals6", "flows4", "flows6", "egress",
-    "regions", "punted", "tallies",
+    "regions", "tallies",
 ];
 
 /// What the programs are told when they are loaded (bpf/maps.h).
@@ -51,6 +52,7 @@ struct Constants {
     weakly_ordered: u32,
     flow_masks: [u32; 2],
     flow_seeds: [u64; SEEDS],
+    punt_mark: [u64; 2],
 }
 
 impl Constants {
@@ -67,6 +69,7 @@ impl Constants {
             weakly_ordered: u32::from(!cfg!(any(target_arch = "x86_64", target_arch = "s390x"))),
             flow_masks: maps.buckets.map(|buckets| buckets - 1),
             flow_seeds: maps.seeds.0,
+            punt_mark: maps.punt_mark,
         }
     }
 
@@ -86,8 +89,23 @@ impl Constants {
             loader.override_global(name, value, true);
         }
         loader.override_global("FLOW_SEEDS", &self.flow_seeds, true);
+        loader.override_global("PUNT_MARK", &self.punt_mark, true);
     }
 }
+
+/// A mark of 112 bits that nobody can guess. It reads as the Ethernet header of a protocol that is never
+/// punted, to a station that no port is: so the kernel looks at the header anew when the mark is gone.
+fn punt_mark(random: Seeds) -> [u64; 2] {
+    let [first, second, ..] = random.0;
+    let mut bytes = [first.to_ne_bytes(), second.to_ne_bytes()];
+    // One station's, and of local making.
+    bytes[0][0] = bytes[0][0] & 0xfc | 2;
+    bytes[1][4..6].copy_from_slice(&LOCAL_EXPERIMENT.to_be_bytes());
+    bytes.map(u64::from_ne_bytes)
+}
+
+/// The EtherType for experiments, which leave no machine (IEEE 802, 9.2.4).
+const LOCAL_EXPERIMENT: u16 = 0x88b5;
 
 impl Maps {
     /// Makes the maps.
@@ -103,8 +121,8 @@ impl Maps {
             sys::pinned(&names.path(name)).map_err(SteerError::system(name, "opening the map"))
         };
         let [state, counts, xsks, links, locals4] = [0, 1, 2, 3, 4].map(|index| map(NAMES[index]));
-        let [locals6, flows4, flows6, egress, regions, punted, tallies] =
-            [5, 6, 7, 8, 9, 10, 11].map(|index| map(NAMES[index]));
+        let [locals6, flows4, flows6, egress, regions, tallies] =
+            [5, 6, 7, 8, 9, 10].map(|index| map(NAMES[index]));
         Ok(Self {
             state: state?,
             counts: counts?,
@@ -116,10 +134,10 @@ impl Maps {
             flows6: flows6?,
             egress: egress?,
             regions: regions?,
-            punted: punted?,
             tallies: tallies?,
             buckets,
             seeds: Seeds::random(),
+            punt_mark: punt_mark(Seeds::random()),
         })
     }
 
@@ -145,7 +163,6 @@ impl Maps {
             &self.flows6,
             &self.egress,
             &self.regions,
-            &self.punted,
             &self.tallies,
         ]
     }

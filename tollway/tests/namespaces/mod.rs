@@ -143,8 +143,15 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// The number of a device of this namespace.
 pub fn ifindex(device: &str) -> u32 {
-    let told = sh(&format!("ip -oneline link show dev {device}"));
-    told.split(':').next().unwrap().parse().unwrap()
+    number(&sh(&show(device)))
+}
+
+fn show(device: &str) -> String {
+    format!("ip -oneline link show dev {device}")
+}
+
+fn number(shown: &str) -> u32 {
+    shown.split(':').next().unwrap().parse().unwrap()
 }
 
 /// The command that pings until so many answers are there and some more, one ping soon after the other: the
@@ -206,6 +213,11 @@ impl Host {
     /// Runs a command there.
     pub fn sh(&self, line: &str) -> String {
         sh(&format!("nsenter -t {} -n {line}", self.0.0.id()))
+    }
+
+    /// The number of a device there.
+    pub fn ifindex(&self, device: &str) -> u32 {
+        number(&self.sh(&show(device)))
     }
 
     /// Pings from there, of which the first `count` must be answered; what was said.

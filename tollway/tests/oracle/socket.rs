@@ -1,6 +1,8 @@
 //! Packet sockets: whole frames in and out of a device (packet(7)).
 
 #![allow(unsafe_code)]
+// Not every test program uses all of it.
+#![allow(dead_code)]
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};

@@ -21,6 +21,7 @@ use tollway_dataplane::id::{LinkId, PortId, Vid};
 use super::echo::{BOTH, beating, counts, pings};
 use super::frames::{ICMP, ICMP6, Packet, sign};
 use super::namespaces::{Host, ifindex, ping, ready, sh, unanswered, until};
+use super::socket::Wire;
 
 const A: PortId = PortId(0);
 const B: PortId = PortId(1);
@@ -458,6 +459,44 @@ pub fn punts() {
             sh(&format!("ip link delete {device}"));
         }
     }
+}
+
+/// In generic mode the kernel's own frames are known by what no frame from outside can bear: neither its
+/// first bytes make another of the same kind, nor all of them, nor a mark that is guessed.
+pub fn lookalikes() {
+    let hosts = two_hosts();
+    forwarding(true);
+    let (mut steering, _worker) = start(&[Mode::Generic], false);
+    let mut tap = File::from(steering.punt_tap(A, 1500).unwrap());
+    let mut packet = Packet::new("10.0.1.2", "10.0.2.2");
+    packet.payload = 86;
+    let frame = packet.frame();
+    let mut other = frame.clone();
+    *other.last_mut().unwrap() ^= 1;
+    let guessed = |mark: u8| {
+        let mark = [[2; 12].as_slice(), &[0x88, 0xb5], &[mark; 2]].concat();
+        [mark, frame.clone()].concat()
+    };
+    let index = hosts.0.ifindex("ha").cast_signed();
+    let mut wire = Wire::open_in(hosts.0.0.0.id(), index).unwrap();
+    let passed = |reason| counts(&steering, A).passed(reason);
+    let before = passed(PassReason::Punted);
+    // Whoever forwards by then, the kernel gets its own frames as they were.
+    let arrived = || hosts.1.received("hb");
+    let forwarded = arrived();
+    steering.state().set_bypass(true);
+    tap.write_all(&frame).unwrap();
+    until("the frame to be forwarded by the kernel", || arrived() > forwarded);
+    steering.state().set_bypass(false);
+    // A worker that is late leaves some to the kernel.
+    until("what comes from outside to be seen", || {
+        for lookalike in [&other, &frame, &guessed(0), &guessed(0xff)] {
+            wire.send(lookalike).unwrap();
+        }
+        passed(PassReason::NoSocket) + counts(&steering, A).to_user >= 2
+            && passed(PassReason::NotOursMac) >= 2
+    });
+    assert_eq!(passed(PassReason::Punted) - before, 1, "the one that was handed back");
 }
 
 /// A counter of a host's kernel.

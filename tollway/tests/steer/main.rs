@@ -13,13 +13,15 @@ mod echo;
 mod express;
 mod frames;
 mod regions;
+#[path = "../oracle/socket.rs"]
+mod socket;
 mod steering;
 
 use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 22] = [
+const TESTS: [Test; 23] = [
     ("each_reason_to_pass_has_its_frame", steering::reasons),
     ("a_firewall_is_asked_for_options_too", steering::ruled),
     ("a_family_can_be_left_to_the_kernel", express::left),
@@ -42,6 +44,7 @@ const TESTS: [Test; 22] = [
     ("a_device_with_another_program_is_refused", devices::refusal),
     ("what_the_dead_leave_is_taken_over_or_cleaned", devices::the_dead),
     ("the_kernel_answers_what_is_handed_back", devices::punts),
+    ("what_comes_from_outside_is_never_taken_for_handed_back", devices::lookalikes),
 ];
 
 fn main() -> ExitCode {
