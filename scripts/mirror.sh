@@ -10,7 +10,7 @@ for program in ip ping nsenter ethtool; do
 done
 mount -t tmpfs none /run
 mount -t sysfs none /sys
-mount -t bpf none /sys/fs/bpf
+mount -t bpf -o mode=0700 none /sys/fs/bpf
 
 pids=()
 cleanup() { for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done; wait 2>/dev/null || true; }

@@ -20,6 +20,7 @@ mod device;
 mod error;
 mod features;
 pub mod flows;
+mod home;
 mod load;
 pub mod maps;
 mod page;
@@ -69,7 +70,7 @@ impl Default for Options {
 
 /// Mounts the BPF file system if it is not, where that is allowed; else [`Steering::load`] says so.
 pub fn prepare() {
-    let _ = pin::home();
+    let _ = home::Home::make();
 }
 
 /// Where on a device the program runs.

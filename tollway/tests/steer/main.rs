@@ -9,6 +9,7 @@
 mod namespaces;
 
 mod devices;
+mod directory;
 mod echo;
 mod express;
 mod frames;
@@ -21,7 +22,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 23] = [
+const TESTS: [Test; 24] = [
     ("each_reason_to_pass_has_its_frame", steering::reasons),
     ("a_firewall_is_asked_for_options_too", steering::ruled),
     ("a_family_can_be_left_to_the_kernel", express::left),
@@ -45,6 +46,7 @@ const TESTS: [Test; 23] = [
     ("what_the_dead_leave_is_taken_over_or_cleaned", devices::the_dead),
     ("the_kernel_answers_what_is_handed_back", devices::punts),
     ("what_comes_from_outside_is_never_taken_for_handed_back", devices::lookalikes),
+    ("a_directory_of_pins_that_others_made_is_refused", directory::intruders),
 ];
 
 fn main() -> ExitCode {
