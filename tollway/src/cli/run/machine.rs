@@ -123,14 +123,17 @@ impl Machine {
         let ports = model.ports.iter().map(|port| port.name.as_str()).collect();
         let missed = devices.iter_mut().map(|device| device.missed()).collect();
         let counters = router.counters_in_all();
+        let adds_up = counters.check().and_then(|()| router.check_memory(devices));
         let host = router.host.counters();
-        let printed = print(Summary { ports, counters: &counters, host, missed }.text());
-        // All of them, whatever went wrong with one: they give their devices back to the kernel.
+        let summary = Summary { ports, counters: &counters, host, missed }.text();
+        // All of them, whatever went wrong with one: they give their devices back to the kernel, which
+        // waits for nobody who reads the summary.
         let finished: Vec<_> = devices.iter_mut().map(|device| device.finish()).collect();
+        let printed = print(summary);
         ran.map_err(|error| {
             CliError::failed(format!("the ports can not be waited for: {error}"), "Start again")
         })?;
-        counters.check().map_err(|sentence| {
+        adds_up.map_err(|sentence| {
             CliError::failed(
                 sentence,
                 "This is a defect of Tollway: report it with the table above",

@@ -394,6 +394,14 @@ impl Port for AfXdp {
         }
         done
     }
+
+    fn chunks(&self, umem: &Umem) -> usize {
+        let sockets = self.open.iter().flat_map(|open| &open.sockets);
+        let partial = sockets.filter_map(socket::Socket::partial);
+        let closed = self.quarantine.iter().flat_map(|(_, chunks)| chunks).chain(&self.orphans);
+        let frames = partial.chain(closed.copied()).map(|addr| umem.chunks_of(addr));
+        self.custody.count() + frames.sum::<usize>()
+    }
 }
 
 impl Device for AfXdp {

@@ -315,9 +315,16 @@ impl Socket {
         u64::from(self.rx.waiting())
     }
 
-    /// The chunks of a frame that has not come whole, to be freed by its head.
+    /// The chunks of a frame that has not come whole, by its head.
+    pub(super) fn partial(&self) -> Option<FrameAddr> {
+        self.partial.as_ref().filter(|frame| !frame.too_large).map(|frame| frame.head)
+    }
+
+    /// The same, to be freed.
     pub(super) fn take_partial(&mut self) -> Option<FrameAddr> {
-        self.partial.take().filter(|frame| !frame.too_large).map(|frame| frame.head)
+        let head = self.partial();
+        self.partial = None;
+        head
     }
 }
 
