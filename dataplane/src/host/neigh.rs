@@ -418,7 +418,7 @@ mod tests {
     #[test]
     fn a_full_queue_lets_its_oldest_go() {
         let packet = |n: u32, len| Packet {
-            addr: crate::frame::FrameAddr(n),
+            addr: FrameAddr(n),
             len,
             l3: 14,
             link: LinkId(0),
