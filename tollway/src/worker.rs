@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::router::Router;
 
@@ -85,6 +85,8 @@ impl Stop {
         for signal in STOPS {
             signal_hook::low_level::pipe::register(signal, wake.try_clone()?)?;
         }
+        // A log or a capture that reaches its largest size is an error of the write, and not the end.
+        signal_hook::flag::register(SIGXFSZ, Arc::default())?;
         Ok(Self { wanted, pipe, wake: Arc::new(wake) })
     }
 

@@ -21,6 +21,14 @@ pub(crate) fn effective_user() -> libc::uid_t {
     unsafe { libc::geteuid() }
 }
 
+/// Bytes of address space that this process may have.
+pub(crate) fn address_space_limit() -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: there is room for the answer, which outlives the call.
+    check(unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) })?;
+    Ok(limit.rlim_cur)
+}
+
 /// Lets this process lock as much memory as it likes.
 pub(crate) fn lift_memory_limit() -> io::Result<()> {
     let all = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };

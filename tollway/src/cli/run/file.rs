@@ -2,8 +2,10 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::{Args, Machine, Stage};
+use crate::cli::log::Log;
 use crate::cli::{CliError, load, replay};
 use crate::compile::compile;
 use crate::control::Powers;
@@ -14,12 +16,13 @@ use crate::reload::{Reloader, Started};
 use crate::replay::Files;
 use crate::service::{Service, Watchdog};
 
-pub(super) fn run(args: &Args, file: &Path) -> Result<(), CliError> {
+pub(super) fn run(args: &Args, file: &Path, log: &Arc<Log>) -> Result<(), CliError> {
     let mut model = load(file)?;
     let configured = model.clone();
     if let Some(files) = only_files(&model) {
         return replay::replay(&model, &files, false);
     }
+    log.detach();
     let mut stage = Stage::set(args, model.control.as_deref())?;
     let mut machine = Machine::open(&mut model, stage.post.clone(), compile)?;
     let started = Started {
