@@ -19,14 +19,17 @@ mod chains;
 mod complete;
 mod expression;
 mod fields;
+mod include;
 pub(crate) mod json;
 mod mangle;
 mod names;
+mod pieces;
 mod rule;
 mod script;
 mod sets;
 mod statement;
 mod text;
+mod tokens;
 mod value;
 
 #[cfg(test)]
