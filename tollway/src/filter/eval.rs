@@ -76,6 +76,7 @@ pub fn run(
     packet: &mut Packet<'_>,
     now_ns: u64,
 ) -> Fate {
+    packet.past_auth = rules.past_auth;
     for (id, base) in rules.base_chains(hook) {
         let chain = &rules.chains[id.0];
         if !sees(chain, base, packet) {

@@ -98,6 +98,9 @@ pub struct Ruleset {
     pub counters: Vec<Counter>,
     /// Rates that rules hold packets to; rules may share one.
     pub limits: Vec<Limit>,
+    /// Whether [`Selector::Protocol`], and all of the transport header, is behind an IPv6 authentication header
+    /// (ip6tables), and not that header itself (nft).
+    pub past_auth: bool,
 }
 
 /// A chain of rules.
