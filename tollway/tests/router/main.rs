@@ -8,6 +8,7 @@
 mod namespaces;
 
 mod changes;
+mod guide;
 mod ipsec;
 mod latency;
 mod many;
@@ -18,13 +19,15 @@ mod sets;
 mod socket;
 mod stops;
 mod tags;
+#[path = "../guide/mod.rs"]
+mod typed;
 mod uppers;
 
 use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 28] = [
+const TESTS: [Test; 29] = [
     ("what_the_kernel_forwards_is_forwarded", changes::forwards),
     ("routes_come_and_go", changes::routes),
     ("addresses_come_and_go", changes::addresses),
@@ -50,6 +53,7 @@ const TESTS: [Test; 28] = [
     ("the_service_manager_hears_of_it", stops::service),
     ("who_takes_frames_first_may_move", uppers::moved),
     ("ipsec_policies_count_at_once", ipsec::policies),
+    ("a_router_takes_five_minutes", guide::five_minutes),
     ("a_change_is_in_force_within_milliseconds", latency::changes),
     ("many_routes_are_mirrored", many::routes),
     ("what_changes_while_stopped_is_mirrored", many::stopped),
