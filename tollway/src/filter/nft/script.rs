@@ -8,9 +8,8 @@ use super::include::Expanded;
 use super::pieces::{Piece, Pieces};
 use crate::mistake::{Fault, Ledger, Mistake};
 
-/// How long nft may take, s, and for how long all pieces of a file.
-const PATIENCE: &str = "20";
-const PATIENCE_IN_PIECES: &str = "60";
+/// How long nft may take, s: a hundred thousand elements take a busy machine half a minute.
+const PATIENCE: &str = "60";
 
 /// Makes the devices that the file's chains hang at, loads the file, lists it. The first argument is
 /// the file, the others are devices. Behind `--` are sizes of pieces, which are loaded from standard input
@@ -147,8 +146,7 @@ impl<'p> Script<'p> {
         match output.status.code() {
             Some(0) => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
             Some(124 | 137) => {
-                let patience = pieces.map_or(PATIENCE, |_| PATIENCE_IN_PIECES);
-                let what = format!("nft did not end within {patience} s");
+                let what = format!("nft did not end within {PATIENCE} s");
                 let remedy = "load the rules yourself and give `nft -j list ruleset`";
                 Err(vec![alone(&self.file, what, remedy)])
             }
@@ -169,10 +167,9 @@ impl<'p> Script<'p> {
             Place::Net => "-n",
             Place::User => "-rn",
         };
-        let patience = pieces.map_or(PATIENCE, |_| PATIENCE_IN_PIECES);
         let mut command = Command::new("timeout");
         command
-            .args(["-k", "1", patience, "unshare", namespaces, "sh", "-c", SCRIPT, "sh"])
+            .args(["-k", "1", PATIENCE, "unshare", namespaces, "sh", "-c", SCRIPT, "sh"])
             .arg(file)
             .args(&self.devices)
             .env("LC_ALL", "C");
