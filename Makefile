@@ -15,6 +15,8 @@
 #                for others and for more
 #   make routes  ROUTES routes (default 1000000) in the kernel are read and mirrored: time, memory; as root
 #   make bgp     100,000 routes by BGP from FRR while other traffic goes on; as root
+#   make leaks   how long what a command forbids goes on on the XDP path, each change LEAKS times (default 20), idle
+#                and beside four busy loops; as root
 #   make miri    what owns memory, under Miri (needs a nightly toolchain); five minutes
 
 SHELL := /bin/bash
@@ -25,12 +27,13 @@ SEED ?= $(shell date +%s)
 CASES ?=
 ROUTES ?= 1000000
 BGP_ROUTES ?= 100000
+LEAKS ?= 20
 TOOLS := target/tools
 PREFIX ?= /usr/local
 UNITS ?= $(PREFIX)/lib/systemd/system
 TOLLWAY := $${CARGO_TARGET_DIR:-target}/release/tollway
 
-.PHONY: demo test bench install check fuzz soak loom oracle routes bgp miri setup build deny
+.PHONY: demo test bench install check fuzz soak loom oracle routes bgp leaks miri setup build deny
 
 build:
 	cargo build --release --locked
@@ -94,6 +97,9 @@ routes: setup
 bgp: setup
 	CI=1 TOLLWAY_BGP_ROUTES=$(BGP_ROUTES) \
 	  cargo test --release -p tollway --test frr --locked -- routes_that_arrive_by_bgp_are_in_force
+
+leaks: setup
+	CI=1 TOLLWAY_LEAKS=$(LEAKS) cargo test -p tollway --test router --locked -- what_is_forbidden
 
 miri:
 	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=8 \

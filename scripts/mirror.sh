@@ -10,7 +10,7 @@ for program in ip ping nsenter ethtool; do
 done
 mount -t tmpfs none /run
 mount -t sysfs none /sys
-mount -t bpf none /sys/fs/bpf
+mount -t bpf -o mode=0700 none /sys/fs/bpf
 
 pids=()
 cleanup() { for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done; wait 2>/dev/null || true; }
@@ -33,7 +33,7 @@ host() { # DEVICE ADDRESS GATEWAY
   in_host "$pid" ip route add default via "$3"
   # A veth leaves checksums and VLAN tags to a network card, and takes frames of the express lane only with GRO.
   in_host "$pid" ethtool -K eth0 tx off gro on txvlan off tx-vlan-stag-hw-insert off >/dev/null
-  ethtool -K "$1" rxvlan off # the peer has been seen to
+  ethtool -K "$1" rx off rxvlan off # the peer has been seen to
 }
 show() { echo; echo "\$ $*"; "$@"; }
 tollway() { "$tollway" "$@"; }

@@ -20,6 +20,7 @@ needed=(
   "qemu-system-x86_64:qemu-system-x86" # the virtual machine with VLAN and VRF devices
   "cpio:cpio"            # packs its first files
   "xz:xz-utils"          # unpacks its kernel
+  "zstd:zstd"            # unpacks a newer one
   "modprobe:kmod"        # says which modules it needs
 )
 # file:package, of packages without a command
@@ -36,7 +37,19 @@ done
 for entry in "${headers[@]}"; do
   [ -e "${entry%%:*}" ] || missing+=("${entry##*:}")
 done
-[ ${#missing[@]} -eq 0 ] && exit 0
+# What the virtual machine with network cards is made of, which is installed nowhere.
+fetch() {
+  [ "$(uname -m)" = x86_64 ] && command -v apt-get >/dev/null 2>&1 || return 0
+  local here
+  here=$(dirname "$0")
+  "$here/../tests/qemu/fetch.sh" emulator >/dev/null && "$here/../tests/qemu/fetch.sh" kernel trixie-backports >/dev/null ||
+    echo "setup: going on without a virtual machine for network cards" >&2
+}
+
+if [ ${#missing[@]} -eq 0 ]; then
+  fetch
+  exit 0
+fi
 
 if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
   echo "setup: installing ${missing[*]}"
@@ -54,3 +67,4 @@ else
   echo "setup: these packages are missing and only root can install them: ${missing[*]}" >&2
   echo "setup: run 'apt-get install ${missing[*]}' as root; going on with what is here" >&2
 fi
+fetch

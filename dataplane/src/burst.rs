@@ -136,6 +136,8 @@ pub struct Burst {
     /// Packets whose verdict depended on more than their flow: on length, TCP flags, TTL, a rate.
     /// Whoever looks at such a thing adds them; an express lane leaves them alone.
     pub bound: Lanes,
+    /// Packets whose verdict depended on IPv6's flow label beside their flow (ecmp).
+    pub labelled: Lanes,
     /// The port that all frames came from.
     pub port: PortId,
     /// First byte of each frame.
@@ -166,6 +168,7 @@ impl Burst {
             count: 0,
             left: Lanes::NONE,
             bound: Lanes::NONE,
+            labelled: Lanes::NONE,
             port: PortId(0),
             addr: [FrameAddr::default(); BURST],
             len: [0; BURST],
@@ -185,6 +188,7 @@ impl Burst {
         self.count = 0;
         self.left = Lanes::NONE;
         self.bound = Lanes::NONE;
+        self.labelled = Lanes::NONE;
         self.port = port;
     }
 

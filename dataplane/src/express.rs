@@ -7,6 +7,7 @@ use crate::burst::{Burst, Lanes};
 use crate::changes::Changes;
 use crate::counters::Counters;
 use crate::frame::Umem;
+use crate::id::PortId;
 use crate::stages::filter::Count;
 use crate::tables::Tables;
 
@@ -28,6 +29,17 @@ pub trait Express: Send {
     /// and ports are as received, and so are [`Burst::link`] and [`Burst::l3`], which tell how long
     /// the header was on arrival. [`Burst::next`] has the records.
     fn forwarded(&mut self, burst: &Burst, umem: &Umem, tables: &Tables, lanes: Lanes);
+
+    /// Takes note that nothing had come by a port when its turn came.
+    fn idle(&mut self, port: PortId) {
+        let _ = port;
+    }
+
+    /// Takes note of packets of a burst that left the road, each with its [`Burst::verdict`], behind whose
+    /// port is a kernel that may have them without being asked. They are as they were received.
+    fn punted(&mut self, burst: &Burst, umem: &Umem, tables: &Tables, lanes: Lanes) {
+        let _ = (burst, umem, tables, lanes);
+    }
 
     /// Adds the packets that were forwarded without the path to a worker's counts.
     fn add_to(&mut self, counters: &mut Counters) {

@@ -77,7 +77,7 @@ unsafe impl Send for Umem {}
 #[allow(unsafe_code)]
 impl Umem {
     /// An area of `chunks` chunks of `chunk_bytes` each (a power of two from 512 to 65,536), or
-    /// none where that is more than 4 GiB or not a size as said.
+    /// none where that is more than 4 GiB, not a size as said, or more than the system gives.
     #[must_use]
     pub fn new(chunks: u32, chunk_bytes: u32) -> Option<Self> {
         Self::advised(chunks, chunk_bytes, |_, _| {})
@@ -200,9 +200,12 @@ impl Umem {
         }
     }
 
-    /// Gives back the chunks of many frames.
+    /// Gives back the chunks of many frames, as [`Umem::free`] does of one.
     #[inline]
     pub fn free_all(&mut self, frames: impl Iterator<Item = FrameAddr>) {
+        if self.chains.any() {
+            return frames.for_each(|addr| self.free(addr));
+        }
         let mask = !(self.chunk - 1);
         self.free.extend(frames.map(|addr| addr.0 & mask));
     }
@@ -211,6 +214,12 @@ impl Umem {
     #[must_use]
     pub fn available(&self) -> usize {
         self.free.len()
+    }
+
+    /// All chunks, free or not.
+    #[must_use]
+    pub fn chunks(&self) -> usize {
+        self.area.bytes() / self.chunk as usize
     }
 
     /// Bytes that a frame can have in one chunk.

@@ -24,7 +24,7 @@ pub mod id;
 pub mod memory;
 pub mod path;
 pub mod port;
-mod punts;
+pub mod punts;
 mod retired;
 pub mod router;
 pub mod stages;

@@ -34,6 +34,13 @@ pub trait Port {
         let _ = (umem, frame);
         false
     }
+
+    /// Chunks of `umem` that the port has now: frames that it has yet to hand over, and room for those
+    /// that are to come.
+    fn chunks(&self, umem: &Umem) -> usize {
+        let _ = umem;
+        0
+    }
 }
 
 impl<P: Port + ?Sized> Port for Box<P> {
@@ -55,6 +62,10 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn punt(&mut self, umem: &mut Umem, frame: Descriptor) -> bool {
         (**self).punt(umem, frame)
+    }
+
+    fn chunks(&self, umem: &Umem) -> usize {
+        (**self).chunks(umem)
     }
 }
 
@@ -144,5 +155,10 @@ impl Port for MemoryPort {
         let n = frames.len().min(self.tx_room.saturating_sub(self.tx.len()));
         self.tx.extend_from_slice(&frames[..n]);
         n
+    }
+
+    fn chunks(&self, umem: &Umem) -> usize {
+        let waiting = self.rx.get(self.taken..).unwrap_or_default();
+        waiting.iter().chain(&self.tx).map(|frame| umem.chunks_of(frame.addr)).sum()
     }
 }

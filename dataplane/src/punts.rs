@@ -1,55 +1,175 @@
-//! How many packets may be punted into the kernel: each costs it several microseconds.
+//! What is handed to the kernel: how much of what it is to answer, and when what it is to carry had better
+//! not come here at all.
+//!
+//! What the kernel would forward is never dropped here. But each packet that is handed over costs several
+//! microseconds, several times what the kernel needs to forward it. So a port is *crowded* once a good part
+//! of what it brings, and a good number of packets, are the kernel's ([`Crowd`]); whoever steers its packets
+//! then sends them there directly.
 
+use crate::counters::Traffic;
+use crate::id::PortId;
 use crate::verdict::PuntReason;
 
-/// Packets a second for each reason.
+/// Packets a second for each reason that the kernel answers.
 pub(crate) const PER_SECOND: u64 = 10_000;
-/// Packets at once for each reason.
+/// Packets at once for each such reason.
 pub(crate) const BURST: u64 = 1_000;
 
-/// How many times as many there may be where the kernel is to carry the traffic, and not only to answer it: a
-/// worker that does nothing else can hand over about that many.
-const CARRIED: u64 = 20;
-
-/// How many times the usual rate a reason has.
-const fn times(reason: Option<PuntReason>) -> u64 {
+/// Whether the kernel would forward, hold or deliver a packet that is punted for this reason, rather than
+/// answer or drop it.
+const fn is_carried(reason: PuntReason) -> bool {
     match reason {
-        Some(
-            PuntReason::KernelLink
-            | PuntReason::KernelRoute
-            | PuntReason::KernelRule
-            | PuntReason::KernelSource
-            | PuntReason::Redirect
-            | PuntReason::FilterUnsupported,
-        ) => CARRIED,
-        _ => 1,
+        PuntReason::KernelLink
+        | PuntReason::KernelRoute
+        | PuntReason::KernelRule
+        | PuntReason::KernelSource
+        | PuntReason::Redirect
+        | PuntReason::FilterUnsupported
+        | PuntReason::MtuExceeded
+        | PuntReason::IpOptions
+        | PuntReason::HopByHop
+        | PuntReason::NeighUnresolved => true,
+        PuntReason::TtlExpired
+        | PuntReason::NoRoute
+        | PuntReason::Unreachable
+        | PuntReason::Prohibit
+        | PuntReason::LinkLocalSource
+        | PuntReason::Reject
+        | PuntReason::Martian => false,
     }
 }
 
-/// One bucket of tokens for each reason, and one for what is delivered.
+/// One bucket of tokens for each reason that the kernel answers, and what found it empty.
 #[derive(Debug)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// The time from which on a bucket is full, ns.
-    full_at: [u64; PuntReason::COUNT + 1],
+    full_at: [u64; PuntReason::COUNT],
+    refused: [u64; PuntReason::COUNT],
 }
 
 impl Limits {
     pub(crate) const fn new() -> Self {
-        Self { full_at: [0; PuntReason::COUNT + 1] }
+        Self { full_at: [0; PuntReason::COUNT], refused: [0; PuntReason::COUNT] }
     }
 
-    /// Whether one more packet may be handed over; `reason` is none for one that is delivered.
-    pub(crate) fn allow(&mut self, reason: Option<PuntReason>, now_ns: u64) -> bool {
-        let index = reason.map_or(PuntReason::COUNT, |reason| reason as usize);
-        let full_at = self.full_at[index].max(now_ns);
-        let (per_second, burst) = (PER_SECOND * times(reason), BURST * times(reason));
+    /// Whether one more packet may be handed over.
+    pub(crate) fn allow(&mut self, reason: PuntReason, now_ns: u64) -> bool {
         // Nanoseconds that one packet costs.
-        let interval_ns = 1_000_000_000 / per_second;
-        if full_at - now_ns > interval_ns * (burst - 1) {
+        const INTERVAL_NS: u64 = 1_000_000_000 / PER_SECOND;
+        if is_carried(reason) {
+            return true;
+        }
+        let full_at = self.full_at[reason as usize].max(now_ns);
+        if full_at - now_ns > INTERVAL_NS * (BURST - 1) {
+            self.refused[reason as usize] += 1;
             return false;
         }
-        self.full_at[index] = full_at + interval_ns;
+        self.full_at[reason as usize] = full_at + INTERVAL_NS;
         true
+    }
+
+    /// Packets that were too many, by reason.
+    pub fn refused(&self) -> impl Iterator<Item = (PuntReason, u64)> {
+        PuntReason::ALL.iter().copied().zip(self.refused)
+    }
+}
+
+/// Ports that can be crowded: as many as have a steering program.
+pub const MOST_PORTS: usize = 64;
+/// A port is crowded where more than one packet in so many is the kernel's,
+const SHARE: u64 = 20;
+/// and more than so many a second are,
+const CROWD_PER_SECOND: u64 = 10_000;
+/// and so many at once.
+const CROWD_AT_ONCE: u64 = 1_000;
+
+/// Ports at which too many packets are the kernel's to carry.
+#[derive(Debug)]
+pub struct Crowd {
+    levels: Box<[[Level; 2]; MOST_PORTS]>,
+    ports: CrowdedPorts,
+}
+
+/// Ports, one bit each, by the family of the packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CrowdedPorts {
+    /// Of IPv4.
+    pub v4: u64,
+    /// Of IPv6.
+    pub v6: u64,
+}
+
+/// A leaky bucket of the packets that were handed over: each counts [`SHARE`]; each packet that comes in at
+/// the port takes one out, and so does time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Level {
+    fill: u64,
+    received: u64,
+    at_ns: u64,
+}
+
+impl Level {
+    /// Adds a packet; says whether the bucket overflows.
+    fn add(&mut self, received: u64, now_ns: u64) -> bool {
+        const PER_SECOND: u64 = CROWD_PER_SECOND * SHARE;
+        let elapsed_ns = now_ns.saturating_sub(self.at_ns).min(1_000_000_000);
+        let by_time = elapsed_ns * PER_SECOND / 1_000_000_000;
+        let by_others = received.saturating_sub(self.received);
+        self.fill = self.fill.saturating_sub(by_time.max(by_others)) + SHARE;
+        (self.received, self.at_ns) = (received, now_ns);
+        if self.fill <= CROWD_AT_ONCE * SHARE {
+            return false;
+        }
+        self.fill = CROWD_AT_ONCE * SHARE;
+        true
+    }
+}
+
+impl Crowd {
+    pub(crate) fn new() -> Self {
+        Self {
+            levels: Box::new([[Level::default(); 2]; MOST_PORTS]),
+            ports: CrowdedPorts::default(),
+        }
+    }
+
+    /// Takes note of a packet that is handed over, of those that its port received.
+    pub(crate) fn note(
+        &mut self,
+        (port, is_v6): (PortId, bool),
+        reason: PuntReason,
+        received: &[Traffic],
+        now_ns: u64,
+    ) {
+        let index = usize::from(port.0);
+        let Some(levels) = self.levels.get_mut(index).filter(|_| is_carried(reason)) else {
+            return;
+        };
+        let received = received.get(index).map_or(0, |traffic| traffic.packets);
+        if levels[usize::from(is_v6)].add(received, now_ns) {
+            let ports = if is_v6 { &mut self.ports.v6 } else { &mut self.ports.v4 };
+            *ports |= 1 << index;
+        }
+    }
+
+    /// The ports that were crowded since this was last asked, and begins anew with them.
+    pub fn take(&mut self) -> CrowdedPorts {
+        let ports = std::mem::take(&mut self.ports);
+        for (index, levels) in self.levels.iter_mut().enumerate() {
+            for (level, ports) in levels.iter_mut().zip([ports.v4, ports.v6]) {
+                if ports >> index & 1 != 0 {
+                    level.fill = 0;
+                }
+            }
+        }
+        ports
+    }
+
+    /// Whether any port is.
+    #[inline]
+    #[must_use]
+    pub fn is_any(&self) -> bool {
+        self.ports != CrowdedPorts::default()
     }
 }
 
@@ -62,22 +182,47 @@ mod tests {
         const INTERVAL_NS: u64 = 1_000_000_000 / PER_SECOND;
         let mut limits = Limits::new();
         let mut count = |reason, now| (0..3 * BURST).filter(|_| limits.allow(reason, now)).count();
-        assert_eq!(count(Some(PuntReason::NoRoute), 5), BURST as usize);
-        assert_eq!(count(None, 5), BURST as usize, "a bucket of its own");
-        assert_eq!(count(Some(PuntReason::NoRoute), 5 + 10 * INTERVAL_NS), 10);
-        assert_eq!(count(Some(PuntReason::NoRoute), 3_000_000_000), BURST as usize);
+        assert_eq!(count(PuntReason::NoRoute, 5), BURST as usize);
+        assert_eq!(count(PuntReason::Martian, 5), BURST as usize, "a bucket of its own");
+        assert_eq!(count(PuntReason::NoRoute, 5 + 10 * INTERVAL_NS), 10);
+        assert_eq!(count(PuntReason::NoRoute, 3_000_000_000), BURST as usize);
+        let refused: Vec<_> = limits.refused().filter(|(_, count)| *count > 0).collect();
+        let expected = [(PuntReason::NoRoute, 7 * BURST - 10), (PuntReason::Martian, 2 * BURST)];
+        assert_eq!(refused, expected);
     }
 
     #[test]
-    fn what_the_kernel_carries_has_more() {
+    fn what_the_kernel_carries_has_no_limit() {
         let mut limits = Limits::new();
-        let mut count = |reason, now| {
-            (0..3 * CARRIED * BURST).filter(|_| limits.allow(Some(reason), now)).count() as u64
-        };
-        for reason in [PuntReason::KernelRoute, PuntReason::Redirect] {
-            assert_eq!(count(reason, 5), CARRIED * BURST);
-            assert_eq!(count(reason, 5 + 1_000_000), CARRIED * PER_SECOND / 1000);
+        for reason in [PuntReason::KernelRoute, PuntReason::MtuExceeded, PuntReason::IpOptions] {
+            assert!((0..1_000_000).all(|_| limits.allow(reason, 5)));
         }
-        assert_eq!(count(PuntReason::Martian, 5), BURST);
+    }
+
+    /// Hands over one packet in `share` of `rate` a second for a second; whether the port is crowded.
+    fn is_crowded(rate: u64, share: u64, reason: PuntReason) -> bool {
+        let (mut crowd, mut rx) = (Crowd::new(), vec![Traffic::default(); 2]);
+        for packet in 0..rate {
+            rx[1].packets += 1;
+            if packet % share == 0 {
+                crowd.note((PortId(1), true), reason, &rx, packet * 1_000_000_000 / rate);
+            }
+        }
+        let ports = crowd.take();
+        assert_eq!(ports.v4, 0);
+        assert_eq!(crowd.take(), CrowdedPorts::default(), "told once");
+        assert!([0, 1 << 1].contains(&ports.v6));
+        ports.v6 != 0
+    }
+
+    #[test]
+    fn a_port_is_crowded_where_much_is_the_kernels() {
+        let crowded = |rate, share| is_crowded(rate, share, PuntReason::KernelRoute);
+        assert!(crowded(600_000, 1));
+        assert!(crowded(600_000, 15));
+        assert!(crowded(15_000, 1));
+        assert!(!crowded(9_000, 1), "too few");
+        assert!(!crowded(1_000_000, 25), "too small a part");
+        assert!(!is_crowded(600_000, 1, PuntReason::NoRoute), "the kernel only answers");
     }
 }

@@ -12,7 +12,7 @@ use crate::host::{Context, Host, Outgoing, Packet};
 use crate::id::{LinkId, PortId};
 use crate::path::{Everything, Features};
 use crate::port::Port;
-use crate::punts::Limits;
+use crate::punts::{Crowd, Limits};
 use crate::stages::filter::{Count, Filter, State, Steer};
 use crate::stages::transmit::Egress;
 use crate::tables::Tables;
@@ -38,7 +38,10 @@ pub struct Router<F: Features = Everything> {
     /// The kernel behind ports has the same rules as the firewall. What they reject, send another way or
     /// can not decide is then the kernel's, as all that leaves the road, and as it was received.
     pub kernel_has_rules: bool,
-    limits: Limits,
+    /// How much the kernel is given to answer.
+    pub limits: Limits,
+    /// Ports at which too much is the kernel's to carry.
+    pub crowd: Crowd,
     path: Path<F>,
     reader: Reader,
     burst: Box<Burst>,
@@ -74,6 +77,7 @@ impl<F: Features> Router<F> {
             filter: state,
             kernel_has_rules: false,
             limits: Limits::new(),
+            crowd: Crowd::new(),
             path,
             reader,
             burst: Box::new(Burst::new()),
@@ -96,6 +100,9 @@ impl<F: Features> Router<F> {
         let Some(source) = ports.get_mut(usize::from(port.0)).filter(|_| known) else { return 0 };
         source.receive(&mut self.umem, burst);
         if burst.count == 0 {
+            if let Some(express) = &mut self.express {
+                express.idle(port);
+            }
             return 0;
         }
         let bytes = burst.len[..burst.count].iter().map(|len| u64::from(*len)).sum();
@@ -122,6 +129,7 @@ impl<F: Features> Router<F> {
             let kernel = ports.get_mut(usize::from(port.0)).filter(|port| port.has_kernel());
             let ours = match kernel {
                 Some(port) => {
+                    self.tell_punted(left);
                     // Where the kernel does not know the rules.
                     let ruled = if self.kernel_has_rules { Lanes::NONE } else { self.ruled(left) };
                     self.punt_to_kernel(port, left.without(ruled), now_ns);
@@ -135,6 +143,25 @@ impl<F: Features> Router<F> {
             self.send_outbox(ports);
         }
         self.burst.count
+    }
+
+    /// Makes sure that every chunk of the memory is free, at a port or in a queue of the host; between two
+    /// bursts only. Where chunks are lost, frames are too, sooner or later.
+    ///
+    /// # Errors
+    /// A sentence that says how many are missing, or were given back twice.
+    pub fn check_memory<P: Port>(&self, ports: &[P]) -> Result<(), String> {
+        let umem = &self.umem;
+        let (free, waiting) = (umem.available(), self.host.chunks(umem));
+        let at_ports: usize = ports.iter().map(|port| port.chunks(umem)).sum();
+        let chunks = umem.chunks();
+        if free + at_ports + waiting == chunks {
+            return Ok(());
+        }
+        Err(format!(
+            "the memory for frames does not add up: {free} chunks are free, {at_ports} at ports and \
+             {waiting} wait for neighbours, of {chunks}"
+        ))
     }
 
     /// What became of every packet, those included that were forwarded without the path.
@@ -325,6 +352,15 @@ impl<F: Features> Router<F> {
         }
     }
 
+    /// Tells of packets that left the road, where the kernel may have them without being asked.
+    fn tell_punted(&mut self, left: Lanes) {
+        if let Some(express) = &mut self.express
+            && (self.kernel_has_rules || self.tables.filter.is_none())
+        {
+            express.punted(&self.burst, &self.umem, &self.tables, left);
+        }
+    }
+
     /// Hands the packets that left the road to the kernel behind their port, but for those that are
     /// to be dropped.
     #[cold]
@@ -346,11 +382,18 @@ impl<F: Features> Router<F> {
             {
                 *self.umem.bytes_mut(addr, usize::from(self.burst.l3[lane])) = *head;
             }
-            let lost = if !self.limits.allow(reason, now_ns) {
+            if let Some(reason) = reason {
+                let l3 = usize::from(self.burst.l3[lane]);
+                let is_v6 = self.umem.bytes::<1>(addr, l3)[0] >> 4 == 6;
+                let from = (self.burst.port, is_v6);
+                self.crowd.note(from, reason, &self.counters.rx, now_ns);
+            }
+            let lost = if reason.is_some_and(|reason| !self.limits.allow(reason, now_ns)) {
                 DropReason::PuntLimit
             } else if !port.punt(&mut self.umem, frame) {
                 DropReason::PuntFailed
             } else {
+                self.filter.uncount(lane);
                 match reason {
                     Some(reason) => self.counters.punt(reason),
                     None => self.counters.delivered += 1,

@@ -17,7 +17,7 @@ use crate::changes::Version;
 use crate::epoch::Epochs;
 use crate::id::{LinkId, NextHopId, PortId, Vid, VrfId};
 use crate::stages::classify::{VlanEntry, VlanTable};
-use crate::stages::ecmp::{BUCKETS, Groups, Member, Multipath};
+use crate::stages::ecmp::{Groups, MOST_MEMBERS, Member, Multipath};
 use crate::stages::filter::Filter;
 use crate::stages::redirect::Redirects;
 use crate::stages::route::{Capacity, Fallbacks, Fib};
@@ -342,19 +342,19 @@ impl Tables {
     /// # Errors
     /// See [`TablesError`].
     pub fn add_group(&mut self, members: &[Member]) -> Result<NextHopId, TablesError> {
-        if members.is_empty() || members.len() > BUCKETS {
+        if members.is_empty() || members.len() > MOST_MEMBERS {
             return Err(TablesError::GroupSize);
         }
         let number = self.groups.push(members).ok_or(TablesError::Full)?;
         Ok(NextHopId(NextHopId::GROUP | number))
     }
 
-    /// Gives a next-hop group other members; only flows move that have to.
+    /// Gives a next-hop group other members, in their order.
     ///
     /// # Errors
     /// See [`TablesError`].
     pub fn set_group(&self, id: NextHopId, members: &[Member]) -> Result<(), TablesError> {
-        if members.is_empty() || members.len() > BUCKETS {
+        if members.is_empty() || members.len() > MOST_MEMBERS {
             return Err(TablesError::GroupSize);
         }
         let number = id.0 & !NextHopId::GROUP;

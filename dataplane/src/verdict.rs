@@ -66,10 +66,12 @@ reasons! {
         DevTxFailed = "dev_tx_failed",
         /// A rule of the firewall, or a chain's policy, says so.
         NetfilterDrop = "netfilter_drop",
-        /// More packets than the kernel is to be given for one reason, or in all.
+        /// More packets than the kernel is to be given to answer, for one reason.
         PuntLimit = "punt_limit",
         /// The kernel did not take a packet back.
         PuntFailed = "punt_failed",
+        /// The rules of a configuration could not be asked: nobody was there, or the configuration changed.
+        FailClosed = "fail_closed",
     }
 }
 
@@ -110,6 +112,23 @@ reasons! {
         Martian = "martian",
         /// Only the kernel can say if its source is right.
         KernelSource = "kernel_source",
+    }
+}
+
+impl PuntReason {
+    /// Whether what punts one packet punts every other of its flow, unless its verdict depended on more than
+    /// the flow.
+    #[must_use]
+    pub const fn is_of_flow(self) -> bool {
+        matches!(
+            self,
+            Self::KernelLink
+                | Self::KernelRoute
+                | Self::KernelRule
+                | Self::KernelSource
+                | Self::Redirect
+                | Self::FilterUnsupported
+        )
     }
 }
 

@@ -8,36 +8,71 @@
 # /tmp and /run are empty; what it writes below $TOLLWAY_OUT (there /mnt) stays in target/qemu/out here.
 #
 # TOLLWAY_QEMU_SECONDS: how long it may run (default 900).
+# TOLLWAY_QEMU_SUITE:   the Debian suite whose kernel it has (default: the kernel in /boot).
+# TOLLWAY_QEMU_CARDS:   network cards by model (igb, virtio-net-pci, e1000e, vmxnet3), in pairs: the first
+#                       and the second are the ends of one cable, and so on. The cards of cable N have the
+#                       addresses 02:00:00:00:0N:01 and 02:00:00:00:0N:02.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 target=${CARGO_TARGET_DIR:-$here/../../target}
-image=$(ls -v /boot/vmlinuz-*-amd64 2>/dev/null | tail -1)
+mkdir -p "$target/qemu"
+target=$(cd "$target" && pwd)
+cards=(${TOLLWAY_QEMU_CARDS:-})
+
+# The kernel: its image, and the root below which its modules are.
+root=
+if [ -n "${TOLLWAY_QEMU_SUITE:-}" ]; then
+  root=$("$here/fetch.sh" kernel "$TOLLWAY_QEMU_SUITE") || exit 125
+  image=$(ls "$root"/boot/vmlinuz-* "$root"/lib/modules/*/vmlinuz 2>/dev/null | head -1) || true
+  version=$(basename "$(ls -d "$root"/lib/modules/* | head -1)")
+else
+  image=$(ls -v /boot/vmlinuz-*-amd64 2>/dev/null | tail -1)
+  version=${image#/boot/vmlinuz-}
+fi
 [ -n "$image" ] || { echo "qemu: no kernel in /boot: apt-get install linux-image-amd64" >&2; exit 125; }
-version=${image#/boot/vmlinuz-}
-modules=/lib/modules/$version
+
+# The emulator, which has to be newer for some cards.
+qemu=qemu-system-x86_64
+firmware=()
+case " ${cards[*]} " in *" igb "*)
+  emulator=$("$here/fetch.sh" emulator) || exit 125
+  if [ "$emulator" != / ]; then
+    qemu=$emulator/usr/bin/qemu-system-x86_64
+    export QEMU_MODULE_DIR=$emulator/usr/lib/x86_64-linux-gnu/qemu
+    firmware=(-L "$emulator/usr/share/qemu" -L "$emulator/usr/share/seabios")
+  fi
+esac
+
+# The bare kernel, out of the image, which would unpack itself slowly: a PVH start takes it.
+bare() {
+  local magic=$1 unpack=$2 at
+  at=$(LC_ALL=C grep -abom1 "$magic" "$image" | head -1 | cut -d: -f1) || true
+  # What follows the kernel in the image is not for the unpacker.
+  [ -z "$at" ] || { tail -c "+$((at + 1))" "$image" | $unpack; } 2>/dev/null || true
+}
 
 # Extracting the kernel and packing the first files takes seconds, so it is done once for each kernel.
 ready=$target/qemu/$version
 prepare() {
-  local work at module
+  local work module path
   work=$(mktemp -d "$target/qemu/work.XXXXXX")
-  # A PVH start takes the bare kernel: the boot image would unpack itself, slowly.
-  at=$(LC_ALL=C grep -abom1 $'\xfd7zXZ\x00' "$image" | cut -d: -f1)
-  { tail -c "+$((at + 1))" "$image" | xz -dc > "$work/vmlinux"; } 2>/dev/null || true
+  bare $'\xfd7zXZ\x00' "xz -dc" > "$work/vmlinux"
+  [ -s "$work/vmlinux" ] || bare $'\x28\xb5\x2f\xfd' "zstd -dc" > "$work/vmlinux"
   [ -s "$work/vmlinux" ] || { echo "qemu: no kernel found in $image" >&2; exit 125; }
   mkdir -p "$work/files/modules"
   cc -static -O2 -o "$work/files/init" "$here/init.c"
   for module in virtio_pci 9pnet_virtio 9p; do
-    modprobe -S "$version" --show-depends "$module" | awk '$1 == "insmod" { print $2 }'
+    modprobe ${root:+-d "$root"} -S "$version" --show-depends "$module" | awk '$1 == "insmod" { print $2 }'
   done | awk '!seen[$0]++' | while read -r path; do
     cp "$path" "$work/files/modules/"
-    echo "/modules/$(basename "$path")"
+    path=$work/files/modules/$(basename "$path")
+    case $path in *.xz) xz -d "$path" ;; esac
+    echo "/modules/$(basename "${path%.xz}")"
   done > "$work/files/modules/list"
   (cd "$work/files" && find . | cpio -o -H newc --quiet) > "$work/initrd"
   rm -rf "$ready" && mv "$work" "$ready"
 }
-mkdir -p "$target/qemu"
 [ "$ready/initrd" -nt "$here/init.c" ] && [ "$ready/initrd" -nt "$here/run.sh" ] || prepare
 
 # One at a time has it.
@@ -47,9 +82,12 @@ exec 9> "$target/qemu/lock"
 flock 9
 rm -f "$out/status"
 {
-  echo "modprobe -qa tun veth"
+  if [ -n "$root" ]; then
+    echo "mount -t tmpfs modules /lib/modules && ln -s '$root/lib/modules/$version' /lib/modules/"
+  fi
+  echo "modprobe -qa tun veth ${cards[*]/virtio-net-pci/virtio_net}"
   echo "export TOLLWAY_OUT=/mnt"
-  env | grep -E '^(TOLLWAY_ORACLE|CI=|RUST_)' | while IFS='=' read -r name value; do
+  env | grep -E '^(TOLLWAY_ORACLE|TOLLWAY_CARDS|CI=|RUST_)' | while IFS='=' read -r name value; do
     printf 'export %s=%q\n' "$name" "$value"
   done
   printf 'cd %q && exec' "$PWD"
@@ -57,14 +95,26 @@ rm -f "$out/status"
   echo
 } > "$out/command"
 
+# Two cards for each cable, which is a hub with two sockets.
+devices=()
+for index in "${!cards[@]}"; do
+  cable=$((index / 2 + 1)) end=$((index % 2 + 1)) more=
+  # The driver has zero-copy only where it maps memory itself (iommu_platform).
+  [ "${cards[index]}" != virtio-net-pci ] || more=,mq=on,vectors=6,disable-legacy=on,iommu_platform=on
+  # Each in a slot of its own: igb takes the numbers of those beside it for its functions.
+  devices+=(-netdev "hubport,id=end$index,hubid=$cable" -device "pcie-root-port,id=slot$index,chassis=$((index + 1))"
+    -device "${cards[index]},bus=slot$index,netdev=end$index,romfile=,mac=02:00:00:00:0$cable:0$end$more")
+done
+
 share() { echo "-fsdev local,id=$1,path=$2,security_model=none,multidevs=remap${3:-}"; }
+# A busy host lets the kernel wait for its timer longer than the kernel believes in it: no_timer_check.
 # shellcheck disable=SC2046
-timeout "${TOLLWAY_QEMU_SECONDS:-900}" qemu-system-x86_64 \
+timeout "${TOLLWAY_QEMU_SECONDS:-900}" "$qemu" "${firmware[@]}" \
   -machine q35,accel=tcg -cpu max -smp 1 -m 1536 -nodefaults -no-reboot -display none -serial stdio \
   -kernel "$ready/vmlinux" -initrd "$ready/initrd" \
-  -append "console=ttyS0 quiet panic=-1 mitigations=off" \
+  -append "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check" \
   $(share root / ,readonly=on) -device virtio-9p-pci,fsdev=root,mount_tag=root \
-  $(share out "$out") -device virtio-9p-pci,fsdev=out,mount_tag=out \
+  $(share out "$out") -device virtio-9p-pci,fsdev=out,mount_tag=out "${devices[@]}" \
   < /dev/null | tr -d '\r' || true
 [ -s "$out/status" ] || { echo "qemu: the command did not end" >&2; exit 125; }
 status=$(cat "$out/status")

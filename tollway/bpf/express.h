@@ -179,8 +179,14 @@ static __always_inline int go(struct packet *packet, const struct found *found,
 	__u32 l2, port, met;
 	int action;
 
-	if (!read_way(found, generation, &way) || l3_len > way.mtu)
+	if (!read_way(found, generation, &way))
 		return NOT_TAKEN;
+	if (l3_len > way.mtu)
+		return packet->state->ruled ? NOT_TAKEN : pass(packet, PASS_MTU);
+	if (way.egress_port & FLOW_TO_KERNEL) {
+		count_flow(packet, found->flow, len);
+		return pass(packet, PASS_KERNEL_FLOW);
+	}
 	met = ((const __u16 *)way.l2)[11];
 	l2 = 14 + 4 * (met & 3);
 	met >>= 2;
@@ -249,6 +255,14 @@ static __always_inline int express4(struct packet *packet, const struct iphdr *i
 	return go(packet, &found, generation, l3, l3_len, len, 1);
 }
 
+/* Says if a packet has the flow label that its flow is for; that nobody changes the flow, its head tells. */
+static __always_inline int has_label(const struct found *found, const struct ipv6hdr *ip)
+{
+	const struct flow_label *label = (const struct flow_label *)(found->flow + 1);
+
+	return !((*(const __be32 *)ip ^ label->value) & label->mask);
+}
+
 /* Tries an IPv6 packet whose lengths are right. */
 static __always_inline int express6(struct packet *packet, const struct ipv6hdr *ip,
 				    const void *end, __u32 l3, __u32 len)
@@ -271,7 +285,7 @@ static __always_inline int express6(struct packet *packet, const struct ipv6hdr 
 	key.pad = 0;
 	key.link = packet->link;
 	found = find6(&key);
-	if (!found.flow)
+	if (!found.flow || !has_label(&found, ip))
 		return NOT_TAKEN;
 	generation = generation_in_force(packet, &found, key.src, key.dst, 0);
 	return go(packet, &found, generation, l3, l3_len, len, 0);

@@ -19,6 +19,8 @@
 
 /* Of `egress_port`: the route to the source was asked for as well. */
 #define FLOW_BY_SOURCE 0x80
+/* Of `egress_port`: there is none, for its packets are the kernel's. */
+#define FLOW_TO_KERNEL 0x40
 
 /* Regions of each family, those of IPv6 behind those of IPv4, and how many are a cache line. */
 #define REGION_BITS 16
@@ -37,6 +39,12 @@ struct flow {
 	__u64 bytes;
 };
 
+/* The flow label of the only packets that an IPv6 flow is for, and the bits of it that count. */
+struct flow_label {
+	__be32 value;
+	__be32 mask;
+};
+
 struct flow4_slot {
 	struct flow4_key key;
 	struct flow flow;
@@ -45,7 +53,8 @@ struct flow4_slot {
 struct flow6_slot {
 	struct flow6_key key;
 	struct flow flow;
-	__u64 pad[5];
+	struct flow_label label;
+	__u64 pad[4];
 };
 
 struct flow4_bucket {

@@ -50,6 +50,10 @@ enum pass_reason {
 	PASS_NO_SOCKET,
 	PASS_PUNTED,
 	PASS_COVERAGE,
+	PASS_KERNEL_FLOW,
+	PASS_CROWDED,
+	PASS_MTU,
+	PASS_CHECKSUM,
 	PASS_REASONS,
 };
 
@@ -57,9 +61,17 @@ struct state {
 	__u64 heartbeat_ns;
 	__u32 bypass;
 	__u32 generation;
-	__u32 ruled; /* a firewall asks for every packet that is forwarded */
+	__u32 ruled; /* flags: RULED, FAIL_CLOSED */
 	__u32 region_changes; /* user space's own */
+	/* By port: of IPv4, of IPv6, what has no flow is the kernel's, for user space would hand it over. */
+	__u64 crowded4;
+	__u64 crowded6;
 };
+
+/* Of `ruled`: a firewall that the kernel does not know asks for every packet that is forwarded. */
+#define RULED 1
+/* And what it cannot be asked about is dropped, rather than forwarded by the kernel. */
+#define FAIL_CLOSED 2
 
 struct port_counts {
 	__u64 express_rx_packets;
@@ -67,6 +79,8 @@ struct port_counts {
 	__u64 express_tx_packets;
 	__u64 express_tx_bytes;
 	__u64 to_user;
+	__u64 closed_packets; /* dropped, since the rules could not be asked */
+	__u64 closed_bytes;
 	__u64 pass[PASS_REASONS];
 	__u64 alive_tick; /* the tick in which the heartbeat was last looked at and found fresh */
 };
@@ -90,12 +104,6 @@ struct flow6_key {
 	__u16 link;
 } __attribute__((aligned(8)));
 
-struct punted_key {
-	__u64 hash;
-	__u32 ifindex;
-	__u32 pad;
-};
-
 /*
  * Constants of the port that the program is loaded for. The verifier knows their values, so what
  * they switch off is not there.
@@ -107,16 +115,11 @@ const volatile __u32 MAC_LAST = 0; /* the last two */
 const volatile __u32 QUEUES = 0;
 const volatile __u32 EXPRESS = 0;
 const volatile __u32 GENERIC = 0;
+const volatile __u32 UNFINISHED = 0; /* senders leave checksums to a card that is not there */
 const volatile __u32 WEAKLY_ORDERED = 0; /* the processor reorders loads */
 const volatile __u32 FLOWS4_MASK = 0; /* buckets less one, a power of two */
 const volatile __u32 FLOWS6_MASK = 0;
 const volatile __u64 FLOW_SEEDS[FLOW_SEED_COUNT] = {};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 4096);
-	__type(key, struct punted_key);
-	__type(value, __u64);
-} punted SEC(".maps");
+const volatile __u64 PUNT_MARK[2] = {}; /* see punted.h */
 
 #endif

@@ -3,15 +3,7 @@
 #ifndef TOLLWAY_PACKET_H
 #define TOLLWAY_PACKET_H
 
-#include "maps.h"
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct state);
-} state SEC(".maps");
+#include "state.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -70,14 +62,30 @@ static __always_inline int pass(struct packet *packet, enum pass_reason reason)
 	return XDP_PASS;
 }
 
+/* Drops a packet that nobody is there to ask the rules about. */
+static __always_inline int drop_closed(struct packet *packet)
+{
+	packet->counts->closed_packets++;
+	packet->counts->closed_bytes += bpf_xdp_get_buff_len(packet->ctx);
+	return XDP_DROP;
+}
+
+static __always_inline int fails_closed(const struct packet *packet)
+{
+	return (packet->state->ruled & FAIL_CLOSED) != 0;
+}
+
 /* Gives a packet to the socket of its queue; without one, to the kernel. */
 static __always_inline int to_user(struct packet *packet)
 {
 	__u32 queue = packet->ctx->rx_queue_index;
 
 	if (queue >= QUEUES ||
-	    bpf_redirect_map(&xsks, PORT * MOST_QUEUES + queue, XDP_PASS) != XDP_REDIRECT)
+	    bpf_redirect_map(&xsks, PORT * MOST_QUEUES + queue, XDP_PASS) != XDP_REDIRECT) {
+		if (fails_closed(packet))
+			return drop_closed(packet);
 		return pass(packet, PASS_NO_SOCKET);
+	}
 	packet->counts->to_user++;
 	return XDP_REDIRECT;
 }

@@ -3,6 +3,8 @@
  * Runs on what is written to a port's TAP device: hands it to the kernel as if it had just come in by
  * the port itself.
  */
+#include <linux/pkt_cls.h>
+
 #include "maps.h"
 #include "punted.h"
 
@@ -10,11 +12,10 @@ SEC("classifier")
 int punt(struct __sk_buff *skb)
 {
 	if (GENERIC) {
-		struct punted_key key = { .ifindex = IFINDEX };
-		__u64 now = bpf_ktime_get_coarse_ns();
-
-		key.hash = fingerprint((void *)(long)skb->data, (void *)(long)skb->data_end);
-		bpf_map_update_elem(&punted, &key, &now, BPF_ANY);
+		/* Unmarked, it would come back to user space for ever. */
+		if (bpf_skb_change_head(skb, MARK_BYTES, 0) ||
+		    !put_mark((void *)(long)skb->data, (void *)(long)skb->data_end))
+			return TC_ACT_SHOT;
 	}
 	return bpf_redirect(IFINDEX, BPF_F_INGRESS);
 }

@@ -16,16 +16,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::id::LinkId;
 use tollway_dataplane::router::Router;
 
 use crate::compile::{CompileError, Compiled, rule_hops, rules};
 use crate::control::{Board, Names};
+use crate::express::Outdated;
 use crate::filter::carry::carried;
 use crate::filter::log::{Journal, Logger};
 use crate::kernel::{Follower, Watch};
 use crate::model::{LinkKind, Model, PortIndex, VlanProtocol};
-use crate::ports::steering::ModelSteering;
+use crate::ports::steering::{ModelSteering, ruled};
 use crate::steer::SteerError;
 use crate::worker::Post;
 
@@ -86,13 +88,16 @@ pub struct Force {
     is_held: bool,
     /// The kernel forwards, since somebody wants it to.
     is_wanted: bool,
+    /// What is known of changes of the tables in force.
+    outdated: Outdated,
 }
 
 impl Force {
     /// For a running router; `follower` has its neighbours from the kernel.
     #[must_use]
     pub const fn new(parts: Parts, follower: Option<Follower>) -> Self {
-        Self { parts, follower, is_held: false, is_wanted: false }
+        let outdated = Outdated::new();
+        Self { parts, follower, is_held: false, is_wanted: false, outdated }
     }
 
     /// The model in force.
@@ -125,6 +130,11 @@ impl Force {
             self.is_wanted = wanted;
             self.parts.steering.hold(wanted || self.is_held);
         }
+    }
+
+    /// Has no packet more go by what was decided before the changes that have been made in tables.
+    pub fn void(&mut self, tables: &Epochs) {
+        self.parts.steering.void(&mut self.outdated, &tables.changes);
     }
 
     /// Has the steering programs know of a model that differs from the one in force by what is left to
@@ -177,18 +187,15 @@ impl Force {
     /// # Errors
     /// See [`ForceError`].
     pub fn put(&mut self, mut model: Model, next: Next) -> Result<Duration, ForceError> {
-        // Before the first rule is in force, and until the last one is not. What the kernel has rules for
-        // as well, it is asked for by itself.
-        let is_ruled = |model: &Model| model.filter.is_some() && model.kernel_rules.is_none();
-        let had_rules = is_ruled(&self.parts.model);
-        self.parts.steering.set_ruled(had_rules || is_ruled(&model));
+        // Before the first rule is in force, and until the last one is not.
+        let before = ruled(&self.parts.model);
+        self.parts.steering.set_ruled(before.max(ruled(&model)));
         let done = if self.is_held || !self.only_rules_differ(&mut model) {
             self.steer_and_swap(&model, next)
         } else {
             self.swap(&model, next).ok_or(ForceError::Gone)
         };
-        let has_rules = if done.is_ok() { is_ruled(&model) } else { had_rules };
-        self.parts.steering.set_ruled(has_rules);
+        self.parts.steering.set_ruled(if done.is_ok() { ruled(&model) } else { before });
         if done.is_ok() {
             self.parts.model = model;
         }

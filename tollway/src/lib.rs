@@ -20,6 +20,7 @@ pub mod mistake;
 pub mod model;
 mod netlink;
 pub mod ports;
+mod priority;
 pub mod privileges;
 pub mod reload;
 pub mod replay;

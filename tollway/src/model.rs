@@ -71,6 +71,8 @@ pub struct Model {
     pub express_flows: u32,
     /// The firewall's rules, if there are any.
     pub filter: Option<Arc<Ruleset>>,
+    /// What becomes of packets while such rules cannot be asked.
+    pub fail: FailMode,
     /// What to know of the kernel behind the ports, where that has the same rules.
     pub kernel_rules: Option<KernelRules>,
     /// Where packets are written that rules log to a group.
@@ -103,6 +105,17 @@ impl Model {
             }
         }
     }
+}
+
+/// What becomes of packets that rules of a configuration's own would be asked about, while nobody is there
+/// to ask, or the configuration changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FailMode {
+    /// They are dropped.
+    #[default]
+    Closed,
+    /// The kernel forwards them, which does not know the rules.
+    Open,
 }
 
 /// Which ports have the express lane, of those that can have it.

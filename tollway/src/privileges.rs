@@ -6,7 +6,8 @@
 //! would pay for. All but these are given up for good, by programs that it starts as well (nft).
 //!
 //! What takes more is done before: the BPF file system is mounted if it is not, and the memory that
-//! sockets hold is limited no more; where that limit can not be lifted, `CAP_IPC_LOCK` is kept as well.
+//! sockets hold is limited no more; where that limit cannot be lifted, `CAP_IPC_LOCK` is kept as well. So are the
+//! priorities that the worker has (`worker/priority.rs`), or `CAP_SYS_NICE` is kept.
 
 use caps::{CapSet, Capability, CapsHashSet};
 
@@ -47,9 +48,11 @@ pub fn give_up() -> Result<(), PrivilegeError> {
     steer::prepare();
     // Where the limit stays, only this goes beyond.
     let lock = sys::lift_memory_limit().is_err().then_some(Capability::CAP_IPC_LOCK);
+    // Likewise for what lets the worker have a processor at once.
+    let nice = sys::allow_priorities().is_err().then_some(Capability::CAP_SYS_NICE);
     sys::no_new_privileges()?;
     let has = caps::read(None, CapSet::Permitted)?;
-    let needed: CapsHashSet = NEEDED.into_iter().chain(lock).collect();
+    let needed: CapsHashSet = NEEDED.into_iter().chain(lock).chain(nice).collect();
     let kept: CapsHashSet = needed.intersection(&has).copied().collect();
     if has.contains(&Capability::CAP_SETPCAP) {
         for capability in caps::read(None, CapSet::Bounding)? {

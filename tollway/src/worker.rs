@@ -1,26 +1,39 @@
 //! The worker: one loop over all ports, which sleeps when there is nothing to do.
 
+mod guard;
+mod losses;
+pub mod priority;
+mod valve;
+
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::router::Router;
 
 use crate::filter::log::Journal;
 use crate::ports::{Devices, sys};
 use crate::service::Watchdog;
-use crate::steer::State;
+use crate::steer::{CountMap, State};
+use crate::sync::lock;
+use guard::Guard;
+use losses::Losses;
+use priority::{Priority, Scheduling};
+use valve::Valves;
 
 /// The host and the ports are looked after so often.
 const TICK_NS: u64 = 100_000_000;
 /// A steering program hears of the loop so often at least; it gives up after 20 ms.
 const PULSE_NS: u64 = 8_000_000;
+/// Who has not been heard of for so long may have been stopped, with all threads: a little less than those
+/// 20 ms, since the clock goes on by ticks.
+const GAP_NS: u64 = 16_000_000;
 /// No more comes after a steering program's bypass when nothing has come for so long.
 const QUIET: Duration = Duration::from_millis(3);
 /// A stop waits for frames on their way at most so long.
@@ -31,6 +44,9 @@ const SPIN_NS: u64 = 50_000;
 
 /// Jobs that were left are done for so long before the ports have their turn again.
 const WORK: Duration = Duration::from_micros(50);
+
+/// What changes tables is done within this, or the kernel forwards until it is.
+const SOON: Duration = Duration::from_micros(500);
 
 /// Signals that ask for an end.
 const STOPS: [i32; 2] = [SIGINT, SIGTERM];
@@ -85,6 +101,8 @@ impl Stop {
         for signal in STOPS {
             signal_hook::low_level::pipe::register(signal, wake.try_clone()?)?;
         }
+        // A log or a capture that reaches its largest size is an error of the write, and not the end.
+        signal_hook::flag::register(SIGXFSZ, Arc::default())?;
         Ok(Self { wanted, pipe, wake: Arc::new(wake) })
     }
 
@@ -109,6 +127,7 @@ pub struct Post {
     /// There are jobs; asked once a turn, which costs less than the channel does.
     waiting: Arc<AtomicBool>,
     wake: Arc<UnixStream>,
+    detour: Arc<Detour>,
 }
 
 /// The worker's end of its [`Post`].
@@ -116,6 +135,40 @@ pub struct Inbox {
     jobs: Receiver<Job>,
     waiting: Arc<AtomicBool>,
     pipe: UnixStream,
+    detour: Arc<Detour>,
+}
+
+/// Has the kernel forward while jobs are overdue.
+#[derive(Default)]
+struct Detour {
+    /// None before the worker runs, and where nothing steers.
+    state: OnceLock<State>,
+    /// How many wait for such a job.
+    overdue: Mutex<u32>,
+}
+
+impl Detour {
+    fn begin(&self) -> Overdue<'_> {
+        let mut overdue = lock(&self.overdue);
+        *overdue += 1;
+        if let (1, Some(state)) = (*overdue, self.state.get()) {
+            state.set_overdue(true);
+        }
+        Overdue(self)
+    }
+}
+
+/// A job is overdue until this is dropped.
+struct Overdue<'a>(&'a Detour);
+
+impl Drop for Overdue<'_> {
+    fn drop(&mut self) {
+        let mut overdue = lock(&self.0.overdue);
+        *overdue -= 1;
+        if let (0, Some(state)) = (*overdue, self.0.state.get()) {
+            state.set_overdue(false);
+        }
+    }
 }
 
 /// A post and its inbox.
@@ -128,8 +181,14 @@ pub fn post() -> io::Result<(Post, Inbox)> {
     pipe.set_nonblocking(true)?;
     wake.set_nonblocking(true)?;
     let waiting = Arc::new(AtomicBool::new(false));
-    let post = Post { jobs: sender, waiting: Arc::clone(&waiting), wake: Arc::new(wake) };
-    Ok((post, Inbox { jobs, waiting, pipe }))
+    let detour = Arc::<Detour>::default();
+    let post = Post {
+        jobs: sender,
+        waiting: Arc::clone(&waiting),
+        wake: Arc::new(wake),
+        detour: Arc::clone(&detour),
+    };
+    Ok((post, Inbox { jobs, waiting, pipe, detour }))
 }
 
 impl Post {
@@ -150,12 +209,37 @@ impl Post {
         patience: Duration,
         job: impl FnOnce(&mut Router, &mut Devices) -> T + Send + 'static,
     ) -> Option<T> {
+        self.send(job).recv_timeout(patience).ok()
+    }
+
+    /// The same of what the kernel forwards otherwise already: where the worker does not do it at once, the
+    /// kernel forwards until it has.
+    pub fn change<T: Send + 'static>(
+        &self,
+        patience: Duration,
+        job: impl FnOnce(&mut Router, &mut Devices) -> T + Send + 'static,
+    ) -> Option<T> {
+        let reply = self.send(job);
+        match reply.recv_timeout(SOON) {
+            Err(RecvTimeoutError::Timeout) => {
+                let _overdue = self.detour.begin();
+                reply.recv_timeout(patience).ok()
+            }
+            done => done.ok(),
+        }
+    }
+
+    /// Leaves a job; what it gives comes by and by.
+    pub fn send<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Router, &mut Devices) -> T + Send + 'static,
+    ) -> Receiver<T> {
         let (answer, reply) = mpsc::sync_channel(1);
         self.leave(move |router, devices| {
             // Whoever asked may have gone.
             let _ = answer.send(job(router, devices));
         });
-        reply.recv_timeout(patience).ok()
+        reply
     }
 }
 
@@ -185,11 +269,21 @@ impl Inbox {
     }
 }
 
+/// Told when the worker has been away so long that the steering programs took it for gone, before they
+/// hear of it again.
+pub type OnGap = Box<dyn FnMut(&State)>;
+
 /// What the worker does beside forwarding.
 #[derive(Default)]
 pub struct Duties {
     /// Where a steering program waits for signs of life.
     pub pulse: Option<State>,
+    /// Who else is to know when the worker was away.
+    pub on_gap: Option<OnGap>,
+    /// What that program counts, and the ports' names.
+    pub steered: Option<(CountMap, Vec<String>)>,
+    /// How soon the worker is to get a processor.
+    pub priority: Priority,
     /// Where what rules log goes.
     pub journal: Journal,
     /// Who else waits for signs of life.
@@ -207,21 +301,42 @@ pub fn run(
     inbox: &mut Inbox,
     duties: Duties,
 ) -> io::Result<()> {
-    let Duties { pulse, journal, mut watchdog } = duties;
+    let Duties { pulse, on_gap, steered, priority, journal, mut watchdog } = duties;
+    let (mut losses, mut scheduling) = (Losses::default(), Scheduling::begin(priority));
+    let mut guarded = pulse.clone().zip(steered).map(|(state, (counts, names))| {
+        (Guard::new(state.clone(), counts, names.len()), Valves::new(state, names))
+    });
+    let mut pulse = pulse.map(|state| {
+        let _ = inbox.detour.state.set(state.clone());
+        Pulse { state, last_ns: State::now_ns(), on_gap }
+    });
     let start = Instant::now();
     let now = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     let (mut next_tick, mut spin) = (0, Spin::default());
     while !stop.is_wanted() {
         let now_ns = now();
-        if let Some(pulse) = &pulse {
+        if let Some(pulse) = &mut pulse {
             pulse.beat();
+        }
+        if let Some((guard, _)) = &mut guarded {
+            guard.turn(now_ns);
         }
         let more = inbox.work(router, devices);
         let mut received = 0;
         for index in 0..devices.len() {
             received += router.turn(PortId(index as u16), devices, now_ns);
         }
+        // Another kernel than one that configures the router may forward otherwise, or not at all.
+        if let Some((_, valves)) = guarded.as_mut().filter(|_| router.kernel_has_rules) {
+            valves.follow(&mut router.crowd, now_ns);
+        }
         if now_ns >= next_tick {
+            if let Some((guard, valves)) = &mut guarded {
+                guard.tick(&mut router.counters, now_ns);
+                valves.tick(now_ns);
+            }
+            losses.tick(router, now_ns);
+            scheduling.tick(now_ns);
             router.tick(devices, now_ns);
             journal.drain(&mut router.filter);
             look_after(devices, now_ns);
@@ -234,7 +349,9 @@ pub fn run(
         router.park();
         let longest = if pulse.is_some() { PULSE_NS } else { TICK_NS };
         let timeout = next_tick.saturating_sub(now()).min(longest);
+        let asleep_ns = now();
         let trouble = wait(devices, stop, inbox, timeout);
+        scheduling.slept(now() - asleep_ns);
         router.wake();
         if trouble? {
             // The turn notices what some ports tell only to those who read.
@@ -247,12 +364,36 @@ pub fn run(
     watchdog.service().stopping();
     if let Some(pulse) = pulse {
         // From now on the kernel forwards; what has come in before still has to leave.
-        pulse.set_bypass(true);
+        pulse.state.set_bypass(true);
         drain(router, devices, now());
+    }
+    if let Some((guard, _)) = &mut guarded {
+        guard.end(&mut router.counters);
     }
     router.tick(devices, now());
     journal.finish(&mut router.filter);
     Ok(())
+}
+
+/// Signs of life.
+struct Pulse {
+    state: State,
+    last_ns: u64,
+    on_gap: Option<OnGap>,
+}
+
+impl Pulse {
+    #[inline]
+    fn beat(&mut self) {
+        let now_ns = State::now_ns();
+        if now_ns.saturating_sub(self.last_ns) > GAP_NS
+            && let Some(on_gap) = &mut self.on_gap
+        {
+            on_gap(&self.state);
+        }
+        self.last_ns = now_ns;
+        self.state.beat_at(now_ns);
+    }
 }
 
 /// Takes turns until nothing has come for a while.

@@ -12,6 +12,8 @@ mod rivals;
 mod router;
 #[path = "running/mod.rs"]
 mod running;
+#[path = "oracle/socket.rs"]
+mod socket;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -20,10 +22,11 @@ use namespaces::{Host, is_root, ping, sh, unanswered, until};
 use router::{Counts, Net, config};
 use running::{Router, sleeps};
 
-const TESTS: [namespaces::Test; 16] = [
+const TESTS: [namespaces::Test; 17] = [
     ("both_families_and_all_protocols_cross", traffic),
     ("jumbo_frames_cross_in_several_chunks", jumbo),
     ("jumbo_frames_cross_to_another_kind_of_port", jumbo_elsewhere),
+    ("jumbo_frames_that_are_dropped_leave_their_memory", jumbo_dropped),
     ("four_queues_are_served", queues),
     ("generic_mode_forwards_and_hands_back", generic),
     ("a_lost_interface_is_survived", links),
@@ -110,6 +113,33 @@ fn jumbo_elsewhere() {
     assert!((0..20).any(|_| is_answered()), "{}", router.read("stderr"));
     let counts = Counts::of(&router.stop());
     assert!(counts.received >= 40, "{counts:?}");
+}
+
+/// Whole bursts of frames in several chunks, of which the header's checksum is wrong. That all memory is
+/// free or somewhere the router sees to at its end.
+fn jumbo_dropped() {
+    let net = Net::new(9000, 1);
+    let mut router = Router::start(&config("copy", 9000, true));
+    let index = net.a.ifindex("ha");
+    let mut wire = socket::Wire::open_in(net.a.0.0.id(), index.cast_signed()).unwrap();
+    let mut frame = Vec::new();
+    let (to, from) = ([2, 0, 0, 0, 0, 0xa], [2, 0, 0, 0, 1, 2]);
+    let packet = etherparse::PacketBuilder::ethernet2(from, to);
+    let packet = packet.ipv4([10, 0, 1, 2], [10, 0, 2, 2], 64).udp(7, 7);
+    packet.write(&mut frame, &[0; 8858]).unwrap();
+    frame[24] ^= 1;
+    let mut sent = 0;
+    until("enough frames to be sent", || {
+        // A full queue is waited for.
+        sent += (0..100).take_while(|_| wire.send(&frame).is_ok()).count();
+        sent >= 2000
+    });
+    // Behind them, so that all have come before the end.
+    assert_pings(&net.a, 10, "-M do -s 8972 10.0.2.2");
+    let told = router.stop();
+    let dropped = told.lines().find_map(|line| line.trim_start().strip_prefix("ip_csum"));
+    let dropped: usize = dropped.unwrap_or_default().trim().replace(',', "").parse().unwrap_or(0);
+    assert!(dropped >= 500, "{dropped} of {sent} were dropped: {told}");
 }
 
 fn queues() {

@@ -19,6 +19,8 @@ use std::time::Duration;
 mod control;
 #[path = "live/filter.rs"]
 mod filter;
+#[path = "live/logs.rs"]
+mod logs;
 
 use etherparse::PacketBuilder;
 use namespaces::{Host, PATIENCE, Process, ping, ready, sh, unanswered, until};
@@ -26,7 +28,7 @@ use running::{CONFIG, Router, sleeps, two_hosts};
 use tollway::ports::capture::{CaptureReader, CaptureWriter};
 
 /// The tests by name; each runs in a network namespace of its own.
-const TESTS: [(&str, fn()); 11] = [
+const TESTS: [(&str, fn()); 14] = [
     ("neighbours_are_learned_by_the_devices_own_addresses", learning),
     ("pings_cross_and_a_lost_interface_is_survived", pings),
     ("unfinished_checksums_are_finished", checksums),
@@ -38,6 +40,9 @@ const TESTS: [(&str, fn()); 11] = [
     ("what_rules_log_is_written_once", filter::logs),
     ("sets_are_what_the_file_says_after_a_reload", filter::sets),
     ("the_control_socket_is_its_owners_and_one_routers", control::sockets),
+    ("clients_without_a_descriptor_are_told_once", control::shortage),
+    ("too_little_address_space_is_told", control::address_space),
+    ("a_log_that_nobody_takes_ends_nothing", logs::untaken),
 ];
 
 fn main() -> ExitCode {

@@ -1,7 +1,7 @@
 //! The memory of a [`super::Umem`], apart from what is in it.
 
 use core::ptr::NonNull;
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, dealloc};
 
 /// Alignment of the area: the size of a huge page on x86-64.
 const HUGE_PAGE: usize = 2 << 20;
@@ -27,7 +27,7 @@ unsafe impl Sync for Area {}
 
 #[allow(unsafe_code)]
 impl Area {
-    /// Memory of `size` bytes, zeroed, the first `bytes` of which are chunks. `advise` is told its
+    /// Memory of `size` bytes, zeroed, the first `bytes` of which are chunks, if it can be had. `advise` is told its
     /// address and size before it is written to.
     pub(super) fn new(
         size: usize,
@@ -38,7 +38,7 @@ impl Area {
         let layout = Layout::from_size_align(size, HUGE_PAGE).ok().filter(|_| size > 0)?;
         // SAFETY: the layout's size is not zero.
         let memory = unsafe { alloc(layout) };
-        let base = NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(layout));
+        let base = NonNull::new(memory)?;
         advise(memory, size);
         // SAFETY: size bytes from there were just allocated and are this function's alone.
         unsafe { memory.write_bytes(0, size) };

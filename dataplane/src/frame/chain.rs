@@ -59,14 +59,20 @@ impl Umem {
     /// Says that a frame goes on at `next` behind `piece`, which nothing follows yet.
     pub fn link(&mut self, piece: Descriptor, next: FrameAddr) {
         if self.chains.links.is_empty() {
-            let chunks = self.area.bytes() / self.chunk as usize;
-            self.chains.links = vec![Link::default(); chunks];
+            self.chains.links = vec![Link::default(); self.chunks()];
         }
         let chunk = self.chunk_of(piece.addr);
         if let Some(link) = self.chains.links.get_mut(chunk) {
             self.chains.count += usize::from(link.end == 0);
             *link = Link { end: piece.addr.0 + piece.len, next };
         }
+    }
+
+    /// Chunks that a frame has, those included in which its end, cut off, no longer lies.
+    #[must_use]
+    pub fn chunks_of(&self, addr: FrameAddr) -> usize {
+        let next = |addr: &FrameAddr| Some(self.chains.get(self.chunk_of(*addr))?.next);
+        std::iter::successors(Some(addr), next).count()
     }
 
     /// A frame's bytes, chunk by chunk.

@@ -106,6 +106,20 @@ fn a_chain_taken_apart_is_single_chunks() {
 }
 
 #[test]
+fn chains_are_given_back_whole_one_by_one_and_all_at_once() {
+    let mut umem = chained(32);
+    let mut frames: Vec<_> = (0..5).map(|_| umem.store(&pattern(700)).unwrap()).collect();
+    frames.push(umem.store(&pattern(9)).unwrap());
+    assert_eq!(frames.iter().map(|frame| umem.chunks_of(frame.addr)).sum::<usize>(), 16);
+    umem.free_all(frames.iter().map(|frame| frame.addr));
+    assert_eq!((umem.available(), umem.chunks(), umem.has_chains()), (32, 32, false));
+    let mut all: Vec<_> = (0..32).map(|_| umem.alloc().unwrap().0).collect();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 32, "no chunk is free twice");
+}
+
+#[test]
 fn single_frames_are_one_piece_beside_chains() {
     let mut umem = chained(8);
     let single = umem.store(&pattern(9)).unwrap();

@@ -166,6 +166,12 @@ impl Host {
         self.neighs.made_waiting()
     }
 
+    /// Chunks of the frames that wait for a neighbour now.
+    #[must_use]
+    pub fn chunks(&self, umem: &Umem) -> usize {
+        self.neighs.frames().map(|addr| umem.chunks_of(addr)).sum()
+    }
+
     /// Takes a packet for the router itself.
     pub fn deliver(&mut self, context: &mut Context<'_>, packet: Packet) {
         let frame = take(context, packet);

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
 use super::Packet;
+use crate::frame::FrameAddr;
 use crate::id::LinkId;
 
 const S: u64 = 1_000_000_000;
@@ -189,6 +190,12 @@ impl Neighs {
     pub(super) fn made_waiting(&self) -> usize {
         let queued = self.entries.values().flat_map(|entry| &entry.queue);
         queued.filter(|(_, waiting)| *waiting != Waiting::Held).count()
+    }
+
+    /// The frames in all queues.
+    pub(super) fn frames(&self) -> impl Iterator<Item = FrameAddr> {
+        let queued = self.entries.values().flat_map(|entry| &entry.queue);
+        queued.map(|(packet, _)| packet.addr)
     }
 
     /// Adds an entry without an address; there is none yet and there is room.
@@ -411,7 +418,7 @@ mod tests {
     #[test]
     fn a_full_queue_lets_its_oldest_go() {
         let packet = |n: u32, len| Packet {
-            addr: crate::frame::FrameAddr(n),
+            addr: FrameAddr(n),
             len,
             l3: 14,
             link: LinkId(0),

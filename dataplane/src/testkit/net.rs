@@ -1,5 +1,7 @@
 //! The test network as a whole router: three memory ports, host and counters.
 
+use std::borrow::Cow;
+
 use tollway_dataplane::burst::BURST;
 use tollway_dataplane::counters::Counters;
 use tollway_dataplane::frame::Umem;
@@ -11,13 +13,17 @@ use tollway_dataplane::router::Router;
 use super::packet::ip;
 use super::wires::{PORTS, tables};
 
+/// Bytes of the smallest frame with an IPv4 packet.
+const SMALLEST: usize = 34;
+
 /// A router with its ports.
 pub struct Net {
     pub router: Router,
     pub ports: Vec<MemoryPort>,
     /// The time, ns.
     pub now_ns: u64,
-    chunks: u32,
+    /// Bytes behind each frame that is put before a port.
+    trailer: usize,
 }
 
 impl Net {
@@ -28,7 +34,17 @@ impl Net {
 
     /// The test network with so much memory.
     pub fn with_memory(chunks: u32, chunk_bytes: u32) -> Self {
-        let umem = Umem::new(chunks, chunk_bytes).expect("memory");
+        Self::with_umem(Umem::new(chunks, chunk_bytes).expect("memory"))
+    }
+
+    /// The test network with small chunks, behind each frame of which trail so many bytes that it has
+    /// several.
+    pub fn in_pieces(chunks: u32) -> Self {
+        let umem = Umem::for_frames(chunks, 512, 9000, |_, _| {}).expect("memory");
+        Self { trailer: 1000, ..Self::with_umem(umem) }
+    }
+
+    fn with_umem(umem: Umem) -> Self {
         let mut host = Host::new();
         host.add_address(LinkId(0), ip("10.255.0.254"), 24);
         host.add_address(LinkId(0), ip("2001:db8:fe::1"), 64);
@@ -36,7 +52,7 @@ impl Net {
             router: Router::new(tables(), umem, host),
             ports: (0..PORTS).map(|_| MemoryPort::new(BURST)).collect(),
             now_ns: 1_000_000_000,
-            chunks,
+            trailer: 0,
         }
     }
 
@@ -47,9 +63,17 @@ impl Net {
 
     /// Puts a frame before a port; false where it does not fit or no memory is left.
     pub fn inject(&mut self, port: u8, frame: &[u8]) -> bool {
-        let Some(frame) = self.router.umem.store(frame) else { return false };
+        let frame = if self.trailer == 0 { Cow::from(frame) } else { self.trailed(frame) };
+        let Some(frame) = self.router.umem.store(&frame) else { return false };
         self.ports[usize::from(port)].inject(frame);
         true
+    }
+
+    /// A frame with its trailer; one that is cut off within its headers has none.
+    pub fn trailed<'a>(&self, frame: &'a [u8]) -> Cow<'a, [u8]> {
+        let has = frame.len() >= SMALLEST;
+        let trailer = vec![0xee; if has { self.trailer } else { 0 }];
+        Cow::from([frame, &trailer].concat())
     }
 
     /// Lets the router work until nothing waits.
@@ -73,7 +97,7 @@ impl Net {
         let umem = &mut self.router.umem;
         sent.into_iter()
             .map(|frame| {
-                let bytes = umem.frame(frame.addr, frame.len as usize).to_vec();
+                let bytes = umem.whole(frame).into_owned();
                 umem.free(frame.addr);
                 bytes
             })
@@ -106,10 +130,6 @@ impl Net {
     pub fn check(&self) {
         let counters = self.counters();
         counters.check().expect("packets add up");
-        let at_ports: usize =
-            self.ports.iter().map(|port| port.pending() + port.sent().len()).sum();
-        let waiting = counters.held as usize + self.router.host.originated_waiting();
-        let known = self.router.umem.available() + at_ports + waiting;
-        assert_eq!(known, self.chunks as usize, "a frame leaked or was given back twice");
+        self.router.check_memory(&self.ports).expect("no chunk is lost or free twice");
     }
 }

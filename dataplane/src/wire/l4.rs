@@ -14,6 +14,8 @@ pub const DCCP: u8 = 33;
 pub const ROUTING: u8 = 43;
 /// IPv6 fragment header.
 pub const FRAGMENT: u8 = 44;
+/// Encapsulating security payload.
+pub const ESP: u8 = 50;
 /// Authentication header.
 pub const AUTH: u8 = 51;
 /// ICMPv6.

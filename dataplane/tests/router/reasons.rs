@@ -45,7 +45,10 @@ struct Kernel {
 
 impl Port for Kernel {
     fn receive(&mut self, umem: &mut Umem, burst: &mut Burst) {
-        let frame = good().ttl(1).build();
+        let mut frame = good().ttl(1).build();
+        if umem.limit() > umem.room() {
+            frame.resize(umem.room() + 1, 0);
+        }
         while self.waiting > 0 {
             let Some(stored) = umem.store(&frame) else { return };
             if !burst.push(stored.addr, stored.len as u16) {
@@ -183,6 +186,11 @@ fn drop_case(reason: DropReason) -> Case {
         DropReason::PuntFailed => |net| {
             from_kernel(net, Kernel { waiting: 1, takes: false });
         },
+        // Whoever steers packets to the router drops them; the worker adds them.
+        DropReason::FailClosed => |net| {
+            net.router.counters.received(PortId(0), 1, 60);
+            net.router.counters.drop(DropReason::FailClosed);
+        },
     }
 }
 
@@ -253,19 +261,23 @@ fn punt_case(reason: PuntReason) -> Case {
     }
 }
 
-/// What was counted when `case` had run on a fresh network.
-fn counted(case: Case) -> Counters {
-    let mut net = Net::new(64);
-    case(&mut net);
-    net.take_all();
-    net.check();
-    net.counters().clone()
+/// What was counted when `case` had run on a fresh network: where each frame has one chunk, and where it
+/// has several.
+fn counted(case: Case) -> [Counters; 2] {
+    [Net::new(64), Net::in_pieces(1024)].map(|mut net| {
+        case(&mut net);
+        net.take_all();
+        net.check();
+        net.counters().clone()
+    })
 }
 
 #[test]
 fn every_drop_reason_is_provoked() {
-    for reason in DropReason::ALL {
-        let counters = counted(drop_case(*reason));
+    let cases = DropReason::ALL
+        .iter()
+        .flat_map(|reason| counted(drop_case(*reason)).map(|counters| (reason, counters)));
+    for (reason, counters) in cases {
         assert_eq!(counters.drops[*reason as usize], 1, "{reason:?}: {counters:?}");
         assert_eq!(counters.dropped_packets(), 1, "{reason:?} and another: {counters:?}");
     }
@@ -273,8 +285,10 @@ fn every_drop_reason_is_provoked() {
 
 #[test]
 fn every_punt_reason_is_provoked() {
-    for reason in PuntReason::ALL {
-        let counters = counted(punt_case(*reason));
+    let cases = PuntReason::ALL
+        .iter()
+        .flat_map(|reason| counted(punt_case(*reason)).map(|counters| (reason, counters)));
+    for (reason, counters) in cases {
         // A packet that waits for a neighbour is held instead of punted.
         let held = if *reason == PuntReason::NeighUnresolved { counters.held } else { 0 };
         assert_eq!(counters.punts[*reason as usize] + held, 1, "{reason:?}: {counters:?}");

@@ -120,6 +120,23 @@ impl Plan {
         self.lens.iter().copied().max().unwrap_or(0)
     }
 
+    /// The same with heads that are whole as they are, for frames without number and time.
+    #[must_use]
+    pub fn without_marks(&self) -> Self {
+        let mut plan = self.clone();
+        if plan.udp_checksum {
+            let field = plan.mark_at - 2;
+            for row in &mut plan.rows {
+                let sum = u16::from_be_bytes([row[field], row[field + 1]]);
+                // Zero would say that there is none.
+                let checksum = if sum == 0xffff { sum } else { !sum };
+                row[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
+            }
+            plan.udp_checksum = false;
+        }
+        plan
+    }
+
     /// Bytes that a frame takes on the wire on average, with all that belongs to it there.
     #[must_use]
     pub fn wire_bytes(&self) -> f64 {

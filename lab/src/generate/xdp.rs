@@ -61,8 +61,8 @@ pub(super) fn need_root() -> Result<(), Error> {
 }
 
 impl Stream {
-    /// Loads a stream's program, for a device where the calling thread lives. A plain stream is one frame again
-    /// and again, without number and time.
+    /// Loads a stream's program, for a device where the calling thread lives. A plain stream's frames have neither
+    /// number nor time.
     ///
     /// # Errors
     /// No such device; the kernel refuses the program.
@@ -82,13 +82,15 @@ impl Stream {
         let (longest, mark_at) = (plan.longest() as u32, plan.mark_at as u32);
         let copy = (mark_at + 2).next_multiple_of(8);
         let (origin, count) = (mark::origin(run, stream), task.count.unwrap_or(0));
-        let plain = u8::from(plain);
         let (rate, clock) = (ns_per_1024(task.pps), clock_mask(task.burst));
         let mut order = [0_u8; 256];
         for (slot, size) in order.iter_mut().zip(&plan.order) {
             *slot = *size;
         }
         let (order_len, checksum) = (plan.order.len().min(256) as u32, u8::from(plan.udp_checksum));
+        let whole = plain.then(|| plan.without_marks());
+        let plan = whole.as_ref().unwrap_or(plan);
+        let plain = u8::from(plain);
         let mut loader = EbpfLoader::new();
         loader
             .map_max_entries("heads", plan.rows.len() as u32)

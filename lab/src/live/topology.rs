@@ -95,7 +95,7 @@ fn wire(host: &Host, near: End<'_>, router: &Host, far: End<'_>) -> Result<(), S
         letters(far.1),
         namespace.display()
     ))?;
-    for (host, own, peer) in [(host, near, far), (router, far, near)] {
+    for (host, own, peer, checksums) in [(host, near, far, "tx"), (router, far, near, "rx")] {
         let (name, _, address) = own;
         host.sysctl(&format!("ipv4/conf/{name}/rp_filter"), "0")?;
         host.sh(&format!("ip address add {address}/24 dev {name}"))?;
@@ -103,7 +103,8 @@ fn wire(host: &Host, near: End<'_>, router: &Host, far: End<'_>) -> Result<(), S
         // On an interface that is down this would not tell the peer that it may be redirected to.
         // Frames have their VLAN tags in them, if they have any; a mirror is to know.
         let tags = "txvlan off tx-vlan-stag-hw-insert off rxvlan off";
-        host.sh(&format!("ethtool -K {name} gro on {tags}"))?;
+        // Hosts finish their checksums, and a mirror is to know that, too.
+        host.sh(&format!("ethtool -K {name} gro on {tags} {checksums} off"))?;
         let steering = format!("/sys/class/net/{name}/queues/rx-0/rps_cpus");
         host.run(move || std::fs::write(steering, "0"))?
             .map_err(|error| format!("RPS of {name} can not be switched off: {error}"))?;

@@ -20,6 +20,8 @@ const WAYS: [(u8, &str); 9] = [
 ];
 const BY_NATURE: &str = "The kernel keeps what is its own by nature: what is for this host, ARP and \
                          neighbour discovery, groups, packets with options, and the errors to be sent.";
+const UNTOLD: &str = "Changes are in force at once; those of which the kernel tells nobody (iptables-legacy, \
+                      BPF programs of tc, most sysctls) within 100 ms.";
 
 /// All of it, in lines that fit.
 pub(super) fn text(coverage: &Coverage, width: Option<usize>) -> String {
@@ -146,7 +148,15 @@ fn summary(coverage: &Coverage, out: &mut Lines) {
             count(coverage.rules as u64, "firewall rule"),
         ),
     );
+    if !coverage.not_attached.is_empty() {
+        let ports = coverage.not_attached.join(", ");
+        out.line(
+            "",
+            &format!("Without an XDP program, since nothing there could be fast: {ports}."),
+        );
+    }
     out.line("", BY_NATURE);
+    out.line("", UNTOLD);
 }
 
 /// What arrived at each port, by the road that it took.
@@ -294,6 +304,8 @@ IPv4 is fast both ways on 1 of 2 links, IPv6 on 0 of 2. There are 1,000,000 IPv4
 routes, 2 IPv6 routes, and 1 firewall rule that Tollway applies itself.
 The kernel keeps what is its own by nature: what is for this host, ARP and
 neighbour discovery, groups, packets with options, and the errors to be sent.
+Changes are in force at once; those of which the kernel tells nobody
+(iptables-legacy, BPF programs of tc, most sysctls) within 100 ms.
 Note: eth0.10 is down.
 "
         );

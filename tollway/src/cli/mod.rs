@@ -4,6 +4,7 @@ mod check;
 mod coverage;
 mod detach;
 mod lab;
+mod log;
 mod manual;
 mod reload;
 mod replay;
@@ -19,6 +20,7 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
 use serde::Serialize;
@@ -29,6 +31,7 @@ use crate::control;
 use crate::mistake::Mistake;
 use crate::model::Model;
 use crate::ports;
+use log::Log;
 
 /// A software router for Linux that posts what each feature costs, in ns per packet
 #[derive(Parser)]
@@ -113,8 +116,9 @@ impl CliError {
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let done = log(&cli).and_then(|()| match cli.command {
-        Command::Run(args) => run::run(&args),
+    let log = Arc::new(Log::default());
+    let done = start_log(&cli, &log).and_then(|()| match cli.command {
+        Command::Run(args) => run::run(&args, &log),
         Command::Reload(args) => reload::run(&args),
         Command::Set(args) => set::run(&args),
         Command::Sync(args) => sync::run(&args),
@@ -127,6 +131,7 @@ pub fn main() -> ExitCode {
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),
     });
+    log.finish();
     let Err(error) = done else { return ExitCode::SUCCESS };
     complain(format_args!("error: {error}\n"));
     match error {
@@ -161,7 +166,7 @@ fn complain(text: impl Display) {
 }
 
 /// Starts the log, on stderr: by the arguments, else by RUST_LOG, else what is worth knowing.
-fn log(cli: &Cli) -> Result<(), CliError> {
+fn start_log(cli: &Cli, log: &Arc<Log>) -> Result<(), CliError> {
     let asked = match (&cli.log_level, cli.verbose) {
         (Some(level), _) => Some(level.clone()),
         (None, 0) => std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty()),
@@ -177,7 +182,8 @@ fn log(cli: &Cli) -> Result<(), CliError> {
     let colour = io::stderr().is_terminal() && !plain;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr)
+        .with_writer(Arc::clone(log))
+        .log_internal_errors(false)
         .with_ansi(colour)
         .with_target(false)
         .init();

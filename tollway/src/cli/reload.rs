@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::CliError;
-use crate::control::{Client, ClientError, Command, Request};
+use crate::control::{Client, ClientError, Command, NO_FILE, Request};
 
 /// A file of a million routes takes some seconds, or a minute on a small machine.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -29,10 +29,13 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         Ok(answer) => answer,
         Err(ClientError::Refused(sentences)) => {
             super::complain(format_args!("{sentences}\n"));
-            return Err(CliError::failed(
-                "nothing was reloaded: what was in force stays in force",
-                "Correct the configuration and try again",
-            ));
+            let remedy = if sentences == NO_FILE {
+                "Change the kernel's configuration instead (ip, nft): the router follows it at once"
+            } else {
+                "Correct the configuration and try again"
+            };
+            let what = "nothing was reloaded: what was in force stays in force";
+            return Err(CliError::failed(what, remedy));
         }
         Err(error) => return Err(failed(error)),
     };

@@ -122,7 +122,7 @@ fn compiled(tables: &Tables, vrf: usize, address: IpAddr) -> Fate {
         return single(next);
     }
     let group = next.0 & !NextHopId::GROUP;
-    Fate::Spread((0..256).map(|hash| single(tables.groups.select(group, hash))).collect())
+    Fate::Spread((0..256).map(|part| single(tables.groups.select(group, part << 23))).collect())
 }
 
 /// Addresses from few bits, so that prefixes and addresses meet.

@@ -35,7 +35,7 @@ pub use crate::mistake::{Mistake, report};
 pub use changes::Running;
 
 use crate::mistake::{Fault, Ledger};
-use crate::model::{ExpressMode, Model};
+use crate::model::{ExpressMode, FailMode, Model};
 use crate::ports::why;
 use raw::Section;
 use values::choice;
@@ -106,6 +106,7 @@ fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model
         "control",
         "express",
         "express_flows",
+        "fail",
         "filter",
         "filter_log",
         "ports",
@@ -118,6 +119,7 @@ fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model
     root.check_keys(&keys, ledger);
     let control = read_control(root, base, ledger);
     let express = read_express(root, ledger);
+    let fail = read_fail(root, ledger);
     let flows = root.integer("express_flows", FLOWS, ledger);
     let express_flows = flows.given().map_or(DEFAULT_FLOWS, |flows| flows.value);
     let vrfs = vrfs::read(root, ledger);
@@ -145,6 +147,7 @@ fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model
         own: Vec::new(),
         express_flows,
         filter,
+        fail,
         kernel_rules: None,
         filter_log,
     }
@@ -161,6 +164,13 @@ fn read_express(root: &Section<'_>, ledger: &mut Ledger<'_>) -> ExpressMode {
     let mode = root.text("express", ledger);
     let mode = mode.read(ledger, |text| choice("mode of the express lane", text, &modes));
     mode.given().map_or(ExpressMode::Auto, |mode| mode.value)
+}
+
+fn read_fail(root: &Section<'_>, ledger: &mut Ledger<'_>) -> FailMode {
+    let modes = [("closed", FailMode::Closed), ("open", FailMode::Open)];
+    let mode = root.text("fail", ledger);
+    let mode = mode.read(ledger, |text| choice("way to fail", text, &modes));
+    mode.given().map_or(FailMode::Closed, |mode| mode.value)
 }
 
 /// Where the control socket is to be.

@@ -26,6 +26,9 @@ pub struct Coverage {
     pub rules: usize,
     /// Routes.
     pub routes: RouteCounts,
+    /// Ports of which nothing could be fast that arrives or leaves there, so that they carry no program.
+    #[serde(default)]
+    pub not_attached: Vec<String>,
     /// What was counted; none before anything is attached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counts: Option<RoadCounts>,
@@ -113,6 +116,8 @@ pub struct PortRoads {
 impl From<&coverage::Coverage> for Coverage {
     fn from(coverage: &coverage::Coverage) -> Self {
         let ports = coverage.links.iter().filter(|link| link.ifindex == link.port);
+        let idle = ports.clone().filter(|port| coverage.idle(port.ifindex).is_some());
+        let not_attached = idle.map(|port| port.name.clone()).collect();
         let ports: BTreeMap<_, _> = ports.map(|port| (port.ifindex, &port.name)).collect();
         let link = |link: &coverage::Link| {
             let whys = [&coverage.general, &link.arrives, &link.leaves];
@@ -138,6 +143,7 @@ impl From<&coverage::Coverage> for Coverage {
             notes: coverage.notes.iter().map(|note| note.0.clone()).collect(),
             rules: coverage.compiled,
             routes: RouteCounts { ipv4: coverage.routes.v4, ipv6: coverage.routes.v6 },
+            not_attached,
             counts: None,
         }
     }

@@ -123,7 +123,7 @@ pub struct PortState {
     pub device: Option<String>,
     /// How frames come and go.
     pub how: String,
-    /// `up`, `down` or `gone`.
+    /// `up`, `down`, `gone` or `not attached`.
     pub state: String,
     /// Why it is not up.
     pub why: Option<String>,

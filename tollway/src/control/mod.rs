@@ -35,7 +35,7 @@ pub use message::{
     Tolls, Totals, Traffic, VERSION,
 };
 pub use peer::Peer;
-pub use request::{Command, HandedOver, Reloaded, Request};
+pub use request::{Command, HandedOver, NO_FILE, Reloaded, Request};
 pub use serve::Powers;
 pub use server::{REQUEST_LIMIT, Server};
 pub use set::{Change, Changed as SetChanged};

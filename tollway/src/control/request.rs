@@ -6,6 +6,10 @@ use serde_json::{Value, json};
 use super::message::{Ask, VERSION, line};
 use super::set::Change;
 
+/// What a router says that has no configuration to be read again.
+pub const NO_FILE: &str =
+    "this router has no configuration file: it follows what the kernel is configured to do";
+
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {

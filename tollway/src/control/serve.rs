@@ -15,7 +15,7 @@ use super::coverage::{self, Coverage, RoadCounts};
 use super::message::{
     All, Ask, Drops, Found, Link, Links, Neighbours, Ports, Punts, RoutesPage, line, refusal,
 };
-use super::request::{HandedOver, Reloaded};
+use super::request::{HandedOver, NO_FILE, Reloaded};
 use super::routes::Reader;
 use super::set::{self, Change};
 use super::snapshot::Snapshot;
@@ -113,7 +113,7 @@ impl Desk {
     /// Has the configuration read again; what came of it.
     pub(super) fn reload(&self) -> String {
         let Some(reloader) = &self.powers.reloader else {
-            return refusal("this router reads no configuration again");
+            return refusal(NO_FILE);
         };
         match reloader.reload() {
             Ok(done) => {

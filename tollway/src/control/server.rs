@@ -2,18 +2,18 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::message::refusal;
 use super::request::{Command, Request};
 use super::serve::{Desk, Powers};
 use super::socket::Socket;
 use super::{Board, SocketError};
-use crate::ports::sys;
+use crate::ports::{sys, why};
 use crate::worker::Post;
 
 /// Clients at once.
@@ -71,6 +71,7 @@ impl Drop for Server {
 /// Takes clients in until it is woken.
 fn accept(socket: &Socket, woken: &UnixStream, desk: &Arc<Desk>) {
     let clients = Arc::new(AtomicUsize::new(0));
+    let mut shortage = Shortage::new(woken);
     let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     loop {
         let listener = socket.listener.as_fd().as_raw_fd();
@@ -85,14 +86,68 @@ fn accept(socket: &Socket, woken: &UnixStream, desk: &Arc<Desk>) {
             return;
         }
         match socket.listener.accept() {
-            Ok((stream, _)) => admit(stream, &clients, desk),
+            Ok((stream, _)) => match admit(stream, &clients, desk) {
+                Ok(()) => shortage.may_be_over(),
+                Err(error) => shortage.note(&error),
+            },
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
                 // No descriptor, no memory: it may pass.
-                tracing::warn!("a client of the control socket can not be taken in: {error}");
-                std::thread::sleep(Duration::from_millis(100));
+                shortage.note(&error);
+                shortage.turn_away(&socket.listener);
             }
         }
+    }
+}
+
+/// A shortage of descriptors, memory or threads has passed when clients were taken in for so long.
+const CALM: Duration = Duration::from_secs(10);
+
+/// What keeps clients from being taken in, told of when it begins and when it is over.
+struct Shortage<'a> {
+    since: Option<Instant>,
+    /// A descriptor that can be given up for a moment, and what it is one of.
+    spare: Option<UnixStream>,
+    of: &'a UnixStream,
+}
+
+impl<'a> Shortage<'a> {
+    fn new(of: &'a UnixStream) -> Self {
+        Self { since: None, spare: of.try_clone().ok(), of }
+    }
+
+    fn note(&mut self, error: &io::Error) {
+        if self.since.is_none() {
+            tracing::warn!(
+                "clients of the control socket cannot be taken in: {}; they are turned away until \
+                 they can",
+                why(error)
+            );
+        }
+        self.since = Some(Instant::now());
+    }
+
+    fn may_be_over(&mut self) {
+        if self.since.is_some_and(|since| since.elapsed() >= CALM) {
+            tracing::info!("clients of the control socket are taken in again");
+            self.since = None;
+        }
+    }
+
+    /// Tells a client that it cannot be served, which takes a descriptor.
+    fn turn_away(&mut self, listener: &UnixListener) {
+        self.spare = None;
+        match listener.accept() {
+            // It may have gone.
+            Ok((stream, _)) => {
+                _ = say(
+                    &stream,
+                    &refusal("the router lacks descriptors or memory for another client"),
+                );
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+        }
+        self.spare = self.of.try_clone().ok();
     }
 }
 
@@ -105,7 +160,7 @@ impl Drop for Place {
     }
 }
 
-fn admit(stream: UnixStream, clients: &Arc<AtomicUsize>, desk: &Arc<Desk>) {
+fn admit(stream: UnixStream, clients: &Arc<AtomicUsize>, desk: &Arc<Desk>) -> io::Result<()> {
     let place = Place(Arc::clone(clients));
     let before = clients.fetch_add(1, Ordering::AcqRel);
     let prepared = stream
@@ -113,23 +168,23 @@ fn admit(stream: UnixStream, clients: &Arc<AtomicUsize>, desk: &Arc<Desk>) {
         .and_then(|()| stream.set_read_timeout(Some(CLIENT_PATIENCE)))
         .and_then(|()| stream.set_write_timeout(Some(WRITE_PATIENCE)));
     if prepared.is_err() {
-        return;
+        // It has gone.
+        return Ok(());
     }
     if before >= MOST_CLIENTS {
         let sentence = format!("{MOST_CLIENTS} clients are being served; try again later");
         // It may have gone.
         let _ = say(&stream, &refusal(&sentence));
-        return;
+        return Ok(());
     }
     let desk = Arc::clone(desk);
-    let spawned = std::thread::Builder::new().name("control-client".to_owned()).spawn(move || {
+    let thread = std::thread::Builder::new().name("control-client".to_owned());
+    let spawned = thread.spawn(move || {
         let _place = place;
         // Whatever ends the talk, the client sees it end.
         let _ = serve(&stream, &desk);
     });
-    if let Err(error) = spawned {
-        tracing::warn!("a client of the control socket can not be served: {error}");
-    }
+    spawned.map(drop)
 }
 
 /// Sends a line.

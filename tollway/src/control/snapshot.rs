@@ -93,6 +93,7 @@ impl Snapshot {
                 State::Up => ("up", None),
                 State::Down(why) => ("down", Some(why.clone())),
                 State::Gone(why) => ("gone", Some(why.clone())),
+                State::Detached(why) => ("not attached", Some(why.clone())),
             };
             PortState {
                 name: named.name.clone(),

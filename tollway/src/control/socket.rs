@@ -1,21 +1,25 @@
 //! The socket's file: its owner's alone from the first moment, one router's at a time.
 //!
 //! The socket is made in a directory that only its owner can enter, and moved to its place when it
-//! has its mode. Whoever looks for what is there, and replaces it, holds a lock on the directory.
+//! has its mode. Whoever looks for what is there, and replaces it, holds a lock.
 
-use std::fs::{DirBuilder, File, Permissions, TryLockError};
+use std::ffi::OsString;
+use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::RUN_DIR;
+use crate::ports::sys::effective_user;
 use crate::ports::why;
 
 /// Bytes of a socket's path at most (`sun_path`, less its closing zero).
 const PATH_LIMIT: usize = 107;
-/// Tries to get the directory's lock.
+/// Tries to get the lock.
 const LOCK_TRIES: u32 = 50;
 /// Time between two of them.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
@@ -49,7 +53,7 @@ impl SocketError {
         match self {
             Self::Live(_) => "End that one, or name another socket with --socket",
             Self::NoSocket(_) => "Remove it, or name another socket with --socket",
-            Self::TooLong(_) => "Name a shorter one with --socket; about 90 bytes are room enough",
+            Self::TooLong(_) => "Name a shorter one with --socket; 107 bytes are room enough",
             Self::System { .. } => {
                 "Name one with --socket in a directory that is there and that this user can write to"
             }
@@ -79,18 +83,20 @@ impl Socket {
             Some(parent) => parent,
             None => return Err(SocketError::NoSocket(path.to_owned())),
         };
-        if parent == Path::new(RUN_DIR) {
-            let made = DirBuilder::new().recursive(true).mode(0o755).create(parent);
-            made.map_err(failed)?;
-        }
-        let directory = File::open(parent).map_err(failed)?;
-        lock(&directory).map_err(failed)?;
-        look(path, replace)?;
-        let nest = Nest::new(parent).map_err(failed)?;
-        let inside = nest.0.join("s");
-        if inside.as_os_str().len().max(path.as_os_str().len()) > PATH_LIMIT {
+        let name = path.file_name().ok_or_else(|| SocketError::NoSocket(path.to_owned()))?;
+        if path.as_os_str().len() > PATH_LIMIT {
             return Err(SocketError::TooLong(path.to_owned()));
         }
+        if parent == Path::new(RUN_DIR) {
+            own(parent).map_err(failed)?;
+        }
+        let mut lock = OsString::from(".");
+        lock.push(name);
+        lock.push(".lock");
+        let _lock = Lock::take(parent.join(lock)).map_err(failed)?;
+        look(path, replace)?;
+        let nest = Nest::new(parent).map_err(failed)?;
+        let inside = nest.inside();
         let listener = UnixListener::bind(&inside).map_err(failed)?;
         std::fs::set_permissions(&inside, Permissions::from_mode(0o600)).map_err(failed)?;
         std::fs::rename(&inside, path).map_err(failed)?;
@@ -123,16 +129,64 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     path.symlink_metadata().map(|facts| (facts.dev(), facts.ino()))
 }
 
-/// Whoever makes a socket in the directory has it for moments only.
-fn lock(directory: &File) -> io::Result<()> {
-    for _ in 0..LOCK_TRIES {
-        match directory.try_lock() {
-            Ok(()) => return Ok(()),
-            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
-            Err(TryLockError::Error(error)) => return Err(error),
+/// Makes the directory of routers' sockets, or sees to it that an older one is nobody else's either.
+fn own(directory: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    let facts = directory.symlink_metadata()?;
+    if facts.is_dir() && facts.uid() == effective_user() && facts.mode() & 0o077 != 0 {
+        std::fs::set_permissions(directory, Permissions::from_mode(0o700))?;
+    }
+    Ok(())
+}
+
+/// Whoever makes a socket has its lock, for moments only: a file that nobody else can open, since who
+/// can open a file can keep its lock. It goes when it is done with.
+struct Lock {
+    file: File,
+    path: PathBuf,
+}
+
+impl Lock {
+    fn take(path: PathBuf) -> io::Result<Self> {
+        for _ in 0..LOCK_TRIES {
+            let file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .custom_flags(libc::O_NOFOLLOW)
+                .open(&path)?;
+            if file.metadata()?.uid() != effective_user() {
+                let name = path.display();
+                return Err(io::Error::other(format!("{name} is another user's: remove it")));
+            }
+            match file.try_lock() {
+                Ok(()) => {
+                    let lock = Self { file, path: path.clone() };
+                    // Else whoever had it has removed it meanwhile.
+                    if lock.is_in_place() {
+                        return Ok(lock);
+                    }
+                }
+                Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+        }
+        Err(io::Error::other("another process keeps making one there"))
+    }
+
+    fn is_in_place(&self) -> bool {
+        let ours = self.file.metadata().map(|facts| (facts.dev(), facts.ino()));
+        ours.is_ok_and(|ours| identity(&self.path).is_ok_and(|named| named == ours))
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if self.is_in_place() {
+            let _ = std::fs::remove_file(&self.path);
         }
     }
-    Err(io::Error::other("its directory stays locked"))
 }
 
 /// Whether the path is free, or has what may be replaced.
@@ -154,23 +208,37 @@ fn look(path: &Path, replace: bool) -> Result<(), SocketError> {
     }
 }
 
-/// A directory that only its owner can enter, for a moment.
-struct Nest(PathBuf);
+/// A directory that only its owner can enter, for a moment. What is in it is reached by its descriptor,
+/// so that it does not matter who may give other names in the directory above.
+struct Nest {
+    path: PathBuf,
+    directory: File,
+}
 
 impl Nest {
     fn new(parent: &Path) -> io::Result<Self> {
-        let path = parent.join(format!(".toll{}", std::process::id()));
-        // One that is there is of a process that had this number and was killed.
-        let _ = std::fs::remove_file(path.join("s"));
-        let _ = std::fs::remove_dir(&path);
+        let drawn = RandomState::new().build_hasher().finish();
+        let path = parent.join(format!(".toll{drawn:016x}"));
         DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Self(path))
+        let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+        let directory = OpenOptions::new().read(true).custom_flags(flags).open(&path)?;
+        if directory.metadata()?.uid() != effective_user() {
+            return Err(io::Error::other(
+                "another user's directory took the place of one made here",
+            ));
+        }
+        Ok(Self { path, directory })
+    }
+
+    /// Where the socket is made.
+    fn inside(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}/s", self.directory.as_raw_fd()))
     }
 }
 
 impl Drop for Nest {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(self.0.join("s"));
-        let _ = std::fs::remove_dir(&self.0);
+        let _ = std::fs::remove_file(self.inside());
+        let _ = std::fs::remove_dir(&self.path);
     }
 }

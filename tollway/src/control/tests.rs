@@ -2,6 +2,7 @@
 
 mod set;
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -56,7 +57,7 @@ impl Scene {
             let umem = tollway_lab::memory::umem(64, 4096).unwrap();
             let steering = ModelSteering::load(&model);
             let mut programs = |_: &Model, port| steering.program(port);
-            let mut devices = ports::open(&mut model, &umem, &mut programs).unwrap();
+            let mut devices = ports::open(&mut model, &umem, &mut programs, &[]).unwrap();
             let compiled = compile(&model).unwrap();
             let mut router = Router::new(compiled.tables, umem, compiled.host);
             while !is_ending.load(Ordering::Relaxed) {
@@ -313,6 +314,26 @@ fn only_what_was_left_behind_is_replaced() {
     assert!(error.to_string().contains("no such file or directory"), "{error}");
     assert!(Socket::open(Path::new("/"), false).is_err());
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
+}
+
+/// Who can read the directory can lock it, and in one that is everybody's, make what is there.
+#[test]
+fn others_in_the_directory_are_in_nobodys_way() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let locked = File::open(dir.path()).unwrap();
+    locked.lock().unwrap();
+    let precious = other.path().join("s");
+    std::fs::write(&precious, "").unwrap();
+    let nest = dir.path().join(format!(".toll{}", std::process::id()));
+    std::os::unix::fs::symlink(other.path(), nest).unwrap();
+    let path = dir.path().join("s");
+    let socket = Socket::open(&path, false).unwrap();
+    assert!(UnixStream::connect(&path).is_ok() && precious.exists());
+    drop(socket);
+    let lock = dir.path().join(".s.lock");
+    std::os::unix::fs::symlink(&precious, &lock).unwrap();
+    let error = Socket::open(&path, false).unwrap_err();
+    assert!(matches!(error, SocketError::System { .. }), "{error}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use tollway_dataplane::wire::ipv4::{self, Ipv4View, VERSION_IHL_PLAIN};
 use tollway_dataplane::wire::ipv6::{self, Ipv6View};
 use tollway_dataplane::wire::{eth, l4, vlan, word32, word64};
 
-use crate::steer::flows::{Flow, Flow4Key, Flow6Key};
+use crate::steer::flows::{Flow, Flow4Key, Flow6Key, TO_KERNEL};
 use crate::steer::regions::{region4, region6};
 
 /// Bytes of an Ethernet header with as many tags as the lane knows on arrival: one.
@@ -28,8 +28,8 @@ pub(super) enum Words {
 }
 
 impl Words {
-    /// The flow of a packet that was forwarded, where its kind may enter the lane; `l2_len` is the
-    /// length of its new Ethernet header.
+    /// The flow of a packet that was forwarded or punted, where its kind may enter the lane; `l2_len` is the
+    /// length of its Ethernet header, the new one where it was forwarded.
     #[inline(always)]
     pub(super) fn of(burst: &Burst, umem: &Umem, lane: usize, l2_len: u8) -> Option<Self> {
         if burst.l3[lane] > MOST_L2 {
@@ -121,6 +121,13 @@ impl Words {
     }
 }
 
+/// The flow label of a packet that was forwarded, where its next hop depended on it.
+pub(super) fn label(burst: &Burst, umem: &Umem, lane: usize, l2_len: u8) -> Option<u32> {
+    let counts = burst.labelled.has(lane);
+    let header = || umem.bytes::<4>(burst.addr[lane], usize::from(l2_len));
+    counts.then(|| u32::from_be_bytes(*header()) & 0xf_ffff)
+}
+
 /// A flow's key, of either family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
@@ -143,9 +150,25 @@ fn halves([a, b, c, d, e, f, g, h]: [u8; 8]) -> [[u8; 4]; 2] {
     [[a, b, c, d], [e, f, g, h]]
 }
 
+/// A flow whose packets are the kernel's.
+pub(super) fn to_kernel((generation, by_source): (u32, bool)) -> Flow {
+    Flow {
+        generation,
+        by_source,
+        mtu: u16::MAX,
+        egress_port: TO_KERNEL,
+        l2_len: eth::LEN as u8,
+        ..Flow::default()
+    }
+}
+
 /// What the lane does with a flow's packets: what the path has just done by this next hop. None where
 /// the port's number is beyond those that the steering program has.
-pub(super) fn flow(record: &Record, (generation, by_source): (u32, bool)) -> Option<Flow> {
+pub(super) fn flow(
+    record: &Record,
+    (generation, by_source): (u32, bool),
+    label: Option<u32>,
+) -> Option<Flow> {
     let mut room = [0; HEADER_ROOM];
     for (bytes, word) in room.as_chunks_mut().0.iter_mut().zip(record.header()) {
         *bytes = word.to_ne_bytes();
@@ -156,8 +179,9 @@ pub(super) fn flow(record: &Record, (generation, by_source): (u32, bool)) -> Opt
     let mut flow = Flow {
         generation,
         by_source,
+        label,
         mtu: record.mtu(),
-        egress_port: i8::try_from(record.port().0).ok()?.cast_unsigned(),
+        egress_port: u8::try_from(record.port().0).ok().filter(|port| *port < TO_KERNEL)?,
         l2_len,
         ..Flow::default()
     };

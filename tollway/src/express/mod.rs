@@ -2,7 +2,7 @@
 //! itself, and with what.
 //!
 //! The lane never decides, it repeats: what goes in is what the path has just done with a packet of
-//! the flow. A flow is what the path's verdict depends on: the link that it arrived on, addresses,
+//! the flow, be it that it left the packet to the kernel. A flow is what the path's verdict depends on: the link that it arrived on, addresses,
 //! protocol, ports. It enters with its second packet (`seen.rs`), so that a flood of single packets
 //! changes nothing, and stays until something that decides changes, or others need its place.
 //!
@@ -17,16 +17,18 @@
 mod counted;
 mod counts;
 mod entry;
+mod outdated;
 mod seen;
 mod tallies;
 #[cfg(test)]
 pub(crate) mod tests;
+mod waiting;
 
 use std::io;
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 use tollway_dataplane::burst::{BURST, Burst, Lanes};
 use tollway_dataplane::changes::{Changes, Version};
@@ -34,16 +36,19 @@ use tollway_dataplane::express::Express;
 use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::stages::filter::Count;
-use tollway_dataplane::tables::{Record, Tables};
+use tollway_dataplane::tables::{Record, RecordId, Tables};
+use tollway_dataplane::verdict::{PuntReason, Verdict};
 
-use crate::steer::State;
 use crate::steer::flows::{Flow, Flow4Key, Flow6Key, FlowMaps};
-use crate::steer::regions::regions;
+use crate::steer::{Refusals, State};
 pub use counted::Counted;
 pub use counts::{Reading, Tally};
 use entry::{Key, Words};
+pub use outdated::Outdated;
+use outdated::Void;
 use seen::{FlowHash, Mark, Moment, Seen};
 use tallies::Tallies;
+use waiting::WaitingRoom;
 
 /// Where flows are entered: the maps of the steering program, or a test's.
 pub trait Flows: Send {
@@ -115,6 +120,8 @@ impl Flows for (State, FlowMaps) {
 pub struct Ports {
     ports: Vec<PortState>,
     changes: AtomicU64,
+    /// What devices refuse of what the lane sends, where that can be known.
+    refusals: OnceLock<Refusals>,
 }
 
 #[derive(Debug, Default)]
@@ -129,7 +136,19 @@ impl Ports {
     #[must_use]
     pub fn new(ports: usize) -> Arc<Self> {
         let ports = (0..ports).map(|_| PortState::default()).collect();
-        Arc::new(Self { ports, changes: AtomicU64::new(0) })
+        Arc::new(Self { ports, changes: AtomicU64::new(0), refusals: OnceLock::new() })
+    }
+
+    /// Keeps flows out that leave by a device that refuses them; to be called once.
+    pub fn set_refusals(&self, refusals: Refusals) {
+        // Another would be the same: all are of one steering.
+        let _ = self.refusals.set(refusals);
+    }
+
+    /// What devices refuse, where that can be known.
+    #[must_use]
+    pub fn refusals(&self) -> Option<&Refusals> {
+        self.refusals.get()
     }
 
     /// Says if flows that arrive by a port enter the lane.
@@ -157,8 +176,12 @@ impl Ports {
         self.ports.get(usize::from(port.0)).is_some_and(|state| state.entrance.load(Relaxed))
     }
 
+    /// To be asked after the generation was read that a flow is to enter under: a device that refuses says so
+    /// before it raises that.
     fn is_exit(&self, port: PortId) -> bool {
+        let refuses = || self.refusals().is_some_and(|refusals| refusals.cause(port).is_some());
         self.ports.get(usize::from(port.0)).is_some_and(|state| state.ifindex.load(Relaxed) != 0)
+            && !refuses()
     }
 }
 
@@ -196,9 +219,13 @@ pub struct Lane<F> {
     generation: u32,
     /// How often regions had changed then.
     region_changes: u32,
-    /// Regions that a turn has to give their next generation.
-    touched: Vec<u32>,
+    outdated: Outdated,
     now: Moment,
+    now_ns: u64,
+    /// Flows that this burst has brought.
+    due: Vec<Due>,
+    /// Where they wait for a pause of their packets; without it they enter at once.
+    waiting: Option<WaitingRoom>,
     v4: Batch<Flow4Key>,
     v6: Batch<Flow6Key>,
 }
@@ -212,7 +239,7 @@ impl<F: Flows> Lane<F> {
         Self {
             generation: flows.generation(),
             region_changes: flows.region_changes(),
-            touched: Vec::new(),
+            outdated: Outdated::new(),
             flows,
             ports,
             entered: Arc::default(),
@@ -220,9 +247,18 @@ impl<F: Flows> Lane<F> {
             tallies: Tallies::new(),
             version: None,
             now: Moment::default(),
+            now_ns: 0,
+            due: Vec::with_capacity(BURST),
+            waiting: None,
             v4: Batch::new(),
             v6: Batch::new(),
         }
+    }
+
+    /// The same lane, which flows enter in a pause of their packets, so that these keep their order.
+    #[must_use]
+    pub fn in_order(self) -> Self {
+        Self { waiting: Some(WaitingRoom::new()), ..self }
     }
 
     /// What it has done, for any thread to look at.
@@ -249,44 +285,105 @@ impl<F: Flows> Lane<F> {
 
     /// Makes void what knows nothing of the changes since the last turn.
     fn follow(&mut self, changes: &Changes, now: (Version, u64)) {
-        let (then, of_ports) = self.version.unwrap_or_default();
-        self.version = Some(now);
-        self.touched.clear();
-        let (touched, mut few) = (&mut self.touched, of_ports == now.1);
-        few &= changes.routes_between(then, now.0, |one| match regions(one) {
-            Some(regions) => touched.extend(regions),
-            None => few = false,
-        });
-        if few {
-            self.touched.sort_unstable();
-            self.touched.dedup();
-            self.flows.bump_regions(&self.touched);
-        } else {
-            self.flows.bump_generation();
+        let (_, of_ports) = self.version.replace(now).unwrap_or_default();
+        match self.outdated.since_last(changes, now.0) {
+            Void::Regions(regions) if of_ports == now.1 => self.flows.bump_regions(regions),
+            _ => self.flows.bump_generation(),
         }
     }
 
     /// Puts a flow among those that enter after the burst.
-    fn put(&mut self, flow: Words, record: &Record, under: (u32, bool), tally: u16) {
-        let Some(value) = entry::flow(record, under) else { return };
-        let value = Flow { tally, ..value };
-        match flow.key() {
-            Key::V4(key) => self.v4.put(key, value),
-            Key::V6(key) => self.v6.put(key, value),
+    fn put(
+        &mut self,
+        (flow, label): (Words, Option<u32>),
+        at: (FlowHash, PortId),
+        record: &Record,
+        (under, tally): ((u32, bool), u16),
+    ) {
+        if let Some(value) = entry::flow(record, under, label) {
+            self.due.push(Due { at, key: flow.key(), flow: Flow { tally, ..value } });
         }
     }
 
-    /// Enters what the burst has brought.
+    /// The same for a flow that the path punts: all of it, or only what is larger than where it leaves. What
+    /// is larger than a flow's MTU the steering program leaves to the kernel.
+    fn put_punted(
+        &mut self,
+        (flow, label): (Words, Option<u32>),
+        at: (FlowHash, PortId),
+        (next, under): (Next, (u32, bool)),
+        tables: &Tables,
+    ) {
+        match next {
+            Next::Kernel => {
+                self.due.push(Due { at, key: flow.key(), flow: entry::to_kernel(under) });
+            }
+            Next::Route(id) => {
+                let next_hops = tables.next_hops.view();
+                if let Some(record) = next_hops.record(id)
+                    && self.ports.is_exit(record.port())
+                    && let Some(tally) = self.tally(tables, flow, record)
+                {
+                    self.put((flow, label), at, record, (under, tally));
+                }
+            }
+        }
+    }
+
+    /// Enters what the burst has brought, or has it wait.
     fn enter(&mut self) {
-        let count = self.v4.flows.len() + self.v6.flows.len();
-        if count == 0 {
+        if self.due.is_empty() {
             return;
         }
-        let Self { flows, v4, v6, .. } = self;
-        if flows.region_changes() != self.region_changes {
+        if self.flows.region_changes() != self.region_changes {
             // Another worker's: what was read of regions may be of after the lookups.
-            v4.clear();
-            v6.clear();
+            self.due.clear();
+            return;
+        }
+        let Self { due, waiting, v4, v6, now_ns, .. } = self;
+        for Due { at, key, flow } in due.drain(..) {
+            let entry = match waiting {
+                None => Some((key, flow)),
+                Some(waiting) => waiting.put(at, (key, flow), *now_ns),
+            };
+            if let Some((key, flow)) = entry {
+                put(v4, v6, key, flow);
+            }
+        }
+        self.flush();
+    }
+
+    /// Enters flows that have waited for so many packets of a port: none, or a burst. One that is not full
+    /// has left nothing in the port's queues.
+    #[cold]
+    fn enter_waiting(&mut self, port: PortId, count: usize) {
+        let Self { waiting: Some(waiting), v4, v6, now_ns, .. } = self else { return };
+        let enter = |key, flow| put(v4, v6, key, flow);
+        match count {
+            0 => waiting.idle(port, *now_ns, enter),
+            _ => waiting.busy((port, count >= BURST), *now_ns, enter),
+        }
+        self.flush();
+    }
+
+    /// A packet of a flow that may wait.
+    #[inline(always)]
+    fn touch(&mut self, hash: FlowHash) {
+        if let Some(waiting) = self.waiting.as_mut().filter(|waiting| !waiting.is_empty()) {
+            waiting.touch(hash, self.now_ns);
+        }
+    }
+
+    #[inline(always)]
+    fn has_waiting(&self) -> bool {
+        self.waiting.as_ref().is_some_and(|waiting| !waiting.is_empty())
+    }
+
+    /// Enters a batch.
+    fn flush(&mut self) {
+        let Self { flows, v4, v6, .. } = self;
+        let count = v4.flows.len() + v6.flows.len();
+        if count == 0 {
             return;
         }
         let done = v4.empty(|keys, values| flows.enter4(keys, values))
@@ -298,7 +395,7 @@ impl<F: Flows> Lane<F> {
 
 impl<F: Flows> Express for Lane<F> {
     fn begin(&mut self, changes: &Changes, now_ns: u64) {
-        self.now = Moment::at(now_ns);
+        (self.now, self.now_ns) = (Moment::at(now_ns), now_ns);
         let version = (changes.version(), self.ports.changes.load(Acquire));
         // Three things in this order, and the order is what makes the lane right:
         //  1. Whoever changes a table counts the change after it was made.
@@ -314,6 +411,9 @@ impl<F: Flows> Express for Lane<F> {
         // enters, which is after the lookup. They are from before it all the same: whoever raises them
         // counts that first, the count is read in 3, and nothing enters under another count. This worker
         // itself raises them nowhere but here.
+        //
+        // Whoever changes a table from another thread does 2 as well, at once (`Outdated::void`): a worker
+        // that sleeps takes no turn for milliseconds.
         if self.version != Some(version) {
             self.follow(changes, version);
         }
@@ -322,6 +422,9 @@ impl<F: Flows> Express for Lane<F> {
     }
 
     fn forwarded(&mut self, burst: &Burst, umem: &Umem, tables: &Tables, lanes: Lanes) {
+        if self.has_waiting() {
+            self.enter_waiting(burst.port, burst.count);
+        }
         let lanes = lanes.without(burst.bound);
         if lanes.is_empty() || !self.ports.is_entrance(burst.port) {
             return;
@@ -344,6 +447,7 @@ impl<F: Flows> Express for Lane<F> {
         for lane in known {
             let generation = generations[lane];
             if !self.seen.is_due(hashes[lane], Mark::of(generation), self.now) {
+                self.touch(hashes[lane]);
                 continue;
             }
             let Some(record) = next_hops.record(burst.next[lane]) else { continue };
@@ -352,7 +456,40 @@ impl<F: Flows> Express for Lane<F> {
                 && let Some(tally) = self.tally(tables, flow, record)
             {
                 let by_source = tables.asks_for_source(burst.link[lane]);
-                self.put(flow, record, (generation, by_source), tally);
+                let at = (hashes[lane], burst.port);
+                let label = entry::label(burst, umem, lane, record.header_len());
+                self.put((flow, label), at, record, ((generation, by_source), tally));
+            }
+        }
+        self.enter();
+    }
+
+    fn idle(&mut self, port: PortId) {
+        if self.has_waiting() {
+            self.enter_waiting(port, 0);
+        }
+    }
+
+    fn punted(&mut self, burst: &Burst, umem: &Umem, tables: &Tables, lanes: Lanes) {
+        if !self.ports.is_entrance(burst.port) {
+            return;
+        }
+        for lane in lanes.without(burst.bound) {
+            let next = match burst.verdict[lane] {
+                Verdict::Punt(PuntReason::MtuExceeded) => Next::Route(burst.next[lane]),
+                Verdict::Punt(reason) if reason.is_of_flow() => Next::Kernel,
+                _ => continue,
+            };
+            if let Some(flow) = Words::of(burst, umem, lane, burst.l3[lane]) {
+                let by_source = tables.asks_for_source(burst.link[lane]);
+                let under = (self.generation_of(flow, by_source), by_source);
+                let label = entry::label(burst, umem, lane, burst.l3[lane]);
+                let hash = self.seen.hash(flow);
+                if self.seen.is_due(hash, Mark::of(under.0), self.now) {
+                    self.put_punted((flow, label), (hash, burst.port), (next, under), tables);
+                } else {
+                    self.touch(hash);
+                }
             }
         }
         self.enter();
@@ -366,7 +503,31 @@ impl<F: Flows> Express for Lane<F> {
     }
 }
 
-/// Flows of one family that wait for the end of the burst.
+/// Where packets of a flow go that the path punts.
+#[derive(Clone, Copy)]
+enum Next {
+    /// All to the kernel.
+    Kernel,
+    /// There what fits.
+    Route(RecordId),
+}
+
+/// A flow that is to enter, and what came by which port told so.
+struct Due {
+    at: (FlowHash, PortId),
+    key: Key,
+    flow: Flow,
+}
+
+/// Puts a flow into the batch of its family.
+fn put(v4: &mut Batch<Flow4Key>, v6: &mut Batch<Flow6Key>, key: Key, flow: Flow) {
+    match key {
+        Key::V4(key) => v4.put(key, flow),
+        Key::V6(key) => v6.put(key, flow),
+    }
+}
+
+/// Flows of one family that enter together.
 struct Batch<K> {
     keys: Vec<K>,
     flows: Vec<Flow>,

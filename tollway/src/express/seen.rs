@@ -47,6 +47,19 @@ pub(super) struct Seen {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FlowHash(u64);
 
+impl FlowHash {
+    /// Bits of it that are not [`Seen`]'s own to find a bucket by.
+    #[inline(always)]
+    pub(super) const fn bits(self) -> u64 {
+        self.0
+    }
+
+    #[cfg(test)]
+    pub(super) const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+}
+
 /// What the lane's entries are told apart by: their generation, shortened, and never 0.
 ///
 /// That one generation is taken for another 4,095 later does no harm: [`UNDER_WAY`] has long passed.

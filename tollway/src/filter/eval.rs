@@ -76,6 +76,7 @@ pub fn run(
     packet: &mut Packet<'_>,
     now_ns: u64,
 ) -> Fate {
+    packet.past_auth = rules.past_auth;
     for (id, base) in rules.base_chains(hook) {
         let chain = &rules.chains[id.0];
         if !sees(chain, base, packet) {
@@ -168,6 +169,8 @@ impl<'a> Run<'a, '_> {
                     _ => false,
                 },
                 Step::VerdictMap { keys, map } => match self.find(keys, *map) {
+                    // The kernel goes on with the same rule.
+                    Some(Some(Datum::Verdict(Verdict::Continue))) => true,
                     Some(Some(Datum::Verdict(verdict))) => return self.verdict(verdict),
                     _ => false,
                 },

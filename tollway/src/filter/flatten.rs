@@ -75,6 +75,9 @@ pub fn flatten(
     let limits = own.chain(log::logs(rules).map(|_| log::LINES)).collect();
     let mut filter = Filter::new(rules.counters.len(), limits);
     filter.begin_at(rules.counters.iter().map(|c| Count { packets: c.packets, bytes: c.bytes }));
+    if rules.past_auth {
+        filter.look_past_auth();
+    }
     let live = Live::choose(rules, &mut filter, epochs).map_err(FlattenError::Sets)?;
     for (point, hooks) in
         [Point::Ingress, Point::Prerouting, Point::Forward].into_iter().zip(undone::LINES)

@@ -98,6 +98,9 @@ pub struct Ruleset {
     pub counters: Vec<Counter>,
     /// Rates that rules hold packets to; rules may share one.
     pub limits: Vec<Limit>,
+    /// Whether [`Selector::Protocol`], and all of the transport header, is behind an IPv6 authentication header
+    /// (ip6tables), and not that header itself (nft).
+    pub past_auth: bool,
 }
 
 /// A chain of rules.
@@ -229,7 +232,8 @@ pub enum Step {
         /// Where the number goes.
         target: Target,
     },
-    /// Looks a verdict map up; does what it says, else goes on with the next rule.
+    /// Looks a verdict map up; does what it says, else goes on with the next rule. After
+    /// [`Verdict::Continue`] it goes on with the next step, as the kernel does.
     VerdictMap {
         /// What is looked up, one key for each of the map's.
         keys: Vec<Key>,

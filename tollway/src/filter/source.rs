@@ -62,6 +62,8 @@ impl Language {
         let is_nft = match first {
             "define" | "undefine" | "redefine" | "include" | "chain" | "rule" | "insert"
             | "replace" | "destroy" | "create" | "reset" | "rename" => true,
+            // ipfw's sets are numbers, and names of nft begin with no digit: `add set 5 deny ...`.
+            "add" | "delete" if second == "set" && is_number(third) => false,
             "add" | "delete" => NFT_OBJECTS.contains(&second.trim_end_matches(';')),
             "flush" => !second.is_empty(),
             // ipfw has tables as well: `table NAME create`, `table NAME add ...`.
@@ -226,6 +228,12 @@ mod tests {
             ("table filter{", Some(Language::Nft)),
             ("add rule inet x y drop", Some(Language::Nft)),
             ("add table inet x;", Some(Language::Nft)),
+            ("add set inet t s { type ipv4_addr; }", Some(Language::Nft)),
+            ("add set t s { type ipv4_addr; }", Some(Language::Nft)),
+            ("delete set inet t s", Some(Language::Nft)),
+            ("add set 5 deny ip from any to any", Some(Language::Ipfw)),
+            ("ipfw -q add set 5 deny ip from any to any", Some(Language::Ipfw)),
+            ("delete set 5", Some(Language::Ipfw)),
             ("define wan = eth0", Some(Language::Nft)),
             ("include \"x\"", Some(Language::Nft)),
             ("*filter\n:INPUT ACCEPT [0:0]\nCOMMIT\n", Some(ip)),

@@ -1,5 +1,6 @@
 //! The thread that listens to the kernel.
 
+use std::collections::HashSet;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
@@ -20,6 +21,7 @@ use super::state::{self, State};
 use super::sweep::Sweep;
 use super::{Counts, OnDevice, Settings};
 use crate::ports::sys;
+use crate::priority::Hurry;
 use crate::sync::lock;
 use crate::worker::Post;
 
@@ -30,6 +32,8 @@ const CHANGES_PER_JOB: usize = 32;
 /// Stale neighbours that the kernel is asked to confirm in a second.
 const CONFIRMED_PER_SECOND: usize = 64;
 const SECOND: Duration = Duration::from_secs(1);
+/// The worker is waited for no longer than this.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// A list that takes longer has got lost.
 const LIST_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -104,7 +108,9 @@ impl Follow {
 
     /// Follows until told to stop.
     pub(super) fn run(mut self) {
+        let mut hurry = Hurry::begin();
         loop {
+            hurry.look();
             match self.turn() {
                 Ok(true) => {}
                 Ok(false) => return,
@@ -179,9 +185,16 @@ impl Follow {
                 }
             });
         }
-        state.changes.clear();
+        let has_changed = !std::mem::take(&mut state.changes).is_empty();
         let moved = std::mem::take(&mut state.moved);
+        let aged = std::mem::take(&mut state.aged);
         drop(state);
+        if has_changed {
+            // All of them are done when this is: the kernel forwards meanwhile, if that takes long.
+            let _ = self.post.change(PATIENCE, |_, _| ());
+        }
+        let known: HashSet<Key> = self.confirm.iter().copied().collect();
+        self.confirm.extend(aged.into_iter().filter(|key| !known.contains(key)));
         for (port, facts) in moved {
             (self.on_device)(port, facts);
         }

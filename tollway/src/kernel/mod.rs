@@ -7,9 +7,9 @@
 //! nothing is asked for by Tollway itself.
 //!
 //! At first, and whenever messages were lost, everything is listed; what the list does not have goes,
-//! while packets flow. The kernel sees no packets of the fast road, so it is asked now and then to
-//! confirm stale neighbours, as if it had sent to them (`NTF_USE`): one that moved or went is
-//! noticed, and one that is used is not collected.
+//! while packets flow. The kernel sees no packets of the fast road, so it is asked to confirm neighbours as
+//! soon as they are stale, and now and then those that still are, as if it had sent to them (`NTF_USE`): one
+//! that moved or went is noticed as soon as the kernel alone would, and one that is used is not collected.
 //!
 //! Limits: a VLAN link's neighbours are those of the kernel's VLAN device with its tag, or where
 //! there is none, of the device with its name. Neighbours with a group's Ethernet address are left

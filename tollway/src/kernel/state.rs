@@ -33,6 +33,8 @@ pub(super) struct State {
     pub(super) changes: Vec<Change>,
     /// Ports whose devices say something else of themselves than before.
     pub(super) moved: Vec<(PortIndex, Facts)>,
+    /// Neighbours that have just become stale.
+    pub(super) aged: Vec<Key>,
     /// Of the tables that changes are for; none of those that were there at first.
     pub(super) version: Option<Version>,
 }
@@ -75,6 +77,10 @@ impl State {
             Some(known) => self.neighs.insert(key, known),
             None => self.neighs.remove(&key),
         };
+        let is_stale = |known: Option<Known>| known.is_some_and(|known| known.stale);
+        if is_stale(known) && !is_stale(before) && self.bound.links.contains_key(&key.0) {
+            self.aged.push(key);
+        }
         let mac = known.map(|known| known.mac);
         if let Some(link) = self.bound.links.get(&key.0)
             && mac != before.map(|before| before.mac)
@@ -244,6 +250,9 @@ mod tests {
         assert_eq!(state.stale(), []);
         state.take(Event::Neigh(key(2, 1), known(true)));
         assert_eq!(told(&mut state), [], "the address is the same");
+        state.take(Event::Neigh(key(2, 1), known(true)));
+        state.take(Event::Neigh(key(9, 1), known(true)));
+        assert_eq!(state.aged, [key(2, 1)], "once, and of the router's links");
         assert_eq!(state.stale(), [key(2, 1)]);
         state.take(Event::Neigh(key(2, 4), known(false)));
         state.take(Event::Neigh(key(2, 4), None));

@@ -147,6 +147,13 @@ impl Mirror {
         self.handle.clone()
     }
 
+    /// Of each port, why it has nothing to do by now.
+    #[must_use]
+    pub fn idle(&self) -> Vec<Option<String>> {
+        let idle = |port: &Port| self.coverage.idle(port.device?);
+        self.known.ports.iter().map(idle).collect()
+    }
+
     /// Which traffic takes which road.
     #[must_use]
     pub const fn coverage(&self) -> &Coverage {

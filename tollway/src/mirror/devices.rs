@@ -47,8 +47,8 @@ pub enum DeviceError {
     },
     /// It belongs to another device, which has its packets.
     #[error(
-        "{name} belongs to the {kind} {master}, whose traffic the kernel forwards; leave it out, or \
-         take it from there with `ip link set {name} nomaster`"
+        "{name} belongs to the {kind} {master}, whose traffic the kernel forwards; leave it out (to take it \
+         from there would cut off whoever reaches this host by {master})"
     )]
     Member {
         /// The name.

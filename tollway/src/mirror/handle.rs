@@ -2,12 +2,14 @@
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::steer::State;
 use crate::sync::lock;
 
 /// What a mirror has and has done.
@@ -52,6 +54,9 @@ pub struct Synced {
 pub(super) enum Request {
     /// To say when all is in force that the kernel has told by now.
     Sync(SyncSender<Synced>),
+    /// To have the kernel forward no more, when all is in force that it has told by now: the worker was
+    /// away, so often by then.
+    Gap(u64, State),
     /// To count the routes, and say which traffic takes which road.
     Judge(SyncSender<()>),
     /// To compare everything with what the kernel has.
@@ -66,6 +71,8 @@ pub struct Handle {
     requests: Sender<Request>,
     wake: Arc<UnixStream>,
     status: Arc<Mutex<Status>>,
+    /// How often the worker was away.
+    gaps: Arc<AtomicU64>,
 }
 
 /// The thread's end of its [`Handle`].
@@ -74,6 +81,19 @@ pub(super) struct Door {
     /// Readable when there are requests.
     pub(super) woken: UnixStream,
     pub(super) status: Arc<Mutex<Status>>,
+    pub(super) gaps: Arc<AtomicU64>,
+}
+
+impl Door {
+    /// All is in force that was told when the worker had been away so often: the kernel need not forward
+    /// any more, unless it was away again.
+    pub(super) fn go_on(&self, gaps: u64, state: &State) {
+        state.set_behind(false);
+        if self.gaps.load(Ordering::SeqCst) != gaps {
+            // That one is asked about next.
+            state.set_behind(true);
+        }
+    }
 }
 
 /// A handle and its other end.
@@ -83,8 +103,10 @@ pub(super) fn handle() -> io::Result<(Handle, Door)> {
     wake.set_nonblocking(true)?;
     woken.set_nonblocking(true)?;
     let status = Arc::<Mutex<Status>>::default();
-    let door = Door { requests: received, woken, status: Arc::clone(&status) };
-    Ok((Handle { requests, wake: Arc::new(wake), status }, door))
+    let gaps = Arc::<AtomicU64>::default();
+    let door =
+        Door { requests: received, woken, status: Arc::clone(&status), gaps: Arc::clone(&gaps) };
+    Ok((Handle { requests, wake: Arc::new(wake), status, gaps }, door))
 }
 
 impl Handle {
@@ -108,6 +130,15 @@ impl Handle {
     /// Has everything compared with what the kernel has, now: an audit like any other.
     pub fn audit(&self) {
         self.ask(Request::Audit);
+    }
+
+    /// Has the kernel forward until all is in force that it has told by now. To be called by the worker when
+    /// it has been away, before it lives again for the steering programs.
+    pub fn was_away(&self, state: &State) {
+        // In this order: see `Door::go_on`.
+        let gaps = self.gaps.fetch_add(1, Ordering::SeqCst) + 1;
+        state.set_behind(true);
+        self.ask(Request::Gap(gaps, state.clone()));
     }
 
     /// What it has and has done.

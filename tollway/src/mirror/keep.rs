@@ -6,6 +6,7 @@
 //! be wrong, the kernel forwards.
 
 mod apply;
+mod attached;
 mod holds;
 
 use std::io::{self, Read};
@@ -25,8 +26,11 @@ use super::rules;
 use super::shape::Shape;
 use crate::force::{Force, PATIENCE};
 use crate::ports::{sys, why};
+use crate::priority::Hurry;
 use crate::service::Beat;
+use crate::steer;
 use crate::sync::lock;
+use attached::Wishes;
 use holds::Holds;
 
 /// The thread shows that it lives so often at least.
@@ -38,6 +42,10 @@ const SLICE: Duration = Duration::from_millis(2);
 /// Ports are asked so often whether they work, and those that do not, so often.
 const PORTS_EVERY: Duration = Duration::from_millis(250);
 const PORTS_AGAIN: Duration = Duration::from_millis(20);
+/// An answer that nobody waits for is looked for after so long.
+const PORTS_ANSWER: Duration = Duration::from_millis(5);
+/// Where the oldest message that is not in force yet may be older than this, the kernel forwards.
+const LATE: Duration = Duration::from_millis(5);
 
 /// The thread's own.
 pub(super) struct Keeper {
@@ -59,6 +67,16 @@ pub(super) struct Keeper {
     live: Live,
     /// When the ports are asked whether they work.
     ports_at: Instant,
+    /// They have been asked.
+    asked_ports: Option<Receiver<apply::Looked>>,
+    /// Since when there have been messages that are not in force, if there are.
+    unread_since: Option<Instant>,
+    /// None before the first turn.
+    hurry: Option<Hurry>,
+    /// When this turn began.
+    turned_at: Instant,
+    /// Which ports are to carry their programs.
+    wishes: Wishes,
     /// Rules were read that are not in force yet.
     rules_are_new: bool,
     /// The kernel's rules are others than those that were read.
@@ -72,15 +90,23 @@ pub(super) struct Keeper {
     /// Tables are to be made anew whatever has changed.
     again_at: Option<Instant>,
     /// Who waits for rules of such a generation and all that was told before.
-    waiting: Vec<(u32, SyncSender<Synced>)>,
+    waiting: Vec<(u32, Waiting)>,
     /// Who waits for what is said of roads.
     judging: Vec<SyncSender<()>>,
     status: Status,
     beat: Beat,
 }
 
+/// Who waits until all is in force.
+enum Waiting {
+    Asks(SyncSender<Synced>),
+    /// The steering programs, after the worker was away.
+    Steers(u64, steer::State),
+}
+
 impl Keeper {
     pub(super) fn new(mirror: Mirror, force: Force, live: Live, beat: Beat) -> Self {
+        let wishes = Wishes::new(mirror.idle());
         let Mirror { source, settings, known, shape, locals, fill, .. } = mirror;
         let Mirror { policies, rules, told, door, .. } = mirror;
         let rules_generation = match known.rules() {
@@ -103,6 +129,11 @@ impl Keeper {
             holds,
             live,
             ports_at: Instant::now(),
+            asked_ports: None,
+            unread_since: None,
+            hurry: None,
+            turned_at: Instant::now(),
+            wishes,
             rules_are_new: false,
             rules_are_old: false,
             elements_applied: false,
@@ -141,16 +172,23 @@ impl Keeper {
     fn turn(&mut self, more: bool) -> io::Result<Option<bool>> {
         let mut fds = begin::entries(&self.source, &self.door, &self.policies);
         sys::wait(&mut fds, if more { 0 } else { self.patience() })?;
+        self.turned_at = Instant::now();
+        self.hurry.get_or_insert_with(Hurry::begin).look();
         self.beat.beat();
         if !self.hear() {
             return Ok(None);
         }
         let more = self.read()?;
+        self.notice_late();
         self.doubt_rules();
         self.hear_rules();
         self.hear_policies();
         self.holds.unasked = !self.known.ask();
         self.apply();
+        if self.source.is_drained() {
+            self.unread_since = None;
+            self.holds.late = false;
+        }
         self.hold();
         if !more {
             self.holds.starting = false;
@@ -169,6 +207,7 @@ impl Keeper {
     fn patience(&self) -> i32 {
         let due = self.source.due().min(self.known.due()).min(self.ports_at);
         let due = self.again_at.map_or(due, |at| at.min(due));
+        let due = self.wishes.due().map_or(due, |at| at.min(due));
         let left = due.saturating_duration_since(Instant::now()).min(BEAT);
         left.as_micros().div_ceil(1000) as i32
     }
@@ -180,11 +219,10 @@ impl Keeper {
         while let Ok(request) = self.door.requests.try_recv() {
             match request {
                 Request::Sync(answer) => {
-                    // Where there is no generation, there are no rules.
-                    let generation = rules::generation().unwrap_or(self.rules_generation);
-                    self.waiting.push((generation, answer));
+                    self.wait(Waiting::Asks(answer));
                     self.known.ask_again();
                 }
+                Request::Gap(gaps, state) => self.wait(Waiting::Steers(gaps, state)),
                 Request::Judge(answer) => {
                     self.known.tally();
                     self.judging.push(answer);
@@ -198,6 +236,26 @@ impl Keeper {
             }
         }
         true
+    }
+
+    /// Has somebody wait for the rules that there are now, and for all that was told.
+    fn wait(&mut self, waiting: Waiting) {
+        // Where there is no generation, there are no rules.
+        let generation = rules::generation().unwrap_or(self.rules_generation);
+        self.waiting.push((generation, waiting));
+    }
+
+    /// Has the kernel forward where more is told than can be put in force at once: what is in force is older
+    /// than what the kernel forwards by.
+    fn notice_late(&mut self) {
+        if self.source.is_drained() {
+            return;
+        }
+        let since = *self.unread_since.get_or_insert(self.turned_at);
+        if since.elapsed() >= LATE {
+            self.holds.late = true;
+            self.force.hold(true);
+        }
     }
 
     /// Takes what the kernel has told; says if there is more.
@@ -318,10 +376,17 @@ impl Keeper {
         }
         // Whatever was left for the worker before is done when it answers.
         let _ = self.force.post().ask(PATIENCE, |_, _| ());
+        // It may not have taken a turn since.
+        if let Some(fill) = &self.fill {
+            self.force.void(fill.epochs());
+        }
         let synced = Synced { changes: self.known.changes, held: self.holds.why() };
         for (_, waiting) in self.waiting.drain(..) {
-            // Whoever asked may have gone.
-            let _ = waiting.try_send(synced.clone());
+            match waiting {
+                // Whoever asked may have gone.
+                Waiting::Asks(answer) => drop(answer.try_send(synced.clone())),
+                Waiting::Steers(gaps, state) => self.door.go_on(gaps, &state),
+            }
         }
     }
 

@@ -6,22 +6,30 @@ use std::time::{Duration, Instant};
 
 use tollway_dataplane::stages::filter::Filter;
 
-use super::coverage::{self, Coverage, Facts, Firewall, PerFamily, Probes, RouteTally};
+use super::coverage::{
+    self, Coverage, Facts, Firewall, Glance, PerFamily, Probes, RouteTally, Spread,
+};
 use super::event::Event;
 use super::kernel::{Family, Ifindex, Kernel, Netdev, RouteKind, Rule, RuleAction};
 use super::own::Own;
 use super::ports::Port;
 use super::rib::{Ignoring, Rib};
 use super::rules::Reading;
+use super::seed;
 use super::shape::{self, Habits, Shape};
 use super::sysctl::Sysctls;
 use super::take::Effect;
 use super::views::Views;
 use crate::model::ExpressMode;
+use crate::ports::sys;
 
-/// Sysctls are read so often: the kernel does not tell of all of them.
-const SYSCTLS_EVERY: Duration = Duration::from_millis(250);
-/// The same of what hangs on devices.
+/// Sysctls are read so often, since the kernel does not tell of all of them ...
+const SYSCTLS_EVERY: Duration = Duration::from_millis(80);
+/// ... and what else it does not tell of is looked at, which costs less ...
+const GLANCE_EVERY: Duration = Duration::from_millis(50);
+/// ... but that takes no more than one part in so many of the time.
+const LOOK_SHARE: u32 = 250;
+/// All that hangs on devices is asked for so often.
 const PROBES_EVERY: Duration = Duration::from_secs(1);
 /// Asking other namespaces takes one part in so many of the time, if none of what matters changes.
 const NAMESPACES_SHARE: u32 = 100;
@@ -53,9 +61,15 @@ pub(super) struct Known {
     tallied: u64,
     sysctls: Sysctls,
     probes: Probes,
+    glance: Option<Glance>,
     habits: Habits,
+    /// There were routes with several next hops when a shape was asked for last.
+    groups: PerFamily<bool>,
+    /// The seed of the kernel's hash could not be set.
+    seed_refused: bool,
     express: (ExpressMode, u32),
-    sysctls_at: Instant,
+    of_sysctls: Looks,
+    of_glance: Looks,
     probes_at: Instant,
     /// When other namespaces are to be asked with the rest.
     namespaces_at: Instant,
@@ -87,9 +101,13 @@ impl Known {
             tallied: 0,
             sysctls: Sysctls::default(),
             probes: Probes::default(),
+            glance: None,
             habits: Habits::default(),
+            groups: PerFamily::default(),
+            seed_refused: false,
             express,
-            sysctls_at: now,
+            of_sysctls: Looks::new(SYSCTLS_EVERY),
+            of_glance: Looks::new(GLANCE_EVERY),
             probes_at: now,
             namespaces_at: now,
             unasked: true,
@@ -113,17 +131,27 @@ impl Known {
         match &event {
             Event::Link(..) => {
                 self.probe_again();
-                self.sysctls_at = self.probes_at;
+                self.of_sysctls.at = self.probes_at;
             }
             Event::Whole(_) => self.ask_again(),
             Event::Tc(_) => self.probe_again(),
-            Event::Sysctl(..) => self.sysctls_at = Instant::now(),
+            Event::Sysctl(..) => self.of_sysctls.at = Instant::now(),
             Event::Rule(..) => self.habits.rules = true,
             Event::Route(key, route, _) => {
                 let by_hand = route.kind == RouteKind::Local && route.protocol != BY_KERNEL;
                 self.habits.local_routes |= by_hand && key.family() == Family::V4;
             }
             _ => {}
+        }
+        let spreads = seed::spreads(&event, &self.kernel);
+        for family in [Family::V4, Family::V6] {
+            if *spreads.of(family) {
+                *self.habits.groups.of_mut(family) = true;
+                self.stale |= !*self.groups.of(family);
+            }
+        }
+        if self.habits.groups != habits.groups {
+            self.of_sysctls.at = Instant::now();
         }
         if matches!(event, Event::Whole(_)) {
             self.habits.rules |= has_custom_rules(&self.kernel.rules);
@@ -191,7 +219,7 @@ impl Known {
     /// Has everything asked for anew.
     pub(super) fn ask_again(&mut self) {
         self.probe_again();
-        (self.sysctls_at, self.namespaces_at) = (self.probes_at, self.probes_at);
+        (self.of_sysctls.at, self.namespaces_at) = (self.probes_at, self.probes_at);
     }
 
     /// Has what hangs on devices asked for anew.
@@ -202,18 +230,31 @@ impl Known {
 
     /// When something is to be asked for.
     pub(super) fn due(&self) -> Instant {
-        self.sysctls_at.min(self.probes_at)
+        self.of_sysctls.at.min(self.probes_at).min(self.of_glance.at)
     }
 
     /// Asks for what is due; false where something has changed of which the kernel does not answer.
     pub(super) fn ask(&mut self) -> bool {
         let now = Instant::now();
-        if self.sysctls_at <= now {
-            self.sysctls_at = now + SYSCTLS_EVERY;
-            let sysctls = Sysctls::read(self.asked());
+        if self.of_sysctls.at <= now {
+            let began = sys::thread_time();
+            let mut sysctls = Sysctls::read(self.asked());
+            let mut spread = Spread { groups: self.habits.groups, ..self.spread() };
+            seed::settle(&mut sysctls, &mut spread);
+            self.seed_refused = spread.seed_refused;
+            self.of_sysctls.done(began);
             if sysctls != self.sysctls {
                 self.sysctls = sysctls;
                 self.stale = true;
+            }
+        }
+        if self.of_glance.at <= now {
+            let began = sys::thread_time();
+            let glance = Some(Glance::take(self.probed(), &self.probes));
+            self.of_glance.done(began);
+            if glance != self.glance {
+                self.glance = glance;
+                self.probes_at = now;
             }
         }
         if self.probes_at <= now {
@@ -232,6 +273,10 @@ impl Known {
             }
         }
         !self.unasked
+    }
+
+    const fn spread(&self) -> Spread {
+        Spread { groups: self.groups, seed_refused: self.seed_refused }
     }
 
     /// The devices whose sysctls count: those of links and VRFs, and those that are up without a carrier,
@@ -274,6 +319,9 @@ impl Known {
         }
         self.ports.iter_mut().for_each(|port| port.find(&self.kernel));
         self.rib.set_ignoring(self.ignoring());
+        if self.habits.groups != PerFamily::default() {
+            self.groups = seed::groups(&self.rib);
+        }
         let ports: Vec<Ifindex> = self.ports.iter().filter_map(|port| port.device).collect();
         let rooms = self.ports.iter().filter_map(|port| Some((port.device?, port.room?))).collect();
         let coverage = Coverage::of(&Facts {
@@ -285,6 +333,7 @@ impl Known {
             firewall: &self.firewall,
             most_mtu: self.most_mtu,
             rooms: &rooms,
+            spread: self.spread(),
         });
         let links = coverage.links.iter().map(|link| link.ifindex);
         let views = Views::of(&self.kernel, links, |family, table| self.rib.has(table, family));
@@ -313,6 +362,29 @@ impl Known {
             }
         }
         ignoring
+    }
+}
+
+/// Looks at something that come again and again.
+#[derive(Debug)]
+struct Looks {
+    every: Duration,
+    at: Instant,
+    /// What the last one has taken of a processor.
+    took: Duration,
+}
+
+impl Looks {
+    fn new(every: Duration) -> Self {
+        Self { every, at: Instant::now(), took: Duration::ZERO }
+    }
+
+    /// One is over, before which this thread had taken so much of processors.
+    fn done(&mut self, began: Duration) {
+        let took = sys::thread_time().saturating_sub(began);
+        let before = std::mem::replace(&mut self.took, took);
+        // Interrupts meanwhile are counted as well: one that took long once is no reason.
+        self.at = Instant::now() + self.every.max(took.min(before) * LOOK_SHARE);
     }
 }
 

@@ -16,6 +16,7 @@ mod policies;
 mod ports;
 pub mod rib;
 pub mod rules;
+mod seed;
 mod shape;
 pub mod sysctl;
 pub mod take;

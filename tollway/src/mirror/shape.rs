@@ -13,7 +13,7 @@ use tollway_dataplane::stages::rule::{PolicyAction, PolicyRule};
 use tollway_dataplane::stages::source::{Rpf, SourceCheck, SourceLookup};
 use tollway_dataplane::tables::{RoutePrefix, Tables, TablesError};
 
-use super::coverage::{self, Coverage, Road};
+use super::coverage::{self, Coverage, PerFamily, Road};
 use super::fill::{Way, Ways};
 use super::kernel::{Family, Ifindex, Kernel, Netdev};
 use super::ports::Port;
@@ -46,6 +46,8 @@ pub(super) struct Habits {
     pub(super) rules: bool,
     /// Somebody has made a local IPv4 route (`fib_has_custom_local_routes`).
     pub(super) local_routes: bool,
+    /// There were routes with several next hops.
+    pub(super) groups: PerFamily<bool>,
 }
 
 /// What tables are made of.
@@ -60,7 +62,8 @@ pub(super) struct Shape {
     /// The router's own IPv4 addresses, and those of broadcasts.
     own4: Vec<Ipv4Addr>,
     broadcast4: Vec<Ipv4Addr>,
-    multipath: (Hash, Hash),
+    /// What tells flows apart that are spread over groups, and the seed.
+    multipath: (Hash, Hash, u32),
 }
 
 /// What can not be changed in tables that are in use.
@@ -112,7 +115,8 @@ impl Shape {
         let (own4, broadcast4) = addresses(facts.kernel);
         let global = &facts.sysctls.global;
         let hash = |policy| if policy == 0 { Hash::L3 } else { Hash::L4 };
-        let multipath = (hash(global.multipath4), hash(global.multipath6));
+        let seed = global.multipath_seed.unwrap_or_default();
+        let multipath = (hash(global.multipath4), hash(global.multipath6), seed);
         Self { frame, ways, links, own4, broadcast4, multipath }
     }
 
@@ -158,7 +162,9 @@ impl Shape {
             tables.set_broadcast_addresses(&self.broadcast4);
         }
         if has.is_none_or(|has| has.multipath != self.multipath) {
-            tables.set_multipath(self.multipath.0, self.multipath.1);
+            let (v4, v6, seed) = self.multipath;
+            tables.set_multipath(v4, v6);
+            tables.set_multipath_seed(seed);
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 //!
 //! They are read from `/proc/sys/net`, which shows the network namespace of the thread that reads.
 //! The kernel tells of some changes only ([`Event::Sysctl`](super::event::Event)), so they are read
-//! anew four times a second, and compared: about 15 small files for a device.
+//! anew every 80 ms, and compared: about 15 small files for a device.
 //!
 //! How they combine is in `include/linux/inetdevice.h` (`IN_DEV_*`) for IPv4. IPv6 forwards what
 //! arrives by any device where `all` says so, or by a device that has `force_forwarding`
@@ -37,8 +37,9 @@ pub struct Global {
     pub multipath4: u8,
     /// The same of IPv6.
     pub multipath6: u8,
-    /// `fib_multipath_hash_seed`: somebody has chosen which flow takes which next hop.
-    pub multipath_seed: bool,
+    /// `fib_multipath_hash_seed`: 0 stands for one that the kernel draws at start and shows to nobody. None
+    /// before Linux 6.11, which has that one alone.
+    pub multipath_seed: Option<u32>,
     /// `fib_multipath_use_neigh`: next hops that do not answer are passed over.
     pub multipath_neigh: bool,
 }
@@ -143,8 +144,7 @@ impl Sysctls {
             path_mtu: v4.flag("ip_forward_use_pmtu"),
             multipath4: v4.number("fib_multipath_hash_policy"),
             multipath6: v6.number("fib_multipath_hash_policy"),
-            // 0 is one that the kernel draws at start and shows to nobody.
-            multipath_seed: v4.number::<u32>("fib_multipath_hash_seed") != 0,
+            multipath_seed: v4.some("fib_multipath_hash_seed"),
             multipath_neigh: v4.flag("fib_multipath_use_neigh"),
         };
         let devices = devices.into_iter().map(|name| {
@@ -199,14 +199,15 @@ impl Files {
         Self(self.0.join("conf").join(name))
     }
 
-    /// A number that fits; 0 where there is none.
+    /// A number that fits.
+    fn some<T: TryFrom<i64>>(&self, name: &str) -> Option<T> {
+        let text = std::fs::read_to_string(self.0.join(name)).ok()?;
+        text.trim().parse().ok().and_then(|number: i64| T::try_from(number).ok())
+    }
+
+    /// The same; 0 where there is none.
     fn number<T: TryFrom<i64> + Default>(&self, name: &str) -> T {
-        let text = std::fs::read_to_string(self.0.join(name)).unwrap_or_default();
-        text.trim()
-            .parse()
-            .ok()
-            .and_then(|number: i64| T::try_from(number).ok())
-            .unwrap_or_default()
+        self.some(name).unwrap_or_default()
     }
 
     fn flag(&self, name: &str) -> bool {
@@ -289,7 +290,7 @@ mod tests {
         );
         let Global { path_mtu, multipath4, multipath6, multipath_seed, multipath_neigh } =
             sysctls.global;
-        assert_eq!((path_mtu, multipath_seed, multipath_neigh), (true, true, false));
+        assert_eq!((path_mtu, multipath_seed, multipath_neigh), (true, Some(u32::MAX), false));
         assert_eq!((multipath4, multipath6), (3, 1));
         let [a, b, gone] = ["a", "b.7", "gone"].map(|name| sysctls.link(name));
         assert!(!a.forward4 && b.forward4, "the device's own");

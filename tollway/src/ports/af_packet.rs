@@ -112,7 +112,7 @@ impl AfPacket {
         let (port, device) = (&self.port, &self.device);
         match &state {
             State::Up => tracing::info!("port {port}: {device} is back"),
-            State::Down(why) | State::Gone(why) => tracing::error!(
+            State::Down(why) | State::Gone(why) | State::Detached(why) => tracing::error!(
                 "port {port}: {device} passes no frames: {why}; looking for it every second"
             ),
         }

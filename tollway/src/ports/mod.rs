@@ -32,6 +32,8 @@ pub enum State {
     Down(String),
     /// What stands behind it has gone; looked for again, by name, every second.
     Gone(String),
+    /// It was told to leave its device to the kernel, for the reason given ([`Device::set_idle`]).
+    Detached(String),
 }
 
 /// A port as the worker sees it.
@@ -66,6 +68,12 @@ pub trait Device: Port {
 
     /// Looks after the port at once, since something is known to have happened to its device.
     fn look_again(&mut self) {}
+
+    /// Says why the port has nothing to do: it leaves its device to the kernel until told otherwise, if it is of
+    /// a kind that has a kernel behind it.
+    fn set_idle(&mut self, why: Option<&str>) {
+        let _ = why;
+    }
 
     /// The number of the device that the port sends and receives by right now.
     fn ifindex(&self) -> Option<u32> {
@@ -253,7 +261,7 @@ pub type Programs<'a> = dyn FnMut(&Model, PortIndex) -> Result<Box<dyn Kept>, Re
 
 /// Opens every port of a model, for frames in `umem`, and adopts into the model what devices say of
 /// themselves: the Ethernet address of links that were given none, and a smaller MTU. To be done
-/// before compiling.
+/// before compiling. A port for which `idle` has a reason is left to the kernel for now.
 ///
 /// # Errors
 /// The first port that can not be opened.
@@ -261,6 +269,7 @@ pub fn open(
     model: &mut Model,
     umem: &Umem,
     programs: &mut Programs<'_>,
+    idle: &[Option<String>],
 ) -> Result<Devices, PortError> {
     let shared = SharedUmem::new(umem);
     let mut devices = Devices::new();
@@ -279,7 +288,8 @@ pub fn open(
             PortKind::AfPacket { device } => Box::new(AfPacket::open(&name, device, umem.limit())?),
             PortKind::AfXdp { device, mode } => {
                 let program = programs(model, PortIndex(index));
-                open_af_xdp((&name, device), *mode, (&shared, umem.limit()), program)?
+                let idle = idle.get(index).and_then(Option::as_deref);
+                open_af_xdp((&name, device), *mode, (&shared, umem.limit()), (program, idle))?
             }
         };
         adopt(model, PortIndex(index), Facts::of(device.as_ref()));
@@ -293,10 +303,10 @@ fn open_af_xdp(
     (port, device): (&str, &str),
     mode: AfXdpMode,
     (umem, limit): (&SharedUmem, usize),
-    program: Result<Box<dyn Kept>, Refusal>,
+    (program, idle): (Result<Box<dyn Kept>, Refusal>, Option<&str>),
 ) -> Result<Box<dyn Device>, PortError> {
     let opened = match program {
-        Ok(program) => AfXdp::open((port, device), mode, umem, program),
+        Ok(program) => AfXdp::open((port, device), mode, umem, program, idle),
         Err(refusal) => Err(Failure::of(port, device, vec![refusal])),
     };
     let causes = match opened {
@@ -430,15 +440,28 @@ pub fn umem(model: &Model) -> Option<Umem> {
         })
         .collect();
     let whole = chunk_bytes(model);
+    let fits = mtu(model) + LARGEST_HEADER <= Umem::room_of(2048);
     // The kernel takes chunks of 2 or 4 KB; a frame that fits none has several.
     let chunk = match queues.is_empty() {
         true => whole,
-        false if mtu(model) + LARGEST_HEADER <= Umem::room_of(2048) => 2048,
+        false if fits && !may_be_zero_copy(model) => 2048,
         false => 4096,
     };
-    let held = queues.iter().sum::<u32>() * af_xdp::CHUNKS_PER_QUEUE;
+    let held = queues.iter().map(|queues| af_xdp::chunks_held(*queues)).sum::<u32>();
     let chunks = (UMEM_BYTES / chunk).max(MIN_CHUNKS) + held;
     tollway_lab::memory::umem_for(chunks, chunk, mtu(model) + LARGEST_HEADER)
+}
+
+/// Whether some port may have its frames without copies.
+///
+/// Network cards know buffers of whole kilobytes. Of a chunk of 2 KB the kernel gives them 1,792 bytes, which are
+/// one for igb and igc: they drop frames of more than 1,024 (`igb_setup_srrctl`).
+fn may_be_zero_copy(model: &Model) -> bool {
+    model.ports.iter().any(|port| match &port.kind {
+        PortKind::AfXdp { mode: AfXdpMode::Copy | AfXdpMode::Generic, .. } => false,
+        PortKind::AfXdp { device, .. } => redirect::has_zero_copy(device),
+        _ => false,
+    })
 }
 
 /// Copies frames out by `send`, which says if it took one, and frees what was taken.

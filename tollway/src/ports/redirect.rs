@@ -4,6 +4,10 @@
 //! that does not is given is dropped without a word, so the express lane has to know. The kernel tells
 //! in generic netlink, family `netdev` (`Documentation/netlink/specs/netdev.yaml`, Linux 6.3).
 //!
+//! What a device says need not be what it does. One that refuses what it is given
+//! ([`steer::refusals`](crate::steer::refusals)) is tried again after a second, and each time that it refuses
+//! again after twice as long.
+//!
 //! Limits: a kernel before 6.3 does not tell; no device is taken to be able there.
 
 use std::collections::BTreeMap;
@@ -13,6 +17,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use netlink_packet_core::NLMSG_ERROR;
 use netlink_sys::protocols::NETLINK_GENERIC;
@@ -22,9 +27,15 @@ use tollway_dataplane::id::PortId;
 use super::{interface, sys};
 use crate::express::Ports;
 use crate::netlink::{self, Attribute, Message, find, push};
+use crate::steer::refusals::{Cause, Refusals};
 
 /// All is asked anew at least so often, in case that a message was lost.
-const PERIOD_MS: i32 = 500;
+const PERIOD: Duration = Duration::from_millis(500);
+/// Refusals are looked at so often.
+const LOOK_MS: i32 = 100;
+/// A device that refuses is tried again after so long, and at last so seldom.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(256);
 
 /// `NLMSG_MIN_TYPE`: the family that names the others.
 const GENL_ID_CTRL: u16 = 0x10;
@@ -39,6 +50,8 @@ const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 /// `NETDEV_XDP_ACT_NDO_XMIT`: takes redirected frames.
 const NDO_XMIT: u64 = 1 << 2;
+/// `NETDEV_XDP_ACT_XSK_ZEROCOPY`: has AF_XDP sockets without copies.
+const XSK_ZEROCOPY: u64 = 1 << 3;
 /// Bytes of `genlmsghdr`.
 const GENERAL: usize = 4;
 
@@ -74,8 +87,13 @@ impl Watch {
         netdev.look(&watched, &device_of, &ports);
         let (wake, woken) = UnixStream::pair()?;
         let thread = std::thread::Builder::new().name("redirect".to_owned()).spawn(move || {
-            while netdev.wait(&woken) {
-                netdev.look(&watched, &device_of, &ports);
+            let mut looked = Instant::now();
+            while let Some(has_changed) = netdev.wait(&woken) {
+                netdev.judge(&ports);
+                if has_changed || looked.elapsed() >= PERIOD {
+                    netdev.look(&watched, &device_of, &ports);
+                    looked = Instant::now();
+                }
             }
         })?;
         Ok(Self { wake: Some(wake), thread: Some(thread) })
@@ -94,10 +112,20 @@ impl Drop for Watch {
 
 /// Says if a device takes redirected frames; false where the kernel does not tell.
 pub(crate) fn takes_redirected(device: &str) -> bool {
-    let Ok(netdev) = Netdev::open() else { return false };
+    features(device) & NDO_XMIT != 0
+}
+
+/// Says if a device has AF_XDP sockets without copies; false where the kernel does not tell.
+pub(super) fn has_zero_copy(device: &str) -> bool {
+    features(device) & XSK_ZEROCOPY != 0
+}
+
+/// What a device says that it can; nothing where the kernel does not tell.
+fn features(device: &str) -> u64 {
+    let Ok(netdev) = Netdev::open() else { return 0 };
     let facts = interface::ask(netdev.control.as_fd(), device).ok();
     let index = facts.and_then(|facts| NonZeroU32::new(facts.index as u32));
-    index.is_some_and(|index| netdev.takes_redirected(index))
+    index.map_or(0, |index| netdev.features(index))
 }
 
 /// The kernel's family of network devices.
@@ -107,7 +135,29 @@ struct Netdev {
     /// For questions about interfaces.
     control: UnixDatagram,
     family: u16,
-    told: BTreeMap<PortId, bool>,
+    /// What the ports' devices are called, and if they say that they take redirected frames.
+    told: BTreeMap<PortId, (String, bool)>,
+    doubts: BTreeMap<PortId, Doubt>,
+}
+
+/// A device that has refused what it was given, although it says that it takes that.
+#[derive(Debug)]
+struct Doubt {
+    /// It is not to be given anything before.
+    until: Instant,
+    pause: Duration,
+    /// It is given frames again.
+    tries: bool,
+}
+
+impl Doubt {
+    /// What follows from a refusal, where there may have been one before.
+    fn after(before: Option<&Self>, now: Instant) -> Self {
+        // One that has taken frames for longer than it was left alone begins anew.
+        let again = before.filter(|before| now < before.until + before.pause);
+        let pause = again.map_or(FIRST_PAUSE, |before| (before.pause * 2).min(LONGEST_PAUSE));
+        Self { until: now + pause, pause, tries: false }
+    }
 }
 
 impl Netdev {
@@ -131,21 +181,62 @@ impl Netdev {
         }
         changes.set_non_blocking(true)?;
         let control = UnixDatagram::unbound()?;
-        Ok(Self { requests, changes, control, family, told: BTreeMap::new() })
+        Ok(Self {
+            requests,
+            changes,
+            control,
+            family,
+            told: BTreeMap::new(),
+            doubts: BTreeMap::new(),
+        })
     }
 
-    /// Sleeps until a device has changed or it is time to look again; false where nobody wants to
+    /// Sleeps until it is time to look again, and says if a device has changed; none where nobody wants to
     /// know any more.
-    fn wait(&self, woken: &UnixStream) -> bool {
+    fn wait(&self, woken: &UnixStream) -> Option<bool> {
         let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut fds = [entry(woken.as_raw_fd()), entry(self.changes.as_raw_fd())];
         // Too early is no harm.
-        let _ = sys::wait(&mut fds, PERIOD_MS);
+        let _ = sys::wait(&mut fds, LOOK_MS);
         let mut buffer = Vec::with_capacity(8192);
         while self.changes.recv(&mut buffer, 0).is_ok() {
             buffer.clear();
         }
-        fds[0].revents == 0
+        (fds[0].revents == 0).then_some(fds[1].revents != 0)
+    }
+
+    /// Looks for devices that refuse what they are given.
+    fn judge(&mut self, ports: &Ports) {
+        let Some(refusals) = ports.refusals() else { return };
+        refusals.settle();
+        let now = Instant::now();
+        for (port, (name, _)) in &self.told {
+            let doubt = self.doubts.get(port);
+            match refusals.cause(*port) {
+                Some(cause) if doubt.is_none_or(|doubt| doubt.tries) => {
+                    let doubt = Doubt::after(doubt, now);
+                    ports.set_exit(*port, None);
+                    tell(name, cause, doubt.pause);
+                    self.doubts.insert(*port, doubt);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Says if a device is to be given frames of the lane for all that is known of it.
+    fn is_trusted(&mut self, port: PortId, refusals: Option<&Refusals>) -> bool {
+        let Some(doubt) = self.doubts.get_mut(&port).filter(|doubt| !doubt.tries) else {
+            return true;
+        };
+        if Instant::now() < doubt.until {
+            return false;
+        }
+        doubt.tries = true;
+        if let Some(refusals) = refusals {
+            refusals.forgive(port);
+        }
+        true
     }
 
     /// Tells the lane what each port's device can do now.
@@ -160,19 +251,28 @@ impl Netdev {
             // One that is down drops what it is given; the path counts that.
             let Some((name, index)) = device else {
                 ports.set_exit(*port, None);
+                // It may be another when it comes back.
+                if self.doubts.remove(port).is_some()
+                    && let Some(refusals) = ports.refusals()
+                {
+                    refusals.forgive(*port);
+                }
                 continue;
             };
             let exit = Some(index).filter(|index| self.takes_redirected(*index));
-            ports.set_exit(*port, exit);
-            if self.told.insert(*port, exit.is_some()) != Some(exit.is_some()) {
-                if exit.is_some() {
-                    tracing::debug!("{name} takes frames of the express lane");
-                } else {
-                    tracing::info!(
-                        "{name} takes no redirected frames, so what leaves there keeps out of the \
-                         express lane; a veth takes them while its peer has XDP or `gro on`"
-                    );
-                }
+            let trusted = self.is_trusted(*port, ports.refusals());
+            ports.set_exit(*port, exit.filter(|_| trusted));
+            let before = self.told.insert(*port, (name.clone(), exit.is_some()));
+            if before.is_some_and(|(_, before)| before == exit.is_some()) {
+                continue;
+            }
+            if exit.is_some() {
+                tracing::debug!("{name} takes frames of the express lane");
+            } else {
+                tracing::info!(
+                    "{name} takes no redirected frames, so what leaves there keeps out of the \
+                     express lane; a veth takes them while its peer has XDP or `gro on`"
+                );
             }
         }
     }
@@ -188,12 +288,28 @@ impl Netdev {
     }
 
     fn takes_redirected(&self, ifindex: NonZeroU32) -> bool {
+        self.features(ifindex) & NDO_XMIT != 0
+    }
+
+    fn features(&self, ifindex: NonZeroU32) -> u64 {
         let index = ifindex.get().to_ne_bytes();
         let message = request(self.family, NETDEV_CMD_DEV_GET, (NETDEV_A_DEV_IFINDEX, &index));
-        let Ok(answer) = ask(&self.requests, &message) else { return false };
-        let features = find(&answer, GENERAL, NETDEV_A_DEV_XDP_FEATURES).and_then(number);
-        features.is_some_and(|features| features & NDO_XMIT != 0)
+        let Ok(answer) = ask(&self.requests, &message) else { return 0 };
+        find(&answer, GENERAL, NETDEV_A_DEV_XDP_FEATURES).and_then(number).unwrap_or(0)
     }
+}
+
+/// Says that a device refuses what it is given.
+fn tell(device: &str, cause: Cause, pause: Duration) {
+    // One that has just gone down is told of by its port.
+    if cause == Cause::Error(libc::ENETDOWN) {
+        return;
+    }
+    tracing::warn!(
+        "{device} refuses the frames of the express lane ({cause}), so what leaves there keeps out of it; it \
+         is tried again in {} s. Packets that were lost are counted as dropped, dev_tx_failed",
+        pause.as_secs()
+    );
 }
 
 fn socket() -> io::Result<Socket> {
@@ -235,6 +351,22 @@ fn number(attribute: Attribute<'_>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_that_goes_on_refusing_is_tried_less_often() {
+        let start = Instant::now();
+        let first = Doubt::after(None, start);
+        assert_eq!(
+            (first.pause, first.until, first.tries),
+            (FIRST_PAUSE, start + FIRST_PAUSE, false)
+        );
+        let second = Doubt::after(Some(&first), first.until);
+        assert_eq!(second.pause, 2 * FIRST_PAUSE);
+        let late = Doubt::after(Some(&second), second.until + second.pause);
+        assert_eq!(late.pause, FIRST_PAUSE);
+        let last = (0..20).fold(first, |doubt, _| Doubt::after(Some(&doubt), doubt.until));
+        assert_eq!(last.pause, LONGEST_PAUSE);
+    }
 
     #[test]
     fn a_request_has_its_command_and_its_attribute() {

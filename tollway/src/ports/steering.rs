@@ -5,15 +5,16 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use ipnet::IpNet;
+use tollway_dataplane::changes::Changes;
 use tollway_dataplane::express::Express;
 use tollway_dataplane::id::{LinkId, PortId, Vid};
 
 use super::Devices;
 use super::af_xdp::{Kept, LaneOfPort, Plan, Refusal, Steered};
 use super::redirect::Watch;
-use crate::express::{Counted, Lane, Ports};
-use crate::model::{ExpressMode, LinkIndex, LinkKind, Model, PortIndex, PortKind};
-use crate::steer::{Options, State, SteerError, SteerLink, SteerPort, Steering};
+use crate::express::{Counted, Lane, Outdated, Ports};
+use crate::model::{ExpressMode, FailMode, LinkIndex, LinkKind, Model, PortIndex, PortKind};
+use crate::steer::{CountMap, Options, Ruled, State, SteerError, SteerLink, SteerPort, Steering};
 use crate::sync::lock;
 
 /// The steering of a model's AF_XDP ports, if it has any, or why there is none.
@@ -32,8 +33,11 @@ impl ModelSteering {
             // Without the lane its maps are there and hold nothing.
             let flows = if model.express == ExpressMode::Off { 1 } else { model.express_flows };
             let options = Options { flows4: flows, flows6: flows, ..Options::default() };
-            let made = Steering::load(&[], &options)
-                .and_then(|mut steering| steering.set_locals(&locals(model)).map(|()| steering));
+            let made = Steering::load(&[], &options).and_then(|mut steering| {
+                // Before a program is on a device: the first packet may come before the first turn.
+                steering.state().set_ruled(ruled(model));
+                steering.set_locals(&locals(model)).map(|()| steering)
+            });
             made.map(|steering| Arc::new(Mutex::new(steering)))
                 .map_err(|error: SteerError| Refusal::from(&error))
         });
@@ -56,8 +60,9 @@ impl ModelSteering {
         Ok(Box::new(Steered::new(steering, port_id(port.0), plan, self.lane.clone())))
     }
 
-    /// Says whether there are rules that have to be asked for every packet that is forwarded.
-    pub fn set_ruled(&self, ruled: bool) {
+    /// Says whether there are rules that have to be asked for every packet that is forwarded, and what
+    /// happens while they cannot be.
+    pub fn set_ruled(&self, ruled: Ruled) {
         if let Some(steering) = self.steering() {
             lock(steering).state().set_ruled(ruled);
         }
@@ -72,6 +77,19 @@ impl ModelSteering {
                 state.bump_generation();
             }
             state.set_hold(hold);
+            if state.ruled() == Ruled::FailClosed {
+                let what =
+                    if hold { "is dropped until" } else { "comes to the rules again, since" };
+                tracing::info!("what is to be forwarded {what} the configuration has changed");
+            }
+        }
+    }
+
+    /// Has the express lane repeat nothing that was decided before what has changed in tables.
+    pub fn void(&self, outdated: &mut Outdated, changes: &Changes) {
+        if let Some(steering) = self.steering() {
+            let state = lock(steering).state();
+            outdated.void(changes, &state);
         }
     }
 
@@ -121,6 +139,12 @@ impl ModelSteering {
         self.steering.as_ref().and_then(|steering| steering.as_ref().ok())
     }
 
+    /// What the program counts.
+    #[must_use]
+    pub fn counts(&self) -> Option<CountMap> {
+        self.steering().map(|steering| lock(steering).counts())
+    }
+
     /// Lets the program give frames to those of the ports that have sockets; what it wants to hear
     /// of from then on.
     #[must_use]
@@ -132,6 +156,16 @@ impl ModelSteering {
         Some(state)
     }
 
+    /// Whether some port has the express lane, or may have it when it is attached.
+    fn may_have_lane(&self, model: &Model) -> bool {
+        let Some(steering) = self.steering() else { return false };
+        let steering = lock(steering);
+        (0..model.ports.len()).map(|port| PortId(port as u16)).any(|port| {
+            let is_detached = steering.port(port).is_none() && model.express != ExpressMode::Off;
+            self.lane.ports.is_entrance(port) || is_detached
+        })
+    }
+
     /// The express lane, where some port has it; and whoever watches where it can send, until
     /// dropped.
     ///
@@ -139,20 +173,35 @@ impl ModelSteering {
     /// The steering program's counts can not be read, or the kernel can not be asked.
     pub fn lane(&self, model: &Model) -> io::Result<Option<(Box<dyn Express>, Watch)>> {
         let ports = model.ports.len();
-        let has_lane = (0..ports).any(|port| self.lane.ports.is_entrance(PortId(port as u16)));
-        let Some(steering) = self.steering().filter(|_| has_lane) else { return Ok(None) };
+        let Some(steering) = self.steering().filter(|_| self.may_have_lane(model)) else {
+            return Ok(None);
+        };
         let (state, flows, counts) = {
             let steering = lock(steering);
             (steering.state(), steering.flows(), steering.counts())
         };
+        if let Some(refusals) = lock(steering).refusals() {
+            self.lane.ports.set_refusals(refusals);
+        }
         let most_flows = model.express_flows as usize;
-        let lane = Lane::new((state, flows), Arc::clone(&self.lane.ports), most_flows);
+        let lane = Lane::new((state, flows), Arc::clone(&self.lane.ports), most_flows).in_order();
         let watched = (0..ports).map(|port| PortId(port as u16)).collect();
         let steering = Arc::clone(steering);
         // The device that an AF_XDP port has, whatever either is called by now.
         let device_of = move |port| lock(&steering).port(port).map(|port| port.ifindex);
         let watch = Watch::start(watched, device_of, Arc::clone(&self.lane.ports))?;
         Ok(Some((Box::new(Counted::new(lane, counts, ports)?), watch)))
+    }
+}
+
+/// Whether a model has rules that its kernel does not know, and what happens while they cannot be asked.
+#[must_use]
+pub fn ruled(model: &Model) -> Ruled {
+    // What the kernel has rules for as well, it is asked for by itself.
+    match model.fail {
+        _ if model.filter.is_none() || model.kernel_rules.is_some() => Ruled::Not,
+        FailMode::Closed => Ruled::FailClosed,
+        FailMode::Open => Ruled::FailOpen,
     }
 }
 

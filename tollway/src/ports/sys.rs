@@ -7,6 +7,7 @@ use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use libc::{c_int, c_void, ifreq};
 
@@ -21,11 +22,56 @@ pub(crate) fn effective_user() -> libc::uid_t {
     unsafe { libc::geteuid() }
 }
 
+/// Bytes of address space that this process may have.
+pub(crate) fn address_space_limit() -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: there is room for the answer, which outlives the call.
+    check(unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) })?;
+    Ok(limit.rlim_cur)
+}
+
 /// Lets this process lock as much memory as it likes.
 pub(crate) fn lift_memory_limit() -> io::Result<()> {
     let all = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: reads the limits, which outlive the call.
     check(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const all) }).map(drop)
+}
+
+/// How a thread gets a processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Schedule {
+    /// In its turn.
+    Ordinary,
+    /// As soon as it wants to, unless a real-time thread runs already. What it starts is ordinary.
+    Realtime,
+}
+
+/// Lets this process have real-time threads of the lowest priority, and threads of any nice value.
+pub(crate) fn allow_priorities() -> io::Result<()> {
+    for (resource, most) in [(libc::RLIMIT_RTPRIO, 1), (libc::RLIMIT_NICE, 40)] {
+        let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+        // SAFETY: reads the limits, which outlive the call.
+        check(unsafe { libc::setrlimit(resource, &raw const limit) })?;
+    }
+    Ok(())
+}
+
+/// Gives the calling thread a nice value.
+pub(crate) fn set_nice(nice: c_int) -> io::Result<()> {
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) }).map(drop)
+}
+
+/// Has the calling thread scheduled like this.
+pub(crate) fn set_schedule(schedule: Schedule) -> io::Result<()> {
+    let (policy, sched_priority) = match schedule {
+        Schedule::Ordinary => (libc::SCHED_OTHER, 0),
+        Schedule::Realtime => (libc::SCHED_FIFO, 1),
+    };
+    let parameters = libc::sched_param { sched_priority };
+    let policy = policy | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: reads the parameters, which outlive the call.
+    check(unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) }).map(drop)
 }
 
 /// Sees to it that no program that this process starts has more privileges than it.
@@ -311,6 +357,14 @@ pub(super) fn send(socket: BorrowedFd<'_>, frames: &[&[u8]]) -> io::Result<usize
         libc::sendmmsg(socket.as_raw_fd(), messages.as_mut_ptr(), count as libc::c_uint, flags)
     };
     Ok(check(sent)? as usize)
+}
+
+/// How long the calling thread has had a processor.
+pub(crate) fn thread_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes the timespec, which is borrowed exclusively. It can not fail: the clock exists.
+    let _ = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Waits until one of the descriptors has something or `timeout_ms` have passed; a signal ends it.

@@ -93,6 +93,8 @@ pub struct Outcome {
     pub counters: Counters,
     /// What the router did as a host.
     pub host: HostCounters,
+    /// Whether no packet and no chunk of memory is missing; else a sentence that says what is.
+    pub adds_up: Result<(), String>,
     /// What was wrong with the files; their frames before that were used.
     pub errors: Vec<CaptureError>,
 }
@@ -154,7 +156,9 @@ impl Replay {
             self.errors.extend(port.finish().err());
         }
         let host = self.router.host.counters().clone();
-        Ok(Outcome { counters: self.router.counters, host, errors: self.errors })
+        let adds_up = self.router.counters.check();
+        let adds_up = adds_up.and_then(|()| self.router.check_memory(&self.ports));
+        Ok(Outcome { adds_up, counters: self.router.counters, host, errors: self.errors })
     }
 
     fn forward(&mut self, port: usize, frame: Captured) -> Result<(), ReplayError> {

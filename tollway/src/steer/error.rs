@@ -14,6 +14,9 @@ pub enum SteerError {
     /// There is nowhere to keep what must outlive the process.
     #[error("there is no BPF file system at /sys/fs/bpf, and none can be mounted: {}", why(.0))]
     NoBpffs(io::Error),
+    /// Others could have put something into the directory for that.
+    #[error("/sys/fs/bpf/tollway cannot be used: {0}")]
+    NotOurs(String),
     /// Somebody else's program is on the device.
     #[error("{device} already carries another XDP program")]
     OtherProgram {
@@ -100,9 +103,13 @@ impl SteerError {
                                   cap_bpf,cap_net_admin,cap_net_raw+ep`"
                 .to_owned(),
             Self::NoBpffs(_) => {
-                "Mount it with `mount -t bpf bpf /sys/fs/bpf`; a container needs it passed in"
+                "Mount it with `mount -t bpf -o mode=0700 bpf /sys/fs/bpf`; a container needs it \
+                 passed in"
                     .to_owned()
             }
+            Self::NotOurs(_) => "Remove it with `rm -r /sys/fs/bpf/tollway`, and keep others out \
+                                 with `chmod 700 /sys/fs/bpf`"
+                .to_owned(),
             Self::OtherProgram { device } => {
                 format!("Take it off with `ip link set dev {device} xdp off`")
             }

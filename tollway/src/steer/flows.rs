@@ -29,6 +29,10 @@ use crate::sync::lock;
 const WAYS: usize = 16;
 /// Words of a slot that are the flow's: what is done with it, and what was counted.
 const FLOW_WORDS: usize = 6;
+/// Behind them, where there is room: the flow label.
+const LABEL_AT: usize = FLOW_WORDS;
+/// Bits of a flow label.
+const LABEL: u32 = 0xf_ffff;
 /// Words of the longest key.
 const MOST_KEY: usize = 5;
 /// Numbers that the hash of flows takes: two for each word of the longer key.
@@ -42,6 +46,8 @@ const TAG: u8 = 4;
 pub const MOST_TALLIES: u16 = 4096;
 /// Of the egress port: the route to the source was asked for as well.
 const BY_SOURCE: u8 = 0x80;
+/// Of the egress port: there is none, for the flow's packets are the kernel's.
+pub const TO_KERNEL: u8 = 0x40;
 /// Bits of `used` that count packets; those above are the tick in which the last one came.
 const PACKETS: u64 = (1 << TICK_AT) - 1;
 const TICK_AT: u32 = 48;
@@ -110,7 +116,7 @@ pub struct Flow {
     pub generation: u32,
     /// Largest layer-3 packet, bytes.
     pub mtu: u16,
-    /// The [`PortId`](tollway_dataplane::id::PortId) that packets leave by, below 128.
+    /// The [`PortId`](tollway_dataplane::id::PortId) that packets leave by, below 64, or [`TO_KERNEL`].
     pub egress_port: u8,
     /// The route to the source was asked for as well.
     pub by_source: bool,
@@ -126,6 +132,8 @@ pub struct Flow {
     pub packets: u64,
     /// Their bytes, from the Ethernet header on, as received.
     pub bytes: u64,
+    /// Of IPv6: the only flow label that it is for, where that counts.
+    pub label: Option<u32>,
 }
 
 /// The key of a flow, as words.
@@ -231,8 +239,23 @@ impl Flow {
             tally: tally_tags >> 2,
             packets: words[4] & PACKETS,
             bytes: words[5],
+            label: None,
         }
     }
+
+    /// The flow label as it is in a packet's first word, then the bits that count.
+    fn label_word(&self) -> u64 {
+        let Some(label) = self.label else { return 0 };
+        let [_, a, b, c] = (label & LABEL).to_be_bytes();
+        let [_, d, e, f] = LABEL.to_be_bytes();
+        u64::from_ne_bytes([0, a, b, c, 0, d, e, f])
+    }
+}
+
+/// The label that such a word has, if it counts.
+fn label_of(word: u64) -> Option<u32> {
+    let [_, a, b, c, _, counts, ..] = word.to_ne_bytes();
+    (counts != 0).then(|| u32::from_be_bytes([0, a, b, c]))
 }
 
 /// The generation that a first word has.
@@ -351,6 +374,9 @@ impl Table {
         rest[1..].iter().zip(flow.l2_words()).for_each(|(word, own)| word.store(own, Relaxed));
         rest[4].store(flow.packets & PACKETS | u64::from(tick) << TICK_AT, Relaxed);
         rest[5].store(flow.bytes, Relaxed);
+        if let Some(word) = rest.get(LABEL_AT) {
+            word.store(flow.label_word(), Relaxed);
+        }
         rest[0].store(flow.head(version), Release);
         true
     }
@@ -384,7 +410,8 @@ fn read<K: Key>(slot: &[AtomicU64]) -> (K, Flow) {
     let (key_words, rest) = slot.split_at(K::WORDS);
     key.iter_mut().zip(key_words).for_each(|(own, word)| *own = word.load(Relaxed));
     flow.iter_mut().zip(rest).for_each(|(own, word)| *own = word.load(Relaxed));
-    (K::of(key), Flow::of(flow))
+    let label = rest.get(LABEL_AT).and_then(|word| label_of(word.load(Relaxed)));
+    (K::of(key), Flow { label, ..Flow::of(flow) })
 }
 
 /// The flows of the express lane; a handle for any thread, cheap to clone.

@@ -6,9 +6,10 @@ use aya::programs::{SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
 
 use super::error::SteerError;
+use super::features;
 use super::flows::{self, FlowMaps, SEEDS, Seeds};
 use super::pin::Names;
-use super::{Mode, Options, State, SteerPort, sys};
+use super::{Mode, Options, State, SteerPort, refusals, sys};
 
 static STEER: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.o"));
 static PUNT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/punt.o"));
@@ -25,17 +26,20 @@ pub(super) struct Maps {
     pub(super) flows6: OwnedFd,
     pub(super) egress: OwnedFd,
     pub(super) regions: OwnedFd,
-    punted: OwnedFd,
+    /// Notes what devices refuse, where the kernel lets it.
+    pub(super) refused: Option<refusals::Program>,
     tallies: OwnedFd,
     /// Buckets of the flows, IPv4 and IPv6, and what their hash depends on.
     buckets: [u32; 2],
     seeds: Seeds,
+    /// What punted frames bear in generic mode.
+    punt_mark: [u64; 2],
 }
 
 /// Their names.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 11] = [
     "state", "counts", "xsks", "links", "locals4", "locals6", "flows4", "flows6", "egress",
-    "regions", "punted", "tallies",
+    "regions", "tallies",
 ];
 
 /// What the programs are told when they are loaded (bpf/maps.h).
@@ -48,9 +52,11 @@ struct Constants {
     queues: u32,
     express: u32,
     generic: u32,
+    unfinished: u32,
     weakly_ordered: u32,
     flow_masks: [u32; 2],
     flow_seeds: [u64; SEEDS],
+    punt_mark: [u64; 2],
 }
 
 impl Constants {
@@ -64,9 +70,14 @@ impl Constants {
             queues: port.queues,
             express: u32::from(express),
             generic: u32::from(mode == Mode::Generic),
+            // Behind the driver there are packets of any sender.
+            unfinished: u32::from(
+                mode == Mode::Generic || features::passes_unfinished(&port.device),
+            ),
             weakly_ordered: u32::from(!cfg!(any(target_arch = "x86_64", target_arch = "s390x"))),
             flow_masks: maps.buckets.map(|buckets| buckets - 1),
             flow_seeds: maps.seeds.0,
+            punt_mark: maps.punt_mark,
         }
     }
 
@@ -79,6 +90,7 @@ impl Constants {
             ("QUEUES", &self.queues),
             ("EXPRESS", &self.express),
             ("GENERIC", &self.generic),
+            ("UNFINISHED", &self.unfinished),
             ("WEAKLY_ORDERED", &self.weakly_ordered),
             ("FLOWS4_MASK", &self.flow_masks[0]),
             ("FLOWS6_MASK", &self.flow_masks[1]),
@@ -86,8 +98,23 @@ impl Constants {
             loader.override_global(name, value, true);
         }
         loader.override_global("FLOW_SEEDS", &self.flow_seeds, true);
+        loader.override_global("PUNT_MARK", &self.punt_mark, true);
     }
 }
+
+/// A mark of 112 bits that nobody can guess. It reads as the Ethernet header of a protocol that is never
+/// punted, to a station that no port is: so the kernel looks at the header anew when the mark is gone.
+fn punt_mark(random: Seeds) -> [u64; 2] {
+    let [first, second, ..] = random.0;
+    let mut bytes = [first.to_ne_bytes(), second.to_ne_bytes()];
+    // One station's, and of local making.
+    bytes[0][0] = bytes[0][0] & 0xfc | 2;
+    bytes[1][4..6].copy_from_slice(&LOCAL_EXPERIMENT.to_be_bytes());
+    bytes.map(u64::from_ne_bytes)
+}
+
+/// The EtherType for experiments, which leave no machine (IEEE 802, 9.2.4).
+const LOCAL_EXPERIMENT: u16 = 0x88b5;
 
 impl Maps {
     /// Makes the maps.
@@ -103,9 +130,15 @@ impl Maps {
             sys::pinned(&names.path(name)).map_err(SteerError::system(name, "opening the map"))
         };
         let [state, counts, xsks, links, locals4] = [0, 1, 2, 3, 4].map(|index| map(NAMES[index]));
-        let [locals6, flows4, flows6, egress, regions, punted, tallies] =
-            [5, 6, 7, 8, 9, 10, 11].map(|index| map(NAMES[index]));
+        let [locals6, flows4, flows6, egress, regions, tallies] =
+            [5, 6, 7, 8, 9, 10].map(|index| map(NAMES[index]));
+        let refused = refusals::Program::load(&names).inspect_err(|error| {
+            tracing::warn!(
+                "nobody notices what devices refuse of the express lane's frames: {error}"
+            );
+        });
         Ok(Self {
+            refused: refused.ok(),
             state: state?,
             counts: counts?,
             xsks: xsks?,
@@ -116,10 +149,10 @@ impl Maps {
             flows6: flows6?,
             egress: egress?,
             regions: regions?,
-            punted: punted?,
             tallies: tallies?,
             buckets,
             seeds: Seeds::random(),
+            punt_mark: punt_mark(Seeds::random()),
         })
     }
 
@@ -145,7 +178,6 @@ impl Maps {
             &self.flows6,
             &self.egress,
             &self.regions,
-            &self.punted,
             &self.tallies,
         ]
     }

@@ -44,6 +44,14 @@ pub enum PassReason {
     Punted,
     /// What arrives on its link is the kernel's.
     Coverage,
+    /// Its flow is the kernel's: by its route, or by a rule.
+    KernelFlow,
+    /// It has no flow in the lane, and of those that came by its port lately too many were the kernel's.
+    Crowded,
+    /// It is larger than the MTU where its flow leaves: the kernel's to fragment, or to answer.
+    MtuExceeded,
+    /// Its sender left its checksum to a network card, or it looks so.
+    Checksum,
 }
 
 impl PassReason {
@@ -64,6 +72,10 @@ impl PassReason {
         Self::NoSocket,
         Self::Punted,
         Self::Coverage,
+        Self::KernelFlow,
+        Self::Crowded,
+        Self::MtuExceeded,
+        Self::Checksum,
     ];
 
     /// Its name in reports.
@@ -85,12 +97,16 @@ impl PassReason {
             Self::NoSocket => "no_socket",
             Self::Punted => "punted",
             Self::Coverage => "coverage",
+            Self::KernelFlow => "kernel_flow",
+            Self::Crowded => "crowded",
+            Self::MtuExceeded => "mtu_exceeded",
+            Self::Checksum => "checksum",
         }
     }
 }
 
 /// Reasons of [`PassReason`].
-pub const PASS_REASONS: usize = 15;
+pub const PASS_REASONS: usize = 19;
 
 /// What the steering program counted at a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,6 +122,10 @@ pub struct PortCounts {
     pub express_tx_bytes: u64,
     /// Packets given to a socket of user space.
     pub to_user: u64,
+    /// Packets dropped while the rules could not be asked ([`State::set_ruled`]).
+    pub closed_packets: u64,
+    /// Their bytes, from the Ethernet header on.
+    pub closed_bytes: u64,
     /// Packets left to the kernel, by [`PassReason`].
     pub pass: [u64; PASS_REASONS],
     /// What the steering program keeps here for itself.
@@ -126,6 +146,8 @@ impl PortCounts {
         self.express_tx_packets += other.express_tx_packets;
         self.express_tx_bytes += other.express_tx_bytes;
         self.to_user += other.to_user;
+        self.closed_packets += other.closed_packets;
+        self.closed_bytes += other.closed_bytes;
         self.pass.iter_mut().zip(other.pass).for_each(|(sum, more)| *sum += more);
     }
 }
@@ -136,9 +158,26 @@ impl PortCounts {
 #[derive(Clone)]
 pub struct State(Arc<Page>, Regions);
 
+/// Whether a firewall that the kernel does not know is asked for every packet that is forwarded, and what
+/// becomes of the packets while it cannot be asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum Ruled {
+    /// There is none.
+    #[default]
+    Not = 0,
+    /// The kernel forwards them meanwhile, unasked.
+    FailOpen = 1,
+    /// The steering program drops them meanwhile.
+    FailClosed = 3,
+}
+
 /// Bits of the bypass: nobody takes turns; the configuration changes.
 pub(super) const BYPASS_IDLE: u32 = 1;
 const BYPASS_HOLD: u32 = 2;
+/// The worker has not done in time what it was left; it was away, and others may be behind as it is.
+const BYPASS_OVERDUE: u32 = 4;
+const BYPASS_BEHIND: u32 = 8;
 
 impl State {
     pub(super) fn map(state: &OwnedFd, regions: &OwnedFd) -> io::Result<Self> {
@@ -149,7 +188,21 @@ impl State {
     /// look at the coarse clock, which is no system call, and one store.
     #[inline]
     pub fn beat(&self) {
-        self.0.set_heartbeat_ns(sys::coarse_ns());
+        self.beat_at(Self::now_ns());
+    }
+
+    /// The time by the clock of heartbeats.
+    #[inline]
+    #[must_use]
+    pub fn now_ns() -> u64 {
+        sys::coarse_ns()
+    }
+
+    /// Says that the worker lived at that time, which was read just before: whoever is stopped in between
+    /// does not seem to have lived since.
+    #[inline]
+    pub fn beat_at(&self, now_ns: u64) {
+        self.0.set_heartbeat_ns(now_ns);
     }
 
     /// Lets the kernel forward everything (or no more): before the first turn and after the last.
@@ -163,16 +216,47 @@ impl State {
         self.0.set_bypass(BYPASS_HOLD, hold);
     }
 
-    /// Says whether a firewall has to be asked for every packet that is forwarded: those too that the
-    /// kernel would have at once, for their IPv4 options or hop-by-hop header.
-    pub fn set_ruled(&self, ruled: bool) {
-        self.0.set_ruled(ruled);
+    /// Lets the kernel forward everything while the worker has yet to change what it forwards by.
+    pub fn set_overdue(&self, overdue: bool) {
+        if !overdue {
+            // What the path has entered meanwhile is of before the change.
+            self.bump_generation();
+        }
+        self.0.set_bypass(BYPASS_OVERDUE, overdue);
+    }
+
+    /// Lets the kernel forward everything until all is in force that it has told while the worker was
+    /// away.
+    pub fn set_behind(&self, behind: bool) {
+        self.0.set_bypass(BYPASS_BEHIND, behind);
+    }
+
+    /// Says whether a firewall that the kernel does not know has to be asked for every packet that is
+    /// forwarded: those too that the kernel would have at once, for their IPv4 options or hop-by-hop header.
+    pub fn set_ruled(&self, ruled: Ruled) {
+        self.0.set_ruled(ruled as u32);
+    }
+
+    /// Whether there is such a firewall, and what happens while it cannot be asked.
+    #[must_use]
+    pub fn ruled(&self) -> Ruled {
+        match self.0.ruled() {
+            0 => Ruled::Not,
+            1 => Ruled::FailOpen,
+            _ => Ruled::FailClosed,
+        }
+    }
+
+    /// Leaves to the kernel what comes in by a port and has no flow in the lane, of the families that are
+    /// named (IPv4, IPv6), or no more.
+    pub fn set_crowded(&self, port: PortId, (v4, v6): (bool, bool)) {
+        self.0.set_crowded(port, (v4, v6));
     }
 
     /// Says if the kernel forwards everything.
     #[must_use]
     pub fn bypass(&self) -> bool {
-        self.0.bypass(BYPASS_IDLE | BYPASS_HOLD)
+        self.0.bypass(BYPASS_IDLE | BYPASS_HOLD | BYPASS_OVERDUE | BYPASS_BEHIND)
     }
 
     /// The lane's generation: a flow is in force under its sum with those of the flow's regions.

@@ -4,27 +4,32 @@
 //! The program (`bpf/steer.c`) leaves to the kernel, by [`PassReason`](maps::PassReason): everything
 //! while nobody beats [`State`] or somebody has set its bypass; a family that a link leaves to it;
 //! frames for others, groups and everyone; all but IPv4 and IPv6; VLANs that are not configured; malformed headers; addresses of
-//! the router's own, and those that are not routed; options; a TTL that ends here. The rest goes to
-//! the socket of its queue, if there is one.
+//! the router's own, and those that are not routed; options; a TTL that ends here; checksums that a sender
+//! left to a network card (`bpf/checksum.h`), where senders can. The rest goes to the socket of its queue,
+//! if there is one.
 //!
 //! A packet of a flow in [`FlowMaps`] whose generation is in force leaves by the flow's device, if it
 //! has a right checksum, fits the MTU, is no fragment and has TTL to spend. The lane never drops.
 //!
 //! Limits: a tag that the device took off before XDP saw the frame can not be known, so devices with
 //! VLAN links need `ethtool -K DEVICE rxvlan off`, and a veth needs `txvlan off` at its peer. What a
-//! driver drops of redirected frames (a veth does, whose peer has neither XDP nor GRO) is in that
+//! driver drops of redirected frames is known by [`refusals`]; where the kernel has no BTF, it is in that
 //! device's statistics only.
 
 mod attach;
+mod clock;
 mod device;
 mod error;
 mod features;
 pub mod flows;
+mod home;
+mod links;
 mod load;
 pub mod maps;
 mod page;
 mod pin;
 mod port;
+pub mod refusals;
 pub mod regions;
 mod shared;
 mod sys;
@@ -44,11 +49,15 @@ use port::{has_room, note, slot, socket_slot};
 pub use attach::Attached;
 pub use device::tcx;
 pub use error::SteerError;
-pub use features::{rxvlan, sends_tags_beside, strips_tags};
+pub use features::{
+    hashes, leaves_checksums, rx_checksums, rxvlan, sends_tags_beside, strips_tags,
+};
 pub use flows::FlowMaps;
-pub use maps::{CountMap, PortCounts, State};
+pub use links::netfilter_hooks;
+pub use maps::{CountMap, PortCounts, Ruled, State};
 pub use pin::{clean, program_of};
 pub use port::{MOST_PORTS, MOST_QUEUES, SteerLink, SteerPort};
+pub use refusals::Refusals;
 
 /// What is decided for all ports when the maps are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +78,7 @@ impl Default for Options {
 
 /// Mounts the BPF file system if it is not, where that is allowed; else [`Steering::load`] says so.
 pub fn prepare() {
-    let _ = pin::home();
+    let _ = home::Home::make();
 }
 
 /// Where on a device the program runs.
@@ -228,6 +237,9 @@ impl Steering {
             sys::update(self.maps.links.as_fd(), &slot(port.port, link), &link.value())
                 .map_err(failed("entering a link"))?;
         }
+        if let Some(refused) = &self.maps.refused {
+            refused.enter(port).map_err(failed("noting its device"))?;
+        }
         // `struct bpf_devmap_val`: the device, and no program to run there.
         let way_out = [port.ifindex, 0];
         sys::update(self.maps.egress.as_fd(), &u32::from(port.port.0), &way_out).map_err(|error| {
@@ -246,6 +258,9 @@ impl Steering {
             let _ = sys::update(self.maps.links.as_fd(), &slot(port.port, link), &0_u32);
         }
         let _ = sys::delete(self.maps.egress.as_fd(), &u32::from(port.port.0));
+        if let Some(refused) = &self.maps.refused {
+            refused.forget(port);
+        }
         if let Some(attachment) = steered.attachment.filter(|_| !self.leaves) {
             attachment.end(self.maps.state.as_fd());
         }
@@ -439,6 +454,12 @@ impl Steering {
     #[must_use]
     pub fn counts(&self) -> CountMap {
         self.counts.clone()
+    }
+
+    /// What devices refuse of the lane's frames, where the kernel tells; for any thread.
+    #[must_use]
+    pub fn refusals(&self) -> Option<Refusals> {
+        self.maps.refused.as_ref().map(|refused| refused.refusals().clone())
     }
 
     /// From now on leaves the programs on the devices, which pass everything to the kernel until

@@ -4,13 +4,26 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use tollway_dataplane::id::PortId;
+
+use super::clock;
 use super::shared::{Atomics, Shared};
 
-/// The coarse monotonic clock, which is what `bpf_ktime_get_coarse_ns` reads.
+/// The coarse monotonic clock of the host, which is what `bpf_ktime_get_coarse_ns` reads.
 #[inline]
 pub(super) fn coarse_ns() -> u64 {
+    let own_ns = own_coarse_ns();
+    own_ns.wrapping_sub(*AHEAD_NS.get_or_init(clock::ahead_ns) as u64)
+}
+
+/// How far this process's clock is ahead of the host's: it stays in its time namespace.
+static AHEAD_NS: OnceLock<i64> = OnceLock::new();
+
+/// The same clock as this process sees it (time_namespaces(7)).
+fn own_coarse_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes the timespec, which is borrowed exclusively. It can not fail: the clock exists.
     let _ = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
@@ -28,6 +41,8 @@ struct Words {
     generation: AtomicU32,
     ruled: AtomicU32,
     region_changes: AtomicU32,
+    crowded4: AtomicU64,
+    crowded6: AtomicU64,
 }
 
 // SAFETY: nothing but atomics.
@@ -62,9 +77,25 @@ impl Page {
         }
     }
 
-    /// Says whether a firewall asks for every packet that is forwarded.
-    pub(super) fn set_ruled(&self, ruled: bool) {
-        self.words().ruled.store(ruled.into(), Ordering::Release);
+    /// Says whether a firewall asks for every packet that is forwarded, by the flags of bpf/maps.h.
+    pub(super) fn set_ruled(&self, ruled: u32) {
+        self.words().ruled.store(ruled, Ordering::Release);
+    }
+
+    pub(super) fn ruled(&self) -> u32 {
+        self.words().ruled.load(Ordering::Acquire)
+    }
+
+    /// Says by family whether a port is crowded.
+    pub(super) fn set_crowded(&self, port: PortId, (v4, v6): (bool, bool)) {
+        let Some(bit) = 1_u64.checked_shl(port.0.into()) else { return };
+        for (word, is_crowded) in [(&self.words().crowded4, v4), (&self.words().crowded6, v6)] {
+            if is_crowded {
+                word.fetch_or(bit, Ordering::Relaxed);
+            } else {
+                word.fetch_and(!bit, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Says if any of these bits of the bypass is set.

@@ -5,47 +5,35 @@
 //! heartbeat stale and the kernel forwards, and the next process takes the link over. One that lives
 //! has the directory's lock, even while it is stopped.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, DirBuilder, File, TryLockError};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::Mode;
 use super::error::SteerError;
+use super::home::{self, Home};
 use super::maps::BYPASS_IDLE;
 use super::page::Page;
 use super::sys;
 
-/// Where the BPF file system is, by convention.
-const BPFFS: &str = "/sys/fs/bpf";
 /// How often a living process stamps its heartbeat at least, with room to spare.
 const PULSE: Duration = Duration::from_millis(100);
 /// A heartbeat this old needs no second look.
 const DEAD_NS: u64 = 1_000_000_000;
 
-/// The program's directory; mounts the file system where it may.
-pub(super) fn home() -> Result<PathBuf, SteerError> {
-    let root = Path::new(BPFFS);
-    if !sys::is_bpffs(root).unwrap_or(false) {
-        sys::mount_bpffs(root).map_err(SteerError::NoBpffs)?;
-    }
-    let home = root.join("tollway");
-    make(&home).map_err(SteerError::NoBpffs)?;
-    Ok(home)
-}
-
 fn make(directory: &Path) -> io::Result<()> {
-    match fs::create_dir(directory) {
+    match DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),
     }
 }
 
 /// The number of this network namespace.
-fn namespace() -> io::Result<u64> {
+pub(super) fn namespace() -> io::Result<u64> {
     Ok(fs::metadata("/proc/self/ns/net")?.ino())
 }
 
@@ -60,27 +48,27 @@ pub(super) struct Names(Claim);
 
 impl Names {
     pub(super) fn new() -> Result<Self, SteerError> {
-        Self::within(&home()?).map_err(SteerError::NoBpffs)
+        Self::within(&Home::make()?).map_err(SteerError::NoBpffs)
     }
 
-    fn within(home: &Path) -> io::Result<Self> {
+    fn within(home: &Home) -> io::Result<Self> {
         loop {
             let drawn = RandomState::new().build_hasher().finish();
             // None is another's by chance, or in the hands of one who sweeps.
-            if let Some(claim) = claim(&home.join(format!("{LOAD}{drawn:016x}")))? {
+            if let Some(claim) = claim(home, &format!("{LOAD}{drawn:016x}"))? {
                 return Ok(Self(claim));
             }
         }
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
-        self.0.path.join(name)
+        self.0.path().join(name)
     }
 }
 
 impl Drop for Names {
     fn drop(&mut self) {
-        remove(&self.0.path);
+        remove(&self.0.path());
     }
 }
 
@@ -99,18 +87,24 @@ fn empty(directory: &Path) {
 /// A directory that is this process's: a device's, or one for a load.
 pub(super) struct Claim {
     directory: File,
-    path: PathBuf,
+    home: Home,
+    name: String,
 }
 
 impl Claim {
     /// The same, to be held by another as well.
     pub(super) fn share(&self) -> io::Result<Self> {
-        Ok(Self { directory: self.directory.try_clone()?, path: self.path.clone() })
+        let Self { directory, home, name } = self;
+        Ok(Self { directory: directory.try_clone()?, home: home.clone(), name: name.clone() })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.home.path().join(&self.name)
     }
 
     /// Says if the directory is the one that has the name.
     fn is_in_place(&self) -> bool {
-        let (named, ours) = (fs::metadata(&self.path), self.directory.metadata());
+        let (named, ours) = (fs::symlink_metadata(self.path()), self.directory.metadata());
         named.is_ok_and(|named| ours.is_ok_and(|ours| ours.ino() == named.ino()))
     }
 }
@@ -119,16 +113,17 @@ impl Drop for Claim {
     fn drop(&mut self) {
         if self.is_in_place() {
             // What is in use is not empty.
-            let _ = fs::remove_dir(&self.path);
+            let _ = fs::remove_dir(self.path());
         }
     }
 }
 
 /// Makes a directory, where it is not there, and takes its lock; none where another has that.
-fn claim(path: &Path) -> io::Result<Option<Claim>> {
+fn claim(home: &Home, name: &str) -> io::Result<Option<Claim>> {
+    let path = home.path().join(name);
     loop {
-        make(path)?;
-        let directory = match File::open(path) {
+        make(&path)?;
+        let directory = match home::directory(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             opened => opened?,
         };
@@ -137,7 +132,7 @@ fn claim(path: &Path) -> io::Result<Option<Claim>> {
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(error)) => return Err(error),
         }
-        let claim = Claim { directory, path: path.to_owned() };
+        let claim = Claim { directory, home: home.clone(), name: name.to_owned() };
         // Else whoever had it has removed it meanwhile.
         if claim.is_in_place() {
             return Ok(Some(claim));
@@ -146,34 +141,42 @@ fn claim(path: &Path) -> io::Result<Option<Claim>> {
 }
 
 /// What is kept of a device.
-pub(super) struct Pins(PathBuf);
+pub(super) struct Pins {
+    home: Home,
+    /// The directory's name there.
+    name: String,
+}
 
 impl Pins {
     /// Those of a device of this network namespace.
     pub(super) fn of(ifindex: u32) -> Result<Self, SteerError> {
         let namespace = namespace().map_err(SteerError::system("/proc/self/ns/net", "reading"))?;
-        Ok(Self(home()?.join(format!("{ifindex}-{namespace}"))))
+        Ok(Self { home: Home::make()?, name: format!("{ifindex}-{namespace}") })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.home.path().join(&self.name)
     }
 
     fn link_path(&self, mode: Mode) -> PathBuf {
-        self.0.join(match mode {
+        self.path().join(match mode {
             Mode::Native => "link-native",
             Mode::Generic => "link-generic",
         })
     }
 
     fn state_path(&self) -> PathBuf {
-        self.0.join("state")
+        self.path().join("state")
     }
 
     /// Makes the device this process's; none where another has it.
     pub(super) fn claim(&self) -> io::Result<Option<Claim>> {
-        claim(&self.0)
+        claim(&self.home, &self.name)
     }
 
     /// Says if a process that lives has the device, be it stopped.
     fn is_claimed(&self) -> bool {
-        let locked = File::open(&self.0).map(|directory| directory.try_lock());
+        let locked = home::directory(&self.path()).map(|directory| directory.try_lock());
         matches!(locked, Ok(Err(TryLockError::WouldBlock)))
     }
 
@@ -215,7 +218,7 @@ impl Pins {
         link: Option<(Mode, BorrowedFd<'_>)>,
         state: BorrowedFd<'_>,
     ) -> io::Result<()> {
-        make(&self.0)?;
+        make(&self.path())?;
         if let Some((mode, link)) = link {
             sys::pin(link, &self.link_path(mode))?;
         }
@@ -228,12 +231,12 @@ impl Pins {
 
     /// Forgets what is kept, but not whose the device is.
     pub(super) fn empty(&self) {
-        empty(&self.0);
+        empty(&self.path());
     }
 
     /// Forgets the device.
     pub(super) fn remove(&self) {
-        remove(&self.0);
+        remove(&self.path());
     }
 
     /// Takes the program off and forgets the device.
@@ -257,35 +260,33 @@ impl Pins {
 /// The number of Tollway's program on a device, if it has one and this process may know.
 #[must_use]
 pub fn program_of(ifindex: u32) -> Option<u32> {
-    let pins =
-        Pins(Path::new(BPFFS).join("tollway").join(format!("{ifindex}-{}", namespace().ok()?)));
+    let pins = Pins { home: Home::find()?, name: format!("{ifindex}-{}", namespace().ok()?) };
     let (program, device) = sys::link_program(pins.link()?.1.as_fd()).ok()?;
     (device == ifindex).then_some(program)
 }
 
 /// Removes what is left of devices that are gone, and of loads that were cut short.
 pub(super) fn sweep() -> Result<(), SteerError> {
-    for directory in directories()? {
-        if is_load(&directory) {
-            remove_unlocked(&directory);
-        } else if Pins(directory.clone()).is_left_over() {
-            remove(&directory);
+    let home = Home::make()?;
+    for name in directories(&home)? {
+        if name.starts_with(LOAD) {
+            remove_unlocked(&home, &name);
+            continue;
+        }
+        let pins = Pins { home: home.clone(), name };
+        if pins.is_left_over() {
+            pins.remove();
         }
     }
     Ok(())
 }
 
-fn is_load(directory: &Path) -> bool {
-    let name = directory.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    name.starts_with(LOAD)
-}
-
 /// Removes a directory that nobody has the lock of, and has that lock meanwhile.
-fn remove_unlocked(path: &Path) {
-    let Ok(directory) = File::open(path) else { return };
-    let claim = Claim { path: path.to_owned(), directory };
+fn remove_unlocked(home: &Home, name: &str) {
+    let Ok(directory) = home::directory(&home.path().join(name)) else { return };
+    let claim = Claim { directory, home: home.clone(), name: name.to_owned() };
     if claim.directory.try_lock().is_ok() && claim.is_in_place() {
-        remove(path);
+        remove(&claim.path());
     }
 }
 
@@ -296,18 +297,18 @@ fn remove_unlocked(path: &Path) {
 pub fn clean() -> Result<usize, SteerError> {
     sweep()?;
     let namespace = namespace().map_err(SteerError::system("/proc/self/ns/net", "reading"))?;
-    let ours = format!("-{namespace}");
-    let is_ours = |path: &PathBuf| {
-        path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.ends_with(&ours))
-    };
-    let pins = directories()?.into_iter().filter(is_ours).map(Pins);
+    let (home, ours) = (Home::make()?, format!("-{namespace}"));
+    let names = directories(&home)?.into_iter().filter(|name| name.ends_with(&ours));
+    let pins = names.map(|name| Pins { home: home.clone(), name });
     let is_served = |pins: &Pins| pins.is_claimed() || pins.are_alive();
     Ok(pins.filter(|pins| !is_served(pins)).map(|pins| pins.clear()).count())
 }
 
-fn directories() -> Result<Vec<PathBuf>, SteerError> {
-    let entries = fs::read_dir(home()?).map_err(SteerError::NoBpffs)?;
-    Ok(entries.flatten().map(|entry| entry.path()).collect())
+/// Directories in the home, by name; nothing else has a place there.
+fn directories(home: &Home) -> Result<Vec<String>, SteerError> {
+    let entries = fs::read_dir(home.path()).map_err(SteerError::NoBpffs)?.flatten();
+    let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    Ok(directories.filter_map(|entry| entry.file_name().into_string().ok()).collect())
 }
 
 #[cfg(test)]
@@ -316,19 +317,17 @@ mod tests {
 
     #[test]
     fn loads_of_processes_that_do_not_see_each_other_are_apart() {
-        let home = tempfile::tempdir().unwrap();
-        let loads = || fs::read_dir(home.path()).unwrap().count();
-        let names: Vec<_> = (0..50).map(|_| Names::within(home.path()).unwrap()).collect();
+        let directory = tempfile::tempdir().unwrap();
+        let home = Home::at(directory.path());
+        let loads = || fs::read_dir(directory.path()).unwrap().count();
+        let names: Vec<_> = (0..50).map(|_| Names::within(&home).unwrap()).collect();
         assert_eq!(loads(), 50);
         names.iter().for_each(|names| fs::write(names.path("state"), "").unwrap());
-        let cut_short = home.path().join("load-2-0");
+        let cut_short = directory.path().join("load-2-0");
         fs::create_dir(&cut_short).unwrap();
         fs::write(cut_short.join("state"), "").unwrap();
-        let sweep = || {
-            let entries = fs::read_dir(home.path()).unwrap().map(|entry| entry.unwrap().path());
-            entries.filter(|path| is_load(path)).for_each(|path| remove_unlocked(&path));
-        };
-        sweep();
+        let all = directories(&home).unwrap();
+        all.iter().for_each(|name| remove_unlocked(&home, name));
         assert!(!cut_short.exists());
         assert!(names.iter().all(|names| names.path("state").exists()), "who loads is left alone");
         drop(names);
@@ -337,12 +336,13 @@ mod tests {
 
     #[test]
     fn a_load_that_meets_a_sweep_goes_on() {
-        let home = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let home = Home::at(directory.path());
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
                     for _ in 0..2000 {
-                        let names = Names::within(home.path()).unwrap();
+                        let names = Names::within(&home).unwrap();
                         fs::write(names.path("state"), "").unwrap();
                         assert!(names.0.is_in_place());
                     }
@@ -350,11 +350,11 @@ mod tests {
             }
             scope.spawn(|| {
                 for _ in 0..2000 {
-                    let entries = fs::read_dir(home.path()).unwrap().flatten();
-                    entries.for_each(|entry| remove_unlocked(&entry.path()));
+                    let all = directories(&home).unwrap();
+                    all.iter().for_each(|name| remove_unlocked(&home, name));
                 }
             });
         });
-        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 }

@@ -345,7 +345,8 @@ pub(super) fn mount_bpffs(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Commands of include/uapi/linux/ethtool.h: `ETHTOOL_GSTRINGS`, `ETHTOOL_GSSET_INFO`, `ETHTOOL_GFEATURES`.
+/// Commands of include/uapi/linux/ethtool.h: `ETHTOOL_GDRVINFO`, `ETHTOOL_GSTRINGS`, `ETHTOOL_GSSET_INFO`, `ETHTOOL_GFEATURES`.
+const GET_DRIVER: u32 = 0x3;
 const GET_STRINGS: u32 = 0x1b;
 const GET_SIZES: u32 = 0x37;
 const GET_FEATURES: u32 = 0x3a;
@@ -374,13 +375,24 @@ pub(super) fn features(device: &str) -> io::Result<Vec<String>> {
     on[..2].copy_from_slice(&[GET_FEATURES, blocks as u32]);
     ethtool(device, &mut on)?;
     let is_on = |at: usize| on[2 + at / 32 * 4 + 2] >> (at % 32) & 1 != 0;
-    let name = |at: usize| {
-        let words = &names[3 + at * NAME_WORDS..][..NAME_WORDS];
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-        String::from_utf8_lossy(&bytes[..end]).into_owned()
-    };
+    let name = |at: usize| text(&names[3 + at * NAME_WORDS..][..NAME_WORDS]);
     Ok((0..count).filter(|at| is_on(*at)).map(name).collect())
+}
+
+/// What a device's driver is called (`ethtool -i`).
+pub(super) fn driver(device: &str) -> io::Result<String> {
+    // `struct ethtool_drvinfo`: the command, then the name, its zero included.
+    let mut told = [0; 49];
+    told[0] = GET_DRIVER;
+    ethtool(device, &mut told)?;
+    Ok(text(&told[1..=NAME_WORDS]))
+}
+
+/// The text in words of memory, up to its zero.
+fn text(words: &[u32]) -> String {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
 /// A number of 64 bits as words in memory.

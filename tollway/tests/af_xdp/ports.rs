@@ -93,10 +93,12 @@ fn try_open(steering: &Arc<Mutex<Steering>>, umem: &SharedUmem) -> Result<AfXdp,
     let plan = Arc::new(Mutex::new(Plan { links, mac: None }));
     let lane = LaneOfPort { wanted: ExpressMode::Off, ports: Ports::new(1) };
     let program = Box::new(Steered::new(steering, PortId(0), &plan, lane));
-    AfXdp::open(("p", "xa"), AfXdpMode::Copy, umem, program).map_err(|failure| match failure {
-        Failure::Fatal(error) => error.to_string(),
-        Failure::NotOffered(causes) => format!("{causes:?}"),
-    })
+    AfXdp::open(("p", "xa"), AfXdpMode::Copy, umem, program, None).map_err(
+        |failure| match failure {
+            Failure::Fatal(error) => error.to_string(),
+            Failure::NotOffered(causes) => format!("{causes:?}"),
+        },
+    )
 }
 
 /// Receives what has come by now.

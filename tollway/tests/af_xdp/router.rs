@@ -30,6 +30,12 @@ impl Net {
         net
     }
 
+    /// Of hosts that have their cables.
+    #[allow(dead_code, reason = "of the programs that share this, one has such hosts")]
+    pub fn of(a: Host, b: Host) -> Self {
+        Self { a, b, mtu: 1500, queues: 1 }
+    }
+
     pub fn plug_a(&self) {
         self.plug(&self.a, "a", MAC_A, 1);
     }

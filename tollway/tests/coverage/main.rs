@@ -8,6 +8,7 @@
 #[path = "../namespaces/mod.rs"]
 mod namespaces;
 
+mod netfilter;
 mod reasons;
 mod scene;
 mod sysctls;
@@ -17,12 +18,14 @@ use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 15] = [
+const TESTS: [Test; 17] = [
     ("a_plain_router_is_all_fast", reasons::plain),
     ("queueing_disciplines_that_somebody_chose", reasons::qdiscs),
     ("filters_of_tc", reasons::filters),
     ("tags_beside_the_frames", reasons::tags),
+    ("checksums_that_are_not_finished_are_the_kernels", reasons::checksums),
     ("programs_of_bpf", reasons::programs),
+    ("programs_of_netfilter", netfilter::programs),
     ("devices_above", reasons::uppers),
     ("devices_above_in_other_namespaces", reasons::elsewhere),
     ("ipsec_policies", reasons::ipsec),

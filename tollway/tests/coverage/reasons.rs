@@ -6,12 +6,14 @@ use aya::Ebpf;
 use aya::programs::links::LinkOrder;
 use aya::programs::tc::TcAttachOptions;
 use aya::programs::{SchedClassifier, TcAttachType, Xdp, XdpMode};
+use tollway::mirror::coverage::Sight;
 use tollway::model::{Left, Mac};
+use tollway::ports::MOST_MTU;
 use tollway::steer::{Mode, Options, SteerLink, SteerPort, Steering};
 use tollway_dataplane::id::{LinkId, PortId};
 
 use crate::namespaces::{Host, Process, ifindex, sh, until};
-use crate::scene::{expect, meanwhile, router, see, sysctl};
+use crate::scene::{expect, kernels, meanwhile, router, see, sysctl};
 
 pub fn plain() {
     router();
@@ -48,9 +50,36 @@ pub fn tags() {
     let host = Host::new();
     sh(&format!("ip link set ra-end netns {}", host.0.0.id()));
     host.sh("ip link set ra-end up");
-    sh("ethtool -K ra rxvlan off");
+    sh("ethtool -K ra rx off rxvlan off");
     expect(&[]);
     meanwhile("ethtool -K ra rxvlan on", &told, "ethtool -K ra rxvlan off");
+}
+
+pub fn checksums() {
+    router();
+    let told = ["into ra *: peer_checksums", "out of ra *: peer_checksums"];
+    meanwhile("ethtool -K ra-end tx on", &told, "ethtool -K ra-end tx off");
+    // Of a peer elsewhere the port's own setting tells.
+    let host = Host::new();
+    sh(&format!("ip link set ra-end netns {}", host.0.0.id()));
+    host.sh("ip link set ra-end up");
+    sh("ethtool -K ra rxvlan off");
+    expect(&told);
+    sh("ethtool -K ra rx off");
+    expect(&[]);
+    // The owner of a TAP device may say which checksums are whole, or may not.
+    let owner = ["into t0 4: owner_checksums", "out of t0 4: owner_checksums"];
+    for (how, reasons) in [("", &[][..]), ("vnet_hdr", &owner)] {
+        sh(&format!("ip tuntap add dev t0 mode tap {how}"));
+        sh("ip link set t0 up");
+        let ports = [ifindex("t0"), ifindex("rb")];
+        let coverage = Sight::take().unwrap().coverage(&ports, MOST_MTU);
+        let told = kernels(&coverage);
+        let told: Vec<_> = told.iter().filter(|told| told.contains("t0 4")).collect();
+        assert_eq!(told, reasons.iter().collect::<Vec<_>>());
+        assert_eq!(coverage.idle(ports[1]).is_some(), !reasons.is_empty(), "the only way from t0");
+        sh("ip link del t0");
+    }
 }
 
 pub fn filters() {
@@ -199,8 +228,8 @@ pub fn elsewhere() {
     expect(&[]);
     sh(&format!("ip link set rb-end netns {pid}"));
     host.sh("ip link set rb-end up");
-    host.sh("ethtool -K rb-end txvlan off tx-vlan-stag-hw-insert off");
-    sh("ethtool -K rb rxvlan off");
+    host.sh("ethtool -K rb-end tx off txvlan off tx-vlan-stag-hw-insert off");
+    sh("ethtool -K rb rx off rxvlan off");
     // On the other end of a port's cable, it takes what the port sends.
     host.sh("ip link add link rb-end name up2 type macvlan mode bridge");
     expect(&[]);

@@ -13,7 +13,7 @@ pub fn router() {
     sh("ip link set lo up");
     for port in ["ra", "rb"] {
         sh(&format!("ip link add {port} type veth peer name {port}-end"));
-        sh(&format!("ethtool -K {port}-end txvlan off tx-vlan-stag-hw-insert off"));
+        sh(&format!("ethtool -K {port}-end tx off txvlan off tx-vlan-stag-hw-insert off"));
         sh(&format!("ip link set {port} up"));
         sh(&format!("ip link set {port}-end up"));
     }

@@ -126,6 +126,6 @@ impl Bench {
     }
 
     pub fn reading(&self) -> Reading {
-        Reading::of(&self.steering.counts(), usize::from(PORTS)).unwrap()
+        Reading::of(&self.steering.counts(), None, usize::from(PORTS)).unwrap()
     }
 }

@@ -5,8 +5,10 @@
 mod contents;
 mod elements;
 mod follow;
+mod listed;
 #[path = "../namespaces/mod.rs"]
 mod namespaces;
+mod raw;
 mod reload;
 mod rules;
 #[path = "../running/mod.rs"]
@@ -16,7 +18,7 @@ mod worker;
 use std::process::ExitCode;
 
 /// The tests by name; each runs in a network namespace of its own.
-const TESTS: [namespaces::Test; 22] = [
+const TESTS: [namespaces::Test; 26] = [
     ("neighbours_are_in_force_within_milliseconds", follow::latency),
     ("only_neighbours_that_can_be_sent_to_are_known", follow::states),
     ("lost_messages_end_in_what_the_kernel_has", follow::losses),
@@ -36,6 +38,10 @@ const TESTS: [namespaces::Test; 22] = [
     ("a_follower_ends_while_nft_hangs", rules::hanging),
     ("tables_that_go_without_a_word_are_missed", rules::owned),
     ("what_iptables_has_made_is_the_kernels", rules::iptables),
+    ("rules_are_compiled_as_the_kernel_has_them", listed::whole),
+    ("what_nft_does_not_list_is_known", listed::apart),
+    ("comments_are_no_rules", listed::comments),
+    ("modules_of_iptables_are_read", listed::modules),
     ("reloads_under_traffic_lose_nothing", reload::traffic),
     ("mistakes_leave_the_configuration_in_force", reload::mistakes),
     ("a_reload_changes_what_it_says", reload::effects),

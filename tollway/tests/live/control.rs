@@ -1,14 +1,18 @@
 //! The control socket of a running router: every `show`, `top`, and who may ask.
 
 use std::fs::Permissions;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use tempfile::TempDir;
 
+use super::running::command;
 use super::{CONFIG, File, Process, Router, sh, two_hosts, until};
 
 /// More to show: a TAP device, a VLAN, a VRF, routes of all kinds.
@@ -267,6 +271,55 @@ pub(super) fn sockets() {
     next.stop();
     assert!(!socket.exists());
     usual_place(config);
+}
+
+/// What a router does not start without.
+pub(super) fn address_space() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = command("prlimit --as=1200000000 tollway", &dir, CONFIG).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    let told =
+        "error: a router takes 1600 MiB of address space, and this process may have 1144. Raise";
+    assert!(error.starts_with(told) && error.lines().count() == 1, "{error}");
+}
+
+/// No descriptor is left for clients: each is told, and the log is told once.
+pub(super) fn shortage() {
+    sh("ip link add ra type veth peer name rb");
+    sh("ip link set ra up");
+    let mut router = Router::start("[ports.t]\nkind = \"af_packet\"\ndevice = \"ra\"\n");
+    let pid = router.process.0.id();
+    let numbers = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let numbers = numbers.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let used: Vec<u32> = numbers.map(|name| name.parse().unwrap()).collect();
+    // Fewer are left than clients are served at once.
+    let limit = (0..).filter(|number| !used.contains(number)).nth(8).unwrap();
+    sh(&format!("prlimit --pid {pid} --nofile={limit}:"));
+    let path = router.path("control.sock");
+    let is_turned_away = |client: &UnixStream| {
+        client.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        let mut line = String::new();
+        // One that is served hears nothing until it asks.
+        let heard = BufReader::new(client).read_line(&mut line).is_ok();
+        assert!(!heard || line.contains("lacks descriptors"), "{line}");
+        heard
+    };
+    let mut clients = Vec::new();
+    until("the last descriptor to be taken", || {
+        clients.push(UnixStream::connect(&path).unwrap());
+        is_turned_away(clients.last().unwrap())
+    });
+    for _ in 0..20 {
+        assert!(is_turned_away(&UnixStream::connect(&path).unwrap()));
+    }
+    drop(clients);
+    sh(&format!("prlimit --pid {pid} --nofile=1024:"));
+    let ask = ["show", "ports", "--socket=control.sock"];
+    until("clients to be served", || tollway(router.dir.path(), &ask).status.success());
+    router.stop();
+    let told = router.read("stderr");
+    assert_eq!(told.matches("cannot be taken in").count(), 1, "{told}");
 }
 
 /// This program's `tollway` as a user who may open packet sockets and nothing else.

@@ -13,6 +13,11 @@ use std::time::{Duration, Instant};
 /// No single wait is longer.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
+/// The same where this runs: a virtual machine that is emulated takes its time.
+fn patience() -> Duration {
+    if std::env::var_os("TOLLWAY_OUT").is_some() { 4 * PATIENCE } else { PATIENCE }
+}
+
 /// Tests of such names run beside the others of their program: a virtual machine takes minutes, and one
 /// processor.
 const BESIDE: &str = "_in_a_virtual_machine";
@@ -136,15 +141,22 @@ pub fn sh(line: &str) -> String {
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
+        assert!(start.elapsed() < patience(), "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
 /// The number of a device of this namespace.
 pub fn ifindex(device: &str) -> u32 {
-    let told = sh(&format!("ip -oneline link show dev {device}"));
-    told.split(':').next().unwrap().parse().unwrap()
+    number(&sh(&show(device)))
+}
+
+fn show(device: &str) -> String {
+    format!("ip -oneline link show dev {device}")
+}
+
+fn number(shown: &str) -> u32 {
+    shown.split(':').next().unwrap().parse().unwrap()
 }
 
 /// The command that pings until so many answers are there and some more, one ping soon after the other: the
@@ -206,6 +218,11 @@ impl Host {
     /// Runs a command there.
     pub fn sh(&self, line: &str) -> String {
         sh(&format!("nsenter -t {} -n {line}", self.0.0.id()))
+    }
+
+    /// The number of a device there.
+    pub fn ifindex(&self, device: &str) -> u32 {
+        number(&self.sh(&show(device)))
     }
 
     /// Pings from there, of which the first `count` must be answered; what was said.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use tollway::filter::coverage::{Coverage, coverage};
 use tollway::filter::ir::{Family, Hook, Ruleset};
 use tollway::filter::{iptables, nft};
+use tollway::mirror::rules::Reading;
 
 use crate::dice::Dice;
 use crate::kernel::{Kernel, Sent};
@@ -35,6 +36,8 @@ pub struct Tally {
     pub answers: usize,
     /// Counters that were compared.
     pub counters: usize,
+    /// Left to the kernel by a router that mirrors it.
+    pub kept: usize,
 }
 
 /// How a case ended.
@@ -59,6 +62,7 @@ impl Case {
             return Outcome::Refused(error);
         }
         let listing = kernel.run(&list, "").unwrap();
+        let mirrored = self.is_of_nf_tables().then(|| kernel.mirrored());
         let sent = kernel.send(&self.packets);
         let after = kernel.run(&list, "").unwrap();
         kernel.run(&clear, "").unwrap();
@@ -66,10 +70,51 @@ impl Case {
             (Ok(before), Ok(after)) => (before, after),
             (Err(error), _) | (_, Err(error)) => return Outcome::Differs(vec![error]),
         };
-        match self.compare(&sent, Arc::new(rules.0), &rules.1) {
+        let compared = match self.rules.is_told_whole() {
+            true => self.compare(&sent, Arc::new(rules.0), &rules.1),
+            false => Ok(Tally::default()),
+        };
+        let compared = compared.and_then(|mut tally| {
+            if let Some(mirrored) = mirrored {
+                tally.kept = self.mirrored(&sent, mirrored)?;
+            }
+            Ok(tally)
+        });
+        match compared {
             Ok(tally) => Outcome::Same(tally),
             Err(differences) => Outcome::Differs(differences),
         }
+    }
+
+    fn is_of_nf_tables(&self) -> bool {
+        matches!(self.rules.language, Language::Nft | Language::Iptables { nft: true, .. })
+    }
+
+    /// Holds what becomes of packets against a router that reads the rules out of the kernel; how many it leaves
+    /// there.
+    fn mirrored(
+        &self,
+        sent: &[Sent],
+        reading: Result<Arc<Reading>, String>,
+    ) -> Result<usize, Vec<String>> {
+        let one = |error: String| vec![format!("the mirror does not read the rules: {error}")];
+        let reading = reading.map_err(one)?;
+        let mut router = Tollway::new(&reading.rules).map_err(one)?;
+        let fates: Vec<_> =
+            self.packets.iter().map(|(device, frame)| router.one(*device, frame)).collect();
+        let left = fates.iter().filter(|fate| fate.left_to_kernel).count();
+        // What tracks is the kernel's as a whole.
+        let tracks = [true, false].iter().any(|v4| reading.needs.fragments(*v4).is_some());
+        if tracks || left > 0 && self.rules.is_scarce() {
+            return Ok(left);
+        }
+        let kernels = by_tag(sent);
+        let both = self.packets.iter().zip(&fates);
+        let differences: Vec<_> = both
+            .filter_map(|((device, frame), fate)| forwarded(*device, frame, fate, &kernels))
+            .map(|difference| format!("as mirrored, {difference}"))
+            .collect();
+        if differences.is_empty() { Ok(left) } else { Err(differences) }
     }
 
     /// The ruleset of a listing, by the product's front ends.

@@ -6,11 +6,15 @@
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
+
+use ::tollway::mirror::rules::{self, Follower, Reading};
 
 use crate::namespaces::{PATIENCE, Process, until};
 use crate::net::{self, DEVICES, PEERS};
-use crate::socket::Wire;
+use crate::socket::{Wire, within};
 
 /// The device that only markers come by; no rule is told of it.
 const MARKER: &str = "mark";
@@ -94,6 +98,18 @@ impl Kernel {
     /// Runs a script in the router's namespace with an input; what it wrote, or its complaint.
     pub fn run(&self, script: &str, input: &str) -> Result<String, String> {
         run(&self.router, script, input)
+    }
+
+    /// The rules as a router that mirrors the kernel reads them.
+    pub fn mirrored(&self) -> Result<Arc<Reading>, String> {
+        let read = || {
+            let (told, events) = channel();
+            let follower = Follower::start(Box::new(move |event| drop(told.send(event))))?;
+            let first = rules::first(&events, PATIENCE).map_err(std::io::Error::other)?;
+            drop(follower);
+            first.map_err(std::io::Error::other)
+        };
+        within(self.router.0.id(), read).map_err(|error| error.to_string())
     }
 
     /// Sends frames in turn and takes what comes out of any device until all of it has.

@@ -2,6 +2,9 @@
 //! packets are sent to it, and what comes out of each device is held against what Tollway makes of the same
 //! packets by the same rules, byte for byte. So are the counts of rules and the router's own messages.
 //!
+//! Tollway reads rules twice: from nft's listing, as of a file, and out of the kernel, as a router that mirrors it.
+//! What nft does not list whole (`ip6 nexthdr tcp tcp dport 80`) only the second can know.
+//!
 //! `TOLLWAY_ORACLE_SEED` and `TOLLWAY_ORACLE_CASES` say which cases; the seed is printed. A case that differs
 //! is made small and kept below `target/oracle`; `TOLLWAY_ORACLE_REPLAY` runs it again.
 //!
@@ -117,10 +120,10 @@ fn judged() {
             break;
         }
     }
-    let Tally { packets, forwarded, punted, answers, counters } = all;
+    let Tally { packets, forwarded, punted, answers, counters, kept } = all;
     println!(
         "{rules} rules; {packets} packets, {forwarded} frames forwarded, {punted} packets left to the \
-         kernel, {answers} answers and {counters} counters compared; {refused} rulesets refused; {:.0} s",
+         kernel, {kept} by the mirror, {answers} answers and {counters} counters compared; {refused} rulesets refused; {:.0} s",
         start.elapsed().as_secs_f64()
     );
     assert!(failed.is_empty(), "Tollway differs from the kernel: {failed:?}");
@@ -159,6 +162,7 @@ fn add(all: &mut Tally, one: Tally) {
     all.punted += one.punted;
     all.answers += one.answers;
     all.counters += one.counters;
+    all.kept += one.kept;
 }
 
 /// Makes a case small, keeps it, and says what it is.

@@ -74,7 +74,7 @@ impl<'a> Condition<'a> {
     fn four(&mut self) -> String {
         self.set_version(4);
         let not = self.not();
-        match self.dice.below(14) {
+        match self.dice.below(15) {
             0..5 => self.addresses(false),
             5 if self.protocol.is_none() => {
                 self.protocol = Some("named");
@@ -90,6 +90,7 @@ impl<'a> Condition<'a> {
             }
             11 => format!("ip hdrlength {}", self.number(&[5, 6, 8])),
             12 => format!("ip id {}", self.number(&[10, 100, 150])),
+            13 if self.has_ethernet() => self.addresses_and_cards(),
             _ => self.addresses_and_ports(false),
         }
     }
@@ -97,8 +98,15 @@ impl<'a> Condition<'a> {
     fn six(&mut self) -> String {
         self.set_version(6);
         let not = self.not();
-        match self.dice.below(15) {
+        match self.dice.below(17) {
             0..5 => self.addresses(true),
+            14 | 15 if self.protocol.is_none() => {
+                let name = self.dice.pick(&["tcp", "udp"]);
+                self.protocol = Some(name);
+                let side = self.dice.pick(&["sport", "dport"]);
+                // What nft lists of it is the second half.
+                format!("ip6 nexthdr {name} {name} {side} {not}{}", self.ports())
+            }
             5 if self.protocol.is_none() => {
                 self.protocol = Some("named");
                 let next = self.dice.pick(&["tcp", "udp", "ipv6-icmp", "0", "43", "44", "60"]);
@@ -114,6 +122,25 @@ impl<'a> Condition<'a> {
             13 => format!("ip6 flowlabel {}", self.number(&[10, 100, 150])),
             _ => self.addresses_and_ports(true),
         }
+    }
+
+    /// Whether packets have the Ethernet header that they came with, and it is looked at as such.
+    fn has_ethernet(&self) -> bool {
+        self.hooks.iter().all(|hook| matches!(*hook, "prerouting" | "forward"))
+    }
+
+    /// The source, with the card that it came from.
+    fn addresses_and_cards(&mut self) -> String {
+        let not = self.not();
+        let element = |card: usize, address: u32| {
+            format!("0a:00:00:00:00:{card:02x} . {}", Ipv4Addr::from(address))
+        };
+        let (one, other) = (self.constants.any4(self.dice), self.constants.any4(self.dice));
+        let cards = [1, 2].map(|_| 1 + self.dice.below(DEVICES.len()));
+        let set = format!("{{ {}, {} }}", element(cards[0], one), element(cards[1] + 16, other));
+        let set =
+            if self.dice.one_in(2) { set } else { format!("{{ {} }}", element(cards[0], other)) };
+        format!("ether saddr . ip saddr {not}{set}")
     }
 
     fn transport(&mut self) -> String {

@@ -203,8 +203,11 @@ impl Draw<'_> {
         };
         bytes.extend((0..room).map(|at| at as u8));
         finish(protocol, six, addresses, &mut bytes, self.dice);
-        if self.dice.one_in(12) {
-            bytes.truncate(self.dice.below(22));
+        match self.dice.below(24) {
+            0 | 1 => bytes.truncate(self.dice.below(22)),
+            // Nothing at all behind the headers of IP.
+            2 => bytes.clear(),
+            _ => {}
         }
         (protocol, bytes)
     }
@@ -252,7 +255,7 @@ impl Draw<'_> {
 
     /// Extension headers before a payload: the first one's number, and all bytes.
     fn extensions(&mut self, protocol: u8, payload: Vec<u8>) -> (u8, Vec<u8>) {
-        let mut kinds: Vec<u8> = (0..1 + self.dice.below(3))
+        let mut kinds: Vec<u8> = (0..1 + self.dice.below(5))
             .map(|_| self.dice.pick(&[OPTIONS, OPTIONS, FRAGMENT, ROUTING, AUTH, HOP_BY_HOP]))
             .collect();
         if self.constants.tracked {

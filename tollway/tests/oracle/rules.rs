@@ -70,6 +70,12 @@ impl Rules {
         text
     }
 
+    /// Whether nft's listing says all of it.
+    pub fn is_told_whole(&self) -> bool {
+        let text = self.text();
+        !["tcp tcp", "udp udp"].iter().any(|words| text.contains(&format!("ip6 nexthdr {words}")))
+    }
+
     /// Whether it matters which packets come first.
     pub fn is_scarce(&self) -> bool {
         let text = self.text();
@@ -339,8 +345,14 @@ impl Draw<'_> {
             12 if narrow => "return".to_owned(),
             13 => "continue".to_owned(),
             14 | 15 if narrow => self.reject(words),
-            16 if target < CALLED => self.verdicts(target, words),
-            18 | 19 if target < CALLED => self.joined_verdicts(target, words),
+            16 if target < CALLED => {
+                let verdicts = self.verdicts(target, words);
+                self.behind(verdicts)
+            }
+            18 | 19 if target < CALLED => {
+                let verdicts = self.joined_verdicts(target, words);
+                self.behind(verdicts)
+            }
             20 if narrow && self.hooks.iter().all(|hook| *hook == "ingress") => {
                 let is_rare = self.family == "netdev" && self.dice.one_in(3);
                 if is_rare { format!("fwd to {}", self.dice.pick(&DEVICES)) } else { String::new() }
@@ -349,6 +361,17 @@ impl Draw<'_> {
                 self.dice.pick(&["ct state established accept", "ct state invalid drop"]).to_owned()
             }
             _ => String::new(),
+        }
+    }
+
+    /// More of a rule, for packets that a map tells to continue.
+    fn behind(&mut self, verdicts: String) -> String {
+        match verdicts.is_empty() {
+            true => verdicts,
+            false => format!(
+                "{verdicts} {}",
+                self.dice.pick(&["", "", "drop", "accept", "counter drop"])
+            ),
         }
     }
 

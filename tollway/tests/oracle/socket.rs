@@ -1,6 +1,8 @@
 //! Packet sockets: whole frames in and out of a device (packet(7)).
 
 #![allow(unsafe_code)]
+// Not every test program uses all of it.
+#![allow(dead_code)]
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -49,14 +51,7 @@ impl Wire {
 
     /// The same of a device in a process's network namespace.
     pub fn open_in(process: u32, index: i32) -> io::Result<Self> {
-        let namespace = File::open(format!("/proc/{process}/ns/net"))?;
-        // A thread of its own: who enters a namespace stays there.
-        let open = move || {
-            // SAFETY: the descriptor lives as long as the call, which takes numbers only.
-            let entered = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
-            if entered < 0 { Err(io::Error::last_os_error()) } else { Self::open(index) }
-        };
-        std::thread::spawn(open).join().unwrap()
+        within(process, move || Self::open(index))
     }
 
     /// Puts a frame on the wire.
@@ -90,6 +85,21 @@ impl Wire {
         }
         Ok(Some(frame))
     }
+}
+
+/// Does something in a process's network namespace.
+pub fn within<T: Send + 'static>(
+    process: u32,
+    does: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let namespace = File::open(format!("/proc/{process}/ns/net"))?;
+    // A thread of its own: who enters a namespace stays there.
+    let enter = move || {
+        // SAFETY: the descriptor lives as long as the call, which takes numbers only.
+        let entered = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
+        if entered < 0 { Err(io::Error::last_os_error()) } else { does() }
+    };
+    std::thread::spawn(enter).join().unwrap()
 }
 
 /// The tag that the kernel has taken out of a frame.

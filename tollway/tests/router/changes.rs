@@ -1,8 +1,9 @@
 //! Changes of links, addresses, neighbours and routes.
 
-use std::time::Duration;
+use std::fs::File;
+use std::time::{Duration, Instant};
 
-use super::namespaces::{Host, ping, sh, unanswered, until};
+use super::namespaces::{Host, Process, ping, sh, unanswered, until};
 use super::running::{Mirror, Net, plug};
 
 pub fn forwards() {
@@ -93,6 +94,29 @@ pub fn neighbour() {
     sh("ip neigh del 10.0.2.2 dev rb");
     mirror.forwards(&net.a, "10.0.2.2");
     assert_eq!(mirror.status().rebuilds, 0, "no neighbour costs new tables");
+}
+
+/// A neighbour that answers nobody any more: whoever sends to it hears of that when the kernel's timers have run
+/// out, which here takes three seconds.
+pub fn dead() {
+    let net = Net::new();
+    for timer in ["base_reachable_time_ms=1000", "delay_first_probe_time=1", "retrans_time_ms=200"]
+    {
+        sh(&format!("sysctl -qw net.ipv4.neigh.rb.{timer}"));
+    }
+    let mirror = Mirror::start("ra rb");
+    mirror.forwards(&net.a, "10.0.2.2");
+    let told = mirror.path("pings");
+    let mut command = net.a.command("ping -n -i 0.05 -w 60 10.0.2.2");
+    let pings = command.stdout(File::create(&told).unwrap()).spawn().unwrap();
+    let _pings = Process(pings);
+    let says = |words: &str| std::fs::read_to_string(&told).unwrap().contains(words);
+    until("answers", || says("icmp_seq=10 "));
+    net.b.sh("ip address flush dev hb");
+    let start = Instant::now();
+    until("an error", || says("Destination Host Unreachable"));
+    let after = start.elapsed();
+    assert!(after < Duration::from_secs(8), "{after:?}\n{}", mirror.read("stderr"));
 }
 
 pub fn links() {

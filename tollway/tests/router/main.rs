@@ -7,10 +7,19 @@
 #[path = "../namespaces/mod.rs"]
 mod namespaces;
 
+mod attached;
 mod changes;
+mod closed;
+mod groups;
+mod guide;
 mod ipsec;
 mod latency;
+mod leaks;
+mod listed;
+mod load;
 mod many;
+#[path = "../kernel/raw.rs"]
+mod raw;
 mod rules;
 mod running;
 mod sets;
@@ -18,26 +27,35 @@ mod sets;
 mod socket;
 mod stops;
 mod tags;
+#[path = "../guide/mod.rs"]
+mod typed;
 mod uppers;
 
 use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 28] = [
+const TESTS: [Test; 50] = [
     ("what_the_kernel_forwards_is_forwarded", changes::forwards),
+    ("nothing_is_attached_where_nothing_is_fast", attached::gateway),
+    ("hosts_that_leave_checksums_transfer_at_the_kernels_rate", attached::offloads),
     ("routes_come_and_go", changes::routes),
     ("addresses_come_and_go", changes::addresses),
     ("a_neighbour_moves", changes::neighbour),
+    ("a_dead_next_hop_is_noticed_as_soon_as_by_the_kernel", changes::dead),
     ("links_go_down_and_up", changes::links),
     ("a_port_goes_and_comes_back", changes::port),
     ("devices_may_swap_their_names", changes::swapped),
     ("devices_of_others_come_and_go", changes::others),
     ("an_audit_has_nothing_to_tell", changes::audit),
     ("a_signal_is_an_audit", changes::signal),
+    ("flows_keep_their_next_hop_whoever_forwards", groups::stay),
+    ("a_seed_is_set_where_it_counts", groups::seed),
     ("policy_rules_decide", rules::policy),
     ("sysctls_decide", rules::sysctls),
     ("rules_of_nft_stop_a_flow", rules::nft),
+    ("rules_that_are_not_listed_whole_hold", listed::as_the_kernel),
+    ("a_packet_counts_once", rules::counted),
     ("more_rules_than_fit_are_the_kernels", rules::many),
     ("sets_have_the_kernels_elements_whatever_happens", sets::live),
     ("old_rules_are_not_in_force_while_new_ones_are_read", sets::slow),
@@ -50,7 +68,22 @@ const TESTS: [Test; 28] = [
     ("the_service_manager_hears_of_it", stops::service),
     ("who_takes_frames_first_may_move", uppers::moved),
     ("ipsec_policies_count_at_once", ipsec::policies),
+    ("a_router_takes_five_minutes", guide::five_minutes),
     ("a_change_is_in_force_within_milliseconds", latency::changes),
+    ("what_is_forbidden_ends_at_once", leaks::idle),
+    ("what_is_forbidden_ends_soon_on_a_busy_machine", leaks::loaded),
+    ("the_kernel_forwards_after_a_pause_until_all_is_read", leaks::behind::stopped),
+    ("the_kernel_forwards_while_changes_wait", leaks::behind::flooded),
+    ("who_has_synced_sees_no_packet_more", leaks::behind::synced),
+    ("a_clock_of_ones_own_is_no_matter", stops::clock),
+    ("rules_of_a_file_close_the_router_while_nobody_is_asked", closed::closed),
+    ("rules_of_a_file_may_fail_open", closed::open),
+    ("flows_of_the_kernels_are_not_lost", load::flows),
+    ("a_flood_that_is_the_kernels_is_not_lost", load::flood),
+    ("what_leaves_by_a_shaper_is_not_lost", load::shaped),
+    ("what_has_to_be_fragmented_is_not_lost", load::fragments),
+    ("a_burst_of_new_flows_is_not_lost", load::burst),
+    ("a_new_flow_stays_in_order", load::order),
     ("many_routes_are_mirrored", many::routes),
     ("what_changes_while_stopped_is_mirrored", many::stopped),
 ];
@@ -60,5 +93,9 @@ fn main() -> ExitCode {
         (!is_root()).then_some("only root may load BPF programs (CAP_BPF and CAP_NET_ADMIN)")
     };
     // `-m`: what is mounted and pinned is gone with the test.
-    namespaces::main(&TESTS, "-nm", missing, |_| ExitCode::FAILURE)
+    namespaces::main(&TESTS, "-nm", missing, |words| match words {
+        ["--serve-tcp", address] => attached::serve(address),
+        ["--ask-tcp", address] => attached::ask(address),
+        words => leaks::role(words),
+    })
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollway::control::Ask;
 
-use super::namespaces::{Process, sh};
+use super::namespaces::{Process, sh, until};
 use super::running::{Mirror, Net};
 
 pub fn policy() {
@@ -166,6 +166,33 @@ pub fn many() {
     assert_eq!(coverage["general"]["ipv4"], serde_json::json!([]), "{coverage}");
     sh("nft delete table inet f");
     mirror.forwards(&net.a, "10.0.2.2");
+}
+
+/// A packet counts once: in Tollway, or in the kernel to which a later rule sends it.
+pub fn counted() {
+    let net = Net::new();
+    let mirror = Mirror::start("ra rb");
+    mirror.forwards(&net.a, "10.0.2.2");
+    sh("nft add table inet f");
+    sh("nft add chain inet f fw { type filter hook forward priority 0 ; }");
+    sh("nft add rule inet f fw ip protocol icmp counter");
+    sh("nft add rule inet f fw ip saddr 10.0.1.2 fib daddr type local drop");
+    mirror.sync();
+    let punted = mirror.counts().punted;
+    net.a.sh("ping -n -c 10 -i 0.02 10.0.2.2");
+    let in_kernel = || -> u64 {
+        let told = sh("nft list chain inet f fw");
+        let count = told.split("counter packets ").nth(1).unwrap().split(' ').next().unwrap();
+        count.parse().unwrap()
+    };
+    let in_tollway = || {
+        let answer = mirror.ask(&Ask::Filter);
+        let rules = answer["chains"][0]["rules"].as_array().unwrap();
+        rules.iter().find_map(|rule| rule["packets"].as_u64()).unwrap()
+    };
+    until("all to be counted", || in_kernel() + in_tollway() >= 20);
+    assert!(mirror.counts().punted >= punted + 5, "some go to the kernel by way of Tollway");
+    assert_eq!(in_kernel() + in_tollway(), 20, "{} in Tollway", in_tollway());
 }
 
 /// A flow in the express lane meets a rule that is new.

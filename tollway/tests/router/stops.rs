@@ -53,6 +53,26 @@ pub fn kill() {
     next.forwards(&net.a, "10.0.2.2");
 }
 
+/// In a time namespace: its clock is another than that of the programs in the kernel.
+pub fn clock() {
+    let net = Net::new();
+    for offset in ["86400", "-5"] {
+        let mut command = Command::new("unshare");
+        command.args(["--time", "--monotonic", offset, "--fork", "--kill-child", "--"]);
+        command.arg(env!("CARGO_BIN_EXE_tollway"));
+        let mirror = Mirror::start_by(command, "ra rb");
+        mirror.forwards(&net.a, "10.0.2.2");
+        let unshare = mirror.process.0.id();
+        let children = format!("/proc/{unshare}/task/{unshare}/children");
+        let router = std::fs::read_to_string(children).unwrap();
+        sh(&format!("kill -9 {}", router.trim()));
+        std::thread::sleep(Duration::from_millis(50));
+        for address in ["10.0.2.2", "fd00:2::2"] {
+            assert_eq!(answered(&net.a, address), 5, "{offset} s: killed");
+        }
+    }
+}
+
 /// All that the kernel is configured with, as people see it.
 fn configuration() -> String {
     let mut all = String::new();
@@ -139,6 +159,11 @@ fn only_needed_privileges(pid: u32) {
     if !limit.contains("unlimited") {
         // CAP_IPC_LOCK, where the limit could not be lifted.
         needed |= 1 << 14;
+    }
+    let nice = limits.lines().find(|line| line.starts_with("Max nice priority")).unwrap();
+    if !nice.contains("40") {
+        // CAP_SYS_NICE, likewise.
+        needed |= 1 << 23;
     }
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let mut count = 0;

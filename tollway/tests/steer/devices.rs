@@ -15,12 +15,14 @@ use aya::{Ebpf, include_bytes_aligned};
 use tollway::model::{Left, Mac, VlanProtocol};
 use tollway::steer::flows::{Flow, Flow4Key, Flow6Key};
 use tollway::steer::maps::PassReason;
+use tollway::steer::refusals::Cause;
 use tollway::steer::{self, Mode, Options, State, SteerError, SteerLink, SteerPort, Steering};
 use tollway_dataplane::id::{LinkId, PortId, Vid};
 
 use super::echo::{BOTH, beating, counts, pings};
 use super::frames::{ICMP, ICMP6, Packet, sign};
 use super::namespaces::{Host, ifindex, ping, ready, sh, unanswered, until};
+use super::socket::Wire;
 
 const A: PortId = PortId(0);
 const B: PortId = PortId(1);
@@ -184,6 +186,65 @@ pub fn lane() {
     forwarding(true);
     let grown = beating(&steering, &[A, B], (&a, &BOTH[..1], 1));
     assert_eq!(grown[0].express_rx_packets, 0);
+}
+
+/// A device that takes nothing any more, although the kernel says that it does.
+pub fn refusals() {
+    let (a, b) = two_hosts();
+    let (steering, _worker) = start(&[Mode::Native], false);
+    let refusals = steering.refusals().unwrap();
+    enter_both(&steering);
+    beating(&steering, &[A, B], (&a, &BOTH, 1));
+    assert_eq!((refusals.packets(A), refusals.packets(B)), (0, 0));
+    assert_eq!((refusals.cause(A), refusals.cause(B)), (None, None));
+    let generation = steering.state().generation();
+
+    b.sh("ip link set hb down");
+    let sent = counts(&steering, B).express_tx_packets;
+    // One burst may be on its way when the first is refused.
+    let _ = a.command("ping -n -q -c 20 -l 20 -i 0.01 -W 1 10.0.2.2").output().unwrap();
+    let refused = counts(&steering, B).express_tx_packets - sent;
+    assert!((1..=20).contains(&refused), "{refused}");
+    assert_eq!((refusals.packets(A), refusals.packets(B)), (0, refused));
+    assert_eq!((refusals.cause(A), refusals.cause(B)), (None, Some(Cause::Error(libc::ENXIO))));
+    assert_eq!(steering.state().generation(), generation + 1);
+    let _ = a.command("ping -n -q -c 5 -i 0.01 -W 1 10.0.2.2").output().unwrap();
+    assert_eq!(refusals.packets(B), refused, "nothing is sent there any more");
+
+    b.sh("ip link set hb up");
+    b.route("hb", "10.0.2.1", "02:00:00:00:00:0b");
+    refusals.forgive(B);
+    enter_both(&steering);
+    beating(&steering, &[A, B], (&a, &BOTH[..1], 1));
+    assert_eq!((refusals.packets(B), refusals.cause(B)), (refused, None));
+}
+
+/// A device that takes small frames and no large ones: only when nothing else has come for a while is it one
+/// that refuses.
+pub fn partial_refusals() {
+    let (a, b) = two_hosts();
+    let (steering, _worker) = start(&[Mode::Native], false);
+    let refusals = steering.refusals().unwrap();
+    enter_both(&steering);
+    b.sh("ip link set hb mtu 600");
+    let refused = |size: u16, count: u8| {
+        let before = refusals.packets(B);
+        let line = format!("ping -n -q -c {count} -s {size} -i 0.02 -W 1 10.0.2.2");
+        let _ = a.command(&line).output().unwrap();
+        refusals.packets(B) - before
+    };
+    // A worker that is late leaves packets to the kernel.
+    until("a frame to be refused", || refused(1000, 1) == 1);
+    for _ in 0..3 {
+        assert!(refused(100, 1) == 0 && refused(1000, 1) <= 1);
+        assert_eq!(refusals.cause(B), None);
+    }
+    until("it to refuse", || {
+        refused(1000, 3);
+        refusals.cause(B).is_some()
+    });
+    assert_eq!(refusals.cause(B), Some(Cause::Silent));
+    assert_eq!(refused(1000, 3), 0, "nothing is sent there any more");
 }
 
 /// Tags on and off: between the hosts' ports lies a cable, both ends of which are ports.
@@ -458,6 +519,44 @@ pub fn punts() {
             sh(&format!("ip link delete {device}"));
         }
     }
+}
+
+/// In generic mode the kernel's own frames are known by what no frame from outside can bear: neither its
+/// first bytes make another of the same kind, nor all of them, nor a mark that is guessed.
+pub fn lookalikes() {
+    let hosts = two_hosts();
+    forwarding(true);
+    let (mut steering, _worker) = start(&[Mode::Generic], false);
+    let mut tap = File::from(steering.punt_tap(A, 1500).unwrap());
+    let mut packet = Packet::new("10.0.1.2", "10.0.2.2");
+    packet.payload = 86;
+    let frame = packet.frame();
+    let mut other = frame.clone();
+    *other.last_mut().unwrap() ^= 1;
+    let guessed = |mark: u8| {
+        let mark = [[2; 12].as_slice(), &[0x88, 0xb5], &[mark; 2]].concat();
+        [mark, frame.clone()].concat()
+    };
+    let index = hosts.0.ifindex("ha").cast_signed();
+    let mut wire = Wire::open_in(hosts.0.0.0.id(), index).unwrap();
+    let passed = |reason| counts(&steering, A).passed(reason);
+    let before = passed(PassReason::Punted);
+    // Whoever forwards by then, the kernel gets its own frames as they were.
+    let arrived = || hosts.1.received("hb");
+    let forwarded = arrived();
+    steering.state().set_bypass(true);
+    tap.write_all(&frame).unwrap();
+    until("the frame to be forwarded by the kernel", || arrived() > forwarded);
+    steering.state().set_bypass(false);
+    // A worker that is late leaves some to the kernel.
+    until("what comes from outside to be seen", || {
+        for lookalike in [&other, &frame, &guessed(0), &guessed(0xff)] {
+            wire.send(lookalike).unwrap();
+        }
+        passed(PassReason::NoSocket) + counts(&steering, A).to_user >= 2
+            && passed(PassReason::NotOursMac) >= 2
+    });
+    assert_eq!(passed(PassReason::Punted) - before, 1, "the one that was handed back");
 }
 
 /// A counter of a host's kernel.

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use tollway::model::Left;
-use tollway::steer::flows::{Flow, Flow4Key, Flow6Key};
+use tollway::steer::flows::{Flow, Flow4Key, Flow6Key, TO_KERNEL};
 use tollway::steer::maps::PassReason;
-use tollway::steer::{Action, FlowMaps, Mode};
+use tollway::steer::{Action, FlowMaps, Mode, Ruled};
 use tollway_dataplane::id::{LinkId, PortId};
 use tollway_dataplane::wire::{checksum, word32};
 
@@ -146,8 +146,8 @@ const OTHERS: [(&str, Change, PassReason); 14] = [
     ("an unknown link", |p| p.tags = vec![(0x8100, 11)], PassReason::VlanUnknown),
     ("TTL 1", |p| p.ttl = 1, PassReason::Ttl),
     ("TTL 0", |p| p.ttl = 0, PassReason::Ttl),
-    ("a byte too many for the MTU", |p| p.payload = 1500, PassReason::NoSocket),
-    ("nine thousand bytes", |p| p.payload = 8900, PassReason::NoSocket),
+    ("a byte too many for the MTU", |p| p.payload = 1500, PassReason::MtuExceeded),
+    ("nine thousand bytes", |p| p.payload = 8900, PassReason::MtuExceeded),
 ];
 
 /// An address beside this one.
@@ -175,13 +175,36 @@ pub fn conditions() {
         for (what, bad) in [
             ("the generation before", Flow { generation: good.generation - 1, ..good }),
             ("the generation after", Flow { generation: good.generation + 1, ..good }),
-            ("an MTU one too small", Flow { mtu: packet_len(&packet) - 1, ..good }),
             ("a device that is no way out", Flow { egress_port: 9, ..good }),
             ("a header of 15 bytes", Flow { l2_len: 15, ..good }),
             ("no header", Flow { l2_len: 0, ..good }),
         ] {
             enter(&flows, 7, &packet, &bad);
             assert_eq!(bench.passes(&packet.frame()), PassReason::NoSocket, "{what}");
+        }
+        // The kernel fragments it, or says that it is too big; but not what it knows no rules for.
+        let state = bench.steering.state();
+        let small = Flow { mtu: packet_len(&packet) - 1, ..good };
+        let kernels = Flow { egress_port: TO_KERNEL, mtu: u16::MAX, ..good };
+        for (flow, reason) in [(small, PassReason::MtuExceeded), (kernels, PassReason::KernelFlow)]
+        {
+            enter(&flows, 7, &packet, &flow);
+            assert_eq!(bench.passes(&packet.frame()), reason);
+        }
+        enter(&flows, 7, &packet, &small);
+        state.set_ruled(Ruled::FailClosed);
+        assert_eq!(bench.run(&packet.frame()).0, Action::Other(1), "user space has no socket here");
+        state.set_ruled(Ruled::Not);
+        // IPv4 has none.
+        let is_six = packet.src.is_ipv6();
+        for (label, is_taken) in [(Some(5), !is_six), (Some(0), true), (None, true)] {
+            enter(&flows, 7, &packet, &Flow { label, ..good });
+            assert_eq!(taken(&mut bench, &packet.frame()), is_taken, "{label:?}");
+            let mut other = packet.frame();
+            if is_six {
+                other[17] = 5;
+                assert_eq!(taken(&mut bench, &other), label != Some(0), "{label:?}, another");
+            }
         }
         enter(&flows, 7, &packet, &Flow { mtu: packet_len(&packet), ..good });
         assert!(taken(&mut bench, &packet.frame()), "an MTU that just fits");

@@ -172,6 +172,11 @@ impl Bench {
         steering.set_locals(&["10.0.1.1".parse().unwrap(), "fd00:1::1".parse().unwrap()]).unwrap();
         steering.state().set_bypass(false);
         let program = steering.program(PortId(0), mode, express).unwrap();
+        Self::of(steering, program)
+    }
+
+    /// With a program of a port 0.
+    pub fn of(steering: Steering, program: Program) -> Self {
         Self { steering, program, counts: PortCounts::default() }
     }
 

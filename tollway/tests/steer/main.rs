@@ -9,21 +9,28 @@
 mod namespaces;
 
 mod devices;
+mod directory;
 mod echo;
 mod express;
 mod frames;
 mod regions;
+#[path = "../oracle/socket.rs"]
+mod socket;
 mod steering;
+mod unfinished;
 
 use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 22] = [
+const TESTS: [Test; 29] = [
     ("each_reason_to_pass_has_its_frame", steering::reasons),
     ("a_firewall_is_asked_for_options_too", steering::ruled),
     ("a_family_can_be_left_to_the_kernel", express::left),
     ("nobody_there_means_the_kernel", steering::nobody),
+    ("rules_that_cannot_be_asked_close_a_port", steering::closed),
+    ("what_has_no_flow_at_a_crowded_port_is_the_kernels", steering::crowded),
+    ("a_checksum_that_is_not_finished_is_the_kernels", unfinished::checksums),
     ("a_socket_gets_the_packets_of_its_queue", steering::sockets),
     ("links_addresses_and_ports_can_change", steering::changes),
     ("a_flow_is_repeated_byte_for_byte", express::rewrites),
@@ -36,12 +43,16 @@ const TESTS: [Test; 22] = [
     ("a_flow_that_changes_is_never_half_the_old_one", express::torn),
     ("the_lane_joins_two_hosts", devices::lane),
     ("the_lane_joins_vlans", devices::vlans),
+    ("a_device_that_refuses_leaves_the_lane", devices::refusals),
+    ("a_device_that_takes_some_stays_in_the_lane", devices::partial_refusals),
     ("the_kernel_forwards_when_nobody_beats", devices::fail_open),
     ("generic_mode_is_a_step_down", devices::generic),
     ("a_successor_takes_over_and_the_predecessor_lets_go", devices::takeover),
     ("a_device_with_another_program_is_refused", devices::refusal),
     ("what_the_dead_leave_is_taken_over_or_cleaned", devices::the_dead),
     ("the_kernel_answers_what_is_handed_back", devices::punts),
+    ("what_comes_from_outside_is_never_taken_for_handed_back", devices::lookalikes),
+    ("a_directory_of_pins_that_others_made_is_refused", directory::intruders),
 ];
 
 fn main() -> ExitCode {

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod cards;
 mod changes;
 mod datagrams;
 mod drops;
@@ -12,6 +13,7 @@ mod kinds;
 #[path = "../namespaces/mod.rs"]
 mod namespaces;
 mod pmtu;
+mod refusals;
 #[allow(dead_code)]
 #[path = "../af_xdp/router.rs"]
 mod router;
@@ -23,7 +25,7 @@ mod ways;
 
 use std::process::{Command, ExitCode};
 
-const TESTS: [namespaces::Test; 7] = [
+const TESTS: [namespaces::Test; 9] = [
     ("traceroute_finds_the_same_hops", trace::hops),
     ("traceroute_is_refused_alike", trace::refusals),
     ("the_same_path_mtu_is_found_by_ipv4", pmtu::ipv4),
@@ -31,10 +33,13 @@ const TESTS: [namespaces::Test; 7] = [
     ("pings_of_all_kinds_are_answered_alike", kinds::pings),
     ("streams_go_on_while_their_route_changes", changes::routes),
     ("a_flow_of_the_lane_is_dropped_within_ten_milliseconds", drops::soon),
+    ("what_a_device_refuses_leaves_the_lane_at_once", refusals::refused),
+    ("cards_without_copies_forward_whole_in_a_virtual_machine", cards::judged),
 ];
 
 fn main() -> ExitCode {
     namespaces::main(&TESTS, "-nm", missing, |words| match words {
+        ["--ask", "cards"] => cards::inside(),
         ["--serve", address] => transfer::serve(address.parse().unwrap()),
         ["--serve", address, "datagrams"] => datagrams::serve(address.parse().unwrap()),
         ["--serve", address, "times"] => drops::serve(address.parse().unwrap()),
@@ -50,7 +55,10 @@ fn main() -> ExitCode {
     })
 }
 
-fn missing(_: &str) -> Option<&'static str> {
+fn missing(name: &str) -> Option<&'static str> {
+    if name.ends_with("virtual_machine") {
+        return cards::missing();
+    }
     let is_there = |program| Command::new(program).arg("-V").output().is_ok();
     if !namespaces::is_root() {
         Some("only root may load XDP programs")

@@ -1,100 +1,221 @@
-//! What tells flows apart.
+//! The kernel's hash of a flow, for the fields that its policy names.
+//!
+//! What is hashed is `struct flow_keys` from `FLOW_KEYS_HASH_START_FIELD` on
+//! (`include/net/flow_dissector.h`), in which all that the policy does not name is zero, and addresses and
+//! ports are put in order, so that both ways of a connection have one hash (`__flow_hash_consistentify`):
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 2 | protocol |
+//! | 4 to 7 | IPv6's flow label |
+//! | 28 to 31 | ports |
+//! | 36 to 43, or 67 | addresses |
+//! | 44 to 47, or 68 to 71 | the structure's padding |
 
 #[cfg(test)]
 mod tests;
 
 use super::MAX_EXTENSIONS;
+use super::sip::Sip;
 use crate::tables::Tables;
 use crate::wire::ipv4::{self, Ipv4View};
 use crate::wire::ipv6::{self, Ipv6View};
 use crate::wire::l4;
 
+/// Bytes that are hashed.
+const LEN4: u64 = 48;
+const LEN6: u64 = 72;
+
 /// What tells flows apart that are spread over a group (`fib_multipath_hash_policy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Hash {
-    /// Addresses (0); of an ICMP error those of the packet that it is about, the other way round than that
-    /// went, so that it takes the way of the flow that it belongs to. With IPv6 the protocol, too.
+    /// Addresses (0); of an ICMP error those of the packet that it is about, so that it takes the way of
+    /// the flow that it belongs to. With IPv6 the next header and the flow label, too.
     L3,
     /// Addresses, protocol and ports (1).
     #[default]
     L4,
 }
 
-/// The same for both families.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// How flows are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Multipath {
     pub(crate) v4: Hash,
     pub(crate) v6: Hash,
+    keyed: Keyed,
+}
+
+impl Default for Multipath {
+    fn default() -> Self {
+        Self { v4: Hash::L4, v6: Hash::L4, keyed: Keyed::new(1) }
+    }
+}
+
+/// The hash as far as most packets share it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Keyed {
+    start: Sip,
+    /// Behind the words before the ports, all zero; and likewise for two protocols.
+    zero: Sip,
+    tcp: Sip,
+    udp: Sip,
+}
+
+impl Keyed {
+    fn new(seed: u32) -> Self {
+        let start = Sip::keyed(seed);
+        let behind = |protocol| start.words([first_word(protocol, 0), 0, 0]);
+        Self { start, zero: behind(0), tcp: behind(l4::TCP), udp: behind(l4::UDP) }
+    }
+
+    /// The hash of a protocol without a flow label, up to the ports.
+    #[inline(always)]
+    fn protocol(&self, protocol: u8) -> Sip {
+        match protocol {
+            l4::TCP => self.tcp,
+            l4::UDP => self.udp,
+            _ => self.start.words([first_word(protocol, 0), 0, 0]),
+        }
+    }
+
+    /// The hash of a protocol with a flow label as on the wire, up to the ports.
+    #[inline(always)]
+    fn labelled(&self, protocol: u8, label: u32) -> Sip {
+        match label {
+            0 => self.protocol(protocol),
+            _ => self.start.words([first_word(protocol, label), 0, 0]),
+        }
+    }
+}
+
+const fn first_word(protocol: u8, label: u32) -> u64 {
+    (protocol as u64) << 16 | (label as u64) << 32
 }
 
 impl Tables {
     /// Says what tells flows apart that are spread over groups; both are [`Hash::L4`] at first.
     pub fn set_multipath(&mut self, v4: Hash, v6: Hash) {
-        self.multipath = Multipath { v4, v6 };
+        (self.multipath.v4, self.multipath.v6) = (v4, v6);
+        self.epochs.changes.note();
+    }
+
+    /// Says by which `fib_multipath_hash_seed` flows get a member of their group.
+    pub fn set_multipath_seed(&mut self, seed: u32) {
+        self.multipath.keyed = Keyed::new(seed);
         self.epochs.changes.note();
     }
 }
 
-/// A number that all packets of a flow share: of addresses, protocol and, but for fragments, ports.
-pub(super) fn flow_hash(packet: &[u8]) -> u32 {
-    match packet.first().map(|byte| byte >> 4) {
-        Some(4) => packet.first_chunk().map_or(0, |header| hash4(Ipv4View(header), packet)),
-        Some(6) => packet.first_chunk().map_or(0, |header| hash6(Ipv6View(header), packet)),
-        _ => 0,
+/// What chooses a packet's member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Chosen {
+    /// Of 31 bits, as `fib_multipath_hash` gives it.
+    pub(super) hash: u32,
+    /// What it depends on.
+    pub(super) by: By,
+}
+
+/// What a hash depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum By {
+    /// What tells flows apart elsewhere: addresses, protocol, ports.
+    #[default]
+    Flow,
+    /// That, and the flow label.
+    Label,
+    /// What an ICMP error is about.
+    Cause,
+}
+
+impl Multipath {
+    /// What chooses the member of a packet of either family.
+    pub(super) fn of(&self, packet: &[u8]) -> Chosen {
+        match packet.first().map(|byte| byte >> 4) {
+            Some(4) => self.of4(self.v4, packet),
+            Some(6) => self.of6(self.v6, packet),
+            _ => Chosen::default(),
+        }
+    }
+
+    /// The same of an IPv4 packet (`fib_multipath_hash`).
+    #[inline(always)]
+    pub(super) fn of4(&self, by: Hash, packet: &[u8]) -> Chosen {
+        let Some(header) = packet.first_chunk() else { return Chosen::default() };
+        let ip = Ipv4View(header);
+        match by {
+            Hash::L3 => {
+                // The packet that an error is about; which way that went makes no difference.
+                let about = cause4(ip, packet).and_then(<[u8]>::first_chunk);
+                let hash = self.hash4(self.keyed.zero, 0, Ipv4View(about.unwrap_or(header)));
+                Chosen { hash, by: if about.is_some() { By::Cause } else { By::Flow } }
+            }
+            Hash::L4 => {
+                let at = ip.header_len();
+                let ports = if ip.is_fragment() { 0 } else { ports(packet, at, ip.protocol()) };
+                let hash = self.hash4(self.keyed.protocol(ip.protocol()), ports, ip);
+                Chosen { hash, by: By::Flow }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn hash4(&self, begun: Sip, ports: u32, ip: Ipv4View<'_>) -> u32 {
+        // The kernel puts them in order by what its processor takes them for.
+        let [src, dst] = [ip.src(), ip.dst()].map(|address| u64::from(address.swap_bytes()));
+        let words = [u64::from(ports) << 32, src.min(dst) << 32, src.max(dst)];
+        cut(begun.words(words).finish(LEN4))
+    }
+
+    /// The same of an IPv6 packet (`rt6_multipath_hash`).
+    #[inline(always)]
+    pub(super) fn of6(&self, by: Hash, packet: &[u8]) -> Chosen {
+        let Some(header) = packet.first_chunk() else { return Chosen::default() };
+        let ip = Ipv6View(header);
+        match by {
+            Hash::L3 => {
+                let about = cause6(ip, packet).and_then(<[u8]>::first_chunk);
+                let header = about.unwrap_or(header);
+                let ip = Ipv6View(header);
+                let label = u32::from_le_bytes([0, header[1] & 15, header[2], header[3]]);
+                let begun = self.keyed.labelled(ip.next_header(), label);
+                let by = if about.is_some() { By::Cause } else { By::Label };
+                Chosen { hash: self.hash6(begun, 0, ip), by }
+            }
+            Hash::L4 => {
+                let (protocol, ports) = transport6(ip, packet);
+                let hash = self.hash6(self.keyed.protocol(protocol), ports, ip);
+                Chosen { hash, by: By::Flow }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn hash6(&self, begun: Sip, ports: u32, ip: Ipv6View<'_>) -> u32 {
+        let (src, dst) = (ip.src(), ip.dst());
+        let [a, b] = halves(src.min(dst));
+        let [c, d] = halves(src.max(dst));
+        let joined = |before: u64, word: u64| before >> 32 | word << 32;
+        let words = [joined(0, a), joined(a, b), joined(b, c), joined(c, d), joined(d, 0)];
+        cut(begun.word(u64::from(ports) << 32).words(words).finish(LEN6))
     }
 }
 
-fn hash4(ip: Ipv4View<'_>, packet: &[u8]) -> u32 {
-    let ports = if ip.is_fragment() { 0 } else { ports(packet, ip.header_len(), ip.protocol()) };
-    let addresses = u64::from(ip.src()) << 32 | u64::from(ip.dst());
-    finish(mix(mix(SEED, addresses), u64::from(ports) << 8 | u64::from(ip.protocol())))
+/// An address as it lies in memory, in two words.
+#[inline(always)]
+const fn halves(address: u128) -> [u64; 2] {
+    let address = address.swap_bytes();
+    [address as u64, (address >> 64) as u64]
 }
 
-fn hash6(ip: Ipv6View<'_>, packet: &[u8]) -> u32 {
-    let (protocol, ports) = transport6(ip, packet);
-    finish(mix(mix6([ip.src(), ip.dst()]), u64::from(ports) << 8 | u64::from(protocol)))
+/// The bits of a hash that choose.
+#[inline(always)]
+const fn cut(hash: u64) -> u32 {
+    hash as u32 >> 1
 }
 
-fn mix6(addresses: [u128; 2]) -> u64 {
-    addresses
-        .iter()
-        .fold(SEED, |hash, address| mix(mix(hash, (address >> 64) as u64), *address as u64))
-}
-
-/// A number that all packets from one address to another share, with IPv6 of one protocol
-/// (`ip_multipath_l3_keys`, `ip6_multipath_l3_keys`); and if this one is an ICMP error, whose number hangs on
-/// more than its own addresses.
-///
-/// The kernel takes IPv6's flow label as well. A flow's packets have one label at a time, and only the kernel
-/// that knows its own random key could say which member it would choose.
-pub(super) fn l3_hash(packet: &[u8]) -> (u32, bool) {
-    // The packet that an error is about went the other way.
-    let (packet, is_back) = cause(packet).map_or((packet, false), |cause| (cause, true));
-    let hash = match packet.first().map(|byte| byte >> 4) {
-        Some(4) => packet.first_chunk().map_or(0, |header| {
-            let ip = Ipv4View(header);
-            let addresses = u64::from(ip.src()) << 32 | u64::from(ip.dst());
-            finish(mix(SEED, if is_back { addresses.rotate_left(32) } else { addresses }))
-        }),
-        Some(6) => packet.first_chunk().map_or(0, |header| {
-            let ip = Ipv6View(header);
-            let (from, to) = if is_back { (ip.dst(), ip.src()) } else { (ip.src(), ip.dst()) };
-            finish(mix(mix6([from, to]), u64::from(ip.next_header())))
-        }),
-        _ => 0,
-    };
-    (hash, is_back)
-}
-
-/// The packet that an ICMP error is about, if it is one that has it (`icmp_is_err`, `icmpv6_is_err`).
-fn cause(packet: &[u8]) -> Option<&[u8]> {
-    let first = packet.first()?;
-    if first >> 4 == 6 {
-        let ip = Ipv6View(packet.first_chunk()?);
-        let message = packet.get(ipv6::LEN..).filter(|_| ip.next_header() == l4::ICMPV6)?;
-        return message.get(8..).filter(|inner| message[0] < 128 && inner.len() >= ipv6::LEN);
-    }
-    let ip = Ipv4View(packet.first_chunk()?);
+/// The packet that an ICMP error is about, if it is one that has it (`icmp_is_err`).
+#[inline(always)]
+fn cause4<'a>(ip: Ipv4View<'_>, packet: &'a [u8]) -> Option<&'a [u8]> {
     if ip.protocol() != l4::ICMP || ip.is_later_fragment() {
         return None;
     }
@@ -103,42 +224,42 @@ fn cause(packet: &[u8]) -> Option<&[u8]> {
     message.get(8..).filter(|inner| is_error && inner.len() >= ipv4::LEN)
 }
 
-/// The transport protocol behind any extension headers, and its ports.
+/// The same of ICMPv6 (`icmpv6_is_err`).
+#[inline(always)]
+fn cause6<'a>(ip: Ipv6View<'_>, packet: &'a [u8]) -> Option<&'a [u8]> {
+    let message = packet.get(ipv6::LEN..).filter(|_| ip.next_header() == l4::ICMPV6)?;
+    let is_error = matches!(message.first()?, 1..=4);
+    message.get(8..).filter(|inner| is_error && inner.len() >= ipv6::LEN)
+}
+
+/// The protocol behind the extension headers that `__skb_flow_dissect` goes through, and its ports.
 fn transport6(ip: Ipv6View<'_>, packet: &[u8]) -> (u8, u32) {
     let (mut next, mut at) = (ip.next_header(), ipv6::LEN);
     for _ in 0..MAX_EXTENSIONS {
-        let Some(&[following, len]) = packet.get(at..).and_then(<[u8]>::first_chunk) else {
-            return (next, 0);
-        };
-        at += match next {
-            l4::HOP_BY_HOP | l4::ROUTING | l4::DEST_OPTIONS => (usize::from(len) + 1) * 8,
-            l4::AUTH => (usize::from(len) + 2) * 4,
-            l4::FRAGMENT => return (following, 0),
-            _ => return (next, ports(packet, at, next)),
-        };
+        if !matches!(next, l4::HOP_BY_HOP | l4::ROUTING | l4::DEST_OPTIONS | l4::FRAGMENT) {
+            break;
+        }
+        let len = if next == l4::FRAGMENT { 8 } else { 2 };
+        let Some(&[following, units, ..]) = packet.get(at..at + len) else { return (next, 0) };
+        if next == l4::FRAGMENT {
+            return (following, 0);
+        }
+        at += (usize::from(units) + 1) * 8;
         next = following;
     }
-    (next, 0)
+    (next, ports(packet, at, next))
 }
 
-fn ports(packet: &[u8], at: usize, protocol: u8) -> u32 {
-    let ports = packet.get(at..).and_then(<[u8]>::first_chunk);
-    match ports {
-        Some(bytes) if l4::has_ports(protocol) => u32::from_be_bytes(*bytes),
-        _ => 0,
-    }
-}
-
-/// Any odd number does; this one is 2^64 divided by the golden ratio.
-const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// One round of a multiply-and-fold hash: both halves of the product, so that every bit counts.
+/// The ports, in order, as they lie in memory; of IPsec its index (`skb_flow_get_ports`).
 #[inline(always)]
-const fn mix(hash: u64, word: u64) -> u64 {
-    let product = (hash ^ word) as u128 * 0xd6e8_feb8_6659_fd93_u128;
-    (product as u64 ^ (product >> 64) as u64).wrapping_add(SEED)
-}
-
-const fn finish(hash: u64) -> u32 {
-    (hash >> 32) as u32 ^ hash as u32
+fn ports(packet: &[u8], at: usize, protocol: u8) -> u32 {
+    let at = match protocol {
+        l4::AUTH => at + 4,
+        l4::ESP => at,
+        _ if l4::has_ports(protocol) => at,
+        _ => return 0,
+    };
+    let Some(&[a, b, c, d]) = packet.get(at..).and_then(<[u8]>::first_chunk) else { return 0 };
+    let (src, dst) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
+    u32::from(src.min(dst)) | u32::from(src.max(dst)) << 16
 }

@@ -6,12 +6,16 @@
 //! 0 and 1. Fragments are spread by addresses and protocol alone, so that all fragments of a packet go one
 //! way.
 //!
+//! The hash and the bounds between members are the kernel's, so that with its `fib_multipath_hash_seed` no
+//! flow changes its next hop when the kernel takes over.
+//!
 //! Not called while no group is configured.
 //!
-//! Limits: [`MOST_GROUPS`] groups of at most [`BUCKETS`] members; weights are rounded to
-//! 1/[`BUCKETS`]. IPv6 extension headers are walked up to [`MAX_EXTENSIONS`].
+//! Limits: [`MOST_GROUPS`] groups of at most [`MOST_MEMBERS`] members. IPv6 extension headers are walked up
+//! to [`MAX_EXTENSIONS`].
 
 mod hash;
+mod sip;
 mod stage;
 mod table;
 #[cfg(test)]
@@ -21,7 +25,7 @@ pub use hash::Hash;
 pub(crate) use hash::Multipath;
 pub(crate) use stage::member;
 pub use stage::run;
-pub use table::{BUCKETS, Groups, MOST_GROUPS, Member};
+pub use table::{Groups, MOST_GROUPS, MOST_HASH, MOST_MEMBERS, Member};
 
-/// Extension headers that are walked to find the ports.
-pub const MAX_EXTENSIONS: usize = 8;
+/// Extension headers that are walked to find the ports (`MAX_FLOW_DISSECT_HDRS`, and the first).
+pub const MAX_EXTENSIONS: usize = 16;

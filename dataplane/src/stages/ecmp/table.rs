@@ -4,13 +4,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::epoch::Epochs;
 use crate::id::NextHopId;
 use crate::memory::zeroed;
-use crate::sync::AtomicU32;
+use crate::sync::{AtomicU32, AtomicU64};
 
-/// Shares that a group's flows are cut into.
-pub const BUCKETS: usize = 256;
+/// Members that a group has at most.
+pub const MOST_MEMBERS: usize = 256;
 
 /// Groups at most.
 pub const MOST_GROUPS: usize = 1 << 16;
+
+/// The largest hash: they have 31 bits.
+pub const MOST_HASH: u32 = (1 << 31) - 1;
+
+/// Members whose bounds are compared at once: those of a cache line.
+const AT_ONCE: usize = 8;
 
 /// A member of a group and its weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,18 +28,20 @@ pub struct Member {
 }
 
 impl Member {
-    fn weight(self) -> i64 {
-        i64::from(self.weight.max(1))
+    fn weight(self) -> u64 {
+        u64::from(self.weight.max(1))
     }
 }
 
 /// Next-hop groups: flows are spread over a group's members by their hash.
 ///
-/// A group is [`BUCKETS`] next hops; a flow's hash names one of them. Members come and go bucket by
-/// bucket, each one store, while workers read; only as many buckets move as have to
-/// (`net/ipv4/nexthop.c`, resilient groups).
+/// Each member has the hashes up to its bound that those before it do not have (`fib_rebalance`,
+/// `nexthop_select_path_hthr`), so their order counts. Members come and go one by one, each by one store,
+/// while workers read; whoever reads meanwhile gets a member of before or of after.
 pub struct Groups {
-    buckets: Box<[AtomicU32]>,
+    /// For each group its members: the bound above the next hop. Behind the last member it is repeated up to
+    /// the end of the cache line.
+    members: Box<[AtomicU64]>,
     count: AtomicU32,
     epochs: Arc<Epochs>,
     /// Held for changes only.
@@ -44,8 +52,8 @@ impl Groups {
     /// No group; its changes are counted among those of `epochs`.
     #[must_use]
     pub fn new(epochs: Arc<Epochs>) -> Self {
-        let buckets = zeroed(MOST_GROUPS * BUCKETS);
-        Self { buckets, count: AtomicU32::new(0), epochs, writer: Mutex::new(()) }
+        let members = zeroed(MOST_GROUPS * MOST_MEMBERS);
+        Self { members, count: AtomicU32::new(0), epochs, writer: Mutex::new(()) }
     }
 
     /// How many there are.
@@ -62,131 +70,127 @@ impl Groups {
         self.len() == 0
     }
 
-    /// Adds a group of 1 to [`BUCKETS`] members; none for another number of them, or where numbers
+    /// Adds a group of 1 to [`MOST_MEMBERS`] members; none for another number of them, or where numbers
     /// are used up.
     pub fn push(&self, members: &[Member]) -> Option<u32> {
         let _changing = self.lock();
         let number = self.count.load(Relaxed);
-        self.fill(number, members, false)?;
+        self.fill(number, members)?;
         self.count.store(number + 1, Release);
         Some(number)
     }
 
-    /// Gives a group other members. Flows of a member that leaves are spread over the others; of the
-    /// other flows, only those move that a member needs which is new or weighs more.
+    /// Gives a group other members, as the kernel would: of flows whose member stays some move as well, where
+    /// the bounds between the members move.
     ///
-    /// False for a group that is not there, or not 1 to [`BUCKETS`] members.
+    /// False for a group that is not there, or not 1 to [`MOST_MEMBERS`] members.
     pub fn set(&self, number: u32, members: &[Member]) -> bool {
         let _changing = self.lock();
-        let done = number < self.count.load(Relaxed) && self.fill(number, members, true).is_some();
+        let done = number < self.count.load(Relaxed) && self.fill(number, members).is_some();
         if done {
             self.epochs.changes.note();
         }
         done
     }
 
-    /// The member for a flow; no route for a group that is not there.
+    /// The member for a flow, whose hash is [`MOST_HASH`] at most; no route for a group that is not there.
     #[inline(always)]
     #[must_use]
     pub fn select(&self, number: u32, hash: u32) -> NextHopId {
-        let bucket = number as usize * BUCKETS + hash as usize % BUCKETS;
-        NextHopId(self.buckets.get(bucket).map_or(NextHopId::NO_ROUTE.0, |next| next.load(Relaxed)))
+        let (lines, _) = self.of(number).as_chunks::<AT_ONCE>();
+        for line in lines {
+            let passed = line.iter().map(|member| usize::from(bound(member.load(Acquire)) < hash));
+            if let Some(member) = line.get(passed.sum::<usize>()) {
+                return next(member.load(Relaxed));
+            }
+        }
+        NextHopId::NO_ROUTE
     }
 
-    /// The member of each share of a group; none of one that is not there.
-    pub(crate) fn shares(&self, number: u32) -> impl Iterator<Item = NextHopId> {
-        let first = (number as usize).saturating_mul(BUCKETS);
-        let known = (number as usize) < self.len();
-        let buckets = self.buckets.get(first..first + BUCKETS).filter(|_| known);
-        buckets.unwrap_or_default().iter().map(|bucket| NextHopId(bucket.load(Relaxed)))
+    /// The members of a group in their order; none of one that is not there.
+    pub(crate) fn nexts(&self, number: u32) -> impl Iterator<Item = NextHopId> {
+        self.bounds(number).map(|(_, next)| next)
     }
 
-    /// The members of a group as they share it now: each with its buckets of [`BUCKETS`] as its
-    /// weight. None for a group that is not there.
+    /// The members of a group, and of each how many of [`MOST_MEMBERS`] parts of the flows it has, as its weight;
+    /// at least one. None for a group that is not there.
     #[must_use]
     pub fn members(&self, number: u32) -> Vec<Member> {
         let _no_change = self.lock();
-        let mut members: Vec<Member> = Vec::new();
-        let first = number as usize * BUCKETS;
-        let known = number < self.count.load(Relaxed);
-        let buckets = self.buckets.get(first..first + BUCKETS).filter(|_| known);
-        for bucket in buckets.unwrap_or_default() {
-            let next = NextHopId(bucket.load(Relaxed));
-            match members.iter_mut().find(|member| member.next == next) {
-                Some(member) => member.weight += 1,
-                None => members.push(Member { next, weight: 1 }),
+        let mut shares: Vec<(NextHopId, u64)> = Vec::new();
+        let mut before = 0;
+        for (bound, next) in self.bounds(number) {
+            let end = u64::from(bound) + 1;
+            match shares.iter_mut().find(|(member, _)| *member == next) {
+                Some((_, share)) => *share += end - before,
+                None => shares.push((next, end - before)),
             }
+            before = end;
         }
-        members.sort_unstable_by_key(|member| member.next);
-        members
+        shares.sort_unstable_by_key(|(next, _)| *next);
+        let part = (u64::from(MOST_HASH) + 1) / MOST_MEMBERS as u64;
+        let weight = |share: u64| ((share + part / 2) / part).max(1) as u16;
+        shares.into_iter().map(|(next, share)| Member { next, weight: weight(share) }).collect()
+    }
+
+    /// The bounds of a group that is there, up to the last.
+    fn bounds(&self, number: u32) -> impl Iterator<Item = (u32, NextHopId)> {
+        let members = if (number as usize) < self.len() { self.of(number) } else { &[] };
+        let mut ended = false;
+        members.iter().map(|member| member.load(Acquire)).map_while(move |member| {
+            let goes_on = !ended;
+            ended |= bound(member) >= MOST_HASH;
+            goes_on.then(|| (bound(member), next(member)))
+        })
+    }
+
+    #[inline(always)]
+    fn of(&self, number: u32) -> &[AtomicU64] {
+        let first = number as usize * MOST_MEMBERS;
+        self.members.get(first..first + MOST_MEMBERS).unwrap_or_default()
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {
-        // Every bucket is good at every moment.
+        // Every member is good at every moment.
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn fill(&self, number: u32, members: &[Member], keep: bool) -> Option<()> {
-        if members.is_empty() || members.len() > BUCKETS {
+    fn fill(&self, number: u32, members: &[Member]) -> Option<()> {
+        if members.is_empty() || members.len() > MOST_MEMBERS || number as usize >= MOST_GROUPS {
             return None;
         }
-        let first = number as usize * BUCKETS;
-        let buckets = self.buckets.get(first..first + BUCKETS)?;
-        let old = |bucket: &AtomicU32| {
-            let next = NextHopId(bucket.load(Relaxed));
-            members.iter().position(|member| keep && member.next == next)
-        };
-        let shares = share_out(members, &std::array::from_fn(|index| old(&buckets[index])));
-        for (bucket, member) in buckets.iter().zip(shares) {
-            bucket.store(members[member].next.0, Release);
+        let total: u64 = members.iter().map(|member| member.weight()).sum();
+        let mut weight = 0;
+        let mut packed = Vec::with_capacity(members.len().next_multiple_of(AT_ONCE));
+        for member in members {
+            weight += member.weight();
+            // `DIV_ROUND_CLOSEST_ULL`.
+            let end = ((weight << 31) + total / 2) / total;
+            // All weights are 2^24 at most, so each member has some of the hashes.
+            packed.push((end - 1) << 32 | u64::from(member.next.0));
+        }
+        let last = *packed.last()?;
+        packed.resize(packed.len().next_multiple_of(AT_ONCE), last);
+        // From the end, so that whoever reads meanwhile finds a last member at every moment.
+        for (member, packed) in self.of(number).iter().zip(packed).rev() {
+            member.store(packed, Release);
         }
         Some(())
     }
 }
 
+#[inline(always)]
+const fn bound(member: u64) -> u32 {
+    (member >> 32) as u32
+}
+
+#[inline(always)]
+const fn next(member: u64) -> NextHopId {
+    NextHopId(member as u32)
+}
+
 impl std::fmt::Debug for Groups {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("Groups").field("len", &self.len()).finish_non_exhaustive()
-    }
-}
-
-/// Which member has each bucket: `old` ones keep theirs as far as the weights let them.
-///
-/// No member is ever more than one bucket above its share, so when another leaves, which makes all
-/// shares larger, none has to give any.
-fn share_out(members: &[Member], old: &[Option<usize>; BUCKETS]) -> [usize; BUCKETS] {
-    let total: i64 = members.iter().map(|member| member.weight()).sum();
-    let mut counts = vec![0_i64; members.len()];
-    for member in old.iter().flatten() {
-        counts[*member] += 1;
-    }
-    // By how much a member has too few buckets, in buckets times the total weight.
-    let lack = |counts: &[i64], member: usize| match counts[member] {
-        0 => i64::MAX,
-        count => BUCKETS as i64 * members[member].weight() - count * total,
-    };
-    let all = 0..members.len();
-    let neediest =
-        |counts: &[i64]| all.clone().rev().max_by_key(|member| lack(counts, *member)).unwrap_or(0);
-    let richest =
-        |counts: &[i64]| all.clone().min_by_key(|member| lack(counts, *member)).unwrap_or(0);
-    let mut shares = [0; BUCKETS];
-    for (share, old) in shares.iter_mut().zip(old) {
-        *share = old.unwrap_or_else(|| {
-            let member = neediest(&counts);
-            counts[member] += 1;
-            member
-        });
-    }
-    loop {
-        let (from, to) = (richest(&counts), neediest(&counts));
-        let owed = counts[to] == 0 || (lack(&counts, to) > 0 && lack(&counts, from) <= -total);
-        let bucket = shares.iter().position(|member| *member == from);
-        match bucket {
-            Some(bucket) if owed && counts[from] > 1 => shares[bucket] = to,
-            _ => return shares,
-        }
-        counts[from] -= 1;
-        counts[to] += 1;
     }
 }

@@ -3,9 +3,8 @@ use std::collections::BTreeSet;
 use etherparse::{IpAuthHeader, IpNumber};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::sample::Index;
 
-use super::{BUCKETS, Groups, Hash, MAX_EXTENSIONS, MOST_GROUPS, Member};
+use super::{Groups, Hash, MAX_EXTENSIONS, MOST_GROUPS, MOST_HASH, MOST_MEMBERS, Member};
 use crate::dispatch::Path;
 use crate::epoch::Epochs;
 use crate::id::NextHopId;
@@ -108,9 +107,10 @@ fn each_family_goes_by_the_hash_that_it_is_given() {
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn only_transports_with_ports_have_them_looked_at() {
-    for protocol in 0..=u8::MAX {
+    // An authentication header's index stands where no port is.
+    for protocol in (0..=u8::MAX).filter(|protocol| *protocol != 51) {
         let flow = |n: u16| flow4().ports(n, n).v4(|header| header.protocol = IpNumber(protocol));
-        let expected = if matches!(protocol, 6 | 17 | 33 | 132 | 136) { 2 } else { 1 };
+        let expected = if matches!(protocol, 6 | 17 | 33 | 50 | 132 | 136) { 2 } else { 1 };
         assert_eq!(spread(flow), expected, "protocol {protocol}");
     }
 }
@@ -151,12 +151,14 @@ fn ports_are_found_behind_extension_headers() {
             assert!((0..32).all(|n| one_member(&[flow(n), flow(n).size(600)])));
         }
     }
-    let authenticated = |n| {
+    // The kernel does not go on behind one; its index stands for ports.
+    let authenticated = |n, index| {
         flow6().ports(n, 53).extend(IpNumber::AUTHENTICATION_HEADER, |next| {
-            IpAuthHeader::new(next, 1, 2, &[0; 12]).expect("fits").to_bytes().to_vec()
+            IpAuthHeader::new(next, index, 2, &[0; 12]).expect("fits").to_bytes().to_vec()
         })
     };
-    assert_eq!(spread(authenticated), 2);
+    assert_eq!(spread(|n| authenticated(n, 1)), 1);
+    assert_eq!(spread(|n| authenticated(1, u32::from(n))), 2);
 }
 
 #[test]
@@ -167,8 +169,8 @@ fn the_walk_over_extension_headers_ends() {
         (0..headers)
             .fold(packet, |packet, _| packet.extension(IpNumber::IPV6_DESTINATION_OPTIONS, 8))
     };
-    assert_eq!(spread(|n| chain(MAX_EXTENSIONS - 1, n)), 2);
-    assert_eq!(spread(|n| chain(MAX_EXTENSIONS, n)), 1);
+    assert_eq!(spread(|n| chain(MAX_EXTENSIONS, n)), 2);
+    assert_eq!(spread(|n| chain(MAX_EXTENSIONS + 1, n)), 1);
     assert_eq!(spread(|n| chain(MAX_EXTENSIONS + 20, n)), 1);
 }
 
@@ -200,21 +202,38 @@ proptest! {
         ..Default::default()
     })]
 
-    /// Each member has its share of the buckets, to the next one, and at least one.
+    /// Members have the hashes that the kernel gives them, whatever the group had before.
     #[test]
-    fn shares_follow_weights(weights in vec(0..1000_u16, 1..40)) {
-        let members: Vec<_> = weights.iter().enumerate().map(member).collect();
+    fn bounds_are_the_kernels(
+        weights in vec(0..1000_u16, 1..40),
+        before in vec(0..1000_u16, 1..40),
+        hashes in vec(0..=MOST_HASH, 32),
+    ) {
+        let all = |weights: &[u16]| weights.iter().enumerate().map(member).collect::<Vec<_>>();
         let groups = Groups::new(Epochs::new());
-        let group = groups.push(&members).unwrap();
-        let buckets = buckets(&groups, group);
-        check_shares(&members, &buckets)?;
-        let listed = groups.members(group);
-        for &Member { next, weight } in &listed {
-            let has = buckets.iter().filter(|bucket| **bucket == next).count();
-            prop_assert_eq!(usize::from(weight), has);
+        let group = groups.push(&all(&before)).unwrap();
+        prop_assert!(groups.set(group, &all(&weights)));
+        let total: u64 = weights.iter().map(|weight| u64::from(*weight).max(1)).sum();
+        let mut sum = 0;
+        let bounds: Vec<u32> = weights.iter().map(|weight| {
+            sum += u64::from(*weight).max(1);
+            // `fib_rebalance`.
+            (((sum << 31) + total / 2) / total - 1) as u32
+        }).collect();
+        let edges = bounds.iter().flat_map(|bound| [*bound, (bound + 1).min(MOST_HASH)]);
+        for hash in hashes.into_iter().chain(edges) {
+            let expected = bounds.iter().position(|bound| hash <= *bound).unwrap();
+            prop_assert_eq!(groups.select(group, hash), NextHopId(expected as u32 + 1));
         }
-        prop_assert_eq!(listed.len(), members.len());
+        let listed = groups.members(group);
+        prop_assert_eq!(listed.len(), weights.len());
+        let nexts: Vec<_> = groups.nexts(group).collect();
+        prop_assert_eq!(nexts, all(&weights).iter().map(|member| member.next).collect::<Vec<_>>());
         prop_assert_eq!(groups.members(group + 1), vec![]);
+        for (weight, listed) in weights.iter().zip(listed) {
+            let share = u64::from(*weight).max(1) as f64 * MOST_MEMBERS as f64 / total as f64;
+            prop_assert!((f64::from(listed.weight) - share).abs() <= 1.0, "{listed:?} for {share}");
+        }
     }
 
     /// Bytes that are no packet have a hash as well.
@@ -224,35 +243,7 @@ proptest! {
         if let Some(first) = bytes.first_mut() {
             *first = version << 4 | *first & 15;
         }
-        prop_assert_eq!(super::hash::flow_hash(&bytes), super::hash::flow_hash(&bytes));
-    }
-
-    /// When a member leaves, only its flows move; when it comes back, no flow moves that does not
-    /// move to it; and the shares are right all along.
-    #[test]
-    fn only_flows_move_that_have_to(
-        weights in vec(1..1000_u16, 2..40),
-        leaving in vec(any::<Index>(), 1..8),
-    ) {
-        let all: Vec<_> = weights.iter().enumerate().map(member).collect();
-        let groups = Groups::new(Epochs::new());
-        let group = groups.push(&all).unwrap();
-        for index in leaving {
-            let gone = *index.get(&all);
-            let rest: Vec<_> = all.iter().copied().filter(|member| *member != gone).collect();
-            let before = buckets(&groups, group);
-            prop_assert!(groups.set(group, &rest));
-            let without = buckets(&groups, group);
-            for (old, new) in before.iter().zip(&without) {
-                prop_assert!(old == new || *old == gone.next);
-            }
-            check_shares(&rest, &without)?;
-            prop_assert!(groups.set(group, &all));
-            let again = buckets(&groups, group);
-            for (old, new) in without.iter().zip(&again) {
-                prop_assert!(old == new || *new == gone.next);
-            }
-        }
+        prop_assert!(super::Multipath::default().of(&bytes).hash <= MOST_HASH);
     }
 }
 
@@ -260,29 +251,29 @@ fn member((index, weight): (usize, &u16)) -> Member {
     Member { next: NextHopId(index as u32 + 1), weight: *weight }
 }
 
-fn buckets(groups: &Groups, group: u32) -> Vec<NextHopId> {
-    (0..BUCKETS as u32).map(|hash| groups.select(group, hash)).collect()
-}
-
-fn check_shares(members: &[Member], buckets: &[NextHopId]) -> Result<(), TestCaseError> {
-    let total: f64 = members.iter().map(|member| f64::from(member.weight.max(1))).sum();
-    for member in members {
-        let has = buckets.iter().filter(|next| **next == member.next).count();
-        let share = BUCKETS as f64 * f64::from(member.weight.max(1)) / total;
-        prop_assert!(has >= 1);
-        // Members that weigh next to nothing have a bucket too, which the others lack.
-        prop_assert!(has as f64 <= share + 1.0, "{} buckets for a share of {}", has, share);
-    }
-    Ok(())
+/// A member that comes twice has two shares, not one after the other.
+#[test]
+fn one_next_hop_may_be_several_members() {
+    let groups = Groups::new(Epochs::new());
+    let members =
+        [(1, 1), (2, 2), (1, 1)].map(|(next, weight)| Member { next: NextHopId(next), weight });
+    let group = groups.push(&members).unwrap();
+    let quarter = 1 << 29;
+    let chosen =
+        [0, quarter, 3 * quarter - 1, 3 * quarter].map(|hash| groups.select(group, hash).0);
+    assert_eq!(chosen, [1, 2, 2, 1]);
+    let shares =
+        [(1, 128), (2, 128)].map(|(next, weight)| Member { next: NextHopId(next), weight });
+    assert_eq!(groups.members(group), shares);
 }
 
 #[test]
-fn a_group_has_members_and_not_more_than_buckets() {
+fn a_group_has_members_and_not_too_many() {
     let members = |count: usize| vec![Member { next: NextHopId(1), weight: 1 }; count];
     let groups = Groups::new(Epochs::new());
     assert_eq!(groups.push(&[]), None);
-    assert_eq!(groups.push(&members(BUCKETS)), Some(0));
-    assert_eq!(groups.push(&members(BUCKETS + 1)), None);
+    assert_eq!(groups.push(&members(MOST_MEMBERS)), Some(0));
+    assert_eq!(groups.push(&members(MOST_MEMBERS + 1)), None);
     assert!(!groups.set(1, &members(1)));
     assert!(!groups.set(0, &[]));
     assert_eq!(groups.select(1, 0), NextHopId::NO_ROUTE);

@@ -82,6 +82,7 @@ impl Classifier {
             classify: Classify::at(level),
             point,
             version,
+            past_auth: false,
             width: all.len(),
             packing: Packing::of(&dims, all.len()),
             wants: wants(point, version, &dims),

@@ -14,6 +14,8 @@ pub struct Classifier {
     pub(super) classify: Classify,
     pub(super) point: Point,
     pub(super) version: u8,
+    /// Whether IPv6 authentication headers are walked over, see [`super::Filter::look_past_auth`].
+    pub(super) past_auth: bool,
     /// Words of a set of rules.
     pub(super) width: usize,
     /// How classes are packed, where what is found is kept.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::classifier::Classifier;
 use super::head::Head;
 use super::{LiveSet, Point};
 use crate::burst::Burst;
@@ -189,11 +190,10 @@ impl<'a> Parsed<'a> {
         burst: &Burst,
         umem: &'a Umem,
         lane: usize,
-        version: u8,
-        point: Point,
+        classifier: &'a Classifier,
         output: Option<u16>,
-        live: &'a [Arc<LiveSet>],
     ) -> Self {
+        let Classifier { version, point, past_auth, .. } = *classifier;
         let frame = umem.frame(burst.addr[lane], usize::from(burst.len[lane]));
         let l3 = usize::from(burst.l3[lane]);
         let hops = u8::from(point == Point::Forward);
@@ -210,11 +210,11 @@ impl<'a> Parsed<'a> {
             output,
             hops,
             padded: point == Point::Ingress,
-            live,
+            live: &classifier.live,
         };
         let _ = match version {
             4 => parsed.walk4(),
-            6 => parsed.walk6(),
+            6 => parsed.walk6(past_auth),
             _ => None,
         };
         parsed
@@ -386,8 +386,8 @@ impl<'a> Parsed<'a> {
     }
 
     /// `ipv6_find_hdr` (`net/ipv6/exthdrs_core.c`) as nft calls it: an authentication header is the end, but
-    /// not for who asks for a fragment header (`nft_exthdr_ipv6_eval`).
-    fn walk6(&mut self) -> Option<()> {
+    /// not for who asks for a fragment header (`nft_exthdr_ipv6_eval`). `past_auth` as ip6tables calls it.
+    fn walk6(&mut self, past_auth: bool) -> Option<()> {
         let packet = self.packet();
         let header = packet.first_chunk::<40>()?;
         let length = 40 + usize::from(u16::from_be_bytes([header[4], header[5]]));
@@ -405,6 +405,7 @@ impl<'a> Parsed<'a> {
             }
             let &[following, len] = packet.get(at..)?.first_chunk()?;
             match next {
+                l4::AUTH if past_auth => at += (usize::from(len) + 2) * 4,
                 l4::AUTH => {
                     self.transport = Some((next, at));
                     self.fragment = self.fragment.or_else(|| fragment_behind(packet, at));

@@ -233,8 +233,7 @@ impl<'a> Work<'a> {
             .then(|| self.tables.next_hops.view().record(self.burst.next[lane]))
             .flatten()
             .map(|record| record.link().0);
-        let Classifier { version, point, .. } = *classifier;
-        Parsed::new(self.burst, self.umem, lane, version, point, output, &classifier.live)
+        Parsed::new(self.burst, self.umem, lane, classifier, output)
     }
 }
 

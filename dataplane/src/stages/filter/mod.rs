@@ -107,7 +107,9 @@ pub struct Filter {
     hops: Vec<NextHopId>,
     /// Sets that change while packets flow, by number.
     live: Vec<Arc<LiveSet>>,
-    /// Their prefixes, IPv4 and IPv6.
+    /// Whether rules look behind an authentication header.
+    past_auth: bool,
+    /// The sets' prefixes, IPv4 and IPv6.
     tries: [Option<Arc<Fib>>; 2],
 }
 
@@ -116,6 +118,12 @@ impl Filter {
     #[must_use]
     pub fn new(counters: usize, limits: Vec<Limit>) -> Self {
         Self { limits, counters: vec![Count::default(); counters], ..Self::default() }
+    }
+
+    /// Lets rules that are set later look behind IPv6 authentication headers, as ip6tables does; nft takes
+    /// such a header for the transport header.
+    pub const fn look_past_auth(&mut self) {
+        self.past_auth = true;
     }
 
     /// Adds a live set for rules that are set later, with what it begins with; returns the number by which
@@ -185,7 +193,8 @@ impl Filter {
         version: u8,
         rules: &Rules,
     ) -> Result<(), FilterError> {
-        let classifier = Classifier::build(level, point, version, rules, &self.live)?;
+        let mut classifier = Classifier::build(level, point, version, rules, &self.live)?;
+        classifier.past_auth = self.past_auth;
         self.points[point as usize][place(version)] = Some(classifier);
         Ok(())
     }

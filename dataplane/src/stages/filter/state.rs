@@ -38,6 +38,8 @@ pub struct State {
     pub(crate) kernel_has_rules: bool,
     /// How the headers of the burst's packets began into which rules have written, the first time first.
     pub(super) written: Vec<(usize, [u8; HEAD])>,
+    /// Where packets of the burst have counted that the kernel may count as well, and their bytes.
+    counted: Vec<(usize, u32, u64)>,
     buckets: Vec<Bucket>,
     pub(super) room: Box<Room>,
 }
@@ -104,6 +106,7 @@ impl State {
             detoured: [Lanes::NONE; 2],
             kernel_has_rules: false,
             written: Vec::new(),
+            counted: Vec::new(),
             buckets: Vec::new(),
             room: Box::new(room),
         }
@@ -137,6 +140,7 @@ impl State {
         self.mark = [0; BURST];
         self.steered = Lanes::NONE;
         self.written.clear();
+        self.counted.clear();
     }
 
     /// How the header of a packet of the burst began that rules have written into.
@@ -145,12 +149,25 @@ impl State {
         self.written.iter().find(|(written, _)| *written == lane).map(|(_, head)| head)
     }
 
-    /// Counts a packet.
+    /// Counts a packet of the burst.
     #[inline]
-    pub(super) fn count(&mut self, counter: u32, bytes: u64) {
+    pub(super) fn count(&mut self, lane: usize, counter: u32, bytes: u64) {
         if let Some(count) = self.counts.get_mut(counter as usize) {
             count.packets += 1;
             count.bytes += bytes;
+            if self.kernel_has_rules {
+                self.counted.push((lane, counter, bytes));
+            }
+        }
+    }
+
+    /// Takes back what a packet of the burst has counted: the kernel's rules count it.
+    pub(crate) fn uncount(&mut self, lane: usize) {
+        for (_, counter, bytes) in self.counted.iter().filter(|(counted, ..)| *counted == lane) {
+            if let Some(count) = self.counts.get_mut(*counter as usize) {
+                count.packets = count.packets.saturating_sub(1);
+                count.bytes = count.bytes.saturating_sub(*bytes);
+            }
         }
     }
 

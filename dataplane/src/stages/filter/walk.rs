@@ -140,7 +140,7 @@ impl Walk<'_> {
                 let within = self.state.take(*limit, bucket, units);
                 return if within == *over { Way::Next } else { Way::On };
             }
-            Op::Count(counter) => self.state.count(*counter, self.parsed.bytes()),
+            Op::Count(counter) => self.state.count(self.lane, *counter, self.parsed.bytes()),
             Op::Log { log, limit } => self.log(*log, *limit),
             Op::Forward(hop) => match self.filter.hops.get(*hop as usize) {
                 Some(next) => self.said.steer = Some(Steer::Next(*next)),

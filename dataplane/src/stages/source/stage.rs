@@ -175,9 +175,9 @@ impl SeenGroups {
 
 fn of_group(tables: &Tables, link: LinkId, next: NextHopId) -> Kind {
     let mut all = Leads::Spread;
-    // Most groups have no more members, and each of these many shares.
+    // Most groups have no more members.
     let (mut known, mut oldest) = ([None; 4], 0);
-    for member in tables.groups.shares(next.0 & !NextHopId::GROUP) {
+    for member in tables.groups.nexts(next.0 & !NextHopId::GROUP) {
         if known.contains(&Some(member)) {
             continue;
         }

@@ -33,7 +33,7 @@ const TRAFFIC: [(&str, u16); 2] = [("forward", 53), ("drop", 7)];
 
 /// The published figures: not inlined and inlined, forwarding and early drop.
 const PUBLISHED: [[&str; 2]; 2] =
-    [["+25.18 ns", "+7.55 ns"], ["-10.05 ns, below accuracy", "-1.54 ns, below accuracy"]];
+    [["+25.18 ns", "+7.55 ns"], ["-10.05 ns", "-1.54 ns, below accuracy"]];
 
 fn frames() -> Vec<Vec<Template>> {
     TRAFFIC.iter().map(|(_, port)| road::templates(FRAMES, &[], *port)).collect()

@@ -68,7 +68,7 @@ impl Via {
             false => Steps(None),
         };
         let shared = SharedUmem::new(&umem);
-        let port = AfXdp::open(("lab", device), AfXdpMode::Best, &shared, Box::new(program));
+        let port = AfXdp::open(("lab", device), AfXdpMode::Best, &shared, Box::new(program), None);
         let port = port.map_err(|failure| match failure {
             Failure::Fatal(error) => Error::failed(&error, error.remedy()),
             Failure::NotOffered(causes) => {

@@ -78,7 +78,7 @@ pub(super) struct Amount {
     /// Leave so many nanoseconds between two frames of a thread
     #[arg(short = 'w', long, value_name = "NS", value_parser = delay_ns)]
     delay: Option<f64>,
-    /// Send one frame again and again, without number and time, as xdp-trafficgen does (--via xdp)
+    /// Send frames without number and time, as xdp-trafficgen does (--via xdp)
     #[arg(long)]
     pub(super) plain: bool,
 }

@@ -2,8 +2,10 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::{Args, Machine, Stage};
+use crate::cli::log::Log;
 use crate::cli::{CliError, load, replay};
 use crate::compile::compile;
 use crate::control::Powers;
@@ -14,14 +16,15 @@ use crate::reload::{Reloader, Started};
 use crate::replay::Files;
 use crate::service::{Service, Watchdog};
 
-pub(super) fn run(args: &Args, file: &Path) -> Result<(), CliError> {
+pub(super) fn run(args: &Args, file: &Path, log: &Arc<Log>) -> Result<(), CliError> {
     let mut model = load(file)?;
     let configured = model.clone();
     if let Some(files) = only_files(&model) {
         return replay::replay(&model, &files, false);
     }
+    log.detach();
     let mut stage = Stage::set(args, model.control.as_deref())?;
-    let mut machine = Machine::open(&mut model, stage.post.clone(), compile)?;
+    let mut machine = Machine::open(&mut model, &[], stage.post.clone(), compile)?;
     let started = Started {
         file: file.to_owned(),
         configured,
@@ -35,10 +38,9 @@ pub(super) fn run(args: &Args, file: &Path) -> Result<(), CliError> {
     machine.announce(&model);
     tracing::info!("forwarding");
     warn_of_kernel(&model);
-    machine.steering.set_ruled(model.filter.is_some());
     let service = Service::from_environment();
     service.ready();
-    let ran = machine.run(&mut stage, Watchdog::new(service, Vec::new()));
+    let ran = machine.run(&mut stage, Watchdog::new(service, Vec::new()), None);
     drop(server);
     machine.end(&model, ran)
 }
@@ -76,12 +78,12 @@ fn only_files(model: &Model) -> Option<Files> {
     Some(files)
 }
 
-/// The kernel forwards by its own rules wherever Tollway does not, and does not know those of a file.
+/// The kernel does not know the rules of a file, and forwards before the start and after a stop.
 fn warn_of_kernel(model: &Model) {
     let is_steered = |port: &crate::model::Port| matches!(port.kind, PortKind::AfXdp { .. });
     if model.filter.is_some() && model.ports.iter().any(is_steered) {
         tracing::warn!(
-            "while Tollway does not run, the kernel forwards by its own rules only: load them there too"
+            "before the start and after a stop the kernel forwards by its own rules only; load them there too"
         );
     }
 }

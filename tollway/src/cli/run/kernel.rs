@@ -1,6 +1,7 @@
 //! Forwarding by what the kernel is configured with.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use signal_hook::consts::SIGHUP;
@@ -8,6 +9,7 @@ use signal_hook::iterator::Signals;
 
 use super::{Args, Machine, Stage};
 use crate::cli::CliError;
+use crate::cli::log::Log;
 use crate::control::Powers;
 use crate::force::Force;
 use crate::kernel::{self, Follower};
@@ -19,7 +21,7 @@ use crate::privileges;
 use crate::service::{Beat, Service, Watchdog};
 use crate::sync::lock;
 
-pub(super) fn run(args: &Args) -> Result<(), CliError> {
+pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     let audit_every = Duration::from_secs(args.audit.into());
     let settings = Settings {
         netlink: netlink::Settings { audit_every, ..netlink::Settings::default() },
@@ -29,10 +31,12 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     // Threads have the privileges of the one that begins them.
     privileges::give_up()
         .map_err(|error| CliError::failed(error, "Run it as root or by its unit"))?;
+    log.detach();
     let mut mirror = Mirror::begin(&args.devices, settings).map_err(unmirrored)?;
     let mut model = mirror.model();
+    let idle = mirror.idle();
     let compile = |model: &_| mirror.compile(model);
-    let mut machine = Machine::open(&mut model, stage.post.clone(), compile)?;
+    let mut machine = Machine::open(&mut model, &idle, stage.post.clone(), compile)?;
     machine.router.kernel_has_rules = true;
     let parts = machine.parts(&model);
     let (watch, follow) = (parts.watch(&model), kernel::Settings::default());
@@ -51,10 +55,12 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let most_mtu = u32::try_from(room).unwrap_or(u32::MAX);
     let keep = mirror.start(force, most_mtu, (live, beat.clone()), || tracing::info!("forwarding"));
     let keep = keep.map_err(super::unfollowed)?;
-    audit_on_signal(handle).map_err(super::unfollowed)?;
+    audit_on_signal(handle.clone()).map_err(super::unfollowed)?;
     let service = Service::from_environment();
     service.ready();
-    let ran = machine.run(&mut stage, Watchdog::new(service, vec![beat]));
+    let watchdog = Watchdog::new(service, vec![beat]);
+    let ran =
+        machine.run(&mut stage, watchdog, Some(Box::new(move |state| handle.was_away(state))));
     drop(server);
     // It waits for the worker, who is no longer there.
     drop(stage);

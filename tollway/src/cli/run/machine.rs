@@ -18,7 +18,7 @@ use crate::ports::redirect::Watch;
 use crate::ports::steering::ModelSteering;
 use crate::ports::{self, Devices, State};
 use crate::service::Watchdog;
-use crate::worker::{self, Duties, Post, Stopper};
+use crate::worker::{self, Duties, OnGap, Post, Stopper};
 
 /// A router with its ports.
 pub(super) struct Machine {
@@ -34,9 +34,10 @@ pub(super) struct Machine {
 
 impl Machine {
     /// Opens the ports of a model, adopts what their devices say of themselves, and puts the router
-    /// together by `compile`.
+    /// together by `compile`. Ports for which `idle` has a reason are left to the kernel for now.
     pub(super) fn open(
         model: &mut Model,
+        idle: &[Option<String>],
         post: Post,
         compile: impl FnOnce(&Model) -> Result<Compiled, CompileError>,
     ) -> Result<Self, CliError> {
@@ -45,7 +46,7 @@ impl Machine {
         })?;
         let steering = Arc::new(ModelSteering::load(model));
         let mut programs = |_: &Model, port| steering.program(port);
-        let devices = ports::open(model, &umem, &mut programs);
+        let devices = ports::open(model, &umem, &mut programs, idle);
         let devices = devices.map_err(|error| CliError::failed(&error, error.remedy()))?;
         let compiled = compile(model).map_err(|error| CliError::failed(&error, error.remedy()))?;
         let mut router = Router::new(compiled.tables, umem, compiled.host);
@@ -86,10 +87,20 @@ impl Machine {
     }
 
     /// Forwards until told to stop.
-    pub(super) fn run(&mut self, stage: &mut Stage, watchdog: Watchdog) -> io::Result<()> {
+    pub(super) fn run(
+        &mut self,
+        stage: &mut Stage,
+        watchdog: Watchdog,
+        on_gap: Option<OnGap>,
+    ) -> io::Result<()> {
+        let priority = stage.priority;
         let pulse = self.steering.start(&self.devices);
         let Stage { stop, inbox, .. } = stage;
-        let duties = Duties { pulse, journal: self.journal.clone(), watchdog };
+        let counts = self.steering.counts();
+        let names = self.board.names().ports.iter().map(|port| port.name.clone()).collect();
+        let steered = counts.map(|counts| (counts, names));
+        let journal = self.journal.clone();
+        let duties = Duties { pulse, on_gap, steered, priority, journal, watchdog };
         worker::run(&mut self.router, &mut self.devices, stop, inbox, duties)
     }
 
@@ -107,6 +118,8 @@ impl Machine {
             let state = match behind.state() {
                 State::Up => String::new(),
                 State::Down(why) | State::Gone(why) => format!(", not working: {why}"),
+                // Its reason was told when it was detached.
+                State::Detached(_) => String::new(),
             };
             tracing::info!(
                 "port {}: {what}, address {}, MTU {}{state}",
@@ -123,14 +136,17 @@ impl Machine {
         let ports = model.ports.iter().map(|port| port.name.as_str()).collect();
         let missed = devices.iter_mut().map(|device| device.missed()).collect();
         let counters = router.counters_in_all();
+        let adds_up = counters.check().and_then(|()| router.check_memory(devices));
         let host = router.host.counters();
-        let printed = print(Summary { ports, counters: &counters, host, missed }.text());
-        // All of them, whatever went wrong with one: they give their devices back to the kernel.
+        let summary = Summary { ports, counters: &counters, host, missed }.text();
+        // All of them, whatever went wrong with one: they give their devices back to the kernel, which
+        // waits for nobody who reads the summary.
         let finished: Vec<_> = devices.iter_mut().map(|device| device.finish()).collect();
+        let printed = print(summary);
         ran.map_err(|error| {
             CliError::failed(format!("the ports can not be waited for: {error}"), "Start again")
         })?;
-        counters.check().map_err(|sentence| {
+        adds_up.map_err(|sentence| {
             CliError::failed(
                 sentence,
                 "This is a defect of Tollway: report it with the table above",

@@ -7,11 +7,15 @@ mod socket;
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::CliError;
+use super::log::Log;
 use crate::config;
 use crate::control::{Powers, Server, Socket};
 use crate::model::ExpressMode;
+use crate::ports::sys;
+use crate::worker::priority::Priority;
 use crate::worker::{self, Inbox, Post, Stop};
 use machine::Machine;
 
@@ -46,6 +50,9 @@ pub(super) struct Args {
     /// $XDG_RUNTIME_DIR/tollway.sock for others)
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// How soon the worker gets a processor that others want too
+    #[arg(long, value_enum, default_value = "realtime")]
+    priority: Priority,
     /// Take the ports over from the router that has the same control socket; the kernel forwards
     /// meanwhile
     #[arg(long)]
@@ -73,10 +80,10 @@ impl From<Express> for ExpressMode {
     }
 }
 
-pub(super) fn run(args: &Args) -> Result<(), CliError> {
+pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     match &args.config {
-        Some(file) => file::run(args, file),
-        None => kernel::run(args),
+        Some(file) => file::run(args, file, log),
+        None => kernel::run(args, log),
     }
 }
 
@@ -86,12 +93,14 @@ struct Stage {
     post: Post,
     inbox: Inbox,
     socket: Option<Socket>,
+    priority: Priority,
 }
 
 impl Stage {
     /// Listens to signals, and takes the control socket, from a predecessor if that is wanted.
     /// `usual` is where the socket is if the arguments do not say.
     fn set(args: &Args, usual: Option<&Path>) -> Result<Self, CliError> {
+        has_address_space()?;
         let no_descriptor = |error| {
             let what = format!("signals can not be waited for: {error}");
             CliError::failed(what, "Close other programs")
@@ -102,7 +111,7 @@ impl Stage {
         if args.replace {
             socket::succeed(path)?;
         }
-        Ok(Self { stop, post, inbox, socket: socket::open(path)? })
+        Ok(Self { stop, post, inbox, socket: socket::open(path)?, priority: args.priority })
     }
 
     /// Answers those who ask by the control socket, if there is one, from now on.
@@ -114,6 +123,24 @@ impl Stage {
         let powers = Powers { hand_over: Some(hand_over), ..powers };
         let server = Server::start(socket, self.post.clone(), machine.board.clone(), powers);
         server.map(Some).map_err(|error| CliError::failed(&error, error.remedy()))
+    }
+}
+
+/// Address space that a router takes, bytes. Most of it is kept free for tables to grow, and takes no memory.
+const ADDRESS_SPACE: u64 = 1600 << 20;
+
+/// Makes sure that the tables fit in the address space that this process may have.
+fn has_address_space() -> Result<(), CliError> {
+    match sys::address_space_limit() {
+        Ok(limit) if limit < ADDRESS_SPACE => Err(CliError::failed(
+            format!(
+                "a router takes {} MiB of address space, and this process may have {}",
+                ADDRESS_SPACE >> 20,
+                limit >> 20
+            ),
+            "Raise the limit with `ulimit -v unlimited`, or LimitAS=infinity in its unit",
+        )),
+        _ => Ok(()),
     }
 }
 

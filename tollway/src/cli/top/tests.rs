@@ -125,6 +125,30 @@ fn a_large_screen_has_room_for_many_ports_and_a_small_one_does_not_break() {
 }
 
 #[test]
+fn no_number_is_cut() {
+    let of = |count: u64| {
+        let mut answer = answer(4, 1);
+        answer.drops = counts(&[("ip_csum", count)]);
+        answer.express.counts = counts(&[("hits", count)]);
+        let mut screen = screen(1);
+        screen.rates = Some(Rates::between(&answer, &answer));
+        screen
+    };
+    let counts = [9_999_999, 10_000_000, 987_654_321, 987_654_321_012, 9_876_543_210_123, u64::MAX];
+    for (count, shown) in counts.into_iter().zip([
+        "9,999,999",
+        "10,000,000",
+        "987,654,321",
+        "987,654,321,012",
+        "9.88T",
+        "18446744T",
+    ]) {
+        let text = text(&of(count), (80, 24));
+        assert_eq!(text.matches(shown).count(), 2, "{shown}:\n{text}");
+    }
+}
+
+#[test]
 fn trouble_is_told_in_place_of_rates() {
     let trouble = "the worker has not answered for 1 s: it hangs".to_owned();
     let text = text(&Screen { trouble: Some(trouble.clone()), ..screen(1) }, (80, 24));

@@ -36,10 +36,10 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     let [top, middle, bottom] = Layout::vertical(rows).areas(area);
     frame.render_widget(title(screen), top);
     let Some(rates) = &screen.rates else { return };
-    frame.render_widget(port_table(&rates.ports), middle);
+    frame.render_widget(port_table(&rates.ports, middle.width), middle);
     let (drops, punts, tolls) = places(bottom, rates);
-    frame.render_widget(reason_table("dropped", &rates.drops), drops);
-    frame.render_widget(reason_table("punted", &rates.punts), punts);
+    frame.render_widget(reason_table("dropped", &rates.drops, drops.width), drops);
+    frame.render_widget(reason_table("punted", &rates.punts, punts.width), punts);
     draw_tolls(frame, tolls, rates);
 }
 
@@ -84,25 +84,46 @@ fn title(screen: &Screen) -> ratatui::text::Text<'static> {
     ratatui::text::Text::from(vec![first, second])
 }
 
-fn port_table(ports: &[PortRates]) -> Table<'static> {
-    let header =
-        right(["port", "state", "rx pkt/s", "rx bit/s", "tx pkt/s", "tx bit/s", "missed/s"], 2);
+/// Columns of a port's name, of its state, and of a rate, which takes [`LEAST_RATE`] at least.
+const NAME: u16 = 15;
+const STATE: u16 = 5;
+const RATE: u16 = 9;
+
+/// The widest that [`si`] writes.
+const LEAST_RATE: u16 = 6;
+
+/// The ports; where there is less room names are cut, then rates are narrower, then the last are left out. No
+/// number is cut: it would be another one.
+fn port_table(ports: &[PortRates], width: u16) -> Table<'static> {
+    let heads = ["port", "state", "rx pkt/s", "rx bit/s", "tx pkt/s", "tx bit/s", "missed/s"];
+    let room = width.saturating_sub(STATE + 1);
+    let rates = (room / (LEAST_RATE + 1)).min(5);
+    let rate = (room / rates.max(1)).saturating_sub(1).clamp(LEAST_RATE, RATE);
+    let name = room.saturating_sub(rates * (rate + 1)).saturating_sub(1).min(NAME);
+    let shown = 2 + usize::from(rates);
+    let header = right(heads.into_iter().take(shown), 2);
     let row = |port: &PortRates| {
         let PortRates { name, state, rx, tx, missed } = port;
         let numbers = [rx.packets, rx.bits, tx.packets, tx.bits, *missed].map(si);
         let cells = [name.clone(), state.clone()].into_iter().chain(numbers);
-        let row = right(cells, 2);
+        let row = right(cells.take(shown), 2);
         if state == "up" { row } else { row.style(ALARM) }
     };
-    let mut widths = vec![Constraint::Length(15), Constraint::Length(5)];
-    widths.extend([Constraint::Length(9); 5]);
+    let mut widths = vec![Constraint::Length(name), Constraint::Length(STATE)];
+    widths.extend((0..rates).map(|_| Constraint::Length(rate)));
     Table::new(ports.iter().map(row), widths).header(header.style(BOLD)).column_spacing(1)
 }
 
-fn reason_table(title: &'static str, reasons: &[Reason]) -> Table<'static> {
-    let row =
-        |reason: &Reason| right([reason.name.clone(), si(reason.rate), thousands(reason.count)], 1);
-    let widths = [Constraint::Fill(1), Constraint::Length(8), Constraint::Length(15)];
+/// Columns of a reason's rate and of its count at most.
+const REASON_RATE: u16 = 8;
+const COUNT: u16 = 15;
+
+fn reason_table(title: &'static str, reasons: &[Reason], width: u16) -> Table<'static> {
+    let count = COUNT.min(width.saturating_sub(REASON_RATE + 2));
+    let row = |reason: &Reason| {
+        right([reason.name.clone(), si(reason.rate), within(reason.count, count)], 1)
+    };
+    let widths = [Constraint::Fill(1), Constraint::Length(REASON_RATE), Constraint::Length(count)];
     let header = right([title, "/s", "in all"], 1).style(BOLD);
     Table::new(reasons.iter().map(row), widths).header(header).column_spacing(1)
 }
@@ -111,19 +132,30 @@ fn draw_tolls(frame: &mut Frame<'_>, area: Rect, rates: &Rates) {
     let ns = |ns: Option<f64>| ns.map_or("-".to_owned(), |ns| format!("{ns:.1}"));
     let stages = rates.tolls.iter().map(|toll| (toll.stage.clone(), ns(toll.now), ns(toll.ever)));
     let stages = stages.map(|(stage, now, ever)| right([stage, now, ever], 1));
+    let widths = [Constraint::Fill(1), Constraint::Length(7), Constraint::Length(9)];
+    let header = right(["toll, ns/pkt", "now", "ever"], 1).style(BOLD);
+    let tolls = Table::new(stages, widths).header(header).column_spacing(1);
+    let rows = [Constraint::Length(rates.tolls.len() as u16 + 2), Constraint::Min(0)];
+    let [above, below] = Layout::vertical(rows).areas(area);
+    frame.render_widget(tolls, above);
+    if rates.express.is_empty() {
+        return;
+    }
+    // Its counts are wider than a toll.
+    let width = COUNT.min(area.width.saturating_sub(1));
     let lane = rates
         .express
         .iter()
-        .map(|(name, count)| right([name.replace('_', " "), String::new(), thousands(*count)], 1));
-    let widths = [Constraint::Fill(1), Constraint::Length(7), Constraint::Length(9)];
-    let header = right(["toll, ns/pkt", "now", "ever"], 1).style(BOLD);
-    let mut rows: Vec<_> = stages.collect();
-    if !rates.express.is_empty() {
-        rows.push(Row::default());
-        rows.push(right(["express lane", "", ""], 1).style(BOLD));
-        rows.extend(lane);
-    }
-    frame.render_widget(Table::new(rows, widths).header(header).column_spacing(1), area);
+        .map(|(name, count)| right([name.replace('_', " "), within(*count, width)], 1));
+    let header = right(["express lane", ""], 1).style(BOLD);
+    let widths = [Constraint::Fill(1), Constraint::Length(width)];
+    frame.render_widget(Table::new(lane, widths).header(header).column_spacing(1), below);
+}
+
+/// A count in so many characters: whole, or rounded where it is wider.
+fn within(count: u64, width: u16) -> String {
+    let whole = thousands(count);
+    if whole.len() <= usize::from(width) { whole } else { si(count as f64) }
 }
 
 /// A row with the cells after the first `words` ones to the right.

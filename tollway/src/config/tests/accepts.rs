@@ -6,7 +6,7 @@ use super::super::parse;
 use super::super::values::derived_mac;
 use super::{BASE, mistakes};
 use crate::model::{
-    ExpressMode, GroupIndex, Left, Link, LinkIndex, LinkKind, Mac, Model, Neigh, NextHop,
+    ExpressMode, FailMode, GroupIndex, Left, Link, LinkIndex, LinkKind, Mac, Model, Neigh, NextHop,
     NextHopGroup, Port, PortIndex, PortKind, Route, RouteTarget, VlanProtocol, Vrf, VrfIndex,
 };
 
@@ -100,6 +100,7 @@ fn the_example_gives_this_model() {
         own: Vec::new(),
         express_flows: 1 << 18,
         filter: None,
+        fail: FailMode::Closed,
         kernel_rules: None,
         filter_log: None,
     };
@@ -117,6 +118,14 @@ fn the_shortest_configuration_has_one_port() {
         ..Model::default()
     };
     assert_eq!(model("[ports.p]\nkind = \"memory\""), expected);
+}
+
+#[test]
+fn rules_fail_as_the_file_says() {
+    let mode = |line: &str| model(&format!("{line}\n[ports.p]\nkind = \"memory\"")).fail;
+    assert_eq!(mode(""), FailMode::Closed);
+    assert_eq!(mode("fail = \"closed\""), FailMode::Closed);
+    assert_eq!(mode("fail = \"open\""), FailMode::Open);
 }
 
 #[test]

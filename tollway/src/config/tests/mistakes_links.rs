@@ -80,6 +80,15 @@ fn missing_keys() {
 }
 
 #[test]
+fn ways_to_fail() {
+    let file = |line: &str| format!("{line}\n[ports.wan]\nkind = \"memory\"");
+    let words: &[&str] = &["\"shut\" is not a known way to fail", "write one of closed, open"];
+    assert_only(&file("fail = \"shut\""), 1, words);
+    assert_only(&file("fail = \"opne\""), 1, &["did you mean open?"]);
+    assert_only(&file("fail = true"), 1, &["fail of the configuration is true or false"]);
+}
+
+#[test]
 fn the_express_lane() {
     let file = |line: &str| format!("{line}\n[ports.wan]\nkind = \"memory\"");
     let cases: [(&str, &[&str]); 5] = [

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use tollway_dataplane::counters::{Counters, Traffic};
 use tollway_dataplane::id::PortId;
+use tollway_dataplane::verdict::DropReason;
 
 use crate::express::counts::{Reading, Tally};
 use crate::steer::maps::PortCounts;
@@ -10,22 +11,26 @@ use crate::steer::maps::PortCounts;
 /// What a steering program counts that forwards packets of 64 bytes from port to port, each under one
 /// tag more.
 #[derive(Clone, Default)]
-struct Program(Vec<PortCounts>);
+struct Program {
+    ports: Vec<PortCounts>,
+    refused: Vec<u64>,
+}
 
 impl Program {
     fn new(ports: usize) -> Self {
-        Self(vec![PortCounts::default(); ports])
+        Self { ports: vec![PortCounts::default(); ports], refused: vec![0; ports] }
     }
 
     fn forward(&mut self, from: usize, to: usize, packets: u64) {
-        self.0[from].express_rx_packets += packets;
-        self.0[from].express_rx_bytes += 64 * packets;
-        self.0[to].express_tx_packets += packets;
-        self.0[to].express_tx_bytes += 68 * packets;
+        self.ports[from].express_rx_packets += packets;
+        self.ports[from].express_rx_bytes += 64 * packets;
+        self.ports[to].express_tx_packets += packets;
+        self.ports[to].express_tx_bytes += 68 * packets;
     }
 
     fn reading(&self) -> Reading {
-        Reading::by(self.0.len(), |port| Ok(self.0[usize::from(port.0)])).unwrap()
+        let refused = |port: PortId| self.refused[usize::from(port.0)];
+        Reading::by(self.ports.len(), refused, |port| Ok(self.ports[usize::from(port.0)])).unwrap()
     }
 }
 
@@ -59,11 +64,15 @@ fn packets_that_pass_while_counts_are_read_are_held() {
     let mut program = Program::new(2);
     let mut tally = Tally::new(program.reading());
     for _ in 0..10 {
-        let reading = Reading::by(2, |port| {
-            program.forward(0, 1, 5);
-            program.forward(1, 0, 3);
-            Ok(program.0[usize::from(port.0)])
-        });
+        let reading = Reading::by(
+            2,
+            |_| 0,
+            |port| {
+                program.forward(0, 1, 5);
+                program.forward(1, 0, 3);
+                Ok(program.ports[usize::from(port.0)])
+            },
+        );
         tally.update(reading.unwrap());
         assert!(merged(&tally, 2).held > 0);
     }
@@ -91,8 +100,32 @@ fn counts_begin_where_a_predecessor_ended_and_survive_a_new_program() {
 }
 
 #[test]
+fn what_a_device_refuses_is_dropped() {
+    let mut program = Program::new(2);
+    // A predecessor's.
+    program.forward(0, 1, 10);
+    program.refused[1] = 4;
+    let mut tally = Tally::new(program.reading());
+    program.forward(0, 1, 6);
+    tally.update(program.reading());
+    program.forward(0, 1, 4);
+    program.refused[1] += 4;
+    tally.update(program.reading());
+    let counters = merged(&tally, 2);
+    assert_eq!((counters.sent, counters.drops[DropReason::DevTxFailed as usize]), (13, 4));
+    assert_eq!(counters.tx[1], Traffic { packets: 13, bytes: 700 + 6 * 68 });
+    // What was sent when the counts were last read is refused now.
+    program.refused[1] += 2;
+    tally.update(program.reading());
+    let counters = merged(&tally, 2);
+    assert_eq!((counters.sent, counters.drops[DropReason::DevTxFailed as usize]), (11, 6));
+    assert_eq!(counters.tx[1], Traffic { packets: 11, bytes: 700 + 4 * 68 });
+    assert_eq!(counters.held, 0);
+}
+
+#[test]
 fn what_can_not_be_asked_is_an_error() {
-    let failed = Reading::by(2, |_| Err(std::io::ErrorKind::PermissionDenied.into()));
+    let failed = Reading::by(2, |_| 0, |_| Err(std::io::ErrorKind::PermissionDenied.into()));
     assert_eq!(failed.unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
 }
 

@@ -25,6 +25,8 @@ pub struct Packet<'a> {
     frame: Vec<u8>,
     /// Bytes before layer 3.
     l3: usize,
+    /// Whether rules look behind an authentication header, see [`super::Ruleset::past_auth`].
+    pub(super) past_auth: bool,
     /// The link that it arrived on.
     pub input: &'a Link,
     /// The link that it leaves by, once that is known.
@@ -67,7 +69,7 @@ impl<'a> Packet<'a> {
     #[must_use]
     pub fn new(frame: &[u8], l3: usize, input: &'a Link) -> Self {
         let frame = frame.to_vec();
-        Self { frame, l3, input, output: None, mark: 0, via: None, fib: None }
+        Self { frame, l3, past_auth: false, input, output: None, mark: 0, via: None, fib: None }
     }
 
     /// The frame, with the DSCP that rules have written.
@@ -96,7 +98,13 @@ impl<'a> Packet<'a> {
     /// behind the packet.
     #[must_use]
     pub fn parsed_at(&self, hook: Hook) -> Parsed {
-        parse(self.version(), self.layer3(), hook == Hook::Ingress)
+        let packet = self.layer3();
+        let parsed = match self.version() {
+            4 => parse4(packet),
+            6 => parse6(packet, hook == Hook::Ingress, self.past_auth),
+            _ => None,
+        };
+        parsed.unwrap_or(Parsed { length: packet.len(), ..Parsed::default() })
     }
 
     /// Says if it has IPv4 options or a hop-by-hop header, with which no router forwards it in a hurry.
@@ -245,15 +253,6 @@ fn folded(mut sum: u32) -> u16 {
     sum as u16
 }
 
-fn parse(version: u8, packet: &[u8], padded: bool) -> Parsed {
-    match version {
-        4 => parse4(packet),
-        6 => parse6(packet, padded),
-        _ => None,
-    }
-    .unwrap_or(Parsed { length: packet.len(), ..Parsed::default() })
-}
-
 /// `nft_set_pktinfo_ipv4_validate` (`include/net/netfilter/nf_tables_ipv4.h`).
 fn parse4(packet: &[u8]) -> Option<Parsed> {
     let header = packet.get(..20)?;
@@ -273,8 +272,8 @@ fn parse4(packet: &[u8]) -> Option<Parsed> {
 }
 
 /// `nft_set_pktinfo_ipv6_validate` (`include/net/netfilter/nf_tables_ipv6.h`) with `ipv6_find_hdr`
-/// (`net/ipv6/exthdrs_core.c`), which ends at an authentication header.
-fn parse6(packet: &[u8], padded: bool) -> Option<Parsed> {
+/// (`net/ipv6/exthdrs_core.c`), which ends at an authentication header, but not for ip6tables.
+fn parse6(packet: &[u8], padded: bool, past_auth: bool) -> Option<Parsed> {
     let header = packet.get(..40)?;
     let length = 40 + usize::from(u16::from_be_bytes([header[4], header[5]]));
     if header[0] >> 4 != 6 || packet.len() < length {
@@ -284,7 +283,7 @@ fn parse6(packet: &[u8], padded: bool) -> Option<Parsed> {
     let packet = if padded { packet } else { &packet[..length] };
     let (mut next, mut at) = (header[6], 40);
     let is_extension = |next: u8| matches!(next, HOP_BY_HOP | ROUTING | FRAGMENT | AUTH | OPTIONS);
-    while is_extension(next) && next != AUTH {
+    while is_extension(next) && (past_auth || next != AUTH) {
         let Some([following, len]) = packet.get(at..).and_then(<[u8]>::first_chunk).copied() else {
             return Some(parsed);
         };
@@ -300,6 +299,8 @@ fn parse6(packet: &[u8], padded: bool) -> Option<Parsed> {
                 return Some(parsed);
             }
             at += 8;
+        } else if next == AUTH {
+            at += (usize::from(len) + 2) * 4;
         } else if next == ROUTING && packet.len() < at + LEAST_ROUTING {
             return Some(parsed);
         } else {

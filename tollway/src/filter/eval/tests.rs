@@ -112,16 +112,24 @@ fn maps_give_verdicts_and_marks() {
     };
     let marks =
         rules.add_set(map(vec![element(80, Datum::Number(7)), element(443, Datum::Number(9))]));
-    let verdicts = rules.add_set(map(vec![element(25, Datum::Verdict(Verdict::Drop))]));
+    let verdicts = rules.add_set(map(vec![
+        element(25, Datum::Verdict(Verdict::Drop)),
+        element(53, Datum::Verdict(Verdict::Continue)),
+    ]));
     let keys = || vec![Selector::DestinationPort.into()];
     let set_mark = Step::Map { keys: keys(), map: marks, target: Target::Mark };
     let unless = Step::Verdict(Verdict::Reject(Reject::TcpReset));
     let rules_of_chain = vec![
-        rule(vec![Step::VerdictMap { keys: keys(), map: verdicts }]),
+        rule(vec![
+            Step::VerdictMap { keys: keys(), map: verdicts },
+            Step::Verdict(Verdict::Reject(Reject::Icmp(13))),
+        ]),
         rule(vec![set_mark, Step::Match(Match::is(Selector::Mark, 9)), unless]),
     ];
     rules.add_chain(chain(Hook::Forward, 0, Policy::Accept, rules_of_chain));
     assert_eq!(fate(&rules, &tcp(25)).0, Fate::Drop);
+    let after = Fate::Reject(Reject::Icmp(13));
+    assert_eq!(fate(&rules, &tcp(53)).0, after, "who continues does so in the same rule");
     assert_eq!(fate(&rules, &tcp(80)).0, Fate::Accept);
     assert_eq!(fate(&rules, &tcp(443)).0, Fate::Reject(Reject::TcpReset));
     assert_eq!(fate(&rules, &tcp(22)).0, Fate::Accept);

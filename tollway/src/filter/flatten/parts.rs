@@ -118,7 +118,12 @@ impl<'a> Cut<'_, 'a> {
                     Datum::Verdict(verdict) => layout.verdict(verdict, within),
                     Datum::Number(_) => None,
                 });
-                Then::Nothing
+                if !self.continues(*map) {
+                    return Ok(Then::Nothing);
+                }
+                // Whom an element tells to continue, the next part takes; a verdict ends the rule before.
+                self.parts.push(Part::new());
+                Then::More
             }
             Step::Verdict(verdict) => {
                 self.verdict(verdict);
@@ -239,6 +244,13 @@ impl<'a> Cut<'_, 'a> {
         }
         self.branch(alternatives);
         self.part().acts = true;
+    }
+
+    /// Says if an element of a map has packets go on with the rule.
+    fn continues(&self, map: SetId) -> bool {
+        let elements = &self.resolver().rules.sets[map.0].elements;
+        let Elements::Tuples(elements) = elements else { return false };
+        elements.iter().any(|one| one.datum == Some(Datum::Verdict(Verdict::Continue)))
     }
 
     /// When one of several conjunctions holds.

@@ -148,6 +148,9 @@ impl List {
         }
         let (action, deed) = action::action(words)?;
         let log = action::parameters(words)?;
+        if words.peek().is_none() {
+            bodyless(text, words)?;
+        }
         let blocks = body::body(words)?;
         if given == LAST {
             self.open = action == Action::Allow;
@@ -293,6 +296,20 @@ fn count(words: &mut Words<'_>) -> Result<u64, Wrong> {
     word.text.parse().or_else(|_| {
         wrong(word, format!("{} is no count", quoted(&word.text)), "give what ipfw show prints")
     })
+}
+
+/// Refuses a rule that ends behind its action, as ipfw does, to which a comment is a body (`compile_rule` in its
+/// `ipfw2.c`).
+fn bodyless(text: &str, words: &Words<'_>) -> Result<(), Wrong> {
+    let behind = text.get(words.taken().end..).unwrap_or_default();
+    if behind.trim_start_matches([' ', '\t']).starts_with("//") {
+        return Ok(());
+    }
+    let fault = Fault::new(
+        "the rule does not say which packets it is for",
+        "write ip from any to any behind the action if it is for all",
+    );
+    Err((words.taken(), fault))
 }
 
 /// A rule as `ipfw list` would begin it, in one line, with the comment behind it.

@@ -229,9 +229,9 @@ const VERDICTS: &[(&str, bool)] = &[
         "add 10 skipto 5 ip from any to any\nadd 10 deny ip from any to any\nadd 20 allow ip from any to any",
         true,
     ),
-    ("add 10 return\nadd 20 allow ip from any to any", true),
+    ("add 10 return ip from any to any\nadd 20 allow ip from any to any", true),
     (
-        "add 10 call 50 ip from any to any\nadd 10 deny ip from any to any\nadd 20 allow ip from any to any\nadd 50 return",
+        "add 10 call 50 ip from any to any\nadd 10 deny ip from any to any\nadd 20 allow ip from any to any\nadd 50 return ip from any to any",
         true,
     ),
     (

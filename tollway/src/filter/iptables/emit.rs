@@ -24,8 +24,8 @@ pub(super) fn ruleset(
     family: Family,
     ledger: &mut Ledger<'_>,
 ) -> Ruleset {
-    let mut emit =
-        Emit { rules: Ruleset::default(), saver, file, family, ledger, headers: [None, None] };
+    let mut emit = Emit { rules: Ruleset::default(), saver, file, family, ledger, headers: None };
+    emit.rules.past_auth = saver == Saver::Legacy;
     let reached: Vec<_> = tables
         .iter()
         .filter_map(|table| Some((table, graph::reaches(table, emit.ledger)?)))
@@ -66,8 +66,8 @@ struct Emit<'e, 'l> {
     file: &'e str,
     family: Family,
     ledger: &'e mut Ledger<'l>,
-    /// The chains for packets with extension headers: broken ones are dropped, or the kernel's.
-    headers: [Option<ChainId>; 2],
+    /// The chain for packets with extension headers: broken ones are dropped.
+    headers: Option<ChainId>,
 }
 
 /// The chain at hand.
@@ -170,8 +170,10 @@ impl Emit<'_, '_> {
                     let then = if self.drops(&asked) { Fate::Drop } else { Fate::short() };
                     self.guard(here, line, asked.and(any(cases)), then.step());
                 }
+                // In nf_tables such a packet has no protocol, and is no rule's.
+                Ask::Headers6 if self.saver == Saver::Nft => {}
                 Ask::Headers6 => {
-                    let chain = self.headers(self.drops(&asked));
+                    let chain = self.headers();
                     let guard = asked.and(vec![Step::Match(has_extensions())]);
                     self.guard(here, line, guard, Step::Verdict(Verdict::Jump(chain)));
                 }
@@ -273,6 +275,11 @@ impl Emit<'_, '_> {
                 }
             };
         };
+        if let Some(stray) = &line.rule.stray {
+            let fault = Fault::new(format!("the chain {name} has no options"), "take it out");
+            self.ledger.value(stray.clone(), fault);
+            return Err(String::new());
+        }
         if here.table.chains[position].base.is_some() {
             let fault = Fault::new(
                 format!("{name} is a built-in chain, which nothing leads to"),
@@ -308,32 +315,19 @@ impl Emit<'_, '_> {
     }
 
     /// The chain for IPv6 packets with extension headers: those whose headers are sound come back.
-    fn headers(&mut self, drops: bool) -> ChainId {
-        if let Some(chain) = self.headers[usize::from(drops)] {
+    fn headers(&mut self) -> ChainId {
+        if let Some(chain) = self.headers {
             return chain;
         }
-        let fate = if drops {
-            Fate::Drop
-        } else {
-            Fate::Unsupported("the extension headers are broken".to_owned())
-        };
-        let auth = "iptables looks behind an authentication header".to_owned();
         let rule = |text: &str, steps| Rule { place: Place::default(), text: text.into(), steps };
-        let protocol = |ranges: Range| Step::Match(Match::in_ranges(Selector::Protocol, [ranges]));
+        let any = Match::in_ranges(Selector::Protocol, [Range::new(0, 255)]);
         let mut chain = Chain::new("ip6 extension headers", self.family);
         chain.rules = vec![
-            rule(
-                "(an authentication header)",
-                vec![protocol(Range::one(51)), Step::Unsupported(auth)],
-            ),
-            rule(
-                "(sound headers)",
-                vec![protocol(Range::new(0, 255)), Step::Verdict(Verdict::Return)],
-            ),
-            rule("(broken headers)", vec![fate.step()]),
+            rule("(sound headers)", vec![Step::Match(any), Step::Verdict(Verdict::Return)]),
+            rule("(broken headers)", vec![Fate::Drop.step()]),
         ];
         let chain = self.rules.add_chain(chain);
-        self.headers[usize::from(drops)] = Some(chain);
+        self.headers = Some(chain);
         chain
     }
 }

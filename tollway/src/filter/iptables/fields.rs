@@ -34,6 +34,7 @@ pub(super) fn option(
     let number = |number: u64| vec![Range::one(number.into())];
     let ask = match (name, option.text.as_str()) {
         ("comment", "--comment") => {
+            plain(option, negate)?;
             words.value(option)?;
             return Ok(Some(Vec::new()));
         }

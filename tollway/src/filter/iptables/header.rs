@@ -1,6 +1,7 @@
 //! What iptables itself matches, before any match: addresses, links, protocol, fragments.
 
 use super::ask::Ask;
+use super::once::Used;
 use super::value::{self, Wrong, wrong};
 use super::words::{Cursor, Word};
 use super::{Family, names};
@@ -21,6 +22,7 @@ pub(super) struct Header {
     input: Option<Ask>,
     output: Option<Ask>,
     fragment: Option<bool>,
+    used: Used,
     /// The protocol, and whether it is any other.
     pub(super) protocol: Option<(u8, bool)>,
 }
@@ -34,28 +36,38 @@ impl Header {
         words: &mut Cursor<'_>,
         family: Family,
     ) -> Result<bool, Wrong> {
+        let takes = self.take(option, negate, words, family)?;
+        if takes {
+            self.used.note(option)?;
+        }
+        Ok(takes)
+    }
+
+    fn take(
+        &mut self,
+        option: &Word,
+        negate: bool,
+        words: &mut Cursor<'_>,
+        family: Family,
+    ) -> Result<bool, Wrong> {
         let six = family == Family::Ip6;
         match option.text.as_str() {
             "-s" | "--source" | "--src" => {
                 let selector = if six { Selector::Source6 } else { Selector::Source4 };
                 let ask = address(selector, words.value(option)?, negate, family)?;
-                once(&mut self.source, option)?;
                 self.source = Some(ask);
             }
             "-d" | "--destination" | "--dst" => {
                 let selector = if six { Selector::Destination6 } else { Selector::Destination4 };
                 let ask = address(selector, words.value(option)?, negate, family)?;
-                once(&mut self.destination, option)?;
                 self.destination = Some(ask);
             }
             "-i" | "--in-interface" => {
-                once(&mut self.input, option)?;
                 self.input = link(words.value(option)?)?.map_or(all(negate), |pattern| {
                     Some(Ask::one(Match::link(Selector::Input, pattern), negate))
                 });
             }
             "-o" | "--out-interface" => {
-                once(&mut self.output, option)?;
                 self.output = link(words.value(option)?)?.map_or(all(negate), |pattern| {
                     Some(if negate {
                         Ask::NotOutput(pattern)
@@ -65,11 +77,9 @@ impl Header {
                 });
             }
             "-f" | "--fragment" | "--fragments" if !six => {
-                once(&mut self.fragment, option)?;
                 self.fragment = Some(!negate);
             }
             "-p" | "--protocol" | "--proto" => {
-                once(&mut self.protocol, option)?;
                 self.protocol = protocol(words.value(option)?, negate)?;
             }
             _ => return Ok(false),
@@ -102,13 +112,6 @@ impl Header {
 /// IPv6 packets that have extension headers.
 pub(super) fn has_extensions() -> Match {
     Match::in_ranges(Selector::NextHeader6, EXTENSIONS.map(Range::one))
-}
-
-fn once<T>(before: &mut Option<T>, option: &Word) -> Result<(), Wrong> {
-    match before {
-        Some(_) => wrong(option, format!("{} is there twice", option.text), "leave one"),
-        None => Ok(()),
-    }
 }
 
 /// What holds of all, or of none.

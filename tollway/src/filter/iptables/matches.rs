@@ -5,10 +5,11 @@ use super::ask::Ask;
 use super::fields;
 use super::header::{Header, has_extensions};
 use super::names;
+use super::once::{Used, needs_option};
 use super::value::{self, Wrong, wrong};
 use super::words::{Cursor, Word};
 use crate::filter::ir::{Match, PayloadBase, Range, Selector, Step};
-use crate::mistake::quoted;
+use crate::mistake::{Fault, Span, quoted};
 
 /// Matches that are not done, which look at nothing but the packet, or at what the packet does not change.
 const UNKNOWN: [&str; 25] = [
@@ -52,6 +53,9 @@ const TRACKING: [&str; 9] = [
     "state",
 ];
 
+/// `XT_MULTI_PORTS`.
+const MOST_PORTS: usize = 15;
+
 /// A match of a rule.
 #[derive(Clone, Debug)]
 pub(super) struct Loaded {
@@ -60,6 +64,9 @@ pub(super) struct Loaded {
     asks: Vec<Ask>,
     /// Rate and burst of a limit.
     rate: fields::Rate,
+    used: Used,
+    /// Where the rule names it.
+    place: Span,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,8 +119,14 @@ impl Loaded {
                 return wrong(word, format!("{} is no match", quoted(name)), "write its name");
             }
         };
-        let mut loaded =
-            Self { name: name.to_owned(), kind, asks: Vec::new(), rate: fields::Rate::default() };
+        let mut loaded = Self {
+            name: name.to_owned(),
+            kind,
+            asks: Vec::new(),
+            rate: fields::Rate::default(),
+            used: Used::default(),
+            place: word.span.clone(),
+        };
         loaded.check(word, header, family)?;
         loaded.begin(family);
         Ok(loaded)
@@ -180,6 +193,20 @@ impl Loaded {
         words: &mut Cursor<'_>,
         family: Family,
     ) -> Result<bool, Wrong> {
+        let takes = self.take(option, negate, words, family)?;
+        if takes {
+            self.used.note(option)?;
+        }
+        Ok(takes)
+    }
+
+    fn take(
+        &mut self,
+        option: &Word,
+        negate: bool,
+        words: &mut Cursor<'_>,
+        family: Family,
+    ) -> Result<bool, Wrong> {
         let name = option.text.as_str();
         let ask = match (self.kind, name) {
             (Kind::Ports { .. }, "--sport" | "--source-port") => {
@@ -235,6 +262,15 @@ impl Loaded {
         }
     }
 
+    /// Says what is missing, once the whole rule is read.
+    pub(super) fn check_whole(&self) -> Result<(), Wrong> {
+        if self.used.is_any() || !needs_option(&self.name) {
+            return Ok(());
+        }
+        let what = format!("-m {} has no option", self.name);
+        Err((self.place.clone(), Fault::new(what, "write what it is to match")))
+    }
+
     /// What it asks.
     pub(super) fn asks(self) -> Vec<Ask> {
         let mut asks = self.asks;
@@ -273,20 +309,15 @@ fn tcp_flags(word: &Word) -> Result<u8, Wrong> {
     }
 }
 
-/// A type, with a code or a range of codes.
+/// A type, with a code.
 fn icmp(word: &Word, negate: bool, family: Family) -> Result<Ask, Wrong> {
-    let (kind, codes) = match names::icmp(&word.text, family) {
-        Some((kind, code)) => (kind, code.map(|code| Range::one(code.into()))),
+    let (kind, code) = match names::icmp(&word.text, family) {
+        Some(found) => found,
         None => match word.text.split_once('/') {
             None => (value::number(word, 255)? as u8, None),
-            Some((kind, codes)) => {
-                let (first, last) = codes.split_once('-').unwrap_or((codes, codes));
-                let first = value::in_word(word, first, 255)?;
-                let codes = Range::new(first.into(), value::in_word(word, last, 255)?.into());
-                if codes.first > codes.last {
-                    return wrong(word, "the codes end before they begin", "turn them over");
-                }
-                (value::in_word(word, kind, 255)? as u8, Some(codes))
+            Some((kind, code)) => {
+                let code = value::in_word(word, code, 255)? as u8;
+                (value::in_word(word, kind, 255)? as u8, Some(code))
             }
         },
     };
@@ -299,17 +330,29 @@ fn icmp(word: &Word, negate: bool, family: Family) -> Result<Ask, Wrong> {
         });
     }
     let kind = Match::is(Selector::IcmpType, kind.into());
-    Ok(match (codes, negate) {
+    let code = code.map(|code| Match::is(Selector::IcmpCode, code.into()));
+    Ok(match (code, negate) {
         (None, _) => Ask::one(kind, negate),
-        (Some(codes), false) => {
-            let code = Match::in_ranges(Selector::IcmpCode, [codes]);
-            Ask::Holds(Step::Any(vec![vec![kind, code]]))
-        }
-        (Some(codes), true) => {
-            let code = Match::in_ranges(Selector::IcmpCode, [codes]);
+        (Some(code), false) => Ask::Holds(Step::Any(vec![vec![kind, code]])),
+        (Some(code), true) => {
             Ask::Holds(Step::Any(vec![vec![kind.negated()], vec![code.negated()]]))
         }
     })
+}
+
+/// Ports and ranges with both their ends, as many as `xt_multiport` has room for: a range takes two places.
+fn port_list(word: &Word) -> Result<Vec<Range>, Wrong> {
+    let parts = || word.text.split(',');
+    if parts().any(|part| part.starts_with(':') || part.ends_with(':')) {
+        let what = format!("{} has a range with one end", quoted(&word.text));
+        return wrong(word, what, "write both, like 1024:65535");
+    }
+    let places: usize = parts().map(|part| 1 + usize::from(part.contains(':'))).sum();
+    if places > MOST_PORTS {
+        let what = format!("{} are too many ports, a range counting twice", quoted(&word.text));
+        return wrong(word, what, format!("write {MOST_PORTS} at most, and more rules"));
+    }
+    value::ranges(word, 0xffff)
 }
 
 fn multiport(
@@ -324,7 +367,7 @@ fn multiport(
         "--ports" => &[source, destination],
         _ => return Ok(None),
     };
-    let ports = value::ranges(words.value(option)?, 0xffff)?;
+    let ports = port_list(words.value(option)?)?;
     let ports = |selector: &Selector| Match::in_ranges(*selector, ports.clone());
     Ok(Some(match (selectors, negate) {
         ([_, _], false) => {

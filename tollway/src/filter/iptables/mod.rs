@@ -7,15 +7,16 @@
 //!   User chains are chains. A rule counts into its own counter behind its matches; a policy counts too.
 //! - A match that wants to see a header that is cut short drops the packet (xtables: `hotdrop`). Such a
 //!   match is a rule of its own before the rule (`emit.rs`).
-//! - `-p` of ip6tables looks behind all extension headers and drops packets in which these are broken. The
-//!   form does not look behind an authentication header: such packets are the kernel's.
+//! - `-p` of ip6tables looks behind all extension headers, an authentication header too
+//!   ([`Ruleset::past_auth`]), and drops packets in which these are broken.
 //! - A rule with a match or target that can not be done is the kernel's for packets that fulfil the rest.
 //!   Connection tracking must see all packets or none, so that rules that need it make all packets the
 //!   kernel's (`tracking.rs`).
 //! - `limit` counts credits once in a jiffy; the form's bucket fills all the time. Rate and burst are the same.
 //! - `LOG`: prefix only; the form has no level.
 //!
-//! A save of `iptables-nft` says the same of all sound packets. Which of its matches drop short headers
+//! A save of `iptables-nft` says the same of all sound packets, but nf_tables takes an authentication header for
+//! the protocol, and packets with broken extension headers are of no protocol there. Which of its matches drop short headers
 //! depends on its version, so that there those packets are the kernel's.
 
 mod ask;
@@ -26,6 +27,7 @@ mod graph;
 mod header;
 mod matches;
 mod names;
+mod once;
 mod rule;
 mod target;
 #[cfg(test)]

@@ -139,6 +139,12 @@ pub(super) fn reject(name: &str, family: Family) -> Option<Reject> {
     })
 }
 
+/// Says if syslog has such a level.
+pub(super) fn is_log_level(name: &str) -> bool {
+    let names = ["alert", "crit", "debug", "emerg", "error", "info", "notice", "panic", "warning"];
+    names.contains(&name) || super::value::plain(name).is_some_and(|level| level < 8)
+}
+
 /// TCP flags, some with commas between.
 pub(super) fn tcp_flags(list: &str) -> Option<u8> {
     list.split(',').try_fold(0, |flags, name| {

@@ -21,6 +21,8 @@ pub(super) struct Parsed {
     pub(super) target: Span,
     /// Whether it needs connection tracking.
     pub(super) tracks: bool,
+    /// An option of the target, which it has not if it is a chain.
+    pub(super) stray: Option<Span>,
 }
 
 /// What the options before have begun.
@@ -135,6 +137,7 @@ impl Reading {
 
     fn finish(self, first: &Word) -> Result<Parsed, Wrong> {
         let mut asks = self.header.asks(self.family);
+        self.matches.iter().try_for_each(Loaded::check_whole)?;
         let mut tracks = self.matches.iter().any(Loaded::tracks);
         asks.extend(self.matches.into_iter().flat_map(Loaded::asks));
         let mut parsed = Parsed {
@@ -143,11 +146,13 @@ impl Reading {
             goto: false,
             target: first.span.clone(),
             tracks: false,
+            stray: None,
         };
         if let Some(aim) = self.aim {
             tracks |= aim.tracks();
             parsed.target = aim.word.span.clone();
             parsed.goto = aim.goto;
+            parsed.stray = aim.stray();
             let (does, ask) = aim.finish(self.header.only_protocol())?;
             parsed.does = does;
             parsed.asks.extend(ask);

@@ -4,10 +4,11 @@ use super::Family;
 use super::ask::Ask;
 use super::fields::dscp_class;
 use super::names;
+use super::once::Used;
 use super::value::{self, Wrong, wrong};
 use super::words::{Cursor, Word};
 use crate::filter::ir::{Action, Key, Log, Match, Range, Reject, Selector, Verdict};
-use crate::mistake::quoted;
+use crate::mistake::{Span, quoted};
 
 /// Targets that translate addresses, or else need connections.
 const TRACKING: [&str; 11] = [
@@ -51,6 +52,9 @@ pub(super) struct Aim {
     complete: bool,
     /// Why it can not be done with one of its options.
     unknown: Option<String>,
+    used: Used,
+    /// An option, where the target may be a chain, which has none.
+    stray: Option<Span>,
 }
 
 impl Aim {
@@ -71,11 +75,34 @@ impl Aim {
             _ => Does::Chain(name.to_owned()),
         };
         let complete = !matches!(name, "MARK" | "DSCP" | "TOS");
-        Self { word: word.clone(), goto, does, ask: None, complete, unknown: None }
+        Self {
+            word: word.clone(),
+            goto,
+            does,
+            ask: None,
+            complete,
+            unknown: None,
+            used: Used::default(),
+            stray: None,
+        }
     }
 
     /// Takes an option; says if it is one of this target.
     pub(super) fn option(
+        &mut self,
+        option: &Word,
+        negate: bool,
+        words: &mut Cursor<'_>,
+        family: Family,
+    ) -> Result<bool, Wrong> {
+        let takes = self.take(option, negate, words, family)?;
+        if takes {
+            self.used.note(option)?;
+        }
+        Ok(takes)
+    }
+
+    fn take(
         &mut self,
         option: &Word,
         negate: bool,
@@ -92,16 +119,29 @@ impl Aim {
         let does = match (self.word.text.as_str(), option.text.as_str()) {
             ("REJECT", "--reject-with") => reject(words.value(option)?, family)?,
             ("LOG", "--log-prefix") | ("NFLOG", "--nflog-prefix") => {
-                let prefix = words.value(option)?.text.clone();
+                let word = words.value(option)?;
+                let prefix = word.text.clone();
+                if prefix.is_empty() {
+                    return wrong(word, "the prefix is empty", "leave it out");
+                }
                 return Ok(self.log(|log| log.prefix = prefix));
             }
             ("NFLOG", "--nflog-group") => {
                 let group = value::number(words.value(option)?, 0xffff)?;
                 return Ok(self.log(|log| log.group = Some(group as u16)));
             }
-            ("LOG", "--log-level")
-            | ("NFLOG", "--nflog-range" | "--nflog-size" | "--nflog-threshold") => {
-                words.value(option)?;
+            ("LOG", "--log-level") => {
+                let word = words.value(option)?;
+                if !names::is_log_level(&word.text) {
+                    let what = format!("{} is no level of a log", quoted(&word.text));
+                    return wrong(word, what, "write 0 to 7, or a name as warning");
+                }
+                return Ok(true);
+            }
+            ("NFLOG", "--nflog-range" | "--nflog-size" | "--nflog-threshold") => {
+                let threshold = option.is("--nflog-threshold");
+                let most = if threshold { 0xffff } else { u64::from(u32::MAX) };
+                value::number(words.value(option)?, most)?;
                 return Ok(true);
             }
             (
@@ -166,7 +206,9 @@ impl Aim {
     pub(super) fn other(&mut self, option: &Word, words: &mut Cursor<'_>) {
         words.skip_values();
         self.complete = true;
-        if !matches!(self.does, Does::Chain(_)) {
+        if matches!(self.does, Does::Chain(_)) {
+            self.stray.get_or_insert(option.span.clone());
+        } else {
             let name = &self.word.text;
             let why = format!("{} of the target {name} is the kernel's", quoted(&option.text));
             self.unknown = Some(why);
@@ -176,6 +218,11 @@ impl Aim {
     /// Says if connection tracking is needed.
     pub(super) fn tracks(&self) -> bool {
         TRACKING.contains(&self.word.text.as_str()) && self.does != Does::Act(Action::NoTrack)
+    }
+
+    /// An option that a chain has not.
+    pub(super) fn stray(&self) -> Option<Span> {
+        self.stray.clone()
     }
 
     /// What it does, and what is to be asked before.

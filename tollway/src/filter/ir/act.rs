@@ -71,7 +71,7 @@ pub enum Verdict {
     Drop,
     /// Is dropped, and the sender told.
     Reject(Reject),
-    /// Goes on with the next rule.
+    /// Goes on with the next rule; out of a map, with the next step of the same one.
     Continue,
     /// Goes back to the chain that jumped here; in a base chain, the policy.
     Return,

@@ -20,8 +20,7 @@ pub fn complete(listing: &str, words: &str) -> String {
     value.to_string()
 }
 
-/// The same for JSON that is read already.
-pub(crate) fn complete_value(value: &mut Value, words: &str) {
+fn complete_value(value: &mut Value, words: &str) {
     let said = said(words);
     let objects = value.get_mut("nftables").and_then(Value::as_array_mut);
     for object in objects.into_iter().flatten() {
@@ -48,7 +47,7 @@ pub(crate) fn complete_value(value: &mut Value, words: &str) {
 fn said(words: &str) -> HashMap<String, Vec<String>> {
     let mut said = HashMap::new();
     let (mut table, mut object) = (String::new(), None);
-    for line in words.lines() {
+    for line in lines(words) {
         let depth = line.chars().take_while(|c| *c == '\t').count();
         let line = line.trim();
         let flags = line.strip_prefix("flags ").map(names);
@@ -78,6 +77,15 @@ fn said(words: &str) -> HashMap<String, Vec<String>> {
         }
     }
     said
+}
+
+/// The lines of a listing. What is between quotes may be of several lines, and is of one.
+fn lines(words: &str) -> impl Iterator<Item = &str> {
+    let mut is_quoted = false;
+    words.split(move |c| {
+        is_quoted ^= c == '"';
+        c == '\n' && !is_quoted
+    })
 }
 
 /// The name in a line that begins an object: `chain NAME {`.

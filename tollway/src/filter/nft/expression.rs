@@ -163,6 +163,7 @@ pub(super) fn refusal(name: &str, inner: &Value) -> String {
         "set" | "meter" => "a set that packets fill is the kernel's".to_owned(),
         "xt" => format!("xt {} is a module of iptables", text(inner, "name")),
         "map" => "a map is not known in this place".to_owned(),
+        "unlisted" => "the kernel has it, and nft does not list it".to_owned(),
         _ => format!("{name} {key} is not known here").replace("  ", " "),
     }
 }

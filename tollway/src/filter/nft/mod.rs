@@ -19,21 +19,23 @@ mod chains;
 mod complete;
 mod expression;
 mod fields;
+mod include;
 pub(crate) mod json;
 mod mangle;
 mod names;
+mod pieces;
 mod rule;
 mod script;
 mod sets;
 mod statement;
 mod text;
+mod tokens;
 mod value;
 
 #[cfg(test)]
 pub(in crate::filter) mod tests;
 
 pub use complete::complete;
-pub(crate) use complete::complete_value;
 pub use script::script;
 
 use serde_json::Value;

@@ -1,73 +1,220 @@
 //! Rules in nft's own text: the real `nft` reads them, in a scratch namespace that they end with.
 
+use std::io::{self, Write as _};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
+use super::include::Expanded;
+use super::pieces::{Piece, Pieces};
 use crate::mistake::{Fault, Ledger, Mistake};
 
-/// How long nft may take, s.
-const PATIENCE: &str = "20";
+/// How long nft may take, s: a hundred thousand elements take a busy machine half a minute.
+const PATIENCE: &str = "60";
 
 /// Makes the devices that the file's chains hang at, loads the file, lists it. The first argument is
-/// the file, the others are devices.
+/// the file, the others are devices. Behind `--` are sizes of pieces, which are loaded from standard input
+/// in the file's place.
 const SCRIPT: &str = r#"file="$1"; shift
-for device; do
-  ip link add name "$device" type dummy 2>/dev/null ||
-    ip link add name "$device" type bridge 2>/dev/null ||
-    ip link add name "$device" type veth 2>/dev/null
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
+  ip link add name "$1" type dummy 2>/dev/null ||
+    ip link add name "$1" type bridge 2>/dev/null ||
+    ip link add name "$1" type veth 2>/dev/null
+  shift
 done
-nft -f "$file" && nft -j list ruleset && printf '\036' && nft list ruleset"#;
+if [ $# -gt 0 ]; then
+  shift
+  for size; do
+    head -c "$size" | nft -f - || exit 1
+    echo loaded >&2
+  done
+else
+  nft -f "$file" || exit 1
+fi
+nft -j list ruleset && printf '\036' && nft list ruleset"#;
 
 /// Stands between the two listings.
 const BETWEEN: char = '\u{1e}';
+
+/// What the script says of each piece.
+const LOADED: &str = "loaded";
+
+/// What the kernel says of a batch for which the socket's send buffer is too small.
+const TOO_LONG: &str = "Message too long";
+
+/// Bytes of a batch that any user may send, about: twice the kernel's usual `net.core.wmem_max`.
+const BATCH_BYTES: usize = 2 * 212_992;
+/// Estimates of a batch are not wrong by more than a hundredth part of it.
+const LEAST_BYTES: usize = BATCH_BYTES / 256;
 
 /// Loads a file of nft's text in a scratch user and network namespace, and gives what `nft -j list ruleset`
 /// says there, with what [`super::complete()`] adds.
 ///
 /// Devices that chains hang at are made there; `iif` and `oif` stand for numbers of devices, so that
-/// nft refuses names that are not there.
+/// nft refuses names that are not there. What is too much for a user's one message goes in pieces.
 ///
 /// # Errors
 /// nft's own, each at its place; or why it could not be asked.
 pub fn script(path: &Path) -> Result<String, Vec<Mistake>> {
-    let file = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        vec![alone(&file, format!("cannot be read: {error}"), "name a file of nft's text")]
-    })?;
-    let devices = devices(&text);
-    let mut output = run(path, &devices, "-rn");
-    // Where only root may make namespaces, root has no need of one for users.
-    if output.as_ref().is_ok_and(|output| said(output).starts_with("unshare:")) {
-        output = run(path, &devices, "-n");
+    let listings = Script::new(path)?.listings()?;
+    let (listing, words) = listings.split_once(BETWEEN).unwrap_or((&listings, ""));
+    Ok(super::complete(listing, words))
+}
+
+/// A file to be loaded.
+struct Script<'p> {
+    path: &'p Path,
+    file: String,
+    text: String,
+    devices: Vec<String>,
+}
+
+/// Where rules are loaded, as unshare(1) is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// A network namespace: root's.
+    Net,
+    /// One in a user namespace of its own.
+    User,
+}
+
+impl<'p> Script<'p> {
+    fn new(path: &'p Path) -> Result<Self, Vec<Mistake>> {
+        let file = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            vec![alone(&file, format!("cannot be read: {error}"), "name a file of nft's text")]
+        })?;
+        let devices = devices(&text);
+        Ok(Self { path, file, text, devices })
     }
-    let output = output.map_err(|error| {
+
+    /// What nft lists once the file is loaded.
+    fn listings(&self) -> Result<String, Vec<Mistake>> {
+        let (output, place) = self.output().map_err(|error| self.not_run(&error))?;
+        if said(&output).contains(TOO_LONG) {
+            return self.in_pieces(place, BATCH_BYTES);
+        }
+        self.judge(&output, None)
+    }
+
+    /// Loads the whole file, as root where that can be: no other may send large batches.
+    fn output(&self) -> io::Result<(Output, Place)> {
+        let output = self.run(Place::Net, None)?;
+        let said = said(&output);
+        if !said.starts_with("unshare:") && !said.contains("Operation not permitted") {
+            return Ok((output, Place::Net));
+        }
+        Ok((self.run(Place::User, None)?, Place::User))
+    }
+
+    /// Loads pieces of so many bytes at most, or of fewer.
+    fn in_pieces(&self, place: Place, mut bytes: usize) -> Result<String, Vec<Mistake>> {
+        let text = super::include::expanded(&self.file, &self.text);
+        let pieces = Pieces::new(&text.text);
+        loop {
+            let loaded = pieces.of(bytes);
+            let output = self.run(place, Some(&loaded)).map_err(|error| self.not_run(&error))?;
+            if !said(&output).contains(TOO_LONG) {
+                return self.judge(&output, Some((&text, &loaded)));
+            }
+            if bytes <= LEAST_BYTES || loaded.len() >= pieces.most() {
+                let number = loaded_of(&said(&output));
+                let (file, line) = text.place(loaded.get(number).map_or(0, |piece| piece.line));
+                let what =
+                    "this rule is too long for a message that an ordinary user may send the kernel";
+                let remedy = "write its elements in a set with a name, or start as root";
+                return Err(vec![Mistake::placeless(
+                    file.to_owned(),
+                    line,
+                    what.to_owned(),
+                    remedy,
+                )]);
+            }
+            bytes /= 2;
+        }
+    }
+
+    fn not_run(&self, error: &io::Error) -> Vec<Mistake> {
         let what = format!("cannot be loaded: {error}");
-        vec![alone(&file, what, "install the packages coreutils and util-linux")]
-    })?;
-    match output.status.code() {
-        Some(0) => {
-            let listings = String::from_utf8_lossy(&output.stdout).into_owned();
-            let (listing, words) = listings.split_once(BETWEEN).unwrap_or((&listings, ""));
-            Ok(super::complete(listing, words))
+        vec![alone(&self.file, what, "install the packages coreutils and util-linux")]
+    }
+
+    fn judge(
+        &self,
+        output: &Output,
+        pieces: Option<(&Expanded, &[Piece])>,
+    ) -> Result<String, Vec<Mistake>> {
+        match output.status.code() {
+            Some(0) => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+            Some(124 | 137) => {
+                let what = format!("nft did not end within {PATIENCE} s");
+                let remedy = "load the rules yourself and give `nft -j list ruleset`";
+                Err(vec![alone(&self.file, what, remedy)])
+            }
+            _ => {
+                let said = said(output);
+                let said =
+                    pieces.map_or(said.clone(), |(text, pieces)| placed(&said, text, pieces));
+                Err(mistakes(&said, &self.file, &self.text))
+            }
         }
-        Some(124 | 137) => {
-            let what = format!("nft did not end within {PATIENCE} s");
-            Err(vec![alone(&file, what, "load the rules yourself and give `nft -j list ruleset`")])
-        }
-        _ => Err(mistakes(&said(&output), &file, &text)),
+    }
+
+    fn run(&self, place: Place, pieces: Option<&[Piece]>) -> io::Result<Output> {
+        // A leading dash would make an option of it.
+        let path = self.path;
+        let file = if path.is_absolute() { path.to_owned() } else { Path::new(".").join(path) };
+        let namespaces = match place {
+            Place::Net => "-n",
+            Place::User => "-rn",
+        };
+        let mut command = Command::new("timeout");
+        command
+            .args(["-k", "1", PATIENCE, "unshare", namespaces, "sh", "-c", SCRIPT, "sh"])
+            .arg(file)
+            .args(&self.devices)
+            .env("LC_ALL", "C");
+        let Some(pieces) = pieces else {
+            return command.stdin(Stdio::null()).output();
+        };
+        command.arg("--").args(pieces.iter().map(|piece| piece.text.len().to_string()));
+        feed(&mut command, pieces)
     }
 }
 
-fn run(path: &Path, devices: &[String], namespaces: &str) -> std::io::Result<Output> {
-    // A leading dash would make an option of it.
-    let file = if path.is_absolute() { path.to_owned() } else { Path::new(".").join(path) };
-    Command::new("timeout")
-        .args(["-k", "1", PATIENCE, "unshare", namespaces, "sh", "-c", SCRIPT, "sh"])
-        .arg(file)
-        .args(devices)
-        .env("LC_ALL", "C")
-        .stdin(std::process::Stdio::null())
-        .output()
+/// Runs a command with pieces as its input.
+fn feed(command: &mut Command, pieces: &[Piece]) -> io::Result<Output> {
+    let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = pipes.spawn()?;
+    let input = child.stdin.take();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut input = input;
+            // Who has failed reads no more, and says why.
+            let _ = pieces.iter().try_for_each(|piece| match &mut input {
+                Some(input) => input.write_all(piece.text.as_bytes()),
+                None => Ok(()),
+            });
+        });
+        child.wait_with_output()
+    })
+}
+
+/// How many pieces were loaded.
+fn loaded_of(said: &str) -> usize {
+    said.lines().filter(|line| *line == LOADED).count()
+}
+
+/// nft's messages about a piece, as if they were about the file.
+fn placed(said: &str, text: &Expanded, pieces: &[Piece]) -> String {
+    let lines = pieces.get(loaded_of(said)).map_or(&[][..], |piece| &piece.lines);
+    let place = |line: &str| {
+        let (number, rest) = line.strip_prefix("/dev/stdin:")?.split_once(':')?;
+        let number: usize = number.parse().ok()?;
+        let (file, line) = text.place(*lines.get(number.checked_sub(1)?)?);
+        Some(format!("{file}:{line}:{rest}"))
+    };
+    let said = said.lines().filter(|line| *line != LOADED);
+    said.map(|line| place(line).unwrap_or_else(|| line.to_owned()) + "\n").collect()
 }
 
 fn said(output: &Output) -> String {
@@ -205,3 +352,7 @@ fn words(text: &str) -> Vec<String> {
     }
     words
 }
+
+#[cfg(test)]
+#[path = "tests/pieces.rs"]
+mod tests;

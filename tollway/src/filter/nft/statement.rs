@@ -35,6 +35,8 @@ impl Rule<'_, '_> {
                 self.steps.push(Step::Verdict(Verdict::Reject(reject)));
                 return Ok(false);
             }
+            // The kernel goes on with what is behind it.
+            "continue" => {}
             _ => {
                 let verdict = self.listing.verdict(self.site, statement)?;
                 self.steps.push(Step::Verdict(verdict));

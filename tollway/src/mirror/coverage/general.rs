@@ -1,8 +1,8 @@
 //! Why everything of a family is the kernel's.
 
-use super::probe::Hook;
+use super::probe::{Device, Hook};
 use super::{Facts, Firewall, PerFamily, Reason};
-use crate::mirror::kernel::Family;
+use crate::mirror::kernel::{Family, Rule};
 
 /// Kinds of devices that take frames of others, without `IFLA_LINK` or `IFLA_MASTER` telling of which.
 const HIDDEN: [&str; 2] = ["hsr", "prp"];
@@ -103,6 +103,27 @@ fn legacy(facts: &Facts<'_>, family: Family, reasons: &mut Vec<Reason>) -> Optio
     legacy.tracks.then(|| "a rule of iptables-legacy: connections are tracked".to_owned())
 }
 
+fn selects_by_transport(rule: &Rule) -> bool {
+    let words = rule.odd.as_deref().into_iter().flat_map(|odd| odd.split(", "));
+    words
+        .flat_map(|word| word.split(' ').next())
+        .any(|word| matches!(word, "ipproto" | "sport" | "dport"))
+}
+
+/// Why packets that arrive by a device would take other next hops than the router chooses: by layer 4 the kernel
+/// asks first for a hash that came with the packet (`skb->l4_hash`).
+pub(super) fn own_hash(
+    facts: &Facts<'_>,
+    family: Family,
+    name: &str,
+    found: &Device,
+) -> Option<Reason> {
+    let global = facts.sysctls.global;
+    let policy = *PerFamily { v4: global.multipath4, v6: global.multipath6 }.of(family);
+    let counts = found.own_hash && policy == 1 && *facts.spread.groups.of(family);
+    counts.then(|| Reason::OwnHash(name.to_owned()))
+}
+
 /// Why what several next hops share is the kernel's.
 pub(super) fn groups(facts: &Facts<'_>, family: Family) -> Vec<Reason> {
     let global = facts.sysctls.global;
@@ -120,8 +141,22 @@ pub(super) fn groups(facts: &Facts<'_>, family: Family) -> Vec<Reason> {
         ),
     );
     say(
-        global.multipath_seed,
-        "somebody has chosen which flow takes which next hop (net.ipv4.fib_multipath_hash_seed)"
+        global.multipath_seed.is_none(),
+        "nobody can know by which seed the kernel chooses among them; Linux 6.11 and newer have \
+         net.ipv4.fib_multipath_hash_seed"
+            .to_owned(),
+    );
+    say(
+        global.multipath_seed == Some(0) && facts.spread.seed_refused,
+        "nobody can know by which seed the kernel chooses among them, and Tollway may not set one; run \
+         sysctl -w net.ipv4.fib_multipath_hash_seed=N"
+            .to_owned(),
+    );
+    // By such rules it has taken flow labels for numbers before (`fib6_rules_early_flow_dissect`).
+    let mut rules = facts.kernel.rules.iter().filter(|rule| rule.family == Family::V6);
+    say(
+        family == Family::V6 && policy == 0 && rules.any(selects_by_transport),
+        "a rule of ip -6 rule selects by protocol or ports, and then other next hops are chosen"
             .to_owned(),
     );
     say(

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::probe::{Asked, Device, Elsewhere, Tags};
-use super::{Facts, Link, PerFamily, Reason};
+use super::probe::{Asked, Checksums, Device, Elsewhere, Tags};
+use super::{Facts, Link, PerFamily, Reason, general};
 use crate::mirror::kernel::{Family, Ifindex, Netdev};
 use crate::mirror::sysctl::LinkSysctls;
 
@@ -95,6 +95,11 @@ fn link(
     let of_family = |way: &[Reason], own: Vec<Reason>| [&both_ways, way, &own].concat();
     let mut arrives =
         PerFamily::each(|family| of_family(&incoming, arrives(&top.netdev.name, family, &sysctls)));
+    for family in [Family::V4, Family::V6] {
+        let found =
+            port.found.and_then(|found| general::own_hash(facts, family, &port.netdev.name, found));
+        arrives.of_mut(family).extend(found);
+    }
     if stack.len() > MOST_STEERED {
         for family in [Family::V4, Family::V6] {
             let rule = fragments.of(family).clone().map(Reason::Fragments);
@@ -251,8 +256,10 @@ fn device(facts: &Facts<'_>, layer: &Layer<'_>, most: u32, reasons: &mut Vec<Rea
     if netdev.flags & NOARP != 0 {
         reasons.push(Reason::NoArp(name()));
     }
-    if found.xdp.is_some() && found.xdp != found.own_xdp {
-        reasons.push(Reason::OtherXdp(name()));
+    match &found.own_xdp {
+        Err(why) => reasons.push(Reason::Unknown("whose the XDP program is", why.0.clone())),
+        Ok(own) if found.xdp != *own => reasons.push(Reason::OtherXdp(name())),
+        Ok(_) => {}
     }
     match &found.tags {
         Tags::Kept => {}
@@ -261,6 +268,16 @@ fn device(facts: &Facts<'_>, layer: &Layer<'_>, most: u32, reasons: &mut Vec<Rea
             reasons.push(Reason::PeerTags { device: name(), peer: Some(peer.clone()) });
         }
         Tags::ByPeerElsewhere => reasons.push(Reason::PeerTags { device: name(), peer: None }),
+    }
+    match &found.checksums {
+        Checksums::Whole => {}
+        Checksums::ByPeer(peer) => {
+            reasons.push(Reason::PeerChecksums { device: name(), peer: Some(peer.clone()) });
+        }
+        Checksums::ByPeerElsewhere => {
+            reasons.push(Reason::PeerChecksums { device: name(), peer: None });
+        }
+        Checksums::ByOwner => reasons.push(Reason::OwnerChecksums(name())),
     }
     if found.keeps_tags {
         reasons.push(Reason::KeepsTags(name()));

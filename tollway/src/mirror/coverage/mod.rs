@@ -10,10 +10,11 @@
 //! groups, packets with options, errors to be sent.
 //!
 //! Limits: what NetLabel has been told to do without SELinux's `always_check_network` is not seen, nor
-//! BPF programs of netfilter where the kernel does not list hooks ([`Hook`]).
+//! BPF programs of netfilter where the kernel neither lists hooks ([`Hook`]) nor has BTF.
 
 mod firewall;
 mod general;
+mod idle;
 mod link;
 mod live;
 mod parts;
@@ -32,7 +33,9 @@ use crate::filter::ir;
 
 pub use live::Live;
 pub use parts::{Note, Part};
-pub use probe::{Asked, Device, Elsewhere, Hook, Legacy, Probes, Tags, Unknown, Xfrm};
+pub use probe::{
+    Asked, Checksums, Device, Elsewhere, Glance, Hook, Legacy, Probes, Tags, Unknown, Xfrm,
+};
 pub use reason::Reason;
 pub use routes::RouteTally;
 pub use sight::{Sight, SightError};
@@ -90,6 +93,17 @@ pub struct Facts<'a> {
     pub most_mtu: u32,
     /// The same of ports that have room for less, as they are opened.
     pub rooms: &'a BTreeMap<Ifindex, u32>,
+    /// What is known of routes with several next hops.
+    pub spread: Spread,
+}
+
+/// What is known of routes with several next hops.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spread {
+    /// There are some.
+    pub groups: PerFamily<bool>,
+    /// The seed by which the kernel chooses could not be set.
+    pub seed_refused: bool,
 }
 
 /// The rules of nftables, as far as they are known.

@@ -32,7 +32,14 @@ pub(super) fn parts(
     let links: BTreeSet<_> = links.iter().map(|link| link.ifindex).collect();
     for (device, count) in routes.by_device.iter().filter(|(device, _)| !links.contains(device)) {
         let (name, why) = elsewhere(facts, *device);
-        say(format!("{} by {name}", plural(*count, "route")), why);
+        // One route may be all there is.
+        let is_default = routes.defaults.contains(device);
+        let which = match (is_default, count) {
+            (false, _) => "",
+            (true, 1) => ", a default route",
+            (true, _) => ", a default route among them",
+        };
+        say(format!("{} by {name}{which}", plural(*count, "route")), why);
     }
     for family in [Family::V4, Family::V6] {
         let count = *routes.several.of(family);

@@ -73,6 +73,15 @@ pub enum Reason {
         /// Its peer, if that is a device here.
         peer: Option<String>,
     },
+    /// A veth whose peer leaves checksums to a network card, which is not there.
+    PeerChecksums {
+        /// The device.
+        device: String,
+        /// Its peer, if that is a device here.
+        peer: Option<String>,
+    },
+    /// A TAP device whose owner may leave checksums to a network card (`vnet_hdr`).
+    OwnerChecksums(String),
     /// A VLAN device that keeps tags where its taps see them.
     KeepsTags(String),
     /// A VLAN device that has an Ethernet address of its own.
@@ -127,6 +136,8 @@ pub enum Reason {
         /// One of them.
         device: String,
     },
+    /// Frames of a device have a hash of their own, by which the kernel chooses among several next hops.
+    OwnHash(String),
     /// Next hops are chosen as the router does not.
     Multipath(String),
     /// It could not be asked for: what, and the system's words.
@@ -151,6 +162,8 @@ impl Reason {
             Self::Qdisc { .. } => "qdisc",
             Self::StripsTags(_) => "strips_tags",
             Self::PeerTags { .. } => "peer_tags",
+            Self::PeerChecksums { .. } => "peer_checksums",
+            Self::OwnerChecksums(_) => "owner_checksums",
             Self::KeepsTags(_) => "keeps_tags",
             Self::OwnMac(_) => "own_mac",
             Self::EgressQos(_) => "egress_qos",
@@ -172,6 +185,7 @@ impl Reason {
             Self::RulesUnread(_) => "rules_unread",
             Self::Rules(_) => "rules",
             Self::Hidden { .. } => "hidden",
+            Self::OwnHash(_) => "own_hash",
             Self::Multipath(_) => "multipath",
             Self::Unknown(..) => "unknown",
         }
@@ -243,6 +257,27 @@ impl fmt::Display for Reason {
                      {device} rxvlan off here to say so"
                 )
             }
+            Self::PeerChecksums { device, peer: Some(peer) } => {
+                write!(
+                    f,
+                    "the peer of {device} leaves checksums unfinished, for a network card that is not there; \
+                     run ethtool -K {peer} tx off"
+                )
+            }
+            Self::PeerChecksums { device, peer: None } => {
+                write!(
+                    f,
+                    "the peer of {device} may leave checksums unfinished, for a network card that is not there; \
+                     run ethtool -K PEER tx off in its namespace, and ethtool -K {device} rx off here to say so"
+                )
+            }
+            Self::OwnerChecksums(device) => {
+                write!(
+                    f,
+                    "whoever sends by {device} may leave checksums unfinished (vnet_hdr); have its owner open \
+                     it without, as QEMU does by -netdev tap,vnet_hdr=off"
+                )
+            }
             Self::KeepsTags(device) => write!(f, "{device} has reorder_hdr off"),
             Self::OwnMac(device) => {
                 write!(f, "{device} has an Ethernet address of its own, which is not its port's")
@@ -286,7 +321,9 @@ impl fmt::Display for Reason {
             Self::XfrmBlocks => {
                 f.write_str("IPsec drops what no policy is for (ip xfrm policy getdefault)")
             }
-            Self::Conntrack(None) => f.write_str("connections are tracked (nf_conntrack)"),
+            Self::Conntrack(None) => f.write_str(
+                "connections are tracked (nf_conntrack), or were: `conntrack -F` takes out those that are left"
+            ),
             Self::Conntrack(Some(need)) => {
                 write!(f, "the kernel has to see all packets, for {need}")
             }
@@ -306,6 +343,9 @@ impl fmt::Display for Reason {
             Self::Labels => {
                 f.write_str("a security module looks at every packet (always_check_network)")
             }
+            Self::Hook(function) if function == "nf_hook_run_bpf" => {
+                f.write_str("netfilter calls a BPF program (bpftool link)")
+            }
             Self::Hook(function) => {
                 write!(f, "netfilter calls {function}, which is not known (nft list hooks)")
             }
@@ -317,6 +357,12 @@ impl fmt::Display for Reason {
                     "{device} is a {kind}, and which devices it takes frames of can not be told"
                 )
             }
+            Self::OwnHash(device) => write!(
+                f,
+                "packets may come from {device} with a hash of their own, by which the kernel chooses among \
+                 several next hops; run ethtool -K {device} rxhash off and switch RPS off there, or choose by \
+                 addresses (fib_multipath_hash_policy = 0), which is the way for a veth"
+            ),
             Self::Multipath(why) => f.write_str(why),
             Self::Unknown(what, why) => write!(f, "{what} can not be asked for: {why}"),
         }

@@ -1,6 +1,6 @@
 //! How many routes there are, and of what.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use super::PerFamily;
@@ -22,6 +22,8 @@ pub struct RouteTally {
     pub total: PerFamily<u64>,
     /// By the device that they lead to.
     pub by_device: BTreeMap<Ifindex, u64>,
+    /// Devices that default routes lead to.
+    pub defaults: BTreeSet<Ifindex>,
     /// With several next hops.
     pub several: PerFamily<u64>,
     /// Whose packets are wrapped on their way.
@@ -81,6 +83,9 @@ impl RouteTally {
         let mut devices: Vec<_> = hops.iter().map(|hop| hop.ifindex).collect();
         devices.sort_unstable();
         devices.dedup();
+        if key.dst.prefix_len() == 0 {
+            self.defaults.extend(&devices);
+        }
         devices.into_iter().for_each(|device| *self.by_device.entry(device).or_default() += 1);
     }
 
@@ -169,6 +174,7 @@ mod tests {
             RouteTally {
                 total: PerFamily { v4: 4, v6: 3 },
                 by_device: BTreeMap::from([(7, 4), (8, 1), (9, 1)]),
+                defaults: BTreeSet::new(),
                 several: PerFamily { v4: 2, v6: 0 },
                 wrapped: 1,
                 of_tos: 0,
@@ -189,5 +195,6 @@ mod tests {
             ("2001:db9::/32", Unicast, by(8)),
         ]);
         assert_eq!(told.in_turn, 5, "but those of which the first counts");
+        assert_eq!(told.defaults, BTreeSet::from([7, 8, 9]));
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use super::{Coverage, Facts, Firewall, Probes, RouteTally};
+use super::{Coverage, Facts, Firewall, PerFamily, Probes, RouteTally, Spread};
 use crate::mirror::devices;
 use crate::mirror::event::Event;
 use crate::mirror::kernel::{Ifindex, Kernel};
@@ -63,6 +63,7 @@ impl Sight {
     #[must_use]
     pub fn coverage(&self, ports: &[Ifindex], most_mtu: u32) -> Coverage {
         let Self { kernel, routes, sysctls, probes, firewall } = self;
+        let groups = PerFamily::each(|family| *routes.several.of(family) > 0);
         Coverage::of(&Facts {
             ports,
             kernel,
@@ -72,6 +73,7 @@ impl Sight {
             firewall,
             most_mtu,
             rooms: &BTreeMap::new(),
+            spread: Spread { groups, seed_refused: false },
         })
     }
 }

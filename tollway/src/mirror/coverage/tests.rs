@@ -19,6 +19,7 @@ struct Router {
     routes: RouteTally,
     firewall: Firewall,
     rooms: BTreeMap<Ifindex, u32>,
+    spread: Spread,
 }
 
 fn netdev(name: &str, kind: Option<&str>) -> Netdev {
@@ -36,11 +37,14 @@ impl Router {
     fn new() -> Self {
         let mut router = Self {
             kernel: Kernel::default(),
-            files: vec![("ipv6/conf/all/forwarding".to_owned(), "1".to_owned())],
+            files: [("ipv6/conf/all/forwarding", "1"), ("ipv4/fib_multipath_hash_seed", "9")]
+                .map(|(file, text)| (file.to_owned(), text.to_owned()))
+                .into(),
             probes: Probes::default(),
             routes: RouteTally::default(),
             firewall: Firewall::Read(Rules::default()),
             rooms: BTreeMap::new(),
+            spread: Spread::default(),
         };
         router.add(2, netdev("eth0", None));
         router.add(3, netdev("eth1", Some("veth")));
@@ -91,6 +95,7 @@ impl Router {
             firewall: &self.firewall,
             most_mtu: 9000,
             rooms: &self.rooms,
+            spread: self.spread,
         })
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use tollway_dataplane::id::{LinkId, NextHopId};
-use tollway_dataplane::stages::ecmp::{BUCKETS, Member};
+use tollway_dataplane::stages::ecmp::{MOST_MEMBERS, Member};
 use tollway_dataplane::tables::{Lead, Tables, TablesError};
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
@@ -109,7 +109,8 @@ pub(super) fn plan(rib: &Rib, ways: &Ways, key: &HopKey) -> Plan {
                 other => Plan::Shared(other),
             },
             Some(Nexthop::Blackhole) => Plan::Lead(Lead::Drop(DropReason::Blackhole)),
-            Some(Nexthop::Group { .. }) if groups => Plan::Shared(KERNEL),
+            // Which flows a resilient group's members have, hangs on when they came.
+            Some(Nexthop::Group { resilient, .. }) if groups || *resilient => Plan::Shared(KERNEL),
             Some(Nexthop::Group { members, .. }) => {
                 let usable = members.iter().filter(|(id, _)| rib.is_member_usable(*id, key.family));
                 group(usable.map(|(id, weight)| (Source::Object(*id), *weight)).collect())
@@ -124,7 +125,7 @@ fn group(mut members: Vec<(Source, u16)>) -> Plan {
     if members.is_empty() {
         members.push((Source::Shared(KERNEL), 1));
     }
-    if members.len() > BUCKETS {
+    if members.len() > MOST_MEMBERS {
         return Plan::Shared(KERNEL);
     }
     Plan::Group(members)
@@ -309,10 +310,8 @@ impl HopTable {
                 Source::Shared(shared) => self.make_shared(tables, *shared)?,
                 Source::Object(id) => self.member_id(tables, key, *id)?,
             };
-            match made.iter_mut().find(|member| member.next == next) {
-                Some(member) => member.weight = member.weight.saturating_add(*weight),
-                None => made.push(Member { next, weight: *weight }),
-            }
+            // In their order, even if one comes twice: so the kernel goes through them.
+            made.push(Member { next, weight: *weight });
         }
         Ok(made)
     }

@@ -19,6 +19,7 @@ mod tests;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::id::{NextHopId, VrfId};
 use tollway_dataplane::stages::route::{Fib, Prefix};
 use tollway_dataplane::tables::{RoutePrefix, Tables, TablesError, VrfRecord};
@@ -65,6 +66,7 @@ pub struct Fill {
     /// In which views a table is, by family.
     uses: Uses,
     fibs: [Arc<Fib>; 2],
+    epochs: Arc<Epochs>,
     roots: Vec<VrfRecord>,
     hops: HopTable,
     /// Connected prefixes of each view, IPv4 and IPv6.
@@ -116,6 +118,7 @@ impl Fill {
         let mut fill = Self {
             uses: uses(&views),
             fibs: [Arc::clone(&tables.fib4), Arc::clone(&tables.fib6)],
+            epochs: Arc::clone(&tables.epochs),
             spaces: roots.iter().map(|_| Default::default()).collect(),
             roots,
             hops: HopTable::default(),
@@ -134,6 +137,12 @@ impl Fill {
     #[must_use]
     pub const fn views(&self) -> &Views {
         &self.views
+    }
+
+    /// Where the changes of the tables are counted.
+    #[must_use]
+    pub const fn epochs(&self) -> &Arc<Epochs> {
+        &self.epochs
     }
 
     /// Says that packets leave by other links than before; [`Fill::follow`] then has them do so.

@@ -1,13 +1,14 @@
 //! What has changed, put in force by the smallest means that does.
 
 use std::sync::Arc;
+use std::sync::mpsc::TryRecvError;
 use std::time::Instant;
 
 use tollway_dataplane::router::Router;
 use tollway_dataplane::stages::filter::Filter;
 use tollway_dataplane::tables::Tables;
 
-use super::{AGAIN, Keeper, PORTS_AGAIN, PORTS_EVERY};
+use super::{AGAIN, Keeper, PORTS_AGAIN, PORTS_ANSWER, PORTS_EVERY};
 use crate::compile::{CompileError, rule_links};
 use crate::filter::ir::Ruleset;
 use crate::filter::log::Logger;
@@ -73,29 +74,51 @@ impl Keeper {
     }
 
     /// Says which traffic takes which road, if it is otherwise than before.
-    fn judge(&self, coverage: Coverage) {
+    fn judge(&mut self, coverage: Coverage) {
+        let now = Instant::now();
+        if self.wishes.judge(&coverage, &self.known.ports, now) {
+            // What was asked before has told the ports otherwise.
+            (self.asked_ports, self.ports_at) = (None, now);
+        }
         if *self.live.get() != coverage {
             self.live.set(coverage);
         }
     }
 
-    /// Asks the ports whether they work: packets that would leave by one that does not are the kernel's.
+    /// Tells the ports whether they are to be attached, and asks whether they work: packets that would leave
+    /// by one that does not are the kernel's.
     fn ask_ports(&mut self) -> Result<(), Trouble> {
         let now = Instant::now();
-        if !self.known.take_linked() && self.ports_at > now {
+        if self.wishes.expire(now) {
+            (self.asked_ports, self.ports_at) = (None, now);
+        }
+        let linked = self.known.take_linked();
+        if !linked && self.ports_at > now {
             return Ok(());
         }
-        let work = |_: &mut Router, devices: &mut Devices| {
-            let works = |device: &mut Box<dyn Device>| {
-                device.look_again();
-                let works = device.state() == State::Up;
-                (works, device.ifindex(), device.mtu().map(u32::from))
-            };
-            devices.iter_mut().map(works).collect::<Vec<_>>()
+        let idle = self.wishes.idle();
+        let (post, wanted) = (self.force.post(), idle.clone());
+        let works = if linked {
+            self.asked_ports = None;
+            let look = move |_: &mut Router, devices: &mut Devices| look(devices, &wanted);
+            post.change(PATIENCE, look).ok_or(ForceError::Gone)?
+        } else {
+            // Nothing has changed that is known of: nobody waits for the worker, who may be late.
+            let look = move |_: &mut Router, devices: &mut Devices| look(devices, &wanted);
+            let asked = self.asked_ports.take().unwrap_or_else(|| post.send(look));
+            match asked.try_recv() {
+                Ok(works) => works,
+                Err(TryRecvError::Empty) => {
+                    self.asked_ports = Some(asked);
+                    self.ports_at = now + PORTS_ANSWER;
+                    return Ok(());
+                }
+                Err(TryRecvError::Disconnected) => return Err(ForceError::Gone.into()),
+            }
         };
-        let works = self.force.post().ask(PATIENCE, work).ok_or(ForceError::Gone)?;
         let mut every = PORTS_EVERY;
-        for (port, (works, device, room)) in self.known.ports.iter_mut().zip(works) {
+        let ports = self.known.ports.iter_mut().zip(&idle).zip(works);
+        for ((port, idle), (works, device, room)) in ports {
             if device.is_some() && port.device != device {
                 // It was opened anew by its name, which is another device's by now.
                 port.device = device;
@@ -107,7 +130,7 @@ impl Keeper {
                 (port.works, port.room) = (works, room);
                 self.known.stale = true;
             }
-            if !works && port.device.is_some() {
+            if !works && port.device.is_some() && idle.is_none() {
                 every = PORTS_AGAIN;
             }
         }
@@ -122,7 +145,10 @@ impl Keeper {
         for dest in rib.touched() {
             self.locals.look(rib, dest);
         }
-        match fill.follow(rib, &Between(self.force.post())) {
+        let followed = fill.follow(rib, &Between(self.force.post()));
+        // The worker may sleep, or have no processor.
+        self.force.void(fill.epochs());
+        match followed {
             Ok(_) => Ok(()),
             Err(FillError::Gone) => Err(ForceError::Gone.into()),
             Err(FillError::All | FillError::Views | FillError::Tables(_)) => {
@@ -144,6 +170,9 @@ impl Keeper {
         let changes = std::mem::take(&mut self.elements);
         self.elements_applied = true;
         let done = filter.map_or(Ok(()), |filter| rules::apply(&filter, &changes));
+        if let Some(fill) = &self.fill {
+            self.force.void(fill.epochs());
+        }
         if let Err(why) = done {
             tracing::info!("{why}; the rules are read again");
             self.outdate_rules();
@@ -155,7 +184,7 @@ impl Keeper {
     /// The firewall's rules that are in force.
     fn filter(&self) -> Result<Option<Arc<Filter>>, ForceError> {
         let filter = |router: &mut Router, _: &mut _| router.tables.filter.clone();
-        self.force.post().ask(PATIENCE, filter).ok_or(ForceError::Gone)
+        self.force.post().change(PATIENCE, filter).ok_or(ForceError::Gone)
     }
 
     /// Has the rules that were read know what the sets in force have by now: tables that are made anew are made
@@ -174,6 +203,9 @@ impl Keeper {
     /// Makes tables anew.
     fn rebuild(&mut self, shape: Shape) -> Result<(), Trouble> {
         self.force.hold(true);
+        if let Some(hurry) = &mut self.hurry {
+            hurry.rest();
+        }
         self.take_elements()?;
         self.locals.read(&self.known.rib);
         let model = begin::model(&shape, &self.known, &self.locals);
@@ -204,8 +236,11 @@ impl Keeper {
             let (next, had) = (Arc::clone(&shape), self.shape.clone());
             let dress =
                 move |router: &mut Router, _: &mut _| next.dress(&mut router.tables, Some(&had));
-            let dressed = self.force.post().ask(PATIENCE, dress).ok_or(ForceError::Gone)?;
+            let dressed = self.force.post().change(PATIENCE, dress).ok_or(ForceError::Gone)?;
             dressed.map_err(begin::at_all)?;
+            if let Some(fill) = &self.fill {
+                self.force.void(fill.epochs());
+            }
             self.shape = Arc::unwrap_or_clone(shape);
         }
         self.in_force();
@@ -226,6 +261,20 @@ impl Keeper {
         (self.rules_are_new, self.holds.rules) = (false, self.rules_are_old);
         (self.holds.broken, self.again_at) = (None, None);
     }
+}
+
+/// Whether each port works, its device and the largest packet that it has room for.
+pub(super) type Looked = Vec<(bool, Option<u32>, Option<u32>)>;
+
+/// Tells the ports why they are to be idle, if they are, and looks at them.
+fn look(devices: &mut Devices, idle: &[Option<String>]) -> Looked {
+    let works = |(device, idle): (&mut Box<dyn Device>, &Option<String>)| {
+        device.set_idle(idle.as_deref());
+        device.look_again();
+        let works = device.state() == State::Up;
+        (works, device.ifindex(), device.mtu().map(u32::from))
+    };
+    devices.iter_mut().zip(idle).map(works).collect()
 }
 
 /// Why something is not in force.
@@ -261,6 +310,6 @@ impl InForce for Between<'_> {
         &self,
         job: impl FnOnce(&mut Tables) -> T + Send + 'static,
     ) -> Option<T> {
-        self.0.ask(PATIENCE, |router, _| job(&mut router.tables))
+        self.0.change(PATIENCE, |router, _| job(&mut router.tables))
     }
 }

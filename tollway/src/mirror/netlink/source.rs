@@ -101,6 +101,7 @@ pub struct Source {
     /// Devices of which more is to be asked.
     ask: BTreeSet<Ifindex>,
     stats: Stats,
+    is_drained: bool,
 }
 
 impl Source {
@@ -130,6 +131,7 @@ impl Source {
             took: Duration::ZERO,
             ask: BTreeSet::new(),
             stats: Stats::default(),
+            is_drained: false,
             settings,
         })
     }
@@ -149,6 +151,12 @@ impl Source {
             None => self.findings.due().unwrap_or(self.audit_at),
         };
         self.resync_at.map_or(next, |at| at.min(next))
+    }
+
+    /// Says if nothing of what had been told of changes was left when that was read last.
+    #[must_use]
+    pub const fn is_drained(&self) -> bool {
+        self.is_drained
     }
 
     /// What was done so far.
@@ -186,6 +194,7 @@ impl Source {
     /// stays in use until that has listed everything.
     pub fn read(&mut self, sink: &mut dyn FnMut(Event)) -> io::Result<bool> {
         let drained = self.read_changes(BATCH, sink)?;
+        self.is_drained = drained;
         let now = Instant::now();
         self.begin(now, drained, sink)?;
         let busy = self.read_list(now, sink)?;

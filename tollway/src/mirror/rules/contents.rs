@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tollway_dataplane::stages::filter::Element;
 
 use super::elements::ranges;
+use super::kernel::Kernel;
 use super::message::{Key, family_number};
 use super::read::parse;
 use super::socket::Asker;
@@ -27,7 +28,7 @@ pub(super) type Nft<'a> = &'a dyn Fn(&[&str]) -> Result<Option<String>, String>;
 /// A sentence; also where sets come and go meanwhile.
 pub(super) fn fill(
     value: &mut Value,
-    words: &str,
+    kernel: &Kernel,
     asker: &mut Asker,
     nft: Nft<'_>,
 ) -> Result<bool, String> {
@@ -50,7 +51,8 @@ pub(super) fn fill(
         return Ok(asked);
     }
     let Some(listing) = nft(&["-j", "list", "ruleset"])? else { return Ok(false) };
-    *value = parse(&listing, words)?;
+    *value = parse(&listing)?;
+    kernel.complete(value);
     Ok(true)
 }
 
@@ -61,7 +63,7 @@ fn ask_for(sets: Vec<(&mut Value, Place)>, nft: Nft<'_>) -> Result<bool, String>
         let Some(listing) = nft(&["-j", "list", kind, family, table, name])? else {
             return Ok(false);
         };
-        let mut listing = parse(&listing, "")?;
+        let mut listing = parse(&listing)?;
         let objects = listing.get_mut("nftables").and_then(Value::as_array_mut);
         let found = objects.into_iter().flatten().find_map(|found| found.get_mut(kind));
         let found = found.ok_or_else(|| format!("nft does not list {kind} {name}"))?;

@@ -8,11 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::elements::{Outcome, outcome};
+use super::kernel::Kernel;
 use super::message::{Elements, Message, Table, Told};
 use super::read::{self, Read, Use, met, uses};
 use super::socket::{Asker, Heard, Listener};
 use super::{Event, Report, contents, is_reached, program};
 use crate::ports::{sys, why};
+use crate::priority::Hurry;
 
 /// Changes come in flocks: rules are read when there has been none for this long ...
 const QUIET: Duration = Duration::from_millis(5);
@@ -104,7 +106,9 @@ impl Follow {
 
     /// Follows until told to stop.
     pub(super) fn run(mut self) {
+        let mut hurry = Hurry::begin();
         loop {
+            hurry.look();
             match self.turn() {
                 Ok(true) => {}
                 Ok(false) => return,
@@ -342,17 +346,23 @@ impl Follow {
             let (wake, asker) = (&self.wake, &mut self.asker);
             let stopped = || is_closed(wake);
             let Some(listing) = program::list(&stopped)? else { return Ok(Attempt::Stopped) };
-            let mut value = read::parse(&listing.json, &listing.words)?;
+            let mut value = read::parse(&listing)?;
+            let kernel = Kernel::read(&tables, asker);
             let nft = |words: &[&str]| program::ask(words, &stopped);
-            let filled = contents::fill(&mut value, &listing.words, asker, &nft);
-            // Sets that have gone meanwhile are no mistake.
+            let filled = kernel.as_ref().map(|kernel| {
+                kernel.complete(&mut value);
+                contents::fill(&mut value, kernel, asker, &nft)
+            });
+            // Lists that were broken off and sets that have gone meanwhile are no mistake.
             if asker.generation().map_err(unasked)? != Some(before) {
                 return Ok(Attempt::Moved);
             }
-            if !filled? {
+            let is_filled = filled.unwrap_or(Ok(true))?;
+            let kernel = kernel.map_err(unasked)?;
+            if !is_filled {
                 return Ok(Attempt::Stopped);
             }
-            read::read(value, before, &self.moving)?
+            read::read(value, before, &self.moving, Some(&kernel))?
         };
         Ok(match self.asker.generation().map_err(unasked)? == Some(before) {
             true => Attempt::Read(Box::new(read), tables),

@@ -8,9 +8,12 @@ const SUBSYSTEM: u8 = 10;
 /// Numbers of messages within the subsystem.
 const NEWTABLE: u8 = 0;
 const GETTABLE: u8 = 1;
+const GETCHAIN: u8 = 4;
 const NEWRULE: u8 = 6;
+const GETRULE: u8 = 7;
 const DELRULE: u8 = 8;
 const NEWSET: u8 = 9;
+const GETSET: u8 = 10;
 const DELSET: u8 = 11;
 const NEWSETELEM: u8 = 12;
 const GETSETELEM: u8 = 13;
@@ -109,6 +112,17 @@ impl Table {
         Some(Self { family, name, handle, flags })
     }
 
+    /// Its family and its name.
+    pub(super) fn place(&self) -> Option<(&'static str, String)> {
+        let (_, family) = FAMILIES.into_iter().find(|(number, _)| *number == self.family)?;
+        Some((family, name(&self.name)?))
+    }
+
+    /// `NFT_TABLE_F_*`.
+    pub(super) const fn flags(&self) -> u32 {
+        self.flags
+    }
+
     /// Says if it goes without a word when the process goes that made it (`NFT_TABLE_F_OWNER`, not
     /// `NFT_TABLE_F_PERSIST`).
     pub(super) const fn is_owned(&self) -> bool {
@@ -116,6 +130,14 @@ impl Table {
         const PERSIST: u32 = 4;
         self.flags & (OWNER | PERSIST) == OWNER
     }
+}
+
+/// What there is a list of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum List {
+    Chains,
+    Rules,
+    Sets,
 }
 
 /// Families of tables, by what the kernel calls them.
@@ -136,6 +158,24 @@ pub(super) fn get_generation(sequence: u32) -> Vec<u8> {
 /// Asks for all tables.
 pub(super) fn list_tables(sequence: u32) -> Vec<u8> {
     request(GETTABLE, NLM_F_DUMP, sequence, 0, &[])
+}
+
+/// Asks for all chains, rules or sets of all tables.
+pub(super) fn list_all(sequence: u32, what: List) -> Vec<u8> {
+    let kind = match what {
+        List::Chains => GETCHAIN,
+        List::Rules => GETRULE,
+        List::Sets => GETSET,
+    };
+    request(kind, NLM_F_DUMP, sequence, 0, &[])
+}
+
+/// The family and the attributes of one of a list; none where the message is another one.
+pub(super) fn listed<'a>(message: &netlink::Message<'a>) -> Option<(&'static str, &'a [u8])> {
+    let [_, subsystem] = message.kind.to_le_bytes();
+    let (general, body) = message.body.split_first_chunk::<GENERAL>()?;
+    let (_, family) = FAMILIES.into_iter().find(|(number, _)| *number == general[0])?;
+    (subsystem == SUBSYSTEM).then_some((family, body))
 }
 
 /// Asks for what a set has.
@@ -272,16 +312,16 @@ fn is_counter(expression: &[u8]) -> bool {
 }
 
 /// What the first attribute of a kind says.
-fn attribute(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+pub(super) fn attribute(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     find(bytes, 0, wanted).map(|found| found.value)
 }
 
 /// A string that ends with a 0.
-fn name(bytes: &[u8]) -> Option<String> {
+pub(super) fn name(bytes: &[u8]) -> Option<String> {
     let bytes = bytes.strip_suffix(&[0]).unwrap_or(bytes);
     std::str::from_utf8(bytes).ok().map(str::to_owned)
 }
 
-fn be_word(bytes: &[u8]) -> Option<u32> {
+pub(super) fn be_word(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.get(..4)?.try_into().ok()?))
 }

@@ -2,7 +2,7 @@
 //!
 //! The kernel says by netlink that something has changed (`NFNLGRP_NFTABLES`, nfnetlink(7)); then
 //! `nft -j -t list ruleset` gives the whole without what sets have, which is asked for of each
-//! (`contents.rs`). The number of the kernel's generation, asked for before and after, says if all of it is of
+//! (`contents.rs`). What nft lists is held against the kernel's own lists of chains and rules (`kernel/`). The number of the kernel's generation, asked for before and after, says if all of it is of
 //! one moment; it is tried again where not, more slowly the longer that lasts. From the message until then
 //! the rules in force are older than the kernel's, so that traffic is the kernel's to forward.
 //!
@@ -15,7 +15,7 @@
 //!
 //! What is not the router's to decide is said in the ruleset ([`crate::filter::ir::Step::Unsupported`]): on top
 //! of what is so in any file of rules, what logs, holds a rate, looks at a set whose elements go by
-//! themselves, or writes a DSCP that rules look at; and few packets that kernels see in different ways
+//! themselves, or writes a DSCP that rules look at; and few packets that kernels take for different ones
 //! (`guard.rs`). [`Needs`] has what concerns packets that meet no such
 //! rule.
 //!
@@ -31,6 +31,7 @@ mod contents;
 mod elements;
 mod follow;
 mod guard;
+mod kernel;
 mod leave;
 mod message;
 mod program;

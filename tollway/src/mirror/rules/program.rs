@@ -19,30 +19,18 @@ const MOST_BYTES: u64 = 512 << 20;
 /// Where it is on machines whose users have no path to it.
 const MORE_PATHS: &str = "/usr/sbin:/sbin";
 
-/// A ruleset as nft writes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Listing {
-    /// `nft -j -t list ruleset`: without what sets with names have.
-    pub(super) json: String,
-    /// `nft -t list ruleset`.
-    pub(super) words: String,
-}
-
-/// Lists the ruleset; gives up where `stopped` says so, and gives nothing then.
+/// Lists the ruleset (`nft -j -t list ruleset`: without what sets with names have); gives up where `stopped`
+/// says so, and gives nothing then.
 ///
 /// # Errors
 /// A sentence.
-pub(super) fn list(stopped: &dyn Fn() -> bool) -> Result<Option<Listing>, String> {
+pub(super) fn list(stopped: &dyn Fn() -> bool) -> Result<Option<String>, String> {
     list_by("nft", stopped)
 }
 
 /// The same by a program of another name.
-pub(super) fn list_by(nft: &str, stopped: &dyn Fn() -> bool) -> Result<Option<Listing>, String> {
-    // Side by side: each of them takes its time with a large ruleset.
-    let words: [&[&str]; 2] = [&["-j", "-t", "list", "ruleset"], &["-t", "list", "ruleset"]];
-    let texts = run(nft, &words, stopped)?;
-    let both = texts.and_then(|texts| <[String; 2]>::try_from(texts).ok());
-    Ok(both.map(|[json, words]| Listing { json, words }))
+pub(super) fn list_by(nft: &str, stopped: &dyn Fn() -> bool) -> Result<Option<String>, String> {
+    run(nft, &["-j", "-t", "list", "ruleset"], stopped)
 }
 
 /// Has nft do something else; gives up where `stopped` says so, and gives nothing then.
@@ -50,20 +38,15 @@ pub(super) fn list_by(nft: &str, stopped: &dyn Fn() -> bool) -> Result<Option<Li
 /// # Errors
 /// A sentence.
 pub(super) fn ask(words: &[&str], stopped: &dyn Fn() -> bool) -> Result<Option<String>, String> {
-    Ok(run("nft", &[words], stopped)?.and_then(|mut texts| texts.pop()))
+    run("nft", words, stopped)
 }
 
-/// What the program writes, started with each of these words; nothing if it is given up.
-fn run(
-    nft: &str,
-    words: &[&[&str]],
-    stopped: &dyn Fn() -> bool,
-) -> Result<Option<Vec<String>>, String> {
-    let runs = words.iter().map(|words| Run::start(nft, words));
-    let mut runs = runs.collect::<Result<Vec<_>, _>>()?;
+/// What the program writes; nothing if it is given up.
+fn run(nft: &str, words: &[&str], stopped: &dyn Fn() -> bool) -> Result<Option<String>, String> {
+    let mut run = Run::start(nft, words)?;
     let until = Instant::now() + PATIENCE;
     let [mut pause, longest] = LOOK_EVERY;
-    while !all_have_ended(&mut runs)? {
+    while !run.has_ended()? {
         if stopped() {
             return Ok(None);
         }
@@ -73,11 +56,7 @@ fn run(
         std::thread::sleep(pause);
         pause = (pause * 2).min(longest);
     }
-    runs.into_iter().map(|run| run.text().map(Some)).collect()
-}
-
-fn all_have_ended(runs: &mut [Run]) -> Result<bool, String> {
-    runs.iter_mut().try_fold(true, |all, run| Ok(all && run.has_ended()?))
+    run.text().map(Some)
 }
 
 /// nft at work; it ends with this.

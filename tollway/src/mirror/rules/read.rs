@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::kernel::{Kernel, verify};
 use super::{Reading, guard, leave, tracking};
 use crate::filter::ir::{Base, Hook, Ruleset};
 use crate::filter::nft;
@@ -21,18 +22,17 @@ pub(super) struct Read {
     pub(super) intervals: HashSet<String>,
 }
 
-/// What nft lists in JSON, completed by the same in its text.
+/// What nft lists in JSON.
 ///
 /// # Errors
 /// A sentence.
-pub(super) fn parse(json: &str, words: &str) -> Result<Value, String> {
-    let mut value: Value = serde_json::from_str(json)
-        .map_err(|error| format!("what nft lists is no JSON: {}", quoted(&error.to_string())))?;
-    nft::complete_value(&mut value, words);
-    Ok(value)
+pub(super) fn parse(json: &str) -> Result<Value, String> {
+    serde_json::from_str(json)
+        .map_err(|error| format!("what nft lists is no JSON: {}", quoted(&error.to_string())))
 }
 
-/// Reads a listing of a generation; `moving` are sets whose elements have changed alone.
+/// Reads a listing of a generation, and holds it against what the kernel says itself, where that is known;
+/// `moving` are sets whose elements have changed alone.
 ///
 /// # Errors
 /// A sentence.
@@ -40,6 +40,7 @@ pub(super) fn read(
     mut value: Value,
     generation: u32,
     moving: &HashSet<String>,
+    kernel: Option<&Kernel>,
 ) -> Result<Read, String> {
     without_counts(&mut value);
     let knows_numbers = knows_numbers(&value);
@@ -50,6 +51,9 @@ pub(super) fn read(
         format!("what nft lists cannot be read: {}", first.unwrap_or_default())
     })?;
     drop(value);
+    if let Some(kernel) = kernel {
+        verify(&mut rules, kernel);
+    }
     for set in rules.sets.iter_mut().filter(|set| moving.contains(&set.name)) {
         set.dynamic = true;
     }

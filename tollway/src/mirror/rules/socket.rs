@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
-use super::message::{self, Elements, Key, Message, Table, Told};
-use crate::netlink::{Received, Socket};
+use super::message::{self, Elements, Key, List, Message, Table, Told};
+use crate::netlink::{self, Received, Socket};
 use crate::ports::sys;
 
 /// `NFNLGRP_NFTABLES`.
@@ -110,16 +110,37 @@ impl Asker {
         Ok(all)
     }
 
+    /// All chains, rules or sets: each with its family and its attributes.
+    pub(super) fn list(&mut self, what: List) -> io::Result<Vec<(&'static str, Vec<u8>)>> {
+        let mut all = Vec::new();
+        self.answers(&|sequence| message::list_all(sequence, what), &mut |message| {
+            all.extend(message::listed(message).map(|(family, body)| (family, body.to_vec())));
+            false
+        })?;
+        Ok(all)
+    }
+
     /// Asks, and takes answers until the last one, or until one is the only one.
     fn ask(
         &mut self,
         question: impl Fn(u32) -> Vec<u8>,
         mut take: impl FnMut(Message) -> bool,
     ) -> io::Result<()> {
+        self.answers(&question, &mut |message| {
+            message::read(message).is_some_and(|told| take(told.message))
+        })
+    }
+
+    fn answers(
+        &mut self,
+        question: &dyn Fn(u32) -> Vec<u8>,
+        take: &mut dyn FnMut(&netlink::Message<'_>) -> bool,
+    ) -> io::Result<()> {
         let sequence = self.0.next_sequence();
         self.0.send(&question(sequence))?;
         let until = Instant::now() + PATIENCE;
-        loop {
+        let mut end = None;
+        while end.is_none() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
@@ -127,25 +148,23 @@ impl Asker {
             let fd = self.0.fd().as_raw_fd();
             let mut fds = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
             sys::wait(&mut fds, left.as_millis() as i32 + 1)?;
-            let mut told = Vec::new();
-            match self.0.receive(|message| told.extend(message::read(&message)))? {
-                Received::Datagram | Received::Nothing => {}
-                Received::Lost | Received::Broken => {
-                    return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
+            let received = self.0.receive(|message| {
+                if end.is_some() || message.sequence != sequence {
+                    return;
                 }
-            }
-            for told in told.into_iter().filter(|told| told.sequence == sequence) {
-                match told.message {
-                    Message::Done | Message::Refused(0) => return Ok(()),
-                    Message::Refused(error) => return Err(io::Error::from_raw_os_error(-error)),
-                    message => {
-                        if take(message) {
-                            return Ok(());
-                        }
+                end = match message::read(&message).map(|told| told.message) {
+                    Some(Message::Done | Message::Refused(0)) => Some(Ok(())),
+                    Some(Message::Refused(error)) => {
+                        Some(Err(io::Error::from_raw_os_error(-error)))
                     }
-                }
+                    _ => take(&message).then_some(Ok(())),
+                };
+            })?;
+            if matches!(received, Received::Lost | Received::Broken) {
+                return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
             }
         }
+        end.unwrap_or(Ok(()))
     }
 }
 

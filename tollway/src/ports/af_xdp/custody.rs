@@ -34,6 +34,11 @@ impl Custody {
         had
     }
 
+    /// Chunks that the kernel has.
+    pub(super) fn count(&self) -> usize {
+        self.bits.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
     /// The kernel has nothing any more; says what it had, by the addresses of the chunks.
     pub(super) fn take_all(&mut self) -> Vec<u32> {
         let mut chunks = Vec::new();
@@ -71,6 +76,7 @@ mod tests {
                     prop_assert_eq!(custody.take(addr), oracle.remove(&chunk));
                 }
             }
+            prop_assert_eq!(custody.count(), oracle.len());
             prop_assert_eq!(custody.take_all(), oracle.into_iter().collect::<Vec<_>>());
             prop_assert!(custody.take_all().is_empty());
         }

@@ -7,8 +7,11 @@
 //! frame goes from port to port where it lies: the chunk that it was received into is put into the
 //! other port's TX ring and comes back by the completion ring.
 //!
-//! Limits: everything leaves by the first queue. Checksums that a sender on this machine left to a
-//! network card stay unfinished: turn that off there (`ethtool -K DEVICE tx off`). A VLAN tag that
+//! A port that has nothing to do is told to rest ([`State::Detached`]): its device then is as if there was
+//! no Tollway.
+//!
+//! Limits: everything leaves by the first queue. Packets whose checksums a sender on this machine left to a
+//! network card are the kernel's: turn that off there (`ethtool -K DEVICE tx off`). A VLAN tag that
 //! the device has taken out of a frame is lost: turn that off as well (`ethtool -K DEVICE rxvlan
 //! off`). An interface of another name is still the same one; a new one of the old name takes the
 //! place of one that is gone.
@@ -40,18 +43,26 @@ pub use umem::SharedUmem;
 use super::interface::{self, Facts, is_absent};
 use super::{Device, PortError, State, why};
 use crate::model::{AfXdpMode, Mac};
+use crate::steer;
 use climb::{Climber, Outcome};
 use custody::Custody;
 use steps::Open;
 
-/// Chunks that a queue's rings hold at most.
-pub const CHUNKS_PER_QUEUE: u32 = 2 * socket::RING;
+/// Chunks that the rings of a device with so many queues hold at most.
+#[must_use]
+pub const fn chunks_held(queues: u32) -> u32 {
+    queues * (socket::receive_slots(queues) + socket::RING)
+}
+
 /// A device is looked at so often, and a failed one tried again.
 const RETRY_NS: u64 = 1_000_000_000;
 /// A device may still write to chunks for so long after its sockets are closed, with room to spare.
 const DEVICE_STOPS: Duration = Duration::from_millis(50);
 /// Bytes of Ethernet header and two VLAN tags.
 const L2_ROOM: usize = 22;
+
+/// How a port works that is left to the kernel.
+const NOT_ATTACHED: &str = "not attached";
 
 /// A port's XDP program, as the port has it for as long as it lives.
 pub trait Kept: Program {
@@ -121,7 +132,8 @@ pub fn queues(device: &str) -> u32 {
 }
 
 impl AfXdp {
-    /// Opens `device` as `mode` says, by an XDP program of its own.
+    /// Opens `device` as `mode` says, by an XDP program of its own; or leaves it to the kernel for now, where
+    /// there is a reason to.
     ///
     /// # Errors
     /// No such interface, no Ethernet, another's, no privilege, not offered.
@@ -130,6 +142,7 @@ impl AfXdp {
         mode: AfXdpMode,
         umem: &SharedUmem,
         program: Box<dyn Kept>,
+        idle: Option<&str>,
     ) -> Result<Self, Failure> {
         let fatal = |(action, error): (&'static str, io::Error)| {
             Failure::Fatal(explain(port, device, action, error))
@@ -158,10 +171,15 @@ impl AfXdp {
             next_look_ns: 0,
             maintained_ns: 0,
         };
-        let target = target(device, &facts, this.queues, this.mac);
-        let outcome = this.program.climb(umem, target, mode);
-        this.arrive(outcome).map_err(|causes| Failure::of(port, device, causes))?;
-        if !facts.up {
+        // What a predecessor has left on a device is taken over first, so that it can be taken off.
+        if idle.is_none() || steer::program_of(facts.index.cast_unsigned()).is_some() {
+            let target = target(device, &facts, this.queues, this.mac);
+            let outcome = this.program.climb(umem, target, mode);
+            this.arrive(outcome).map_err(|causes| Failure::of(port, device, causes))?;
+        }
+        if idle.is_some() {
+            this.set_idle(idle);
+        } else if !facts.up {
             this.enter(State::Down("the interface is down".to_owned()));
         }
         Ok(this)
@@ -241,12 +259,53 @@ impl AfXdp {
             State::Down(why) | State::Gone(why) => tracing::error!(
                 "port {port}: {device} passes no frames: {why}; looking for it every second"
             ),
+            State::Detached(why) => tracing::info!(
+                "port {port}: {device} carries no XDP program, and the kernel forwards all: nothing that \
+                 arrives or leaves there could be fast, for {why}; it is attached as soon as something can"
+            ),
         }
         self.state = state;
     }
 
+    /// Takes the program off the device and stays like that.
+    fn rest(&mut self, why: &str) {
+        self.close(self.maintained_ns);
+        self.program.detach();
+        NOT_ATTACHED.clone_into(&mut self.how);
+        self.enter(State::Detached(why.to_owned()));
+    }
+
+    /// Begins to attach the program to a device that was left to the kernel.
+    fn wake(&mut self) {
+        self.look_at_rest();
+        self.state = State::Down("it is being attached".to_owned());
+        self.climb();
+    }
+
+    /// Looks what became of a device that is left to the kernel.
+    fn look_at_rest(&mut self) {
+        let name = interface::name(self.control.as_fd(), self.facts.index);
+        let name = name.unwrap_or_else(|_| self.device.clone());
+        // Where it has gone, another of its name may come.
+        if let Ok(facts) = interface::ask(self.control.as_fd(), &name) {
+            self.note_name(name);
+            self.note_facts(facts);
+        }
+    }
+
+    /// Begins to attach the program and to bind the sockets.
+    fn climb(&mut self) {
+        let target = target(&self.called, &self.facts, self.queues, self.mac);
+        if let Err(error) = self.program.begin(&self.umem, target, self.mode) {
+            self.enter(State::Down(format!("no thread for it: {}", why(&error))));
+        }
+    }
+
     /// Looks whether the interface is still there, up, and what it was.
     fn look(&mut self, now_ns: u64) {
+        if matches!(self.state, State::Detached(_)) {
+            return self.look_at_rest();
+        }
         if self.open.is_some() {
             match interface::name(self.control.as_fd(), self.facts.index) {
                 Ok(name) => self.note_name(name),
@@ -279,7 +338,8 @@ impl AfXdp {
         }
     }
 
-    fn compare(&mut self, facts: Facts, now_ns: u64) {
+    /// Takes what a device says of itself by now; says if it has another number of queues.
+    fn note_facts(&mut self, facts: Facts) -> bool {
         if facts.mtu != self.facts.mtu {
             let (was, is) = (self.facts.mtu, facts.mtu);
             tracing::info!("port {}: the MTU of {} was {was} and is {is}", self.port, self.called);
@@ -296,15 +356,18 @@ impl AfXdp {
         if queues != self.queues {
             let (was, port) = (self.queues, &self.port);
             tracing::info!("port {port}: {} had {was} queues and has {queues}", self.called);
+        }
+        self.facts = facts;
+        std::mem::replace(&mut self.queues, queues) != queues
+    }
+
+    fn compare(&mut self, facts: Facts, now_ns: u64) {
+        if self.note_facts(facts) {
             self.close(now_ns);
         }
-        (self.facts, self.queues) = (facts, queues);
         if self.open.is_none() {
             self.called.clone_from(&self.device);
-            let target = target(&self.device, &self.facts, self.queues, self.mac);
-            if let Err(error) = self.program.begin(&self.umem, target, self.mode) {
-                self.enter(State::Down(format!("no thread for it: {}", why(&error))));
-            }
+            self.climb();
             return;
         }
         if facts.up {
@@ -384,7 +447,8 @@ impl Port for AfXdp {
     }
 
     fn has_kernel(&self) -> bool {
-        self.program.program().is_some_and(|program| program.can_punt())
+        let is_left = matches!(self.state, State::Detached(_));
+        is_left || self.program.program().is_some_and(|program| program.can_punt())
     }
 
     fn punt(&mut self, umem: &mut Umem, frame: Descriptor) -> bool {
@@ -393,6 +457,14 @@ impl Port for AfXdp {
             umem.free(frame.addr);
         }
         done
+    }
+
+    fn chunks(&self, umem: &Umem) -> usize {
+        let sockets = self.open.iter().flat_map(|open| &open.sockets);
+        let partial = sockets.filter_map(socket::Socket::partial);
+        let closed = self.quarantine.iter().flat_map(|(_, chunks)| chunks).chain(&self.orphans);
+        let frames = partial.chain(closed.copied()).map(|addr| umem.chunks_of(addr));
+        self.custody.count() + frames.sum::<usize>()
     }
 }
 
@@ -440,6 +512,15 @@ impl Device for AfXdp {
         self.next_look_ns = 0;
         // A tick ago, which is near enough.
         self.maintain(self.maintained_ns);
+    }
+
+    fn set_idle(&mut self, why: Option<&str>) {
+        match (why, &self.state) {
+            (Some(why), State::Detached(now)) if now == why => {}
+            (Some(why), _) => self.rest(why),
+            (None, State::Detached(_)) => self.wake(),
+            (None, _) => {}
+        }
     }
 
     fn ifindex(&self) -> Option<u32> {

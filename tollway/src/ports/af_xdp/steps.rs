@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use super::socket::Socket;
+use super::socket::{self, Socket};
 use super::umem::{Binding, SharedUmem};
 use super::why;
 use crate::model::{AfXdpMode, Mac};
@@ -157,7 +157,8 @@ fn bind_all(
     };
     let mut sockets = Vec::new();
     for queue in 0..target.queues {
-        let bound = bind(umem, binding, (target.ifindex, queue), patience);
+        let slots = socket::receive_slots(target.queues);
+        let bound = bind(umem, binding, ((target.ifindex, queue), slots), patience);
         let socket = bound.map_err(|(action, error)| refusal(name, target, action, &error))?;
         sockets.push(socket);
     }
@@ -169,12 +170,12 @@ fn bind_all(
 fn bind(
     umem: &SharedUmem,
     binding: Binding,
-    at: (u32, u32),
+    (at, slots): ((u32, u32), u32),
     patience: Duration,
 ) -> Result<Socket, (&'static str, io::Error)> {
     let start = Instant::now();
     loop {
-        match Socket::open(umem, binding, at) {
+        match Socket::open(umem, binding, at, slots) {
             Err((_, error)) if is_busy(&error) && start.elapsed() < patience => {
                 std::thread::sleep(AGAIN);
             }

@@ -59,6 +59,9 @@ pub struct Group {
     pub key: String,
     /// Device, and gateway if there is one.
     pub hops: Vec<(usize, Option<IpAddr>)>,
+    /// Which of them takes a packet, hangs on what is known of their neighbours, too.
+    #[serde(default)]
+    pub tries: bool,
 }
 
 impl Line {
@@ -118,7 +121,10 @@ impl Config {
             let joins = to.is_ipv6() || group.to.prefix_len() == 0;
             let is_one = |one: &&mut Group| joins && (one.to, &one.key) == (group.to, &group.key);
             match met.iter_mut().find(is_one) {
-                Some(one) => one.hops.extend(&group.hops),
+                Some(one) => {
+                    one.hops.extend(&group.hops);
+                    one.tries = true;
+                }
                 None => met.push(group.clone()),
             }
         }

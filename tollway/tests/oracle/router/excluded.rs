@@ -1,7 +1,8 @@
 //! What the two routers may differ in, in one place, and why.
 //!
-//! - Which member of a group of next hops takes a packet: the kernel chooses by a secret number. Any member of a
-//!   route that the packet may meet is right.
+//! - Which member takes a packet of a group that is a next-hop object, or with `fib_multipath_use_neigh`, or of
+//!   routes that differ in nothing but their next hops: the kernel passes over those who do not answer, which hangs
+//!   on the moment. Any member of a route that the packet may meet is right.
 //!   So it is with what comes of the choice: an error or a redirect because of one member, and none because of
 //!   another. A member that nobody answers for has packets wait for it and die. The error that tells of that
 //!   is not always sent (there may be no way to the source), so where a group has such a member one of the
@@ -259,7 +260,10 @@ fn members(config: &Config, first: &mut Tally, second: &mut Tally) {
 fn are_members(config: &Config, one: &Sent, other: &Sent) -> bool {
     let packet = |sent: &Sent| sent.1.get(packet_at(&sent.1)..).map(<[u8]>::to_vec);
     let Some([_, to]) = addresses(&one.1) else { return false };
-    let has = |sent: &Sent, group: &super::config::Group| group.has(sent.0, &sent.1[..6], to);
+    let tries = config.lines.iter().any(|line| line.text == "ipv4/fib_multipath_use_neigh=1");
+    let has = |sent: &Sent, group: &super::config::Group| {
+        (tries || group.tries) && group.has(sent.0, &sent.1[..6], to)
+    };
     packet(one) == packet(other)
         && config.groups(to).iter().any(|group| has(one, group) && has(other, group))
 }

@@ -93,7 +93,8 @@ fn route(draw: &mut Draw<'_>, kind: Kind, to: IpNet, objects: &[Object]) {
         _ => single(draw, kind),
     };
     let text = format!("route {verb} {head}{to}{words}{tail}");
-    draw.route(kind, text, Group { to, key, hops });
+    let tries = tail.starts_with(" nhid");
+    draw.route(kind, text, Group { to, key, hops, tries });
 }
 
 /// Metrics and what else a route may have.

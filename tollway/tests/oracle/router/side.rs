@@ -71,7 +71,7 @@ impl Side {
             script += &format!("ip link add {device} type veth peer name {name}-{device}\n");
             script += &format!("ip link set {name}-{device} netns {}\n", std::process::id());
             // Else it leaves checksums of its own messages to a card that is not there.
-            script += &format!("ethtool -K {device} tx off rxvlan off >/dev/null\n");
+            script += &format!("ethtool -K {device} tx off rx off rxvlan off >/dev/null\n");
         }
         for (number, device) in DEVICES.iter().enumerate() {
             script += &format!("ip link set {device} address {}\n", net::text(net::mac(number)));

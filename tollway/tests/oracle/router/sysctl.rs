@@ -34,6 +34,7 @@ pub const DRAWN: &[(&str, u32, &[u32], usize, bool)] = &[
     ("ipv4/ip_forward_update_priority", 1, &[0], 20, false),
     ("ipv4/fib_multipath_hash_policy", 0, &[1], 3, false),
     ("ipv4/fib_multipath_hash_policy", 0, &[2, 3], 5, true),
+    ("ipv4/fib_multipath_hash_seed", 4711, &[1, 4_000_000_000], 4, false),
     ("ipv4/fib_multipath_use_neigh", 0, &[1], 4, true),
     ("ipv4/icmp_echo_ignore_all", 0, &[1], 20, false),
     ("ipv4/icmp_errors_use_inbound_ifaddr", 0, &[1], 10, false),

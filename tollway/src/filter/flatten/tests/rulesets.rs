@@ -96,6 +96,11 @@ impl<'a> Draw<'a> {
         match self.dice.below(12) {
             0 if chain != CALLED - 1 => {
                 steps.push(Step::VerdictMap { keys: port_keys(), map: SetId(5) });
+                // For those whom the map tells to continue.
+                if self.dice.one_in(2) {
+                    steps.push(self.step());
+                    steps.push(Step::Verdict(verdict));
+                }
             }
             1 => steps.push(Step::Unsupported("drawn".into())),
             2..5 => {}
@@ -280,8 +285,9 @@ impl<'a> Draw<'a> {
             let elements = Elements::Tuples(elements.collect());
             Set { name: "map".into(), key: port_keys(), dynamic: false, elements }
         };
-        let verdict = |port: u128| match port % 4 {
+        let verdict = |port: u128| match port % 5 {
             0 => Verdict::Drop,
+            3 => Verdict::Continue,
             1 => Verdict::Accept,
             2 => Verdict::Jump(ChainId(CALLED - 1)),
             _ => Verdict::Return,

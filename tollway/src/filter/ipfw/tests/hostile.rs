@@ -117,3 +117,16 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_rule_says_which_packets_it_is_for() {
+    for body in ["allow", "add", "deny log", "count log logamount 5", "return", "skipto 9"] {
+        let told = super::super::read(&format!("add {body}\n"), "t").unwrap_err();
+        assert_eq!(told.len(), 1, "{body}");
+    }
+    // To ipfw a comment is a body, as an option is.
+    for body in ["allow // all", "count // a heading", "deny in", "allow ip from any to any"] {
+        let rules = super::super::read(&format!("add {body}\n"), "t").unwrap();
+        assert!(rules.rule_count() > 0, "{body}");
+    }
+}

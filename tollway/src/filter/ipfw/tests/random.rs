@@ -156,7 +156,7 @@ impl Draw<'_> {
                 .to_owned();
         // A called part that comes back, which calls another before it.
         text += "add 60000 return ip4 from any to any iplen 0-60\nadd 60000 call 61000 tcp from any to any\nadd 60000 count ip from any to any\n\
-            add 60100 return\nadd 61000 count udp from any to any\nadd 61001 return\n";
+            add 60100 return ip from any to any\nadd 61000 count udp from any to any\nadd 61001 return ip from any to any\n";
         for _ in 0..rules {
             let line = self.rule(rules > 20);
             text += &line;
@@ -193,6 +193,9 @@ impl Draw<'_> {
             };
             let protocol = dice.pick(PROTOCOLS);
             line += &format!(" {protocol} from {} to {}", end(dice), end(dice));
+        } else {
+            line += " ";
+            line += dice.pick(OPTIONS);
         }
         for _ in 0..dice.below(3) {
             line += " ";

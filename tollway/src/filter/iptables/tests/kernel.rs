@@ -89,8 +89,6 @@ pub(super) enum Verdict {
     Accept,
     Drop,
     Reject,
-    /// The front end leaves it to the kernel: an authentication header.
-    Left,
 }
 
 /// Why a rule did not take a packet.
@@ -134,7 +132,7 @@ impl Skb {
         while extension(next) {
             let Some(head) = self.data.get(at..at + 2) else { return Err(Verdict::Drop) };
             match next {
-                51 => return Err(Verdict::Left),
+                51 => at += (usize::from(head[1]) + 2) * 4,
                 44 => {
                     let Some(field) = self.data.get(at + 2..at + 4) else {
                         return Err(Verdict::Drop);

@@ -1,6 +1,7 @@
 //! The front end through the evaluator.
 
 mod hostile;
+mod judge;
 mod kernel;
 pub(in crate::filter) mod random;
 mod saves;

@@ -373,7 +373,6 @@ fn the_form_does_what_the_kernel_does() {
                 Verdict::Accept => fate == Fate::Accept,
                 Verdict::Drop => fate == Fate::Drop,
                 Verdict::Reject => matches!(fate, Fate::Reject(_)),
-                Verdict::Left => matches!(fate, Fate::Unsupported(_)),
             };
             assert!(same, "seed {seed}: {verdict:?}, {fate:?}\n{frame:02x?}\n{text}");
             let tos = |data: &[u8]| data[..2].to_vec();

@@ -235,7 +235,11 @@ fn ipv6_protocols_are_behind_extension_headers() {
     assert_eq!(of6("-p udp -j ACCEPT", &fragment(8, 60)), DROP, "broken, for -p");
     assert_eq!(of6("-j ACCEPT", &fragment(8, 60)), ACCEPT, "nobody looks");
     assert_eq!(of6("-p udp -j ACCEPT", &six(60, &[6])), DROP, "broken");
-    assert!(punts(&of6("-p udp", &six(51, &[6, 4, 0, 0, 0, 0, 0, 0]))));
+    let auth = |next: u8| [&[next, 4][..], &[0; 22], &header(80)].concat();
+    assert_eq!(of6(rule, &six(51, &auth(6))), DROP, "behind an authentication header");
+    assert_eq!(of6(rule, &six(51, &auth(17))), ACCEPT);
+    assert_eq!(of6("-p ah -j DROP", &six(51, &auth(6))), ACCEPT);
+    assert_eq!(of6("-p udp", &six(51, &[6])), DROP, "broken");
     assert_eq!(of6("-s ::1 -p udp", &six(51, &[6, 4])), ACCEPT);
     for name in ["frag --fragfirst", "rt --rt-type 0", "hbh", "dst ! --dst-len 4", "ah"] {
         let rule = format!("-m {name} -j DROP");

@@ -213,7 +213,7 @@ fn sets_that_change_are_told_by_the_text() {
     ]})
     .to_string();
     let words = "table ip t {\n\tset c {\n\t\ttype ipv4_addr\n\t\tflags interval,dynamic\n\t}\n\n\t\
-                 set d {\n\t\ttype ipv4_addr\n\t}\n\n\tchain c {\n\t\tip saddr @c\n\t}\n}\n";
+                 set d {\n\t\ttype ipv4_addr\n\t}\n\n\tchain c {\n\t\tip saddr @c comment \"\n\tset d {\n\t\tflags dynamic\n\"\n\t}\n}\n";
     let rules = read(&super::super::complete(&listing, words), "x").unwrap();
     let dynamic: Vec<_> = rules.sets.iter().map(|set| (&set.name[..], set.dynamic)).collect();
     assert_eq!(dynamic, [("ip t c", true), ("ip t d", false)]);

@@ -35,6 +35,7 @@ pub(super) fn statement(value: &Value) -> String {
         }
         "synproxy" if !inner.is_string() => synproxy(inner),
         "synproxy" | "secmark" => format!("{name} name {}", named(inner)),
+        "unlisted" => "(a rule that nft does not list)".to_owned(),
         _ => value.to_string(),
     }
 }

@@ -16,6 +16,7 @@ const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const IFLA_VLAN_FLAGS: u16 = 2;
 const IFLA_VLAN_EGRESS_QOS: u16 = 3;
+const IFLA_TUN_VNET_HDR: u16 = 5;
 const VLAN_FLAG_REORDER_HDR: u32 = 1;
 /// Bytes of `struct ifinfomsg`.
 const IFINFO: usize = 16;
@@ -29,6 +30,8 @@ pub(super) struct Nature {
     pub(super) keeps_tags: bool,
     /// Of a VLAN device: some packets leave with a priority in their tag.
     pub(super) egress_qos: bool,
+    /// Of a TAP device: its owner may leave checksums to others (`vnet_hdr`).
+    pub(super) vnet_hdr: bool,
     /// The XDP program, by number.
     pub(super) xdp: Option<u32>,
 }
@@ -50,8 +53,11 @@ fn nature(body: &[u8]) -> Option<(Ifindex, Nature)> {
     // Else it is cut short.
     body.get(..IFINFO)?;
     let info = find(body, IFINFO, IFLA_LINKINFO).map(|info| info.value).unwrap_or_default();
-    let is_vlan = find(info, 0, IFLA_INFO_KIND).is_some_and(|kind| kind.text() == "vlan");
-    let data = find(info, 0, IFLA_INFO_DATA).filter(|_| is_vlan);
+    let is = |name| find(info, 0, IFLA_INFO_KIND).is_some_and(|kind| kind.text() == name);
+    let data = |name| find(info, 0, IFLA_INFO_DATA).filter(|_| is(name));
+    let owner = data("tun").into_iter().flat_map(|data| data.nested());
+    let mut vnet_hdr = owner.filter(|attribute| attribute.kind == IFLA_TUN_VNET_HDR);
+    let data = data("vlan");
     // `struct ifla_vlan_flags`: the flags, then their mask.
     let flags = data.map(|data| {
         let flags = data.nested().find(|attribute| attribute.kind == IFLA_VLAN_FLAGS);
@@ -64,6 +70,7 @@ fn nature(body: &[u8]) -> Option<(Ifindex, Nature)> {
         ethernet: kind == libc::ARPHRD_ETHER,
         keeps_tags: flags.is_some_and(|flags| flags & VLAN_FLAG_REORDER_HDR == 0),
         egress_qos: qos.any(|mapping| marks(&mapping)),
+        vnet_hdr: vnet_hdr.any(|attribute| attribute.value != [0]),
         xdp: find(body, IFINFO, IFLA_XDP).and_then(xdp_program),
     };
     Some((ifindex, nature))
@@ -101,9 +108,24 @@ mod tests {
         message(1, &info)
     }
 
+    /// What a TAP device says of itself.
+    fn tap(vnet_hdr: u8) -> Vec<u8> {
+        let (mut data, mut info) = (Vec::new(), Vec::new());
+        push(&mut data, IFLA_TUN_VNET_HDR, &[vnet_hdr]);
+        push(&mut info, IFLA_INFO_KIND, b"tun\0");
+        push(&mut info, IFLA_INFO_DATA, &data);
+        message(1, &info)
+    }
+
     #[test]
     fn what_a_device_is() {
-        let plain = Nature { ethernet: true, keeps_tags: false, egress_qos: false, xdp: None };
+        let plain = Nature {
+            ethernet: true,
+            keeps_tags: false,
+            egress_qos: false,
+            vnet_hdr: false,
+            xdp: None,
+        };
         assert_eq!(nature(&message(1, &[])), Some((7, plain)));
         assert_eq!(
             nature(&message(65534, &[])),
@@ -116,6 +138,8 @@ mod tests {
             nature(&vlan(0, &[(3, 0), (4, 5)])),
             Some((7, Nature { keeps_tags: true, egress_qos: true, ..plain }))
         );
+        assert_eq!(nature(&tap(0)), Some((7, plain)));
+        assert_eq!(nature(&tap(1)), Some((7, Nature { vnet_hdr: true, ..plain })));
         let mut carrier = message(1, &[]);
         // In two modes: `IFLA_XDP_ATTACHED`, `IFLA_XDP_DRV_PROG_ID`, and no `IFLA_XDP_PROG_ID`.
         let mut modes = Vec::new();

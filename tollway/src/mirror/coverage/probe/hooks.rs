@@ -1,7 +1,8 @@
 //! Which functions netfilter calls for packets that are forwarded (`nfnetlink_hook`, Linux 5.14):
 //! nftables, iptables, connection tracking, IPVS, BPF programs, security modules. Few kernels list them
 //! (`CONFIG_NETFILTER_NETLINK_HOOK`; Debian's does not), so nothing is taken to be absent for not being
-//! in the list.
+//! in the list. BPF programs, of which there is no other trace, are looked for among the links of all programs
+//! then.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,6 +12,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 use super::wire::Asker;
 use crate::mirror::coverage::PerFamily;
 use crate::netlink::{find, push};
+use crate::steer;
 
 /// `NFNL_SUBSYS_HOOK` and `NFNL_MSG_HOOK_GET`.
 const HOOK_GET: u16 = 12 << 8;
@@ -21,6 +23,8 @@ const NFNLA_HOOK_MODULE_NAME: u16 = 5;
 const PROTOCOLS: [u8; 2] = [2, 10];
 /// `NF_INET_PRE_ROUTING`, `NF_INET_FORWARD`, `NF_INET_POST_ROUTING`.
 const ROAD: [u32; 3] = [0, 2, 4];
+/// The function that calls BPF programs.
+const BPF: &str = "nf_hook_run_bpf";
 /// Bytes of `struct nfgenmsg`.
 const NFGEN: usize = 4;
 
@@ -81,10 +85,24 @@ pub(super) fn hooks() -> io::Result<Option<PerFamily<BTreeSet<Hook>>>> {
                 Err(error)
                     if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) =>
                 {
-                    return Ok(None);
+                    return bpf();
                 }
                 Err(error) => return Err(error),
             }
+        }
+    }
+    Ok(Some(both))
+}
+
+/// BPF programs alone, which are found where hooks are not listed; none where these are not either.
+fn bpf() -> io::Result<Option<PerFamily<BTreeSet<Hook>>>> {
+    let Some(hooks) = steer::netfilter_hooks()? else { return Ok(None) };
+    let mut both = PerFamily::<BTreeSet<Hook>>::default();
+    for (protocol, into) in PROTOCOLS.into_iter().zip([&mut both.v4, &mut both.v6]) {
+        let is_met =
+            |(family, hook): &&(u32, u32)| *family == u32::from(protocol) && ROAD.contains(hook);
+        if hooks.iter().any(|hook| is_met(&hook)) {
+            into.insert(Hook::Other(BPF.to_owned()));
         }
     }
     Ok(Some(both))

@@ -1,11 +1,12 @@
 //! What else the kernel does with packets, beyond what it forwards by: asked for, not decided on.
 //!
 //! All of it is read anew each second, since the kernel tells of little: a dump or two, and some small
-//! files. What may not be asked, for want of a privilege, is [`Unknown`].
+//! files. What changes most often without a word is looked at every 50 ms ([`Glance`]). What may not be asked, for want of a privilege, is [`Unknown`].
 
 mod connections;
 mod devices;
 mod elsewhere;
+mod glance;
 mod hooks;
 mod tables;
 mod tc;
@@ -19,6 +20,7 @@ use std::path::Path;
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 pub use elsewhere::Elsewhere;
+pub use glance::Glance;
 pub use hooks::Hook;
 pub use tables::Legacy;
 pub use xfrm::Xfrm;
@@ -85,9 +87,13 @@ pub struct Device {
     /// a word of the kernel's.
     pub xdp: Option<u32>,
     /// The one that is Tollway's.
-    pub own_xdp: Option<u32>,
+    pub own_xdp: Asked<Option<u32>>,
     /// Whether XDP sees the VLAN tags of its frames.
     pub tags: Tags,
+    /// Whether its frames have whole checksums.
+    pub checksums: Checksums,
+    /// Its frames may have a hash of their flow, by whoever sent them, by the card, or by RPS.
+    pub own_hash: bool,
 }
 
 /// Whether frames have their VLAN tags when XDP sees them.
@@ -104,6 +110,20 @@ pub enum Tags {
     ByPeerElsewhere,
 }
 
+/// Whether the checksums of packets are whole when XDP sees them, or left to a network card.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Checksums {
+    /// They are.
+    #[default]
+    Whole,
+    /// The peer of a veth, a device of this name, leaves them.
+    ByPeer(String),
+    /// The peer of a veth is where nobody here can look, and nobody has said that it does not.
+    ByPeerElsewhere,
+    /// The owner of a TAP device, a virtual machine as a rule, may leave them.
+    ByOwner,
+}
+
 impl Default for Device {
     /// Ethernet, with nothing on it.
     fn default() -> Self {
@@ -115,8 +135,10 @@ impl Default for Device {
             filters_in: Ok(false),
             filters_out: Ok(false),
             xdp: None,
-            own_xdp: None,
+            own_xdp: Ok(None),
             tags: Tags::Kept,
+            checksums: Checksums::Whole,
+            own_hash: false,
         }
     }
 }
@@ -155,7 +177,7 @@ impl Probes {
         let mut devices = read_devices(&mut route, netdevs, &asked)?;
         for _ in 0..TRIES {
             // A program may have come in between its device's message and the question whose it is.
-            if devices.values().all(|device| device.xdp == device.own_xdp) {
+            if devices.values().all(|device| device.own_xdp.as_ref() == Ok(&device.xdp)) {
                 break;
             }
             devices = read_devices(&mut route, netdevs, &asked)?;
@@ -170,12 +192,12 @@ impl Probes {
             xfrm: known(xfrm::xfrm()),
             legacy: known(tables::legacy()),
             hooks: known(hooks::hooks()),
-            tracked: count("/proc/sys/net/netfilter/nf_conntrack_count") > 0,
+            tracked: count(glance::TRACKED) > 0,
             watched: connections::watched(),
             // Three lines of headings.
-            ipvs: text("/proc/thread-self/net/ip_vs").lines().count() > 3,
+            ipvs: text(glance::SERVICES).lines().count() > 3,
             labels: count("/sys/fs/selinux/policy_capabilities/always_check_network") > 0,
-            taps: taps(&text("/proc/thread-self/net/packet")),
+            taps: taps(&text(glance::TAPS)),
         })
     }
 }
@@ -224,8 +246,26 @@ fn device(
         filters_out: filters(|hung| hung.egress, |tcx| tcx.1),
         qdisc: hung.map(|hung| hung.qdisc).map_err(Clone::clone),
         xdp: nature.xdp,
-        own_xdp: nature.xdp.and_then(|_| steer::program_of(ifindex)),
+        own_xdp: own_xdp(ifindex, nature.xdp),
         tags: tags(netdev, netdevs),
+        checksums: checksums(netdev, netdevs, nature),
+        own_hash: has_own_hash(netdev),
+    }
+}
+
+/// Sockets give their packets a hash, which a veth leaves there (`skb_set_hash_from_sk`).
+fn has_own_hash(netdev: &Netdev) -> bool {
+    let by_rps = || {
+        let queues = std::fs::read_dir(format!("/sys/class/net/{}/queues", netdev.name));
+        let mut queues = queues.into_iter().flatten().flatten();
+        queues.any(|queue| {
+            let processors = text(queue.path().join("rps_cpus"));
+            processors.bytes().any(|digit| digit.is_ascii_hexdigit() && digit != b'0')
+        })
+    };
+    match netdev.kind.as_deref() {
+        Some("veth") => true,
+        _ => steer::hashes(&netdev.name).unwrap_or(true) || by_rps(),
     }
 }
 
@@ -243,6 +283,35 @@ fn tags(netdev: &Netdev, netdevs: &BTreeMap<Ifindex, Netdev>) -> Tags {
             _ => Tags::Kept,
         },
         _ => Tags::Kept,
+    }
+}
+
+/// The program that is Tollway's, if there is one: who may not use BPF can not tell whose it is.
+fn own_xdp(ifindex: Ifindex, xdp: Option<u32>) -> Asked<Option<u32>> {
+    use caps::{CapSet, Capability, has_cap};
+    let may = |capability| has_cap(None, CapSet::Effective, capability).unwrap_or(false);
+    match (xdp, steer::program_of(ifindex)) {
+        (None, _) => Ok(None),
+        (Some(_), None) if !may(Capability::CAP_BPF) && !may(Capability::CAP_SYS_ADMIN) => {
+            Err(Unknown("only root may, run it so".to_owned()))
+        }
+        (Some(_), own) => Ok(own),
+    }
+}
+
+/// A veth passes packets on as its peer was given them, and a TAP device as its owner wrote them. Where the peer
+/// is in another namespace, the port's own `rx` says what somebody knows of it.
+fn checksums(netdev: &Netdev, netdevs: &BTreeMap<Ifindex, Netdev>, nature: &Nature) -> Checksums {
+    match netdev.kind.as_deref() {
+        Some("tun") if nature.vnet_hdr => Checksums::ByOwner,
+        Some("veth") => match netdev.lower.and_then(|peer| netdevs.get(&peer)) {
+            Some(peer) if steer::leaves_checksums(&peer.name).unwrap_or(true) => {
+                Checksums::ByPeer(peer.name.clone())
+            }
+            None if steer::rx_checksums(&netdev.name).unwrap_or(true) => Checksums::ByPeerElsewhere,
+            _ => Checksums::Whole,
+        },
+        _ => Checksums::Whole,
     }
 }
 

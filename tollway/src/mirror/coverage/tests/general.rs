@@ -36,8 +36,43 @@ fn next_hops_that_are_chosen_otherwise() {
     expect(policy("ipv4", "1"), &[]);
     expect(policy("ipv4", "2"), &["groups 4: multipath"]);
     expect(policy("ipv6", "3"), &["groups 6: multipath"]);
-    expect(|router| router.set("ipv4/fib_multipath_hash_seed", "9"), &["groups *: multipath"]);
+    let seed = |seed: &'static str, seed_refused| {
+        move |router: &mut Router| {
+            router.set("ipv4/fib_multipath_hash_seed", seed);
+            router.spread.seed_refused = seed_refused;
+        }
+    };
+    expect(seed("9", true), &[]);
+    expect(seed("0", false), &[]);
+    expect(seed("0", true), &["groups *: multipath"]);
+    expect(seed("", false), &["groups *: multipath"]);
+    let by_rule = |odd: &'static str| {
+        move |router: &mut Router| {
+            let (src, dst, iif, mark) = Default::default();
+            let (priority, action) = (5, RuleAction::Table(9));
+            let (family, odd) = (Family::V6, Some(odd.to_owned()));
+            let rule = Rule { family, priority, src, dst, iif, mark, action, odd };
+            router.kernel.rules.push(rule);
+        }
+    };
+    expect(by_rule("oif x, ipproto 6"), &["groups 6: multipath"]);
+    expect(by_rule("oif sport"), &[]);
     expect(|router| router.set("ipv4/fib_multipath_use_neigh", "1"), &["groups 4: multipath"]);
+}
+
+#[test]
+fn hashes_that_come_with_packets() {
+    let hashes = |policy: &'static str, v4, own_hash| {
+        move |router: &mut Router| {
+            router.set("ipv4/fib_multipath_hash_policy", policy);
+            router.spread.groups.v4 = v4;
+            router.found(2).own_hash = own_hash;
+        }
+    };
+    expect(hashes("1", true, true), &["into eth0 4: own_hash", "into eth0.10 4: own_hash"]);
+    expect(hashes("1", true, false), &[]);
+    expect(hashes("1", false, true), &[]);
+    expect(hashes("0", true, true), &[]);
 }
 
 #[test]

@@ -166,7 +166,7 @@ fn xdp_of_somebody_else() {
     expect(|router| router.found(3).xdp = Some(5), &other);
     let own = |router: &mut Router, own| {
         router.found(3).xdp = Some(5);
-        router.found(3).own_xdp = Some(own);
+        router.found(3).own_xdp = Ok(Some(own));
     };
     expect(|router| own(router, 5), &[]);
     expect(|router| own(router, 6), &other);

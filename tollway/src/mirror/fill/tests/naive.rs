@@ -223,9 +223,10 @@ impl Naive {
             _ => Some(Answer::Kernel),
         };
         match self.kernel.nexthops.get(&id) {
-            Some(Nexthop::Group { members, .. }) => {
+            Some(Nexthop::Group { members, resilient }) => {
                 let good = members.iter().filter_map(|(id, _)| one(*id)).collect();
-                self.any(good, true, dst.is_ipv4())
+                let any = self.any(good, true, dst.is_ipv4());
+                any.map(|any| if *resilient { Answer::Kernel } else { any })
             }
             _ => one(id),
         }

@@ -1,0 +1,137 @@
+//! The log, on stderr.
+//!
+//! Nothing that is written for people may end a router, or have it wait: a disk may be full, a pipe closed,
+//! a terminal stopped. A line that cannot be written is counted, and the next one that can be says how many
+//! those were.
+
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// Lines that wait for stderr at most; those beyond are lost.
+const MOST_WAITING: usize = 1024;
+/// Lines that wait when the program ends are waited for so long.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// What is between those who log and stderr.
+#[derive(Default)]
+pub(super) struct Log {
+    /// To the thread that writes, if there is one.
+    queue: OnceLock<SyncSender<Vec<u8>>>,
+    waiting: AtomicUsize,
+    lost: AtomicU64,
+}
+
+impl Log {
+    /// Has a thread of its own write from now on, so that a packet never waits for whoever reads. Without a
+    /// thread to be had, those who log go on writing themselves.
+    pub(super) fn detach(self: &Arc<Self>) {
+        let (queue, lines) = sync_channel(MOST_WAITING);
+        let log = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("log".to_owned());
+        if thread.spawn(move || log.write_all_of(&lines)).is_ok() {
+            // It is the first: nobody else detaches the log.
+            let _ = self.queue.set(queue);
+        }
+    }
+
+    fn write_all_of(&self, lines: &Receiver<Vec<u8>>) {
+        for line in lines {
+            self.put(&mut io::stderr().lock(), &line);
+            self.waiting.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Waits for lines that are not written yet, though not for ever.
+    pub(super) fn finish(&self) {
+        let start = Instant::now();
+        while self.waiting.load(Ordering::Acquire) > 0 && start.elapsed() < LAST_WORDS {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Writes a line, and before it how many were lost.
+    fn put(&self, out: &mut impl Write, line: &[u8]) {
+        let lost = self.lost.swap(0, Ordering::AcqRel);
+        let notice = || format!("{lost} log lines before this one were lost\n");
+        if lost > 0 && out.write_all(notice().as_bytes()).is_err() {
+            self.lost.fetch_add(lost + 1, Ordering::AcqRel);
+        } else if out.write_all(line).is_err() {
+            self.lost.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Write for &Log {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        match self.queue.get() {
+            None => self.put(&mut io::stderr().lock(), line),
+            Some(queue) => {
+                self.waiting.fetch_add(1, Ordering::AcqRel);
+                if queue.try_send(line.to_vec()).is_err() {
+                    self.waiting.fetch_sub(1, Ordering::AcqRel);
+                    self.lost.fetch_add(1, Ordering::AcqRel);
+                }
+            }
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk, with room for so many bytes.
+    struct Disk {
+        room: usize,
+        text: String,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if bytes.len() > self.room {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.room -= bytes.len();
+            self.text += std::str::from_utf8(bytes).unwrap();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_that_are_lost_are_counted_and_told_of_once() {
+        let log = Log::default();
+        let mut disk = Disk { room: 6, text: String::new() };
+        for line in ["one\n", "two\n", "three\n", "four\n"] {
+            log.put(&mut disk, line.as_bytes());
+        }
+        assert_eq!(disk.text, "one\n");
+        disk.room = 1000;
+        log.put(&mut disk, b"five\n");
+        log.put(&mut disk, b"six\n");
+        assert_eq!(disk.text, "one\n3 log lines before this one were lost\nfive\nsix\n");
+    }
+
+    #[test]
+    fn whoever_logs_does_not_wait_for_a_reader() {
+        let log = Log::default();
+        let (queue, lines) = sync_channel(2);
+        log.queue.set(queue).unwrap();
+        for line in ["a", "b", "c", "d"] {
+            (&log).write_all(line.as_bytes()).unwrap();
+        }
+        assert_eq!((log.waiting.load(Ordering::Acquire), log.lost.load(Ordering::Acquire)), (2, 2));
+        assert_eq!(lines.try_iter().collect::<Vec<_>>(), [b"a", b"b"]);
+    }
+}

@@ -1,0 +1,73 @@
+//! Options that a rule may have once, that exclude each other, or that it needs.
+//!
+//! libxtables knows this of each option (`XTOPT_MULTI`, `excl`, `XTOPT_MAND`): a rule that breaks it is no rule.
+
+use super::value::{Wrong, wrong};
+use super::words::Word;
+
+/// Options of a match or a target that a rule has so far, by what stands for all that exclude each other.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Used(Vec<String>);
+
+impl Used {
+    /// Notes an option.
+    pub(super) fn note(&mut self, option: &Word) -> Result<(), Wrong> {
+        let kind = kind(&option.text);
+        if self.0.iter().any(|used| used == kind) {
+            let what = format!("{} is there twice, or with one that excludes it", option.text);
+            return wrong(option, what, "leave one of them");
+        }
+        self.0.push(kind.to_owned());
+        Ok(())
+    }
+
+    /// Says if there is any.
+    pub(super) fn is_any(&self) -> bool {
+        !self.0.is_empty()
+    }
+}
+
+/// One name for all options of which a rule has one.
+fn kind(option: &str) -> &str {
+    match option {
+        "--source" | "--src" => "-s",
+        "--destination" | "--dst" => "-d",
+        "--in-interface" => "-i",
+        "--out-interface" => "-o",
+        "--fragment" | "--fragments" => "-f",
+        "--protocol" | "--proto" => "-p",
+        "--source-port" => "--sport",
+        "--destination-port" => "--dport",
+        "--syn" => "--tcp-flags",
+        "--source-ports" | "--dports" | "--destination-ports" | "--ports" => "--sports",
+        "--dscp-class" => "--dscp",
+        "--set-dscp-class" => "--set-dscp",
+        "--ttl-eq" | "--ttl-lt" | "--ttl-gt" => "--ttl",
+        "--hl-eq" | "--hl-lt" | "--hl-gt" => "--hl",
+        "--set-xmark" | "--and-mark" | "--or-mark" | "--xor-mark" => "--set-mark",
+        "--and-tos" | "--or-tos" | "--xor-tos" => "--set-tos",
+        "--nflog-size" => "--nflog-range",
+        other => other,
+    }
+}
+
+/// Says if a match is none without one of its options.
+pub(super) fn needs_option(name: &str) -> bool {
+    let needing = [
+        "comment",
+        "dscp",
+        "hl",
+        "icmp",
+        "icmp6",
+        "icmpv6",
+        "iprange",
+        "length",
+        "mac",
+        "mark",
+        "multiport",
+        "pkttype",
+        "tos",
+        "ttl",
+    ];
+    needing.contains(&name)
+}

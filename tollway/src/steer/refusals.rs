@@ -1,0 +1,165 @@
+//! What devices did not take of the XDP path's frames (`bpf/refused.c`).
+//!
+//! The kernel collects redirected frames and hands them to a device in bulks of 16 at most. A device that
+//! takes only some is busy: the rest is dropped and counted. One that says an error, or takes nothing of four
+//! bulks in a row and for 20 ms, refuses: the program empties the XDP path, and no flow that leaves by that port enters it until somebody
+//! says [`Refusals::forgive`].
+//!
+//! Limits: of generic XDP the kernel does not tell what a device refused.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
+
+use aya::programs::BtfTracePoint;
+use aya::{Btf, Ebpf, EbpfLoader, include_bytes_aligned};
+use tollway_dataplane::id::PortId;
+
+use super::error::SteerError;
+use super::pin::{self, Names};
+use super::shared::Shared;
+use super::{MOST_PORTS, SteerPort, sys};
+
+static REFUSED: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/refused.o"));
+
+/// The program's maps; `state` is that of the steering programs.
+const MAPS: [&str; 3] = ["state", "refusals", "port_of"];
+
+/// Words of `struct refusals` in bpf/refused.c, and where in it they are.
+const WORDS: usize = 4;
+const PACKETS: usize = 0;
+const SINCE_NS: usize = 1;
+const CAUSE: usize = 3;
+
+/// What the program has noted by port; cheap to clone, every clone is the same memory.
+#[derive(Clone)]
+pub struct Refusals(Arc<Shared<AtomicU64>>);
+
+impl std::fmt::Debug for Refusals {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Refusals").finish_non_exhaustive()
+    }
+}
+
+impl Refusals {
+    pub(super) fn map(map: BorrowedFd<'_>) -> io::Result<Self> {
+        Ok(Self(Arc::new(Shared::map(map, (MOST_PORTS + 1) * WORDS)?)))
+    }
+
+    fn word(&self, port: usize, word: usize) -> Option<&AtomicU64> {
+        self.0.get(port * WORDS + word).filter(|_| port <= MOST_PORTS)
+    }
+
+    /// Frames that a port's device did not take, ever.
+    #[must_use]
+    pub fn packets(&self, port: PortId) -> u64 {
+        let own = usize::from(port.0);
+        self.word(own, PACKETS).filter(|_| own < MOST_PORTS).map_or(0, |word| word.load(Acquire))
+    }
+
+    /// Why a port's device takes none, if that is so.
+    #[must_use]
+    pub fn cause(&self, port: PortId) -> Option<Cause> {
+        let cause = self.word(port.0.into(), CAUSE)?.load(Acquire);
+        match cause {
+            0 => None,
+            1 => Some(Cause::Silent),
+            more => Some(Cause::Error((more - 1) as i32)),
+        }
+    }
+
+    /// Lets a port's device be tried again.
+    pub fn forgive(&self, port: PortId) {
+        for word in [SINCE_NS, CAUSE] {
+            if let Some(word) = self.word(port.0.into(), word) {
+                word.store(0, Release);
+            }
+        }
+    }
+
+    /// Has the program look at sent frames no longer than somebody waits for one; to be called at times.
+    pub fn settle(&self) {
+        let waits = |port| self.word(port, SINCE_NS).is_some_and(|since| since.load(SeqCst) != 0);
+        let any_waits = || (0..MOST_PORTS).any(waits);
+        if !any_waits()
+            && let Some(any) = self.word(MOST_PORTS, PACKETS)
+        {
+            any.store(0, SeqCst);
+            // The program may have begun to wait in between.
+            if any_waits() {
+                any.store(1, SeqCst);
+            }
+        }
+    }
+}
+
+/// Why a device takes no frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// It does not say; it just has taken none for a while.
+    Silent,
+    /// What it said (`errno`).
+    Error(i32),
+}
+
+impl std::fmt::Display for Cause {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Silent => out.write_str("it takes none of them"),
+            Self::Error(error) => crate::ports::why(&io::Error::from_raw_os_error(*error)).fmt(out),
+        }
+    }
+}
+
+/// The program, which runs as long as this lives.
+pub(super) struct Program {
+    refusals: Refusals,
+    port_of: OwnedFd,
+    _object: Ebpf,
+}
+
+impl Program {
+    /// Loads it, with the map `state` by its name.
+    ///
+    /// # Errors
+    /// The kernel has no BTF, or refuses.
+    pub(super) fn load(names: &Names) -> Result<Self, SteerError> {
+        const WHAT: &str = "what devices refuse";
+        let failed = |error: &(dyn std::error::Error + 'static)| SteerError::load(WHAT, error);
+        let namespace = pin::namespace().map_err(SteerError::system(WHAT, "its namespace"))? as u32;
+        let mut loader = EbpfLoader::new();
+        MAPS.iter().for_each(|name| _ = loader.map_pin_path(name, names.path(name)));
+        loader.override_global("NAMESPACE", &namespace, true);
+        let mut object = loader.load(REFUSED).map_err(|error| failed(&error))?;
+        let btf = Btf::from_sys_fs().map_err(|error| failed(&error))?;
+        let missing = aya::programs::ProgramError::NotLoaded;
+        let program =
+            object.program_mut("refused").ok_or(missing).map_err(|error| failed(&error))?;
+        let program: &mut BtfTracePoint = program.try_into().map_err(|error| failed(&error))?;
+        program.load("xdp_devmap_xmit", &btf).map_err(|error| failed(&error))?;
+        program.attach().map_err(|error| failed(&error))?;
+        let map = |name| sys::pinned(&names.path(name));
+        let map = |name| map(name).map_err(SteerError::system(name, "opening the map"));
+        let refusals = Refusals::map(map("refusals")?.as_fd());
+        let refusals = refusals.map_err(SteerError::system("refusals", "mapping"))?;
+        Ok(Self { refusals, port_of: map("port_of")?, _object: object })
+    }
+
+    /// What it notes.
+    pub(super) fn refusals(&self) -> &Refusals {
+        &self.refusals
+    }
+
+    /// Notes which port a device is, and lets it be tried.
+    pub(super) fn enter(&self, port: &SteerPort) -> io::Result<()> {
+        self.refusals.forgive(port.port);
+        sys::update(self.port_of.as_fd(), &port.ifindex, &u32::from(port.port.0))
+    }
+
+    /// Forgets a device.
+    pub(super) fn forget(&self, port: &SteerPort) {
+        let _ = sys::delete(self.port_of.as_fd(), &port.ifindex);
+    }
+}

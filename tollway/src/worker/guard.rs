@@ -1,0 +1,169 @@
+//! Watches whether the rules of a configuration were asked about every packet: a worker that gets no
+//! processor for too long finds that the steering program has dropped packets meanwhile, or that the kernel
+//! has forwarded them unasked ([`Ruled`]). Both are counted and told.
+
+use std::time::Duration;
+
+use tollway_dataplane::counters::Counters;
+use tollway_dataplane::id::PortId;
+use tollway_dataplane::verdict::DropReason;
+
+use crate::steer::maps::PassReason;
+use crate::steer::{CountMap, PortCounts, Ruled, State};
+
+/// Older than this a heartbeat is that of nobody: `STALE_NS` of bpf/maps.h.
+const STALE_NS: u64 = 20_000_000;
+/// One line in so long tells of every time that they could not be asked.
+const TELL_NS: u64 = 5_000_000_000;
+
+/// Whether the rules are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// About every packet, as far as this is known.
+    Asked,
+    /// They were not, for so long at worst, since the last line; the next one is due then.
+    Lapsed { longest_ns: u64, tell_at_ns: u64 },
+}
+
+impl Phase {
+    /// The worker comes back after so long.
+    fn lapse(self, gap_ns: u64, now_ns: u64, told_ns: Option<u64>) -> Self {
+        match self {
+            Self::Asked => {
+                let tell_at_ns = told_ns.map_or(now_ns, |told_ns| told_ns + TELL_NS);
+                Self::Lapsed { longest_ns: gap_ns, tell_at_ns }
+            }
+            Self::Lapsed { longest_ns, tell_at_ns } => {
+                Self::Lapsed { longest_ns: longest_ns.max(gap_ns), tell_at_ns }
+            }
+        }
+    }
+}
+
+/// What the steering programs of all ports did with packets while nobody could be asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Unasked {
+    dropped: u64,
+    forwarded: u64,
+}
+
+/// Watches a worker's ports.
+pub(super) struct Guard {
+    state: State,
+    counts: CountMap,
+    last: Vec<PortCounts>,
+    turn_ns: Option<u64>,
+    phase: Phase,
+    unasked: Unasked,
+    told_ns: Option<u64>,
+}
+
+impl Guard {
+    /// For so many ports.
+    pub(super) fn new(state: State, counts: CountMap, ports: usize) -> Self {
+        let last = (0..ports).map(|port| read(&counts, port)).collect();
+        let (phase, unasked) = (Phase::Asked, Unasked::default());
+        Self { state, counts, last, turn_ns: None, phase, unasked, told_ns: None }
+    }
+
+    /// A turn begins.
+    #[inline]
+    pub(super) fn turn(&mut self, now_ns: u64) {
+        let gap_ns = self.turn_ns.map_or(0, |turn_ns| now_ns.saturating_sub(turn_ns));
+        self.turn_ns = Some(now_ns);
+        if gap_ns > STALE_NS {
+            self.lapse(gap_ns, now_ns);
+        }
+    }
+
+    #[cold]
+    fn lapse(&mut self, gap_ns: u64, now_ns: u64) {
+        if self.state.ruled() != Ruled::Not {
+            self.phase = self.phase.lapse(gap_ns, now_ns, self.told_ns);
+        }
+    }
+
+    /// Counts what was dropped, and tells of it when that is due; to be called some ten times a second.
+    pub(super) fn tick(&mut self, counters: &mut Counters, now_ns: u64) {
+        let ruled = self.state.ruled();
+        if ruled == Ruled::Not && self.phase == Phase::Asked {
+            return;
+        }
+        self.count(counters);
+        if let Phase::Lapsed { longest_ns, tell_at_ns } = self.phase
+            && now_ns >= tell_at_ns
+        {
+            tell(ruled, Duration::from_nanos(longest_ns), self.unasked);
+            (self.phase, self.unasked, self.told_ns) =
+                (Phase::Asked, Unasked::default(), Some(now_ns));
+        }
+    }
+
+    /// The worker ends: the kernel forwards from then on.
+    pub(super) fn end(&mut self, counters: &mut Counters) {
+        if self.state.ruled() != Ruled::Not {
+            self.count(counters);
+            tracing::warn!(
+                "the router stops: the kernel forwards from now on, unless another Tollway takes over, and does \
+                 not know the configuration's rules"
+            );
+        }
+    }
+
+    /// Adds what the steering programs have dropped to the worker's counts.
+    fn count(&mut self, counters: &mut Counters) {
+        for (port, last) in self.last.iter_mut().enumerate() {
+            let now = read(&self.counts, port);
+            // Those of a program that was loaded anew begin at zero.
+            let before = if now.closed_packets < last.closed_packets {
+                PortCounts::default()
+            } else {
+                *last
+            };
+            let dropped = now.closed_packets - before.closed_packets;
+            if let Some(rx) = counters.rx.get_mut(port) {
+                rx.add(dropped, now.closed_bytes.saturating_sub(before.closed_bytes));
+            }
+            counters.drops[DropReason::FailClosed as usize] += dropped;
+            self.unasked.dropped += dropped;
+            let stale = |counts: &PortCounts| counts.passed(PassReason::Stale);
+            self.unasked.forwarded += stale(&now).saturating_sub(stale(&before));
+            *last = now;
+        }
+    }
+}
+
+fn read(counts: &CountMap, port: usize) -> PortCounts {
+    counts.port(PortId(port as u16)).unwrap_or_default()
+}
+
+fn tell(ruled: Ruled, longest: Duration, Unasked { dropped, forwarded }: Unasked) {
+    let longest = longest.as_millis();
+    let why = format!(
+        "the worker had no processor for {longest} ms, so the configuration's rules could not be asked"
+    );
+    match ruled {
+        Ruled::FailOpen => tracing::warn!(
+            "{why}: the kernel has got {forwarded} packets without them (fail = \"open\")"
+        ),
+        Ruled::Not | Ruled::FailClosed => {
+            tracing::warn!("{why}: {dropped} packets were dropped (fail = \"closed\")");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lapses_between_two_lines_are_told_at_once() {
+        let first = Phase::Asked.lapse(30, 1000, None);
+        assert_eq!(first, Phase::Lapsed { longest_ns: 30, tell_at_ns: 1000 });
+        let again = Phase::Asked.lapse(40, 2000, Some(1000));
+        assert_eq!(again, Phase::Lapsed { longest_ns: 40, tell_at_ns: 1000 + TELL_NS });
+        assert_eq!(again.lapse(30, 3000, Some(1000)), again);
+        let longer = again.lapse(50, 3000, Some(1000));
+        assert_eq!(longer, Phase::Lapsed { longest_ns: 50, tell_at_ns: 1000 + TELL_NS });
+    }
+}

@@ -1,0 +1,45 @@
+//! Tells of packets that the kernel should have had and did not get.
+
+use std::fmt::Write as _;
+
+use tollway_dataplane::router::Router;
+use tollway_dataplane::verdict::DropReason;
+
+/// One line in so long.
+const TELL_NS: u64 = 5_000_000_000;
+
+/// What was told of last.
+#[derive(Default)]
+pub(super) struct Losses {
+    refused: Vec<u64>,
+    failed: u64,
+    told_ns: Option<u64>,
+}
+
+impl Losses {
+    /// Tells of what has been lost since the last line; to be called some ten times a second.
+    pub(super) fn tick(&mut self, router: &Router, now_ns: u64) {
+        if self.told_ns.is_some_and(|told_ns| now_ns < told_ns + TELL_NS) {
+            return;
+        }
+        let mut lost = String::new();
+        self.refused.resize(router.limits.refused().count(), 0);
+        for ((reason, now), before) in router.limits.refused().zip(&mut self.refused) {
+            let count = now - std::mem::replace(before, now);
+            if count > 0 {
+                let _ = write!(lost, ", {count} for the kernel to answer ({})", reason.name());
+            }
+        }
+        let failed = router.counters.drops[DropReason::PuntFailed as usize];
+        let count = failed - std::mem::replace(&mut self.failed, failed);
+        if count > 0 {
+            let _ = write!(lost, ", {count} that the kernel did not take");
+        }
+        if let Some(lost) = lost.strip_prefix(", ") {
+            self.told_ns = Some(now_ns);
+            tracing::warn!(
+                "packets dropped that were the kernel's: {lost}; `tollway show drops` counts them"
+            );
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Ports at which too much is the kernel's ([`Crowd`]): for a while the steering program leaves to it what
+//! has no flow in the lane, since user space would only hand it over, slower than it comes.
+//!
+//! A closed valve is opened again after a while, to see whether things have changed: each time that they
+//! have not, it stays closed for twice as long. What comes meanwhile is neither lost nor slower than by the
+//! kernel alone.
+//!
+//! [`Crowd`]: tollway_dataplane::punts::Crowd
+
+use tollway_dataplane::id::PortId;
+use tollway_dataplane::punts::{Crowd, CrowdedPorts, MOST_PORTS};
+
+use crate::steer::State;
+
+/// A valve is closed for so long at first,
+const SHORTEST_NS: u64 = 1_000_000_000;
+/// and at most.
+const LONGEST_NS: u64 = 16_000_000_000;
+/// A valve that has been open for so long has been opened for good.
+const SETTLED_NS: u64 = 2_000_000_000;
+
+/// What becomes of the packets of one family that come in by a port and have no flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Valve {
+    /// They come to user space.
+    Open,
+    /// The kernel has them until then.
+    Closed { until_ns: u64, for_ns: u64 },
+    /// They come to user space again since then, for a try.
+    Tried { since_ns: u64, for_ns: u64 },
+}
+
+impl Valve {
+    /// Too many of them are the kernel's.
+    fn crowd(self, now_ns: u64) -> Self {
+        let for_ns = match self {
+            Self::Closed { .. } => return self,
+            Self::Open => SHORTEST_NS,
+            Self::Tried { for_ns, .. } => (2 * for_ns).min(LONGEST_NS),
+        };
+        Self::Closed { until_ns: now_ns + for_ns, for_ns }
+    }
+
+    /// Time has passed.
+    fn pass(self, now_ns: u64) -> Self {
+        match self {
+            Self::Closed { until_ns, for_ns } if now_ns >= until_ns => {
+                Self::Tried { since_ns: now_ns, for_ns }
+            }
+            Self::Tried { since_ns, .. } if now_ns >= since_ns + SETTLED_NS => Self::Open,
+            as_before => as_before,
+        }
+    }
+
+    const fn is_closed(self) -> bool {
+        matches!(self, Self::Closed { .. })
+    }
+}
+
+/// The valves of all ports.
+pub(super) struct Valves {
+    state: State,
+    names: Vec<String>,
+    /// By port; IPv4 and IPv6.
+    valves: Vec<[Valve; 2]>,
+}
+
+const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
+
+impl Valves {
+    /// Those of ports with these names, all open.
+    pub(super) fn new(state: State, names: Vec<String>) -> Self {
+        let valves = vec![[Valve::Open; 2]; names.len().min(MOST_PORTS)];
+        (0..valves.len()).for_each(|port| state.set_crowded(PortId(port as u16), (false, false)));
+        Self { state, names, valves }
+    }
+
+    /// Closes the valves of ports that are crowded; to be called after each turn.
+    #[inline]
+    pub(super) fn follow(&mut self, crowd: &mut Crowd, now_ns: u64) {
+        if crowd.is_any() {
+            self.close(crowd.take(), now_ns);
+        }
+    }
+
+    #[cold]
+    fn close(&mut self, crowded: CrowdedPorts, now_ns: u64) {
+        self.each(|port, family, valve| {
+            let ports = if family == 0 { crowded.v4 } else { crowded.v6 };
+            if ports >> port & 1 != 0 { valve.crowd(now_ns) } else { valve }
+        });
+    }
+
+    /// Opens valves whose time has come; to be called some ten times a second.
+    pub(super) fn tick(&mut self, now_ns: u64) {
+        self.each(|_, _, valve| valve.pass(now_ns));
+    }
+
+    fn each(&mut self, next: impl Fn(usize, usize, Valve) -> Valve) {
+        for port in 0..self.valves.len() {
+            let before = self.valves[port];
+            let after = std::array::from_fn(|family| next(port, family, before[family]));
+            if after == before {
+                continue;
+            }
+            self.valves[port] = after;
+            self.state.set_crowded(PortId(port as u16), after.map(Valve::is_closed).into());
+            for family in 0..2 {
+                tell(&self.names[port], FAMILIES[family], before[family], after[family]);
+            }
+        }
+    }
+}
+
+/// Logs a change: what is tried again and again only the first time.
+fn tell(port: &str, family: &str, before: Valve, after: Valve) {
+    match (before, after) {
+        (Valve::Open, Valve::Closed { .. }) => tracing::warn!(
+            "port {port}: most of its {family} is the kernel's to carry: it gets what has no flow in the \
+             express lane, past user space (`tollway show coverage` says why)"
+        ),
+        (Valve::Tried { .. }, Valve::Open) => {
+            tracing::info!("port {port}: its {family} comes to user space again");
+        }
+        (Valve::Tried { .. }, Valve::Closed { for_ns, .. }) => {
+            tracing::debug!(
+                "port {port}: its {family} is the kernel's for {} s",
+                for_ns / SHORTEST_NS
+            );
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_valve_is_tried_less_and_less_often() {
+        let (mut valve, mut now_ns, mut closed_for) = (Valve::Open, 0, Vec::new());
+        for _ in 0..7 {
+            let closed_at = now_ns;
+            valve = valve.crowd(now_ns);
+            while valve.is_closed() {
+                assert_eq!(valve.crowd(now_ns), valve, "what still waits makes no difference");
+                now_ns += S / 10;
+                valve = valve.pass(now_ns);
+            }
+            closed_for.push((now_ns - closed_at) / S);
+            now_ns += S / 100;
+        }
+        assert_eq!(closed_for, [1, 2, 4, 8, 16, 16, 16]);
+        now_ns += SETTLED_NS;
+        valve = valve.pass(now_ns);
+        assert_eq!(valve, Valve::Open);
+        assert_eq!(valve.crowd(now_ns), Valve::Closed { until_ns: now_ns + S, for_ns: S });
+    }
+}

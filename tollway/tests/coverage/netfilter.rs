@@ -1,0 +1,118 @@
+//! A BPF program at a hook of netfilter, by the system call alone: no library here has such programs.
+
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use crate::namespaces::Host;
+use crate::scene::{expect, router, see};
+
+/// `BPF_PROG_LOAD` and `BPF_LINK_CREATE`; `BPF_PROG_TYPE_NETFILTER` and `BPF_NETFILTER`.
+const LOAD: i64 = 5;
+const LINK: i64 = 28;
+const KIND: u32 = 32;
+const ATTACH: u32 = 45;
+
+/// `BPF_PROG_LOAD`'s arguments, as far as they are needed.
+#[derive(Default)]
+#[repr(C)]
+struct Load {
+    kind: u32,
+    count: u32,
+    instructions: u64,
+    license: u64,
+    log: [u32; 6],
+    name: [u8; 16],
+    ifindex: u32,
+    attach: u32,
+}
+
+/// `BPF_LINK_CREATE`'s.
+#[repr(C)]
+struct Create {
+    program: u32,
+    target: u32,
+    attach: u32,
+    flags: u32,
+    family: u32,
+    hook: u32,
+    priority: i32,
+    more: u32,
+}
+
+fn bpf<T>(command: i64, arguments: &mut T) -> io::Result<OwnedFd> {
+    let pointer: *mut T = arguments;
+    // SAFETY: the arguments are those of the command, and live as long as the call.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, command, pointer, size_of::<T>()) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// A program that accepts everything, at a hook of this network namespace for as long as it is held.
+fn attached(family: u32, hook: u32) -> OwnedFd {
+    // r0 = 1 (NF_ACCEPT); exit.
+    let instructions = [0x0000_0001_0000_00b7_u64, 0x95];
+    let license = c"GPL";
+    let mut load = Load {
+        kind: KIND,
+        count: 2,
+        instructions: instructions.as_ptr() as u64,
+        license: license.as_ptr() as u64,
+        attach: ATTACH,
+        ..Load::default()
+    };
+    let program = bpf(LOAD, &mut load).unwrap();
+    let mut create = Create {
+        program: program.as_raw_fd() as u32,
+        target: 0,
+        attach: ATTACH,
+        flags: 0,
+        family,
+        hook,
+        priority: 7,
+        more: 0,
+    };
+    bpf(LINK, &mut create).unwrap()
+}
+
+pub fn programs() {
+    router();
+    expect(&[]);
+    for (family, hook, wanted) in [
+        (2, 0, &["all 4: hook"][..]),
+        (10, 2, &["all 6: hook"]),
+        (2, 4, &["all 4: hook"]),
+        // Of what is forwarded none comes here.
+        (2, 1, &[]),
+    ] {
+        let link = attached(family, hook);
+        expect(wanted);
+        let told = see()
+            .general
+            .v4
+            .iter()
+            .chain(&see().general.v6)
+            .map(ToString::to_string)
+            .collect::<String>();
+        assert_eq!(told.is_empty(), wanted.is_empty(), "{told}");
+        drop(link);
+        expect(&[]);
+    }
+    // One of another namespace is not met here.
+    let host = Host::new();
+    let namespace = File::open(format!("/proc/{}/ns/net", host.0.0.id())).unwrap();
+    let link = std::thread::spawn(move || {
+        // SAFETY: the descriptor lives as long as the call, which takes numbers only.
+        let entered = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
+        assert_eq!(entered, 0);
+        attached(2, 2)
+    });
+    let link = link.join().unwrap();
+    expect(&[]);
+    drop(link);
+}

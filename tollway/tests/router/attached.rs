@@ -1,0 +1,207 @@
+//! Which ports carry a program: those where something can be fast. What that is worth, by bulk TCP between hosts
+//! with default offloads.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use tollway::control::Ask;
+
+use super::namespaces::{Host, PATIENCE, Process, ready, sh, until};
+use super::running::{Mirror, Net};
+
+const MEGABYTE: usize = 1 << 20;
+/// One reading sends for so long.
+const READING: Duration = Duration::from_millis(300);
+const SERVER: &str = "10.0.2.2:5001";
+
+/// Takes streams, one after the other, and answers each with its length.
+pub fn serve(address: &str) -> ExitCode {
+    let listener = TcpListener::bind(address).unwrap();
+    println!("ready");
+    let mut bytes = vec![0; MEGABYTE];
+    loop {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut len = 0_u64;
+        // One that ends badly is its sender's to tell.
+        while let Ok(more @ 1..) = stream.read(&mut bytes) {
+            len += more as u64;
+        }
+        let _ = stream.write_all(&len.to_be_bytes());
+    }
+}
+
+/// Sends a stream and prints its rate, bytes a second, when all of it has come.
+pub fn ask(address: &str) -> ExitCode {
+    let mut stream = TcpStream::connect_timeout(&address.parse().unwrap(), PATIENCE).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (bytes, start, mut len) = (vec![7; MEGABYTE / 4], Instant::now(), 0_u64);
+    while start.elapsed() < READING {
+        stream.write_all(&bytes).unwrap();
+        len += bytes.len() as u64;
+    }
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = [0; 8];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(u64::from_be_bytes(answer), len);
+    println!("{}", len as f64 / start.elapsed().as_secs_f64());
+    ExitCode::SUCCESS
+}
+
+/// Hosts as they are made: they leave checksums and segments to a card.
+struct Hosts {
+    net: Net,
+    _server: Process,
+}
+
+impl Hosts {
+    fn new() -> Self {
+        let net = Net::new();
+        for (host, device) in [(&net.a, "ha"), (&net.b, "hb")] {
+            host.sh(&format!("ethtool -K {device} tx on gro off"));
+            host.sh(&format!("ethtool -K {device} tso on gso on"));
+        }
+        let server = ready(&mut net.b.role("--serve-tcp", SERVER));
+        Self { net, _server: server }
+    }
+
+    /// The rate of one stream.
+    fn rate(&self) -> f64 {
+        let output = self.net.a.role("--ask-tcp", SERVER).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        told.trim().parse().unwrap()
+    }
+
+    /// The rate that half of a few streams have.
+    fn median(&self) -> f64 {
+        let mut rates: Vec<_> = (0..5).map(|_| self.rate()).collect();
+        rates.sort_by(f64::total_cmp);
+        rates[rates.len() / 2]
+    }
+
+    /// Asserts that streams reach the better part of a rate; a busy machine has its moments.
+    #[track_caller]
+    fn keeps(&self, kernel: f64) {
+        let tried: Vec<_> = (0..12).map(|_| self.rate() / kernel).collect();
+        assert!(tried.iter().any(|ratio| *ratio >= 0.8), "{tried:?} of the kernel's");
+    }
+}
+
+/// Whether a program is on a device.
+fn is_attached(device: &str) -> bool {
+    sh(&format!("ip -d link show dev {device}")).contains("prog/xdp")
+}
+
+/// What the router says of its ports, in a word each.
+fn states(mirror: &Mirror) -> Vec<String> {
+    let ports = mirror.ask(&Ask::Ports);
+    let ports = ports["ports"].as_array().unwrap();
+    ports.iter().map(|port| port["state"].as_str().unwrap().to_owned()).collect()
+}
+
+fn until_attached(mirror: &Mirror, wanted: bool) {
+    let state = if wanted { "up" } else { "not attached" };
+    until(if wanted { "programs" } else { "no program" }, || {
+        let devices = ["ra", "rb"].map(is_attached);
+        devices == [wanted; 2] && states(mirror) == [state; 2]
+    });
+}
+
+/// Flushes the rules, and waits until the connections that they had tracked are forgotten.
+fn flush() {
+    sh("nft flush ruleset");
+    until("no connections", || {
+        // Whoever reads the list has the kernel remove those whose time is over.
+        std::fs::read("/proc/thread-self/net/nf_conntrack").unwrap();
+        let count = std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count").unwrap();
+        count.trim() == "0"
+    });
+}
+
+/// Pings of a host of which most go by Tollway.
+fn forwarded(mirror: &Mirror, host: &Host) {
+    until("packets by Tollway", || {
+        let before = mirror.counts().sent;
+        host.pings(10, "10.0.2.2");
+        // Those of the express lane are counted by and by.
+        std::thread::sleep(Duration::from_millis(20));
+        mirror.counts().sent >= before + 16
+    });
+}
+
+/// A gateway that translates addresses; then one that does not any more, and again.
+pub fn gateway() {
+    let nat = |rule: &str| sh(&format!("nft add {rule}"));
+    let translate = || {
+        nat("table ip nat");
+        nat("chain ip nat out { type nat hook postrouting priority 100 ; }");
+        nat("rule ip nat out oifname rb masquerade");
+    };
+    let hosts = Hosts::new();
+    // A gateway of IPv4, as most are.
+    sh("sysctl -qw net.ipv6.conf.all.forwarding=0");
+    translate();
+    // What ends is forgotten soon.
+    for state in ["close", "close_wait", "fin_wait", "last_ack", "time_wait", "established"] {
+        sh(&format!("sysctl -qw net.netfilter.nf_conntrack_tcp_timeout_{state}=2"));
+    }
+    sh("sysctl -qw net.netfilter.nf_conntrack_icmp_timeout=1");
+    let kernel = hosts.median();
+    let mut mirror = Mirror::start("ra rb");
+    assert_eq!((is_attached("ra"), is_attached("rb")), (false, false));
+    assert_eq!(states(&mirror), ["not attached"; 2]);
+    let log = mirror.read("stderr");
+    for port in ["ra", "rb"] {
+        assert!(log.contains(&format!("port {port}: {port} carries no XDP program")), "{log}");
+    }
+    let told = mirror.ask(&Ask::Coverage);
+    assert_eq!(told["not_attached"], serde_json::json!(["ra", "rb"]));
+    hosts.keeps(kernel);
+    let before = mirror.counts();
+    hosts.net.a.pings(5, "10.0.2.2");
+    assert_eq!(mirror.counts(), before, "nothing comes to Tollway");
+
+    flush();
+    until_attached(&mirror, true);
+    forwarded(&mirror, &hosts.net.a);
+    translate();
+    // At once the kernel's, and a while later without a program.
+    mirror.sync();
+    hosts.net.a.pings(5, "10.0.2.2");
+    until_attached(&mirror, false);
+    for change in ["down", "name rx", "up"] {
+        sh(&format!("ip link set {} {change}", if change == "up" { "rx" } else { "ra" }));
+    }
+    flush();
+    until("the renamed device to be attached", || is_attached("rx") && is_attached("rb"));
+    mirror.stop();
+    assert!(!is_attached("rx") && !is_attached("rb"));
+}
+
+/// Tags are seen to as `check` advises, and then checksums.
+pub fn offloads() {
+    let hosts = Hosts::new();
+    let kernel = hosts.median();
+    for device in ["ra", "rb"] {
+        sh(&format!("ethtool -K {device} rx on"));
+    }
+    let mirror = Mirror::start("ra rb");
+    let told = mirror.ask(&Ask::Coverage).to_string();
+    assert!(told.contains("peer_checksums") && !told.contains("peer_tags"), "{told}");
+    assert!(!is_attached("ra") && !is_attached("rb"));
+    hosts.keeps(kernel);
+
+    // Whoever says that checksums are whole is believed, and they are not.
+    for device in ["ra", "rb"] {
+        sh(&format!("ethtool -K {device} rx off"));
+    }
+    until_attached(&mirror, true);
+    forwarded(&mirror, &hosts.net.a);
+    let (rate, counts) = (hosts.rate(), mirror.ask(&Ask::Coverage)["counts"].clone());
+    assert!(rate > 10e6, "{rate} bytes a second");
+    let left = counts["ports"][0]["kernel"]["checksum"].as_u64();
+    assert!(left > Some(100), "{counts}");
+}

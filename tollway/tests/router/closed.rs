@@ -1,0 +1,111 @@
+//! A configuration's own rules while nobody can be asked about them.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::namespaces::{Process, sh, until};
+use super::running::{Net, answered};
+
+const RULES: &str = "table inet f {\n chain fw {\n type filter hook forward priority 0; policy accept;\n \
+                     ip daddr 10.0.2.3 drop\n }\n}\n";
+
+fn config(fail: &str) -> String {
+    let port = |name: &str, net: u8| {
+        format!(
+            "[ports.{name}]\nkind = \"af_xdp\"\ndevice = \"r{name}\"\n\
+             addresses = [\"10.0.{net}.1/24\", \"fd00:{net}::1/64\"]\n"
+        )
+    };
+    format!("{fail}\nfilter = \"rules.nft\"\n{}{}", port("a", 1), port("b", 2))
+}
+
+/// A router with that way to fail.
+struct Router {
+    process: Process,
+    dir: tempfile::TempDir,
+}
+
+impl Router {
+    fn start(fail: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("rules.nft"), RULES).unwrap();
+        std::fs::write(dir.path().join("router.toml"), config(fail)).unwrap();
+        Self::start_in(dir)
+    }
+
+    fn start_in(dir: tempfile::TempDir) -> Self {
+        let log = std::fs::File::create(dir.path().join("log")).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
+        command.args(["run", "--config", "router.toml", "--socket", "control.sock"]);
+        command.current_dir(dir.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let router = Self { process: Process(command.spawn().unwrap()), dir };
+        until("the router to forward", || router.told("forwarding"));
+        router
+    }
+
+    fn told(&self, words: &str) -> bool {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap().contains(words)
+    }
+
+    fn signal(&self, name: &str) {
+        sh(&format!("kill -{name} {}", self.process.0.id()));
+        // Longer than a heartbeat is fresh.
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Pings get through by the rules: none to 10.0.2.3, which is host B as well.
+fn works(net: &Net) {
+    until("pings to go through", || answered(&net.a, "10.0.2.2") == 5);
+    assert_eq!(answered(&net.a, "10.0.2.3"), 0, "the rule drops them");
+}
+
+fn is_closed(net: &Net, when: &str) {
+    for address in ["10.0.2.2", "10.0.2.3", "fd00:2::2"] {
+        assert_eq!(answered(&net.a, address), 0, "{when}: {address}");
+    }
+    assert_eq!(answered(&net.a, "10.0.1.1"), 5, "{when}: for the router itself");
+    assert_eq!(answered(&net.a, "fd00:1::1"), 5, "{when}: for the router itself");
+}
+
+fn net() -> Net {
+    let net = Net::new();
+    net.b.sh("ip address add 10.0.2.3/24 dev hb");
+    until("the kernel to forward", || answered(&net.a, "10.0.2.3") == 5);
+    net
+}
+
+pub fn closed() {
+    let net = net();
+    let mut router = Router::start("");
+    works(&net);
+    router.signal("STOP");
+    is_closed(&net, "stopped");
+    router.signal("CONT");
+    until("a line about it", || router.told("packets were dropped (fail = \"closed\")"));
+    works(&net);
+    // Nothing is left to say goodbye with, and nobody to ask.
+    router.process.0.kill().unwrap();
+    router.process.0.wait().unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    is_closed(&net, "killed");
+    let Router { dir, .. } = router;
+    let mut next = Router::start_in(dir);
+    works(&net);
+    // An administrator's wish.
+    sh(&format!("kill -TERM {}", next.process.0.id()));
+    assert!(next.process.0.wait().unwrap().success());
+    assert!(next.told("the kernel forwards from now on"));
+    assert_eq!(answered(&net.a, "10.0.2.3"), 5, "the kernel knows no rule");
+}
+
+pub fn open() {
+    let net = net();
+    let router = Router::start("fail = \"open\"");
+    works(&net);
+    router.signal("STOP");
+    assert_eq!(answered(&net.a, "10.0.2.3"), 5, "the kernel forwards unasked");
+    router.signal("CONT");
+    until("a line about it", || router.told("without them (fail = \"open\")"));
+    works(&net);
+}

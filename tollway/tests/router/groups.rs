@@ -1,0 +1,207 @@
+//! Flows over several next hops: whoever forwards them, each stays on its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::namespaces::{Host, ifindex, sh, until};
+use super::running::{Mirror, Net, answered, plug};
+use super::socket::Wire;
+
+/// Flows of each family.
+const FLOWS: u16 = 256;
+/// So many fit into a socket's queue, fragments included.
+const AT_ONCE: usize = 32;
+const SEED: &str = "net.ipv4.fib_multipath_hash_seed";
+
+/// The way of each flow, by IP version and number.
+type Ways = BTreeMap<(u8, u16), BTreeSet<usize>>;
+
+/// Host A, and two ways from the router to where its flows go.
+struct Spread {
+    net: Net,
+    _other: Host,
+    sender: Wire,
+    exits: [Wire; 2],
+    router: [u8; 6],
+}
+
+impl Spread {
+    fn new() -> Self {
+        let net = Net::new();
+        let other = Host::new();
+        plug(&other, "c", 3);
+        sh("ip link set rb mtu 1300");
+        sh("ip link set rc mtu 1300");
+        for (prefix, of) in [("20.0.0.0/8", "10.0."), ("2001:db8::/32", "fd00:")] {
+            let via = |net: u8, dev: &str| match of {
+                "10.0." => format!("nexthop via 10.0.{net}.2 dev {dev}"),
+                _ => format!("nexthop via fd00:{net}::2 dev {dev}"),
+            };
+            sh(&format!("ip route add {prefix} {} {} weight 2", via(2, "rb"), via(3, "rc")));
+        }
+        for address in ["10.0.2.2", "10.0.3.2", "fd00:2::2", "fd00:3::2"] {
+            until("the next hops", || answered(&net.a, address) == 5);
+        }
+        let told = sh("ip -oneline link show dev ra");
+        let mac = told.split("link/ether ").nth(1).unwrap().split(' ').next().unwrap();
+        let bytes: Vec<_> = mac.split(':').map(|of| u8::from_str_radix(of, 16).unwrap()).collect();
+        let wire = |host: &Host, device: &str| {
+            let told = host.sh(&format!("ip -oneline link show dev {device}"));
+            Wire::open_in(host.0.0.id(), told.split(':').next().unwrap().parse().unwrap()).unwrap()
+        };
+        let (sender, exits) = (wire(&net.a, "ha"), [wire(&net.b, "hb"), wire(&other, "hc")]);
+        assert!(ifindex("ra") > 0);
+        Self { net, _other: other, sender, exits, router: bytes.try_into().unwrap() }
+    }
+
+    /// Sends a packet of so many bytes of each flow; by which way each went.
+    fn ways(&mut self, len: usize) -> Ways {
+        let mut ways = Ways::new();
+        let flows: Vec<_> = (1..=FLOWS).flat_map(|number| [(4, number), (6, number)]).collect();
+        for flows in flows.chunks(AT_ONCE) {
+            until("each flow", || {
+                let missing = flows.iter().filter(|flow| !ways.contains_key(*flow));
+                for (version, number) in missing {
+                    let frame = frame(self.router, *version, *number, len);
+                    self.sender.send(&frame).unwrap();
+                }
+                // What comes later is of this flow, too.
+                std::thread::sleep(Duration::from_millis(2));
+                self.take(&mut ways);
+                flows.iter().all(|flow| ways.contains_key(flow))
+            });
+        }
+        std::thread::sleep(Duration::from_millis(10));
+        self.take(&mut ways);
+        ways
+    }
+
+    fn take(&mut self, ways: &mut Ways) {
+        for (number, exit) in self.exits.iter_mut().enumerate() {
+            while let Some(frame) = exit.receive().unwrap() {
+                if let Some(flow) = flow_of(&frame) {
+                    ways.entry(flow).or_default().insert(number);
+                }
+            }
+        }
+    }
+
+    /// Asserts that each flow, with packets of any length, goes as it did.
+    #[track_caller]
+    fn stays(&mut self, as_before: &Ways, whatever: &str) {
+        for len in [100, 1400] {
+            let ways = self.ways(len);
+            let moved: Vec<_> =
+                ways.iter().filter(|(flow, way)| as_before[flow] != **way).collect();
+            assert!(
+                moved.is_empty(),
+                "{whatever}: of {len} bytes {} moved: {moved:?}",
+                moved.len()
+            );
+        }
+    }
+}
+
+/// A packet of a flow, which has its number where each fragment has it. Of IPv6 it is small always.
+fn frame(to: [u8; 6], version: u8, number: u16, len: usize) -> Vec<u8> {
+    let [high, low] = number.to_be_bytes();
+    let udp = |len: usize| {
+        let mut udp = vec![4, low, 0, 53, 0, 0, 0, 0];
+        udp[4..6].copy_from_slice(&(len as u16).to_be_bytes());
+        udp.resize(len, 0);
+        udp
+    };
+    let mut frame = [&to[..], &[6, 0, 0, 0, 0, 1]].concat();
+    if version == 6 {
+        frame.extend([0x86, 0xdd, 0x60, 0, high, low, 0, 60, 17, 64]);
+        frame.extend([0xfd, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+        frame.extend([0x20, 1, 0x0d, 0xb8, low, high, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+        frame.extend(udp(60));
+        return frame;
+    }
+    let mut header =
+        vec![0x45, 0, 0, 0, high, low, 0, 0, 64, 17, 0, 0, 10, 0, 1, 2, 20, 7, low, high];
+    header[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+    let sum: u32 = header.chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1])).sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+    frame.extend([8, 0]);
+    frame.extend(header);
+    frame.extend(udp(len - 20));
+    frame
+}
+
+/// The flow of a packet that has come, or of a fragment.
+fn flow_of(frame: &[u8]) -> Option<(u8, u16)> {
+    let number = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
+    match (frame.get(12..14)?, frame.get(30)?, frame.get(38..40)) {
+        ([8, 0], 20, _) => Some((4, number(18)?)),
+        ([0x86, 0xdd], _, Some([0x20, 1])) => Some((6, number(16)?)),
+        _ => None,
+    }
+}
+
+pub fn stay() {
+    sh(&format!("sysctl -qw {SEED}=4711"));
+    let mut spread = Spread::new();
+    let by_ports = |on: u8| {
+        for family in ["ipv4", "ipv6"] {
+            sh(&format!("sysctl -qw net.{family}.fib_multipath_hash_policy={on}"));
+        }
+    };
+    by_ports(1);
+    let with_ports = spread.ways(100);
+    by_ports(0);
+    let kernel = spread.ways(100);
+    for exit in [0, 1] {
+        let count = kernel.values().filter(|way| **way == BTreeSet::from([exit])).count();
+        assert!(count > usize::from(FLOWS) / 3, "{count} of exit {exit}");
+    }
+    spread.stays(&kernel, "the kernel alone");
+    let mut mirror = Mirror::start("ra rb rc");
+    until("Tollway and its XDP program to forward them", || {
+        spread.stays(&kernel, "Tollway");
+        mirror.by_lane() >= u64::from(FLOWS)
+    });
+    assert!(mirror.counts().sent >= u64::from(FLOWS));
+    sh("nft add table ip t");
+    sh("nft add chain ip t c { type filter hook forward priority 0 ; }");
+    for port in 0..4 {
+        sh(&format!("nft add rule ip t c tcp dport {port} drop"));
+        spread.stays(&kernel, "rules that are read");
+    }
+    // A veth's packets may bring a hash of their own, by which the kernel goes then.
+    by_ports(1);
+    mirror.sync();
+    assert_eq!(spread.ways(100), with_ports);
+    by_ports(0);
+    mirror.sync();
+    spread.stays(&kernel, "again");
+    sh(&format!("kill -STOP {}", mirror.process.0.id()));
+    spread.stays(&kernel, "stopped");
+    mirror.process.0.kill().unwrap();
+    mirror.process.0.wait().unwrap();
+    spread.stays(&kernel, "killed");
+    assert_eq!(answered(&spread.net.a, "10.0.2.2"), 5);
+}
+
+/// The kernel's own seed is known to nobody: Tollway sets one as soon as it counts.
+pub fn seed() {
+    let seed = || sh(&format!("sysctl -n {SEED}")).trim().parse::<u32>().unwrap();
+    let mut spread = Spread::new();
+    let mut mirror = Mirror::start("ra rb rc");
+    assert_ne!(seed(), 0);
+    assert!(mirror.read("stderr").contains(SEED));
+    let ways = spread.ways(100);
+    mirror.stop();
+    spread.stays(&ways, "ended");
+    // Routes may come later.
+    sh(&format!("sysctl -qw {SEED}=0"));
+    sh("ip route flush 20.0.0.0/8");
+    sh("ip -6 route flush 2001:db8::/32");
+    let mirror = Mirror::start("ra rb rc");
+    assert_eq!(seed(), 0, "nothing needs another");
+    sh("ip route add 20.0.0.0/8 nexthop via 10.0.2.2 nexthop via 10.0.3.2");
+    mirror.sync();
+    assert_ne!(seed(), 0);
+}

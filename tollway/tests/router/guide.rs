@@ -1,0 +1,28 @@
+//! "A router in five minutes", as it is written.
+
+use crate::typed::{commands, said, session, succeeded};
+
+const PAGE: &str = include_str!("../../../docs/guide/router-in-five-minutes.md");
+
+pub fn five_minutes() {
+    let all = commands(PAGE);
+    // What follows is for a real router.
+    let end = all.iter().position(|command| *command == "exit").unwrap();
+    let typed = session(&all[..=end]);
+    succeeded(&typed);
+    assert!(typed.len() > 15, "{}", typed.len());
+    let check = said(&typed, "tollway check eth0 eth1");
+    assert!(check.contains("IPv4 is fast both ways on 2 of 2 links"), "{check}");
+    let pings = typed.iter().filter(|typed| typed.command.contains("ping"));
+    for ping in pings {
+        let all = ping.output.contains(" 0% packet loss");
+        // The machine may be too busy for fifty of them.
+        assert!(all || ping.output.contains("50 packets transmitted, 4"), "{}", ping.output);
+    }
+    let coverage = said(&typed, "tollway show coverage");
+    assert!(coverage.contains("user space"), "{coverage}");
+    let routes = said(&typed, "tollway show routes get");
+    assert!(routes.contains("203.0.113.1 takes 203.0.113.0/24 in the VRF main"), "{routes}");
+    let sync = said(&typed, "tollway sync");
+    assert!(sync.contains("changes of the kernel are in force"), "{sync}");
+}

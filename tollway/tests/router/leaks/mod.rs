@@ -1,0 +1,218 @@
+//! How long what a command has forbidden goes on, by a flow that is on the XDP path.
+
+pub mod behind;
+mod flow;
+mod tcx;
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use tollway::control::Ask;
+
+use super::namespaces::{Process, sh, until};
+use super::running::{Mirror, Net};
+use flow::Flow;
+pub use flow::role;
+
+/// What the kernel tells of is in force within this.
+const TOLD: Duration = Duration::from_millis(10);
+/// And in the middle within this.
+const TOLD_MEDIAN: Duration = Duration::from_millis(1);
+/// What it does not tell of is looked at so often.
+const POLLED: Duration = Duration::from_millis(100);
+/// Rounds are repeated: a machine that has other things to do may be slow once.
+const TRIES: usize = 5;
+/// Processes that do nothing but take processors.
+const BUSY: usize = 4;
+const BUSY_LOAD: &str = "busy";
+
+/// A change that stops the flow.
+struct Change {
+    name: &'static str,
+    stop: How,
+    limit: Duration,
+}
+
+enum How {
+    /// One command stops the flow, the other lets it go on.
+    Commands(&'static str, &'static str),
+    /// A program on the way in of a device.
+    Tcx,
+}
+
+const fn told(name: &'static str, stop: &'static str, go: &'static str) -> Change {
+    Change { name, stop: How::Commands(stop, go), limit: TOLD }
+}
+
+const CHANGES: [Change; 11] = [
+    told("a rule of nft", "nft add rule inet f fw udp dport 9 drop", "nft flush chain inet f fw"),
+    told(
+        "an element of a set",
+        "nft add element inet f s { 172.16.5.5 }",
+        "nft delete element inet f s { 172.16.5.5 }",
+    ),
+    told(
+        "a blackhole",
+        "ip route add blackhole 172.16.5.5/32",
+        "ip route del blackhole 172.16.5.5/32",
+    ),
+    told(
+        "a route withdrawn",
+        "ip route del 172.16.0.0/16",
+        "ip route add 172.16.0.0/16 via 10.0.2.2",
+    ),
+    told("ip rule", "ip rule add pref 100 iif ra blackhole", "ip rule del pref 100"),
+    told(
+        "rp_filter",
+        "sysctl -qw net.ipv4.conf.ra.rp_filter=1",
+        "sysctl -qw net.ipv4.conf.ra.rp_filter=0",
+    ),
+    told(
+        "an address of its own",
+        "ip address add 172.16.5.5/32 dev lo",
+        "ip address del 172.16.5.5/32 dev lo",
+    ),
+    told("ip_forward", "sysctl -qw net.ipv4.ip_forward=0", "sysctl -qw net.ipv4.ip_forward=1"),
+    told(
+        "a neighbour",
+        "ip neigh replace 10.0.2.2 lladdr 02:00:00:00:77:77 dev rb nud permanent",
+        "ip neigh del 10.0.2.2 dev rb",
+    ),
+    Change {
+        name: "iptables-legacy",
+        stop: How::Commands(
+            "iptables-legacy -A FORWARD -p udp -j DROP",
+            "iptables-legacy -F FORWARD",
+        ),
+        limit: POLLED,
+    },
+    Change { name: "a program of tcx", stop: How::Tcx, limit: POLLED },
+];
+
+/// What runs while a change is in force.
+enum Undo {
+    Command(&'static str),
+    Link(#[expect(dead_code, reason = "it is there to be dropped")] tcx::Link),
+}
+
+impl Change {
+    /// Makes it; when that was done.
+    fn make(&self) -> (u64, Undo) {
+        let undo = match self.stop {
+            How::Commands(stop, go) => {
+                sh(stop);
+                Undo::Command(go)
+            }
+            How::Tcx => Undo::Link(tcx::drop_all("ra")),
+        };
+        (flow::now_ns(), undo)
+    }
+}
+
+/// The flow is what the kernel and Tollway forward alike until something changes.
+struct Bench {
+    mirror: Mirror,
+    flow: Flow,
+    _net: Net,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let net = Net::new();
+        net.a.sh("ip address add 198.51.100.7/32 dev lo");
+        net.b.sh("ip address add 172.16.5.5/32 dev lo");
+        sh("ip route add 172.16.0.0/16 via 10.0.2.2");
+        // Somewhere else than where the flow comes from, which counts with a check of sources.
+        sh("ip route add 198.51.100.0/24 via 10.0.2.2");
+        sh("nft add table inet f");
+        sh("nft add set inet f s { type ipv4_addr ; }");
+        sh("nft add chain inet f first { type filter hook forward priority -1 ; }");
+        sh("nft add rule inet f first ip daddr @s drop");
+        sh("nft add chain inet f fw { type filter hook forward priority 0 ; }");
+        let mirror = Mirror::start("ra rb");
+        flow::hurry();
+        let flow = Flow::start((&net.a, "198.51.100.7"), (&net.b, "172.16.5.5"));
+        Self { mirror, flow, _net: net }
+    }
+
+    /// Waits until the flow is on the XDP path.
+    fn flows(&self) {
+        let mut tried = Vec::new();
+        until("the flow to be on the XDP path", || {
+            let before = (self.mirror.by_lane(), self.flow.packets());
+            std::thread::sleep(Duration::from_millis(50));
+            let now = (self.mirror.by_lane(), self.flow.packets());
+            let goes = now.0 > before.0 + 200 && now.1 > before.1 + 200;
+            tried.push((now.0 - before.0, now.1 - before.1));
+            assert!(tried.len() < 200 || goes, "{tried:?}\n{}", self.mirror.ask(&Ask::All));
+            goes
+        });
+    }
+
+    /// How long the flow goes on after a change.
+    fn leak(&self, change: &Change) -> Duration {
+        self.flows();
+        let (done_ns, undo) = change.make();
+        let last_ns = self.flow.last_ns();
+        match undo {
+            Undo::Command(line) => drop(sh(line)),
+            Undo::Link(_) => {}
+        }
+        Duration::from_nanos(last_ns.saturating_sub(done_ns))
+    }
+}
+
+/// Takes processors until dropped.
+fn busy() -> Vec<Process> {
+    let spin = |_| {
+        let mut command = Command::new("chrt");
+        command.args(["-o", "0", "sh", "-c", "while :; do :; done"]).stdin(Stdio::null());
+        Process(command.spawn().unwrap())
+    };
+    (0..BUSY).map(spin).collect()
+}
+
+/// How often each change is made, by an environment variable.
+fn repeats() -> Option<usize> {
+    std::env::var("TOLLWAY_LEAKS").ok()?.parse().ok()
+}
+
+/// Makes a change so often; says what was measured and if that is soon enough.
+fn judge(bench: &Bench, change: &Change, repeats: usize, load: &str) -> bool {
+    let mut leaks: Vec<_> = (0..repeats).map(|_| bench.leak(change)).collect();
+    leaks.sort_unstable();
+    let (median, worst) = (leaks[repeats / 2], leaks[repeats - 1]);
+    println!("{}, {load}: packets for {median:?} (median), {worst:?} (at most)", change.name);
+    let is_median_good = change.limit == POLLED || load == BUSY_LOAD || median <= TOLD_MEDIAN;
+    worst <= change.limit && is_median_good
+}
+
+fn is_wanted(change: &Change) -> bool {
+    std::env::var("TOLLWAY_LEAKS_OF").map_or(true, |name| change.name.contains(&name))
+}
+
+/// On a machine that has nothing else to do.
+pub fn idle() {
+    judge_all(&Bench::new(), 3, "idle");
+}
+
+/// While four busy loops take the processors.
+pub fn loaded() {
+    let bench = Bench::new();
+    // What is asked here is how late a change is, and not how late packets are.
+    sh(&format!("chrt -f -p 5 {}", bench.mirror.process.0.id()));
+    let _busy = busy();
+    judge_all(&bench, 1, BUSY_LOAD);
+}
+
+fn judge_all(bench: &Bench, usual: usize, load: &str) {
+    let late: Vec<_> = CHANGES
+        .iter()
+        .filter(|change| {
+            let (repeats, tries) = repeats().map_or((usual, TRIES), |repeats| (repeats, 1));
+            is_wanted(change) && !(0..tries).any(|_| judge(bench, change, repeats, load))
+        })
+        .map(|change| change.name)
+        .collect();
+    assert!(late.is_empty(), "{load}: {late:?} go on for too long");
+}

@@ -1,0 +1,48 @@
+//! A program on a device's way in that drops everything, by a link (`BPF_LINK_CREATE`).
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use crate::namespaces::ifindex;
+
+const PROG_LOAD: i64 = 5;
+const LINK_CREATE: i64 = 28;
+const SCHED_CLS: u32 = 3;
+const TCX_INGRESS: u32 = 46;
+
+/// It is in force until this is dropped.
+pub struct Link {
+    _program: OwnedFd,
+    _link: OwnedFd,
+}
+
+/// Puts it in force.
+pub fn drop_all(device: &str) -> Link {
+    // `r0 = TC_ACT_SHOT; exit`.
+    let code: [u64; 2] = [0x2_0000_00b7, 0x95];
+    let license = c"GPL";
+    // The first fields of `union bpf_attr` for a program.
+    let mut load = [0_u64; 16];
+    load[0] = u64::from(SCHED_CLS) | 2 << 32;
+    load[1] = (&raw const code).addr() as u64;
+    load[2] = license.as_ptr().addr() as u64;
+    let program = bpf(PROG_LOAD, &load).unwrap();
+    let mut link = [0_u64; 16];
+    link[0] = program.as_raw_fd() as u64 | u64::from(ifindex(device)) << 32;
+    link[1] = u64::from(TCX_INGRESS);
+    let link = bpf(LINK_CREATE, &link).unwrap();
+    Link { _program: program, _link: link }
+}
+
+fn bpf(command: i64, attributes: &[u64; 16]) -> io::Result<OwnedFd> {
+    let size = size_of_val(attributes);
+    // SAFETY: the attributes, and what they point to, live as long as the call.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), size) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it was made just now, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}

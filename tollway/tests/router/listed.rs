@@ -1,0 +1,135 @@
+//! Rules that nft's listing does not tell whole: the kernel forwards first, and Tollway does no other than it.
+
+use std::time::Duration;
+
+use tollway::control::Ask;
+
+use super::namespaces::{Host, sh, until};
+use super::raw;
+use super::running::{Mirror, Net};
+use super::socket::Wire;
+
+/// The router's Ethernet address at `ra`, and host B's.
+const ROUTER: [u8; 6] = [2, 0, 0, 0, 0, 0x0a];
+const B: [u8; 6] = [2, 0, 0, 0, 2, 2];
+/// What the packets carry.
+const MARK: &[u8] = b"a packet that is looked for";
+
+/// Packets on their way from host A to host B.
+struct Way {
+    from: Wire,
+    to: Wire,
+}
+
+impl Way {
+    fn new(net: &Net) -> Self {
+        sh("ip link set ra address 02:00:00:00:00:0a");
+        net.b.sh("ip link set hb address 02:00:00:00:02:02");
+        sh("ip -6 neigh replace fd00:2::2 lladdr 02:00:00:00:02:02 dev rb nud permanent");
+        Self { from: wire(&net.a, "ha"), to: wire(&net.b, "hb") }
+    }
+
+    /// How many of five packets arrive.
+    fn arrive(&mut self, frame: &[u8]) -> usize {
+        while self.to.receive().unwrap().is_some() {}
+        (0..5).for_each(|_| self.from.send(frame).unwrap());
+        let mut seen = 0;
+        for _ in 0..40 {
+            std::thread::sleep(Duration::from_millis(5));
+            while let Some(frame) = self.to.receive().unwrap() {
+                let is_it = frame.windows(MARK.len()).any(|bytes| bytes == MARK);
+                seen += usize::from(is_it && frame.starts_with(&B));
+            }
+        }
+        seen
+    }
+}
+
+fn wire(host: &Host, device: &str) -> Wire {
+    let told = host.sh(&format!("ip -oneline link show dev {device}"));
+    let number = told.split(':').next().unwrap().parse().unwrap();
+    Wire::open_in(host.0.0.id(), number).unwrap()
+}
+
+/// UDP from fd00:1::2 to port 53 of fd00:2::2, behind these extension headers, the first of which is `next`.
+fn frame(next: u8, extensions: &[u8]) -> Vec<u8> {
+    let len = 8 + MARK.len() as u16;
+    let address = |net: u8| [[0xfd, 0, 0, net], [0; 4], [0; 4], [0, 0, 0, 2]].concat();
+    let mut udp =
+        [1000_u16.to_be_bytes(), 53_u16.to_be_bytes(), len.to_be_bytes(), [0; 2]].concat();
+    udp.extend(MARK);
+    let pseudo = [&address(1)[..], &address(2), &[0, 17], &len.to_be_bytes(), &udp].concat();
+    let words = pseudo.chunks(2);
+    let words = words.map(|pair| u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)]));
+    let mut sum: u32 = words.map(u32::from).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    udp[6..8].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    let length = (len + extensions.len() as u16).to_be_bytes();
+    let header = [&[0x60, 0, 0, 0], &length[..], &[next, 64], &address(1), &address(2)].concat();
+    [&ROUTER[..], &[2, 0, 0, 0, 1, 0x99], &[0x86, 0xdd], &header, extensions, &udp].concat()
+}
+
+pub fn as_the_kernel() {
+    let net = Net::new();
+    let mut way = Way::new(&net);
+    let plain = frame(17, &[]);
+    // Options for the destination, and a routing header that has no more stops.
+    let options = frame(60, &[17, 0, 1, 4, 0, 0, 0, 0]);
+    let routing = frame(43, &[17, 0, 254, 0, 0, 0, 0, 0]);
+    until("the kernel to forward", || way.arrive(&options) == 5 && way.arrive(&routing) == 5);
+    let load = |rules: &str| {
+        sh("nft flush ruleset");
+        sh("nft add table ip6 f");
+        sh("nft add chain ip6 f fw { type filter hook forward priority 0 ; policy drop ; }");
+        sh(&format!("nft add rule ip6 f fw {rules}"));
+    };
+    let whole = "ip6 nexthdr udp udp dport 53 accept";
+    load(whole);
+    for frame in [&options, &routing] {
+        assert_eq!(way.arrive(frame), 0, "the kernel drops it");
+    }
+    sh("nft flush ruleset");
+
+    let mirror = Mirror::start("ra rb");
+    let fast = |way: &mut Way, frame: &[u8]| {
+        // A busy machine has the kernel forward now and then, since the worker is late.
+        until("Tollway to forward", || {
+            mirror.sync();
+            let before = mirror.counts().sent;
+            way.arrive(frame) == 5 && mirror.counts().sent >= before + 5
+        });
+    };
+    for frame in [&plain, &options, &routing] {
+        fast(&mut way, frame);
+    }
+    load(whole);
+    mirror.sync();
+    fast(&mut way, &plain);
+    for frame in [&options, &routing] {
+        assert_eq!(way.arrive(frame), 0, "{whole}");
+    }
+
+    // Whom a map tells to continue meets the rest of the same rule.
+    load("udp dport 53 ip6 saddr vmap { fd00:1::2 : continue } ip6 daddr fd00:2::2 drop");
+    sh("nft add rule ip6 f fw accept");
+    mirror.sync();
+    assert_eq!((way.arrive(&plain), way.arrive(&options)), (0, 0));
+
+    // A rule that is missing from the list may be for any packet that comes to it.
+    sh("nft flush chain ip6 f fw");
+    let inner = raw::within_vxlan([10, 0, 0, 1]);
+    let vxlan =
+        [raw::protocol(17), raw::payload(2, 0, &1000_u16.to_be_bytes()), inner, raw::drop()];
+    raw::add_rule(10, "f", "fw", &vxlan);
+    sh("nft add rule ip6 f fw accept");
+    mirror.sync();
+    let before = mirror.counts().sent;
+    assert_eq!(way.arrive(&plain), 5);
+    assert_eq!(mirror.counts().sent, before, "it is the kernel's");
+    if !sh("nft list ruleset").contains("vxlan") {
+        let told = mirror.ask(&Ask::Coverage).to_string();
+        assert!(told.contains("nft does not list"), "{told}");
+    }
+}

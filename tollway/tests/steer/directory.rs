@@ -1,0 +1,54 @@
+//! The directory of pins in a BPF file system that everybody may write to, as that of `mount -t bpf` is.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+
+use super::namespaces::sh;
+
+const HOME: &str = "/sys/fs/bpf/tollway";
+
+/// What `tollway detach` says, and if it was well.
+fn detach() -> (bool, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_tollway")).arg("detach").output().unwrap();
+    (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn as_nobody(line: &str) {
+    sh(&format!("setpriv --reuid=65534 --regid=65534 --clear-groups {line}"));
+}
+
+/// A user makes the directory first, with links to what root has.
+pub fn intruders() {
+    let victim = tempfile::tempdir().unwrap();
+    let file = victim.path().join("precious");
+    std::fs::write(&file, "").unwrap();
+    sh("mount -t bpf bpf /sys/fs/bpf");
+    let namespace = std::fs::metadata("/proc/self/ns/net").unwrap().ino();
+    let target = victim.path().display();
+
+    as_nobody(&format!("mkdir {HOME}"));
+    for name in ["load-7".to_owned(), format!("1000-{namespace}"), "1000-1".to_owned()] {
+        as_nobody(&format!("ln -s {target} {HOME}/{name}"));
+    }
+    let (done, told) = detach();
+    assert!(file.exists(), "{told}");
+    assert!(
+        !done && told.contains("/sys/fs/bpf/tollway cannot be used: it belongs to the user 65534"),
+        "{told}"
+    );
+    assert!(told.contains("rm -r /sys/fs/bpf/tollway"), "{told}");
+    sh(&format!("rm -r {HOME}"));
+
+    as_nobody(&format!("ln -s {target} {HOME}"));
+    let (done, told) = detach();
+    assert!(file.exists() && !done && told.contains("it is not a directory"), "{told}");
+    sh(&format!("rm {HOME}"));
+
+    // Root's own, as another version made it, is nobody else's from then on.
+    sh(&format!("mkdir -m 0755 {HOME}"));
+    let (done, told) = detach();
+    assert!(done, "{told}");
+    let mode = Path::new(HOME).metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o700);
+}

@@ -1,0 +1,43 @@
+//! A device that takes nothing of the express lane, while the kernel says that it does.
+
+use std::process::Stdio;
+
+use crate::drops::tollway;
+use crate::namespaces::{Process, ready, until};
+use crate::router::{Net, config};
+use crate::ways::{self, Way};
+
+const SERVER: &str = "10.0.2.2:7000";
+
+/// A count of the lane.
+fn count(told: &str, name: &str) -> u64 {
+    let line = told.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.trim().replace(',', "").parse().unwrap()
+}
+
+pub fn refused() {
+    let net = Net::new(1500, 1);
+    ways::prepare(&net);
+    let mut router = Way::Express.start(&config("auto", 1500, true));
+    let _server = ready(net.b.role("--serve", SERVER).arg("times"));
+    let mut client = net.a.role("--ask", SERVER);
+    let _client = Process(client.arg("times").stdout(Stdio::null()).spawn().unwrap());
+    let passes = |what: &str| {
+        let before = ways::lane(&router);
+        until(what, || ways::lane(&router) > before + 100);
+    };
+    passes("the flow in the lane");
+
+    net.b.sh("ip link set hb down");
+    until("somebody to notice", || router.read("stderr").contains("rb refuses the frames"));
+    let express = tollway(&router, "show express");
+    let refused = count(&express, "packets refused");
+    // A burst or two were lost; before a second has passed, nobody tries again.
+    assert!((1..200).contains(&refused), "{express}");
+    assert!(count(&tollway(&router, "show drops"), "dev_tx_failed") >= refused);
+
+    net.b.sh("ip link set hb up");
+    passes("the flow in the lane again");
+    let told = router.stop();
+    assert!(count(&told, "dev_tx_failed") >= refused, "{told}");
+}
