@@ -2,7 +2,8 @@
 //!
 //! While they wait behind programs that compute, packets go by what was in force before. So they are real-time
 //! threads of the lowest priority for as long as they work for moments; one that works on and on (many routes, new
-//! tables) is an ordinary one of nice -20 until it has had rest. What they start (nft) is ordinary.
+//! tables) is an ordinary one of nice -20 until it has had rest, and on the only processor they all are: the kernel's
+//! own threads (ksoftirqd, RCU) have to have their turn. What they start (nft) is ordinary.
 
 use std::io;
 use std::sync::Once;
@@ -34,8 +35,11 @@ impl Hurry {
             refused(&error);
         }
         let (looked_at, used) = (Instant::now(), sys::thread_time());
-        let mut this = Self { is_realtime: false, may_be: true, looked_at, used };
-        this.set(true);
+        let may_be = sys::processors() > 1;
+        let mut this = Self { is_realtime: false, may_be, looked_at, used };
+        if may_be {
+            this.set(true);
+        }
         this
     }
 

@@ -62,6 +62,11 @@ pub(crate) fn set_nice(nice: c_int) -> io::Result<()> {
     check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) }).map(drop)
 }
 
+/// Processors that the process may use.
+pub(crate) fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
 /// Has the calling thread scheduled like this.
 pub(crate) fn set_schedule(schedule: Schedule) -> io::Result<()> {
     let (policy, sched_priority) = match schedule {

@@ -7,7 +7,8 @@
 //!
 //! So the worker is a real-time thread of the lowest priority, but only while it sleeps a good part of its
 //! time: one that is busy throughout is an ordinary thread of nice -20, which leaves some of its processor
-//! to everybody else, until it sleeps again. What it starts is ordinary.
+//! to everybody else, until it sleeps again. Where it may use one processor only, it always is. What it starts
+//! is ordinary.
 
 use std::io;
 
@@ -73,7 +74,8 @@ impl Scheduling {
         if let Err(error) = sys::set_nice(-20) {
             refused("nice -20", &error);
         }
-        if wanted == Priority::Realtime {
+        // On the only processor it would come before what the kernel itself does for packets (ksoftirqd, RCU).
+        if wanted == Priority::Realtime && sys::processors() > 1 {
             this.may_change = true;
             this.enter(Policy::Realtime);
         }
