@@ -253,6 +253,7 @@ mod tests {
         state.take(Event::Neigh(key(2, 1), known(true)));
         state.take(Event::Neigh(key(9, 1), known(true)));
         assert_eq!(state.aged, [key(2, 1)], "once, and of the router's links");
+        state.take(Event::Neigh(key(9, 1), None));
         assert_eq!(state.stale(), [key(2, 1)]);
         state.take(Event::Neigh(key(2, 4), known(false)));
         state.take(Event::Neigh(key(2, 4), None));

@@ -27,7 +27,8 @@ fn scene() -> [Host; 2] {
             sh(&format!("ip link add {device} type veth peer name host netns {}", host.0.0.id()));
             sh(&format!("ip address add {own}/25 dev {device}"));
             sh(&format!("ip link set {device} up"));
-            sh(&format!("ethtool -K {device} rxvlan off"));
+            sh(&format!("ethtool -K {device} rx off rxvlan off"));
+            host.sh("ethtool -K host tx off");
             host.sh(&format!("ip address add {other}/25 dev host"));
             host.sh("ip link set host up");
             host.sh(&format!("ip route add default via {own}"));

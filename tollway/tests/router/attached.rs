@@ -63,13 +63,13 @@ impl Hosts {
             host.sh(&format!("ethtool -K {device} tx on gro off"));
             host.sh(&format!("ethtool -K {device} tso on gso on"));
         }
-        let server = ready(&mut net.b.role("--serve-tcp", SERVER));
+        let server = ready(&mut net.b.role("--serve", SERVER));
         Self { net, _server: server }
     }
 
     /// The rate of one stream.
     fn rate(&self) -> f64 {
-        let output = self.net.a.role("--ask-tcp", SERVER).output().unwrap();
+        let output = self.net.a.role("--ask", SERVER).output().unwrap();
         let told = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         told.trim().parse().unwrap()

@@ -78,7 +78,10 @@ pub fn as_the_kernel() {
     // Options for the destination, and a routing header that has no more stops.
     let options = frame(60, &[17, 0, 1, 4, 0, 0, 0, 0]);
     let routing = frame(43, &[17, 0, 254, 0, 0, 0, 0, 0]);
-    until("the kernel to forward", || way.arrive(&options) == 5 && way.arrive(&routing) == 5);
+    // The only fragment of its packet.
+    let fragment = frame(44, &[17, 0, 0, 0, 0, 0, 0, 1]);
+    let extended = [&options, &routing, &fragment];
+    until("the kernel to forward", || extended.iter().all(|frame| way.arrive(frame) == 5));
     let load = |rules: &str| {
         sh("nft flush ruleset");
         sh("nft add table ip6 f");
@@ -87,7 +90,7 @@ pub fn as_the_kernel() {
     };
     let whole = "ip6 nexthdr udp udp dport 53 accept";
     load(whole);
-    for frame in [&options, &routing] {
+    for frame in extended {
         assert_eq!(way.arrive(frame), 0, "the kernel drops it");
     }
     sh("nft flush ruleset");
@@ -101,13 +104,14 @@ pub fn as_the_kernel() {
             way.arrive(frame) == 5 && mirror.counts().sent >= before + 5
         });
     };
-    for frame in [&plain, &options, &routing] {
+    // By a veth the others are the kernel's: their checksums may be unfinished.
+    for frame in [&plain, &fragment] {
         fast(&mut way, frame);
     }
     load(whole);
     mirror.sync();
     fast(&mut way, &plain);
-    for frame in [&options, &routing] {
+    for frame in extended {
         assert_eq!(way.arrive(frame), 0, "{whole}");
     }
 

@@ -149,9 +149,7 @@ pub fn order() {
         assert!(*received * 10 > u64::from(TRIALS) * 1000 * 9, "{rate}: {tried:?}");
         assert!(*reordered <= 40, "{rate}: {tried:?}");
     }
+    // The slowest last longer than a flow waits for a pause.
     let (_, lane, ..) = tried[0];
-    assert!(
-        lane > u64::from(TRIALS) * 500,
-        "where packets have pauses, flows enter soon: {tried:?}"
-    );
+    assert!(lane > u64::from(TRIALS) * 20, "flows enter while their packets come: {tried:?}");
 }

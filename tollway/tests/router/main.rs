@@ -94,8 +94,13 @@ fn main() -> ExitCode {
     };
     // `-m`: what is mounted and pinned is gone with the test.
     namespaces::main(&TESTS, "-nm", missing, |words| match words {
-        ["--serve-tcp", address] => attached::serve(address),
-        ["--ask-tcp", address] => attached::ask(address),
+        ["--serve", address] if is_tcp(address) => attached::serve(address),
+        ["--ask", address] if is_tcp(address) => attached::ask(address),
         words => leaks::role(words),
     })
+}
+
+/// Whether a role is one of TCP's, which have the server's address and port.
+fn is_tcp(address: &str) -> bool {
+    address.parse::<std::net::SocketAddr>().is_ok()
 }

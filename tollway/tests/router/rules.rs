@@ -191,7 +191,8 @@ pub fn counted() {
         rules.iter().find_map(|rule| rule["packets"].as_u64()).unwrap()
     };
     until("all to be counted", || in_kernel() + in_tollway() >= 20);
-    assert!(mirror.counts().punted >= punted + 5, "some go to the kernel by way of Tollway");
+    // Those behind the first of a flow go there at once.
+    assert!(mirror.counts().punted > punted, "some go to the kernel by way of Tollway");
     assert_eq!(in_kernel() + in_tollway(), 20, "{} in Tollway", in_tollway());
 }
 
