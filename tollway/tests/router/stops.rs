@@ -4,7 +4,7 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::namespaces::{PATIENCE, sh};
+use super::namespaces::{PATIENCE, sh, until};
 use super::running::{Mirror, Net, answered};
 
 pub fn refused() {
@@ -62,6 +62,8 @@ pub fn clock() {
         command.arg(env!("CARGO_BIN_EXE_tollway"));
         let mirror = Mirror::start_by(command, "ra rb");
         mirror.forwards(&net.a, "10.0.2.2");
+        // Until the devices know that nobody else has their addresses, they look for no neighbours.
+        until("neighbours by IPv6", || answered(&net.a, "fd00:2::2") == 5);
         let unshare = mirror.process.0.id();
         let children = format!("/proc/{unshare}/task/{unshare}/children");
         let router = std::fs::read_to_string(children).unwrap();
