@@ -93,17 +93,17 @@ impl Kernel {
         }
     }
 
-    /// The rules of a device as they are for IPv4, all of which the shortest prefix covers.
-    fn rules4(&self, device: u8) -> Option<Vec<PolicyRule>> {
+    /// The rules of a device for IPv4, of which the shortest prefix covers all, and for IPv6, which those with a
+    /// prefix are not for.
+    fn rules_of(&self, device: u8) -> Option<[Vec<PolicyRule>; 2]> {
         let part = |prefix: Option<RoutePrefix>| {
-            prefix.filter(|prefix| !matches!(prefix, RoutePrefix::V4(all) if all.len() == 0))
+            prefix.filter(|prefix| !matches!(prefix, RoutePrefix::V4(all) if all.is_empty()))
         };
-        let rules = self.rules[usize::from(device)].as_ref()?.iter();
-        Some(
-            rules
-                .map(|&rule| PolicyRule { src: part(rule.src), dst: part(rule.dst), ..rule })
-                .collect(),
-        )
+        let rules = self.rules[usize::from(device)].as_ref()?;
+        let v4 =
+            |&rule: &PolicyRule| PolicyRule { src: part(rule.src), dst: part(rule.dst), ..rule };
+        let is_v6 = |rule: &&PolicyRule| rule.src.is_none() && rule.dst.is_none();
+        Some([rules.iter().map(v4).collect(), rules.iter().filter(is_v6).copied().collect()])
     }
 
     /// `fib_validate_source`, line by line; `rules` are those of the device whose `iif` is asked for.
@@ -254,7 +254,7 @@ fn check(
     // Of several next hops any may have been chosen, and with it the rules of the way back.
     let fits = |link: &u8| {
         let rules = if by_input { *link } else { port };
-        let [own, others] = [port, rules].map(|device| kernel.rules4(device));
+        let [own, others] = [port, rules].map(|device| kernel.rules_of(device));
         let has_vrf =
             [port, *link].iter().any(|one| kernel.devices[usize::from(*one)].vrf.is_some());
         let is_unsure = own != others || by_input && has_vrf;
