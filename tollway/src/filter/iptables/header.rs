@@ -1,7 +1,7 @@
 //! What iptables itself matches, before any match: addresses, links, protocol, fragments.
 
 use super::ask::Ask;
-use super::once::Used;
+use super::once::{Options, Used};
 use super::value::{self, Wrong, wrong};
 use super::words::{Cursor, Word};
 use super::{Family, names};
@@ -27,20 +27,11 @@ pub(super) struct Header {
     pub(super) protocol: Option<(u8, bool)>,
 }
 
-impl Header {
-    /// Takes an option; says if it is one of these.
-    pub(super) fn option(
-        &mut self,
-        option: &Word,
-        negate: bool,
-        words: &mut Cursor<'_>,
-        family: Family,
-    ) -> Result<bool, Wrong> {
-        let takes = self.take(option, negate, words, family)?;
-        if takes {
-            self.used.note(option)?;
-        }
-        Ok(takes)
+impl Header {}
+
+impl Options for Header {
+    fn used(&mut self) -> &mut Used {
+        &mut self.used
     }
 
     fn take(
@@ -86,7 +77,9 @@ impl Header {
         }
         Ok(true)
     }
+}
 
+impl Header {
     /// In the kernel's order.
     pub(super) fn asks(&self, family: Family) -> Vec<Ask> {
         let links = [&self.source, &self.destination, &self.input, &self.output];

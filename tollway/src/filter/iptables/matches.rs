@@ -5,7 +5,7 @@ use super::ask::Ask;
 use super::fields;
 use super::header::{Header, has_extensions};
 use super::names;
-use super::once::{Used, needs_option};
+use super::once::{Options, Used, needs_option};
 use super::value::{self, Wrong, wrong};
 use super::words::{Cursor, Word};
 use crate::filter::ir::{Match, PayloadBase, Range, Selector, Step};
@@ -184,20 +184,11 @@ impl Loaded {
             _ => Ask::Unknown(why),
         });
     }
+}
 
-    /// Takes an option; says if it is one of this match.
-    pub(super) fn option(
-        &mut self,
-        option: &Word,
-        negate: bool,
-        words: &mut Cursor<'_>,
-        family: Family,
-    ) -> Result<bool, Wrong> {
-        let takes = self.take(option, negate, words, family)?;
-        if takes {
-            self.used.note(option)?;
-        }
-        Ok(takes)
+impl Options for Loaded {
+    fn used(&mut self) -> &mut Used {
+        &mut self.used
     }
 
     fn take(
@@ -251,7 +242,9 @@ impl Loaded {
         self.asks.push(ask);
         Ok(true)
     }
+}
 
+impl Loaded {
     /// Takes an option that is not known.
     pub(super) fn other(&mut self, option: &Word, words: &mut Cursor<'_>) {
         words.skip_values();

@@ -2,8 +2,9 @@
 //!
 //! libxtables knows this of each option (`XTOPT_MULTI`, `excl`, `XTOPT_MAND`): a rule that breaks it is no rule.
 
+use super::Family;
 use super::value::{Wrong, wrong};
-use super::words::Word;
+use super::words::{Cursor, Word};
 
 /// Options of a match or a target that a rule has so far, by what stands for all that exclude each other.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +25,36 @@ impl Used {
     /// Says if there is any.
     pub(super) fn is_any(&self) -> bool {
         !self.0.is_empty()
+    }
+}
+
+/// A part of a rule that has options, each of them once.
+pub(super) trait Options {
+    /// Those that it has so far.
+    fn used(&mut self) -> &mut Used;
+
+    /// Takes an option, however often; says if it is one of this part.
+    fn take(
+        &mut self,
+        option: &Word,
+        negate: bool,
+        words: &mut Cursor<'_>,
+        family: Family,
+    ) -> Result<bool, Wrong>;
+
+    /// Takes an option; says if it is one of this part.
+    fn option(
+        &mut self,
+        option: &Word,
+        negate: bool,
+        words: &mut Cursor<'_>,
+        family: Family,
+    ) -> Result<bool, Wrong> {
+        let takes = self.take(option, negate, words, family)?;
+        if takes {
+            self.used().note(option)?;
+        }
+        Ok(takes)
     }
 }
 

@@ -3,6 +3,7 @@
 use super::ask::Ask;
 use super::header::Header;
 use super::matches::Loaded;
+use super::once::Options;
 use super::target::{Aim, Does};
 use super::value::{Wrong, wrong};
 use super::words::{Cursor, Word};

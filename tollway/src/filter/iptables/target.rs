@@ -4,7 +4,7 @@ use super::Family;
 use super::ask::Ask;
 use super::fields::dscp_class;
 use super::names;
-use super::once::Used;
+use super::once::{Options, Used};
 use super::value::{self, Wrong, wrong};
 use super::words::{Cursor, Word};
 use crate::filter::ir::{Action, Key, Log, Match, Range, Reject, Selector, Verdict};
@@ -86,20 +86,11 @@ impl Aim {
             stray: None,
         }
     }
+}
 
-    /// Takes an option; says if it is one of this target.
-    pub(super) fn option(
-        &mut self,
-        option: &Word,
-        negate: bool,
-        words: &mut Cursor<'_>,
-        family: Family,
-    ) -> Result<bool, Wrong> {
-        let takes = self.take(option, negate, words, family)?;
-        if takes {
-            self.used.note(option)?;
-        }
-        Ok(takes)
+impl Options for Aim {
+    fn used(&mut self) -> &mut Used {
+        &mut self.used
     }
 
     fn take(
@@ -180,7 +171,9 @@ impl Aim {
         self.complete = true;
         Ok(true)
     }
+}
 
+impl Aim {
     fn log(&mut self, change: impl FnOnce(&mut Log)) -> bool {
         if let Does::Act(Action::Log(log)) = &mut self.does {
             change(log);
