@@ -20,8 +20,9 @@ const PAUSE_NS: u64 = 100_000;
 const LONGEST_NS: u64 = 50_000_000;
 /// It is looked so often for flows that have to enter.
 const LOOK_NS: u64 = 500_000;
-/// A port whose queues have not been empty for so long brings more than user space sends.
-const BEHIND_NS: u64 = 1_000_000;
+/// A port whose queues have not been empty for so long brings more than user space sends. A worker whose
+/// processor was away for a moment has caught up by then.
+const BEHIND_NS: u64 = 5_000_000;
 
 /// A flow that waits.
 #[derive(Clone, Copy, Debug)]

