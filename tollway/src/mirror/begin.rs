@@ -240,8 +240,13 @@ pub(super) fn at_all(error: TablesError) -> CompileError {
 }
 
 /// What is readable when there is something to do.
-pub(super) fn entries(source: &Source, door: &Door, policies: &Policies) -> [libc::pollfd; 3] {
+pub(super) fn entries(
+    source: &Source,
+    door: &Door,
+    policies: &Policies,
+    known: &Known,
+) -> [libc::pollfd; 4] {
     let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let (source, door) = (source.fd().as_raw_fd(), door.woken.as_fd().as_raw_fd());
-    [entry(source), entry(door), entry(policies.fd())]
+    [entry(source), entry(door), entry(policies.fd()), entry(known.exceptions.fd())]
 }

@@ -170,7 +170,7 @@ impl Keeper {
     /// Waits unless there is more to do, and does what there is; says if there is more, none if the
     /// thread is to end.
     fn turn(&mut self, more: bool) -> io::Result<Option<bool>> {
-        let mut fds = begin::entries(&self.source, &self.door, &self.policies);
+        let mut fds = begin::entries(&self.source, &self.door, &self.policies, &self.known);
         sys::wait(&mut fds, if more { 0 } else { self.patience() })?;
         self.turned_at = Instant::now();
         self.hurry.get_or_insert_with(Hurry::begin).look();
@@ -183,6 +183,7 @@ impl Keeper {
         self.doubt_rules();
         self.hear_rules();
         self.hear_policies();
+        self.known.hear_path_mtus();
         self.holds.unasked = !self.known.ask();
         self.apply();
         if self.source.is_drained() {

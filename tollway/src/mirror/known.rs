@@ -10,6 +10,7 @@ use super::coverage::{
     self, Coverage, Facts, Firewall, Glance, PerFamily, Probes, RouteTally, Spread,
 };
 use super::event::Event;
+use super::exceptions::Exceptions;
 use super::kernel::{Family, Ifindex, Kernel, Netdev, RouteKind, Rule, RuleAction};
 use super::own::Own;
 use super::ports::Port;
@@ -70,6 +71,7 @@ pub(super) struct Known {
     express: (ExpressMode, u32),
     of_sysctls: Looks,
     of_glance: Looks,
+    pub(super) exceptions: Exceptions,
     probes_at: Instant,
     /// When other namespaces are to be asked with the rest.
     namespaces_at: Instant,
@@ -108,6 +110,7 @@ impl Known {
             express,
             of_sysctls: Looks::new(SYSCTLS_EVERY),
             of_glance: Looks::new(GLANCE_EVERY),
+            exceptions: Exceptions::open(),
             probes_at: now,
             namespaces_at: now,
             unasked: true,
@@ -230,7 +233,17 @@ impl Known {
 
     /// When something is to be asked for.
     pub(super) fn due(&self) -> Instant {
-        self.of_sysctls.at.min(self.probes_at).min(self.of_glance.at)
+        self.of_sysctls.at.min(self.probes_at).min(self.of_glance.at).min(self.exceptions.at)
+    }
+
+    /// Takes what has come of path MTUs that hold for forwarded packets, and asks for what is due of them.
+    pub(super) fn hear_path_mtus(&mut self) {
+        let vrfs = self.kernel.netdevs.iter().filter(|(_, netdev)| netdev.vrf_table.is_some());
+        let vrfs: Vec<_> = vrfs.map(|(index, _)| *index).collect();
+        if let Some(held) = self.exceptions.look(&vrfs) {
+            self.changes += 1;
+            self.rib.hold(held);
+        }
     }
 
     /// Asks for what is due; false where something has changed of which the kernel does not answer.

@@ -4,6 +4,7 @@ mod begin;
 pub mod coverage;
 pub mod devices;
 pub mod event;
+mod exceptions;
 pub mod fill;
 pub mod handle;
 mod keep;

@@ -4,7 +4,7 @@
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -109,6 +109,20 @@ pub(super) fn packet_socket(protocol: c_int) -> io::Result<OwnedFd> {
     let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, protocol) })?;
     // SAFETY: the descriptor is new and nobody else's.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A raw socket (raw(7)) that hears the ICMP messages "destination unreachable" that the host receives.
+pub(crate) fn unreachable_socket() -> io::Result<OwnedFd> {
+    /// The types of message that the socket does not hear.
+    const ICMP_FILTER: c_int = 1;
+    const UNREACHABLE: c_int = 3;
+    let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: takes numbers only.
+    let socket = check(unsafe { libc::socket(libc::AF_INET, kind, libc::IPPROTO_ICMP) })?;
+    // SAFETY: the descriptor is new and nobody else's.
+    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+    set_option(socket.as_fd(), libc::SOL_RAW, ICMP_FILTER, &!(1 << UNREACHABLE))?;
+    Ok(socket)
 }
 
 /// Binds a packet socket to an interface.

@@ -37,7 +37,7 @@ fn deliver(net: &Net, mac: &str, load: &Load) -> u64 {
 }
 
 /// The Ethernet address of a device.
-fn mac_of(device: &str) -> String {
+pub fn mac_of(device: &str) -> String {
     let told = sh(&format!("ip -oneline link show dev {device}"));
     told.split("link/ether ").nth(1).unwrap().split(' ').next().unwrap().to_owned()
 }

@@ -10,6 +10,7 @@ mod namespaces;
 mod attached;
 mod changes;
 mod closed;
+mod exceptions;
 mod groups;
 mod guide;
 mod ipsec;
@@ -35,7 +36,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 50] = [
+const TESTS: [Test; 51] = [
     ("what_the_kernel_forwards_is_forwarded", changes::forwards),
     ("nothing_is_attached_where_nothing_is_fast", attached::gateway),
     ("hosts_that_leave_checksums_transfer_at_the_kernels_rate", attached::offloads),
@@ -43,6 +44,7 @@ const TESTS: [Test; 50] = [
     ("addresses_come_and_go", changes::addresses),
     ("a_neighbour_moves", changes::neighbour),
     ("a_dead_next_hop_is_noticed_as_soon_as_by_the_kernel", changes::dead),
+    ("a_path_mtu_that_holds_for_forwarding_is_heeded", exceptions::locked),
     ("links_go_down_and_up", changes::links),
     ("a_port_goes_and_comes_back", changes::port),
     ("devices_may_swap_their_names", changes::swapped),

@@ -1,5 +1,7 @@
 //! Messages to events, and the questions for lists.
 
+use std::net::Ipv4Addr;
+
 use super::{link, nexthop, route, rule};
 use crate::mirror::event::{Change, Event, Presence};
 use crate::mirror::kernel::{Family, Ifindex};
@@ -11,6 +13,9 @@ pub(super) const DONE: u16 = 3;
 pub(super) const OVERRUN: u16 = 4;
 /// `NLM_F_DUMP_INTR`.
 pub(super) const INTERRUPTED: u16 = 0x10;
+
+/// `NLM_F_DUMP`.
+const DUMP: u16 = 0x300;
 
 /// `RTNLGRP_*`: link, tc, addresses, routes and rules of both families, netconf of both, nexthop.
 pub(super) const GROUPS: [u32; 11] = [1, 4, 5, 7, 8, 9, 11, 19, 24, 25, 32];
@@ -99,8 +104,6 @@ pub(super) enum List {
 impl List {
     /// The question for it.
     pub(super) fn question(self, sequence: u32) -> Vec<u8> {
-        /// `NLM_F_DUMP`.
-        const DUMP: u16 = 0x300;
         let (kind, body): (_, &[u8]) = match self {
             Self::Links => (is::GET_LINK, &link_body(0)),
             Self::Addresses => (is::GET_ADDR, &[0; 8]),
@@ -115,6 +118,35 @@ impl List {
 /// The question for one device.
 pub(super) fn ask_link(index: Ifindex, sequence: u32) -> Vec<u8> {
     request(is::GET_LINK, 0, sequence, &link_body(index))
+}
+
+/// The question for the IPv4 exceptions of routes.
+pub(super) fn ask_exceptions(sequence: u32) -> Vec<u8> {
+    let mut body = family_first(Family::V4);
+    body[8..].copy_from_slice(&route::CLONED.to_ne_bytes());
+    request(is::GET_ROUTE, DUMP, sequence, &body)
+}
+
+/// The question by which route packets of the host's own leave.
+pub(super) fn ask_route(
+    src: Option<Ipv4Addr>,
+    dst: Ipv4Addr,
+    vrf: Option<Ifindex>,
+    sequence: u32,
+) -> Vec<u8> {
+    use route::is::{DST, OIF, SRC};
+    const WHOLE: u8 = 32;
+    let mut body = family_first(Family::V4).to_vec();
+    body[1] = WHOLE;
+    push(&mut body, DST, &dst.octets());
+    if let Some(src) = src {
+        body[2] = WHOLE;
+        push(&mut body, SRC, &src.octets());
+    }
+    if let Some(vrf) = vrf {
+        push(&mut body, OIF, &vrf.to_ne_bytes());
+    }
+    request(is::GET_ROUTE, 0, sequence, &body)
 }
 
 /// `struct rtmsg` and `struct fib_rule_hdr` begin with the family, and the rest may be zero.

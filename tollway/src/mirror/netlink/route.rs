@@ -4,6 +4,7 @@
 //! several next hops.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 use ipnet::IpNet;
 
@@ -11,12 +12,14 @@ use crate::mirror::event::{Change, Place};
 use crate::mirror::kernel::{
     DEAD, Family, Hop, Hops, LINK_DOWN, NexthopId, ON_LINK, Route, RouteKey, RouteKind, TableId,
 };
-use crate::netlink::{Attribute, address, attributes, record};
+use crate::netlink::{Attribute, address, attributes, find, record};
 
 /// Length of `struct rtmsg`.
 const HEADER: usize = 12;
 /// `RTM_F_CLONED`: from a cache, not configured.
-const CLONED: u32 = 0x200;
+pub(super) const CLONED: u32 = 0x200;
+/// Times are told in such parts of a second (`USER_HZ`).
+const USER_HZ: u32 = 100;
 /// What of a next hop's flags is kept.
 const HOP_FLAGS: u8 = DEAD | ON_LINK | LINK_DOWN;
 /// `RTAX_LOCK` and `RTAX_MTU`, among the metrics.
@@ -24,9 +27,10 @@ const LOCK: u16 = 1;
 const MTU: u16 = 2;
 
 /// `RTA_*`.
-mod is {
-    pub(super) const DST: u16 = 1;
-    pub(super) const OIF: u16 = 4;
+pub(super) mod is {
+    pub(in super::super) const DST: u16 = 1;
+    pub(in super::super) const SRC: u16 = 2;
+    pub(in super::super) const OIF: u16 = 4;
     pub(super) const GATEWAY: u16 = 5;
     pub(super) const PRIORITY: u16 = 6;
     pub(super) const PREFSRC: u16 = 7;
@@ -50,6 +54,8 @@ struct Parts {
     priority: u32,
     prefsrc: Option<IpAddr>,
     mtu: u32,
+    /// The MTU holds for forwarded packets, too (`ip_mtu_locked`).
+    is_locked: bool,
     hop: HopParts,
     many: Option<Box<[Hop]>>,
     object: Option<NexthopId>,
@@ -86,10 +92,23 @@ pub(super) fn read(body: &[u8]) -> Option<(RouteKey, Route)> {
     let tos = if src_len > 0 { RouteKey::OF_SOURCES } else { tos };
     let key = RouteKey { table: parts.table, dst, tos, priority: parts.priority };
     let kind = kind_of(kind);
-    let odd = parts.odd;
+    let odd = parts.odd || parts.is_locked;
     let (protocol, prefsrc, mtu) = (protocol, parts.prefsrc, parts.mtu);
     let hops = parts.hops(kind, flags.to_ne_bytes()[0]);
     Some((key, Route { kind, hops, protocol, prefsrc, mtu, odd }))
+}
+
+/// The destination of an exception whose MTU is locked, and how long it holds; none for anything else.
+pub(super) fn locked(body: &[u8]) -> Option<(IpAddr, Duration)> {
+    let flags = u32::from_ne_bytes(*body.get(8..HEADER)?.first_chunk()?);
+    if flags & CLONED == 0 {
+        return None;
+    }
+    let mut parts = Parts::default();
+    attributes(body, HEADER).for_each(|attribute| parts.take(attribute));
+    let ticks = find(body, HEADER, is::CACHEINFO)?.value.get(8..12)?.first_chunk()?;
+    let left = Duration::from_secs(1) * u32::from_ne_bytes(*ticks) / USER_HZ;
+    parts.is_locked.then_some((parts.dst?, left))
 }
 
 /// How a route is told, by the message's flags: `nlflags` in `fib_table_insert` and
@@ -137,8 +156,7 @@ impl Parts {
     fn metric(&mut self, metric: Attribute<'_>) {
         match metric.kind {
             MTU => self.mtu = metric.u32().unwrap_or_default(),
-            // Locked, the kernel heeds it in other ways too (`ip_mtu_locked`).
-            LOCK => self.odd |= metric.u32().is_some_and(|locked| locked & (1 << MTU) != 0),
+            LOCK => self.is_locked = metric.u32().is_some_and(|locked| locked & (1 << MTU) != 0),
             _ => {}
         }
     }

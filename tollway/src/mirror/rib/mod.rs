@@ -13,6 +13,7 @@
 mod bodies;
 mod choice;
 mod drops;
+mod held;
 mod order;
 mod read;
 mod shelf;
@@ -20,7 +21,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
@@ -84,6 +85,8 @@ pub struct Rib {
     generations: [u8; 2],
     audited: [bool; 2],
     drift: Vec<Dest>,
+    /// Destinations of which the kernel knows more than routes say.
+    held: BTreeSet<Ipv4Addr>,
     touched: Option<Vec<Where>>,
     hops_touched: bool,
     doubts: bool,
@@ -127,6 +130,7 @@ impl Rib {
             generations: [0; 2],
             audited: [false; 2],
             drift: Vec::new(),
+            held: BTreeSet::new(),
             touched: None,
             hops_touched: false,
             doubts: false,
@@ -308,6 +312,9 @@ impl Rib {
     }
 
     fn choose(&self, at: Where, aliases: &[Alias]) -> Choice {
+        if self.is_held(at) {
+            return Choice::Kernel;
+        }
         choice::choose(&self.bodies, &self.state, at.tag().0.len(), aliases)
     }
 

@@ -23,6 +23,9 @@ impl Rib {
         };
         let table_at = *self.by_number.get(&table)?;
         let lengths = &self.tables.get(table_at as usize)?.lengths[place(family)];
+        if self.is_held(Where::new(table_at, prefix)) && !lengths.is_empty() {
+            return Some((prefix, Choice::Kernel));
+        }
         lengths.range(..=len).rev().find_map(|(len, _)| {
             let address = address(family, bits.bits());
             let prefix = RoutePrefix::new(address, *len);
@@ -41,10 +44,13 @@ impl Rib {
         };
         self.v4.each(|key, aliases| visit(Where::V4(key), aliases));
         self.v6.each(|key, aliases| visit(Where::V6(key), aliases));
+        self.held_alone().for_each(|dest| each(dest, Choice::Kernel));
     }
 
-    /// Every destination that has routes, whether they lead anywhere or not; in no order.
+    /// Every destination that has routes, whether they lead anywhere or not, or is [held](Rib::hold); in no
+    /// order.
     pub fn each_dest(&self, mut each: impl FnMut(Dest)) {
+        self.held_alone().for_each(&mut each);
         self.v4.each(|key, _| each(self.dest(Where::V4(key))));
         self.v6.each(|key, _| each(self.dest(Where::V6(key))));
     }

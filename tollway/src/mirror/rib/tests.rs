@@ -200,3 +200,35 @@ fn an_audit_finds_what_is_another_too_many_or_missing_and_nothing_else() {
     assert_eq!(list(true, &[first.clone(), third.clone()]), (vec![dest(2), dest(3)], 2));
     assert_eq!(list(true, &[first, third]), (vec![], 2));
 }
+
+#[test]
+fn held_destinations_are_the_kernels_and_what_is_about_them_is_not() {
+    let mut rib = Rib::new();
+    link(&mut rib, 2, 65);
+    rib.take(&Event::Route(key(1), route(Hops::One(hop(2))), Change::Add(Place::Only)));
+    rib.take_touched();
+    let to = |last: u8| {
+        let address: IpAddr = [192, 0, 2, last].into();
+        Dest { table: 254, prefix: RoutePrefix::new(address, 32) }
+    };
+    rib.hold([[192, 0, 2, 7].into()].into());
+    assert_eq!(rib.touched().collect::<Vec<_>>(), [to(7)]);
+    assert_eq!(rib.choice(to(7)), Choice::Kernel);
+    assert_eq!(rib.longest(254, to(7).prefix), Some((to(7).prefix, Choice::Kernel)));
+    assert_eq!(rib.longest(254, to(8).prefix).map(|(prefix, _)| prefix), Some(dest().prefix));
+    assert!(matches!(rib.choice(dest()), Choice::Is(_)));
+    let all = |rib: &Rib| {
+        let mut all = Vec::new();
+        rib.each(|dest, choice| all.push((dest, choice == Choice::Kernel)));
+        all.sort_unstable();
+        all
+    };
+    assert_eq!(all(&rib), [(dest(), false), (to(7), true)]);
+    // One that has a route of its own is told once.
+    let own = RouteKey { dst: to(7).net(), ..key(1) };
+    rib.take(&Event::Route(own, route(Hops::One(hop(2))), Change::Add(Place::Only)));
+    assert_eq!(all(&rib), [(dest(), false), (to(7), true)]);
+    rib.hold(std::collections::BTreeSet::new());
+    assert_eq!(all(&rib), [(dest(), false), (to(7), false)]);
+    assert_eq!(rib.longest(1, to(7).prefix), None);
+}

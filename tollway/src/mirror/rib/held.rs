@@ -1,0 +1,51 @@
+//! Destinations that are the kernel's whatever the routes say.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+
+use tollway_dataplane::tables::RoutePrefix;
+
+use super::shelf::Key4;
+use super::{Dest, Rib, Where};
+use crate::mirror::kernel::{Family, TableId};
+
+/// The length of a host's prefix.
+const HOST: u8 = 32;
+
+impl Rib {
+    /// Says which IPv4 destinations are the kernel's from now on, by whatever table packets go.
+    pub fn hold(&mut self, held: BTreeSet<Ipv4Addr>) {
+        let before = std::mem::replace(&mut self.held, held);
+        let changed: Vec<_> = before.symmetric_difference(&self.held).copied().collect();
+        for dest in self.by_table(&changed).collect::<Vec<_>>() {
+            if let Some(at) = self.find(dest.table, dest.prefix) {
+                self.touch(at);
+            }
+        }
+    }
+
+    pub(super) fn is_held(&self, at: Where) -> bool {
+        let Where::V4(Key4(tag, address)) = at else { return false };
+        tag.len() == HOST && self.held.contains(&Ipv4Addr::from_bits(address))
+    }
+
+    /// Those of them that have no route of their own.
+    pub(super) fn held_alone(&self) -> impl Iterator<Item = Dest> {
+        self.by_table(&self.held).filter(|dest| {
+            self.find(dest.table, dest.prefix).is_some_and(|at| self.look(at, <[_]>::is_empty))
+        })
+    }
+
+    /// Destinations in all tables that have IPv4 routes.
+    fn by_table<'a>(
+        &'a self,
+        addresses: impl IntoIterator<Item = &'a Ipv4Addr>,
+    ) -> impl Iterator<Item = Dest> {
+        let has_routes = |table: &TableId| self.has(*table, Family::V4);
+        let tables: Vec<_> = self.tables.iter().map(|table| table.id).filter(has_routes).collect();
+        addresses.into_iter().flat_map(move |address| {
+            let prefix = RoutePrefix::new((*address).into(), HOST);
+            tables.clone().into_iter().map(move |table| Dest { table, prefix })
+        })
+    }
+}

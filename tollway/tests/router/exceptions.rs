@@ -1,0 +1,103 @@
+//! Path MTUs that hold for forwarded packets, of which the kernel tells nobody.
+
+use std::time::{Duration, Instant};
+
+use super::load;
+use super::namespaces::{sh, until};
+use super::running::{Mirror, Net};
+use super::socket::Wire;
+
+/// Behind host B.
+const FAR: &str = "198.18.0.1";
+/// Packets are cut after so long, where the machine is not busy.
+const SOON: Duration = Duration::from_millis(150);
+/// An exception that expires is made anew so often, where a busy machine was late.
+const TRIES: usize = 5;
+
+/// The sum of ones' complements (RFC 1071).
+fn checksum(bytes: &[u8]) -> [u8; 2] {
+    let words =
+        bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
+    let sum: u32 = words.sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    (!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes()
+}
+
+fn packet(src: [u8; 4], dst: [u8; 4], payload: &[u8]) -> Vec<u8> {
+    let len = (20 + payload.len() as u16).to_be_bytes();
+    let mut packet = vec![0x45, 0, len[0], len[1], 0, 1, 0, 0, 64, 1, 0, 0];
+    packet.extend([src, dst].concat());
+    let sum = checksum(&packet);
+    packet[10..12].copy_from_slice(&sum);
+    packet.extend(payload);
+    packet
+}
+
+/// What somebody says to whom an answer of the router's did not fit: "fragmentation needed", 400 bytes
+/// (RFC 1191, section 4).
+fn too_big(to: [u8; 4]) -> Vec<u8> {
+    const ROUTER: [u8; 4] = [10, 0, 2, 1];
+    let answer = packet(ROUTER, to, &[0, 0, 0xff, 0xff, 0, 0, 0, 0]);
+    let mut message = vec![3, 4, 0, 0, 0, 0, 1, 0x90];
+    message.extend(answer);
+    let sum = checksum(&message);
+    message[2..4].copy_from_slice(&sum);
+    packet([10, 0, 2, 2], ROUTER, &message)
+}
+
+/// The Ethernet address of a device, in bytes.
+fn mac_of(device: &str) -> Vec<u8> {
+    load::mac_of(device).split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
+}
+
+/// In how many pieces a packet of 1000 bytes comes to host B.
+fn pieces(net: &Net, address: &str) -> u64 {
+    let before = net.b.received("hb");
+    net.a.sh(&format!("ping -n -q -c 1 -W 5 -s 1000 -M dont {address}"));
+    net.b.received("hb") - before
+}
+
+/// Has the router learn that packets to an address have to be small; how long they leave whole nevertheless.
+fn learn(net: &Net, wire: &mut Wire, address: &str) -> Duration {
+    let to: std::net::Ipv4Addr = address.parse().unwrap();
+    let frame = [mac_of("rb"), vec![2, 0, 0, 0, 0, 9, 8, 0], too_big(to.octets())].concat();
+    let start = Instant::now();
+    wire.send(&frame).unwrap();
+    until("a packet that is cut", || pieces(net, address) == 2);
+    start.elapsed()
+}
+
+pub fn locked() {
+    let net = Net::new();
+    sh("ip route add 198.18.0.0/15 via 10.0.2.2");
+    net.b.sh(&format!("ip address add {FAR}/32 dev lo"));
+    std::fs::write("/proc/sys/net/ipv4/route/mtu_expires", "3").unwrap();
+    let index = net.b.ifindex("hb") as i32;
+    let mut wire = Wire::open_in(net.b.0.0.id(), index).unwrap();
+    // So the kernel does it.
+    net.a.pings(1, FAR);
+    assert!(learn(&net, &mut wire, FAR) < SOON);
+    until("it to expire", || pieces(&net, FAR) == 1);
+
+    let mirror = Mirror::start("ra rb");
+    for address in [FAR, "10.0.2.2"] {
+        let mut tried = Vec::new();
+        let is_soon = (0..TRIES).any(|_| {
+            mirror.forwards(&net.a, address);
+            until("a whole packet", || pieces(&net, address) == 1);
+            tried.push(learn(&net, &mut wire, address));
+            let before = mirror.counts().sent;
+            assert_eq!(pieces(&net, address), 2, "{address}");
+            assert!(mirror.counts().sent <= before + 1, "{address} is the kernel's");
+            until("it to expire", || pieces(&net, address) == 1);
+            *tried.last().unwrap() < SOON
+        });
+        assert!(is_soon, "{address}: {tried:?}");
+        println!("{address}: cut after {tried:?}");
+    }
+    until("all to be fast again", || {
+        let before = mirror.counts().sent;
+        net.a.pings(1, FAR);
+        mirror.counts().sent >= before + 2
+    });
+}
