@@ -31,6 +31,8 @@ const BATCH: usize = 64;
 const MOST_ASKS: usize = 4096;
 /// The list of the start is looked after so often.
 const LIST_EVERY: Duration = Duration::from_millis(50);
+/// After a route has changed, what else is about to change is waited for so long.
+const DOUBTED_FOR: Duration = Duration::from_millis(50);
 /// Nothing is due.
 const NEVER: Duration = Duration::from_secs(3600);
 
@@ -89,6 +91,13 @@ impl Exceptions {
     /// What to wait for; poll(2) passes over the negative number of none.
     pub(super) fn fd(&self) -> i32 {
         self.messages.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    }
+
+    /// Routes have changed, and exceptions with them: asks soon whether they still are.
+    pub(super) fn doubt(&mut self) {
+        let soon = Instant::now() + DOUBTED_FOR;
+        self.known.values_mut().for_each(|until| *until = soon.min(*until));
+        self.at = self.known.values().copied().fold(self.at, Instant::min);
     }
 
     /// Takes what has come, and asks what is due; the destinations that are the kernel's, if others are than

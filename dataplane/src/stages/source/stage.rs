@@ -116,7 +116,7 @@ fn routed(sources: &Sources, check: Check, src: u32, kind: Kind) -> Result<(), W
             return Err(Wrong::Martian(DropReason::IpLocalSource));
         }
         Kind::Local if check.is.own => return Err(Wrong::Martian(DropReason::IpInvalidSource)),
-        Kind::Local => return Err(Wrong::Unsure),
+        Kind::Local | Kind::Unknown => return Err(Wrong::Unsure),
         Kind::Unicast(leads) => leads,
     };
     match (check.is.rpf, leads) {
@@ -137,6 +137,8 @@ enum Kind {
     /// The router itself, or everyone on a link.
     Local,
     Unicast(Leads),
+    /// Only the kernel knows.
+    Unknown,
 }
 
 /// Where a route leads to, seen from a link.
@@ -186,7 +188,7 @@ fn of_group(tables: &Tables, link: LinkId, next: NextHopId) -> Kind {
         match of_one(tables, link, member) {
             Kind::Unicast(Leads::Here) => return Kind::Unicast(Leads::Here),
             Kind::Unicast(leads) => all = all.max(leads),
-            Kind::Missing | Kind::Local => all = all.max(Leads::Somewhere),
+            Kind::Missing | Kind::Local | Kind::Unknown => all = all.max(Leads::Somewhere),
         }
     }
     Kind::Unicast(all)
@@ -203,7 +205,7 @@ fn of_one(tables: &Tables, link: LinkId, next: NextHopId) -> Kind {
         Action::Drop(_) => Kind::Missing,
         Action::Punt(reason) => match reason {
             PuntReason::NoRoute | PuntReason::Unreachable | PuntReason::Prohibit => Kind::Missing,
-            _ => Kind::Unicast(Leads::Somewhere),
+            _ => Kind::Unknown,
         },
     }
 }

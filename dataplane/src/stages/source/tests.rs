@@ -151,7 +151,7 @@ impl Kernel {
             return self.broadcasts.contains(&src);
         }
         match self.lookup(rules, dst, src.into()) {
-            Ok(Some(Type::Kernel)) | Err(PolicyAction::Punt) => rp_filter > 0,
+            Ok(Some(Type::Kernel)) | Err(PolicyAction::Punt) => true,
             Ok(Some(Type::Local | Type::Broadcast)) => accept_local,
             // A next hop by the device may be dead.
             Ok(Some(Type::Unicast(links))) => {

@@ -1,13 +1,13 @@
 //! What Tollway says of its roads, held against what it does: traffic that it calls the kernel's it does not
 //! forward, and traffic that it calls fast it does not leave to the kernel for want of knowledge.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
 use super::config::{Config, Kind};
 use super::net::{addresses, is_four, is_six, packet_at};
-use super::traffic::Packet;
+use super::traffic::{Packet, did_not_fit};
 use crate::net::DEVICES;
 
 /// The steering program's reason for what is left to the kernel only because of how it is configured.
@@ -19,14 +19,17 @@ pub type Class = (String, bool);
 /// The packets of a case by their class. Those of no link are left out.
 pub fn classes(config: &Config, packets: &[Packet]) -> BTreeMap<Class, Vec<Packet>> {
     let links = links(config);
+    let too_small: BTreeSet<_> =
+        packets.iter().filter_map(|packet| did_not_fit(&packet.frame)).collect();
     let mut classes: BTreeMap<Class, Vec<Packet>> = BTreeMap::new();
     for packet in packets.iter().filter(|packet| packet.wave == 0) {
         let frame = &packet.frame;
         let Some(tags) = frame.get(12..packet_at(frame) - 2) else { continue };
         let is_of = |link: &&(String, usize, Vec<u8>)| link.1 == packet.device && link.2 == tags;
         let Some((name, ..)) = links.iter().find(is_of) else { continue };
-        // What is the router's own is the kernel's by nature.
-        let is_own = addresses(frame).is_some_and(|[_, to]| config.is_local(to));
+        // What is the router's own is the kernel's by nature, and so is what has a path MTU there.
+        let is_own =
+            addresses(frame).is_some_and(|[_, to]| config.is_local(to) || too_small.contains(&to));
         if (is_four(frame) || is_six(frame)) && !is_own {
             classes.entry((name.clone(), is_four(frame))).or_default().push(packet.clone());
         }

@@ -11,7 +11,7 @@ use super::config::{self, Config};
 use super::draw::Able;
 use super::net::{Asked, ask};
 use super::sysctl;
-use super::traffic::{Packet, WAVES};
+use super::traffic::{Packet, WAVES, did_not_fit};
 use crate::kernel::{Sent, namespace, run};
 use crate::namespaces::{PATIENCE, Process, sh};
 use crate::net::{self, DEVICES};
@@ -21,6 +21,9 @@ use crate::socket::Wire;
 const GIVEN_UP: Duration = Duration::from_millis(400);
 /// Who is answered so late may have been given up meanwhile.
 const LATE: Duration = Duration::from_millis(150);
+
+/// The router has learnt by then that packets did not fit.
+const LEARNT: Duration = Duration::from_millis(100);
 
 /// The device that only markers come by, which are no protocol's.
 const MARKER: &str = "mark";
@@ -160,12 +163,17 @@ impl Side {
             if packets.peek().is_none() {
                 continue;
             }
+            let mut is_told = false;
             for packet in packets {
+                is_told |= did_not_fit(&packet.frame).is_some();
                 // A device that is down takes none.
                 let _ = self.wires[packet.device].send(&packet.frame);
                 self.drain(&mut sent);
             }
             self.settle(idle, &mut sent);
+            if is_told {
+                std::thread::sleep(LEARNT);
+            }
         }
         sent
     }
