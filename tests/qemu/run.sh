@@ -75,6 +75,10 @@ prepare() {
 }
 [ "$ready/initrd" -nt "$here/init.c" ] && [ "$ready/initrd" -nt "$here/run.sh" ] || prepare
 
+# Where this tree is in one of the directories that are empty in the machine, it is mounted there again.
+tree=$(cd "$here/../.." && pwd)
+case $tree/ in /tmp/* | /run/*) is_covered=1 ;; *) is_covered= ;; esac
+
 # One at a time has it.
 out=$target/qemu/out
 mkdir -p "$out"
@@ -84,6 +88,9 @@ rm -f "$out/status"
 {
   if [ -n "$root" ]; then
     echo "mount -t tmpfs modules /lib/modules && ln -s '$root/lib/modules/$version' /lib/modules/"
+  fi
+  if [ -n "$is_covered" ]; then
+    printf 'mkdir -p %q && mount -t 9p -o trans=virtio,version=9p2000.L,ro tree %q\n' "$tree" "$tree"
   fi
   echo "modprobe -qa tun veth ${cards[*]/virtio-net-pci/virtio_net}"
   echo "export TOLLWAY_OUT=/mnt"
@@ -106,15 +113,18 @@ for index in "${!cards[@]}"; do
     -device "${cards[index]},bus=slot$index,netdev=end$index,romfile=,mac=02:00:00:00:0$cable:0$end$more")
 done
 
+# shellcheck disable=SC2046,SC2207
 share() { echo "-fsdev local,id=$1,path=$2,security_model=none,multidevs=remap${3:-}"; }
+shares=($(share root / ,readonly=on) -device virtio-9p-pci,fsdev=root,mount_tag=root
+  $(share out "$out") -device virtio-9p-pci,fsdev=out,mount_tag=out)
+[ -z "$is_covered" ] ||
+  shares+=($(share tree "$tree" ,readonly=on) -device virtio-9p-pci,fsdev=tree,mount_tag=tree)
 # A busy host lets the kernel wait for its timer longer than the kernel believes in it: no_timer_check.
-# shellcheck disable=SC2046
 timeout "${TOLLWAY_QEMU_SECONDS:-900}" "$qemu" "${firmware[@]}" \
   -machine q35,accel=tcg -cpu max -smp 1 -m 1536 -nodefaults -no-reboot -display none -serial stdio \
   -kernel "$ready/vmlinux" -initrd "$ready/initrd" \
   -append "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check" \
-  $(share root / ,readonly=on) -device virtio-9p-pci,fsdev=root,mount_tag=root \
-  $(share out "$out") -device virtio-9p-pci,fsdev=out,mount_tag=out "${devices[@]}" \
+  "${shares[@]}" "${devices[@]}" \
   < /dev/null | tr -d '\r' || true
 [ -s "$out/status" ] || { echo "qemu: the command did not end" >&2; exit 125; }
 status=$(cat "$out/status")
