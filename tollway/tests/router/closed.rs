@@ -3,6 +3,8 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use super::leaks::busy;
+use super::load::mac_of;
 use super::namespaces::{Process, sh, until};
 use super::running::{Net, answered};
 
@@ -107,5 +109,46 @@ pub fn open() {
     assert_eq!(answered(&net.a, "10.0.2.3"), 5, "the kernel forwards unasked");
     router.signal("CONT");
     until("a line about it", || router.told("without them (fail = \"open\")"));
+    works(&net);
+}
+
+/// Packets that a rule drops do not get through while others flood the worker or take its processor.
+pub fn loaded() {
+    const DROPPED: u64 = 40_000;
+    let net = net();
+    for line in [
+        "nft add table ip seen",
+        "nft add chain ip seen arrived { type filter hook prerouting priority 0 ; }",
+        "nft add rule ip seen arrived ip daddr 10.0.2.3 counter",
+    ] {
+        net.b.sh(line);
+    }
+    let mac = mac_of("ra");
+    let program = env!("CARGO_BIN_EXE_tollway");
+    let generate = format!("{program} lab generate -i ha -m {mac} --i-know");
+    let dropped = format!("{generate} --via af_packet -d 10.0.2.3 -n {DROPPED} --rate 20kpps");
+    let flood = "-d 10.0.2.2 -p 1-60000 --flows 60000 --rate 500kpps -n 1000000";
+    let arrived = || {
+        let told = net.b.sh("nft list table ip seen");
+        let words = told.split("counter packets ").nth(1).unwrap();
+        words.split(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    assert_eq!(answered(&net.a, "10.0.2.3"), 5);
+    assert!(arrived() >= 5, "the kernel knows no rule, and what arrives is counted");
+    let _router = Router::start("");
+    works(&net);
+    // What is between ends with its owner.
+    let flooding = || {
+        let mut command = net.a.command(&format!("{generate} --via xdp {flood}"));
+        vec![Process(command.stdout(Stdio::null()).spawn().unwrap())]
+    };
+    for (what, load) in [("a flood", &flooding as &dyn Fn() -> Vec<Process>), ("loops", &busy)] {
+        let before = arrived();
+        let load = load();
+        net.a.sh(&dropped);
+        drop(load);
+        println!("beside {what}: {} of {DROPPED} get through", arrived() - before);
+        assert_eq!(arrived(), before, "beside {what}");
+    }
     works(&net);
 }

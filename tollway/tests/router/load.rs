@@ -99,6 +99,41 @@ pub fn shaped() {
     });
 }
 
+pub fn timed() {
+    let setup = &[
+        "nft add table ip f",
+        "nft add set ip f s { type ipv4_addr ; flags timeout , dynamic ; timeout 1h ; }",
+        "nft add chain ip f fw { type filter hook forward priority 0 ; }",
+        "nft add rule ip f fw update @s { ip saddr } accept",
+    ];
+    let sends = "--flows 64 -p 1-64 --rate 600kpps";
+    carries(&Load { setup, sends, packets: 300_000, frames: 1 });
+}
+
+pub fn limited() {
+    let setup = &[
+        "nft add table ip f",
+        "nft add chain ip f fw { type filter hook forward priority 0 ; }",
+        "nft add rule ip f fw limit rate 10000000/second burst 10000000 packets accept",
+        "nft add rule ip f fw drop",
+    ];
+    let sends = "--flows 64 -p 1-64 --rate 600kpps";
+    carries(&Load { setup, sends, packets: 300_000, frames: 1 });
+}
+
+/// By a tunnel that ends at host B.
+pub fn tunnelled() {
+    let setup = &[
+        "ip link add name vx0 type vxlan id 5 dstport 4789 local 10.0.2.1 remote 10.0.2.2 dev rb",
+        "ip address add 10.9.0.1/24 dev vx0",
+        "ip link set vx0 up",
+        "ip neigh replace 10.9.0.2 lladdr 02:00:00:00:00:99 dev vx0",
+        "ip route replace 198.18.0.0/15 via 10.9.0.2",
+    ];
+    let sends = "--flows 64 -p 1-64 --rate 600kpps";
+    carries(&Load { setup, sends, packets: 300_000, frames: 1 });
+}
+
 pub fn fragments() {
     let setup = &["ip link set rb mtu 1300"];
     carries(&Load {

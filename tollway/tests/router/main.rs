@@ -36,7 +36,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 51] = [
+const TESTS: [Test; 55] = [
     ("what_the_kernel_forwards_is_forwarded", changes::forwards),
     ("nothing_is_attached_where_nothing_is_fast", attached::gateway),
     ("hosts_that_leave_checksums_transfer_at_the_kernels_rate", attached::offloads),
@@ -83,6 +83,10 @@ const TESTS: [Test; 51] = [
     ("flows_of_the_kernels_are_not_lost", load::flows),
     ("a_flood_that_is_the_kernels_is_not_lost", load::flood),
     ("what_leaves_by_a_shaper_is_not_lost", load::shaped),
+    ("what_renews_elements_is_not_lost", load::timed),
+    ("what_a_limit_lets_by_is_not_lost", load::limited),
+    ("what_leaves_by_a_tunnel_is_not_lost", load::tunnelled),
+    ("a_rule_holds_beside_floods_and_busy_loops", closed::loaded),
     ("what_has_to_be_fragmented_is_not_lost", load::fragments),
     ("a_burst_of_new_flows_is_not_lost", load::burst),
     ("a_new_flow_stays_in_order", load::order),

@@ -163,7 +163,7 @@ impl Bench {
 }
 
 /// Takes processors until dropped.
-fn busy() -> Vec<Process> {
+pub fn busy() -> Vec<Process> {
     let spin = |_| {
         let mut command = Command::new("chrt");
         command.args(["-o", "0", "sh", "-c", "while :; do :; done"]).stdin(Stdio::null());
