@@ -17,6 +17,8 @@
 #   make bgp     100,000 routes by BGP from FRR while other traffic goes on; as root
 #   make leaks   how long what a command forbids goes on on the XDP path, each change LEAKS times (default 20), idle
 #                and beside four busy loops; as root
+#   make machines  network cards of four models in virtual machines: pings, streams, what happens to devices; as root,
+#                MODELS="igb virtio-net-pci e1000e vmxnet3"
 #   make miri    what owns memory, under Miri (needs a nightly toolchain); five minutes
 
 SHELL := /bin/bash
@@ -28,12 +30,13 @@ CASES ?=
 ROUTES ?= 1000000
 BGP_ROUTES ?= 100000
 LEAKS ?= 20
+MODELS ?= igb virtio-net-pci e1000e vmxnet3
 TOOLS := target/tools
 PREFIX ?= /usr/local
 UNITS ?= $(PREFIX)/lib/systemd/system
 TOLLWAY := $${CARGO_TARGET_DIR:-target}/release/tollway
 
-.PHONY: demo test bench install check fuzz soak loom oracle routes bgp leaks miri setup build deny
+.PHONY: demo test bench install check fuzz soak loom oracle routes bgp leaks machines miri setup build deny
 
 build:
 	cargo build --release --locked
@@ -100,6 +103,9 @@ bgp: setup
 
 leaks: setup
 	CI=1 TOLLWAY_LEAKS=$(LEAKS) cargo test -p tollway --test router --locked -- what_is_forbidden
+
+machines: setup
+	CI=1 TOLLWAY_CARDS="$(MODELS)" cargo test -p tollway --test system --locked -- cards
 
 miri:
 	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=8 \
