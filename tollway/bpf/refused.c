@@ -31,11 +31,13 @@ const volatile __u32 NAMESPACE = 0;
 /* A full queue takes something sooner, even where its reader waits for a processor. */
 #define REFUSES_NS 20000000ULL
 #define REFUSES_BULKS 4
+/* In `since_ns`: it has yet to show that it takes anything, as in src/steer/refusals.rs. */
+#define UNPROVEN 1ULL
 
 /* What a port's device refused, as in src/steer/refusals.rs. */
 struct refusals {
 	__u64 packets; /* in all */
-	__u64 since_ns; /* it has taken nothing since then; 0: it has */
+	__u64 since_ns; /* it has taken nothing since then; 0: it has; or UNPROVEN */
 	__u64 bulks; /* that it has taken nothing of since then */
 	__u64 cause; /* 0: it takes frames; 1: it takes none, and does not say why; else: an error, plus 1 */
 };
@@ -107,6 +109,11 @@ int refused(__u64 *args)
 	__sync_fetch_and_add(&here->packets, drops);
 	if (sent)
 		return 0;
+	if (here->since_ns == UNPROVEN) {
+		if (!here->cause)
+			leave(here, 1 - error);
+		return 0;
+	}
 	now = bpf_ktime_get_ns();
 	if (!here->since_ns) {
 		here->since_ns = now;

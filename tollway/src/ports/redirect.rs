@@ -138,7 +138,12 @@ struct Netdev {
     /// What the ports' devices are called, and if they say that they take redirected frames.
     told: BTreeMap<PortId, (String, bool)>,
     doubts: BTreeMap<PortId, Doubt>,
+    /// Devices that have not been given anything by then are believed to take it.
+    believe_at: Instant,
 }
+
+/// A device that was given nothing for so long is believed: to look at each frame costs something.
+const UNPROVEN_FOR: Duration = Duration::from_secs(60);
 
 /// A device that has refused what it was given, although it says that it takes that.
 #[derive(Debug)]
@@ -148,15 +153,24 @@ struct Doubt {
     pause: Duration,
     /// It is given frames again.
     tries: bool,
+    /// Since when it takes them.
+    takes: Option<Instant>,
 }
 
 impl Doubt {
     /// What follows from a refusal, where there may have been one before.
     fn after(before: Option<&Self>, now: Instant) -> Self {
-        // One that has taken frames for longer than it was left alone begins anew.
-        let again = before.filter(|before| now < before.until + before.pause);
-        let pause = again.map_or(FIRST_PAUSE, |before| (before.pause * 2).min(LONGEST_PAUSE));
-        Self { until: now + pause, pause, tries: false }
+        let pause = before.map_or(FIRST_PAUSE, |before| (before.pause * 2).min(LONGEST_PAUSE));
+        Self { until: now + pause, pause, tries: false, takes: None }
+    }
+
+    /// Says if it is still to be doubted: until it has taken frames for longer than it was left alone.
+    fn lasts(&mut self, takes: bool, now: Instant) -> bool {
+        let since = *self.takes.get_or_insert(now);
+        if !(self.tries && takes) {
+            self.takes = None;
+        }
+        self.takes.is_none() || now < since + self.pause
     }
 }
 
@@ -188,6 +202,7 @@ impl Netdev {
             family,
             told: BTreeMap::new(),
             doubts: BTreeMap::new(),
+            believe_at: Instant::now() + UNPROVEN_FOR,
         })
     }
 
@@ -219,9 +234,11 @@ impl Netdev {
                     tell(name, cause, doubt.pause);
                     self.doubts.insert(*port, doubt);
                 }
+                None if doubt.is_none() && self.believe_at <= now => refusals.believe(*port),
                 _ => {}
             }
         }
+        self.doubts.retain(|port, doubt| doubt.lasts(refusals.takes(*port), now));
     }
 
     /// Says if a device is to be given frames of the lane for all that is known of it.
@@ -266,6 +283,7 @@ impl Netdev {
             if before.is_some_and(|(_, before)| before == exit.is_some()) {
                 continue;
             }
+            self.believe_at = Instant::now() + UNPROVEN_FOR;
             if exit.is_some() {
                 tracing::debug!("{name} takes frames of the express lane");
             } else {
@@ -360,10 +378,18 @@ mod tests {
             (first.pause, first.until, first.tries),
             (FIRST_PAUSE, start + FIRST_PAUSE, false)
         );
-        let second = Doubt::after(Some(&first), first.until);
+        let mut second = Doubt::after(Some(&first), first.until);
         assert_eq!(second.pause, 2 * FIRST_PAUSE);
-        let late = Doubt::after(Some(&second), second.until + second.pause);
-        assert_eq!(late.pause, FIRST_PAUSE);
+        // It is given nothing, takes something, takes nothing, and at last takes frames for long enough.
+        let late = second.until + LONGEST_PAUSE;
+        assert!(second.lasts(true, late), "not tried yet");
+        second.tries = true;
+        for (takes, after, lasts) in
+            [(false, 0, true), (true, 0, true), (false, 2, true), (true, 3, true), (true, 5, false)]
+        {
+            let now = late + after * FIRST_PAUSE;
+            assert_eq!(second.lasts(takes, now), lasts, "after {after} s");
+        }
         let last = (0..20).fold(first, |doubt, _| Doubt::after(Some(&doubt), doubt.until));
         assert_eq!(last.pause, LONGEST_PAUSE);
     }

@@ -2,8 +2,9 @@
 //!
 //! The kernel collects redirected frames and hands them to a device in bulks of 16 at most. A device that
 //! takes only some is busy: the rest is dropped and counted. One that says an error, or takes nothing of four
-//! bulks in a row and for 20 ms, refuses: the program empties the XDP path, and no flow that leaves by that port enters it until somebody
-//! says [`Refusals::forgive`].
+//! bulks in a row and for 20 ms, refuses: the program empties the XDP path, and no flow that leaves by that port
+//! enters it until somebody says [`Refusals::forgive`]. Then the device has to prove itself: where it does not take
+//! the first bulk, it refuses at once.
 //!
 //! Limits: of generic XDP the kernel does not tell what a device refused.
 
@@ -11,7 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, SeqCst};
 
 use aya::programs::BtfTracePoint;
 use aya::{Btf, Ebpf, EbpfLoader, include_bytes_aligned};
@@ -32,6 +33,8 @@ const WORDS: usize = 4;
 const PACKETS: usize = 0;
 const SINCE_NS: usize = 1;
 const CAUSE: usize = 3;
+/// In place of a time: the device has yet to show that it takes anything.
+const UNPROVEN: u64 = 1;
 
 /// What the program has noted by port; cheap to clone, every clone is the same memory.
 #[derive(Clone)]
@@ -70,12 +73,29 @@ impl Refusals {
         }
     }
 
-    /// Lets a port's device be tried again.
+    /// Lets a port's device be tried again; it has to prove itself.
     pub fn forgive(&self, port: PortId) {
-        for word in [SINCE_NS, CAUSE] {
-            if let Some(word) = self.word(port.0.into(), word) {
-                word.store(0, Release);
-            }
+        let own = usize::from(port.0);
+        let words =
+            [(own, SINCE_NS, UNPROVEN), (own, CAUSE, 0), (MOST_PORTS, PACKETS, 1)].into_iter();
+        for (word, value) in
+            words.filter_map(|(at, word, value)| Some((self.word(at, word)?, value)))
+        {
+            word.store(value, SeqCst);
+        }
+    }
+
+    /// Says if a port's device has taken what it was given last, as far as somebody has looked.
+    #[must_use]
+    pub fn takes(&self, port: PortId) -> bool {
+        self.word(port.0.into(), SINCE_NS).is_some_and(|since| since.load(Acquire) == 0)
+    }
+
+    /// Believes that a port's device takes frames, although it has not been given any.
+    pub fn believe(&self, port: PortId) {
+        if let Some(since) = self.word(port.0.into(), SINCE_NS) {
+            // It may have been given some just now.
+            let _ = since.compare_exchange(UNPROVEN, 0, SeqCst, SeqCst);
         }
     }
 
