@@ -17,8 +17,8 @@
 #   make bgp     100,000 routes by BGP from FRR while other traffic goes on; as root
 #   make leaks   how long what a command forbids goes on on the XDP path, each change LEAKS times (default 20), idle
 #                and beside four busy loops; as root
-#   make machines  network cards of four models in virtual machines: pings, streams, what happens to devices; as root,
-#                MODELS="igb virtio-net-pci e1000e vmxnet3"
+#   make machines  network cards of three models in virtual machines: pings, streams, what happens to devices; as root,
+#                MODELS="igb virtio-net-pci e1000e"
 #   make miri    what owns memory, under Miri (needs a nightly toolchain); five minutes
 
 SHELL := /bin/bash
@@ -30,7 +30,7 @@ CASES ?=
 ROUTES ?= 1000000
 BGP_ROUTES ?= 100000
 LEAKS ?= 20
-MODELS ?= igb virtio-net-pci e1000e vmxnet3
+MODELS ?= igb virtio-net-pci e1000e
 TOOLS := target/tools
 PREFIX ?= /usr/local
 UNITS ?= $(PREFIX)/lib/systemd/system

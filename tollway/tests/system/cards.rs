@@ -20,11 +20,10 @@ const FETCH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/qemu/fetch.sh
 /// Zero-copy wants Linux 6.14 of both drivers.
 const SUITE: &str = "trixie-backports";
 /// Models, and how Tollway gets their frames.
-const KINDS: [(&str, &str, &str); 4] = [
+const KINDS: [(&str, &str, &str); 3] = [
     ("igb", "zero-copy", "AF_XDP zero-copy"),
     ("virtio-net-pci", "zero-copy", "AF_XDP zero-copy"),
     ("e1000e", "auto", "AF_XDP"),
-    ("vmxnet3", "auto", "AF_XDP"),
 ];
 /// The model that every change is tried with; the others take minutes each.
 const USUAL: &str = "igb";
