@@ -159,19 +159,19 @@ impl Side {
         let mut sent = Vec::new();
         (self.looked, self.late, self.silence) = (Instant::now(), false, None);
         for wave in 0..WAVES {
-            let mut packets = packets.iter().filter(|packet| packet.wave == wave).peekable();
-            if packets.peek().is_none() {
-                continue;
+            let of_wave = packets.iter().filter(|packet| packet.wave == wave);
+            // A path MTU is for what follows: what was sent before may take a longer way.
+            let (told, others): (Vec<_>, Vec<_>) =
+                of_wave.partition(|packet| did_not_fit(&packet.frame).is_some());
+            for packets in [&others, &told].into_iter().filter(|packets| !packets.is_empty()) {
+                for packet in packets {
+                    // A device that is down takes none.
+                    let _ = self.wires[packet.device].send(&packet.frame);
+                    self.drain(&mut sent);
+                }
+                self.settle(idle, &mut sent);
             }
-            let mut is_told = false;
-            for packet in packets {
-                is_told |= did_not_fit(&packet.frame).is_some();
-                // A device that is down takes none.
-                let _ = self.wires[packet.device].send(&packet.frame);
-                self.drain(&mut sent);
-            }
-            self.settle(idle, &mut sent);
-            if is_told {
+            if !told.is_empty() {
                 std::thread::sleep(LEARNT);
             }
         }
