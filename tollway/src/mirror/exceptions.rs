@@ -6,8 +6,10 @@
 //! messages, and for each the kernel is asked as it asked itself; where it says that the MTU is locked, packets
 //! to that destination are the kernel's, whatever table they go by.
 //!
-//! Limits: a message that is one of more than some thousand at once may be missed. Of those that came before
-//! the start, the kernel lists the exceptions that packets have met since.
+//! Limits: rules that look at marks, ports or bound devices are not asked for, and a socket hears of VRFs only
+//! while `net.ipv4.raw_l3mdev_accept` is 1, as it is by itself. Some thousand messages may wait to be read. Of those
+//! that came before the start, the kernel lists the exceptions that packets have met since. An ICMP redirect about
+//! the host's own ICMP messages counts while somebody has such a socket (`raw_err`).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
@@ -18,7 +20,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::kernel::Ifindex;
-use super::netlink::{Asker, Locked, list_locked};
+use super::netlink::{Asker, Flow, Locked, list_locked};
 use crate::ports::{sys, why};
 
 /// When it is asked after a message: the socket hears it before the kernel heeds it (`raw_local_deliver`), and a
@@ -28,11 +30,18 @@ const ASKED_AFTER: [Duration; 4] =
 /// Messages that are taken before it is another's turn.
 const BATCH: usize = 64;
 /// Questions that may wait: beyond that the oldest are dropped.
-const MOST_ASKS: usize = 4096;
+const MOST_ASKS: usize = 512;
+/// Destinations that are the kernel's at most: each is an entry in the FIB of each table. The kernel keeps some
+/// thousand for a next hop.
+const MOST_KNOWN: usize = 16_384;
+/// Questions take no longer before it is another's turn.
+const SLICE: Duration = Duration::from_millis(1);
 /// The list of the start is looked after so often.
 const LIST_EVERY: Duration = Duration::from_millis(50);
 /// After a route has changed, what else is about to change is waited for so long.
 const DOUBTED_FOR: Duration = Duration::from_millis(50);
+/// An exception that is about to end is asked for again no sooner.
+const LEAST: Duration = Duration::from_millis(20);
 /// Nothing is due.
 const NEVER: Duration = Duration::from_secs(3600);
 
@@ -42,8 +51,11 @@ pub(super) struct Exceptions {
     messages: Option<File>,
     asker: Option<Asker>,
     asks: VecDeque<Ask>,
-    /// Until when each holds.
-    known: BTreeMap<Ipv4Addr, Instant>,
+    known: BTreeMap<Ipv4Addr, Known>,
+    /// When routes have changed, and with them maybe all that is known.
+    doubted: Option<Instant>,
+    /// There were more than can be kept.
+    has_told: bool,
     /// The list of the start, while it is being made.
     list: Option<JoinHandle<io::Result<Locked>>>,
     /// When there is something to do even if there is no message.
@@ -60,11 +72,14 @@ struct Ask {
     flow: Flow,
 }
 
-/// Who sent a packet, and to whom.
+/// An exception.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Flow {
-    pub(super) src: Option<Ipv4Addr>,
-    pub(super) dst: Ipv4Addr,
+struct Known {
+    /// The packet by which it was found; none where the kernel has listed it.
+    flow: Option<Flow>,
+    until: Instant,
+    /// It is to be asked for again.
+    is_doubted: bool,
 }
 
 impl Exceptions {
@@ -85,7 +100,8 @@ impl Exceptions {
         let list =
             std::thread::Builder::new().name("exceptions".to_owned()).spawn(list_locked).ok();
         let (asks, known) = (VecDeque::new(), BTreeMap::new());
-        Self { messages, asker, asks, known, list, at: Instant::now() }
+        let (doubted, has_told) = (None, false);
+        Self { messages, asker, asks, known, doubted, has_told, list, at: Instant::now() }
     }
 
     /// What to wait for; poll(2) passes over the negative number of none.
@@ -95,9 +111,11 @@ impl Exceptions {
 
     /// Routes have changed, and exceptions with them: asks soon whether they still are.
     pub(super) fn doubt(&mut self) {
-        let soon = Instant::now() + DOUBTED_FOR;
-        self.known.values_mut().for_each(|until| *until = soon.min(*until));
-        self.at = self.known.values().copied().fold(self.at, Instant::min);
+        if self.doubted.is_none() && !self.known.is_empty() {
+            let at = Instant::now() + DOUBTED_FOR;
+            self.doubted = Some(at);
+            self.at = self.at.min(at);
+        }
     }
 
     /// Takes what has come, and asks what is due; the destinations that are the kernel's, if others are than
@@ -108,26 +126,74 @@ impl Exceptions {
         if self.at > now {
             return None;
         }
-        let before: Vec<_> = self.known.keys().copied().collect();
-        self.take_list(now);
-        let expired = self.known.iter().filter(|(_, until)| **until <= now).map(|(dst, _)| *dst);
-        for dst in expired.collect::<Vec<_>>() {
-            self.known.remove(&dst);
-            self.ask(Flow { src: None, dst }, vrfs, now);
+        let mut changed = self.take_list(now);
+        if self.doubted.take_if(|at| *at <= now).is_some() {
+            self.known.values_mut().for_each(|known| known.is_doubted = true);
+        }
+        let is_due = |known: &Known| known.is_doubted || known.until <= now;
+        let due: Vec<_> = self.known.iter().filter(|(_, known)| is_due(known)).collect();
+        let due: Vec<_> = due.into_iter().map(|(dst, known)| (*dst, *known)).collect();
+        let mut has_time = true;
+        for (dst, known) in due {
+            has_time = has_time && now.elapsed() < SLICE;
+            if has_time {
+                changed |= !self.ask_again(dst, known, vrfs, now);
+            }
         }
         for _ in 0..self.asks.len() {
             let Some(ask) = self.asks.pop_front() else { break };
-            let locked = ask.at <= now && self.ask(ask.flow, vrfs, now);
-            let tries = ask.tries + usize::from(ask.at <= now);
-            if let (false, Some(after)) = (locked, ASKED_AFTER.get(tries)) {
-                let at = if ask.at <= now { now + *after } else { ask.at };
-                self.asks.push_back(Ask { at, tries, ..ask });
+            has_time = has_time && now.elapsed() < SLICE;
+            if ask.at > now || !has_time {
+                self.asks.push_back(ask);
+                continue;
+            }
+            match self.ask(ask.flow, vrfs) {
+                Ok(Some(left)) => changed |= self.note(ask.flow, now + left),
+                Ok(None) | Err(_) => {
+                    let tries = ask.tries + 1;
+                    let at = ASKED_AFTER.get(tries).map(|after| now + *after);
+                    self.asks.extend(at.map(|at| Ask { at, tries, ..ask }));
+                }
             }
         }
-        let due = self.asks.iter().map(|ask| ask.at).chain(self.known.values().copied());
+        let due = self.asks.iter().map(|ask| ask.at).chain(self.doubted);
+        let ends = self.known.values().map(|known| known.until);
         let list = self.list.as_ref().map(|_| now + LIST_EVERY);
-        self.at = due.chain(list).min().unwrap_or(now + NEVER);
-        (!self.known.keys().eq(&before)).then(|| self.known.keys().copied().collect())
+        let next = due.chain(ends).chain(list).min().unwrap_or(now + NEVER);
+        self.at = if has_time { next } else { now };
+        changed.then(|| self.known.keys().copied().collect())
+    }
+
+    /// Asks whether an exception still is; false where it is no more. One that the kernel has listed may be of
+    /// packets of which nothing is known, and is kept to its end.
+    fn ask_again(&mut self, dst: Ipv4Addr, known: Known, vrfs: &[Ifindex], now: Instant) -> bool {
+        let flow = known.flow.unwrap_or(Flow { src: None, dst, tos: 0 });
+        let until = match self.ask(flow, vrfs) {
+            Ok(Some(left)) => now + left.max(LEAST),
+            Ok(None) if known.flow.is_some() || known.until <= now => {
+                self.known.remove(&dst);
+                return false;
+            }
+            Ok(None) => known.until,
+            Err(_) => now + ASKED_AFTER[3],
+        };
+        self.known.insert(dst, Known { until, is_doubted: false, ..known });
+        true
+    }
+
+    /// Notes an exception; says if it is new.
+    fn note(&mut self, flow: Flow, until: Instant) -> bool {
+        let is_new = !self.known.contains_key(&flow.dst);
+        if is_new && self.known.len() >= MOST_KNOWN {
+            if !std::mem::replace(&mut self.has_told, true) {
+                tracing::warn!(
+                    "the kernel has learnt of more than {MOST_KNOWN} path MTUs below                      net.ipv4.route.min_pmtu; packets to further destinations leave whole"
+                );
+            }
+            return false;
+        }
+        self.known.insert(flow.dst, Known { flow: Some(flow), until, is_doubted: false });
+        is_new
     }
 
     fn hear(&mut self, now: Instant) {
@@ -138,7 +204,10 @@ impl Exceptions {
         for _ in 0..BATCH {
             let Ok(len) = messages.read(&mut room) else { return };
             let Some(flow) = room.get(..len).and_then(too_big) else { continue };
-            if self.asks.iter().any(|ask| ask.flow == flow) {
+            // It may tell of less than the one before.
+            if let Some(ask) = self.asks.iter_mut().find(|ask| ask.flow == flow) {
+                (ask.at, ask.tries) = (now, 0);
+                self.at = now;
                 continue;
             }
             if self.asks.len() == MOST_ASKS {
@@ -149,26 +218,32 @@ impl Exceptions {
         }
     }
 
-    fn take_list(&mut self, now: Instant) {
-        let Some(list) = self.list.take_if(|list| list.is_finished()) else { return };
-        match list.join() {
-            Ok(Ok(locked)) => {
-                self.known.extend(locked.into_iter().map(|(dst, left)| (dst, now + left)));
+    /// Takes the list of the start, if it has come to its end; says if there was anything in it.
+    fn take_list(&mut self, now: Instant) -> bool {
+        let Some(list) = self.list.take_if(|list| list.is_finished()) else { return false };
+        let locked = match list.join() {
+            Ok(Ok(locked)) => locked,
+            Ok(Err(error)) => {
+                tracing::warn!("the kernel lists no path MTUs: {}", why(&error));
+                return false;
             }
-            Ok(Err(error)) => tracing::info!("the kernel lists no path MTUs: {}", why(&error)),
-            Err(_) => {}
+            Err(_) => return false,
+        };
+        for (dst, left) in locked.iter().take(MOST_KNOWN) {
+            let until = now + (*left).max(LEAST);
+            self.known.entry(*dst).or_insert(Known { flow: None, until, is_doubted: false });
         }
+        !locked.is_empty()
     }
 
-    /// Asks the kernel, by the main table and those of VRFs; says if it has an exception, which is noted.
-    fn ask(&mut self, flow: Flow, vrfs: &[Ifindex], now: Instant) -> bool {
-        let Some(asker) = &mut self.asker else { return false };
-        let by = std::iter::once(None).chain(vrfs.iter().copied().map(Some));
-        let left = by.filter_map(|vrf| asker.locked(flow.src, flow.dst, vrf)).max();
-        if let Some(left) = left {
-            self.known.insert(flow.dst, now + left);
+    /// Asks the kernel, by the main table and those of VRFs, how long an exception holds, if there is one.
+    fn ask(&mut self, flow: Flow, vrfs: &[Ifindex]) -> io::Result<Option<Duration>> {
+        let Some(asker) = &mut self.asker else { return Ok(None) };
+        let mut left = None;
+        for vrf in std::iter::once(None).chain(vrfs.iter().copied().map(Some)) {
+            left = left.max(asker.locked(flow, vrf)?);
         }
-        left.is_some()
+        Ok(left)
     }
 }
 
@@ -183,7 +258,8 @@ fn too_big(packet: &[u8]) -> Option<Flow> {
     }
     let inner = message.get(ICMP..)?;
     let address = |at: usize| inner.get(at..)?.first_chunk::<4>().map(|address| (*address).into());
-    Some(Flow { src: address(12), dst: address(16)? })
+    // The last two bits of the type of service tell of congestion.
+    Some(Flow { src: address(12), dst: address(16)?, tos: inner.get(1)? & !3 })
 }
 
 #[cfg(test)]
@@ -194,10 +270,11 @@ mod tests {
     fn the_packet_that_did_not_fit_is_found() {
         let mut packet = vec![0x46; 24];
         packet.extend([3, 4, 0, 0, 0, 0, 1, 0x90]);
-        packet.extend([0x45; 12]);
+        packet.extend([0x45, 0x13]);
+        packet.extend([0; 10]);
         packet.extend([10, 0, 0, 1, 198, 18, 0, 1]);
         let (src, dst) = (Some([10, 0, 0, 1].into()), [198, 18, 0, 1].into());
-        assert_eq!(too_big(&packet), Some(Flow { src, dst }));
+        assert_eq!(too_big(&packet), Some(Flow { src, dst, tos: 0x10 }));
         for len in 0..packet.len() {
             assert_eq!(too_big(&packet[..len]), None, "{len} bytes");
         }

@@ -116,12 +116,18 @@ pub(crate) fn unreachable_socket() -> io::Result<OwnedFd> {
     /// The types of message that the socket does not hear.
     const ICMP_FILTER: c_int = 1;
     const UNREACHABLE: c_int = 3;
+    /// Some thousand messages.
+    const ROOM: c_int = 4 << 20;
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: takes numbers only.
     let socket = check(unsafe { libc::socket(libc::AF_INET, kind, libc::IPPROTO_ICMP) })?;
     // SAFETY: the descriptor is new and nobody else's.
     let socket = unsafe { OwnedFd::from_raw_fd(socket) };
     set_option(socket.as_fd(), libc::SOL_RAW, ICMP_FILTER, &!(1 << UNREACHABLE))?;
+    // Else the kernel would take messages as if they were about packets of this socket (`raw_err`).
+    let discover = libc::IP_PMTUDISC_INTERFACE;
+    set_option(socket.as_fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &discover)?;
+    set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &ROOM)?;
     Ok(socket)
 }
 

@@ -53,6 +53,15 @@ pub(in crate::mirror) fn list_locked() -> io::Result<Locked> {
     Err(io::ErrorKind::TimedOut.into())
 }
 
+/// A packet of the host's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::mirror) struct Flow {
+    pub(in crate::mirror) src: Option<Ipv4Addr>,
+    pub(in crate::mirror) dst: Ipv4Addr,
+    /// Its type of service.
+    pub(in crate::mirror) tos: u8,
+}
+
 /// Asks the kernel of one destination at a time.
 pub(in crate::mirror) struct Asker(Socket);
 
@@ -65,24 +74,32 @@ impl Asker {
         Ok(Self(Socket::open(&[], ROOM)?))
     }
 
-    /// How long an exception with a locked MTU holds to which packets of the host's own go, by a VRF device or
-    /// none; none where there is no such.
+    /// How long an exception with a locked MTU holds for a packet of the host's own, which leaves by a VRF device
+    /// or by none; none where there is no such.
+    ///
+    /// # Errors
+    /// The kernel did not answer.
     pub(in crate::mirror) fn locked(
         &mut self,
-        src: Option<Ipv4Addr>,
-        dst: Ipv4Addr,
+        flow: Flow,
         vrf: Option<Ifindex>,
-    ) -> Option<Duration> {
+    ) -> io::Result<Option<Duration>> {
         let sequence = self.0.next_sequence();
-        self.0.send(&message::ask_route(src, dst, vrf, sequence)).ok()?;
-        let mut left = None;
-        // The kernel answers before `send` returns.
-        let take = |message: crate::netlink::Message<'_>| {
-            if message.sequence == sequence && message.kind != message::ERROR {
-                left = route::locked(message.body).map(|(_, left)| left);
+        self.0.send(&message::ask_route(flow, vrf, sequence))?;
+        let mut answer = None;
+        // The kernel answers before `send` returns; what others may have sent comes before.
+        while answer.is_none() {
+            let received = self.0.receive(|message| {
+                if message.sequence == sequence {
+                    let is_error = message.kind == message::ERROR;
+                    let left = if is_error { None } else { route::locked(message.body) };
+                    answer = Some(left.map(|(_, left)| left));
+                }
+            })?;
+            if received == Received::Nothing {
+                return Err(io::ErrorKind::TimedOut.into());
             }
-        };
-        self.0.receive(take).ok()?;
-        left
+        }
+        Ok(answer.flatten())
     }
 }

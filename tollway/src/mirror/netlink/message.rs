@@ -1,7 +1,6 @@
 //! Messages to events, and the questions for lists.
 
-use std::net::Ipv4Addr;
-
+use super::locked::Flow;
 use super::{link, nexthop, route, rule};
 use crate::mirror::event::{Change, Event, Presence};
 use crate::mirror::kernel::{Family, Ifindex};
@@ -128,18 +127,13 @@ pub(super) fn ask_exceptions(sequence: u32) -> Vec<u8> {
 }
 
 /// The question by which route packets of the host's own leave.
-pub(super) fn ask_route(
-    src: Option<Ipv4Addr>,
-    dst: Ipv4Addr,
-    vrf: Option<Ifindex>,
-    sequence: u32,
-) -> Vec<u8> {
+pub(super) fn ask_route(flow: Flow, vrf: Option<Ifindex>, sequence: u32) -> Vec<u8> {
     use route::is::{DST, OIF, SRC};
     const WHOLE: u8 = 32;
     let mut body = family_first(Family::V4).to_vec();
-    body[1] = WHOLE;
-    push(&mut body, DST, &dst.octets());
-    if let Some(src) = src {
+    (body[1], body[3]) = (WHOLE, flow.tos);
+    push(&mut body, DST, &flow.dst.octets());
+    if let Some(src) = flow.src {
         body[2] = WHOLE;
         push(&mut body, SRC, &src.octets());
     }

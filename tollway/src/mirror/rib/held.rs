@@ -5,9 +5,9 @@ use std::net::Ipv4Addr;
 
 use tollway_dataplane::tables::RoutePrefix;
 
-use super::shelf::Key4;
-use super::{Dest, Rib, Where};
-use crate::mirror::kernel::{Family, TableId};
+use super::shelf::{Key4, Tag};
+use super::{Contents, Dest, Rib, Where, place};
+use crate::mirror::kernel::Family;
 
 /// The length of a host's prefix.
 const HOST: u8 = 32;
@@ -26,7 +26,16 @@ impl Rib {
 
     pub(super) fn is_held(&self, at: Where) -> bool {
         let Where::V4(Key4(tag, address)) = at else { return false };
-        tag.len() == HOST && self.held.contains(&Ipv4Addr::from_bits(address))
+        tag.len() == HOST
+            && self.held.contains(&Ipv4Addr::from_bits(address))
+            && self.tables.get(tag.table() as usize).is_some_and(Contents::has_v4)
+    }
+
+    /// A table has got its first IPv4 route, or has lost its last.
+    pub(super) fn touch_held(&mut self, of: Tag) {
+        let tag = Tag::new(of.table(), HOST);
+        let held: Vec<_> = self.held.iter().map(|held| Key4(tag, held.to_bits())).collect();
+        held.into_iter().for_each(|key| self.touch(Where::V4(key)));
     }
 
     /// Those of them that have no route of their own.
@@ -41,11 +50,17 @@ impl Rib {
         &'a self,
         addresses: impl IntoIterator<Item = &'a Ipv4Addr>,
     ) -> impl Iterator<Item = Dest> {
-        let has_routes = |table: &TableId| self.has(*table, Family::V4);
-        let tables: Vec<_> = self.tables.iter().map(|table| table.id).filter(has_routes).collect();
+        let tables: Vec<_> =
+            self.tables.iter().filter(|table| table.has_v4()).map(|table| table.id).collect();
         addresses.into_iter().flat_map(move |address| {
             let prefix = RoutePrefix::new((*address).into(), HOST);
             tables.clone().into_iter().map(move |table| Dest { table, prefix })
         })
+    }
+}
+
+impl Contents {
+    fn has_v4(&self) -> bool {
+        !self.lengths[place(Family::V4)].is_empty()
     }
 }

@@ -265,6 +265,7 @@ impl Rib {
         let (tag, family) = at.tag();
         let Some(table) = self.tables.get_mut(tag.table() as usize) else { return };
         let lengths = &mut table.lengths[place(family)];
+        let had_any = !lengths.is_empty();
         match (was_empty, is_empty) {
             (true, false) => *lengths.entry(tag.len()).or_default() += 1,
             (false, true) => {
@@ -277,6 +278,9 @@ impl Rib {
                 }
             }
             _ => {}
+        }
+        if family == Family::V4 && had_any == lengths.is_empty() {
+            self.touch_held(tag);
         }
     }
 

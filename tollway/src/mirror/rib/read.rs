@@ -23,7 +23,7 @@ impl Rib {
         };
         let table_at = *self.by_number.get(&table)?;
         let lengths = &self.tables.get(table_at as usize)?.lengths[place(family)];
-        if self.is_held(Where::new(table_at, prefix)) && !lengths.is_empty() {
+        if self.is_held(Where::new(table_at, prefix)) {
             return Some((prefix, Choice::Kernel));
         }
         lengths.range(..=len).rev().find_map(|(len, _)| {

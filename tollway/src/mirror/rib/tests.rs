@@ -228,6 +228,17 @@ fn held_destinations_are_the_kernels_and_what_is_about_them_is_not() {
     let own = RouteKey { dst: to(7).net(), ..key(1) };
     rib.take(&Event::Route(own, route(Hops::One(hop(2))), Change::Add(Place::Only)));
     assert_eq!(all(&rib), [(dest(), false), (to(7), true)]);
+    // Another table gets its first route, and loses its last.
+    let other = RouteKey { table: 7, ..key(1) };
+    rib.take_touched();
+    rib.take(&Event::Route(other, route(Hops::One(hop(2))), Change::Add(Place::Only)));
+    let of_other = Dest { table: 7, ..to(7) };
+    assert!(rib.touched().any(|dest| dest == of_other));
+    assert_eq!(rib.choice(of_other), Choice::Kernel);
+    rib.take_touched();
+    rib.take(&Event::Route(other, route(Hops::One(hop(2))), Change::Del));
+    assert!(rib.touched().any(|dest| dest == of_other));
+    assert_eq!(rib.choice(of_other), Choice::Nothing);
     rib.hold(std::collections::BTreeSet::new());
     assert_eq!(all(&rib), [(dest(), false), (to(7), false)]);
     assert_eq!(rib.longest(1, to(7).prefix), None);

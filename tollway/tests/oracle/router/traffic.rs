@@ -77,7 +77,9 @@ fn too_big(drawn: &Drawn, packets: &[Packet], tag: u32, dice: &mut Dice) -> Opti
     let (router, host) = (link.host4(1), link.host4(0x150));
     let Some([_, IpAddr::V4(to)]) = addresses(&dice.pick(packets).frame) else { return None };
     let mtu = dice.pick(&[68_u16, 400, 551, 552, 600, 1000]).to_be_bytes();
-    let inner = ip4([router, to], 0, &[0, 0, 0xff, 0xff, 0, 0, 0, 0]);
+    // An answer of the router's, or a question, which nobody has asked.
+    let kind = dice.pick(&[0, 0, 8]);
+    let inner = ip4([router, to], 0, &[kind, 0, 0xff, 0xff, 0, 0, 0, 0]);
     let mut message = [&[3, 4, 0, 0, 0, 0], &mtu[..], &inner].concat();
     let sum = checksum(&message);
     message[2..4].copy_from_slice(&sum.to_be_bytes());
