@@ -36,6 +36,8 @@ pub fn kill() {
     let net = Net::new();
     let mut mirror = Mirror::start("ra rb");
     mirror.forwards(&net.a, "10.0.2.2");
+    // Until the devices know that nobody else has their addresses, they look for no neighbours.
+    until("neighbours by IPv6", || answered(&net.a, "fd00:2::2") == 5);
     // A process that hangs is as good as dead, and may come back.
     sh(&format!("kill -STOP {}", mirror.process.0.id()));
     std::thread::sleep(Duration::from_millis(50));
@@ -46,7 +48,7 @@ pub fn kill() {
     mirror.process.0.wait().unwrap();
     std::thread::sleep(Duration::from_millis(50));
     for address in ["10.0.2.2", "fd00:2::2"] {
-        assert_eq!(answered(&net.a, address), 5, "killed");
+        assert_eq!(answered(&net.a, address), 5, "{address}: killed");
     }
     // The next one takes over what is left.
     let next = Mirror::start("ra rb");
