@@ -226,6 +226,9 @@ pub fn partial_refusals() {
     let (steering, _worker) = start(&[Mode::Native], false);
     let refusals = steering.refusals().unwrap();
     enter_both(&steering);
+    // It has proven that it takes frames.
+    beating(&steering, &[A, B], (&a, &BOTH, 1));
+    assert!(refusals.takes(B));
     b.sh("ip link set hb mtu 600");
     let refused = |size: u16, count: u8| {
         let before = refusals.packets(B);
@@ -245,6 +248,15 @@ pub fn partial_refusals() {
     });
     assert_eq!(refusals.cause(B), Some(Cause::Silent));
     assert_eq!(refused(1000, 3), 0, "nothing is sent there any more");
+
+    // Forgiven, it has to prove itself again, and does not.
+    refusals.forgive(B);
+    enter_both(&steering);
+    until("one frame to be enough", || {
+        refused(1000, 1);
+        refusals.cause(B) == Some(Cause::Silent)
+    });
+    assert!(!refusals.takes(B));
 }
 
 /// Tags on and off: between the hosts' ports lies a cable, both ends of which are ports.
