@@ -119,20 +119,24 @@ impl Exceptions {
     }
 
     /// Takes what has come, and asks what is due; the destinations that are the kernel's, if others are than
-    /// before. `vrfs` are the VRF devices. Never waits.
-    pub(super) fn look(&mut self, vrfs: &[Ifindex]) -> Option<BTreeSet<Ipv4Addr>> {
+    /// before. `vrfs` tells the VRF devices. Never waits.
+    pub(super) fn look(
+        &mut self,
+        vrfs: impl FnOnce() -> Vec<Ifindex>,
+    ) -> Option<BTreeSet<Ipv4Addr>> {
         let now = Instant::now();
         self.hear(now);
         if self.at > now {
             return None;
         }
+        let vrfs = &vrfs();
         let mut changed = self.take_list(now);
         if self.doubted.take_if(|at| *at <= now).is_some() {
             self.known.values_mut().for_each(|known| known.is_doubted = true);
         }
         let is_due = |known: &Known| known.is_doubted || known.until <= now;
-        let due: Vec<_> = self.known.iter().filter(|(_, known)| is_due(known)).collect();
-        let due: Vec<_> = due.into_iter().map(|(dst, known)| (*dst, *known)).collect();
+        let known = self.known.iter().map(|(dst, known)| (*dst, *known));
+        let due: Vec<_> = known.filter(|(_, known)| is_due(known)).collect();
         let mut has_time = true;
         for (dst, known) in due {
             has_time = has_time && now.elapsed() < SLICE;
@@ -187,7 +191,8 @@ impl Exceptions {
         if is_new && self.known.len() >= MOST_KNOWN {
             if !std::mem::replace(&mut self.has_told, true) {
                 tracing::warn!(
-                    "the kernel has learnt of more than {MOST_KNOWN} path MTUs below                      net.ipv4.route.min_pmtu; packets to further destinations leave whole"
+                    "the kernel has learnt of more than {MOST_KNOWN} path MTUs below \
+                     net.ipv4.route.min_pmtu; packets to further destinations leave whole"
                 );
             }
             return false;

@@ -246,9 +246,12 @@ impl Known {
 
     /// Takes what has come of path MTUs that hold for forwarded packets, and asks for what is due of them.
     pub(super) fn hear_path_mtus(&mut self) {
-        let vrfs = self.kernel.netdevs.iter().filter(|(_, netdev)| netdev.vrf_table.is_some());
-        let vrfs: Vec<_> = vrfs.map(|(index, _)| *index).collect();
-        if let Some(held) = self.exceptions.look(&vrfs) {
+        let netdevs = &self.kernel.netdevs;
+        let vrfs = || {
+            let vrfs = netdevs.iter().filter(|(_, netdev)| netdev.vrf_table.is_some());
+            vrfs.map(|(index, _)| *index).collect()
+        };
+        if let Some(held) = self.exceptions.look(vrfs) {
             self.changes += 1;
             self.rib.hold(held);
         }

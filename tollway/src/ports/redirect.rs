@@ -166,11 +166,8 @@ impl Doubt {
 
     /// Says if it is still to be doubted: until it has taken frames for longer than it was left alone.
     fn lasts(&mut self, takes: bool, now: Instant) -> bool {
-        let since = *self.takes.get_or_insert(now);
-        if !(self.tries && takes) {
-            self.takes = None;
-        }
-        self.takes.is_none() || now < since + self.pause
+        self.takes = (self.tries && takes).then(|| self.takes.unwrap_or(now));
+        self.takes.is_none_or(|since| now < since + self.pause)
     }
 }
 

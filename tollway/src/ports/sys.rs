@@ -113,7 +113,7 @@ pub(super) fn packet_socket(protocol: c_int) -> io::Result<OwnedFd> {
 
 /// A raw socket (raw(7)) that hears the ICMP messages "destination unreachable" that the host receives.
 pub(crate) fn unreachable_socket() -> io::Result<OwnedFd> {
-    /// The types of message that the socket does not hear.
+    /// `ICMP_FILTER` of `linux/icmp.h`: a bit for each type of message that the socket does not hear.
     const ICMP_FILTER: c_int = 1;
     const UNREACHABLE: c_int = 3;
     /// Some thousand messages.

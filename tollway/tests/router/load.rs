@@ -99,6 +99,12 @@ pub fn shaped() {
     });
 }
 
+/// The same of a few flows at a rate that is more than half a million a second.
+fn carries_many(setup: &'static [&'static str]) {
+    let sends = "--flows 64 -p 1-64 --rate 600kpps";
+    carries(&Load { setup, sends, packets: 300_000, frames: 1 });
+}
+
 pub fn timed() {
     let setup = &[
         "nft add table ip f",
@@ -106,8 +112,7 @@ pub fn timed() {
         "nft add chain ip f fw { type filter hook forward priority 0 ; }",
         "nft add rule ip f fw update @s { ip saddr } accept",
     ];
-    let sends = "--flows 64 -p 1-64 --rate 600kpps";
-    carries(&Load { setup, sends, packets: 300_000, frames: 1 });
+    carries_many(setup);
 }
 
 pub fn limited() {
@@ -117,8 +122,7 @@ pub fn limited() {
         "nft add rule ip f fw limit rate 10000000/second burst 10000000 packets accept",
         "nft add rule ip f fw drop",
     ];
-    let sends = "--flows 64 -p 1-64 --rate 600kpps";
-    carries(&Load { setup, sends, packets: 300_000, frames: 1 });
+    carries_many(setup);
 }
 
 /// By a tunnel that ends at host B.
@@ -130,8 +134,7 @@ pub fn tunnelled() {
         "ip neigh replace 10.9.0.2 lladdr 02:00:00:00:00:99 dev vx0",
         "ip route replace 198.18.0.0/15 via 10.9.0.2",
     ];
-    let sends = "--flows 64 -p 1-64 --rate 600kpps";
-    carries(&Load { setup, sends, packets: 300_000, frames: 1 });
+    carries_many(setup);
 }
 
 pub fn fragments() {

@@ -27,8 +27,6 @@ pub(super) struct Header {
     pub(super) protocol: Option<(u8, bool)>,
 }
 
-impl Header {}
-
 impl Options for Header {
     fn used(&mut self) -> &mut Used {
         &mut self.used

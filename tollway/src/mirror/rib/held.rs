@@ -3,8 +3,6 @@
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
-use tollway_dataplane::tables::RoutePrefix;
-
 use super::shelf::{Key4, Tag};
 use super::{Contents, Dest, Rib, Where, place};
 use crate::mirror::kernel::Family;
@@ -17,10 +15,8 @@ impl Rib {
     pub fn hold(&mut self, held: BTreeSet<Ipv4Addr>) {
         let before = std::mem::replace(&mut self.held, held);
         let changed: Vec<_> = before.symmetric_difference(&self.held).copied().collect();
-        for dest in self.by_table(&changed).collect::<Vec<_>>() {
-            if let Some(at) = self.find(dest.table, dest.prefix) {
-                self.touch(at);
-            }
+        for at in self.in_all_tables(&changed).collect::<Vec<_>>() {
+            self.touch(at);
         }
     }
 
@@ -40,21 +36,19 @@ impl Rib {
 
     /// Those of them that have no route of their own.
     pub(super) fn held_alone(&self) -> impl Iterator<Item = Dest> {
-        self.by_table(&self.held).filter(|dest| {
-            self.find(dest.table, dest.prefix).is_some_and(|at| self.look(at, <[_]>::is_empty))
-        })
+        let all = self.in_all_tables(&self.held);
+        all.filter(|at| self.look(*at, <[_]>::is_empty)).map(|at| self.dest(at))
     }
 
-    /// Destinations in all tables that have IPv4 routes.
-    fn by_table<'a>(
+    /// Addresses in all tables that have IPv4 routes.
+    fn in_all_tables<'a>(
         &'a self,
         addresses: impl IntoIterator<Item = &'a Ipv4Addr>,
-    ) -> impl Iterator<Item = Dest> {
-        let tables: Vec<_> =
-            self.tables.iter().filter(|table| table.has_v4()).map(|table| table.id).collect();
+    ) -> impl Iterator<Item = Where> {
+        let tables = || self.tables.iter().enumerate().filter(|(_, table)| table.has_v4());
         addresses.into_iter().flat_map(move |address| {
-            let prefix = RoutePrefix::new((*address).into(), HOST);
-            tables.clone().into_iter().map(move |table| Dest { table, prefix })
+            let at = |table| Where::V4(Key4(Tag::new(table, HOST), address.to_bits()));
+            tables().map(move |(number, _)| at(number as u32))
         })
     }
 }
