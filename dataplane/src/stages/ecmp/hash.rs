@@ -22,9 +22,10 @@ use crate::wire::ipv4::{self, Ipv4View};
 use crate::wire::ipv6::{self, Ipv6View};
 use crate::wire::l4;
 
-/// Bytes that are hashed.
-const LEN4: u64 = 48;
-const LEN6: u64 = 72;
+/// Words up to the ports; and from the ports on, of each family.
+const BEFORE: usize = 3;
+pub(super) const WORDS4: usize = 3;
+pub(super) const WORDS6: usize = 6;
 
 /// What tells flows apart that are spread over a group (`fib_multipath_hash_policy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -106,13 +107,25 @@ impl Tables {
     }
 }
 
-/// What chooses a packet's member.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Chosen {
-    /// Of 31 bits, as `fib_multipath_hash` gives it.
-    pub(super) hash: u32,
-    /// What it depends on.
+/// What chooses a packet's member: the words that are hashed, of which an IPv4 packet has 3 behind those that
+/// most packets share, an IPv6 packet 6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key<const WORDS: usize> {
+    /// The hash of the words before.
+    pub(super) begun: Sip,
+    pub(super) words: [u64; WORDS],
+    /// What they depend on.
     pub(super) by: By,
+}
+
+impl<const WORDS: usize> Key<WORDS> {
+    /// The bits of the hash that choose, 31 of them, as `fib_multipath_hash` gives them.
+    #[inline(always)]
+    pub(super) fn hash(&self) -> u32 {
+        let hash =
+            self.begun.words(self.words).finish(((BEFORE + WORDS) * size_of::<u64>()) as u64);
+        hash as u32 >> 1
+    }
 }
 
 /// What a hash depends on.
@@ -128,50 +141,44 @@ pub(super) enum By {
 }
 
 impl Multipath {
-    /// What chooses the member of a packet of either family.
-    pub(super) fn of(&self, packet: &[u8]) -> Chosen {
+    /// The hash of a packet of either family; 0 of one without a header.
+    pub(super) fn hash(&self, packet: &[u8]) -> u32 {
         match packet.first().map(|byte| byte >> 4) {
-            Some(4) => self.of4(self.v4, packet),
-            Some(6) => self.of6(self.v6, packet),
-            _ => Chosen::default(),
+            Some(4) => self.key4(packet).map(|key| key.hash()),
+            Some(6) => self.key6(packet).map(|key| key.hash()),
+            _ => None,
         }
+        .unwrap_or_default()
     }
 
-    /// The same of an IPv4 packet (`fib_multipath_hash`).
+    /// What chooses an IPv4 packet's member (`fib_multipath_hash`).
     #[inline(always)]
-    pub(super) fn of4(&self, by: Hash, packet: &[u8]) -> Chosen {
-        let Some(header) = packet.first_chunk() else { return Chosen::default() };
+    pub(super) fn key4(&self, packet: &[u8]) -> Option<Key<WORDS4>> {
+        let header = packet.first_chunk()?;
         let ip = Ipv4View(header);
-        match by {
+        Some(match self.v4 {
             Hash::L3 => {
                 // The packet that an error is about; which way that went makes no difference.
                 let about = cause4(ip, packet).and_then(<[u8]>::first_chunk);
-                let hash = self.hash4(self.keyed.zero, 0, Ipv4View(about.unwrap_or(header)));
-                Chosen { hash, by: if about.is_some() { By::Cause } else { By::Flow } }
+                let by = if about.is_some() { By::Cause } else { By::Flow };
+                let words = words4(0, Ipv4View(about.unwrap_or(header)));
+                Key { begun: self.keyed.zero, words, by }
             }
             Hash::L4 => {
                 let at = ip.header_len();
                 let ports = if ip.is_fragment() { 0 } else { ports(packet, at, ip.protocol()) };
-                let hash = self.hash4(self.keyed.protocol(ip.protocol()), ports, ip);
-                Chosen { hash, by: By::Flow }
+                let begun = self.keyed.protocol(ip.protocol());
+                Key { begun, words: words4(ports, ip), by: By::Flow }
             }
-        }
-    }
-
-    #[inline(always)]
-    fn hash4(&self, begun: Sip, ports: u32, ip: Ipv4View<'_>) -> u32 {
-        // The kernel puts them in order by what its processor takes them for.
-        let [src, dst] = [ip.src(), ip.dst()].map(|address| u64::from(address.swap_bytes()));
-        let words = [u64::from(ports) << 32, src.min(dst) << 32, src.max(dst)];
-        cut(begun.words(words).finish(LEN4))
+        })
     }
 
     /// The same of an IPv6 packet (`rt6_multipath_hash`).
     #[inline(always)]
-    pub(super) fn of6(&self, by: Hash, packet: &[u8]) -> Chosen {
-        let Some(header) = packet.first_chunk() else { return Chosen::default() };
+    pub(super) fn key6(&self, packet: &[u8]) -> Option<Key<WORDS6>> {
+        let header = packet.first_chunk()?;
         let ip = Ipv6View(header);
-        match by {
+        Some(match self.v6 {
             Hash::L3 => {
                 let about = cause6(ip, packet).and_then(<[u8]>::first_chunk);
                 let header = about.unwrap_or(header);
@@ -179,25 +186,31 @@ impl Multipath {
                 let label = u32::from_le_bytes([0, header[1] & 15, header[2], header[3]]);
                 let begun = self.keyed.labelled(ip.next_header(), label);
                 let by = if about.is_some() { By::Cause } else { By::Label };
-                Chosen { hash: self.hash6(begun, 0, ip), by }
+                Key { begun, words: words6(0, ip), by }
             }
             Hash::L4 => {
                 let (protocol, ports) = transport6(ip, packet);
-                let hash = self.hash6(self.keyed.protocol(protocol), ports, ip);
-                Chosen { hash, by: By::Flow }
+                let begun = self.keyed.protocol(protocol);
+                Key { begun, words: words6(ports, ip), by: By::Flow }
             }
-        }
+        })
     }
+}
 
-    #[inline(always)]
-    fn hash6(&self, begun: Sip, ports: u32, ip: Ipv6View<'_>) -> u32 {
-        let (src, dst) = (ip.src(), ip.dst());
-        let [a, b] = halves(src.min(dst));
-        let [c, d] = halves(src.max(dst));
-        let joined = |before: u64, word: u64| before >> 32 | word << 32;
-        let words = [joined(0, a), joined(a, b), joined(b, c), joined(c, d), joined(d, 0)];
-        cut(begun.word(u64::from(ports) << 32).words(words).finish(LEN6))
-    }
+#[inline(always)]
+fn words4(ports: u32, ip: Ipv4View<'_>) -> [u64; WORDS4] {
+    // The kernel puts them in order by what its processor takes them for.
+    let [src, dst] = [ip.src(), ip.dst()].map(|address| u64::from(address.swap_bytes()));
+    [u64::from(ports) << 32, src.min(dst) << 32, src.max(dst)]
+}
+
+#[inline(always)]
+fn words6(ports: u32, ip: Ipv6View<'_>) -> [u64; WORDS6] {
+    let (src, dst) = (ip.src(), ip.dst());
+    let [a, b] = halves(src.min(dst));
+    let [c, d] = halves(src.max(dst));
+    let joined = |before: u64, word: u64| before >> 32 | word << 32;
+    [u64::from(ports) << 32, joined(0, a), joined(a, b), joined(b, c), joined(c, d), joined(d, 0)]
 }
 
 /// An address as it lies in memory, in two words.
@@ -205,12 +218,6 @@ impl Multipath {
 const fn halves(address: u128) -> [u64; 2] {
     let address = address.swap_bytes();
     [address as u64, (address >> 64) as u64]
-}
-
-/// The bits of a hash that choose.
-#[inline(always)]
-const fn cut(hash: u64) -> u32 {
-    hash as u32 >> 1
 }
 
 /// The packet that an ICMP error is about, if it is one that has it (`icmp_is_err`).

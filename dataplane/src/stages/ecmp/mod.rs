@@ -14,6 +14,7 @@
 //! Limits: [`MOST_GROUPS`] groups of at most [`MOST_MEMBERS`] members. IPv6 extension headers are walked up
 //! to [`MAX_EXTENSIONS`].
 
+mod batch;
 mod hash;
 mod sip;
 mod stage;

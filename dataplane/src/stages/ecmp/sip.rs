@@ -5,9 +5,20 @@
 
 /// A hash that has taken in some words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Sip([u64; 4]);
+pub(super) struct Sip([u64; Self::STATE]);
 
 impl Sip {
+    /// Words of its state.
+    pub(super) const STATE: usize = 4;
+
+    pub(super) const fn of(state: [u64; Self::STATE]) -> Self {
+        Self(state)
+    }
+
+    pub(super) const fn state(self) -> [u64; Self::STATE] {
+        self.0
+    }
+
     /// The hash before the first word, under a `fib_multipath_hash_seed`.
     pub(super) const fn keyed(seed: u32) -> Self {
         let key = (seed as u64) << 32 | seed as u64;

@@ -1,4 +1,5 @@
-use super::hash::{By, Chosen};
+use super::batch::Batch;
+use super::hash::{By, Key, Multipath};
 use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
 use crate::id::NextHopId;
@@ -6,31 +7,46 @@ use crate::tables::Tables;
 
 /// Replaces groups by the member that each packet's flow has.
 pub fn run(burst: &mut Burst, umem: &Umem, tables: &Tables, (ip4, ip6): (Lanes, Lanes)) {
-    let multipath = &tables.multipath;
-    spread(burst, umem, tables, ip4, |packet| multipath.of4(multipath.v4, packet));
-    spread(burst, umem, tables, ip6, |packet| multipath.of6(multipath.v6, packet));
+    spread(burst, umem, tables, ip4, Multipath::key4);
+    spread(burst, umem, tables, ip6, Multipath::key6);
 }
 
-/// Replaces groups by what `choose` says.
+/// Replaces groups by the member that what `key` gives chooses.
 #[inline(always)]
-fn spread(
+fn spread<const WORDS: usize>(
     burst: &mut Burst,
     umem: &Umem,
     tables: &Tables,
     lanes: Lanes,
-    choose: impl Fn(&[u8]) -> Chosen,
+    key: impl Fn(&Multipath, &[u8]) -> Option<Key<WORDS>>,
 ) {
-    let next_hops = tables.next_hops.view();
+    let mut batch = Batch::new();
     for lane in lanes {
+        if burst.next[lane].group().is_none() {
+            continue;
+        }
+        let frame = umem.frame(burst.addr[lane], usize::from(burst.len[lane]));
+        let packet = frame.get(usize::from(burst.l3[lane])..).unwrap_or_default();
+        // All that got here have a whole header.
+        let Some(key) = key(&tables.multipath, packet) else { continue };
+        match key.by {
+            By::Flow => {}
+            By::Label => burst.labelled.put(lane, true),
+            By::Cause => burst.bound.put(lane, true),
+        }
+        if batch.push(lane, &key) {
+            choose(burst, tables, &mut batch);
+        }
+    }
+    choose(burst, tables, &mut batch);
+}
+
+/// Gives the packets of a batch their members.
+#[inline(always)]
+fn choose<const WORDS: usize>(burst: &mut Burst, tables: &Tables, batch: &mut Batch<WORDS>) {
+    let next_hops = tables.next_hops.view();
+    for (lane, hash) in batch.drain() {
         if let Some(group) = burst.next[lane].group() {
-            let frame = umem.frame(burst.addr[lane], usize::from(burst.len[lane]));
-            let packet = frame.get(usize::from(burst.l3[lane])..).unwrap_or_default();
-            let Chosen { hash, by } = choose(packet);
-            match by {
-                By::Flow => {}
-                By::Label => burst.labelled.put(lane, true),
-                By::Cause => burst.bound.put(lane, true),
-            }
             burst.next[lane] = next_hops.in_force(select(tables, group, hash));
         }
     }
@@ -38,7 +54,7 @@ fn spread(
 
 /// The member of group `next` for a packet.
 pub(crate) fn member(tables: &Tables, next: NextHopId, packet: &[u8]) -> NextHopId {
-    select(tables, next, tables.multipath.of(packet).hash)
+    select(tables, next, tables.multipath.hash(packet))
 }
 
 /// The member of group `next` for a flow's hash; a group that is not there has no route.

@@ -243,7 +243,7 @@ proptest! {
         if let Some(first) = bytes.first_mut() {
             *first = version << 4 | *first & 15;
         }
-        prop_assert!(super::Multipath::default().of(&bytes).hash <= MOST_HASH);
+        prop_assert!(super::Multipath::default().hash(&bytes) <= MOST_HASH);
     }
 }
 

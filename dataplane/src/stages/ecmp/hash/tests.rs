@@ -2,8 +2,9 @@ use std::net::IpAddr;
 
 use etherparse::IpNumber;
 
-use super::{By, Chosen, Hash, Keyed, Multipath};
+use super::{By, Hash, Key, Keyed, Multipath};
 use crate::stages::ecmp::MOST_HASH;
+use crate::stages::ecmp::batch::{AT_ONCE, Batch};
 use crate::testkit::packet::{Ip, Packet, ip};
 
 const A4: &str = "192.0.2.1";
@@ -34,12 +35,24 @@ fn error(kind: u8, about: &Packet, to: &str) -> Packet {
 /// The seed that what is known to be right was had with.
 const SEED: u32 = 0x1234_5678;
 
-fn chosen(by: Hash, packet: &[u8]) -> Chosen {
-    Multipath { v4: by, v6: by, keyed: Keyed::new(SEED) }.of(packet)
+fn multipath(by: Hash) -> Multipath {
+    Multipath { v4: by, v6: by, keyed: Keyed::new(SEED) }
+}
+
+fn hash_of(by: Hash, packet: &[u8]) -> u32 {
+    multipath(by).hash(packet)
 }
 
 fn hash(by: Hash, packet: &Packet) -> u32 {
-    chosen(by, &layer3(packet)).hash
+    hash_of(by, &layer3(packet))
+}
+
+/// What the hash of a packet depends on.
+fn by(hash: Hash, packet: &[u8]) -> By {
+    match packet[0] >> 4 {
+        4 => multipath(hash).key4(packet).unwrap().by,
+        _ => multipath(hash).key6(packet).unwrap().by,
+    }
 }
 
 fn labelled(mut packet: Packet, label: u32) -> Packet {
@@ -113,7 +126,7 @@ fn a_flow_label_counts_by_layer_3_alone() {
         || [0, 1, 0x100, 0x10000, 0xfffff].map(|label| labelled(Packet::udp(A6, B6), label));
     assert_eq!(distinct(labels().map(|packet| hash(Hash::L3, &packet))), 5);
     assert_eq!(distinct(labels().map(|packet| hash(Hash::L4, &packet))), 1);
-    let by = |by, packet: &Packet| chosen(by, &layer3(packet)).by;
+    let by = |hash, packet: &Packet| by(hash, &layer3(packet));
     assert_eq!(by(Hash::L3, &labels()[0]), By::Label, "another one may come");
     assert_eq!(by(Hash::L4, &labels()[1]), By::Flow);
     assert_eq!(by(Hash::L3, &Packet::udp(A4, B4)), By::Flow);
@@ -126,26 +139,26 @@ fn by_layer_3_an_error_goes_the_way_of_its_flow() {
     let v6 = [1, 2, 3, 4].map(|kind| (A6, B6, kind));
     for (a, b, kind) in v4.into_iter().chain(v6) {
         let error = layer3(&error(kind, &labelled(Packet::udp(a, b), 77), a));
-        assert_eq!(chosen(Hash::L3, &error).by, By::Cause, "{kind}");
+        assert_eq!(by(Hash::L3, &error), By::Cause, "{kind}");
         let flow = hash(Hash::L3, &labelled(Packet::udp(b, a), 77));
-        assert_eq!(chosen(Hash::L3, &error).hash, flow, "{kind}");
-        assert_eq!(chosen(Hash::L4, &error).by, By::Flow, "{kind}");
+        assert_eq!(hash_of(Hash::L3, &error), flow, "{kind}");
+        assert_eq!(by(Hash::L4, &error), By::Flow, "{kind}");
         // What is not all there has the hash of its own addresses.
         let short = &error[..error.len() - 30];
-        assert_ne!(chosen(Hash::L3, short).by, By::Cause);
-        assert_ne!(chosen(Hash::L3, short).hash, flow);
+        assert_ne!(by(Hash::L3, short), By::Cause);
+        assert_ne!(hash_of(Hash::L3, short), flow);
     }
     let four = [0, 8, 13].map(|kind| (A4, B4, kind));
     let six = [0, 5, 127, 128, 135].map(|kind| (A6, B6, kind));
     for (a, b, kind) in four.into_iter().chain(six) {
         let message = layer3(&error(kind, &Packet::udp(a, b), a));
-        assert_ne!(chosen(Hash::L3, &message).by, By::Cause, "{kind}");
+        assert_ne!(by(Hash::L3, &message), By::Cause, "{kind}");
     }
 }
 
 #[test]
 fn a_later_fragment_is_no_error() {
-    let by = |packet: Packet| chosen(Hash::L3, &layer3(&packet)).by;
+    let by = |packet: Packet| by(Hash::L3, &layer3(&packet));
     let whole = error(3, &Packet::udp(A4, B4), A4);
     assert_eq!(by(whole.clone().fragment(0, true)), By::Cause);
     assert_eq!(by(whole.fragment(1, false)), By::Flow);
@@ -173,9 +186,57 @@ fn any_bytes_have_both_hashes() {
                 bytes.iter_mut().take(1).for_each(|byte| *byte = first);
                 bytes.iter_mut().skip(6).step_by(34).take(1).for_each(|byte| *byte = next);
                 for by in [Hash::L3, Hash::L4] {
-                    assert!(chosen(by, &bytes).hash <= MOST_HASH);
+                    assert!(hash_of(by, &bytes) <= MOST_HASH);
                 }
             }
+        }
+    }
+}
+
+/// Several packets at once have the hashes that each has alone, whatever their number, in their order.
+#[test]
+fn a_batch_has_the_hashes_of_its_packets() {
+    fn all<const WORDS: usize>(keys: &[Key<WORDS>]) -> Vec<(usize, u32)> {
+        let mut batch = Batch::new();
+        let mut hashes = Vec::new();
+        for (lane, key) in keys.iter().enumerate() {
+            if batch.push(lane, key) {
+                hashes.extend(batch.drain());
+            }
+        }
+        hashes.extend(batch.drain());
+        assert_eq!(batch.drain().count(), 0, "it is empty now");
+        hashes
+    }
+    fn alone<const WORDS: usize>(keys: &[Key<WORDS>]) -> Vec<(usize, u32)> {
+        keys.iter().map(Key::hash).enumerate().collect()
+    }
+    let ports = |n: usize| (n as u16, 7 * n as u16);
+    for by in [Hash::L3, Hash::L4] {
+        for count in 0..3 * AT_ONCE {
+            let packets = |a: &str, b: &str| -> Vec<_> {
+                let packet = |n| Packet::udp(a, b).ports(ports(n).0, ports(n).1);
+                (0..count).map(|n| layer3(&packet(n))).collect()
+            };
+            let four: Vec<_> = packets(A4, B4)
+                .iter_mut()
+                .enumerate()
+                .map(|(n, packet)| {
+                    packet[9] = [6, 17, 1][n % 3];
+                    packet[15] = n as u8;
+                    multipath(by).key4(packet).unwrap()
+                })
+                .collect();
+            assert_eq!(all(&four), alone(&four));
+            let six: Vec<_> = packets(A6, B6)
+                .iter_mut()
+                .enumerate()
+                .map(|(n, packet)| {
+                    packet[23] = n as u8;
+                    multipath(by).key6(packet).unwrap()
+                })
+                .collect();
+            assert_eq!(all(&six), alone(&six));
         }
     }
 }

@@ -1,0 +1,64 @@
+//! Hashes of several packets at once.
+//!
+//! A SipHash is one long chain: each step waits for the one before it, and most of a processor is idle. Packets
+//! do not wait for each other, so the compiler makes a loop over packets into wide instructions, which hash
+//! [`AT_ONCE`] packets in the time of two or three.
+
+use super::hash::{By, Key};
+use super::sip::Sip;
+
+/// Packets that are hashed at once: the 64-bit words of an AVX-512 register.
+pub(super) const AT_ONCE: usize = 8;
+
+/// Keys of packets that wait to be hashed, as a structure of arrays.
+pub(super) struct Batch<const WORDS: usize> {
+    begun: [[u64; AT_ONCE]; Sip::STATE],
+    words: [[u64; AT_ONCE]; WORDS],
+    lanes: [usize; AT_ONCE],
+    count: usize,
+}
+
+impl<const WORDS: usize> Batch<WORDS> {
+    pub(super) const fn new() -> Self {
+        let (begun, words) = ([[0; AT_ONCE]; Sip::STATE], [[0; AT_ONCE]; WORDS]);
+        Self { begun, words, lanes: [0; AT_ONCE], count: 0 }
+    }
+
+    /// Adds the packet of a lane; true where the batch is full.
+    #[inline(always)]
+    pub(super) fn push(&mut self, lane: usize, key: &Key<WORDS>) -> bool {
+        let at = self.count % AT_ONCE;
+        for (slots, word) in self.begun.iter_mut().zip(key.begun.state()) {
+            slots[at] = word;
+        }
+        for (slots, word) in self.words.iter_mut().zip(key.words) {
+            slots[at] = word;
+        }
+        self.lanes[at] = lane;
+        self.count = at + 1;
+        self.count == AT_ONCE
+    }
+
+    /// Gives each packet's lane and hash, and is empty again.
+    #[inline(always)]
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = (usize, u32)> {
+        let count = std::mem::take(&mut self.count);
+        let hashes = match count {
+            0 => [0; AT_ONCE],
+            _ => self.hashes(),
+        };
+        self.lanes.into_iter().zip(hashes).take(count)
+    }
+
+    /// Of slots that are not used, too: a loop of a known length is what becomes wide instructions.
+    #[inline(always)]
+    fn hashes(&self) -> [u32; AT_ONCE] {
+        let mut hashes = [0; AT_ONCE];
+        for (at, hash) in hashes.iter_mut().enumerate() {
+            let begun = Sip::of(std::array::from_fn(|word| self.begun[word][at]));
+            let words: [_; WORDS] = std::array::from_fn(|word| self.words[word][at]);
+            *hash = Key { begun, words, by: By::Flow }.hash();
+        }
+        hashes
+    }
+}
