@@ -8,6 +8,7 @@
 #include <linux/ip.h>
 #include <linux/ipv6.h>
 
+#include "egress.h"
 #include "flows.h"
 #include "packet.h"
 
@@ -23,13 +24,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct tally);
 } tallies SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_DEVMAP);
-	__uint(max_entries, MOST_PORTS);
-	__type(key, __u32);
-	__type(value, struct bpf_devmap_val);
-} egress SEC(".maps");
 
 /* The lane did not take the packet, which is as it was. */
 #define NOT_TAKEN (-1)

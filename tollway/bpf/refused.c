@@ -33,13 +33,15 @@ const volatile __u32 NAMESPACE = 0;
 #define REFUSES_BULKS 4
 /* In `since_ns`: it has yet to show that it takes anything, as in src/steer/refusals.rs. */
 #define UNPROVEN 1ULL
+/* In `cause`: user space asks it first, by a frame of the router's own; likewise. */
+#define UNASKED (~0ULL)
 
 /* What a port's device refused, as in src/steer/refusals.rs. */
 struct refusals {
 	__u64 packets; /* in all */
 	__u64 since_ns; /* it has taken nothing since then; 0: it has; or UNPROVEN */
 	__u64 bulks; /* that it has taken nothing of since then */
-	__u64 cause; /* 0: it takes frames; 1: it takes none, and does not say why; else: an error, plus 1 */
+	__u64 cause; /* 0: it takes frames; 1: it takes none, and does not say why; UNASKED; else: an error, plus 1 */
 };
 
 /* One for each port; of the last one, `packets` says if `since_ns` of any is not 0. */
@@ -105,6 +107,11 @@ int refused(__u64 *args)
 		here->since_ns = 0;
 		if (!drops)
 			return 0;
+	}
+	/* The router's own question is no packet of anybody's. */
+	if (here->cause == UNASKED && from == to) {
+		here->cause = 1 - error;
+		return 0;
 	}
 	__sync_fetch_and_add(&here->packets, drops);
 	if (sent)

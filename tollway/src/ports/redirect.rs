@@ -5,8 +5,8 @@
 //! in generic netlink, family `netdev` (`Documentation/netlink/specs/netdev.yaml`, Linux 6.3).
 //!
 //! What a device says need not be what it does. One that refuses what it is given
-//! ([`steer::refusals`](crate::steer::refusals)) is tried again after a second, and each time that it refuses
-//! again after twice as long.
+//! ([`steer::refusals`](crate::steer::refusals)) is asked again after a second, by a frame of the router's own, and
+//! each time that it refuses again after twice as long.
 //!
 //! Limits: a kernel before 6.3 does not tell; no device is taken to be able there.
 
@@ -24,9 +24,11 @@ use netlink_sys::protocols::NETLINK_GENERIC;
 use netlink_sys::{Socket, SocketAddr};
 use tollway_dataplane::id::PortId;
 
+use super::interface::Facts;
 use super::{interface, sys};
 use crate::express::Ports;
 use crate::netlink::{self, Attribute, Message, find, push};
+use crate::steer::Asked;
 use crate::steer::refusals::{Cause, Refusals};
 
 /// All is asked anew at least so often, in case that a message was lost.
@@ -85,6 +87,7 @@ impl Watch {
             Err(error) => return Err(error),
         };
         netdev.look(&watched, &device_of, &ports);
+        netdev.judge(&ports);
         let (wake, woken) = UnixStream::pair()?;
         let thread = std::thread::Builder::new().name("redirect".to_owned()).spawn(move || {
             let mut looked = Instant::now();
@@ -222,9 +225,14 @@ impl Netdev {
         let Some(refusals) = ports.refusals() else { return };
         refusals.settle();
         let now = Instant::now();
-        for (port, (name, _)) in &self.told {
+        for (port, (name, takes)) in &self.told {
             let doubt = self.doubts.get(port);
-            match refusals.cause(*port) {
+            let cause = match refusals.cause(*port) {
+                Some(Cause::Unasked) if *takes => self.question(*port, name, refusals),
+                known => known,
+            };
+            match cause {
+                Some(Cause::Unasked) => {}
                 Some(cause) if doubt.is_none_or(|doubt| doubt.tries) => {
                     let doubt = Doubt::after(doubt, now);
                     ports.set_exit(*port, None);
@@ -236,6 +244,13 @@ impl Netdev {
             }
         }
         self.doubts.retain(|port, doubt| doubt.lasts(refusals.takes(*port), now));
+    }
+
+    /// Asks a device that has yet to prove itself, if it is still there and up.
+    fn question(&self, port: PortId, device: &str, refusals: &Refusals) -> Option<Cause> {
+        let facts = interface::ask(self.control.as_fd(), device).ok().filter(|facts| facts.up);
+        let Some(Facts { index, mac, .. }) = facts else { return Some(Cause::Unasked) };
+        refusals.ask(&Asked { port, ifindex: index.cast_unsigned(), mac })
     }
 
     /// Says if a device is to be given frames of the lane for all that is known of it.

@@ -29,6 +29,7 @@ pub mod maps;
 mod page;
 mod pin;
 mod port;
+mod prober;
 pub mod refusals;
 pub mod regions;
 mod shared;
@@ -57,6 +58,7 @@ pub use links::netfilter_hooks;
 pub use maps::{CountMap, PortCounts, Ruled, State};
 pub use pin::{clean, program_of};
 pub use port::{MOST_PORTS, MOST_QUEUES, SteerLink, SteerPort};
+pub use prober::Asked;
 pub use refusals::Refusals;
 
 /// What is decided for all ports when the maps are made.

@@ -3,16 +3,22 @@
 //! The kernel collects redirected frames and hands them to a device in bulks of 16 at most. A device that
 //! takes only some is busy: the rest is dropped and counted. One that says an error, or takes nothing of four
 //! bulks in a row and for 20 ms, refuses: the program empties the XDP path, and no flow that leaves by that port
-//! enters it until somebody says [`Refusals::forgive`]. Then the device has to prove itself: where it does not take
-//! the first bulk, it refuses at once.
+//! enters it until somebody says [`Refusals::forgive`] and then [`Refusals::ask`], which sends a frame of the
+//! router's own there: so no packet is lost by trying.
+//!
+//! Frames that were received without copies have no room before them when they are redirected
+//! (`xdp_convert_zc_to_xdp_frame`), and a driver that writes a header there, as virtio-net does, drops them all
+//! (`__virtnet_xdp_xmit_one`). So where there are such frames, each device is asked by one before it gets a packet.
+//!
+//! Where nobody can ask (Linux before 5.18), the first bulk decides.
 //!
 //! Limits: of generic XDP the kernel does not tell what a device refused.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use aya::programs::BtfTracePoint;
 use aya::{Btf, Ebpf, EbpfLoader, include_bytes_aligned};
@@ -20,6 +26,7 @@ use tollway_dataplane::id::PortId;
 
 use super::error::SteerError;
 use super::pin::{self, Names};
+use super::prober::{Asked, Prober};
 use super::shared::Shared;
 use super::{MOST_PORTS, SteerPort, sys};
 
@@ -35,10 +42,25 @@ const SINCE_NS: usize = 1;
 const CAUSE: usize = 3;
 /// In place of a time: the device has yet to show that it takes anything.
 const UNPROVEN: u64 = 1;
+/// In place of a cause: nobody has asked it yet.
+const UNASKED: u64 = u64::MAX;
 
 /// What the program has noted by port; cheap to clone, every clone is the same memory.
 #[derive(Clone)]
-pub struct Refusals(Arc<Shared<AtomicU64>>);
+pub struct Refusals {
+    words: Arc<Shared<AtomicU64>>,
+    asking: Option<Arc<Asking>>,
+}
+
+/// How devices are asked.
+struct Asking {
+    prober: Prober,
+    /// Frames come that have no room before them.
+    bare: AtomicBool,
+    /// Ports that have devices, a bit each.
+    entered: AtomicU64,
+}
+const _: () = assert!(MOST_PORTS as u32 == u64::BITS, "a bit for each port");
 
 impl std::fmt::Debug for Refusals {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -47,12 +69,14 @@ impl std::fmt::Debug for Refusals {
 }
 
 impl Refusals {
-    pub(super) fn map(map: BorrowedFd<'_>) -> io::Result<Self> {
-        Ok(Self(Arc::new(Shared::map(map, (MOST_PORTS + 1) * WORDS)?)))
+    fn map(map: BorrowedFd<'_>, prober: Option<Prober>) -> io::Result<Self> {
+        let words = Arc::new(Shared::map(map, (MOST_PORTS + 1) * WORDS)?);
+        let asking = |prober| Asking { prober, bare: false.into(), entered: 0.into() };
+        Ok(Self { words, asking: prober.map(asking).map(Arc::new) })
     }
 
     fn word(&self, port: usize, word: usize) -> Option<&AtomicU64> {
-        self.0.get(port * WORDS + word).filter(|_| port <= MOST_PORTS)
+        self.words.get(port * WORDS + word).filter(|_| port <= MOST_PORTS)
     }
 
     /// Frames that a port's device did not take, ever.
@@ -62,22 +86,70 @@ impl Refusals {
         self.word(own, PACKETS).filter(|_| own < MOST_PORTS).map_or(0, |word| word.load(Acquire))
     }
 
-    /// Why a port's device takes none, if that is so.
+    /// Why a port's device gets none, if that is so.
     #[must_use]
     pub fn cause(&self, port: PortId) -> Option<Cause> {
         let cause = self.word(port.0.into(), CAUSE)?.load(Acquire);
         match cause {
             0 => None,
             1 => Some(Cause::Silent),
+            UNASKED => Some(Cause::Unasked),
             more => Some(Cause::Error((more - 1) as i32)),
         }
     }
 
-    /// Lets a port's device be tried again; it has to prove itself.
+    /// Lets a port's device be tried again, from when it has been asked.
     pub fn forgive(&self, port: PortId) {
+        self.begin(port, UNASKED);
+    }
+
+    /// Asks a port's device if it takes frames, and lets packets go there if it does, or if it cannot be asked; why
+    /// not otherwise.
+    pub fn ask(&self, asked: &Asked) -> Option<Cause> {
+        let ask = |asking: &Arc<Asking>| asking.prober.ask(asked, asking.bare.load(Acquire));
+        let sent = self.asking.as_ref().map(ask);
+        if let Some(Err(error)) = &sent {
+            tracing::debug!("port {} cannot be asked for redirects: {error}", asked.port.0);
+        }
+        if let Some(cause) = self.word(asked.port.0.into(), CAUSE) {
+            // The program has written down what it refused.
+            let _ = cause.compare_exchange(UNASKED, 0, SeqCst, SeqCst);
+        }
+        self.cause(asked.port)
+    }
+
+    /// Has every device asked before it gets more: frames are about to come that have no room before them.
+    pub(crate) fn expect_bare(&self) {
+        let Some(asking) = self.asking.as_ref().filter(|asking| !asking.bare.swap(true, SeqCst))
+        else {
+            return;
+        };
+        let entered = asking.entered.load(SeqCst);
+        let entered = (0..u64::BITS as u16).filter(|port| entered >> port & 1 != 0);
+        entered.for_each(|port| self.forgive(PortId(port)));
+    }
+
+    /// Lets a port's device be tried as it was entered.
+    fn enter(&self, port: PortId) {
+        let is_bare = self.asking.as_ref().is_some_and(|asking| {
+            asking.entered.fetch_or(1 << port.0, SeqCst);
+            asking.bare.load(SeqCst)
+        });
+        self.begin(port, if is_bare { UNASKED } else { 0 });
+    }
+
+    fn leave(&self, port: PortId) {
+        if let Some(asking) = &self.asking {
+            asking.entered.fetch_and(!(1 << port.0), SeqCst);
+        }
+    }
+
+    /// Lets a port's device be tried with a cause for nobody to send there, or without one: then the first bulk
+    /// decides.
+    fn begin(&self, port: PortId, cause: u64) {
         let own = usize::from(port.0);
         let words =
-            [(own, SINCE_NS, UNPROVEN), (own, CAUSE, 0), (MOST_PORTS, PACKETS, 1)].into_iter();
+            [(own, SINCE_NS, UNPROVEN), (own, CAUSE, cause), (MOST_PORTS, PACKETS, 1)].into_iter();
         for (word, value) in
             words.filter_map(|(at, word, value)| Some((self.word(at, word)?, value)))
         {
@@ -118,6 +190,8 @@ impl Refusals {
 /// Why a device takes no frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
+    /// Nobody has asked it since it was entered or forgiven.
+    Unasked,
     /// It does not say; it just has taken none for a while.
     Silent,
     /// What it said (`errno`).
@@ -127,6 +201,7 @@ pub enum Cause {
 impl std::fmt::Display for Cause {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            Self::Unasked => out.write_str("it has not been asked yet"),
             Self::Silent => out.write_str("it takes none of them"),
             Self::Error(error) => crate::ports::why(&io::Error::from_raw_os_error(*error)).fmt(out),
         }
@@ -162,7 +237,10 @@ impl Program {
         program.attach().map_err(|error| failed(&error))?;
         let map = |name| sys::pinned(&names.path(name));
         let map = |name| map(name).map_err(SteerError::system(name, "opening the map"));
-        let refusals = Refusals::map(map("refusals")?.as_fd());
+        let prober = Prober::load(names).inspect_err(|error| {
+            tracing::debug!("devices cannot be asked if they take redirected frames: {error}");
+        });
+        let refusals = Refusals::map(map("refusals")?.as_fd(), prober.ok());
         let refusals = refusals.map_err(SteerError::system("refusals", "mapping"))?;
         Ok(Self { refusals, port_of: map("port_of")?, _object: object })
     }
@@ -174,12 +252,13 @@ impl Program {
 
     /// Notes which port a device is, and lets it be tried.
     pub(super) fn enter(&self, port: &SteerPort) -> io::Result<()> {
-        self.refusals.forgive(port.port);
+        self.refusals.enter(port.port);
         sys::update(self.port_of.as_fd(), &port.ifindex, &u32::from(port.port.0))
     }
 
     /// Forgets a device.
     pub(super) fn forget(&self, port: &SteerPort) {
+        self.refusals.leave(port.port);
         let _ = sys::delete(self.port_of.as_fd(), &port.ifindex);
     }
 }

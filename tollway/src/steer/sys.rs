@@ -309,6 +309,41 @@ pub(super) fn run(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<(u32, Vec
     Ok((arguments.result, output))
 }
 
+/// `BPF_F_TEST_XDP_LIVE_FRAMES`: frames go where the program sends them.
+const LIVE_FRAMES: u32 = 1 << 1;
+
+/// What a program knows of a frame beside its bytes (`struct xdp_md`).
+#[derive(Default)]
+#[repr(C)]
+struct Context {
+    data: u32,
+    data_end: u32,
+    data_meta: u32,
+    ingress_ifindex: u32,
+    rx_queue_index: u32,
+    egress_ifindex: u32,
+}
+
+/// Runs an XDP program once on a frame as if a device had received it, and does with the frame what the program
+/// says.
+pub(super) fn run_live(program: BorrowedFd<'_>, frame: &[u8], ingress: u32) -> io::Result<()> {
+    let in_len = frame.len() as u32;
+    let context = Context { data_end: in_len, ingress_ifindex: ingress, ..Context::default() };
+    let mut arguments = Run {
+        program: number(program),
+        in_len,
+        input: address(frame.as_ptr()),
+        context_in_len: size_of::<Context>() as u32,
+        context_in: address(&raw const context),
+        repeat: 1,
+        flags: LIVE_FRAMES,
+        ..Run::default()
+    };
+    // SAFETY: the frame and the context are read, of the lengths given; nothing is written to them.
+    unsafe { bpf(Command::ProgTestRun, &mut arguments) }?;
+    Ok(())
+}
+
 /// Processors that a map with values for each has values for (`cpu_possible_mask`).
 pub(super) fn possible_processors() -> io::Result<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;

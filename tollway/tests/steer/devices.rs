@@ -16,7 +16,9 @@ use tollway::model::{Left, Mac, VlanProtocol};
 use tollway::steer::flows::{Flow, Flow4Key, Flow6Key};
 use tollway::steer::maps::PassReason;
 use tollway::steer::refusals::Cause;
-use tollway::steer::{self, Mode, Options, State, SteerError, SteerLink, SteerPort, Steering};
+use tollway::steer::{
+    self, Asked, Mode, Options, State, SteerError, SteerLink, SteerPort, Steering,
+};
 use tollway_dataplane::id::{LinkId, PortId, Vid};
 
 use super::echo::{BOTH, beating, counts, pings};
@@ -188,6 +190,12 @@ pub fn lane() {
     assert_eq!(grown[0].express_rx_packets, 0);
 }
 
+/// Port B, to be asked.
+fn asked(steering: &Steering) -> Asked {
+    let port = steering.port(B).unwrap();
+    Asked { port: B, ifindex: port.ifindex, mac: port.mac }
+}
+
 /// A device that takes nothing any more, although the kernel says that it does.
 pub fn refusals() {
     let (a, b) = two_hosts();
@@ -211,9 +219,17 @@ pub fn refusals() {
     let _ = a.command("ping -n -q -c 5 -i 0.01 -W 1 10.0.2.2").output().unwrap();
     assert_eq!(refusals.packets(B), refused, "nothing is sent there any more");
 
+    // A frame of the router's own finds out, and is no packet of anybody's.
+    refusals.forgive(B);
+    assert_eq!(refusals.cause(B), Some(Cause::Unasked), "nothing is sent before");
+    assert_eq!(refusals.ask(&asked(&steering)), Some(Cause::Error(libc::ENXIO)));
+    assert_eq!(refusals.packets(B), refused);
+
     b.sh("ip link set hb up");
     b.route("hb", "10.0.2.1", "02:00:00:00:00:0b");
     refusals.forgive(B);
+    assert_eq!(refusals.ask(&asked(&steering)), None);
+    assert!(refusals.takes(B));
     enter_both(&steering);
     beating(&steering, &[A, B], (&a, &BOTH[..1], 1));
     assert_eq!((refusals.packets(B), refusals.cause(B)), (refused, None));
@@ -223,7 +239,7 @@ pub fn refusals() {
 /// that refuses.
 pub fn partial_refusals() {
     let (a, b) = two_hosts();
-    let (steering, _worker) = start(&[Mode::Native], false);
+    let (mut steering, _worker) = start(&[Mode::Native], false);
     let refusals = steering.refusals().unwrap();
     enter_both(&steering);
     // It has proven that it takes frames.
@@ -249,8 +265,14 @@ pub fn partial_refusals() {
     assert_eq!(refusals.cause(B), Some(Cause::Silent));
     assert_eq!(refused(1000, 3), 0, "nothing is sent there any more");
 
-    // Forgiven, it has to prove itself again, and does not.
+    // Asked, it takes a small frame.
     refusals.forgive(B);
+    assert_eq!(refusals.ask(&asked(&steering)), None);
+    assert!(refusals.takes(B));
+
+    // Entered anew without being asked, it has to take the first bulk, and does not.
+    let port = steering.port(B).unwrap().clone();
+    steering.set_port(port).unwrap();
     enter_both(&steering);
     until("one frame to be enough", || {
         refused(1000, 1);

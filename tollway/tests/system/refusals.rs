@@ -32,9 +32,14 @@ pub fn refused() {
     until("somebody to notice", || router.read("stderr").contains("rb refuses the frames"));
     let express = tollway(&router, "show express");
     let refused = count(&express, "packets refused");
-    // A burst or two were lost; before a second has passed, nobody tries again.
+    // A burst or two were lost.
     assert!((1..200).contains(&refused), "{express}");
     assert!(count(&tollway(&router, "show drops"), "dev_tx_failed") >= refused);
+
+    // It is asked again after a second and after two more, by no packet of anybody's.
+    until("two more questions", || router.read("stderr").contains("tried again in 4 s"));
+    let later = count(&tollway(&router, "show express"), "packets refused");
+    assert_eq!(later, refused, "asking costs no packets");
 
     net.b.sh("ip link set hb up");
     passes("the flow in the lane again");

@@ -131,8 +131,11 @@ impl Program for Steered {
         if !self.lane.wanted.is_on(zero_copy) {
             return;
         }
-        let attached = lock(&self.steering).attach(self.port, &[self.mode], true);
-        match attached {
+        let mut steering = lock(&self.steering);
+        if zero_copy && let Some(refusals) = steering.refusals() {
+            refusals.expect_bare();
+        }
+        match steering.attach(self.port, &[self.mode], true) {
             Ok(_) => self.lane.ports.set_entrance(self.port, true),
             Err(error) => {
                 tracing::warn!("{}: there is no express lane: {error}", self.device);
