@@ -54,10 +54,10 @@ impl Scene {
         let (is_hanging, is_ending) = (Arc::clone(&hangs), Arc::clone(&ends));
         let board = Board::new(Names::from(&model));
         let worker = std::thread::spawn(move || {
-            let umem = tollway_lab::memory::umem(64, 4096).unwrap();
+            let mut umem = tollway_lab::memory::umem(64, 4096).unwrap();
             let steering = ModelSteering::load(&model);
             let mut programs = |_: &Model, port| steering.program(port);
-            let mut devices = ports::open(&mut model, &umem, &mut programs, &[]).unwrap();
+            let mut devices = ports::open(&mut model, &mut umem, &mut programs, &[]).unwrap();
             let compiled = compile(&model).unwrap();
             let mut router = Router::new(compiled.tables, umem, compiled.host);
             while !is_ending.load(Ordering::Relaxed) {

@@ -267,11 +267,24 @@ pub type Programs<'a> = dyn FnMut(&Model, PortIndex) -> Result<Box<dyn Kept>, Re
 /// The first port that can not be opened.
 pub fn open(
     model: &mut Model,
-    umem: &Umem,
+    umem: &mut Umem,
     programs: &mut Programs<'_>,
     idle: &[Option<String>],
 ) -> Result<Devices, PortError> {
     let shared = SharedUmem::new(umem);
+    let chunks = queues(model).map(af_xdp::chunks_received).sum();
+    shared.lend(umem, chunks);
+    let devices = open_each(model, (&shared, umem.limit()), programs, idle);
+    shared.take_back(umem);
+    devices
+}
+
+fn open_each(
+    model: &mut Model,
+    (shared, limit): (&SharedUmem, usize),
+    programs: &mut Programs<'_>,
+    idle: &[Option<String>],
+) -> Result<Devices, PortError> {
     let mut devices = Devices::new();
     for index in 0..model.ports.len() {
         let port = &model.ports[index];
@@ -285,11 +298,11 @@ pub fn open(
                 Box::new(port.map_err(failed)?)
             }
             PortKind::Tap { device } => Box::new(Tap::open(&name, device, mtu)?),
-            PortKind::AfPacket { device } => Box::new(AfPacket::open(&name, device, umem.limit())?),
+            PortKind::AfPacket { device } => Box::new(AfPacket::open(&name, device, limit)?),
             PortKind::AfXdp { device, mode } => {
                 let program = programs(model, PortIndex(index));
                 let idle = idle.get(index).and_then(Option::as_deref);
-                open_af_xdp((&name, device), *mode, (&shared, umem.limit()), (program, idle))?
+                open_af_xdp((&name, device), *mode, (shared, limit), (program, idle))?
             }
         };
         adopt(model, PortIndex(index), Facts::of(device.as_ref()));
@@ -431,25 +444,25 @@ pub fn chunk_bytes(model: &Model) -> u32 {
 /// Memory for the frames of all ports of a model; none where it can not be had.
 #[must_use]
 pub fn umem(model: &Model) -> Option<Umem> {
-    let queues: Vec<u32> = model
-        .ports
-        .iter()
-        .filter_map(|port| match &port.kind {
-            PortKind::AfXdp { device, .. } => Some(af_xdp::queues(device)),
-            _ => None,
-        })
-        .collect();
     let whole = chunk_bytes(model);
     let fits = mtu(model) + LARGEST_HEADER <= Umem::room_of(2048);
     // The kernel takes chunks of 2 or 4 KB; a frame that fits none has several.
-    let chunk = match queues.is_empty() {
-        true => whole,
-        false if fits && !may_be_zero_copy(model) => 2048,
-        false => 4096,
+    let chunk = match queues(model).next() {
+        None => whole,
+        Some(_) if fits && !may_be_zero_copy(model) => 2048,
+        Some(_) => 4096,
     };
-    let held = queues.iter().map(|queues| af_xdp::chunks_held(*queues)).sum::<u32>();
+    let held = queues(model).map(af_xdp::chunks_held).sum::<u32>();
     let chunks = (UMEM_BYTES / chunk).max(MIN_CHUNKS) + held;
     tollway_lab::memory::umem_for(chunks, chunk, mtu(model) + LARGEST_HEADER)
+}
+
+/// The receive queues of each AF_XDP port.
+fn queues(model: &Model) -> impl Iterator<Item = u32> {
+    model.ports.iter().filter_map(|port| match &port.kind {
+        PortKind::AfXdp { device, .. } => Some(af_xdp::queues(device)),
+        _ => None,
+    })
 }
 
 /// Whether some port may have its frames without copies.

@@ -41,12 +41,12 @@ impl Machine {
         post: Post,
         compile: impl FnOnce(&Model) -> Result<Compiled, CompileError>,
     ) -> Result<Self, CliError> {
-        let umem = ports::umem(model).ok_or_else(|| {
+        let mut umem = ports::umem(model).ok_or_else(|| {
             CliError::failed("the memory for frames can not be had", "Lower the MTUs")
         })?;
         let steering = Arc::new(ModelSteering::load(model));
         let mut programs = |_: &Model, port| steering.program(port);
-        let devices = ports::open(model, &umem, &mut programs, idle);
+        let devices = ports::open(model, &mut umem, &mut programs, idle);
         let devices = devices.map_err(|error| CliError::failed(&error, error.remedy()))?;
         let compiled = compile(model).map_err(|error| CliError::failed(&error, error.remedy()))?;
         let mut router = Router::new(compiled.tables, umem, compiled.host);

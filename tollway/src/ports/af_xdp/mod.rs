@@ -51,7 +51,13 @@ use steps::Open;
 /// Chunks that the rings of a device with so many queues hold at most.
 #[must_use]
 pub const fn chunks_held(queues: u32) -> u32 {
-    queues * (socket::receive_slots(queues) + socket::RING)
+    chunks_received(queues) + queues * socket::RING
+}
+
+/// Chunks that a device with so many queues receives into.
+#[must_use]
+pub const fn chunks_received(queues: u32) -> u32 {
+    queues * socket::receive_slots(queues)
 }
 
 /// A device is looked at so often, and a failed one tried again.
@@ -187,7 +193,9 @@ impl AfXdp {
 
     /// Takes what came of a climb.
     fn arrive(&mut self, outcome: Outcome) -> Result<(), Vec<Refusal>> {
-        let (open, how) = outcome?;
+        let (mut open, how) = outcome?;
+        let lent = open.sockets.iter_mut().flat_map(socket::Socket::take_lent);
+        lent.for_each(|chunk| self.custody.give(chunk.0));
         (self.open, self.how) = (Some(open), how);
         Ok(())
     }

@@ -54,6 +54,8 @@ pub(super) struct Socket {
     /// The kernel may not have taken all that is in the TX ring.
     unsent: bool,
     partial: Option<Partial>,
+    /// What it got before it was bound, which no custody knows of yet.
+    lent: Vec<FrameAddr>,
     /// The kernel writes to it until the socket is closed.
     _area: Arc<Area>,
 }
@@ -94,22 +96,36 @@ impl Socket {
         let rx = sys::ring(socket, Kind::Rx, slots).map_err(what("RX ring"))?;
         let tx = sys::ring(socket, Kind::Tx, RING).map_err(what("TX ring"))?;
         sys::prepare_sending(socket);
+        let mut fill = Producer::new(fill);
+        let lent = umem.borrow(slots);
+        let given = lent.iter().take_while(|chunk| fill.push(u64::from(chunk.0))).count();
+        debug_assert_eq!(given, lent.len(), "an empty ring has room for as many as it has slots");
+        fill.publish();
         let share = owner.map(|owner| owner.as_fd());
-        sys::bind(socket, at, binding.flags(), share).map_err(what("bind"))?;
+        if let Err(error) = sys::bind(socket, at, binding.flags(), share) {
+            umem.give_back(lent);
+            return Err(("bind", error));
+        }
         let fd = Arc::new(fd);
         umem.add(binding, &fd);
         Ok(Self {
             fd,
             rx: Consumer::new(rx),
             tx: Producer::new(tx),
-            fill: Producer::new(fill),
+            fill,
             completion: Consumer::new(completion),
-            owed: slots,
+            owed: slots - lent.len() as u32,
             in_flight: 0,
             unsent: false,
             partial: None,
+            lent,
             _area: Arc::clone(umem.area()),
         })
+    }
+
+    /// What the kernel got before the socket was bound, once: from then on somebody else knows of it.
+    pub(super) fn take_lent(&mut self) -> Vec<FrameAddr> {
+        std::mem::take(&mut self.lent)
     }
 
     /// What to wait on.

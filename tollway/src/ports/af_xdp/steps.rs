@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::socket::{self, Socket};
 use super::umem::{Binding, SharedUmem};
-use super::why;
+use super::{DEVICE_STOPS, why};
 use crate::model::{AfXdpMode, Mac};
 
 /// A queue that is still another's is asked for again after that.
@@ -158,11 +158,25 @@ fn bind_all(
     let mut sockets = Vec::new();
     for queue in 0..target.queues {
         let slots = socket::receive_slots(target.queues);
-        let bound = bind(umem, binding, ((target.ifindex, queue), slots), patience);
-        let socket = bound.map_err(|(action, error)| refusal(name, target, action, &error))?;
-        sockets.push(socket);
+        match bind(umem, binding, ((target.ifindex, queue), slots), patience) {
+            Ok(socket) => sockets.push(socket),
+            Err((action, error)) => {
+                give_back(umem, sockets);
+                return Err(refusal(name, target, action, &error));
+            }
+        }
     }
     Ok(Open { sockets, turn: 0, binding, serves: false })
+}
+
+/// Closes the sockets of a device that has not got all of them.
+fn give_back(umem: &SharedUmem, mut sockets: Vec<Socket>) {
+    let lent: Vec<_> = sockets.iter_mut().flat_map(Socket::take_lent).collect();
+    drop(sockets);
+    if !lent.is_empty() {
+        std::thread::sleep(DEVICE_STOPS);
+        umem.give_back(lent);
+    }
 }
 
 /// Binds a socket. A queue is free only some time after its last socket was closed, for the kernel does
