@@ -23,7 +23,9 @@ flock 9
 apt_of() {
   local suite=$1 at=$base/apt/$1
   apt=(-qq -o "Dir::Etc::sourcelist=$at/list" -o "Dir::Etc::sourceparts=/dev/null"
-    -o "Dir::State::lists=$at/lists" -o "Dir::Cache=$at/cache" -o "APT::Sandbox::User=root")
+    -o "Dir::State::lists=$at/lists" -o "Dir::Cache=$at/cache" -o "APT::Sandbox::User=root"
+    # What is installed here may be newer than what the suite has, and not to be had any more.
+    -o "Dir::State::status=/dev/null")
   [ ! -e "$at/done" ] || return 0
   mkdir -p "$at/lists/partial" "$at/cache/archives/partial"
   local own

@@ -11,7 +11,8 @@
 # TOLLWAY_QEMU_SUITE:   the Debian suite whose kernel it has (default: the kernel in /boot).
 # TOLLWAY_QEMU_CARDS:   network cards by model (igb, virtio-net-pci, e1000e, vmxnet3), in pairs: the first
 #                       and the second are the ends of one cable, and so on. The cards of cable N have the
-#                       addresses 02:00:00:00:0N:01 and 02:00:00:00:0N:02.
+#                       addresses 02:00:00:00:0N:01 and 02:00:00:00:0N:02. Cables of virtio-net-pci take
+#                       unfinished checksums and large packets as a host's bridge does, and root only has them.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -102,16 +103,38 @@ rm -f "$out/status"
   echo
 } > "$out/command"
 
-# Two cards for each cable, which is a hub with two sockets.
-devices=()
+# Two cards for each cable, which is a hub with two sockets; or a bridge with two TAP devices, where a card can make
+# use of it.
+devices=() bridged=()
 for index in "${!cards[@]}"; do
   cable=$((index / 2 + 1)) end=$((index % 2 + 1)) more=
-  # The driver has zero-copy only where it maps memory itself (iommu_platform).
-  [ "${cards[index]}" != virtio-net-pci ] || more=,mq=on,vectors=6,disable-legacy=on,iommu_platform=on
+  netdev=hubport,id=end$index,hubid=$cable
+  if [ "${cards[index]}" = virtio-net-pci ]; then
+    # The driver has zero-copy only where it maps memory itself (iommu_platform).
+    more=,mq=on,vectors=6,disable-legacy=on,iommu_platform=on
+    netdev=tap,id=end$index,ifname=end$index,script=no,downscript=no,vhost=off,queues=2
+    bridged+=("end$index:cable$cable")
+  fi
   # Each in a slot of its own: igb takes the numbers of those beside it for its functions.
-  devices+=(-netdev "hubport,id=end$index,hubid=$cable" -device "pcie-root-port,id=slot$index,chassis=$((index + 1))"
+  devices+=(-netdev "$netdev" -device "pcie-root-port,id=slot$index,chassis=$((index + 1))"
     -device "${cards[index]},bus=slot$index,netdev=end$index,romfile=,mac=02:00:00:00:0$cable:0$end$more")
 done
+
+# Runs the emulator beside its bridges, in a network namespace that nobody else is in.
+bridges() {
+  local pair
+  for pair in "${bridged[@]}"; do
+    ip link show "${pair#*:}" &> /dev/null || ip link add "${pair#*:}" up type bridge mcast_snooping 0
+    ip tuntap add "${pair%:*}" mode tap multi_queue
+    ip link set "${pair%:*}" master "${pair#*:}" up
+  done
+}
+between=()
+if [ ${#bridged[@]} -gt 0 ]; then
+  # shellcheck disable=SC2016
+  between=(unshare -n bash -c "$(declare -p bridged; declare -f bridges)"'
+    sysctl -qw net.ipv6.conf.default.disable_ipv6=1 && bridges && exec "$@"' bridges)
+fi
 
 # shellcheck disable=SC2046,SC2207
 share() { echo "-fsdev local,id=$1,path=$2,security_model=none,multidevs=remap${3:-}"; }
@@ -120,12 +143,12 @@ shares=($(share root / ,readonly=on) -device virtio-9p-pci,fsdev=root,mount_tag=
 [ -z "$is_covered" ] ||
   shares+=($(share tree "$tree" ,readonly=on) -device virtio-9p-pci,fsdev=tree,mount_tag=tree)
 # A busy host lets the kernel wait for its timer longer than the kernel believes in it: no_timer_check.
-timeout "${TOLLWAY_QEMU_SECONDS:-900}" "$qemu" "${firmware[@]}" \
+"${between[@]}" timeout "${TOLLWAY_QEMU_SECONDS:-900}" "$qemu" "${firmware[@]}" \
   -machine q35,accel=tcg -cpu max -smp 1 -m 1536 -nodefaults -no-reboot -display none -serial stdio \
   -kernel "$ready/vmlinux" -initrd "$ready/initrd" \
   -append "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check" \
   "${shares[@]}" "${devices[@]}" \
-  < /dev/null | tr -d '\r' || true
+  < /dev/null | sed -u 's/\r//g' || true
 [ -s "$out/status" ] || { echo "qemu: the command did not end" >&2; exit 125; }
 status=$(cat "$out/status")
 exit "$status"
