@@ -17,8 +17,9 @@
 #   make bgp     100,000 routes by BGP from FRR while other traffic goes on; as root
 #   make leaks   how long what a command forbids goes on on the XDP path, each change LEAKS times (default 20), idle
 #                and beside four busy loops; as root
-#   make machines  network cards of three models in virtual machines: pings, streams, what happens to devices; as root,
-#                MODELS="igb virtio-net-pci e1000e"
+#   make machines  network cards in virtual machines: pings, streams, what is lost when something happens to routers
+#                and devices; as root, some minutes each, MODELS="igb virtio-net-pci e1000e" with the kernels of
+#                SUITES="trixie-backports trixie bookworm"
 #   make miri    what owns memory, under Miri (needs a nightly toolchain); five minutes
 
 SHELL := /bin/bash
@@ -31,6 +32,7 @@ ROUTES ?= 1000000
 BGP_ROUTES ?= 100000
 LEAKS ?= 20
 MODELS ?= igb virtio-net-pci e1000e
+SUITES ?= trixie-backports trixie bookworm
 TOOLS := target/tools
 PREFIX ?= /usr/local
 UNITS ?= $(PREFIX)/lib/systemd/system
@@ -105,7 +107,8 @@ leaks: setup
 	CI=1 TOLLWAY_LEAKS=$(LEAKS) cargo test -p tollway --test router --locked -- what_is_forbidden
 
 machines: setup
-	CI=1 TOLLWAY_CARDS="$(MODELS)" cargo test -p tollway --test system --locked -- cards
+	CI=1 TOLLWAY_CARDS="$(MODELS)" TOLLWAY_CARDS_SUITES="$(SUITES)" \
+	  cargo test -p tollway --test system --locked -- cards
 
 miri:
 	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=8 \

@@ -39,7 +39,23 @@ impl Router {
 
     /// In that directory.
     pub fn start_in(dir: TempDir, config: &str) -> Self {
+        Self::start_with(dir, config, &[])
+    }
+
+    /// One with the same configuration that takes its ports over; it has ended.
+    pub fn replace(self) -> Self {
+        let config = self.read(CONFIG_FILE);
+        let Self { process: mut before, dir } = self;
+        // It still writes to it.
+        std::fs::rename(dir.path().join("stderr"), dir.path().join("stderr.before")).unwrap();
+        let router = Self::start_with(dir, &config, &["--replace"]);
+        assert_eq!(before.0.wait().unwrap().code(), Some(0), "{}", router.read("stderr.before"));
+        router
+    }
+
+    fn start_with(dir: TempDir, config: &str, options: &[&str]) -> Self {
         let mut command = command("tollway", &dir, config);
+        command.args(options);
         let file = |name: &str| File::create(dir.path().join(name)).unwrap();
         let child = command.stdout(file("stdout")).stderr(file("stderr")).spawn().unwrap();
         let mut router = Self { process: Process(child), dir };

@@ -12,6 +12,7 @@ mod drops;
 mod kinds;
 #[path = "../namespaces/mod.rs"]
 mod namespaces;
+mod numbered;
 mod pmtu;
 mod refusals;
 #[allow(dead_code)]
@@ -39,16 +40,21 @@ const TESTS: [namespaces::Test; 9] = [
 
 fn main() -> ExitCode {
     namespaces::main(&TESTS, "-nm", missing, |words| match words {
-        ["--ask", "cards"] => cards::inside(),
+        ["--ask", "cards", model, suite, extent] => {
+            cards::inside(model, suite, *extent == "thorough")
+        }
         ["--serve", address] => transfer::serve(address.parse().unwrap()),
         ["--serve", address, "datagrams"] => datagrams::serve(address.parse().unwrap()),
         ["--serve", address, "times"] => drops::serve(address.parse().unwrap()),
         ["--ask", address, "times"] => drops::ask(address.parse().unwrap()),
-        ["--ask", address, seconds, kind] => {
-            let (address, seconds) = (address.parse().unwrap(), seconds.parse().unwrap());
+        ["--ask", own, other, "numbered"] => {
+            numbered::end(own.parse().unwrap(), other.parse().unwrap())
+        }
+        ["--ask", address, amount, kind] => {
+            let (address, amount) = (address.parse().unwrap(), amount.parse().unwrap());
             match kind {
-                &"datagrams" => datagrams::ask(address, seconds),
-                kind => transfer::ask(address, seconds, *kind == "paced"),
+                &"datagrams" => datagrams::ask(address, amount),
+                kind => transfer::ask(address, amount, kind),
             }
         }
         _ => ExitCode::FAILURE,

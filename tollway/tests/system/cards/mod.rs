@@ -1,0 +1,243 @@
+//! Network cards in virtual machines, whose sockets have no copies where their drivers have that: all of what two
+//! hosts send arrives, whatever happens to the router and its devices.
+//!
+//! `TOLLWAY_CARDS`: the models that are tried, and `TOLLWAY_CARDS_SUITES`: the Debian suites of their kernels. Without
+//! them it is one machine, which the way of copies is not tried in.
+
+mod bounds;
+mod events;
+mod plug;
+
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use self::events::Event;
+use crate::namespaces::{PATIENCE, is_root, ping, unanswered, until};
+use crate::numbered::{Losses, Numbered};
+use crate::router::{Net, config};
+use crate::running::Router;
+use crate::transfer::Transfer;
+use crate::ways::{self, Way};
+
+/// What starts the machine, and what fetches what it is made of.
+const RUN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/qemu/run.sh");
+const FETCH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/qemu/fetch.sh");
+
+/// A model with a kernel, and how Tollway gets its frames.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    suite: &'static str,
+    model: &'static str,
+    mode: &'static str,
+    told: &'static str,
+}
+
+const fn kind(
+    suite: &'static str,
+    model: &'static str,
+    mode: &'static str,
+    told: &'static str,
+) -> Kind {
+    Kind { suite, model, mode, told }
+}
+
+/// Zero-copy wants Linux 6.14 of igb and virtio-net.
+const KINDS: [Kind; 7] = [
+    kind("trixie-backports", "igb", ZERO_COPY, "AF_XDP zero-copy"),
+    kind("trixie-backports", "virtio-net-pci", ZERO_COPY, "AF_XDP zero-copy"),
+    kind("trixie-backports", "e1000e", "auto", "AF_XDP copy mode, generic XDP"),
+    kind("trixie", "igb", "copy", "AF_XDP copy mode, native XDP"),
+    kind("trixie", "virtio-net-pci", "copy", "AF_XDP copy mode, native XDP"),
+    kind("bookworm", "igb", "copy", "AF_XDP copy mode, native XDP"),
+    kind("bookworm", "virtio-net-pci", "copy", "AF_XDP copy mode, native XDP"),
+];
+/// What every change is tried with; the others take minutes each.
+const USUAL: Kind = KINDS[0];
+const ZERO_COPY: &str = "zero-copy";
+const MEGABYTES: u64 = 20;
+const PINGS: usize = 3;
+
+/// Why there can be no machine.
+pub fn missing() -> Option<&'static str> {
+    let has = |what: &[&str]| {
+        Command::new(FETCH).args(what).output().is_ok_and(|out| out.status.success())
+    };
+    let is_there = has(&["emulator"]) && has(&["kernel", USUAL.suite]);
+    (!is_there || !is_root()).then_some("no emulator with igb, or no kernel (scripts/setup.sh)")
+}
+
+/// Those that are asked for, and whether they are asked for.
+fn wanted() -> (Vec<Kind>, bool) {
+    let asked = ["TOLLWAY_CARDS", "TOLLWAY_CARDS_SUITES"]
+        .map(|name| std::env::var(name).unwrap_or_default());
+    if asked.iter().all(String::is_empty) {
+        return (vec![USUAL], false);
+    }
+    let is_in = |words: &str, word| words.is_empty() || words.split(' ').any(|one| one == word);
+    let is_wanted = |kind: &Kind| is_in(&asked[0], kind.model) && is_in(&asked[1], kind.suite);
+    (KINDS.into_iter().filter(is_wanted).collect(), true)
+}
+
+/// Two pairs of cards of each kind, in a machine for each.
+pub fn judged() {
+    let (kinds, is_thorough) = wanted();
+    assert!(!kinds.is_empty(), "there is no such card: {KINDS:?}");
+    let faults: Vec<_> = kinds.into_iter().filter(|kind| !is_whole(*kind, is_thorough)).collect();
+    assert!(faults.is_empty(), "the cards in the virtual machine: {faults:?}");
+}
+
+fn is_whole(kind: Kind, is_thorough: bool) -> bool {
+    let Kind { suite, model, .. } = kind;
+    println!("{model} of {suite}:");
+    let mut command = Command::new(RUN);
+    command.arg(std::env::current_exe().unwrap()).args(["--ask", "cards", model, suite]);
+    command.arg(if is_thorough { "thorough" } else { "brief" });
+    command.env("TOLLWAY_QEMU_SUITE", suite).env("CI", "1");
+    command.env("TOLLWAY_QEMU_CARDS", [model; 4].join(" "));
+    command.status().unwrap().success()
+}
+
+/// In the machine.
+pub fn inside(model: &str, suite: &str, is_thorough: bool) -> ExitCode {
+    let of = |kind: &&Kind| kind.model == model && kind.suite == suite;
+    let kind = KINDS.iter().find(of).unwrap();
+    let net = plug::plug();
+    ways::prepare(&net);
+    until("the cables", || is_answered(&net, "10.0.2.2"));
+    let mut machine = Machine { net: &net, is_thorough, seen: Vec::new(), faults: 0 };
+    if is_thorough {
+        machine.transfers("the kernel");
+    }
+    machine.events("the kernel", None, false);
+    if is_thorough && kind.mode == ZERO_COPY {
+        machine.routers("copy", "AF_XDP copy mode, native XDP");
+    }
+    machine.routers(kind.mode, kind.told);
+    ExitCode::from(u8::from(machine.faults > 0))
+}
+
+fn is_answered(net: &Net, target: &str) -> bool {
+    ways::told(&net.a, &format!("ping -n -q -c 1 -W 2 {target}")).contains(" 0% packet loss")
+}
+
+/// Two hosts and the router between them.
+struct Machine<'a> {
+    net: &'a Net,
+    is_thorough: bool,
+    /// What was lost by the kernel alone and with copies.
+    seen: Vec<(Event, Losses)>,
+    faults: usize,
+}
+
+impl Machine<'_> {
+    fn fault(&mut self, fault: String) {
+        println!("FAULT {fault}");
+        self.faults += 1;
+    }
+
+    /// All of it with routers that get their frames in that mode, and say so.
+    fn routers(&mut self, mode: &str, told: &str) {
+        for way in ways::TOLLWAY {
+            let (router, what) = (way.start(&config(mode, 1500, true)), format!("{mode}, {way:?}"));
+            let log = router.read("stderr");
+            if log.matches(told).count() != 2 {
+                self.fault(format!("{what}: not by {told}: {log}"));
+            }
+            self.forwards(&what);
+            self.transfers(&what);
+            self.events(&what, Some((way, router)), mode == ZERO_COPY);
+        }
+    }
+
+    /// Pings of all sizes.
+    fn forwards(&mut self, what: &str) {
+        for size in [0, 1, 56, 500, 1000, 1472, 4000] {
+            for target in ["10.0.2.2", "fd00:2::2"] {
+                let told = ways::told(&self.net.a, &ping(PINGS, &format!("-s {size} {target}")));
+                if !unanswered(&told, PINGS).is_empty() {
+                    self.fault(format!("{what}, {size} bytes to {target}: {told}"));
+                }
+            }
+        }
+    }
+
+    /// Streams of hosts that leave checksums to their cards and, in both directions, of such that do not.
+    fn transfers(&mut self, what: &str) {
+        let Net { a, b, .. } = self.net;
+        let both = [([a, b], "10.0.2.2:7000"), ([b, a], "[fd00:1::2]:7000")];
+        let (offloads, ways) = if self.is_thorough {
+            (&["off", "on"][..], &both[..])
+        } else {
+            (&["on"][..], &both[..1])
+        };
+        for offload in offloads {
+            for (host, device) in [(a, "ha"), (b, "hb")] {
+                host.sh(&format!("ethtool -K {device} tx {offload}"));
+            }
+            for (hosts, address) in ways {
+                let (start, what) =
+                    (Instant::now(), format!("{what}: {MEGABYTES} MB to {address}, tx {offload}"));
+                if Transfer::start_whole(*hosts, address, MEGABYTES).ends_whole() {
+                    println!("{what}: {:?}", start.elapsed());
+                } else {
+                    self.fault(what);
+                }
+            }
+        }
+    }
+
+    /// What happens to a router and its devices, or to the kernel's alone.
+    fn events(&mut self, what: &str, routed: Option<(Way, Router)>, is_zero_copy: bool) {
+        let (way, mut router) = routed.unzip();
+        let mut numbered = Numbered::start(self.net);
+        if numbered.settled(PATIENCE).is_none() {
+            return self.fault(format!("{what}: datagrams are always lost"));
+        }
+        for event in Event::all(way, self.is_thorough) {
+            let what = format!("{what}: {event:?}");
+            let mut told = String::new();
+            // A host that is busy lets a machine lose what it need not.
+            let is_borne = (0..event.tries()).any(|_| {
+                match self.event(event, &mut router, &mut numbered, is_zero_copy) {
+                    Ok(borne) => println!("{what}: {borne}"),
+                    Err(not) => {
+                        println!("{what}: too much: {not}");
+                        told = not;
+                        return false;
+                    }
+                }
+                true
+            });
+            if !is_borne {
+                let log = router.as_ref().map(|router| router.read("stderr"));
+                self.fault(format!("{what}: {told}: {}", log.unwrap_or_default()));
+            }
+        }
+    }
+
+    /// What is lost by what happens, if that may be.
+    fn event(
+        &mut self,
+        event: Event,
+        router: &mut Option<Router>,
+        numbered: &mut Numbered,
+        is_zero_copy: bool,
+    ) -> Result<String, String> {
+        let start = Instant::now();
+        if let Err(why) = event.happen(router) {
+            return Ok(format!("not here: {why}"));
+        }
+        let took = start.elapsed();
+        let losses = numbered.settled(2 * PATIENCE).ok_or("datagrams are lost ever since")?;
+        let of_this = |seen: &&(Event, Losses)| seen.0 == event;
+        let others: Vec<_> = self.seen.iter().filter(of_this).map(|seen| seen.1).collect();
+        let allowed = bounds::allowed(event, took, is_zero_copy, &others);
+        if losses.outage() > allowed || losses.twice > 0 {
+            return Err(format!("{losses}, and no more than {allowed:?} may be"));
+        }
+        if !is_zero_copy {
+            self.seen.push((event, losses));
+        }
+        Ok(format!("{took:?}, {:?} until all arrives: {losses}", start.elapsed()))
+    }
+}
