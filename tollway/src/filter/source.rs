@@ -182,7 +182,7 @@ pub fn parse(text: &str, file: &str, language: Language) -> Result<Ruleset, Vec<
     let rules = match language {
         Language::NftJson => nft::read(text, file),
         // nft itself reads it, with the files that it includes.
-        Language::Nft => nft::read(&nft::script(Path::new(file))?, file),
+        Language::Nft => nft::load(Path::new(file)),
         Language::Iptables(family) => iptables::read(text, file, family),
         Language::Ipfw => ipfw::read(text, file),
     }?;

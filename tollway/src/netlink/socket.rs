@@ -44,7 +44,15 @@ impl Socket {
     /// # Errors
     /// The system gives none, or does not know the protocol or a group.
     pub(crate) fn of(protocol: isize, groups: &[u32], receive_buffer: usize) -> io::Result<Self> {
-        let mut socket = Raw::new(protocol)?;
+        Self::listening(Raw::new(protocol)?, groups, receive_buffer)
+    }
+
+    /// The same of a socket that has no address yet.
+    pub(super) fn listening(
+        mut socket: Raw,
+        groups: &[u32],
+        receive_buffer: usize,
+    ) -> io::Result<Self> {
         let port = socket.bind_auto()?.port_number();
         let bytes = libc::c_int::try_from(receive_buffer).unwrap_or(libc::c_int::MAX);
         let forced =

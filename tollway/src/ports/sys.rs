@@ -12,7 +12,7 @@ use std::time::Duration;
 use libc::{c_int, c_void, ifreq};
 
 /// The result of a system call that says -1 for an error.
-pub(super) fn check(result: c_int) -> io::Result<c_int> {
+pub(crate) fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
@@ -20,6 +20,12 @@ pub(super) fn check(result: c_int) -> io::Result<c_int> {
 pub(crate) fn effective_user() -> libc::uid_t {
     // SAFETY: takes nothing and cannot fail.
     unsafe { libc::geteuid() }
+}
+
+/// The effective group of this process.
+pub(crate) fn effective_group() -> libc::gid_t {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::getegid() }
 }
 
 /// Bytes of address space that this process may have.

@@ -2,7 +2,7 @@
 //! packets are sent to it, and what comes out of each device is held against what Tollway makes of the same
 //! packets by the same rules, byte for byte. So are the counts of rules and the router's own messages.
 //!
-//! Tollway reads rules twice: from nft's listing, as of a file, and out of the kernel, as a router that mirrors it.
+//! Tollway reads rules twice: from nft's listing, as of a file of JSON, and out of the kernel, as a router that mirrors it.
 //! What nft does not list whole (`ip6 nexthdr tcp tcp dport 80`) only the second can know.
 //!
 //! `TOLLWAY_ORACLE_SEED` and `TOLLWAY_ORACLE_CASES` say which cases; the seed is printed. A case that differs

@@ -12,6 +12,8 @@
 //! - Tables of family arp are not IP's and are left out; dormant tables hang nowhere.
 //! - The JSON of nft 1.0.6 names neither the devices of chains nor dormant tables, as later versions do:
 //!   [`complete`] adds them from the listing in its text; without that such chains are the kernel's.
+//! - nft leaves conditions out of its JSON that it takes for implied: a file of JSON means what it says. Of rules in
+//!   nft's own text ([`load`]) the kernel says what they are.
 //! - A fragment header of IPv6 behind an authentication header is not seen.
 //! - Elements' own counters are not counted.
 
@@ -36,7 +38,9 @@ mod value;
 pub(in crate::filter) mod tests;
 
 pub use complete::complete;
-pub use script::script;
+pub use script::load;
+#[cfg(test)]
+pub(crate) use script::{loaded, script};
 
 use serde_json::Value;
 

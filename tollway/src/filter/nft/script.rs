@@ -4,21 +4,30 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use netlink_sys::protocols::NETLINK_NETFILTER;
+
 use super::include::Expanded;
 use super::pieces::{Piece, Pieces};
+use crate::filter::ir::Ruleset;
+use crate::mirror::rules::file::{Loaded, ROOM};
 use crate::mistake::{Fault, Ledger, Mistake};
+use crate::netlink::{Apart, Door};
+use crate::ports::why as reason;
 
 /// How long nft may take, s: a hundred thousand elements take a busy machine half a minute.
 const PATIENCE: &str = "60";
 
 /// Makes the devices that the file's chains hang at, loads the file, lists it. The first argument is
 /// the file, the others are devices. Behind `--` are sizes of pieces, which are loaded from standard input
-/// in the file's place.
+/// in the file's place. Devices have numbers that no rule means: nft would list `iif 2` by the name of
+/// that one.
 const SCRIPT: &str = r#"file="$1"; shift
+number=2000000000
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
-  ip link add name "$1" type dummy 2>/dev/null ||
-    ip link add name "$1" type bridge 2>/dev/null ||
-    ip link add name "$1" type veth 2>/dev/null
+  number=$((number + 1))
+  ip link add name "$1" index $number type dummy 2>/dev/null ||
+    ip link add name "$1" index $number type bridge 2>/dev/null ||
+    ip link add name "$1" index $number type veth peer index $((number / 2)) 2>/dev/null
   shift
 done
 if [ $# -gt 0 ]; then
@@ -30,10 +39,7 @@ if [ $# -gt 0 ]; then
 else
   nft -f "$file" || exit 1
 fi
-nft -j list ruleset && printf '\036' && nft list ruleset"#;
-
-/// Stands between the two listings.
-const BETWEEN: char = '\u{1e}';
+nft -j list ruleset"#;
 
 /// What the script says of each piece.
 const LOADED: &str = "loaded";
@@ -46,18 +52,32 @@ const BATCH_BYTES: usize = 2 * 212_992;
 /// Estimates of a batch are not wrong by more than a hundredth part of it.
 const LEAST_BYTES: usize = BATCH_BYTES / 256;
 
-/// Loads a file of nft's text in a scratch user and network namespace, and gives what `nft -j list ruleset`
-/// says there, with what [`super::complete()`] adds.
+/// Loads a file of nft's text in a scratch user and network namespace, and reads what nft lists there and
+/// what the kernel has there.
 ///
 /// Devices that chains hang at are made there; `iif` and `oif` stand for numbers of devices, so that
 /// nft refuses names that are not there. What is too much for a user's one message goes in pieces.
 ///
 /// # Errors
 /// nft's own, each at its place; or why it could not be asked.
-pub fn script(path: &Path) -> Result<String, Vec<Mistake>> {
-    let listings = Script::new(path)?.listings()?;
-    let (listing, words) = listings.split_once(BETWEEN).unwrap_or((&listings, ""));
-    Ok(super::complete(listing, words))
+pub fn load(path: &Path) -> Result<Ruleset, Vec<Mistake>> {
+    let file = path.display().to_string();
+    let rules = loaded(path)?.rules(&file);
+    rules.map_err(|faults| {
+        let told = |fault: Fault| Mistake::placeless(file.clone(), 0, fault.what, &fault.remedy);
+        faults.into_iter().map(told).collect()
+    })
+}
+
+/// The same as it was loaded.
+pub(crate) fn loaded(path: &Path) -> Result<Loaded, Vec<Mistake>> {
+    Script::new(path)?.load()
+}
+
+/// What nft lists of such a file, with what its listing leaves out.
+#[cfg(test)]
+pub(crate) fn script(path: &Path) -> Result<String, Vec<Mistake>> {
+    Ok(loaded(path)?.listing())
 }
 
 /// A file to be loaded.
@@ -68,13 +88,10 @@ struct Script<'p> {
     devices: Vec<String>,
 }
 
-/// Where rules are loaded, as unshare(1) is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// A network namespace: root's.
-    Net,
-    /// One in a user namespace of its own.
-    User,
+/// What came of loading it.
+struct Ran {
+    output: Output,
+    door: Door,
 }
 
 impl<'p> Script<'p> {
@@ -87,37 +104,37 @@ impl<'p> Script<'p> {
         Ok(Self { path, file, text, devices })
     }
 
-    /// What nft lists once the file is loaded.
-    fn listings(&self) -> Result<String, Vec<Mistake>> {
-        let (output, place) = self.output().map_err(|error| self.not_run(&error))?;
-        if said(&output).contains(TOO_LONG) {
+    fn load(&self) -> Result<Loaded, Vec<Mistake>> {
+        let (ran, place) = self.whole().map_err(|error| self.not_run(&error))?;
+        if said(&ran.output).contains(TOO_LONG) {
             return self.in_pieces(place, BATCH_BYTES);
         }
-        self.judge(&output, None)
+        self.judge(&ran, None)
     }
 
     /// Loads the whole file, as root where that can be: no other may send large batches.
-    fn output(&self) -> io::Result<(Output, Place)> {
-        let output = self.run(Place::Net, None)?;
-        let said = said(&output);
-        if !said.starts_with("unshare:") && !said.contains("Operation not permitted") {
-            return Ok((output, Place::Net));
+    fn whole(&self) -> io::Result<(Ran, Apart)> {
+        match self.run(Apart::Net, None) {
+            Ok(ran) if !said(&ran.output).contains("Operation not permitted") => {
+                Ok((ran, Apart::Net))
+            }
+            Err(error) if error.kind() != io::ErrorKind::PermissionDenied => Err(error),
+            _ => Ok((self.run(Apart::User, None)?, Apart::User)),
         }
-        Ok((self.run(Place::User, None)?, Place::User))
     }
 
     /// Loads pieces of so many bytes at most, or of fewer.
-    fn in_pieces(&self, place: Place, mut bytes: usize) -> Result<String, Vec<Mistake>> {
+    fn in_pieces(&self, place: Apart, mut bytes: usize) -> Result<Loaded, Vec<Mistake>> {
         let text = super::include::expanded(&self.file, &self.text);
         let pieces = Pieces::new(&text.text);
         loop {
             let loaded = pieces.of(bytes);
-            let output = self.run(place, Some(&loaded)).map_err(|error| self.not_run(&error))?;
-            if !said(&output).contains(TOO_LONG) {
-                return self.judge(&output, Some((&text, &loaded)));
+            let ran = self.run(place, Some(&loaded)).map_err(|error| self.not_run(&error))?;
+            if !said(&ran.output).contains(TOO_LONG) {
+                return self.judge(&ran, Some((&text, &loaded)));
             }
             if bytes <= LEAST_BYTES || loaded.len() >= pieces.most() {
-                let number = loaded_of(&said(&output));
+                let number = loaded_of(&said(&ran.output));
                 let (file, line) = text.place(loaded.get(number).map_or(0, |piece| piece.line));
                 let what =
                     "this rule is too long for a message that an ordinary user may send the kernel";
@@ -134,17 +151,25 @@ impl<'p> Script<'p> {
     }
 
     fn not_run(&self, error: &io::Error) -> Vec<Mistake> {
-        let what = format!("cannot be loaded: {error}");
-        vec![alone(&self.file, what, "install the packages coreutils and util-linux")]
+        let what = format!("cannot be loaded: {}", reason(error));
+        let remedy = match error.kind() {
+            io::ErrorKind::NotFound => "install the package coreutils",
+            _ => "allow user namespaces, or start as root",
+        };
+        vec![alone(&self.file, what, remedy)]
     }
 
     fn judge(
         &self,
-        output: &Output,
+        ran: &Ran,
         pieces: Option<(&Expanded, &[Piece])>,
-    ) -> Result<String, Vec<Mistake>> {
+    ) -> Result<Loaded, Vec<Mistake>> {
+        let output = &ran.output;
         match output.status.code() {
-            Some(0) => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+            Some(0) => self.loaded(ran).map_err(|what| {
+                let remedy = "try again, and report it as a defect of Tollway if it stays so";
+                vec![alone(&self.file, what, remedy)]
+            }),
             Some(124 | 137) => {
                 let what = format!("nft did not end within {PATIENCE} s");
                 let remedy = "load the rules yourself and give `nft -j list ruleset`";
@@ -159,25 +184,31 @@ impl<'p> Script<'p> {
         }
     }
 
-    fn run(&self, place: Place, pieces: Option<&[Piece]>) -> io::Result<Output> {
+    fn loaded(&self, ran: &Ran) -> Result<Loaded, String> {
+        let socket = ran.door.socket(ROOM);
+        let socket = socket.map_err(|error| format!("cannot be asked for: {}", reason(&error)))?;
+        Loaded::new(&String::from_utf8_lossy(&ran.output.stdout), socket)
+    }
+
+    fn run(&self, place: Apart, pieces: Option<&[Piece]>) -> io::Result<Ran> {
         // A leading dash would make an option of it.
         let path = self.path;
         let file = if path.is_absolute() { path.to_owned() } else { Path::new(".").join(path) };
-        let namespaces = match place {
-            Place::Net => "-n",
-            Place::User => "-rn",
-        };
         let mut command = Command::new("timeout");
         command
-            .args(["-k", "1", PATIENCE, "unshare", namespaces, "sh", "-c", SCRIPT, "sh"])
+            .args(["-k", "1", PATIENCE, "sh", "-c", SCRIPT, "sh"])
             .arg(file)
             .args(&self.devices)
             .env("LC_ALL", "C");
-        let Some(pieces) = pieces else {
-            return command.stdin(Stdio::null()).output();
+        let door = place.put(&mut command, NETLINK_NETFILTER as _)?;
+        let output = match pieces {
+            None => command.stdin(Stdio::null()).output()?,
+            Some(pieces) => {
+                command.arg("--").args(pieces.iter().map(|piece| piece.text.len().to_string()));
+                feed(&mut command, pieces)?
+            }
         };
-        command.arg("--").args(pieces.iter().map(|piece| piece.text.len().to_string()));
-        feed(&mut command, pieces)
+        Ok(Ran { output, door })
     }
 }
 
@@ -282,8 +313,6 @@ fn why(said: &str) -> String {
 fn remedy(what: &str) -> &'static str {
     if what.contains("nft: not found") {
         "install the package nftables, or give `nft -j list ruleset` of another machine"
-    } else if what.starts_with("unshare:") {
-        "allow user namespaces, or start as root"
     } else if what.contains("Interface does not exist") {
         "write iifname or oifname in the place of iif or oif"
     } else if what.contains("No such file or directory") {

@@ -29,6 +29,7 @@
 
 mod contents;
 mod elements;
+pub(crate) mod file;
 mod follow;
 mod guard;
 mod kernel;

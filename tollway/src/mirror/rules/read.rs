@@ -73,7 +73,7 @@ pub(super) fn empty(generation: u32) -> Read {
 }
 
 /// Whether something stands for a device's number (`NFT_META_IIF`, `NFT_META_OIF`), or hangs on a device.
-fn knows_numbers(value: &Value) -> bool {
+pub(super) fn knows_numbers(value: &Value) -> bool {
     match value {
         Value::Array(all) => all.iter().any(knows_numbers),
         Value::Object(object) => {

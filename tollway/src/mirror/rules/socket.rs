@@ -15,7 +15,7 @@ const GROUP: u32 = 7;
 /// Bytes of messages that may wait to be read.
 const RECEIVE_BUFFER: usize = 8 << 20;
 /// The same of answers: the kernel waits with the rest of a list until there is room for it.
-const ROOM: usize = 1 << 20;
+pub(crate) const ROOM: usize = 1 << 20;
 /// The kernel answers at once, or waits for a change that is being made.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -58,7 +58,12 @@ pub(super) struct Asker(Socket);
 
 impl Asker {
     pub(super) fn open() -> io::Result<Self> {
-        Ok(Self(Socket::of(NETLINK_NETFILTER, &[], ROOM)?))
+        Ok(Self::of(Socket::of(NETLINK_NETFILTER, &[], ROOM)?))
+    }
+
+    /// Asks where a socket is.
+    pub(super) const fn of(socket: Socket) -> Self {
+        Self(socket)
     }
 
     /// The number of the generation that is in force; none in a kernel without nf_tables.
@@ -108,6 +113,23 @@ impl Asker {
             false
         })?;
         Ok(all)
+    }
+
+    /// What a set has, as the kernel has it: lists of elements.
+    pub(super) fn element_lists(
+        &mut self,
+        family: u8,
+        table: &str,
+        set: &str,
+    ) -> io::Result<Vec<Vec<u8>>> {
+        let mut lists = Vec::new();
+        let question = |sequence| message::list_elements(sequence, family, table, set);
+        self.answers(&question, &mut |message| {
+            let list = message::listed(message).and_then(|(_, body)| message::attribute(body, 3));
+            lists.extend(list.map(<[u8]>::to_vec));
+            false
+        })?;
+        Ok(lists)
     }
 
     /// All chains, rules or sets: each with its family and its attributes.

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use super::super::{read, script};
+use super::super::load;
 use super::frames::{self, Given};
 use crate::filter::eval::{self, Fate, Packet, State};
 use crate::filter::ir::{Hook, Reject, Ruleset};
@@ -26,10 +26,7 @@ fn packets_meet_the_fate_that_is_written() {
     for file in files() {
         let text = std::fs::read_to_string(&file).unwrap();
         let name = file.file_name().unwrap().to_string_lossy().into_owned();
-        let listing = script(&file).unwrap_or_else(|mistakes| {
-            panic!("{name}: {}", crate::mistake::report(&mistakes));
-        });
-        let rules = read(&listing, &name).unwrap_or_else(|mistakes| {
+        let rules = load(&file).unwrap_or_else(|mistakes| {
             panic!("{name}: {}", crate::mistake::report(&mistakes));
         });
         let mut state = State::new(&rules);

@@ -57,12 +57,13 @@ pub(super) fn given(line: &str) -> Given {
         }
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
             let fragment = words.get("frag").map(|frag| fragment6(frag, protocol));
-            let extra = fragment.as_ref().map_or(0, Vec::len);
             let next = if fragment.is_some() { 44 } else { protocol };
-            frame.extend(ip6(&words, next, body.len() + extra));
+            let (next, mut headers) = extensions(&words, next);
+            headers.extend(fragment.unwrap_or_default());
+            frame.extend(ip6(&words, next, body.len() + headers.len()));
             frame.extend(src.octets());
             frame.extend(dst.octets());
-            frame.extend(fragment.unwrap_or_default());
+            frame.extend(headers);
         }
         _ => panic!("{line}: addresses of two kinds"),
     }
@@ -159,6 +160,18 @@ fn ip6(words: &Words<'_>, next: u8, body: usize) -> Vec<u8> {
     header.extend((body as u16).to_be_bytes());
     header.extend([next, words.number("ttl", 64) as u8]);
     header
+}
+
+/// Extension headers of 8 bytes by their numbers (`ext=60,43`), and what comes first then.
+fn extensions(words: &Words<'_>, next: u8) -> (u8, Vec<u8>) {
+    let numbers = words.get("ext").unwrap_or_default().split(',').filter(|word| !word.is_empty());
+    let chain: Vec<_> = numbers.map(|word| number(word) as u8).chain([next]).collect();
+    // Of options the one header has padding, of routing no segments are left.
+    let headers = chain.windows(2).flat_map(|pair| match pair[0] {
+        60 => [pair[1], 0, 1, 4, 0, 0, 0, 0],
+        _ => [pair[1], 0, 0, 0, 0, 0, 0, 0],
+    });
+    (chain[0], headers.collect())
 }
 
 fn fragment6(frag: &str, protocol: u8) -> Vec<u8> {

@@ -1,15 +1,45 @@
 //! Rules in pieces are the same rules.
 
-use super::{Place, Script};
+use serde_json::Value;
+
+use super::Script;
+use crate::filter::ir::Step;
+use crate::filter::nft::json::{only, several, text};
+use crate::mirror::rules::file::Loaded;
+use crate::netlink::Apart;
+
+/// What nft lists, without the numbers that the kernel gave by the way.
+fn listed(loaded: &Loaded) -> Value {
+    let mut listed: Value = serde_json::from_str(&loaded.listing()).unwrap();
+    let objects = listed["nftables"].as_array_mut().unwrap();
+    for object in objects.iter_mut().flat_map(|object| object.as_object_mut().unwrap().values_mut())
+    {
+        object.as_object_mut().unwrap().remove("handle");
+    }
+    objects.sort_by_key(|object| only(object).unwrap().0 == "rule");
+    listed
+}
+
+/// The rules of what nft lists.
+fn rules(listed: &Value) -> Vec<&Value> {
+    let objects = several(&listed["nftables"]).iter().filter_map(only);
+    objects.filter(|(kind, _)| *kind == "rule").map(|(_, rule)| rule).collect()
+}
 
 /// Says that a file does not differ when it is loaded in pieces of so many bytes.
 fn same(path: &std::path::Path, bytes: usize) {
     let script = Script::new(path).unwrap();
-    let whole = script.output().unwrap().0;
+    let whole = script.whole().unwrap().0;
     let whole = script.judge(&whole, None).unwrap();
-    let pieces = script.in_pieces(Place::Net, bytes).unwrap();
-    let text = |listings: &str| listings.split_once(super::BETWEEN).unwrap().1.to_owned();
-    assert_eq!(text(&pieces), text(&whole), "{}", path.display());
+    let pieces = script.in_pieces(Apart::Net, bytes).unwrap();
+    assert_eq!(listed(&pieces), listed(&whole), "{}", path.display());
+    let name = path.display().to_string();
+    let steps = |loaded: &Loaded| {
+        let rules = loaded.rules(&name).unwrap();
+        rules.chains.into_iter().flat_map(|chain| chain.rules).map(|rule| rule.steps).collect()
+    };
+    let (pieces, whole): (Vec<_>, Vec<_>) = (steps(&pieces), steps(&whole));
+    assert_eq!(pieces, whole, "{name}");
 }
 
 #[test]
@@ -55,22 +85,21 @@ fn a_user_loads_what_one_message_has_no_room_for() {
     let path = large(folder.path());
     let script = Script::new(&path).unwrap();
     // As a user's, whoever runs this.
-    let whole = script.run(Place::User, None).unwrap();
-    assert!(super::said(&whole).contains(super::TOO_LONG), "{}", super::said(&whole));
-    let listings = script.in_pieces(Place::User, super::BATCH_BYTES).unwrap();
-    let (json, words) = listings.split_once(super::BETWEEN).unwrap();
-    assert_eq!(words.lines().filter(|line| line.contains("counter")).count(), 10_000);
-    let rules: Vec<_> = words.lines().filter(|line| line.contains(" tcp dport ")).collect();
-    for (number, rule) in rules.iter().enumerate() {
-        assert!(rule.contains(&format!(" tcp dport {} ", 1 + number)), "{number}: {rule}");
-    }
-    let rules = crate::filter::nft::read(&super::super::complete(json, words), "x").unwrap();
+    let whole = script.run(Apart::User, None).unwrap();
+    assert!(super::said(&whole.output).contains(super::TOO_LONG), "{}", super::said(&whole.output));
+    let loaded = script.in_pieces(Apart::User, super::BATCH_BYTES).unwrap();
+    let listed = listed(&loaded);
+    let in_chain = rules(&listed).into_iter().filter(|rule| text(rule, "chain") == "c");
+    let ports: Vec<_> = in_chain
+        .filter_map(|rule| rule.pointer("/expr/1/match/right").and_then(Value::as_u64))
+        .collect();
+    assert!(ports.iter().copied().eq(1..=10_000), "{ports:?}");
+    let rules = loaded.rules("x").unwrap();
     assert_eq!(rules.chains.iter().map(|chain| chain.rules.len()).sum::<usize>(), 10_002);
+    let steps = rules.chains.iter().flat_map(|chain| &chain.rules).flat_map(|rule| &rule.steps);
+    assert!(!steps.into_iter().any(|step| matches!(step, Step::Unsupported(_))));
     // The machine's own way, which is another one for root.
-    assert_eq!(
-        super::super::read(&super::script(&path).unwrap(), "x").unwrap().rule_count(),
-        10_003 - 1
-    );
+    assert_eq!(super::load(&path).unwrap().rule_count(), 10_003 - 1);
 }
 
 #[test]
@@ -85,11 +114,11 @@ fn mistakes_in_pieces_are_at_their_place() {
     let path = folder.path().join("rules.nft");
     std::fs::write(&path, &text).unwrap();
     let script = Script::new(&path).unwrap();
-    let told = script.in_pieces(Place::Net, 1).unwrap_err();
+    let told = script.in_pieces(Apart::Net, 1).unwrap_err();
     assert_eq!((told[0].line, told[0].column), (4, 13), "{told:?}");
     assert_eq!(told[0].excerpt, "  tcp dport 70000 drop");
     std::fs::write(&path, text.replace("70000", "7000")).unwrap();
-    let told = Script::new(&path).unwrap().in_pieces(Place::Net, 1).unwrap_err();
+    let told = Script::new(&path).unwrap().in_pieces(Apart::Net, 1).unwrap_err();
     assert_eq!((told[0].file.as_str(), told[0].line), (more.to_str().unwrap(), 2), "{told:?}");
 }
 
@@ -105,8 +134,8 @@ fn a_rule_that_is_too_long_alone_is_told() {
     );
     std::fs::write(&path, text).unwrap();
     let script = Script::new(&path).unwrap();
-    let told = script.in_pieces(Place::User, super::BATCH_BYTES).unwrap_err();
+    let told = script.in_pieces(Apart::User, super::BATCH_BYTES).unwrap_err();
     assert_eq!(told[0].line, 4, "{told:?}");
     assert!(told[0].to_string().contains("start as root"), "{told:?}");
-    super::script(&path).unwrap();
+    super::load(&path).unwrap();
 }

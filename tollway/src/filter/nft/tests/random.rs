@@ -1,6 +1,6 @@
 //! Random rules as people write them for nft.
 
-use super::super::{read, script};
+use super::super::load;
 use crate::filter::flatten::tests::Dice;
 use crate::filter::ir::Ruleset;
 
@@ -234,10 +234,8 @@ pub(in crate::filter) fn drawn(dice: &mut Dice, count: usize) -> Ruleset {
     let path = dir.path().join("drawn.nft");
     loop {
         std::fs::write(&path, &text).expect("a file");
-        let mistakes = match script(&path) {
-            Ok(listing) => {
-                let rules = read(&listing, "drawn");
-                let rules = rules.unwrap_or_else(|wrong| panic!("{wrong:?}\n{text}"));
+        let mistakes = match load(&path) {
+            Ok(rules) => {
                 assert_eq!(rules.check(), Ok(()), "{text}");
                 return rules;
             }

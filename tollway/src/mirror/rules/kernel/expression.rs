@@ -40,9 +40,9 @@ pub(super) enum Expression {
     /// Counts.
     Counter,
     /// Holds a rate.
-    Limit,
-    /// Writes to the log.
-    Log,
+    Limit(Rate),
+    /// Writes to the log, or to a group of listeners.
+    Log { prefix: String, group: Option<u16> },
     /// Keeps the packet out of connection tracking.
     NoTrack,
     /// An object with a name, by its kind (`NFT_OBJECT_*`).
@@ -53,6 +53,19 @@ pub(super) enum Expression {
     Match { name: String, revision: u32, info: Vec<u8> },
     /// Whatever else, by its name.
     Other(String),
+}
+
+/// A rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rate {
+    pub(super) rate: u64,
+    /// The time that it is for.
+    pub(super) seconds: u64,
+    pub(super) burst: u32,
+    /// It is one of bytes.
+    pub(super) is_bytes: bool,
+    /// Packets beyond it go on.
+    pub(super) is_over: bool,
 }
 
 /// Where the datum of a map goes.
@@ -153,8 +166,15 @@ fn known(kind: &str, of: &Attributes<'_>) -> Option<Expression> {
         "lookup" => return lookup(of),
         "immediate" => return immediate(of),
         "counter" => Expression::Counter,
-        "limit" => Expression::Limit,
-        "log" => Expression::Log,
+        "limit" => return limit(of),
+        "log" => {
+            of.within(6)?;
+            let group = match of.bytes(1) {
+                Some(group) => Some(u16::from_be_bytes(group.try_into().ok()?)),
+                None => None,
+            };
+            Expression::Log { prefix: of.bytes(2).map_or(Some(String::new()), name)?, group }
+        }
         "notrack" => Expression::NoTrack,
         "objref" => {
             of.within(2)?;
@@ -236,6 +256,27 @@ fn lookup(of: &Attributes<'_>) -> Option<Expression> {
     };
     let negate = flags == NOT;
     Some(Expression::Lookup { set: of.text(1)?, from: of.register(2)?, to, negate })
+}
+
+fn limit(of: &Attributes<'_>) -> Option<Expression> {
+    /// `NFT_LIMIT_F_INV`.
+    const OVER: u32 = 1;
+    of.within(6)?;
+    let long = |kind| Some(u64::from_be_bytes(of.bytes(kind)?.try_into().ok()?));
+    let is_bytes = match of.flags(4)? {
+        0 => false,
+        1 => true,
+        _ => return None,
+    };
+    let flags = of.flags(5)?;
+    let rate = Rate {
+        rate: long(1)?,
+        seconds: long(2)?,
+        burst: of.flags(3)?,
+        is_bytes,
+        is_over: flags == OVER,
+    };
+    (flags & !OVER == 0).then_some(Expression::Limit(rate))
 }
 
 fn immediate(of: &Attributes<'_>) -> Option<Expression> {

@@ -1,5 +1,7 @@
 //! Conditions of rules in one form, whoever wrote them: the kernel's expressions, or nft's listing.
 
+use super::elements::Entry;
+
 /// Where bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Base {
@@ -33,10 +35,19 @@ pub(super) struct Field {
 pub(super) enum Test {
     /// They are in this range, or are not.
     Range { field: Field, first: u128, last: u128, negate: bool },
-    /// A set has them, or has not; its name with its table's, none of one without a name.
-    Set { keys: Vec<Field>, set: Option<String>, negate: bool },
+    /// A set has them, or has not.
+    Set { keys: Vec<Field>, set: Lookup, negate: bool },
     /// They are in one of these, or are not.
     Ranges { field: Field, ranges: Vec<(u128, u128)>, negate: bool },
+}
+
+/// What is looked up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Lookup {
+    /// What has a name.
+    Named(String),
+    /// What is written where it is looked up; none where that is not clear.
+    Nameless(Option<Vec<Entry>>),
 }
 
 /// `NFT_META_*`.
@@ -93,7 +104,7 @@ impl Field {
     }
 
     /// The same bits without bytes that do not count, and how many bits were behind.
-    fn trimmed(mut self) -> (Self, u32) {
+    pub(super) fn trimmed(mut self) -> (Self, u32) {
         let mut behind = 0;
         if matches!(self.base, Base::Meta(_)) || self.mask == 0 {
             return (self, behind);

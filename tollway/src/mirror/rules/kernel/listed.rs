@@ -1,7 +1,8 @@
 //! The conditions of a rule as nft lists it, in the form in which the kernel's are.
 
 use super::field::{
-    Base, Field, IIF, IIFNAME, L4PROTO, LEN, MARK, NFPROTO, OIF, OIFNAME, PROTOCOL, Test, all,
+    Base, Field, IIF, IIFNAME, L4PROTO, LEN, Lookup, MARK, NFPROTO, OIF, OIFNAME, PROTOCOL, Test,
+    all,
 };
 use crate::filter::ir::{
     Key, LinkPattern, Match, PayloadBase, Range, Selector, Set, Test as Asked,
@@ -11,6 +12,8 @@ use crate::filter::ir::{
 #[derive(Clone, Copy)]
 pub(super) struct Site<'a> {
     pub(super) sets: &'a [Set],
+    /// Of chains.
+    pub(super) names: &'a [String],
     /// The version of IP that packets have there, where that is known.
     pub(super) version: Option<u8>,
     /// Frames are as a device has received them.
@@ -28,22 +31,32 @@ impl Site<'_> {
             (Asked::Set(set), keys) => {
                 let Test::Set { keys: fields, set: name, negate } = test else { return false };
                 let Some(set) = self.sets.get(set.0) else { return false };
-                *negate == one.negate && self.is_set(&set.name, name) && self.are(keys, fields)
+                *negate == one.negate && self.is_set(set, name, keys, fields)
             }
             _ => false,
         }
     }
 
-    /// Says if a set is the one that the kernel looks up.
-    pub(super) fn is_set(&self, listed: &str, name: &Option<String>) -> bool {
-        match name {
-            None => listed.is_empty(),
-            Some(name) => listed.strip_prefix(self.table) == Some(name),
-        }
+    /// Says if a set is the one that the kernel looks up, by the same fields.
+    pub(super) fn is_set(
+        &self,
+        listed: &Set,
+        own: &Lookup,
+        keys: &[Key],
+        fields: &[Field],
+    ) -> bool {
+        let is = match own {
+            Lookup::Nameless(Some(own)) => {
+                listed.name.is_empty() && self.has(&listed.elements, keys, fields, own)
+            }
+            Lookup::Nameless(None) => false,
+            Lookup::Named(name) => listed.name.strip_prefix(self.table) == Some(name),
+        };
+        is && self.are(keys, fields)
     }
 
     /// Says if fields are those of keys.
-    pub(super) fn are(&self, keys: &[Key], fields: &[Field]) -> bool {
+    fn are(&self, keys: &[Key], fields: &[Field]) -> bool {
         let is = |(key, field): (&Key, &Field)| self.is_key(key, field);
         keys.len() == fields.len() && keys.iter().zip(fields).all(is)
     }
@@ -60,8 +73,11 @@ impl Site<'_> {
     fn is_ranges(&self, key: &Key, ranges: &[Range], negate: bool, test: &Test) -> bool {
         match test {
             // Written in the rule, they are a set without a name.
-            Test::Set { keys, set: None, negate: other } => {
-                *other == negate && self.are(std::slice::from_ref(key), keys)
+            Test::Set { keys, set: Lookup::Nameless(Some(own)), negate: other } => {
+                let [field] = &keys[..] else { return false };
+                *other == negate
+                    && self.is_key(key, field)
+                    && self.has_ranges(ranges, key, field, own)
             }
             Test::Set { .. } => false,
             Test::Ranges { field, ranges: others, negate: other } => {
@@ -71,47 +87,59 @@ impl Site<'_> {
                     && ranges.len() == others.len()
                     && ranges.iter().zip(others).all(same)
             }
-            Test::Range { .. } => {
-                let [range] = ranges else { return false };
-                if key.selector == Selector::IpVersion {
-                    return self.is_version(*range, negate, test);
-                }
-                let is = |place: &Place| {
-                    let number = |number: u128| place.number(number);
-                    let (Some(first), Some(last)) = (number(range.first), number(range.last))
-                    else {
-                        return false;
-                    };
-                    // The field may have more bits than the selector.
-                    let last = match range.last == key.selector.max() && place.up == 0 {
-                        true => all(place.field.bytes),
-                        false => last,
-                    };
-                    let last = if place.field.mask == all(place.field.bytes) {
-                        last
-                    } else {
-                        last.min(place.field.mask)
-                    };
-                    *test == Test::range(place.field, first, last, negate)
-                };
-                self.places(key).iter().any(is)
-            }
+            Test::Range { .. } => match ranges {
+                [range] => self.forms_of(key, *range, negate).contains(test),
+                _ => false,
+            },
         }
     }
 
-    fn is_version(&self, range: Range, negate: bool, test: &Test) -> bool {
+    /// The conditions that the kernel may have in the place of one on a range of one field.
+    pub(super) fn forms(&self, one: &Match) -> Vec<Test> {
+        match (&one.test, &one.keys[..]) {
+            (Asked::Ranges(ranges), [key]) => match ranges[..] {
+                [range] => self.forms_of(key, range, one.negate),
+                _ => Vec::new(),
+            },
+            _ => Vec::new(),
+        }
+    }
+
+    fn forms_of(&self, key: &Key, range: Range, negate: bool) -> Vec<Test> {
+        if key.selector == Selector::IpVersion {
+            return self.versions(range, negate);
+        }
+        let form = |place: &Place| {
+            let (first, last) = (place.number(range.first)?, place.number(range.last)?);
+            // The field may have more bits than the selector.
+            let last = match range.last == key.selector.max() && place.up == 0 {
+                true => all(place.field.bytes),
+                false => last,
+            };
+            let last = if place.field.mask == all(place.field.bytes) {
+                last
+            } else {
+                last.min(place.field.mask)
+            };
+            Some(Test::range(place.field, first, last, negate))
+        };
+        self.places(key).iter().filter_map(form).collect()
+    }
+
+    fn versions(&self, range: Range, negate: bool) -> Vec<Test> {
         let (protocol, kind) = match (range.first, range.last) {
             (4, 4) => (2, 0x0800),
             (6, 6) => (10, 0x86dd),
-            _ => return false,
+            _ => return Vec::new(),
         };
-        let is = |field: Field, number| *test == Test::range(field, number, number, negate);
-        if is(Field::meta(NFPROTO), protocol) || is(Field::meta(PROTOCOL), kind) {
-            return true;
+        let is = |field: Field, number| Test::range(field, number, number, negate);
+        let mut forms = vec![is(Field::meta(NFPROTO), protocol), is(Field::meta(PROTOCOL), kind)];
+        if !negate {
+            // Behind a tag, or where the kernel has taken it off.
+            let at = if self.is_at_device { 16 } else { 12 };
+            forms.push(is(Field::whole(Base::Link, at, 2), kind));
         }
-        // Behind a tag, or where the kernel has taken it off.
-        let at = if self.is_at_device { 16 } else { 12 };
-        !negate && is(Field::whole(Base::Link, at, 2), kind)
+        forms
     }
 
     fn is_link(&self, key: &Key, patterns: &[LinkPattern], negate: bool, test: &Test) -> bool {
@@ -120,8 +148,11 @@ impl Site<'_> {
             _ => (OIF, OIFNAME),
         };
         match (test, patterns) {
-            (Test::Set { keys, set: None, negate: other }, _) => {
-                *other == negate && matches!(&keys[..], [field] if field.is_meta(&[number, name]))
+            (Test::Set { keys, set: Lookup::Nameless(Some(own)), negate: other }, _) => {
+                let [field] = &keys[..] else { return false };
+                *other == negate
+                    && field.is_meta(&[number, name])
+                    && self.has_links(patterns, key, field, own)
             }
             // nft has asked for the device's name.
             (Test::Range { field, negate: other, .. }, [LinkPattern::Name(_)])
@@ -132,6 +163,11 @@ impl Site<'_> {
             (Test::Range { .. }, [pattern]) => named(name, pattern, negate) == Some(test.clone()),
             _ => false,
         }
+    }
+
+    /// Where the kernel finds what a key is of, if that is this field.
+    pub(super) fn place_of(&self, key: &Key, field: &Field) -> Option<Place> {
+        self.places(key).into_iter().find(|place| place.field.as_key() == *field)
     }
 
     /// Where the kernel finds what a key is of.
@@ -211,8 +247,8 @@ impl Site<'_> {
 
 /// A field, and where in it a selector's number lies.
 #[derive(Clone, Copy)]
-struct Place {
-    field: Field,
+pub(super) struct Place {
+    pub(super) field: Field,
     up: u32,
     down: u32,
 }
@@ -230,7 +266,7 @@ impl Place {
     }
 
     /// A number of the selector's as one of the field's.
-    fn number(&self, number: u128) -> Option<u128> {
+    pub(super) fn number(&self, number: u128) -> Option<u128> {
         let moved = number.checked_shl(self.up)? >> self.down;
         (moved <= all(self.field.bytes)).then_some(moved)
     }
@@ -238,7 +274,13 @@ impl Place {
 
 /// A condition on a device's name.
 fn named(key: u32, pattern: &LinkPattern, negate: bool) -> Option<Test> {
-    let field = Field::meta(key);
+    let (first, last) = name_range(pattern)?;
+    let field = Field { mask: !(last - first), ..Field::meta(key) };
+    Some(Test::range(field, first, first, negate))
+}
+
+/// The names that a pattern stands for, as numbers.
+pub(super) fn name_range(pattern: &LinkPattern) -> Option<(u128, u128)> {
     let (name, len) = match pattern {
         // With the zeros behind it.
         LinkPattern::Name(name) => (name, 16),
@@ -247,9 +289,9 @@ fn named(key: u32, pattern: &LinkPattern, negate: bool) -> Option<Test> {
     };
     let behind = 16_u32.checked_sub(u32::try_from(len).ok()?)? * 8;
     let bytes = name.bytes().chain(std::iter::repeat(0)).take(16);
-    let number = bytes.fold(0, |all, byte| all << 8 | u128::from(byte));
-    let mask = u128::MAX.checked_shl(behind).unwrap_or(0);
-    (name.len() <= 16).then(|| Test::range(Field { mask, ..field }, number, number, negate))
+    let first = bytes.fold(0, |all, byte| all << 8 | u128::from(byte));
+    let open = !u128::MAX.checked_shl(behind).unwrap_or(0);
+    (name.len() <= 16).then_some((first, first | open))
 }
 
 /// Whether there is a header for fragments, in any of IPv6.

@@ -4,13 +4,17 @@
 //! nft's listing is a text made for people: it leaves conditions out that others seem to imply (in a table
 //! of ip6, `ip6 nexthdr tcp tcp dport 80` is listed as `tcp dport 80`), a rule that this nft cannot read is
 //! missing from it, and a comment may look like anything. So the listing is put right first (`listing.rs`),
-//! and what is compiled from it is held against the expressions (`verify.rs`).
+//! and what is compiled from it is held against the expressions (`verify.rs`), with the elements of sets that are
+//! written in rules (`nameless.rs`). Comparisons that nft made one of several are taken apart (`merged.rs`).
 
+mod elements;
 mod expression;
 mod field;
 mod listed;
 mod listing;
+mod merged;
 mod multiport;
+mod nameless;
 mod program;
 #[cfg(test)]
 mod tests;
@@ -19,9 +23,10 @@ mod verify;
 use std::collections::HashMap;
 use std::io;
 
-use super::message::{List, Table, attribute, be_word, name};
+use super::message::{List, Table, attribute, be_word, family_number, name};
 use super::socket::Asker;
 use crate::netlink::attributes;
+use elements::{Item, items};
 use expression::{Expression, expressions};
 pub(super) use verify::verify;
 
@@ -71,12 +76,14 @@ struct Rule {
 }
 
 /// A set or map.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Set {
     /// `NFT_SET_*`.
     flags: u32,
     /// Bytes of its keys.
     key: u32,
+    /// What it has, if it has no name; none where that is more than keys and data.
+    items: Option<Vec<Item>>,
 }
 
 impl Kernel {
@@ -96,7 +103,10 @@ impl Kernel {
             kernel.add(Rule::read(family, &body).ok_or_else(broken)?);
         }
         for (family, body) in sets? {
-            let (table, name, set) = Set::read(family, &body).ok_or_else(broken)?;
+            let (table, name, mut set) = Set::read(family, &body).ok_or_else(broken)?;
+            if set.is_nameless() {
+                set.items = contents(asker, &table, &name)?;
+            }
             kernel.sets.entry(table).or_default().insert(name, set);
         }
         Ok(kernel)
@@ -125,11 +135,14 @@ impl Kernel {
 struct Named<'k>(Option<&'k HashMap<String, Set>>);
 
 impl program::Sets for Named<'_> {
-    fn find(&self, name: &str) -> Option<(u32, bool)> {
-        /// `NFT_SET_ANONYMOUS`.
-        const NAMELESS: u32 = 1;
+    fn find(&self, name: &str) -> Option<program::Found<'_>> {
         let set = self.0?.get(name)?;
-        Some((set.key, set.flags & NAMELESS != 0))
+        Some(program::Found {
+            key: set.key,
+            is_nameless: set.is_nameless(),
+            is_interval: set.is_interval(),
+            items: set.items.as_deref(),
+        })
     }
 }
 
@@ -186,9 +199,30 @@ impl Set {
     fn read(family: &str, body: &[u8]) -> Option<(String, String, Self)> {
         let text = |kind| attribute(body, kind).and_then(name);
         let word = |kind| attribute(body, kind).map_or(Some(0), be_word);
-        let set = Self { flags: word(3)?, key: word(5)? };
+        let set = Self { flags: word(3)?, key: word(5)?, items: None };
         Some((format!("{family} {}", text(1)?), text(2)?, set))
     }
+
+    const fn is_nameless(&self) -> bool {
+        /// `NFT_SET_ANONYMOUS`.
+        const NAMELESS: u32 = 1;
+        self.flags & NAMELESS != 0
+    }
+
+    const fn is_interval(&self) -> bool {
+        /// `NFT_SET_INTERVAL`.
+        const INTERVAL: u32 = 4;
+        self.flags & INTERVAL != 0
+    }
+}
+
+/// What a set has, by its table with its family.
+fn contents(asker: &mut Asker, table: &str, name: &str) -> io::Result<Option<Vec<Item>>> {
+    let Some((family, table)) = table.split_once(' ') else { return Ok(None) };
+    let Some(family) = family_number(family) else { return Ok(None) };
+    let lists = asker.element_lists(family, table, name)?;
+    let items: Option<Vec<_>> = lists.iter().map(|list| items(list)).collect();
+    Ok(items.map(|items| items.concat()))
 }
 
 fn handle(bytes: &[u8]) -> Option<u64> {

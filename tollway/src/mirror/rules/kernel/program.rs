@@ -3,8 +3,9 @@
 //! Registers are followed from load to use. What is not followed to its end is [`Act::Unknown`], behind which
 //! nothing is known of the rule.
 
-use super::expression::{Destination, Expression, Register, WORDS};
-use super::field::{Base, Field, L4PROTO, MARK, NFPROTO, PROTOCOL, Test, all, meta};
+use super::elements::{Item, Part as KeyPart, entries};
+use super::expression::{Destination, Expression, Rate, Register, WORDS};
+use super::field::{Base, Field, L4PROTO, Lookup, MARK, NFPROTO, PROTOCOL, Test, all, meta};
 use super::multiport;
 
 /// Conditions, all of which have to hold, and what is done then.
@@ -20,9 +21,13 @@ pub(super) struct Part {
 pub(super) enum Act {
     /// Counts, by an object if that has a name.
     Count(Option<String>),
-    /// Holds a rate.
-    Limit,
-    Log,
+    /// Holds a rate, which an object says if it is none.
+    Limit(Option<Rate>),
+    /// Writes to the log, or to a group of listeners.
+    Log {
+        prefix: String,
+        group: Option<u16>,
+    },
     NoTrack,
     /// Makes the mark `mark & keep ^ flip`.
     Mark {
@@ -32,7 +37,7 @@ pub(super) enum Act {
     /// Makes the mark what a map has.
     MarkBy {
         keys: Vec<Field>,
-        map: Option<String>,
+        map: Lookup,
     },
     /// Writes the DSCP, of packets of one version of IP.
     Dscp {
@@ -47,7 +52,7 @@ pub(super) enum Act {
     /// The verdict that a map has.
     VerdictBy {
         keys: Vec<Field>,
-        map: Option<String>,
+        map: Lookup,
     },
     /// `NFT_REJECT_*` and a code.
     Reject {
@@ -58,9 +63,21 @@ pub(super) enum Act {
     Unknown(String),
 }
 
-/// Sets by their names in a table: the bytes of their keys, and whether nobody has given them the name.
+/// Sets by their names in a table.
 pub(super) trait Sets {
-    fn find(&self, name: &str) -> Option<(u32, bool)>;
+    fn find(&self, name: &str) -> Option<Found<'_>>;
+}
+
+/// A set.
+pub(super) struct Found<'a> {
+    /// Bytes of its keys.
+    pub(super) key: u32,
+    /// Nobody has given it its name.
+    pub(super) is_nameless: bool,
+    /// The kernel keeps the ends of intervals.
+    pub(super) is_interval: bool,
+    /// What it has, if it has no name and that is clear.
+    pub(super) items: Option<&'a [Item]>,
 }
 
 /// The parts of a rule.
@@ -249,6 +266,12 @@ impl Run<'_> {
     fn bound(&mut self, field: Field, first: u128, last: u128) {
         let most = all(field.bytes);
         let mut range = (first, last);
+        let is_bounded =
+            matches!(self.tests.last(), Some(Test::Range { field: other, .. }) if *other == field);
+        if range == (0, most) && is_bounded {
+            // The field is there, and this is no bound.
+            return;
+        }
         if let (0, Some(Test::Range { field: other, first, last: end, negate: false })) =
             (first, self.tests.last())
             && *other == field
@@ -309,9 +332,16 @@ impl Run<'_> {
         negate: bool,
         behind: &[Expression],
     ) -> Option<usize> {
-        let (len, is_nameless) = self.sets.find(set)?;
-        let keys = self.keys(from, len)?;
-        let set = (!is_nameless).then(|| set.to_owned());
+        let found = self.sets.find(set)?;
+        let parts = self.keys(from, found.key)?;
+        let keys = parts.iter().map(|part| part.field.as_key()).collect();
+        let set = match found.is_nameless {
+            true => {
+                let items = found.items.and_then(|all| entries(all, &parts, found.is_interval));
+                Lookup::Nameless(items)
+            }
+            false => Lookup::Named(set.to_owned()),
+        };
         match (to, behind.first()) {
             (None, _) => self.tests.push(Test::Set { keys, set, negate }),
             (Some(_), _) if negate => return None,
@@ -328,18 +358,18 @@ impl Run<'_> {
     }
 
     /// The fields that a key of so many bytes is made of.
-    fn keys(&self, from: Register, len: u32) -> Option<Vec<Field>> {
+    fn keys(&self, from: Register, len: u32) -> Option<Vec<KeyPart>> {
         let mut keys = Vec::new();
         let (mut word, end) = (from, from + len.div_ceil(4) as usize);
         while word < end {
-            let Value::Field { field, flip: 0, shift, .. } = self.value(word)? else {
+            let Value::Field { field, flip: 0, shift, is_host } = *self.value(word)? else {
                 return None;
             };
             // All of the bits that count, or as they lie.
-            if *shift != 0 && *shift != field.mask.trailing_zeros() {
+            if shift != 0 && shift != field.mask.trailing_zeros() {
                 return None;
             }
-            keys.push(field.as_key());
+            keys.push(KeyPart { field, is_host, shift });
             word += field.bytes.div_ceil(4) as usize;
         }
         (word == end).then_some(keys)
@@ -385,9 +415,10 @@ fn act(expression: &Expression) -> Option<Act> {
     const LIMIT: u32 = 4;
     Some(match expression {
         Expression::Counter => Act::Count(None),
-        Expression::Limit | Expression::Object { kind: LIMIT, .. } => Act::Limit,
+        Expression::Limit(rate) => Act::Limit(Some(*rate)),
+        Expression::Object { kind: LIMIT, .. } => Act::Limit(None),
         Expression::Object { kind: COUNTER, name } => Act::Count(Some(name.clone())),
-        Expression::Log => Act::Log,
+        Expression::Log { prefix, group } => Act::Log { prefix: prefix.clone(), group: *group },
         Expression::NoTrack => Act::NoTrack,
         Expression::Verdict { code, chain } => Act::Verdict { code: *code, chain: chain.clone() },
         Expression::Reject { kind, code } => Act::Reject { kind: *kind, code: *code },

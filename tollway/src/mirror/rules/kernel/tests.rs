@@ -1,13 +1,13 @@
 use super::expression::{Expression, expressions};
 use super::field::{Base, Field, LEN, Test};
 use super::multiport;
-use super::program::{Act, Sets, parts};
+use super::program::{Act, Found, Sets, parts};
 use crate::netlink::push;
 
 struct NoSets;
 
 impl Sets for NoSets {
-    fn find(&self, _: &str) -> Option<(u32, bool)> {
+    fn find(&self, _: &str) -> Option<Found<'_>> {
         None
     }
 }

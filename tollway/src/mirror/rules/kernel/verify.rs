@@ -6,16 +6,19 @@
 //! in. Where that does not make the rule the kernel's, packets that hold to what is known of it are the
 //! kernel's.
 
+use std::collections::BTreeSet;
+
 use super::Kernel;
-use super::expression::Expression;
+use super::expression::{Expression, Rate};
 use super::field::{
     Base, Field, IIF, IIFNAME, IIFTYPE, L4PROTO, NFPROTO, OIF, OIFNAME, PROTOCOL, Test,
 };
 use super::listed::{Site, is_presence};
+use super::merged::apart;
 use super::program::{Act, Part, is_tcp, parts, version};
 use crate::filter::ir::{
-    Action, Chain, ChainId, Counter, Family, Hook, Match, Place, Range, Reject, Rule, Ruleset,
-    Selector, Set, SetId, Step, Target, Verdict,
+    Action, Chain, ChainId, Counter, Family, Hook, Limit, LimitUnit, Match, Place, Range, Reject,
+    Rule, Ruleset, Selector, Set, SetId, Step, Target, Verdict,
 };
 
 const DIFFERS: &str = "nft does not list it as the kernel has it";
@@ -26,17 +29,20 @@ pub(in super::super) fn verify(rules: &mut Ruleset, kernel: &Kernel) {
         rules.chains.iter().filter(|chain| is_of_device(chain)).map(table).collect();
     let at_devices: Vec<_> = at_devices.into_iter().map(str::to_owned).collect();
     let names: Vec<_> = rules.chains.iter().map(|chain| chain.name.clone()).collect();
-    let Ruleset { chains, sets, counters, .. } = rules;
-    for chain in chains {
+    let hooks = hooks(rules);
+    let Ruleset { chains, sets, counters, limits, .. } = rules;
+    for (chain, hooks) in chains.iter_mut().zip(&hooks) {
         let table = format!("{} ", table(chain));
         let is_at_device = at_devices.iter().any(|one| table.trim_end() == one);
         let verifier = Verifier {
             kernel,
             sets: &sets[..],
             counters: &counters[..],
+            limits: &limits[..],
             names: &names,
             table: &table,
             family: chain.family,
+            hooks,
             is_at_device,
         };
         for mut rule in std::mem::take(&mut chain.rules) {
@@ -77,6 +83,24 @@ fn without_ports(steps: &[Step], expressions: &[Expression]) -> Option<Rule> {
     Some(Rule { place: Place::default(), text: "(ports that are cut off)".to_owned(), steps })
 }
 
+/// For each chain the hooks from which packets come there.
+fn hooks(rules: &Ruleset) -> Vec<BTreeSet<Hook>> {
+    let mut hooks = vec![BTreeSet::new(); rules.chains.len()];
+    for (at, chain) in rules.chains.iter().enumerate() {
+        let Some(base) = &chain.base else { continue };
+        let mut open = vec![at];
+        while let Some(at) = open.pop() {
+            let (Some(chain), Some(here)) = (rules.chains.get(at), hooks.get_mut(at)) else {
+                continue;
+            };
+            if here.insert(base.hook) {
+                open.extend(rules.exits(chain).into_iter().map(|(next, _)| next.0));
+            }
+        }
+    }
+    hooks
+}
+
 fn table(chain: &Chain) -> &str {
     chain.name.rsplit_once(' ').map_or("", |(table, _)| table)
 }
@@ -92,11 +116,14 @@ struct Verifier<'a> {
     kernel: &'a Kernel,
     sets: &'a [Set],
     counters: &'a [Counter],
+    limits: &'a [Limit],
     /// Of chains.
     names: &'a [String],
     /// With its family and a space.
     table: &'a str,
     family: Family,
+    /// From which packets come to the chain.
+    hooks: &'a BTreeSet<Hook>,
     is_at_device: bool,
 }
 
@@ -105,7 +132,7 @@ impl Verifier<'_> {
         let sets = self.kernel.sets(self.table.trim_end());
         let mut listed = steps.into_iter().peekable();
         let (mut steps, mut known) = (Vec::new(), Vec::new());
-        for part in parts(expressions, &sets) {
+        for mut part in parts(expressions, &sets) {
             known.extend(part.tests.iter().cloned());
             let mut tests = Vec::new();
             while let Some(Step::Match(one)) = listed.next_if(|step| matches!(step, Step::Match(_)))
@@ -117,6 +144,7 @@ impl Verifier<'_> {
                 }
                 tests.push(one);
             }
+            self.take_apart(&mut part, &tests, &mut known);
             let is_whole = self.tests(&part, tests, &known, &mut steps);
             let step = listed.next();
             match (&part.act, step) {
@@ -137,6 +165,21 @@ impl Verifier<'_> {
         }
         steps.push(Step::Unsupported(DIFFERS.to_owned()));
         steps
+    }
+
+    /// Has the kernel's conditions as they are listed, where it compares several fields at once.
+    fn take_apart(&self, part: &mut Part, listed: &[Match], known: &mut Vec<Test>) {
+        // The version of IP may be among them, without which it is not clear where other fields are.
+        for _ in 0..2 {
+            let site = self.site(known);
+            let forms: Vec<_> = listed.iter().flat_map(|one| site.forms(one)).collect();
+            let tests = apart(&part.tests, &forms);
+            if tests == part.tests {
+                return;
+            }
+            known.extend(tests.iter().cloned());
+            part.tests = tests;
+        }
     }
 
     /// Adds the conditions of a part; says if they are all that the kernel has.
@@ -184,13 +227,17 @@ impl Verifier<'_> {
             Family::Ip6 => Some(6),
             _ => known.iter().find_map(|test| version(test, self.is_at_device)),
         };
-        Site { sets: self.sets, version, is_at_device: self.is_at_device, table: self.table }
+        let Self { sets, names, table, is_at_device, .. } = *self;
+        Site { sets, names, version, is_at_device, table }
     }
 
     /// Says if a condition holds for all packets of which the others do.
     fn is_implied(&self, test: &Test, steps: &[Step], known: &[Test]) -> bool {
         /// `ARPHRD_ETHER`.
         const ETHER: u128 = 1;
+        if self.is_of_no_link(test) {
+            return true;
+        }
         match test.number() {
             // So it is for all that are forwarded, and it is asked for before the Ethernet header is.
             Some((field, ETHER)) if field == Field::meta(IIFTYPE) => {
@@ -212,6 +259,17 @@ impl Verifier<'_> {
             }
             None => false,
         }
+    }
+
+    /// Says if it is that packets leave by no such device, where they have none yet.
+    fn is_of_no_link(&self, test: &Test) -> bool {
+        let (Test::Range { negate, .. } | Test::Set { negate, .. } | Test::Ranges { negate, .. }) =
+            test;
+        let is_before =
+            |hook: &Hook| matches!(hook, Hook::Ingress | Hook::Prerouting | Hook::Input);
+        *negate
+            && matches!(test.fields(), [field] if field.is_meta(&[OIF, OIFNAME]))
+            && self.hooks.iter().all(is_before)
     }
 
     /// A condition that the listing does not have.
@@ -241,7 +299,7 @@ impl Verifier<'_> {
     /// Says if a step does what the kernel does.
     fn is(&self, act: &Act, step: &Step, known: &[Test]) -> bool {
         let site = self.site(known);
-        let name = |map: &SetId| self.sets.get(map.0).map(|set| set.name.as_str());
+        let set = |map: &SetId| self.sets.get(map.0);
         match (act, step) {
             (Act::Count(name), Step::Do(Action::Count(counter))) => {
                 let counter =
@@ -252,18 +310,19 @@ impl Verifier<'_> {
                     _ => false,
                 }
             }
-            // What they hold or write is the kernel's in any case.
-            (Act::Limit, Step::Limit { .. }) | (Act::Log, Step::Do(Action::Log(_))) => true,
+            (Act::Limit(rate), Step::Limit { limit, over }) => rate.is_none_or(|rate| {
+                self.limits.get(limit.0).is_some_and(|limit| is_rate(&rate, limit, *over))
+            }),
+            (Act::Log { prefix, group }, Step::Do(Action::Log(log))) => {
+                (prefix, group) == (&log.prefix, &log.group)
+            }
             (Act::NoTrack, Step::Do(Action::NoTrack)) => true,
             (Act::Mark { keep, flip }, Step::Do(Action::Mark { keep: kept, flip: flipped })) => {
                 (keep, flip) == (kept, flipped)
             }
-            (
-                Act::MarkBy { keys, map },
-                Step::Map { keys: own, map: set, target: Target::Mark },
-            )
-            | (Act::VerdictBy { keys, map }, Step::VerdictMap { keys: own, map: set }) => {
-                name(set).is_some_and(|name| site.is_set(name, map)) && site.are(own, keys)
+            (Act::MarkBy { keys, map }, Step::Map { keys: own, map: id, target: Target::Mark })
+            | (Act::VerdictBy { keys, map }, Step::VerdictMap { keys: own, map: id }) => {
+                set(id).is_some_and(|set| site.is_set(set, map, own, keys))
             }
             (Act::Dscp { version, dscp }, Step::Do(Action::Dscp(own))) => {
                 site.version == Some(*version) && dscp == own
@@ -301,6 +360,17 @@ impl Verifier<'_> {
             _ => false,
         }
     }
+}
+
+fn is_rate(own: &Rate, limit: &Limit, over: bool) -> bool {
+    let burst = u64::from(own.burst);
+    // The kernel's bucket for bytes holds what comes in one period besides.
+    let (unit, burst) = match own.is_bytes {
+        true => (LimitUnit::Bytes, own.rate.saturating_add(burst)),
+        false => (LimitUnit::Packets, burst),
+    };
+    let period_ns = own.seconds.saturating_mul(1_000_000_000);
+    *limit == Limit { rate: own.rate, period_ns, burst, unit } && own.is_over == over
 }
 
 /// A condition that no packet holds to.
