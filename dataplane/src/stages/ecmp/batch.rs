@@ -1,18 +1,17 @@
 //! Hashes of several packets at once.
 //!
 //! A SipHash is one long chain: each step waits for the one before it, and most of a processor is idle. Packets
-//! do not wait for each other, so the compiler makes a loop over packets into wide instructions, which hash
-//! [`AT_ONCE`] packets in the time of two or three.
+//! do not wait for each other.
 
-use super::hash::{By, Key};
-use super::sip::Sip;
+use super::hash::{Key, hashes};
+use super::sip::{STATE, Sip};
 
 /// Packets that are hashed at once: the 64-bit words of an AVX-512 register.
 pub(super) const AT_ONCE: usize = 8;
 
 /// Keys of packets that wait to be hashed, as a structure of arrays.
 pub(super) struct Batch<const WORDS: usize> {
-    begun: [[u64; AT_ONCE]; Sip::STATE],
+    begun: [[u64; AT_ONCE]; STATE],
     words: [[u64; AT_ONCE]; WORDS],
     lanes: [usize; AT_ONCE],
     count: usize,
@@ -20,7 +19,7 @@ pub(super) struct Batch<const WORDS: usize> {
 
 impl<const WORDS: usize> Batch<WORDS> {
     pub(super) const fn new() -> Self {
-        let (begun, words) = ([[0; AT_ONCE]; Sip::STATE], [[0; AT_ONCE]; WORDS]);
+        let (begun, words) = ([[0; AT_ONCE]; STATE], [[0; AT_ONCE]; WORDS]);
         Self { begun, words, lanes: [0; AT_ONCE], count: 0 }
     }
 
@@ -43,22 +42,11 @@ impl<const WORDS: usize> Batch<WORDS> {
     #[inline(always)]
     pub(super) fn drain(&mut self) -> impl Iterator<Item = (usize, u32)> {
         let count = std::mem::take(&mut self.count);
+        // Of slots that are not used, too: only loops of a known length become wide instructions.
         let hashes = match count {
             0 => [0; AT_ONCE],
-            _ => self.hashes(),
+            _ => hashes(Sip::of(self.begun), self.words),
         };
         self.lanes.into_iter().zip(hashes).take(count)
-    }
-
-    /// Of slots that are not used, too: a loop of a known length is what becomes wide instructions.
-    #[inline(always)]
-    fn hashes(&self) -> [u32; AT_ONCE] {
-        let mut hashes = [0; AT_ONCE];
-        for (at, hash) in hashes.iter_mut().enumerate() {
-            let begun = Sip::of(std::array::from_fn(|word| self.begun[word][at]));
-            let words: [_; WORDS] = std::array::from_fn(|word| self.words[word][at]);
-            *hash = Key { begun, words, by: By::Flow }.hash();
-        }
-        hashes
     }
 }

@@ -65,7 +65,7 @@ struct Keyed {
 impl Keyed {
     fn new(seed: u32) -> Self {
         let start = Sip::keyed(seed);
-        let behind = |protocol| start.words([first_word(protocol, 0), 0, 0]);
+        let behind = |protocol| start.words(before(protocol, 0));
         Self { start, zero: behind(0), tcp: behind(l4::TCP), udp: behind(l4::UDP) }
     }
 
@@ -75,7 +75,7 @@ impl Keyed {
         match protocol {
             l4::TCP => self.tcp,
             l4::UDP => self.udp,
-            _ => self.start.words([first_word(protocol, 0), 0, 0]),
+            _ => self.start.words(before(protocol, 0)),
         }
     }
 
@@ -84,13 +84,28 @@ impl Keyed {
     fn labelled(&self, protocol: u8, label: u32) -> Sip {
         match label {
             0 => self.protocol(protocol),
-            _ => self.start.words([first_word(protocol, label), 0, 0]),
+            _ => self.start.words(before(protocol, label)),
         }
     }
 }
 
-const fn first_word(protocol: u8, label: u32) -> u64 {
-    (protocol as u64) << 16 | (label as u64) << 32
+/// The words before the ports.
+const fn before(protocol: u8, label: u32) -> [[u64; 1]; BEFORE] {
+    [[(protocol as u64) << 16 | (label as u64) << 32], [0], [0]]
+}
+
+/// The bits of hashes that choose, 31 of each, as `fib_multipath_hash` gives them.
+#[inline(always)]
+pub(super) fn hashes<const WORDS: usize, const HASHES: usize>(
+    begun: Sip<HASHES>,
+    words: [[u64; HASHES]; WORDS],
+) -> [u32; HASHES] {
+    let bytes = (BEFORE + WORDS) * size_of::<u64>();
+    let mut chosen = [0; HASHES];
+    for (chosen, hash) in chosen.iter_mut().zip(begun.words(words).finish(bytes as u64)) {
+        *chosen = hash as u32 >> 1;
+    }
+    chosen
 }
 
 impl Tables {
@@ -119,12 +134,11 @@ pub(super) struct Key<const WORDS: usize> {
 }
 
 impl<const WORDS: usize> Key<WORDS> {
-    /// The bits of the hash that choose, 31 of them, as `fib_multipath_hash` gives them.
+    /// The bits of its hash that choose.
     #[inline(always)]
     pub(super) fn hash(&self) -> u32 {
-        let hash =
-            self.begun.words(self.words).finish(((BEFORE + WORDS) * size_of::<u64>()) as u64);
-        hash as u32 >> 1
+        let [hash] = hashes(self.begun, self.words.map(|word| [word]));
+        hash
     }
 }
 
@@ -200,7 +214,7 @@ impl Multipath {
 #[inline(always)]
 fn words4(ports: u32, ip: Ipv4View<'_>) -> [u64; WORDS4] {
     // The kernel puts them in order by what its processor takes them for.
-    let [src, dst] = [ip.src(), ip.dst()].map(|address| u64::from(address.swap_bytes()));
+    let (src, dst) = (u64::from(ip.src().swap_bytes()), u64::from(ip.dst().swap_bytes()));
     [u64::from(ports) << 32, src.min(dst) << 32, src.max(dst)]
 }
 

@@ -3,69 +3,114 @@
 //! Kernel equivalent: `siphash` (`lib/siphash.c`) under `fib_multipath_hash_construct_key`
 //! (`include/net/ip_fib.h`); Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012.
 
-/// A hash that has taken in some words.
+/// A word of each of several hashes.
+///
+/// Each operation is a loop over all of them: the compiler makes one AVX-512 instruction of a loop over 8, and
+/// where it has none, the processor works on several of them at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Sip([u64; Self::STATE]);
+struct Words<const HASHES: usize>([u64; HASHES]);
+
+impl<const HASHES: usize> Words<HASHES> {
+    #[inline(always)]
+    fn with(mut self, other: Self, operation: impl Fn(u64, u64) -> u64) -> Self {
+        for (word, other) in self.0.iter_mut().zip(other.0) {
+            *word = operation(*word, other);
+        }
+        self
+    }
+
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        self.with(other, u64::wrapping_add)
+    }
+
+    #[inline(always)]
+    fn xor(self, other: Self) -> Self {
+        self.with(other, |word, other| word ^ other)
+    }
+
+    #[inline(always)]
+    fn rotate_left(mut self, bits: u32) -> Self {
+        for word in &mut self.0 {
+            *word = word.rotate_left(bits);
+        }
+        self
+    }
+}
+
+/// Hashes, usually one, that have taken in some words each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sip<const HASHES: usize = 1>([Words<HASHES>; STATE]);
+
+/// Words of a hash's state.
+pub(super) const STATE: usize = 4;
 
 impl Sip {
-    /// Words of its state.
-    pub(super) const STATE: usize = 4;
-
-    pub(super) const fn of(state: [u64; Self::STATE]) -> Self {
-        Self(state)
-    }
-
-    pub(super) const fn state(self) -> [u64; Self::STATE] {
-        self.0
-    }
-
     /// The hash before the first word, under a `fib_multipath_hash_seed`.
-    pub(super) const fn keyed(seed: u32) -> Self {
-        let key = (seed as u64) << 32 | seed as u64;
+    pub(super) fn keyed(seed: u32) -> Self {
+        let key = u64::from(seed) << 32 | u64::from(seed);
         let start = [
             0x736f_6d65_7073_6575,
             0x646f_7261_6e64_6f6d,
             0x6c79_6765_6e65_7261,
             0x7465_6462_7974_6573,
         ];
-        let [a, b, c, d]: [u64; 4] = start;
-        Self([a ^ key, b ^ key, c ^ key, d ^ key])
+        Self(start.map(|word: u64| Words([word ^ key])))
     }
 
-    /// Takes in a word.
+    /// The words of its state.
     #[inline(always)]
-    pub(super) const fn word(self, word: u64) -> Self {
-        let Self([a, b, c, d]) = self;
-        let Self([a, b, c, d]) = Self([a, b, c, d ^ word]).round().round();
-        Self([a ^ word, b, c, d])
+    pub(super) fn state(self) -> [u64; STATE] {
+        let Self([Words([a]), Words([b]), Words([c]), Words([d])]) = self;
+        [a, b, c, d]
+    }
+}
+
+impl<const HASHES: usize> Sip<HASHES> {
+    /// The hashes whose states have these words.
+    #[inline(always)]
+    pub(super) fn of([a, b, c, d]: [[u64; HASHES]; STATE]) -> Self {
+        Self([Words(a), Words(b), Words(c), Words(d)])
     }
 
-    /// Takes in several words.
+    /// Takes in a word of each.
     #[inline(always)]
-    pub(super) fn words(self, words: impl IntoIterator<Item = u64>) -> Self {
-        words.into_iter().fold(self, Self::word)
+    pub(super) fn word(self, word: [u64; HASHES]) -> Self {
+        let (Self([a, b, c, d]), word) = (self, Words(word));
+        let Self([a, b, c, d]) = Self([a, b, c, d.xor(word)]).round().round();
+        Self([a.xor(word), b, c, d])
     }
 
-    /// The hash of all words, which were so many bytes.
+    /// Takes in several words of each.
     #[inline(always)]
-    pub(super) const fn finish(self, bytes: u64) -> u64 {
-        let Self([a, b, c, d]) = self.word(bytes << 56);
-        let Self([a, b, c, d]) = Self([a, b, c ^ 0xff, d]).round().round().round().round();
-        a ^ b ^ c ^ d
+    pub(super) fn words(mut self, words: impl IntoIterator<Item = [u64; HASHES]>) -> Self {
+        for word in words {
+            self = self.word(word);
+        }
+        self
+    }
+
+    /// The hashes of all words, which were so many bytes of each.
+    #[inline(always)]
+    pub(super) fn finish(self, bytes: u64) -> [u64; HASHES] {
+        let Self([a, b, c, d]) = self.word([bytes << 56; HASHES]);
+        let Self([a, b, c, d]) =
+            Self([a, b, c.xor(Words([0xff; HASHES])), d]).round().round().round().round();
+        a.xor(b).xor(c).xor(d).0
     }
 
     #[inline(always)]
-    const fn round(self) -> Self {
+    fn round(self) -> Self {
         let Self([mut a, mut b, mut c, mut d]) = self;
-        a = a.wrapping_add(b);
-        b = b.rotate_left(13) ^ a;
+        a = a.add(b);
+        b = b.rotate_left(13).xor(a);
         a = a.rotate_left(32);
-        c = c.wrapping_add(d);
-        d = d.rotate_left(16) ^ c;
-        a = a.wrapping_add(d);
-        d = d.rotate_left(21) ^ a;
-        c = c.wrapping_add(b);
-        b = b.rotate_left(17) ^ c;
+        c = c.add(d);
+        d = d.rotate_left(16).xor(c);
+        a = a.add(d);
+        d = d.rotate_left(21).xor(a);
+        c = c.add(b);
+        b = b.rotate_left(17).xor(c);
         c = c.rotate_left(32);
         Self([a, b, c, d])
     }
@@ -85,7 +130,8 @@ mod tests {
             let key = u64::from(seed) << 32 | u64::from(seed);
             let mut judge = SipHasher::new_with_keys(key, key);
             words.clone().for_each(|word| judge.write(&word.to_le_bytes()));
-            assert_eq!(Sip::keyed(seed).words(words).finish(count * 8), judge.finish());
+            let words = words.map(|word| [word]);
+            assert_eq!(Sip::keyed(seed).words(words).finish(count * 8), [judge.finish()]);
         }
     }
 }

@@ -1,14 +1,17 @@
 use super::batch::Batch;
-use super::hash::{By, Key, Multipath};
+use super::hash::{By, Key};
 use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
 use crate::id::NextHopId;
 use crate::tables::Tables;
 
 /// Replaces groups by the member that each packet's flow has.
+///
+/// Part of the path, so that it is built for the path's instructions: the hashes are wide ones.
+#[inline(always)]
 pub fn run(burst: &mut Burst, umem: &Umem, tables: &Tables, (ip4, ip6): (Lanes, Lanes)) {
-    spread(burst, umem, tables, ip4, Multipath::key4);
-    spread(burst, umem, tables, ip6, Multipath::key6);
+    spread(burst, umem, tables, ip4, |packet| tables.multipath.key4(packet));
+    spread(burst, umem, tables, ip6, |packet| tables.multipath.key6(packet));
 }
 
 /// Replaces groups by the member that what `key` gives chooses.
@@ -18,7 +21,7 @@ fn spread<const WORDS: usize>(
     umem: &Umem,
     tables: &Tables,
     lanes: Lanes,
-    key: impl Fn(&Multipath, &[u8]) -> Option<Key<WORDS>>,
+    key: impl Fn(&[u8]) -> Option<Key<WORDS>>,
 ) {
     let mut batch = Batch::new();
     for lane in lanes {
@@ -28,7 +31,7 @@ fn spread<const WORDS: usize>(
         let frame = umem.frame(burst.addr[lane], usize::from(burst.len[lane]));
         let packet = frame.get(usize::from(burst.l3[lane])..).unwrap_or_default();
         // All that got here have a whole header.
-        let Some(key) = key(&tables.multipath, packet) else { continue };
+        let Some(key) = key(packet) else { continue };
         match key.by {
             By::Flow => {}
             By::Label => burst.labelled.put(lane, true),
