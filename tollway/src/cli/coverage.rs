@@ -1,5 +1,7 @@
 //! Which traffic takes which road, in words: for `tollway check DEVICE...` and `tollway show coverage`.
 
+mod traffic;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -134,6 +136,9 @@ fn summary(coverage: &Coverage, out: &mut Lines) {
     let fast = |is_fast: fn(&CoveredLink) -> bool| {
         coverage.links.iter().filter(|link| is_fast(link)).count()
     };
+    for headline in traffic::headlines(coverage) {
+        out.line("", &headline);
+    }
     let routes = coverage.routes;
     out.line(
         "",
@@ -230,7 +235,7 @@ impl Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{CoveredPart, RoadCounts, RouteCounts};
+    use crate::control::{CoveredPart, Other, RoadCounts, RoadTraffic, RouteCounts, Shares};
 
     fn whys(texts: &[&str]) -> Vec<Why> {
         let why = |text: &&str| Why { reason: "r".to_owned(), why: (*text).to_owned() };
@@ -277,6 +282,11 @@ mod tests {
             }],
             notes: vec!["eth0.10 is down".to_owned()],
             rules: 1,
+            traffic: Some(RoadTraffic {
+                received: Shares { packets: 1_000_000, kernel: 0, either: 400_000 },
+                sent: Shares { packets: 900_000, kernel: 90_000, either: 0 },
+                others: vec![Other { device: "wg0".to_owned(), received: 12, sent: 850_000 }],
+            }),
             routes: RouteCounts { ipv4: 1_000_000, ipv6: 2 },
             ..Coverage::default()
         }
@@ -300,6 +310,12 @@ eth0.10 on eth0, VRF red, down
 The kernel's, of what would be fast:
   12 routes by wg0: wg0 is a wireguard that is no port
 
+Of 1,000,000 packets that ports have received so far, none came by links where
+all is the kernel's, and 40% by links where one of IPv4 and IPv6 is.
+Of 900,000 packets that ports have sent so far, 10% left by links where all is
+the kernel's.
+wg0 is no port, and what goes by it is the kernel's: so far it has received 12
+packets and sent 850,000, 85% as many as ports have received.
 IPv4 is fast both ways on 1 of 2 links, IPv6 on 0 of 2. There are 1,000,000 IPv4
 routes, 2 IPv6 routes, and 1 firewall rule that Tollway applies itself.
 The kernel keeps what is its own by nature: what is for this host, ARP and

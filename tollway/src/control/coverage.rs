@@ -29,6 +29,9 @@ pub struct Coverage {
     /// Ports of which nothing could be fast that arrives or leaves there, so that they carry no program.
     #[serde(default)]
     pub not_attached: Vec<String>,
+    /// What devices had counted before anything was attached, where that tells the roads apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traffic: Option<RoadTraffic>,
     /// What was counted; none before anything is attached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counts: Option<RoadCounts>,
@@ -91,6 +94,39 @@ pub struct RouteCounts {
     pub ipv6: u64,
 }
 
+/// Packets that devices have counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoadTraffic {
+    /// Received at ports.
+    pub received: Shares,
+    /// Sent by ports.
+    pub sent: Shares,
+    /// What went by devices that are no ports, and is the kernel's.
+    pub others: Vec<Other>,
+}
+
+/// Packets that ports have counted, by what is known of their roads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shares {
+    /// All.
+    pub packets: u64,
+    /// By links where all of this way is the kernel's.
+    pub kernel: u64,
+    /// By links where one of IPv4 and IPv6 is.
+    pub either: u64,
+}
+
+/// What went by a device that is no port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Other {
+    /// The device.
+    pub device: String,
+    /// Packets received.
+    pub received: u64,
+    /// Packets sent.
+    pub sent: u64,
+}
+
 /// What was counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoadCounts {
@@ -144,7 +180,26 @@ impl From<&coverage::Coverage> for Coverage {
             rules: coverage.compiled,
             routes: RouteCounts { ipv4: coverage.routes.v4, ipv6: coverage.routes.v6 },
             not_attached,
+            traffic: None,
             counts: None,
+        }
+    }
+}
+
+impl From<coverage::Traffic> for RoadTraffic {
+    fn from(traffic: coverage::Traffic) -> Self {
+        let shares = |shares: coverage::Shares| {
+            let coverage::Shares { packets, kernel, either } = shares;
+            Shares { packets, kernel, either }
+        };
+        let other = |other: coverage::Other| {
+            let coverage::Counted { received, sent } = other.counted;
+            Other { device: other.name, received, sent }
+        };
+        Self {
+            received: shares(traffic.received),
+            sent: shares(traffic.sent),
+            others: traffic.others.into_iter().map(other).collect(),
         }
     }
 }

@@ -27,7 +27,8 @@ use std::sync::{Arc, Mutex};
 
 pub use client::{Client, ClientError};
 pub use coverage::{
-    Coverage, CoveredLink, CoveredPart, PortRoads, RoadCounts, RouteCounts, Why, Whys,
+    Coverage, CoveredLink, CoveredPart, Other, PortRoads, RoadCounts, RoadTraffic, RouteCounts,
+    Shares, Why, Whys,
 };
 pub use message::{
     All, Ask, Drops, Express, Filter, FilterChain, FilterCounter, FilterRule, FilterSet, Found,

@@ -11,6 +11,8 @@ mod namespaces;
 mod netfilter;
 mod reasons;
 mod scene;
+#[path = "../oracle/socket.rs"]
+mod socket;
 mod sysctls;
 mod words;
 
@@ -18,7 +20,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 17] = [
+const TESTS: [Test; 18] = [
     ("a_plain_router_is_all_fast", reasons::plain),
     ("queueing_disciplines_that_somebody_chose", reasons::qdiscs),
     ("filters_of_tc", reasons::filters),
@@ -36,6 +38,7 @@ const TESTS: [Test; 17] = [
     ("the_kernel_forwards_as_sysctls_say", sysctls::forwarding),
     ("routes_without_carrier_count_as_sysctls_say", sysctls::carrier),
     ("the_command_says_it_in_words", words::command),
+    ("traffic_is_counted_by_its_packets", words::traffic),
 ];
 
 fn main() -> ExitCode {

@@ -4,8 +4,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::namespaces::sh;
+use crate::namespaces::{ifindex, sh};
 use crate::scene::{router, sysctl};
+use crate::socket::Wire;
 
 /// The exit code, and what went to stdout and stderr.
 fn check(words: &[&str]) -> (Option<i32>, String, String) {
@@ -13,6 +14,49 @@ fn check(words: &[&str]) -> (Option<i32>, String, String) {
     let output = command.arg("check").args(words).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// What goes by a device that is no port is told by its packets, be it one route that leads there.
+pub fn traffic() {
+    router();
+    // Checksums may be unfinished, so all that rb carries is the kernel's.
+    sh("ethtool -K rb-end tx on");
+    sh("ip link add out0 type veth peer name out0-end");
+    sh("ip link set out0-end up");
+    sh("ip link set out0 up");
+    sh("ip route add default dev out0");
+    let json = || -> Value {
+        let (code, told, error) = check(&["ra", "rb", "--json"]);
+        assert_eq!((code, error.as_str()), (Some(0), ""));
+        let json: Value = serde_json::from_str(&told).unwrap();
+        json["traffic"].clone()
+    };
+    let count = |json: &Value, way: &str, what: &str| json[way][what].as_u64().unwrap();
+    let before = json();
+    assert_eq!(before["others"][0]["device"], "out0");
+    let sent = |json: &Value| json["others"][0]["sent"].as_u64().unwrap();
+    // 100 to each: by the tunnel's stand-in, out of ra and rb, and into rb.
+    let flood = |via: &str| {
+        let mut wire = Wire::open(ifindex(via).cast_signed()).unwrap();
+        let frame = [[2; 12].as_slice(), &[8, 0], &[0; 60]].concat();
+        (0..100).for_each(|_| wire.send(&frame).unwrap());
+    };
+    ["out0", "ra", "rb", "rb-end"].iter().for_each(|device| flood(device));
+    // The kernel's own packets (neighbours' solicitations) count, too.
+    let about = |after: u64, before: u64| (100..130).contains(&(after - before));
+    let after = json();
+    assert!(about(sent(&after), sent(&before)), "{before} {after}");
+    let grown = |way: &str, what: &str| count(&after, way, what) - count(&before, way, what);
+    assert!((100..130).contains(&grown("sent", "kernel")), "out of rb: {before} {after}");
+    assert!((200..260).contains(&grown("sent", "packets")), "by both: {before} {after}");
+    assert!((100..130).contains(&grown("received", "kernel")), "into rb: {before} {after}");
+
+    let (_, told, _) = check(&["ra", "rb"]);
+    let sent = format!("and sent {}, ", sent(&json()));
+    let other = "\nout0 is no port, and what goes by it is the kernel's: so far it has received ";
+    assert!(told.contains(other), "{told}");
+    assert!(told.contains(&sent), "{told}");
+    assert!(told.contains(" that ports have received so far, "), "{told}");
 }
 
 pub fn command() {

@@ -52,7 +52,9 @@ pub(super) fn check(names: &[String], json: bool) -> Result<(), CliError> {
         .map_err(|error| CliError::failed(error, "Try again, or look at what the kernel logs"))?;
     let found = devices::find(&sight.kernel, names)
         .map_err(|error| CliError::usage(error, "See `ip link` for what there is"))?;
-    let coverage = Coverage::from(&sight.coverage(&found, ports::MOST_MTU));
+    let judged = sight.coverage(&found, ports::MOST_MTU);
+    let traffic = sight.traffic(&judged).map(Into::into);
+    let coverage = Coverage { traffic, ..Coverage::from(&judged) };
     if json {
         return print_json(&coverage);
     }

@@ -24,6 +24,7 @@ mod routes;
 mod sight;
 #[cfg(test)]
 mod tests;
+mod traffic;
 
 use std::collections::BTreeMap;
 
@@ -39,6 +40,7 @@ pub use probe::{
 pub use reason::Reason;
 pub use routes::RouteTally;
 pub use sight::{Sight, SightError};
+pub use traffic::{Counted, Other, Shares, Traffic};
 
 /// One of each family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

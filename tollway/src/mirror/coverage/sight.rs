@@ -5,6 +5,7 @@ use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
+use super::traffic::{self, Counted, Traffic};
 use super::{Coverage, Facts, Firewall, PerFamily, Probes, RouteTally, Spread};
 use crate::mirror::devices;
 use crate::mirror::event::Event;
@@ -44,6 +45,8 @@ pub struct Sight {
     pub probes: Probes,
     /// The rules of nftables.
     pub firewall: Firewall,
+    /// Packets that devices have counted, by name.
+    pub counts: BTreeMap<String, Counted>,
 }
 
 impl Sight {
@@ -56,13 +59,14 @@ impl Sight {
         let names = kernel.netdevs.values().map(|netdev| netdev.name.as_str());
         let sysctls = Sysctls::read(names);
         let probes = Probes::read(&kernel.netdevs, kernel.netdevs.keys().copied(), None)?;
-        Ok(Self { routes, sysctls, probes, firewall: firewall(), kernel })
+        let (firewall, counts) = (firewall(), traffic::read());
+        Ok(Self { routes, sysctls, probes, firewall, counts, kernel })
     }
 
     /// Which traffic would take which road if these devices were ports.
     #[must_use]
     pub fn coverage(&self, ports: &[Ifindex], most_mtu: u32) -> Coverage {
-        let Self { kernel, routes, sysctls, probes, firewall } = self;
+        let Self { kernel, routes, sysctls, probes, firewall, .. } = self;
         let groups = PerFamily::each(|family| *routes.several.of(family) > 0);
         Coverage::of(&Facts {
             ports,
@@ -75,6 +79,12 @@ impl Sight {
             rooms: &BTreeMap::new(),
             spread: Spread { groups, seed_refused: false },
         })
+    }
+
+    /// What devices have counted so far, by the roads of a coverage; see [`Traffic`].
+    #[must_use]
+    pub fn traffic(&self, coverage: &Coverage) -> Option<Traffic> {
+        Traffic::of(coverage, &self.kernel, &self.routes.by_device, &self.counts)
     }
 }
 
