@@ -19,8 +19,12 @@ use std::os::fd::AsRawFd;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::kernel::Ifindex;
-use super::netlink::{Asker, Flow, Locked, list_locked};
+use netlink_sys::protocols::NETLINK_ROUTE;
+
+use super::event::{Change, Event};
+use super::kernel::{Family, Ifindex};
+use super::netlink::{Flow, Locked, ask_locked, list_locked};
+use crate::netlink::Asker;
 use crate::ports::{sys, why};
 
 /// When it is asked after a message: the socket hears it before the kernel heeds it (`raw_local_deliver`), and a
@@ -62,6 +66,17 @@ pub(super) struct Exceptions {
     pub(super) at: Instant,
 }
 
+/// Whether IPv4 packets may take another route since.
+fn may_reroute(event: &Event) -> bool {
+    match event {
+        Event::Link(..) | Event::Rule(..) | Event::Nexthop(..) | Event::Address(..) => true,
+        Event::Route(key, _, change) => {
+            !matches!(change, Change::Listed) && key.family() == Family::V4
+        }
+        _ => false,
+    }
+}
+
 /// A question whether an exception has come or still is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ask {
@@ -85,7 +100,8 @@ struct Known {
 impl Exceptions {
     /// Listens from now on.
     pub(super) fn open() -> Self {
-        let opened = sys::unreachable_socket().and_then(|socket| Ok((socket, Asker::open()?)));
+        let opened =
+            sys::unreachable_socket().and_then(|socket| Ok((socket, Asker::open(NETLINK_ROUTE)?)));
         let (messages, asker) = match opened {
             Ok((socket, asker)) => (Some(File::from(socket)), Some(asker)),
             Err(error) => {
@@ -109,9 +125,10 @@ impl Exceptions {
         self.messages.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
-    /// Routes have changed, and exceptions with them: asks soon whether they still are.
-    pub(super) fn doubt(&mut self) {
-        if self.doubted.is_none() && !self.known.is_empty() {
+    /// Takes what the kernel has told: where it may route otherwise, exceptions change with routes, and it is soon
+    /// asked whether they still are.
+    pub(super) fn take(&mut self, event: &Event) {
+        if self.doubted.is_none() && !self.known.is_empty() && may_reroute(event) {
             let at = Instant::now() + DOUBTED_FOR;
             self.doubted = Some(at);
             self.at = self.at.min(at);
@@ -246,7 +263,7 @@ impl Exceptions {
         let Some(asker) = &mut self.asker else { return Ok(None) };
         let mut left = None;
         for vrf in std::iter::once(None).chain(vrfs.iter().copied().map(Some)) {
-            left = left.max(asker.locked(flow, vrf)?);
+            left = left.max(ask_locked(asker, flow, vrf)?);
         }
         Ok(left)
     }

@@ -9,7 +9,7 @@ use tollway_dataplane::stages::filter::Filter;
 use super::coverage::{
     self, Coverage, Facts, Firewall, Glance, PerFamily, Probes, RouteTally, Spread,
 };
-use super::event::{Change, Event};
+use super::event::Event;
 use super::exceptions::Exceptions;
 use super::kernel::{Family, Ifindex, Kernel, Netdev, RouteKind, Rule, RuleAction};
 use super::own::Own;
@@ -131,24 +131,17 @@ impl Known {
             if is_stacked(self.kernel.netdevs.get(index)) || is_stacked(netdev.as_deref()));
         let effect = self.kernel.take(&event);
         self.rib.take(&event);
+        self.exceptions.take(&event);
         match &event {
             Event::Link(..) => {
-                self.exceptions.doubt();
                 self.probe_again();
                 self.of_sysctls.at = self.probes_at;
             }
             Event::Whole(_) => self.ask_again(),
             Event::Tc(_) => self.probe_again(),
             Event::Sysctl(..) => self.of_sysctls.at = Instant::now(),
-            Event::Rule(..) => {
-                self.exceptions.doubt();
-                self.habits.rules = true;
-            }
-            Event::Nexthop(..) | Event::Address(..) => self.exceptions.doubt(),
-            Event::Route(key, route, change) => {
-                if !matches!(change, Change::Listed) && key.family() == Family::V4 {
-                    self.exceptions.doubt();
-                }
+            Event::Rule(..) => self.habits.rules = true,
+            Event::Route(key, route, _) => {
                 let by_hand = route.kind == RouteKind::Local && route.protocol != BY_KERNEL;
                 self.habits.local_routes |= by_hand && key.family() == Family::V4;
             }

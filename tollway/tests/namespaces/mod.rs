@@ -72,10 +72,7 @@ fn run_all(
             continue;
         }
         // `unshare -Ur` works for root too, but gives less: a real root tests what users run.
-        let namespaces = if is_root() { namespaces } else { "-Urn" };
-        let this = std::env::current_exe().unwrap();
-        let mut command = Command::new("unshare");
-        command.args([namespaces, "--"]).arg(this).args(["--inside", name]);
+        let mut command = inside(if is_root() { namespaces } else { "-Urn" }, name);
         if name.ends_with(BESIDE) {
             beside.push((name, Beside::start(command)));
             continue;
@@ -91,6 +88,14 @@ fn run_all(
     let result = if failed == 0 { "ok" } else { "FAILED" };
     println!("test result: {result}. {passed} passed; {failed} failed");
     ExitCode::from(failed)
+}
+
+/// What runs a test of this program inside namespaces of its own, by what `unshare` is asked for.
+pub fn inside(namespaces: &str, test: &str) -> Command {
+    let mut command = Command::new("unshare");
+    command.args([namespaces, "--"]).arg(std::env::current_exe().unwrap());
+    command.args(["--inside", test]);
+    command
 }
 
 /// A process whose output is kept until it has ended.

@@ -10,9 +10,10 @@ use tollway::filter::{iptables, nft};
 use tollway::mirror::rules::Reading;
 
 use crate::dice::Dice;
+use crate::icmp::checksum;
 use crate::kernel::{Kernel, Sent};
 use crate::net::DEVICES;
-use crate::packets::{self, Input, checksum};
+use crate::packets::{self, Input};
 use crate::rules::{Language, Rules};
 use crate::tollway::{Fate, Tollway, tally};
 

@@ -34,6 +34,7 @@ mod case;
 mod constants;
 #[path = "../../../dataplane/src/testkit/dice.rs"]
 mod dice;
+mod icmp;
 mod iptables;
 mod kernel;
 mod machine;

@@ -3,6 +3,7 @@
 
 use crate::constants::Constants;
 use crate::dice::Dice;
+use crate::icmp::checksum;
 use crate::net::{self, DEVICES};
 
 const HOP_BY_HOP: u8 = 0;
@@ -36,17 +37,6 @@ pub fn tag(frame: &[u8]) -> Option<u32> {
         false => u32::from_be_bytes(*packet.first_chunk()?) & 0xf_ffff,
     };
     (!own && tag != 0).then_some(tag)
-}
-
-/// Ones' complement sum over bytes.
-pub fn checksum(bytes: &[u8]) -> u16 {
-    let pairs = bytes.chunks(2);
-    let words = pairs.map(|pair| u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)]));
-    let mut sum: u32 = words.map(u32::from).sum();
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !(sum as u16)
 }
 
 /// Draws packets.

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::icmp;
 use super::load;
 use super::namespaces::{sh, until};
 use super::running::{Mirror, Net};
@@ -13,37 +14,6 @@ const FAR: &str = "198.18.0.1";
 const SOON: Duration = Duration::from_millis(150);
 /// An exception that expires is made anew so often, where a busy machine was late.
 const TRIES: usize = 5;
-
-/// The sum of ones' complements (RFC 1071).
-fn checksum(bytes: &[u8]) -> [u8; 2] {
-    let words =
-        bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
-    let sum: u32 = words.sum();
-    let sum = (sum & 0xffff) + (sum >> 16);
-    (!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes()
-}
-
-fn packet(src: [u8; 4], dst: [u8; 4], payload: &[u8]) -> Vec<u8> {
-    let len = (20 + payload.len() as u16).to_be_bytes();
-    let mut packet = vec![0x45, 0, len[0], len[1], 0, 1, 0, 0, 64, 1, 0, 0];
-    packet.extend([src, dst].concat());
-    let sum = checksum(&packet);
-    packet[10..12].copy_from_slice(&sum);
-    packet.extend(payload);
-    packet
-}
-
-/// What somebody says to whom an answer of the router's did not fit: "fragmentation needed", 400 bytes
-/// (RFC 1191, section 4).
-fn too_big(to: [u8; 4]) -> Vec<u8> {
-    const ROUTER: [u8; 4] = [10, 0, 2, 1];
-    let answer = packet(ROUTER, to, &[0, 0, 0xff, 0xff, 0, 0, 0, 0]);
-    let mut message = vec![3, 4, 0, 0, 0, 0, 1, 0x90];
-    message.extend(answer);
-    let sum = checksum(&message);
-    message[2..4].copy_from_slice(&sum);
-    packet([10, 0, 2, 2], ROUTER, &message)
-}
 
 /// The Ethernet address of a device, in bytes.
 fn mac_of(device: &str) -> Vec<u8> {
@@ -59,8 +29,10 @@ fn pieces(net: &Net, address: &str) -> u64 {
 
 /// Has the router learn that packets to an address have to be small; how long they leave whole nevertheless.
 fn learn(net: &Net, wire: &mut Wire, address: &str) -> Duration {
-    let to: std::net::Ipv4Addr = address.parse().unwrap();
-    let frame = [mac_of("rb"), vec![2, 0, 0, 0, 0, 9, 8, 0], too_big(to.octets())].concat();
+    // Whoever is next to it says so of an answer, and gives 400 bytes.
+    let message =
+        icmp::too_big(["10.0.2.2", "10.0.2.1", address].map(|ip| ip.parse().unwrap()), 400, 0, 1);
+    let frame = [mac_of("rb"), vec![2, 0, 0, 0, 0, 9, 8, 0], message].concat();
     let start = Instant::now();
     wire.send(&frame).unwrap();
     until("a packet that is cut", || pieces(net, address) == 2);

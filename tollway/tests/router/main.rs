@@ -13,6 +13,8 @@ mod closed;
 mod exceptions;
 mod groups;
 mod guide;
+#[path = "../oracle/icmp.rs"]
+mod icmp;
 mod ipsec;
 mod latency;
 mod leaks;

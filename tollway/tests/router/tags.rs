@@ -2,6 +2,7 @@
 
 use tollway::control::Ask;
 
+use super::icmp::checksum;
 use super::namespaces::{Host, sh, until};
 use super::running::{Mirror, Net, tags_in_frames};
 use super::socket::Wire;
@@ -82,9 +83,7 @@ fn wire(host: &Host, device: &str) -> Wire {
 fn frame(tag: &[u8]) -> Vec<u8> {
     let len = (20 + MARK.len() as u16).to_be_bytes();
     let mut header = [0x45, 0, len[0], len[1], 0, 1, 0, 0, 64, 253, 0, 0, 10, 0, 1, 2, 10, 0, 2, 2];
-    let words = header.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
-    let sum: u32 = words.sum();
-    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    let sum = checksum(&header);
     header[10..12].copy_from_slice(&sum.to_be_bytes());
     [&ROUTER[..], &[2, 0, 0, 0, 1, 0x99], tag, &[8, 0], &header, MARK].concat()
 }

@@ -20,7 +20,7 @@ const DUMP: u16 = 0x300;
 pub(super) const GROUPS: [u32; 11] = [1, 4, 5, 7, 8, 9, 11, 19, 24, 25, 32];
 
 /// `RTM_*`.
-mod is {
+pub(super) mod is {
     pub(super) const NEW_LINK: u16 = 16;
     pub(super) const DEL_LINK: u16 = 17;
     pub(super) const GET_LINK: u16 = 18;
@@ -29,7 +29,7 @@ mod is {
     pub(super) const GET_ADDR: u16 = 22;
     pub(super) const NEW_ROUTE: u16 = 24;
     pub(super) const DEL_ROUTE: u16 = 25;
-    pub(super) const GET_ROUTE: u16 = 26;
+    pub(in crate::mirror::netlink) const GET_ROUTE: u16 = 26;
     pub(super) const NEW_RULE: u16 = 32;
     pub(super) const DEL_RULE: u16 = 33;
     pub(super) const GET_RULE: u16 = 34;
@@ -119,15 +119,15 @@ pub(super) fn ask_link(index: Ifindex, sequence: u32) -> Vec<u8> {
     request(is::GET_LINK, 0, sequence, &link_body(index))
 }
 
-/// The question for the IPv4 exceptions of routes.
-pub(super) fn ask_exceptions(sequence: u32) -> Vec<u8> {
+/// The body of the question for the exceptions of IPv4's routes.
+pub(super) fn exceptions_body() -> [u8; 12] {
     let mut body = family_first(Family::V4);
     body[8..].copy_from_slice(&route::CLONED.to_ne_bytes());
-    request(is::GET_ROUTE, DUMP, sequence, &body)
+    body
 }
 
-/// The question by which route packets of the host's own leave.
-pub(super) fn ask_route(flow: Flow, vrf: Option<Ifindex>, sequence: u32) -> Vec<u8> {
+/// The body of the question by which route packets of the host's own leave.
+pub(super) fn route_body(flow: Flow, vrf: Option<Ifindex>) -> Vec<u8> {
     use route::is::{DST, OIF, SRC};
     const WHOLE: u8 = 32;
     let mut body = family_first(Family::V4).to_vec();
@@ -140,7 +140,7 @@ pub(super) fn ask_route(flow: Flow, vrf: Option<Ifindex>, sequence: u32) -> Vec<
     if let Some(vrf) = vrf {
         push(&mut body, OIF, &vrf.to_ne_bytes());
     }
-    request(is::GET_ROUTE, 0, sequence, &body)
+    body
 }
 
 /// `struct rtmsg` and `struct fib_rule_hdr` begin with the family, and the rest may be zero.

@@ -37,7 +37,7 @@ mod untold;
 mod whole;
 
 pub(in crate::mirror) use link::xdp_program;
-pub(in crate::mirror) use locked::{Asker, Flow, Locked, list_locked};
+pub(in crate::mirror) use locked::{Flow, Locked, ask_locked, list_locked};
 pub(in crate::mirror) use message::link_body;
 pub(in crate::mirror) use rule::{NOT, VRF_ONLY};
 pub use source::{Settings, Source, Stats};

@@ -38,9 +38,9 @@ use super::case::Case;
 use super::config::Config;
 use super::net::{addresses, ethertype, icmp, is_four, is_six, packet_at, words_of};
 use super::traffic::{Packet, tag};
+use crate::icmp::checksum;
 use crate::kernel::Sent;
 use crate::net::DEVICES;
-use crate::packets::checksum;
 
 /// Bytes behind the header of the smallest frame.
 const SMALL: usize = 46;

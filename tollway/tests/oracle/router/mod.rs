@@ -24,7 +24,7 @@ use bench::{Bench, Second, Start};
 use case::{Case, Outcome, Tally};
 use config::Config;
 
-use crate::namespaces::Process;
+use crate::namespaces::{self, Process};
 use crate::setting;
 
 /// Cases of a run that is not told how many.
@@ -61,12 +61,12 @@ pub fn judged() {
 fn in_shares() -> Vec<ExitStatus> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let most = CASES.div_ceil(SHARES).next_multiple_of(RUNNING);
+    let inside = namespaces::inside("-nm", "the_kernel_is_the_judge_of_the_router");
     let share = |share: u64| {
         let from = share * most;
         let mut command = Command::new("taskset");
-        command.args(["-c", &(share as usize % cpus).to_string(), "unshare", "-nm", "--"]);
-        command.arg(std::env::current_exe().unwrap());
-        command.args(["--inside", "the_kernel_is_the_judge_of_the_router"]);
+        command.args(["-c", &(share as usize % cpus).to_string()]);
+        command.arg(inside.get_program()).args(inside.get_args());
         command.env("TOLLWAY_ORACLE_FROM", from.to_string());
         command.env("TOLLWAY_ORACLE_CASES", most.min(CASES - from).to_string());
         Process(command.spawn().unwrap())

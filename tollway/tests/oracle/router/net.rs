@@ -7,7 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::case::hex;
-use crate::packets::checksum;
+use crate::icmp::checksum;
 
 /// Addresses whose last byte is this or more answer nobody.
 pub const SILENT: u8 = 0xf0;

@@ -6,10 +6,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use serde::{Deserialize, Serialize};
 
 use super::draw::{Drawn, Link, pick4, pick6};
-use super::net::{addresses, icmp, is_four, packet_at};
+use super::net::{addresses, icmp as icmp_of, is_four, packet_at};
 use crate::dice::Dice;
+use crate::icmp::{self, checksum};
 use crate::net;
-use crate::packets::{self, checksum};
+use crate::packets;
 
 /// In one of so many cases the router is told that packets did not fit.
 const TOO_BIG_CASES: usize = 4;
@@ -76,36 +77,21 @@ fn too_big(drawn: &Drawn, packets: &[Packet], tag: u32, dice: &mut Dice) -> Opti
     let link = dice.pick(&drawn.links);
     let (router, host) = (link.host4(1), link.host4(0x150));
     let Some([_, IpAddr::V4(to)]) = addresses(&dice.pick(packets).frame) else { return None };
-    let mtu = dice.pick(&[68_u16, 400, 551, 552, 600, 1000]).to_be_bytes();
+    let mtu = dice.pick(&[68_u16, 400, 551, 552, 600, 1000]);
     // An answer of the router's, or a question, which nobody has asked.
     let kind = dice.pick(&[0, 0, 8]);
-    let inner = ip4([router, to], 0, &[kind, 0, 0xff, 0xff, 0, 0, 0, 0]);
-    let mut message = [&[3, 4, 0, 0, 0, 0], &mtu[..], &inner].concat();
-    let sum = checksum(&message);
-    message[2..4].copy_from_slice(&sum.to_be_bytes());
     let mut frame = net::mac(link.device).to_vec();
     frame.extend([0x0a, 0, 0, 0, 0, link.device as u8 + 1]);
     frame.extend(&link.tags);
     frame.extend([8, 0]);
-    frame.extend(ip4([host, router], tag as u16, &message));
+    frame.extend(icmp::too_big([host, router, to], mtu, kind, tag as u16));
     Some(Packet { wave: 0, device: link.device, frame })
-}
-
-/// An IPv4 packet of ICMP.
-fn ip4([src, dst]: [Ipv4Addr; 2], id: u16, payload: &[u8]) -> Vec<u8> {
-    const HEADER: u16 = 20;
-    let (len, id) = ((HEADER + payload.len() as u16).to_be_bytes(), id.to_be_bytes());
-    let mut header = vec![0x45, 0, len[0], len[1], id[0], id[1], 0, 0, 64, 1, 0, 0];
-    header.extend([src.octets(), dst.octets()].concat());
-    let sum = checksum(&header);
-    header[10..12].copy_from_slice(&sum.to_be_bytes());
-    [&header, payload].concat()
 }
 
 /// The destination of the packet that a frame says did not fit.
 pub fn did_not_fit(frame: &[u8]) -> Option<IpAddr> {
     const HEADERS: usize = 20 + 8;
-    if !is_four(frame) || icmp(frame) != Some([3, 4]) {
+    if !is_four(frame) || icmp_of(frame) != Some([3, 4]) {
         return None;
     }
     let at = packet_at(frame);

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use super::wire::Asker;
 use crate::mirror::kernel::Ifindex;
 use crate::mirror::netlink::{link_body, xdp_program};
+use crate::netlink::Asker;
 use crate::netlink::{Attribute, find};
 
 const RTM_NEWLINK: u16 = 16;

@@ -10,9 +10,9 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-use super::wire::Asker;
 use crate::mirror::kernel::Ifindex;
 use crate::mirror::netlink::link_body;
+use crate::netlink::Asker;
 use crate::netlink::{find, push};
 
 const RTM_NEWLINK: u16 = 16;

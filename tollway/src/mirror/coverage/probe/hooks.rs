@@ -9,8 +9,8 @@ use std::io;
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
-use super::wire::Asker;
 use crate::mirror::coverage::PerFamily;
+use crate::netlink::Asker;
 use crate::netlink::{find, push};
 use crate::steer;
 

@@ -10,7 +10,6 @@ mod glance;
 mod hooks;
 mod tables;
 mod tc;
-mod wire;
 mod xfrm;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,11 +26,11 @@ pub use xfrm::Xfrm;
 
 use super::PerFamily;
 use crate::mirror::kernel::{Ifindex, Netdev};
+use crate::netlink::Asker;
 use crate::ports::why;
 use crate::steer;
 use devices::Nature;
 use tc::Hung;
-use wire::Asker;
 
 /// Devices whose XDP program does not look like Tollway's are looked at again so often.
 const TRIES: usize = 2;

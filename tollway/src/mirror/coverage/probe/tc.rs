@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use super::wire::Asker;
 use crate::mirror::kernel::Ifindex;
+use crate::netlink::Asker;
 use crate::netlink::find;
 
 const RTM_NEWQDISC: u16 = 36;

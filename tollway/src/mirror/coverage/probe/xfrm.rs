@@ -7,8 +7,8 @@ use std::io;
 
 use netlink_sys::protocols::NETLINK_XFRM;
 
-use super::wire::Asker;
 use crate::mirror::coverage::PerFamily;
+use crate::netlink::Asker;
 use crate::netlink::find;
 
 const XFRM_MSG_NEWPOLICY: u16 = 0x13;

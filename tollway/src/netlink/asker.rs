@@ -1,11 +1,12 @@
-//! Lists that are asked for by netlink, message by message.
+//! Lists and single answers that are asked for by netlink, message by message. The kernel has answered when it has
+//! taken a question, or tells a list bit by bit as it is read: nothing is waited for.
 
 use std::io;
 
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, NLMSG_NOOP};
 use netlink_sys::{Socket, SocketAddr};
 
-use crate::netlink::{Message, request};
+use super::bytes::{Message, request};
 
 /// The kernel fills no larger datagram.
 const DATAGRAM: usize = 1 << 16;
@@ -13,7 +14,7 @@ const DATAGRAM: usize = 1 << 16;
 const TRIES: usize = 4;
 
 /// A socket to ask by.
-pub(super) struct Asker {
+pub(crate) struct Asker {
     socket: Socket,
     sequence: u32,
     buffer: Vec<u8>,
@@ -31,11 +32,17 @@ impl Asker {
     ///
     /// # Errors
     /// The kernel does not have it, or no descriptor is left.
-    pub(super) fn open(protocol: isize) -> io::Result<Self> {
+    pub(crate) fn open(protocol: isize) -> io::Result<Self> {
         let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
         Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(DATAGRAM) })
+    }
+
+    /// Lists are of what was asked for and of nothing else (`NETLINK_GET_STRICT_CHK`), on a kernel that
+    /// can (4.20).
+    pub(crate) fn ask_strictly(&self) {
+        let _ = self.socket.set_netlink_get_strict_chk(true);
     }
 
     /// Everything of a list: the messages' kinds and bodies, as `read` takes them. One that changes
@@ -43,7 +50,7 @@ impl Asker {
     ///
     /// # Errors
     /// The kernel refused.
-    pub(super) fn list<T>(
+    pub(crate) fn list<T>(
         &mut self,
         kind: u16,
         body: &[u8],
@@ -61,18 +68,32 @@ impl Asker {
         Ok(all)
     }
 
-    /// The kind and body of the one message that answers a request.
+    /// The body of the one message that answers a request.
     ///
     /// # Errors
-    /// The kernel refused.
-    pub(super) fn ask(&mut self, kind: u16, body: &[u8]) -> io::Result<Vec<u8>> {
+    /// The kernel refused, or could not be asked.
+    pub(crate) fn ask(&mut self, kind: u16, body: &[u8]) -> io::Result<Vec<u8>> {
+        self.answer(kind, body)?
+    }
+
+    /// The same, or what the kernel says in its place.
+    ///
+    /// # Errors
+    /// The kernel could not be asked.
+    pub(crate) fn answer(&mut self, kind: u16, body: &[u8]) -> io::Result<io::Result<Vec<u8>>> {
         self.send(kind, 0, body)?;
-        self.buffer.clear();
-        self.socket.recv(&mut self.buffer, 0)?;
-        let (message, _) = Message::cut(&self.buffer).ok_or(io::ErrorKind::InvalidData)?;
-        match message.kind {
-            NLMSG_ERROR => message.error().map_or_else(|| Ok(Vec::new()), Err),
-            _ => Ok(message.body.to_vec()),
+        loop {
+            self.buffer.clear();
+            self.socket.recv(&mut self.buffer, 0)?;
+            let (message, _) = Message::cut(&self.buffer).ok_or(io::ErrorKind::InvalidData)?;
+            // What is left of a question that was given up.
+            if message.sequence != self.sequence {
+                continue;
+            }
+            return Ok(match message.kind {
+                NLMSG_ERROR => message.error().map_or_else(|| Ok(Vec::new()), Err),
+                _ => Ok(message.body.to_vec()),
+            });
         }
     }
 
