@@ -11,7 +11,8 @@ use super::running::{Net, answered};
 const RULES: &str = "table inet f {\n chain fw {\n type filter hook forward priority 0; policy accept;\n \
                      ip daddr 10.0.2.3 drop\n }\n}\n";
 
-fn config(fail: &str) -> String {
+/// A router between two hosts, with other lines before its ports.
+pub fn config(fail: &str) -> String {
     let port = |name: &str, net: u8| {
         format!(
             "[ports.{name}]\nkind = \"af_xdp\"\ndevice = \"r{name}\"\n\
@@ -22,16 +23,21 @@ fn config(fail: &str) -> String {
 }
 
 /// A router with that way to fail.
-struct Router {
+pub struct Router {
     process: Process,
     dir: tempfile::TempDir,
 }
 
 impl Router {
     fn start(fail: &str) -> Self {
+        Self::start_with(&config(fail), RULES)
+    }
+
+    /// With a configuration, which names the file `rules.nft`.
+    pub fn start_with(config: &str, rules: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("rules.nft"), RULES).unwrap();
-        std::fs::write(dir.path().join("router.toml"), config(fail)).unwrap();
+        std::fs::write(dir.path().join("rules.nft"), rules).unwrap();
+        std::fs::write(dir.path().join("router.toml"), config).unwrap();
         Self::start_in(dir)
     }
 
@@ -45,7 +51,7 @@ impl Router {
         router
     }
 
-    fn told(&self, words: &str) -> bool {
+    pub fn told(&self, words: &str) -> bool {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap().contains(words)
     }
 

@@ -11,6 +11,7 @@ mod attached;
 mod changes;
 mod closed;
 mod exceptions;
+mod generic;
 mod groups;
 mod guide;
 #[path = "../oracle/icmp.rs"]
@@ -33,12 +34,13 @@ mod tags;
 #[path = "../guide/mod.rs"]
 mod typed;
 mod uppers;
+mod vlans;
 
 use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 55] = [
+const TESTS: [Test; 56] = [
     ("what_the_kernel_forwards_is_forwarded", changes::forwards),
     ("nothing_is_attached_where_nothing_is_fast", attached::gateway),
     ("hosts_that_leave_checksums_transfer_at_the_kernels_rate", attached::offloads),
@@ -94,14 +96,20 @@ const TESTS: [Test; 55] = [
     ("a_new_flow_stays_in_order", load::order),
     ("many_routes_are_mirrored", many::routes),
     ("what_changes_while_stopped_is_mirrored", many::stopped),
+    ("vlans_are_as_the_guide_has_them_in_a_virtual_machine", vlans::judged),
 ];
 
 fn main() -> ExitCode {
-    let missing = |_: &str| {
+    let missing = |name: &str| {
+        if name.ends_with("virtual_machine") {
+            return vlans::missing();
+        }
         (!is_root()).then_some("only root may load BPF programs (CAP_BPF and CAP_NET_ADMIN)")
     };
     // `-m`: what is mounted and pinned is gone with the test.
     namespaces::main(&TESTS, "-nm", missing, |words| match words {
+        ["--ask", "vlans"] => vlans::inside(None),
+        ["--ask", "vlans", part] => vlans::inside(Some(part)),
         ["--serve", address] if is_tcp(address) => attached::serve(address),
         ["--ask", address] if is_tcp(address) => attached::ask(address),
         words => leaks::role(words),
