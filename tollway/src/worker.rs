@@ -147,21 +147,21 @@ struct Detour {
     overdue: Mutex<u32>,
 }
 
-impl Detour {
-    fn begin(&self) -> Overdue<'_> {
-        let mut overdue = lock(&self.overdue);
+/// The kernel forwards until this is dropped; where it does not know the rules, nobody does.
+pub struct Overdue(Arc<Detour>);
+
+impl Overdue {
+    fn begin(detour: &Arc<Detour>) -> Self {
+        let mut overdue = lock(&detour.overdue);
         *overdue += 1;
-        if let (1, Some(state)) = (*overdue, self.state.get()) {
+        if let (1, Some(state)) = (*overdue, detour.state.get()) {
             state.set_overdue(true);
         }
-        Overdue(self)
+        Self(Arc::clone(detour))
     }
 }
 
-/// A job is overdue until this is dropped.
-struct Overdue<'a>(&'a Detour);
-
-impl Drop for Overdue<'_> {
+impl Drop for Overdue {
     fn drop(&mut self) {
         let mut overdue = lock(&self.0.overdue);
         *overdue -= 1;
@@ -222,11 +222,17 @@ impl Post {
         let reply = self.send(job);
         match reply.recv_timeout(SOON) {
             Err(RecvTimeoutError::Timeout) => {
-                let _overdue = self.detour.begin();
+                let _overdue = self.detour();
                 reply.recv_timeout(patience).ok()
             }
             done => done.ok(),
         }
+    }
+
+    /// Has the kernel forward for as long as somebody knows that what is in force is not what the kernel has.
+    #[must_use]
+    pub fn detour(&self) -> Overdue {
+        Overdue::begin(&self.detour)
     }
 
     /// Leaves a job; what it gives comes by and by.

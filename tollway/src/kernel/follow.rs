@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -19,11 +19,11 @@ use super::event::{self, Event, Ifindex, Key};
 use super::socket::{Netlink, Received};
 use super::state::{self, State};
 use super::sweep::Sweep;
-use super::{Counts, OnDevice, Settings};
+use super::{Counts, OnDevice, Settings, Waiter};
 use crate::ports::sys;
 use crate::priority::Hurry;
 use crate::sync::lock;
-use crate::worker::Post;
+use crate::worker::{Overdue, Post};
 
 /// Datagrams that are read before the worker is told.
 const BATCH: usize = 64;
@@ -34,6 +34,8 @@ const CONFIRMED_PER_SECOND: usize = 64;
 const SECOND: Duration = Duration::from_secs(1);
 /// The worker is waited for no longer than this.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Where the oldest message that the worker does not know yet may be older than this, the kernel forwards.
+const LATE: Duration = Duration::from_millis(5);
 /// A list that takes longer has got lost.
 const LIST_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -55,9 +57,13 @@ pub(super) struct Follow {
     counts: Arc<Counts>,
     /// Closed when the thread is to end; readable when somebody asks.
     wake: UnixStream,
-    asked: Receiver<SyncSender<()>>,
+    asked: Receiver<Waiter>,
     /// Who waits until all is told that the kernel has said.
-    waiting: Vec<SyncSender<()>>,
+    waiting: Vec<Waiter>,
+    /// Since when there have been messages that are not read, if there are.
+    unread_since: Option<Instant>,
+    /// The kernel forwards meanwhile: the worker does not know all by far, or what was lost.
+    behind: Option<Overdue>,
     phase: Phase,
     since: Instant,
     /// When everything is to be listed (again).
@@ -79,7 +85,7 @@ impl Follow {
         (post, on_device): (Post, OnDevice),
         settings: Settings,
         counts: Arc<Counts>,
-        (wake, asked): (UnixStream, Receiver<SyncSender<()>>),
+        (wake, asked): (UnixStream, Receiver<Waiter>),
     ) -> io::Result<Self> {
         wake.set_nonblocking(true)?;
         let now = Instant::now();
@@ -92,6 +98,8 @@ impl Follow {
             wake,
             asked,
             waiting: Vec::new(),
+            unread_since: None,
+            behind: None,
             phase: Phase::Idle,
             since: now,
             list_at: Some(now),
@@ -133,10 +141,7 @@ impl Follow {
         let more = self.read()?;
         self.list()?;
         if !more && self.phase == Phase::Idle && self.list_at.is_none() {
-            for waiting in self.waiting.drain(..) {
-                // Whoever asked may have gone.
-                let _ = waiting.try_send(());
-            }
+            self.caught_up();
         }
         self.confirm()?;
         Ok(true)
@@ -157,14 +162,35 @@ impl Follow {
         Ok(true)
     }
 
+    /// The worker was told all that the kernel has said.
+    fn caught_up(&mut self) {
+        self.unread_since = None;
+        if let Some(behind) = self.behind.take() {
+            // It has yet to do what it was told before.
+            self.post.leave(move |_, _| drop(behind));
+        }
+        self.waiting.drain(..).for_each(|waiter| waiter());
+    }
+
+    /// Has the kernel forward until the worker was told all.
+    fn fall_behind(&mut self) {
+        if self.behind.is_none() {
+            self.behind = Some(self.post.detour());
+        }
+    }
+
     /// Reads what the kernel has said, and tells the worker; says if there may be more.
     fn read(&mut self) -> io::Result<bool> {
+        let began = Instant::now();
         let (mut received, mut more) = (Vec::new(), true);
         for _ in 0..BATCH {
             more = self.netlink.receive(|message| received.push(message))?;
             if !more {
                 break;
             }
+        }
+        if more && self.unread_since.get_or_insert(began).elapsed() >= LATE {
+            self.fall_behind();
         }
         let state = Arc::clone(&self.state);
         // While the state is locked nobody else leaves changes: they keep their order.
@@ -232,6 +258,7 @@ impl Follow {
             Received::Refused(number, error) => self.refused(number, &error),
             Received::Lost => {
                 self.counts.lost.fetch_add(1, Ordering::Relaxed);
+                self.fall_behind();
                 self.list_at = Some(Instant::now());
             }
             Received::Listed(..) | Received::Done(..) => {}
@@ -306,6 +333,7 @@ impl Follow {
     /// Begins anew with another socket.
     fn recover(&mut self, error: &io::Error) {
         tracing::warn!("the kernel's neighbours can not be followed: {error}; trying again");
+        self.fall_behind();
         std::thread::sleep(SECOND / 10);
         (self.phase, self.list_at) = (Phase::Idle, Some(Instant::now()));
         match Netlink::open(self.settings.receive_buffer) {

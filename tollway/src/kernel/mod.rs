@@ -11,6 +11,11 @@
 //! soon as they are stale, and now and then those that still are, as if it had sent to them (`NTF_USE`): one
 //! that moved or went is noticed as soon as the kernel alone would, and one that is used is not collected.
 //!
+//! The kernel sends to where a neighbour is from the moment that it knows; what is told of that may be read later. Where
+//! more is told than is read within milliseconds, where messages were lost, and where the worker was away ([`Gaps`]),
+//! the kernel forwards until the worker knows all; with a configuration's rules, which the kernel does not know, nobody
+//! does.
+//!
 //! Limits: a VLAN link's neighbours are those of the kernel's VLAN device with its tag, or where
 //! there is none, of the device with its name. Neighbours with a group's Ethernet address are left
 //! to the kernel. Which neighbours are in use is not known, so all stale ones are confirmed.
@@ -23,9 +28,10 @@ mod sweep;
 mod watch;
 
 use std::io::{self, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, Sender, SyncSender};
+use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -33,6 +39,7 @@ use std::time::Duration;
 use crate::compile::Compiled;
 use crate::model::PortIndex;
 use crate::ports::Facts;
+use crate::steer;
 use crate::sync::lock;
 use crate::worker::Post;
 use follow::Follow;
@@ -85,9 +92,59 @@ pub struct Follower {
     state: Arc<Mutex<State>>,
     counts: Arc<Counts>,
     thread: Option<JoinHandle<()>>,
-    /// Closed, it ends the thread.
-    wake: Option<UnixStream>,
-    asks: Sender<SyncSender<()>>,
+    bell: Bell,
+    post: Post,
+}
+
+/// What is called when the worker was told all that the kernel had said.
+type Waiter = Box<dyn FnOnce() + Send>;
+
+/// By which the thread is asked; cheap to clone.
+#[derive(Clone)]
+struct Bell {
+    asks: Sender<Waiter>,
+    /// Shut down, it ends the thread.
+    wake: Arc<UnixStream>,
+}
+
+impl Bell {
+    /// Asks; false where nobody is there any more.
+    fn ask(&self, waiter: Waiter) -> bool {
+        let is_asked = self.asks.send(waiter).is_ok();
+        // A full pipe wakes as well.
+        let _ = (&*self.wake).write(&[0]);
+        is_asked
+    }
+}
+
+/// By which the worker says that it was away; cheap to clone.
+#[derive(Clone)]
+pub struct Gaps {
+    bell: Bell,
+    post: Post,
+    count: Arc<AtomicU64>,
+}
+
+impl Gaps {
+    /// Has the kernel forward until the worker has done all that the kernel has told by now. To be called by the
+    /// worker when it has been away, before it lives again for the steering programs.
+    pub fn was_away(&self, state: &steer::State) {
+        let gaps = self.count.fetch_add(1, Ordering::SeqCst) + 1;
+        state.set_behind(true);
+        let (post, count, of_job) = (self.post.clone(), Arc::clone(&self.count), state.clone());
+        let is_asked = self.bell.ask(Box::new(move || {
+            post.leave(move |_, _| {
+                // It may have been away again.
+                if count.load(Ordering::SeqCst) == gaps {
+                    of_job.bump_generation();
+                    of_job.set_behind(false);
+                }
+            });
+        }));
+        if !is_asked {
+            state.set_behind(false);
+        }
+    }
 }
 
 impl Follower {
@@ -101,6 +158,7 @@ impl Follower {
         on_device: OnDevice,
         settings: Settings,
     ) -> io::Result<Self> {
+        let own_post = post.clone();
         let state = Arc::new(Mutex::new(State::new(watch)));
         let counts = Arc::new(Counts::default());
         let (wake, woken) = UnixStream::pair()?;
@@ -114,7 +172,8 @@ impl Follower {
         )?;
         let thread = std::thread::Builder::new().name("neighbours".to_owned());
         let thread = Some(thread.spawn(move || follow.run())?);
-        Ok(Self { state, counts, thread, wake: Some(wake), asks })
+        let bell = Bell { asks, wake: Arc::new(wake) };
+        Ok(Self { state, counts, thread, bell, post: own_post })
     }
 
     /// Waits until the worker has been left all changes that the kernel has told of by now; false
@@ -122,12 +181,15 @@ impl Follower {
     #[must_use]
     pub fn catch_up(&self, patience: Duration) -> bool {
         let (answer, answered) = mpsc::sync_channel(1);
-        let Some(wake) = self.wake.as_ref().filter(|_| self.asks.send(answer).is_ok()) else {
-            return false;
-        };
-        // A full pipe wakes as well.
-        let _ = (&mut &*wake).write(&[0]);
-        answered.recv_timeout(patience).is_ok()
+        // Whoever asked may have gone.
+        let is_asked = self.bell.ask(Box::new(move || _ = answer.try_send(())));
+        is_asked && answered.recv_timeout(patience).is_ok()
+    }
+
+    /// For a worker without a [mirror](crate::mirror), which looks after that itself.
+    #[must_use]
+    pub fn gaps(&self) -> Gaps {
+        Gaps { bell: self.bell.clone(), post: self.post.clone(), count: Arc::default() }
     }
 
     /// What was done so far.
@@ -172,7 +234,7 @@ impl Follower {
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        self.wake = None;
+        let _ = self.bell.wake.shutdown(Shutdown::Both);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -55,6 +55,11 @@ impl Router {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap().contains(words)
     }
 
+    /// Its process's number.
+    pub fn pid(&self) -> u32 {
+        self.process.0.id()
+    }
+
     fn signal(&self, name: &str) {
         sh(&format!("kill -{name} {}", self.process.0.id()));
         // Longer than a heartbeat is fresh.

@@ -40,7 +40,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 56] = [
+const TESTS: [Test; 57] = [
     ("what_the_kernel_forwards_is_forwarded", changes::forwards),
     ("nothing_is_attached_where_nothing_is_fast", attached::gateway),
     ("hosts_that_leave_checksums_transfer_at_the_kernels_rate", attached::offloads),
@@ -81,6 +81,7 @@ const TESTS: [Test; 56] = [
     ("the_kernel_forwards_after_a_pause_until_all_is_read", leaks::behind::stopped),
     ("the_kernel_forwards_while_changes_wait", leaks::behind::flooded),
     ("who_has_synced_sees_no_packet_more", leaks::behind::synced),
+    ("neighbours_of_a_router_by_a_file_are_never_late", leaks::file::behind),
     ("a_clock_of_ones_own_is_no_matter", stops::clock),
     ("rules_of_a_file_close_the_router_while_nobody_is_asked", closed::closed),
     ("rules_of_a_file_may_fail_open", closed::open),

@@ -9,12 +9,13 @@ use crate::cli::log::Log;
 use crate::cli::{CliError, load, replay};
 use crate::compile::compile;
 use crate::control::Powers;
-use crate::kernel::{self, Follower};
+use crate::kernel::{self, Follower, Gaps};
 use crate::model::{Model, PortKind};
 use crate::ports::{self, Facts};
 use crate::reload::{Reloader, Started};
 use crate::replay::Files;
 use crate::service::{Service, Watchdog};
+use crate::worker::OnGap;
 
 pub(super) fn run(args: &Args, file: &Path, log: &Arc<Log>) -> Result<(), CliError> {
     let mut model = load(file)?;
@@ -32,7 +33,7 @@ pub(super) fn run(args: &Args, file: &Path, log: &Arc<Log>) -> Result<(), CliErr
         largest_mtu: machine.router.umem.limit() - ports::LARGEST_HEADER,
         parts: machine.parts(&model),
     };
-    let reloader = live(started).map_err(super::unfollowed)?;
+    let (reloader, gaps) = live(started).map_err(super::unfollowed)?;
     let powers = Powers { reloader: Some(reloader), ..Powers::default() };
     let server = stage.serve(&machine, powers)?;
     machine.announce(&model);
@@ -40,24 +41,29 @@ pub(super) fn run(args: &Args, file: &Path, log: &Arc<Log>) -> Result<(), CliErr
     warn_of_kernel(&model);
     let service = Service::from_environment();
     service.ready();
-    let ran = machine.run(&mut stage, Watchdog::new(service, Vec::new()), None);
+    let on_gap = gaps.map(|gaps| -> OnGap { Box::new(move |state| gaps.was_away(state)) });
+    let ran = machine.run(&mut stage, Watchdog::new(service, Vec::new()), on_gap);
     drop(server);
     machine.end(&model, ran)
 }
 
 /// Follows what changes while the router runs: the configuration at its file's owner's wish, and the
 /// kernel's neighbours where the kernel is the host.
-fn live(started: Started) -> io::Result<Reloader> {
+fn live(started: Started) -> io::Result<(Reloader, Option<Gaps>)> {
     let parts = &started.parts;
     let (post, watch) = (parts.post.clone(), parts.watch(&parts.model));
-    Reloader::start(started, |reloader| {
+    let mut gaps = None;
+    let reloader = Reloader::start(started, |reloader| {
         if watch.is_empty() {
             return Ok(None);
         }
         let reloader = reloader.clone();
         let on_device = Box::new(move |port, facts| reloader.device_changed(port, facts));
-        Follower::start(watch, post, on_device, kernel::Settings::default()).map(Some)
-    })
+        let follower = Follower::start(watch, post, on_device, kernel::Settings::default())?;
+        gaps = Some(follower.gaps());
+        Ok(Some(follower))
+    })?;
+    Ok((reloader, gaps))
 }
 
 /// The files of a configuration without any live port.

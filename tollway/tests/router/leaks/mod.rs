@@ -1,6 +1,7 @@
 //! How long what a command has forbidden goes on, by a flow that is on the XDP path.
 
 pub mod behind;
+pub mod file;
 mod flow;
 mod tcx;
 
