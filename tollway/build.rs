@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// The programs, each a file of `bpf/`.
-const PROGRAMS: [&str; 5] = ["steer", "punt", "refused", "ask", "links"];
+const PROGRAMS: [&str; 6] = ["steer", "punt", "refused", "refused_event", "ask", "links"];
 
 fn main() -> ExitCode {
     println!("cargo:rerun-if-changed=bpf");

@@ -8,6 +8,9 @@
 //! ([`steer::refusals`](crate::steer::refusals)) is asked again after a second, by a frame of the router's own, and
 //! each time that it refuses again after twice as long.
 //!
+//! Where nobody notices what is refused, devices with zero-copy are not given anything: their drivers may say that
+//! they take frames and drop all while a socket has the queue.
+//!
 //! Limits: a kernel before 6.3 does not tell; no device is taken to be able there.
 
 use std::collections::BTreeMap;
@@ -288,7 +291,8 @@ impl Netdev {
                 }
                 continue;
             };
-            let exit = Some(index).filter(|index| self.takes_redirected(*index));
+            let exit = Some(index)
+                .filter(|index| may_exit(self.features(*index), ports.refusals().is_some()));
             let trusted = self.is_trusted(*port, ports.refusals());
             ports.set_exit(*port, exit.filter(|_| trusted));
             let before = self.told.insert(*port, (name.clone(), exit.is_some()));
@@ -298,6 +302,11 @@ impl Netdev {
             self.believe_at = Instant::now() + UNPROVEN_FOR;
             if exit.is_some() {
                 tracing::debug!("{name} takes frames of the express lane");
+            } else if self.takes_redirected(index) {
+                tracing::info!(
+                    "{name} has zero-copy, and nobody would notice frames that it refuses, so what leaves there \
+                     keeps out of the express lane"
+                );
             } else {
                 tracing::info!(
                     "{name} takes no redirected frames, so what leaves there keeps out of the \
@@ -327,6 +336,11 @@ impl Netdev {
         let Ok(answer) = ask(&self.requests, &message) else { return 0 };
         find(&answer, GENERAL, NETDEV_A_DEV_XDP_FEATURES).and_then(number).unwrap_or(0)
     }
+}
+
+/// Says if a device that can so much is to be given frames of the lane.
+const fn may_exit(features: u64, is_watched: bool) -> bool {
+    features & NDO_XMIT != 0 && (is_watched || features & XSK_ZEROCOPY == 0)
 }
 
 /// Says that a device refuses what it is given.
@@ -381,6 +395,19 @@ fn number(attribute: Attribute<'_>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn zero_copy_is_an_exit_only_where_refusals_are_noticed() {
+        for (features, is_watched, may) in [
+            (NDO_XMIT, false, true),
+            (NDO_XMIT | XSK_ZEROCOPY, true, true),
+            (NDO_XMIT | XSK_ZEROCOPY, false, false),
+            (XSK_ZEROCOPY, true, false),
+            (0, true, false),
+        ] {
+            assert_eq!(may_exit(features, is_watched), may, "{features:b}, {is_watched}");
+        }
+    }
 
     #[test]
     fn a_device_that_goes_on_refusing_is_tried_less_often() {

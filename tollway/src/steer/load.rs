@@ -134,7 +134,8 @@ impl Maps {
             [5, 6, 7, 8, 9, 10].map(|index| map(NAMES[index]));
         let refused = refusals::Program::load(&names).inspect_err(|error| {
             tracing::warn!(
-                "nobody notices what devices refuse of the express lane's frames: {error}"
+                "nobody notices what devices refuse of the express lane's frames, so what leaves by devices with \
+                 zero-copy keeps out of it: {error}"
             );
         });
         Ok(Self {
@@ -237,7 +238,11 @@ impl Maps {
     }
 }
 
-fn program<'a, P>(
+/// A program of an object, by its name.
+///
+/// # Errors
+/// There is none, or it is of another kind.
+pub(super) fn program<'a, P>(
     object: &'a mut Ebpf,
     name: &str,
 ) -> Result<&'a mut P, aya::programs::ProgramError>

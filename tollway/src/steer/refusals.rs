@@ -1,4 +1,5 @@
-//! What devices did not take of the XDP path's frames (`bpf/refused.c`).
+//! What devices did not take of the XDP path's frames (`bpf/refused.c`; `bpf/refused_event.c` where the kernel has no
+//! BTF, or refuses the first).
 //!
 //! The kernel collects redirected frames and hands them to a device in bulks of 16 at most. A device that
 //! takes only some is busy: the rest is dropped and counted. One that says an error, or takes nothing of four
@@ -12,25 +13,36 @@
 //!
 //! Where nobody can ask (Linux before 5.18), the first bulk decides.
 //!
-//! Limits: of generic XDP the kernel does not tell what a device refused.
+//! Limits: of generic XDP the kernel does not tell what a device refused. Without BTF, devices of another network
+//! namespace that have the numbers of two ports are taken for those.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use aya::programs::BtfTracePoint;
+use aya::programs::{BtfTracePoint, TracePoint};
 use aya::{Btf, Ebpf, EbpfLoader, include_bytes_aligned};
 use tollway_dataplane::id::PortId;
 
 use super::error::SteerError;
+use super::load::program;
 use super::pin::{self, Names};
 use super::prober::{Asked, Prober};
 use super::shared::Shared;
 use super::{MOST_PORTS, SteerPort, sys};
 
 static REFUSED: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/refused.o"));
+static REFUSED_EVENT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/refused_event.o"));
+
+const EVENT: &str = "xdp_devmap_xmit";
+/// Where the tracing file system is mounted, if it is.
+const TRACING: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+/// Fields of the tracepoint's record, and where `bpf/refused_event.c` has them.
+const FIELDS: [(&str, usize); 5] =
+    [("from_ifindex", 8), ("to_ifindex", 16), ("drops", 20), ("sent", 24), ("err", 28)];
 
 /// The program's maps; `state` is that of the steering programs.
 const MAPS: [&str; 3] = ["state", "refusals", "port_of"];
@@ -208,6 +220,64 @@ impl std::fmt::Display for Cause {
     }
 }
 
+const WHAT: &str = "what devices refuse";
+
+fn failed<E: std::error::Error + 'static>(error: E) -> SteerError {
+    SteerError::load(WHAT, &error)
+}
+
+/// The program that knows devices by their namespace, at its place.
+fn by_btf(names: &Names) -> Result<Ebpf, SteerError> {
+    let namespace = pin::namespace().map_err(SteerError::system(WHAT, "its namespace"))? as u32;
+    let btf = Btf::from_sys_fs().map_err(failed)?;
+    let mut loader = loader(names);
+    loader.override_global("NAMESPACE", &namespace, true);
+    let mut object = loader.load(REFUSED).map_err(failed)?;
+    let program: &mut BtfTracePoint = program(&mut object, "refused").map_err(failed)?;
+    program.load(EVENT, &btf).map_err(failed)?;
+    program.attach().map_err(failed)?;
+    Ok(object)
+}
+
+/// The program that reads a record, at its place.
+fn by_event(names: &Names) -> Result<Ebpf, SteerError> {
+    is_as_known().map_err(SteerError::system(WHAT, "the tracepoint's record"))?;
+    let mut object = loader(names).load(REFUSED_EVENT).map_err(failed)?;
+    let program: &mut TracePoint = program(&mut object, "refused").map_err(failed)?;
+    program.load().map_err(failed)?;
+    program.attach("xdp", EVENT).map_err(failed)?;
+    Ok(object)
+}
+
+/// Makes sure that the tracepoint's record is as the program reads it.
+fn is_as_known() -> io::Result<()> {
+    let read = |root: &str| {
+        let path = Path::new(root).join("events/xdp").join(EVENT).join("format");
+        std::fs::read_to_string(path)
+    };
+    let format = TRACING.iter().find_map(|root| read(root).ok()).ok_or_else(|| {
+        io::Error::other(format!("there is none: mount -t tracefs tracefs {}", TRACING[0]))
+    })?;
+    match has_fields(&format) {
+        true => Ok(()),
+        false => Err(io::Error::other("it is another than is known")),
+    }
+}
+
+/// Says if a record has the fields where they are read.
+fn has_fields(format: &str) -> bool {
+    FIELDS.iter().all(|(name, offset)| {
+        let field = format!("field:int {name};\toffset:{offset};\tsize:4;");
+        format.contains(&field)
+    })
+}
+
+fn loader(names: &Names) -> EbpfLoader<'static> {
+    let mut loader = EbpfLoader::new();
+    MAPS.iter().for_each(|name| _ = loader.map_pin_path(name, names.path(name)));
+    loader
+}
+
 /// The program, which runs as long as this lives.
 pub(super) struct Program {
     refusals: Refusals,
@@ -219,22 +289,17 @@ impl Program {
     /// Loads it, with the map `state` by its name.
     ///
     /// # Errors
-    /// The kernel has no BTF, or refuses.
+    /// The kernel has no BTF, and its tracepoints cannot be had otherwise, or it refuses.
     pub(super) fn load(names: &Names) -> Result<Self, SteerError> {
-        const WHAT: &str = "what devices refuse";
-        let failed = |error: &(dyn std::error::Error + 'static)| SteerError::load(WHAT, error);
-        let namespace = pin::namespace().map_err(SteerError::system(WHAT, "its namespace"))? as u32;
-        let mut loader = EbpfLoader::new();
-        MAPS.iter().for_each(|name| _ = loader.map_pin_path(name, names.path(name)));
-        loader.override_global("NAMESPACE", &namespace, true);
-        let mut object = loader.load(REFUSED).map_err(|error| failed(&error))?;
-        let btf = Btf::from_sys_fs().map_err(|error| failed(&error))?;
-        let missing = aya::programs::ProgramError::NotLoaded;
-        let program =
-            object.program_mut("refused").ok_or(missing).map_err(|error| failed(&error))?;
-        let program: &mut BtfTracePoint = program.try_into().map_err(|error| failed(&error))?;
-        program.load("xdp_devmap_xmit", &btf).map_err(|error| failed(&error))?;
-        program.attach().map_err(|error| failed(&error))?;
+        let object = match by_btf(names) {
+            Ok(object) => object,
+            Err(error) => {
+                tracing::info!(
+                    "what devices refuse is counted by the tracepoint's record: {error}"
+                );
+                by_event(names)?
+            }
+        };
         let map = |name| sys::pinned(&names.path(name));
         let map = |name| map(name).map_err(SteerError::system(name, "opening the map"));
         let prober = Prober::load(names).inspect_err(|error| {
@@ -260,5 +325,27 @@ impl Program {
     pub(super) fn forget(&self, port: &SteerPort) {
         self.refusals.leave(port.port);
         let _ = sys::delete(self.port_of.as_fd(), &port.ifindex);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FORMAT: &str = "name: xdp_devmap_xmit\nformat:\n\
+        \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
+        \tfield:int from_ifindex;\toffset:8;\tsize:4;\tsigned:1;\n\
+        \tfield:u32 act;\toffset:12;\tsize:4;\tsigned:0;\n\
+        \tfield:int to_ifindex;\toffset:16;\tsize:4;\tsigned:1;\n\
+        \tfield:int drops;\toffset:20;\tsize:4;\tsigned:1;\n\
+        \tfield:int sent;\toffset:24;\tsize:4;\tsigned:1;\n\
+        \tfield:int err;\toffset:28;\tsize:4;\tsigned:1;\n";
+
+    #[test]
+    fn another_record_is_not_read() {
+        assert!(has_fields(FORMAT));
+        for (from, to) in [("offset:20", "offset:24"), ("drops", "lost"), ("int err", "long err")] {
+            assert!(!has_fields(&FORMAT.replace(from, to)), "{to}");
+        }
     }
 }

@@ -235,6 +235,34 @@ pub fn refusals() {
     assert_eq!((refusals.packets(B), refusals.cause(B)), (refused, None));
 }
 
+/// The same on a kernel without BTF, by the tracepoint's record.
+pub fn refusals_by_record() {
+    hide_btf();
+    sh("mount -t tracefs tracefs /sys/kernel/tracing");
+    refusals();
+}
+
+/// Without BTF and the record nobody notices refusals; a router runs all the same.
+pub fn refusals_unnoticed() {
+    hide_btf();
+    for tracing in ["/sys/kernel/tracing", "/sys/kernel/debug"] {
+        if Path::new(tracing).exists() {
+            sh(&format!("mount -t tmpfs none {tracing}"));
+        }
+    }
+    let (a, _b) = two_hosts();
+    let (steering, _worker) = start(&[Mode::Native], false);
+    assert!(steering.refusals().is_none());
+    enter_both(&steering);
+    beating(&steering, &[A, B], (&a, &BOTH, 1));
+}
+
+/// Has the kernel seem to have no BTF.
+fn hide_btf() {
+    sh("mount -t tmpfs none /sys/kernel/btf");
+    assert!(!Path::new("/sys/kernel/btf/vmlinux").exists());
+}
+
 /// A device that takes small frames and no large ones: only when nothing else has come for a while is it one
 /// that refuses.
 pub fn partial_refusals() {

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 29] = [
+const TESTS: [Test; 31] = [
     ("each_reason_to_pass_has_its_frame", steering::reasons),
     ("a_firewall_is_asked_for_options_too", steering::ruled),
     ("a_family_can_be_left_to_the_kernel", express::left),
@@ -44,6 +44,8 @@ const TESTS: [Test; 29] = [
     ("the_lane_joins_two_hosts", devices::lane),
     ("the_lane_joins_vlans", devices::vlans),
     ("a_device_that_refuses_leaves_the_lane", devices::refusals),
+    ("a_device_that_refuses_is_noticed_without_btf", devices::refusals_by_record),
+    ("where_nobody_notices_refusals_a_router_runs", devices::refusals_unnoticed),
     ("a_device_that_takes_some_stays_in_the_lane", devices::partial_refusals),
     ("the_kernel_forwards_when_nobody_beats", devices::fail_open),
     ("generic_mode_is_a_step_down", devices::generic),
