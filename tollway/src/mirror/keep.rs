@@ -317,6 +317,12 @@ impl Keeper {
             };
             match event {
                 rules::Event::Changed => self.outdate_rules(),
+                rules::Event::Behind(is_behind) => {
+                    self.holds.rules_late = is_behind;
+                    if is_behind {
+                        self.force.hold(true);
+                    }
+                }
                 rules::Event::Read(reading) => {
                     self.rules_generation = reading.generation;
                     self.elements.clear();

@@ -56,6 +56,26 @@ pub fn changes() {
     }
 }
 
+/// More elements at once than are read within milliseconds: whoever has the rules is told so, and when it is over.
+pub fn behind() {
+    const ELEMENTS: u32 = 200_000;
+    nft(TABLE);
+    let mut consumer = Consumer::new();
+    consumer.sync();
+    nft("add element inet t bad { 192.0.2.1 }");
+    consumer.sync();
+    assert!(consumer.counts.behind == 0, "{:?}", consumer.counts);
+    let elements: Vec<_> = (0..ELEMENTS)
+        .map(|number| std::net::Ipv4Addr::from(11 << 24 | number).to_string())
+        .collect();
+    nft(&format!("add element inet t bad {{ {} }}", elements.join(", ")));
+    consumer.sync();
+    while consumer.is_behind {
+        assert!(consumer.take(PATIENCE), "it stays behind: {:?}", consumer.counts);
+    }
+    assert!(consumer.counts.behind > 0, "{:?}", consumer.counts);
+}
+
 /// Random numbers that are the same each time.
 struct Dice(u64);
 

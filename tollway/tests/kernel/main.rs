@@ -18,7 +18,7 @@ mod worker;
 use std::process::ExitCode;
 
 /// The tests by name; each runs in a network namespace of its own.
-const TESTS: [namespaces::Test; 26] = [
+const TESTS: [namespaces::Test; 27] = [
     ("neighbours_are_in_force_within_milliseconds", follow::latency),
     ("only_neighbours_that_can_be_sent_to_are_known", follow::states),
     ("lost_messages_end_in_what_the_kernel_has", follow::losses),
@@ -28,6 +28,7 @@ const TESTS: [namespaces::Test; 26] = [
     ("a_reload_that_is_given_up_loses_no_neighbour", follow::given_up),
     ("rules_are_read_whenever_they_change", rules::changes),
     ("elements_change_without_a_reading", elements::changes),
+    ("more_elements_than_are_read_at_once_are_told", elements::behind),
     ("sets_have_what_nft_lists", contents::same),
     ("elements_end_as_the_kernel_has_them", elements::random),
     ("rules_for_the_host_alone_hold_nothing_up", rules::apart),

@@ -32,6 +32,7 @@ pub struct Consumer {
     unreadable: Option<String>,
     needs_tracking: bool,
     pub counts: Counts,
+    pub is_behind: bool,
 }
 
 /// How often what was said.
@@ -40,6 +41,7 @@ pub struct Counts {
     pub changed: usize,
     pub read: usize,
     pub elements: usize,
+    pub behind: usize,
 }
 
 impl Consumer {
@@ -58,6 +60,7 @@ impl Consumer {
             unreadable: None,
             needs_tracking: false,
             counts: Counts::default(),
+            is_behind: false,
         }
     }
 
@@ -76,6 +79,12 @@ impl Consumer {
             Event::Changed => {
                 assert!(self.in_force.take().is_some(), "told twice");
                 self.counts.changed += 1;
+            }
+            // What is in force stays right; a router would have the kernel forward.
+            Event::Behind(is_behind) => {
+                assert_ne!(is_behind, self.is_behind, "told twice");
+                self.counts.behind += usize::from(is_behind);
+                self.is_behind = is_behind;
             }
             Event::Read(reading) => {
                 let Reading { rules, needs, generation, .. } = &*reading;

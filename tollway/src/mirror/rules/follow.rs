@@ -26,6 +26,8 @@ const MOVING: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)
 const BROKEN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 /// A change without the number of its generation was none of a transaction's.
 const DOUBT: Duration = Duration::from_millis(50);
+/// Where the oldest message that is not read may be older than this, the kernel forwards.
+const LATE: Duration = Duration::from_millis(5);
 /// How often the tables are looked at that may go without a word.
 const AUDIT: Duration = Duration::from_secs(1);
 /// Datagrams that are heard before anything else is done.
@@ -55,6 +57,10 @@ pub(super) struct Follow {
     /// Why the rules could not be read, as reported.
     broken: Option<String>,
     audit_at: Instant,
+    /// Since when there have been messages that are not read, if there are.
+    unread_since: Option<Instant>,
+    /// It was reported that more is told than can be read.
+    is_behind: bool,
 }
 
 /// Rules that are the kernel's.
@@ -101,6 +107,8 @@ impl Follow {
             moving: HashSet::new(),
             broken: None,
             audit_at: now,
+            unread_since: None,
+            is_behind: false,
         })
     }
 
@@ -128,7 +136,12 @@ impl Follow {
         if fds[0].revents != 0 && !self.is_woken() {
             return Ok(false);
         }
-        self.hear()?;
+        let began = Instant::now();
+        let more = self.hear(began)?;
+        self.notice_late(more, began);
+        if more {
+            return Ok(true);
+        }
         let now = Instant::now();
         if self.doubt.is_some_and(|at| at <= now) {
             self.changed();
@@ -165,10 +178,22 @@ impl Follow {
         }
     }
 
-    fn hear(&mut self) -> io::Result<()> {
+    /// Reports where more is told than is read in time, and when all is read.
+    fn notice_late(&mut self, more: bool, began: Instant) {
+        let since = self.unread_since.filter(|_| more).unwrap_or(began);
+        self.unread_since = more.then_some(since);
+        let is_behind = more && (self.is_behind || since.elapsed() >= LATE);
+        if is_behind != self.is_behind {
+            self.is_behind = is_behind;
+            (self.report)(Event::Behind(is_behind));
+        }
+    }
+
+    /// Takes what the kernel has told, for so long at most; says if there may be more.
+    fn hear(&mut self, began: Instant) -> io::Result<bool> {
         for _ in 0..BATCH {
             match self.listener.hear()? {
-                Heard::Nothing => break,
+                Heard::Nothing => return Ok(false),
                 Heard::Lost => {
                     self.change = Change::default();
                     self.changed();
@@ -179,8 +204,11 @@ impl Follow {
                     }
                 }
             }
+            if began.elapsed() >= LATE {
+                break;
+            }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Takes one message.

@@ -63,6 +63,9 @@ use socket::Asker;
 pub enum Event {
     /// The rules in force are older than the kernel's: from now on the kernel forwards.
     Changed,
+    /// More is told than is read within milliseconds, or that is over: in between what was reported may be older
+    /// than the kernel's, and the kernel forwards.
+    Behind(bool),
     /// The kernel's rules, whole.
     Read(Arc<Reading>),
     /// Elements came or went since the last reading, and nothing else has changed.
@@ -170,7 +173,7 @@ pub fn first(
         match told.recv_timeout(until.saturating_duration_since(Instant::now()))? {
             Event::Read(reading) => return Ok(Ok(reading)),
             Event::Unreadable(why) => return Ok(Err(why)),
-            Event::Changed | Event::Elements { .. } => {}
+            Event::Changed | Event::Behind(_) | Event::Elements { .. } => {}
         }
     }
 }
