@@ -51,8 +51,8 @@ impl Event {
     /// brief where it can be tried often: then what takes longest happens once, or not at all.
     pub fn all(way: Option<Way>, is_thorough: bool) -> Vec<Self> {
         let is_rare = |event: &&Self| match event {
-            Self::Replace | Self::MoreQueues | Self::FewerQueues => true,
-            Self::Rebind => way == Some(Way::Path),
+            Self::MoreQueues | Self::FewerQueues | Self::Rebind => true,
+            Self::Replace => way != Some(Way::Path),
             _ => false,
         };
         let is_possible = |event: &&Self| {
