@@ -158,6 +158,9 @@ impl Follow {
 
     /// How long there is nothing to do, ms.
     fn patience(&self) -> i32 {
+        if self.unread_since.is_some() {
+            return 0;
+        }
         let audit = self.held.as_ref().and_then(|held| held.tables.as_ref()).map(|_| self.audit_at);
         let due = self.due.map(|(at, latest)| at.min(latest));
         let next = [audit, due, self.doubt].into_iter().flatten().min();

@@ -249,10 +249,13 @@ fn is_redirect(frame: &[u8]) -> bool {
 fn members(config: &Config, first: &mut Tally, second: &mut Tally) {
     let ours: Vec<_> = first.keys().cloned().collect();
     for one in ours {
-        let other = second.keys().find(|other| are_members(config, &one, other)).cloned();
-        if let Some(other) = other {
-            take(first, &one, 1);
-            take(second, &other, 1);
+        let others: Vec<_> =
+            second.keys().filter(|other| are_members(config, &one, other)).cloned().collect();
+        for other in others {
+            let count = |tally: &Tally, sent| tally.get(sent).copied().unwrap_or(0);
+            let pairs = count(first, &one).min(count(second, &other));
+            take(first, &one, pairs);
+            take(second, &other, pairs);
         }
     }
 }
