@@ -18,7 +18,7 @@
 #   make leaks   how long what a command forbids goes on on the XDP path, each change LEAKS times (default 20), idle
 #                and beside four busy loops; as root
 #   make machines  network cards in virtual machines: pings, streams, what is lost when something happens to routers
-#                and devices; as root, some minutes each, MODELS="igb virtio-net-pci e1000e" with the kernels of
+#                and devices; as root, some minutes each, MODELS="igb virtio-net-pci e1000e vmxnet3" with the kernels of
 #                SUITES="trixie-backports trixie bookworm"
 #   make miri    what owns memory, under Miri (needs a nightly toolchain); five minutes
 
@@ -31,7 +31,7 @@ CASES ?=
 ROUTES ?= 1000000
 BGP_ROUTES ?= 100000
 LEAKS ?= 20
-MODELS ?= igb virtio-net-pci e1000e
+MODELS ?= igb virtio-net-pci e1000e vmxnet3
 SUITES ?= trixie-backports trixie bookworm
 TOOLS := target/tools
 PREFIX ?= /usr/local

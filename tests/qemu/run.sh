@@ -11,7 +11,7 @@
 # TOLLWAY_QEMU_SUITE:   the Debian suite whose kernel it has (default: the kernel in /boot).
 # TOLLWAY_QEMU_CARDS:   network cards by model (igb, virtio-net-pci, e1000e, vmxnet3), in pairs: the first
 #                       and the second are the ends of one cable, and so on. The cards of cable N have the
-#                       addresses 02:00:00:00:0N:01 and 02:00:00:00:0N:02. Cables of virtio-net-pci take
+#                       addresses 02:00:00:00:00:0A (0B, and so on) and 02:00:00:00:0N:02. Cables of virtio-net-pci take
 #                       unfinished checksums and large packets as a host's bridge does, and root only has them.
 set -euo pipefail
 
@@ -107,7 +107,8 @@ rm -f "$out/status"
 # use of it.
 devices=() bridged=()
 for index in "${!cards[@]}"; do
-  cable=$((index / 2 + 1)) end=$((index % 2 + 1)) more=
+  cable=$((index / 2 + 1)) more=
+  [ $((index % 2)) = 0 ] && mac=$(printf '00:%02x' $((9 + cable))) || mac=$(printf '%02x:02' "$cable")
   netdev=hubport,id=end$index,hubid=$cable
   if [ "${cards[index]}" = virtio-net-pci ]; then
     # The driver has zero-copy only where it maps memory itself (iommu_platform).
@@ -117,7 +118,7 @@ for index in "${!cards[@]}"; do
   fi
   # Each in a slot of its own: igb takes the numbers of those beside it for its functions.
   devices+=(-netdev "$netdev" -device "pcie-root-port,id=slot$index,chassis=$((index + 1))"
-    -device "${cards[index]},bus=slot$index,netdev=end$index,romfile=,mac=02:00:00:00:0$cable:0$end$more")
+    -device "${cards[index]},bus=slot$index,netdev=end$index,romfile=,mac=02:00:00:00:$mac$more")
 done
 
 # Runs the emulator beside its bridges, in a network namespace that nobody else is in.

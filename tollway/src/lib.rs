@@ -22,6 +22,7 @@ mod netlink;
 pub mod ports;
 mod priority;
 pub mod privileges;
+mod programs;
 pub mod reload;
 pub mod replay;
 pub mod service;

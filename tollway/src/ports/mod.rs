@@ -272,19 +272,6 @@ pub fn open(
     idle: &[Option<String>],
 ) -> Result<Devices, PortError> {
     let shared = SharedUmem::new(umem);
-    let chunks = queues(model).map(af_xdp::chunks_received).sum();
-    shared.lend(umem, chunks);
-    let devices = open_each(model, (&shared, umem.limit()), programs, idle);
-    shared.take_back(umem);
-    devices
-}
-
-fn open_each(
-    model: &mut Model,
-    (shared, limit): (&SharedUmem, usize),
-    programs: &mut Programs<'_>,
-    idle: &[Option<String>],
-) -> Result<Devices, PortError> {
     let mut devices = Devices::new();
     for index in 0..model.ports.len() {
         let port = &model.ports[index];
@@ -298,11 +285,11 @@ fn open_each(
                 Box::new(port.map_err(failed)?)
             }
             PortKind::Tap { device } => Box::new(Tap::open(&name, device, mtu)?),
-            PortKind::AfPacket { device } => Box::new(AfPacket::open(&name, device, limit)?),
+            PortKind::AfPacket { device } => Box::new(AfPacket::open(&name, device, umem.limit())?),
             PortKind::AfXdp { device, mode } => {
                 let program = programs(model, PortIndex(index));
                 let idle = idle.get(index).and_then(Option::as_deref);
-                open_af_xdp((&name, device), *mode, (shared, limit), (program, idle))?
+                open_af_xdp((&name, device), *mode, (&shared, umem), (program, idle))?
             }
         };
         adopt(model, PortIndex(index), Facts::of(device.as_ref()));
@@ -315,11 +302,11 @@ fn open_each(
 fn open_af_xdp(
     (port, device): (&str, &str),
     mode: AfXdpMode,
-    (umem, limit): (&SharedUmem, usize),
+    (shared, umem): (&SharedUmem, &mut Umem),
     (program, idle): (Result<Box<dyn Kept>, Refusal>, Option<&str>),
 ) -> Result<Box<dyn Device>, PortError> {
     let opened = match program {
-        Ok(program) => AfXdp::open((port, device), mode, umem, program, idle),
+        Ok(program) => AfXdp::open((port, device), mode, (shared, umem), program, idle),
         Err(refusal) => Err(Failure::of(port, device, vec![refusal])),
     };
     let causes = match opened {
@@ -339,7 +326,7 @@ fn open_af_xdp(
             causes: af_xdp::list(&causes),
         });
     }
-    let packet = AfPacket::open(port, device, limit)?;
+    let packet = AfPacket::open(port, device, umem.limit())?;
     Ok(Box::new(packet.instead_of(&af_xdp::list(&causes))))
 }
 

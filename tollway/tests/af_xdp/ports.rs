@@ -84,16 +84,19 @@ fn steering() -> Arc<Mutex<Steering>> {
     Arc::new(Mutex::new(Steering::load(&[], &Options::default()).unwrap()))
 }
 
-fn open(steering: &Arc<Mutex<Steering>>, umem: &SharedUmem) -> AfXdp {
-    try_open(steering, umem).unwrap_or_else(|error| panic!("{error}"))
+fn open(steering: &Arc<Mutex<Steering>>, memory: (&SharedUmem, &mut Umem)) -> AfXdp {
+    try_open(steering, memory).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn try_open(steering: &Arc<Mutex<Steering>>, umem: &SharedUmem) -> Result<AfXdp, String> {
+fn try_open(
+    steering: &Arc<Mutex<Steering>>,
+    memory: (&SharedUmem, &mut Umem),
+) -> Result<AfXdp, String> {
     let links = vec![SteerLink { tag: None, link: LinkId(0), left: Left::default() }];
     let plan = Arc::new(Mutex::new(Plan { links, mac: None }));
     let lane = LaneOfPort { wanted: ExpressMode::Off, ports: Ports::new(1) };
     let program = Box::new(Steered::new(steering, PortId(0), &plan, lane));
-    AfXdp::open(("p", "xa"), AfXdpMode::Copy, umem, program, None).map_err(
+    AfXdp::open(("p", "xa"), AfXdpMode::Copy, memory, program, None).map_err(
         |failure| match failure {
             Failure::Fatal(error) => error.to_string(),
             Failure::NotOffered(causes) => format!("{causes:?}"),
@@ -129,7 +132,7 @@ pub fn starvation() {
     let peer = Peer::new();
     let mut umem = Umem::new(CHUNKS, 2048).unwrap();
     let steering = steering();
-    let mut port = open(&steering, &SharedUmem::new(&umem));
+    let mut port = open(&steering, (&SharedUmem::new(&umem), &mut umem));
     let state = steering.lock().unwrap().state();
     let mut held = Vec::new();
     state.set_bypass(false);
@@ -165,7 +168,8 @@ pub fn lateness() {
         assert_eq!(sockets.len(), 1);
         sockets
     };
-    let late = leave_behind(open(&steering, &shared), &mut umem);
+    let port = open(&steering, (&shared, &mut umem));
+    let late = leave_behind(port, &mut umem);
     let closes = Arc::new(AtomicBool::new(false));
     let closing = std::thread::spawn({
         let closes = Arc::clone(&closes);
@@ -175,7 +179,7 @@ pub fn lateness() {
             drop(late);
         }
     });
-    let mut port = open(&steering, &shared);
+    let mut port = open(&steering, (&shared, &mut umem));
     assert!(closes.load(Ordering::Acquire), "it was bound while the queue was another's");
     closing.join().unwrap();
     let state = steering.lock().unwrap().state();
@@ -186,10 +190,11 @@ pub fn lateness() {
     collect(&mut port, &mut umem, &mut held, 20);
     held.drain(..).for_each(|addr| umem.free(addr));
     let never = leave_behind(port, &mut umem);
-    let told = try_open(&steering, &shared).err().unwrap();
+    let told = try_open(&steering, (&shared, &mut umem)).err().unwrap();
     assert!(told.contains("xa already has AF_XDP sockets of another program"), "{told}");
     drop(never);
-    open(&steering, &shared).retire(&mut umem);
+    let port = open(&steering, (&shared, &mut umem));
+    port.retire(&mut umem);
     assert_eq!(umem.available(), CHUNKS as usize);
 }
 
@@ -204,7 +209,7 @@ pub fn refusals() {
     let peer = Peer::new();
     let mut umem = Umem::new(CHUNKS, 2048).unwrap();
     let steering = steering();
-    let mut port = open(&steering, &SharedUmem::new(&umem));
+    let mut port = open(&steering, (&SharedUmem::new(&umem), &mut umem));
     let state = steering.lock().unwrap().state();
     state.set_bypass(false);
     sh("ip link delete xa");
@@ -219,9 +224,11 @@ pub fn refusals() {
     for second in 2..12 {
         let start = Instant::now();
         port.maintain(second * 1_000_000_000);
+        receive(&mut port, &mut umem, &mut Vec::new());
         held_up.push(start.elapsed());
         until("an answer", || {
             port.maintain(second * 1_000_000_000);
+            receive(&mut port, &mut umem, &mut Vec::new());
             matches!(port.state(), State::Down(_))
         });
         // What has come is that of this second.
@@ -240,6 +247,7 @@ pub fn refusals() {
     until("the port to be back", || {
         now_ns += 100_000_000;
         port.maintain(now_ns);
+        receive(&mut port, &mut umem, &mut Vec::new());
         port.state() == State::Up
     });
     let mut held = Vec::new();
@@ -277,7 +285,7 @@ pub fn cycles() {
     steering.lock().unwrap().state().set_bypass(false);
     let (mut before, start) = (None, Instant::now());
     for cycle in 1..=cycles.unwrap_or(200) {
-        let mut port = open(&steering, &shared);
+        let mut port = open(&steering, (&shared, &mut umem));
         let mut held = Vec::new();
         receive(&mut port, &mut umem, &mut held);
         peer.deliver(&steering, 20);

@@ -54,7 +54,7 @@ impl Via {
     /// Opens a port.
     pub(super) fn open(self, device: &str, receives: bool) -> Result<Opened, Error> {
         let failed = || Error::failed("there is no memory for frames", "Free some");
-        let umem = memory::umem(CHUNKS, CHUNK_BYTES).ok_or_else(failed)?;
+        let mut umem = memory::umem(CHUNKS, CHUNK_BYTES).ok_or_else(failed)?;
         if self != Self::AfXdp {
             let port = AfPacket::open("lab", device, umem.limit()).map_err(|error| {
                 Error::failed(format!("{device} can not be opened: {error}"), error.remedy())
@@ -68,7 +68,8 @@ impl Via {
             false => Steps(None),
         };
         let shared = SharedUmem::new(&umem);
-        let port = AfXdp::open(("lab", device), AfXdpMode::Best, &shared, Box::new(program), None);
+        let memory = (&shared, &mut umem);
+        let port = AfXdp::open(("lab", device), AfXdpMode::Best, memory, Box::new(program), None);
         let port = port.map_err(|failure| match failure {
             Failure::Fatal(error) => Error::failed(&error, error.remedy()),
             Failure::NotOffered(causes) => {

@@ -13,6 +13,7 @@ use crate::mirror::rules::file::{Loaded, ROOM};
 use crate::mistake::{Fault, Ledger, Mistake};
 use crate::netlink::{Apart, Door};
 use crate::ports::why as reason;
+use crate::programs::search_path;
 
 /// How long nft may take, s: a hundred thousand elements take a busy machine half a minute.
 const PATIENCE: &str = "60";
@@ -199,7 +200,8 @@ impl<'p> Script<'p> {
             .args(["-k", "1", PATIENCE, "sh", "-c", SCRIPT, "sh"])
             .arg(file)
             .args(&self.devices)
-            .env("LC_ALL", "C");
+            .env("LC_ALL", "C")
+            .env("PATH", search_path());
         let door = place.put(&mut command, NETLINK_NETFILTER as _)?;
         let output = match pieces {
             None => command.stdin(Stdio::null()).output()?,

@@ -1,7 +1,5 @@
 //! The program nft, run in the namespace of whoever asks.
 
-use std::env;
-use std::ffi::OsString;
 use std::io::{self, Read};
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
@@ -9,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::mistake::quoted;
 use crate::ports::why;
+use crate::programs::search_path;
 
 /// How long nft may take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -16,8 +15,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK_EVERY: [Duration; 2] = [Duration::from_micros(500), Duration::from_millis(20)];
 /// No listing is larger: 512 million bytes are some millions of elements.
 const MOST_BYTES: u64 = 512 << 20;
-/// Where it is on machines whose users have no path to it.
-const MORE_PATHS: &str = "/usr/sbin:/sbin";
 
 /// Lists the ruleset (`nft -j -t list ruleset`: without what sets with names have); gives up where `stopped`
 /// says so, and gives nothing then.
@@ -71,7 +68,7 @@ struct Run {
 impl Run {
     fn start(nft: &str, words: &[&str]) -> Result<Self, String> {
         let mut command = Command::new(nft);
-        command.args(words).env("LC_ALL", "C").env("PATH", path());
+        command.args(words).env("LC_ALL", "C").env("PATH", search_path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
@@ -132,14 +129,4 @@ fn reader(pipe: impl Read + Send + 'static) -> Option<JoinHandle<io::Result<Vec<
 fn take(reader: &mut Option<JoinHandle<io::Result<Vec<u8>>>>) -> io::Result<Vec<u8>> {
     let lost = || io::Error::other("no thread reads it");
     reader.take().ok_or_else(lost)?.join().map_err(|_| lost())?
-}
-
-/// The user's path, and where nft usually is.
-fn path() -> OsString {
-    let mut path = env::var_os("PATH").unwrap_or_default();
-    if !path.is_empty() {
-        path.push(":");
-    }
-    path.push(MORE_PATHS);
-    path
 }

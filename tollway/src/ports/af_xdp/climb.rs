@@ -9,6 +9,8 @@ use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::task::Poll;
 use std::time::Duration;
 
+use tollway_dataplane::frame::FrameAddr;
+
 use super::Kept;
 use super::steps::{self, Open, Refusal, Target};
 use super::umem::SharedUmem;
@@ -19,6 +21,9 @@ const QUEUE_RETURNS: Duration = Duration::from_secs(2);
 
 /// What a climb comes to: the sockets and in words how they work, or why there are none.
 pub(super) type Outcome = Result<(Open, String), Vec<Refusal>>;
+
+/// Chunks that sockets get before they are bound. Whoever lends them has them in custody.
+pub(super) type Lent = Vec<FrameAddr>;
 
 /// A port's program, at home or on its way up.
 pub(super) struct Climber {
@@ -44,9 +49,12 @@ impl Climber {
         umem: &SharedUmem,
         target: Target<'_>,
         mode: AfXdpMode,
+        lent: &Lent,
     ) -> Outcome {
         match &mut self.program {
-            Some(program) => steps::climb(umem, &mut **program, target, mode, QUEUE_RETURNS),
+            Some(program) => {
+                steps::climb(umem, &mut **program, target, mode, (lent, QUEUE_RETURNS))
+            }
             None => Err(lost()),
         }
     }
@@ -57,6 +65,7 @@ impl Climber {
         umem: &SharedUmem,
         target: Target<'_>,
         mode: AfXdpMode,
+        lent: Lent,
     ) -> io::Result<()> {
         let (device, umem) = (target.device.to_owned(), umem.clone());
         let Target { ifindex, queues, mac, mtu, .. } = target;
@@ -66,7 +75,7 @@ impl Climber {
             let Ok(mut program) = given.recv() else { return };
             let target = Target { device: &device, ifindex, queues, mac, mtu };
             // What is busy is tried again later: whoever ends the port waits for this thread.
-            let outcome = steps::climb(&umem, &mut *program, target, mode, Duration::ZERO);
+            let outcome = steps::climb(&umem, &mut *program, target, mode, (&lent, Duration::ZERO));
             // A port that has ended meanwhile takes nothing: program and sockets end here.
             let _ = tell.send((program, outcome));
         })?;

@@ -44,7 +44,7 @@ use super::interface::{self, Facts, is_absent};
 use super::{Device, PortError, State, why};
 use crate::model::{AfXdpMode, Mac};
 use crate::steer;
-use climb::{Climber, Outcome};
+use climb::{Climber, Lent, Outcome};
 use custody::Custody;
 use steps::Open;
 
@@ -55,9 +55,8 @@ pub const fn chunks_held(queues: u32) -> u32 {
 }
 
 /// Chunks that a device with so many queues receives into.
-#[must_use]
-pub const fn chunks_received(queues: u32) -> u32 {
-    queues * socket::receive_slots(queues)
+const fn chunks_received(queues: u32) -> u32 {
+    queues * socket::receive_chunks(queues)
 }
 
 /// A device is looked at so often, and a failed one tried again.
@@ -96,6 +95,8 @@ pub struct AfXdp {
     how: String,
     state: State,
     open: Option<Open>,
+    /// A climb is to begin as soon as there are chunks for its sockets.
+    climbs: bool,
     custody: Custody,
     /// Chunks to be freed: what sockets had that are closed.
     orphans: Vec<FrameAddr>,
@@ -131,6 +132,13 @@ fn target<'a>(device: &'a str, facts: &Facts, queues: u32, mac: Mac) -> Target<'
     Target { device, ifindex: facts.index as u32, queues, mac, mtu: facts.mtu }
 }
 
+/// Chunks for the sockets of a device with so many queues, as far as there are any.
+fn lend(umem: &mut Umem, custody: &mut Custody, queues: u32) -> Lent {
+    let lent: Lent = (0..chunks_received(queues)).map_while(|_| umem.alloc()).collect();
+    lent.iter().for_each(|chunk| custody.give(chunk.0));
+    lent
+}
+
 /// The receive queues of a device, 1 where it can not be asked.
 #[must_use]
 pub fn queues(device: &str) -> u32 {
@@ -146,7 +154,7 @@ impl AfXdp {
     pub fn open(
         (port, device): (&str, &str),
         mode: AfXdpMode,
-        umem: &SharedUmem,
+        (shared, umem): (&SharedUmem, &mut Umem),
         program: Box<dyn Kept>,
         idle: Option<&str>,
     ) -> Result<Self, Failure> {
@@ -160,7 +168,7 @@ impl AfXdp {
             device: device.to_owned(),
             called: device.to_owned(),
             mode,
-            umem: umem.clone(),
+            umem: shared.clone(),
             program: Climber::new(program),
             queues: interface::queues(control.as_fd(), device),
             control,
@@ -169,6 +177,7 @@ impl AfXdp {
             how: String::new(),
             state: State::Up,
             open: None,
+            climbs: false,
             custody: Custody::new(umem.area().bytes(), umem.area().chunk_bytes()),
             orphans: Vec::new(),
             quarantine: Vec::new(),
@@ -180,8 +189,12 @@ impl AfXdp {
         // What a predecessor has left on a device is taken over first, so that it can be taken off.
         if idle.is_none() || steer::program_of(facts.index.cast_unsigned()).is_some() {
             let target = target(device, &facts, this.queues, this.mac);
-            let outcome = this.program.climb(umem, target, mode);
-            this.arrive(outcome).map_err(|causes| Failure::of(port, device, causes))?;
+            let lent = lend(umem, &mut this.custody, this.queues);
+            let outcome = this.program.climb(shared, target, mode, &lent);
+            if let Err(causes) = this.arrive(outcome) {
+                umem.free_all(this.orphans.drain(..));
+                return Err(Failure::of(port, device, causes));
+            }
         }
         if idle.is_some() {
             this.set_idle(idle);
@@ -193,11 +206,12 @@ impl AfXdp {
 
     /// Takes what came of a climb.
     fn arrive(&mut self, outcome: Outcome) -> Result<(), Vec<Refusal>> {
-        let (mut open, how) = outcome?;
-        let lent = open.sockets.iter_mut().flat_map(socket::Socket::take_lent);
-        lent.for_each(|chunk| self.custody.give(chunk.0));
-        (self.open, self.how) = (Some(open), how);
-        Ok(())
+        let outcome = outcome.map(|(open, how)| (self.open, self.how) = (Some(open), how));
+        if outcome.is_err() {
+            // No socket has what was lent.
+            self.orphans.extend(self.custody.take_all().into_iter().map(FrameAddr));
+        }
+        outcome
     }
 
     /// Gives the sockets room for frames, and then frames: what came before would be lost.
@@ -238,6 +252,7 @@ impl AfXdp {
         let zero_copy = self.open.as_ref().is_some_and(|open| open.binding.zero_copy);
         self.close(0);
         self.program.detach();
+        self.recall();
         if zero_copy || !self.quarantine.is_empty() {
             std::thread::sleep(DEVICE_STOPS);
         }
@@ -275,10 +290,20 @@ impl AfXdp {
         self.state = state;
     }
 
+    /// Takes back what was lent to sockets that have closed on their way up.
+    fn recall(&mut self) {
+        let lent: Vec<_> = self.custody.take_all().into_iter().map(FrameAddr).collect();
+        if !lent.is_empty() {
+            self.quarantine.push((self.maintained_ns + RETRY_NS, lent));
+        }
+    }
+
     /// Takes the program off the device and stays like that.
     fn rest(&mut self, why: &str) {
         self.close(self.maintained_ns);
         self.program.detach();
+        self.recall();
+        self.climbs = false;
         NOT_ATTACHED.clone_into(&mut self.how);
         self.enter(State::Detached(why.to_owned()));
     }
@@ -287,7 +312,7 @@ impl AfXdp {
     fn wake(&mut self) {
         self.look_at_rest();
         self.state = State::Down("it is being attached".to_owned());
-        self.climb();
+        self.climbs = true;
     }
 
     /// Looks what became of a device that is left to the kernel.
@@ -302,9 +327,13 @@ impl AfXdp {
     }
 
     /// Begins to attach the program and to bind the sockets.
-    fn climb(&mut self) {
+    #[cold]
+    fn climb(&mut self, umem: &mut Umem) {
+        self.climbs = false;
         let target = target(&self.called, &self.facts, self.queues, self.mac);
-        if let Err(error) = self.program.begin(&self.umem, target, self.mode) {
+        let lent = lend(umem, &mut self.custody, self.queues);
+        if let Err(error) = self.program.begin(&self.umem, target, self.mode, lent) {
+            self.recall();
             self.enter(State::Down(format!("no thread for it: {}", why(&error))));
         }
     }
@@ -375,7 +404,7 @@ impl AfXdp {
         }
         if self.open.is_none() {
             self.called.clone_from(&self.device);
-            self.climb();
+            self.climbs = true;
             return;
         }
         if facts.up {
@@ -426,7 +455,12 @@ impl Port for AfXdp {
         if self.open.as_ref().is_some_and(|open| !open.serves) {
             self.serve(umem);
         }
-        let Some(open) = &mut self.open else { return };
+        let Some(open) = &mut self.open else {
+            if self.climbs {
+                self.climb(umem);
+            }
+            return;
+        };
         let count = open.sockets.len();
         let first = open.turn;
         open.turn = if first + 1 >= count { 0 } else { first + 1 };

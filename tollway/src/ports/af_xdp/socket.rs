@@ -27,6 +27,17 @@ pub(super) const fn receive_slots(queues: u32) -> u32 {
         _ => RING,
     }
 }
+/// So many more chunks than the RX ring has slots: when that is full, the device keeps these, and so it never has
+/// nothing to receive into. Where igb has an interrupt for sending and another for receiving, as on two
+/// processors, it would then receive nothing ever again: whoever wakes it has it look at what it sends
+/// (`igb_xsk_wakeup`, Linux 7.3).
+const SPARE: u32 = 64;
+
+/// Chunks to receive into, for each queue of a device that has so many.
+pub(super) const fn receive_chunks(queues: u32) -> u32 {
+    receive_slots(queues) + SPARE
+}
+
 /// So many chunks are owed to the fill ring before it is filled up again.
 const REFILL: u32 = 32;
 
@@ -54,34 +65,33 @@ pub(super) struct Socket {
     /// The kernel may not have taken all that is in the TX ring.
     unsent: bool,
     partial: Option<Partial>,
-    /// What it got before it was bound, which no custody knows of yet.
-    lent: Vec<FrameAddr>,
     /// The kernel writes to it until the socket is closed.
     _area: Arc<Area>,
 }
 
 impl Socket {
-    /// Binds a new socket to a queue.
+    /// Binds a new socket to a queue, with so many slots to receive by, and with chunks in its fill ring: a device whose
+    /// frames come without copies has no other memory from then on.
     pub(super) fn open(
         umem: &SharedUmem,
         binding: Binding,
         at: (u32, u32),
-        slots: u32,
+        chunks: (u32, &[FrameAddr]),
     ) -> Result<Self, (&'static str, io::Error)> {
         while let Some(owner) = umem.owner(binding) {
-            match Self::bind(umem, binding, (at, slots), Some(&owner)) {
+            match Self::bind(umem, binding, (at, chunks), Some(&owner)) {
                 // Its device has gone, and with it what it registered.
                 Err((_, error)) if error.raw_os_error() == Some(libc::EBADF) => umem.forget(&owner),
                 done => return done,
             }
         }
-        Self::bind(umem, binding, (at, slots), None)
+        Self::bind(umem, binding, (at, chunks), None)
     }
 
     fn bind(
         umem: &SharedUmem,
         binding: Binding,
-        (at, slots): ((u32, u32), u32),
+        (at, (slots, lent)): ((u32, u32), (u32, &[FrameAddr])),
         owner: Option<&Arc<OwnedFd>>,
     ) -> Result<Self, (&'static str, io::Error)> {
         let what = |what| move |error| (what, error);
@@ -90,22 +100,18 @@ impl Socket {
         if owner.is_none() {
             sys::register(socket, umem.area()).map_err(what("XDP_UMEM_REG"))?;
         }
-        let fill = sys::ring(socket, Kind::Fill, slots).map_err(what("fill ring"))?;
+        let fill = sys::ring(socket, Kind::Fill, 2 * slots).map_err(what("fill ring"))?;
         let completion =
             sys::ring(socket, Kind::Completion, RING).map_err(what("completion ring"))?;
         let rx = sys::ring(socket, Kind::Rx, slots).map_err(what("RX ring"))?;
         let tx = sys::ring(socket, Kind::Tx, RING).map_err(what("TX ring"))?;
         sys::prepare_sending(socket);
         let mut fill = Producer::new(fill);
-        let lent = umem.borrow(slots);
         let given = lent.iter().take_while(|chunk| fill.push(u64::from(chunk.0))).count();
         debug_assert_eq!(given, lent.len(), "an empty ring has room for as many as it has slots");
         fill.publish();
         let share = owner.map(|owner| owner.as_fd());
-        if let Err(error) = sys::bind(socket, at, binding.flags(), share) {
-            umem.give_back(lent);
-            return Err(("bind", error));
-        }
+        sys::bind(socket, at, binding.flags(), share).map_err(what("bind"))?;
         let fd = Arc::new(fd);
         umem.add(binding, &fd);
         Ok(Self {
@@ -114,18 +120,12 @@ impl Socket {
             tx: Producer::new(tx),
             fill,
             completion: Consumer::new(completion),
-            owed: slots - lent.len() as u32,
+            owed: slots + SPARE - given as u32,
             in_flight: 0,
             unsent: false,
             partial: None,
-            lent,
             _area: Arc::clone(umem.area()),
         })
-    }
-
-    /// What the kernel got before the socket was bound, once: from then on somebody else knows of it.
-    pub(super) fn take_lent(&mut self) -> Vec<FrameAddr> {
-        std::mem::take(&mut self.lent)
     }
 
     /// What to wait on.

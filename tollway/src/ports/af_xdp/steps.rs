@@ -4,6 +4,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use tollway_dataplane::frame::FrameAddr;
+
 use super::socket::{self, Socket};
 use super::umem::{Binding, SharedUmem};
 use super::{DEVICE_STOPS, why};
@@ -78,13 +80,14 @@ pub(super) struct Open {
 }
 
 /// Attaches the program and binds the sockets in the best way that `mode` allows and the device
-/// offers; says in words which that is. Waits `patience` for queues that are another's.
+/// offers; says in words which that is. The sockets get the chunks that are `lent`, shared evenly. Waits `patience`
+/// for queues that are another's.
 pub(super) fn climb(
     umem: &SharedUmem,
     program: &mut dyn Program,
     target: Target<'_>,
     mode: AfXdpMode,
-    patience: Duration,
+    (lent, patience): (&[FrameAddr], Duration),
 ) -> Result<(Open, String), Vec<Refusal>> {
     let mut causes: Vec<Refusal> = Vec::new();
     for generic in [false, true] {
@@ -101,7 +104,7 @@ pub(super) fn climb(
             continue;
         }
         for binding in bindings {
-            match bind_all(umem, target, binding, patience) {
+            match bind_all(umem, target, binding, (lent, patience)) {
                 Ok(open) => {
                     program.bound(binding.zero_copy);
                     return Ok((open, words(binding, generic, &causes)));
@@ -148,20 +151,26 @@ fn bind_all(
     umem: &SharedUmem,
     target: Target<'_>,
     binding: Binding,
-    patience: Duration,
+    (lent, patience): (&[FrameAddr], Duration),
 ) -> Result<Open, Refusal> {
     let name = match binding {
         Binding { zero_copy: true, .. } => "zero-copy",
         Binding { multi_buffer: true, .. } => "copies of frames with several chunks",
         _ => "copy mode",
     };
+    let slots = socket::receive_slots(target.queues);
+    let mut shares = lent.chunks(socket::receive_chunks(target.queues) as usize);
     let mut sockets = Vec::new();
     for queue in 0..target.queues {
-        let slots = socket::receive_slots(target.queues);
-        match bind(umem, binding, ((target.ifindex, queue), slots), patience) {
+        let share = shares.next().unwrap_or_default();
+        match bind(umem, binding, ((target.ifindex, queue), (slots, share)), patience) {
             Ok(socket) => sockets.push(socket),
             Err((action, error)) => {
-                give_back(umem, sockets);
+                if binding.zero_copy && !sockets.is_empty() {
+                    // What they have is another's next.
+                    drop(sockets);
+                    std::thread::sleep(DEVICE_STOPS);
+                }
                 return Err(refusal(name, target, action, &error));
             }
         }
@@ -169,27 +178,17 @@ fn bind_all(
     Ok(Open { sockets, turn: 0, binding, serves: false })
 }
 
-/// Closes the sockets of a device that has not got all of them.
-fn give_back(umem: &SharedUmem, mut sockets: Vec<Socket>) {
-    let lent: Vec<_> = sockets.iter_mut().flat_map(Socket::take_lent).collect();
-    drop(sockets);
-    if !lent.is_empty() {
-        std::thread::sleep(DEVICE_STOPS);
-        umem.give_back(lent);
-    }
-}
-
 /// Binds a socket. A queue is free only some time after its last socket was closed, for the kernel does
 /// that by a work of its own (`xp_put_pool` in `net/xdp/xsk_buff_pool.c`).
 fn bind(
     umem: &SharedUmem,
     binding: Binding,
-    (at, slots): ((u32, u32), u32),
+    (at, chunks): ((u32, u32), (u32, &[FrameAddr])),
     patience: Duration,
 ) -> Result<Socket, (&'static str, io::Error)> {
     let start = Instant::now();
     loop {
-        match Socket::open(umem, binding, at, slots) {
+        match Socket::open(umem, binding, at, chunks) {
             Err((_, error)) if is_busy(&error) && start.elapsed() < patience => {
                 std::thread::sleep(AGAIN);
             }

@@ -8,7 +8,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, Weak};
 
-use tollway_dataplane::frame::{Area, FrameAddr, Umem};
+use tollway_dataplane::frame::{Area, Umem};
 
 use crate::sync::lock;
 
@@ -40,8 +40,6 @@ pub struct SharedUmem {
     /// Bytes that a frame can have in one chunk, and in all that it may have.
     sizes: (usize, usize),
     owners: Arc<Mutex<Vec<Owner>>>,
-    /// Chunks that sockets get before they are bound.
-    lent: Arc<Mutex<Vec<FrameAddr>>>,
 }
 
 impl SharedUmem {
@@ -52,33 +50,7 @@ impl SharedUmem {
             area: Arc::clone(umem.area()),
             sizes: (umem.room(), umem.limit()),
             owners: Arc::default(),
-            lent: Arc::default(),
         }
-    }
-
-    /// Lends chunks to sockets that are opened before anybody serves them.
-    ///
-    /// A device whose frames come without copies has no other memory from when its socket is bound: without these
-    /// it would receive nothing until the worker's first turn.
-    pub fn lend(&self, umem: &mut Umem, chunks: u32) {
-        lock(&self.lent).extend((0..chunks).map_while(|_| umem.alloc()));
-    }
-
-    /// Takes back what no socket got.
-    pub fn take_back(&self, umem: &mut Umem) {
-        umem.free_all(lock(&self.lent).drain(..));
-    }
-
-    /// So many of the chunks that are lent, as far as there are any.
-    pub(super) fn borrow(&self, chunks: u32) -> Vec<FrameAddr> {
-        let mut lent = lock(&self.lent);
-        let rest = lent.len().saturating_sub(chunks as usize);
-        lent.split_off(rest)
-    }
-
-    /// Gives back what [`SharedUmem::borrow`] gave.
-    pub(super) fn give_back(&self, chunks: Vec<FrameAddr>) {
-        lock(&self.lent).extend(chunks);
     }
 
     pub(super) fn area(&self) -> &Arc<Area> {

@@ -1,7 +1,7 @@
 //! `tollway run` on a router's devices, and the talk with it.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use std::time::Duration;
@@ -39,7 +39,6 @@ pub struct Mirror {
     process: Process,
     ports: usize,
     dir: TempDir,
-    control: BufReader<UnixStream>,
 }
 
 impl Mirror {
@@ -62,9 +61,7 @@ impl Mirror {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        let control = UnixStream::connect(dir.path().join("control.sock")).unwrap();
-        control.set_read_timeout(Some(PATIENCE)).unwrap();
-        Ok(Self { process, ports, dir, control: BufReader::new(control) })
+        Ok(Self { process, ports, dir })
     }
 
     pub fn ports(&self) -> usize {
@@ -72,10 +69,7 @@ impl Mirror {
     }
 
     fn ask(&mut self, request: &str) -> Result<Value, String> {
-        let mut answer = String::new();
-        let line = format!("{{\"v\":1,{request}}}\n");
-        let asked = self.control.get_mut().write_all(line.as_bytes());
-        asked.and_then(|()| self.control.read_line(&mut answer).map(|_| ())).map_err(|error| {
+        let answer = self.answer(request).map_err(|error| {
             let status = self.process.0.try_wait();
             format!("Tollway does not answer ({error}; {status:?}): {}", self.log())
         })?;
@@ -85,6 +79,16 @@ impl Mirror {
             Some(error) => Err(format!("Tollway refuses {request}: {error}")),
             None => Ok(value),
         }
+    }
+
+    /// Asks by a connection of its own: a router ends one that says nothing for a minute, as a busy machine may.
+    fn answer(&self, request: &str) -> io::Result<String> {
+        let mut control = UnixStream::connect(self.dir.path().join("control.sock"))?;
+        control.set_read_timeout(Some(PATIENCE))?;
+        control.write_all(format!("{{\"v\":1,{request}}}\n").as_bytes())?;
+        let mut answer = String::new();
+        BufReader::new(control).read_line(&mut answer)?;
+        Ok(answer)
     }
 
     /// Waits until it works by what the kernel has now.

@@ -51,8 +51,8 @@ impl Event {
     /// brief where it can be tried often: then what takes longest happens once, or not at all.
     pub fn all(way: Option<Way>, is_thorough: bool) -> Vec<Self> {
         let is_rare = |event: &&Self| match event {
-            Self::MoreQueues | Self::FewerQueues | Self::Rebind => true,
-            Self::Replace => way != Some(Way::Path),
+            Self::MoreQueues | Self::FewerQueues => true,
+            Self::Replace | Self::Rebind => way != Some(Way::Path),
             _ => false,
         };
         let is_possible = |event: &&Self| {
@@ -92,9 +92,11 @@ impl Event {
                 if router.is_some() && plug::driver().ends_with(LEAKS) {
                     return Err(format!("{LEAKS} with an XDP program never lets its device go"));
                 }
+                let backs = |router: &Router| router.read("stderr").matches("is back").count();
+                let before = router.as_ref().map_or(0, backs);
                 plug::rebind();
                 if let Some(router) = router {
-                    until("the port to be back", || router.read("stderr").contains("is back"));
+                    until("the port to be back", || backs(router) > before);
                 }
             }
             Self::Kill => {

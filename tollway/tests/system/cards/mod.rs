@@ -42,14 +42,16 @@ const fn kind(
 }
 
 /// Zero-copy wants Linux 6.14 of igb and virtio-net.
-const KINDS: [Kind; 7] = [
+const KINDS: [Kind; 9] = [
     kind("trixie-backports", "igb", ZERO_COPY, "AF_XDP zero-copy"),
     kind("trixie-backports", "virtio-net-pci", ZERO_COPY, "AF_XDP zero-copy"),
     kind("trixie-backports", "e1000e", "auto", "AF_XDP copy mode, generic XDP"),
+    kind("trixie", "vmxnet3", "copy", "AF_XDP copy mode, native XDP"),
     kind("trixie", "igb", "copy", "AF_XDP copy mode, native XDP"),
     kind("trixie", "virtio-net-pci", "copy", "AF_XDP copy mode, native XDP"),
     kind("bookworm", "igb", "copy", "AF_XDP copy mode, native XDP"),
     kind("bookworm", "virtio-net-pci", "copy", "AF_XDP copy mode, native XDP"),
+    kind("bookworm", "vmxnet3", "auto", "AF_XDP copy mode, generic XDP"),
 ];
 /// What every change is tried with; the others take minutes each.
 const USUAL: [Kind; 2] = [KINDS[0], KINDS[1]];

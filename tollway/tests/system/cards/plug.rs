@@ -20,11 +20,6 @@ fn name(path: &Path) -> String {
     path.file_name().unwrap().to_string_lossy().into_owned()
 }
 
-/// The card at an end of a cable, as the machine has it.
-fn card(cable: u8, end: u8) -> String {
-    device(&format!("02:00:00:00:0{cable}:0{end}"))
-}
-
 /// Gives the end of a cable its addresses.
 fn dress(own: impl Fn(String), device: &str, cable: u8, last: u8) {
     own(format!("ip address add 10.0.{cable}.{last}/24 dev {device}"));
@@ -34,8 +29,8 @@ fn dress(own: impl Fn(String), device: &str, cable: u8, last: u8) {
 
 /// Makes the card at the near end of a cable the router's.
 fn near(name: &str, cable: u8) {
-    let card = card(cable, 1);
-    sh(&format!("ip link set {card} name r{name} address 02:00:00:00:00:0{name}"));
+    let card = device(&format!("02:00:00:00:00:0{name}"));
+    sh(&format!("ip link set {card} name r{name}"));
     dress(|line| drop(sh(&line)), &format!("r{name}"), cable, 1);
 }
 
@@ -46,9 +41,9 @@ pub fn plug() -> Net {
     }
     let net = Net::of(Host::new(), Host::new());
     for (host, name, cable) in [(&net.a, "a", 1), (&net.b, "b", 2)] {
-        let far = card(cable, 2);
+        let far = device(&format!("02:00:00:00:0{cable}:02"));
         near(name, cable);
-        sh(&format!("ip link set {far} name h{name} address 02:00:00:00:0{cable}:02"));
+        sh(&format!("ip link set {far} name h{name}"));
         sh(&format!("ip link set h{name} netns {}", host.0.0.id()));
         host.sh("ip link set lo up");
         dress(|line| drop(host.sh(&line)), &format!("h{name}"), cable, 2);
