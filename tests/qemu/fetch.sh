@@ -15,6 +15,11 @@ base=$(cd "$base" && pwd)
 
 fail() { echo "fetch: $*" >&2; exit 1; }
 
+# A name server or an archive that does not answer now is asked twice more, half a minute apart.
+again() {
+  "$@" || { sleep 30; "$@"; } || { sleep 30; "$@"; }
+}
+
 # One at a time.
 exec 9> "$base/lock"
 flock 9
@@ -34,7 +39,7 @@ apt_of() {
   [ -n "$own" ] || fail "this machine's packages come from no archive of Debian's"
   local key=/usr/share/keyrings/debian-archive-keyring.gpg
   echo "deb [signed-by=$key] $own $suite main" > "$at/list"
-  apt-get "${apt[@]}" -o APT::Update::Error-Mode=any update >&2 || fail "$suite can not be had from this machine's archive"
+  again apt-get "${apt[@]}" -o APT::Update::Error-Mode=any update >&2 || fail "$suite can not be had from this machine's archive"
   touch "$at/done"
 }
 
@@ -43,7 +48,7 @@ unpack() {
   local into=$1 work package
   shift
   work=$(mktemp -d "$base/work.XXXXXX")
-  (cd "$work" && apt-get "${apt[@]}" download "$@" >&2) || fail "could not fetch $*"
+  (cd "$work" && again apt-get "${apt[@]}" download "$@" >&2) || fail "could not fetch $*"
   mkdir "$work/files"
   for package in "$work"/*.deb; do
     dpkg-deb -x "$package" "$work/files"
