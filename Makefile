@@ -69,7 +69,7 @@ install: build
 	test -e $(DESTDIR)/etc/default/tollway || \
 	  install -Dm644 dist/tollway.default $(DESTDIR)/etc/default/tollway
 
-check: deny
+check: setup deny
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
