@@ -96,7 +96,7 @@ oracle: setup
 	  cargo test -p tollway --locked $(if $(filter rules,$(KIND)),--lib -- --nocapture a_million,--test oracle -- $(KIND))
 
 routes: setup
-	TOLLWAY_MIRROR_ROUTES=$(ROUTES) cargo test -p tollway --test mirror --locked -- many_routes
+	TOLLWAY_MIRROR_ROUTES=$(ROUTES) cargo test -p tollway --test controller --locked -- many_routes
 	CI=1 TOLLWAY_ROUTES=$(ROUTES) cargo test -p tollway --test router --locked -- many_routes
 
 bgp: setup

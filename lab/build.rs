@@ -22,7 +22,7 @@ fn main() {
     }
 }
 
-/// The first line that a command prints, or "unknown" where it can not be had.
+/// The first line that a command prints, or "unknown" where it cannot be had.
 fn output(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output().ok();
     let text = output.filter(|output| output.status.success()).map(|output| output.stdout);
@@ -42,7 +42,7 @@ fn bpf(name: &str) -> Result<(), String> {
     command.arg("-c").arg(format!("bpf/{name}.c")).arg("-o").arg(object);
     let done = command.output().map_err(|error| {
         format!(
-            "lab/bpf/{name}.c can not be compiled since {clang} can not be started ({error}): \
+            "lab/bpf/{name}.c cannot be compiled since {clang} cannot be started ({error}): \
              install it with `apt-get install clang libbpf-dev linux-libc-dev`"
         )
     })?;
@@ -52,7 +52,7 @@ fn bpf(name: &str) -> Result<(), String> {
     let told = String::from_utf8_lossy(&done.stderr);
     let told = told.lines().find(|line| line.contains("error")).unwrap_or("no reason given");
     Err(format!(
-        "lab/bpf/{name}.c can not be compiled by {clang} ({told}): where a header is missing, \
+        "lab/bpf/{name}.c cannot be compiled by {clang} ({told}): where a header is missing, \
          `apt-get install libbpf-dev linux-libc-dev` brings it"
     ))
 }

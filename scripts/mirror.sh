@@ -31,7 +31,7 @@ host() { # DEVICE ADDRESS GATEWAY
   in_host "$pid" ip address add "$2/25" dev eth0
   in_host "$pid" ip link set eth0 up
   in_host "$pid" ip route add default via "$3"
-  # A veth leaves checksums and VLAN tags to a network card, and takes frames of the express lane only with GRO.
+  # A veth leaves checksums and VLAN tags to a network card, and takes frames of the XDP path only with GRO.
   in_host "$pid" ethtool -K eth0 tx off gro on txvlan off tx-vlan-stag-hw-insert off >/dev/null
   ethtool -K "$1" rx off rxvlan off # the peer has been seen to
 }

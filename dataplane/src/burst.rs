@@ -89,7 +89,7 @@ impl Lanes {
 
     /// Adds packet `lane`; for what seldom happens: the compiler moves the case out of the way.
     #[inline(always)]
-    pub fn put_odd(&mut self, lane: usize) {
+    pub fn insert_rare(&mut self, lane: usize) {
         std::hint::cold_path();
         self.0 |= 1 << lane;
     }
@@ -131,10 +131,10 @@ impl Iterator for LaneIter {
 pub struct Burst {
     /// Frames in the burst; the rest of each array is rubbish.
     pub count: usize,
-    /// Packets that left the road, with their [`Burst::verdict`].
-    pub left: Lanes,
+    /// Packets that left the path, with their [`Burst::verdict`].
+    pub exited: Lanes,
     /// Packets whose verdict depended on more than their flow: on length, TCP flags, TTL, a rate.
-    /// Whoever looks at such a thing adds them; an express lane leaves them alone.
+    /// Whoever looks at such a thing adds them; an XDP path leaves them alone.
     pub bound: Lanes,
     /// Packets whose verdict depended on IPv6's flow label beside their flow (ecmp).
     pub labelled: Lanes,
@@ -156,7 +156,7 @@ pub struct Burst {
     pub next: [RecordId; BURST],
     /// The port it leaves by (rewrite).
     pub egress: [PortId; BURST],
-    /// Why it left the road (whoever sent it off).
+    /// Why it left the path (whoever sent it off).
     pub verdict: [Verdict; BURST],
 }
 
@@ -166,7 +166,7 @@ impl Burst {
     pub fn new() -> Self {
         Self {
             count: 0,
-            left: Lanes::NONE,
+            exited: Lanes::NONE,
             bound: Lanes::NONE,
             labelled: Lanes::NONE,
             port: PortId(0),
@@ -186,7 +186,7 @@ impl Burst {
     #[inline(always)]
     pub fn reset(&mut self, port: PortId) {
         self.count = 0;
-        self.left = Lanes::NONE;
+        self.exited = Lanes::NONE;
         self.bound = Lanes::NONE;
         self.labelled = Lanes::NONE;
         self.port = port;
@@ -212,10 +212,10 @@ impl Burst {
         Lanes::first(self.count)
     }
 
-    /// Sends packets off the road, all with one verdict.
+    /// Sends packets off the path, all with one verdict.
     #[inline(always)]
     pub fn leave_all(&mut self, lanes: Lanes, verdict: Verdict) {
-        self.left = self.left.or(lanes);
+        self.exited = self.exited.or(lanes);
         match lanes.dense() {
             Some(range) => self.verdict[range].fill(verdict),
             None => {
@@ -242,10 +242,10 @@ impl Burst {
         alike.then_some(verdict)
     }
 
-    /// Sends packet `lane` off the road.
+    /// Sends packet `lane` off the path.
     #[inline(always)]
-    pub fn leave(&mut self, lane: usize, verdict: Verdict) {
-        self.left.0 |= 1 << lane;
+    pub fn exit(&mut self, lane: usize, verdict: Verdict) {
+        self.exited.0 |= 1 << lane;
         self.verdict[lane] = verdict;
     }
 }

@@ -40,7 +40,7 @@ pub struct Counters {
     pub punts: [u64; PuntReason::COUNT],
     /// Received packets for the router itself.
     pub delivered: u64,
-    /// Received packets that wait for a neighbour now; with an express lane's counts added, those as
+    /// Received packets that wait for a neighbour now; with an XDP path's counts added, those as
     /// well that were on their way there.
     pub held: u64,
     /// Frames that the router made and a port took.

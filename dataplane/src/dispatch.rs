@@ -5,21 +5,21 @@ use std::marker::PhantomData;
 use crate::burst::Burst;
 use crate::cpu::Level;
 use crate::frame::Umem;
-use crate::path::{Everything, Features, road};
+use crate::path::{AllStages, Features, forward};
 use crate::stages::filter::State;
 use crate::stages::transmit::Egress;
 use crate::tables::Tables;
 use crate::tolls::Tolls;
 
 /// One build of [`crate::path`]; the timed variant takes the sampled bursts.
-type Road = unsafe fn(&mut Burst, &mut Umem, &Tables, &mut Tolls, &mut Egress, &mut State);
+type Forward = unsafe fn(&mut Burst, &mut Umem, &Tables, &mut Tolls, &mut Egress, &mut State);
 
 /// The path for one instruction set.
 #[derive(Clone, Copy, Debug)]
-pub struct Path<F: Features = Everything> {
+pub struct Path<F: Features = AllStages> {
     level: Level,
-    plain: Road,
-    timed: Road,
+    plain: Forward,
+    timed: Forward,
     features: PhantomData<F>,
 }
 
@@ -43,7 +43,7 @@ impl<F: Features> Path<F> {
     }
 
     fn build(level: Level) -> Self {
-        let (plain, timed): (Road, Road) = match level {
+        let (plain, timed): (Forward, Forward) = match level {
             Level::Baseline => (baseline::<F, false>, baseline::<F, true>),
             #[cfg(target_arch = "x86_64")]
             Level::V3 => (v3::<F, false>, v3::<F, true>),
@@ -67,10 +67,10 @@ impl<F: Features> Path<F> {
         egress: &mut Egress,
         state: &mut State,
     ) {
-        let road = if tolls.due(burst.count) { self.timed } else { self.plain };
+        let forward = if tolls.due(burst.count) { self.timed } else { self.plain };
         // SAFETY: all that the function asks for is the instructions of `level`, which both
         // constructors have made sure of.
-        unsafe { road(burst, umem, tables, tolls, egress, state) }
+        unsafe { forward(burst, umem, tables, tolls, egress, state) }
     }
 }
 
@@ -82,7 +82,7 @@ fn baseline<F: Features, const TIMED: bool>(
     egress: &mut Egress,
     state: &mut State,
 ) {
-    road::<F, TIMED>(burst, umem, tables, tolls, egress, state);
+    forward::<F, TIMED>(burst, umem, tables, tolls, egress, state);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -95,7 +95,7 @@ fn v3<F: Features, const TIMED: bool>(
     egress: &mut Egress,
     state: &mut State,
 ) {
-    road::<F, TIMED>(burst, umem, tables, tolls, egress, state);
+    forward::<F, TIMED>(burst, umem, tables, tolls, egress, state);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -109,5 +109,5 @@ fn v4<F: Features, const TIMED: bool>(
     egress: &mut Egress,
     state: &mut State,
 ) {
-    road::<F, TIMED>(burst, umem, tables, tolls, egress, state);
+    forward::<F, TIMED>(burst, umem, tables, tolls, egress, state);
 }

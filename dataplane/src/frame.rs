@@ -52,7 +52,7 @@ const fn colours(chunk_bytes: u32) -> u32 {
 
 /// Chunks of one size in one area of memory, and the list of those that are free.
 ///
-/// An access can not leave the area: its address is clamped, without a branch, to a guard zone
+/// An access cannot leave the area: its address is clamped, without a branch, to a guard zone
 /// behind the last chunk. So a wrong address costs a wrong packet, never another's memory.
 ///
 /// A frame that fits no chunk has several, where that is allowed: see [`Umem::pieces`].

@@ -3,7 +3,7 @@
 //!
 //! What the kernel would forward is never dropped here. But each packet that is handed over costs several
 //! microseconds, several times what the kernel needs to forward it. So a port is *crowded* once a good part
-//! of what it brings, and a good number of packets, are the kernel's ([`Crowd`]); whoever steers its packets
+//! of what it brings, and a good number of packets, are the kernel's ([`Crowd`]); whoever dispatches its packets
 //! then sends them there directly.
 
 use crate::counters::Traffic;
@@ -74,7 +74,7 @@ impl Limits {
     }
 }
 
-/// Ports that can be crowded: as many as have a steering program.
+/// Ports that can be crowded: as many as have a XDP program.
 pub const MOST_PORTS: usize = 64;
 /// A port is crowded where more than one packet in so many is the kernel's,
 const SHARE: u64 = 20;

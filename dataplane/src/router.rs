@@ -6,21 +6,21 @@ use crate::burst::{BURST, Burst, Lanes};
 use crate::counters::{Counters, Traffic};
 use crate::dispatch::Path;
 use crate::epoch::Reader;
-use crate::express::Express;
 use crate::frame::{Descriptor, Umem};
 use crate::host::{Context, Host, Outgoing, Packet};
 use crate::id::{LinkId, PortId};
-use crate::path::{Everything, Features};
+use crate::path::{AllStages, Features};
 use crate::port::Port;
 use crate::punts::{Crowd, Limits};
-use crate::stages::filter::{Count, Filter, State, Steer};
+use crate::stages::filter::{Count, Filter, PolicyRoute, State};
 use crate::stages::transmit::Egress;
 use crate::tables::Tables;
 use crate::tolls::Tolls;
 use crate::verdict::{DropReason, PuntReason, Verdict};
+use crate::xdp_path::XdpPath;
 
 /// A router, built with the optional stages of `F`, with everything that it needs but its ports.
-pub struct Router<F: Features = Everything> {
+pub struct Router<F: Features = AllStages> {
     /// What the stages read.
     pub tables: Tables,
     /// Memory of the frames.
@@ -32,11 +32,11 @@ pub struct Router<F: Features = Everything> {
     /// The router as a host.
     pub host: Host,
     /// Who is told of forwarded packets, if anyone.
-    pub express: Option<Box<dyn Express>>,
+    pub xdp_path: Option<Box<dyn XdpPath>>,
     /// Counts and limits of the firewall's rules.
     pub filter: State,
     /// The kernel behind ports has the same rules as the firewall. What they reject, send another way or
-    /// can not decide is then the kernel's, as all that leaves the road, and as it was received.
+    /// cannot decide is then the kernel's, as all that leaves the path, and as it was received.
     pub kernel_has_rules: bool,
     /// How much the kernel is given to answer.
     pub limits: Limits,
@@ -61,7 +61,7 @@ impl<F: Features> Router<F> {
     pub fn with_path(path: Path<F>, tables: Tables, umem: Umem, host: Host) -> Self {
         let ports = tables.ports.len();
         // Whatever changed until now, no reader is in the way yet.
-        tables.next_hops.settle();
+        tables.next_hops.restore_displaced();
         let reader = tables.epochs.join();
         let mut state = State::new();
         if let Some(filter) = &tables.filter {
@@ -73,7 +73,7 @@ impl<F: Features> Router<F> {
             counters: Counters::new(ports),
             tolls: Tolls::new(),
             host,
-            express: None,
+            xdp_path: None,
             filter: state,
             kernel_has_rules: false,
             limits: Limits::new(),
@@ -86,13 +86,13 @@ impl<F: Features> Router<F> {
         }
     }
 
-    /// Receives one burst from `port`, takes it down the road and sends what comes out; says how
+    /// Receives one burst from `port`, takes it down the path and sends what comes out; says how
     /// many packets were received. `now_ns` is the time since any fixed moment.
     pub fn turn<P: Port>(&mut self, port: PortId, ports: &mut [P], now_ns: u64) -> usize {
         // Between two bursts: nothing is held that was found in a table.
         self.reader.pass();
-        if let Some(express) = &mut self.express {
-            express.begin(&self.tables.epochs.changes, now_ns);
+        if let Some(xdp_path) = &mut self.xdp_path {
+            xdp_path.begin(&self.tables.epochs.changes, now_ns);
         }
         let burst = &mut *self.burst;
         burst.reset(port);
@@ -100,8 +100,8 @@ impl<F: Features> Router<F> {
         let Some(source) = ports.get_mut(usize::from(port.0)).filter(|_| known) else { return 0 };
         source.receive(&mut self.umem, burst);
         if burst.count == 0 {
-            if let Some(express) = &mut self.express {
-                express.idle(port);
+            if let Some(xdp_path) = &mut self.xdp_path {
+                xdp_path.idle(port);
             }
             return 0;
         }
@@ -117,28 +117,29 @@ impl<F: Features> Router<F> {
             &mut self.egress,
             &mut self.filter,
         );
-        let left = self.burst.left;
-        if let Some(express) = &mut self.express {
-            let lanes = self.burst.lanes().without(left);
-            express.forwarded(&self.burst, &self.umem, &self.tables, lanes);
+        let exited = self.burst.exited;
+        if let Some(xdp_path) = &mut self.xdp_path {
+            let lanes = self.burst.lanes().without(exited);
+            xdp_path.forwarded(&self.burst, &self.umem, &self.tables, lanes);
         }
         self.transmit(ports);
-        if let Some(Verdict::Drop(reason)) = self.burst.verdict_of(left) {
-            self.drop_all(left, reason);
-        } else if !left.is_empty() {
+        if let Some(Verdict::Drop(reason)) = self.burst.verdict_of(exited) {
+            self.drop_all(exited, reason);
+        } else if !exited.is_empty() {
             let kernel = ports.get_mut(usize::from(port.0)).filter(|port| port.has_kernel());
             let ours = match kernel {
                 Some(port) => {
-                    self.tell_punted(left);
+                    self.tell_punted(exited);
                     // Where the kernel does not know the rules.
-                    let ruled = if self.kernel_has_rules { Lanes::NONE } else { self.ruled(left) };
-                    self.punt_to_kernel(port, left.without(ruled), now_ns);
+                    let ruled =
+                        if self.kernel_has_rules { Lanes::NONE } else { self.ruled(exited) };
+                    self.punt_to_kernel(port, exited.without(ruled), now_ns);
                     ruled
                 }
-                None => left,
+                None => exited,
             };
             if !ours.is_empty() {
-                self.settle(ours, now_ns);
+                self.handle_exits(ours, now_ns);
             }
             self.send_outbox(ports);
         }
@@ -168,8 +169,8 @@ impl<F: Features> Router<F> {
     #[must_use]
     pub fn counters_in_all(&mut self) -> Counters {
         let mut counters = self.counters.clone();
-        if let Some(express) = &mut self.express {
-            express.add_to(&mut counters);
+        if let Some(xdp_path) = &mut self.xdp_path {
+            xdp_path.add_to(&mut counters);
         }
         counters
     }
@@ -177,8 +178,8 @@ impl<F: Features> Router<F> {
     /// What the firewall's rules have counted by their counters' numbers, those packets included that
     /// were forwarded without the path.
     pub fn rule_counts(&mut self) -> &[Count] {
-        if let Some(express) = &mut self.express {
-            express.add_to_rules(&mut self.filter.counts, false);
+        if let Some(xdp_path) = &mut self.xdp_path {
+            xdp_path.add_to_rules(&mut self.filter.counts, false);
         }
         &self.filter.counts
     }
@@ -204,7 +205,7 @@ impl<F: Features> Router<F> {
             return Err(Box::new((tables, host)));
         }
         // Whatever changed until now, no reader is in the way yet.
-        tables.next_hops.settle();
+        tables.next_hops.restore_displaced();
         self.reader = tables.epochs.join();
         std::mem::swap(&mut self.tables, &mut tables);
         std::mem::swap(&mut self.host, &mut host);
@@ -216,7 +217,7 @@ impl<F: Features> Router<F> {
         Ok((tables, host))
     }
 
-    /// Puts other rules in force, or none; between two bursts, as any change of the router. `carried` has
+    /// Puts other rules active, or none; between two bursts, as any change of the router. `carried` has
     /// for each counter of the new rules the number it had, where it is to go on.
     ///
     /// Gives back the rules before, which may be large: who has the time is to drop them.
@@ -233,8 +234,8 @@ impl<F: Features> Router<F> {
 
     /// Begins to count, limit and mark by the rules that the tables have now.
     fn renew_filter(&mut self, carried: &[Option<u32>]) {
-        if let Some(express) = &mut self.express {
-            express.add_to_rules(&mut self.filter.counts, true);
+        if let Some(xdp_path) = &mut self.xdp_path {
+            xdp_path.add_to_rules(&mut self.filter.counts, true);
         }
         match &self.tables.filter {
             Some(filter) => self.filter.renew(filter, carried),
@@ -256,7 +257,7 @@ impl<F: Features> Router<F> {
     /// Lets the host do what is due; to be called some ten times a second.
     pub fn tick<P: Port>(&mut self, ports: &mut [P], now_ns: u64) {
         self.count_oversized(ports);
-        self.tables.next_hops.settle();
+        self.tables.next_hops.restore_displaced();
         let (host, mut context, _) = self.slow_road(now_ns);
         host.tick(&mut context);
         self.send_outbox(ports);
@@ -314,20 +315,20 @@ impl<F: Features> Router<F> {
                 match self.burst.verdict[lane] {
                     Verdict::Punt(PuntReason::Reject) => true,
                     Verdict::Punt(PuntReason::FilterUnsupported) => false,
-                    _ => self.filter.steer_of(lane) != Steer::Not,
+                    _ => self.filter.policy_route_of(lane) != PolicyRoute::Not,
                 },
             );
         }
         ruled
     }
 
-    /// Deals with packets that left the road.
+    /// Deals with packets that left the path.
     #[cold]
-    fn settle(&mut self, lanes: Lanes, now_ns: u64) {
+    fn handle_exits(&mut self, lanes: Lanes, now_ns: u64) {
         let reject = self.filter.reject;
-        let mut steer = [Steer::Not; BURST];
+        let mut policy_route = [PolicyRoute::Not; BURST];
         for lane in lanes {
-            steer[lane] = self.filter.steer_of(lane);
+            policy_route[lane] = self.filter.policy_route_of(lane);
         }
         let (host, mut context, burst) = self.slow_road(now_ns);
         for lane in lanes {
@@ -336,7 +337,7 @@ impl<F: Features> Router<F> {
                 len: burst.len[lane],
                 l3: burst.l3[lane],
                 link: burst.link[lane],
-                steer: steer[lane],
+                policy_route: policy_route[lane],
             };
             match burst.verdict[lane] {
                 Verdict::Drop(reason) => {
@@ -352,20 +353,20 @@ impl<F: Features> Router<F> {
         }
     }
 
-    /// Tells of packets that left the road, where the kernel may have them without being asked.
-    fn tell_punted(&mut self, left: Lanes) {
-        if let Some(express) = &mut self.express
+    /// Tells of packets that left the path, where the kernel may have them without being asked.
+    fn tell_punted(&mut self, exited: Lanes) {
+        if let Some(xdp_path) = &mut self.xdp_path
             && (self.kernel_has_rules || self.tables.filter.is_none())
         {
-            express.punted(&self.burst, &self.umem, &self.tables, left);
+            xdp_path.punted(&self.burst, &self.umem, &self.tables, exited);
         }
     }
 
-    /// Hands the packets that left the road to the kernel behind their port, but for those that are
+    /// Hands the packets that left the path to the kernel behind their port, but for those that are
     /// to be dropped.
     #[cold]
-    fn punt_to_kernel<P: Port>(&mut self, port: &mut P, left: Lanes, now_ns: u64) {
-        for lane in left {
+    fn punt_to_kernel<P: Port>(&mut self, port: &mut P, exited: Lanes, now_ns: u64) {
+        for lane in exited {
             let addr = self.burst.addr[lane];
             let frame = Descriptor { addr, len: u32::from(self.burst.len[lane]) };
             let reason = match self.burst.verdict[lane] {

@@ -35,9 +35,9 @@ pub enum Stage {
     /// Member of a next-hop group.
     Ecmp,
     /// Packets that go back where they came from.
-    Redirect,
+    IcmpRedirect,
     /// What is asked of sources.
-    Source,
+    SourceCheck,
     /// Rules of hooks forward and behind.
     Forward,
     /// TTL, checksum, Ethernet header.
@@ -57,8 +57,8 @@ impl Stage {
         Self::Route,
         Self::Rule,
         Self::Ecmp,
-        Self::Redirect,
-        Self::Source,
+        Self::IcmpRedirect,
+        Self::SourceCheck,
         Self::Forward,
         Self::Rewrite,
         Self::Transmit,
@@ -76,8 +76,8 @@ impl Stage {
             Self::Route => "route",
             Self::Rule => "rule",
             Self::Ecmp => "ecmp",
-            Self::Redirect => "redirect",
-            Self::Source => "source",
+            Self::IcmpRedirect => "icmp_redirect",
+            Self::SourceCheck => "source_check",
             Self::Forward => "forward",
             Self::Rewrite => "rewrite",
             Self::Transmit => "transmit",
@@ -177,12 +177,12 @@ fn clock_cost() -> f64 {
 }
 
 /// Times the stages of one burst, or (`ON` false) does nothing at all.
-pub struct Lap<'a, const ON: bool> {
+pub struct StageTimer<'a, const ON: bool> {
     tolls: &'a mut Tolls,
     last: u64,
 }
 
-impl<'a, const ON: bool> Lap<'a, ON> {
+impl<'a, const ON: bool> StageTimer<'a, ON> {
     /// Starts the clock.
     #[inline(always)]
     pub fn start(tolls: &'a mut Tolls) -> Self {
@@ -191,7 +191,7 @@ impl<'a, const ON: bool> Lap<'a, ON> {
 
     /// Books the time since the last call to a stage that `lanes` went into.
     #[inline(always)]
-    pub fn book(&mut self, stage: Stage, lanes: Lanes) {
+    pub fn record(&mut self, stage: Stage, lanes: Lanes) {
         if ON {
             let now = clock::now();
             let clocks = now.wrapping_sub(self.last);

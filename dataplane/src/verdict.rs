@@ -43,14 +43,14 @@ reasons! {
         IpInhdr = "ip_inhdr",
         /// The IPv4 header checksum is wrong.
         IpCsum = "ip_csum",
-        /// The source address can not be a sender's: multicast, broadcast, loopback, 0.0.0.0.
+        /// The source address cannot be a sender's: multicast, broadcast, loopback, 0.0.0.0.
         IpInvalidSource = "ip_invalid_source",
         /// The source address is one of the router's own.
         IpLocalSource = "ip_local_source",
         /// The route to the source does not lead where the packet came from, or there is none
         /// (reverse path filter).
         IpRpfilter = "ip_rpfilter",
-        /// The destination address can not be forwarded to: loopback, zero.
+        /// The destination address cannot be forwarded to: loopback, zero.
         IpInvalidDest = "ip_invalid_dest",
         /// A blackhole route matched.
         Blackhole = "blackhole",
@@ -76,7 +76,7 @@ reasons! {
 }
 
 reasons! {
-    /// Why a packet left the fast road for the slow one (in file mode: [`crate::host`]).
+    /// Why a packet left the fast path for the slow one (in file mode: [`crate::host`]).
     PuntReason {
         /// IPv4 options.
         IpOptions = "ip_options",
@@ -98,7 +98,7 @@ reasons! {
         NeighUnresolved = "neigh_unresolved",
         /// A rule rejects it: the sender is owed an ICMP error or a TCP reset.
         Reject = "reject",
-        /// It has come to a rule that the filter can not do: the kernel's to decide.
+        /// It has come to a rule that the filter cannot do: the kernel's to decide.
         FilterUnsupported = "filter_unsupported",
         /// It came by a link whose packets of this family are the kernel's.
         KernelLink = "kernel_link",
@@ -108,7 +108,7 @@ reasons! {
         KernelRule = "kernel_rule",
         /// It would leave by the link that it came by: the kernel may owe its sender a redirect.
         Redirect = "redirect",
-        /// Its source can not be right, which the kernel is to log.
+        /// Its source cannot be right, which the kernel is to log.
         Martian = "martian",
         /// Only the kernel can say if its source is right.
         KernelSource = "kernel_source",
@@ -132,7 +132,7 @@ impl PuntReason {
     }
 }
 
-/// Where a packet goes when it leaves the road.
+/// Where a packet goes when it leaves the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// Dropped and counted.

@@ -7,8 +7,8 @@ use std::cell::RefCell;
 
 use crate::testkit::net::Net;
 use crate::testkit::packet::{DOT1Q, Tag};
-use crate::testkit::road::{Outcome, Road, paths};
-use crate::testkit::wires::{PORTS, TABLES, Way};
+use crate::testkit::path_bench::{Outcome, PathBench, paths};
+use crate::testkit::wires::{LinkVariant, PORTS, TABLES};
 
 /// Frames of one input at most; more of them find nothing that fewer do not.
 const FRAMES: usize = 64;
@@ -27,24 +27,25 @@ enum Step {
 pub fn run(data: &[u8]) {
     thread_local! {
         static NET: RefCell<Net> = RefCell::new(Net::with_memory(CHUNKS, CHUNK_BYTES));
-        static ROADS: RefCell<Vec<Road<'static>>> = RefCell::new(roads());
+        static PATH_BENCHES: RefCell<Vec<PathBench<'static>>> = RefCell::new(path_benches());
     }
     let steps = steps(data);
-    ROADS.with_borrow_mut(|roads| compare(roads, &steps));
+    PATH_BENCHES.with_borrow_mut(|path_benches| compare(path_benches, &steps));
     NET.with_borrow_mut(|net| route(net, &steps));
 }
 
 /// The path for each instruction set; behind the frames lie the bytes of others.
-fn roads() -> Vec<Road<'static>> {
-    let stale = [Way::Plain.host4(1), Way::Stacked.host6(2)];
-    let stale = stale.map(|dst| Way::Qinq.packet(0, dst).size(300).build());
-    let road =
-        |(path, stale): (_, &Vec<u8>)| Road::over(&TABLES, path, CHUNK_BYTES).with_stale(stale);
-    paths().into_iter().zip(stale.iter().cycle()).map(road).collect()
+fn path_benches() -> Vec<PathBench<'static>> {
+    let stale = [LinkVariant::Plain.host4(1), LinkVariant::Stacked.host6(2)];
+    let stale = stale.map(|dst| LinkVariant::Qinq.packet(0, dst).size(300).build());
+    let path_bench = |(path, stale): (_, &Vec<u8>)| {
+        PathBench::over(&TABLES, path, CHUNK_BYTES).with_stale(stale)
+    };
+    paths().into_iter().zip(stale.iter().cycle()).map(path_bench).collect()
 }
 
 /// A packet fares in a burst as it does alone, whatever the instruction set.
-fn compare(roads: &mut [Road<'_>], steps: &[Step]) {
+fn compare(path_benches: &mut [PathBench<'_>], steps: &[Step]) {
     for port in 0..PORTS {
         let frames: Vec<_> = steps
             .iter()
@@ -53,11 +54,11 @@ fn compare(roads: &mut [Road<'_>], steps: &[Step]) {
                 _ => None,
             })
             .collect();
-        let Some((first, others)) = roads.split_first_mut() else { return };
+        let Some((first, others)) = path_benches.split_first_mut() else { return };
         let alone: Vec<Outcome> = frames.iter().map(|frame| first.one(port, frame)).collect();
         assert_eq!(first.burst(port, &frames), alone);
-        for road in others {
-            assert_eq!(road.burst(port, &frames), alone);
+        for path_bench in others {
+            assert_eq!(path_bench.burst(port, &frames), alone);
         }
     }
 }
@@ -111,7 +112,7 @@ fn disguised(port: u8, how: u8, frame: &[u8]) -> Vec<u8> {
     if how & 0x40 == 0 || frame.len() < 12 {
         return frame;
     }
-    let way = Way::ALL[usize::from(how >> 2) % Way::ALL.len()];
+    let way = LinkVariant::ALL[usize::from(how >> 2) % LinkVariant::ALL.len()];
     frame[..6].copy_from_slice(&way.mac(port));
     let priority: &[Tag] = if how & 0x80 == 0 { &[] } else { &[(DOT1Q, 0xe000)] };
     let tags = priority.iter().chain(way.tags());

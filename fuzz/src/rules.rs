@@ -1,8 +1,8 @@
 //! A text is a ruleset, which then compiles or is told not to fit, or has mistakes, which then can be told.
 
-use tollway::filter::coverage::coverage;
 use tollway::filter::eval::Link;
 use tollway::filter::flatten::{FlattenError, flatten};
+use tollway::filter::offload::offload;
 use tollway::filter::source::{Language, parse};
 use tollway::mistake::report;
 use tollway_dataplane::epoch::Epochs;
@@ -13,7 +13,7 @@ pub fn run(text: &str, language: Language) {
         Ok(rules) => {
             assert_eq!(rules.check(), Ok(()), "it is read and unsound");
             let count: usize = rules.chains.iter().map(|chain| chain.rules.len()).sum();
-            assert_eq!(coverage(&rules).len(), count, "something is said of each rule");
+            assert_eq!(offload(&rules).len(), count, "something is said of each rule");
             match flatten(&rules, &links(), &Epochs::new()) {
                 Ok(_) | Err(FlattenError::TooMany(_) | FlattenError::Sets(_)) => {}
                 Err(error) => panic!("it passes the check and does not compile: {error}"),

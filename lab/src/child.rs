@@ -18,12 +18,12 @@ pub(crate) fn serve<T: Serialize>(
     mut answer: impl FnMut(&str) -> Result<T, String>,
 ) -> Result<(), String> {
     for line in input.lines() {
-        let line = line.map_err(|error| format!("the next request can not be read: {error}"))?;
+        let line = line.map_err(|error| format!("the next request cannot be read: {error}"))?;
         let answer = answer(line.trim())?;
         let text = serde_json::to_string(&answer).map_err(|error| error.to_string())?;
         writeln!(output, "{text}")
             .and_then(|()| output.flush())
-            .map_err(|error| format!("the slice can not be written to stdout: {error}"))?;
+            .map_err(|error| format!("the slice cannot be written to stdout: {error}"))?;
     }
     Ok(())
 }
@@ -40,12 +40,12 @@ impl Child {
     /// Starts it.
     ///
     /// # Errors
-    /// A sentence where it can not be started.
+    /// A sentence where it cannot be started.
     pub(crate) fn start(mut command: Command, name: impl Into<String>) -> Result<Self, String> {
         let name = name.into();
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child =
-            command.spawn().map_err(|error| format!("{name} can not be started: {error}"))?;
+            command.spawn().map_err(|error| format!("{name} cannot be started: {error}"))?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! The bench beside the road: what each feature of the packet's path costs, with honest statistics.
+//! The bench beside the path: what each feature of the packet's path costs, with honest statistics.
 
 mod callgrind;
 mod child;

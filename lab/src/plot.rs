@@ -37,7 +37,7 @@ impl Growth<'_> {
     /// Writes it as SVG.
     ///
     /// # Errors
-    /// A sentence, where there is nothing to draw or the file can not be written.
+    /// A sentence, where there is nothing to draw or the file cannot be written.
     pub(crate) fn write(&self, path: &Path) -> Result<(), String> {
         fs::write(path, self.draw()?).map_err(|error| format!("{}: {error}", path.display()))
     }
@@ -50,7 +50,7 @@ impl Growth<'_> {
         }
         let mut text = String::new();
         plot(&mut text, self, highest)
-            .map_err(|error| format!("the plot can not be drawn: {error}"))?;
+            .map_err(|error| format!("the plot cannot be drawn: {error}"))?;
         Ok(text)
     }
 }

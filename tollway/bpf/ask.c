@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
  * Redirects a frame of the router's own to a port's device, to learn if that takes redirected frames. It is on no
- * device: src/steer/prober.rs runs it.
+ * device: src/xdp/prober.rs runs it.
  */
 #include <linux/if_ether.h>
 
 #include "egress.h"
 
-/* The loopback of the Ethernet configuration testing protocol, as src/steer/prober.rs fills it in. */
+/* The loopback of the Ethernet configuration testing protocol, as src/xdp/prober.rs fills it in. */
 struct loopback {
 	struct ethhdr eth;
 	__le16 skip_count;
@@ -27,7 +27,7 @@ static __always_inline struct loopback *loopback(struct xdp_md *ctx)
 	return (void *)(frame + 1) > (void *)(long)ctx->data_end ? 0 : frame;
 }
 
-/* As bpf/steer.c: a map of devices serves programs of one kind. */
+/* As bpf/dispatcher.c: a map of devices serves programs of one kind. */
 SEC("xdp.frags")
 int ask(struct xdp_md *ctx)
 {

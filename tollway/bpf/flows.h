@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The flows of the express lane, in tables of our own: byte for byte as in src/steer/flows.rs, which
+ * The flows of the XDP path, in tables of our own: byte for byte as in src/xdp/flows.rs, which
  * writes them. A flow that is looked up costs one cache line (IPv6: two), where the kernel's LRU hash
  * costs three and a call.
  */
@@ -29,7 +29,7 @@
 
 struct flow {
 	/* These four are read as one word. It is 0 where no flow has ever been. */
-	__u32 generation; /* in force while it equals `generation_in_force`, never 0 then */
+	__u32 generation; /* active while it equals `generation_in_force`, never 0 then */
 	__u16 mtu;
 	__u8 egress_port;
 	__u8 version; /* another one after each change of the slot */
@@ -131,7 +131,7 @@ static __always_inline __u32 generation4(__be32 address)
 
 static __always_inline __u32 generation6(const __be32 *address)
 {
-	/* As in src/steer/regions.rs. */
+	/* As in src/xdp/regions.rs. */
 	__u32 hash = bpf_ntohl(address[0]) * 0x9e3779b1U;
 
 	return region_generation(REGIONS_OF_FAMILY | hash >> (32 - REGION_BITS));

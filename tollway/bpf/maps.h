@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * What the steering program shares with the program, byte for byte as in src/steer/maps.rs, and
+ * What the XDP program shares with the program, byte for byte as in src/xdp/maps.rs, and
  * what is decided once, when the program is loaded for a port.
  */
 #ifndef TOLLWAY_MAPS_H
@@ -16,7 +16,7 @@
 /* Older than this, a heartbeat is that of nobody. */
 #define STALE_NS 20000000LL
 
-/* As in src/steer/mod.rs. */
+/* As in src/xdp/mod.rs. */
 #define MOST_PORTS 64
 #define MOST_QUEUES 128
 #define LINKS_PER_PORT (2 * 4096)
@@ -49,7 +49,7 @@ enum pass_reason {
 	PASS_TTL,
 	PASS_NO_SOCKET,
 	PASS_PUNTED,
-	PASS_COVERAGE,
+	PASS_OFFLOAD,
 	PASS_KERNEL_FLOW,
 	PASS_CROWDED,
 	PASS_MTU,
@@ -74,10 +74,10 @@ struct state {
 #define FAIL_CLOSED 2
 
 struct port_counts {
-	__u64 express_rx_packets;
-	__u64 express_rx_bytes;
-	__u64 express_tx_packets;
-	__u64 express_tx_bytes;
+	__u64 xdp_rx_packets;
+	__u64 xdp_rx_bytes;
+	__u64 xdp_tx_packets;
+	__u64 xdp_tx_bytes;
 	__u64 to_user;
 	__u64 closed_packets; /* dropped, since the rules could not be asked */
 	__u64 closed_bytes;
@@ -113,7 +113,7 @@ const volatile __u32 IFINDEX = 0;
 const volatile __u32 MAC_FIRST = 0; /* the first four bytes, as read from the frame */
 const volatile __u32 MAC_LAST = 0; /* the last two */
 const volatile __u32 QUEUES = 0;
-const volatile __u32 EXPRESS = 0;
+const volatile __u32 XDP_PATH = 0;
 const volatile __u32 GENERIC = 0;
 const volatile __u32 UNFINISHED = 0; /* senders leave checksums to a card that is not there */
 const volatile __u32 WEAKLY_ORDERED = 0; /* the processor reorders loads */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* A packet on its way through the steering program, and the maps that it meets there. */
+/* A packet on its way through the XDP program, and the maps that it meets there. */
 #ifndef TOLLWAY_PACKET_H
 #define TOLLWAY_PACKET_H
 

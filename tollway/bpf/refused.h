@@ -11,12 +11,12 @@
 /* A full queue takes something sooner, even where its reader waits for a processor. */
 #define REFUSES_NS 20000000ULL
 #define REFUSES_BULKS 4
-/* In `since_ns`: it has yet to show that it takes anything, as in src/steer/refusals.rs. */
+/* In `since_ns`: it has yet to show that it takes anything, as in src/xdp/refusals.rs. */
 #define UNPROVEN 1ULL
 /* In `cause`: user space asks it first, by a frame of the router's own; likewise. */
 #define UNASKED (~0ULL)
 
-/* What a port's device refused, as in src/steer/refusals.rs. */
+/* What a port's device refused, as in src/xdp/refusals.rs. */
 struct refusals {
 	__u64 packets; /* in all */
 	__u64 since_ns; /* it has taken nothing since then; 0: it has; or UNPROVEN */

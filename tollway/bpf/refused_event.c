@@ -6,7 +6,7 @@
  */
 #include "refused.h"
 
-/* events/xdp/xdp_devmap_xmit/format; src/steer/refusals.rs makes sure that it is so. */
+/* events/xdp/xdp_devmap_xmit/format; src/xdp/refusals.rs makes sure that it is so. */
 struct xdp_devmap_xmit {
 	__u64 common;
 	__s32 from_ifindex;

@@ -25,7 +25,7 @@ use crate::model::{Link, LinkIndex, LinkKind, Model, VlanProtocol, VrfIndex};
 use routes::Compiler;
 pub(crate) use routes::is_never_forwarded;
 
-/// A model that can not be turned into tables: the object concerned, and why.
+/// A model that cannot be turned into tables: the object concerned, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{object} {}", problem(.error))]
 pub struct CompileError {
@@ -80,7 +80,7 @@ fn problem(error: &Problem) -> String {
     let error = match error {
         Problem::Tables(error) => error,
         Problem::Filter(error) => return format!("do not fit: {error}"),
-        Problem::Hop(error) => return format!("can not be in force: {}", error.what),
+        Problem::Hop(error) => return format!("cannot be in force: {}", error.what),
         Problem::Tagged => {
             return "would see packets of VLAN links above theirs at hook ingress or egress, which can \
                     not be done exactly"
@@ -148,7 +148,7 @@ fn filter(model: &Model, tables: &mut Tables) -> Result<Option<Arc<Filter>>, Com
     rules(model, hops, &tables.epochs)
 }
 
-/// The next hops that a model's rules name, in tables that they are to be in force with.
+/// The next hops that a model's rules name, in tables that they are to be active with.
 ///
 /// # Errors
 /// The first that there is no way to.

@@ -11,13 +11,12 @@ pub mod cli;
 pub mod compile;
 pub mod config;
 pub mod control;
-pub mod express;
+pub mod controller;
 pub mod filter;
-pub mod force;
-pub mod kernel;
-pub mod mirror;
+pub mod installer;
 pub mod mistake;
 pub mod model;
+pub mod neighbours;
 mod netlink;
 pub mod ports;
 mod priority;
@@ -26,9 +25,10 @@ mod programs;
 pub mod reload;
 pub mod replay;
 pub mod service;
-pub mod steer;
 mod sync;
 #[cfg(test)]
 #[path = "../../dataplane/src/testkit/mod.rs"]
 mod testkit;
 pub mod worker;
+pub mod xdp;
+pub mod xdp_path;

@@ -65,10 +65,10 @@ pub struct Model {
     /// Addresses beside those of links whose packets are the kernel's behind a port, broadcast
     /// addresses among them.
     pub own: Vec<IpAddr>,
-    /// Which ports have the express lane.
-    pub express: ExpressMode,
-    /// Flows of each family that the express lane holds at most.
-    pub express_flows: u32,
+    /// Which ports have the XDP path.
+    pub xdp_path: XdpPathMode,
+    /// Flows of each family that the XDP path holds at most.
+    pub xdp_flows: u32,
     /// The firewall's rules, if there are any.
     pub filter: Option<Arc<Ruleset>>,
     /// What becomes of packets while such rules cannot be asked.
@@ -118,9 +118,9 @@ pub enum FailMode {
     Open,
 }
 
-/// Which ports have the express lane, of those that can have it.
+/// Which ports have the XDP path, of those that can have it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ExpressMode {
+pub enum XdpPathMode {
     /// Those without zero-copy: there the way to user space and back costs the most.
     #[default]
     Auto,
@@ -130,8 +130,8 @@ pub enum ExpressMode {
     Off,
 }
 
-impl ExpressMode {
-    /// Says if a port has the lane.
+impl XdpPathMode {
+    /// Says if a port has the XDP path.
     #[must_use]
     pub const fn is_on(self, zero_copy: bool) -> bool {
         match self {
@@ -253,7 +253,7 @@ pub struct Left {
     pub v4: bool,
     /// IPv6.
     pub v6: bool,
-    /// Fragments of IPv4, which the kernel puts together; an `af_xdp` port's steering program sees to it.
+    /// Fragments of IPv4, which the kernel puts together; an `af_xdp` port's XDP program sees to it.
     pub fragments4: bool,
     /// Of IPv6 likewise, with all packets that have an extension header.
     pub fragments6: bool,

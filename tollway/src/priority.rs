@@ -1,6 +1,6 @@
-//! How soon threads get a processor that put in force what has changed.
+//! How soon threads get a processor that installed what has changed.
 //!
-//! While they wait behind programs that compute, packets go by what was in force before. So they are real-time
+//! While they wait behind programs that compute, packets go by what was active before. So they are real-time
 //! threads of the lowest priority for as long as they work for moments; one that works on and on (many routes, new
 //! tables) is an ordinary one of nice -20 until it has had rest, and on the only processor they all are: the kernel's
 //! own threads (ksoftirqd, RCU) have to have their turn. What they start (nft) is ordinary.

@@ -2,7 +2,7 @@
 //!
 //! It needs `CAP_NET_ADMIN` (rtnetlink, nftables, XDP, TAP devices), `CAP_NET_RAW` (AF_XDP sockets),
 //! `CAP_BPF` (programs and maps) and `CAP_PERFMON`, without which the verifier has programs guard every
-//! access against speculation (`bpf_bypass_spec_v1` in `include/linux/bpf.h`), which the express lane
+//! access against speculation (`bpf_bypass_spec_v1` in `include/linux/bpf.h`), which the XDP path
 //! would pay for. All but these are given up for good, by programs that it starts as well (nft).
 //!
 //! What takes more is done before: the BPF file system is mounted if it is not, and the memory that
@@ -12,7 +12,7 @@
 use caps::{CapSet, Capability, CapsHashSet};
 
 use crate::ports::sys;
-use crate::steer;
+use crate::xdp;
 
 /// What a router needs.
 const NEEDED: [Capability; 4] = [
@@ -24,7 +24,7 @@ const NEEDED: [Capability; 4] = [
 
 /// What could not be given up.
 #[derive(Debug, thiserror::Error)]
-#[error("privileges that are not needed can not be given up: {0}")]
+#[error("privileges that are not needed cannot be given up: {0}")]
 pub struct PrivilegeError(String);
 
 impl From<caps::errors::CapsError> for PrivilegeError {
@@ -45,7 +45,7 @@ impl From<std::io::Error> for PrivilegeError {
 /// # Errors
 /// The system refuses.
 pub fn give_up() -> Result<(), PrivilegeError> {
-    steer::prepare();
+    xdp::prepare();
     // Where the limit stays, only this goes beyond.
     let lock = sys::lift_memory_limit().is_err().then_some(Capability::CAP_IPC_LOCK);
     // Likewise for what lets the worker have a processor at once.

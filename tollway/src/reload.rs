@@ -1,7 +1,7 @@
 //! A changed configuration file, and devices that say something else of themselves.
 //!
-//! The file is read and compiled on a thread of its own, and put in force while packets flow
-//! ([`crate::force`]). Elements of sets that came and went by the control socket are as the file has
+//! The file is read and compiled on a thread of its own, and installed while packets flow
+//! ([`crate::installer`]). Elements of sets that came and went by the control socket are as the file has
 //! them then. A file with a mistake changes nothing.
 
 use std::io;
@@ -18,9 +18,9 @@ use crate::compile::{CompileError, compile, rule_links};
 use crate::config::{self, Mistake, Running};
 use crate::filter::ir::Ruleset;
 use crate::filter::log::Logger;
-use crate::force::{Force, ForceError, Next, PATIENCE, Parts};
-use crate::kernel::Follower;
+use crate::installer::{InstallError, Installer, Next, PATIENCE, Parts};
 use crate::model::{Model, PortIndex};
+use crate::neighbours::Follower;
 use crate::ports::capture::CaptureError;
 use crate::ports::{self, Facts};
 
@@ -29,8 +29,8 @@ use crate::ports::{self, Facts};
 pub enum Done {
     /// The configuration says what it said before: nothing was touched.
     Unchanged,
-    /// It is in force.
-    InForce {
+    /// It is active.
+    Installed {
         /// Links that it has.
         links: usize,
         /// Routes that it has, beside the connected ones.
@@ -48,7 +48,7 @@ impl std::fmt::Display for Done {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Unchanged => f.write_str("the configuration has not changed"),
-            Self::InForce { links, routes, rules, pause, took } => {
+            Self::Installed { links, routes, rules, pause, took } => {
                 write!(f, "the configuration is in force: {links} links, {routes} routes")?;
                 if let Some(rules) = rules {
                     write!(f, ", {rules} firewall rules")?;
@@ -69,12 +69,12 @@ pub enum ReloadError {
     /// It fits no tables.
     #[error("{0}; {remedy}", remedy = .0.remedy())]
     Compile(CompileError),
-    /// What rules log can not be written.
+    /// What rules log cannot be written.
     #[error("{0}; {remedy}", remedy = .0.remedy())]
     Log(Arc<CaptureError>),
-    /// It can not be put in force.
+    /// It cannot be installed.
     #[error("{0}")]
-    Force(ForceError),
+    Installer(InstallError),
 }
 
 fn sentences(mistakes: &[Mistake]) -> String {
@@ -91,7 +91,7 @@ enum Request {
     Device(PortIndex, Facts),
 }
 
-/// Puts changed configurations in force, one after the other.
+/// Puts changed configurations active, one after the other.
 #[derive(Clone)]
 pub struct Reloader(Sender<Request>);
 
@@ -105,7 +105,7 @@ pub struct Started {
     pub facts: Vec<Facts>,
     /// The largest layer-3 packet that its frames have room for, with their tags.
     pub largest_mtu: usize,
-    /// The router itself; in force is what was configured, with what was adopted.
+    /// The router itself; active is what was configured, with what was adopted.
     pub parts: Parts,
 }
 
@@ -132,23 +132,23 @@ impl Reloader {
         let this = Self(sender);
         let follower = follow(&this)?;
         let Started { file, configured, facts, largest_mtu, parts } = started;
-        let force = Force::new(parts, follower);
-        let worker = Worker { file, configured, facts, largest_mtu, force };
+        let installer = Installer::new(parts, follower);
+        let worker = Worker { file, configured, facts, largest_mtu, installer };
         let thread = std::thread::Builder::new().name("reload".to_owned());
         thread.spawn(move || worker.serve(&requests))?;
         Ok(this)
     }
 
-    /// Reads the configuration again and puts it in force.
+    /// Reads the configuration again and puts it active.
     ///
     /// # Errors
-    /// See [`ReloadError`]; what was in force still is.
+    /// See [`ReloadError`]; what was active still is.
     pub fn reload(&self) -> Outcome {
         let (answer, reply) = mpsc::sync_channel(1);
         self.0
             .send(Request::File(Some(answer)))
-            .map_err(|_| ReloadError::Force(ForceError::Gone))?;
-        reply.recv().map_err(|_| ReloadError::Force(ForceError::Gone))?
+            .map_err(|_| ReloadError::Installer(InstallError::Gone))?;
+        reply.recv().map_err(|_| ReloadError::Installer(InstallError::Gone))?
     }
 
     /// Says that a device has another address or MTU now: the links on it follow.
@@ -158,7 +158,7 @@ impl Reloader {
     }
 }
 
-/// Who wants a configuration in force.
+/// Who wants a configuration active.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {
     /// Its file was read again.
@@ -173,7 +173,7 @@ struct Worker {
     configured: Model,
     facts: Vec<Facts>,
     largest_mtu: usize,
-    force: Force,
+    installer: Installer,
 }
 
 impl Worker {
@@ -197,9 +197,9 @@ impl Worker {
             ports: &self.configured.ports,
             largest_mtu: self.largest_mtu,
             control: self.configured.control.as_deref(),
-            express: {
-                let Model { express, express_flows, .. } = self.configured;
-                (express, express_flows)
+            xdp_path: {
+                let Model { xdp_path, xdp_flows, .. } = self.configured;
+                (xdp_path, xdp_flows)
             },
         };
         let loaded = config::load_for(&self.file, &running);
@@ -230,7 +230,7 @@ impl Worker {
         }
         let sets = self.changed_sets()?;
         let are_sets_stale = sets.is_some() && cause == Cause::File;
-        if model == *self.force.model() && !self.force.is_held() && !are_sets_stale {
+        if model == *self.installer.model() && !self.installer.is_bypassed() && !are_sets_stale {
             return Ok(Done::Unchanged);
         }
         if let (Some(filter), Some(rules), Cause::Device) = (sets, &mut model.filter, cause) {
@@ -239,28 +239,29 @@ impl Worker {
         let compiled = compile(&model).map_err(ReloadError::Compile)?;
         let next = Next { compiled, logger: self.logger(&model)? };
         let took = start.elapsed();
-        let pause = self.force.put(model, next).map_err(ReloadError::Force)?;
-        let model = self.force.model();
+        let pause = self.installer.install(model, next).map_err(ReloadError::Installer)?;
+        let model = self.installer.model();
         let (links, routes) = (model.links.len(), model.routes.len());
         let rules = model.filter.as_deref().map(Ruleset::rule_count);
-        Ok(Done::InForce { links, routes, rules, pause, took })
+        Ok(Done::Installed { links, routes, rules, pause, took })
     }
 
-    /// The rules in force, where sets of them have other elements than the file has.
+    /// The rules active, where sets of them have other elements than the file has.
     fn changed_sets(&self) -> Result<Option<Arc<Filter>>, ReloadError> {
-        if self.force.model().filter.is_none() {
+        if self.installer.model().filter.is_none() {
             return Ok(None);
         }
-        let filter = self.force.post().ask(PATIENCE, |router, _| router.tables.filter.clone());
+        let filter =
+            self.installer.mailbox().ask(PATIENCE, |router, _| router.tables.filter.clone());
         let is_changed =
             |filter: &Arc<Filter>| filter.live_sets().iter().any(|set| set.is_changed());
-        let gone = ReloadError::Force(ForceError::Gone);
+        let gone = ReloadError::Installer(InstallError::Gone);
         Ok(filter.ok_or(gone)?.filter(is_changed))
     }
 
-    /// The logger for the rules of a model, with a capture where the one in force is not the same.
+    /// The logger for the rules of a model, with a capture where the one active is not the same.
     fn logger(&self, model: &Model) -> Result<Logger, ReloadError> {
-        let goes_on = model.filter_log == self.force.model().filter_log;
+        let goes_on = model.filter_log == self.installer.model().filter_log;
         let file = model.filter_log.as_deref().filter(|_| !goes_on);
         Logger::of(model.filter.as_deref(), &rule_links(model), file)
             .map_err(|error| ReloadError::Log(Arc::new(error)))

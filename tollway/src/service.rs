@@ -26,7 +26,7 @@ impl Service {
         let text = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
         let Some(address) = text("NOTIFY_SOCKET") else { return Self::default() };
         let manager = connect(&address)
-            .inspect_err(|error| tracing::warn!("the service manager can not be told: {error}"));
+            .inspect_err(|error| tracing::warn!("the service manager cannot be told: {error}"));
         let own = std::process::id().to_string();
         let is_other = text("WATCHDOG_PID").is_some_and(|pid| pid != own);
         let watchdog = text("WATCHDOG_USEC").filter(|_| !is_other);

@@ -20,8 +20,8 @@ use tollway_dataplane::router::Router;
 use crate::filter::log::Journal;
 use crate::ports::{Devices, sys};
 use crate::service::Watchdog;
-use crate::steer::{CountMap, State};
 use crate::sync::lock;
+use crate::xdp::{CountMap, State};
 use guard::Guard;
 use losses::Losses;
 use priority::{Priority, Scheduling};
@@ -29,12 +29,12 @@ use valve::Valves;
 
 /// The host and the ports are looked after so often.
 const TICK_NS: u64 = 100_000_000;
-/// A steering program hears of the loop so often at least; it gives up after 20 ms.
+/// A XDP program hears of the loop so often at least; it gives up after 20 ms.
 const PULSE_NS: u64 = 8_000_000;
 /// Who has not been heard of for so long may have been stopped, with all threads: a little less than those
 /// 20 ms, since the clock goes on by ticks.
 const GAP_NS: u64 = 16_000_000;
-/// No more comes after a steering program's bypass when nothing has come for so long.
+/// No more comes after a XDP program's bypass when nothing has come for so long.
 const QUIET: Duration = Duration::from_millis(3);
 /// A stop waits for frames on their way at most so long.
 const DRAIN: Duration = Duration::from_millis(100);
@@ -122,7 +122,7 @@ pub type Job = Box<dyn FnOnce(&mut Router, &mut Devices) + Send>;
 
 /// Where others leave work for the worker: a route, a neighbour, new tables, a look at the counts.
 #[derive(Clone)]
-pub struct Post {
+pub struct Mailbox {
     jobs: Sender<Job>,
     /// There are jobs; asked once a turn, which costs less than the channel does.
     waiting: Arc<AtomicBool>,
@@ -130,8 +130,8 @@ pub struct Post {
     detour: Arc<Detour>,
 }
 
-/// The worker's end of its [`Post`].
-pub struct Inbox {
+/// The worker's end of its [`Mailbox`].
+pub struct MailboxReceiver {
     jobs: Receiver<Job>,
     waiting: Arc<AtomicBool>,
     pipe: UnixStream,
@@ -141,7 +141,7 @@ pub struct Inbox {
 /// Has the kernel forward while jobs are overdue.
 #[derive(Default)]
 struct Detour {
-    /// None before the worker runs, and where nothing steers.
+    /// None before the worker runs, and where nothing dispatches.
     state: OnceLock<State>,
     /// How many wait for such a job.
     overdue: Mutex<u32>,
@@ -175,23 +175,23 @@ impl Drop for Overdue {
 ///
 /// # Errors
 /// The system has no descriptor left.
-pub fn post() -> io::Result<(Post, Inbox)> {
+pub fn mailbox() -> io::Result<(Mailbox, MailboxReceiver)> {
     let (sender, jobs) = mpsc::channel();
     let (pipe, wake) = UnixStream::pair()?;
     pipe.set_nonblocking(true)?;
     wake.set_nonblocking(true)?;
     let waiting = Arc::new(AtomicBool::new(false));
     let detour = Arc::<Detour>::default();
-    let post = Post {
+    let mailbox = Mailbox {
         jobs: sender,
         waiting: Arc::clone(&waiting),
         wake: Arc::new(wake),
         detour: Arc::clone(&detour),
     };
-    Ok((post, Inbox { jobs, waiting, pipe, detour }))
+    Ok((mailbox, MailboxReceiver { jobs, waiting, pipe, detour }))
 }
 
-impl Post {
+impl Mailbox {
     /// Leaves a job; false where the worker has ended. It is done within one turn, asleep or not.
     pub fn leave(&self, job: impl FnOnce(&mut Router, &mut Devices) + Send + 'static) -> bool {
         let left = self.jobs.send(Box::new(job)).is_ok();
@@ -229,7 +229,7 @@ impl Post {
         }
     }
 
-    /// Has the kernel forward for as long as somebody knows that what is in force is not what the kernel has.
+    /// Has the kernel forward for as long as somebody knows that what is active is not what the kernel has.
     #[must_use]
     pub fn detour(&self) -> Overdue {
         Overdue::begin(&self.detour)
@@ -249,7 +249,7 @@ impl Post {
     }
 }
 
-impl Inbox {
+impl MailboxReceiver {
     /// Does what has been left; between two bursts only. Says if there is more: where jobs take
     /// their time, packets have their turn in between.
     pub(crate) fn work(&mut self, router: &mut Router, devices: &mut Devices) -> bool {
@@ -275,19 +275,19 @@ impl Inbox {
     }
 }
 
-/// Told when the worker has been away so long that the steering programs took it for gone, before they
+/// Told when the worker has been away so long that the XDP programs took it for gone, before they
 /// hear of it again.
 pub type OnGap = Box<dyn FnMut(&State)>;
 
 /// What the worker does beside forwarding.
 #[derive(Default)]
 pub struct Duties {
-    /// Where a steering program waits for signs of life.
+    /// Where a XDP program waits for signs of life.
     pub pulse: Option<State>,
     /// Who else is to know when the worker was away.
     pub on_gap: Option<OnGap>,
     /// What that program counts, and the ports' names.
-    pub steered: Option<(CountMap, Vec<String>)>,
+    pub xdp_counts: Option<(CountMap, Vec<String>)>,
     /// How soon the worker is to get a processor.
     pub priority: Priority,
     /// Where what rules log goes.
@@ -299,21 +299,21 @@ pub struct Duties {
 /// Forwards between the ports until told to stop; does meanwhile what is left in the inbox.
 ///
 /// # Errors
-/// The system can not wait for the ports.
+/// The system cannot wait for the ports.
 pub fn run(
     router: &mut Router,
     devices: &mut Devices,
     stop: &Stop,
-    inbox: &mut Inbox,
+    mailbox_receiver: &mut MailboxReceiver,
     duties: Duties,
 ) -> io::Result<()> {
-    let Duties { pulse, on_gap, steered, priority, journal, mut watchdog } = duties;
+    let Duties { pulse, on_gap, xdp_counts, priority, journal, mut watchdog } = duties;
     let (mut losses, mut scheduling) = (Losses::default(), Scheduling::begin(priority));
-    let mut guarded = pulse.clone().zip(steered).map(|(state, (counts, names))| {
+    let mut guarded = pulse.clone().zip(xdp_counts).map(|(state, (counts, names))| {
         (Guard::new(state.clone(), counts, names.len()), Valves::new(state, names))
     });
     let mut pulse = pulse.map(|state| {
-        let _ = inbox.detour.state.set(state.clone());
+        let _ = mailbox_receiver.detour.state.set(state.clone());
         Pulse { state, last_ns: State::now_ns(), on_gap }
     });
     let start = Instant::now();
@@ -327,7 +327,7 @@ pub fn run(
         if let Some((guard, _)) = &mut guarded {
             guard.turn(now_ns);
         }
-        let more = inbox.work(router, devices);
+        let more = mailbox_receiver.work(router, devices);
         let mut received = 0;
         for index in 0..devices.len() {
             received += router.turn(PortId(index as u16), devices, now_ns);
@@ -356,7 +356,7 @@ pub fn run(
         let longest = if pulse.is_some() { PULSE_NS } else { TICK_NS };
         let timeout = next_tick.saturating_sub(now()).min(longest);
         let asleep_ns = now();
-        let trouble = wait(devices, stop, inbox, timeout);
+        let trouble = wait(devices, stop, mailbox_receiver, timeout);
         scheduling.slept(now() - asleep_ns);
         router.wake();
         if trouble? {
@@ -442,11 +442,16 @@ impl Spin {
 
 /// Sleeps until a port has frames, or a signal comes, or the time is over; says if a port is in
 /// trouble.
-fn wait(devices: &Devices, stop: &Stop, inbox: &Inbox, timeout_ns: u64) -> io::Result<bool> {
+fn wait(
+    devices: &Devices,
+    stop: &Stop,
+    mailbox_receiver: &MailboxReceiver,
+    timeout_ns: u64,
+) -> io::Result<bool> {
     let mut fds = Vec::with_capacity(devices.len() + 2);
     let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     fds.push(entry(stop.pipe.as_fd().as_raw_fd()));
-    fds.push(entry(inbox.pipe.as_fd().as_raw_fd()));
+    fds.push(entry(mailbox_receiver.pipe.as_fd().as_raw_fd()));
     for device in devices {
         device.each_fd(&mut |fd| fds.push(entry(fd.as_raw_fd())));
     }
@@ -461,22 +466,22 @@ mod tests {
 
     #[test]
     fn jobs_that_take_long_leave_turns_to_the_ports() {
-        let (post, mut inbox) = post().unwrap();
+        let (mailbox, mut mailbox_receiver) = mailbox().unwrap();
         let umem = tollway_dataplane::frame::Umem::new(16, 4096).unwrap();
         let (tables, host) = Default::default();
         let (mut router, mut devices) = (Router::new(tables, umem, host), Devices::new());
-        assert!(!inbox.work(&mut router, &mut devices));
+        assert!(!mailbox_receiver.work(&mut router, &mut devices));
         for _ in 0..3 {
-            assert!(post.leave(|router, _| {
+            assert!(mailbox.leave(|router, _| {
                 std::thread::sleep(WORK);
                 router.counters.held += 1;
             }));
         }
         for held in 1..=3 {
-            assert!(inbox.work(&mut router, &mut devices));
+            assert!(mailbox_receiver.work(&mut router, &mut devices));
             assert_eq!(router.counters.held, held);
         }
-        assert!(!inbox.work(&mut router, &mut devices));
+        assert!(!mailbox_receiver.work(&mut router, &mut devices));
     }
 
     #[test]

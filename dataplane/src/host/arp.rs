@@ -129,7 +129,7 @@ impl Host {
         mac: Option<[u8; 6]>,
     ) {
         let source = self.addresses.source4(context.tables, link, target.into());
-        let question = ArpRepr::EthernetIpv4 {
+        let query = ArpRepr::EthernetIpv4 {
             operation: ArpOperation::Request,
             source_hardware_addr: EthernetAddress(context.tables.link(link).mac_bytes),
             source_protocol_addr: source.unwrap_or(Ipv4Addr::UNSPECIFIED),
@@ -137,7 +137,7 @@ impl Host {
             target_protocol_addr: target,
         };
         self.counters.arp_requests_sent += 1;
-        self.send_arp(context, link, mac.unwrap_or(BROADCAST), question);
+        self.send_arp(context, link, mac.unwrap_or(BROADCAST), query);
     }
 
     fn send_arp(&mut self, context: &mut Context<'_>, link: LinkId, mac: [u8; 6], repr: ArpRepr) {

@@ -35,7 +35,7 @@ pub struct HostCounters {
     pub nd_solicits_sent: u64,
     /// Neighbour advertisements sent.
     pub nd_adverts_sent: u64,
-    /// ARP or ND messages that are malformed or say what can not be.
+    /// ARP or ND messages that are malformed or say what cannot be.
     pub neigh_invalid: u64,
     /// Router solicitations and advertisements, and redirects.
     pub nd_router_ignored: u64,

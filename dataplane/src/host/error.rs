@@ -141,18 +141,22 @@ impl Host {
             self.counters.suppressed += 1;
             return;
         }
-        let Some(way) = self.way(context.tables, link, src.into(), packet) else { return };
+        let Some(egress_link) = self.egress_link(context.tables, link, src.into(), packet) else {
+            return;
+        };
         if !self.limiter.allow4(context.now_ns, src.into(), kind, code) {
             self.counters.rate_limited += 1;
             return;
         }
         let own = self.addresses.is_local(context.tables, link, dst.into()).then_some(dst);
-        let from = own.or_else(|| self.addresses.source4(context.tables, way.link, way.neigh));
+        let from = own.or_else(|| {
+            self.addresses.source4(context.tables, egress_link.link, egress_link.neigh)
+        });
         let Some(from) = from else {
             self.counters.unroutable += 1;
             return;
         };
-        let most = MOST4.min(usize::from(context.tables.link(way.link).mtu)).max(68);
+        let most = MOST4.min(usize::from(context.tables.link(egress_link.link).mtu)).max(68);
         let quoted = packet.len().min(most - 20 - ICMP_LEN);
         let message = build::icmp4(kind, code, rest, &packet[..quoted]);
         // Precedence "internetwork control" over the packet's own TOS (RFC 1812, 4.3.2.5).
@@ -161,7 +165,7 @@ impl Host {
         let header = Header4 { protocol: l4::ICMP, tos, ident, dont_fragment: false };
         let error = build::ipv4(from, src, header, &message);
         self.counters.icmp4(kind);
-        self.send_packet(context, way, &error, Waiting::Made);
+        self.send_packet(context, egress_link, &error, Waiting::Made);
     }
 
     fn report6(
@@ -181,19 +185,22 @@ impl Host {
             self.counters.suppressed += 1;
             return;
         }
-        let Some(way) = self.way(context.tables, link, src.into(), packet) else { return };
+        let Some(egress_link) = self.egress_link(context.tables, link, src.into(), packet) else {
+            return;
+        };
         if !self.limiter.allow6(context.now_ns, src.into(), kind) {
             self.counters.rate_limited += 1;
             return;
         }
         let own = self.addresses.is_local(context.tables, link, dst.into());
-        let from = if own { dst } else { self.addresses.source6(context.tables, way.link, src) };
+        let from =
+            if own { dst } else { self.addresses.source6(context.tables, egress_link.link, src) };
         let quoted = packet.len().min(MOST6 - 40 - ICMP_LEN);
         let message = build::icmp6((from, src), (kind, code), rest, &packet[..quoted]);
         let header = Header6 { next_header: l4::ICMPV6, traffic_class: 0, hop_limit: build::TTL };
         let error = build::ipv6(from, src, header, &message);
         self.counters.icmp6(kind);
-        self.send_packet(context, way, &error, Waiting::Made);
+        self.send_packet(context, egress_link, &error, Waiting::Made);
     }
 
     /// The identification of the next packet that may be fragmented.

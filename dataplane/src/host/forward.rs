@@ -6,11 +6,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use super::error::{Fault, Offender};
 use super::neigh::Waiting;
 use super::options::Refusal;
-use super::send::{Destination, Way, age, onward};
+use super::send::{Destination, EgressLink, age, onward};
 use super::{Context, Host, Packet, build, extension, fragment};
 use crate::frame::Descriptor;
 use crate::id::LinkId;
-use crate::stages::filter::Steer;
+use crate::stages::filter::PolicyRoute;
 use crate::verdict::{DropReason, PuntReason};
 
 impl Host {
@@ -28,19 +28,19 @@ impl Host {
         };
         let link = packet.link;
         // The routes may have changed since the path looked, with the burst's first packets.
-        let destination = onward(context.tables, (link, packet.steer), dst, &bytes);
-        if let Destination::Way(way) = destination
-            && bytes.len() <= usize::from(context.tables.link(way.link).mtu)
+        let destination = onward(context.tables, (link, packet.policy_route), dst, &bytes);
+        if let Destination::EgressLink(egress_link) = destination
+            && bytes.len() <= usize::from(context.tables.link(egress_link.link).mtu)
         {
             age(context, &mut packet, bytes.len());
-            self.hand_to(context, way, packet, Waiting::Held);
+            self.hand_to(context, egress_link, packet, Waiting::Held);
             return;
         }
         context.umem.free(packet.addr);
         match destination {
-            Destination::Way(way) => {
+            Destination::EgressLink(egress_link) => {
                 context.counters.punt(PuntReason::MtuExceeded);
-                self.too_big(context, link, bytes, way);
+                self.too_big(context, link, bytes, egress_link);
             }
             Destination::Local => {
                 context.counters.delivered += 1;
@@ -91,20 +91,28 @@ impl Host {
     pub(super) fn forward_big(
         &mut self,
         context: &mut Context<'_>,
-        (link, steer): (LinkId, Steer),
+        (link, policy_route): (LinkId, PolicyRoute),
         packet: Vec<u8>,
     ) {
         let Some((_, dst)) = build::endpoints(&packet) else { return };
-        match onward(context.tables, (link, steer), dst, &packet) {
-            Destination::Way(way) => self.too_big(context, link, packet, way),
+        match onward(context.tables, (link, policy_route), dst, &packet) {
+            Destination::EgressLink(egress_link) => {
+                self.too_big(context, link, packet, egress_link)
+            }
             Destination::Punt(reason) => self.answer(context, link, &packet, reason),
             Destination::Local | Destination::Drop(_) => self.counters.unroutable += 1,
         }
     }
 
     /// Cuts a packet into fragments, or tells its sender to send smaller ones.
-    fn too_big(&mut self, context: &mut Context<'_>, link: LinkId, mut packet: Vec<u8>, way: Way) {
-        let mtu = context.tables.link(way.link).mtu;
+    fn too_big(
+        &mut self,
+        context: &mut Context<'_>,
+        link: LinkId,
+        mut packet: Vec<u8>,
+        egress_link: EgressLink,
+    ) {
+        let mtu = context.tables.link(egress_link.link).mtu;
         if packet.len() > usize::from(mtu)
             && (packet[0] >> 4 == 6 || fragment::is_forbidden(&packet))
         {
@@ -113,20 +121,20 @@ impl Host {
             return;
         }
         build::decrement_ttl(&mut packet);
-        self.send_cut(context, way, &packet, Waiting::Forwarded);
+        self.send_cut(context, egress_link, &packet, Waiting::Forwarded);
     }
 
     /// Sends an IP packet, in fragments where it is IPv4 and larger than the link takes.
     pub(super) fn send_cut(
         &mut self,
         context: &mut Context<'_>,
-        way: Way,
+        egress_link: EgressLink,
         packet: &[u8],
         kind: Waiting,
     ) {
-        let mtu = usize::from(context.tables.link(way.link).mtu);
+        let mtu = usize::from(context.tables.link(egress_link.link).mtu);
         if packet.len() <= mtu {
-            self.send_packet(context, way, packet, kind);
+            self.send_packet(context, egress_link, packet, kind);
             return;
         }
         let is_ipv4 = packet[0] >> 4 == 4;
@@ -137,7 +145,7 @@ impl Host {
         self.counters.fragmented += 1;
         self.counters.fragments_made += fragments.len() as u64;
         for fragment in fragments {
-            self.send_packet(context, way, &fragment, kind);
+            self.send_packet(context, egress_link, &fragment, kind);
         }
     }
 
@@ -145,7 +153,7 @@ impl Host {
     pub(super) fn forward_options(
         &mut self,
         context: &mut Context<'_>,
-        (link, steer): (LinkId, Steer),
+        (link, policy_route): (LinkId, PolicyRoute),
         mut packet: Vec<u8>,
     ) -> Result<(), DropReason> {
         let is_ours =
@@ -162,18 +170,20 @@ impl Host {
                 return Err(DropReason::IpOptions);
             }
         };
-        let Some(way) = self.onward(context, (link, steer), &packet)? else { return Ok(()) };
-        let mtu = context.tables.link(way.link).mtu;
+        let Some(egress_link) = self.onward(context, (link, policy_route), &packet)? else {
+            return Ok(());
+        };
+        let mtu = context.tables.link(egress_link.link).mtu;
         if packet.len() > usize::from(mtu) && fragment::is_forbidden(&packet) {
             let offender = Offender { link, packet: &packet, to_group: false };
             self.report(context, offender, Fault::TooBig(mtu));
             return Ok(());
         }
-        let own = self.addresses.source4(context.tables, way.link, way.neigh);
+        let own = self.addresses.source4(context.tables, egress_link.link, egress_link.neigh);
         plan.apply(&mut packet, own.unwrap_or(Ipv4Addr::UNSPECIFIED), context.now_ns);
         build::decrement_ttl(&mut packet);
         self.counters.forwarded += 1;
-        self.send_cut(context, way, &packet, Waiting::Forwarded);
+        self.send_cut(context, egress_link, &packet, Waiting::Forwarded);
         Ok(())
     }
 
@@ -181,7 +191,7 @@ impl Host {
     pub(super) fn forward_hop_by_hop(
         &mut self,
         context: &mut Context<'_>,
-        (link, steer): (LinkId, Steer),
+        (link, policy_route): (LinkId, PolicyRoute),
         packet: Vec<u8>,
     ) -> Result<(), DropReason> {
         match extension::options(&packet, 40) {
@@ -193,7 +203,9 @@ impl Host {
                 return Ok(());
             }
         }
-        let Some(way) = self.onward(context, (link, steer), &packet)? else { return Ok(()) };
+        let Some(egress_link) = self.onward(context, (link, policy_route), &packet)? else {
+            return Ok(());
+        };
         let scoped = match build::endpoints(&packet) {
             Some((IpAddr::V6(src), _)) => src.is_unicast_link_local() || src.is_unspecified(),
             _ => false,
@@ -202,7 +214,7 @@ impl Host {
             self.answer(context, link, &packet, PuntReason::LinkLocalSource);
         } else {
             self.counters.forwarded += 1;
-            self.too_big(context, link, packet, way);
+            self.too_big(context, link, packet, egress_link);
         }
         Ok(())
     }
@@ -211,15 +223,15 @@ impl Host {
     fn onward(
         &mut self,
         context: &mut Context<'_>,
-        (link, steer): (LinkId, Steer),
+        (link, policy_route): (LinkId, PolicyRoute),
         packet: &[u8],
-    ) -> Result<Option<Way>, DropReason> {
+    ) -> Result<Option<EgressLink>, DropReason> {
         let Some((_, dst)) = build::endpoints(packet) else { return Err(DropReason::IpInhdr) };
-        match onward(context.tables, (link, steer), dst, packet) {
-            Destination::Way(_) if build::ttl(packet) <= 1 => {
+        match onward(context.tables, (link, policy_route), dst, packet) {
+            Destination::EgressLink(_) if build::ttl(packet) <= 1 => {
                 self.answer(context, link, packet, PuntReason::TtlExpired);
             }
-            Destination::Way(way) => return Ok(Some(way)),
+            Destination::EgressLink(egress_link) => return Ok(Some(egress_link)),
             Destination::Local => {
                 self.receive(context, Offender { link, packet, to_group: false });
             }

@@ -270,8 +270,8 @@ impl Host {
             _ => return,
         };
         let link = received.offender.link;
-        if let Some(way) = self.way(context.tables, link, received.src, &packet) {
-            self.send_cut(context, way, &packet, Waiting::Made);
+        if let Some(egress_link) = self.egress_link(context.tables, link, received.src, &packet) {
+            self.send_cut(context, egress_link, &packet, Waiting::Made);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The router as a host: ARP, ND, ICMP, fragmentation, and packets that wait for a neighbour.
 //!
-//! Here is the slow road of file mode, where no kernel stands behind the path. It may allocate and
+//! Here is the slow path of file mode, where no kernel stands behind the path. It may allocate and
 //! branch as it likes; it sees only what [`crate::path`] did not forward. It does what Linux does
 //! on a router whose `sysctl`s are as they come; each file names the kernel's.
 //!
@@ -42,7 +42,7 @@ pub use counters::HostCounters;
 use crate::counters::Counters;
 use crate::frame::{Descriptor, FrameAddr, Umem};
 use crate::id::{LinkId, PortId};
-use crate::stages::filter::Steer;
+use crate::stages::filter::PolicyRoute;
 use crate::tables::Tables;
 use crate::verdict::{DropReason, PuntReason};
 use crate::wire::eth::ethertype;
@@ -61,7 +61,7 @@ pub fn obeys_options(layer3: &[u8]) -> bool {
     })
 }
 
-/// A packet that left the fast road; whoever has it owns its frame.
+/// A packet that left the fast path; whoever has it owns its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// First byte of the frame.
@@ -73,7 +73,7 @@ pub struct Packet {
     /// The link that it arrived on.
     pub link: LinkId,
     /// Where rules of the firewall send it.
-    pub steer: Steer,
+    pub policy_route: PolicyRoute,
 }
 
 /// A frame that the host wants sent.
@@ -214,12 +214,16 @@ impl Host {
             context.counters.drop(DropReason::IpInhdr);
             return;
         };
-        let (link, steer) = (packet.link, packet.steer);
+        let (link, policy_route) = (packet.link, packet.policy_route);
         let done = match reason {
-            PuntReason::IpOptions => self.forward_options(context, (link, steer), bytes.to_vec()),
-            PuntReason::HopByHop => self.forward_hop_by_hop(context, (link, steer), bytes.to_vec()),
+            PuntReason::IpOptions => {
+                self.forward_options(context, (link, policy_route), bytes.to_vec())
+            }
+            PuntReason::HopByHop => {
+                self.forward_hop_by_hop(context, (link, policy_route), bytes.to_vec())
+            }
             PuntReason::MtuExceeded => {
-                self.forward_big(context, (link, steer), bytes.to_vec());
+                self.forward_big(context, (link, policy_route), bytes.to_vec());
                 Ok(())
             }
             _ => {
@@ -249,7 +253,7 @@ fn is_misdirected(tables: &Tables, link: LinkId, frame: &[u8], l3: usize) -> boo
     let Some((packet, (_, dst))) = packet.and_then(|p| Some((p, build::endpoints(p)?))) else {
         return false;
     };
-    matches!(destination(tables, tables.link(link).vrf, dst, packet), Destination::Way(_))
+    matches!(destination(tables, tables.link(link).vrf, dst, packet), Destination::EgressLink(_))
 }
 
 /// A frame's bytes; its chunk is free from then on.

@@ -15,7 +15,7 @@ use smoltcp::wire::{
 use super::addresses::{multicast_mac, solicited_node};
 use super::build::{self, Header6};
 use super::neigh::{News, Waiting};
-use super::send::Way;
+use super::send::EgressLink;
 use super::{Context, Host};
 use crate::id::LinkId;
 use crate::wire::eth::ethertype;
@@ -162,7 +162,7 @@ impl Host {
         let packet = packet((target, dst), repr);
         self.counters.nd_adverts_sent += 1;
         self.counters.icmp6(ADVERT);
-        self.send_packet(context, Way { link, neigh: dst.into() }, &packet, Waiting::Made);
+        self.send_packet(context, EgressLink { link, neigh: dst.into() }, &packet, Waiting::Made);
     }
 
     /// Asks for a neighbour: its group, or itself at the address that it had last.

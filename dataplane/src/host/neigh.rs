@@ -284,7 +284,7 @@ impl Neighs {
             State::Delay => entry.enter(State::Probe, now),
             State::Incomplete | State::Probe => {}
         }
-        let (most, question) = match entry.state {
+        let (most, query) = match entry.state {
             State::Incomplete => (MCAST_SOLICIT, Due::AskAll),
             _ => (UCAST_SOLICIT, Due::Ask(entry.mac)),
         };
@@ -293,7 +293,7 @@ impl Neighs {
         }
         entry.probes += 1;
         entry.due = now + RETRANS_NS;
-        question
+        query
     }
 }
 
@@ -422,7 +422,7 @@ mod tests {
             len,
             l3: 14,
             link: LinkId(0),
-            steer: crate::stages::filter::Steer::Not,
+            policy_route: crate::stages::filter::PolicyRoute::Not,
         };
         let mut neighs = Neighs::default();
         neighs.add(key(1), 0);

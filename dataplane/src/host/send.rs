@@ -9,13 +9,13 @@ use super::{Context, Host, Outgoing, Packet, build};
 use crate::frame::{Descriptor, FrameAddr};
 use crate::id::{LinkId, NextHopId, PortId, VrfId};
 use crate::stages::ecmp;
-use crate::stages::filter::Steer;
+use crate::stages::filter::PolicyRoute;
 use crate::tables::{Action, HEADER_ROOM, Tables};
 use crate::verdict::{DropReason, PuntReason};
 
 /// Where a packet goes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct EgressLink {
     pub(super) link: LinkId,
     /// The next station on it.
     pub(super) neigh: IpAddr,
@@ -24,7 +24,7 @@ pub(super) struct Way {
 /// What the routes say of a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Destination {
-    Way(Way),
+    EgressLink(EgressLink),
     Local,
     Drop(DropReason),
     Punt(PuntReason),
@@ -43,14 +43,14 @@ pub(super) fn destination(
 /// Where a packet goes that came by a link and that rules may send another way.
 pub(super) fn onward(
     tables: &Tables,
-    (link, steer): (LinkId, Steer),
+    (link, policy_route): (LinkId, PolicyRoute),
     address: IpAddr,
     packet: &[u8],
 ) -> Destination {
-    match steer {
-        Steer::Not => destination(tables, tables.link(link).vrf, address, packet),
-        Steer::Vrf(vrf) => destination(tables, vrf, address, packet),
-        Steer::Next(id) => destination_by(tables, id, address, packet),
+    match policy_route {
+        PolicyRoute::Not => destination(tables, tables.link(link).vrf, address, packet),
+        PolicyRoute::Vrf(vrf) => destination(tables, vrf, address, packet),
+        PolicyRoute::Next(id) => destination_by(tables, id, address, packet),
     }
 }
 
@@ -66,10 +66,11 @@ fn destination_by(
     }
     let next = tables.next_hop(id);
     match next.action {
-        Action::Forward | Action::Resolve => {
-            Destination::Way(Way { link: next.link, neigh: next.neigh.unwrap_or(address) })
-        }
-        Action::Glean => Destination::Way(Way { link: next.link, neigh: address }),
+        Action::Forward | Action::Resolve => Destination::EgressLink(EgressLink {
+            link: next.link,
+            neigh: next.neigh.unwrap_or(address),
+        }),
+        Action::Glean => Destination::EgressLink(EgressLink { link: next.link, neigh: address }),
         Action::Local => Destination::Local,
         Action::Drop(reason) => Destination::Drop(reason),
         Action::Punt(reason) => Destination::Punt(reason),
@@ -78,25 +79,25 @@ fn destination_by(
 
 /// The header of packets to a neighbour whose address is known, at the end of its room, and the
 /// port that they leave by.
-fn header(tables: &Tables, way: Way) -> Option<([u8; HEADER_ROOM], u8, PortId)> {
-    let next = tables.next_hop(tables.find_neigh(way.link, way.neigh)?);
+fn header(tables: &Tables, egress_link: EgressLink) -> Option<([u8; HEADER_ROOM], u8, PortId)> {
+    let next = tables.next_hop(tables.find_neigh(egress_link.link, egress_link.neigh)?);
     (next.action == Action::Forward).then_some((next.header, next.header_len, next.port))
 }
 
 impl Host {
     /// The way of a packet that the router makes, for a destination seen from `link`.
-    pub(super) fn way(
+    pub(super) fn egress_link(
         &mut self,
         tables: &Tables,
         link: LinkId,
         address: IpAddr,
         packet: &[u8],
-    ) -> Option<Way> {
+    ) -> Option<EgressLink> {
         if is_link_local(address) {
-            return Some(Way { link, neigh: address });
+            return Some(EgressLink { link, neigh: address });
         }
         match destination(tables, tables.link(link).vrf, address, packet) {
-            Destination::Way(way) => Some(way),
+            Destination::EgressLink(egress_link) => Some(egress_link),
             _ => {
                 self.counters.unroutable += 1;
                 None
@@ -125,15 +126,15 @@ impl Host {
     pub(super) fn send_packet(
         &mut self,
         context: &mut Context<'_>,
-        way: Way,
+        egress_link: EgressLink,
         packet: &[u8],
         kind: Waiting,
     ) {
-        if let IpAddr::V6(v6) = way.neigh
+        if let IpAddr::V6(v6) = egress_link.neigh
             && v6.is_multicast()
         {
             let ethertype = crate::wire::eth::ethertype::IPV6;
-            self.send_frame(context, way.link, (multicast_mac(v6), ethertype), packet);
+            self.send_frame(context, egress_link.link, (multicast_mac(v6), ethertype), packet);
             return;
         }
         let Some(frame) = context.umem.store(packet) else {
@@ -141,9 +142,9 @@ impl Host {
             return;
         };
         let len = packet.len() as u16;
-        let steer = Steer::Not;
-        let packet = Packet { addr: frame.addr, len, l3: 0, link: way.link, steer };
-        self.hand_to(context, way, packet, kind);
+        let policy_route = PolicyRoute::Not;
+        let packet = Packet { addr: frame.addr, len, l3: 0, link: egress_link.link, policy_route };
+        self.hand_to(context, egress_link, packet, kind);
     }
 
     /// Sends a frame with an IP packet to a neighbour, or lets it wait; the frame ends with the
@@ -151,16 +152,16 @@ impl Host {
     pub(super) fn hand_to(
         &mut self,
         context: &mut Context<'_>,
-        way: Way,
+        egress_link: EgressLink,
         packet: Packet,
         kind: Waiting,
     ) {
-        let key = (way.link, way.neigh);
-        if header(context.tables, way).is_none() {
+        let key = (egress_link.link, egress_link.neigh);
+        if header(context.tables, egress_link).is_none() {
             self.restore(context.tables, key);
         }
-        if header(context.tables, way).is_some() {
-            release(context, way, packet, kind);
+        if header(context.tables, egress_link).is_some() {
+            release(context, egress_link, packet, kind);
             return;
         }
         let room = self.neighs.waiting() < QUEUE_TOTAL.min(context.umem.available());
@@ -178,11 +179,11 @@ impl Host {
 
     /// Whether a neighbour is known, or at least asked for.
     pub(super) fn knows(&self, tables: &Tables, key: Key) -> bool {
-        let way = Way { link: key.0, neigh: key.1 };
-        self.neighs.get(key).is_some() || header(tables, way).is_some()
+        let egress_link = EgressLink { link: key.0, neigh: key.1 };
+        self.neighs.get(key).is_some() || header(tables, egress_link).is_some()
     }
 
-    /// Puts a known neighbour into tables that have been made anew.
+    /// Puts a known neighbour into tables that have been rebuilt.
     fn restore(&mut self, tables: &mut Tables, key: Key) {
         let entry = self.neighs.get(key).filter(|entry| entry.state != State::Incomplete);
         if let Some(entry) = entry {
@@ -271,7 +272,8 @@ impl Host {
     /// Takes in what a neighbour says of itself; one that is not known yet is added if `create`.
     pub(super) fn heard(&mut self, context: &mut Context<'_>, key: Key, news: News, create: bool) {
         if self.neighs.get(key).is_none() {
-            let set_by_others = header(context.tables, Way { link: key.0, neigh: key.1 }).is_some();
+            let set_by_others =
+                header(context.tables, EgressLink { link: key.0, neigh: key.1 }).is_some();
             let useful = create && news.mac.is_some() && !set_by_others;
             if !useful || self.neighs.is_static(key) || !self.make_room(context, key) {
                 return;
@@ -304,14 +306,14 @@ pub(super) fn release_all(
         if kind == Waiting::Held {
             context.counters.held -= 1;
         }
-        release(context, Way { link: key.0, neigh: key.1 }, packet, kind);
+        release(context, EgressLink { link: key.0, neigh: key.1 }, packet, kind);
     }
 }
 
 /// Puts the neighbour's header before a packet and sends the frame, which is no longer counted as
 /// held if it was.
-fn release(context: &mut Context<'_>, way: Way, packet: Packet, kind: Waiting) {
-    let Some((header, header_len, port)) = header(context.tables, way) else {
+fn release(context: &mut Context<'_>, egress_link: EgressLink, packet: Packet, kind: Waiting) {
+    let Some((header, header_len, port)) = header(context.tables, egress_link) else {
         give_up(context, packet, kind, DropReason::NeighFailed);
         return;
     };

@@ -67,7 +67,7 @@ impl Tables {
         if done {
             self.forget_neigh(link, address);
         } else {
-            // A route can not go now, so its next hop stays, and is to be asked for again.
+            // A route cannot go now, so its next hop stays, and is to be asked for again.
             let _ = self.set_neigh(link, address, None);
         }
     }
@@ -84,7 +84,7 @@ impl Tables {
     /// The link on which destinations of a next hop are themselves.
     fn connected(&self, next: NextHopId) -> Option<LinkId> {
         let view = self.next_hops.view();
-        let record = view.record(view.in_force(next)).filter(|_| !next.is_group())?;
+        let record = view.record(view.installed(next)).filter(|_| !next.is_group())?;
         (record.action() == Action::Glean).then(|| record.link())
     }
 

@@ -9,7 +9,7 @@ use crate::stages::rule::Decision;
 
 /// What a route is asked for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Question {
+pub(crate) struct RouteQuery {
     /// 4 or 6.
     pub(crate) version: u8,
     /// Whose policy decides, where it has one.
@@ -36,19 +36,19 @@ impl Tables {
     }
 
     /// The next hop or group that a packet gets.
-    pub(crate) fn find(&self, question: &Question) -> NextHopId {
-        let policy = self.policies.as_ref().and_then(|policies| policies.of(question.link));
+    pub(crate) fn find(&self, query: &RouteQuery) -> NextHopId {
+        let policy = self.policies.as_ref().and_then(|policies| policies.of(query.link));
         // What arrives on a link of the kernel's is its own, whatever a policy says.
-        let is_kernels = || self.kernel_roots.has(question.version, question.root);
+        let is_kernels = || self.kernel_roots.has(query.version, query.root);
         let Some(policy) = policy.filter(|_| !is_kernels()) else {
-            return self.find_from(question.version, question.root, question.dst);
+            return self.find_from(query.version, query.root, query.dst);
         };
-        for rule in policy.rules(question.version) {
-            if !rule.matches(question) {
+        for rule in policy.rules(query.version) {
+            if !rule.matches(query) {
                 continue;
             }
             let next = match rule.decision {
-                Decision::Root(root) => self.find_from(question.version, root, question.dst),
+                Decision::Root(root) => self.find_from(query.version, root, query.dst),
                 Decision::Next(next) => return next,
             };
             if next != NextHopId::NO_ROUTE {

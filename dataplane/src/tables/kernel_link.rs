@@ -81,13 +81,13 @@ mod tests {
 
     use super::*;
     use crate::id::NextHopId;
-    use crate::testkit::road::{Outcome, Road};
-    use crate::testkit::wires::{Way, tables};
+    use crate::testkit::path_bench::{Outcome, PathBench};
+    use crate::testkit::wires::{LinkVariant, tables};
 
-    fn sent_or_punted(tables: &Tables, way: Way, dst: IpAddr) -> Option<PuntReason> {
+    fn sent_or_punted(tables: &Tables, way: LinkVariant, dst: IpAddr) -> Option<PuntReason> {
         let path = crate::dispatch::Path::detect();
-        let mut road = Road::<crate::path::Everything>::over(tables, path, 2048);
-        match road.one(0, &way.packet(0, dst).build()) {
+        let mut path_bench = PathBench::<crate::path::AllStages>::over(tables, path, 2048);
+        match path_bench.one(0, &way.packet(0, dst).build()) {
             Outcome::Sent(..) => None,
             Outcome::Punt(reason, link, _) => {
                 assert_eq!(link, way.link(0));
@@ -100,15 +100,21 @@ mod tests {
     #[test]
     fn the_kernel_has_what_arrives_there_and_nothing_else() {
         let mut tables = tables();
-        for way in Way::ALL {
+        for way in LinkVariant::ALL {
             for (v4, v6) in [(true, false), (false, true), (true, true), (false, false)] {
                 let before = tables.version();
                 tables.set_kernel_link(way.link(0), v4, v6).unwrap();
                 assert_ne!(tables.version(), before);
-                for other in Way::ALL {
+                for other in LinkVariant::ALL {
                     let kept = |on| (on && other == way).then_some(PuntReason::KernelLink);
-                    assert_eq!(sent_or_punted(&tables, other, Way::Vlan.host4(1)), kept(v4));
-                    assert_eq!(sent_or_punted(&tables, other, Way::Vlan.host6(1)), kept(v6));
+                    assert_eq!(
+                        sent_or_punted(&tables, other, LinkVariant::Vlan.host4(1)),
+                        kept(v4)
+                    );
+                    assert_eq!(
+                        sent_or_punted(&tables, other, LinkVariant::Vlan.host6(1)),
+                        kept(v6)
+                    );
                 }
             }
         }
@@ -117,14 +123,18 @@ mod tests {
     #[test]
     fn there_is_one_fib_for_all_such_links() {
         let mut tables = tables();
-        tables.set_kernel_link(Way::Plain.link(0), true, true).unwrap();
+        tables.set_kernel_link(LinkVariant::Plain.link(0), true, true).unwrap();
         let count = tables.next_hops.len();
-        tables.set_kernel_link(Way::Vlan.link(0), true, true).unwrap();
+        tables.set_kernel_link(LinkVariant::Vlan.link(0), true, true).unwrap();
         assert_eq!(tables.next_hops.len(), count);
-        let [first, second] = [Way::Plain, Way::Vlan].map(|way| tables.link(way.link(0)));
+        let [first, second] =
+            [LinkVariant::Plain, LinkVariant::Vlan].map(|way| tables.link(way.link(0)));
         assert_eq!((first.root4, first.root6), (second.root4, second.root6));
         assert_eq!(tables.set_kernel_link(LinkId(999), true, true), Err(TablesError::Unknown));
         // The VRF's own are as they were.
-        assert_ne!(tables.lookup(Way::Plain.vrf(), Way::Plain.host4(1)), NextHopId::NO_ROUTE);
+        assert_ne!(
+            tables.lookup(LinkVariant::Plain.vrf(), LinkVariant::Plain.host4(1)),
+            NextHopId::NO_ROUTE
+        );
     }
 }

@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use super::neighs::Wish;
+use super::neighs::NeighRequest;
 use super::{Action, NextHop, Tables, TablesError};
 use crate::id::{LinkId, NextHopId};
 use crate::verdict::{DropReason, PuntReason};
@@ -76,7 +76,7 @@ impl Tables {
         &mut self,
         link: LinkId,
         via: IpAddr,
-        wish: Wish,
+        wish: NeighRequest,
     ) -> Result<NextHop, TablesError> {
         let plain = self.neigh(link, via)?;
         let next = self.next_hop(plain);

@@ -22,21 +22,21 @@ struct NeighRecord {
     /// Somebody was told a number and may have routes with it: it is not used again.
     pinned: bool,
     /// Those of routes with wishes.
-    wished: Vec<(Wish, NextHopId)>,
+    wished: Vec<(NeighRequest, NextHopId)>,
     /// Those that lead here for now (`leads.rs`).
-    led: Vec<(Wish, NextHopId)>,
+    led: Vec<(NeighRequest, NextHopId)>,
 }
 
 /// What a route wants of the way to its neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Wish {
+pub(super) struct NeighRequest {
     /// Largest packet, bytes, where the device takes larger ones; else the greatest number.
     mtu: u16,
     /// Its packets are IPv4, of whichever family the neighbour's address is.
     is_ipv4: bool,
 }
 
-impl Wish {
+impl NeighRequest {
     /// That of routes without any.
     const fn usual(address: IpAddr) -> Self {
         Self { mtu: u16::MAX, is_ipv4: address.is_ipv4() }
@@ -86,21 +86,26 @@ impl Tables {
         self.wished(link, address.into(), wish)
     }
 
-    pub(super) fn wish(&self, link: LinkId, mtu: u16, is_ipv4: bool) -> Result<Wish, TablesError> {
+    pub(super) fn wish(
+        &self,
+        link: LinkId,
+        mtu: u16,
+        is_ipv4: bool,
+    ) -> Result<NeighRequest, TablesError> {
         let record = self.links.get(usize::from(link.0)).ok_or(TablesError::Unknown)?;
         // That for IPv6 may change, and is never over this one.
         let is_less = mtu < record.mtu;
-        Ok(Wish { mtu: if is_less { mtu } else { u16::MAX }, is_ipv4 })
+        Ok(NeighRequest { mtu: if is_less { mtu } else { u16::MAX }, is_ipv4 })
     }
 
     fn wished(
         &mut self,
         link: LinkId,
         address: IpAddr,
-        wish: Wish,
+        wish: NeighRequest,
     ) -> Result<NextHopId, TablesError> {
         let plain = self.neigh(link, address)?;
-        if wish == Wish::usual(address) {
+        if wish == NeighRequest::usual(address) {
             return Ok(plain);
         }
         let wished = self.neighs.known.get(&(link, address)).map(|record| &record.wished);
@@ -179,7 +184,7 @@ impl Tables {
         mac: Option<[u8; 6]>,
     ) -> Result<NextHopId, TablesError> {
         let id = self.neigh_record(link, address)?;
-        self.change(id, &self.leading_to(self.next_hop(id), Wish::usual(address), mac))?;
+        self.change(id, &self.leading_to(self.next_hop(id), NeighRequest::usual(address), mac))?;
         self.change_wished(link, address, mac)?;
         Ok(id)
     }
@@ -199,7 +204,13 @@ impl Tables {
     }
 
     /// Has a next hop follow a neighbour from now on.
-    pub(super) fn lead(&mut self, link: LinkId, address: IpAddr, wish: Wish, id: NextHopId) {
+    pub(super) fn lead(
+        &mut self,
+        link: LinkId,
+        address: IpAddr,
+        wish: NeighRequest,
+        id: NextHopId,
+    ) {
         if let Some(record) = self.neighs.known.get_mut(&(link, address)) {
             record.led.push((wish, id));
         }
@@ -216,7 +227,7 @@ impl Tables {
     pub(super) fn leading_to(
         &self,
         mut next: NextHop,
-        wish: Wish,
+        wish: NeighRequest,
         mac: Option<[u8; 6]>,
     ) -> NextHop {
         let link = self.link(next.link);
@@ -251,7 +262,7 @@ impl Tables {
         let inert = NextHop { action: Action::Resolve, mtu: 0, ..self.next_hop(next) };
         let told = self.change(next, &inert).is_ok();
         if !told || self.change_wished(link, address, None).is_err() {
-            // It can not be told now, so it stays whose it is.
+            // It cannot be told now, so it stays whose it is.
             return;
         }
         if !pinned {

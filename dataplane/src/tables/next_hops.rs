@@ -27,11 +27,11 @@ const SPARE_RECORDS: usize = 1 << 12;
 ///
 /// A number's own record has the same number. When a next hop changes, another record stands for it
 /// until every reader has passed; then its own is written and stands for it again. So but for these
-/// moments readers need not ask which record is in force.
+/// moments readers need not ask which record is active.
 pub struct NextHops {
-    /// The record in force, by number.
+    /// The record active, by number.
     current: Box<[AtomicU32]>,
-    /// Numbers whose record in force is not their own.
+    /// Numbers whose record active is not their own.
     displaced: AtomicU32,
     records: Aligned<Record>,
     epochs: Arc<Epochs>,
@@ -214,7 +214,7 @@ impl NextHops {
     /// changes wait for readers.
     pub fn set(&self, id: NextHopId, next: &NextHop) -> bool {
         let mut writer = self.lock();
-        self.settle_some(&mut writer);
+        self.restore_some(&mut writer);
         let number = id.0 as usize;
         if number >= writer.neighs.len() {
             return false;
@@ -224,7 +224,7 @@ impl NextHops {
         writer.neighs[number] = next.neigh;
         let old = self.current[number].swap(record, AcqRel);
         if old == id.0 {
-            // Before the epoch that `mark` begins: who has passed it asks for the record in force.
+            // Before the epoch that `mark` begins: who has passed it asks for the record active.
             self.displaced.fetch_add(1, SeqCst);
             writer.displaced.push(id);
             writer.displaced.mark();
@@ -242,13 +242,13 @@ impl NextHops {
 
     /// Lets next hops that changed stand for themselves again, where no reader is in the way; to be
     /// called now and then.
-    pub fn settle(&self) {
+    pub fn restore_displaced(&self) {
         if self.displaced.load(Relaxed) > 0 {
-            self.settle_some(&mut self.lock());
+            self.restore_some(&mut self.lock());
         }
     }
 
-    fn settle_some(&self, writer: &mut Writer) {
+    fn restore_some(&self, writer: &mut Writer) {
         let Writer { neighs, spare, retired, displaced } = writer;
         let records = self.records.get();
         displaced.reclaim(|id| {
@@ -268,7 +268,7 @@ impl NextHops {
         let writer = self.lock();
         let Some(neigh) = writer.neighs.get(id.0 as usize) else { return NO_ROUTE };
         let view = self.view();
-        view.record(view.in_force(id)).map_or(NO_ROUTE, |record| record.next_hop(*neigh))
+        view.record(view.installed(id)).map_or(NO_ROUTE, |record| record.next_hop(*neigh))
     }
 
     /// What a packet's way needs; good until the next burst boundary.
@@ -303,17 +303,17 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Says if every number's own record is in force: then its number is the record's.
+    /// Says if every number's own record is active: then its number is the record's.
     #[inline(always)]
     #[must_use]
     pub const fn is_settled(self) -> bool {
         self.settled
     }
 
-    /// The record in force for a number; of a group the number itself, for [`crate::stages::ecmp`].
+    /// The record active for a number; of a group the number itself, for [`crate::stages::ecmp`].
     #[inline(always)]
     #[must_use]
-    pub fn in_force(self, id: NextHopId) -> RecordId {
+    pub fn installed(self, id: NextHopId) -> RecordId {
         let record = self.current.get(id.0 as usize);
         RecordId(record.map_or(id.0, |record| record.load(Acquire)))
     }
@@ -380,7 +380,7 @@ mod tests {
         let next_hops = NextHops::new(Arc::clone(&epochs));
         let reader = epochs.join();
         let id = next_hops.push(&leading_to(1)).unwrap();
-        let found = next_hops.view().in_force(id);
+        let found = next_hops.view().installed(id);
         for last in 2..200 {
             assert!(next_hops.set(id, &leading_to(last)));
             let record = next_hops.view().record(found).unwrap();
@@ -388,21 +388,21 @@ mod tests {
         }
         assert_eq!(next_hops.get(id), leading_to(199));
         assert!(!next_hops.view().is_settled());
-        // From now on few records do: those in force, and those that a reader may still look at.
+        // From now on few records do: those active, and those that a reader may still look at.
         for last in 2..200 {
             reader.pass();
             assert!(next_hops.set(id, &leading_to(last)));
             assert!(next_hops.lock().spare.len() >= SPARE_RECORDS - 3);
             let view = next_hops.view();
-            let record = view.record(view.in_force(id)).unwrap();
+            let record = view.record(view.installed(id)).unwrap();
             assert_eq!(record.next_hop(leading_to(last).neigh), leading_to(last));
         }
         for _ in 0..2 {
             reader.pass();
-            next_hops.settle();
+            next_hops.restore_displaced();
         }
         assert!(next_hops.view().is_settled());
-        assert_eq!(next_hops.view().in_force(id), RecordId(id.0));
+        assert_eq!(next_hops.view().installed(id), RecordId(id.0));
         assert_eq!(next_hops.get(id), leading_to(199));
     }
 

@@ -11,7 +11,7 @@ use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use super::dice::Dice;
 use super::packet::Mac;
-use super::road::Outcome;
+use super::path_bench::Outcome;
 
 /// Links, each a port of its own.
 pub const LINKS: u8 = 4;

@@ -10,5 +10,5 @@ pub mod linux;
 pub mod mixed;
 pub mod net;
 pub mod packet;
-pub mod road;
+pub mod path_bench;
 pub mod wires;

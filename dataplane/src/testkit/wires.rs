@@ -18,7 +18,7 @@ pub const MTU: [u16; PORTS as usize] = [1500, 9000, 1280];
 
 /// A link of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum LinkVariant {
     /// Untagged.
     Plain,
     /// One 802.1Q tag.
@@ -35,7 +35,7 @@ pub enum Way {
     Stacked,
 }
 
-impl Way {
+impl LinkVariant {
     /// Every kind of link; parents before what is on top of them.
     pub const ALL: [Self; 7] =
         [Self::Plain, Self::Vlan, Self::Red, Self::Service, Self::Qinq, Self::Outer, Self::Stacked];
@@ -161,13 +161,13 @@ pub fn tables() -> Tables {
     let mut tables = Tables::new();
     let vrfs: Vec<_> = (0..3).map(|_| tables.add_vrf().expect("a VRF")).collect();
     for port in 0..PORTS {
-        for way in Way::ALL {
+        for way in LinkVariant::ALL {
             add_link(&mut tables, port, way);
         }
     }
     for vrf in &vrfs {
         for port in 0..PORTS {
-            for way in Way::ALL {
+            for way in LinkVariant::ALL {
                 add_routes(&mut tables, *vrf, port, way);
             }
         }
@@ -179,8 +179,12 @@ pub fn tables() -> Tables {
         if port > 0 && !cfg!(miri) {
             give_default_routes(&mut tables, *vrf);
         }
-        route(&mut tables, *vrf, (ip("172.16.0.0"), 12), |tables| neigh4(tables, port, Way::Plain));
-        route(&mut tables, *vrf, (ip("fd00::"), 8), |tables| neigh6(tables, port, Way::Plain));
+        route(&mut tables, *vrf, (ip("172.16.0.0"), 12), |tables| {
+            neigh4(tables, port, LinkVariant::Plain)
+        });
+        route(&mut tables, *vrf, (ip("fd00::"), 8), |tables| {
+            neigh6(tables, port, LinkVariant::Plain)
+        });
     }
     tables
 }
@@ -188,11 +192,11 @@ pub fn tables() -> Tables {
 /// Gives a VRF default routes, to two links of port 2; of the test network all have them but the
 /// main one.
 pub fn give_default_routes(tables: &mut Tables, vrf: VrfId) {
-    route(tables, vrf, (ip("0.0.0.0"), 0), |tables| neigh4(tables, 2, Way::Vlan));
-    route(tables, vrf, (ip("::"), 0), |tables| neigh6(tables, 2, Way::Stacked));
+    route(tables, vrf, (ip("0.0.0.0"), 0), |tables| neigh4(tables, 2, LinkVariant::Vlan));
+    route(tables, vrf, (ip("::"), 0), |tables| neigh6(tables, 2, LinkVariant::Stacked));
 }
 
-fn add_link(tables: &mut Tables, port: u8, way: Way) {
+fn add_link(tables: &mut Tables, port: u8, way: LinkVariant) {
     let (mac, vrf, mtu) = (way.mac(port), way.vrf(), MTU[usize::from(port)]);
     let link = match (way.parent(), way.tags().last()) {
         (Some(parent), Some((protocol, vid))) => {
@@ -208,12 +212,12 @@ fn add_link(tables: &mut Tables, port: u8, way: Way) {
     assert_eq!(link, way.link(port));
 }
 
-fn neigh4(tables: &mut Tables, port: u8, way: Way) -> NextHopId {
+fn neigh4(tables: &mut Tables, port: u8, way: LinkVariant) -> NextHopId {
     let gateway = IpAddr::V4(Ipv4Addr::new(10, 255, port, way as u8 + 1));
     tables.set_neigh(way.link(port), gateway, Some(way.peer(port))).expect("a neighbour")
 }
 
-fn neigh6(tables: &mut Tables, port: u8, way: Way) -> NextHopId {
+fn neigh6(tables: &mut Tables, port: u8, way: LinkVariant) -> NextHopId {
     let gateway = ip("fe80::1");
     tables.set_neigh(way.link(port), gateway, Some(way.peer(port))).expect("a neighbour")
 }
@@ -228,7 +232,7 @@ fn route(
     tables.insert(vrf, RoutePrefix::new(address, len), next).expect("a route");
 }
 
-fn add_routes(tables: &mut Tables, vrf: VrfId, port: u8, way: Way) {
+fn add_routes(tables: &mut Tables, vrf: VrfId, port: u8, way: LinkVariant) {
     route(tables, vrf, (way.host4(port), 24), |tables| neigh4(tables, port, way));
     route(tables, vrf, (way.host6(port), 64), |tables| neigh6(tables, port, way));
 }
@@ -255,6 +259,6 @@ fn add_special(tables: &mut Tables, vrf: VrfId, special: Special) {
 fn group(tables: &mut Tables, is_ipv4: bool) -> NextHopId {
     let neigh = if is_ipv4 { neigh4 } else { neigh6 };
     let members = [(1, WEIGHTS[0]), (2, WEIGHTS[1])]
-        .map(|(port, weight)| Member { next: neigh(tables, port, Way::Plain), weight });
+        .map(|(port, weight)| Member { next: neigh(tables, port, LinkVariant::Plain), weight });
     tables.add_group(&members).expect("a group")
 }

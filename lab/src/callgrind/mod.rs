@@ -36,7 +36,7 @@ pub(crate) struct Count {
     pub(crate) per_packet: f64,
     /// The same by function, and whether each was inlined wherever it was found.
     pub(crate) functions: BTreeMap<String, (f64, bool)>,
-    /// The instruction set that the path was of: `v3`; empty where that can not be told.
+    /// The instruction set that the path was of: `v3`; empty where that cannot be told.
     pub(crate) level: String,
 }
 
@@ -66,7 +66,7 @@ fn run(program: &Path, row: &str, passes: u64) -> Result<Costs, String> {
         io::ErrorKind::NotFound => {
             "valgrind is not installed (`apt-get install valgrind`)".to_owned()
         }
-        _ => format!("valgrind can not be started: {error}"),
+        _ => format!("valgrind cannot be started: {error}"),
     })?;
     if let Some(mut input) = child.stdin.take() {
         // Who ends before reading it says why.
@@ -103,7 +103,7 @@ fn wait(child: &mut Child) -> Result<bool, String> {
                 let _ = child.kill();
                 let _ = child.wait();
                 return Err(match other {
-                    Err(error) => format!("valgrind can not be waited for: {error}"),
+                    Err(error) => format!("valgrind cannot be waited for: {error}"),
                     _ => format!("callgrind takes longer than {} seconds", PATIENCE.as_secs()),
                 });
             }

@@ -80,7 +80,7 @@ impl Repository {
     ) -> Result<PathBuf, Error> {
         let failed = |what: &dyn std::fmt::Display| {
             Error::failed(
-                format!("{spec} ({}) can not be built: {what}", short(commit)),
+                format!("{spec} ({}) cannot be built: {what}", short(commit)),
                 "Mend that, or name a program that is built already",
             )
         };
@@ -95,9 +95,7 @@ impl Repository {
         // Renamed when it is whole, since who stops the copy would leave half a program.
         let part = kept.with_extension("part");
         let keep = fs::copy(&built, &part).and_then(|_| fs::rename(&part, &kept));
-        keep.map_err(|error| {
-            failed(&format_args!("{} can not be kept: {error}", built.display()))
-        })?;
+        keep.map_err(|error| failed(&format_args!("{} cannot be kept: {error}", built.display())))?;
         Ok(kept)
     }
 
@@ -114,7 +112,7 @@ impl Repository {
         fs::create_dir_all(self.cache.join("programs"))
             .and_then(|()| File::create(&path))
             .and_then(|file| file.lock().map(|()| file))
-            .map_err(|error| format!("{} can not be written: {error}", path.display()))
+            .map_err(|error| format!("{} cannot be written: {error}", path.display()))
     }
 
     /// The work tree, with that commit checked out. There is one for all: where files lie is part of a
@@ -184,7 +182,7 @@ fn run(mut command: Command, message: &str) -> Result<(), String> {
     let bar = ProgressBar::new_spinner().with_message(message.to_owned());
     bar.enable_steady_tick(Duration::from_millis(200));
     let spawned = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
-    let mut child = spawned.map_err(|error| format!("cargo can not be started: {error}"))?;
+    let mut child = spawned.map_err(|error| format!("cargo cannot be started: {error}"))?;
     let mut told = Vec::new();
     let lines = child.stderr.take().map(BufReader::new).into_iter().flat_map(BufRead::lines);
     for line in lines.map_while(Result::ok) {
@@ -199,7 +197,7 @@ fn run(mut command: Command, message: &str) -> Result<(), String> {
     match status {
         Ok(status) if status.success() => Ok(()),
         Ok(_) => Err(format!("cargo says {:?}", last_words(&told))),
-        Err(error) => Err(format!("cargo can not be waited for: {error}")),
+        Err(error) => Err(format!("cargo cannot be waited for: {error}")),
     }
 }
 
@@ -238,7 +236,7 @@ fn git(directory: &Path, arguments: &[&str]) -> Result<String, String> {
 
 /// What a program prints, or why it fails.
 fn output(name: &str, command: &mut Command) -> Result<String, String> {
-    let done = command.output().map_err(|error| format!("{name} can not be started: {error}"))?;
+    let done = command.output().map_err(|error| format!("{name} cannot be started: {error}"))?;
     if done.status.success() {
         return Ok(String::from_utf8_lossy(&done.stdout).trim().to_owned());
     }

@@ -15,7 +15,7 @@ const Z: f64 = 1.96;
 /// What changed within a row, as far as it can be told.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Changes {
-    /// Instructions a packet; none where they can not be counted.
+    /// Instructions a packet; none where they cannot be counted.
     pub instructions_per_packet: Option<Instructions>,
     /// Every function of either side, those first that have changed most.
     pub functions: Vec<Change>,

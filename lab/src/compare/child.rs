@@ -20,7 +20,7 @@ impl Probe {
     /// Starts the probe of a side.
     ///
     /// # Errors
-    /// A sentence where it can not be started.
+    /// A sentence where it cannot be started.
     pub(super) fn start(side: &Side, row: &str) -> Result<Self, String> {
         let mut command = Command::new(&side.program);
         command.args(["lab", "probe", row]);
@@ -75,7 +75,7 @@ pub(super) fn tolls(side: &Side, row: &str) -> Result<f64, String> {
     command.args(["lab", "tolls", "--json", "--only", row]).stdin(Stdio::null());
     let done = command
         .output()
-        .map_err(|error| format!("{} can not be started: {error}", side.program.display()))?;
+        .map_err(|error| format!("{} cannot be started: {error}", side.program.display()))?;
     let wrong = |told: &str| format!("`lab tolls --only {row}` of {} fails: {told}", side.name());
     if !done.status.success() {
         return Err(wrong(first_line(&String::from_utf8_lossy(&done.stderr))));

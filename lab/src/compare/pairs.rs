@@ -40,7 +40,7 @@ impl Pair {
 /// to start, and to measure, where `swapped`.
 ///
 /// # Errors
-/// A sentence, where a process can not be started or does not answer.
+/// A sentence, where a process cannot be started or does not answer.
 pub(super) fn by_probes(
     sides: &[Side; 2],
     row: &str,

@@ -51,7 +51,7 @@ impl Settings {
         let unknown = |level: &&String| !["0", "1", "2", "3", "s", "z"].contains(&level.as_str());
         if let Some(level) = opt_level.iter().flatten().find(unknown) {
             return Err(Error::usage(
-                format!("--opt-level can not be {level:?}"),
+                format!("--opt-level cannot be {level:?}"),
                 "Name one of 0, 1, 2, 3, s and z, or two as 2..3",
             ));
         }
@@ -75,7 +75,7 @@ fn both(option: &str, value: Option<&str>) -> Result<[Option<String>; 2], Error>
     };
     if ![base, head].into_iter().all(plain) {
         return Err(Error::usage(
-            format!("{option} can not be {value:?}"),
+            format!("{option} cannot be {value:?}"),
             "Name one for both sides, or two as FIRST..SECOND",
         ));
     }
@@ -139,7 +139,7 @@ impl Side {
     /// Builds the program of a revision, unless that has been done.
     ///
     /// # Errors
-    /// Where it can not be built.
+    /// Where it cannot be built.
     pub(super) fn build(&mut self, repository: &Repository) -> Result<(), Error> {
         if let Some(commit) = &self.commit {
             self.program = repository.program(&self.spec, commit, &self.settings)?;
@@ -160,11 +160,11 @@ fn program(path: &Path, settings: &Settings) -> Result<PathBuf, Error> {
     let words = settings.words();
     if !words.is_empty() {
         return Err(Error::usage(
-            format!("{name} is built already, so it can not be had with {words}"),
+            format!("{name} is built already, so it cannot be had with {words}"),
             "Name a revision, or leave the compiler's settings out",
         ));
     }
     path.canonicalize().map_err(|error| {
-        Error::usage(format!("{name} can not be found: {error}"), "Name the path of a program")
+        Error::usage(format!("{name} cannot be found: {error}"), "Name the path of a program")
     })
 }

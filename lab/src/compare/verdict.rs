@@ -42,7 +42,7 @@ pub enum Verdict {
     /// The second takes more time.
     #[serde(rename = "slower")]
     Slower,
-    /// What they differ by, if anything, can not be told from noise.
+    /// What they differ by, if anything, cannot be told from noise.
     #[serde(rename = "below accuracy")]
     BelowAccuracy,
 }

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use indicatif::ProgressBar;
-use tollway_dataplane::path::Everything;
+use tollway_dataplane::path::AllStages;
 
 use crate::machine::Machine;
 use crate::report::{Report, Row};
@@ -72,7 +72,7 @@ const SIZES: [Size; 4] = [
 /// Measures.
 ///
 /// # Errors
-/// A sentence, where a name is unknown, the data can not be read, or memory is short.
+/// A sentence, where a name is unknown, the data cannot be read, or memory is short.
 pub fn run(options: &Options) -> Result<Report, String> {
     let names = || SIZES.iter().map(|size| size.name).chain(PARTS);
     if let Some(unknown) = options.only.iter().find(|only| names().all(|name| name != **only)) {
@@ -123,7 +123,7 @@ fn rows(
         let prefixes = scene::sample(size.family.of(table), size.prefixes);
         let tables = tables(size.family, &prefixes)?;
         let frames = frames(size.family, &prefixes);
-        benches.push((size, Bench::<Everything>::over(tables, frames, 64)?));
+        benches.push((size, Bench::<AllStages>::over(tables, frames, 64)?));
     }
     if benches.is_empty() {
         return Ok(Vec::new());

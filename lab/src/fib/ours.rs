@@ -6,7 +6,7 @@ use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::NextHopId;
 use tollway_dataplane::stages::route::{self, Capacity, Fib, Prefix, Root, V4, V6};
 
-use super::rival::{Found, Keys, Rival};
+use super::rival::{Keys, Lookups, Rival};
 
 /// The FIB of one VRF, looked up by the route stage; `HALVES` are an address's keys: 1 for IPv4, 2
 /// for IPv6.
@@ -42,7 +42,7 @@ impl<const HALVES: u32> Rival for Ours<HALVES> {
     }
 
     #[inline(always)]
-    fn lookup_burst(&mut self, keys: &Keys, found: &mut Found) {
+    fn lookup_burst(&mut self, keys: &Keys, found: &mut Lookups) {
         for (lane, bits) in keys.iter().enumerate() {
             self.burst.key[lane] = (bits >> 64) as u64;
             if HALVES > 1 {

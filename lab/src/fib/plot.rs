@@ -10,7 +10,7 @@ use crate::report::Report;
 /// Writes the report's growth as SVG.
 ///
 /// # Errors
-/// A sentence, where the report has no growth or the file can not be written.
+/// A sentence, where the report has no growth or the file cannot be written.
 pub fn write(report: &Report, path: &Path) -> Result<(), String> {
     growth(report).write(path)
 }

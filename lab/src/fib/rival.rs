@@ -7,7 +7,7 @@ use tollway_dataplane::stages::route::Prefix;
 pub(super) type Keys = [u128; BURST];
 
 /// What was found for each.
-pub(super) type Found = [u32; BURST];
+pub(super) type Lookups = [u32; BURST];
 
 /// A structure that longest-prefix lookups are made in.
 pub(super) trait Rival: Sized {
@@ -18,7 +18,7 @@ pub(super) trait Rival: Sized {
     fn lookup(&self, bits: u128) -> u32;
 
     /// The same for a burst.
-    fn lookup_burst(&mut self, keys: &Keys, found: &mut Found);
+    fn lookup_burst(&mut self, keys: &Keys, found: &mut Lookups);
 
     /// Bytes of memory.
     fn memory_bytes(&self) -> usize;
@@ -79,7 +79,7 @@ impl<const FIRST: u32> Flat<FIRST> {
     fn descend(
         &self,
         keys: &Keys,
-        found: &mut Found,
+        found: &mut Lookups,
         above: u32,
         pending: impl IntoIterator<Item = usize>,
     ) -> Lanes {
@@ -116,7 +116,7 @@ impl<const FIRST: u32> Rival for Flat<FIRST> {
     }
 
     #[inline(always)]
-    fn lookup_burst(&mut self, keys: &Keys, found: &mut Found) {
+    fn lookup_burst(&mut self, keys: &Keys, found: &mut Lookups) {
         let mut pending = Lanes::NONE;
         for lane in 0..BURST {
             found[lane] = self.entry(Self::slot(0, keys[lane], 0, FIRST));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use tollway_dataplane::id::NextHopId;
-use tollway_dataplane::path::Everything;
+use tollway_dataplane::path::AllStages;
 use tollway_dataplane::stages::route::{Fib, FibError, Prefix, Root};
 
 use super::scene::{self, Family};
@@ -62,7 +62,7 @@ pub(super) fn measure(
     scene::add_default(&mut others)?;
     let others = (Arc::clone(&others.fib4), others.vrfs[0].root4);
     let frames = scene::frames(Family::V4, &prefixes);
-    let mut bench = Bench::<Everything>::over(tables, frames, 64)?;
+    let mut bench = Bench::<AllStages>::over(tables, frames, 64)?;
     let order = Order::default();
     let (done, outcome) = thread::scope(|scope| {
         let changes = scope.spawn(|| {
@@ -135,7 +135,7 @@ enum Meanwhile {
     ChangesOfOthers,
 }
 
-fn forward(bench: &mut Bench<Everything>, order: &Order, bar: &ProgressBar) -> Measured {
+fn forward(bench: &mut Bench<AllStages>, order: &Order, bar: &ProgressBar) -> Measured {
     let mut measured = Measured::default();
     bench.clocks_per_packet(PASSES);
     for _ in 0..FREE_RUNS {

@@ -141,7 +141,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What can not be removed is for whoever cleans such folders.
+        // What cannot be removed is for whoever cleans such folders.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use indicatif::ProgressBar;
-use tollway_dataplane::path::Everything;
+use tollway_dataplane::path::AllStages;
 use tollway_dataplane::stages::filter::Filter;
 use tollway_dataplane::tables::Tables;
 
@@ -53,7 +53,7 @@ pub struct Options {
 /// Measures.
 ///
 /// # Errors
-/// A sentence, where a name is unknown, the data can not be read, or memory is short.
+/// A sentence, where a name is unknown, the data cannot be read, or memory is short.
 pub fn run(options: &Options) -> Result<Report, String> {
     let names = || ROWS.iter().map(|row| row.name).chain(PARTS);
     if let Some(unknown) = options.only.iter().find(|only| names().all(|name| name != **only)) {
@@ -86,7 +86,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
 /// A row's benches: one for each trace, with what they have measured.
 struct Measured<'a> {
     row: &'a Scene,
-    benches: Vec<(Trace, Bench<Everything>, Vec<f64>)>,
+    benches: Vec<(Trace, Bench<AllStages>, Vec<f64>)>,
 }
 
 /// Measures the rows, in turns.
@@ -120,7 +120,7 @@ fn sum_up(
     machine: &Machine,
     figures: &mut Figures,
 ) -> Result<Row, String> {
-    let mut worst: Option<(Summary, &Bench<Everything>)> = None;
+    let mut worst: Option<(Summary, &Bench<AllStages>)> = None;
     for (trace, bench, clocks) in &measured.benches {
         let clocks = Summary::of(clocks).ok_or("no repeats")?;
         figures.insert(format!("clocks_{}_{}", measured.row.name, trace.name()), clocks.median);

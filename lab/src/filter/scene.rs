@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use tollway_dataplane::id::Vid;
-use tollway_dataplane::path::Everything;
+use tollway_dataplane::path::AllStages;
 use tollway_dataplane::stages::filter::{Filter, Op, Point, Rule, Rules};
 use tollway_dataplane::stages::route::Prefix;
 use tollway_dataplane::tables::{RoutePrefix, Tables, TablesError};
@@ -109,7 +109,7 @@ impl Scene {
     }
 
     /// A bench of the row.
-    pub(super) fn bench(&self, list: &[Tuple], trace: Trace) -> Result<Bench<Everything>, String> {
+    pub(super) fn bench(&self, list: &[Tuple], trace: Trace) -> Result<Bench<AllStages>, String> {
         if let Kind::Set(count) = self.kind {
             return Ok(sets::under(count, trace, self.flows)?.0);
         }
@@ -137,13 +137,13 @@ pub(super) fn under(
     tuples: &[Tuple],
     trace: Trace,
     count: usize,
-) -> Result<Bench<Everything>, String> {
+) -> Result<Bench<AllStages>, String> {
     let mut bench = bench(flows(tuples, trace, count), false)?;
     bench.filter(filter(tuples)?, false);
     Ok(bench)
 }
 
-pub(super) fn bench(flows: Vec<Flow4>, tagged: bool) -> Result<Bench<Everything>, String> {
+pub(super) fn bench(flows: Vec<Flow4>, tagged: bool) -> Result<Bench<AllStages>, String> {
     let (tables, source) = stage(flows, tagged)?;
     Bench::over(tables, source, 64)
 }
@@ -158,7 +158,7 @@ pub(super) fn stage(flows: Vec<Flow4>, tagged: bool) -> Result<(Tables, Source),
 }
 
 pub(super) fn said(error: tollway_dataplane::stages::filter::FilterError) -> String {
-    format!("the rules can not be compiled: {error:?}")
+    format!("the rules cannot be compiled: {error:?}")
 }
 
 /// Rules at hook forward.

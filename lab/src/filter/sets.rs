@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use tollway_dataplane::path::Everything;
+use tollway_dataplane::path::AllStages;
 use tollway_dataplane::stages::filter::{
     Address, Condition, Field, Filter, LiveSet, LiveSetError, Op, Point, Rule, Rules,
 };
@@ -59,7 +59,7 @@ pub(super) fn under(
     count: usize,
     trace: Trace,
     flows: usize,
-) -> Result<(Bench<Everything>, Arc<LiveSet>), String> {
+) -> Result<(Bench<AllStages>, Arc<LiveSet>), String> {
     let addresses = addresses(count);
     let mut spread = Spread::new(0xf10e);
     let mut flow = || {
@@ -124,7 +124,7 @@ pub(super) fn measure(figures: &mut Figures, bar: &ProgressBar) -> Result<(), St
     });
     changed
         .map_err(|_| "the thread that changes the set panicked")?
-        .map_err(|error| format!("the set can not be changed: {error:?}"))?;
+        .map_err(|error| format!("the set cannot be changed: {error:?}"))?;
     let [free, plain, with] = measured;
     let median = |values: &[f64]| Summary::of(values).map(|summary| summary.median);
     let (Some(free), Some(plain), Some(with)) = (median(&free), median(&plain), median(&with))
@@ -141,7 +141,7 @@ pub(super) fn measure(figures: &mut Figures, bar: &ProgressBar) -> Result<(), St
 }
 
 /// Changes a second as fast as they go; clocks a packet without changes and with some.
-fn forward(bench: &mut Bench<Everything>, order: &Order, bar: &ProgressBar) -> [Vec<f64>; 3] {
+fn forward(bench: &mut Bench<AllStages>, order: &Order, bar: &ProgressBar) -> [Vec<f64>; 3] {
     let mut measured = [const { Vec::new() }; 3];
     bench.clocks_per_packet(PASSES);
     for _ in 0..RUNS {

@@ -80,7 +80,7 @@ impl Load {
     /// Looks at it.
     ///
     /// # Errors
-    /// A rate of nothing, a burst, a number of threads or a processor that can not be.
+    /// A rate of nothing, a burst, a number of threads or a processor that cannot be.
     pub fn check(&self) -> Result<(), Error> {
         if let Some(Rate::Pps(rate) | Rate::Bps(rate)) = self.rate
             && (rate <= 0.0 || !rate.is_finite())
@@ -90,14 +90,11 @@ impl Load {
         }
         if !(1..=MAX_BURST).contains(&self.burst) {
             let remedy = format!("Say -b with a number from 1 to {MAX_BURST}");
-            return Err(Error::usage(
-                format!("a burst can not have {} frames", self.burst),
-                remedy,
-            ));
+            return Err(Error::usage(format!("a burst cannot have {} frames", self.burst), remedy));
         }
         if !(1..=STREAMS).contains(&self.threads) {
             let remedy = format!("Say -t with a number from 1 to {STREAMS}");
-            return Err(Error::usage(format!("there can not be {} threads", self.threads), remedy));
+            return Err(Error::usage(format!("there cannot be {} threads", self.threads), remedy));
         }
         let processors = sys::processors().len();
         if self.first_cpu >= processors {

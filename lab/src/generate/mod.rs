@@ -25,7 +25,7 @@ use tollway_dataplane::frame::Umem;
 use tollway_dataplane::port::Port;
 
 pub use crate::error::Error;
-pub use run::{Row, Traffic, Way, run};
+pub use run::{Row, SendMethod, Traffic, run};
 pub use text::render;
 
 /// What the generator and a sink report.

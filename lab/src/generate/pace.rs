@@ -5,7 +5,7 @@ const FORGIVEN_NS: u64 = 2_000_000;
 
 /// Keeps to a rate.
 #[derive(Clone, Debug)]
-pub struct Pace {
+pub struct SendRate {
     /// Nanoseconds between 1,024 frames; 0 for as fast as it goes.
     ns_per_1024: u64,
     start_ns: u64,
@@ -19,7 +19,7 @@ pub fn ns_per_1024(pps: Option<f64>) -> u64 {
     pps.map_or(0, |pps| (1.024e12 / pps.max(1e-3)).max(1.0) as u64)
 }
 
-impl Pace {
+impl SendRate {
     /// Begins now.
     #[must_use]
     pub fn new(pps: Option<f64>, now_ns: u64) -> Self {
@@ -62,7 +62,7 @@ mod tests {
 
     /// Sends for so long, a look each so many ns; how many were sent.
     fn sent(pps: f64, time_ns: u64, step_ns: u64, most: usize) -> u64 {
-        let mut pace = Pace::new(Some(pps), 5);
+        let mut pace = SendRate::new(Some(pps), 5);
         let mut now_ns = 5;
         while now_ns <= 5 + time_ns {
             let due = pace.due(now_ns, most);
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn a_rate_is_kept() {
-        assert_eq!(Pace::new(None, 0).due(0, 64), 64);
+        assert_eq!(SendRate::new(None, 0).due(0, 64), 64);
         for (pps, step_ns) in [(1000.0, 700), (1e6, 300), (123_456.0, 20_000), (0.5, 1_000_000)] {
             let expected = pps * 2.0 + 1.0;
             let sent = sent(pps, 2_000_000_000, step_ns, 64) as f64;
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn who_was_away_does_not_flood() {
-        let mut pace = Pace::new(Some(1e6), 0);
+        let mut pace = SendRate::new(Some(1e6), 0);
         assert_eq!(pace.due(0, 64), 1);
         pace.note(1);
         let mut sent = 0;

@@ -91,7 +91,7 @@ impl Plan {
             if *size < smallest || *size > MAX_LEN + FCS {
                 return Err(Error::usage(
                     format!(
-                        "a frame of {size} bytes can not be sent: headers, sequence number and time take \
+                        "a frame of {size} bytes cannot be sent: headers, sequence number and time take \
                              {smallest} with the check sequence, and {} is the longest",
                         MAX_LEN + FCS
                     ),
@@ -165,7 +165,7 @@ fn check(spec: &Spec) -> Result<(), Error> {
     }
     if spec.flows.is_some_and(|flows| !(1..=MAX_FLOWS).contains(&flows)) {
         let remedy = format!("Say --flows with a number from 1 to {MAX_FLOWS}");
-        return Err(Error::usage("there can not be so many flows", remedy));
+        return Err(Error::usage("there cannot be so many flows", remedy));
     }
     if spec.dst_ports.0 > spec.dst_ports.1 || spec.src_ports.0 > spec.src_ports.1 {
         let what = "a range of ports ends before it begins";

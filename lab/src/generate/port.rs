@@ -10,7 +10,7 @@ use tollway_dataplane::port::{MemoryPort, Port};
 use super::Error;
 use super::fill::Filler;
 use super::load::{MAX_BURST, is_over};
-use super::pace::Pace;
+use super::pace::SendRate;
 use super::track::Tracker;
 use crate::live::sys::monotonic_ns;
 
@@ -127,7 +127,7 @@ pub fn send<P: Port + ?Sized>(
     discard(port, umem, &mut burst);
     let (own, start) = (umem.available(), monotonic_ns());
     let end = task.time.map_or(u64::MAX, |time| start.saturating_add(time.as_nanos() as u64));
-    let mut pace = Pace::new(task.pps, start);
+    let mut pace = SendRate::new(task.pps, start);
     let mut frames = [Descriptor::default(); MAX_BURST];
     // Frames that the port did not take, from `first` on.
     let (mut first, mut last) = (0, 0);

@@ -8,7 +8,7 @@ use super::fill::Filler;
 use super::load::Load;
 use super::plan::{FCS, Plan};
 use super::port::{DRAIN, Memory, Sent, Task, Writer, send};
-use super::sink::{Seen, Sink};
+use super::sink::{Sink, SinkStats};
 use super::track::{Tracker, Wanted};
 use super::{Error, Opened, xdp};
 use crate::live::sys;
@@ -25,7 +25,7 @@ pub enum Traffic {
 }
 
 /// By what it is sent.
-pub enum Way<'a> {
+pub enum SendMethod<'a> {
     /// A BPF program.
     Xdp {
         /// Out of this device.
@@ -61,7 +61,7 @@ pub fn run(
     traffic: &Traffic,
     load: &Load,
     run: u8,
-    way: &Way<'_>,
+    way: &SendMethod<'_>,
     sink: Option<Sink>,
     stop: &AtomicBool,
 ) -> Result<Report<Row>, Error> {
@@ -70,17 +70,17 @@ pub fn run(
     let task =
         Task { pps: load.share(wire_bytes), count: load.count, time: load.time, burst: load.burst };
     let (sent, memory) = match (way, traffic) {
-        (Way::Xdp { .. }, Traffic::Replay(_)) => {
+        (SendMethod::Xdp { .. }, Traffic::Replay(_)) => {
             let what = "captures are not sent by the BPF program";
             return Err(Error::usage(what, "Say --via af_packet or --via af_xdp"));
         }
-        (Way::Xdp { device, plain }, Traffic::Made(plan)) => {
+        (SendMethod::Xdp { device, plain }, Traffic::Made(plan)) => {
             let stream =
                 |thread| xdp::Stream::load(device, plan, (run, thread as u8), task, *plain);
             let streams = (0..load.threads).map(stream).collect::<Result<_, _>>()?;
             (xdp::send_all(streams, load.first_cpu, stop)?, None)
         }
-        (Way::Port(open), _) => {
+        (SendMethod::Port(open), _) => {
             let each = |thread| {
                 let (mut port, mut umem) = open()?;
                 let mut writer = traffic.writer(run, thread);
@@ -88,14 +88,14 @@ pub fn run(
             };
             threads(load, &each, stop)?
         }
-        (Way::Memory { looks }, _) => {
+        (SendMethod::Memory { looks }, _) => {
             let each = |thread| {
                 let failed = || Error::failed("there is no memory for frames", "Free some");
                 let mut umem = memory::umem(512, 4096).ok_or_else(failed)?;
                 let mut port = Memory::new(looks.then(|| Tracker::new(traffic.wanted(run), 1)));
                 let mut writer = traffic.writer(run, thread);
                 let sent = send(&mut port, &mut umem, &mut writer, task, stop)?;
-                Ok((sent, port.tracker().map(Seen::by)))
+                Ok((sent, port.tracker().map(SinkStats::by)))
             };
             threads(load, &each, stop)?
         }
@@ -164,14 +164,14 @@ impl Traffic {
     }
 }
 
-type Done = (Sent, Option<Seen>);
+type Done = (Sent, Option<SinkStats>);
 
 /// Runs a thread for each stream, on processors of their own; what all have sent, and seen together.
 fn threads(
     load: &Load,
     each: &(dyn Fn(usize) -> Result<Done, Error> + Sync),
     stop: &AtomicBool,
-) -> Result<(Vec<Sent>, Option<Seen>), Error> {
+) -> Result<(Vec<Sent>, Option<SinkStats>), Error> {
     let processors = sys::processors();
     let cpu = |thread: usize| processors[(load.first_cpu + thread) % processors.len()];
     let done: Vec<Result<Done, Error>> = std::thread::scope(|scope| {
@@ -199,7 +199,7 @@ fn threads(
     Ok((sent, seen))
 }
 
-fn report(sent: &[Sent], seen: Option<&Seen>, traffic: &Traffic) -> Report<Row> {
+fn report(sent: &[Sent], seen: Option<&SinkStats>, traffic: &Traffic) -> Report<Row> {
     let row = |(thread, sent): (usize, &Sent)| Row {
         name: format!("thread-{thread}"),
         sent_frames: sent.frames,
@@ -244,7 +244,8 @@ mod tests {
             first_cpu: 0,
         };
         let stop = AtomicBool::new(false);
-        let report = run(&traffic, &load, 5, &Way::Memory { looks: true }, None, &stop).unwrap();
+        let report =
+            run(&traffic, &load, 5, &SendMethod::Memory { looks: true }, None, &stop).unwrap();
         let figure = |name: &str| report.figures[name];
         assert_eq!(report.rows.len(), 3);
         assert_eq!((figure("sent_frames"), figure("received_frames")), (60_000.0, 60_000.0));
@@ -258,7 +259,8 @@ mod tests {
             Load { rate: None, count: Some(1000), time: None, burst: 32, threads: 1, first_cpu: 0 };
         let traffic = Traffic::Replay(vec![vec![0; 60], vec![0; 100]]);
         let stop = AtomicBool::new(false);
-        let report = run(&traffic, &load, 5, &Way::Memory { looks: true }, None, &stop).unwrap();
+        let report =
+            run(&traffic, &load, 5, &SendMethod::Memory { looks: true }, None, &stop).unwrap();
         assert_eq!(report.figures["received_frames"], 1000.0);
         let json = serde_json::to_value(&report).unwrap();
         assert!(json["lost_frames"].is_null() && json["loss_ratio"].is_null(), "{json}");
@@ -300,7 +302,7 @@ mod tests {
             &traffic,
             &load,
             0,
-            &Way::Xdp { device: "lo", plain: false },
+            &SendMethod::Xdp { device: "lo", plain: false },
             None,
             &AtomicBool::new(false),
         );

@@ -76,7 +76,7 @@ pub struct Options {
 
 /// A rate that was found.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct SearchResult {
     /// The ratio of loss that was allowed.
     pub allowed: f64,
     /// The highest rate that held, frames a second; 0 where none did.
@@ -96,8 +96,8 @@ pub struct Found {
 /// Looks for the rates of all ratios; in the order of the options.
 ///
 /// # Errors
-/// A ratio, a trial or a precision that can not be; a trial fails.
-pub fn search(path: &mut dyn Path, options: &Options) -> Result<Vec<Found>, Error> {
+/// A ratio, a trial or a precision that cannot be; a trial fails.
+pub fn search(path: &mut dyn Path, options: &Options) -> Result<Vec<SearchResult>, Error> {
     check(options)?;
     let end = Instant::now() + options.within;
     let all_out = path.trial(options.most_pps, options.trial)?;
@@ -105,7 +105,7 @@ pub fn search(path: &mut dyn Path, options: &Options) -> Result<Vec<Found>, Erro
     let arrived = all_out.sent_pps * (1.0 - all_out.loss());
     let mut order: Vec<_> = (0..options.losses.len()).collect();
     order.sort_by(|a, b| options.losses[*b].total_cmp(&options.losses[*a]));
-    let mut found: Vec<Option<Found>> = vec![None; options.losses.len()];
+    let mut found: Vec<Option<SearchResult>> = vec![None; options.losses.len()];
     // What gets through of too much is where to begin; less loss is found at lower rates.
     let mut start = arrived.clamp(LEAST_PPS, most);
     for (done, index) in order.into_iter().enumerate() {
@@ -188,7 +188,7 @@ impl Bounds {
 }
 
 impl Hunt<'_> {
-    fn run(&mut self, start: f64) -> Result<Found, Error> {
+    fn run(&mut self, start: f64) -> Result<SearchResult, Error> {
         let mut short = self.approach(start, SHORT)?;
         let begin = if short.held.is_empty() { short.next } else { short.low() };
         let mut whole = self.approach(begin, 1)?;
@@ -201,7 +201,7 @@ impl Hunt<'_> {
             (whole.high, whole.is_senders) = (short.high, short.is_senders);
         }
         let low = whole.low();
-        Ok(Found {
+        Ok(SearchResult {
             allowed: self.allowed,
             pps: low,
             too_much_pps: whole.high,

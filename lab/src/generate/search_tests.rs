@@ -124,7 +124,7 @@ impl Late {
         Self { formula, late, whole_knee, tried: Vec::new() }
     }
 
-    fn search(&mut self, losses: &[f64]) -> Vec<Found> {
+    fn search(&mut self, losses: &[f64]) -> Vec<SearchResult> {
         let options = Options { trial: WHOLE, within: WITHIN, precision: 1e-4, ..options(losses) };
         search(self, &options).unwrap()
     }

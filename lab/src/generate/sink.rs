@@ -23,7 +23,7 @@ const LAST: usize = 1 << 16;
 
 /// What a sink has seen.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct SinkStats {
     /// What was counted.
     pub counts: Counts,
     /// How long frames took, ns.
@@ -34,7 +34,7 @@ pub struct Seen {
 const PERCENTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)];
 
-impl Seen {
+impl SinkStats {
     /// What a tracker has seen.
     #[must_use]
     pub fn by(tracker: &Tracker) -> Self {
@@ -89,7 +89,7 @@ pub fn percentiles(latency: &Histogram<u64>) -> BTreeMap<String, f64> {
 
 /// What a sink alone has to tell, which was there for so long.
 #[must_use]
-pub fn report(seen: &Seen, time: Duration) -> Report<Row> {
+pub fn report(seen: &SinkStats, time: Duration) -> Report<Row> {
     let mut report = Report::new(Machine::probe(), Vec::new());
     report.figures = seen.figures(None);
     let mpps = seen.counts.frames as f64 / time.as_secs_f64() / 1e6;
@@ -107,7 +107,7 @@ pub enum Sink {
         /// Set to end it.
         stop: Arc<AtomicBool>,
         /// The thread.
-        work: std::thread::JoinHandle<Seen>,
+        work: std::thread::JoinHandle<SinkStats>,
     },
 }
 
@@ -115,7 +115,7 @@ impl Sink {
     /// Reads a port in a thread, which opens it; latency is taken of one frame in `sample`.
     ///
     /// # Errors
-    /// It can not be opened, or no thread can be had.
+    /// It cannot be opened, or no thread can be had.
     pub fn over(
         open: impl FnOnce() -> Result<Opened, Error> + Send + 'static,
         wanted: Wanted,
@@ -149,7 +149,7 @@ impl Sink {
                     let _ = ready.send(Err(error));
                 }
             }
-            Seen::by(&tracker)
+            SinkStats::by(&tracker)
         };
         let failed = |what: &dyn std::fmt::Display| Error::failed(what, "Try again");
         let work = std::thread::Builder::new().name("sink".to_owned()).spawn(work);
@@ -161,10 +161,10 @@ impl Sink {
     /// Ends it; what it has seen.
     ///
     /// # Errors
-    /// Its counts can not be read.
-    pub fn end(self) -> Result<Seen, Error> {
+    /// Its counts cannot be read.
+    pub fn end(self) -> Result<SinkStats, Error> {
         match self {
-            Self::Xdp(sink) => Ok(Seen { counts: sink.counts()?, latency: sink.latency()? }),
+            Self::Xdp(sink) => Ok(SinkStats { counts: sink.counts()?, latency: sink.latency()? }),
             Self::Port { stop, work } => {
                 stop.store(true, Ordering::Relaxed);
                 work.join().map_err(|_| {

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::plan::{Plan, Spec};
 use super::port::{DRAIN, Sent, Task};
-use super::search::{Found, Options, Path, Trial, search};
+use super::search::{Options, Path, SearchResult, Trial, search};
 use super::sink::percentiles;
 use super::track::Wanted;
 use super::{Error, Traffic, any_run, xdp};
@@ -177,7 +177,7 @@ fn arrives(wire: &mut Wire<'_>, between: Between<'_>) -> Result<(), Error> {
     ))
 }
 
-fn row(size: usize, wire_bytes: f64, found: &Found) -> Row {
+fn row(size: usize, wire_bytes: f64, found: &SearchResult) -> Row {
     let latency = found.trial.as_ref().map(|trial| percentiles(&trial.latency));
     let latency = latency.filter(|latency| !latency.is_empty()).map(|latency| {
         ["latency_p50_us", "latency_p99_us", "latency_max_us"].map(|name| latency[name])
@@ -248,8 +248,7 @@ mod tests {
             precision: 0.1,
             most_pps: None,
         };
-        for (last, about) in
-            [(9000, "a frame of 9000 bytes can not be sent"), (1518, "MTU is 1400")]
+        for (last, about) in [(9000, "a frame of 9000 bytes cannot be sent"), (1518, "MTU is 1400")]
         {
             let spec = Spec { sizes: vec![(64, 1), (last, 1)], ..spec() };
             let error = run(&spec, between, &options, &AtomicBool::new(false)).unwrap_err();

@@ -171,7 +171,7 @@ impl Sending {
     /// What has been sent so far.
     ///
     /// # Errors
-    /// The count can not be read.
+    /// The count cannot be read.
     pub fn sent(&self) -> Result<Sent, Error> {
         let failed = |error| Error::failed(format!("the generator's count: {error}"), "Try again");
         let [frames, start_ns, first_ns, last_ns, bytes, ..] =
@@ -292,7 +292,7 @@ impl Sink {
     /// What has come so far.
     ///
     /// # Errors
-    /// The count can not be read.
+    /// The count cannot be read.
     pub fn counts(&self) -> Result<Counts, Error> {
         let values = self.counts.get(&0, 0).map_err(unread)?;
         let mut sum = Counts::default();
@@ -330,7 +330,7 @@ fn number(wanted: Wanted) -> u64 {
 }
 
 fn unread(error: aya::maps::MapError) -> Error {
-    Error::failed(format!("the sink's count can not be read: {error}"), "Try again")
+    Error::failed(format!("the sink's count cannot be read: {error}"), "Try again")
 }
 
 /// The middle of a bucket, ns.

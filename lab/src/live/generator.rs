@@ -55,7 +55,7 @@ impl Generator {
 
     /// What it has sent so far.
     pub(super) fn sent(&self) -> Result<Sent, String> {
-        let failed = |error| format!("the generator's count can not be read: {error}");
+        let failed = |error| format!("the generator's count cannot be read: {error}");
         let [frames, start_ns, last_ns] = self.progress.get(&0, 0).map_err(failed)?;
         let seconds = last_ns.saturating_sub(start_ns) as f64 / 1e9;
         Ok(Sent { frames, rate: frames.saturating_sub(1) as f64 / seconds })

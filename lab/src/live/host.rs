@@ -63,7 +63,7 @@ impl Host {
         let path = format!("/proc/sys/net/{path}");
         let (file, value) = (path.clone(), value.to_owned());
         let done = self.run(move || std::fs::write(file, value))?;
-        done.map_err(|error| format!("host {}: {path} can not be set: {error}", self.name))
+        done.map_err(|error| format!("host {}: {path} cannot be set: {error}", self.name))
     }
 
     /// Where the host's network namespace is, for `ip link`.
@@ -89,7 +89,7 @@ fn settle() -> Result<(), String> {
     for (kind, at) in mounts {
         let what = kind.unwrap_or("a namespace's root");
         sys::mount(kind, at).map_err(|error| {
-            format!("{what} can not be mounted on {at} in a private namespace: {error}")
+            format!("{what} cannot be mounted on {at} in a private namespace: {error}")
         })?;
     }
     Ok(())
@@ -100,7 +100,7 @@ fn sh(line: &str) -> Result<String, String> {
     let mut words = line.split_whitespace();
     let program = words.next().unwrap_or_default();
     let output = Command::new(program).args(words).output().map_err(|error| {
-        format!("{program} can not be started ({error}): install iproute2 and ethtool")
+        format!("{program} cannot be started ({error}): install iproute2 and ethtool")
     })?;
     if !output.status.success() {
         let told = String::from_utf8_lossy(&output.stderr);

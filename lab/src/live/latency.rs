@@ -1,4 +1,4 @@
-//! How long pings take: by the kernel, through user space, by the express lane.
+//! How long pings take: by the kernel, through user space, by the XDP path.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const SORTS: [(&str, Plan); 2] = [
     ("lone_ping", Plan { count: 20, interval: Duration::from_millis(50), exact: true }),
 ];
 /// Tollway's ways by name.
-const WAYS: [(&str, bool); 2] = [("af_xdp", false), ("express", true)];
+const WAYS: [(&str, bool); 2] = [("af_xdp", false), ("xdp", true)];
 
 /// Measures, where it is wanted.
 pub(super) fn measure(
@@ -31,8 +31,9 @@ pub(super) fn measure(
     }
     let bar = progress(ROUNDS * WAYS.len() as u64);
     places.tollway.kernel_forwards(false)?;
-    for (way, express) in WAYS {
-        let setup = Setup { kind: "af_xdp", express, features: false, apart: false, lane: None };
+    for (way, xdp_path) in WAYS {
+        let setup =
+            Setup { kind: "af_xdp", xdp_path, features: false, apart: false, xdp_flows: None };
         let tollway = Tollway::start(&places.tollway, setup, false)?;
         let mut times = [const { [const { Vec::new() }; 2] }; SORTS.len()];
         for _ in 0..ROUNDS {

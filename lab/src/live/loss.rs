@@ -27,10 +27,16 @@ const PING_INTERVAL: Duration = Duration::from_millis(2);
 const UPGRADE_PINGS: u16 = 2000;
 const UPGRADE_AFTER: Duration = Duration::from_millis(1000);
 
-/// Both roads: what dies with Tollway is the one through user space.
+/// Both paths: what dies with Tollway is the one through user space.
 const WAYS: [(&str, Setup); 2] = [
-    ("af_xdp", Setup { kind: "af_xdp", express: false, features: false, apart: true, lane: None }),
-    ("express", Setup { kind: "af_xdp", express: true, features: false, apart: true, lane: None }),
+    (
+        "af_xdp",
+        Setup { kind: "af_xdp", xdp_path: false, features: false, apart: true, xdp_flows: None },
+    ),
+    (
+        "xdp",
+        Setup { kind: "af_xdp", xdp_path: true, features: false, apart: true, xdp_flows: None },
+    ),
 ];
 
 /// What a death costs.

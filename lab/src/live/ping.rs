@@ -44,7 +44,7 @@ impl Pings {
 
     /// Waits until all are answered, or were waited for long enough.
     pub(super) fn answers(self) -> Result<Answers, String> {
-        let failed = |error| format!("echo requests can not be sent: {error}");
+        let failed = |error| format!("echo requests cannot be sent: {error}");
         let ended = self.0.join().map_err(|_| "the pinging thread has failed".to_owned())?;
         ended.map_err(failed)
     }

@@ -24,23 +24,23 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(super) struct Setup {
     /// The kind of its ports.
     pub(super) kind: &'static str,
-    /// Whether flows may take the express lane.
-    pub(super) express: bool,
+    /// Whether flows may take the XDP path.
+    pub(super) xdp_path: bool,
     /// Whether there are VLANs on both sides, a VRF and a firewall of [`RULE_COUNT`] rules.
     pub(super) features: bool,
     /// Whether it keeps off the generator's processor, if there is another.
     pub(super) apart: bool,
-    /// `express_flows`, where the default does not do.
-    pub(super) lane: Option<u32>,
+    /// `xdp_flows`, where the default does not do.
+    pub(super) xdp_flows: Option<u32>,
 }
 
 impl Setup {
     /// As configuration file.
     fn config(self) -> String {
-        let express = if self.express { "on" } else { "off" };
+        let xdp_path = if self.xdp_path { "on" } else { "off" };
         let mut text = if self.kind == "af_xdp" {
-            let lane = self.lane.map(|flows| format!("express_flows = {flows}\n"));
-            format!("express = \"{express}\"\n{}", lane.unwrap_or_default())
+            let xdp_flows = self.xdp_flows.map(|flows| format!("xdp_flows = {flows}\n"));
+            format!("xdp = \"{xdp_path}\"\n{}", xdp_flows.unwrap_or_default())
         } else {
             String::new()
         };
@@ -97,7 +97,7 @@ impl Tollway {
             std::fs::write(CONFIG, setup.config())?;
             std::fs::write(RULES, rules())
         };
-        let failed = |error| format!("{CONFIG} can not be written: {error}");
+        let failed = |error| format!("{CONFIG} cannot be written: {error}");
         topology.r.run(write)?.map_err(failed)?;
         let mut arguments = vec!["run", "--config", CONFIG];
         if replace {
@@ -123,7 +123,7 @@ impl Tollway {
         apart: bool,
     ) -> Result<Self, String> {
         let program = std::env::current_exe()
-            .map_err(|error| format!("this program can not find itself: {error}"))?;
+            .map_err(|error| format!("this program cannot find itself: {error}"))?;
         let mut command = Command::new(program);
         command.args(arguments).env("RUST_LOG", "info").env("NO_COLOR", "1");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -132,7 +132,7 @@ impl Tollway {
         }
         // By the host's own thread: Tollway is to end with that and no sooner.
         let child = topology.r.run(move || command.spawn())?;
-        let mut child = child.map_err(|error| format!("Tollway can not be started: {error}"))?;
+        let mut child = child.map_err(|error| format!("Tollway cannot be started: {error}"))?;
         let said = listen(child.stderr.take());
         Ok(Self { child, said })
     }
@@ -164,7 +164,7 @@ impl Tollway {
     /// Sends it a signal.
     pub(super) fn signal(&self, signal: i32) -> Result<(), String> {
         let sent = sys::signal(self.child.id(), signal);
-        sent.map_err(|error| format!("Tollway can not be sent signal {signal}: {error}"))
+        sent.map_err(|error| format!("Tollway cannot be sent signal {signal}: {error}"))
     }
 
     /// Ends it as an administrator would.
@@ -184,7 +184,7 @@ impl Tollway {
                     let last = self.said.try_iter().last().unwrap_or_default();
                     return Err(format!("Tollway failed ({status}): {last}"));
                 }
-                Err(error) => return Err(format!("Tollway can not be waited for: {error}")),
+                Err(error) => return Err(format!("Tollway cannot be waited for: {error}")),
             }
         }
         Err("Tollway does not end".to_owned())
@@ -202,7 +202,7 @@ impl Drop for Tollway {
 pub(super) fn clear(topology: &Topology) -> Result<(), String> {
     match topology.r.run(|| std::fs::remove_dir_all(PINS))? {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(format!("{PINS} can not be removed: {error}"))
+            Err(format!("{PINS} cannot be removed: {error}"))
         }
         _ => Ok(()),
     }

@@ -39,54 +39,54 @@ pub(super) struct Case {
     extra: bool,
 }
 
-const EXPRESS: Setup =
-    Setup { kind: "af_xdp", express: true, features: false, apart: true, lane: None };
+const XDP_PATH: Setup =
+    Setup { kind: "af_xdp", xdp_path: true, features: false, apart: true, xdp_flows: None };
 
 /// What is measured against the kernel.
 pub(super) const CASES: [Case; 6] = [
     Case {
-        name: "express",
-        figure: "express_ratio",
-        title: "express lane, 256 flows",
+        name: "xdp",
+        figure: "xdp_ratio",
+        title: "XDP path, 256 flows",
         flows: 256,
-        setup: EXPRESS,
+        setup: XDP_PATH,
         sink: Place::Xdp,
         extra: false,
     },
     Case {
-        name: "express-features",
-        figure: "express_features_ratio",
-        title: "express lane, VLAN in and out, VRF, 100 rules; the kernel plain",
+        name: "xdp-features",
+        figure: "xdp_features_ratio",
+        title: "XDP path, VLAN in and out, VRF, 100 rules; the kernel plain",
         flows: 256,
-        setup: Setup { features: true, ..EXPRESS },
+        setup: Setup { features: true, ..XDP_PATH },
         sink: Place::Xdp,
         extra: false,
     },
     Case {
-        name: "express-64k",
-        figure: "express_64k_flows_ratio",
-        title: "express lane, 65,536 flows",
+        name: "xdp-64k",
+        figure: "xdp_64k_flows_ratio",
+        title: "XDP path, 65,536 flows",
         flows: 1 << 16,
-        setup: EXPRESS,
+        setup: XDP_PATH,
         sink: Place::Xdp,
         extra: false,
     },
     Case {
-        name: "express-1m",
-        figure: "express_1m_flows_ratio",
-        title: "express lane, 1,048,576 flows",
+        name: "xdp-1m",
+        figure: "xdp_1m_flows_ratio",
+        title: "XDP path, 1,048,576 flows",
         flows: 1 << 20,
         // Twice as many: what is forgotten is not quite what was used least recently.
-        setup: Setup { lane: Some(1 << 21), ..EXPRESS },
+        setup: Setup { xdp_flows: Some(1 << 21), ..XDP_PATH },
         sink: Place::Xdp,
         extra: false,
     },
     Case {
         name: "af-xdp",
         figure: "af_xdp_ratio",
-        title: "through user space by AF_XDP, two cores",
+        title: "on the user path by AF_XDP, two cores",
         flows: 256,
-        setup: Setup { express: false, ..EXPRESS },
+        setup: Setup { xdp_path: false, ..XDP_PATH },
         // What leaves is the kernel's packets on both sides; with XDP there, only Tollway's are copied.
         sink: Place::Tc,
         extra: false,
@@ -94,14 +94,14 @@ pub(super) const CASES: [Case; 6] = [
     Case {
         name: "af-packet",
         figure: "af_packet_ratio",
-        title: "through user space by packet sockets, two cores",
+        title: "on the user path by packet sockets, two cores",
         flows: 256,
         setup: Setup {
             kind: "af_packet",
-            express: false,
+            xdp_path: false,
             features: false,
             apart: true,
-            lane: None,
+            xdp_flows: None,
         },
         sink: Place::Tc,
         extra: true,
@@ -162,9 +162,9 @@ pub(super) fn measure(
 }
 
 /// The way by the kernel alone.
-fn kernel(places: &Places, place: Place) -> Result<Lane<'_>, String> {
+fn kernel(places: &Places, place: Place) -> Result<TollwaySide<'_>, String> {
     let sink = Sink::start(&places.kernel.b, Expect { vid: None, follow: false, place })?;
-    Ok(Lane { topology: &places.kernel, sink, vid: None })
+    Ok(TollwaySide { topology: &places.kernel, sink, vid: None })
 }
 
 /// Measures a case and the kernel in turn; the kernel's rates are told apart too.
@@ -181,15 +181,15 @@ fn pairs(
     let kernel = kernel(places, case.sink)?;
     let expect = Expect { vid: vids.map(|vids| vids[1]), follow: false, place: case.sink };
     let sink = Sink::start(&places.tollway.b, expect)?;
-    let lane = Lane { topology: &places.tollway, sink, vid: vids.map(|vids| vids[0]) };
+    let side = TollwaySide { topology: &places.tollway, sink, vid: vids.map(|vids| vids[0]) };
     let tollway = Tollway::start(&places.tollway, case.setup, false).map_err(failed)?;
-    lane.settle(case.flows).map_err(failed)?;
+    side.settle(case.flows).map_err(failed)?;
     let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for pair in 0..pairs {
         // Each goes first as often: what the machine does meanwhile is nobody's advantage.
         let mut rates = [0.0; 2];
         for turn in [pair % 2, 1 - pair % 2] {
-            rates[turn] = [&kernel, &lane][turn].mpps(case.flows).map_err(failed)?;
+            rates[turn] = [&kernel, &side][turn].mpps(case.flows).map_err(failed)?;
         }
         theirs.push(rates[0]);
         ours.push(rates[1]);
@@ -210,13 +210,13 @@ fn pairs(
 }
 
 /// A way from a generator to a sink.
-struct Lane<'a> {
+struct TollwaySide<'a> {
     topology: &'a Topology,
     sink: Sink,
     vid: Option<u16>,
 }
 
-impl Lane<'_> {
+impl TollwaySide<'_> {
     fn send(&self, flows: u32) -> Result<Generator, String> {
         Generator::start(&self.topology.a, Stream { flows, vid: self.vid, rate: None })
     }

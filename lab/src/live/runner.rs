@@ -35,7 +35,7 @@ impl Runner {
     ) -> Result<Self, String> {
         Self::spawn(move |told| {
             let failed =
-                |error: &dyn std::fmt::Display| format!("the generator can not run: {error}");
+                |error: &dyn std::fmt::Display| format!("the generator cannot run: {error}");
             prepare().map_err(|error| failed(&error))?;
             let program: &mut Xdp = program_of(&mut ebpf, name)?;
             let fd = program.fd().map_err(|error| failed(&error))?.as_fd();
@@ -47,7 +47,7 @@ impl Runner {
     fn spawn(
         work: impl FnOnce(&AtomicBool) -> Result<(), String> + Send + 'static,
     ) -> Result<Self, String> {
-        sys::allow_waking().map_err(|error| format!("signals can not be taken: {error}"))?;
+        sys::allow_waking().map_err(|error| format!("signals cannot be taken: {error}"))?;
         let told = Arc::new(AtomicBool::new(false));
         let (ready, started) = channel();
         let until = Arc::clone(&told);

@@ -44,7 +44,7 @@ pub(super) struct Sink {
 
 /// What a sink has seen.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct SinkStats {
     /// Frames of the generator.
     pub(super) frames: u64,
     /// Their bytes.
@@ -62,7 +62,7 @@ pub(super) struct Seen {
     pub(super) delay_ns: u64,
 }
 
-impl Seen {
+impl SinkStats {
     /// A sentence, where any frame was forwarded wrongly.
     pub(super) fn check(&self) -> Result<(), String> {
         let [mac, tag, ttl, checksum] = self.wrong;
@@ -84,9 +84,9 @@ impl Sink {
     }
 
     /// What it has seen so far.
-    pub(super) fn seen(&self) -> Result<Seen, String> {
-        let failed = |error| format!("the sink's count can not be read: {error}");
-        let mut seen = Seen::default();
+    pub(super) fn seen(&self) -> Result<SinkStats, String> {
+        let failed = |error| format!("the sink's count cannot be read: {error}");
+        let mut seen = SinkStats::default();
         for values in self.counts.get(&0, 0).map_err(failed)?.iter() {
             let [frames, bytes, mac, tag, ttl, checksum, duplicates, reordered, gap, delay] =
                 *values;

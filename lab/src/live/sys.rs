@@ -101,13 +101,13 @@ pub(crate) fn interface_number(name: &str) -> Option<u32> {
 
 /// The calling thread's number.
 pub(super) fn thread_id() -> i32 {
-    // SAFETY: it takes nothing and can not fail.
+    // SAFETY: it takes nothing and cannot fail.
     unsafe { libc::gettid() }
 }
 
 /// Whether this process is root's.
 pub(crate) fn is_root() -> bool {
-    // SAFETY: it takes nothing and can not fail.
+    // SAFETY: it takes nothing and cannot fail.
     unsafe { libc::geteuid() == 0 }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::generator::{Generator, Sent, Stream};
 use super::ping::{Pings, Plan};
-use super::sink::{Expect, Place, Seen, Sink};
+use super::sink::{Expect, Place, Sink, SinkStats};
 use super::topology::Topology;
 use super::{ping, sys};
 
@@ -32,7 +32,7 @@ fn send_to(topology: &Topology, stream: Stream, expect: Expect) -> (Sent, Sink) 
 }
 
 /// The same of what is to arrive, which has two seconds for that; what was sent and what has arrived.
-fn send(topology: &Topology, stream: Stream, expect: Expect) -> (Sent, Seen) {
+fn send(topology: &Topology, stream: Stream, expect: Expect) -> (Sent, SinkStats) {
     let (sent, sink) = send_to(topology, stream, expect);
     let start = Instant::now();
     while sink.seen().unwrap().frames < sent.frames && start.elapsed() < Duration::from_secs(2) {
@@ -42,7 +42,7 @@ fn send(topology: &Topology, stream: Stream, expect: Expect) -> (Sent, Seen) {
 }
 
 /// The same of what is not to arrive.
-fn send_in_vain(topology: &Topology, stream: Stream, expect: Expect) -> (Sent, Seen) {
+fn send_in_vain(topology: &Topology, stream: Stream, expect: Expect) -> (Sent, SinkStats) {
     let (sent, sink) = send_to(topology, stream, expect);
     std::thread::sleep(Duration::from_millis(50));
     (sent, sink.seen().unwrap())

@@ -69,7 +69,7 @@ impl Topology {
     pub(super) fn kernel_forwarded(&self) -> Result<u64, String> {
         let path = "/proc/thread-self/net/snmp";
         let text = self.r.run(move || std::fs::read_to_string(path))?;
-        let text = text.map_err(|error| format!("{path} can not be read: {error}"))?;
+        let text = text.map_err(|error| format!("{path} cannot be read: {error}"))?;
         let mut lines = text.lines().filter_map(|line| line.strip_prefix("Ip: "));
         let (names, values) = (lines.next().unwrap_or(""), lines.next().unwrap_or(""));
         let mut pairs = names.split(' ').zip(values.split(' '));
@@ -105,9 +105,9 @@ fn wire(host: &Host, near: End<'_>, router: &Host, far: End<'_>) -> Result<(), S
         let tags = "txvlan off tx-vlan-stag-hw-insert off rxvlan off";
         // Hosts finish their checksums, and a mirror is to know that, too.
         host.sh(&format!("ethtool -K {name} gro on {tags} {checksums} off"))?;
-        let steering = format!("/sys/class/net/{name}/queues/rx-0/rps_cpus");
-        host.run(move || std::fs::write(steering, "0"))?
-            .map_err(|error| format!("RPS of {name} can not be switched off: {error}"))?;
+        let dispatcher = format!("/sys/class/net/{name}/queues/rx-0/rps_cpus");
+        host.run(move || std::fs::write(dispatcher, "0"))?
+            .map_err(|error| format!("RPS of {name} cannot be switched off: {error}"))?;
         let mac = letters(peer.1);
         host.sh(&format!("ip neigh replace {} lladdr {mac} dev {name} nud permanent", peer.2))?;
     }

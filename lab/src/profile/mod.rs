@@ -76,12 +76,12 @@ pub enum Error {
 /// Samples a row.
 ///
 /// # Errors
-/// Where the row is none, memory is short, the system has no timer, or a picture can not be written.
+/// Where the row is none, memory is short, the system has no timer, or a picture cannot be written.
 pub fn run(options: &Options) -> Result<Profile, Error> {
     let scenario = tolls::scenario(&options.scenario).map_err(Error::Scenario)?;
     if let Some(directory) = &options.pictures {
         fs::create_dir_all(directory).map_err(|error| {
-            Error::Failed(format!("{} can not be made: {error}", directory.display()))
+            Error::Failed(format!("{} cannot be made: {error}", directory.display()))
         })?;
     }
     let mut bench = tolls::open(scenario).map_err(Error::Failed)?;
@@ -144,7 +144,7 @@ fn draw(stacks: &Stacks, profile: &Profile, directory: &Path) -> Result<Vec<Path
     for (kind, text) in files {
         let path = directory.join(format!("profile-{}-{kind}", profile.scenario));
         fs::write(&path, text)
-            .map_err(|error| format!("{} can not be written: {error}", path.display()))?;
+            .map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
         written.push(path);
     }
     Ok(written)

@@ -175,18 +175,18 @@ mod tests {
     fn known() -> Stacks {
         let root = "tollway_lab::tolls::bench::Bench<F>::forward";
         [
-            (stack(&[root, "tollway_dataplane::road"]), 10),
-            (stack(&[root, "tollway_dataplane::road", "~tollway_dataplane::route"]), 40),
+            (stack(&[root, "tollway_dataplane::forward"]), 10),
+            (stack(&[root, "tollway_dataplane::forward", "~tollway_dataplane::route"]), 40),
             (
                 stack(&[
                     root,
-                    "tollway_dataplane::road",
+                    "tollway_dataplane::forward",
                     "~tollway_dataplane::route",
                     "~core::ptr::read",
                 ]),
                 20,
             ),
-            (stack(&[root, "tollway_dataplane::road", "memcpy"]), 30),
+            (stack(&[root, "tollway_dataplane::forward", "memcpy"]), 30),
         ]
         .into()
     }
@@ -203,7 +203,7 @@ mod tests {
             [
                 ("tollway_dataplane::route", true, 60.0, 60.0, 12.0),
                 ("memcpy", false, 30.0, 30.0, 6.0),
-                ("tollway_dataplane::road", false, 10.0, 100.0, 2.0),
+                ("tollway_dataplane::forward", false, 10.0, 100.0, 2.0),
                 ("tollway_lab::tolls::bench::Bench<F>::forward", false, 0.0, 100.0, 0.0),
             ]
         );

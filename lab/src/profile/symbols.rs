@@ -61,7 +61,7 @@ struct Export {
     name: String,
 }
 
-/// The exports of a library, by address; none where it can not be read.
+/// The exports of a library, by address; none where it cannot be read.
 fn exports(object: &Path) -> Vec<Export> {
     let Ok(bytes) = std::fs::read(object) else { return Vec::new() };
     let Ok(file) = object::File::parse(&*bytes) else { return Vec::new() };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::road::Agreement;
+use super::small_path::Agreement;
 pub(super) use crate::child::Child;
 
 /// How long a slice may take on a machine that is busy.

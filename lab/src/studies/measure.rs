@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::experiment::{Experiment, Slice};
 use super::report::{Contrast, Row};
-use super::road::Agreement;
+use super::small_path::Agreement;
 use super::{Plan, Spec};
 use crate::compare::{Pair, judge};
 use crate::stats::{Bootstrap, Kind, Sample, Summary, median};

@@ -1,4 +1,4 @@
-//! Studies: published measurements of packet paths, made anew as experiments that anyone can run.
+//! Studies: published measurements of packet paths, rebuilt as experiments that anyone can run.
 //!
 //! Each does one thing in several ways, in one process, in turn, and sees to it that all ways make the same
 //! of the same packets. Several processes are so many observations.
@@ -11,7 +11,7 @@ mod page;
 mod picture;
 mod receive_burst;
 mod report;
-mod road;
+mod small_path;
 mod text;
 mod vlan_queue;
 mod vrf_lookup;
@@ -142,7 +142,7 @@ pub fn study(name: &str) -> Result<&'static Study, String> {
 /// Makes a study.
 ///
 /// # Errors
-/// A sentence, where it can not be made, or ways to do the same do not.
+/// A sentence, where it cannot be made, or ways to do the same do not.
 pub fn run(study: &Study, options: &Options) -> Result<Outcome, String> {
     let (start, moment) = (Instant::now(), Moment::now());
     let mut plan = (study.plan)(study, options)?;
@@ -184,7 +184,7 @@ pub fn serve(study: &Study, input: impl BufRead, output: impl Write) -> Result<(
 /// Writes the picture of a study as SVG.
 ///
 /// # Errors
-/// A sentence, where the file can not be written.
+/// A sentence, where the file cannot be written.
 pub fn write_svg(of: &Outcome, path: &Path) -> Result<(), String> {
     write(path, &picture::draw(of))
 }
@@ -192,7 +192,7 @@ pub fn write_svg(of: &Outcome, path: &Path) -> Result<(), String> {
 /// Writes text and picture of a study as one page of HTML.
 ///
 /// # Errors
-/// A sentence, where the file can not be written.
+/// A sentence, where the file cannot be written.
 pub fn write_html(of: &Outcome, path: &Path) -> Result<(), String> {
     write(path, &page::page(of))
 }

@@ -40,7 +40,7 @@ pub(super) fn draw(of: &Outcome) -> String {
     let (low, high) =
         ends.fold((0.0_f64, 0.0_f64), |(low, high), end| (low.min(end), high.max(end)));
     let least = bars.iter().map(|bar| bar.value).fold(f64::INFINITY, f64::min);
-    // Else what costs little can not be told apart.
+    // Else what costs little cannot be told apart.
     let by_powers = !of.by_difference && least > 0.0 && high > WIDE * least;
     let scale = (RIGHT - LEFT) / (high - low).max(f64::MIN_POSITIVE);
     let powers = (RIGHT - LEFT) / (high / (0.7 * least)).ln();

@@ -11,7 +11,7 @@ use tollway_dataplane::cpu::prefetch;
 use tollway_dataplane::frame::{FrameAddr, Umem};
 
 use super::experiment::{Experiment, Slice};
-use super::road::{self, Agreement, Digest, HEADER, Routes};
+use super::small_path::{self, Agreement, Digest, HEADER, Routes};
 use super::{Options, Plan, Size, Spec, Study, alone};
 use crate::frames::{FRAME_LEN, Spread, Template};
 use crate::memory;
@@ -75,7 +75,7 @@ const SETS: [Set; 3] = [
 ];
 
 /// A way to receive: its name, what it is, the way that it is compared with, what was published.
-struct Way {
+struct Method {
     name: &'static str,
     title: &'static str,
     base: Option<&'static str>,
@@ -83,8 +83,8 @@ struct Way {
     receive: fn(&mut Card),
 }
 
-const fn way(name: &'static str, title: &'static str, receive: fn(&mut Card)) -> Way {
-    Way { name, title, base: Some("burst-1"), published: None, receive }
+const fn method(name: &'static str, title: &'static str, receive: fn(&mut Card)) -> Method {
+    Method { name, title, base: Some("burst-1"), published: None, receive }
 }
 
 const fn ahead(
@@ -92,27 +92,30 @@ const fn ahead(
     base: &'static str,
     title: &'static str,
     receive: fn(&mut Card),
-) -> Way {
-    Way { name, title, base: Some(base), published: None, receive }
+) -> Method {
+    Method { name, title, base: Some(base), published: None, receive }
 }
 
-const WAYS: [Way; 14] = [
-    Way {
+const METHODS: [Method; 14] = [
+    Method {
         base: None,
         published: Some("6.5 Mpps"),
-        ..way("copy", "copied to a fresh buffer", Card::copy)
+        ..method("copy", "copied to a fresh buffer", Card::copy)
     },
-    Way {
+    Method {
         base: Some("copy"),
         published: Some("7.6 Mpps"),
-        ..way("burst-1", "zero-copy, one at a time", Card::bursts::<1, false>)
+        ..method("burst-1", "zero-copy, one at a time", Card::bursts::<1, false>)
     },
-    Way { published: Some("9.0 Mpps"), ..way("burst-2", "bursts of 2", Card::bursts::<2, false>) },
-    way("burst-4", "bursts of 4, a cache line of descriptors", Card::bursts::<4, false>),
-    way("burst-8", "bursts of 8", Card::bursts::<8, false>),
-    way("burst-16", "bursts of 16", Card::bursts::<16, false>),
-    way("burst-32", "bursts of 32", Card::bursts::<32, false>),
-    way("burst-64", "bursts of 64", Card::bursts::<64, false>),
+    Method {
+        published: Some("9.0 Mpps"),
+        ..method("burst-2", "bursts of 2", Card::bursts::<2, false>)
+    },
+    method("burst-4", "bursts of 4, a cache line of descriptors", Card::bursts::<4, false>),
+    method("burst-8", "bursts of 8", Card::bursts::<8, false>),
+    method("burst-16", "bursts of 16", Card::bursts::<16, false>),
+    method("burst-32", "bursts of 32", Card::bursts::<32, false>),
+    method("burst-64", "bursts of 64", Card::bursts::<64, false>),
     ahead("ahead-2", "burst-2", "bursts of 2, the next prefetched", Card::bursts::<2, true>),
     ahead("ahead-4", "burst-4", "bursts of 4, the next prefetched", Card::bursts::<4, true>),
     ahead("ahead-8", "burst-8", "bursts of 8, the next prefetched", Card::bursts::<8, true>),
@@ -125,12 +128,12 @@ fn plan(study: &Study, options: &Options) -> Result<Plan, String> {
     let mut specs = Vec::new();
     for set in SETS {
         let group = format!("{}: {}", set.name, set.title);
-        for way in &WAYS {
-            let mut spec = Spec::new(&group, format!("{}-{}", set.name, way.name), way.title);
-            if let Some(base) = way.base {
+        for method in &METHODS {
+            let mut spec = Spec::new(&group, format!("{}-{}", set.name, method.name), method.title);
+            if let Some(base) = method.base {
                 spec = spec.against(format!("{}-{base}", set.name), None);
             }
-            specs.push(match way.published {
+            specs.push(match method.published {
                 Some(told) => spec.published(told),
                 None => spec,
             });
@@ -234,8 +237,8 @@ impl Card {
     #[inline(always)]
     fn forward(&mut self, addr: FrameAddr, len: u16) {
         let header: &mut [u8; HEADER] = self.umem.bytes_mut(addr, 0);
-        match road::destination(header) {
-            Some(dst) => road::rewrite(header, self.routes.find(dst)),
+        match small_path::destination(header) {
+            Some(dst) => small_path::rewrite(header, self.routes.find(dst)),
             None => self.bad += 1,
         }
         self.sent.push((addr, len));
@@ -265,12 +268,12 @@ impl Card {
             }
         }
         for (dst, addr) in dst.iter_mut().zip(addr) {
-            *dst = road::destination(self.umem.bytes(addr, 0));
+            *dst = small_path::destination(self.umem.bytes(addr, 0));
         }
         for (dst, addr) in dst.into_iter().zip(addr) {
             match dst {
                 Some(dst) => {
-                    road::rewrite(self.umem.bytes_mut(addr, 0), self.routes.find(dst));
+                    small_path::rewrite(self.umem.bytes_mut(addr, 0), self.routes.find(dst));
                 }
                 None => self.bad += 1,
             }
@@ -316,10 +319,10 @@ fn open(size: Size) -> Result<Box<dyn Experiment>, String> {
     }
     Ok(Box::new(Bench {
         cards,
-        templates: road::templates(1024, &[], 53),
+        templates: small_path::templates(1024, &[], 53),
         flush: vec![1; if size == Size::Full { FLUSH_WORDS } else { 1 }],
         passes: PASSES,
-        ns_per_clock: road::ns_per_clock(),
+        ns_per_clock: small_path::ns_per_clock(),
         agreement: Agreement::default(),
         slices: 0,
     }))
@@ -327,7 +330,7 @@ fn open(size: Size) -> Result<Box<dyn Experiment>, String> {
 
 impl Bench {
     /// Clocks a packet of a way to receive.
-    fn pass(&mut self, set: usize, way: &Way) -> Result<f64, String> {
+    fn pass(&mut self, set: usize, method: &Method) -> Result<f64, String> {
         let (set, card) = &mut self.cards[set];
         let mut clocks = 0.0;
         for _ in 0..set.rounds {
@@ -339,12 +342,12 @@ impl Bench {
                     std::hint::black_box(card.routes.find(dst).port);
                 }
             }
-            clocks += road::clocks(|| (way.receive)(card));
+            clocks += small_path::clocks(|| (method.receive)(card));
             if card.sent.len() != set.frames {
-                return Err(format!("{} forwards {} packets", way.name, card.sent.len()));
+                return Err(format!("{} forwards {} packets", method.name, card.sent.len()));
             }
             if self.slices == 0 {
-                self.agreement.take(set.name, way.name, card.digest())?;
+                self.agreement.take(set.name, method.name, card.digest())?;
             }
         }
         Ok(clocks / (set.rounds * set.frames) as f64)
@@ -357,15 +360,15 @@ impl Experiment for Bench {
         let mut rows = BTreeMap::new();
         for set in 0..sets {
             let mut went = Ok(());
-            let taken = road::in_turn(WAYS.len(), passes, |at| {
-                self.pass(set, &WAYS[at]).unwrap_or_else(|error| {
+            let taken = small_path::in_turn(METHODS.len(), passes, |at| {
+                self.pass(set, &METHODS[at]).unwrap_or_else(|error| {
                     went = Err(error);
                     f64::NAN
                 })
             });
             went?;
-            for (way, clocks) in WAYS.iter().zip(taken) {
-                let name = format!("{}-{}", self.cards[set].0.name, way.name);
+            for (method, clocks) in METHODS.iter().zip(taken) {
+                let name = format!("{}-{}", self.cards[set].0.name, method.name);
                 rows.insert(name, clocks * self.ns_per_clock);
             }
         }

@@ -86,7 +86,7 @@ impl<F: Features> Bench<F> {
         })
     }
 
-    /// Puts rules in force; `dropped` says that they drop every packet.
+    /// Puts rules active; `dropped` says that they drop every packet.
     pub fn filter(&mut self, filter: Arc<Filter>, dropped: bool) {
         self.router.set_filter(Some(filter), &[]);
         self.dropped = dropped;

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use serde::Serialize;
-use tollway_dataplane::path::{Everything, Features, Nothing};
+use tollway_dataplane::path::{AllStages, Features, NoStages};
 
 use crate::machine::Machine;
 use crate::report::{self, Report};
@@ -187,8 +187,8 @@ impl<F: Features> Measure for Bench<F> {
 /// The bench of a row.
 pub(crate) fn open(scenario: &Scenario) -> Result<Box<dyn Measure>, String> {
     Ok(match scenario.build {
-        Build::Nothing => Box::new(Bench::<Nothing>::new(scenario)?),
-        Build::Everything => Box::new(Bench::<Everything>::new(scenario)?),
+        Build::NoStages => Box::new(Bench::<NoStages>::new(scenario)?),
+        Build::AllStages => Box::new(Bench::<AllStages>::new(scenario)?),
     })
 }
 

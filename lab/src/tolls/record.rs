@@ -55,14 +55,14 @@ pub struct Recorded {
 /// Keeps a run in a directory, which is made where it is not; names the file.
 ///
 /// # Errors
-/// A sentence, where it can not be written.
+/// A sentence, where it cannot be written.
 pub fn keep(tolls: &Tolls, directory: &Path) -> Result<PathBuf, String> {
     keep_at(tolls, directory, SystemTime::now())
 }
 
 fn keep_at(tolls: &Tolls, directory: &Path, now: SystemTime) -> Result<PathBuf, String> {
     fs::create_dir_all(directory)
-        .map_err(|error| format!("{} can not be made: {error}", directory.display()))?;
+        .map_err(|error| format!("{} cannot be made: {error}", directory.display()))?;
     let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let recorded = date(seconds);
     let written = Written { toll_record: FORM, recorded: &recorded, tolls };
@@ -74,7 +74,7 @@ fn keep_at(tolls: &Tolls, directory: &Path, now: SystemTime) -> Result<PathBuf, 
     for number in 0..100 {
         let more = if number > 0 { format!("-{number}") } else { String::new() };
         let path = directory.join(format!("{name}{more}.json"));
-        let failed = |error| format!("{} can not be written: {error}", path.display());
+        let failed = |error| format!("{} cannot be written: {error}", path.display());
         match File::create_new(&path) {
             Ok(mut file) => {
                 file.write_all(text.as_bytes()).map_err(failed)?;
@@ -90,7 +90,7 @@ fn keep_at(tolls: &Tolls, directory: &Path, now: SystemTime) -> Result<PathBuf, 
 /// Reads a record.
 ///
 /// # Errors
-/// A sentence, where the file can not be read or is no record.
+/// A sentence, where the file cannot be read or is no record.
 pub fn read(path: &Path) -> Result<Record, String> {
     let wrong = |told: &dyn std::fmt::Display| format!("{}: {told}", path.display());
     let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
@@ -195,7 +195,7 @@ mod tests {
         assert!(read(&path).unwrap_err().contains("ip4-one-flow has no times"));
         assert!(read(&directory.join("none.json")).unwrap_err().contains("No such file"));
         let below = keep(&made(&[]), &path).unwrap_err();
-        assert!(below.contains("can not be made"), "{below}");
+        assert!(below.contains("cannot be made"), "{below}");
         fs::remove_dir_all(directory).unwrap();
     }
 }

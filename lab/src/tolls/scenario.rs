@@ -7,9 +7,9 @@ use super::scene::{self, Scene};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Build {
     /// Without any optional stage.
-    Nothing,
+    NoStages,
     /// The one that the program has.
-    Everything,
+    AllStages,
 }
 
 /// What of the router a row is about, in the table's order.
@@ -91,7 +91,7 @@ const PLAIN: Scenario = Scenario {
     title: "IPv4, one route, one flow",
     group: Group::Path,
     over: Some("floor"),
-    build: Build::Nothing,
+    build: Build::NoStages,
     burst: 64,
     kind: Kind::Plain(Scene::PLAIN),
 };
@@ -108,7 +108,7 @@ const fn path(
 
 const fn feature(name: &'static str, title: &'static str, scene: Scene) -> Scenario {
     let over = if scene.ipv6 { "ip6-all-off" } else { "ip4-all-off" };
-    Scenario { group: Group::Feature, ..path(name, title, over, Build::Everything, scene) }
+    Scenario { group: Group::Feature, ..path(name, title, over, Build::AllStages, scene) }
 }
 
 const fn routes4(name: &'static str, title: &'static str, size: usize) -> Scenario {
@@ -117,7 +117,7 @@ const fn routes4(name: &'static str, title: &'static str, size: usize) -> Scenar
         title,
         group: Group::Routes,
         over: if size == 1 { Some("ip4-all-off") } else { Some("ip4-fib-1") },
-        build: Build::Everything,
+        build: Build::AllStages,
         kind: Kind::Routes(fib::Family::V4, size),
         ..PLAIN
     }
@@ -137,7 +137,7 @@ const fn rules(name: &'static str, title: &'static str, size: usize) -> Scenario
         title,
         group: Group::Rules,
         over: if size == 0 { Some("ip4-all-off") } else { Some("ip4-filter-0") },
-        build: Build::Everything,
+        build: Build::AllStages,
         kind: Kind::Rules(size),
         ..PLAIN
     }
@@ -164,29 +164,29 @@ pub const ROWS: &[Scenario] = &[
         "ip4-64k-flows",
         "IPv4, one route, 65,536 flows",
         "ip4-one-flow",
-        Build::Nothing,
+        Build::NoStages,
         Scene { many_flows: true, ..V4 },
     ),
     path(
         "ip4-all-off",
         "IPv4, every feature built in, none configured",
         "ip4-one-flow",
-        Build::Everything,
+        Build::AllStages,
         V4,
     ),
-    path("ip6-one-flow", "IPv6, one route, one flow", "ip4-one-flow", Build::Nothing, V6),
+    path("ip6-one-flow", "IPv6, one route, one flow", "ip4-one-flow", Build::NoStages, V6),
     path(
         "ip6-64k-flows",
         "IPv6, one route, 65,536 flows",
         "ip6-one-flow",
-        Build::Nothing,
+        Build::NoStages,
         Scene { many_flows: true, ..V6 },
     ),
     path(
         "ip6-all-off",
         "IPv6, every feature built in, none configured",
         "ip6-one-flow",
-        Build::Everything,
+        Build::AllStages,
         V6,
     ),
     feature("ip4-vlan", "IPv4, VLAN tag in and out", Scene { tags: 1, ..V4 }),
@@ -226,7 +226,7 @@ pub const ROWS: &[Scenario] = &[
         title: "IPv4, QinQ, VRF, 1M prefixes, ECMP, policy, redirects, rpf, 1,000 rules, 65,536 flows",
         group: Group::All,
         over: Some("ip4-all-off"),
-        build: Build::Everything,
+        build: Build::AllStages,
         kind: Kind::All,
         ..PLAIN
     },

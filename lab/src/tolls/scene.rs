@@ -6,7 +6,7 @@ use tollway_dataplane::id::{LinkId, NextHopId, Vid, VrfId};
 use tollway_dataplane::stages::ecmp::Member;
 use tollway_dataplane::stages::route::Prefix;
 use tollway_dataplane::stages::rule::{PolicyAction, PolicyRule};
-use tollway_dataplane::stages::source::{Rpf, SourceCheck};
+use tollway_dataplane::stages::source_check::{Rpf, SourceCheck};
 use tollway_dataplane::tables::{RoutePrefix, Tables, TablesError};
 use tollway_dataplane::wire::eth::ethertype;
 
@@ -141,7 +141,7 @@ pub(super) fn plain(scene: &Scene) -> Result<Stage, String> {
 }
 
 fn said(error: TablesError) -> String {
-    format!("the tables can not be made: {error:?}")
+    format!("the tables cannot be made: {error:?}")
 }
 
 fn tables(scene: &Scene) -> Result<Tables, TablesError> {

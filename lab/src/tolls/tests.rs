@@ -53,10 +53,10 @@ fn stages_that_are_configured_have_a_toll() {
     for (name, stages) in [
         ("ip4-ecmp", &["ecmp"][..]),
         ("ip4-policy", &["rule"]),
-        ("ip4-rpf", &["source"]),
-        ("ip4-redirects", &["redirect"]),
+        ("ip4-rpf", &["source_check"]),
+        ("ip4-redirects", &["icmp_redirect"]),
         ("ip4-filter-10", &["prerouting", "forward"]),
-        ("ip4-all-on", &["classify", "ecmp", "rule", "redirect", "source", "forward"]),
+        ("ip4-all-on", &["classify", "ecmp", "rule", "icmp_redirect", "source_check", "forward"]),
     ] {
         let mut bench = open(scenario(name).unwrap()).unwrap();
         bench.clocks_per_packet(16);

@@ -155,7 +155,7 @@ int main(int argc, char **argv)
 	}
 	file = fopen(argv[3], "rb");
 	if (!file) {
-		fprintf(stderr, "the frames can not be read\n");
+		fprintf(stderr, "the frames cannot be read\n");
 		return 1;
 	}
 	count = fread(templates, FRAME, 2 * MOST, file) / TRAFFIC;

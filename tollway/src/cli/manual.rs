@@ -39,7 +39,7 @@ pub(super) fn man(args: &ManArgs) -> Result<(), CliError> {
         let rendered = clap_mangen::Man::new(Cli::command()).render(&mut page);
         rendered.map_err(|error| {
             CliError::failed(
-                format!("the manual page can not be made: {}", why(&error)),
+                format!("the manual page cannot be made: {}", why(&error)),
                 "Report this as a defect",
             )
         })?;
@@ -49,7 +49,7 @@ pub(super) fn man(args: &ManArgs) -> Result<(), CliError> {
         std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(Cli::command(), dir));
     written.map_err(|error| {
         CliError::failed(
-            format!("the manual pages can not be written to {}: {}", dir.display(), why(&error)),
+            format!("the manual pages cannot be written to {}: {}", dir.display(), why(&error)),
             "Name a directory that this user can write to",
         )
     })

@@ -1,11 +1,11 @@
 //! The command line: one file for each subcommand.
 
 mod check;
-mod coverage;
 mod detach;
 mod lab;
 mod log;
 mod manual;
+mod offload;
 mod reload;
 mod replay;
 mod run;
@@ -55,7 +55,7 @@ enum Command {
     Show(show::Args),
     /// Watch a running router: rates, drops, punts, tolls
     Top(top::Args),
-    /// Have a running router read its configuration again, and put it in force while packets flow
+    /// Have a running router read its configuration again, and put it active while packets flow
     Reload(reload::Args),
     /// Wait until a running router forwards by all that the kernel was configured with by now
     Sync(sync::Args),
@@ -145,7 +145,7 @@ fn print(text: impl Display) -> Result<(), CliError> {
     let mut stdout = io::stdout().lock();
     match write!(stdout, "{text}").and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CliError::failed(
-            format!("the result can not be written to stdout: {}", ports::why(&error)),
+            format!("the result cannot be written to stdout: {}", ports::why(&error)),
             "Send it to where there is room",
         )),
         _ => Ok(()),

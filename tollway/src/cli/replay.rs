@@ -83,7 +83,7 @@ fn files(args: &Args, model: &Model) -> Result<Files, CliError> {
     }
     std::fs::create_dir_all(&args.out).map_err(|error| {
         let what =
-            format!("the directory {} can not be made: {}", args.out.display(), ports::why(&error));
+            format!("the directory {} cannot be made: {}", args.out.display(), ports::why(&error));
         CliError::failed(what, "Name a directory that this user can write to")
     })?;
     let extension = match args.format {

@@ -114,7 +114,7 @@ fn read(path: &Path) -> Result<String, CliError> {
         _ => std::fs::read_to_string(path),
     };
     read.map_err(|error| {
-        let what = format!("{} can not be read: {}", path.display(), why(&error));
+        let what = format!("{} cannot be read: {}", path.display(), why(&error));
         CliError::failed(what, "Name a text file that is there, or - for stdin")
     })
 }

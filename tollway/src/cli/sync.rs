@@ -1,11 +1,11 @@
-//! `tollway sync`: waits until the kernel's configuration is in force.
+//! `tollway sync`: waits until the kernel's configuration is active.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::CliError;
 use crate::control::{Client, ClientError, Command, Request};
-use crate::mirror::handle::Synced;
+use crate::controller::handle::Synced;
 
 /// Longer than the router itself waits.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -30,7 +30,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         return super::print_json(&answer);
     }
     let changes = answer.changes;
-    match answer.held {
+    match answer.bypassed {
         None => super::print(format_args!("{changes} changes of the kernel are in force\n")),
         Some(why) => super::print(format_args!(
             "{changes} changes of the kernel are known, and the kernel forwards everything: {why}\n"

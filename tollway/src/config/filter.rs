@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::raw::Section;
-use crate::filter::coverage::refusals;
 use crate::filter::ir::Ruleset;
+use crate::filter::offload::refusals;
 use crate::filter::source;
 use crate::mistake::{Fault, Ledger, Mistake};
 

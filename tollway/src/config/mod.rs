@@ -35,7 +35,7 @@ pub use crate::mistake::{Mistake, report};
 pub use changes::Running;
 
 use crate::mistake::{Fault, Ledger};
-use crate::model::{ExpressMode, FailMode, Model};
+use crate::model::{FailMode, Model, XdpPathMode};
 use crate::ports::why;
 use raw::Section;
 use values::choice;
@@ -54,7 +54,7 @@ pub fn load(path: &Path) -> Result<Loaded, Vec<Mistake>> {
     read(path, None)
 }
 
-/// The same for a router that is running: what it can not change without a restart is a mistake.
+/// The same for a router that is running: what it cannot change without a restart is a mistake.
 pub fn load_for(path: &Path, running: &Running<'_>) -> Result<Loaded, Vec<Mistake>> {
     read(path, Some(running))
 }
@@ -104,8 +104,8 @@ fn check(text: &str, file: &str, running: Option<&Running<'_>>) -> Result<Loaded
 fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model {
     let keys = [
         "control",
-        "express",
-        "express_flows",
+        "xdp",
+        "xdp_flows",
         "fail",
         "filter",
         "filter_log",
@@ -118,10 +118,10 @@ fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model
     ];
     root.check_keys(&keys, ledger);
     let control = read_control(root, base, ledger);
-    let express = read_express(root, ledger);
+    let xdp_path = read_xdp_path(root, ledger);
     let fail = read_fail(root, ledger);
-    let flows = root.integer("express_flows", FLOWS, ledger);
-    let express_flows = flows.given().map_or(DEFAULT_FLOWS, |flows| flows.value);
+    let flows = root.integer("xdp_flows", FLOWS, ledger);
+    let xdp_flows = flows.given().map_or(DEFAULT_FLOWS, |flows| flows.value);
     let vrfs = vrfs::read(root, ledger);
     let (ports, mut drafts) = ports::read(root, base, &vrfs, ledger);
     vlans::read(root, &vrfs, &mut drafts, ledger);
@@ -143,9 +143,9 @@ fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model
         routes,
         groups,
         neighs,
-        express,
+        xdp_path,
         own: Vec::new(),
-        express_flows,
+        xdp_flows,
         filter,
         fail,
         kernel_rules: None,
@@ -153,17 +153,17 @@ fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model
     }
 }
 
-/// What the express lane may hold, flows of each family; its memory is taken at start, some 130 bytes
+/// What the XDP path may hold, flows of each family; its memory is taken at start, some 130 bytes
 /// a flow of IPv4 and 160 a flow of IPv6.
 pub(crate) const DEFAULT_FLOWS: u32 = 1 << 18;
 /// The same that there can be.
 pub(crate) const FLOWS: RangeInclusive<u32> = 1 << 10..=1 << 23;
 
-fn read_express(root: &Section<'_>, ledger: &mut Ledger<'_>) -> ExpressMode {
-    let modes = [("auto", ExpressMode::Auto), ("on", ExpressMode::On), ("off", ExpressMode::Off)];
-    let mode = root.text("express", ledger);
-    let mode = mode.read(ledger, |text| choice("mode of the express lane", text, &modes));
-    mode.given().map_or(ExpressMode::Auto, |mode| mode.value)
+fn read_xdp_path(root: &Section<'_>, ledger: &mut Ledger<'_>) -> XdpPathMode {
+    let modes = [("auto", XdpPathMode::Auto), ("on", XdpPathMode::On), ("off", XdpPathMode::Off)];
+    let mode = root.text("xdp", ledger);
+    let mode = mode.read(ledger, |text| choice("mode of the XDP path", text, &modes));
+    mode.given().map_or(XdpPathMode::Auto, |mode| mode.value)
 }
 
 fn read_fail(root: &Section<'_>, ledger: &mut Ledger<'_>) -> FailMode {

@@ -131,7 +131,7 @@ fn check_loops(drafts: &[Draft<'_>], parents: &[Option<usize>], ledger: &mut Led
         while let Some(index) = at {
             match seen.get_mut(index) {
                 Some(mark) if *mark == 0 => *mark = walk,
-                // Back on this walk's own road: a circle nobody has reported.
+                // Back on this walk's own path: a circle nobody has reported.
                 Some(mark) if *mark == walk => {
                     report_loop(drafts, parents, index, ledger);
                     break;

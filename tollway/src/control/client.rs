@@ -17,7 +17,7 @@ use crate::ports::why;
 /// How long an answer may take: longer than the router waits for its worker.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why a router can not be asked.
+/// Why a router cannot be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nobody says where it is.
@@ -126,7 +126,7 @@ impl Client {
         &self.path
     }
 
-    /// The router's process. None where that can not be told: it is in another PID namespace, and
+    /// The router's process. None where that cannot be told: it is in another PID namespace, and
     /// the kernel is older than 6.5.
     ///
     /// # Errors

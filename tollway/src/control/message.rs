@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 /// The version of the messages; one that changes what was there has another.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,17 +44,17 @@ pub enum Ask {
     Drops,
     /// Punts by reason.
     Punts,
-    /// The express lane.
-    Express,
+    /// the XDP path.
+    Xdp,
     /// The firewall's rules with their counts.
     Filter,
     /// What each stage costs.
     Tolls,
-    /// What the kernel's configuration is, and what of it is in force.
-    Mirror,
-    /// Which traffic takes which road, and why.
-    Coverage,
-    /// Ports, drops, punts, express and tolls of one moment.
+    /// What the kernel's configuration is, and what of it is active.
+    Controller,
+    /// Which traffic takes which path, and why.
+    Offload,
+    /// Ports, drops, punts, XDP path and tolls of one moment.
     All,
 }
 
@@ -67,11 +67,11 @@ pub(super) fn line(body: &impl Serialize) -> String {
         body: &'a T,
     }
     let line = serde_json::to_string(&Line { v: VERSION, body });
-    // Keys are strings and numbers are whole or finite: there is nothing that JSON can not say.
-    line.unwrap_or_else(|error| refusal(&format!("the answer can not be written: {error}")))
+    // Keys are strings and numbers are whole or finite: there is nothing that JSON cannot say.
+    line.unwrap_or_else(|error| refusal(&format!("the answer cannot be written: {error}")))
 }
 
-/// The answer to a request that can not be met.
+/// The answer to a request that cannot be met.
 pub(super) fn refusal(sentence: &str) -> String {
     json!({"v": VERSION, "error": sentence}).to_string()
 }
@@ -217,7 +217,7 @@ pub struct RoutesPage {
 
 /// The answer to [`Ask::Route`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Found {
+pub struct RouteLookup {
     /// The VRF.
     pub vrf: String,
     /// The address.
@@ -264,10 +264,10 @@ pub struct Punts {
     pub punts: BTreeMap<String, u64>,
 }
 
-/// The answer to [`Ask::Express`].
+/// The answer to [`Ask::Xdp`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Express {
-    /// Whether there is an express lane.
+pub struct Xdp {
+    /// Whether there is an XDP path.
     pub on: bool,
     /// Why there is none.
     pub why: Option<String>,
@@ -382,8 +382,8 @@ pub struct All {
     pub drops: BTreeMap<String, u64>,
     /// Punts by reason.
     pub punts: BTreeMap<String, u64>,
-    /// The express lane.
-    pub express: Express,
+    /// the XDP path.
+    pub xdp: Xdp,
     /// Tolls.
     #[serde(flatten)]
     pub tolls: Tolls,

@@ -2,15 +2,15 @@
 //!
 //! A UNIX socket, for its owner alone (mode 0600), that speaks JSON lines: one request a line, one
 //! answer a line, each with the version that it is of (`docs/guide/operating.md` has every message).
-//! A thread listens, one more serves each client; they ask the worker by [`crate::worker::Post`],
+//! A thread listens, one more serves each client; they ask the worker by [`crate::worker::Mailbox`],
 //! which answers between two bursts. What takes long (a million routes) is read beside the worker,
 //! from what readers share.
 
 mod client;
-mod coverage;
 mod filter;
 mod message;
 mod neighs;
+mod offload;
 mod peer;
 mod request;
 mod routes;
@@ -26,14 +26,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 pub use client::{Client, ClientError};
-pub use coverage::{
-    Coverage, CoveredLink, CoveredPart, Other, PortRoads, RoadCounts, RoadTraffic, RouteCounts,
-    Shares, Why, Whys,
-};
 pub use message::{
-    All, Ask, Drops, Express, Filter, FilterChain, FilterCounter, FilterRule, FilterSet, Found,
-    Link, Links, Neigh, Neighbours, NextHop, PortState, Ports, Punts, Route, RoutesPage, StageToll,
-    Tolls, Totals, Traffic, VERSION,
+    All, Ask, Drops, Filter, FilterChain, FilterCounter, FilterRule, FilterSet, Link, Links, Neigh,
+    Neighbours, NextHop, PortState, Ports, Punts, Route, RouteLookup, RoutesPage, StageToll, Tolls,
+    Totals, Traffic, VERSION, Xdp,
+};
+pub use offload::{
+    Offload, OffloadedLink, OffloadedPart, Other, PathCounts, PathTraffic, PortPaths, Reasons,
+    RouteCounts, Shares, Why,
 };
 pub use peer::Peer;
 pub use request::{Command, HandedOver, NO_FILE, Reloaded, Request};
@@ -75,9 +75,9 @@ impl From<&Model> for Names {
 /// Where the names are found. Whoever gives the router other tables puts their names here in the
 /// same job, so that nobody sees the one without the other.
 #[derive(Clone, Debug, Default)]
-pub struct Board(Arc<Mutex<Arc<Names>>>);
+pub struct NameTable(Arc<Mutex<Arc<Names>>>);
 
-impl Board {
+impl NameTable {
     /// A board with these names.
     #[must_use]
     pub fn new(names: Names) -> Self {

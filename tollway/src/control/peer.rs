@@ -13,7 +13,7 @@ use crate::ports::sys;
 pub struct Peer(OwnedFd);
 
 impl Peer {
-    /// Who listens at the other end. None where that can not be told: the process can not be seen from
+    /// Who listens at the other end. None where that cannot be told: the process cannot be seen from
     /// this PID namespace, and the kernel is older than 6.5.
     pub(super) fn of(stream: &UnixStream) -> io::Result<Option<Self>> {
         match sys::peer_process(stream.as_fd()) {

@@ -23,9 +23,9 @@ pub enum Request {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Command {
-    /// Read the configuration again and put it in force.
+    /// Read the configuration again and put it active.
     Reload,
-    /// Answer when all is in force that the kernel has told by now.
+    /// Answer when all is active that the kernel has told by now.
     Sync,
     /// Stop, and leave the ports to a successor; the kernel forwards meanwhile.
     HandOver,
@@ -53,7 +53,7 @@ pub struct Reloaded {
     /// Whether anything has changed.
     pub changed: bool,
     /// What was done, in a sentence.
-    pub told: String,
+    pub report: String,
     /// How long the worker did nothing else, ns.
     pub pause_ns: Option<u64>,
 }

@@ -11,21 +11,21 @@ use tollway_dataplane::id::VrfId;
 use tollway_dataplane::router::Router;
 use tollway_dataplane::tables::LinkRecord;
 
-use super::coverage::{self, Coverage, RoadCounts};
 use super::message::{
-    All, Ask, Drops, Found, Link, Links, Neighbours, Ports, Punts, RoutesPage, line, refusal,
+    All, Ask, Drops, Link, Links, Neighbours, Ports, Punts, RouteLookup, RoutesPage, line, refusal,
 };
+use super::offload::{self, Offload, PathCounts};
 use super::request::{HandedOver, NO_FILE, Reloaded};
 use super::routes::Reader;
 use super::set::{self, Change};
 use super::snapshot::Snapshot;
-use super::{Board, Names, filter, neighs, snapshot};
-use crate::mirror::coverage::Live;
-use crate::mirror::handle::Handle;
+use super::{NameTable, Names, filter, neighs, snapshot};
+use crate::controller::handle::Handle;
+use crate::controller::offload::Live;
 use crate::model::{self, LinkKind, Mac, VlanProtocol};
 use crate::ports::Devices;
 use crate::reload::{Done, Reloader};
-use crate::worker::Post;
+use crate::worker::Mailbox;
 
 /// How long the worker may take to answer: it does so between two bursts.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
@@ -34,7 +34,7 @@ const PAGE: usize = 1000;
 /// The clock's rate is measured over at least this long.
 const CLOCK_TIME: Duration = Duration::from_millis(50);
 
-/// A change of the kernel's may take so long until it is in force: with a million routes, seconds.
+/// A change of the kernel's may take so long until it is active: with a million routes, seconds.
 const SYNC_PATIENCE: Duration = Duration::from_secs(60);
 /// The answer of a router that follows no kernel.
 const NO_MIRROR: &str = "this router is configured by a file, not by the kernel";
@@ -49,24 +49,24 @@ pub struct Powers {
     pub reloader: Option<Reloader>,
     /// Follows the kernel's configuration.
     pub mirror: Option<Handle>,
-    /// Knows which traffic takes which road.
-    pub coverage: Option<Live>,
+    /// Knows which traffic takes which path.
+    pub offload: Option<Live>,
     /// Makes the router stop and leave its ports to a successor.
     pub hand_over: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
 /// Whoever knows the answers.
-pub(super) struct Desk {
-    post: Post,
-    board: Board,
+pub(super) struct RequestHandler {
+    mailbox: Mailbox,
+    name_table: NameTable,
     powers: Powers,
     start: Instant,
     start_clock: u64,
 }
 
-impl Desk {
-    pub(super) fn new(post: Post, board: Board, powers: Powers) -> Self {
-        Self { post, board, powers, start: Instant::now(), start_clock: clock::now() }
+impl RequestHandler {
+    pub(super) fn new(mailbox: Mailbox, name_table: NameTable, powers: Powers) -> Self {
+        Self { mailbox, name_table, powers, start: Instant::now(), start_clock: clock::now() }
     }
 
     /// Answers a request, in one line or more.
@@ -87,13 +87,13 @@ impl Desk {
                 let Ports { totals, .. } = snapshot.ports();
                 Punts { totals, punts: snapshot.punts() }
             }),
-            Ask::Express => self.counted(|snapshot| snapshot.express()),
+            Ask::Xdp => self.counted(|snapshot| snapshot.xdp()),
             Ask::Tolls => {
                 let tsc_mhz = self.tsc_mhz();
                 self.counted(|snapshot| snapshot.tolls(tsc_mhz))
             }
-            Ask::Mirror => self.mirror(),
-            Ask::Coverage => self.coverage(),
+            Ask::Controller => self.controller(),
+            Ask::Offload => self.offload(),
             Ask::All => self.all(),
             Ask::Filter => self.filter(),
             Ask::Links => self.links(),
@@ -103,7 +103,7 @@ impl Desk {
                 self.reader(vrf).map(|(names, reader, vrfs)| {
                     let id = vrfs.first().copied().unwrap_or_default();
                     let route = reader.find(&names, id, *address);
-                    line(&Found { vrf: vrf_name(&names, id), address: *address, route })
+                    line(&RouteLookup { vrf: vrf_name(&names, id), address: *address, route })
                 })
             }
         };
@@ -119,16 +119,16 @@ impl Desk {
             Ok(done) => {
                 let pause_ns = match done {
                     Done::Unchanged => None,
-                    Done::InForce { pause, .. } => u64::try_from(pause.as_nanos()).ok(),
+                    Done::Installed { pause, .. } => u64::try_from(pause.as_nanos()).ok(),
                 };
                 let changed = done != Done::Unchanged;
-                line(&Reloaded { changed, told: done.to_string(), pause_ns })
+                line(&Reloaded { changed, report: done.to_string(), pause_ns })
             }
             Err(error) => refusal(&error.to_string()),
         }
     }
 
-    /// Waits until the kernel's configuration is in force.
+    /// Waits until the kernel's configuration is active.
     pub(super) fn sync(&self) -> String {
         let Some(mirror) = &self.powers.mirror else { return refusal(NO_MIRROR) };
         match mirror.sync(SYNC_PATIENCE) {
@@ -140,23 +140,23 @@ impl Desk {
         }
     }
 
-    fn mirror(&self) -> Result<String, String> {
+    fn controller(&self) -> Result<String, String> {
         let mirror = self.powers.mirror.as_ref().ok_or(NO_MIRROR)?;
         Ok(line(&mirror.status()))
     }
 
-    fn coverage(&self) -> Result<String, String> {
-        let live = self.powers.coverage.as_ref().ok_or(NO_MIRROR)?;
+    fn offload(&self) -> Result<String, String> {
+        let live = self.powers.offload.as_ref().ok_or(NO_MIRROR)?;
         // Where it has much to do, the routes are those of a while ago.
         let _ = self.powers.mirror.as_ref().is_some_and(|mirror| mirror.judge(PATIENCE));
         let snapshot = self.ask(snapshot::take)?;
         let ports = snapshot.port_names();
-        let ports = coverage::roads(live.counts(), ports);
-        let counts = RoadCounts { ports, punts: snapshot.punts() };
-        Ok(line(&Coverage { counts: Some(counts), ..Coverage::from(&*live.get()) }))
+        let ports = offload::paths(live.counts(), ports);
+        let counts = PathCounts { ports, punts: snapshot.punts() };
+        Ok(line(&Offload { counts: Some(counts), ..Offload::from(&*live.get()) }))
     }
 
-    /// Changes a set of the rules that are in force now; the worker is asked for them alone.
+    /// Changes a set of the rules that are active now; the worker is asked for them alone.
     pub(super) fn change_set(&self, name: &str, change: Change, elements: &[String]) -> String {
         let filter = self.ask(|_, router, _| router.tables.filter.clone());
         let done = filter.and_then(|filter| set::change(filter.as_deref(), name, change, elements));
@@ -179,10 +179,11 @@ impl Desk {
         &self,
         job: impl FnOnce(&Arc<Names>, &mut Router, &mut Devices) -> T + Send + 'static,
     ) -> Result<T, String> {
-        let board = self.board.clone();
+        let name_table = self.name_table.clone();
         let asked = Instant::now();
-        let answer =
-            self.post.ask(PATIENCE, move |router, devices| job(&board.names(), router, devices));
+        let answer = self
+            .mailbox
+            .ask(PATIENCE, move |router, devices| job(&name_table.names(), router, devices));
         answer.ok_or_else(|| {
             if asked.elapsed() < PATIENCE {
                 "the worker has ended: the router is stopping".to_owned()
@@ -206,7 +207,7 @@ impl Desk {
             ports: snapshot.ports(),
             drops: snapshot.drops(),
             punts: snapshot.punts(),
-            express: snapshot.express(),
+            xdp: snapshot.xdp(),
             tolls: snapshot.tolls(tsc_mhz),
         })
     }
@@ -227,11 +228,11 @@ impl Desk {
     }
 
     fn filter(&self) -> Result<String, String> {
-        let (names, in_force, counts) = self.ask(|names, router, _| {
-            let in_force = router.tables.filter.as_ref().map(Arc::clone);
-            (names.filter.as_ref().map(Arc::clone), in_force, router.rule_counts().to_vec())
+        let (names, installed, counts) = self.ask(|names, router, _| {
+            let installed = router.tables.filter.as_ref().map(Arc::clone);
+            (names.filter.as_ref().map(Arc::clone), installed, router.rule_counts().to_vec())
         })?;
-        Ok(line(&filter::describe(names.as_deref(), in_force.as_deref(), &counts)))
+        Ok(line(&filter::describe(names.as_deref(), installed.as_deref(), &counts)))
     }
 
     fn neighbours(&self) -> Result<String, String> {

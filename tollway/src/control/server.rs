@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use super::message::refusal;
 use super::request::{Command, Request};
-use super::serve::{Desk, Powers};
+use super::serve::{Powers, RequestHandler};
 use super::socket::Socket;
-use super::{Board, SocketError};
+use super::{NameTable, SocketError};
 use crate::ports::{sys, why};
-use crate::worker::Post;
+use crate::worker::Mailbox;
 
 /// Clients at once.
 pub(super) const MOST_CLIENTS: usize = 16;
@@ -32,23 +32,24 @@ pub struct Server {
 }
 
 impl Server {
-    /// Begins to answer at a socket; asks the worker by `post`, and `board` for what things are
+    /// Begins to answer at a socket; asks the worker by `mailbox`, and `name_table` for what things are
     /// called. What is not among `powers` is refused.
     ///
     /// # Errors
     /// The system has no descriptor or no thread left.
     pub fn start(
         socket: Socket,
-        post: Post,
-        board: Board,
+        mailbox: Mailbox,
+        name_table: NameTable,
         powers: Powers,
     ) -> Result<Self, SocketError> {
         let path = socket.path().to_owned();
         let failed = |error| SocketError::System { path, error };
-        Self::listen(socket, Arc::new(Desk::new(post, board, powers))).map_err(failed)
+        Self::listen(socket, Arc::new(RequestHandler::new(mailbox, name_table, powers)))
+            .map_err(failed)
     }
 
-    fn listen(socket: Socket, desk: Arc<Desk>) -> io::Result<Self> {
+    fn listen(socket: Socket, desk: Arc<RequestHandler>) -> io::Result<Self> {
         let (wake, woken) = UnixStream::pair()?;
         socket.listener.set_nonblocking(true)?;
         let thread = std::thread::Builder::new()
@@ -69,7 +70,7 @@ impl Drop for Server {
 }
 
 /// Takes clients in until it is woken.
-fn accept(socket: &Socket, woken: &UnixStream, desk: &Arc<Desk>) {
+fn accept(socket: &Socket, woken: &UnixStream, desk: &Arc<RequestHandler>) {
     let clients = Arc::new(AtomicUsize::new(0));
     let mut shortage = Shortage::new(woken);
     let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -77,9 +78,7 @@ fn accept(socket: &Socket, woken: &UnixStream, desk: &Arc<Desk>) {
         let listener = socket.listener.as_fd().as_raw_fd();
         let mut fds = [entry(woken.as_fd().as_raw_fd()), entry(listener)];
         if let Err(error) = sys::wait(&mut fds, -1) {
-            tracing::error!(
-                "the control socket can not be waited for: {error}; nobody is answered"
-            );
+            tracing::error!("the control socket cannot be waited for: {error}; nobody is answered");
             return;
         }
         if fds[0].revents != 0 {
@@ -160,7 +159,11 @@ impl Drop for Place {
     }
 }
 
-fn admit(stream: UnixStream, clients: &Arc<AtomicUsize>, desk: &Arc<Desk>) -> io::Result<()> {
+fn admit(
+    stream: UnixStream,
+    clients: &Arc<AtomicUsize>,
+    desk: &Arc<RequestHandler>,
+) -> io::Result<()> {
     let place = Place(Arc::clone(clients));
     let before = clients.fetch_add(1, Ordering::AcqRel);
     let prepared = stream
@@ -193,7 +196,7 @@ fn say(mut stream: &UnixStream, line: &str) -> io::Result<()> {
 }
 
 /// Answers one client, request by request.
-fn serve(stream: &UnixStream, desk: &Desk) -> io::Result<()> {
+fn serve(stream: &UnixStream, desk: &RequestHandler) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
     let mut line = Vec::new();
     loop {

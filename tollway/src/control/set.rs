@@ -31,7 +31,7 @@ pub struct Changed {
 /// Names of sets that a refusal has room for.
 const MOST_NAMES: usize = 20;
 
-/// Changes a set of the rules in force.
+/// Changes a set of the rules active.
 pub(super) fn change(
     filter: Option<&Filter>,
     name: &str,
@@ -54,7 +54,7 @@ pub(super) fn change(
             format!("set {} has no room left for {}{}", set.name(), text(at), before(at))
         }
         LiveSetError::Astray(at) => {
-            format!("set {} can not have {}{}", set.name(), text(at), before(at))
+            format!("set {} cannot have {}{}", set.name(), text(at), before(at))
         }
     })?;
     Ok(Changed { set: set.name().to_owned(), changed, count: set.count() })

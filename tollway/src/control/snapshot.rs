@@ -9,7 +9,7 @@ use tollway_dataplane::tolls::{self, Stage};
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use super::Names;
-use super::message::{Express, PortState, Ports, StageToll, Tolls, Totals, Traffic};
+use super::message::{PortState, Ports, StageToll, Tolls, Totals, Traffic, Xdp};
 use crate::model::Mac;
 use crate::ports::{Devices, State};
 
@@ -18,7 +18,7 @@ pub(super) struct Snapshot {
     names: Arc<Names>,
     counters: Counters,
     ports: Vec<Port>,
-    express: Option<Vec<(&'static str, u64)>>,
+    xdp: Option<Vec<(&'static str, u64)>>,
     tolls: tolls::Tolls,
 }
 
@@ -49,7 +49,7 @@ pub(super) fn take(names: &Arc<Names>, router: &mut Router, devices: &mut Device
         names: Arc::clone(names),
         ports: ports.collect(),
         counters,
-        express: router.express.as_ref().map(|express| express.report()),
+        xdp: router.xdp_path.as_ref().map(|xdp| xdp.report()),
         tolls: router.tolls.clone(),
     }
 }
@@ -124,12 +124,12 @@ impl Snapshot {
         counts(names.zip(self.counters.punts))
     }
 
-    /// The express lane, or why there is none.
-    pub(super) fn express(&self) -> Express {
-        match &self.express {
+    /// the XDP path, or why there is none.
+    pub(super) fn xdp(&self) -> Xdp {
+        match &self.xdp {
             Some(report) => {
                 let counts = report.iter().map(|(name, count)| ((*name).to_owned(), *count));
-                Express { on: true, why: None, counts: counts.collect() }
+                Xdp { on: true, why: None, counts: counts.collect() }
             }
             None => {
                 let kinds = self.names.ports.iter();
@@ -138,7 +138,7 @@ impl Snapshot {
                 let why = format!(
                     "this router was started without one; it takes ports with an XDP program ({kinds})"
                 );
-                Express { on: false, why: Some(why), counts: BTreeMap::new() }
+                Xdp { on: false, why: Some(why), counts: BTreeMap::new() }
             }
         }
     }

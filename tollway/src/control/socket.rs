@@ -37,7 +37,7 @@ pub enum SocketError {
     #[error("the path of the control socket {} is too long", .0.display())]
     TooLong(PathBuf),
     /// The system refused.
-    #[error("the control socket {} can not be made: {}", path.display(), why(.error))]
+    #[error("the control socket {} cannot be made: {}", path.display(), why(.error))]
     System {
         /// The socket.
         path: PathBuf,
@@ -72,7 +72,7 @@ pub struct Socket {
 
 impl Socket {
     /// Listens at a path. What a router left behind that has ended is replaced; so is the socket of
-    /// one that lives, if `replace` says so: that one can not be asked from then on.
+    /// one that lives, if `replace` says so: that one cannot be asked from then on.
     ///
     /// # Errors
     /// See [`SocketError`].

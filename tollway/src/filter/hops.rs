@@ -11,7 +11,7 @@ use tollway_dataplane::tables::{Action as NextAction, Tables};
 use super::eval::Link;
 use super::ir::{Action, Place, Ruleset, Step};
 
-/// Why a rule can not send packets where it says.
+/// Why a rule cannot send packets where it says.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}; {remedy}")]
 pub struct HopError {

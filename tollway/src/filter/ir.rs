@@ -151,11 +151,11 @@ pub enum Hook {
     Ingress,
     /// Its IP header is sound, it has no route yet.
     Prerouting,
-    /// It is for the router itself. Not on the fast road: the kernel's.
+    /// It is for the router itself. Not on the fast path: the kernel's.
     Input,
     /// It is to be forwarded: the egress link is known, one hop is counted off.
     Forward,
-    /// The router itself has made it. Not on the fast road: the kernel's.
+    /// The router itself has made it. Not on the fast path: the kernel's.
     Output,
     /// It is about to leave the IP layer.
     Postrouting,
@@ -242,7 +242,7 @@ pub enum Step {
     },
     /// Ends the rule.
     Verdict(Verdict),
-    /// What can not be done exactly, and why: packets that get here are the kernel's.
+    /// What cannot be done exactly, and why: packets that get here are the kernel's.
     Unsupported(String),
 }
 

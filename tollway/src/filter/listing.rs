@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::coverage::{Coverage, Covered, coverage};
 use super::ir::{Action, CounterId, Rule, Ruleset, Step};
+use super::offload::{Covered, Offload, offload};
 
 /// Every rule that was written, in order: at the first chain that it is in, with the worst that is said of
 /// it anywhere. What a front end has added itself is there only where it is the kernel's.
@@ -11,8 +11,8 @@ use super::ir::{Action, CounterId, Rule, Ruleset, Step};
 pub fn listed(rules: &Ruleset) -> Vec<Covered<'_>> {
     let mut listed: Vec<Covered<'_>> = Vec::new();
     let mut known = HashMap::new();
-    for covered in coverage(rules) {
-        let is_kernels = matches!(covered.coverage, Coverage::Kernel(_));
+    for covered in offload(rules) {
+        let is_kernels = matches!(covered.offload, Offload::Kernel(_));
         if covered.rule.is_added() && !is_kernels {
             continue;
         }
@@ -24,8 +24,8 @@ pub fn listed(rules: &Ruleset) -> Vec<Covered<'_>> {
         match listed.get_mut(index) {
             None => listed.push(covered),
             Some(before) => {
-                if rank(&before.coverage) < rank(&covered.coverage) {
-                    before.coverage = covered.coverage;
+                if rank(&before.offload) < rank(&covered.offload) {
+                    before.offload = covered.offload;
                 }
                 // The one that counts stands for all.
                 if counter(before.rule).is_none() {
@@ -54,11 +54,11 @@ fn counter(rule: &Rule) -> Option<CounterId> {
     })
 }
 
-const fn rank(coverage: &Coverage) -> u8 {
-    match coverage {
-        Coverage::Elsewhere(_) => 0,
-        Coverage::Compiled => 1,
-        Coverage::Kernel(_) => 2,
+const fn rank(offload: &Offload) -> u8 {
+    match offload {
+        Offload::Elsewhere(_) => 0,
+        Offload::Compiled => 1,
+        Offload::Kernel(_) => 2,
     }
 }
 
@@ -85,10 +85,10 @@ mod tests {
 
     fn told(rules: &Ruleset) -> Vec<(&str, &str)> {
         let listed = listed(rules).into_iter().map(|covered| {
-            let verdict = match covered.coverage {
-                Coverage::Elsewhere(_) => "elsewhere",
-                Coverage::Compiled => "compiled",
-                Coverage::Kernel(_) => "kernel",
+            let verdict = match covered.offload {
+                Offload::Elsewhere(_) => "elsewhere",
+                Offload::Compiled => "compiled",
+                Offload::Kernel(_) => "kernel",
             };
             (covered.rule.text.as_str(), verdict)
         });

@@ -138,7 +138,7 @@ pub fn load(path: &Path) -> Result<Ruleset, Vec<Mistake>> {
 /// Reads the text of a file.
 ///
 /// # Errors
-/// It can not be read, is too large, or no text.
+/// It cannot be read, is too large, or no text.
 pub fn read(path: &Path) -> Result<String, Vec<Mistake>> {
     let file = || path.display().to_string();
     let bytes = bytes(path).map_err(|error| {

@@ -1,9 +1,9 @@
-//! What the fast road leaves to the kernel. [`super::flatten`] makes it a punt and [`super::coverage`] tells
+//! What the fast path leaves to the kernel. [`super::flatten`] makes it a punt and [`super::offload`] tells
 //! of it, both by what is said here.
 
 use super::ir::{Action, Family, Hook, Ruleset, Verdict};
 
-/// The hooks of each point of the road: one line of rules for each.
+/// The hooks of each point of the path: one line of rules for each.
 pub(super) const LINES: [&[Hook]; 3] =
     [&[Hook::Ingress], &[Hook::Prerouting], &[Hook::Forward, Hook::Postrouting, Hook::Egress]];
 
@@ -37,7 +37,7 @@ impl At {
         }
     }
 
-    /// Why an action can not be done exactly, if so.
+    /// Why an action cannot be done exactly, if so.
     pub(super) const fn action(self, action: &Action) -> Option<&'static str> {
         match action {
             Action::Forward { .. } | Action::Fib(_) if self.is_ingress => {
@@ -50,7 +50,7 @@ impl At {
         }
     }
 
-    /// Why a verdict can not be done exactly, if so.
+    /// Why a verdict cannot be done exactly, if so.
     pub(super) fn verdict(self, verdict: &Verdict) -> Option<&str> {
         match verdict {
             Verdict::Unsupported(why) => Some(why),

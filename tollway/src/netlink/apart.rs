@@ -31,7 +31,7 @@ pub(crate) enum Apart {
 }
 
 /// Whence the socket comes, once the program has been started.
-pub(crate) struct Door(UnixStream);
+pub(crate) struct SocketHandover(UnixStream);
 
 /// A control message with one file descriptor.
 #[repr(C)]
@@ -50,7 +50,7 @@ impl Apart {
     ///
     /// # Errors
     /// The system gives no pair of sockets. That there may be no such namespaces is what starting it says.
-    pub(crate) fn put(self, command: &mut Command, protocol: c_int) -> io::Result<Door> {
+    pub(crate) fn put(self, command: &mut Command, protocol: c_int) -> io::Result<SocketHandover> {
         let (here, there) = UnixStream::pair()?;
         let maps = [sys::effective_user(), sys::effective_group()].map(|own| format!("0 {own} 1"));
         let enter = move || {
@@ -63,7 +63,7 @@ impl Apart {
         };
         // SAFETY: the process that runs this has one thread; it makes system calls, and allocates nothing.
         unsafe { command.pre_exec(enter) };
-        Ok(Door(here))
+        Ok(SocketHandover(here))
     }
 
     /// Goes there.
@@ -84,7 +84,7 @@ impl Apart {
     }
 }
 
-impl Door {
+impl SocketHandover {
     /// The socket of a program that has been started.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ mod asker;
 mod bytes;
 mod socket;
 
-pub(crate) use apart::{Apart, Door};
+pub(crate) use apart::{Apart, SocketHandover};
 pub(crate) use asker::Asker;
 pub(crate) use bytes::{Attribute, Message, address, attributes, find, push, record, request};
 pub(crate) use socket::{Received, Socket};

@@ -4,9 +4,9 @@ pub mod af_packet;
 pub mod af_xdp;
 pub mod capture;
 mod checksum;
+pub mod dispatcher;
 mod interface;
 pub(crate) mod redirect;
-pub mod steering;
 pub(crate) mod sys;
 pub mod tap;
 
@@ -118,7 +118,7 @@ pub type Devices = Vec<Box<dyn Device>>;
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
     /// A packet socket needs a privilege.
-    #[error("port {port}: {device} can not be opened for raw frames without CAP_NET_RAW")]
+    #[error("port {port}: {device} cannot be opened for raw frames without CAP_NET_RAW")]
     NoRaw {
         /// The port.
         port: String,
@@ -126,15 +126,15 @@ pub enum PortError {
         device: String,
     },
     /// A TAP device needs a privilege.
-    #[error("port {port}: the TAP device {device} can not be made without CAP_NET_ADMIN")]
+    #[error("port {port}: the TAP device {device} cannot be made without CAP_NET_ADMIN")]
     NoAdmin {
         /// The port.
         port: String,
         /// The device behind it.
         device: String,
     },
-    /// The TAP driver can not be reached.
-    #[error("port {port}: TAP devices can not be made: /dev/net/tun: {}", why(.error))]
+    /// The TAP driver cannot be reached.
+    #[error("port {port}: TAP devices cannot be made: /dev/net/tun: {}", why(.error))]
     NoTun {
         /// The port.
         port: String,
@@ -171,7 +171,7 @@ pub enum PortError {
         causes: String,
     },
     /// The system refused.
-    #[error("port {port}: {device} can not be opened: {action}: {}", why(.error))]
+    #[error("port {port}: {device} cannot be opened: {action}: {}", why(.error))]
     System {
         /// The port.
         port: String,
@@ -183,7 +183,7 @@ pub enum PortError {
         error: std::io::Error,
     },
     /// AF_XDP is wanted, and is not offered or another's.
-    #[error("port {port}: {device} can not be opened by AF_XDP: {what}")]
+    #[error("port {port}: {device} cannot be opened by AF_XDP: {what}")]
     NoXdp {
         /// The port.
         port: String,
@@ -264,7 +264,7 @@ pub type Programs<'a> = dyn FnMut(&Model, PortIndex) -> Result<Box<dyn Kept>, Re
 /// before compiling. A port for which `idle` has a reason is left to the kernel for now.
 ///
 /// # Errors
-/// The first port that can not be opened.
+/// The first port that cannot be opened.
 pub fn open(
     model: &mut Model,
     umem: &mut Umem,
@@ -428,7 +428,7 @@ pub fn chunk_bytes(model: &Model) -> u32 {
     sizes.into_iter().find(|size| Umem::room_of(*size) >= frame).unwrap_or(32_768)
 }
 
-/// Memory for the frames of all ports of a model; none where it can not be had.
+/// Memory for the frames of all ports of a model; none where it cannot be had.
 #[must_use]
 pub fn umem(model: &Model) -> Option<Umem> {
     let whole = chunk_bytes(model);

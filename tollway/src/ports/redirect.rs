@@ -1,11 +1,11 @@
 //! Which devices take frames that an XDP program on another device redirects to them.
 //!
 //! Not every device does, and it may change: a veth does while its peer has XDP or GRO. What a device
-//! that does not is given is dropped without a word, so the express lane has to know. The kernel tells
+//! that does not is given is dropped without a word, so the XDP path has to know. The kernel tells
 //! in generic netlink, family `netdev` (`Documentation/netlink/specs/netdev.yaml`, Linux 6.3).
 //!
 //! What a device says need not be what it does. One that refuses what it is given
-//! ([`steer::refusals`](crate::steer::refusals)) is asked again after a second, by a frame of the router's own, and
+//! ([`xdp::refusals`](crate::steer::refusals)) is asked again after a second, by a frame of the router's own, and
 //! each time that it refuses again after twice as long.
 //!
 //! Where nobody notices what is refused, devices with zero-copy are not given anything: their drivers may say that
@@ -29,10 +29,10 @@ use tollway_dataplane::id::PortId;
 
 use super::interface::Facts;
 use super::{interface, sys};
-use crate::express::Ports;
 use crate::netlink::{self, Attribute, Message, find, push};
-use crate::steer::Asked;
-use crate::steer::refusals::{Cause, Refusals};
+use crate::xdp::Asked;
+use crate::xdp::refusals::{Cause, Refusals};
+use crate::xdp_path::Ports;
 
 /// All is asked anew at least so often, in case that a message was lost.
 const PERIOD: Duration = Duration::from_millis(500);
@@ -60,7 +60,7 @@ const XSK_ZEROCOPY: u64 = 1 << 3;
 /// Bytes of `genlmsghdr`.
 const GENERAL: usize = 4;
 
-/// A thread that tells the express lane where it can send.
+/// A thread that tells the XDP path where it can send.
 pub struct Watch {
     /// Closing it ends the thread.
     wake: Option<UnixStream>,
@@ -72,7 +72,7 @@ impl Watch {
     /// and then whenever one changes.
     ///
     /// # Errors
-    /// The kernel can not be asked.
+    /// The kernel cannot be asked.
     pub fn start(
         watched: Vec<PortId>,
         device_of: impl Fn(PortId) -> Option<u32> + Send + 'static,
@@ -82,7 +82,7 @@ impl Watch {
             Ok(netdev) => netdev,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 tracing::warn!(
-                    "no express lane: this kernel does not tell which devices take redirected \
+                    "no XDP path: this kernel does not tell which devices take redirected \
                      frames (Linux 6.3 does)"
                 );
                 return Ok(Self { wake: None, thread: None });
@@ -256,7 +256,7 @@ impl Netdev {
         refusals.ask(&Asked { port, ifindex: index.cast_unsigned(), mac })
     }
 
-    /// Says if a device is to be given frames of the lane for all that is known of it.
+    /// Says if a device is to be given frames of the XDP path for all that is known of it.
     fn is_trusted(&mut self, port: PortId, refusals: Option<&Refusals>) -> bool {
         let Some(doubt) = self.doubts.get_mut(&port).filter(|doubt| !doubt.tries) else {
             return true;
@@ -271,7 +271,7 @@ impl Netdev {
         true
     }
 
-    /// Tells the lane what each port's device can do now.
+    /// Tells the XDP path what each port's device can do now.
     fn look(
         &mut self,
         watched: &[PortId],
@@ -301,16 +301,16 @@ impl Netdev {
             }
             self.believe_at = Instant::now() + UNPROVEN_FOR;
             if exit.is_some() {
-                tracing::debug!("{name} takes frames of the express lane");
+                tracing::debug!("{name} takes frames of the XDP path");
             } else if self.takes_redirected(index) {
                 tracing::info!(
                     "{name} has zero-copy, and nobody would notice frames that it refuses, so what leaves there \
-                     keeps out of the express lane"
+                     keeps out of the XDP path"
                 );
             } else {
                 tracing::info!(
                     "{name} takes no redirected frames, so what leaves there keeps out of the \
-                     express lane; a veth takes them while its peer has XDP or `gro on`"
+                     XDP path; a veth takes them while its peer has XDP or `gro on`"
                 );
             }
         }
@@ -338,7 +338,7 @@ impl Netdev {
     }
 }
 
-/// Says if a device that can so much is to be given frames of the lane.
+/// Says if a device that can so much is to be given frames of the XDP path.
 const fn may_exit(features: u64, is_watched: bool) -> bool {
     features & NDO_XMIT != 0 && (is_watched || features & XSK_ZEROCOPY == 0)
 }
@@ -350,7 +350,7 @@ fn tell(device: &str, cause: Cause, pause: Duration) {
         return;
     }
     tracing::warn!(
-        "{device} refuses the frames of the express lane ({cause}), so what leaves there keeps out of it; it \
+        "{device} refuses the frames of the XDP path ({cause}), so what leaves there keeps out of it; it \
          is tried again in {} s. Packets that were lost are counted as dropped, dev_tx_failed",
         pause.as_secs()
     );

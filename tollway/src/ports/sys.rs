@@ -211,7 +211,7 @@ pub(crate) fn peer_process(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 }
 
 /// The number of the process at the other end of a UNIX socket; 0 where it is in a PID namespace that
-/// can not be seen from this one.
+/// cannot be seen from this one.
 pub(crate) fn peer_number(socket: BorrowedFd<'_>) -> io::Result<libc::pid_t> {
     let nobody = libc::ucred { pid: 0, uid: 0, gid: 0 };
     get_option(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, nobody).map(|peer| peer.pid)
@@ -393,7 +393,7 @@ pub(super) fn send(socket: BorrowedFd<'_>, frames: &[&[u8]]) -> io::Result<usize
 /// How long the calling thread has had a processor.
 pub(crate) fn thread_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes the timespec, which is borrowed exclusively. It can not fail: the clock exists.
+    // SAFETY: writes the timespec, which is borrowed exclusively. It cannot fail: the clock exists.
     let _ = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

@@ -19,7 +19,7 @@ use super::{Device, PortError, State, push_copy, send_each};
 
 /// The driver.
 const TUN: &str = "/dev/net/tun";
-/// A lost device is made anew so often.
+/// A lost device is rebuilt so often.
 const RETRY_NS: u64 = 1_000_000_000;
 /// Where the end of a frame goes that fits no chunk: as large as a frame can be.
 const SPILL: usize = 1 << 16;

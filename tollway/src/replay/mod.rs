@@ -103,7 +103,7 @@ impl Replay {
     /// Opens the files and builds the router.
     ///
     /// # Errors
-    /// A file can not be opened or is no capture of Ethernet frames; the model does not compile.
+    /// A file cannot be opened or is no capture of Ethernet frames; the model does not compile.
     pub fn new(model: &Model, files: &Files) -> Result<Self, ReplayError> {
         let compiled = compile(model)?;
         let mut inputs = Vec::new();

@@ -1,5 +1,5 @@
 //! Watches whether the rules of a configuration were asked about every packet: a worker that gets no
-//! processor for too long finds that the steering program has dropped packets meanwhile, or that the kernel
+//! processor for too long finds that the XDP program has dropped packets meanwhile, or that the kernel
 //! has forwarded them unasked ([`Ruled`]). Both are counted and told.
 
 use std::time::Duration;
@@ -8,8 +8,8 @@ use tollway_dataplane::counters::Counters;
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::verdict::DropReason;
 
-use crate::steer::maps::PassReason;
-use crate::steer::{CountMap, PortCounts, Ruled, State};
+use crate::xdp::maps::PassReason;
+use crate::xdp::{CountMap, PortCounts, Ruled, State};
 
 /// Older than this a heartbeat is that of nobody: `STALE_NS` of bpf/maps.h.
 const STALE_NS: u64 = 20_000_000;
@@ -40,7 +40,7 @@ impl Phase {
     }
 }
 
-/// What the steering programs of all ports did with packets while nobody could be asked.
+/// What the XDP programs of all ports did with packets while nobody could be asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Unasked {
     dropped: u64,
@@ -110,7 +110,7 @@ impl Guard {
         }
     }
 
-    /// Adds what the steering programs have dropped to the worker's counts.
+    /// Adds what the XDP programs have dropped to the worker's counts.
     fn count(&mut self, counters: &mut Counters) {
         for (port, last) in self.last.iter_mut().enumerate() {
             let now = read(&self.counts, port);

@@ -1,5 +1,5 @@
-//! Ports at which too much is the kernel's ([`Crowd`]): for a while the steering program leaves to it what
-//! has no flow in the lane, since user space would only hand it over, slower than it comes.
+//! Ports at which too much is the kernel's ([`Crowd`]): for a while the XDP program leaves to it what
+//! has no flow in the XDP path, since user space would only hand it over, slower than it comes.
 //!
 //! A closed valve is opened again after a while, to see whether things have changed: each time that they
 //! have not, it stays closed for twice as long. What comes meanwhile is neither lost nor slower than by the
@@ -10,7 +10,7 @@
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::punts::{Crowd, CrowdedPorts, MOST_PORTS};
 
-use crate::steer::State;
+use crate::xdp::State;
 
 /// A valve is closed for so long at first,
 const SHORTEST_NS: u64 = 1_000_000_000;
@@ -117,7 +117,7 @@ fn tell(port: &str, family: &str, before: Valve, after: Valve) {
     match (before, after) {
         (Valve::Open, Valve::Closed { .. }) => tracing::warn!(
             "port {port}: most of its {family} is the kernel's to carry: it gets what has no flow in the \
-             express lane, past user space (`tollway show coverage` says why)"
+             XDP path, past user space (`tollway show coverage` says why)"
         ),
         (Valve::Tried { .. }, Valve::Open) => {
             tracing::info!("port {port}: its {family} comes to user space again");

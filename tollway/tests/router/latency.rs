@@ -1,4 +1,4 @@
-//! How long a change takes to be in force.
+//! How long a change takes to be active.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -31,7 +31,7 @@ impl Ip {
     }
 }
 
-/// What the tables in force say of an address.
+/// What the tables active say of an address.
 fn route(client: &mut Client, address: IpAddr) -> Value {
     let found: Value = client.ask(&Ask::Route { address, vrf: None }).unwrap();
     found["route"].clone()

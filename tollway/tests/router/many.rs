@@ -37,7 +37,7 @@ fn peak(mirror: &Mirror) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
 }
 
-/// Each of some routes, as the tables in force have it.
+/// Each of some routes, as the tables active have it.
 fn check(
     mirror: &Mirror,
     numbers: impl Iterator<Item = usize>,

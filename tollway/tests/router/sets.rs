@@ -34,7 +34,7 @@ pub fn live() {
     sh("ip link set rb mtu 1500");
     mirror.forwards(&net.a, &nine);
     mirror.stops(&net.a, &eight);
-    // What is read is what was read before, and not what is in force.
+    // What is read is what was read before, and not what is active.
     sh("nft add element inet f bad { 10.0.1.9 }");
     sh("nft add chain inet f nothing");
     mirror.stops(&net.a, &nine);
@@ -70,7 +70,7 @@ pub fn slow() {
     let mirror = Mirror::start_by(command, "ra rb");
     mirror.forwards(&net.a, "10.0.2.2");
     std::fs::write(&slow, "").unwrap();
-    let known = || mirror.ask(&Ask::Mirror);
+    let known = || mirror.ask(&Ask::Controller);
     let addresses = known()["addresses"].clone();
     sh("nft add rule inet f fw ip saddr 10.0.1.2 drop");
     sh("ip address add 192.0.2.1/32 dev lo");

@@ -228,7 +228,7 @@ pub fn without_carrier() {
     }
 }
 
-/// A route is in force soon after the kernel has it, while ten thousand others are.
+/// A route is active soon after the kernel has it, while ten thousand others are.
 pub fn latency() {
     setup();
     let routes = (0..10_000)

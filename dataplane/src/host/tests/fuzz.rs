@@ -135,7 +135,7 @@ proptest! {
         let Lab { router, now, .. } = &mut lab;
         let frame = router.umem.store(&bytes).unwrap();
         router.counters.received(PortId(0), 1, 0);
-        let packet = Packet { addr: frame.addr, len: frame.len as u16, l3, link: LinkId(0), steer: Steer::Not };
+        let packet = Packet { addr: frame.addr, len: frame.len as u16, l3, link: LinkId(0), policy_route: PolicyRoute::Not };
         let mut outbox = Vec::new();
         let Router { tables, umem, counters, host, .. } = router;
         let mut context =

@@ -16,8 +16,8 @@ fn numbers(sent: &[Sent]) -> Vec<u32> {
 fn packets_are_held_and_released_in_their_order() {
     let mut lab = Lab::new();
     let frames: Vec<_> = (0..50).map(numbered).collect();
-    let question = one(lab.receive_all(A, &frames));
-    assert_eq!((question.port, question.arp().target_protocol_addr()), (B, &BOB4.octets()[..]));
+    let query = one(lab.receive_all(A, &frames));
+    assert_eq!((query.port, query.arp().target_protocol_addr()), (B, &BOB4.octets()[..]));
     assert_eq!((lab.router.counters.held, lab.router.host.originated_waiting()), (50, 0));
     let sent = lab.receive(B, &arp::reply(BOB, BOB4, own4(1)));
     assert_eq!(numbers(&sent), (0..50).collect::<Vec<_>>());
@@ -66,7 +66,7 @@ fn who_waits_in_vain_is_told() {
     lab.receive(A, &ip_frame(ALICE, &udp4(header4(ALICE4, gone), b"hello")));
     let questions = lab.pass(3 * S - S / 10);
     assert_eq!(questions.len(), 2);
-    assert!(questions.iter().all(|question| question.dst_mac() == [0xff; 6]));
+    assert!(questions.iter().all(|query| query.dst_mac() == [0xff; 6]));
     let error = one(lab.pass(S / 5));
     assert_eq!((error.port, error.icmp_kind()), (A, (3, 1)));
     assert_eq!(error.ends(), (own4(0).into(), ALICE4.into()));
@@ -119,15 +119,15 @@ fn what_is_too_big_does_not_wait() {
 fn a_gateway_is_asked_for_in_place_of_the_destination() {
     let mut lab = Lab::new();
     let far = Ipv4Addr::new(192, 0, 2, 55);
-    let question = one(lab.receive(A, &ip_frame(ALICE, &udp4(header4(ALICE4, far), b"hello"))));
-    assert_eq!(question.arp().target_protocol_addr(), [10, 0, 1, 9]);
+    let query = one(lab.receive(A, &ip_frame(ALICE, &udp4(header4(ALICE4, far), b"hello"))));
+    assert_eq!(query.arp().target_protocol_addr(), [10, 0, 1, 9]);
     let gateway = Ipv4Addr::new(10, 0, 1, 9);
     let sent = one(lab.receive(B, &arp::reply(BOB, gateway, own4(1))));
     assert_eq!((sent.dst_mac(), sent.ends().1), (BOB.mac, far.into()));
     // The gateway goes, and comes back: the route still leads to it.
     lab.pass(60 * S);
-    let question = one(lab.receive(A, &ip_frame(ALICE, &udp4(header4(ALICE4, far), b"hello"))));
-    assert_eq!(question.arp().target_protocol_addr(), [10, 0, 1, 9]);
+    let query = one(lab.receive(A, &ip_frame(ALICE, &udp4(header4(ALICE4, far), b"hello"))));
+    assert_eq!(query.arp().target_protocol_addr(), [10, 0, 1, 9]);
     assert_eq!(lab.receive(B, &arp::reply(BOB, gateway, own4(1))).len(), 1);
 }
 

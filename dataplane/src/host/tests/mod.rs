@@ -8,8 +8,8 @@ mod fuzz;
 mod held;
 mod local;
 mod nd;
+mod policy_route;
 mod reject;
-mod steer;
 mod swap;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -41,11 +41,11 @@ pub(super) const VLAN: LinkId = LinkId(4);
 pub(super) const VID: u16 = 100;
 
 /// Stations: the host that sends, and those that are sent to.
-pub(super) const ALICE: Station = Station { mac: [2, 0, 0, 0, 1, 1], port: A, vid: None };
-pub(super) const BOB: Station = Station { mac: [2, 0, 0, 0, 2, 2], port: B, vid: None };
-pub(super) const CAROL: Station = Station { mac: [2, 0, 0, 0, 3, 3], port: NARROW, vid: None };
-pub(super) const DAVE: Station = Station { mac: [2, 0, 0, 0, 4, 4], port: B, vid: Some(VID) };
-pub(super) const RITA: Station = Station { mac: [2, 0, 0, 0, 5, 5], port: RED, vid: None };
+pub(super) const ALICE: LanHost = LanHost { mac: [2, 0, 0, 0, 1, 1], port: A, vid: None };
+pub(super) const BOB: LanHost = LanHost { mac: [2, 0, 0, 0, 2, 2], port: B, vid: None };
+pub(super) const CAROL: LanHost = LanHost { mac: [2, 0, 0, 0, 3, 3], port: NARROW, vid: None };
+pub(super) const DAVE: LanHost = LanHost { mac: [2, 0, 0, 0, 4, 4], port: B, vid: Some(VID) };
+pub(super) const RITA: LanHost = LanHost { mac: [2, 0, 0, 0, 5, 5], port: RED, vid: None };
 
 pub(super) const ALICE4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub(super) const BOB4: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
@@ -58,7 +58,7 @@ pub(super) const DAVE6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 4, 0, 0, 0, 0, 1
 
 /// A machine on a port.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Station {
+pub(super) struct LanHost {
     pub(super) mac: [u8; 6],
     pub(super) port: usize,
     pub(super) vid: Option<u16>,
@@ -336,12 +336,12 @@ pub(super) fn one(sent: Vec<Sent>) -> Sent {
 }
 
 /// A frame from a station to the router with this layer 3.
-pub(super) fn frame(from: Station, ethertype: u16, layer3: &[u8]) -> Vec<u8> {
+pub(super) fn frame(from: LanHost, ethertype: u16, layer3: &[u8]) -> Vec<u8> {
     frame_to(router_mac(from.port), from, ethertype, layer3)
 }
 
 /// A frame from a station, padded as Ethernet demands.
-pub(super) fn frame_to(dst: [u8; 6], from: Station, ethertype: u16, layer3: &[u8]) -> Vec<u8> {
+pub(super) fn frame_to(dst: [u8; 6], from: LanHost, ethertype: u16, layer3: &[u8]) -> Vec<u8> {
     let mut bytes = [dst, from.mac].concat();
     if let Some(vid) = from.vid {
         bytes.extend_from_slice(&0x8100_u16.to_be_bytes());
@@ -355,7 +355,7 @@ pub(super) fn frame_to(dst: [u8; 6], from: Station, ethertype: u16, layer3: &[u8
 }
 
 /// A frame with an IP packet of either family.
-pub(super) fn ip_frame(from: Station, packet: &[u8]) -> Vec<u8> {
+pub(super) fn ip_frame(from: LanHost, packet: &[u8]) -> Vec<u8> {
     frame(from, if packet[0] >> 4 == 4 { 0x0800 } else { 0x86dd }, packet)
 }
 

@@ -14,14 +14,14 @@ fn body(target: Ipv6Addr, options: &[u8]) -> Vec<u8> {
 }
 
 /// A solicitation from a station for an address of the router, to the group that has it.
-fn solicit(from: Station, src: Ipv6Addr, target: Ipv6Addr) -> Vec<u8> {
+fn solicit(from: LanHost, src: Ipv6Addr, target: Ipv6Addr) -> Vec<u8> {
     let dst = solicited_node(target);
     let options = if src.is_unspecified() { vec![] } else { option(1, from.mac) };
     let packet = icmp6((src, dst), 255, 135, [0; 4], &body(target, &options));
     frame_to(multicast_mac(dst), from, 0x86dd, &packet)
 }
 
-pub(super) fn advert(from: Station, src: Ipv6Addr, dst: Ipv6Addr, flags: u8) -> Vec<u8> {
+pub(super) fn advert(from: LanHost, src: Ipv6Addr, dst: Ipv6Addr, flags: u8) -> Vec<u8> {
     let packet = icmp6((src, dst), 255, 136, [flags, 0, 0, 0], &body(src, &option(2, from.mac)));
     ip_frame(from, &packet)
 }
@@ -123,13 +123,13 @@ fn an_unasked_advertisement_adds_nobody() {
 #[test]
 fn a_destination_is_asked_for_and_its_packet_released() {
     let mut lab = Lab::new();
-    let question = one(lab.receive(A, &ip_frame(ALICE, &udp6(ALICE6, DAVE6, 64, b"hello"))));
-    assert_eq!((question.port, question.vids()), (B, vec![VID]));
-    assert_eq!(question.dst_mac(), multicast_mac(solicited_node(DAVE6)));
-    assert_eq!(question.ends(), (own_link_local(B).into(), solicited_node(DAVE6).into()));
-    assert_eq!(question.ipv6().0.hop_limit, 255);
-    assert_eq!(question.icmp_kind(), (135, 0));
-    assert_eq!(question.icmp6().payload(), body(DAVE6, &option(1, router_mac(B))));
+    let query = one(lab.receive(A, &ip_frame(ALICE, &udp6(ALICE6, DAVE6, 64, b"hello"))));
+    assert_eq!((query.port, query.vids()), (B, vec![VID]));
+    assert_eq!(query.dst_mac(), multicast_mac(solicited_node(DAVE6)));
+    assert_eq!(query.ends(), (own_link_local(B).into(), solicited_node(DAVE6).into()));
+    assert_eq!(query.ipv6().0.hop_limit, 255);
+    assert_eq!(query.icmp_kind(), (135, 0));
+    assert_eq!(query.icmp6().payload(), body(DAVE6, &option(1, router_mac(B))));
     assert_eq!(lab.router.counters.held, 1);
     let sent = one(lab.receive(B, &advert(DAVE, DAVE6, own_link_local(B), 0x60)));
     assert_eq!((sent.port, sent.vids(), sent.dst_mac()), (B, vec![VID], DAVE.mac));
@@ -153,8 +153,8 @@ fn a_link_local_neighbour_is_spoken_to_on_its_link() {
         .write(&mut packet, b"x")
         .unwrap();
     // The answer waits for the neighbour, and is not counted as held.
-    let question = one(lab.receive(A, &ip_frame(ALICE, &packet)));
-    assert_eq!((question.port, question.icmp_kind()), (A, (135, 0)));
+    let query = one(lab.receive(A, &ip_frame(ALICE, &packet)));
+    assert_eq!((query.port, query.icmp_kind()), (A, (135, 0)));
     assert_eq!((lab.router.counters.held, lab.router.host.originated_waiting()), (0, 1));
     let answer = one(lab.receive(A, &advert(ALICE, alice, own_link_local(A), 0x60)));
     assert_eq!(answer.ends(), (own_link_local(A).into(), alice.into()));

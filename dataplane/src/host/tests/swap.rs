@@ -28,7 +28,7 @@ fn what_was_learned_is_known_without_asking() {
         assert!(sent.iter().all(|one| one.dst_mac() == BOB.mac && one.ipv4().0.time_to_live == 63));
         let main = lab.router.tables.link(LinkId(1)).vrf;
         let next = lab.router.tables.lookup(main, BOB4.into());
-        assert_eq!(lab.router.tables.next_hop(next).neigh, Some(BOB4.into()), "on the fast road");
+        assert_eq!(lab.router.tables.next_hop(next).neigh, Some(BOB4.into()), "on the fast path");
     }
     assert_eq!((lab.router.counters.sent, lab.router.counters.held), (10, 0));
     assert_eq!(lab.router.host.counters().arp_requests_sent, 1, "counts go on");
@@ -72,7 +72,7 @@ fn links_may_have_other_numbers_or_go() {
         assert_eq!(lab.router.counters.held, left, "{number:?}");
         assert_eq!(lab.drops(DropReason::NeighFailed), 1 - left, "{number:?}");
     }
-    // A sender whose link has gone can not be told, so its packet goes as well.
+    // A sender whose link has gone cannot be told, so its packet goes as well.
     let mut lab = Lab::new();
     lab.receive(A, &dave(0));
     let mut links = SAME;

@@ -30,7 +30,7 @@ pub fn run(burst: &mut Burst, umem: &Umem, port: &PortRecord) -> Admitted {
     for lane in 0..burst.count.min(BURST) {
         let eth = EthView(umem.bytes(burst.addr[lane], 0));
         if eth.dst() != port.mac || eth.ethertype() != first {
-            rest.put_odd(lane);
+            rest.insert_rare(lane);
         }
     }
     let alike = all.without(rest);
@@ -57,7 +57,7 @@ pub fn sort(
             (ethertype::IPV4, true) => admitted.ip4.put(lane, true),
             (ethertype::IPV6, true) => admitted.ip6.put(lane, true),
             (ethertype::DOT1Q | ethertype::DOT1AD, _) => admitted.tagged.put(lane, true),
-            (ethertype, _) => burst.leave(lane, explain(eth, burst.len[lane], ethertype, mac)),
+            (ethertype, _) => burst.exit(lane, explain(eth, burst.len[lane], ethertype, mac)),
         }
     }
     admitted

@@ -35,7 +35,7 @@ pub fn run<F: Features>(
         let unsorted = std::mem::take(&mut admitted.tagged);
         admitted = admit::sort(burst, umem, port.mac, unsorted, admitted);
         for lane in admitted.tagged {
-            burst.leave(lane, Verdict::Drop(DropReason::VlanUnknown));
+            burst.exit(lane, Verdict::Drop(DropReason::VlanUnknown));
         }
     }
     let mut classified = Classified { ip4: admitted.ip4, ip6: admitted.ip6 };
@@ -64,7 +64,7 @@ fn untag(
     mut admitted: Admitted,
     classified: &mut Classified,
 ) {
-    let (mut rest, mut odd) = (admitted.tagged, Lanes::NONE);
+    let (mut rest, mut rare) = (admitted.tagged, Lanes::NONE);
     while let Some(lane) = rest.lowest() {
         let first = EthView(umem.bytes(burst.addr[lane], 0));
         let kind = first.kind();
@@ -75,7 +75,7 @@ fn untag(
             continue;
         }
         let Some(links) = port.vlans.of(kind.protocol()).filter(|_| is_ip(kind)) else {
-            odd = odd.or(rest);
+            rare = rare.or(rest);
             break;
         };
         let (others, strays) = match (links.own_macs, rest.dense()) {
@@ -90,7 +90,7 @@ fn untag(
             ethertype::IPV4 => classified.ip4 = classified.ip4.or(done),
             _ => classified.ip6 = classified.ip6.or(done),
         }
-        odd = odd.or(strays);
+        rare = rare.or(strays);
         rest = others;
     }
     for lane in admitted.ip4 {
@@ -101,8 +101,8 @@ fn untag(
     }
     classified.ip4 = classified.ip4.or(admitted.ip4);
     classified.ip6 = classified.ip6.or(admitted.ip6);
-    if !odd.is_empty() {
-        walk_all(burst, umem, tables, port, odd, classified);
+    if !rare.is_empty() {
+        walk_all(burst, umem, tables, port, rare, classified);
     }
 }
 
@@ -129,17 +129,17 @@ fn untag_alike<const OWN_MACS: bool>(
     for lane in lanes {
         let eth = EthView(umem.bytes(burst.addr[lane], 0));
         if eth.kind() != kind {
-            others.put_odd(lane);
+            others.insert_rare(lane);
             continue;
         }
         let entry = links.get(eth.vid());
         if !entry.is_some() {
-            strays.put_odd(lane);
+            strays.insert_rare(lane);
             continue;
         }
         let mac = if OWN_MACS { tables.link(entry.link).mac } else { port_mac };
         if eth.dst() != mac {
-            strays.put_odd(lane);
+            strays.insert_rare(lane);
             continue;
         }
         burst.l3[lane] = TAGGED as u8;
@@ -173,7 +173,7 @@ fn walk_all(
                     admit::explain(eth, len, ethertype, link.mac)
                 });
             }
-            Err(reason) => burst.leave(lane, Verdict::Drop(reason)),
+            Err(reason) => burst.exit(lane, Verdict::Drop(reason)),
         }
     }
 }
@@ -197,7 +197,7 @@ fn enter(
             classified.ip6.0 |= 1 << lane;
             burst.root[lane] = link.root6;
         }
-        _ => burst.leave(lane, explain()),
+        _ => burst.exit(lane, explain()),
     }
 }
 

@@ -50,7 +50,7 @@ fn choose<const WORDS: usize>(burst: &mut Burst, tables: &Tables, batch: &mut Ba
     let next_hops = tables.next_hops.view();
     for (lane, hash) in batch.drain() {
         if let Some(group) = burst.next[lane].group() {
-            burst.next[lane] = next_hops.in_force(select(tables, group, hash));
+            burst.next[lane] = next_hops.installed(select(tables, group, hash));
         }
     }
 }

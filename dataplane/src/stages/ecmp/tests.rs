@@ -8,27 +8,27 @@ use super::{Groups, Hash, MAX_EXTENSIONS, MOST_GROUPS, MOST_HASH, MOST_MEMBERS, 
 use crate::dispatch::Path;
 use crate::epoch::Epochs;
 use crate::id::NextHopId;
-use crate::path::Everything;
+use crate::path::AllStages;
 use crate::testkit::packet::Packet;
-use crate::testkit::road::{Outcome, Road};
-use crate::testkit::wires::{Special, WEIGHTS, Way, tables};
+use crate::testkit::path_bench::{Outcome, PathBench};
+use crate::testkit::wires::{LinkVariant, Special, WEIGHTS, tables};
 
 /// Packets for what is counted.
 const MANY: u32 = 100_000;
 
 fn flow4() -> Packet {
-    Way::Plain.packet(0, Special::Group.host4())
+    LinkVariant::Plain.packet(0, Special::Group.host4())
 }
 
 fn flow6() -> Packet {
-    Way::Plain.packet(0, Special::Group.host6())
+    LinkVariant::Plain.packet(0, Special::Group.host6())
 }
 
 /// The member, by its port, that each packet gets.
 fn members(packets: &[Packet]) -> Vec<u16> {
-    let mut road = Road::new();
+    let mut path_bench = PathBench::new();
     let frames = packets.iter().map(Packet::build).collect::<Vec<_>>();
-    let outcomes = frames.chunks(64).flat_map(|frames| road.burst(0, frames));
+    let outcomes = frames.chunks(64).flat_map(|frames| path_bench.burst(0, frames));
     outcomes
         .map(|outcome| match outcome {
             Outcome::Sent(port @ 1..=2, _) => port,
@@ -60,8 +60,8 @@ fn a_flow_stays_on_its_member() {
                 flow.clone().ttl(9),
                 flow.clone().size(1200),
                 flow.clone().padded(40),
-                flow.clone().tagged(Way::Vlan.tags()),
-                flow.clone().tagged(Way::Qinq.tags()),
+                flow.clone().tagged(LinkVariant::Vlan.tags()),
+                flow.clone().tagged(LinkVariant::Qinq.tags()),
             ];
             assert!(one_member(&packets), "source port {port}");
         }
@@ -91,11 +91,11 @@ fn each_family_goes_by_the_hash_that_it_is_given() {
         let version = tables.version();
         tables.set_multipath(v4, v6);
         assert_ne!(tables.version(), version, "a change");
-        let mut road = Road::<Everything>::over(&tables, Path::detect(), 2048);
+        let mut path_bench = PathBench::<AllStages>::over(&tables, Path::detect(), 2048);
         let flows = (0..32).flat_map(|n| [flow4().ports(n, 53), flow6().ports(n, 53)]);
         let frames: Vec<_> = flows.map(|flow| flow.build()).collect();
         let mut members = [BTreeSet::new(), BTreeSet::new()];
-        for (index, outcome) in road.burst(0, &frames).into_iter().enumerate() {
+        for (index, outcome) in path_bench.burst(0, &frames).into_iter().enumerate() {
             let Outcome::Sent(port, _) = outcome else { panic!("{outcome:?}") };
             members[index % 2].insert(port);
         }

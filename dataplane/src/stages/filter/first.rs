@@ -80,7 +80,7 @@ fn classify<V: Wide>(classifier: &Classifier, work: &Work<'_>, room: &mut Room) 
     let lanes = first..BURST - work.lanes.0.leading_zeros() as usize;
     let (transport, walks) = classifier.wants;
     let gathered = classifier.version == 4 && classifier.dims.len() > 1;
-    let odd = match (classifier.version, gathered || transport > 0 || walks) {
+    let rare = match (classifier.version, gathered || transport > 0 || walks) {
         (_, false) => Lanes::NONE,
         (4, _) if gathered => gather(work, room, transport, lanes.clone()),
         (4, _) => odd4(work, transport, lanes.clone()),
@@ -89,17 +89,17 @@ fn classify<V: Wide>(classifier: &Classifier, work: &Work<'_>, room: &mut Room) 
     };
     let Some(flows) = room.flows.get_mut(classifier.index()) else { return };
     if !gathered || !flows.is_asked() {
-        return classify_all::<V>(classifier, work, room, odd, (gathered, lanes));
+        return classify_all::<V>(classifier, work, room, rare, (gathered, lanes));
     }
     let mut flows = std::mem::take(flows);
-    let odd_ones = odd.without(odd.without(work.lanes));
-    let unknown = flows.recall(room, work.lanes.without(odd)).or(odd_ones);
+    let rare_ones = rare.without(rare.without(work.lanes));
+    let unknown = flows.recall(room, work.lanes.without(rare)).or(rare_ones);
     if unknown.count() > FEW {
-        classify_all::<V>(classifier, work, room, odd, (gathered, lanes));
+        classify_all::<V>(classifier, work, room, rare, (gathered, lanes));
     } else if !unknown.is_empty() {
         classify_few::<V>(classifier, work, room, unknown);
     }
-    flows.keep(classifier, room, unknown.without(odd));
+    flows.keep(classifier, room, unknown.without(rare));
     room.flows[classifier.index()] = flows;
 }
 
@@ -109,7 +109,7 @@ const FEW: usize = 6;
 /// Looks up packets one by one.
 #[cold]
 fn classify_few<V: Wide>(classifier: &Classifier, work: &Work<'_>, room: &mut Room, few: Lanes) {
-    look_up_odd(classifier, work, room, few);
+    look_up_rare(classifier, work, room, few);
     for lane in few {
         find_first::<V>(classifier, room, lane..lane + 1, Lanes(1 << lane));
     }
@@ -121,7 +121,7 @@ fn classify_all<V: Wide>(
     classifier: &Classifier,
     work: &Work<'_>,
     room: &mut Room,
-    odd: Lanes,
+    rare: Lanes,
     (gathered, lanes): (bool, Range<usize>),
 ) {
     let (transport, walks) = classifier.wants;
@@ -131,8 +131,8 @@ fn classify_all<V: Wide>(
     for (index, dim) in classifier.dims.iter().enumerate() {
         look_up(classifier, dim, work, room, index, gathered, lanes.clone());
     }
-    if !odd.is_empty() && (transport > 0 || walks) {
-        look_up_odd(classifier, work, room, odd);
+    if !rare.is_empty() && (transport > 0 || walks) {
+        look_up_rare(classifier, work, room, rare);
     }
     find_first::<V>(classifier, room, lanes, work.lanes);
 }
@@ -141,7 +141,7 @@ fn classify_all<V: Wide>(
 /// transport header is not behind them, or not there.
 #[inline(always)]
 fn gather(work: &Work<'_>, room: &mut Room, transport: u16, lanes: Range<usize>) -> Lanes {
-    let mut odd = Lanes::NONE;
+    let mut rare = Lanes::NONE;
     let least = 20 + u32::from(transport);
     let burst = work.burst;
     for lane in lanes {
@@ -158,16 +158,16 @@ fn gather(work: &Work<'_>, room: &mut Room, transport: u16, lanes: Range<usize>)
             || first >> 24 != 0x45
             || l3 + total_len > u32::from(burst.len[lane])
         {
-            odd.put_odd(lane);
+            rare.insert_rare(lane);
         }
     }
-    odd
+    rare
 }
 
 /// IPv4 packets whose transport header is not where the straight loops look, or not there.
 #[inline(always)]
 fn odd4(work: &Work<'_>, transport: u16, lanes: Range<usize>) -> Lanes {
-    let mut odd = Lanes::NONE;
+    let mut rare = Lanes::NONE;
     let least = 20 + u32::from(transport);
     for lane in lanes {
         let l3 = u32::from(work.burst.l3[lane & (BURST - 1)]);
@@ -179,16 +179,16 @@ fn odd4(work: &Work<'_>, transport: u16, lanes: Range<usize>) -> Lanes {
             || header[0] != 0x45
             || l3 + total_len > u32::from(work.burst.len[lane])
         {
-            odd.put_odd(lane);
+            rare.insert_rare(lane);
         }
     }
-    odd
+    rare
 }
 
 /// IPv6 packets likewise.
 #[inline(always)]
 fn odd6(work: &Work<'_>, transport: u16, lanes: Range<usize>) -> Lanes {
-    let mut odd = Lanes::NONE;
+    let mut rare = Lanes::NONE;
     for lane in lanes {
         let lane = lane & (BURST - 1);
         let l3 = u32::from(work.burst.l3[lane]);
@@ -199,16 +199,16 @@ fn odd6(work: &Work<'_>, transport: u16, lanes: Range<usize>) -> Lanes {
             || header[0] >> 4 != 6
             || l3 + 40 + payload > u32::from(work.burst.len[lane])
         {
-            odd.put_odd(lane);
+            rare.insert_rare(lane);
         }
     }
-    odd
+    rare
 }
 
 /// Looks packets up one by one.
 #[cold]
-fn look_up_odd(classifier: &Classifier, work: &Work<'_>, room: &mut Room, odd: Lanes) {
-    for lane in odd.into_iter().filter(|lane| work.lanes.has(*lane)) {
+fn look_up_rare(classifier: &Classifier, work: &Work<'_>, room: &mut Room, rare: Lanes) {
+    for lane in rare.into_iter().filter(|lane| work.lanes.has(*lane)) {
         let parsed = work.parsed(classifier, lane);
         for (dim, class) in classifier.dims.iter().zip(&mut room.class) {
             class[lane] = one(classifier, dim, &parsed, work.mark[lane]);

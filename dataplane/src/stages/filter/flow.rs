@@ -1,6 +1,6 @@
-//! What rules say of a flow: of every packet of one key, as an express lane tells them apart.
+//! What rules say of a flow: of every packet of one key, as an XDP path tells them apart.
 //!
-//! The lane repeats what was decided for one packet, which is right where nothing but the key was looked
+//! The XDP path repeats what was decided for one packet, which is right where nothing but the key was looked
 //! at. So a flow is taken through the rules by its key alone: a rule that its key speaks for, and that
 //! asks for something else as well, may match one packet and not the next.
 
@@ -134,7 +134,7 @@ struct Walk<'a> {
 }
 
 /// Where an op leads to.
-enum Way {
+enum Jump {
     On,
     To(u32),
     Out,
@@ -167,53 +167,53 @@ impl Walk<'_> {
             from = *next;
             for op in ops {
                 match self.op(op, at, *next)? {
-                    Way::On => {}
-                    Way::To(at) => {
+                    Jump::On => {}
+                    Jump::To(at) => {
                         from = at;
                         break;
                     }
-                    Way::Out => return Some(()),
+                    Jump::Out => return Some(()),
                 }
             }
         }
     }
 
-    /// Where an op leads to; none where the flow can not be told as one.
-    fn op(&mut self, op: &Op, at: u32, next: u32) -> Option<Way> {
+    /// Where an op leads to; none where the flow cannot be told as one.
+    fn op(&mut self, op: &Op, at: u32, next: u32) -> Option<Jump> {
         Some(match op {
-            Op::Check(condition) if self.check(condition)? => Way::On,
-            Op::Check(_) => Way::To(at + 1),
+            Op::Check(condition) if self.check(condition)? => Jump::On,
+            Op::Check(_) => Jump::To(at + 1),
             // There the bytes behind a packet count too, which a lane does not see.
             Op::Count(_) if self.classifier.point == Point::Ingress => return None,
             Op::Count(counter) => {
                 self.touched.add(*counter)?;
-                Way::On
+                Jump::On
             }
             Op::Mark { keep, flip } => {
                 self.mark = self.mark & keep ^ flip;
-                Way::On
+                Jump::On
             }
-            Op::Skip(at) => Way::To(*at),
+            Op::Skip(at) => Jump::To(*at),
             Op::Chain { at, end } => {
                 self.depth = 0;
                 self.end = *end;
-                Way::To(*at)
+                Jump::To(*at)
             }
             Op::Leave => {
                 self.depth = 0;
-                Way::To(self.end + 1)
+                Jump::To(self.end + 1)
             }
             Op::Call(at) => {
                 *self.calls.get_mut(self.depth)? = next;
                 self.depth += 1;
-                Way::To(*at)
+                Jump::To(*at)
             }
             Op::Return if self.depth > 0 => {
                 self.depth -= 1;
-                Way::To(self.calls[self.depth])
+                Jump::To(self.calls[self.depth])
             }
-            Op::Return => Way::To(self.end),
-            Op::Accept => Way::Out,
+            Op::Return => Jump::To(self.end),
+            Op::Accept => Jump::Out,
             // Whatever needs more than to be repeated.
             _ => return None,
         })

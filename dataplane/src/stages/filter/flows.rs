@@ -125,10 +125,10 @@ impl Flows {
                 classifier.acts.get(first as usize).is_some_and(|act| *act != Act::Program);
             let place = bucket_of(key) as usize;
             if let Some(bucket) = self.buckets.get_mut(place).filter(|_| is_verdict) {
-                let way = bucket.next as usize % WAYS;
-                bucket.key[way] = key;
-                bucket.first[way] = first;
-                bucket.next = (way + 1) as u32;
+                let jump = bucket.next as usize % WAYS;
+                bucket.key[jump] = key;
+                bucket.first[jump] = first;
+                bucket.next = (jump + 1) as u32;
             }
         }
     }

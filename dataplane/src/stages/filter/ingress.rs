@@ -29,7 +29,7 @@ pub fn ingress(
     if let Some(classifier) = filter.at(Point::Ingress, 6) {
         packets.ip6 = ask(filter, classifier, burst, umem, tables, state, packets.ip6);
     }
-    if !burst.left.is_empty() {
+    if !burst.exited.is_empty() {
         ask_for_host(filter, burst, umem, tables, state);
     }
     packets
@@ -45,7 +45,7 @@ fn ask_for_host(
     state: &mut State,
 ) {
     let mut of = [(4, Lanes::NONE), (6, Lanes::NONE), (0, Lanes::NONE)];
-    for lane in burst.left {
+    for lane in burst.exited {
         if burst.verdict[lane] == Verdict::Local {
             let at = usize::from(burst.l3[lane]).saturating_sub(2);
             let lanes = match be16(umem.bytes::<2>(burst.addr[lane], at), 0) {

@@ -13,11 +13,11 @@
 //! None configured costs nothing: the stage is not called.
 //!
 //! Sets of addresses may change while packets flow ([`LiveSet`]). Other sets (of ports, of several keys,
-//! maps) are a part of the rules, and change when other rules are put in force.
+//! maps) are a part of the rules, and change when other rules are installed.
 //!
 //! Hook ingress is before all checks, so its packets may be broken in any way; it sees ARP and frames to
 //! groups as well, which are the host's or the kernel's behind it. Packets with IPv4 options or a
-//! hop-by-hop header leave the road before the other hooks: `detour.rs` asks the rules for them.
+//! hop-by-hop header leave the path before the other hooks: `detour.rs` asks the rules for them.
 //!
 //! Limits: [`MOST_RULES`] rules at one point and family, after sets of several keys are spread out. Frames
 //! that are dropped before hook ingress (for other stations, of other protocols than IPv4, IPv6 and ARP,
@@ -41,10 +41,10 @@ mod ingress;
 mod live;
 mod log;
 mod member;
+mod policy_route;
 mod rules;
 mod stage;
 mod state;
-mod steer;
 mod walk;
 mod wide;
 
@@ -56,10 +56,10 @@ pub use flow::{FlowKey, MOST_TOUCHED, Touched};
 pub use ingress::ingress;
 pub use live::{Element, LiveSet, LiveSetError};
 pub use log::{LOG_BYTES, LogQueue, Logged, MOST_LOGGED};
+pub use policy_route::PolicyRoute;
 pub use rules::{Condition, Limit, LimitUnit, Op, Reject, Rule, Rules};
 pub use stage::{forward, hangs, prerouting};
 pub use state::{Count, State};
-pub use steer::Steer;
 
 use std::sync::Arc;
 

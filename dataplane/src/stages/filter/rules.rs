@@ -87,7 +87,7 @@ pub fn join(mut ranges: Vec<(u128, u128)>) -> Vec<(u128, u128)> {
 /// What a rule does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Takes the rule for one that does not match where this does not hold: for what conditions can not
+    /// Takes the rule for one that does not match where this does not hold: for what conditions cannot
     /// say, such as fields that ops before may have changed.
     Check(Condition),
     /// Ends the rule where the packet is beyond the rate, or (`over`) within it.

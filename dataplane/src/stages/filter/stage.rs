@@ -2,7 +2,7 @@ use super::classifier::{Act, Classifier};
 use super::detour::{self, Detoured};
 use super::first::Work;
 use super::walk::walk;
-use super::{Filter, Point, State, Steer, steer};
+use super::{Filter, Point, PolicyRoute, State, policy_route};
 use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
 use crate::stages::validate::Valid6;
@@ -29,7 +29,7 @@ pub fn prerouting(
     if !hangs(tables, Point::Ingress) {
         state.begin();
     }
-    let none_is_ours = burst.left.is_empty() || state.kernel_has_rules;
+    let none_is_ours = burst.exited.is_empty() || state.kernel_has_rules;
     state.detoured = if none_is_ours { Detoured::default() } else { detour::find(burst, umem) };
     both(Point::Prerouting, burst, umem, tables, state, lanes)
 }
@@ -46,8 +46,8 @@ pub fn forward(
     state: &mut State,
     lanes: (Lanes, Valid6),
 ) -> (Lanes, Valid6) {
-    if !state.steered.is_empty() {
-        steer::take_place(burst, umem, tables, state);
+    if !state.policy_routed.is_empty() {
+        policy_route::take_place(burst, umem, tables, state);
     }
     both(Point::Forward, burst, umem, tables, state, lanes)
 }
@@ -144,25 +144,25 @@ fn settle(
         } else {
             let mark = state.mark;
             let work = Work { burst, umem, tables, mark: &mark, lanes };
-            let said = walk(classifier, filter, &work, state, lane);
-            if let Some(head) = said.head {
+            let report = walk(classifier, filter, &work, state, lane);
+            if let Some(head) = report.head {
                 let bytes = umem.bytes_mut(burst.addr[lane], usize::from(burst.l3[lane]));
                 if kernel_has_rules {
                     state.written.push((lane, *bytes));
                 }
                 *bytes = head.bytes;
             }
-            if let Some(steer) = said.steer {
-                send_by(steer, classifier, burst, umem, tables, state, lane);
+            if let Some(policy_route) = report.policy_route {
+                send_by(policy_route, classifier, burst, umem, tables, state, lane);
             }
-            said.verdict
+            report.verdict
         };
         if let Some(verdict) = verdict {
             let is_rejected = verdict == Verdict::Punt(PuntReason::Reject);
             if classifier.point == Point::Forward && is_rejected && !state.kernel_has_rules {
                 count_hop(classifier, burst, umem, lane);
             }
-            burst.leave(lane, verdict);
+            burst.exit(lane, verdict);
             gone.put(lane, true);
         }
     }
@@ -186,7 +186,7 @@ fn count_hop(classifier: &Classifier, burst: &Burst, umem: &mut Umem, lane: usiz
 
 /// Sends a packet where rules want it; one that has its route already does not look for another.
 fn send_by(
-    steer: Steer,
+    policy_route: PolicyRoute,
     classifier: &Classifier,
     burst: &mut Burst,
     umem: &Umem,
@@ -194,17 +194,17 @@ fn send_by(
     state: &mut State,
     lane: usize,
 ) {
-    match (classifier.point, steer) {
-        (Point::Forward, Steer::Next(id)) => {
-            burst.next[lane] = steer::record(burst, umem, tables, lane, id);
-            state.steer(lane, steer);
+    match (classifier.point, policy_route) {
+        (Point::Forward, PolicyRoute::Next(id)) => {
+            burst.next[lane] = policy_route::record(burst, umem, tables, lane, id);
+            state.policy_route(lane, policy_route);
         }
         (Point::Forward, _) => {}
-        (_, Steer::Vrf(vrf)) => {
-            steer::set_root(burst, tables, classifier.version, lane, vrf);
-            state.steer(lane, steer);
+        (_, PolicyRoute::Vrf(vrf)) => {
+            policy_route::set_root(burst, tables, classifier.version, lane, vrf);
+            state.policy_route(lane, policy_route);
         }
-        _ => state.steer(lane, steer),
+        _ => state.policy_route(lane, policy_route),
     }
 }
 
@@ -224,7 +224,7 @@ fn reaches(
     let Some(record) = tables.next_hops.view().record(burst.next[lane]) else { return false };
     let l3 = usize::from(burst.l3[lane]);
     let header: &[u8; 12] = umem.bytes(burst.addr[lane], l3);
-    // Off the road nobody has cut off yet what is behind the packet.
+    // Off the path nobody has cut off yet what is behind the packet.
     let (ttl, may_cut, length) = match classifier.version {
         4 => (header[8], header[6] & 0x40 == 0, be16(header, 2)),
         _ => (header[7], false, be16(header, 4).saturating_add(ipv6::LEN as u16)),

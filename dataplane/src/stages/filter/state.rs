@@ -3,7 +3,7 @@
 use super::build::MOST_DIMS;
 use super::detour::Detoured;
 use super::flows::Flows;
-use super::{Filter, Limit, LogQueue, POINTS, Reject, Steer, VERSIONS, cache};
+use super::{Filter, Limit, LogQueue, POINTS, PolicyRoute, Reject, VERSIONS, cache};
 use crate::burst::{BURST, Lanes};
 
 /// Packets and their bytes of layer 3.
@@ -27,14 +27,14 @@ pub struct State {
     /// What the senders of the burst's packets are told that rules reject; rubbish for the others.
     pub reject: [Reject; BURST],
     /// Packets of the burst that rules send another way than their route.
-    pub(super) steered: Lanes,
+    pub(super) policy_routed: Lanes,
     /// Where; rubbish for the others.
-    pub(super) steer: [Steer; BURST],
+    pub(super) policy_route: [PolicyRoute; BURST],
     /// Packets that rules have logged.
     pub log: LogQueue,
-    /// Packets of the burst that are forwarded off the road.
+    /// Packets of the burst that are forwarded off the path.
     pub(super) detoured: Detoured,
-    /// The kernel has the same rules, and asks them for what leaves the road: nothing is done for it here.
+    /// The kernel has the same rules, and asks them for what leaves the path: nothing is done for it here.
     pub(crate) kernel_has_rules: bool,
     /// How the headers of the burst's packets began into which rules have written, the first time first.
     pub(super) written: Vec<(usize, [u8; HEAD])>,
@@ -100,8 +100,8 @@ impl State {
             now_ns: 0,
             mark: [0; BURST],
             reject: [Reject::TcpReset; BURST],
-            steered: Lanes::NONE,
-            steer: [Steer::Not; BURST],
+            policy_routed: Lanes::NONE,
+            policy_route: [PolicyRoute::Not; BURST],
             log: LogQueue::default(),
             detoured: [Lanes::NONE; 2],
             kernel_has_rules: false,
@@ -138,7 +138,7 @@ impl State {
     #[inline(always)]
     pub(super) fn begin(&mut self) {
         self.mark = [0; BURST];
-        self.steered = Lanes::NONE;
+        self.policy_routed = Lanes::NONE;
         self.written.clear();
         self.counted.clear();
     }

@@ -68,14 +68,14 @@ pub fn ipv6(burst: &mut Burst, umem: &mut Umem, tables: &Tables, valid: Valid6) 
 
 #[inline(always)]
 fn rewrite<F: Family>(burst: &mut Burst, umem: &mut Umem, tables: &Tables, lanes: Lanes) -> Lanes {
-    let odd = match lanes.dense() {
+    let rare = match lanes.dense() {
         Some(range) => write::<F>(burst, umem, tables, range),
         None => write::<F>(burst, umem, tables, lanes),
     };
-    if !odd.is_empty() {
-        explain_all::<F>(burst, umem, tables, odd);
+    if !rare.is_empty() {
+        explain_all::<F>(burst, umem, tables, rare);
     }
-    lanes.without(odd)
+    lanes.without(rare)
 }
 
 /// Rewrites the packets that may go their way; returns the others.
@@ -87,10 +87,10 @@ fn write<F: Family>(
     lanes: impl IntoIterator<Item = usize>,
 ) -> Lanes {
     let next_hops = tables.next_hops.view();
-    let mut odd = Lanes::NONE;
+    let mut rare = Lanes::NONE;
     for lane in lanes {
         let Some(hop) = next_hops.record(burst.next[lane]) else {
-            odd.put_odd(lane);
+            rare.insert_rare(lane);
             continue;
         };
         let l3 = usize::from(burst.l3[lane]);
@@ -101,7 +101,7 @@ fn write<F: Family>(
         let total_len = burst.len[lane].wrapping_sub(l3 as u16);
         // A next hop that does not forward has an MTU of 0, so this asks that as well.
         if total_len > hop.mtu() || F::ttl(word) <= 1 {
-            odd.put_odd(lane);
+            rare.insert_rare(lane);
             continue;
         }
         for (room, word) in window.as_chunks_mut().0.iter_mut().zip(hop.header()) {
@@ -114,16 +114,16 @@ fn write<F: Family>(
         burst.len[lane] = total_len.wrapping_add(header_len as u16);
         burst.egress[lane] = hop.port();
     }
-    odd
+    rare
 }
 
-/// Sends off the packets that can not be forwarded this way.
+/// Sends off the packets that cannot be forwarded this way.
 #[cold]
-fn explain_all<F: Family>(burst: &mut Burst, umem: &Umem, tables: &Tables, odd: Lanes) {
-    for lane in odd {
+fn explain_all<F: Family>(burst: &mut Burst, umem: &Umem, tables: &Tables, rare: Lanes) {
+    for lane in rare {
         let action = action(tables, burst, lane);
         let verdict = explain(action, ttl::<F>(burst, umem, lane));
-        burst.leave(lane, verdict);
+        burst.exit(lane, verdict);
     }
 }
 
@@ -163,7 +163,7 @@ fn keep_on_link(burst: &mut Burst, umem: &Umem, tables: &Tables, valid: Valid6) 
         }
         let expired = ttl::<V6>(burst, umem, lane) <= 1;
         let reason = if expired { PuntReason::TtlExpired } else { PuntReason::LinkLocalSource };
-        burst.leave(lane, Verdict::Punt(reason));
+        burst.exit(lane, Verdict::Punt(reason));
         lanes.0 &= !(1 << lane);
     }
     lanes

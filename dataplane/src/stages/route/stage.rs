@@ -60,7 +60,7 @@ pub fn run<F: Family>(burst: &mut Burst, umem: &Umem, tables: &Tables, lanes: La
     let next_hops = tables.next_hops.view();
     if !next_hops.is_settled() {
         for lane in lanes {
-            burst.next[lane] = next_hops.in_force(NextHopId(burst.next[lane].0));
+            burst.next[lane] = next_hops.installed(NextHopId(burst.next[lane].0));
         }
     }
 }
@@ -222,7 +222,7 @@ fn find_places<const UPPER: bool>(
     for lane in pending {
         let Some(node) = view.node(Entry(burst.next[lane].0)) else { continue };
         if UPPER && node.is_low() {
-            lower.put_odd(lane);
+            lower.insert_rare(lane);
             continue;
         }
         let place = node.place(burst.key[lane]);

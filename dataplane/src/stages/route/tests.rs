@@ -10,11 +10,11 @@ use crate::burst::BURST;
 use crate::dispatch::Path;
 use crate::epoch::Epochs;
 use crate::id::{NextHopId, VrfId};
-use crate::path::Everything;
+use crate::path::AllStages;
 use crate::tables::{RoutePrefix, Tables};
 use crate::testkit::packet::ip;
-use crate::testkit::road::{Outcome, Road, paths};
-use crate::testkit::wires::{Way, tables};
+use crate::testkit::path_bench::{Outcome, PathBench, paths};
+use crate::testkit::wires::{LinkVariant, tables};
 
 const ROOTS: usize = 3;
 
@@ -273,27 +273,27 @@ fn every_prefix_length_is_looked_up_on_the_road() {
     for (host, width) in [("10.0.128.200", 32), ("2001:db8:8000:1:8000:1:2:3", 128)] {
         let host = ip(host);
         let mut tables = tables();
-        let vrf = Way::Plain.vrf();
+        let vrf = LinkVariant::Plain.vrf();
         for len in 1..=width {
             let port = len % 3;
-            let next = tables.lookup(vrf, Way::Plain.host4(port));
-            let next6 = tables.lookup(vrf, Way::Plain.host6(port));
+            let next = tables.lookup(vrf, LinkVariant::Plain.host4(port));
+            let next6 = tables.lookup(vrf, LinkVariant::Plain.host6(port));
             let next = if host.is_ipv4() { next } else { next6 };
             tables.insert(vrf, RoutePrefix::new(host, len), next).unwrap();
-            assert_road(&tables, host, port);
+            assert_path(&tables, host, port);
         }
         for len in (2..=width).rev() {
             assert_eq!(tables.remove(vrf, RoutePrefix::new(host, len)), Ok(true));
-            assert_road(&tables, host, (len - 1) % 3);
+            assert_path(&tables, host, (len - 1) % 3);
         }
     }
 }
 
 /// A packet to `host` leaves by `port`.
-fn assert_road(tables: &Tables, host: IpAddr, port: u8) {
-    let frame = Way::Plain.packet(0, host).build();
-    let outcome = Road::over(tables, Path::<Everything>::detect(), 512).one(0, &frame);
-    assert_eq!(outcome, Outcome::Sent(port.into(), Way::Plain.forwarded(port, &frame)));
+fn assert_path(tables: &Tables, host: IpAddr, port: u8) {
+    let frame = LinkVariant::Plain.packet(0, host).build();
+    let outcome = PathBench::over(tables, Path::<AllStages>::detect(), 512).one(0, &frame);
+    assert_eq!(outcome, Outcome::Sent(port.into(), LinkVariant::Plain.forwarded(port, &frame)));
 }
 
 /// Longest match by looking at all routes.
@@ -311,7 +311,7 @@ fn scan(routes: &[(VrfId, Prefix, u8)], vrf: VrfId, host: u32) -> u8 {
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn leaps_steps_and_leaves_share_a_burst() {
     let mut tables = tables();
-    let (wide, narrow) = (Way::Plain, Way::Qinq);
+    let (wide, narrow) = (LinkVariant::Plain, LinkVariant::Qinq);
     let mut routes = Vec::new();
     for (vrf, steps) in [(wide.vrf(), 4200), (narrow.vrf(), 20)] {
         let mut add = |address: u32, len| {
@@ -347,14 +347,14 @@ fn leaps_steps_and_leaves_share_a_burst() {
         .collect();
     // Shuffled by a step that shares no factor with their number.
     let shuffled = |at: usize| hosts[at * 89 % hosts.len()];
-    let ways: [fn(usize) -> Way; 4] = [
-        |_| Way::Plain,
-        |_| Way::Qinq,
-        |lane| if lane % 2 == 0 { Way::Plain } else { Way::Qinq },
-        |lane| if lane < 63 { Way::Plain } else { Way::Qinq },
+    let ways: [fn(usize) -> LinkVariant; 4] = [
+        |_| LinkVariant::Plain,
+        |_| LinkVariant::Qinq,
+        |lane| if lane % 2 == 0 { LinkVariant::Plain } else { LinkVariant::Qinq },
+        |lane| if lane < 63 { LinkVariant::Plain } else { LinkVariant::Qinq },
     ];
     for path in paths() {
-        let mut road = Road::over(&tables, path, 512);
+        let mut path_bench = PathBench::over(&tables, path, 512);
         for (first, way_of) in (0..hosts.len()).step_by(16).flat_map(|at| ways.map(|way| (at, way)))
         {
             let sent: Vec<_> = (0..BURST)
@@ -368,7 +368,7 @@ fn leaps_steps_and_leaves_share_a_burst() {
                 .collect();
             let frames: Vec<_> = sent.iter().map(|(frame, ..)| frame).collect();
             for (lane, ((_, host, expected), outcome)) in
-                sent.iter().zip(road.burst(0, &frames)).enumerate()
+                sent.iter().zip(path_bench.burst(0, &frames)).enumerate()
             {
                 assert_eq!(outcome, *expected, "{} in lane {lane}", Ipv4Addr::from_bits(*host));
             }

@@ -17,6 +17,6 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use stage::{question, run};
+pub(crate) use stage::{query, run};
 pub(crate) use table::{Decision, Policies};
 pub use table::{PolicyAction, PolicyRule};

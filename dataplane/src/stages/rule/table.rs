@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use crate::id::{LinkId, NextHopId, VrfId};
 use crate::stages::route::Prefix;
-use crate::tables::{Question, RoutePrefix, Tables, TablesError};
+use crate::tables::{RoutePrefix, RouteQuery, Tables, TablesError};
 use crate::verdict::{DropReason, PuntReason};
 
 /// One rule of a link's policy: what it selects has to match in all parts that are given.
@@ -94,11 +94,11 @@ pub(crate) enum Decision {
 
 impl Rule {
     /// Says if the rule is for a packet.
-    pub(crate) fn matches(&self, question: &Question) -> bool {
+    pub(crate) fn matches(&self, query: &RouteQuery) -> bool {
         // `fib_rule_match`: the bits that differ are none of the mask's.
-        (question.mark ^ self.mark) & self.mask == 0
-            && self.src.contains(question.src)
-            && self.dst.contains(question.dst)
+        (query.mark ^ self.mark) & self.mask == 0
+            && self.src.contains(query.src)
+            && self.dst.contains(query.dst)
     }
 }
 

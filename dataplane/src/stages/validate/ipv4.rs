@@ -21,17 +21,17 @@ static SUSPECT_SOURCE: [bool; 256] = {
 /// Checks IPv4 headers, cuts off what is behind each packet, and notes its destination as key.
 #[inline(always)]
 pub fn ipv4(burst: &mut Burst, umem: &Umem, lanes: Lanes) -> Lanes {
-    let odd = match lanes.dense() {
+    let rare = match lanes.dense() {
         Some(range) => check(burst, umem, range),
         None => check(burst, umem, lanes),
     };
-    if odd.is_empty() { lanes } else { lanes.without(odd).or(explain_all(burst, umem, odd)) }
+    if rare.is_empty() { lanes } else { lanes.without(rare).or(explain_all(burst, umem, rare)) }
 }
 
 /// Checks the packets that need no closer look; returns the others.
 #[inline(always)]
 fn check(burst: &mut Burst, umem: &Umem, lanes: impl IntoIterator<Item = usize>) -> Lanes {
-    let mut odd = Lanes::NONE;
+    let mut rare = Lanes::NONE;
     for lane in lanes {
         let l3 = u32::from(burst.l3[lane]);
         let header = umem.bytes::<{ ipv4::LEN }>(burst.addr[lane], l3 as usize);
@@ -44,19 +44,19 @@ fn check(burst: &mut Burst, umem: &Umem, lanes: impl IntoIterator<Item = usize>)
             || SUSPECT_SOURCE[(second >> 32) as usize & 0xff]
             || !checksum::header_is_valid(first, second, third)
         {
-            odd.put_odd(lane);
+            rare.insert_rare(lane);
             continue;
         }
         burst.len[lane] = (l3 + total_len) as u16;
     }
-    odd
+    rare
 }
 
 /// Looks again at packets that the straight loop found odd; returns those that are sound.
 #[cold]
-fn explain_all(burst: &mut Burst, umem: &Umem, odd: Lanes) -> Lanes {
+fn explain_all(burst: &mut Burst, umem: &Umem, rare: Lanes) -> Lanes {
     let mut sound = Lanes::NONE;
-    for lane in odd {
+    for lane in rare {
         let frame = umem.frame(burst.addr[lane], usize::from(burst.len[lane]));
         let packet = frame.get(usize::from(burst.l3[lane])..).unwrap_or_default();
         match explain(packet) {
@@ -64,7 +64,7 @@ fn explain_all(burst: &mut Burst, umem: &Umem, odd: Lanes) -> Lanes {
                 sound.0 |= 1 << lane;
                 burst.len[lane] = u16::from(burst.l3[lane]) + total_len;
             }
-            Err(verdict) => burst.leave(lane, verdict),
+            Err(verdict) => burst.exit(lane, verdict),
         }
     }
     sound

@@ -26,18 +26,18 @@ impl Valid6 {
 /// destination as key.
 #[inline(always)]
 pub fn ipv6(burst: &mut Burst, umem: &Umem, lanes: Lanes) -> Valid6 {
-    let odd = match lanes.dense() {
+    let rare = match lanes.dense() {
         Some(range) => check(burst, umem, range),
         None => check(burst, umem, lanes),
     };
-    let valid = Valid6 { lanes: lanes.without(odd), scoped: Lanes::NONE };
-    if odd.is_empty() { valid } else { explain_all(burst, umem, odd, valid) }
+    let valid = Valid6 { lanes: lanes.without(rare), scoped: Lanes::NONE };
+    if rare.is_empty() { valid } else { explain_all(burst, umem, rare, valid) }
 }
 
 /// Checks the packets that need no closer look; returns the others.
 #[inline(always)]
 fn check(burst: &mut Burst, umem: &Umem, lanes: impl IntoIterator<Item = usize>) -> Lanes {
-    let mut odd = Lanes::NONE;
+    let mut rare = Lanes::NONE;
     for lane in lanes {
         let l3 = u32::from(burst.l3[lane]);
         let header = umem.bytes::<{ ipv6::LEN }>(burst.addr[lane], l3 as usize);
@@ -49,12 +49,12 @@ fn check(burst: &mut Burst, umem: &Umem, lanes: impl IntoIterator<Item = usize>)
             || (first >> 48) as u8 == l4::HOP_BY_HOP
             || source_is_suspect(header[8])
         {
-            odd.put_odd(lane);
+            rare.insert_rare(lane);
             continue;
         }
         burst.len[lane] = end as u16;
     }
-    odd
+    rare
 }
 
 /// Says if a source's first byte is one of those that need a closer look: 0, 0xfe and 0xff.
@@ -65,8 +65,8 @@ const fn source_is_suspect(byte: u8) -> bool {
 
 /// Looks again at packets that the straight loop found odd.
 #[cold]
-fn explain_all(burst: &mut Burst, umem: &Umem, odd: Lanes, mut valid: Valid6) -> Valid6 {
-    for lane in odd {
+fn explain_all(burst: &mut Burst, umem: &Umem, rare: Lanes, mut valid: Valid6) -> Valid6 {
+    for lane in rare {
         let frame = umem.frame(burst.addr[lane], usize::from(burst.len[lane]));
         let packet = frame.get(usize::from(burst.l3[lane])..).unwrap_or_default();
         match explain(packet) {
@@ -75,7 +75,7 @@ fn explain_all(burst: &mut Burst, umem: &Umem, odd: Lanes, mut valid: Valid6) ->
                 valid.scoped.0 |= u64::from(sound.scoped) << lane;
                 burst.len[lane] = u16::from(burst.l3[lane]) + sound.total_len;
             }
-            Err(verdict) => burst.leave(lane, verdict),
+            Err(verdict) => burst.exit(lane, verdict),
         }
     }
     valid

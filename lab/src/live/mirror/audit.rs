@@ -16,7 +16,7 @@ use crate::stats::{Summary, paired_percent};
 /// An audit begins again at once.
 const EVERY: &str = "1";
 /// The thread that audits, as Tollway calls it.
-const AUDITOR: &str = "mirror";
+const AUDITOR: &str = "controller";
 /// Before the first measurement.
 const WARM_UP: Duration = Duration::from_secs(1);
 /// After the auditor was told to stand still or go on: as long as it may pause.
@@ -31,7 +31,7 @@ const CONFIDENCE: f64 = 0.95;
 const BAR: f64 = 2.0;
 
 /// A place where packets are forwarded.
-struct Lane<'a> {
+struct XdpTraffic<'a> {
     mirror: Mirror<'a>,
     sink: Sink,
     router: &'a Router,
@@ -45,12 +45,12 @@ struct Window {
     auditor_percent: f64,
 }
 
-impl<'a> Lane<'a> {
+impl<'a> XdpTraffic<'a> {
     fn new(router: &'a Router) -> Result<Self, String> {
         let expect = Expect { vid: None, follow: false, place: Place::Tc };
         let sink = Sink::start(&router.topology.b, expect)?;
         // On a processor of its own, with its audit.
-        let mirror = router.start(&["--express", "off", "--audit", EVERY], true)?;
+        let mirror = router.start(&["--xdp", "off", "--audit", EVERY], true)?;
         mirror.talk()?.sync()?;
         Ok(Self { mirror, sink, router })
     }
@@ -79,8 +79,8 @@ impl<'a> Lane<'a> {
 
 /// Measures windows with and without an audit in turn.
 pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
-    let lane = Lane::new(bench.router)?;
-    let auditor = lane.mirror.thread(AUDITOR)?;
+    let traffic = XdpTraffic::new(bench.router)?;
+    let auditor = traffic.mirror.thread(AUDITOR)?;
     let stream = Stream { flows: FLOWS, vid: None, rate: None };
     let generator = Generator::start(&bench.router.topology.a, stream)?;
     std::thread::sleep(WARM_UP);
@@ -91,8 +91,8 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
         for turn in [pair % 2, 1 - pair % 2] {
             let stands_still = turn == 1;
             sys::let_idle(auditor, stands_still)
-                .map_err(|error| format!("the auditor can not be held up: {error}"))?;
-            let window = lane.window(auditor)?;
+                .map_err(|error| format!("the auditor cannot be held up: {error}"))?;
+            let window = traffic.window(auditor)?;
             (mpps[turn], percent[turn]) = (window.mpps, window.auditor_percent);
         }
         audited.push(mpps[0]);
@@ -101,7 +101,7 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
         bench.bar.inc(1);
     }
     generator.stop()?;
-    lane.mirror.stop()?;
+    traffic.mirror.stop()?;
     let title = format!("{} routes audited, forwarding slower", bench.table.len());
     let slower = audited.iter().zip(&quiet).map(|(audited, quiet)| (1.0 - audited / quiet) * 100.0);
     let slower: Vec<_> = slower.collect();

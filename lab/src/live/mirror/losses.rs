@@ -86,7 +86,7 @@ fn recover(bench: &Bench<'_>, mirror: &Mirror<'_>) -> Result<f64, String> {
 fn dropped(bench: &Bench<'_>) -> Result<u64, String> {
     let read = || std::fs::read_to_string("/proc/thread-self/net/netlink");
     let text = bench.router.topology.r.run(read)?;
-    let text = text.map_err(|error| format!("the kernel's sockets can not be listed: {error}"))?;
+    let text = text.map_err(|error| format!("the kernel's sockets cannot be listed: {error}"))?;
     // sk, Eth, Pid, Groups, Rmem, Wmem, Dump, Locks, Drops, Inode; the first line names them.
     let drops = text.lines().filter_map(|line| line.split_whitespace().nth(8)?.parse::<u64>().ok());
     Ok(drops.sum())

@@ -46,7 +46,7 @@ impl Router {
     /// Has ip(8) do many lines, each of which must succeed.
     pub(super) fn batch(&self, lines: String) -> Result<(), String> {
         let write = move || std::fs::write(BATCH, lines);
-        let failed = |error| format!("{BATCH} can not be written: {error}");
+        let failed = |error| format!("{BATCH} cannot be written: {error}");
         self.topology.r.run(write)?.map_err(failed)?;
         self.topology.r.sh(&format!("ip -batch {BATCH}")).map(|_| ())
     }
@@ -75,7 +75,7 @@ impl Router {
         command.args(["-force", "-batch", "-"]);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = self.topology.r.run(move || command.spawn())?;
-        child.map(Ip).map_err(|error| format!("ip can not be started ({error}): install iproute2"))
+        child.map(Ip).map_err(|error| format!("ip cannot be started ({error}): install iproute2"))
     }
 }
 
@@ -111,14 +111,14 @@ impl Mirror<'_> {
     /// What the kernel says of its process in a file.
     fn read(&self, file: &str) -> Result<String, String> {
         let path = format!("/proc/{}/{file}", self.process());
-        std::fs::read_to_string(&path).map_err(|error| format!("{path} can not be read: {error}"))
+        std::fs::read_to_string(&path).map_err(|error| format!("{path} cannot be read: {error}"))
     }
 
     /// The number of its thread of a name.
     pub(super) fn thread(&self, name: &str) -> Result<i32, String> {
         let path = format!("/proc/{}/task", self.process());
         let tasks = std::fs::read_dir(&path);
-        let tasks = tasks.map_err(|error| format!("{path} can not be read: {error}"))?;
+        let tasks = tasks.map_err(|error| format!("{path} cannot be read: {error}"))?;
         let is_meant = |task: &std::fs::DirEntry| {
             let comm = std::fs::read_to_string(task.path().join("comm"));
             comm.is_ok_and(|comm| comm.trim_end() == name)
@@ -175,9 +175,9 @@ impl Talk {
     }
 
     fn say(&mut self, request: &str) -> Result<(), String> {
-        let line = format!("{{\"v\":1,{request}}}\n");
+        let line = format!("{{\"v\":2,{request}}}\n");
         let sent = self.0.get_mut().write_all(line.as_bytes());
-        sent.map_err(|error| format!("Tollway can not be asked: {error}"))
+        sent.map_err(|error| format!("Tollway cannot be asked: {error}"))
     }
 
     fn hear(&mut self) -> Result<Value, String> {
@@ -191,10 +191,10 @@ impl Talk {
         }
     }
 
-    /// Waits until all is in force that the kernel has told.
+    /// Waits until all is active that the kernel has told.
     pub(super) fn sync(&mut self) -> Result<(), String> {
         let answer = self.ask(r#""do":"sync""#)?;
-        match answer["held"].as_str() {
+        match answer["bypassed"].as_str() {
             Some(held) => Err(format!("the kernel forwards everything: {held}")),
             None => Ok(()),
         }
@@ -202,7 +202,7 @@ impl Talk {
 
     /// A number of the mirror's.
     pub(super) fn count(&mut self, name: &str) -> Result<u64, String> {
-        let answer = self.ask(r#""show":"mirror""#)?;
+        let answer = self.ask(r#""show":"controller""#)?;
         answer[name].as_u64().ok_or_else(|| format!("Tollway does not say how many {name}"))
     }
 

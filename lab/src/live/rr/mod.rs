@@ -36,7 +36,7 @@ const ATTEMPTS: usize = 8;
 pub struct Options {
     /// Only these rows; all where it is empty.
     pub only: Vec<String>,
-    /// The routers: kernel, tollway, express, file or vrf.
+    /// The routers: kernel, tollway, xdp, file or vrf.
     pub routers: [String; 2],
     /// Pairs of measurements of each row.
     pub pairs: usize,
@@ -260,7 +260,7 @@ mod tests {
             routers: ["cisco".to_owned(), "kernel".to_owned()],
             ..options
         };
-        assert!(run(&options).unwrap_err().contains("express"));
+        assert!(run(&options).unwrap_err().contains("xdp"));
     }
 
     #[test]

@@ -22,8 +22,8 @@ pub(super) enum Router {
     Kernel,
     /// Tollway, every packet through user space.
     UserSpace,
-    /// Tollway with its express lane.
-    Express,
+    /// Tollway with its XDP path.
+    Xdp,
     /// Tollway by a configuration file, every packet through user space.
     File,
     /// The same with everything in a VRF.
@@ -35,20 +35,20 @@ impl Router {
     pub(super) const ALL: [(&'static str, Self); 5] = [
         ("kernel", Self::Kernel),
         ("tollway", Self::UserSpace),
-        ("express", Self::Express),
+        ("xdp", Self::Xdp),
         ("file", Self::File),
         ("vrf", Self::Vrf),
     ];
 
     /// What Tollway is started with; none of the kernel.
     fn arguments(self) -> Option<Vec<&'static str>> {
-        let express = match self {
+        let xdp_path = match self {
             Self::Kernel => return None,
             Self::File | Self::Vrf => return Some(vec!["run", "--config", CONFIG]),
             Self::UserSpace => "off",
-            Self::Express => "on",
+            Self::Xdp => "on",
         };
-        Some(vec!["run", "r0", "r1", "--socket", SOCKET, "--express", express])
+        Some(vec!["run", "r0", "r1", "--socket", SOCKET, "--xdp", xdp_path])
     }
 
     /// The configuration file, where it has one.
@@ -58,7 +58,7 @@ impl Router {
             Self::Vrf => "vrf = \"red\"\n",
             _ => return None,
         };
-        let mut text = "express = \"off\"\n".to_owned();
+        let mut text = "xdp = \"off\"\n".to_owned();
         for (port, v4, v6, mac) in [("r0", LEFT, LEFT_V6, A0), ("r1", RIGHT, RIGHT_V6, B0)] {
             text += &format!(
                 "[ports.{port}]\nkind = \"af_xdp\"\n{vrf}addresses = [\"{}/24\", \"{}/64\"]\n",
@@ -127,7 +127,7 @@ impl Place {
         let mut place = Self { topology, server, router, tollway: None };
         if let Some(config) = router.config() {
             let written = place.topology.r.run(move || std::fs::write(CONFIG, config))?;
-            written.map_err(|error| format!("{CONFIG} can not be written: {error}"))?;
+            written.map_err(|error| format!("{CONFIG} cannot be written: {error}"))?;
         }
         if let Some(arguments) = router.arguments() {
             let mut tollway = Tollway::launch(&place.topology, &arguments, false)?;
@@ -147,7 +147,7 @@ impl Place {
     pub(super) fn kernel_forwarded(&self) -> Result<u64, String> {
         let path = "/proc/thread-self/net/snmp6";
         let text = self.topology.r.run(move || std::fs::read_to_string(path))?;
-        let text = text.map_err(|error| format!("{path} can not be read: {error}"))?;
+        let text = text.map_err(|error| format!("{path} cannot be read: {error}"))?;
         let line = text.lines().find_map(|line| line.strip_prefix("Ip6OutForwDatagrams"));
         let v6: u64 = line.and_then(|rest| rest.trim().parse().ok()).unwrap_or(0);
         Ok(self.topology.kernel_forwarded()? + v6)

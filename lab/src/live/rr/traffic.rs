@@ -82,7 +82,7 @@ impl Drop for Server {
 fn serve(stop: &Arc<AtomicBool>, taken: &Arc<AtomicU64>) -> Result<(), String> {
     let failed = |what: &str| {
         let what = what.to_owned();
-        move |error| format!("the server's {what} can not be had: {error}")
+        move |error| format!("the server's {what} cannot be had: {error}")
     };
     // By both families: IPv4 comes as mapped addresses.
     let any = SocketAddr::new(IpAddr::from([0_u16; 8]), PORT);

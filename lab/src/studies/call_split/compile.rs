@@ -61,7 +61,7 @@ pub(super) fn settings() -> (Vec<Setting>, Vec<String>) {
     (settings, notes)
 }
 
-/// What a compiler says that it is, in a line; none where it can not be started.
+/// What a compiler says that it is, in a line; none where it cannot be started.
 fn version(compiler: &str) -> Option<String> {
     let output = Command::new(compiler).arg("--version").output().ok()?;
     let text = String::from_utf8(output.stdout).ok().filter(|_| output.status.success())?;
@@ -73,11 +73,11 @@ fn version(compiler: &str) -> Option<String> {
 }
 
 /// A directory of its own, which goes with this.
-pub(super) struct Workshop {
+pub(super) struct BuildDir {
     directory: PathBuf,
 }
 
-impl Workshop {
+impl BuildDir {
     /// Writes down the sources, and the frames.
     ///
     /// # Errors
@@ -103,7 +103,7 @@ impl Workshop {
 
     fn said(&self, error: &std::io::Error) -> String {
         let place = self.directory.display();
-        format!("{place} can not be written ({error}): name another directory by TMPDIR")
+        format!("{place} cannot be written ({error}): name another directory by TMPDIR")
     }
 
     /// Compiles harness and variants by a setting.
@@ -144,7 +144,7 @@ impl Workshop {
         command.args(&setting.flags).args(arguments).arg(output);
         let done = command
             .output()
-            .map_err(|error| format!("{} can not be started: {error}", setting.compiler))?;
+            .map_err(|error| format!("{} cannot be started: {error}", setting.compiler))?;
         if done.status.success() {
             return Ok(());
         }
@@ -154,7 +154,7 @@ impl Workshop {
     }
 }
 
-impl Drop for Workshop {
+impl Drop for BuildDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.directory);
     }
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_workshop_leaves_nothing_behind() {
-        let workshop = Workshop::new(b"frames").unwrap();
+        let workshop = BuildDir::new(b"frames").unwrap();
         let directory = workshop.directory.clone();
         assert!(directory.join("receive.c").exists());
         drop(workshop);

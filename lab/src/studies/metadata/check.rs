@@ -5,7 +5,7 @@
 use tollway_dataplane::burst::{BURST, Lanes};
 use tollway_dataplane::wire::{be16, be32};
 
-use super::super::road::HEADER;
+use super::super::small_path::HEADER;
 
 /// Bytes of a packet that the firewall may look at.
 pub(super) const PACKET: usize = HEADER + 8;
@@ -258,7 +258,7 @@ fn walk(rules: &mut [Rule], first: usize, len: u16, holds: impl Fn(Op) -> bool) 
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::road::templates;
+    use super::super::super::small_path::templates;
     use super::*;
 
     #[test]

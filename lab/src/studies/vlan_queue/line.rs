@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::super::road::Routes;
-use super::queue::{Packet, Parcel, Queue};
-use super::work::{self, Way};
+use super::super::small_path::Routes;
+use super::queue::{Packet, Queue, QueuedPacket};
+use super::work::{self, Method};
 use crate::frames::Template;
 
 /// Packets that a context takes at once.
@@ -34,22 +34,22 @@ pub(super) struct Tally {
 
 impl Tally {
     /// Whether every packet is accounted for, and right.
-    pub(super) fn check(&self, way: Way) -> Result<(), String> {
+    pub(super) fn check(&self, method: Method) -> Result<(), String> {
         let gone = self.sent + self.input_drops + self.output_drops + self.left;
         if self.wrong > 0 || gone != self.received {
-            return Err(format!("{}: packets went astray: {self:?}", way.name()));
+            return Err(format!("{}: packets went astray: {self:?}", method.name()));
         }
         Ok(())
     }
 }
 
-/// The road with its queues.
+/// The path with its queues.
 struct Line {
-    way: Way,
+    method: Method,
     input: Queue,
     output: Queue,
     /// Buffers on their way back to the receiver.
-    back: Mutex<Vec<Parcel>>,
+    back: Mutex<Vec<QueuedPacket>>,
     stop: AtomicBool,
     received: AtomicU64,
     sent: AtomicU64,
@@ -57,9 +57,9 @@ struct Line {
 }
 
 impl Line {
-    fn new(way: Way) -> Self {
+    fn new(method: Method) -> Self {
         Self {
-            way,
+            method,
             input: Queue::input(),
             output: Queue::output(),
             back: Mutex::new(Vec::with_capacity(BUFFERS)),
@@ -70,7 +70,7 @@ impl Line {
         }
     }
 
-    fn give_back(&self, parcels: &mut Vec<Parcel>) {
+    fn give_back(&self, parcels: &mut Vec<QueuedPacket>) {
         self.back.lock().unwrap_or_else(PoisonError::into_inner).append(parcels);
     }
 
@@ -87,8 +87,8 @@ struct Receiver<'a> {
     line: &'a Line,
     templates: &'a [Template],
     at: usize,
-    free: Vec<Parcel>,
-    burst: Vec<Parcel>,
+    free: Vec<QueuedPacket>,
+    burst: Vec<QueuedPacket>,
     received: u64,
     livelocks: u64,
     /// Turns that it leaves the card alone, having been told to slow down.
@@ -97,7 +97,7 @@ struct Receiver<'a> {
 
 impl<'a> Receiver<'a> {
     fn new(line: &'a Line, templates: &'a [Template]) -> Self {
-        let count = if line.way.has_queues() { BUFFERS } else { BACK };
+        let count = if line.method.has_queues() { BUFFERS } else { BACK };
         let free = (0..count).map(|_| Box::new(Packet::new())).collect();
         Self {
             line,
@@ -113,7 +113,7 @@ impl<'a> Receiver<'a> {
 
     /// A burst from the card, as far as there are buffers.
     fn take(&mut self) {
-        if self.line.way.has_queues() {
+        if self.line.method.has_queues() {
             // The last to come back is the first to go out again: caches still know it.
             let mut back = self.line.back.lock().unwrap_or_else(PoisonError::into_inner);
             self.free.append(&mut back);
@@ -136,7 +136,7 @@ impl<'a> Receiver<'a> {
         self.take();
         let mut slow = false;
         self.burst.iter_mut().for_each(|packet| work::untag(packet));
-        if self.line.way == Way::Burst {
+        if self.line.method == Method::Burst {
             slow = self.line.input.put_all(&mut self.burst);
             self.free.append(&mut self.burst);
         } else {
@@ -164,8 +164,8 @@ impl Drop for Receiver<'_> {
 struct Forwarder<'a> {
     line: &'a Line,
     routes: &'a Routes,
-    list: Vec<Parcel>,
-    dropped: Vec<Parcel>,
+    list: Vec<QueuedPacket>,
+    dropped: Vec<QueuedPacket>,
     wrong: u64,
 }
 
@@ -180,7 +180,7 @@ impl<'a> Forwarder<'a> {
         for packet in &mut self.list {
             self.wrong += u64::from(!work::forward(packet, self.routes));
         }
-        if self.line.way == Way::Burst {
+        if self.line.method == Method::Burst {
             self.line.output.put_all(&mut self.list);
             self.dropped.append(&mut self.list);
         } else {
@@ -203,8 +203,8 @@ impl Drop for Forwarder<'_> {
 /// The part that takes packets from the output queue, puts their tags on and sends them.
 struct Sender<'a> {
     line: &'a Line,
-    burst: Vec<Parcel>,
-    done: Vec<Parcel>,
+    burst: Vec<QueuedPacket>,
+    done: Vec<QueuedPacket>,
     sent: u64,
     wrong: u64,
 }
@@ -216,7 +216,7 @@ impl<'a> Sender<'a> {
     }
 
     fn turn(&mut self) {
-        if self.line.way == Way::Burst {
+        if self.line.method == Method::Burst {
             self.line.output.take_all(BURST, &mut self.burst);
         } else {
             for _ in 0..BURST {
@@ -227,7 +227,7 @@ impl<'a> Sender<'a> {
         for mut packet in self.burst.drain(..) {
             work::tag(&mut packet);
             self.sent += 1;
-            self.wrong += u64::from(!work::is_right(&packet, self.line.way));
+            self.wrong += u64::from(!work::is_right(&packet, self.line.method));
             self.done.push(packet);
         }
         if self.done.len() >= BACK {
@@ -249,19 +249,19 @@ fn complete(line: &Line, templates: &[Template], routes: &Routes) {
     while !line.stop.load(Ordering::Relaxed) {
         receiver.take();
         for mut packet in receiver.burst.drain(..) {
-            match line.way {
-                Way::Plain => work::forward(&mut packet, routes),
+            match line.method {
+                Method::Plain => work::forward(&mut packet, routes),
                 _ => work::forward_tagged(&mut packet, routes),
             };
             sent += 1;
-            wrong += u64::from(!work::is_right(&packet, line.way));
+            wrong += u64::from(!work::is_right(&packet, line.method));
             receiver.free.push(packet);
         }
     }
     line.add(0, sent, wrong);
 }
 
-/// One part of the road, or several in turn, until told to stop.
+/// One part of the path, or several in turn, until told to stop.
 fn work_until(stop: &AtomicBool, mut turn: impl FnMut()) {
     while !stop.load(Ordering::Relaxed) {
         turn();
@@ -270,24 +270,24 @@ fn work_until(stop: &AtomicBool, mut turn: impl FnMut()) {
 
 /// Has so many contexts (1 to 3) forward for so long.
 pub(super) fn run(
-    way: Way,
+    method: Method,
     contexts: usize,
     templates: &[Template],
     routes: &Routes,
     time: Duration,
 ) -> Tally {
-    let line = &Line::new(way);
+    let line = &Line::new(method);
     let ready = &Barrier::new(contexts + 1);
     let mut seconds = 0.0;
     std::thread::scope(|scope| {
         for context in 0..contexts {
             scope.spawn(move || {
                 let stop = &line.stop;
-                if !way.has_queues() {
+                if !method.has_queues() {
                     ready.wait();
                     return complete(line, templates, routes);
                 }
-                // The parts of the road from the first to the last, as evenly as they can be.
+                // The parts of the path from the first to the last, as evenly as they can be.
                 let parts = match (contexts, context) {
                     (1, _) => [true; 3],
                     (2, 0) => [true, false, false],
@@ -333,19 +333,19 @@ fn tally(line: &Line, seconds: f64) -> Tally {
 mod tests {
     use tollway_dataplane::wire::eth::ethertype;
 
-    use super::super::super::road;
+    use super::super::super::small_path;
     use super::*;
 
     #[test]
     fn every_packet_is_accounted_for_in_every_way() {
         let routes = Routes::new();
-        for way in Way::ALL {
+        for method in Method::ALL {
             let tag = [(ethertype::DOT1Q, work::VIDS[0])];
-            let tags: &[_] = if way == Way::Plain { &[] } else { &tag };
-            let templates = road::templates(100, tags, 53);
+            let tags: &[_] = if method == Method::Plain { &[] } else { &tag };
+            let templates = small_path::templates(100, tags, 53);
             for contexts in 1..=3 {
-                let tally = run(way, contexts, &templates, &routes, Duration::from_millis(5));
-                assert_eq!(tally.check(way), Ok(()), "{contexts}");
+                let tally = run(method, contexts, &templates, &routes, Duration::from_millis(5));
+                assert_eq!(tally.check(method), Ok(()), "{contexts}");
             }
         }
     }
@@ -353,8 +353,8 @@ mod tests {
     #[test]
     fn what_is_wrong_or_missing_is_found() {
         let good = Tally { received: 5, sent: 3, input_drops: 1, left: 1, ..Tally::default() };
-        assert_eq!(good.check(Way::Mutex), Ok(()));
-        assert!(Tally { wrong: 1, ..good }.check(Way::Mutex).is_err());
-        assert!(Tally { left: 0, ..good }.check(Way::Mutex).is_err());
+        assert_eq!(good.check(Method::Mutex), Ok(()));
+        assert!(Tally { wrong: 1, ..good }.check(Method::Mutex).is_err());
+        assert!(Tally { left: 0, ..good }.check(Method::Mutex).is_err());
     }
 }

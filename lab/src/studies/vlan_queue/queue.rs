@@ -23,7 +23,7 @@ impl Packet {
 }
 
 /// A packet, on whose way nothing is allocated: it comes back when it was sent.
-pub(super) type Parcel = Box<Packet>;
+pub(super) type QueuedPacket = Box<Packet>;
 
 /// Packets in an input queue beyond which the card is told to slow down, and beyond which all are dropped:
 /// three and five times 2,048.
@@ -40,7 +40,7 @@ const SPINS: u32 = 200;
 /// A queue of packets under a mutex that spins.
 #[derive(Debug)]
 pub(super) struct Queue {
-    packets: Mutex<VecDeque<Parcel>>,
+    packets: Mutex<VecDeque<QueuedPacket>>,
     limit: usize,
     pressure: usize,
     /// Packets that were dropped since it was full.
@@ -71,7 +71,7 @@ impl Queue {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Parcel>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<QueuedPacket>> {
         let mut tries = 0_u32;
         loop {
             match self.packets.try_lock() {
@@ -91,7 +91,7 @@ impl Queue {
     }
 
     /// Puts one packet in, or gives it back where the queue is full; and whether the card is to slow down.
-    pub(super) fn put(&self, packet: Parcel) -> (Option<Parcel>, bool) {
+    pub(super) fn put(&self, packet: QueuedPacket) -> (Option<QueuedPacket>, bool) {
         let mut packets = self.lock();
         let len = packets.len();
         if len >= self.limit {
@@ -105,7 +105,7 @@ impl Queue {
 
     /// Puts packets in, as many as there is room for; those that are left are the caller's. Whether the card
     /// is to slow down.
-    pub(super) fn put_all(&self, from: &mut Vec<Parcel>) -> bool {
+    pub(super) fn put_all(&self, from: &mut Vec<QueuedPacket>) -> bool {
         let mut packets = self.lock();
         let len = packets.len();
         let room = self.limit.saturating_sub(len).min(from.len());
@@ -116,12 +116,12 @@ impl Queue {
     }
 
     /// Takes one packet out.
-    pub(super) fn take(&self) -> Option<Parcel> {
+    pub(super) fn take(&self) -> Option<QueuedPacket> {
         self.lock().pop_front()
     }
 
     /// Takes so many packets out at most.
-    pub(super) fn take_all(&self, most: usize, into: &mut Vec<Parcel>) {
+    pub(super) fn take_all(&self, most: usize, into: &mut Vec<QueuedPacket>) {
         let mut packets = self.lock();
         let count = packets.len().min(most);
         into.extend(packets.drain(..count));

@@ -3,16 +3,16 @@
 use tollway_dataplane::wire::be16;
 use tollway_dataplane::wire::eth::ethertype;
 
-use super::super::road::{self, HEADER, Routes};
+use super::super::small_path::{self, HEADER, Routes};
 use super::queue::{Packet, ROOM};
 use crate::frames::{FRAME_LEN, Template};
 
 /// Tags in and out.
 pub(super) const VIDS: [u16; 2] = [100, 200];
 
-/// How packets go from one part of the road to the next.
+/// How packets go from one part of the path to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Method {
     /// No tags, and no queue.
     Plain,
     /// By queues, one packet at a time.
@@ -23,7 +23,7 @@ pub(super) enum Way {
     InPlace,
 }
 
-impl Way {
+impl Method {
     pub(super) const ALL: [Self; 4] = [Self::Plain, Self::Mutex, Self::Burst, Self::InPlace];
 
     pub(super) const fn name(self) -> &'static str {
@@ -63,8 +63,8 @@ pub(super) fn untag(packet: &mut Packet) {
 pub(super) fn forward(packet: &mut Packet, routes: &Routes) -> bool {
     let start = packet.start & 63;
     let Some(header) = packet.data[start..].first_chunk_mut::<HEADER>() else { return false };
-    let Some(dst) = road::destination(header) else { return false };
-    road::rewrite(header, routes.find(dst));
+    let Some(dst) = small_path::destination(header) else { return false };
+    small_path::rewrite(header, routes.find(dst));
     true
 }
 
@@ -96,8 +96,8 @@ pub(super) fn forward_tagged(packet: &mut Packet, routes: &Routes) -> bool {
     let mut header = [0; HEADER];
     header[..12].copy_from_slice(&tagged[..12]);
     header[12..].copy_from_slice(&tagged[16..]);
-    let Some(dst) = road::destination(&header) else { return false };
-    road::rewrite(&mut header, routes.find(dst));
+    let Some(dst) = small_path::destination(&header) else { return false };
+    small_path::rewrite(&mut header, routes.find(dst));
     tagged[..12].copy_from_slice(&header[..12]);
     tagged[16..].copy_from_slice(&header[12..]);
     write_tag(packet);
@@ -106,10 +106,10 @@ pub(super) fn forward_tagged(packet: &mut Packet, routes: &Routes) -> bool {
 
 /// Whether a frame is what it is to be when it is sent.
 #[inline(always)]
-pub(super) fn is_right(packet: &Packet, way: Way) -> bool {
+pub(super) fn is_right(packet: &Packet, method: Method) -> bool {
     let start = packet.start & 63;
     let from_us = packet.data[start + 11] == 2;
-    if way == Way::Plain {
+    if method == Method::Plain {
         return from_us && packet.data[start + 22] == 63;
     }
     let tagged = be16(&packet.data, start + 12) == ethertype::DOT1Q
@@ -119,7 +119,7 @@ pub(super) fn is_right(packet: &Packet, way: Way) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::road::templates;
+    use super::super::super::small_path::templates;
     use super::*;
 
     #[test]
@@ -129,14 +129,14 @@ mod tests {
             let mut by_queues = Packet::new();
             arrive(&mut by_queues, &template);
             let mut in_place = by_queues.clone();
-            assert!(!is_right(&by_queues, Way::Mutex));
+            assert!(!is_right(&by_queues, Method::Mutex));
             untag(&mut by_queues);
             assert!(forward(&mut by_queues, &routes));
             tag(&mut by_queues);
             assert!(forward_tagged(&mut in_place, &routes));
             let frame = |packet: &Packet| packet.data[packet.start..][..FRAME_LEN].to_vec();
             assert_eq!(frame(&by_queues), frame(&in_place));
-            assert!(is_right(&by_queues, Way::Mutex) && is_right(&in_place, Way::InPlace));
+            assert!(is_right(&by_queues, Method::Mutex) && is_right(&in_place, Method::InPlace));
         }
     }
 }

@@ -27,7 +27,7 @@ tr.g td{text-align:left;font-weight:600;padding-top:.9rem}.slower{color:#b3261e}
 /// Writes a run as a page.
 ///
 /// # Errors
-/// A sentence, where it can not be drawn or written.
+/// A sentence, where it cannot be drawn or written.
 pub fn write(tolls: &Tolls, path: &Path) -> Result<(), String> {
     fs::write(path, page(tolls)?).map_err(|error| format!("{}: {error}", path.display()))
 }
@@ -35,7 +35,7 @@ pub fn write(tolls: &Tolls, path: &Path) -> Result<(), String> {
 /// Says if a page can be written there, before anything is measured for it; what is there stays.
 ///
 /// # Errors
-/// A sentence, where it can not.
+/// A sentence, where it cannot.
 pub fn check(path: &Path) -> Result<(), String> {
     let is_new = !path.exists();
     let opened = fs::OpenOptions::new().append(true).create(true).open(path);

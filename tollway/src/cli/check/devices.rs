@@ -3,17 +3,17 @@
 use std::path::{Path, PathBuf};
 
 use super::super::text::width;
-use super::super::{CliError, coverage, print, print_json};
-use crate::control::Coverage;
-use crate::mirror::coverage::Sight;
-use crate::mirror::devices;
+use super::super::{CliError, offload, print, print_json};
+use crate::control::Offload;
+use crate::controller::devices;
+use crate::controller::offload::Sight;
 use crate::ports;
 
 /// `IFNAMSIZ`, its zero included.
 const LONGEST_NAME: usize = 16;
 
 /// The file that is meant, if it is no devices: one that is there and is not called as a device is, or one
-/// that can not be a device for its name.
+/// that cannot be a device for its name.
 ///
 /// # Errors
 /// Files and devices together, or several files.
@@ -39,7 +39,7 @@ fn is_path(name: &str) -> bool {
     name.len() >= LONGEST_NAME || name.contains('/') || end.chars().any(|c| c.is_ascii_alphabetic())
 }
 
-/// The names of this namespace's devices (`/proc/net/dev`); none where they can not be told.
+/// The names of this namespace's devices (`/proc/net/dev`); none where they cannot be told.
 fn known() -> Vec<String> {
     let table = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
     let names = table.lines().filter_map(|line| line.split_once(':'));
@@ -52,13 +52,13 @@ pub(super) fn check(names: &[String], json: bool) -> Result<(), CliError> {
         .map_err(|error| CliError::failed(error, "Try again, or look at what the kernel logs"))?;
     let found = devices::find(&sight.kernel, names)
         .map_err(|error| CliError::usage(error, "See `ip link` for what there is"))?;
-    let judged = sight.coverage(&found, ports::MOST_MTU);
+    let judged = sight.offload(&found, ports::MOST_MTU);
     let traffic = sight.traffic(&judged).map(Into::into);
-    let coverage = Coverage { traffic, ..Coverage::from(&judged) };
+    let offload = Offload { traffic, ..Offload::from(&judged) };
     if json {
-        return print_json(&coverage);
+        return print_json(&offload);
     }
-    print(coverage::text(&coverage, width()))
+    print(offload::text(&offload, width()))
 }
 
 #[cfg(test)]

@@ -8,10 +8,10 @@ use tollway_dataplane::epoch::Epochs;
 
 use super::super::text::{cut, one_line, plural, thousands, width};
 use super::super::{CliError, print, refuse};
-use crate::filter::coverage::{Coverage, Covered};
 use crate::filter::flatten::flatten;
 use crate::filter::ir::{Place, Ruleset};
 use crate::filter::listing::listed;
+use crate::filter::offload::{Covered, Offload};
 use crate::filter::source::{self, Language};
 
 /// Places are told in so many columns at most, so that there is room for the rules.
@@ -48,10 +48,10 @@ impl Counts {
     fn of(covered: &[Covered<'_>]) -> Self {
         let mut counts = Self::default();
         for one in covered {
-            match one.coverage {
-                Coverage::Compiled => counts.compiled += 1,
-                Coverage::Kernel(_) => counts.kernel += 1,
-                Coverage::Elsewhere(_) => counts.elsewhere += 1,
+            match one.offload {
+                Offload::Compiled => counts.compiled += 1,
+                Offload::Kernel(_) => counts.kernel += 1,
+                Offload::Elsewhere(_) => counts.elsewhere += 1,
             }
         }
         counts
@@ -70,10 +70,10 @@ fn as_text(
     let widest = places.iter().map(|place| place.chars().count()).max().unwrap_or(0);
     let mut out = String::new();
     for (one, place) in covered.iter().zip(places) {
-        let verdict = match &one.coverage {
-            Coverage::Compiled => "compiled".to_owned(),
-            Coverage::Kernel(why) => format!("left to the kernel: {why}"),
-            Coverage::Elsewhere(why) => format!("elsewhere: {why}"),
+        let verdict = match &one.offload {
+            Offload::Compiled => "compiled".to_owned(),
+            Offload::Kernel(why) => format!("left to the kernel: {why}"),
+            Offload::Elsewhere(why) => format!("elsewhere: {why}"),
         };
         let line = format!("{place:<0$}  {verdict}  {1}", widest, one_line(&one.rule.text));
         // Writing to a String cannot fail.
@@ -139,10 +139,10 @@ fn as_json(file: &str, language: Language, rules: &Ruleset, covered: &[Covered<'
         .iter()
         .map(|one| {
             let Place { file: own, line, handle } = &one.rule.place;
-            let (verdict, why) = match &one.coverage {
-                Coverage::Compiled => ("compiled", None),
-                Coverage::Kernel(why) => ("kernel", Some(why.as_str())),
-                Coverage::Elsewhere(why) => ("elsewhere", Some(*why)),
+            let (verdict, why) = match &one.offload {
+                Offload::Compiled => ("compiled", None),
+                Offload::Kernel(why) => ("kernel", Some(why.as_str())),
+                Offload::Elsewhere(why) => ("elsewhere", Some(*why)),
             };
             json!({
                 "chain": one.chain.name,

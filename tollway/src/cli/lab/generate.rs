@@ -6,14 +6,14 @@ use std::sync::atomic::AtomicBool;
 
 use tollway_lab::generate::sink::Sink;
 use tollway_lab::generate::track::Wanted;
-use tollway_lab::generate::{self, Error, Way, any_run, xdp};
+use tollway_lab::generate::{self, Error, SendMethod, any_run, xdp};
 
 use super::port::Via;
 use super::traffic::{Amount, Frames, sizes, working};
 use super::{CliError, show};
 use crate::worker;
 
-/// What is said of frames that are made, and of a capture's can not be.
+/// What is said of frames that are made, and of a capture's cannot be.
 const MADE: [&str; 13] = [
     "size",
     "imix",
@@ -88,7 +88,7 @@ pub(super) fn refuse(error: &Error) -> CliError {
 /// Says so when the process is asked to end; a second time it ends at once.
 pub(super) fn stop_flag() -> Result<Arc<AtomicBool>, Error> {
     worker::stop_flag()
-        .map_err(|error| Error::failed(format!("signals can not be taken: {error}"), "Try again"))
+        .map_err(|error| Error::failed(format!("signals cannot be taken: {error}"), "Try again"))
 }
 
 /// A sink at a device.
@@ -125,7 +125,7 @@ fn send(args: &Args) -> Result<generate::Report, Error> {
     }
     let (stop, run) = (stop_flag()?, any_run());
     let Some(device) = device else {
-        let way = Way::Memory { looks: args.sink.is_some() };
+        let way = SendMethod::Memory { looks: args.sink.is_some() };
         return generate::run(&traffic, &load, run, &way, None, &stop);
     };
     let mut via = args.via;
@@ -151,6 +151,7 @@ fn send(args: &Args) -> Result<generate::Report, Error> {
     }
     traffic.fits(device, working(device)?.mtu, via == Via::Xdp)?;
     let open = || via.open(device, false);
-    let way = if via == Via::Xdp { Way::Xdp { device, plain } } else { Way::Port(&open) };
+    let way =
+        if via == Via::Xdp { SendMethod::Xdp { device, plain } } else { SendMethod::Port(&open) };
     generate::run(&traffic, &load, run, &way, sink, &stop)
 }

@@ -7,7 +7,7 @@ use super::{CliError, show};
 /// Arguments of `tollway lab live`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Rows: kernel express express-features express-64k express-1m af-xdp, and af-packet where it is \
+    after_help = "Rows: kernel xdp xdp-features xdp-64k xdp-1m af-xdp, and af-packet where it is \
                   named; parts: kill stop upgrade latency."
 )]
 pub(super) struct Args {

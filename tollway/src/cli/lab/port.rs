@@ -57,7 +57,7 @@ impl Via {
         let mut umem = memory::umem(CHUNKS, CHUNK_BYTES).ok_or_else(failed)?;
         if self != Self::AfXdp {
             let port = AfPacket::open("lab", device, umem.limit()).map_err(|error| {
-                Error::failed(format!("{device} can not be opened: {error}"), error.remedy())
+                Error::failed(format!("{device} cannot be opened: {error}"), error.remedy())
             })?;
             return Ok((Box::new(port), umem));
         }

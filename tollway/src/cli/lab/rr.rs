@@ -10,7 +10,7 @@ use super::{CliError, show};
 /// Arguments of `tollway lab rr`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Routers: kernel, tollway (through user space), express, file (tollway by a configuration file), vrf (the same \
+    after_help = "Routers: kernel, tollway (on the user path), xdp, file (tollway by a configuration file), vrf (the same \
                   in a VRF). Rows: tcp-rr tcp-crr udp-rr tcp-stream, each \
                   with -ip4 or -ip6 behind."
 )]

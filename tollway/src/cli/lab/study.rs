@@ -1,4 +1,4 @@
-//! `tollway lab study`: published measurements, made anew.
+//! `tollway lab study`: published measurements, rebuilt.
 
 use std::io;
 use std::path::PathBuf;
@@ -49,7 +49,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         return studies::serve(study, io::stdin().lock(), io::stdout().lock()).map_err(failed);
     }
     let program = std::env::current_exe().map_err(|error| {
-        CliError::failed(format!("this program can not be found: {error}"), "Install it anew")
+        CliError::failed(format!("this program cannot be found: {error}"), "Install it anew")
     })?;
     let options = Options {
         program: Some(program),

@@ -9,8 +9,8 @@ use crate::cli::log::Log;
 use crate::cli::{CliError, load, replay};
 use crate::compile::compile;
 use crate::control::Powers;
-use crate::kernel::{self, Follower, Gaps};
 use crate::model::{Model, PortKind};
+use crate::neighbours::{self, Follower, Gaps};
 use crate::ports::{self, Facts};
 use crate::reload::{Reloader, Started};
 use crate::replay::Files;
@@ -25,7 +25,7 @@ pub(super) fn run(args: &Args, file: &Path, log: &Arc<Log>) -> Result<(), CliErr
     }
     log.detach();
     let mut stage = Stage::set(args, model.control.as_deref())?;
-    let mut machine = Machine::open(&mut model, &[], stage.post.clone(), compile)?;
+    let mut machine = Machine::open(&mut model, &[], stage.mailbox.clone(), compile)?;
     let started = Started {
         file: file.to_owned(),
         configured,
@@ -51,7 +51,7 @@ pub(super) fn run(args: &Args, file: &Path, log: &Arc<Log>) -> Result<(), CliErr
 /// kernel's neighbours where the kernel is the host.
 fn live(started: Started) -> io::Result<(Reloader, Option<Gaps>)> {
     let parts = &started.parts;
-    let (post, watch) = (parts.post.clone(), parts.watch(&parts.model));
+    let (mailbox, watch) = (parts.mailbox.clone(), parts.watch(&parts.model));
     let mut gaps = None;
     let reloader = Reloader::start(started, |reloader| {
         if watch.is_empty() {
@@ -59,7 +59,7 @@ fn live(started: Started) -> io::Result<(Reloader, Option<Gaps>)> {
         }
         let reloader = reloader.clone();
         let on_device = Box::new(move |port, facts| reloader.device_changed(port, facts));
-        let follower = Follower::start(watch, post, on_device, kernel::Settings::default())?;
+        let follower = Follower::start(watch, mailbox, on_device, neighbours::Settings::default())?;
         gaps = Some(follower.gaps());
         Ok(Some(follower))
     })?;

@@ -10,25 +10,25 @@ use super::Stage;
 use crate::cli::summary::Summary;
 use crate::cli::{CliError, print};
 use crate::compile::{CompileError, Compiled, rule_links};
-use crate::control::{Board, Names};
+use crate::control::{NameTable, Names};
 use crate::filter::log::{Journal, Logger};
-use crate::force::Parts;
+use crate::installer::Parts;
 use crate::model::{Model, PortKind};
+use crate::ports::dispatcher::Dispatcher;
 use crate::ports::redirect::Watch;
-use crate::ports::steering::ModelSteering;
 use crate::ports::{self, Devices, State};
 use crate::service::Watchdog;
-use crate::worker::{self, Duties, OnGap, Post, Stopper};
+use crate::worker::{self, Duties, Mailbox, OnGap, Stopper};
 
 /// A router with its ports.
 pub(super) struct Machine {
     pub(super) router: Router,
     pub(super) devices: Devices,
-    pub(super) board: Board,
-    pub(super) steering: Arc<ModelSteering>,
+    pub(super) name_table: NameTable,
+    pub(super) dispatcher: Arc<Dispatcher>,
     journal: Journal,
-    post: Post,
-    /// Watches where the express lane can send.
+    mailbox: Mailbox,
+    /// Watches where the XDP path can send.
     _watch: Option<Watch>,
 }
 
@@ -38,31 +38,28 @@ impl Machine {
     pub(super) fn open(
         model: &mut Model,
         idle: &[Option<String>],
-        post: Post,
+        mailbox: Mailbox,
         compile: impl FnOnce(&Model) -> Result<Compiled, CompileError>,
     ) -> Result<Self, CliError> {
         let mut umem = ports::umem(model).ok_or_else(|| {
-            CliError::failed("the memory for frames can not be had", "Lower the MTUs")
+            CliError::failed("the memory for frames cannot be had", "Lower the MTUs")
         })?;
-        let steering = Arc::new(ModelSteering::load(model));
-        let mut programs = |_: &Model, port| steering.program(port);
+        let dispatcher = Arc::new(Dispatcher::load(model));
+        let mut programs = |_: &Model, port| dispatcher.program(port);
         let devices = ports::open(model, &mut umem, &mut programs, idle);
         let devices = devices.map_err(|error| CliError::failed(&error, error.remedy()))?;
         let compiled = compile(model).map_err(|error| CliError::failed(&error, error.remedy()))?;
         let mut router = Router::new(compiled.tables, umem, compiled.host);
-        let lane = steering.lane(model).map_err(|error| {
-            CliError::failed(
-                format!("the express lane can not be had: {error}"),
-                "Set express = \"off\"",
-            )
+        let xdp_path = dispatcher.xdp_path(model).map_err(|error| {
+            CliError::failed(format!("the XDP path cannot be had: {error}"), "Set xdp = \"off\"")
         })?;
-        let watch = lane.map(|(lane, watch)| {
-            router.express = Some(lane);
+        let watch = xdp_path.map(|(xdp_path, watch)| {
+            router.xdp_path = Some(xdp_path);
             watch
         });
         let journal = journal(model)?;
-        let board = Board::new(Names::from(&*model));
-        Ok(Self { router, devices, board, steering, journal, post, _watch: watch })
+        let name_table = NameTable::new(Names::from(&*model));
+        Ok(Self { router, devices, name_table, dispatcher, journal, mailbox, _watch: watch })
     }
 
     /// What whoever changes the model needs to know of the router.
@@ -70,18 +67,18 @@ impl Machine {
         Parts {
             model: model.clone(),
             kernel: self.devices.iter().map(|device| device.has_kernel()).collect(),
-            board: self.board.clone(),
-            steering: Arc::clone(&self.steering),
+            name_table: self.name_table.clone(),
+            dispatcher: Arc::clone(&self.dispatcher),
             journal: self.journal.clone(),
-            post: self.post.clone(),
+            mailbox: self.mailbox.clone(),
         }
     }
 
     /// What makes the router end and leave its ports to a successor.
     pub(super) fn hand_over(&self, stopper: Stopper) -> Box<dyn Fn() + Send + Sync> {
-        let steering = Arc::clone(&self.steering);
+        let dispatcher = Arc::clone(&self.dispatcher);
         Box::new(move || {
-            steering.leave();
+            dispatcher.leave();
             stopper.stop();
         })
     }
@@ -94,14 +91,14 @@ impl Machine {
         on_gap: Option<OnGap>,
     ) -> io::Result<()> {
         let priority = stage.priority;
-        let pulse = self.steering.start(&self.devices);
-        let Stage { stop, inbox, .. } = stage;
-        let counts = self.steering.counts();
-        let names = self.board.names().ports.iter().map(|port| port.name.clone()).collect();
-        let steered = counts.map(|counts| (counts, names));
+        let pulse = self.dispatcher.start(&self.devices);
+        let Stage { stop, mailbox_receiver, .. } = stage;
+        let counts = self.dispatcher.counts();
+        let names = self.name_table.names().ports.iter().map(|port| port.name.clone()).collect();
+        let xdp_counts = counts.map(|counts| (counts, names));
         let journal = self.journal.clone();
-        let duties = Duties { pulse, on_gap, steered, priority, journal, watchdog };
-        worker::run(&mut self.router, &mut self.devices, stop, inbox, duties)
+        let duties = Duties { pulse, on_gap, xdp_counts, priority, journal, watchdog };
+        worker::run(&mut self.router, &mut self.devices, stop, mailbox_receiver, duties)
     }
 
     /// Says what the ports are.
@@ -144,7 +141,7 @@ impl Machine {
         let finished: Vec<_> = devices.iter_mut().map(|device| device.finish()).collect();
         let printed = print(summary);
         ran.map_err(|error| {
-            CliError::failed(format!("the ports can not be waited for: {error}"), "Start again")
+            CliError::failed(format!("the ports cannot be waited for: {error}"), "Start again")
         })?;
         adds_up.map_err(|sentence| {
             CliError::failed(

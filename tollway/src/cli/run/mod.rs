@@ -13,10 +13,10 @@ use super::CliError;
 use super::log::Log;
 use crate::config;
 use crate::control::{Powers, Server, Socket};
-use crate::model::ExpressMode;
+use crate::model::XdpPathMode;
 use crate::ports::sys;
 use crate::worker::priority::Priority;
-use crate::worker::{self, Inbox, Post, Stop};
+use crate::worker::{self, Mailbox, MailboxReceiver, Stop};
 use machine::Machine;
 
 /// Arguments of `tollway run`.
@@ -28,19 +28,19 @@ use machine::Machine;
 )]
 pub(super) struct Args {
     /// Network devices to forward between, by what the kernel is configured with: addresses, routes,
-    /// rules, neighbours, VLANs, VRFs, nftables. What Tollway can not do exactly so, the kernel does
+    /// rules, neighbours, VLANs, VRFs, nftables. What Tollway cannot do exactly so, the kernel does
     #[arg(value_name = "DEVICE", required_unless_present = "config", conflicts_with = "config")]
     devices: Vec<String>,
     /// A configuration file, in place of the kernel's configuration
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Which devices have the express lane: those without zero-copy, all, or none
+    /// Which devices have the XDP path: those without zero-copy, all, or none
     #[arg(long, value_enum, default_value = "auto", conflicts_with = "config")]
-    express: Express,
-    /// Flows of each family that the express lane holds at most
+    xdp: XdpPathArg,
+    /// Flows of each family that the XDP path holds at most
     #[arg(long, value_name = "NUMBER", default_value_t = config::DEFAULT_FLOWS,
           value_parser = clap::value_parser!(u32).range(FLOWS), conflicts_with = "config")]
-    express_flows: u32,
+    xdp_flows: u32,
     /// How often all that is known of the kernel is compared with what it has
     #[arg(long, value_name = "SECONDS", default_value_t = 60,
           value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "config")]
@@ -59,23 +59,23 @@ pub(super) struct Args {
     replace: bool,
 }
 
-/// Flows that the express lane can have.
+/// Flows that the XDP path can have.
 const FLOWS: RangeInclusive<i64> = *config::FLOWS.start() as i64..=*config::FLOWS.end() as i64;
 
-/// Which devices have the express lane.
+/// Which devices have the XDP path.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Express {
+enum XdpPathArg {
     Auto,
     On,
     Off,
 }
 
-impl From<Express> for ExpressMode {
-    fn from(express: Express) -> Self {
-        match express {
-            Express::Auto => Self::Auto,
-            Express::On => Self::On,
-            Express::Off => Self::Off,
+impl From<XdpPathArg> for XdpPathMode {
+    fn from(xdp: XdpPathArg) -> Self {
+        match xdp {
+            XdpPathArg::Auto => Self::Auto,
+            XdpPathArg::On => Self::On,
+            XdpPathArg::Off => Self::Off,
         }
     }
 }
@@ -90,8 +90,8 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
 /// What a router needs before it has ports.
 struct Stage {
     stop: Stop,
-    post: Post,
-    inbox: Inbox,
+    mailbox: Mailbox,
+    mailbox_receiver: MailboxReceiver,
     socket: Option<Socket>,
     priority: Priority,
 }
@@ -102,16 +102,22 @@ impl Stage {
     fn set(args: &Args, usual: Option<&Path>) -> Result<Self, CliError> {
         has_address_space()?;
         let no_descriptor = |error| {
-            let what = format!("signals can not be waited for: {error}");
+            let what = format!("signals cannot be waited for: {error}");
             CliError::failed(what, "Close other programs")
         };
         let stop = Stop::on_signals().map_err(no_descriptor)?;
-        let (post, inbox) = worker::post().map_err(no_descriptor)?;
+        let (mailbox, mailbox_receiver) = worker::mailbox().map_err(no_descriptor)?;
         let path = args.socket.as_deref().or(usual);
         if args.replace {
             socket::succeed(path)?;
         }
-        Ok(Self { stop, post, inbox, socket: socket::open(path)?, priority: args.priority })
+        Ok(Self {
+            stop,
+            mailbox,
+            mailbox_receiver,
+            socket: socket::open(path)?,
+            priority: args.priority,
+        })
     }
 
     /// Answers those who ask by the control socket, if there is one, from now on.
@@ -121,7 +127,8 @@ impl Stage {
         let stopper = self.stop.stopper();
         let hand_over = machine.hand_over(stopper);
         let powers = Powers { hand_over: Some(hand_over), ..powers };
-        let server = Server::start(socket, self.post.clone(), machine.board.clone(), powers);
+        let server =
+            Server::start(socket, self.mailbox.clone(), machine.name_table.clone(), powers);
         server.map(Some).map_err(|error| CliError::failed(&error, error.remedy()))
     }
 }
@@ -144,7 +151,7 @@ fn has_address_space() -> Result<(), CliError> {
     }
 }
 
-/// The kernel's messages can not be had.
+/// The kernel's messages cannot be had.
 fn unfollowed(error: std::io::Error) -> CliError {
-    CliError::failed(format!("the kernel can not be followed: {error}"), "Close other programs")
+    CliError::failed(format!("the kernel cannot be followed: {error}"), "Close other programs")
 }

@@ -40,16 +40,16 @@ enum What {
     Drops,
     /// Packets handed to the slow path by reason, and what became of the others
     Punts,
-    /// The express lane
-    Express,
+    /// the XDP path
+    Xdp,
     /// The firewall: chains and rules with what they have counted
     Filter,
     /// What each stage costs a packet
     Tolls,
-    /// What the kernel is configured with, and what of it is in force
-    Mirror,
-    /// Which traffic takes which road, why, and how much has
-    Coverage,
+    /// What the kernel is configured with, and what of it is active
+    Controller,
+    /// Which traffic takes which path, why, and how much has
+    Offload,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), CliError> {
@@ -63,12 +63,10 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         What::Neighbours => talk.show(&Ask::Neighbours, tables::neighbours),
         What::Drops => talk.show(&Ask::Drops, tables::drops),
         What::Punts => talk.show(&Ask::Punts, tables::punts),
-        What::Express => talk.show(&Ask::Express, tables::express),
+        What::Xdp => talk.show(&Ask::Xdp, tables::xdp),
         What::Filter => talk.show(&Ask::Filter, |all| filter::filter(all, text::width())),
-        What::Mirror => talk.show(&Ask::Mirror, tables::mirror),
-        What::Coverage => {
-            talk.show(&Ask::Coverage, |all| super::coverage::text(all, text::width()))
-        }
+        What::Controller => talk.show(&Ask::Controller, tables::controller),
+        What::Offload => talk.show(&Ask::Offload, |all| super::offload::text(all, text::width())),
         What::Tolls => talk.show(&Ask::Tolls, tables::tolls),
     }
 }

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use super::Talk;
 use crate::cli::CliError;
-use crate::control::{Ask, Found, NextHop, Route, RoutesPage};
+use crate::control::{Ask, NextHop, Route, RouteLookup, RoutesPage};
 use crate::ports::why;
 
 /// Arguments of `tollway show routes`.
@@ -76,8 +76,8 @@ pub(super) fn run(talk: &mut Talk<'_>, args: &Args) -> Result<(), CliError> {
 }
 
 /// The answer to which route an address takes.
-fn found(answer: &Found) -> String {
-    let Found { vrf, address, route } = answer;
+fn found(answer: &RouteLookup) -> String {
+    let RouteLookup { vrf, address, route } = answer;
     let Some(route) = route else { return format!("{address} has no route in the VRF {vrf}\n") };
     let mut out = format!("{address} takes {} in the VRF {vrf}\n\n", route.prefix);
     let mut section = Section::default();
@@ -99,7 +99,7 @@ impl<W: Write> Printer<W> {
             // Who has stopped reading has what they wanted.
             Err(Trouble::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             Err(Trouble::Output(error)) => Err(CliError::failed(
-                format!("the routes can not be written to stdout: {}", why(&error)),
+                format!("the routes cannot be written to stdout: {}", why(&error)),
                 "Send them to where there is room",
             )),
         }
@@ -190,7 +190,7 @@ impl Sections {
     }
 }
 
-/// Columns as wide as the first page needs: later ones can not change what was printed.
+/// Columns as wide as the first page needs: later ones cannot change what was printed.
 #[derive(Default)]
 struct Section {
     widths: Option<[usize; 5]>,

@@ -75,7 +75,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         return Err(CliError::usage(what, "Use --once for one screen as text"));
     }
     let trouble = |error: &io::Error| {
-        let what = format!("the terminal can not be used: {}", why(error));
+        let what = format!("the terminal cannot be used: {}", why(error));
         CliError::failed(what, "Use --once for one screen as text")
     };
     let stop = Arc::new(AtomicBool::new(false));
@@ -114,7 +114,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Asks once more. A router that says that it can not answer now is asked again later.
+    /// Asks once more. A router that says that it cannot answer now is asked again later.
     fn look(&mut self) -> Result<(), ClientError> {
         let new: All = match self.client.ask(&Ask::All) {
             Ok(new) => new,

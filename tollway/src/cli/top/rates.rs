@@ -13,8 +13,8 @@ pub(super) struct Rates {
     pub(super) drops: Vec<Reason>,
     pub(super) punts: Vec<Reason>,
     pub(super) tolls: Vec<Toll>,
-    /// What the express lane says of itself.
-    pub(super) express: Vec<(String, u64)>,
+    /// What the XDP path says of itself.
+    pub(super) xdp: Vec<(String, u64)>,
 }
 
 /// A port's rates.
@@ -97,7 +97,7 @@ impl Rates {
             drops: reasons(&old.drops, &new.drops),
             punts: reasons(&old.punts, &new.punts),
             tolls: new.tolls.tolls.iter().map(|toll| toll_between(old, toll)).collect(),
-            express: new.express.counts.iter().map(|(name, n)| (name.clone(), *n)).collect(),
+            xdp: new.xdp.counts.iter().map(|(name, n)| (name.clone(), *n)).collect(),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::rates::{Flow, Rates};
 use super::view::si;
 use super::{Screen, text};
-use crate::control::{All, Express, PortState, Ports, StageToll, Tolls, Totals, Traffic};
+use crate::control::{All, PortState, Ports, StageToll, Tolls, Totals, Traffic, Xdp};
 
 fn counts(list: &[(&str, u64)]) -> BTreeMap<String, u64> {
     list.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
@@ -54,7 +54,7 @@ fn answer(seconds: u64, ports: usize) -> All {
         },
         drops: counts(&[("ip_csum", seconds * 10), ("otherhost", 12_345)]),
         punts: counts(&[("ttl_expired", seconds * 2000)]),
-        express: Express { on: false, why: None, counts: BTreeMap::new() },
+        xdp: Xdp { on: false, why: None, counts: BTreeMap::new() },
         tolls: Tolls {
             tsc_mhz: 2600.0,
             tolls: vec![stage("admit", Some(seconds as f64)), stage("ecmp", None)],
@@ -129,7 +129,7 @@ fn no_number_is_cut() {
     let of = |count: u64| {
         let mut answer = answer(4, 1);
         answer.drops = counts(&[("ip_csum", count)]);
-        answer.express.counts = counts(&[("hits", count)]);
+        answer.xdp.counts = counts(&[("hits", count)]);
         let mut screen = screen(1);
         screen.rates = Some(Rates::between(&answer, &answer));
         screen

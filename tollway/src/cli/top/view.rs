@@ -138,16 +138,16 @@ fn draw_tolls(frame: &mut Frame<'_>, area: Rect, rates: &Rates) {
     let rows = [Constraint::Length(rates.tolls.len() as u16 + 2), Constraint::Min(0)];
     let [above, below] = Layout::vertical(rows).areas(area);
     frame.render_widget(tolls, above);
-    if rates.express.is_empty() {
+    if rates.xdp.is_empty() {
         return;
     }
     // Its counts are wider than a toll.
     let width = COUNT.min(area.width.saturating_sub(1));
     let lane = rates
-        .express
+        .xdp
         .iter()
         .map(|(name, count)| right([name.replace('_', " "), within(*count, width)], 1));
-    let header = right(["express lane", ""], 1).style(BOLD);
+    let header = right(["XDP path", ""], 1).style(BOLD);
     let widths = [Constraint::Fill(1), Constraint::Length(width)];
     frame.render_widget(Table::new(lane, widths).header(header).column_spacing(1), below);
 }

@@ -89,24 +89,21 @@ fn ways_to_fail() {
 }
 
 #[test]
-fn the_express_lane() {
+fn the_xdp_path() {
     let file = |line: &str| format!("{line}\n[ports.wan]\nkind = \"memory\"");
     let cases: [(&str, &[&str]); 5] = [
-        (
-            "express = \"yes\"",
-            &["\"yes\" is not a known mode of the express lane", "auto, on, off"],
-        ),
-        ("express = \"atuo\"", &["did you mean auto?"]),
-        ("express = true", &["express of the configuration is true or false, not a string"]),
-        ("express = [\"on\"]", &["is a list, not a string"]),
-        ("expres = \"on\"", &["unknown key \"expres\"", "did you mean express?"]),
+        ("xdp = \"yes\"", &["\"yes\" is not a known mode of the XDP path", "auto, on, off"]),
+        ("xdp = \"atuo\"", &["did you mean auto?"]),
+        ("xdp = true", &["xdp of the configuration is true or false, not a string"]),
+        ("xdp = [\"on\"]", &["is a list, not a string"]),
+        ("xpd = \"on\"", &["unknown key \"xpd\"", "did you mean xdp?"]),
     ];
     for (line, words) in cases {
         assert_only(&file(line), 1, words);
     }
     // A port has no such key.
-    let text = "[ports.wan]\nkind = \"memory\"\nexpress = \"on\"";
-    assert_only(text, 3, &["unknown key \"express\""]);
+    let text = "[ports.wan]\nkind = \"memory\"\nxdp = \"on\"";
+    assert_only(text, 3, &["unknown key \"xdp\""]);
 }
 
 #[test]

@@ -14,7 +14,7 @@ pub(super) struct Level {
     pub(super) inputs: Vec<Link>,
     /// By the link that it leaves by.
     pub(super) outputs: Vec<Link>,
-    /// Numbers of links whose packets have a tag left there: what is behind it, rules can not see.
+    /// Numbers of links whose packets have a tag left there: what is behind it, rules cannot see.
     pub(super) tagged: Vec<usize>,
 }
 

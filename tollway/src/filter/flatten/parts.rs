@@ -4,7 +4,7 @@ use tollway_dataplane::id::VrfId;
 use tollway_dataplane::stages::filter::{Condition, Op};
 
 use super::conditions::{Holds, Resolver};
-use super::place::{Layout, TooMany, Within};
+use super::place::{EnclosingChain, Layout, TooMany};
 use crate::filter::ir::{
     Action, Datum, Element, Elements, Key, Match, Rule, SetId, Step, Target, Verdict,
 };
@@ -45,7 +45,7 @@ impl Part {
 /// A rule in the cutting.
 struct Cut<'l, 'a> {
     layout: &'l Layout<'a>,
-    within: Within,
+    within: EnclosingChain,
     parts: Vec<Part>,
     /// The number of the next log.
     log: u32,
@@ -64,7 +64,7 @@ enum Then {
 pub(super) fn cut(
     layout: &Layout<'_>,
     rule: &Rule,
-    within: Within,
+    within: EnclosingChain,
     log: u32,
 ) -> Result<Vec<Part>, TooMany> {
     let mut cut = Cut { layout, within, parts: vec![Part::new()], log };

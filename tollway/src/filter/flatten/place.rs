@@ -48,7 +48,7 @@ pub(super) struct Layout<'a> {
 
 /// The chain that a rule is in.
 #[derive(Clone, Copy)]
-pub(super) struct Within {
+pub(super) struct EnclosingChain {
     /// The number of the level.
     level: usize,
     /// The number of the base chain, or none for one that is jumped to.
@@ -83,7 +83,7 @@ impl<'a> Layout<'a> {
     }
 
     /// What matches are resolved by in a chain.
-    pub(super) fn resolver(&self, within: Within) -> Resolver<'a> {
+    pub(super) fn resolver(&self, within: EnclosingChain) -> Resolver<'a> {
         let level = self.levels.get(within.level);
         Resolver {
             rules: self.ruleset,
@@ -121,7 +121,7 @@ impl<'a> Layout<'a> {
         let rules = self.ruleset;
         for number in 0..count {
             let (level, (id, base)) = (number / bases.len(), bases[number % bases.len()]);
-            let within = Within { level, base: Some(number) };
+            let within = EnclosingChain { level, base: Some(number) };
             let (start, end) = self.bases[number];
             self.bind(start);
             self.only_devices(base, within)?;
@@ -140,7 +140,7 @@ impl<'a> Layout<'a> {
         for level in 0..self.levels.len() {
             for id in called(rules, bases) {
                 self.bind(self.starts[level][id.0]);
-                self.chain(id, Within { level, base: None })?;
+                self.chain(id, EnclosingChain { level, base: None })?;
                 self.push(Vec::new(), vec![Op::Return], None)?;
             }
         }
@@ -148,7 +148,7 @@ impl<'a> Layout<'a> {
     }
 
     /// Sends packets of other devices on to the next base chain.
-    fn only_devices(&mut self, base: &Base, within: Within) -> Result<(), TooMany> {
+    fn only_devices(&mut self, base: &Base, within: EnclosingChain) -> Result<(), TooMany> {
         let levels = self.levels;
         let Some(level) = levels.get(within.level) else { return Ok(()) };
         let one_of = |field, links: Vec<usize>| {
@@ -215,7 +215,7 @@ impl<'a> Layout<'a> {
         Ok(())
     }
 
-    fn chain(&mut self, id: ChainId, within: Within) -> Result<(), TooMany> {
+    fn chain(&mut self, id: ChainId, within: EnclosingChain) -> Result<(), TooMany> {
         let ruleset = self.ruleset;
         for (number, rule) in ruleset.chains[id.0].rules.iter().enumerate() {
             let log = self.logs[id.0][number];
@@ -266,7 +266,7 @@ impl<'a> Layout<'a> {
     }
 
     /// What is done for a verdict; none to go on with the next rule.
-    pub(super) fn verdict(&self, verdict: &Verdict, within: Within) -> Option<Op> {
+    pub(super) fn verdict(&self, verdict: &Verdict, within: EnclosingChain) -> Option<Op> {
         if self.at.verdict(verdict).is_some() {
             return Some(Op::Unsupported);
         }
@@ -296,7 +296,7 @@ impl<'a> Layout<'a> {
     }
 
     /// Where packets go on that are accepted.
-    fn accept(&self, within: Within) -> Op {
+    fn accept(&self, within: EnclosingChain) -> Op {
         match within.base {
             _ if self.bases.len() == 1 => Op::Accept,
             None => Op::Leave,

@@ -7,7 +7,7 @@ mod hooks;
 mod hostile;
 mod known;
 mod million;
-mod road;
+mod path_bench;
 mod rulesets;
 
 use tollway_dataplane::epoch::Epochs;
@@ -20,7 +20,7 @@ use super::{FlattenError, flatten};
 use crate::filter::eval::Link;
 use crate::filter::ir::{Hook, Ruleset};
 pub(in crate::filter) use frames::Frames;
-use road::Road;
+use path_bench::PathBench;
 use rulesets::Draw;
 
 /// Random numbers that are the same each time (splitmix64).
@@ -54,7 +54,7 @@ type Drawn = fn(&Frames, &mut Dice) -> Vec<u8>;
 
 /// Sends packets through rulesets both ways.
 fn compare(seed: u64, rulesets: usize, rules: &[usize], packets: usize, drawn: Drawn) {
-    compare_links(&road::links(), seed, rulesets, rules, packets, drawn);
+    compare_links(&path_bench::links(), seed, rulesets, rules, packets, drawn);
 }
 
 /// The same with what links are called.
@@ -90,7 +90,7 @@ pub(in crate::filter) fn compare_one(
     dice: &mut Dice,
     packets: usize,
 ) {
-    compare_drawn(ruleset, &road::links(), seed, dice, packets, Frames::draw);
+    compare_drawn(ruleset, &path_bench::links(), seed, dice, packets, Frames::draw);
 }
 
 /// What a comparison has met.
@@ -110,7 +110,7 @@ fn compare_drawn(
     packets: usize,
     drawn: Drawn,
 ) -> Met {
-    let mut road = Road::with(ruleset, links.to_vec());
+    let mut path_bench = PathBench::with(ruleset, links.to_vec());
     // What sets have changes between two bursts, as often as not.
     let (changes, mut changed) = (dice.one_in(2), 0);
     let frames = Frames::new(ruleset, dice);
@@ -119,21 +119,21 @@ fn compare_drawn(
         let burst: Vec<_> = (0..dice.below(64) + 1).map(|_| drawn(&frames, dice)).collect();
         left = left.saturating_sub(burst.len());
         if changes && dice.one_in(4) {
-            changed += road.change_sets(dice);
+            changed += path_bench.change_sets(dice);
         }
-        if let Err((lane, how)) = road.send(&burst) {
-            let rules = shrink(road.rules(), links, &burst[lane]);
+        if let Err((lane, how)) = path_bench.send(&burst) {
+            let rules = shrink(path_bench.rules(), links, &burst[lane]);
             panic!("seed {seed:#x}: {how}\n{:02x?}\n{}", burst[lane], tell(&rules, links));
         }
     }
-    road.same_counts(seed);
-    Met { changes: changed, counters: road.met() }
+    path_bench.same_counts(seed);
+    Met { changes: changed, counters: path_bench.met() }
 }
 
 /// The same without whatever the packet fares alike without.
 fn shrink(mut rules: Ruleset, links: &[Link], frame: &[u8]) -> Ruleset {
     let differs =
-        |rules: &Ruleset| Road::with(rules, links.to_vec()).send(&[frame.to_vec()]).is_err();
+        |rules: &Ruleset| PathBench::with(rules, links.to_vec()).send(&[frame.to_vec()]).is_err();
     if !differs(&rules) {
         return rules;
     }
@@ -201,7 +201,7 @@ pub(in crate::filter) fn plain(rules: &Ruleset, dice: &mut Dice, count: usize) -
 
 /// The router's links in the order of their numbers.
 pub(in crate::filter) fn links() -> Vec<Link> {
-    road::links()
+    path_bench::links()
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn small_rulesets_are_as_they_are_evaluated() {
 
 #[test]
 fn packets_of_vrf_devices_meet_rules_as_they_are_evaluated() {
-    let mut links = road::links();
+    let mut links = path_bench::links();
     // Rules name links alone, VRFs alone, and by what both begin with.
     links[1].vrf_device = Some("wan9".to_owned());
     links[3].vrf_device = Some("wan0".to_owned());

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::names;
 use super::rule::{Bits, Links, Ranges, Side, Test};
-use super::words::{Word, Wrong, number};
+use super::words::{SpannedFault, Word, number};
 use crate::mistake::{Fault, quoted};
 
 /// Addresses of one `{...}` list.
@@ -15,12 +15,12 @@ pub(super) fn wrong<T>(
     word: &Word,
     what: impl Into<String>,
     remedy: impl Into<String>,
-) -> Result<T, Wrong> {
+) -> Result<T, SpannedFault> {
     Err((word.span.clone(), Fault::new(what, remedy)))
 }
 
 /// Reads what stands behind `from` or `to`.
-pub(super) fn address(word: &Word, side: Side) -> Result<Test, Wrong> {
+pub(super) fn address(word: &Word, side: Side) -> Result<Test, SpannedFault> {
     let text = word.text.as_str();
     match text {
         "any" => return Ok(Test::Any),
@@ -53,7 +53,7 @@ pub(super) fn address(word: &Word, side: Side) -> Result<Test, Wrong> {
 }
 
 /// Reads addresses of one version only (`src-ip6`).
-pub(super) fn address6(word: &Word, side: Side) -> Result<Test, Wrong> {
+pub(super) fn address6(word: &Word, side: Side) -> Result<Test, SpannedFault> {
     match address(word, side)? {
         Test::Four(..) => wrong(
             word,
@@ -65,7 +65,7 @@ pub(super) fn address6(word: &Word, side: Side) -> Result<Test, Wrong> {
 }
 
 /// `table(name)` and `table(name,value)`.
-fn table(word: &Word) -> Result<Option<(String, Option<u32>)>, Wrong> {
+fn table(word: &Word) -> Result<Option<(String, Option<u32>)>, SpannedFault> {
     let Some(inner) = word.text.strip_prefix("table(") else { return Ok(None) };
     let Some(inner) = inner.strip_suffix(')') else {
         return wrong(word, "the bracket of table( is not closed", "write table(name)");
@@ -155,7 +155,7 @@ fn four_list(text: &str) -> Option<Test> {
 }
 
 /// A link by name.
-pub(super) fn link(word: &Word) -> Result<Links, Wrong> {
+pub(super) fn link(word: &Word) -> Result<Links, SpannedFault> {
     let text = word.text.as_str();
     if text == "any" {
         return Ok(Links::Any);
@@ -186,7 +186,7 @@ pub(super) fn ranges(
     word: &Word,
     what: &str,
     one: impl Fn(&str) -> Option<u16>,
-) -> Result<Ranges, Wrong> {
+) -> Result<Ranges, SpannedFault> {
     let part = |text: &str| {
         if let Some(number) = one(text) {
             return Some((number, number));
@@ -210,12 +210,12 @@ pub(super) fn ranges(
 }
 
 /// A list of ports.
-pub(super) fn ports(word: &Word) -> Result<Ranges, Wrong> {
+pub(super) fn ports(word: &Word) -> Result<Ranges, SpannedFault> {
     ranges(word, "list of ports", names::port)
 }
 
 /// A list of names, those with `!` before them to be clear.
-pub(super) fn bits(word: &Word, names: &[(&str, u8)]) -> Result<Bits, Wrong> {
+pub(super) fn bits(word: &Word, names: &[(&str, u8)]) -> Result<Bits, SpannedFault> {
     let mut bits = Bits::default();
     for part in word.text.split(',') {
         let (name, goes) = match part.strip_prefix('!') {
@@ -237,7 +237,7 @@ pub(super) fn bits(word: &Word, names: &[(&str, u8)]) -> Result<Bits, Wrong> {
 }
 
 /// A MAC address, or `any`, with the bits that count: `addr`, `addr/len`, `addr&mask`.
-pub(super) fn mac(word: &Word) -> Result<(u64, u64), Wrong> {
+pub(super) fn mac(word: &Word) -> Result<(u64, u64), SpannedFault> {
     const ALL: u64 = 0xffff_ffff_ffff;
     let text = word.text.as_str();
     let read = || {

@@ -4,14 +4,14 @@ use super::address::{address, ports, wrong};
 use super::names;
 use super::options;
 use super::rule::{Side, Term, Test};
-use super::words::{Word, Words, Wrong};
+use super::words::{SpannedFault, Word, Words};
 use crate::mistake::{Fault, quoted};
 
 /// Blocks of a rule: all have to hold, of each one term.
 pub(super) type Blocks = Vec<Vec<Term>>;
 
 /// Reads all behind the action.
-pub(super) fn body(words: &mut Words<'_>) -> Result<Blocks, Wrong> {
+pub(super) fn body(words: &mut Words<'_>) -> Result<Blocks, SpannedFault> {
     let mut blocks = Blocks::new();
     if begins_with_protocol(words) {
         push(&mut blocks, block(words, protocol)?);
@@ -55,7 +55,7 @@ fn protocol_test(text: &str) -> Option<Test> {
     })
 }
 
-fn protocol(words: &mut Words<'_>, not: bool) -> Result<Vec<Term>, Wrong> {
+fn protocol(words: &mut Words<'_>, not: bool) -> Result<Vec<Term>, SpannedFault> {
     let word = words.need("the protocol")?;
     let remedy = "write ip, tcp, udp, icmp, another name of /etc/protocols, or a number";
     match protocol_test(&word.text) {
@@ -66,7 +66,7 @@ fn protocol(words: &mut Words<'_>, not: bool) -> Result<Vec<Term>, Wrong> {
 }
 
 /// An address or block of such, and ports where they are.
-fn end(words: &mut Words<'_>, side: Side, blocks: &mut Blocks) -> Result<(), Wrong> {
+fn end(words: &mut Words<'_>, side: Side, blocks: &mut Blocks) -> Result<(), SpannedFault> {
     let addresses = block(words, |words, not| {
         let word = words.need("an address")?;
         let test = address(word, side)?;
@@ -85,7 +85,7 @@ fn end(words: &mut Words<'_>, side: Side, blocks: &mut Blocks) -> Result<(), Wro
     Ok(())
 }
 
-fn one_of_ports(words: &mut Words<'_>, not: bool, side: Side) -> Result<Vec<Term>, Wrong> {
+fn one_of_ports(words: &mut Words<'_>, not: bool, side: Side) -> Result<Vec<Term>, SpannedFault> {
     let word = words.need("a list of ports")?;
     match word.text.as_str() {
         "any" if not => not_any(word),
@@ -95,7 +95,7 @@ fn one_of_ports(words: &mut Words<'_>, not: bool, side: Side) -> Result<Vec<Term
 }
 
 /// FreeBSD takes it for `any`, which nobody can mean.
-pub(super) fn not_any<T>(word: &Word) -> Result<T, Wrong> {
+pub(super) fn not_any<T>(word: &Word) -> Result<T, SpannedFault> {
     wrong(word, format!("not {} holds for nothing", word.text), "leave not out, or the rule")
 }
 
@@ -117,8 +117,8 @@ fn push(blocks: &mut Blocks, block: Vec<Term>) {
 /// One term, or several in `{ a or b }`; `one` reads what is behind a `not`.
 fn block(
     words: &mut Words<'_>,
-    mut one: impl FnMut(&mut Words<'_>, bool) -> Result<Vec<Term>, Wrong>,
-) -> Result<Vec<Term>, Wrong> {
+    mut one: impl FnMut(&mut Words<'_>, bool) -> Result<Vec<Term>, SpannedFault>,
+) -> Result<Vec<Term>, SpannedFault> {
     let opened = words.peek().is_some_and(|text| text == "{" || text == "(");
     if !opened {
         let not = words.take("not");
@@ -129,11 +129,11 @@ fn block(
     loop {
         let not = words.take("not");
         let mut read = one(words, not)?;
-        // What is several tests in a row can not be one of several.
+        // What is several tests in a row cannot be one of several.
         if read.len() != 1 {
             return wrong(
                 open,
-                "this option can not be one of several",
+                "this option cannot be one of several",
                 "write it behind the block",
             );
         }

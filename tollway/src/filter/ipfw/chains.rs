@@ -10,7 +10,7 @@ use super::action::LAST;
 use super::conditions::{Conditions, Pass, Sets};
 use super::guard;
 use super::list::List;
-use super::rule::{Action, Rule, Term, Test, Told};
+use super::rule::{Action, RejectKind, Rule, Term, Test};
 use crate::filter::ir::{
     Action as IrAction, Base, Chain, ChainId, Counter, CounterId, Family, Log, Match, Place,
     Policy, Ruleset, Selector, Step, Verdict,
@@ -104,7 +104,7 @@ struct Cut<'a> {
     /// Chains by the rule that they begin with, and whether a call led there.
     made: BTreeMap<(usize, bool), ChainId>,
     /// Chains that tell senders.
-    told: BTreeMap<Told, ChainId>,
+    told: BTreeMap<RejectKind, ChainId>,
     waiting: Vec<(usize, bool, ChainId)>,
 }
 
@@ -242,7 +242,7 @@ impl Cut<'_> {
     }
 
     /// The chain that tells a packet's sender.
-    fn told(&mut self, told: Told) -> ChainId {
+    fn told(&mut self, told: RejectKind) -> ChainId {
         if let Some(id) = self.told.get(&told) {
             return *id;
         }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::rule::{Bits, Links, Lookup, Rule, Side, Term, Test, Which};
+use super::rule::{Bits, LinkSelector, Links, Lookup, Rule, Side, Term, Test};
 use super::table::{Kind, Tables};
 use crate::filter::ir::{
     Elements, Hook, Key, LinkPattern, Match, PayloadBase, Range, Ruleset, Selector, Set, SetId,
@@ -275,11 +275,11 @@ impl Conditions<'_, '_> {
         }
     }
 
-    fn link(&mut self, which: Which, links: &Links, not: bool) -> Any {
+    fn link(&mut self, which: LinkSelector, links: &Links, not: bool) -> Any {
         let selector = match (which, self.pass.is_in()) {
-            (Which::Recv, _) | (Which::Via, true) => Selector::Input,
-            (Which::Xmit | Which::Via, false) => Selector::Output,
-            (Which::Xmit, true) => return always(not),
+            (LinkSelector::Recv, _) | (LinkSelector::Via, true) => Selector::Input,
+            (LinkSelector::Xmit | LinkSelector::Via, false) => Selector::Output,
+            (LinkSelector::Xmit, true) => return always(not),
         };
         let patterns = match links {
             Links::Any => return always(!not),

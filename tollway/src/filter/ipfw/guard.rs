@@ -1,7 +1,7 @@
 //! What FreeBSD does without a rule: it denies packets whose headers are not whole before any rule, and
 //! tells senders only of packets that may be answered (`ipfw_chk`, `send_reject`).
 
-use super::rule::Told;
+use super::rule::RejectKind;
 use crate::filter::ir::{
     Action, ChainId, Counter, CounterId, Key, Match, Place, Range, Reject, Rule, Ruleset, Selector,
     Step, Verdict,
@@ -54,7 +54,7 @@ impl Counters {
             Step::Do(Action::Count(self.unknown)),
             Step::Verdict(Verdict::Drop),
         ];
-        // What can not be walked through has no offset.
+        // What cannot be walked through has no offset.
         let mut whole =
             vec![vec![Match::in_ranges(Selector::FragmentOffset, [Range::new(0, 0x1fff)])]];
         if ether {
@@ -100,12 +100,14 @@ fn short() -> Vec<Vec<Match>> {
 }
 
 /// The rules that tell a packet's sender, or just drop.
-pub(super) fn told(told: Told) -> Vec<Rule> {
+pub(super) fn told(told: RejectKind) -> Vec<Rule> {
     let (four, six) = match told {
-        Told::Unreach(code) => (Some(Reject::Icmp(code)), Some(Reject::Icmp6(as_icmp6(code)))),
-        Told::Unreach6(code) => (None, Some(Reject::Icmp6(code))),
-        Told::Reset => (Some(Reject::TcpReset), Some(Reject::Icmp6(1))),
-        Told::Reset6 => (None, Some(Reject::TcpReset)),
+        RejectKind::Unreach(code) => {
+            (Some(Reject::Icmp(code)), Some(Reject::Icmp6(as_icmp6(code))))
+        }
+        RejectKind::Unreach6(code) => (None, Some(Reject::Icmp6(code))),
+        RejectKind::Reset => (Some(Reject::TcpReset), Some(Reject::Icmp6(1))),
+        RejectKind::Reset6 => (None, Some(Reject::TcpReset)),
     };
     let mut rules = Vec::new();
     for (version, reject) in [(4, four), (6, six)] {

@@ -5,7 +5,7 @@ use super::address::wrong;
 use super::body;
 use super::rule::{Action, Rule};
 use super::table::{self, Tables};
-use super::words::{self, Word, Words, Wrong, number};
+use super::words::{self, SpannedFault, Word, Words, number};
 use crate::mistake::{Fault, Ledger, quoted};
 
 /// Between rules without a number (`net.inet.ip.fw.autoinc_step`).
@@ -90,7 +90,7 @@ impl List {
         list
     }
 
-    fn line(&mut self, text: &str, line: &[Word], number: usize) -> Result<(), Wrong> {
+    fn line(&mut self, text: &str, line: &[Word], number: usize) -> Result<(), SpannedFault> {
         if let Some(word) = line.iter().find(|word| word.text.contains(['$', '`'])) {
             return wrong(
                 word,
@@ -132,7 +132,7 @@ impl List {
         words: &mut Words<'_>,
         number_of_line: usize,
         listed: bool,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), SpannedFault> {
         let given = self.number(words, listed)?;
         let mut counts = (0, 0);
         if listed && words.peek().is_some_and(|text| text.parse::<u64>().is_ok()) {
@@ -177,7 +177,7 @@ impl List {
     }
 
     /// The rule's number, which may be missing: then a step behind the last one's.
-    fn number(&self, words: &mut Words<'_>, listed: bool) -> Result<u16, Wrong> {
+    fn number(&self, words: &mut Words<'_>, listed: bool) -> Result<u16, SpannedFault> {
         let last = self.rules.last().map_or(0, |rule| rule.number);
         let next = if last < LAST - STEP { last + STEP } else { last };
         let digits = |text: &str| text.starts_with(|digit: char| digit.is_ascii_digit());
@@ -197,7 +197,7 @@ impl List {
     }
 
     /// `delete [set] number...`, also with ranges.
-    fn delete(&mut self, words: &mut Words<'_>) -> Result<(), Wrong> {
+    fn delete(&mut self, words: &mut Words<'_>) -> Result<(), SpannedFault> {
         let by_set = words.take("set");
         loop {
             let word = words.need("a rule's number")?;
@@ -218,7 +218,7 @@ impl List {
     }
 
     /// `set disable N... enable N...`.
-    fn set(&mut self, words: &mut Words<'_>) -> Result<(), Wrong> {
+    fn set(&mut self, words: &mut Words<'_>) -> Result<(), SpannedFault> {
         let mut disable = None;
         loop {
             let word = words.need("a set")?;
@@ -253,7 +253,7 @@ impl List {
 }
 
 /// Passes over the program's name and its flags.
-fn flags(words: &mut Words<'_>) -> Result<Flags, Wrong> {
+fn flags(words: &mut Words<'_>) -> Result<Flags, SpannedFault> {
     let mut flags = Flags::default();
     if words.peek().is_some_and(|text| text == "ipfw" || text.ends_with("/ipfw")) {
         words.next();
@@ -270,7 +270,7 @@ fn flags(words: &mut Words<'_>) -> Result<Flags, Wrong> {
 }
 
 /// The configuration of a pipe, which nothing is sent through yet.
-fn pipe(words: &mut Words<'_>) -> Result<(), Wrong> {
+fn pipe(words: &mut Words<'_>) -> Result<(), SpannedFault> {
     if matches!(words.peek(), Some("flush" | "list" | "show" | "delete")) {
         return Ok(());
     }
@@ -291,7 +291,7 @@ fn pipe(words: &mut Words<'_>) -> Result<(), Wrong> {
     Ok(())
 }
 
-fn count(words: &mut Words<'_>) -> Result<u64, Wrong> {
+fn count(words: &mut Words<'_>) -> Result<u64, SpannedFault> {
     let word = words.need("a count")?;
     word.text.parse().or_else(|_| {
         wrong(word, format!("{} is no count", quoted(&word.text)), "give what ipfw show prints")
@@ -300,7 +300,7 @@ fn count(words: &mut Words<'_>) -> Result<u64, Wrong> {
 
 /// Refuses a rule that ends behind its action, as ipfw does, to which a comment is a body (`compile_rule` in its
 /// `ipfw2.c`).
-fn bodyless(text: &str, words: &Words<'_>) -> Result<(), Wrong> {
+fn bodyless(text: &str, words: &Words<'_>) -> Result<(), SpannedFault> {
     let behind = text.get(words.taken().end..).unwrap_or_default();
     if behind.trim_start_matches([' ', '\t']).starts_with("//") {
         return Ok(());

@@ -27,7 +27,7 @@ pub(super) struct Rule {
 pub(super) enum Action {
     Allow,
     Deny,
-    Reject(Told),
+    Reject(RejectKind),
     Count,
     Skipto(u16),
     Call(u16),
@@ -41,7 +41,7 @@ pub(super) enum Action {
 
 /// What the sender is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Told {
+pub(super) enum RejectKind {
     Unreach(u8),
     Unreach6(u8),
     Reset,
@@ -67,7 +67,7 @@ pub(super) enum Side {
 
 /// Which link is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Which {
+pub(super) enum LinkSelector {
     Recv,
     Xmit,
     Via,
@@ -105,7 +105,7 @@ pub(super) enum Test {
     Ports(Side, Ranges),
     In,
     Layer2,
-    Link(Which, Links),
+    Link(LinkSelector, Links),
     Fragment(Bits),
     TcpFlags(Bits),
     Established,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::address::{self, wrong};
 use super::names;
-use super::words::{Word, Words, Wrong, number};
+use super::words::{SpannedFault, Word, Words, number};
 use crate::filter::ir::Range;
 use crate::mistake::quoted;
 
@@ -128,7 +128,7 @@ pub(super) fn command(
     tables: &mut Tables,
     words: &mut Words<'_>,
     quiet: bool,
-) -> Result<(), Wrong> {
+) -> Result<(), SpannedFault> {
     let name = words.need("the table's name")?;
     if name.text == "all" {
         let word = words.need("what to do")?;
@@ -169,7 +169,7 @@ pub(super) fn command(
     }
 }
 
-fn unknown(word: &Word) -> Result<(), Wrong> {
+fn unknown(word: &Word) -> Result<(), SpannedFault> {
     wrong(
         word,
         format!("{} is not done with tables here", quoted(&word.text)),
@@ -177,7 +177,7 @@ fn unknown(word: &Word) -> Result<(), Wrong> {
     )
 }
 
-fn create(tables: &mut Tables, name: &Word, words: &mut Words<'_>) -> Result<(), Wrong> {
+fn create(tables: &mut Tables, name: &Word, words: &mut Words<'_>) -> Result<(), SpannedFault> {
     let mut kind = Kind::Address;
     let mut missing = false;
     while let Some(word) = words.next() {
@@ -212,7 +212,7 @@ fn create(tables: &mut Tables, name: &Word, words: &mut Words<'_>) -> Result<(),
     Ok(())
 }
 
-fn read_kind(word: &Word) -> Result<Kind, Wrong> {
+fn read_kind(word: &Word) -> Result<Kind, SpannedFault> {
     match word.text.as_str() {
         "addr" | "cidr" => Ok(Kind::Address),
         "iface" => Ok(Kind::Link),
@@ -226,7 +226,7 @@ fn read_kind(word: &Word) -> Result<Kind, Wrong> {
 }
 
 /// Only the values that rules can compare are kept.
-fn valtype(word: &Word) -> Result<(), Wrong> {
+fn valtype(word: &Word) -> Result<(), SpannedFault> {
     let kept = |part: &str| matches!(part, "legacy" | "tag" | "skipto" | "number");
     if word.text.split(',').all(kept) {
         return Ok(());
@@ -238,7 +238,7 @@ fn valtype(word: &Word) -> Result<(), Wrong> {
     )
 }
 
-fn key(kind: Kind, word: &Word) -> Result<Key, Wrong> {
+fn key(kind: Kind, word: &Word) -> Result<Key, SpannedFault> {
     let text = word.text.as_str();
     let key = match kind {
         Kind::Address => {
@@ -265,7 +265,12 @@ fn key(kind: Kind, word: &Word) -> Result<Key, Wrong> {
     )
 }
 
-fn add(tables: &mut Tables, name: &Word, words: &mut Words<'_>, quiet: bool) -> Result<(), Wrong> {
+fn add(
+    tables: &mut Tables,
+    name: &Word,
+    words: &mut Words<'_>,
+    quiet: bool,
+) -> Result<(), SpannedFault> {
     let table = tables.entry(name.text.clone()).or_insert_with(|| Table::new(Kind::Address));
     loop {
         let word = words.need("an element")?;
@@ -301,7 +306,7 @@ fn is_key(kind: Kind, words: &Words<'_>) -> bool {
         && words.peek_at(1).is_some_and(|text| number(text, u32::MAX).is_some())
 }
 
-fn delete(tables: &mut Tables, name: &Word, words: &mut Words<'_>) -> Result<(), Wrong> {
+fn delete(tables: &mut Tables, name: &Word, words: &mut Words<'_>) -> Result<(), SpannedFault> {
     let Some(table) = tables.get_mut(&name.text) else {
         return wrong(
             name,

@@ -12,7 +12,7 @@ pub(super) struct Word {
 }
 
 /// What is wrong, and at which bytes of the text.
-pub(super) type Wrong = (Range<usize>, Fault);
+pub(super) type SpannedFault = (Range<usize>, Fault);
 
 /// The lines of a text that say something. A line that ends with a backslash goes on with the next.
 pub(super) fn lines(text: &str) -> Vec<Vec<Word>> {
@@ -153,7 +153,7 @@ impl<'a> Words<'a> {
     }
 
     /// The next word, which has to be there.
-    pub(super) fn need(&mut self, what: &str) -> Result<&'a Word, Wrong> {
+    pub(super) fn need(&mut self, what: &str) -> Result<&'a Word, SpannedFault> {
         let place = self.place();
         self.next().ok_or_else(|| {
             (place, Fault::new(format!("{what} is missing at the end of the line"), "write it"))
@@ -161,7 +161,7 @@ impl<'a> Words<'a> {
     }
 
     /// The next word as a number up to `most`.
-    pub(super) fn number(&mut self, what: &str, most: u32) -> Result<u32, Wrong> {
+    pub(super) fn number(&mut self, what: &str, most: u32) -> Result<u32, SpannedFault> {
         let word = self.need(what)?;
         number(&word.text, most).ok_or_else(|| {
             let what = format!("{} is no {what}", crate::mistake::quoted(&word.text));

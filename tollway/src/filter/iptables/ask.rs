@@ -17,9 +17,9 @@ pub(super) enum Ask {
     Headers6,
     /// It is within a rate.
     Limit(Limit),
-    /// It can not be said, and why; nothing but the packet decides.
+    /// It cannot be said, and why; nothing but the packet decides.
     Unknown(String),
-    /// It can not be said, and asking changes what is answered to the next packet.
+    /// It cannot be said, and asking changes what is answered to the next packet.
     UnknownState(String),
     /// Packets of which this holds are the kernel's if all else holds.
     Unless(Match, String),

@@ -8,7 +8,7 @@ use super::ask::Ask;
 use super::file::{self, Line, Table};
 use super::graph::{self, Reach};
 use super::header::has_extensions;
-use super::target::{self, Does};
+use super::target::{self, Effect};
 use super::tracking;
 use crate::filter::ir::{
     Action, Base, Chain, ChainId, Counter, CounterId, Family, LinkPattern, Match, Place, Policy,
@@ -114,7 +114,7 @@ impl Asked {
 }
 
 /// What a guard does with packets.
-enum Fate {
+enum TargetEnd {
     Drop,
     Unsupported(String),
 }
@@ -157,9 +157,9 @@ impl Emit<'_, '_> {
 
     fn line(&mut self, here: &mut Here<'_>, line: &Line) {
         let asks = &line.rule.asks;
-        let does = self.does(here, line);
+        let effect = self.effect(here, line);
         let is_unknown = |ask: &Ask| matches!(ask, Ask::Unknown(_) | Ask::UnknownState(_));
-        let punts = does.is_err() || asks.iter().any(is_unknown);
+        let punts = effect.is_err() || asks.iter().any(is_unknown);
         let mut asked = Asked::default();
         for ask in asks {
             match ask {
@@ -167,7 +167,8 @@ impl Emit<'_, '_> {
                 Ask::Never => return,
                 Ask::NotOutput(pattern) => asked.not_output(pattern, here.reach),
                 Ask::Hotdrop(cases) => {
-                    let then = if self.drops(&asked) { Fate::Drop } else { Fate::short() };
+                    let then =
+                        if self.drops(&asked) { TargetEnd::Drop } else { TargetEnd::short() };
                     self.guard(here, line, asked.and(any(cases)), then.step());
                 }
                 // In nf_tables such a packet has no protocol, and is no rule's.
@@ -179,7 +180,7 @@ impl Emit<'_, '_> {
                 }
                 Ask::Unless(one, why) => {
                     let guard = asked.and(vec![Step::Match(one.clone())]);
-                    self.guard(here, line, guard, Fate::Unsupported(why.clone()).step());
+                    self.guard(here, line, guard, TargetEnd::Unsupported(why.clone()).step());
                 }
                 Ask::Limit(limit) if !punts => {
                     let limit = self.rules.add_limit(*limit);
@@ -191,22 +192,22 @@ impl Emit<'_, '_> {
                 }
                 Ask::Limit(_) | Ask::UnknownState(_) => {
                     // What the kernel asks behind this does not say which packets get here.
-                    let why = asked.unknown.unwrap_or_else(|| first_reason(asks, &does));
+                    let why = asked.unknown.unwrap_or_else(|| first_reason(asks, &effect));
                     asked.steps.push(Step::Unsupported(why));
                     return self.push(here.id, line, asked.steps);
                 }
             }
         }
         let Asked { mut steps, unknown, .. } = asked;
-        match (unknown, does) {
+        match (unknown, effect) {
             (Some(why), _) | (None, Err(why)) => steps.push(Step::Unsupported(why)),
-            (None, Ok(does)) => {
+            (None, Ok(effect)) => {
                 if !here.table.is_nat() {
                     let (packets, bytes) = line.counts;
                     let counter = self.rules.add_counter(Counter { name: None, packets, bytes });
                     steps.push(Step::Do(Action::Count(counter)));
                 }
-                steps.extend(does);
+                steps.extend(effect);
             }
         }
         self.push(here.id, line, steps);
@@ -225,8 +226,8 @@ impl Emit<'_, '_> {
     /// Adds a rule that keeps packets out of the next, if none above does so already.
     fn guard(&mut self, here: &mut Here<'_>, line: &Line, steps: Vec<Step>, then: Step) {
         let ends = |step: &Step| !matches!(step, Step::Verdict(Verdict::Jump(_)));
-        let covers = |(said, does): &(Vec<Step>, Step)| {
-            let same = *does == then || ends(does) && ends(&then);
+        let covers = |(said, effect): &(Vec<Step>, Step)| {
+            let same = *effect == then || ends(effect) && ends(&then);
             same && said.iter().all(|step| steps.contains(step))
         };
         if here.said.iter().any(covers) {
@@ -241,25 +242,25 @@ impl Emit<'_, '_> {
         self.rules.chains[here.id.0].rules.push(Rule { place, text, steps });
     }
 
-    /// What is done behind a rule's counter, or why it can not be.
-    fn does(&mut self, here: &Here<'_>, line: &Line) -> Result<Vec<Step>, String> {
+    /// What is done behind a rule's counter, or why it cannot be.
+    fn effect(&mut self, here: &Here<'_>, line: &Line) -> Result<Vec<Step>, String> {
         let nat = here.table.is_nat();
-        Ok(match &line.rule.does {
-            Does::Nothing => Vec::new(),
-            Does::Verdict(Verdict::Return) => match here.policy {
+        Ok(match &line.rule.effect {
+            Effect::Nothing => Vec::new(),
+            Effect::Verdict(Verdict::Return) => match here.policy {
                 Some((policy, counter)) => {
                     let count = counter.map(|counter| Step::Do(Action::Count(counter)));
                     count.into_iter().chain([decide(policy)]).collect()
                 }
                 None => vec![Step::Verdict(Verdict::Return)],
             },
-            Does::Verdict(verdict) if nat && *verdict != Verdict::Accept => {
+            Effect::Verdict(verdict) if nat && *verdict != Verdict::Accept => {
                 return Err("the nat table does not filter".to_owned());
             }
-            Does::Verdict(verdict) => vec![Step::Verdict(verdict.clone())],
-            Does::Act(action) => vec![Step::Do(action.clone())],
-            Does::Unsupported(why) => return Err(why.clone()),
-            Does::Chain(name) => vec![self.call(here, line, name)?],
+            Effect::Verdict(verdict) => vec![Step::Verdict(verdict.clone())],
+            Effect::Act(action) => vec![Step::Do(action.clone())],
+            Effect::Unsupported(why) => return Err(why.clone()),
+            Effect::Chain(name) => vec![self.call(here, line, name)?],
         })
     }
 
@@ -324,7 +325,7 @@ impl Emit<'_, '_> {
         let mut chain = Chain::new("ip6 extension headers", self.family);
         chain.rules = vec![
             rule("(sound headers)", vec![Step::Match(any), Step::Verdict(Verdict::Return)]),
-            rule("(broken headers)", vec![Fate::Drop.step()]),
+            rule("(broken headers)", vec![TargetEnd::Drop.step()]),
         ];
         let chain = self.rules.add_chain(chain);
         self.headers = Some(chain);
@@ -332,7 +333,7 @@ impl Emit<'_, '_> {
     }
 }
 
-impl Fate {
+impl TargetEnd {
     fn short() -> Self {
         Self::Unsupported("a match wants to see a header that is cut short".to_owned())
     }
@@ -367,12 +368,12 @@ fn changes(step: &Step) -> bool {
 }
 
 /// Why a rule is the kernel's.
-fn first_reason(asks: &[Ask], does: &Result<Vec<Step>, String>) -> String {
+fn first_reason(asks: &[Ask], effect: &Result<Vec<Step>, String>) -> String {
     let reason = asks.iter().find_map(|ask| match ask {
         Ask::Unknown(why) | Ask::UnknownState(why) => Some(why.clone()),
         _ => None,
     });
-    reason.or_else(|| does.as_ref().err().cloned()).unwrap_or_default()
+    reason.or_else(|| effect.as_ref().err().cloned()).unwrap_or_default()
 }
 
 const fn policy_name(policy: Policy) -> &'static str {

@@ -3,7 +3,7 @@
 use super::Family;
 use super::ask::Ask;
 use super::names;
-use super::value::{self, Wrong, wrong};
+use super::value::{self, SpannedFault, wrong};
 use super::words::{Cursor, Word};
 use crate::filter::ir::{Key, Limit, LimitUnit, Match, Range, Selector};
 use crate::mistake::quoted;
@@ -28,7 +28,7 @@ pub(super) fn option(
     negate: bool,
     words: &mut Cursor<'_>,
     family: Family,
-) -> Result<Option<Vec<Ask>>, Wrong> {
+) -> Result<Option<Vec<Ask>>, SpannedFault> {
     let six = family == Family::Ip6;
     let of = |key: Key, ranges: Vec<Range>| Ask::one(Match::in_ranges(key, ranges), negate);
     let number = |number: u64| vec![Range::one(number.into())];
@@ -92,7 +92,7 @@ pub(super) fn option(
 }
 
 /// The DSCP of a class's name.
-pub(super) fn dscp_class(word: &Word) -> Result<u8, Wrong> {
+pub(super) fn dscp_class(word: &Word) -> Result<u8, SpannedFault> {
     match names::dscp_class(&word.text) {
         Some(dscp) => Ok(dscp),
         None => wrong(
@@ -103,16 +103,16 @@ pub(super) fn dscp_class(word: &Word) -> Result<u8, Wrong> {
     }
 }
 
-/// An option that can not be negated.
-fn plain(option: &Word, negate: bool) -> Result<(), Wrong> {
+/// An option that cannot be negated.
+fn plain(option: &Word, negate: bool) -> Result<(), SpannedFault> {
     if negate {
-        return wrong(option, format!("{} can not be negated", option.text), "take the ! out");
+        return wrong(option, format!("{} cannot be negated", option.text), "take the ! out");
     }
     Ok(())
 }
 
 /// To whom the frame was sent, by its address.
-fn packet_type(word: &Word, negate: bool) -> Result<Ask, Wrong> {
+fn packet_type(word: &Word, negate: bool) -> Result<Ask, SpannedFault> {
     let all = Selector::EtherDestination.max();
     let group = Key::masked(Selector::EtherDestination, 1 << 40);
     let is_all = Match::is(Selector::EtherDestination, all);
@@ -157,7 +157,7 @@ impl Rate {
         option: &Word,
         negate: bool,
         words: &mut Cursor<'_>,
-    ) -> Result<bool, Wrong> {
+    ) -> Result<bool, SpannedFault> {
         match option.text.as_str() {
             "--limit" => {
                 plain(option, negate)?;
@@ -186,7 +186,7 @@ impl Rate {
 }
 
 /// What a packet costs at a rate, rounded as iptables rounds it.
-fn cost(word: &Word) -> Result<u64, Wrong> {
+fn cost(word: &Word) -> Result<u64, SpannedFault> {
     let (count, unit) = word.text.split_once('/').unwrap_or((&word.text, "second"));
     let units = [("second", 1), ("minute", 60), ("hour", 3600), ("day", 86_400)];
     let unit = unit.to_ascii_lowercase();

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::Family;
 use super::rule::{self, Parsed};
-use super::value::{Wrong, wrong};
+use super::value::{SpannedFault, wrong};
 use super::words::{self, Word};
 use crate::filter::ir::{Hook, Policy};
 use crate::mistake::{Fault, Ledger, Span, quoted};
@@ -126,7 +126,7 @@ fn line(
     start: usize,
     number: usize,
     family: Family,
-) -> Result<(), Wrong> {
+) -> Result<(), SpannedFault> {
     let trimmed = whole.trim_start();
     if trimmed.is_empty() || trimmed.starts_with('#') {
         return Ok(());
@@ -155,7 +155,7 @@ fn line(
     }
 }
 
-fn begin(tables: &mut Vec<Table>, word: &Word, rest: &[Word]) -> Result<(), Wrong> {
+fn begin(tables: &mut Vec<Table>, word: &Word, rest: &[Word]) -> Result<(), SpannedFault> {
     let name = &word.text[1..];
     let Some(kind) = KINDS.iter().find(|kind| kind.name == name) else {
         return wrong(
@@ -177,7 +177,7 @@ fn begin(tables: &mut Vec<Table>, word: &Word, rest: &[Word]) -> Result<(), Wron
     no_more(rest)
 }
 
-fn no_more(rest: &[Word]) -> Result<(), Wrong> {
+fn no_more(rest: &[Word]) -> Result<(), SpannedFault> {
     match rest.first() {
         None => Ok(()),
         Some(word) => {
@@ -197,7 +197,7 @@ impl Table {
     }
 
     /// A line like `:FORWARD DROP [7:420]`.
-    fn declare(&mut self, first: &Word, rest: &[Word], line: usize) -> Result<(), Wrong> {
+    fn declare(&mut self, first: &Word, rest: &[Word], line: usize) -> Result<(), SpannedFault> {
         let name = &first.text[1..];
         let sound = !name.is_empty() && name.len() <= LONGEST_NAME && !name.starts_with(['-', '!']);
         if !sound || name.contains(|char: char| char.is_control()) {
@@ -256,7 +256,7 @@ impl Table {
         start: usize,
         number: usize,
         family: Family,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), SpannedFault> {
         let (counts, first, rest) = match words {
             [word, first, rest @ ..] if word.text.starts_with('[') => (counts(word)?, first, rest),
             [first, rest @ ..] => ((0, 0), first, rest),
@@ -287,7 +287,7 @@ impl Table {
 }
 
 /// Packets and bytes, like `[7:420]`.
-fn counts(word: &Word) -> Result<(u64, u64), Wrong> {
+fn counts(word: &Word) -> Result<(u64, u64), SpannedFault> {
     let inner = word.text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
     let counts = inner.and_then(|text| text.split_once(':'));
     let decimal = |text: &str| {

@@ -1,7 +1,7 @@
 //! Which chains of a table lead to which, and from which hooks.
 
 use super::file::Table;
-use super::target::Does;
+use super::target::Effect;
 use crate::filter::ir::{Hook, MOST_JUMPS};
 use crate::mistake::Ledger;
 
@@ -42,7 +42,7 @@ pub(super) fn reaches(table: &Table, ledger: &mut Ledger<'_>) -> Option<Vec<Reac
         }
         let from = reaches[chain];
         for line in &table.chains[chain].rules {
-            let Does::Chain(name) = &line.rule.does else { continue };
+            let Effect::Chain(name) = &line.rule.effect else { continue };
             let Some(target) = table.position(name) else { continue };
             let reach = &mut reaches[target];
             reach.before_route |= from.before_route;
@@ -79,7 +79,7 @@ fn callers_first(table: &Table, ledger: &mut Ledger<'_>) -> Option<Vec<usize>> {
                 continue;
             };
             walk.rule += 1;
-            let Does::Chain(name) = &line.rule.does else { continue };
+            let Effect::Chain(name) = &line.rule.effect else { continue };
             let Some(target) = table.position(name) else { continue };
             if is_open[target] {
                 let what = format!("the chain {name} leads to itself");

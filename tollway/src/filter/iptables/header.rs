@@ -2,7 +2,7 @@
 
 use super::ask::Ask;
 use super::once::{Options, Used};
-use super::value::{self, Wrong, wrong};
+use super::value::{self, SpannedFault, wrong};
 use super::words::{Cursor, Word};
 use super::{Family, names};
 use crate::filter::ir::{Key, LinkPattern, Match, Range, Selector};
@@ -38,7 +38,7 @@ impl Options for Header {
         negate: bool,
         words: &mut Cursor<'_>,
         family: Family,
-    ) -> Result<bool, Wrong> {
+    ) -> Result<bool, SpannedFault> {
         let six = family == Family::Ip6;
         match option.text.as_str() {
             "-s" | "--source" | "--src" => {
@@ -110,13 +110,18 @@ fn all(negate: bool) -> Option<Ask> {
     negate.then_some(Ask::Never)
 }
 
-fn address(selector: Selector, word: &Word, negate: bool, family: Family) -> Result<Ask, Wrong> {
+fn address(
+    selector: Selector,
+    word: &Word,
+    negate: bool,
+    family: Family,
+) -> Result<Ask, SpannedFault> {
     let (address, mask) = value::network(word, family)?;
     Ok(Ask::one(Match::is(Key::masked(selector, mask), address), negate))
 }
 
 /// A link, or those that begin so; none for all.
-fn link(word: &Word) -> Result<Option<LinkPattern>, Wrong> {
+fn link(word: &Word) -> Result<Option<LinkPattern>, SpannedFault> {
     let name = word.text.as_str();
     let sound = !name.is_empty()
         && name.len() <= LONGEST_NAME
@@ -137,7 +142,7 @@ fn link(word: &Word) -> Result<Option<LinkPattern>, Wrong> {
     })
 }
 
-fn protocol(word: &Word, negate: bool) -> Result<Option<(u8, bool)>, Wrong> {
+fn protocol(word: &Word, negate: bool) -> Result<Option<(u8, bool)>, SpannedFault> {
     let protocol = match names::protocol(&word.text) {
         Some(protocol) => protocol,
         None if word.text.starts_with(|char: char| char.is_ascii_digit()) => {

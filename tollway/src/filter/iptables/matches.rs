@@ -6,7 +6,7 @@ use super::fields;
 use super::header::{Header, has_extensions};
 use super::names;
 use super::once::{Options, Used, needs_option};
-use super::value::{self, Wrong, wrong};
+use super::value::{self, SpannedFault, wrong};
 use super::words::{Cursor, Word};
 use crate::filter::ir::{Match, PayloadBase, Range, Selector, Step};
 use crate::mistake::{Fault, Span, quoted};
@@ -98,7 +98,7 @@ impl Loaded {
         name: &str,
         header: &Header,
         family: Family,
-    ) -> Result<Self, Wrong> {
+    ) -> Result<Self, SpannedFault> {
         let six = family == Family::Ip6;
         let kind = match name {
             "tcp" => Kind::Ports { protocol: 6 },
@@ -138,7 +138,7 @@ impl Loaded {
     }
 
     /// A header that a rule looks at must be there: the kernel takes no other rule.
-    fn check(&self, word: &Word, header: &Header, family: Family) -> Result<(), Wrong> {
+    fn check(&self, word: &Word, header: &Header, family: Family) -> Result<(), SpannedFault> {
         let wanted: &[u8] = match self.kind {
             Kind::Ports { protocol } | Kind::Spi { protocol, .. } => &[protocol],
             Kind::Icmp if family == Family::Ip6 => &[58],
@@ -197,7 +197,7 @@ impl Options for Loaded {
         negate: bool,
         words: &mut Cursor<'_>,
         family: Family,
-    ) -> Result<bool, Wrong> {
+    ) -> Result<bool, SpannedFault> {
         let name = option.text.as_str();
         let ask = match (self.kind, name) {
             (Kind::Ports { .. }, "--sport" | "--source-port") => {
@@ -256,7 +256,7 @@ impl Loaded {
     }
 
     /// Says what is missing, once the whole rule is read.
-    pub(super) fn check_whole(&self) -> Result<(), Wrong> {
+    pub(super) fn check_whole(&self) -> Result<(), SpannedFault> {
         if self.used.is_any() || !needs_option(&self.name) {
             return Ok(());
         }
@@ -291,7 +291,7 @@ fn flags(mask: u8, set: u8, negate: bool) -> Ask {
     Ask::one(Match::is(key, set.into()), negate)
 }
 
-fn tcp_flags(word: &Word) -> Result<u8, Wrong> {
+fn tcp_flags(word: &Word) -> Result<u8, SpannedFault> {
     match names::tcp_flags(&word.text) {
         Some(flags) => Ok(flags),
         None => wrong(
@@ -303,7 +303,7 @@ fn tcp_flags(word: &Word) -> Result<u8, Wrong> {
 }
 
 /// A type, with a code.
-fn icmp(word: &Word, negate: bool, family: Family) -> Result<Ask, Wrong> {
+fn icmp(word: &Word, negate: bool, family: Family) -> Result<Ask, SpannedFault> {
     let (kind, code) = match names::icmp(&word.text, family) {
         Some(found) => found,
         None => match word.text.split_once('/') {
@@ -334,7 +334,7 @@ fn icmp(word: &Word, negate: bool, family: Family) -> Result<Ask, Wrong> {
 }
 
 /// Ports and ranges with both their ends, as many as `xt_multiport` has room for: a range takes two places.
-fn port_list(word: &Word) -> Result<Vec<Range>, Wrong> {
+fn port_list(word: &Word) -> Result<Vec<Range>, SpannedFault> {
     let parts = || word.text.split(',');
     if parts().any(|part| part.starts_with(':') || part.ends_with(':')) {
         let what = format!("{} has a range with one end", quoted(&word.text));
@@ -352,7 +352,7 @@ fn multiport(
     option: &Word,
     negate: bool,
     words: &mut Cursor<'_>,
-) -> Result<Option<Vec<Ask>>, Wrong> {
+) -> Result<Option<Vec<Ask>>, SpannedFault> {
     let (source, destination) = (Selector::SourcePort, Selector::DestinationPort);
     let selectors: &[Selector] = match option.text.as_str() {
         "--sports" | "--source-ports" => &[source],

@@ -9,7 +9,7 @@
 //!   match is a rule of its own before the rule (`emit.rs`).
 //! - `-p` of ip6tables looks behind all extension headers, an authentication header too
 //!   ([`Ruleset::past_auth`]), and drops packets in which these are broken.
-//! - A rule with a match or target that can not be done is the kernel's for packets that fulfil the rest.
+//! - A rule with a match or target that cannot be done is the kernel's for packets that fulfil the rest.
 //!   Connection tracking must see all packets or none, so that rules that need it make all packets the
 //!   kernel's (`tracking.rs`).
 //! - `limit` counts credits once in a jiffy; the form's bucket fills all the time. Rate and burst are the same.

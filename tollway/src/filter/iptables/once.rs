@@ -3,7 +3,7 @@
 //! libxtables knows this of each option (`XTOPT_MULTI`, `excl`, `XTOPT_MAND`): a rule that breaks it is no rule.
 
 use super::Family;
-use super::value::{Wrong, wrong};
+use super::value::{SpannedFault, wrong};
 use super::words::{Cursor, Word};
 
 /// Options of a match or a target that a rule has so far, by what stands for all that exclude each other.
@@ -12,7 +12,7 @@ pub(super) struct Used(Vec<String>);
 
 impl Used {
     /// Notes an option.
-    pub(super) fn note(&mut self, option: &Word) -> Result<(), Wrong> {
+    pub(super) fn note(&mut self, option: &Word) -> Result<(), SpannedFault> {
         let kind = kind(&option.text);
         if self.0.iter().any(|used| used == kind) {
             let what = format!("{} is there twice, or with one that excludes it", option.text);
@@ -40,7 +40,7 @@ pub(super) trait Options {
         negate: bool,
         words: &mut Cursor<'_>,
         family: Family,
-    ) -> Result<bool, Wrong>;
+    ) -> Result<bool, SpannedFault>;
 
     /// Takes an option; says if it is one of this part.
     fn option(
@@ -49,7 +49,7 @@ pub(super) trait Options {
         negate: bool,
         words: &mut Cursor<'_>,
         family: Family,
-    ) -> Result<bool, Wrong> {
+    ) -> Result<bool, SpannedFault> {
         let takes = self.take(option, negate, words, family)?;
         if takes {
             self.used().note(option)?;

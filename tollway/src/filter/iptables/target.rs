@@ -5,7 +5,7 @@ use super::ask::Ask;
 use super::fields::dscp_class;
 use super::names;
 use super::once::{Options, Used};
-use super::value::{self, Wrong, wrong};
+use super::value::{self, SpannedFault, wrong};
 use super::words::{Cursor, Word};
 use crate::filter::ir::{Action, Key, Log, Match, Range, Reject, Selector, Verdict};
 use crate::mistake::{Span, quoted};
@@ -27,7 +27,7 @@ const TRACKING: [&str; 11] = [
 
 /// What a rule does with packets of which all holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Does {
+pub(super) enum Effect {
     /// Counts them.
     Nothing,
     /// Goes on after this.
@@ -36,7 +36,7 @@ pub(super) enum Does {
     Verdict(Verdict),
     /// Goes through a user chain.
     Chain(String),
-    /// Can not be done, and why.
+    /// Cannot be done, and why.
     Unsupported(String),
 }
 
@@ -45,12 +45,12 @@ pub(super) enum Does {
 pub(super) struct Aim {
     pub(super) word: Word,
     pub(super) goto: bool,
-    does: Does,
+    effect: Effect,
     /// What is to be asked before it can be done.
     ask: Option<Ask>,
-    /// Options without which it can not be done are there.
+    /// Options without which it cannot be done are there.
     complete: bool,
-    /// Why it can not be done with one of its options.
+    /// Why it cannot be done with one of its options.
     unknown: Option<String>,
     used: Used,
     /// An option, where the target may be a chain, which has none.
@@ -61,24 +61,24 @@ impl Aim {
     /// Begins a target.
     pub(super) fn new(word: &Word, goto: bool, family: Family) -> Self {
         let name = word.text.as_str();
-        let does = match name {
-            _ if goto => Does::Chain(name.to_owned()),
-            "ACCEPT" => Does::Verdict(Verdict::Accept),
-            "DROP" => Does::Verdict(Verdict::Drop),
-            "RETURN" => Does::Verdict(Verdict::Return),
-            "REJECT" if family == Family::Ip6 => Does::Verdict(Verdict::Reject(Reject::Icmp6(4))),
-            "REJECT" => Does::Verdict(Verdict::Reject(Reject::Icmp(3))),
-            "LOG" => Does::Act(Action::Log(Log::default())),
-            "NFLOG" => Does::Act(Action::Log(Log { group: Some(0), ..Log::default() })),
-            "NOTRACK" => Does::Act(Action::NoTrack),
-            "MARK" | "DSCP" | "TOS" | "CT" => Does::Unsupported(unsupported(name)),
-            _ => Does::Chain(name.to_owned()),
+        let effect = match name {
+            _ if goto => Effect::Chain(name.to_owned()),
+            "ACCEPT" => Effect::Verdict(Verdict::Accept),
+            "DROP" => Effect::Verdict(Verdict::Drop),
+            "RETURN" => Effect::Verdict(Verdict::Return),
+            "REJECT" if family == Family::Ip6 => Effect::Verdict(Verdict::Reject(Reject::Icmp6(4))),
+            "REJECT" => Effect::Verdict(Verdict::Reject(Reject::Icmp(3))),
+            "LOG" => Effect::Act(Action::Log(Log::default())),
+            "NFLOG" => Effect::Act(Action::Log(Log { group: Some(0), ..Log::default() })),
+            "NOTRACK" => Effect::Act(Action::NoTrack),
+            "MARK" | "DSCP" | "TOS" | "CT" => Effect::Unsupported(unsupported(name)),
+            _ => Effect::Chain(name.to_owned()),
         };
         let complete = !matches!(name, "MARK" | "DSCP" | "TOS");
         Self {
             word: word.clone(),
             goto,
-            does,
+            effect,
             ask: None,
             complete,
             unknown: None,
@@ -99,15 +99,15 @@ impl Options for Aim {
         negate: bool,
         words: &mut Cursor<'_>,
         family: Family,
-    ) -> Result<bool, Wrong> {
+    ) -> Result<bool, SpannedFault> {
         if negate {
             return Ok(false);
         }
         let all = u64::from(u32::MAX);
         let mark = |keep: u64, flip: u64| {
-            Does::Act(Action::Mark { keep: !(keep as u32), flip: flip as u32 })
+            Effect::Act(Action::Mark { keep: !(keep as u32), flip: flip as u32 })
         };
-        let does = match (self.word.text.as_str(), option.text.as_str()) {
+        let effect = match (self.word.text.as_str(), option.text.as_str()) {
             ("REJECT", "--reject-with") => reject(words.value(option)?, family)?,
             ("LOG", "--log-prefix") | ("NFLOG", "--nflog-prefix") => {
                 let word = words.value(option)?;
@@ -155,19 +155,19 @@ impl Options for Aim {
             }
             ("MARK", "--xor-mark") => mark(0, value::number(words.value(option)?, all)?),
             ("DSCP", "--set-dscp") => {
-                Does::Act(Action::Dscp(value::number(words.value(option)?, 63)? as u8))
+                Effect::Act(Action::Dscp(value::number(words.value(option)?, 63)? as u8))
             }
             ("DSCP", "--set-dscp-class") => {
-                Does::Act(Action::Dscp(dscp_class(words.value(option)?)?))
+                Effect::Act(Action::Dscp(dscp_class(words.value(option)?)?))
             }
             ("TOS", "--set-tos") => {
                 let (tos, mask) = value::masked(words.value(option)?, 255, 255)?;
                 self.set_tos(tos as u8, mask as u8)
             }
-            ("CT", "--notrack") => Does::Act(Action::NoTrack),
+            ("CT", "--notrack") => Effect::Act(Action::NoTrack),
             _ => return Ok(false),
         };
-        self.does = does;
+        self.effect = effect;
         self.complete = true;
         Ok(true)
     }
@@ -175,16 +175,16 @@ impl Options for Aim {
 
 impl Aim {
     fn log(&mut self, change: impl FnOnce(&mut Log)) -> bool {
-        if let Does::Act(Action::Log(log)) = &mut self.does {
+        if let Effect::Act(Action::Log(log)) = &mut self.effect {
             change(log);
         }
         true
     }
 
     /// The form has no action for the lower two bits: where they are what they are to be, none is needed.
-    fn set_tos(&mut self, tos: u8, mask: u8) -> Does {
+    fn set_tos(&mut self, tos: u8, mask: u8) -> Effect {
         if mask & 0xfc != 0xfc || tos & !mask != 0 {
-            return Does::Unsupported(format!(
+            return Effect::Unsupported(format!(
                 "the form has nothing for a TOS {tos:#04x}/{mask:#04x}"
             ));
         }
@@ -192,14 +192,14 @@ impl Aim {
         let others = Match::in_ranges(ecn, [Range::one((tos & 3).into())]).negated();
         self.ask = (mask & 3 != 0)
             .then(|| Ask::Unless(others, "the form has nothing to write ECN with".to_owned()));
-        Does::Act(Action::Dscp(tos >> 2))
+        Effect::Act(Action::Dscp(tos >> 2))
     }
 
     /// Takes an option that is not known.
     pub(super) fn other(&mut self, option: &Word, words: &mut Cursor<'_>) {
         words.skip_values();
         self.complete = true;
-        if matches!(self.does, Does::Chain(_)) {
+        if matches!(self.effect, Effect::Chain(_)) {
             self.stray.get_or_insert(option.span.clone());
         } else {
             let name = &self.word.text;
@@ -210,7 +210,7 @@ impl Aim {
 
     /// Says if connection tracking is needed.
     pub(super) fn tracks(&self) -> bool {
-        TRACKING.contains(&self.word.text.as_str()) && self.does != Does::Act(Action::NoTrack)
+        TRACKING.contains(&self.word.text.as_str()) && self.effect != Effect::Act(Action::NoTrack)
     }
 
     /// An option that a chain has not.
@@ -219,23 +219,26 @@ impl Aim {
     }
 
     /// What it does, and what is to be asked before.
-    pub(super) fn finish(self, protocol: Option<u8>) -> Result<(Does, Option<Ask>), Wrong> {
+    pub(super) fn finish(
+        self,
+        protocol: Option<u8>,
+    ) -> Result<(Effect, Option<Ask>), SpannedFault> {
         if !self.complete {
             let what = format!("{} does not say what it sets", self.word.text);
             return wrong(&self.word, what, "write its option");
         }
-        let does = match self.does {
-            _ if self.unknown.is_some() => Does::Unsupported(self.unknown.unwrap_or_default()),
-            Does::Verdict(Verdict::Reject(Reject::TcpReset)) if protocol != Some(6) => {
+        let effect = match self.effect {
+            _ if self.unknown.is_some() => Effect::Unsupported(self.unknown.unwrap_or_default()),
+            Effect::Verdict(Verdict::Reject(Reject::TcpReset)) if protocol != Some(6) => {
                 return wrong(
                     &self.word,
                     "a TCP reset is in a rule for other protocols",
                     "write -p tcp before it",
                 );
             }
-            does => does,
+            effect => effect,
         };
-        Ok((does, self.ask))
+        Ok((effect, self.ask))
     }
 }
 
@@ -250,9 +253,9 @@ fn unsupported(name: &str) -> String {
     format!("the target {name} of iptables is the kernel's")
 }
 
-fn reject(word: &Word, family: Family) -> Result<Does, Wrong> {
+fn reject(word: &Word, family: Family) -> Result<Effect, SpannedFault> {
     match names::reject(&word.text, family) {
-        Some(reject) => Ok(Does::Verdict(Verdict::Reject(reject))),
+        Some(reject) => Ok(Effect::Verdict(Verdict::Reject(reject))),
         None => wrong(
             word,
             format!("{} is nothing to reject with", quoted(&word.text)),

@@ -1,6 +1,6 @@
 //! Words of a line, as `iptables-restore` cuts it.
 
-use crate::filter::iptables::value::Wrong;
+use crate::filter::iptables::value::SpannedFault;
 use crate::mistake::{Fault, Span};
 
 /// A word, without its quotes.
@@ -26,7 +26,7 @@ impl Word {
 }
 
 /// Cuts a line that begins at this byte of the file.
-pub(super) fn split(line: &str, start: usize) -> Result<Vec<Word>, Wrong> {
+pub(super) fn split(line: &str, start: usize) -> Result<Vec<Word>, SpannedFault> {
     let mut words = Vec::new();
     let mut word: Option<Word> = None;
     let mut quote: Option<(char, usize)> = None;
@@ -82,7 +82,7 @@ impl<'w> Cursor<'w> {
     }
 
     /// The value that an option needs.
-    pub(super) fn value(&mut self, option: &Word) -> Result<&'w Word, Wrong> {
+    pub(super) fn value(&mut self, option: &Word) -> Result<&'w Word, SpannedFault> {
         self.next().ok_or_else(|| {
             let what = format!("{} has no value", option.text);
             (option.span.clone(), Fault::new(what, "write one behind it"))

@@ -79,7 +79,7 @@ pub enum Verdict {
     Jump(ChainId),
     /// Goes through another chain and comes back to where the last jump was.
     Goto(ChainId),
-    /// Is left to the kernel, and why: what can not be done exactly.
+    /// Is left to the kernel, and why: what cannot be done exactly.
     Unsupported(String),
 }
 

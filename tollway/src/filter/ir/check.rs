@@ -177,7 +177,7 @@ impl Ruleset {
             }
             (Test::Link(_), [key]) if key.selector.is_link() => Ok(()),
             (Test::Set(set), keys) => self.check_lookup(keys, *set, |_| true),
-            _ => Err("compares something with what it can not be".to_owned()),
+            _ => Err("compares something with what it cannot be".to_owned()),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The logger of the rules that are in force, which changes with them.
+//! The logger of the rules that are active, which changes with them.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use crate::filter::eval::Link;
 use crate::filter::ir::Ruleset;
 use crate::ports::capture::CaptureError;
 
-/// The logger in force; cheap to clone. Only the worker's thread drains and changes it.
+/// The logger active; cheap to clone. Only the worker's thread drains and changes it.
 #[derive(Clone)]
 pub struct Journal(Arc<Mutex<Logger>>);
 
@@ -80,7 +80,7 @@ impl Logger {
     /// For the rules of a configuration, if it has any; `file` is where what they log to groups goes.
     ///
     /// # Errors
-    /// The file can not be made.
+    /// The file cannot be made.
     pub fn of(
         rules: Option<&Ruleset>,
         links: &[Link],

@@ -76,7 +76,7 @@ impl Logger {
     /// Has packets that are logged to a group written to a file, over one of that name.
     ///
     /// # Errors
-    /// It can not be made.
+    /// It cannot be made.
     pub fn capture_to(&mut self, file: &Path) -> Result<(), CaptureError> {
         self.capture = Some(CaptureWriter::create(file)?);
         Ok(())
@@ -90,7 +90,7 @@ impl Logger {
     /// Writes what has been logged by now; lines go to `tracing`, target `filter`.
     ///
     /// # Errors
-    /// The capture can not be written; no more is written to it from then on.
+    /// The capture cannot be written; no more is written to it from then on.
     pub fn drain(&mut self, state: &mut State) -> Result<(), CaptureError> {
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         self.drain_at(state, u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX))
@@ -118,7 +118,7 @@ impl Logger {
     /// Writes what is still held back of the capture.
     ///
     /// # Errors
-    /// It can not be written.
+    /// It cannot be written.
     pub fn finish(self) -> Result<(), CaptureError> {
         self.capture.map_or(Ok(()), CaptureWriter::finish)
     }

@@ -8,10 +8,10 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::include::Expanded;
 use super::pieces::{Piece, Pieces};
+use crate::controller::rules::file::{Loaded, ROOM};
 use crate::filter::ir::Ruleset;
-use crate::mirror::rules::file::{Loaded, ROOM};
 use crate::mistake::{Fault, Ledger, Mistake};
-use crate::netlink::{Apart, Door};
+use crate::netlink::{Apart, SocketHandover};
 use crate::ports::why as reason;
 use crate::programs::search_path;
 
@@ -92,7 +92,7 @@ struct Script<'p> {
 /// What came of loading it.
 struct Ran {
     output: Output,
-    door: Door,
+    handover: SocketHandover,
 }
 
 impl<'p> Script<'p> {
@@ -186,7 +186,7 @@ impl<'p> Script<'p> {
     }
 
     fn loaded(&self, ran: &Ran) -> Result<Loaded, String> {
-        let socket = ran.door.socket(ROOM);
+        let socket = ran.handover.socket(ROOM);
         let socket = socket.map_err(|error| format!("cannot be asked for: {}", reason(&error)))?;
         Loaded::new(&String::from_utf8_lossy(&ran.output.stdout), socket)
     }
@@ -202,7 +202,7 @@ impl<'p> Script<'p> {
             .args(&self.devices)
             .env("LC_ALL", "C")
             .env("PATH", search_path());
-        let door = place.put(&mut command, NETLINK_NETFILTER as _)?;
+        let handover = place.put(&mut command, NETLINK_NETFILTER as _)?;
         let output = match pieces {
             None => command.stdin(Stdio::null()).output()?,
             Some(pieces) => {
@@ -210,7 +210,7 @@ impl<'p> Script<'p> {
                 feed(&mut command, pieces)?
             }
         };
-        Ok(Ran { output, door })
+        Ok(Ran { output, handover })
     }
 }
 

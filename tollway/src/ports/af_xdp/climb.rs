@@ -26,13 +26,13 @@ pub(super) type Outcome = Result<(Open, String), Vec<Refusal>>;
 pub(super) type Lent = Vec<FrameAddr>;
 
 /// A port's program, at home or on its way up.
-pub(super) struct Climber {
+pub(super) struct ModeClimber {
     /// None while it is away.
     program: Option<Box<dyn Kept>>,
     away: Option<Receiver<(Box<dyn Kept>, Outcome)>>,
 }
 
-impl Climber {
+impl ModeClimber {
     /// With the program at home.
     pub(super) fn new(program: Box<dyn Kept>) -> Self {
         Self { program: Some(program), away: None }

@@ -18,9 +18,9 @@
 
 mod climb;
 mod custody;
+mod loaded_port;
 mod ring;
 mod socket;
-mod steered;
 mod steps;
 mod sys;
 mod umem;
@@ -36,15 +36,15 @@ use tollway_dataplane::counters::Traffic;
 use tollway_dataplane::frame::{Descriptor, FrameAddr, Umem};
 use tollway_dataplane::port::Port;
 
-pub use steered::{LaneOfPort, Plan, Steered};
+pub use loaded_port::{LoadedPort, Plan, XdpPathOfPort};
 pub use steps::{Program, Refusal, Target};
 pub use umem::SharedUmem;
 
 use super::interface::{self, Facts, is_absent};
 use super::{Device, PortError, State, why};
 use crate::model::{AfXdpMode, Mac};
-use crate::steer;
-use climb::{Climber, Lent, Outcome};
+use crate::xdp;
+use climb::{Lent, ModeClimber, Outcome};
 use custody::Custody;
 use steps::Open;
 
@@ -71,7 +71,7 @@ const NOT_ATTACHED: &str = "not attached";
 
 /// A port's XDP program, as the port has it for as long as it lives.
 pub trait Kept: Program {
-    /// Says if it is where it was attached; true as well where that can not be told at once.
+    /// Says if it is where it was attached; true as well where that cannot be told at once.
     fn is_attached(&self) -> bool;
 }
 
@@ -84,7 +84,7 @@ pub struct AfXdp {
     called: String,
     mode: AfXdpMode,
     umem: SharedUmem,
-    program: Climber,
+    program: ModeClimber,
     /// For questions about interfaces.
     control: UnixDatagram,
     facts: Facts,
@@ -139,7 +139,7 @@ fn lend(umem: &mut Umem, custody: &mut Custody, queues: u32) -> Lent {
     lent
 }
 
-/// The receive queues of a device, 1 where it can not be asked.
+/// The receive queues of a device, 1 where it cannot be asked.
 #[must_use]
 pub fn queues(device: &str) -> u32 {
     UnixDatagram::unbound().map_or(1, |socket| interface::queues(socket.as_fd(), device))
@@ -169,7 +169,7 @@ impl AfXdp {
             called: device.to_owned(),
             mode,
             umem: shared.clone(),
-            program: Climber::new(program),
+            program: ModeClimber::new(program),
             queues: interface::queues(control.as_fd(), device),
             control,
             facts,
@@ -187,7 +187,7 @@ impl AfXdp {
             maintained_ns: 0,
         };
         // What a predecessor has left on a device is taken over first, so that it can be taken off.
-        if idle.is_none() || steer::program_of(facts.index.cast_unsigned()).is_some() {
+        if idle.is_none() || xdp::program_of(facts.index.cast_unsigned()).is_some() {
             let target = target(device, &facts, this.queues, this.mac);
             let lent = lend(umem, &mut this.custody, this.queues);
             let outcome = this.program.climb(shared, target, mode, &lent);

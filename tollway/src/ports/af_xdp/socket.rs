@@ -100,7 +100,7 @@ impl Socket {
         if owner.is_none() {
             sys::register(socket, umem.area()).map_err(what("XDP_UMEM_REG"))?;
         }
-        let fill = sys::ring(socket, Kind::Fill, 2 * slots).map_err(what("fill ring"))?;
+        let fill = sys::ring(socket, Kind::FibSync, 2 * slots).map_err(what("fill ring"))?;
         let completion =
             sys::ring(socket, Kind::Completion, RING).map_err(what("completion ring"))?;
         let rx = sys::ring(socket, Kind::Rx, slots).map_err(what("RX ring"))?;

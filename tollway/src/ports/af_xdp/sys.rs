@@ -39,7 +39,7 @@ pub(super) enum Kind {
     /// Frames to be sent.
     Tx,
     /// Chunks for frames to be received.
-    Fill,
+    FibSync,
     /// Chunks of frames that were sent.
     Completion,
 }
@@ -49,7 +49,7 @@ impl Kind {
         match self {
             Self::Rx => libc::XDP_RX_RING,
             Self::Tx => libc::XDP_TX_RING,
-            Self::Fill => libc::XDP_UMEM_FILL_RING,
+            Self::FibSync => libc::XDP_UMEM_FILL_RING,
             Self::Completion => libc::XDP_UMEM_COMPLETION_RING,
         }
     }
@@ -58,7 +58,7 @@ impl Kind {
         match self {
             Self::Rx => libc::XDP_PGOFF_RX_RING,
             Self::Tx => libc::XDP_PGOFF_TX_RING,
-            Self::Fill => libc::XDP_UMEM_PGOFF_FILL_RING as libc::off_t,
+            Self::FibSync => libc::XDP_UMEM_PGOFF_FILL_RING as libc::off_t,
             Self::Completion => libc::XDP_UMEM_PGOFF_COMPLETION_RING as libc::off_t,
         }
     }
@@ -67,7 +67,7 @@ impl Kind {
         match self {
             Self::Rx => &all.rx,
             Self::Tx => &all.tx,
-            Self::Fill => &all.fr,
+            Self::FibSync => &all.fr,
             Self::Completion => &all.cr,
         }
     }

@@ -22,11 +22,11 @@ const ETHERNET: u32 = 1;
 /// What is wrong with a capture file.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
-    /// It can not be opened.
-    #[error("the capture {} can not be opened: {}", .0.display(), why(.1))]
+    /// It cannot be opened.
+    #[error("the capture {} cannot be opened: {}", .0.display(), why(.1))]
     Open(PathBuf, std::io::Error),
-    /// It can not be made or written.
-    #[error("the capture {} can not be written: {}", .0.display(), why(.1))]
+    /// It cannot be made or written.
+    #[error("the capture {} cannot be written: {}", .0.display(), why(.1))]
     Write(PathBuf, std::io::Error),
     /// It is in no format that is read.
     #[error("{} is neither a pcap nor a pcapng capture", .0.display())]
@@ -110,7 +110,7 @@ impl CapturePort {
     /// A port that reads one file and writes another; either may be absent.
     ///
     /// # Errors
-    /// A file can not be opened or is no Ethernet capture.
+    /// A file cannot be opened or is no Ethernet capture.
     pub fn open(input: Option<&Path>, output: Option<&Path>) -> Result<Self, CaptureError> {
         let input = input.map(CaptureReader::open).transpose()?;
         let output = output.map(CaptureWriter::create).transpose()?;

@@ -67,7 +67,7 @@ impl From<PcapError> for Fault {
             PcapError::IoError(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 "the file ends within it".to_owned()
             }
-            PcapError::IoError(error) => format!("it can not be read: {error}"),
+            PcapError::IoError(error) => format!("it cannot be read: {error}"),
             other => other.to_string().to_lowercase(),
         })
     }
@@ -83,7 +83,7 @@ impl CaptureReader {
     /// Opens a capture file.
     ///
     /// # Errors
-    /// It can not be opened, is no capture, or has frames of another link type than Ethernet.
+    /// It cannot be opened, is no capture, or has frames of another link type than Ethernet.
     pub fn open(path: &Path) -> Result<Self, CaptureError> {
         let failed = |error| CaptureError::Open(path.to_owned(), error);
         let file = File::open(path).map_err(failed)?;
@@ -253,7 +253,7 @@ impl Blocks {
         }
         let len = fields.u32(4)?;
         if !BLOCK_LENGTHS.contains(&len) || !len.is_multiple_of(4) {
-            return Err(Fault::Reason(format!("its block can not have {len} bytes")));
+            return Err(Fault::Reason(format!("its block cannot have {len} bytes")));
         }
         self.body.clear();
         self.body.extend_from_slice(&head[8..]);

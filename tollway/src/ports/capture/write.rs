@@ -36,7 +36,7 @@ impl CaptureWriter {
     /// Makes the file, over one of that name.
     ///
     /// # Errors
-    /// It can not be made.
+    /// It cannot be made.
     pub fn create(path: &Path) -> Result<Self, CaptureError> {
         let file = path.to_owned();
         match Format::create(path) {

@@ -15,7 +15,7 @@ use super::running::{Mirror, Net};
 use flow::Flow;
 pub use flow::role;
 
-/// What the kernel tells of is in force within this.
+/// What the kernel tells of is active within this.
 const TOLD: Duration = Duration::from_millis(10);
 /// And in the middle within this.
 const TOLD_MEDIAN: Duration = Duration::from_millis(1);
@@ -90,7 +90,7 @@ const CHANGES: [Change; 11] = [
     Change { name: "a program of tcx", stop: How::Tcx, limit: POLLED },
 ];
 
-/// What runs while a change is in force.
+/// What runs while a change is active.
 enum Undo {
     Command(&'static str),
     Link(#[expect(dead_code, reason = "it is there to be dropped")] tcx::Link),

@@ -156,7 +156,7 @@ impl LiveSet {
         writer.four.count() + writer.six.count() + writer.prefixes + writer.ranges.len()
     }
 
-    /// Says if it was changed since the rules were put in force.
+    /// Says if it was changed since the rules were installed.
     #[must_use]
     pub fn is_changed(&self) -> bool {
         self.is_changed.load(Relaxed)

@@ -7,7 +7,7 @@ use tollway_dataplane::stages::filter::FlowKey;
 use super::super::flatten;
 use super::Dice;
 use super::frames::{ADDRESSES, Frames, six};
-use super::road::{self, MAC, VID};
+use super::path_bench::{self, MAC, VID};
 use super::rulesets::Draw;
 use crate::filter::eval::{self, Fate, Packet};
 use crate::filter::ir::Hook;
@@ -71,7 +71,7 @@ fn packet(flow: &FlowKey, dice: &mut Dice) -> Vec<u8> {
 #[test]
 fn what_is_said_of_a_flow_holds_for_each_of_its_packets() {
     let (mut flows, mut told) = (0, 0);
-    let links = road::links();
+    let links = path_bench::links();
     for number in 0..400 {
         let seed = 4 << 32 | number;
         let mut dice = Dice(seed);

@@ -2,7 +2,7 @@
 
 use super::Dice;
 use super::edges::{self, Edge};
-use super::road::{MAC, VID};
+use super::path_bench::{MAC, VID};
 use crate::filter::ir::{Match, Ruleset, Selector, Step, Test};
 
 /// Where IPv4 addresses are drawn from, and the lower bits of IPv6 addresses.

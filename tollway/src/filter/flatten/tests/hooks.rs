@@ -4,7 +4,7 @@ use tollway_dataplane::epoch::Epochs;
 
 use super::Dice;
 use super::frames::Frames;
-use super::road::{Done, Road};
+use super::path_bench::{Done, PathBench};
 use crate::filter::eval::Link;
 use crate::filter::flatten::levels::Level;
 use crate::filter::ir::*;
@@ -35,14 +35,14 @@ const DROP: Step = Step::Verdict(Verdict::Drop);
 fn sent(rules: &Ruleset, kind: impl Fn(&[u8]) -> bool) -> Vec<Done> {
     let mut dice = Dice(11);
     let frames = Frames::new(rules, &mut dice);
-    let mut road = Road::new(rules);
+    let mut path_bench = PathBench::new(rules);
     let mut done = Vec::new();
     while done.len() < 40 {
         let frame = frames.draw(&mut dice);
         if kind(&frame) {
-            assert_eq!(road.send(std::slice::from_ref(&frame)), Ok(()), "{frame:02x?}");
-            if !road.left_early(0) {
-                done.push(road.fate(0));
+            assert_eq!(path_bench.send(std::slice::from_ref(&frame)), Ok(()), "{frame:02x?}");
+            if !path_bench.left_early(0) {
+                done.push(path_bench.fate(0));
             }
         }
     }
@@ -174,19 +174,19 @@ fn a_vrf_is_what_packets_of_its_links_come_from() {
     let from =
         |name: &str| Step::Match(Match::link(Selector::Input, LinkPattern::Name(name.into())));
     let add = || Step::Do(Action::Mark { keep: !1, flip: 1 });
-    let mut links = super::road::links();
+    let mut links = super::path_bench::links();
     links[1].vrf_device = Some("red".to_owned());
     let sent = |rules: &Ruleset| {
         let mut dice = Dice(12);
         let frames = Frames::new(rules, &mut dice);
-        let mut road = Road::with(rules, links.clone());
+        let mut path_bench = PathBench::with(rules, links.clone());
         let mut drops = [0, 0];
         for number in 0..200 {
             let frame = frames.draw(&mut dice);
             let is_one = is_plain(&frame);
-            assert_eq!(road.send(&[frame]), Ok(()));
+            assert_eq!(path_bench.send(&[frame]), Ok(()));
             // Ports take turns.
-            drops[(number + 1) % 2] += usize::from(is_one && road.drops(0));
+            drops[(number + 1) % 2] += usize::from(is_one && path_bench.drops(0));
         }
         drops
     };
@@ -209,7 +209,7 @@ fn a_vrf_is_what_packets_of_its_links_come_from() {
 
 #[test]
 fn the_device_below_at_hook_egress_is_the_kernels() {
-    let mut links = super::road::links();
+    let mut links = super::path_bench::links();
     links[1].on = Some("lan0".to_owned());
     let rules = ruleset(vec![chain(Hook::Egress, Some("lan0"), vec![vec![DROP]])]);
     let filter = crate::filter::flatten::flatten(&rules, &links, &Epochs::new()).unwrap();

@@ -149,15 +149,16 @@ fn no_rule_about_ports_matches_a_later_fragment() {
             chain.rules.push(Rule { place: Place::default(), text: String::new(), steps });
             rules.add_chain(chain);
             let mut dice = Dice(7);
-            let (mut road, frames) = (super::Road::new(&rules), Frames::new(&rules, &mut dice));
+            let (mut path_bench, frames) =
+                (super::PathBench::new(&rules), Frames::new(&rules, &mut dice));
             let (mut later, mut dropped) = (0, 0);
             for _ in 0..1500 {
                 let frame = draw(&frames, &mut dice);
-                assert_eq!(road.send(std::slice::from_ref(&frame)), Ok(()), "{frame:02x?}");
+                assert_eq!(path_bench.send(std::slice::from_ref(&frame)), Ok(()), "{frame:02x?}");
                 let is_later = is_later_fragment(&frame);
-                assert!(!(is_later && road.drops(0)), "{hook:?} {selector:?}: {frame:02x?}");
+                assert!(!(is_later && path_bench.drops(0)), "{hook:?} {selector:?}: {frame:02x?}");
                 later += usize::from(is_later);
-                dropped += usize::from(road.drops(0));
+                dropped += usize::from(path_bench.drops(0));
             }
             assert!(later > 100 && dropped > 100, "{hook:?} {selector:?}: {later}, {dropped}");
         }

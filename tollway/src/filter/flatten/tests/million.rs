@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use super::{Dice, Frames, compare_drawn, road};
+use super::{Dice, Frames, compare_drawn, path_bench};
 use crate::filter::ir::Ruleset;
 use crate::filter::{ipfw, iptables, nft};
 
@@ -39,7 +39,7 @@ fn compare(language: &str, draw: Draw) {
         let count: usize = rules.chains.iter().map(|chain| chain.rules.len()).sum();
         let start = Instant::now();
         let (met, counters) =
-            compare_drawn(&rules, &road::links(), seed, &mut dice, PACKETS, Frames::at_edges)
+            compare_drawn(&rules, &path_bench::links(), seed, &mut dice, PACKETS, Frames::at_edges)
                 .counters;
         println!(
             "{language}, seed {seed:#x}: {count} rules, {met} of {counters} counters met, {:.1} s",
@@ -53,7 +53,8 @@ fn drawn(seed: u64, dice: &mut Dice, draw: Draw, size: usize) -> Ruleset {
     for _ in 0..100 {
         let rules = draw(dice, size);
         let (met, counters) =
-            compare_drawn(&rules, &road::links(), seed, dice, PROBES, Frames::at_edges).counters;
+            compare_drawn(&rules, &path_bench::links(), seed, dice, PROBES, Frames::at_edges)
+                .counters;
         if met * 4 >= counters {
             return rules;
         }

@@ -2,7 +2,7 @@
 
 use super::Dice;
 use super::frames::{ADDRESSES, PORTS, PROTOCOLS, six};
-use super::road::{LINKS, VID};
+use super::path_bench::{LINKS, VID};
 use crate::filter::ir::*;
 
 /// A ruleset in the drawing.

@@ -3,7 +3,9 @@
 
 use crate::filter::eval::Fate;
 use crate::filter::ipfw::list::List;
-use crate::filter::ipfw::rule::{Action, Bits, Links, Lookup, Rule, Side, Term, Test, Told, Which};
+use crate::filter::ipfw::rule::{
+    Action, Bits, LinkSelector, Links, Lookup, RejectKind, Rule, Side, Term, Test,
+};
 use crate::filter::ipfw::table::{Key, Table};
 use crate::filter::ir::Reject;
 
@@ -139,7 +141,7 @@ impl<'a> Naive<'a> {
         }
     }
 
-    fn reject(&self, told: Told, seen: &Seen, frame: &[u8]) -> Fate {
+    fn reject(&self, told: RejectKind, seen: &Seen, frame: &[u8]) -> Fate {
         let upper = |at: usize| frame[L3 + seen.upper + at];
         if seen.version == 0 || seen.offset != 0 {
             return Fate::Drop;
@@ -159,16 +161,16 @@ impl<'a> Naive<'a> {
             false => Fate::Drop,
         };
         match (told, four) {
-            (Told::Unreach(code), true) => Fate::Reject(Reject::Icmp(code)),
-            (Told::Unreach(code), false) => Fate::Reject(Reject::Icmp6(match code {
+            (RejectKind::Unreach(code), true) => Fate::Reject(Reject::Icmp(code)),
+            (RejectKind::Unreach(code), false) => Fate::Reject(Reject::Icmp6(match code {
                 3 => 4,
                 2 | 4 | 8..=10 | 13.. => 1,
                 _ => 0,
             })),
-            (Told::Reset, true) | (Told::Reset6, false) => reset(),
-            (Told::Reset, false) => Fate::Reject(Reject::Icmp6(1)),
-            (Told::Unreach6(code), false) => Fate::Reject(Reject::Icmp6(code)),
-            (Told::Unreach6(_) | Told::Reset6, true) => Fate::Drop,
+            (RejectKind::Reset, true) | (RejectKind::Reset6, false) => reset(),
+            (RejectKind::Reset, false) => Fate::Reject(Reject::Icmp6(1)),
+            (RejectKind::Unreach6(code), false) => Fate::Reject(Reject::Icmp6(code)),
+            (RejectKind::Unreach6(_) | RejectKind::Reset6, true) => Fate::Drop,
         }
     }
 
@@ -296,11 +298,11 @@ impl<'a> Naive<'a> {
         table.is_some_and(|table| table.entries.contains_key(&Key::Number(number)))
     }
 
-    fn link(&self, which: Which, links: &Links, packet: &Passing<'_>) -> bool {
+    fn link(&self, which: LinkSelector, links: &Links, packet: &Passing<'_>) -> bool {
         let link = match which {
-            Which::Recv => Some(packet.input),
-            Which::Xmit => packet.output,
-            Which::Via => packet.output.or(Some(packet.input)),
+            LinkSelector::Recv => Some(packet.input),
+            LinkSelector::Xmit => packet.output,
+            LinkSelector::Via => packet.output.or(Some(packet.input)),
         };
         let Some(link) = link else { return false };
         match links {

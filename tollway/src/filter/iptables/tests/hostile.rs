@@ -33,7 +33,7 @@ fn mistakes_say_where_they_are() {
         ("-i a-name-that-is-too-long", 15, "is no name of a link"),
         ("-m limit --limit 0/sec", 29, "is no rate"),
         ("-m limit --limit 20000/sec", 29, "is no rate"),
-        ("-m limit ! --limit 5/sec", 23, "can not be negated"),
+        ("-m limit ! --limit 5/sec", 23, "cannot be negated"),
         ("-m mac --mac-source 02:00:00:00:07", 32, "is no MAC address"),
         ("-m iprange --src-range 10.0.0.9-10.0.0.1", 35, "ends before it begins"),
         ("-m ../x --y", 15, "is no match"),

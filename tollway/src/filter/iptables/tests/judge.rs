@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::process::Command;
 
 use super::read;
-use crate::filter::coverage::{Coverage, coverage};
 use crate::filter::ir::Family;
+use crate::filter::offload::{Offload, offload};
 
 /// Of the pairs of options one in so many is tried; all take a minute.
 const ONE_IN: usize = 23;
@@ -29,9 +29,9 @@ impl Case {
 
     /// Whether it is read, and none of it is left to the kernel.
     fn is_compiled(&self) -> bool {
-        let is_kernels = |coverage: &Coverage| matches!(coverage, Coverage::Kernel(_));
+        let is_kernels = |offload: &Offload| matches!(offload, Offload::Kernel(_));
         read(&self.text(), "rules", self.family)
-            .is_ok_and(|rules| !coverage(&rules).iter().any(|one| is_kernels(&one.coverage)))
+            .is_ok_and(|rules| !offload(&rules).iter().any(|one| is_kernels(&one.offload)))
     }
 }
 

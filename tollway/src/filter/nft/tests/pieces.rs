@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use super::Script;
+use crate::controller::rules::file::Loaded;
 use crate::filter::ir::Step;
 use crate::filter::nft::json::{only, several, text};
-use crate::mirror::rules::file::Loaded;
 use crate::netlink::Apart;
 
 /// What nft lists, without the numbers that the kernel gave by the way.

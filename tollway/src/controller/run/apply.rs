@@ -1,0 +1,318 @@
+//! What has changed, installed by the smallest means that does.
+
+use std::sync::Arc;
+use std::sync::mpsc::TryRecvError;
+use std::time::Instant;
+
+use tollway_dataplane::router::Router;
+use tollway_dataplane::stages::filter::Filter;
+use tollway_dataplane::tables::Tables;
+
+use super::{AGAIN, Controller, PORTS_AGAIN, PORTS_ANSWER, PORTS_EVERY};
+use crate::compile::{CompileError, rule_links};
+use crate::controller::begin;
+use crate::controller::fib_sync::{FibSyncError, Installed};
+use crate::controller::offload::Offload;
+use crate::controller::plan::Plan;
+use crate::controller::rules;
+use crate::filter::ir::Ruleset;
+use crate::filter::log::Logger;
+use crate::installer::{InstallError, Next, PATIENCE};
+use crate::model::Model;
+use crate::ports::{Device, Devices, State};
+use crate::worker::Mailbox;
+
+impl Controller {
+    /// Puts active what has changed.
+    pub(super) fn apply(&mut self) {
+        if self.again_at.is_some_and(|at| at <= Instant::now()) {
+            self.again_at = None;
+            self.kernel_state.doubt();
+        }
+        let mut done = self.try_apply();
+        if let Err(error) = &done
+            && error.is_of_rules()
+            && self.kernel_state.refuse_rules(&error.to_string())
+        {
+            // Without them, and all that they are about is the kernel's.
+            self.rules_are_new = true;
+            self.installer.bypass(true);
+            done = self.try_apply();
+        }
+        let Err(error) = done else { return };
+        tracing::error!("{error}; the kernel forwards until that is mended");
+        // Nobody knows how far it came: what had changed has been taken out of the rib, and next hops may be
+        // lost with a job that was not done. Only new tables are right again, whatever changes before.
+        self.fib_sync = None;
+        self.bypass_reasons.broken = Some(error.to_string());
+        self.again_at = Some(Instant::now() + AGAIN);
+    }
+
+    fn try_apply(&mut self) -> Result<(), Trouble> {
+        self.ask_ports()?;
+        if let Some((plan, offload)) = self.kernel_state.plan() {
+            self.judge(offload);
+            if plan.topology != self.plan.topology || self.fib_sync.is_none() {
+                return self.rebuild(plan);
+            }
+            self.change(plan)?;
+            self.adjust()?;
+        }
+        self.follow()?;
+        self.elements()?;
+        // The model has the rules that were read; where those are not active, what follows puts both so.
+        if !self.rules_are_new && self.locals.take_changed() {
+            self.adjust()?;
+        }
+        for dest in self.kernel_state.rib.take_drift() {
+            self.source.drifted(dest.table, dest.net());
+        }
+        if self.kernel_state.rib.doubts() {
+            self.source.resync();
+        }
+        Ok(())
+    }
+
+    /// Says which traffic takes which path, if it is otherwise than before.
+    fn judge(&mut self, offload: Offload) {
+        let now = Instant::now();
+        if self.attach_requests.judge(&offload, &self.kernel_state.ports, now) {
+            // What was asked before has told the ports otherwise.
+            (self.asked_ports, self.ports_at) = (None, now);
+        }
+        if *self.live.get() != offload {
+            self.live.set(offload);
+        }
+    }
+
+    /// Tells the ports whether they are to be attached, and asks whether they work: packets that would leave
+    /// by one that does not are the kernel's.
+    fn ask_ports(&mut self) -> Result<(), Trouble> {
+        let now = Instant::now();
+        if self.attach_requests.expire(now) {
+            (self.asked_ports, self.ports_at) = (None, now);
+        }
+        let linked = self.kernel_state.take_linked();
+        if !linked && self.ports_at > now {
+            return Ok(());
+        }
+        let idle = self.attach_requests.idle();
+        let (mailbox, wanted) = (self.installer.mailbox(), idle.clone());
+        let works = if linked {
+            self.asked_ports = None;
+            let look = move |_: &mut Router, devices: &mut Devices| look(devices, &wanted);
+            mailbox.change(PATIENCE, look).ok_or(InstallError::Gone)?
+        } else {
+            // Nothing has changed that is known of: nobody waits for the worker, who may be late.
+            let look = move |_: &mut Router, devices: &mut Devices| look(devices, &wanted);
+            let asked = self.asked_ports.take().unwrap_or_else(|| mailbox.send(look));
+            match asked.try_recv() {
+                Ok(works) => works,
+                Err(TryRecvError::Empty) => {
+                    self.asked_ports = Some(asked);
+                    self.ports_at = now + PORTS_ANSWER;
+                    return Ok(());
+                }
+                Err(TryRecvError::Disconnected) => return Err(InstallError::Gone.into()),
+            }
+        };
+        let mut every = PORTS_EVERY;
+        let ports = self.kernel_state.ports.iter_mut().zip(&idle).zip(works);
+        for ((port, idle), (works, device, room)) in ports {
+            if device.is_some() && port.device != device {
+                // It was opened anew by its name, which is another device's by now.
+                port.device = device;
+                self.kernel_state.stale = true;
+            }
+            // One that does not work has no sockets, and says nothing.
+            let room = if works { room.filter(|room| *room < port.mtu) } else { port.room };
+            if (port.works, port.room) != (works, room) {
+                (port.works, port.room) = (works, room);
+                self.kernel_state.stale = true;
+            }
+            if !works && port.device.is_some() && idle.is_none() {
+                every = PORTS_AGAIN;
+            }
+        }
+        self.ports_at = now + every;
+        Ok(())
+    }
+
+    /// Puts changed routes in tables that are in use.
+    fn follow(&mut self) -> Result<(), Trouble> {
+        let Some(fib_sync) = &mut self.fib_sync else { return Ok(()) };
+        let rib = &mut self.kernel_state.rib;
+        for dest in rib.touched() {
+            self.locals.look(rib, dest);
+        }
+        let followed = fib_sync.sync(rib, &Between(self.installer.mailbox()));
+        // The worker may sleep, or have no processor.
+        self.installer.void(fib_sync.epochs());
+        match followed {
+            Ok(_) => Ok(()),
+            Err(FibSyncError::Gone) => Err(InstallError::Gone.into()),
+            Err(FibSyncError::All | FibSyncError::LookupChains | FibSyncError::Tables(_)) => {
+                self.kernel_state.doubt();
+                let Some((plan, offload)) = self.kernel_state.plan() else { return Ok(()) };
+                self.judge(offload);
+                self.rebuild(plan)
+            }
+        }
+    }
+
+    /// Puts elements of sets in, or takes them out, that came and went since the rules were read. They are
+    /// kept while those rules are not active: sets of others may have nothing but the name in common.
+    fn elements(&mut self) -> Result<(), Trouble> {
+        if self.elements.is_empty() || self.rules_are_new {
+            return Ok(());
+        }
+        let filter = self.filter()?;
+        let changes = std::mem::take(&mut self.elements);
+        self.elements_applied = true;
+        let done = filter.map_or(Ok(()), |filter| rules::apply(&filter, &changes));
+        if let Some(fib_sync) = &self.fib_sync {
+            self.installer.void(fib_sync.epochs());
+        }
+        if let Err(why) = done {
+            tracing::info!("{why}; the rules are read again");
+            self.outdate_rules();
+            self.rules.read_again();
+        }
+        Ok(())
+    }
+
+    /// The firewall's rules that are active.
+    fn filter(&self) -> Result<Option<Arc<Filter>>, InstallError> {
+        let filter = |router: &mut Router, _: &mut _| router.tables.filter.clone();
+        self.installer.mailbox().change(PATIENCE, filter).ok_or(InstallError::Gone)
+    }
+
+    /// Has the rules that were read know what the sets active have by now: tables that are rebuilt are made
+    /// of those.
+    fn take_elements(&mut self) -> Result<(), Trouble> {
+        if !self.elements_applied {
+            return Ok(());
+        }
+        if let Some(filter) = self.filter()? {
+            self.kernel_state.take_live_sets(&filter);
+        }
+        self.elements_applied = false;
+        Ok(())
+    }
+
+    /// Makes tables anew.
+    fn rebuild(&mut self, plan: Plan) -> Result<(), Trouble> {
+        self.installer.bypass(true);
+        if let Some(hurry) = &mut self.hurry {
+            hurry.rest();
+        }
+        self.take_elements()?;
+        self.locals.read(&self.kernel_state.rib);
+        let model = begin::model(&plan, &self.kernel_state, &self.locals);
+        self.fib_sync = None;
+        // If that fails, what changes until it is tried again need not be noted one by one.
+        self.kernel_state.rib.touch_all();
+        let (compiled, fib_sync) = begin::build(&plan, &mut self.kernel_state, &model)?;
+        let next = Next { compiled, logger: logger(&model) };
+        self.installer.install(model, next)?;
+        (self.plan, self.fib_sync) = (plan, Some(fib_sync));
+        self.status.rebuilds += 1;
+        self.installed();
+        self.elements()
+    }
+
+    /// Changes what can be changed in tables that are in use.
+    fn change(&mut self, plan: Plan) -> Result<(), Trouble> {
+        if self.rules_are_new {
+            let model = begin::model(&self.plan, &self.kernel_state, &self.locals);
+            let logger = logger(&model);
+            self.installer.install_rules(model, logger)?;
+        }
+        if let Some(fib_sync) = &mut self.fib_sync {
+            fib_sync.set_ways(plan.egress_links.clone());
+        }
+        if plan != self.plan {
+            let plan = Arc::new(plan);
+            let (next, had) = (Arc::clone(&plan), self.plan.clone());
+            let apply =
+                move |router: &mut Router, _: &mut _| next.apply(&mut router.tables, Some(&had));
+            let dressed =
+                self.installer.mailbox().change(PATIENCE, apply).ok_or(InstallError::Gone)?;
+            dressed.map_err(begin::at_all)?;
+            if let Some(fib_sync) = &self.fib_sync {
+                self.installer.void(fib_sync.epochs());
+            }
+            self.plan = Arc::unwrap_or_clone(plan);
+        }
+        self.installed();
+        Ok(())
+    }
+
+    /// Has the XDP programs know what is the kernel's.
+    fn adjust(&mut self) -> Result<(), Trouble> {
+        let model = begin::model(&self.plan, &self.kernel_state, &self.locals);
+        if model != *self.installer.model() {
+            self.installer.adjust(model)?;
+        }
+        Ok(())
+    }
+
+    /// All that is known is active.
+    fn installed(&mut self) {
+        (self.rules_are_new, self.bypass_reasons.rules) = (false, self.rules_are_old);
+        (self.bypass_reasons.broken, self.again_at) = (None, None);
+    }
+}
+
+/// Whether each port works, its device and the largest packet that it has room for.
+pub(super) type Looked = Vec<(bool, Option<u32>, Option<u32>)>;
+
+/// Tells the ports why they are to be idle, if they are, and looks at them.
+fn look(devices: &mut Devices, idle: &[Option<String>]) -> Looked {
+    let works = |(device, idle): (&mut Box<dyn Device>, &Option<String>)| {
+        device.set_idle(idle.as_deref());
+        device.look_again();
+        let works = device.state() == State::Up;
+        (works, device.ifindex(), device.mtu().map(u32::from))
+    };
+    devices.iter_mut().zip(idle).map(works).collect()
+}
+
+/// Why something is not active.
+#[derive(Debug, thiserror::Error)]
+enum Trouble {
+    #[error("{0}")]
+    Compile(#[from] CompileError),
+    #[error("{0}")]
+    Installer(#[from] InstallError),
+}
+
+impl Trouble {
+    /// Whether the rules of nftables are what does not fit.
+    const fn is_of_rules(&self) -> bool {
+        match self {
+            Self::Compile(error) | Self::Installer(InstallError::Rules(error)) => {
+                error.is_of_rules()
+            }
+            Self::Installer(_) => false,
+        }
+    }
+}
+
+/// Logs nothing: rules that do are the kernel's.
+fn logger(model: &Model) -> Logger {
+    let none = Ruleset::default();
+    Logger::new(model.filter.as_deref().unwrap_or(&none), &rule_links(model))
+}
+
+/// The worker, who changes tables between two bursts.
+struct Between<'a>(&'a Mailbox);
+
+impl Installed for Between<'_> {
+    fn between_bursts<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Tables) -> T + Send + 'static,
+    ) -> Option<T> {
+        self.0.change(PATIENCE, |router, _| job(&mut router.tables))
+    }
+}
