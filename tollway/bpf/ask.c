@@ -14,6 +14,7 @@ struct loopback {
 	__le16 function;
 	__be16 receipt; /* the port */
 	__u8 bare;
+	__u8 rest[39]; /* zero: up to 60 bytes, ETH_ZLEN */
 } __attribute__((packed));
 
 /* The room before a frame (XDP_PACKET_HEADROOM), and steps in which it is taken away. */
@@ -33,7 +34,7 @@ int ask(struct xdp_md *ctx)
 {
 	struct loopback *frame = loopback(ctx);
 	struct loopback asked;
-	int step;
+	int step, moved = 0;
 
 	if (!frame)
 		return XDP_DROP;
@@ -42,7 +43,11 @@ int ask(struct xdp_md *ctx)
 	for (step = 0; asked.bare && step < HEADROOM / STEP; step++) {
 		if (bpf_xdp_adjust_head(ctx, -STEP))
 			break;
+		moved += STEP;
 	}
+	/* What lay before the frame is nobody's business: the frame is as long as it was. */
+	if (moved && bpf_xdp_adjust_tail(ctx, -moved))
+		return XDP_DROP;
 	frame = loopback(ctx);
 	if (!frame)
 		return XDP_DROP;

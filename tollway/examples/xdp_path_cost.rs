@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tollway::xdp::flows::{Flow, Flow4Key, Flow6Key};
-use tollway::xdp_path::{Flows, Ports, XdpFlows};
+use tollway::xdp_path::{Exit, Flows, Ports, XdpFlows};
 use tollway_dataplane::clock;
 use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::host::Host;
@@ -72,7 +72,8 @@ fn router(with_xdp_path: bool) -> Option<Router> {
     if with_xdp_path {
         let ports = Ports::new(2);
         ports.set_entrance(PortId(0), true);
-        ports.set_exit(PortId(1), NonZeroU32::new(1));
+        let exit = |ifindex| Exit { ifindex, mtu: 1500, takes_pieces: true };
+        ports.set_exit(PortId(1), NonZeroU32::new(1).map(exit));
         router.xdp_path =
             Some(Box::new(XdpFlows::new(Nowhere::default(), Arc::clone(&ports), 1 << 20)));
     }

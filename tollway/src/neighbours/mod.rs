@@ -163,6 +163,8 @@ impl Follower {
         let state = Arc::new(Mutex::new(State::new(watch)));
         let counts = Arc::new(Counts::default());
         let (wake, woken) = UnixStream::pair()?;
+        // Who writes may be the worker.
+        wake.set_nonblocking(true)?;
         let (asks, asked) = mpsc::channel();
         let follow = Follow::new(
             Arc::clone(&state),

@@ -32,7 +32,7 @@ use super::{interface, sys};
 use crate::netlink::{self, Attribute, Message, find, push};
 use crate::xdp::Asked;
 use crate::xdp::refusals::{Cause, Refusals};
-use crate::xdp_path::Ports;
+use crate::xdp_path::{Exit, Ports};
 
 /// All is asked anew at least so often, in case that a message was lost.
 const PERIOD: Duration = Duration::from_millis(500);
@@ -55,6 +55,8 @@ const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 /// `NETDEV_XDP_ACT_NDO_XMIT`: takes redirected frames.
 const NDO_XMIT: u64 = 1 << 2;
+/// `NETDEV_XDP_ACT_NDO_XMIT_SG`: those in several pieces as well.
+const NDO_XMIT_SG: u64 = 1 << 6;
 /// `NETDEV_XDP_ACT_XSK_ZEROCOPY`: has AF_XDP sockets without copies.
 const XSK_ZEROCOPY: u64 = 1 << 3;
 /// Bytes of `genlmsghdr`.
@@ -281,7 +283,7 @@ impl Netdev {
         for port in watched {
             let device = device_of(*port).and_then(|index| self.ask(index));
             // One that is down drops what it is given; the path counts that.
-            let Some((name, index)) = device else {
+            let Some((name, index, mtu)) = device else {
                 ports.set_exit(*port, None);
                 // It may be another when it comes back.
                 if self.doubts.remove(port).is_some()
@@ -291,8 +293,13 @@ impl Netdev {
                 }
                 continue;
             };
-            let exit = Some(index)
-                .filter(|index| may_exit(self.features(*index), ports.refusals().is_some()));
+            let features = self.features(index);
+            let takes_pieces = features & NDO_XMIT_SG != 0;
+            let exit = may_exit(features, ports.refusals().is_some()).then_some(Exit {
+                ifindex: index,
+                mtu,
+                takes_pieces,
+            });
             let trusted = self.is_trusted(*port, ports.refusals());
             ports.set_exit(*port, exit.filter(|_| trusted));
             let before = self.told.insert(*port, (name.clone(), exit.is_some()));
@@ -316,14 +323,15 @@ impl Netdev {
         }
     }
 
-    /// What a device is called, and its number, if it is up. It may get another name meanwhile, and is
+    /// What a device is called, its number and its MTU, if it is up. It may get another name meanwhile, and is
     /// found the next time.
-    fn ask(&self, index: u32) -> Option<(String, NonZeroU32)> {
+    fn ask(&self, index: u32) -> Option<(String, NonZeroU32, u16)> {
         let socket = self.control.as_fd();
         let name = interface::name(socket, index.cast_signed()).ok()?;
         let facts = interface::ask(socket, &name).ok()?;
         let is_same = facts.index == index.cast_signed();
-        NonZeroU32::new(index).filter(|_| is_same && facts.up).map(|index| (name, index))
+        let index = NonZeroU32::new(index).filter(|_| is_same && facts.up)?;
+        Some((name, index, facts.mtu))
     }
 
     fn takes_redirected(&self, ifindex: NonZeroU32) -> bool {

@@ -1,9 +1,9 @@
-//! What outlives the process: names in the BPF file system.
+//! What outlives the process: pins in the BPF file system.
 //!
-//! Each device has a directory with its link, which keeps the program on the device, and the
-//! heartbeat that the program looks at. A process that dies leaves both: the program finds the
-//! heartbeat stale and the kernel forwards, and the next process takes the link over. One that lives
-//! has the directory's lock, even while it is stopped.
+//! Each device has a directory with two pins: the link, which keeps the program on the device, and
+//! the map with the heartbeat that the program reads. A process that dies leaves both. The program
+//! then finds the heartbeat stale, so the kernel forwards, and the next process takes the link
+//! over. A living process has the directory's lock, even while it is stopped.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -20,9 +20,9 @@ use super::maps::BYPASS_IDLE;
 use super::page::Page;
 use super::sys;
 
-/// How often a living process stamps its heartbeat at least, with room to spare.
+/// The longest time between a living process's heartbeats, with a margin.
 const PULSE: Duration = Duration::from_millis(100);
-/// A heartbeat this old needs no second look.
+/// With a heartbeat this old, the process is dead without a second check.
 const DEAD_NS: u64 = 1_000_000_000;
 
 fn make(directory: &Path) -> io::Result<()> {
@@ -37,13 +37,13 @@ pub(super) fn namespace() -> io::Result<u64> {
     Ok(fs::metadata("/proc/self/ns/net")?.ino())
 }
 
-/// What names of directories for a load begin with.
+/// The prefix of the names of directories for a load.
 const LOAD: &str = "load-";
 
-/// A directory for the moment in which maps have names, so that the loader finds them.
+/// A directory in which maps have names while the loader looks for them.
 ///
-/// Processes that share the file system need not see each other, as in containers: the name is drawn, and who
-/// loads has the directory's lock.
+/// Processes that share the file system may not see each other, as in containers. So the name is
+/// random, and the loading process has the directory's lock.
 pub(super) struct Names(Claim);
 
 impl Names {
@@ -54,7 +54,7 @@ impl Names {
     fn within(home: &Home) -> io::Result<Self> {
         loop {
             let drawn = RandomState::new().build_hasher().finish();
-            // None is another's by chance, or in the hands of one who sweeps.
+            // The name may exist by chance, or a sweep may have the lock; then try another.
             if let Some(claim) = claim(home, &format!("{LOAD}{drawn:016x}"))? {
                 return Ok(Self(claim));
             }
@@ -72,7 +72,7 @@ impl Drop for Names {
     }
 }
 
-/// Removes a directory of pins; what cannot be removed is found again by [`sweep`].
+/// Removes a directory of pins; a later [`sweep`] finds what cannot be removed.
 fn remove(directory: &Path) {
     empty(directory);
     let _ = fs::remove_dir(directory);
@@ -84,7 +84,7 @@ fn empty(directory: &Path) {
     }
 }
 
-/// A directory that is this process's: a device's, or one for a load.
+/// A directory locked by this process: a device's, or one for a load.
 pub(super) struct Claim {
     directory: File,
     home: Home,
@@ -92,7 +92,7 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// The same, to be held by another as well.
+    /// A second handle to the same lock.
     pub(super) fn share(&self) -> io::Result<Self> {
         let Self { directory, home, name } = self;
         Ok(Self { directory: directory.try_clone()?, home: home.clone(), name: name.clone() })
@@ -102,7 +102,7 @@ impl Claim {
         self.home.path().join(&self.name)
     }
 
-    /// Says if the directory is the one that has the name.
+    /// Whether the locked directory still has the name.
     fn is_in_place(&self) -> bool {
         let (named, ours) = (fs::symlink_metadata(self.path()), self.directory.metadata());
         named.is_ok_and(|named| ours.is_ok_and(|ours| ours.ino() == named.ino()))
@@ -112,13 +112,13 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         if self.is_in_place() {
-            // What is in use is not empty.
+            // This fails while the directory is in use, as it is not empty then.
             let _ = fs::remove_dir(self.path());
         }
     }
 }
 
-/// Makes a directory, where it is not there, and takes its lock; none where another has that.
+/// Creates a directory if necessary, and takes its lock; `None` if another process has the lock.
 fn claim(home: &Home, name: &str) -> io::Result<Option<Claim>> {
     let path = home.path().join(name);
     loop {
@@ -133,22 +133,22 @@ fn claim(home: &Home, name: &str) -> io::Result<Option<Claim>> {
             Err(TryLockError::Error(error)) => return Err(error),
         }
         let claim = Claim { directory, home: home.clone(), name: name.to_owned() };
-        // Else whoever had it has removed it meanwhile.
+        // Otherwise the last owner has removed it meanwhile.
         if claim.is_in_place() {
             return Ok(Some(claim));
         }
     }
 }
 
-/// What is kept of a device.
+/// The pins of a device.
 pub(super) struct Pins {
     home: Home,
-    /// The directory's name there.
+    /// The directory's name in `home`.
     name: String,
 }
 
 impl Pins {
-    /// Those of a device of this network namespace.
+    /// The pins of a device of this network namespace.
     pub(super) fn of(ifindex: u32) -> Result<Self, XdpError> {
         let namespace = namespace().map_err(XdpError::system("/proc/self/ns/net", "reading"))?;
         Ok(Self { home: Home::make()?, name: format!("{ifindex}-{namespace}") })
@@ -169,38 +169,39 @@ impl Pins {
         self.path().join("state")
     }
 
-    /// Makes the device this process's; none where another has it.
+    /// Claims the device for this process; `None` if another process has it.
     pub(super) fn claim(&self) -> io::Result<Option<Claim>> {
         claim(&self.home, &self.name)
     }
 
-    /// Says if a process that lives has the device, be it stopped.
+    /// Whether a living process has the device, even if that is stopped.
     fn is_claimed(&self) -> bool {
         let locked = home::directory(&self.path()).map(|directory| directory.try_lock());
         matches!(locked, Ok(Err(TryLockError::WouldBlock)))
     }
 
-    /// The link, and the mode that it was made in.
+    /// The link and its mode.
     pub(super) fn link(&self) -> Option<(Mode, OwnedFd)> {
         let link = |mode| Some((mode, sys::pinned(&self.link_path(mode)).ok()?));
         link(Mode::Native).or_else(|| link(Mode::Generic))
     }
 
-    /// The heartbeat's map.
+    /// The map with the heartbeat.
     fn state(&self) -> Option<OwnedFd> {
         sys::pinned(&self.state_path()).ok()
     }
 
-    /// Says if this process's heartbeat is the one that counts.
+    /// Whether the pinned heartbeat is this process's own.
     pub(super) fn are_of(&self, state: BorrowedFd<'_>) -> bool {
         let Some(pinned) = self.state() else { return false };
         sys::map_id(pinned.as_fd()).ok() == sys::map_id(state).ok()
     }
 
-    /// Says if somebody stamps the heartbeat: looks for as long as a living process may take.
+    /// Whether a process updates the heartbeat; waits as long as a living process may take.
     pub(super) fn are_alive(&self) -> bool {
         let page = self.state().and_then(|state| Page::map(state.as_fd()).ok());
-        // Whoever lets the kernel forward while the configuration changes lives all the same.
+        // A process that lets the kernel forward while the configuration changes is alive all the
+        // same.
         let is_busy = |page: &Page| page.is_alive(DEAD_NS) && !page.bypass(BYPASS_IDLE);
         let Some(page) = page.filter(is_busy) else {
             return false;
@@ -212,7 +213,7 @@ impl Pins {
         })
     }
 
-    /// Keeps a link, and the heartbeat that its program looks at.
+    /// Pins a link, and the map with the heartbeat that its program reads.
     pub(super) fn keep(
         &self,
         link: Option<(Mode, BorrowedFd<'_>)>,
@@ -229,17 +230,17 @@ impl Pins {
         sys::pin(state, &self.state_path())
     }
 
-    /// Forgets what is kept, but not whose the device is.
+    /// Removes the pins, but keeps the claim on the device.
     pub(super) fn empty(&self) {
         empty(&self.path());
     }
 
-    /// Forgets the device.
+    /// Removes the pins and the directory.
     pub(super) fn remove(&self) {
         remove(&self.path());
     }
 
-    /// Takes the program off and forgets the device.
+    /// Detaches the program, and removes the pins and the directory.
     fn clear(&self) {
         if let Some((_, link)) = self.link() {
             // A device that is gone has lost its program already.
@@ -248,7 +249,7 @@ impl Pins {
         self.remove();
     }
 
-    /// Says if its device is gone, or never had a program.
+    /// Whether its device is gone, or never had a program.
     fn is_left_over(&self) -> bool {
         !self.is_claimed()
             && self
@@ -257,7 +258,7 @@ impl Pins {
     }
 }
 
-/// The number of Tollway's program on a device, if it has one and this process may know.
+/// The id of Tollway's program on a device, if it has one and this process may see it.
 #[must_use]
 pub fn program_of(ifindex: u32) -> Option<u32> {
     let pins = Pins { home: Home::find()?, name: format!("{ifindex}-{}", namespace().ok()?) };
@@ -265,7 +266,7 @@ pub fn program_of(ifindex: u32) -> Option<u32> {
     (device == ifindex).then_some(program)
 }
 
-/// Removes what is left of devices that are gone, and of loads that were cut short.
+/// Removes the remains of devices that are gone, and of interrupted loads.
 pub(super) fn sweep() -> Result<(), XdpError> {
     let home = Home::make()?;
     for name in directories(&home)? {
@@ -281,16 +282,21 @@ pub(super) fn sweep() -> Result<(), XdpError> {
     Ok(())
 }
 
-/// Removes a directory that nobody has the lock of, and has that lock meanwhile.
+/// Removes a directory that is not locked, and holds its lock meanwhile.
 fn remove_unlocked(home: &Home, name: &str) {
     let Ok(directory) = home::directory(&home.path().join(name)) else { return };
+    // Only the holder of the lock may create a claim: a claim removes the directory at its end, if
+    // that is empty.
+    if directory.try_lock().is_err() {
+        return;
+    }
     let claim = Claim { directory, home: home.clone(), name: name.to_owned() };
-    if claim.directory.try_lock().is_ok() && claim.is_in_place() {
+    if claim.is_in_place() {
         remove(&claim.path());
     }
 }
 
-/// Takes the programs of dead Tollways off the devices of this network namespace; says of how many.
+/// Detaches the programs of dead Tollways in this network namespace; returns the number of devices.
 ///
 /// # Errors
 /// There is no BPF file system, or no privilege.
@@ -304,7 +310,7 @@ pub fn clean() -> Result<usize, XdpError> {
     Ok(pins.filter(|pins| !is_served(pins)).map(|pins| pins.clear()).count())
 }
 
-/// Directories in the home, by name; nothing else has a place there.
+/// The directories in the home, by name; nothing else belongs there.
 fn directories(home: &Home) -> Result<Vec<String>, XdpError> {
     let entries = fs::read_dir(home.path()).map_err(XdpError::NoBpffs)?.flatten();
     let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));

@@ -27,7 +27,7 @@ mod waiting;
 use std::io;
 use std::num::NonZeroU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use tollway_dataplane::burst::{BURST, Burst, Lanes};
@@ -127,9 +127,52 @@ pub struct Ports {
 #[derive(Debug, Default)]
 struct PortState {
     entrance: AtomicBool,
-    /// 0 for none.
-    ifindex: AtomicU32,
+    /// The [`Exit`] as one word; 0 for none.
+    exit: AtomicU64,
 }
+
+/// A device that flows may leave by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// The device.
+    pub ifindex: NonZeroU32,
+    /// Its MTU, bytes.
+    pub mtu: u16,
+    /// It takes redirected frames that lie in several pieces (`NETDEV_XDP_ACT_NDO_XMIT_SG`).
+    pub takes_pieces: bool,
+}
+
+impl Exit {
+    const MTU_AT: u32 = 32;
+    const PIECES_AT: u32 = 48;
+
+    fn word(self) -> u64 {
+        u64::from(self.ifindex.get())
+            | u64::from(self.mtu) << Self::MTU_AT
+            | u64::from(self.takes_pieces) << Self::PIECES_AT
+    }
+
+    fn of(word: u64) -> Option<Self> {
+        let ifindex = NonZeroU32::new(word as u32)?;
+        let (mtu, pieces) = (word >> Self::MTU_AT, word >> Self::PIECES_AT);
+        Some(Self { ifindex, mtu: mtu as u16, takes_pieces: pieces & 1 != 0 })
+    }
+
+    /// Says whether the device takes every packet of up to `mtu` bytes behind an Ethernet header of `l2_len`.
+    ///
+    /// The kernel frees redirected frames that are longer than the device's MTU with an Ethernet header and
+    /// one VLAN tag (`xdp_ok_fwd_dev` in `include/net/xdp.h`), and tells no one.
+    const fn takes(self, mtu: u16, l2_len: u8) -> bool {
+        let frame = mtu as u32 + l2_len as u32;
+        frame <= self.mtu as u32 + LONGEST_L2 && (self.takes_pieces || frame <= ONE_PIECE)
+    }
+}
+
+/// `ETH_HLEN` and `VLAN_HLEN`.
+const LONGEST_L2: u32 = 18;
+/// A frame of so many bytes lies in one piece whatever the driver that received it: the smallest receive
+/// buffers of drivers that know frames in several pieces have 2,048 bytes.
+const ONE_PIECE: u32 = 2000;
 
 impl Ports {
     /// So many ports, none of which has the XDP path.
@@ -161,10 +204,10 @@ impl Ports {
 
     /// Says which device flows leave by where the path sends them to a port; none where XDP cannot
     /// send there.
-    pub fn set_exit(&self, port: PortId, ifindex: Option<NonZeroU32>) {
-        let ifindex = ifindex.map_or(0, NonZeroU32::get);
+    pub fn set_exit(&self, port: PortId, exit: Option<Exit>) {
+        let word = exit.map_or(0, Exit::word);
         if let Some(state) = self.ports.get(usize::from(port.0))
-            && state.ifindex.swap(ifindex, Relaxed) != ifindex
+            && state.exit.swap(word, Relaxed) != word
         {
             self.changes.fetch_add(1, Release);
         }
@@ -176,12 +219,16 @@ impl Ports {
         self.ports.get(usize::from(port.0)).is_some_and(|state| state.entrance.load(Relaxed))
     }
 
-    /// To be asked after the generation was read that a flow is to enter under: a device that refuses says so
-    /// before it raises that.
-    fn is_exit(&self, port: PortId) -> bool {
+    /// Says whether flows may leave by a next hop: its device takes all of their packets. To be asked after the
+    /// generation was read that a flow is to enter under: a device that refuses says so before it raises that.
+    fn is_exit(&self, record: &Record) -> bool {
+        let port = record.port();
         let refuses = || self.refusals().is_some_and(|refusals| refusals.cause(port).is_some());
-        self.ports.get(usize::from(port.0)).is_some_and(|state| state.ifindex.load(Relaxed) != 0)
-            && !refuses()
+        let exit = self
+            .ports
+            .get(usize::from(port.0))
+            .and_then(|state| Exit::of(state.exit.load(Relaxed)));
+        exit.is_some_and(|exit| exit.takes(record.mtu(), record.header_len())) && !refuses()
     }
 }
 
@@ -321,7 +368,7 @@ impl<F: Flows> XdpFlows<F> {
             Next::Route(id) => {
                 let next_hops = tables.next_hops.view();
                 if let Some(record) = next_hops.record(id)
-                    && self.ports.is_exit(record.port())
+                    && self.ports.is_exit(record)
                     && let Some(tally) = self.tally(tables, flow, record)
                 {
                     self.put((flow, label), at, record, (under, tally));
@@ -452,7 +499,7 @@ impl<F: Flows> XdpPath for XdpFlows<F> {
             }
             let Some(record) = next_hops.record(burst.next[lane]) else { continue };
             let flow = Words::of(burst, umem, lane, record.header_len());
-            if let Some(flow) = flow.filter(|_| self.ports.is_exit(record.port()))
+            if let Some(flow) = flow.filter(|_| self.ports.is_exit(record))
                 && let Some(tally) = self.tally(tables, flow, record)
             {
                 let by_source = tables.asks_for_source(burst.link[lane]);

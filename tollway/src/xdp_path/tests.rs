@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 
 use tollway_dataplane::id::PortId;
 
-use super::{Entered, Flows, Ports, XdpFlows};
+use super::{Entered, Exit, Flows, Ports, XdpFlows};
 use crate::testkit::net::Net;
 use crate::testkit::wires::PORTS;
 use crate::xdp::flows::{Flow, Flow4Key, Flow6Key};
@@ -130,9 +130,10 @@ impl Flows for Maps {
     }
 }
 
-/// The device behind a port.
-fn ifindex(port: u8) -> NonZeroU32 {
-    NonZeroU32::new(100 + u32::from(port)).unwrap()
+/// The device behind a port, whose MTU has room for a second tag.
+fn exit(port: u8) -> Exit {
+    let ifindex = NonZeroU32::new(100 + u32::from(port)).unwrap();
+    Exit { ifindex, mtu: u16::MAX, takes_pieces: true }
 }
 
 /// The ports of the test network, all with the XDP path.
@@ -140,7 +141,7 @@ fn ports() -> Arc<Ports> {
     let ports = Ports::new(usize::from(PORTS));
     for port in 0..PORTS {
         ports.set_entrance(PortId(port.into()), true);
-        ports.set_exit(PortId(port.into()), Some(ifindex(port)));
+        ports.set_exit(PortId(port.into()), Some(exit(port)));
     }
     ports
 }

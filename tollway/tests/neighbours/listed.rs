@@ -69,6 +69,10 @@ table inet f {
         iifname \"eth*\" oifname \"x\" drop
         iifname { \"a\", \"b\" } ip daddr != { 192.0.2.1, 198.51.100.0/24 } drop
         iif \"lo\" drop
+        iif { \"own0\", \"own1\" } drop
+        oif { \"own0\", \"own2\", \"own3\" } drop
+        iif . tcp dport { \"own0\" . 22, \"own1\" . 80 } drop
+        iif vmap { \"own0\" : accept, \"own1\" : drop }
         tcp sport . tcp dport { 1 . 2 } drop
         ip protocol udp drop
         meta nfproto ipv4 drop

@@ -7,7 +7,7 @@ use tollway::xdp::maps::PassReason;
 use tollway::xdp::{
     Action, FlowMaps, Mode, Options, Program, State, XdpLink, XdpPort, XdpPrograms,
 };
-use tollway::xdp_path::{Ports, Reading, XdpFlows};
+use tollway::xdp_path::{Exit, Ports, Reading, XdpFlows};
 use tollway_dataplane::id::{PortId, Vid};
 
 use crate::namespaces::{ifindex, sh};
@@ -52,7 +52,11 @@ pub fn lane(programs: &XdpPrograms, ports: &[XdpPort]) -> XdpFlows<(State, FlowM
     let handle = Ports::new(ports.len());
     for port in ports {
         handle.set_entrance(port.port, true);
-        handle.set_exit(port.port, NonZeroU32::new(port.ifindex));
+        let ifindex = NonZeroU32::new(port.ifindex);
+        handle.set_exit(
+            port.port,
+            ifindex.map(|ifindex| Exit { ifindex, mtu: u16::MAX, takes_pieces: true }),
+        );
     }
     XdpFlows::new((programs.state(), programs.flows()), handle, 1 << 16)
 }

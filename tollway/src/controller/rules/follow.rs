@@ -16,68 +16,68 @@ use super::{Event, Report, contents, is_reached, program};
 use crate::ports::{sys, why};
 use crate::priority::Hurry;
 
-/// Changes come in flocks: rules are read when there has been none for this long ...
+/// Changes come in groups: the thread reads the rules after this long without one ...
 const QUIET: Duration = Duration::from_millis(5);
 /// ... or this long after the first.
 const FLOCK: Duration = Duration::from_millis(50);
-/// Between attempts to read rules that change meanwhile.
+/// First and longest pause between attempts to read rules that change meanwhile.
 const MOVING: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
-/// Between attempts to read what cannot be read.
+/// First and longest pause between attempts to read what cannot be read.
 const BROKEN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
-/// A change without the number of its generation was none of a transaction's.
+/// A change whose generation number does not arrive within this time is not part of a transaction.
 const DOUBT: Duration = Duration::from_millis(50);
-/// Where the oldest message that is not read may be older than this, the kernel forwards.
+/// If the oldest unread message may be older than this, the kernel forwards.
 const LATE: Duration = Duration::from_millis(5);
-/// How often the tables are looked at that may go without a word.
+/// How often to check for tables that may disappear without a notification.
 const AUDIT: Duration = Duration::from_secs(1);
-/// Datagrams that are heard before anything else is done.
+/// Datagrams received before anything else is done.
 const BATCH: usize = 256;
-/// Elements of one change that are not taken one by one.
+/// A change of more elements than this is not applied one by one.
 const MOST_ELEMENTS: usize = 1 << 20;
 
-/// The thread's own.
+/// The thread's state.
 pub(super) struct Follow {
     report: Report,
-    /// Readable when the rules are to be read again, or by being closed when the thread is to end.
+    /// Readable when the rules are to be read again; closed when the thread is to end.
     wake: UnixStream,
     listener: Listener,
     asker: Asker,
-    /// The rules that were reported, while they are the kernel's.
+    /// The rules last reported, as long as the kernel still has them.
     held: Option<Held>,
-    /// What has been heard of a change that is not over.
+    /// What was received of an unfinished change.
     change: Change,
-    /// When something was heard that does not look like a part of a change.
+    /// When a message arrived that does not look like a part of a change.
     doubt: Option<Instant>,
-    /// When the rules are to be read, and not later than when.
+    /// When to read the rules, and when at the latest.
     due: Option<(Instant, Instant)>,
     /// How long to wait when that fails.
     pause: Duration,
     /// Sets whose elements have changed alone.
     moving: HashSet<String>,
-    /// Why the rules could not be read, as reported.
+    /// The reported reason why the rules could not be read.
     broken: Option<String>,
     audit_at: Instant,
-    /// Since when there have been messages that are not read, if there are.
+    /// Since when there have been unread messages, if there are any.
     unread_since: Option<Instant>,
-    /// It was reported that more is told than can be read.
+    /// Whether [`Event::Behind`] was last reported as `true`.
     is_behind: bool,
 }
 
-/// Rules that are the kernel's.
+/// Rules that were reported and that the kernel still has.
 struct Held {
     generation: u32,
     uses: HashMap<String, Use>,
-    /// Chains that packets meet which are forwarded.
+    /// Chains that forwarded packets meet.
     met: HashSet<String>,
-    /// The kernel's tables, if some of them may go without a word.
+    /// The kernel's tables, if some of them may disappear without a notification.
     tables: Option<Vec<Table>>,
 }
 
-/// A change in the hearing.
+/// A change that is being received.
 #[derive(Default)]
 struct Change {
     elements: Vec<Elements>,
-    /// It has rules that no packet meets which is forwarded, or sets that nobody looks up yet.
+    /// It contains rules that no forwarded packet meets, or sets that nothing looks up yet.
     has_others: bool,
     has_more: bool,
 }
@@ -85,7 +85,7 @@ struct Change {
 /// How an attempt to read the rules ended.
 enum Attempt {
     Read(Box<Read>, Vec<Table>),
-    /// They have changed meanwhile.
+    /// The rules have changed meanwhile.
     Moved,
     /// The thread is to end.
     Stopped,
@@ -112,7 +112,7 @@ impl Follow {
         })
     }
 
-    /// Follows until told to stop.
+    /// Follows until the other end is closed.
     pub(super) fn run(mut self) {
         let mut hurry = Hurry::begin();
         loop {
@@ -128,7 +128,7 @@ impl Follow {
         }
     }
 
-    /// Waits, and does what there is to do; says if the thread is to go on.
+    /// Waits, then does what is due. Returns whether the thread is to go on.
     fn turn(&mut self) -> io::Result<bool> {
         let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut fds = [entry(self.wake.as_fd().as_raw_fd()), entry(self.listener.fd().as_raw_fd())];
@@ -156,7 +156,7 @@ impl Follow {
         Ok(true)
     }
 
-    /// How long there is nothing to do, ms.
+    /// How long there is nothing to do, in ms.
     fn patience(&self) -> i32 {
         if self.unread_since.is_some() {
             return 0;
@@ -168,7 +168,7 @@ impl Follow {
         left.map_or(-1, |left| left.as_micros().div_ceil(1000).min(60_000) as i32)
     }
 
-    /// Takes what has woken it; says if it is not to end.
+    /// Reads what has woken the thread. Returns `false` if the thread is to end.
     fn is_woken(&mut self) -> bool {
         let mut bytes = [0; 64];
         match self.wake.read(&mut bytes) {
@@ -181,7 +181,7 @@ impl Follow {
         }
     }
 
-    /// Reports where more is told than is read in time, and when all is read.
+    /// Reports when more messages arrive than are read in time, and when all are read.
     fn notice_late(&mut self, more: bool, began: Instant) {
         let since = self.unread_since.filter(|_| more).unwrap_or(began);
         self.unread_since = more.then_some(since);
@@ -192,7 +192,7 @@ impl Follow {
         }
     }
 
-    /// Takes what the kernel has told, for so long at most; says if there may be more.
+    /// Receives the kernel's messages for a limited time. Returns whether there may be more.
     fn hear(&mut self, began: Instant) -> io::Result<bool> {
         for _ in 0..BATCH {
             match self.listener.hear()? {
@@ -214,10 +214,10 @@ impl Follow {
         Ok(true)
     }
 
-    /// Takes one message.
+    /// Handles one message.
     fn take(&mut self, told: RulesMessage) {
         let Some(held) = &self.held else {
-            // Whatever it is, the rules are to be read.
+            // The rules are to be read in any case.
             self.changed();
             return;
         };
@@ -226,7 +226,7 @@ impl Follow {
                 let change = std::mem::take(&mut self.change);
                 self.doubt = None;
                 if is_reached(number, held.generation) {
-                    // Heard late: the reading has it.
+                    // A late message: the reading includes the change.
                 } else if number == following(held.generation) && !change.has_more {
                     self.elements(number, &change.elements);
                     if change.has_others {
@@ -247,9 +247,9 @@ impl Follow {
             Message::Rule(rule) if rule.is_plain && !held.met.contains(&rule.chain) => {
                 self.change.has_others = true;
             }
-            // One that rules look up goes with them.
+            // If rules look the set up, they change with it.
             Message::Set(set) if !held.uses.contains_key(&set) => self.change.has_others = true,
-            // A quota that is used up, say; what an object is, is no part of its changes.
+            // For example a used-up quota. Changes do not include what an object holds.
             Message::Object if told.generation == held.generation as u16 => {}
             Message::Done | Message::Refused(_) => {}
             _ => {
@@ -258,14 +258,14 @@ impl Follow {
                 if is_new {
                     self.changed();
                 } else {
-                    // Either heard late, or told outside of a change (`nf_tables_netdev_event`).
+                    // A late message, or one outside of a change (`nf_tables_netdev_event`).
                     self.doubt.get_or_insert_with(|| Instant::now() + DOUBT);
                 }
             }
         }
     }
 
-    /// Elements have changed and nothing else.
+    /// Handles a change of nothing but elements.
     fn elements(&mut self, number: u32, change: &[Elements]) {
         let Some(held) = &mut self.held else { return };
         match outcome(change, &held.uses) {
@@ -280,7 +280,7 @@ impl Follow {
         }
     }
 
-    /// The rules that were reported are not the kernel's any more; they are read soon.
+    /// The kernel no longer has the rules that were reported; the thread reads them soon.
     fn changed(&mut self) {
         self.doubt = None;
         if self.held.take().is_some() {
@@ -294,7 +294,7 @@ impl Follow {
     fn read_soon(&mut self) {
         let now = Instant::now();
         let latest = match self.due {
-            // Not before a pause is over that was made because of changes.
+            // A pause because of changes ends first.
             Some((at, latest)) if at > now + QUIET => {
                 self.due = Some((at, latest));
                 return;
@@ -308,11 +308,15 @@ impl Follow {
     fn read(&mut self) -> io::Result<bool> {
         self.due = None;
         let began = Instant::now();
-        match self.attempt() {
+        let attempt = match self.held {
+            Some(_) => self.attempt_and_watch(),
+            None => attempt(&self.wake, &mut self.asker, &self.moving),
+        };
+        match attempt {
             Ok(Attempt::Stopped) => return Ok(false),
             Ok(Attempt::Read(read, tables)) => self.reported(*read, tables),
             Ok(Attempt::Moved) => {
-                // No more than a third of the time is for reading.
+                // Reading takes at most a third of the time.
                 let pause =
                     self.pause.max(began.elapsed() * 2).min(MOVING[1].max(began.elapsed() * 2));
                 self.pause = (self.pause * 2).min(MOVING[1]);
@@ -343,7 +347,7 @@ impl Follow {
         (self.report)(Event::Read(Arc::new(read.reading)));
     }
 
-    /// The rules cannot be read.
+    /// Reports that the rules cannot be read.
     fn fail(&mut self, reason: String) {
         if self.broken.is_none() {
             self.pause = BROKEN[0];
@@ -358,50 +362,52 @@ impl Follow {
         }
     }
 
-    /// Reads the rules once.
-    fn attempt(&mut self) -> Result<Attempt, String> {
-        let unasked = |error: io::Error| match error.raw_os_error() {
-            Some(libc::EPERM) => {
-                "the kernel does not tell its rules; give CAP_NET_ADMIN, or start as root"
-                    .to_owned()
+    /// Reads the rules on a thread of its own while those reported last are still active. As soon as the
+    /// kernel notifies of another change, these may be outdated; then this reports [`Event::Behind`].
+    fn attempt_and_watch(&mut self) -> Result<Attempt, String> {
+        let Self { wake, asker, moving, listener, report, .. } = self;
+        let mut is_told = false;
+        let mut tell = || {
+            if !is_told {
+                is_told = true;
+                report(Event::Behind(true));
             }
-            _ => format!("the kernel cannot be asked for its rules: {}", why(&error)),
         };
-        let Some(before) = self.asker.generation().map_err(unasked)? else {
-            return Ok(Attempt::Read(Box::new(read::empty(0)), Vec::new()));
-        };
-        let tables = self.asker.tables().map_err(unasked)?;
-        let read = if tables.is_empty() {
-            read::empty(before)
-        } else {
-            let (wake, asker) = (&self.wake, &mut self.asker);
-            let stopped = || is_closed(wake);
-            let Some(listing) = program::list(&stopped)? else { return Ok(Attempt::Stopped) };
-            let mut value = read::parse(&listing)?;
-            let kernel = Kernel::read(&tables, asker);
-            let nft = |words: &[&str]| program::ask(words, &stopped);
-            let filled = kernel.as_ref().map(|kernel| {
-                kernel.complete(&mut value);
-                contents::fill(&mut value, kernel, asker, &nft)
+        let outcome = std::thread::scope(|scope| {
+            let Ok((done, ended)) = UnixStream::pair() else {
+                tell();
+                return attempt(wake, asker, moving);
+            };
+            let thread = std::thread::Builder::new().name("rules-reader".to_owned());
+            let reader = thread.spawn_scoped(scope, || {
+                // Closing it ends the wait.
+                let _done = done;
+                attempt(wake, asker, moving)
             });
-            // Lists that were broken off and sets that have gone meanwhile are no mistake.
-            if asker.generation().map_err(unasked)? != Some(before) {
-                return Ok(Attempt::Moved);
+            let reader = reader.map_err(|error| format!("no thread reads the rules: {error}"))?;
+            let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            let mut fds = [entry(ended.as_raw_fd()), entry(listener.fd().as_raw_fd())];
+            while fds[0].revents == 0 {
+                if sys::wait(&mut fds, -1).is_err() {
+                    tell();
+                    break;
+                }
+                if fds[1].revents != 0 {
+                    tell();
+                    // One notification is enough.
+                    fds[1] = entry(-1);
+                }
             }
-            let is_filled = filled.unwrap_or(Ok(true))?;
-            let kernel = kernel.map_err(unasked)?;
-            if !is_filled {
-                return Ok(Attempt::Stopped);
-            }
-            read::read(value, before, &self.moving, Some(&kernel))?
-        };
-        Ok(match self.asker.generation().map_err(unasked)? == Some(before) {
-            true => Attempt::Read(Box::new(read), tables),
-            false => Attempt::Moved,
-        })
+            reader.join().unwrap_or_else(|_| Err("the rules cannot be read".to_owned()))
+        });
+        if is_told {
+            self.is_behind = true;
+            self.unread_since = Some(Instant::now());
+        }
+        outcome
     }
 
-    /// Looks for tables that have gone without a word.
+    /// Checks for tables that have disappeared without a notification.
     fn audit(&mut self) -> io::Result<()> {
         let Some(tables) = self.held.as_ref().and_then(|held| held.tables.as_ref()) else {
             return Ok(());
@@ -413,7 +419,52 @@ impl Follow {
     }
 }
 
-/// The number of the generation behind another (`nf_tables_commit`): it is never 0.
+/// Reads the rules once.
+fn attempt(
+    wake: &UnixStream,
+    asker: &mut Asker,
+    moving: &HashSet<String>,
+) -> Result<Attempt, String> {
+    let unasked = |error: io::Error| match error.raw_os_error() {
+        Some(libc::EPERM) => {
+            "the kernel does not tell its rules; give CAP_NET_ADMIN, or start as root".to_owned()
+        }
+        _ => format!("the kernel cannot be asked for its rules: {}", why(&error)),
+    };
+    let Some(before) = asker.generation().map_err(unasked)? else {
+        return Ok(Attempt::Read(Box::new(read::empty(0)), Vec::new()));
+    };
+    let tables = asker.tables().map_err(unasked)?;
+    let read = if tables.is_empty() {
+        read::empty(before)
+    } else {
+        let stopped = || is_closed(wake);
+        let Some(listing) = program::list(&stopped)? else { return Ok(Attempt::Stopped) };
+        let mut value = read::parse(&listing)?;
+        let kernel = Kernel::read(&tables, asker);
+        let nft = |words: &[&str]| program::ask(words, &stopped);
+        let filled = kernel.as_ref().map(|kernel| {
+            kernel.complete(&mut value);
+            contents::fill(&mut value, kernel, asker, &nft)
+        });
+        // Interrupted lists and sets that have disappeared meanwhile are not errors.
+        if asker.generation().map_err(unasked)? != Some(before) {
+            return Ok(Attempt::Moved);
+        }
+        let is_filled = filled.unwrap_or(Ok(true))?;
+        let kernel = kernel.map_err(unasked)?;
+        if !is_filled {
+            return Ok(Attempt::Stopped);
+        }
+        read::read(value, before, moving, Some(&kernel))?
+    };
+    Ok(match asker.generation().map_err(unasked)? == Some(before) {
+        true => Attempt::Read(Box::new(read), tables),
+        false => Attempt::Moved,
+    })
+}
+
+/// The generation number after another (`nf_tables_commit`): it is never 0.
 const fn following(generation: u32) -> u32 {
     match generation.wrapping_add(1) {
         0 => 1,
@@ -421,7 +472,7 @@ const fn following(generation: u32) -> u32 {
     }
 }
 
-/// Says if the other end is gone; what it has written before is left there.
+/// Says whether the other end is closed; does not consume what it has written.
 fn is_closed(wake: &UnixStream) -> bool {
     let fd = wake.as_raw_fd();
     let mut fds = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];

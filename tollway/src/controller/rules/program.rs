@@ -1,4 +1,4 @@
-//! The program nft, run in the namespace of whoever asks.
+//! Runs the program nft in the caller's network namespace.
 
 use std::io::{self, Read};
 use std::process::{Child, Command, Stdio};
@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use crate::mistake::quoted;
 use crate::ports::why;
-use crate::programs::search_path;
+use crate::programs::{file_of, search_path};
 
-/// How long nft may take.
+/// How long nft may run.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How often it is looked at if it has ended, at first and in the end.
+/// How often to check whether it has ended, at first and at the longest.
 const LOOK_EVERY: [Duration; 2] = [Duration::from_micros(500), Duration::from_millis(20)];
-/// No listing is larger: 512 million bytes are some millions of elements.
+/// The largest accepted listing: 512 MiB hold some millions of elements.
 const MOST_BYTES: u64 = 512 << 20;
 
-/// Lists the ruleset (`nft -j -t list ruleset`: without what sets with names have); gives up where `stopped`
-/// says so, and gives nothing then.
+/// Lists the ruleset (`nft -j -t list ruleset`: without the elements of named sets). Gives up as soon as
+/// `stopped` returns true, and then returns `None`.
 ///
 /// # Errors
 /// A sentence.
@@ -25,12 +25,12 @@ pub(super) fn list(stopped: &dyn Fn() -> bool) -> Result<Option<String>, String>
     list_by("nft", stopped)
 }
 
-/// The same by a program of another name.
+/// Like [`list`], by a program of another name.
 pub(super) fn list_by(nft: &str, stopped: &dyn Fn() -> bool) -> Result<Option<String>, String> {
     run(nft, &["-j", "-t", "list", "ruleset"], stopped)
 }
 
-/// Has nft do something else; gives up where `stopped` says so, and gives nothing then.
+/// Runs nft with other arguments. Gives up as soon as `stopped` returns true, and then returns `None`.
 ///
 /// # Errors
 /// A sentence.
@@ -38,7 +38,7 @@ pub(super) fn ask(words: &[&str], stopped: &dyn Fn() -> bool) -> Result<Option<S
     run("nft", words, stopped)
 }
 
-/// What the program writes; nothing if it is given up.
+/// Returns the program's output; `None` if it was abandoned.
 fn run(nft: &str, words: &[&str], stopped: &dyn Fn() -> bool) -> Result<Option<String>, String> {
     let mut run = Run::start(nft, words)?;
     let until = Instant::now() + PATIENCE;
@@ -56,18 +56,18 @@ fn run(nft: &str, words: &[&str], stopped: &dyn Fn() -> bool) -> Result<Option<S
     run.text().map(Some)
 }
 
-/// nft at work; it ends with this.
+/// A running nft; dropping this ends it.
 struct Run {
     child: Child,
-    /// What it writes.
+    /// Reads its standard output.
     output: Option<JoinHandle<io::Result<Vec<u8>>>>,
-    /// What it complains of.
+    /// Reads its standard error.
     errors: Option<JoinHandle<io::Result<Vec<u8>>>>,
 }
 
 impl Run {
     fn start(nft: &str, words: &[&str]) -> Result<Self, String> {
-        let mut command = Command::new(nft);
+        let mut command = Command::new(file_of(nft));
         command.args(words).env("LC_ALL", "C").env("PATH", search_path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| match error.kind() {
@@ -83,12 +83,12 @@ impl Run {
     fn has_ended(&mut self) -> Result<bool, String> {
         let ended = self.child.try_wait();
         let ended = ended.map_err(|error| format!("nft is lost: {}", why(&error)))?.is_some();
-        // Whom it has left behind may still write.
+        // Processes that it started may still write.
         let readers = [&self.output, &self.errors];
         Ok(ended && readers.into_iter().flatten().all(JoinHandle::is_finished))
     }
 
-    /// What it has written, once it has ended well.
+    /// Returns its output, once it has ended successfully.
     fn text(mut self) -> Result<String, String> {
         let unread = |error: &io::Error| format!("what nft writes cannot be read: {}", why(error));
         let status = self.child.wait().map_err(|error| unread(&error))?;

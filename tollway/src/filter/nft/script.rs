@@ -28,7 +28,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
   number=$((number + 1))
   ip link add name "$1" index $number type dummy 2>/dev/null ||
     ip link add name "$1" index $number type bridge 2>/dev/null ||
-    ip link add name "$1" index $number type veth peer index $((number / 2)) 2>/dev/null
+    ip link add name "$1" index $number type veth peer index $((number - 1000000000)) 2>/dev/null
   shift
 done
 if [ $# -gt 0 ]; then
@@ -154,7 +154,9 @@ impl<'p> Script<'p> {
     fn not_run(&self, error: &io::Error) -> Vec<Mistake> {
         let what = format!("cannot be loaded: {}", reason(error));
         let remedy = match error.kind() {
-            io::ErrorKind::NotFound => "install the package coreutils",
+            io::ErrorKind::NotFound => {
+                "install the package coreutils, and see that /proc is mounted"
+            }
             _ => "allow user namespaces, or start as root",
         };
         vec![alone(&self.file, what, remedy)]

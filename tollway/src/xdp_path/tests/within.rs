@@ -8,7 +8,7 @@ use tollway_dataplane::stages::ecmp::Member;
 use tollway_dataplane::tables::{RecordId, RoutePrefix, Tables};
 use tollway_dataplane::xdp_path::XdpPath;
 
-use super::{Bench, Flows, Maps, XdpFlows, ports};
+use super::{Bench, Exit, Flows, Maps, XdpFlows, ports};
 use crate::testkit::packet::{DOT1Q, Ip, Packet, ip};
 use crate::testkit::wires::{LinkVariant, PORTS, Special, tables};
 
@@ -44,6 +44,32 @@ fn a_flow_enters_with_its_second_packet_and_once() {
         bench.maps.clear();
         bench.send(0, &frame);
         assert_eq!((bench.maps.len(), bench.maps.writes()), (1, 2), "it was pushed out");
+    }
+}
+
+#[test]
+fn what_a_device_takes_no_packets_of_for_their_length_stays_out() {
+    // Port 1 and its links have an MTU of 9000, port 2 has one of 1280.
+    let (plain, vlan, qinq) = (LinkVariant::Plain, LinkVariant::Vlan, LinkVariant::Qinq);
+    for (mtu, takes_pieces, to, port, enters) in [
+        (9000, true, plain, 1, true),
+        (9000, true, vlan, 1, true),
+        (9000, true, qinq, 1, false),
+        (9003, true, qinq, 1, false),
+        (9004, true, qinq, 1, true),
+        (8996, true, plain, 1, true),
+        (8995, true, plain, 1, false),
+        (9000, false, plain, 1, false),
+        (1280, false, plain, 2, true),
+        (1280, true, qinq, 2, false),
+    ] {
+        for dst in [to.host4(port), to.host6(port)] {
+            let mut bench = Bench::new();
+            let exit = Exit { mtu, takes_pieces, ..super::exit(port) };
+            bench.ports.set_exit(PortId(port.into()), Some(exit));
+            bench.twice(0, &plain.packet(0, dst).build());
+            assert_eq!(bench.maps.len() == 1, enters, "{exit:?}, {to:?}, {dst}");
+        }
     }
 }
 
@@ -133,10 +159,10 @@ fn ports_have_the_lane_or_not() {
     bench.ports.set_entrance(PortId(0), true);
     bench.ports.set_exit(PortId(1), None);
     assert_eq!(bench.twice(0, &plain4().build()), [0, 0], "XDP cannot send there");
-    bench.ports.set_exit(PortId(1), Some(super::ifindex(9)));
+    bench.ports.set_exit(PortId(1), Some(super::exit(9)));
     bench.send(0, &plain4().build());
     assert_eq!(bench.maps.installed(), 1);
-    bench.ports.set_exit(PortId(1), Some(super::ifindex(1)));
+    bench.ports.set_exit(PortId(1), Some(super::exit(1)));
     bench.net.run();
     assert_eq!(bench.maps.installed(), 0, "another device");
 }

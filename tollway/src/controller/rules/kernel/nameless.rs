@@ -69,15 +69,12 @@ impl Site<'_> {
     fn are_same(&self, listed: Vec<Entry>, keys: &[Key], fields: &[Field], own: &[Entry]) -> bool {
         let as_they_lie = keys.iter().zip(fields).map(|(key, field)| self.lies(key, field));
         let Some(as_they_lie) = as_they_lie.collect::<Option<Vec<_>>>() else { return false };
-        if fields.iter().any(is_number_of_device) {
-            // nft has asked for the devices' names.
-            return listed.len() == own.len();
-        }
+        let count = listed.len();
         let listed = in_one_form(listed, &as_they_lie);
-        let is_same = |(one, other): (&Entry, &Entry)| {
-            one.0 == other.0 && (one.1 == other.1 || one.1.as_ref() == Some(&ANY))
-        };
-        listed.len() == own.len() && listed.iter().zip(own).all(is_same)
+        if fields.iter().any(is_number_of_device) {
+            return are_same_but_for_devices((&listed, count), fields, own);
+        }
+        listed.len() == own.len() && listed.iter().zip(own).all(|(one, other)| is_same(one, other))
     }
 
     /// The field with all bytes that nft knows the key by.
@@ -126,4 +123,37 @@ impl Site<'_> {
             },
         }
     }
+}
+
+fn is_same(listed: &Entry, own: &Entry) -> bool {
+    listed.0 == own.0 && (listed.1 == own.1 || listed.1.as_ref() == Some(&ANY))
+}
+
+/// Says whether entries are the same, as far as can be told: nft has put names in the place of devices' numbers. So
+/// the devices are as many, and what stands beside them is the same. `count` is how many entries are listed.
+fn are_same_but_for_devices(
+    (listed, count): (&[Entry], usize),
+    fields: &[Field],
+    own: &[Entry],
+) -> bool {
+    if fields.len() == 1 && own.iter().all(|(_, datum)| datum.is_none()) {
+        // Numbers that follow each other are one range.
+        let numbers = own.iter().flat_map(|(key, _)| key);
+        let all = numbers.fold(0_u128, |all, (first, last)| {
+            all.saturating_add(last.saturating_sub(*first)).saturating_add(1)
+        });
+        return all == count as u128;
+    }
+    let without_devices = |(key, datum): &Entry| -> Entry {
+        let key = key.iter().zip(fields);
+        let key =
+            key.map(|(range, field)| if is_number_of_device(field) { (0, 0) } else { *range });
+        (key.collect(), datum.clone())
+    };
+    let mut rest: Vec<_> = own.iter().map(without_devices).collect();
+    listed.len() == own.len()
+        && listed.iter().map(without_devices).all(|entry| {
+            let found = rest.iter().position(|own| is_same(&entry, own));
+            found.map(|at| rest.swap_remove(at)).is_some()
+        })
 }
