@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The main job, shown: a capture through a router, live hosts, a Linux router taken over, the kernel beside
-# Tollway, then what each feature costs.
+# Shows the main functions: a capture through a router, live hosts, a takeover from a Linux router, the
+# kernel beside Tollway, then what each feature costs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,4 +1,5 @@
-//! The path built for several instruction sets; the widest that the machine has is taken at start.
+//! Builds of the path for several instruction sets; the program picks the widest of the machine at
+//! start.
 
 use std::marker::PhantomData;
 
@@ -11,7 +12,7 @@ use crate::stages::transmit::Egress;
 use crate::tables::Tables;
 use crate::tolls::Tolls;
 
-/// One build of [`crate::path`]; the timed variant takes the sampled bursts.
+/// One build of [`crate::path`]; the timed variant handles the sampled bursts.
 type Forward = unsafe fn(&mut Burst, &mut Umem, &Tables, &mut Tolls, &mut Egress, &mut State);
 
 /// The path for one instruction set.
@@ -24,19 +25,19 @@ pub struct Path<F: Features = AllStages> {
 }
 
 impl<F: Features> Path<F> {
-    /// The widest path that this machine runs.
+    /// The path for the widest instructions of this machine.
     #[must_use]
     pub fn detect() -> Self {
         Self::build(Level::detect())
     }
 
-    /// The path for `level`, or none where this machine does not have it.
+    /// The path for `level`; none if this machine does not support it.
     #[must_use]
     pub fn at(level: Level) -> Option<Self> {
         (level <= Level::detect()).then(|| Self::build(level))
     }
 
-    /// Which instructions it uses.
+    /// The instruction set that it uses.
     #[must_use]
     pub const fn level(&self) -> Level {
         self.level
@@ -68,8 +69,8 @@ impl<F: Features> Path<F> {
         state: &mut State,
     ) {
         let forward = if tolls.due(burst.count) { self.timed } else { self.plain };
-        // SAFETY: all that the function asks for is the instructions of `level`, which both
-        // constructors have made sure of.
+        // SAFETY: the function only requires the instructions of `level`, which both constructors have
+        // checked.
         unsafe { forward(burst, umem, tables, tolls, egress, state) }
     }
 }

@@ -1,4 +1,4 @@
-//! A packet's whole way through the router, in order, on one screen.
+//! The path of a packet through the router: every stage, in order, on one screen.
 
 use crate::burst::Burst;
 use crate::frame::Umem;
@@ -11,18 +11,20 @@ use crate::stages::{
 use crate::tables::Tables;
 use crate::tolls::{Stage, StageTimer, Tolls};
 
-/// Which optional stages are compiled in. The program has [`AllStages`]; the lab measures
-/// [`NoStages`] beside it, to show what a feature costs that is there and not configured.
+/// Selects which optional stages are compiled in.
+///
+/// The program uses [`AllStages`]. The lab also measures [`NoStages`], to show what a feature costs
+/// that is compiled in but not configured.
 pub trait Features {
     /// VLAN links.
     const VLAN: bool;
     /// Next-hop groups.
     const ECMP: bool;
-    /// Rules of the firewall.
+    /// Firewall rules.
     const FILTER: bool;
-    /// Policy rules, and VRFs that fall back to others.
+    /// Policy rules, and VRFs that fall back to other VRFs.
     const RULE: bool;
-    /// What the kernel asks of sources, and packets that go back where they came from.
+    /// Checks of the source address, and packets that exit through their ingress link.
     const SOURCE_CHECK: bool;
 }
 
@@ -48,7 +50,7 @@ impl Features for NoStages {
 
 /// Takes a burst from its port to the queues in `egress`.
 ///
-/// Packets that do not get there are in [`Burst::left`] with their verdict, unchanged.
+/// All other packets are in [`Burst::exited`], each with its verdict and unchanged.
 #[inline(always)]
 pub(crate) fn forward<F: Features, const TIMED: bool>(
     burst: &mut Burst,

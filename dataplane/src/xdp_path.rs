@@ -1,7 +1,8 @@
-//! The seam between the path and an XDP path: someone who is told what the path decided.
+//! The interface between the path and the XDP path: the router notifies it of what the path decided.
 //!
-//! The XDP path itself (a map of flows below the path that repeats decisions) belongs to the program;
-//! here is only how it learns of them. A router without one pays a test a burst.
+//! The XDP path itself (a map of flows below the path that repeats its decisions) belongs to the
+//! program; this module only defines how it learns of them. A router without an XDP path pays one test
+//! per burst.
 
 use crate::burst::{Burst, Lanes};
 use crate::changes::Changes;
@@ -11,49 +12,51 @@ use crate::id::PortId;
 use crate::stages::filter::Count;
 use crate::tables::Tables;
 
-/// Whoever is told of forwarded packets.
+/// A receiver of the path's decisions.
 pub trait XdpPath: Send {
-    /// Learns, before each turn, how the tables have changed; called in turns without a packet, too.
+    /// Receives, before each turn, the changes of the tables; also called in turns without packets.
     /// `now_ns` is the time since any fixed moment.
     ///
-    /// All that [`XdpPath::forwarded`] tells until the next call is looked up after this one. With another
-    /// [`Changes::version`] than the last, all that was told up to now is void, but for destinations that
-    /// [`Changes::routes_between`] says nothing about; and where the tables ask for the route to a packet's
-    /// source ([`Tables::asks_for_source`]), that holds for its source as well.
+    /// The lookups behind every later [`XdpPath::forwarded`], up to the next call, run after this call.
+    /// If [`Changes::version`] differs from the last call's, every decision reported so far is void,
+    /// except for destinations that [`Changes::routes_between`] does not list. If the tables look up
+    /// the route to a packet's source ([`Tables::asks_for_source`]), the source must not be listed
+    /// either.
     fn begin(&mut self, changes: &Changes, now_ns: u64);
 
-    /// Takes note of a burst that the path has gone through, before its frames leave.
+    /// Receives a burst that the path has processed, before its frames are sent.
     ///
-    /// `lanes` are the packets that are forwarded; of those that are [`Burst::bound`] as well,
-    /// nothing may be kept. Their frames have their new Ethernet header, TTL and checksum; addresses
-    /// and ports are as received, and so are [`Burst::link`] and [`Burst::l3`], which tell how long
-    /// the header was on arrival. [`Burst::next`] has the records.
+    /// `lanes` are the forwarded packets; do not keep decisions on those that are also
+    /// [`Burst::bound`]. The frames have their new Ethernet header, TTL and checksum. Addresses and
+    /// ports are as received, and so are [`Burst::link`] and [`Burst::l3`], which give the length of
+    /// the header on arrival. [`Burst::next`] has the records.
     fn forwarded(&mut self, burst: &Burst, umem: &Umem, tables: &Tables, lanes: Lanes);
 
-    /// Takes note that nothing had come by a port when its turn came.
+    /// Receives the event that a port had no packet when its turn came.
     fn idle(&mut self, port: PortId) {
         let _ = port;
     }
 
-    /// Takes note of packets of a burst that left the path, each with its [`Burst::verdict`], behind whose
-    /// port is a kernel that may have them without being asked. They are as they were received.
+    /// Receives the packets of a burst that exited the path, each with its [`Burst::verdict`]. The
+    /// kernel behind their port may forward such packets without the path. They are as they were
+    /// received.
     fn punted(&mut self, burst: &Burst, umem: &Umem, tables: &Tables, lanes: Lanes) {
         let _ = (burst, umem, tables, lanes);
     }
 
-    /// Adds the packets that were forwarded without the path to a worker's counts.
+    /// Adds the packets that were forwarded without the path to a worker's counters.
     fn add_to(&mut self, counters: &mut Counters) {
         let _ = counters;
     }
 
-    /// Adds to the counts of the firewall's rules, by their numbers, the packets that were forwarded
-    /// without the path since this was last called. With `end` other rules follow, and these numbers mean
-    /// nothing any more.
+    /// Adds the packets that were forwarded without the path since the last call to the counters of the
+    /// firewall rules, by counter number. If `end` is true, other rules follow, and the numbers lose
+    /// their meaning.
     fn add_to_rules(&mut self, counts: &mut [Count], end: bool) {
         let _ = (counts, end);
     }
 
-    /// What it counts beside the router, by name: entries, hits. Asked now and then.
+    /// Its own counters by name, such as entries and hits. Called now and then.
     fn report(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }

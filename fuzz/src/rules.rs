@@ -1,4 +1,4 @@
-//! A text is a ruleset, which then compiles or is told not to fit, or has mistakes, which then can be told.
+//! A text is a ruleset that compiles or does not fit, or it has mistakes that can be reported.
 
 use tollway::filter::eval::Link;
 use tollway::filter::flatten::{FlattenError, flatten};
@@ -7,7 +7,7 @@ use tollway::filter::source::{Language, parse};
 use tollway::mistake::report;
 use tollway_dataplane::epoch::Epochs;
 
-/// Reads a text, and asserts what must hold of anything.
+/// Parses a text, and asserts what must hold for every text.
 pub fn run(text: &str, language: Language) {
     match parse(text, "fuzz.rules", language) {
         Ok(rules) => {

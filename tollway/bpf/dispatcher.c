@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * The XDP program of a port. It knows three ways for a frame: the XDP path, a socket of user
- * space, and the kernel. Whatever only the kernel can do right goes there, and everything does when
- * nobody answers in user space.
+ * The XDP program of a port. It dispatches each frame to the XDP path, to a socket of user space,
+ * or to the kernel. A frame that only the kernel can handle correctly goes to the kernel. So does
+ * every frame while no worker answers in user space.
  */
 #include "checksum.h"
 #include "xdp_path.h"
@@ -14,7 +14,7 @@ struct vlan {
 	__be16 protocol;
 };
 
-/* Nobody is there. What fails closed is counted where it is decided what becomes of it. */
+/* No worker is there. A packet that fails closed is counted later, where its fate is decided. */
 static __always_inline int nobody(struct packet *packet, enum pass_reason reason)
 {
 	if (!fails_closed(packet))
@@ -23,8 +23,9 @@ static __always_inline int nobody(struct packet *packet, enum pass_reason reason
 }
 
 /*
- * Says if user space is there and wants packets; counts where not. The coarse clock goes on by ticks,
- * so that one look at it in each is as good as one for each packet, and ticks cost a load.
+ * Says whether user space is there and takes packets; counts the packet if not. The coarse clock
+ * advances once per tick, so one read per tick is as good as one per packet, and reading the tick
+ * costs only a load.
  */
 static __always_inline int is_served(struct packet *packet)
 {
@@ -36,17 +37,23 @@ static __always_inline int is_served(struct packet *packet)
 	if (packet->counts->alive_tick == tick)
 		return 1;
 	age = bpf_ktime_get_coarse_ns() - packet->state->heartbeat_ns;
-	/* Signed: a heartbeat of another processor may be newer than the clock as it was read here. */
+	/*
+	 * Signed: a heartbeat from another processor may be newer than the clock that was read
+	 * here.
+	 */
 	if (age > STALE_NS)
 		return nobody(packet, PASS_STALE);
 	packet->counts->alive_tick = tick;
 	return 1;
 }
 
-/* Takes the mark off a frame that was handed to the kernel: that goes there whoever is served. */
+/*
+ * Removes the mark from a frame that user space handed to the kernel; the kernel gets it in any
+ * case.
+ */
 static __always_inline int unmark(struct packet *packet)
 {
-	/* It fails for less than an Ethernet header behind the mark, which the kernel drops. */
+	/* Fails if less than an Ethernet header follows the mark; the kernel drops such a frame. */
 	bpf_xdp_adjust_head(packet->ctx, MARK_BYTES);
 	return packet->counts ? pass(packet, PASS_PUNTED) : XDP_PASS;
 }
@@ -77,7 +84,10 @@ static __always_inline int is_special6(const struct in6_addr *address)
 	       ((words[0] | words[1] | words[2]) == 0 && bpf_ntohl(words[3]) <= 1);
 }
 
-/* Gives a packet to user space; where that would only hand it over, or is not there, to the kernel. */
+/*
+ * Sends a packet to user space. The kernel gets it if user space would only hand it over; if no
+ * worker is there, the packet is dropped.
+ */
 static __always_inline int to_whom(struct packet *packet, int served, int v4)
 {
 	__u64 crowded = v4 ? packet->state->crowded4 : packet->state->crowded6;
@@ -98,12 +108,13 @@ static __always_inline int pass_options(struct packet *packet, int served)
 }
 
 /*
- * What follows dispatches packets of two kinds: those that user space is there for (`served`), and those
- * that have to fail closed meanwhile. Which it is, is known when this is compiled.
+ * The functions below dispatch two kinds of packets: those for which user space is there
+ * (`served`), and those that must fail closed meanwhile. The compiler knows which.
  */
 /*
- * Says if a packet is the kernel's since its checksum may be unfinished. The kernel does not know the
- * rules of a firewall in user space, so under one such packets go the way of all others.
+ * Says whether a packet takes the kernel path because its checksum may be unfinished. The kernel
+ * does not know the rules of a firewall in user space, so under such a firewall these packets are
+ * dispatched like all others.
  */
 static __always_inline int lacks_checksum4(const struct packet *packet, const struct iphdr *ip,
 					   const void *end)
@@ -153,7 +164,7 @@ static __always_inline int dispatch4(struct packet *packet, void *data, void *en
 	return to_whom(packet, served, 1);
 }
 
-/* Says if a fragment header may follow, or is it (`ipv6_ext_hdr`). */
+/* Says whether a header may precede a fragment header, or is one (`ipv6_ext_hdr`). */
 static __always_inline int is_extension(__u8 header)
 {
 	return header == IPPROTO_HOPOPTS || header == IPPROTO_ROUTING ||
@@ -194,7 +205,7 @@ static __always_inline int dispatch6(struct packet *packet, void *data, void *en
 	return to_whom(packet, served, 0);
 }
 
-/* Dispatches a packet whose layer-3 header begins at `l3`, a number known when this is compiled. */
+/* Dispatches a packet whose layer-3 header begins at `l3`, a compile-time constant. */
 static __always_inline int dispatch_l3(struct packet *packet, void *data, void *end, __be16 protocol,
 				    __u32 l3, int served)
 {
@@ -212,7 +223,7 @@ static __always_inline int is_tag(__be16 protocol)
 	return protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD);
 }
 
-/* Finds the link; 0 where there is none. */
+/* Finds the link; returns 0 if there is none. */
 static __always_inline int find_link(struct packet *packet, __be16 protocol, __u32 vid)
 {
 	__u32 slot = PORT * LINKS_PER_PORT + vid;
@@ -228,7 +239,7 @@ static __always_inline int find_link(struct packet *packet, __be16 protocol, __u
 	return 1;
 }
 
-/* Dispatches a packet with a second tag: what more tags name, user space knows. */
+/* Dispatches a packet with a second tag; user space finds the link that more tags name. */
 static __always_inline int dispatch_twice_tagged(struct packet *packet, void *data, void *end)
 {
 	struct vlan *vlan = data + ETH_HLEN + sizeof(*vlan);
@@ -296,7 +307,7 @@ int dispatch(struct xdp_md *ctx)
 		return XDP_PASS;
 	if (is_served(&packet))
 		return dispatch_frame(&packet, 1);
-	/* The program that runs the rules is not there: the kernel does not know them. */
+	/* The worker that evaluates the rules is not there, and the kernel does not know them. */
 	return fails_closed(&packet) ? dispatch_frame(&packet, 0) : XDP_PASS;
 }
 

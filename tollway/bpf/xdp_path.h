@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* the XDP path: forwards packets of flows that user space has decided on. */
+/* The XDP path: forwards packets of flows that user space has decided on. */
 #ifndef TOLLWAY_XDP_PATH_H
 #define TOLLWAY_XDP_PATH_H
 
@@ -12,7 +12,7 @@
 #include "flows.h"
 #include "packet.h"
 
-/* Packets and bytes of layer 3 of flows that met the same counters of the firewall. */
+/* Packets and layer-3 bytes of flows that matched the same counters of the firewall. */
 struct tally {
 	__u64 packets;
 	__u64 bytes;
@@ -25,13 +25,15 @@ struct {
 	__type(value, struct tally);
 } tallies SEC(".maps");
 
-/* The XDP path did not take the packet, which is as it was. */
+/* The XDP path did not take the packet, which is unchanged. */
 #define NOT_TAKEN (-1)
 
-/* Bytes behind the header up to which what is behind a packet is a small frame's padding (802.3). */
+/*
+ * Bytes after the Ethernet header below which trailing bytes are a small frame's padding (802.3).
+ */
 #define PADDED 46
 
-/* The protocols that the XDP path knows: whether one has ports. */
+/* The protocols that the XDP path knows, and whether they have ports. */
 static __always_inline int has_ports(__u8 protocol)
 {
 	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP;
@@ -47,7 +49,7 @@ static __always_inline int is_known6(__u8 protocol)
 	return has_ports(protocol) || protocol == IPPROTO_ICMPV6;
 }
 
-/* Says if a header without options sums to all ones. */
+/* Says whether the checksum of a header without options is right. */
 static __always_inline int checksum_is_right(const struct iphdr *ip)
 {
 	const __u32 *word = (const __u32 *)ip;
@@ -70,7 +72,7 @@ static __always_inline void decrease_ttl(struct iphdr *ip)
 	ip->ttl--;
 }
 
-/* What is done with a packet, as its flow said at one moment. */
+/* A consistent copy of a flow's decision for a packet. */
 struct way {
 	__u64 l2[3]; /* the new Ethernet header and, in the last two bytes, `tally_tags` */
 	__u16 mtu;
@@ -78,11 +80,11 @@ struct way {
 };
 
 /*
- * What a flow is active under that goes from one address to the other: that of the XDP path, and that of
- * the regions that were asked for a route. Each of them only grows, so that whatever changes while they are
- * read, the sum is none that had been left before.
+ * The generation under which a flow between two addresses is active: the sum of the XDP path's
+ * generation and those of the regions of the routes that were looked up. Each of them only grows.
+ * So whatever changes during the reads, the sum never equals one that was superseded before them.
  */
-static __always_inline __u32 generation_in_force(const struct packet *packet,
+static __always_inline __u32 active_generation(const struct packet *packet,
 						 const struct found *found, const __be32 *src,
 						 const __be32 *dst, int v4)
 {
@@ -95,7 +97,7 @@ static __always_inline __u32 generation_in_force(const struct packet *packet,
 	return sum;
 }
 
-/* Reads a flow that was found, if it is active and was not changed since. */
+/* Reads a flow that was found; fails if it is inactive or has changed since. */
 static __always_inline int read_way(const struct found *found, __u32 generation, struct way *way)
 {
 	const __u64 *l2 = (const __u64 *)found->flow->l2;
@@ -112,7 +114,7 @@ static __always_inline int read_way(const struct found *found, __u32 generation,
 	return read_head(found->flow) == found->head;
 }
 
-/* Stores a header whose length is known when this is compiled. */
+/* Stores a header whose length is a compile-time constant. */
 static __always_inline void store_header(void *data, const struct way *way, __u32 len)
 {
 	const __u8 *l2 = (const __u8 *)way->l2;
@@ -133,8 +135,8 @@ static __always_inline void store_header(void *data, const struct way *way, __u3
 }
 
 /*
- * Gives the packet a header of `l2` bytes, for which there is room, and one hop less to live. The length
- * is known when this is compiled.
+ * Gives the packet a header of `l2` bytes, for which there is room, and decrements its TTL. The
+ * length is a compile-time constant.
  */
 static __always_inline int rewrite(struct packet *packet, const struct way *way, __u32 l2, int v4)
 {
@@ -152,8 +154,8 @@ static __always_inline int rewrite(struct packet *packet, const struct way *way,
 }
 
 /*
- * Counts a packet of a flow. That another flow may have got the slot meanwhile does no harm: what is
- * counted for single flows is for people and for who has to make room.
+ * Counts a packet of a flow. Another flow may have taken the slot meanwhile; that does no harm, for
+ * the counts of single flows serve only reports and the choice of a flow to evict.
  */
 static __always_inline void count_flow(const struct packet *packet, struct flow *flow, __u32 len)
 {
@@ -163,7 +165,7 @@ static __always_inline void count_flow(const struct packet *packet, struct flow 
 	flow->bytes += len;
 }
 
-/* Sends off a packet whose flow was found, if all else that a flow promises holds too. */
+/* Forwards a packet whose flow was found, if it meets all other conditions of the flow. */
 static __always_inline int go(struct packet *packet, const struct found *found,
 			      __u32 generation, __u32 l3, __u32 l3_len, __u32 len, int v4)
 {
@@ -185,14 +187,17 @@ static __always_inline int go(struct packet *packet, const struct found *found,
 	l2 = 14 + 4 * (met & 3);
 	met >>= 2;
 	port = way.egress_port;
-	/* The path cuts off what is behind a packet; a small frame's padding may stay. */
+	/* The path trims the bytes behind a packet; a small frame's padding may stay. */
 	if (len != l3 + l3_len && len > l3 + PADDED)
 		return NOT_TAKEN;
 	if (l2 != 14 && l2 != 18 && l2 != 22)
 		return NOT_TAKEN;
 	if (bpf_redirect_map(&egress, port, XDP_PASS) != XDP_REDIRECT)
 		return NOT_TAKEN;
-	/* No room before the frame: it is as it was, but has to be looked at anew. */
+	/*
+	 * No room before the frame, which is unchanged; the verifier would require new bounds
+	 * checks.
+	 */
 	if (l2 != l3 && bpf_xdp_adjust_head(packet->ctx, (int)l3 - (int)l2))
 		return to_user(packet);
 	if (l2 == 14)
@@ -221,7 +226,7 @@ static __always_inline int go(struct packet *packet, const struct found *found,
 	return XDP_REDIRECT;
 }
 
-/* Tries an IPv4 packet without options, whose lengths are right. */
+/* Tries an IPv4 packet without options and with valid lengths. */
 static __always_inline int xdp_forward4(struct packet *packet, const struct iphdr *ip, const void *end,
 				    __u32 l3, __u32 len)
 {
@@ -245,11 +250,14 @@ static __always_inline int xdp_forward4(struct packet *packet, const struct iphd
 	found = find4(&key);
 	if (!found.flow || !checksum_is_right(ip))
 		return NOT_TAKEN;
-	generation = generation_in_force(packet, &found, &key.src, &key.dst, 1);
+	generation = active_generation(packet, &found, &key.src, &key.dst, 1);
 	return go(packet, &found, generation, l3, l3_len, len, 1);
 }
 
-/* Says if a packet has the flow label that its flow is for; that nobody changes the flow, its head tells. */
+/*
+ * Says whether a packet has the flow label that its flow requires. The flow's head shows whether
+ * the flow changes meanwhile.
+ */
 static __always_inline int has_label(const struct found *found, const struct ipv6hdr *ip)
 {
 	const struct flow_label *label = (const struct flow_label *)(found->flow + 1);
@@ -257,7 +265,7 @@ static __always_inline int has_label(const struct found *found, const struct ipv
 	return !((*(const __be32 *)ip ^ label->value) & label->mask);
 }
 
-/* Tries an IPv6 packet whose lengths are right. */
+/* Tries an IPv6 packet with valid lengths. */
 static __always_inline int xdp_forward6(struct packet *packet, const struct ipv6hdr *ip,
 				    const void *end, __u32 l3, __u32 len)
 {
@@ -281,7 +289,7 @@ static __always_inline int xdp_forward6(struct packet *packet, const struct ipv6
 	found = find6(&key);
 	if (!found.flow || !has_label(&found, ip))
 		return NOT_TAKEN;
-	generation = generation_in_force(packet, &found, key.src, key.dst, 0);
+	generation = active_generation(packet, &found, key.src, key.dst, 0);
 	return go(packet, &found, generation, l3, l3_len, len, 0);
 }
 

@@ -72,7 +72,7 @@ fn main() {
     say("100,000 changes taken", start, 0);
     let start = Instant::now();
     let followed = fib_sync.sync(&mut rib, &bench).expect("room");
-    say(&format!("and in force {followed:?}"), start, 0);
+    say(&format!("and active {followed:?}"), start, 0);
     let start = Instant::now();
     for id in 1..=ROUTERS {
         rib.take(&Event::Nexthop(id, Some(Nexthop::Hop(hop(id + 1)))));

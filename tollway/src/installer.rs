@@ -1,13 +1,13 @@
-//! What follows from a model, installed while packets flow.
+//! Installs what follows from a model while packets flow.
 //!
-//! Whoever has made other tables leaves them here: the worker only swaps them between two bursts, and
-//! what it gives back is dropped on the caller's thread. Counts go on, learned neighbours and the
-//! packets that wait for them go over ([`Router::swap`]), and the kernel's neighbours are in the new
-//! tables before they are active. The firewall's rules are of the same swap, and those that are still
-//! there go on counting ([`carried`]).
+//! The caller passes rebuilt tables to the installer. The worker only swaps them between two
+//! bursts, and the old tables are dropped on the caller's thread. Counters continue; learned
+//! neighbours, and the packets that wait for them, move to the new tables ([`Router::swap`]). The
+//! kernel's neighbours are in the new tables before these become active. The firewall's rules are
+//! part of the same swap, and unchanged rules keep their counters ([`carried`]).
 //!
-//! Tables and XDP programs cannot change in one moment, so the kernel forwards while one has
-//! changed and not the other.
+//! Tables and XDP programs cannot change in one moment, so the kernel forwards between the two
+//! changes.
 //!
 //! [`Router::swap`]: tollway_dataplane::router::Router::swap
 
@@ -31,13 +31,13 @@ use crate::worker::Mailbox;
 use crate::xdp::XdpError;
 use crate::xdp_path::Outdated;
 
-/// The worker takes no longer to look into its inbox, whatever it does.
+/// The longest that the worker takes to check its mailbox, whatever it does.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Why something is not active; what was active before still is, or the kernel forwards.
+/// Why something is not active. What was active before still is, or the kernel forwards.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum InstallError {
-    /// The XDP programs cannot follow.
+    /// The XDP programs cannot be updated.
     #[error("{0}; {remedy}", remedy = .0.remedy())]
     XdpPrograms(Arc<XdpError>),
     /// The firewall's rules do not fit.
@@ -48,83 +48,83 @@ pub enum InstallError {
     Gone,
 }
 
-/// What is to be active next, made from its model.
+/// The next tables to activate, built from their model.
 pub struct Next {
     /// The tables, and the router as a host.
     pub compiled: Compiled,
-    /// What the rules log.
+    /// The logger of the rules.
     pub logger: Logger,
 }
 
-/// What a running router was put together from.
+/// The parts of a running router.
 pub struct Parts {
-    /// The model active.
+    /// The active model.
     pub model: Model,
-    /// Ports behind which the kernel is the host, by number.
+    /// By port: whether the kernel is the host behind it.
     pub kernel: Vec<bool>,
-    /// Where links and VRFs have their names.
+    /// The names of links and VRFs.
     pub name_table: NameTable,
-    /// What dispatches frames to its ports.
+    /// Dispatches frames to the router's ports.
     pub dispatcher: Arc<Dispatcher>,
-    /// Where what rules log goes.
+    /// The destination of the rules' log.
     pub journal: Journal,
-    /// Where the worker is left its work.
+    /// The worker's mailbox.
     pub mailbox: Mailbox,
 }
 
 impl Parts {
-    /// The links of a model that have their neighbours from the kernel.
+    /// The links of a model whose neighbours come from the kernel.
     #[must_use]
     pub fn watch(&self, model: &Model) -> Watch {
         Watch::of(model, |port| self.kernel.get(port.0).copied().unwrap_or(false))
     }
 }
 
-/// Puts models active, one after the other.
+/// Installs models, one after the other.
 pub struct Installer {
     parts: Parts,
     follower: Option<Follower>,
-    /// The kernel forwards, since what dispatches could neither go on nor back.
+    /// The kernel forwards, since the dispatcher could neither be updated nor restored.
     is_bypassed: bool,
-    /// The kernel forwards, since somebody wants it to.
+    /// The kernel forwards at the caller's request.
     is_wanted: bool,
-    /// What is known of changes of the tables active.
+    /// The changes of the active tables that are already known.
     outdated: Outdated,
 }
 
 impl Installer {
-    /// For a running router; `follower` has its neighbours from the kernel.
+    /// Creates the installer of a running router; `follower` follows the kernel's neighbours.
     #[must_use]
     pub const fn new(parts: Parts, follower: Option<Follower>) -> Self {
         let outdated = Outdated::new();
         Self { parts, follower, is_bypassed: false, is_wanted: false, outdated }
     }
 
-    /// The model active.
+    /// The active model.
     #[must_use]
     pub const fn model(&self) -> &Model {
         &self.parts.model
     }
 
-    /// Where the worker is left its work.
+    /// The worker's mailbox.
     #[must_use]
     pub const fn mailbox(&self) -> &Mailbox {
         &self.parts.mailbox
     }
 
-    /// Whether the kernel forwards until a model is active again.
+    /// Whether the kernel forwards until the next model is active.
     #[must_use]
     pub const fn is_bypassed(&self) -> bool {
         self.is_bypassed
     }
 
-    /// The neighbours from the kernel, if they are followed.
+    /// The follower of the kernel's neighbours, if there is one.
     #[must_use]
     pub const fn follower(&self) -> Option<&Follower> {
         self.follower.as_ref()
     }
 
-    /// Lets the kernel forward everything, whatever is installed meanwhile, or no more.
+    /// Lets the kernel forward everything, whatever is installed meanwhile; `false` ends this.
     pub fn bypass(&mut self, wanted: bool) {
         if wanted != self.is_wanted {
             self.is_wanted = wanted;
@@ -132,13 +132,13 @@ impl Installer {
         }
     }
 
-    /// Has no packet more go by what was decided before the changes that have been made in tables.
+    /// Invalidates the XDP path's decisions that predate the changes in the tables.
     pub fn void(&mut self, tables: &Epochs) {
         self.parts.dispatcher.void(&mut self.outdated, &tables.changes);
     }
 
-    /// Has the XDP programs know of a model that differs from the one active by what is left to
-    /// the kernel only ([`Model::own`], [`Link::left`](crate::model::Link::left)).
+    /// Updates the XDP programs for a model that differs from the active one only in what takes the
+    /// kernel path ([`Model::own`], [`Link::left`](crate::model::Link::left)).
     ///
     /// # Errors
     /// See [`InstallError`].
@@ -149,8 +149,8 @@ impl Installer {
         Ok(())
     }
 
-    /// Puts the firewall's rules of a model active, which differs from the one active by them only; the
-    /// other tables stay as they are.
+    /// Installs the firewall's rules of a model that differs from the active one only in them; the
+    /// other tables stay.
     ///
     /// # Errors
     /// See [`InstallError`].
@@ -176,22 +176,24 @@ impl Installer {
             name_table.set(names);
             (old, old_names)
         };
-        // The old rules are dropped here: that may take long.
+        // Drop the old rules here, as that may take long.
         drop(self.parts.mailbox.ask(PATIENCE, set).ok_or(InstallError::Gone)?);
         self.parts.model = Arc::unwrap_or_clone(named);
         Ok(())
     }
 
-    /// Puts active what follows from a model with as many ports; how long the worker did nothing else.
+    /// Installs the tables built from a model with the same number of ports; returns how long this
+    /// blocked the worker.
     ///
     /// # Errors
     /// See [`InstallError`].
     pub fn install(&mut self, mut model: Model, next: Next) -> Result<Duration, InstallError> {
-        // Before the first rule is active, and until the last one is not.
+        // The programs must know of rules before the first one is active, and until the last one is
+        // not.
         let before = ruled(&self.parts.model);
         self.parts.dispatcher.set_ruled(before.max(ruled(&model)));
         let done = if self.is_bypassed || !self.only_rules_differ(&mut model) {
-            self.steer_and_swap(&model, next)
+            self.dispatch_and_swap(&model, next)
         } else {
             self.swap(&model, next).ok_or(InstallError::Gone)
         };
@@ -202,8 +204,9 @@ impl Installer {
         done
     }
 
-    /// Says if a model differs from what is active by the firewall's rules at most: nothing that
-    /// dispatches looks at these, so the kernel need not forward meanwhile what they might drop.
+    /// Whether a model differs from the active one by the firewall's rules at most. The dispatcher
+    /// does not depend on rules, so the kernel need not forward meanwhile packets that they might
+    /// drop.
     fn only_rules_differ(&mut self, model: &mut Model) -> bool {
         let installed = &mut self.parts.model;
         let rules = (model.filter.take(), installed.filter.take());
@@ -214,7 +217,7 @@ impl Installer {
         same
     }
 
-    fn steer_and_swap(&mut self, model: &Model, next: Next) -> Result<Duration, InstallError> {
+    fn dispatch_and_swap(&mut self, model: &Model, next: Next) -> Result<Duration, InstallError> {
         let dispatcher = Arc::clone(&self.parts.dispatcher);
         self.is_bypassed = true;
         dispatcher.bypass(true);
@@ -232,7 +235,8 @@ impl Installer {
         done
     }
 
-    /// Has the worker swap the tables; how long that kept it, or none where it is not there.
+    /// Has the worker swap the tables; returns how long this blocked it, or `None` if it is not
+    /// there.
     fn swap(&self, model: &Model, next: Next) -> Option<Duration> {
         let before = &self.parts.model;
         let Next { compiled, logger } = next;
@@ -243,11 +247,11 @@ impl Installer {
         let mtus: Vec<u16> = model.ports.iter().zip(&model.links).map(|(_, l)| l.mtu).collect();
         let (name_table, names) = (self.parts.name_table.clone(), Names::from(model));
         let (answer, reply) = mpsc::sync_channel(1);
-        // Whoever is first: the worker begins, or nobody waits for it any more.
+        // Set by the first of two: the worker when it begins, or the caller when it stops waiting.
         let settled = Arc::new(AtomicBool::new(false));
         let begun = Arc::clone(&settled);
         let leave = |compiled: Compiled| {
-            // If nobody is there any more, nobody answers.
+            // Without a worker, no answer comes.
             let _ = self.parts.mailbox.leave(move |router, devices| {
                 if begun.swap(true, Ordering::AcqRel) {
                     return;
@@ -262,7 +266,7 @@ impl Installer {
                 for (device, mtu) in devices.iter_mut().zip(mtus) {
                     device.set_mtu(mtu);
                 }
-                // The old tables go to whoever waits, to be dropped there: that takes long.
+                // Return the old tables to the caller, to be dropped there: that takes long.
                 let _ = answer.send((pause, old, old_names));
             });
         };
@@ -276,13 +280,13 @@ impl Installer {
             }
         };
         let answered = match reply.recv_timeout(PATIENCE) {
-            // It has begun, and is about to answer.
+            // The worker has begun, and is about to answer.
             Err(RecvTimeoutError::Timeout) if settled.swap(true, Ordering::AcqRel) => {
                 reply.recv().ok()
             }
             answered => answered.ok(),
         };
-        // The number of ports is the same: that was looked at.
+        // The callers check that the number of ports is the same.
         debug_assert!(answered.as_ref().is_none_or(|(_, old, _)| old.is_ok()));
         let done = answered.and_then(|(pause, old, _)| old.is_ok().then_some(pause));
         if let (None, Some((follower, before))) = (done, followed) {
@@ -292,7 +296,7 @@ impl Installer {
     }
 }
 
-/// What each link of one model is in another: the same port under the same tags.
+/// For each link of the old model, the link of the new one on the same port under the same tags.
 fn successors(old: &Model, new: &Model) -> Vec<Option<LinkId>> {
     let now: std::collections::HashMap<_, _> =
         (0..new.links.len()).map(|index| (place(new, index), index)).collect();

@@ -1,5 +1,5 @@
-//! Packets on their way that the path could not forward: `ip_forward` (`net/ipv4/ip_forward.c`)
-//! and `ip6_forward` (`net/ipv6/ip6_output.c`) for the odd ones.
+//! Transit packets that the path could not forward: `ip_forward` (`net/ipv4/ip_forward.c`) and
+//! `ip6_forward` (`net/ipv6/ip6_output.c`) for the rare cases.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -14,7 +14,7 @@ use crate::stages::filter::PolicyRoute;
 use crate::verdict::{DropReason, PuntReason};
 
 impl Host {
-    /// Takes a packet whose neighbour is not known; it is counted as what it becomes.
+    /// Handles a packet whose neighbour is unknown; counts it by its outcome.
     pub(super) fn hold(&mut self, context: &mut Context<'_>, mut packet: Packet) {
         let frame = Descriptor { addr: packet.addr, len: u32::from(packet.len) };
         let frame = context.umem.whole(frame);
@@ -27,7 +27,7 @@ impl Host {
             return;
         };
         let link = packet.link;
-        // The routes may have changed since the path looked, with the burst's first packets.
+        // The burst's first packets may have changed the routes since the path's lookup.
         let destination = onward(context.tables, (link, packet.policy_route), dst, &bytes);
         if let Destination::EgressLink(egress_link) = destination
             && bytes.len() <= usize::from(context.tables.link(egress_link.link).mtu)
@@ -54,7 +54,7 @@ impl Host {
         }
     }
 
-    /// Tells a packet's sender why it was punted.
+    /// Sends the ICMP error for a punt reason to the packet's sender.
     pub(super) fn answer(
         &mut self,
         context: &mut Context<'_>,
@@ -68,13 +68,12 @@ impl Host {
             PuntReason::Unreachable => Fault::Unreachable,
             PuntReason::Prohibit => Fault::Prohibited,
             PuntReason::LinkLocalSource => Fault::BeyondScope,
-            // Those are worked on, not answered.
+            // The host processes these instead of answering them.
             PuntReason::IpOptions
             | PuntReason::HopByHop
             | PuntReason::MtuExceeded
             | PuntReason::NeighUnresolved
-            // What a rule wants to be answered comes by another way; the others are nobody's without a
-            // kernel.
+            // Rejected packets arrive by `reject`; without a kernel, the others get no answer.
             | PuntReason::Reject
             | PuntReason::FilterUnsupported
             | PuntReason::KernelLink
@@ -87,7 +86,7 @@ impl Host {
         self.report(context, Offender { link, packet, to_group: false }, fault);
     }
 
-    /// Forwards a packet that is larger than the link that the path found for it.
+    /// Forwards a packet that exceeds the MTU of the link that the path found.
     pub(super) fn forward_big(
         &mut self,
         context: &mut Context<'_>,
@@ -104,7 +103,7 @@ impl Host {
         }
     }
 
-    /// Cuts a packet into fragments, or tells its sender to send smaller ones.
+    /// Fragments a packet, or sends its sender an error with the MTU.
     fn too_big(
         &mut self,
         context: &mut Context<'_>,
@@ -124,7 +123,7 @@ impl Host {
         self.send_cut(context, egress_link, &packet, Waiting::Forwarded);
     }
 
-    /// Sends an IP packet, in fragments where it is IPv4 and larger than the link takes.
+    /// Sends an IP packet; an IPv4 packet that exceeds the MTU goes in fragments.
     pub(super) fn send_cut(
         &mut self,
         context: &mut Context<'_>,
@@ -149,7 +148,7 @@ impl Host {
         }
     }
 
-    /// Forwards an IPv4 packet with options, or says why it is dropped.
+    /// Forwards an IPv4 packet with options; the error is the reason for a drop.
     pub(super) fn forward_options(
         &mut self,
         context: &mut Context<'_>,
@@ -187,7 +186,7 @@ impl Host {
         Ok(())
     }
 
-    /// Forwards an IPv6 packet with a hop-by-hop header, or says why it is dropped.
+    /// Forwards an IPv6 packet with a hop-by-hop header; the error is the reason for a drop.
     pub(super) fn forward_hop_by_hop(
         &mut self,
         context: &mut Context<'_>,
@@ -219,7 +218,7 @@ impl Host {
         Ok(())
     }
 
-    /// The way of a packet that is to be forwarded; none where it was dealt with otherwise.
+    /// The egress link of a packet to forward; `None` if the packet was handled otherwise.
     fn onward(
         &mut self,
         context: &mut Context<'_>,

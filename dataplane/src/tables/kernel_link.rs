@@ -1,4 +1,4 @@
-//! Links whose packets the kernel keeps, and MTUs that differ by family.
+//! Links whose packets take the kernel path, and MTUs that differ by family.
 
 use super::{Action, LinkRecord, RoutePrefix, Tables, TablesError};
 use crate::id::LinkId;
@@ -6,22 +6,22 @@ use crate::stages::classify::VlanEntry;
 use crate::stages::route::Root;
 use crate::verdict::PuntReason;
 
-/// FIBs of which each address says that the packet is the kernel's, IPv4 and IPv6; made when needed.
+/// FIBs that send every address to the kernel path, IPv4 and IPv6; created when needed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct KernelRoots([Option<Root>; 2]);
 
 impl KernelRoots {
-    /// Says if a FIB is the one of its family.
+    /// Says whether `root` is the FIB of its family.
     pub(super) fn has(self, version: u8, root: u32) -> bool {
         self.0[usize::from(version != 4)] == Some(Root(root))
     }
 }
 
 impl Tables {
-    /// Says of which families the packets that arrive on a link are the kernel's, whatever they are for
-    /// ([`PuntReason::KernelLink`]).
+    /// Sets for which families the packets that arrive on a link take the kernel path, whatever their
+    /// destination ([`PuntReason::KernelLink`]).
     ///
-    /// It costs nothing: the link's FIB is one that says so of each address.
+    /// It costs nothing per packet: the link's FIB is one that sends every address to the kernel path.
     ///
     /// # Errors
     /// See [`TablesError`].
@@ -49,7 +49,7 @@ impl Tables {
         Ok(root)
     }
 
-    /// Puts the roots of a link's FIBs wherever the path looks for them.
+    /// Stores the roots of a link's FIBs wherever the path reads them.
     fn set_roots(&mut self, link: LinkId, (root4, root6): (u32, u32)) {
         let Some(record) = self.links.get_mut(usize::from(link.0)) else { return };
         (record.root4, record.root6) = (root4, root6);
@@ -63,8 +63,8 @@ impl Tables {
         }
     }
 
-    /// Gives a link another MTU for IPv6 packets (`net.ipv6.conf.*.mtu`), bytes; the link's at most.
-    /// It bounds the MTU of routes that have one of their own, too.
+    /// Sets a link's MTU for IPv6 packets (`net.ipv6.conf.*.mtu`) in bytes, at most the link's MTU. It
+    /// also bounds the MTU of routes that have one of their own.
     ///
     /// # Errors
     /// See [`TablesError`].
@@ -131,7 +131,7 @@ mod tests {
             [LinkVariant::Plain, LinkVariant::Vlan].map(|way| tables.link(way.link(0)));
         assert_eq!((first.root4, first.root6), (second.root4, second.root6));
         assert_eq!(tables.set_kernel_link(LinkId(999), true, true), Err(TablesError::Unknown));
-        // The VRF's own are as they were.
+        // The VRF's own FIBs are unchanged.
         assert_ne!(
             tables.lookup(LinkVariant::Plain.vrf(), LinkVariant::Plain.host4(1)),
             NextHopId::NO_ROUTE

@@ -1,4 +1,4 @@
-//! Frames of every kind, sound and broken, each made from one number.
+//! Frames of every kind, valid and broken, each made from one number.
 
 use std::net::IpAddr;
 
@@ -24,7 +24,7 @@ const ODD_DESTINATIONS: [&str; 10] = [
     "fe80::8",
 ];
 
-/// A frame for a port: sound as a rule, and odd in some way as often.
+/// A frame for a port: valid as a rule, and unusual in some way as often.
 pub fn frame(port: u8, seed: u64) -> Vec<u8> {
     let dice = &mut Dice(seed);
     let way = dice.pick(&LinkVariant::ALL);

@@ -14,7 +14,7 @@ use tollway_dataplane::verdict::{DropReason, PuntReason, Verdict};
 
 use super::wires::TABLES;
 
-/// What became of a packet.
+/// The outcome for a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Sent by a port.
@@ -23,7 +23,7 @@ pub enum Outcome {
     Drop(DropReason),
     /// To the slow path, with the link and the bytes before layer 3.
     Punt(PuntReason, LinkId, u8),
-    /// For the router itself, likewise.
+    /// For the router itself, with the same values.
     Local(LinkId, u8),
 }
 
@@ -42,7 +42,7 @@ pub fn paths() -> Vec<Path> {
     [Level::Baseline, Level::V3, Level::V4].into_iter().filter_map(Path::at).collect()
 }
 
-/// The path with memory, queues and all.
+/// The path with memory, queues and state.
 pub struct PathBench<'a, F: Features = AllStages> {
     tables: &'a Tables,
     path: Path<F>,
@@ -50,21 +50,21 @@ pub struct PathBench<'a, F: Features = AllStages> {
     burst: Box<Burst>,
     egress: Egress,
     tolls: Tolls,
-    /// Counts and limits of the filter.
+    /// Counters and limits of the filter.
     pub filter: State,
-    /// What lies behind the frames: a path that reads too far finds this.
+    /// The bytes behind the frames: a path that reads too far finds them.
     stale: Vec<u8>,
 }
 
 impl PathBench<'static> {
-    /// The widest path over the test network.
+    /// The widest path of the machine over the test network.
     pub fn new() -> Self {
         Self::over(&TABLES, Path::detect(), 16_384)
     }
 }
 
 impl<'a, F: Features> PathBench<'a, F> {
-    /// A path over tables, with chunks of so many bytes.
+    /// A path over the given tables, with chunks of `chunk` bytes.
     pub fn over(tables: &'a Tables, path: Path<F>, chunk: u32) -> Self {
         Self {
             tables,
@@ -89,8 +89,8 @@ impl<'a, F: Features> PathBench<'a, F> {
         self.burst(port, &[frame]).remove(0)
     }
 
-    /// Sends up to 64 frames at once. What must hold of any burst is asserted here: each packet is
-    /// either sent, in order, or has left with a verdict, and then it is as it came, but for padding.
+    /// Sends up to 64 frames at once and asserts what must hold for any burst. Each packet is either
+    /// sent, in order, or has exited with a verdict; then it is unchanged except for padding.
     pub fn burst(&mut self, port: u8, frames: &[impl AsRef<[u8]>]) -> Vec<Outcome> {
         assert!(frames.len() <= BURST);
         self.burst.reset(PortId(port.into()));

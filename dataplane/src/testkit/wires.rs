@@ -86,35 +86,35 @@ impl LinkVariant {
         LinkId(port as u16 * Self::ALL.len() as u16 + self as u16)
     }
 
-    /// An IPv4 destination that is reached by its neighbour, from every VRF.
+    /// An IPv4 destination behind its neighbour, from every VRF.
     pub const fn host4(self, port: u8) -> IpAddr {
         IpAddr::V4(Ipv4Addr::new(10, port, self as u8, 9))
     }
 
-    /// An IPv6 destination that is reached by its neighbour, from every VRF.
+    /// An IPv6 destination behind its neighbour, from every VRF.
     pub const fn host6(self, port: u8) -> IpAddr {
         IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, port as u16, self as u16, 0, 0, 0, 9))
     }
 
-    /// A packet that comes in by this link of a port, to an address.
+    /// A packet that arrives on this link of a port, to an address.
     pub fn packet(self, port: u8, dst: IpAddr) -> Packet {
         let src = if dst.is_ipv4() { ip("192.0.2.77") } else { ip("2001:db8:77::77") };
         Packet::between(src, dst).to(self.mac(port)).tagged(self.tags())
     }
 
-    /// The frame that `frame` becomes on its way out by this link of a port.
+    /// The frame that `frame` becomes on egress through this link of a port.
     pub fn forwarded(self, port: u8, frame: &[u8]) -> Vec<u8> {
         super::packet::forwarded(frame, self.peer(port), self.mac(port), self.tags())
     }
 }
 
-/// Destinations that no neighbour stands behind, in every VRF: one of each family.
+/// Destinations without a neighbour behind them, in every VRF: one of each family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
     Blackhole,
     Unreachable,
     Prohibit,
-    /// Connected: the destination itself is to be asked for.
+    /// Connected: the router has to resolve the destination itself.
     Glean,
     /// Behind a neighbour that is not known.
     Resolve,
@@ -146,7 +146,7 @@ impl Special {
     }
 }
 
-/// A destination that all VRFs have, and that leads VRF `n` to the plain link of port `n`.
+/// A destination that all VRFs have; in VRF `n`, it leads to the plain link of port `n`.
 pub const OVERLAP4: &str = "172.16.5.5";
 pub const OVERLAP6: &str = "fd00:1::5";
 
@@ -156,7 +156,7 @@ pub const WEIGHTS: [u16; 2] = [1, 3];
 /// The network's tables, built once.
 pub static TABLES: LazyLock<Tables> = LazyLock::new(tables);
 
-/// The tables anew, for a test that changes them.
+/// Builds the tables for a test that changes them.
 pub fn tables() -> Tables {
     let mut tables = Tables::new();
     let vrfs: Vec<_> = (0..3).map(|_| tables.add_vrf().expect("a VRF")).collect();
@@ -189,8 +189,8 @@ pub fn tables() -> Tables {
     tables
 }
 
-/// Gives a VRF default routes, to two links of port 2; of the test network all have them but the
-/// main one.
+/// Adds default routes to a VRF, to two links of port 2; in the test network all VRFs except the main
+/// one have them.
 pub fn give_default_routes(tables: &mut Tables, vrf: VrfId) {
     route(tables, vrf, (ip("0.0.0.0"), 0), |tables| neigh4(tables, 2, LinkVariant::Vlan));
     route(tables, vrf, (ip("::"), 0), |tables| neigh6(tables, 2, LinkVariant::Stacked));

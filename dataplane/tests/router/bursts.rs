@@ -102,7 +102,7 @@ proptest! {
     }
 }
 
-/// Says if a frame goes where a next-hop group stands.
+/// Says whether a frame goes where a next-hop group stands.
 fn is_for_a_group(frame: &[u8]) -> bool {
     let (_, packet) = layer3(frame);
     let dst4 = packet.get(16..19);

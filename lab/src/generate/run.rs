@@ -1,4 +1,4 @@
-//! A run of the generator, with a sink or without.
+//! A run of the generator, with or without a sink.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,47 +16,47 @@ use crate::machine::Machine;
 use crate::memory;
 use crate::report::Report;
 
-/// What is sent.
+/// The traffic to send.
 pub enum Traffic {
     /// The generator's own frames.
     Made(Plan),
-    /// A capture's frames, again and again.
+    /// A capture's frames, repeated.
     Replay(Vec<Vec<u8>>),
 }
 
-/// By what it is sent.
+/// The means of sending.
 pub enum SendMethod<'a> {
     /// A BPF program.
     Xdp {
-        /// Out of this device.
+        /// Send through this device.
         device: &'a str,
-        /// Whether it sends one frame again and again, without number and time.
+        /// Whether it repeats one frame without number and time.
         plain: bool,
     },
     /// A port for each thread.
     Port(&'a (dyn Fn() -> Result<Opened, Error> + Sync)),
-    /// Memory, whose other end looks at frames or does not.
+    /// Memory, whose other end may evaluate frames.
     Memory {
-        /// Whether it looks.
+        /// Whether it evaluates them.
         looks: bool,
     },
 }
 
-/// What one thread has sent.
+/// The frames of one thread.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Which.
+    /// The thread's name.
     pub name: String,
-    /// Frames.
+    /// Number of frames.
     pub sent_frames: u64,
-    /// Million frames a second.
+    /// Million frames per second.
     pub mpps: f64,
 }
 
-/// Sends, and reports what was sent and what became of it.
+/// Sends, and reports what was sent and what the sink received.
 ///
 /// # Errors
-/// It was asked for wrongly, or the system refuses.
+/// The request is wrong, or the system refuses.
 pub fn run(
     traffic: &Traffic,
     load: &Load,
@@ -116,7 +116,7 @@ impl Traffic {
         }
     }
 
-    /// What a sink of this traffic alone has to count; a capture's frames have no numbers.
+    /// What a sink for this traffic alone counts; a capture's frames have no numbers.
     #[must_use]
     pub const fn wanted(&self, run: u8) -> Wanted {
         match self {
@@ -125,11 +125,12 @@ impl Traffic {
         }
     }
 
-    /// Says if a device of this MTU takes all frames. `free_tag` says that one tag never counts; else it
-    /// counts where it is none of 802.1Q (`packet_extra_vlan_len_allowed` in `net/packet/af_packet.c`).
+    /// Checks that a device of this MTU accepts all frames. With `free_tag`, one tag never counts
+    /// towards the MTU; without, an 802.1Q tag does not count and any other does
+    /// (`packet_extra_vlan_len_allowed` in `net/packet/af_packet.c`).
     ///
     /// # Errors
-    /// One is too long.
+    /// A frame is too long.
     pub fn fits(&self, device: &str, mtu: u16, free_tag: bool) -> Result<(), Error> {
         let most = |head: &[u8]| {
             let is_free = free_tag || head.get(12..14) == Some(&[0x81, 0x00]);
@@ -166,7 +167,8 @@ impl Traffic {
 
 type Done = (Sent, Option<SinkStats>);
 
-/// Runs a thread for each stream, on processors of their own; what all have sent, and seen together.
+/// Runs a thread for each stream, each on its own processor. Returns what each sent, and what all
+/// sinks together received.
 fn threads(
     load: &Load,
     each: &(dyn Fn(usize) -> Result<Done, Error> + Sync),
@@ -177,9 +179,9 @@ fn threads(
     let done: Vec<Result<Done, Error>> = std::thread::scope(|scope| {
         let start = |thread| {
             scope.spawn(move || {
-                // A processor that is not this process's any more is no reason to stop.
+                // If the process has lost this processor meanwhile, the thread continues elsewhere.
                 let _ = sys::pin(&[cpu(thread)]);
-                // What fails here would fail the run in the end: the others need not go on.
+                // One failure fails the whole run, so stop the others.
                 each(thread).inspect_err(|_| stop.store(true, Ordering::Relaxed))
             })
         };

@@ -1,8 +1,8 @@
-//! `receive-burst`: what it costs to copy each packet, and to receive one at a time.
+//! `receive-burst`: the cost of copying each packet, and of receiving one packet at a time.
 //!
-//! A ring of descriptors, four to a cache line, and a pool of buffers in no order. A network card would fill
-//! the buffers; here that is done while no clock runs. Each packet is checked, routed, rewritten and put on a
-//! queue to be sent.
+//! The setup has a ring of descriptors, four per cache line, and a pool of buffers in random order.
+//! In place of a network card, the study fills the buffers while no clock runs. Each packet is
+//! checked, routed, rewritten and put into an output queue.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -28,24 +28,24 @@ pub(super) const STUDY: Study = Study {
 /// Memory for a frame, bytes.
 const CHUNK: u32 = 4096;
 
-/// A descriptor says by this that its buffer holds a packet.
+/// Set in a descriptor whose buffer holds a packet.
 const DONE: u16 = 1;
 
-/// What is read between filling the buffers and receiving, where no cache is to know them: twice the
+/// Words to read between filling the buffers and receiving, to empty the caches: twice the
 /// third-level cache of large processors.
 const FLUSH_WORDS: usize = 64 << 20 >> 3;
 
 /// Passes of a slice.
 const PASSES: usize = 3;
 
-/// How far the packets are from the processor.
+/// How far the packets are from the processor: which caches have them.
 #[derive(Clone, Copy)]
 struct Set {
     name: &'static str,
     title: &'static str,
-    /// Buffers that packets are received in; as many again are free.
+    /// Buffers that receive packets; as many again are free.
     frames: usize,
-    /// Times that they are received in a pass.
+    /// How often they receive in a pass.
     rounds: usize,
     flush: bool,
 }
@@ -74,7 +74,7 @@ const SETS: [Set; 3] = [
     },
 ];
 
-/// A way to receive: its name, what it is, the way that it is compared with, what was published.
+/// A way to receive: its name, description, base for comparison and published figure.
 struct Method {
     name: &'static str,
     title: &'static str,
@@ -142,7 +142,7 @@ fn plan(study: &Study, options: &Options) -> Result<Plan, String> {
     Ok(Plan { specs, notes: Vec::new(), crew: alone(study, options) })
 }
 
-/// A descriptor as cards have them, 16 bytes.
+/// A descriptor as in network cards, 16 bytes.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, align(16))]
 struct Descriptor {
@@ -153,17 +153,17 @@ struct Descriptor {
     tags: u32,
 }
 
-/// A card's ring, and what its driver has.
+/// A card's ring, and its driver's state.
 struct Card {
     umem: Umem,
     ring: Vec<Descriptor>,
-    /// Buffers that are free; the first to come back is the first to go out.
+    /// Free buffers; the first to return is the first to be used.
     free: Vec<FrameAddr>,
-    /// How many of those have gone out.
+    /// Number of these that are in use again.
     taken: usize,
     sent: Vec<(FrameAddr, u16)>,
     routes: Routes,
-    /// The first descriptor that the driver has not filled again.
+    /// The first descriptor that the driver has not refilled.
     tail: AtomicU32,
     received: u64,
     bad: u64,
@@ -193,7 +193,8 @@ impl Card {
         })
     }
 
-    /// What the card does: a packet in every buffer of the ring. What was sent is free again.
+    /// The network card's work: puts a packet into every buffer of the ring. Sent buffers become
+    /// free.
     fn fill(&mut self, templates: &[Template]) {
         self.free.drain(..self.taken);
         self.taken = 0;
@@ -212,7 +213,7 @@ impl Card {
         fresh
     }
 
-    /// Every packet is copied to a fresh buffer, and its own stays in the ring.
+    /// Copies every packet to a new buffer; its own buffer stays in the ring.
     fn copy(&mut self) {
         for at in 0..self.ring.len() {
             self.copy_one(at);
@@ -250,7 +251,8 @@ impl Card {
         }
     }
 
-    /// So many packets, stage by stage; each buffer goes on with its packet, and a free one takes its place.
+    /// Handles `N` packets, stage by stage. Each buffer stays with its packet, and a free one takes
+    /// its place in the ring.
     #[inline(never)]
     fn burst<const N: usize, const AHEAD: bool>(&mut self, at: usize) {
         let Some(descriptors) = self.ring.get(at..at + N) else { return };
@@ -305,7 +307,7 @@ struct Bench {
     passes: usize,
     ns_per_clock: f64,
     agreement: Agreement,
-    /// Slices so far: what they make of packets is looked at in the first.
+    /// Slices so far: the resulting packets are checked in the first.
     slices: usize,
 }
 
@@ -329,7 +331,7 @@ fn open(size: Size) -> Result<Box<dyn Experiment>, String> {
 }
 
 impl Bench {
-    /// Clocks a packet of a way to receive.
+    /// Clocks per packet of a way to receive.
     fn pass(&mut self, set: usize, method: &Method) -> Result<f64, String> {
         let (set, card) = &mut self.cards[set];
         let mut clocks = 0.0;
@@ -337,7 +339,8 @@ impl Bench {
             card.fill(&self.templates);
             if set.flush {
                 std::hint::black_box(self.flush.iter().sum::<u64>());
-                // Tables are used all the time; it is packets that are new.
+                // The tables stay in the caches, since every packet uses them; only the packets are
+                // new.
                 for dst in (0..u32::MAX).step_by(64 << 16) {
                     std::hint::black_box(card.routes.find(dst).port);
                 }

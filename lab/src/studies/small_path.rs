@@ -1,4 +1,5 @@
-//! What studies share: packets, a small path for them one at a time, and how passes are timed.
+//! What studies share: packets, a small path that forwards them one at a time, and the timing of
+//! passes.
 
 use std::collections::BTreeMap;
 
@@ -14,17 +15,17 @@ use crate::stats::median;
 pub(super) const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 pub(super) const SENDER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
 
-/// Bytes of Ethernet and IPv4 header.
+/// Bytes of the Ethernet and IPv4 headers.
 pub(super) const HEADER: usize = 34;
 
-/// Where a route leads: the Ethernet header to write, and the port.
+/// A next hop: the Ethernet header to write, and the port.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Next {
     pub(super) header: [u8; 14],
     pub(super) port: u16,
 }
 
-/// A next hop for every 16 bits that a destination begins with.
+/// A next hop for every value of a destination's first 16 bits.
 pub(super) struct Routes {
     by_prefix: Vec<u8>,
     nexts: [Next; 64],
@@ -49,7 +50,8 @@ impl Routes {
     }
 }
 
-/// The destination of a packet that is to be forwarded; none of one that is not for the router or not right.
+/// The destination of a packet to forward; `None` if it is not addressed to the router or not
+/// valid.
 #[inline(always)]
 pub(super) fn destination(header: &[u8; HEADER]) -> Option<u32> {
     let ours = header[..6] == ROUTER_MAC && be16(header, 12) == ethertype::IPV4;
@@ -59,7 +61,7 @@ pub(super) fn destination(header: &[u8; HEADER]) -> Option<u32> {
     (ours && plain && valid).then(|| be32(header, 30))
 }
 
-/// TTL, checksum and Ethernet header of a packet that leaves.
+/// Updates TTL, checksum and Ethernet header of an outgoing packet.
 #[inline(always)]
 pub(super) fn rewrite(header: &mut [u8; HEADER], next: &Next) {
     let word = checksum::after_ttl_decrement(word32(header, 22));
@@ -67,7 +69,7 @@ pub(super) fn rewrite(header: &mut [u8; HEADER], next: &Next) {
     header[..14].copy_from_slice(&next.header);
 }
 
-/// Packets to 10.0.0.0/8, each to an address of its own.
+/// Packets to 10.0.0.0/8, each to its own address.
 pub(super) fn templates(count: usize, tags: &[(u16, u16)], port: u16) -> Vec<Template> {
     let mut spread = Spread::new(0x0057_0d1e);
     let mut template = || {
@@ -77,7 +79,7 @@ pub(super) fn templates(count: usize, tags: &[(u16, u16)], port: u16) -> Vec<Tem
     (0..count).map(|_| template()).collect()
 }
 
-/// FNV-1a, by bytes.
+/// FNV-1a over bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Digest(pub(super) u64);
 
@@ -95,16 +97,16 @@ impl Digest {
     }
 }
 
-/// The digests of what variants made of the same packets, by what was sent.
+/// Digests of the packets that variants produced from the same input, by traffic.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Agreement(BTreeMap<String, u64>);
 
 impl Agreement {
-    /// Takes up what a variant made of it.
+    /// Adds the digest of a variant.
     ///
     /// # Errors
-    /// A sentence, where another made something else.
+    /// A message, if another variant had a different digest.
     pub(super) fn take(&mut self, sent: &str, variant: &str, digest: u64) -> Result<(), String> {
         let known = *self.0.entry(sent.to_owned()).or_insert(digest);
         if known == digest {
@@ -113,10 +115,10 @@ impl Agreement {
         Err(format!("{variant} makes something else of {sent}: {digest:x} instead of {known:x}"))
     }
 
-    /// Takes up what somebody else's variants made of it, who agree among themselves.
+    /// Adds the digests of another experiment, whose variants agree.
     ///
     /// # Errors
-    /// As [`Self::take`].
+    /// As for [`Self::take`].
     pub(super) fn join(&mut self, other: &Self) -> Result<(), String> {
         let mut digests = other.0.iter();
         digests
@@ -124,8 +126,8 @@ impl Agreement {
     }
 }
 
-/// Has each of so many variants make so many passes, there and back in turn, and gives the middle of what
-/// each took: what `pass` returns, be it clocks.
+/// Lets each of `variants` variants make passes in turn, forwards and backwards. Returns the median
+/// of each variant's results of `pass`, such as clocks.
 pub(super) fn in_turn(
     variants: usize,
     passes: usize,
@@ -141,7 +143,7 @@ pub(super) fn in_turn(
     taken.iter().map(|taken| median(taken)).collect()
 }
 
-/// TSC clocks that something takes.
+/// TSC clocks that `run` takes.
 #[inline(always)]
 pub(super) fn clocks(run: impl FnOnce()) -> f64 {
     let start = clock::now();
@@ -149,7 +151,7 @@ pub(super) fn clocks(run: impl FnOnce()) -> f64 {
     (clock::now() - start) as f64
 }
 
-/// Nanoseconds that a clock takes.
+/// Nanoseconds per clock.
 pub(super) fn ns_per_clock() -> f64 {
     Machine::probe().ns_per_clock()
 }

@@ -1,4 +1,4 @@
-//! `vrf-lookup`: what a VRF costs that has packets pass through a device of its own.
+//! `vrf-lookup`: the cost of a VRF whose packets pass through its own device.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -33,7 +33,7 @@ const FRAMES: usize = 4096;
 const PREFIXES: usize = 10_000;
 const PASSES: usize = 16;
 
-/// Passes of the router's own path in a slice, a multiple of what sends each frame as often.
+/// Passes of the router's own path in a slice; a multiple that sends each frame equally often.
 const PATH_PASSES: usize = 32;
 
 /// Pairs of measurements of transactions.
@@ -42,11 +42,11 @@ const PAIRS: usize = 9;
 /// How a small path forwards, one packet at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Method {
-    /// One lookup, then out.
+    /// One lookup, then output.
     Plain,
     /// Through the VRF's device, which looks up again.
     Device,
-    /// Past the VRF's device, since nothing is attached to it: asked for each packet.
+    /// Past the VRF's device, since nothing is attached to it, which is checked for each packet.
     Checked,
 }
 
@@ -99,7 +99,8 @@ fn plan(study: &Study, options: &Options) -> Result<Plan, String> {
     Ok(Plan { specs, notes: Vec::new(), crew: alone(study, options) })
 }
 
-/// Requests and responses through Tollway without and with a VRF, in pairs: transactions a second.
+/// Requests and responses through Tollway without and with a VRF, in pairs: transactions per
+/// second.
 fn transactions(options: &Options) -> Result<Further, String> {
     const KINDS: [&str; 3] = ["tcp-rr", "tcp-crr", "udp-rr"];
     let only: Vec<String> =
@@ -112,7 +113,7 @@ fn transactions(options: &Options) -> Result<Further, String> {
         time: each,
     }) {
         Ok(report) => report,
-        // Whoever is not root has the rest of the study.
+        // Without root, the rest of the study still counts.
         Err(error) => {
             let notes = vec![format!("no transactions were measured: {error}")];
             return Ok(Further { notes, ..Further::default() });
@@ -129,14 +130,14 @@ fn transactions(options: &Options) -> Result<Further, String> {
             ("percent_low", low),
             ("percent_high", high),
         ] {
-            // What is not a number is null there.
+            // JSON output has null for NaN.
             further.figures.insert(name(what), value.unwrap_or(f64::NAN));
         }
     }
     Ok(further)
 }
 
-/// Routes of both families in one VRF of two, and addresses within them.
+/// Routes of both families in one of two VRFs, and addresses within them.
 struct Scene {
     tables: Tables,
     destinations: [Vec<u128>; 2],
@@ -190,7 +191,7 @@ impl Scene {
     }
 }
 
-/// A prefix of 16 to 24 bits in 16.0.0.0/4, and an address in it, its bits at the upper end.
+/// A prefix of 16 to 24 bits in 16.0.0.0/4, and an address in it, left-aligned.
 fn v4(random: u64) -> (RoutePrefix, u128) {
     let address = 0x1000_0000 | (random >> 36) as u32;
     let prefix = Prefix::v4(address, 16 + (random % 9) as u8);
@@ -203,7 +204,7 @@ fn v6(random: u64) -> (RoutePrefix, u128) {
     (RoutePrefix::V6(Prefix::v6(address, 32 + (random % 17) as u8)), address)
 }
 
-/// What a kernel keeps with a route that it has found: where the packet goes on.
+/// What a kernel stores with a found route: where the packet continues.
 #[derive(Clone, Copy)]
 struct Route {
     output: fn(&mut SmallPath, FrameAddr, Route),
@@ -211,7 +212,7 @@ struct Route {
     device: u16,
 }
 
-/// What is counted of a device, and what may be attached to it.
+/// A device's counters, and what may be attached to it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Device {
     packets: u64,
@@ -221,7 +222,7 @@ struct Device {
     hooks: u32,
 }
 
-/// A VRF's device is the first.
+/// The VRF's device is the first.
 const VRF: u16 = 0;
 
 /// The small path.
@@ -261,7 +262,7 @@ impl SmallPath {
             let route = self.find(addr);
             let route = match method {
                 Method::Plain => route,
-                // The route that was found gives way to the device's own.
+                // The route to the device replaces the route that was found.
                 Method::Device => Route { output: through_device, device: VRF, ..route },
                 Method::Checked => {
                     let device = black_box(&self.devices[usize::from(VRF)]);
@@ -310,7 +311,8 @@ fn look_up(fib: &Fib, root: Root, bits: u128) -> NextHopId {
     fib.lookup(root, bits)
 }
 
-/// What the VRF's device does with a packet that is sent to it: counts it, and looks its way up once more.
+/// The work of a VRF's device on a packet sent to it: counts the packet, and looks up its route
+/// again.
 #[inline(never)]
 fn through_device(small_path: &mut SmallPath, addr: FrameAddr, route: Route) {
     let device = &mut small_path.devices[usize::from(route.device) & 3];

@@ -3,73 +3,73 @@ use crate::{fib, filter};
 
 use super::scene::{self, Scene};
 
-/// The path that a row runs on.
+/// The build of the packet path for a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Build {
     /// Without any optional stage.
     NoStages,
-    /// The one that the program has.
+    /// With all optional stages, as in the program.
     AllStages,
 }
 
-/// What of the router a row is about, in the table's order.
+/// The part of the router that a row is about, in table order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Group {
     /// The path itself.
     Path,
-    /// One feature that is configured.
+    /// One configured feature.
     Feature,
     /// Tables of all sizes.
     Routes,
     /// Firewalls of all sizes.
     Rules,
-    /// Bursts.
+    /// Bursts of several sizes.
     Bursts,
     /// Everything at once.
     All,
 }
 
-/// What a row measures.
+/// The configuration of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// No path at all: only what no router can leave out.
+    /// No path: only the work that no router can omit.
     Floor,
     /// A few routes.
     Plain(Scene),
-    /// So many routes of the family, and as many destinations as `lab fib` has.
+    /// A number of routes of the family, with as many destinations as in `lab fib`.
     Routes(fib::Family, usize),
-    /// So many rules, and packets drawn from them.
+    /// A number of rules, and packets drawn from them.
     Rules(usize),
     /// All features, a full table and a thousand rules.
     All,
 }
 
-/// One row of the table: what is configured, and what is sent.
+/// One row of the table: its configuration and its packets.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// Its name in reports.
     pub name: &'static str,
-    /// What it is, in words.
+    /// A description in words.
     pub title: &'static str,
-    /// What it is about.
+    /// The part of the router that it is about.
     pub group: Group,
-    /// The row that it has something more than; the difference is what that costs.
+    /// The row that this row extends; the difference is the cost of the extension.
     pub over: Option<&'static str>,
-    /// The path that it runs on.
+    /// The build of the path.
     pub build: Build,
-    /// Frames handed over at once.
+    /// Frames per burst.
     pub burst: usize,
     pub(super) kind: Kind,
 }
 
 impl Scenario {
-    /// No path at all.
+    /// Whether the row has no path at all.
     #[must_use]
     pub fn is_floor(&self) -> bool {
         self.kind == Kind::Floor
     }
 
-    /// The line of a growth curve that it is a point of, and how many there are of what grows.
+    /// The growth curve that this row is a point of, and the size at that point.
     #[must_use]
     pub fn growth(&self) -> Option<(&'static str, usize)> {
         match self.kind {
@@ -80,7 +80,8 @@ impl Scenario {
         }
     }
 
-    /// Whether it has more in memory than the others leave it of the caches when they take turns.
+    /// Whether its data exceeds the share of the caches that the other rows leave when they take
+    /// turns.
     pub(super) fn is_large(&self) -> bool {
         matches!(self.kind, Kind::Routes(..) | Kind::Rules(_) | Kind::All)
     }
@@ -240,10 +241,10 @@ pub(crate) struct Stage {
 }
 
 impl Scenario {
-    /// Sets the scene.
+    /// Builds tables, frames and rules.
     ///
     /// # Errors
-    /// A sentence, where tables do not take what the row has: none in practice.
+    /// A message, if the tables refuse the row's content, which does not happen in practice.
     pub(crate) fn stage(&self) -> Result<Stage, String> {
         match self.kind {
             Kind::Floor => scene::plain(&Scene::PLAIN),

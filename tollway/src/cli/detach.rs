@@ -1,4 +1,4 @@
-//! `tollway detach`: takes the programs that dead routers have left off their devices.
+//! `tollway detach`: detaches the programs that killed routers left on their devices.
 
 use std::io::ErrorKind;
 

@@ -1,4 +1,4 @@
-//! Which traffic takes which path, in words: for `tollway check DEVICE...` and `tollway show offload`.
+//! Formats the offload report of `tollway check DEVICE...` and `tollway show offload`.
 
 mod traffic;
 
@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use super::text::{one_line, plural, section, table, thousands};
 use crate::control::{Offload, OffloadedLink, PortPaths, Reasons, Why};
 
-/// The four ways of a link, as bits, and how they are called; more at once come first.
+/// The names of the combinations of a link's four directions, as bits; the largest come first.
 const WAYS: [(u8, &str); 9] = [
     (0b1111, "all"),
     (0b0101, "in"),
@@ -20,12 +20,12 @@ const WAYS: [(u8, &str); 9] = [
     (0b0100, "IPv6 in"),
     (0b1000, "IPv6 out"),
 ];
-const BY_NATURE: &str = "The kernel keeps what is its own by nature: what is for this host, ARP and \
-                         neighbour discovery, groups, packets with options, and the errors to be sent.";
-const UNTOLD: &str = "Changes are in force at once; those of which the kernel tells nobody (iptables-legacy, \
+const BY_NATURE: &str = "The kernel always handles what is for this host, ARP and neighbour discovery, \
+                         multicast, packets with options, and ICMP errors.";
+const UNTOLD: &str = "Changes take effect at once; those that the kernel sends no notification of (iptables-legacy, \
                       BPF programs of tc, most sysctls) within 100 ms.";
 
-/// All of it, in lines that fit.
+/// Formats the whole report, with lines that fit.
 pub(super) fn text(offload: &Offload, width: Option<usize>) -> String {
     let mut out = Lines { out: String::new(), width };
     general(offload, &mut out);
@@ -33,7 +33,7 @@ pub(super) fn text(offload: &Offload, width: Option<usize>) -> String {
         self::link(offload, link, &mut out);
     }
     if !offload.parts.is_empty() {
-        out.line("", "The kernel's, of what would be fast:");
+        out.line("", "On the kernel path, of what would be fast:");
         for part in &offload.parts {
             out.line("  ", &format!("{}: {}", part.what, part.why));
         }
@@ -51,7 +51,7 @@ pub(super) fn text(offload: &Offload, width: Option<usize>) -> String {
     out.out
 }
 
-/// What holds for every link.
+/// The reasons that hold for every link.
 fn general(offload: &Offload, out: &mut Lines) {
     let Reasons { ipv4, ipv6 } = &offload.general;
     let told = if ipv4 == ipv6 {
@@ -63,13 +63,13 @@ fn general(offload: &Offload, out: &mut Lines) {
         if whys.is_empty() {
             continue;
         }
-        out.line("", &format!("{what} is the kernel's:"));
+        out.line("", &format!("{what} takes the kernel path:"));
         whys.iter().for_each(|why| out.line("  ", &why.why));
         out.gap();
     }
 }
 
-/// What holds for one, ways with the same reasons together.
+/// One link. Directions with the same reasons share a row.
 fn link(offload: &Offload, link: &OffloadedLink, out: &mut Lines) {
     let mut head = link.link.clone();
     if link.link != link.port {
@@ -106,10 +106,10 @@ fn link(offload: &Offload, link: &OffloadedLink, out: &mut Lines) {
     for (label, whys, is_general) in rows {
         let lead = format!("  {label:<widest$}  ");
         match whys {
-            [] if is_general => out.line(&lead, "the kernel's, as everywhere"),
+            [] if is_general => out.line(&lead, "kernel path, as everywhere"),
             [] => out.line(&lead, "fast"),
             [first, rest @ ..] => {
-                out.line(&lead, &format!("the kernel's: {}", first.why));
+                out.line(&lead, &format!("kernel path: {}", first.why));
                 let lead = " ".repeat(lead.len());
                 rest.iter().for_each(|why| out.line(&lead, &format!("and {}", why.why)));
             }
@@ -118,7 +118,7 @@ fn link(offload: &Offload, link: &OffloadedLink, out: &mut Lines) {
     out.gap();
 }
 
-/// What some ways are called.
+/// The names of a set of directions.
 fn called(mut mask: u8) -> String {
     let mut names = Vec::new();
     for (bits, name) in WAYS {
@@ -164,9 +164,9 @@ fn summary(offload: &Offload, out: &mut Lines) {
     out.line("", UNTOLD);
 }
 
-/// What arrived at each port, by the path that it took.
+/// Packets that arrived at each port, by path.
 fn ports(ports: &[PortPaths], out: &mut String) {
-    let mut table = table(&["arrived at", "XDP path", "user space", "kernel"]);
+    let mut table = table(&["arrived at", "XDP path", "user path", "kernel path"]);
     for port in ports {
         let numbers = [port.xdp, port.user, port.kernel.values().sum()].map(thousands);
         table.add_row(std::iter::once(port.port.clone()).chain(numbers));
@@ -174,7 +174,7 @@ fn ports(ports: &[PortPaths], out: &mut String) {
     section(out, table);
 }
 
-/// What the XDP program left to the kernel, at all ports.
+/// Packets that the XDP program passed to the kernel, over all ports.
 fn passed(ports: &[PortPaths]) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for (reason, count) in ports.iter().flat_map(|port| &port.kernel) {
@@ -194,16 +194,16 @@ fn reasons(title: &str, counts: &BTreeMap<String, u64>, out: &mut String) {
     section(out, table);
 }
 
-/// Lines that fit, the rest of each below its beginning.
+/// Lines of limited width; the rest of a long line is indented below it.
 struct Lines {
     out: String,
     width: Option<usize>,
 }
 
 impl Lines {
-    /// A text behind something that stands before it.
+    /// Adds a text after a lead.
     fn line(&mut self, lead: &str, text: &str) {
-        // Names are whatever the kernel has, rules whatever people write.
+        // Device names and rules may contain any character.
         let text = one_line(text);
         let indent = if lead.is_empty() { 0 } else { lead.chars().count() + 2 };
         let mut line = lead.to_owned();
@@ -299,28 +299,29 @@ mod tests {
             "\
 eth0
   out, IPv4 in  fast
-  IPv6 in       the kernel's: the kernel does not forward it:
+  IPv6 in       kernel path: the kernel does not forward it:
                   net.ipv6.conf.all.forwarding = 0
 
 eth0.10 on eth0, VRF red, down
   in   fast
-  out  the kernel's: eth0.10 queues by htb, which somebody has chosen (tc qdisc
+  out  kernel path: eth0.10 queues by htb, which somebody has chosen (tc qdisc
          show dev eth0.10)
 
-The kernel's, of what would be fast:
+On the kernel path, of what would be fast:
   12 routes by wg0: wg0 is a wireguard that is no port
 
 Of 1,000,000 packets that ports have received so far, none came by links where
-all is the kernel's, and 40% by links where one of IPv4 and IPv6 is.
-Of 900,000 packets that ports have sent so far, 10% left by links where all is
-the kernel's.
-wg0 is no port, and what goes by it is the kernel's: so far it has received 12
-packets and sent 850,000, 85% as many as ports have received.
+everything takes the kernel path, and 40% by links where one of IPv4 and IPv6
+does.
+Of 900,000 packets that ports have sent so far, 10% left by links where
+everything takes the kernel path.
+wg0 is no port, and what goes by it takes the kernel path: so far it has
+received 12 packets and sent 850,000, 85% as many as ports have received.
 IPv4 is fast both ways on 1 of 2 links, IPv6 on 0 of 2. There are 1,000,000 IPv4
 routes, 2 IPv6 routes, and 1 firewall rule that Tollway applies itself.
-The kernel keeps what is its own by nature: what is for this host, ARP and
-neighbour discovery, groups, packets with options, and the errors to be sent.
-Changes are in force at once; those of which the kernel tells nobody
+The kernel always handles what is for this host, ARP and neighbour discovery,
+multicast, packets with options, and ICMP errors.
+Changes take effect at once; those that the kernel sends no notification of
 (iptables-legacy, BPF programs of tc, most sysctls) within 100 ms.
 Note: eth0.10 is down.
 "
@@ -345,13 +346,12 @@ Note: eth0.10 is down.
         all.links.truncate(1);
         all.general.ipv4 = whys(&["connections are tracked", "there are virtual services"]);
         let told = text(&all, Some(80));
-        let head =
-            "All IPv4 is the kernel's:\n  connections are tracked\n  there are virtual services\n";
+        let head = "All IPv4 takes the kernel path:\n  connections are tracked\n  there are virtual services\n";
         assert!(told.starts_with(head), "{told}");
-        assert!(told.contains("  IPv4 in, IPv4 out  the kernel's, as everywhere\n"), "{told}");
+        assert!(told.contains("  IPv4 in, IPv4 out  kernel path, as everywhere\n"), "{told}");
         assert!(told.contains("  IPv6 out           fast\n"), "{told}");
         all.general.ipv6 = all.general.ipv4.clone();
-        assert!(text(&all, None).starts_with("Everything is the kernel's:\n"));
+        assert!(text(&all, None).starts_with("Everything takes the kernel path:\n"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a configuration cannot change while the router runs: its ports, and the room for frames.
+//! What a reload of the configuration cannot change: the ports, and the room for frames.
 
 use std::path::Path;
 
@@ -8,20 +8,20 @@ use crate::model::{Model, Port, PortKind, XdpPathMode};
 
 const REMEDY: &str = "restart tollway to have it so";
 
-/// What a running router was started with.
+/// The settings with which a router was started.
 #[derive(Clone, Copy, Debug)]
 pub struct Running<'a> {
     /// Its ports, by number.
     pub ports: &'a [Port],
-    /// The largest layer-3 packet that its frames have room for, with their tags.
+    /// The largest layer-3 packet, with its tags, that fits into a frame.
     pub largest_mtu: usize,
-    /// Where the configuration has the control socket.
+    /// The path of the control socket.
     pub control: Option<&'a Path>,
-    /// Which ports were to have the XDP path, and for how many flows.
+    /// The ports that have the XDP path, and its number of flows.
     pub xdp_path: (XdpPathMode, u32),
 }
 
-/// Enters what differs; the configuration is without mistakes otherwise.
+/// Reports the differences. The caller has found no other mistake in the configuration.
 pub(super) fn check(
     root: &Section<'_>,
     model: &Model,
@@ -151,7 +151,7 @@ mod tests {
             tell("[ports.a]", "control = \"c\"\n[ports.a]"),
             "t.toml:1: the control socket cannot move by a reload; restart tollway to have it so"
         );
-        // What is wrong by itself comes first.
+        // Mistakes of single values are reported first.
         assert!(tell("\"tap\"", "\"tub\"").starts_with("t.toml:6: "));
     }
 }

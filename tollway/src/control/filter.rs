@@ -1,4 +1,4 @@
-//! The firewall's rules with their counts.
+//! Listing the firewall's rules with their counters.
 
 use std::collections::HashMap;
 
@@ -12,8 +12,8 @@ use crate::filter::ir::{
 use crate::filter::listing::listed;
 use crate::filter::offload::{Covered, Offload};
 
-/// Says what rules there are, and what they have counted by the counters' numbers. Sets that change while
-/// packets flow have as many elements as in what is active.
+/// Lists the rules with their counters; `counts` is indexed by [`CounterId`]. A set that changes
+/// while packets flow has as many elements as the active set.
 pub(super) fn describe(
     rules: Option<&Ruleset>,
     installed: Option<&Compiled>,
@@ -29,7 +29,7 @@ pub(super) fn describe(
     }
     let chains = rules.chains.iter().filter_map(|chain| {
         let own = of_chain.remove(&std::ptr::from_ref(chain)).unwrap_or_default();
-        // One whose rules are all listed elsewhere is a front end's own.
+        // If all rules of a chain are listed elsewhere, a front end generated the chain.
         let is_shown = chain.base.is_some() || chain.rules.is_empty() || !own.is_empty();
         is_shown.then(|| self::chain(chain, own))
     });
@@ -82,7 +82,7 @@ fn rule(covered: &Covered<'_>, count: &impl Fn(CounterId) -> Count) -> FilterRul
     }
 }
 
-/// The counter of a rule: the first that it counts in.
+/// The counter of a rule: the first one that it counts in.
 fn own_counter(rule: &Rule) -> Option<CounterId> {
     rule.steps.iter().find_map(|step| match step {
         Step::Do(Action::Count(counter)) => Some(*counter),

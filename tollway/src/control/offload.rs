@@ -1,4 +1,4 @@
-//! Which traffic takes which path, as it is told over the socket, and by `tollway check`.
+//! The offload of traffic, as the control socket and `tollway check` report it.
 
 use std::collections::BTreeMap;
 
@@ -9,35 +9,36 @@ use crate::controller::offload::{self, PerFamily};
 use crate::xdp::CountMap;
 use crate::xdp::maps::PassReason;
 
-/// The answer to [`Ask::Offload`](super::Ask::Coverage), and of `tollway check DEVICE...`.
+/// The answer to [`Ask::Offload`](super::Ask::Offload), and of `tollway check DEVICE...`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offload {
-    /// Why everything is the kernel's.
+    /// Why all traffic takes the kernel path.
     pub general: Reasons,
     /// The links: each port, followed by the VLAN devices on it.
     pub links: Vec<OffloadedLink>,
-    /// Why what several next hops share is the kernel's.
+    /// Why traffic over routes with several next hops takes the kernel path.
     pub groups: Reasons,
-    /// What else is the kernel's, of what would be fast.
+    /// Exceptions: what takes the kernel path although the rest takes the fast path.
     pub parts: Vec<OffloadedPart>,
-    /// What people should know beside.
+    /// Notes for the user.
     pub notes: Vec<String>,
-    /// Rules of nftables that the router decides by.
+    /// How many rules of nftables the router evaluates itself.
     pub rules: usize,
-    /// Routes.
+    /// How many routes there are.
     pub routes: RouteCounts,
-    /// Ports of which nothing could be fast that arrives or leaves there, so that they carry no program.
+    /// Ports without an XDP program: no traffic from or to these ports could take the fast path.
     #[serde(default)]
     pub not_attached: Vec<String>,
-    /// What devices had counted before anything was attached, where that tells the paths apart.
+    /// Packets that devices counted before any program was attached, if the counts
+    /// distinguish the paths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traffic: Option<PathTraffic>,
-    /// What was counted; none before anything is attached.
+    /// Packets by path; none before a program is attached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counts: Option<PathCounts>,
 }
 
-/// Why traffic of each family is the kernel's; nothing where it is fast.
+/// Why traffic of each family takes the kernel path; empty if it takes the fast path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reasons {
     /// IPv4.
@@ -46,46 +47,48 @@ pub struct Reasons {
     pub ipv6: Vec<Why>,
 }
 
-/// Why traffic is the kernel's.
+/// Why traffic takes the kernel path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Why {
-    /// The reason, for programs.
+    /// The reason, as a keyword for programs.
     pub reason: String,
-    /// The same in words.
+    /// The reason in words.
     pub why: String,
 }
 
-/// A link with its paths.
+/// A link with its offload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OffloadedLink {
     /// Its name.
     pub link: String,
-    /// The port that it is, or is on.
+    /// The link's port: the link itself, or the port that carries it.
     pub port: String,
     /// The VRF that it is in.
     pub vrf: Option<String>,
-    /// It is up.
+    /// Whether it is up.
     pub up: bool,
-    /// Both ways of IPv4 are fast, whatever holds for all links considered.
+    /// Whether IPv4 takes the fast path in both directions, with the reasons for all links
+    /// considered.
     pub ipv4_fast: bool,
-    /// Both ways of IPv6 are.
+    /// The same for IPv6.
     pub ipv6_fast: bool,
-    /// Why what arrives there is the kernel's, beside what holds for all links.
+    /// Why traffic that arrives on the link takes the kernel path, apart from the reasons for all
+    /// links.
     pub arrives: Reasons,
-    /// Why what would leave there is the kernel's, likewise.
+    /// Why traffic that would exit by the link takes the kernel path, likewise.
     pub leaves: Reasons,
 }
 
-/// Something whose packets are the kernel's.
+/// An exception: its packets take the kernel path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OffloadedPart {
-    /// What.
+    /// What it is.
     pub what: String,
     /// Why.
     pub why: String,
 }
 
-/// How many routes there are.
+/// The numbers of routes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteCounts {
     /// IPv4.
@@ -101,22 +104,22 @@ pub struct PathTraffic {
     pub received: Shares,
     /// Sent by ports.
     pub sent: Shares,
-    /// What went by devices that are no ports, and is the kernel's.
+    /// Traffic of devices that are not ports; it takes the kernel path.
     pub others: Vec<Other>,
 }
 
-/// Packets that ports have counted, by what is known of their paths.
+/// Packets that ports have counted, split by what is known of their path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shares {
-    /// All.
+    /// All packets.
     pub packets: u64,
-    /// By links where all of this way is the kernel's.
+    /// Packets on links where all traffic in this direction takes the kernel path.
     pub kernel: u64,
-    /// By links where one of IPv4 and IPv6 is.
+    /// Packets on links where one of IPv4 and IPv6 does.
     pub either: u64,
 }
 
-/// What went by a device that is no port.
+/// Traffic of a device that is not a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Other {
     /// The device.
@@ -127,25 +130,25 @@ pub struct Other {
     pub sent: u64,
 }
 
-/// What was counted.
+/// Packets by path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathCounts {
-    /// Of each port.
+    /// The counts of each port.
     pub ports: Vec<PortPaths>,
-    /// Packets that user space has given to the kernel, by reason.
+    /// Packets that the user path has handed to the kernel, by reason.
     pub punts: BTreeMap<String, u64>,
 }
 
-/// What has arrived at a port, by the path that it took.
+/// Packets that arrived at a port, by path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortPaths {
     /// The port.
     pub port: String,
-    /// Packets that the XDP path has forwarded.
+    /// Packets that the XDP program has forwarded.
     pub xdp: u64,
-    /// Packets given to user space.
+    /// Packets that the XDP program has redirected to the user path.
     pub user: u64,
-    /// Packets left to the kernel, by reason.
+    /// Packets that the XDP program has passed to the kernel, by reason.
     pub kernel: BTreeMap<String, u64>,
 }
 
@@ -217,7 +220,7 @@ impl From<&PerFamily<Vec<offload::Reason>>> for Reasons {
     }
 }
 
-/// What the XDP program has counted at each port; nothing of those that it does not have.
+/// The XDP program's counters of each port; empty without counters.
 pub(super) fn paths<'a>(
     counts: Option<&CountMap>,
     ports: impl Iterator<Item = &'a str>,

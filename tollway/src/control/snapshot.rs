@@ -1,4 +1,4 @@
-//! All counts of one moment, taken between two bursts.
+//! A snapshot of all counters, taken between two bursts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::message::{PortState, Ports, StageToll, Tolls, Totals, Traffic, Xdp};
 use crate::model::Mac;
 use crate::ports::{Devices, State};
 
-/// What was copied from the worker.
+/// The counters and states, copied from the worker.
 pub(super) struct Snapshot {
     names: Arc<Names>,
     counters: Counters,
@@ -22,7 +22,7 @@ pub(super) struct Snapshot {
     tolls: tolls::Tolls,
 }
 
-/// What a port says of itself.
+/// The state of a port, as the device reports it.
 struct Port {
     how: String,
     state: State,
@@ -31,7 +31,7 @@ struct Port {
     mtu: u16,
 }
 
-/// Takes a snapshot; to be called on the worker's thread.
+/// Takes a snapshot. Call this on the worker's thread.
 pub(super) fn take(names: &Arc<Names>, router: &mut Router, devices: &mut Devices) -> Snapshot {
     let counters = router.counters_in_all();
     let tables = &router.tables;
@@ -60,7 +60,7 @@ impl Snapshot {
         Ports { totals: self.totals(), ports: self.port_states() }
     }
 
-    /// The ports' names, in the order of their numbers.
+    /// The names of the ports, in the order of their numbers.
     pub(super) fn port_names(&self) -> impl Iterator<Item = &str> {
         self.names.ports.iter().map(|port| port.name.as_str())
     }
@@ -112,19 +112,19 @@ impl Snapshot {
         ports.map(state).collect()
     }
 
-    /// Drops by reason, those that there were.
+    /// Drops by reason; reasons without packets are absent.
     pub(super) fn drops(&self) -> BTreeMap<String, u64> {
         let names = DropReason::ALL.iter().map(|reason| reason.name());
         counts(names.zip(self.counters.drops))
     }
 
-    /// Punts by reason, those that there were.
+    /// Punts by reason; reasons without packets are absent.
     pub(super) fn punts(&self) -> BTreeMap<String, u64> {
         let names = PuntReason::ALL.iter().map(|reason| reason.name());
         counts(names.zip(self.counters.punts))
     }
 
-    /// the XDP path, or why there is none.
+    /// The XDP path, or why there is none.
     pub(super) fn xdp(&self) -> Xdp {
         match &self.xdp {
             Some(report) => {
@@ -143,7 +143,7 @@ impl Snapshot {
         }
     }
 
-    /// What each stage costs.
+    /// The toll of each stage.
     pub(super) fn tolls(&self, tsc_mhz: f64) -> Tolls {
         let toll = |stage: &Stage| {
             let tolls::Toll { packets, bursts, .. } = self.tolls.of(*stage);

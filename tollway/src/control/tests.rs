@@ -1,4 +1,4 @@
-//! The socket and what is said over it, with a worker of the tests' own.
+//! Tests of the control socket and its messages, with a worker of their own.
 
 mod set;
 
@@ -35,7 +35,7 @@ use crate::worker::{Mailbox, mailbox};
 const CONFIG: &str = "[ports.a]\nkind = \"memory\"\naddresses = [\"10.0.1.1/24\"]\n\
                       [ports.b]\nkind = \"memory\"\naddresses = [\"10.0.2.1/24\"]\n[vrfs.red]\n";
 
-/// A worker that only does what is left for it, and a server before it.
+/// A worker that runs only the jobs of its mailbox, and a server in front of it.
 struct Scene {
     dir: tempfile::TempDir,
     mailbox: Mailbox,
@@ -98,7 +98,7 @@ impl Drop for Scene {
     }
 }
 
-/// Sends bytes and takes one line.
+/// Sends bytes and receives one line.
 fn exchange(stream: &UnixStream, bytes: &[u8]) -> Value {
     let mut writer = stream;
     writer.write_all(bytes).unwrap();
@@ -228,7 +228,7 @@ fn routes_come_in_pages_in_order() {
     assert_eq!(find(&mut client, "21.0.0.1"), None);
     assert_eq!(find(&mut client, "127.0.0.1").unwrap().kind, "ip_invalid_dest");
 
-    // As packets, it goes on where the VRF falls back to.
+    // Like packets, the lookup continues in the VRF to which this VRF falls back.
     assert_eq!(find(&mut client, "10.0.2.9"), None);
     let fall_back = |router: &mut Router, _: &mut _| {
         router.tables.set_fallback(VrfId(1), Some(VrfId(0))).unwrap();
@@ -268,7 +268,7 @@ fn clients_are_few() {
     let error = scene.client().ask::<Value>(&Ask::Drops).unwrap_err();
     assert!(error.to_string().contains("16 clients are being served"), "{error}");
     clients.pop();
-    // The thread of the one that went has to notice.
+    // The thread of the closed client needs a moment to notice.
     let start = Instant::now();
     while scene.client().ask::<Value>(&Ask::Drops).is_err() {
         assert!(start.elapsed() < Duration::from_secs(10));
@@ -294,13 +294,13 @@ fn only_what_was_left_behind_is_replaced() {
     let path = dir.path().join("s");
     let first = Socket::open(&path, false).unwrap();
     assert!(matches!(Socket::open(&path, false), Err(SocketError::Live(_))));
-    // One that takes over: the one before does not remove what is not its own any more.
+    // A successor takes over; the old router does not remove the successor's file.
     let second = Socket::open(&path, true).unwrap();
     drop(first);
     assert!(path.exists());
     drop(second);
     assert!(!path.exists());
-    // Left behind by a process that was killed: a file that nobody listens behind.
+    // A killed process leaves a socket file that nobody listens on.
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     drop(Socket::open(&path, false).unwrap());
@@ -317,7 +317,8 @@ fn only_what_was_left_behind_is_replaced() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
 }
 
-/// Who can read the directory can lock it, and in one that is everybody's, make what is there.
+/// A user who can read the directory can lock it. In a directory that is open to all, a user can
+/// also create files.
 #[test]
 fn others_in_the_directory_are_in_nobodys_way() {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -368,7 +369,7 @@ fn asks() -> impl Strategy<Value = Ask> {
 }
 
 proptest! {
-    /// Any text has an answer, and a request is read as it was written.
+    /// Any text is parsed without a panic, and a request is read as it was written.
     #[test]
     fn requests_are_read(ask in asks(), text: String, cut: prop::sample::Index) {
         let _ = Request::read(&text);

@@ -1,4 +1,4 @@
-//! From nothing to all that the kernel is configured with, before any frame is taken.
+//! Starts the controller: reads the kernel's whole configuration before the first frame is taken.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -24,27 +24,27 @@ use crate::model::{Model, XdpPathMode};
 use crate::service::Beat;
 use tollway_dataplane::tables::TablesError;
 
-/// What the kernel is configured with is read within this time; a million routes take two seconds.
+/// The limit for reading the kernel's configuration; a million routes take two seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Its rules of nftables are.
+/// The limit for reading the rules of nftables.
 const RULES_PATIENCE: Duration = Duration::from_secs(20);
 
-/// What a mirror is to be like.
+/// Settings of the controller.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// How the kernel is listened to.
+    /// How to follow the kernel's notifications.
     pub netlink: netlink::Settings,
-    /// Which ports have the XDP path, and how many flows it holds.
+    /// Which ports have the XDP path, and the number of flows that it has room for.
     pub xdp_path: (XdpPathMode, u32),
 }
 
-/// Why there is no mirror.
+/// Why the controller cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartupError {
-    /// The kernel cannot be asked.
+    /// A query of the kernel failed.
     #[error("the kernel cannot be asked what it is configured with: {0}")]
     System(#[from] io::Error),
-    /// It says nothing.
+    /// The kernel does not answer.
     #[error("the kernel does not say within {} s what it is configured with", PATIENCE.as_secs())]
     Silent,
     /// A device cannot be a port.
@@ -52,7 +52,7 @@ pub enum StartupError {
     Device(#[from] DeviceError),
 }
 
-/// What the kernel is configured with, as of a moment ago.
+/// The kernel's configuration as of a moment ago, and all that the controller starts with.
 pub struct Startup {
     pub(super) source: Source,
     pub(super) policies: Policies,
@@ -69,7 +69,7 @@ pub struct Startup {
 }
 
 impl Startup {
-    /// Reads everything. The devices are to be ports, by name.
+    /// Reads everything. `devices` names the devices to use as ports.
     ///
     /// # Errors
     /// See [`StartupError`].
@@ -78,11 +78,11 @@ impl Startup {
         let (tell, told) = mpsc::channel();
         let waker = handle.clone();
         let rules = rules::Follower::start(Box::new(move |event| {
-            // If nobody is there any more, nobody wants to know.
+            // An error means that the receiver has gone: the event is of no use then.
             let _ = tell.send(event);
             waker.wake();
         }))?;
-        // Before they are asked for, so that no change is missed.
+        // Before the first query, so that no change is missed.
         let policies = Policies::open();
         let mut source = Source::open(settings.netlink)?;
         let mut kernel_state = KernelState::new(settings.xdp_path);
@@ -125,13 +125,13 @@ impl Startup {
         })
     }
 
-    /// The model that follows.
+    /// The model of the configuration.
     #[must_use]
     pub fn model(&self) -> Model {
         model(&self.plan, &self.kernel_state, &self.locals)
     }
 
-    /// Turns a model of this mirror into tables, routes included.
+    /// Compiles a model of this configuration to tables, routes included.
     ///
     /// # Errors
     /// The first object that does not fit.
@@ -141,28 +141,28 @@ impl Startup {
         Ok(compiled)
     }
 
-    /// By which the mirror is asked.
+    /// The handle for requests to the controller.
     #[must_use]
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
-    /// Of each port, why it has nothing to do by now.
+    /// For each port, why it has nothing to do by now.
     #[must_use]
     pub fn idle(&self) -> Vec<Option<String>> {
         let idle = |port: &Port| self.offload.idle(port.device?);
         self.kernel_state.ports.iter().map(idle).collect()
     }
 
-    /// Which traffic takes which path.
+    /// The offload: which traffic takes which path.
     #[must_use]
     pub const fn offload(&self) -> &Offload {
         &self.offload
     }
 
-    /// Goes on mirroring, on a thread of its own; the kernel forwards until all is active that it has
-    /// told meanwhile, which `ready` is to tell. `most_mtu` is the largest packet that there is room for,
-    /// `live` is where others find which traffic takes which path.
+    /// Starts the controller on a thread of its own. The kernel forwards until everything that it has
+    /// notified of meanwhile is active; then the thread calls `ready`. `most_mtu` is the largest packet that
+    /// there is room for, in bytes. The controller publishes the offload in `live`.
     ///
     /// # Errors
     /// The system gives no thread.
@@ -184,7 +184,7 @@ impl Startup {
     }
 }
 
-/// A mirror that runs, until it is dropped.
+/// A running controller; dropping it ends its thread.
 #[derive(Debug)]
 pub struct Keep {
     handle: Handle,
@@ -209,7 +209,7 @@ fn first_rules(told: &Receiver<rules::Event>) -> Rules {
     }
 }
 
-/// The model of a shape, with what rules there are.
+/// The model of a plan, with the rules that have been read.
 pub(super) fn model(plan: &Plan, kernel_state: &KernelState, locals: &Locals) -> Model {
     let mut model = plan.model(locals.addresses());
     if let Rules::Read(reading, None) = kernel_state.rules() {
@@ -218,8 +218,8 @@ pub(super) fn model(plan: &Plan, kernel_state: &KernelState, locals: &Locals) ->
     model
 }
 
-/// Tables of a shape with all routes. Rules that cannot be compiled are left out, and all is the
-/// kernel's then: [`KernelState::rules()`] says so.
+/// Builds tables of a plan with all routes. Rules that cannot be compiled are left out, and everything
+/// then takes the kernel path: [`KernelState::rules()`] says so.
 pub(super) fn build(
     plan: &Plan,
     kernel_state: &mut KernelState,
@@ -235,13 +235,13 @@ pub(super) fn build(
     Ok((compiled, fib_sync))
 }
 
-/// Says that an error of the tables is about no object in particular.
+/// The error of the tables as one that concerns no object in particular.
 pub(super) fn at_all(error: TablesError) -> CompileError {
     let object = "the kernel's configuration".to_owned();
     CompileError { object, error: Problem::Tables(error) }
 }
 
-/// What is readable when there is something to do.
+/// The descriptors that are readable when there is something to do.
 pub(super) fn entries(
     source: &Source,
     mailbox: &ControllerMailbox,

@@ -1,21 +1,21 @@
-//! The devices that a router is started with.
+//! Checks of the devices that a router is started with.
 
 use super::kernel::{Ifindex, Kernel, Netdev};
 
 /// `IFF_LOOPBACK`.
 const LOOPBACK: u32 = 1 << 3;
-/// Names of devices that Tollway makes for itself, by which it hands packets to the kernel.
+/// The prefix of names of devices that Tollway makes for itself, to hand packets to the kernel.
 const OWN: &str = "toll";
 
 /// Why a device cannot be one of the router's ports.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// There is none of that name.
+    /// There is no device of that name.
     #[error("there is no network device {name}; there {kernel_state}")]
     Unknown {
         /// The name.
         name: String,
-        /// Those that could be meant, as the end of a sentence.
+        /// Devices that could be meant, as the end of a sentence.
         kernel_state: String,
     },
     /// It was named before.
@@ -24,7 +24,7 @@ pub enum DeviceError {
     /// Nothing arrives by it.
     #[error("{0} is the loopback device, by which nothing arrives; name devices that have a cable")]
     Loopback(String),
-    /// Tollway's own.
+    /// It is Tollway's own.
     #[error("{0} is one of Tollway's own devices; name those that packets arrive by")]
     Own(String),
     /// Its frames are not Ethernet's.
@@ -37,7 +37,7 @@ pub enum DeviceError {
         /// What it is, in brackets.
         kind: String,
     },
-    /// A VLAN comes with the device below.
+    /// It is a VLAN, which comes with the device below.
     #[error("{name} is a VLAN of {below}; name {below}, and its VLANs come with it")]
     Vlan {
         /// The name.
@@ -45,7 +45,7 @@ pub enum DeviceError {
         /// The device below.
         below: String,
     },
-    /// It belongs to another device, which has its packets.
+    /// It belongs to another device, which takes its packets.
     #[error(
         "{name} belongs to the {kind} {master}, whose traffic the kernel forwards; leave it out (to take it \
          from there would cut off whoever reaches this host by {master})"
@@ -58,7 +58,7 @@ pub enum DeviceError {
         /// The other device.
         master: String,
     },
-    /// It stands for other devices, by which the packets arrive.
+    /// It represents other devices, by which the packets arrive.
     #[error("{name} is a {kind}; name the devices that belong to it{hint}")]
     Master {
         /// The name.
@@ -125,7 +125,7 @@ fn judge(kernel: &Kernel, netdev: &Netdev) -> Result<(), DeviceError> {
     }
 }
 
-/// Whether Tollway has made a device for itself: nobody routes by it.
+/// Says whether Tollway has made a device for itself; no route uses such a device.
 #[must_use]
 pub fn is_own(netdev: &Netdev) -> bool {
     let number = netdev.name.strip_prefix(OWN).map(|rest| rest.trim_end_matches(['b', 'c']));

@@ -1,15 +1,17 @@
-//! IPv4 destinations to which the kernel knows a smaller path MTU that holds for forwarded packets, too.
+//! IPv4 destinations for which the kernel knows a smaller path MTU that also holds for forwarded packets.
 //!
-//! An ICMP message "fragmentation needed" with an MTU below `net.ipv4.route.min_pmtu` (552) makes an exception
-//! whose MTU is locked (`__ip_rt_update_pmtu` in `net/ipv4/route.c`): until it expires, forwarded packets are
-//! cut to that minimum (`ip_dst_mtu_maybe_forward`). The kernel tells of none. So a raw socket hears the
-//! messages, and for each the kernel is asked as it asked itself; where it says that the MTU is locked, packets
-//! to that destination are the kernel's, whatever table they go by.
+//! An ICMP message "fragmentation needed" with an MTU below `net.ipv4.route.min_pmtu` (552) makes an
+//! exception whose MTU is locked (`__ip_rt_update_pmtu` in `net/ipv4/route.c`). Until it expires, the kernel
+//! fragments forwarded packets to that minimum (`ip_dst_mtu_maybe_forward`). It does not notify of
+//! exceptions. So a raw socket receives the messages. For each, Tollway sends a route query for the same
+//! lookup that the kernel makes. If the answer has a locked MTU, packets to that destination take the kernel
+//! path, whatever table they are looked up in.
 //!
-//! Limits: rules that look at marks, ports or bound devices are not asked for, and a socket hears of VRFs only
-//! while `net.ipv4.raw_l3mdev_accept` is 1, as it is by itself. Some thousand messages may wait to be read. Of those
-//! that came before the start, the kernel lists the exceptions that packets have met since. An ICMP redirect about
-//! the host's own ICMP messages counts while somebody has such a socket (`raw_err`).
+//! Limits: queries do not cover rules that select by marks, ports or bound devices. The socket receives
+//! messages of VRFs only while `net.ipv4.raw_l3mdev_accept` is 1, the default. Some thousand messages may
+//! wait to be read. Of exceptions older than the start, the kernel lists those that packets have met since.
+//! An ICMP redirect about the host's own ICMP messages takes effect while any such socket is open
+//! (`raw_err`).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
@@ -27,46 +29,46 @@ use super::netlink::{Flow, Locked, ask_locked, list_locked};
 use crate::netlink::Asker;
 use crate::ports::{sys, why};
 
-/// When it is asked after a message: the socket hears it before the kernel heeds it (`raw_local_deliver`), and a
-/// busy TCP socket heeds it later (`tcp_v4_mtu_reduced`).
+/// When to query after a message. The socket receives it before the kernel processes it
+/// (`raw_local_deliver`), and a busy TCP socket processes it later (`tcp_v4_mtu_reduced`).
 const ASKED_AFTER: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(2), Duration::from_millis(50), Duration::from_secs(1)];
-/// Messages that are taken before it is another's turn.
+/// Messages read in one turn.
 const BATCH: usize = 64;
-/// Questions that may wait: beyond that the oldest are dropped.
+/// Queries that may wait; beyond that the oldest are dropped.
 const MOST_ASKS: usize = 512;
-/// Destinations that are the kernel's at most: each is an entry in the FIB of each table. The kernel keeps some
+/// The most destinations on the kernel path: each is an entry in the FIB of each table. The kernel keeps some
 /// thousand for a next hop.
 const MOST_KNOWN: usize = 16_384;
-/// Questions take no longer before it is another's turn.
+/// The most time for queries in one turn.
 const SLICE: Duration = Duration::from_millis(1);
-/// The list of the start is looked after so often.
+/// How often to check whether the list of the start is complete.
 const LIST_EVERY: Duration = Duration::from_millis(50);
-/// After a route has changed, what else is about to change is waited for so long.
+/// After a change of routes, further changes are awaited for this long.
 const DOUBTED_FOR: Duration = Duration::from_millis(50);
-/// An exception that is about to end is asked for again no sooner.
+/// An exception that is about to expire is queried again no sooner.
 const LEAST: Duration = Duration::from_millis(20);
 /// Nothing is due.
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// What is known of them.
+/// The known exceptions, and the means to learn of them.
 pub(super) struct Exceptions {
     /// None where the system gives no such socket.
     messages: Option<File>,
     asker: Option<Asker>,
     asks: VecDeque<Ask>,
     known: BTreeMap<Ipv4Addr, PathMtuException>,
-    /// When routes have changed, and with them maybe all that is known.
+    /// When to doubt everything known, after a change of routes.
     doubted: Option<Instant>,
-    /// There were more than can be kept.
+    /// The warning that there are more than can be kept has been logged.
     has_told: bool,
-    /// The list of the start, while it is being made.
+    /// The list of the start, until it is complete.
     list: Option<JoinHandle<io::Result<Locked>>>,
-    /// When there is something to do even if there is no message.
+    /// When there is something to do even without a message.
     pub(super) at: Instant,
 }
 
-/// Whether IPv4 packets may take another route since.
+/// Says whether IPv4 packets may take another route after an event.
 fn may_reroute(event: &Event) -> bool {
     match event {
         Event::Link(..) | Event::Rule(..) | Event::Nexthop(..) | Event::Address(..) => true,
@@ -77,28 +79,28 @@ fn may_reroute(event: &Event) -> bool {
     }
 }
 
-/// A question whether an exception has come or still is.
+/// A query whether an exception has been made or still exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ask {
     at: Instant,
-    /// How often it was asked.
+    /// How often it has been tried.
     tries: usize,
-    /// The packet that did not fit: it was the host's own.
+    /// The packet that was too big, which the host itself had sent.
     flow: Flow,
 }
 
 /// An exception.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PathMtuException {
-    /// The packet by which it was found; none where the kernel has listed it.
+    /// The packet by which it was found; none if the kernel has listed it.
     flow: Option<Flow>,
     until: Instant,
-    /// It is to be asked for again.
+    /// It has to be queried again.
     is_doubted: bool,
 }
 
 impl Exceptions {
-    /// Listens from now on.
+    /// Starts to follow the messages.
     pub(super) fn open() -> Self {
         let opened =
             sys::unreachable_socket().and_then(|socket| Ok((socket, Asker::open(NETLINK_ROUTE)?)));
@@ -120,13 +122,13 @@ impl Exceptions {
         Self { messages, asker, asks, known, doubted, has_told, list, at: Instant::now() }
     }
 
-    /// What to wait for; poll(2) passes over the negative number of none.
+    /// The descriptor to wait for; poll(2) ignores the negative number that stands for none.
     pub(super) fn fd(&self) -> i32 {
         self.messages.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
-    /// Takes what the kernel has told: where it may route otherwise, exceptions change with routes, and it is soon
-    /// asked whether they still are.
+    /// Takes in a notification of the kernel: exceptions change with routes, so after one that may change a
+    /// route the exceptions are soon queried again.
     pub(super) fn take(&mut self, event: &Event) {
         if self.doubted.is_none() && !self.known.is_empty() && may_reroute(event) {
             let at = Instant::now() + DOUBTED_FOR;
@@ -135,8 +137,8 @@ impl Exceptions {
         }
     }
 
-    /// Takes what has come, and asks what is due; the destinations that are the kernel's, if others are than
-    /// before. `vrfs` tells the VRF devices. Never waits.
+    /// Reads messages and makes the queries that are due. Returns the destinations on the kernel path, if
+    /// they have changed. `vrfs` gives the VRF devices. Never waits.
     pub(super) fn look(
         &mut self,
         vrfs: impl FnOnce() -> Vec<Ifindex>,
@@ -185,8 +187,8 @@ impl Exceptions {
         changed.then(|| self.known.keys().copied().collect())
     }
 
-    /// Asks whether an exception still is; false where it is no more. One that the kernel has listed may be of
-    /// packets of which nothing is known, and is kept to its end.
+    /// Queries whether an exception still exists; false if it does not. One that the kernel has listed may be
+    /// of unknown packets, so it is kept until it expires.
     fn ask_again(
         &mut self,
         dst: Ipv4Addr,
@@ -208,7 +210,7 @@ impl Exceptions {
         true
     }
 
-    /// Notes an exception; says if it is new.
+    /// Notes an exception; returns whether it is new.
     fn note(&mut self, flow: Flow, until: Instant) -> bool {
         let is_new = !self.known.contains_key(&flow.dst);
         if is_new && self.known.len() >= MOST_KNOWN {
@@ -226,14 +228,14 @@ impl Exceptions {
     }
 
     fn hear(&mut self, now: Instant) {
-        /// An IPv4 header, ICMP's, and as much of the packet that did not fit; all with options.
+        /// An IPv4 header, the ICMP header, and the part of the packet that was too big; all with options.
         const ROOM: usize = 256;
         let Some(messages) = &mut self.messages else { return };
         let mut room = [0; ROOM];
         for _ in 0..BATCH {
             let Ok(len) = messages.read(&mut room) else { return };
             let Some(flow) = room.get(..len).and_then(too_big) else { continue };
-            // It may tell of less than the one before.
+            // The new message may have a smaller MTU than the one before.
             if let Some(ask) = self.asks.iter_mut().find(|ask| ask.flow == flow) {
                 (ask.at, ask.tries) = (now, 0);
                 self.at = now;
@@ -247,7 +249,7 @@ impl Exceptions {
         }
     }
 
-    /// Takes the list of the start, if it has come to its end; says if there was anything in it.
+    /// Takes in the list of the start, if it is complete; returns whether it had any entry.
     fn take_list(&mut self, now: Instant) -> bool {
         let Some(list) = self.list.take_if(|list| list.is_finished()) else { return false };
         let locked = match list.join() {
@@ -269,7 +271,7 @@ impl Exceptions {
         !locked.is_empty()
     }
 
-    /// Asks the kernel, by the main table and those of VRFs, how long an exception holds, if there is one.
+    /// Queries how long an exception holds, if there is one, in the main table and those of VRFs.
     fn ask(&mut self, flow: Flow, vrfs: &[Ifindex]) -> io::Result<Option<Duration>> {
         let Some(asker) = &mut self.asker else { return Ok(None) };
         let mut left = None;
@@ -280,7 +282,7 @@ impl Exceptions {
     }
 }
 
-/// Of which packet an IPv4 packet says that it did not fit (RFC 1191, section 4); none if it is another.
+/// The packet that was too big according to an IPv4 packet (RFC 1191, section 4); none for other packets.
 fn too_big(packet: &[u8]) -> Option<Flow> {
     const FRAGMENTATION_NEEDED: [u8; 2] = [3, 4];
     const ICMP: usize = 8;
@@ -291,7 +293,7 @@ fn too_big(packet: &[u8]) -> Option<Flow> {
     }
     let inner = message.get(ICMP..)?;
     let address = |at: usize| inner.get(at..)?.first_chunk::<4>().map(|address| (*address).into());
-    // The last two bits of the type of service tell of congestion.
+    // The last two bits of the type of service are for congestion notification.
     Some(Flow { src: address(12), dst: address(16)?, tos: inner.get(1)? & !3 })
 }
 

@@ -1,4 +1,4 @@
-//! What others can ask of a mirror that runs.
+//! Requests to a running controller.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::sync::lock;
 use crate::xdp::State;
 
-/// What a mirror has and has done.
+/// The state and the counters of a controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// Network devices.
@@ -25,53 +25,53 @@ pub struct Status {
     pub routes: usize,
     /// Next-hop objects.
     pub nexthops: usize,
-    /// Changes that the kernel has told, those of lists included.
+    /// Changes that the kernel has notified of, including lists.
     pub changes: u64,
-    /// How many of them packets are forwarded by.
+    /// How many of these changes are active.
     pub installed: u64,
     /// Why the kernel forwards everything at the moment, if it does.
     pub bypassed: Option<String>,
     /// How often the tables were rebuilt.
     pub rebuilds: u64,
-    /// How often messages of the kernel were lost, and all was listed anew.
+    /// How often messages of the kernel were lost, and everything was listed again.
     pub lost: u64,
-    /// How often all routes were listed to see that nothing is amiss.
+    /// How often all routes were listed as a check.
     pub audits: u64,
-    /// What such a list was found to differ by.
+    /// The number of things that such checks found to be wrong.
     pub drift: u64,
 }
 
-/// All that the kernel had told is active.
+/// The answer when everything that the kernel had notified of is active.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Synced {
-    /// Changes that the kernel had told, those of lists included.
+    /// Changes that the kernel had notified of, including lists.
     pub changes: u64,
     /// Why the kernel forwards everything nevertheless, if it does.
     pub bypassed: Option<String>,
 }
 
-/// What is asked of the thread.
+/// A request to the controller's thread.
 pub(super) enum Request {
-    /// To say when all is active that the kernel has told by now.
+    /// Answer when everything that the kernel has notified of by now is active.
     Sync(SyncSender<Synced>),
-    /// To have the kernel forward no more, when all is active that it has told by now: the worker was
-    /// away, so often by then.
+    /// Let the XDP programs forward again when everything that the kernel has notified of by now is active;
+    /// the worker has been away this often.
     Gap(u64, State),
-    /// To count the routes, and say which traffic takes which path.
+    /// Count the routes and evaluate the offload.
     Judge(SyncSender<()>),
-    /// To compare everything with what the kernel has.
+    /// Compare everything with the kernel's configuration.
     Audit,
-    /// To end.
+    /// End.
     Stop,
 }
 
-/// By which a mirror is asked; cheap to clone.
+/// A handle for requests to a running controller; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Handle {
     requests: Sender<Request>,
     wake: Arc<UnixStream>,
     status: Arc<Mutex<Status>>,
-    /// How often the worker was away.
+    /// How often the worker has been away.
     gaps: Arc<AtomicU64>,
 }
 
@@ -85,12 +85,12 @@ pub(super) struct ControllerMailbox {
 }
 
 impl ControllerMailbox {
-    /// All is active that was told when the worker had been away so often: the kernel need not forward
-    /// any more, unless it was away again.
+    /// Lets the XDP programs forward again after `gaps` absences of the worker, since everything is active;
+    /// not if the worker has been away again.
     pub(super) fn go_on(&self, gaps: u64, state: &State) {
         state.set_behind(false);
         if self.gaps.load(Ordering::SeqCst) != gaps {
-            // That one is asked about next.
+            // The request for the last absence follows.
             state.set_behind(true);
         }
     }
@@ -114,7 +114,7 @@ pub(super) fn handle() -> io::Result<(Handle, ControllerMailbox)> {
 }
 
 impl Handle {
-    /// Waits until all is active that the kernel has told by now; none where that takes longer.
+    /// Waits until everything that the kernel has notified of by now is active; none where that takes longer.
     #[must_use]
     pub fn sync(&self, patience: Duration) -> Option<Synced> {
         let (answer, answered) = mpsc::sync_channel(1);
@@ -122,8 +122,8 @@ impl Handle {
         answered.recv_timeout(patience).ok()
     }
 
-    /// Waits until what is said of paths ([`Live`](super::coverage::Live)) has the routes that there are
-    /// by now; false where that takes longer.
+    /// Waits until the published offload ([`Live`](super::offload::Live)) considers the present routes; false
+    /// where that takes longer.
     #[must_use]
     pub fn judge(&self, patience: Duration) -> bool {
         let (answer, answered) = mpsc::sync_channel(1);
@@ -131,13 +131,13 @@ impl Handle {
         answered.recv_timeout(patience).is_ok()
     }
 
-    /// Has everything compared with what the kernel has, now: an audit like any other.
+    /// Starts an audit now: compares everything with the kernel's configuration.
     pub fn audit(&self) {
         self.ask(Request::Audit);
     }
 
-    /// Has the kernel forward until all is active that it has told by now. To be called by the worker when
-    /// it has been away, before it lives again for the XDP programs.
+    /// Lets the kernel forward until everything that it has notified of by now is active. The worker calls
+    /// this after an absence, before the XDP programs take it for alive again.
     pub fn was_away(&self, state: &State) {
         // In this order: see `ControllerMailbox::go_on`.
         let gaps = self.gaps.fetch_add(1, Ordering::SeqCst) + 1;
@@ -145,7 +145,7 @@ impl Handle {
         self.ask(Request::Gap(gaps, state.clone()));
     }
 
-    /// What it has and has done.
+    /// The state and the counters.
     #[must_use]
     pub fn status(&self) -> Status {
         lock(&self.status).clone()
@@ -157,14 +157,14 @@ impl Handle {
     }
 
     fn ask(&self, request: Request) {
-        // If nobody is there any more, nobody answers.
+        // An error means that the thread has ended; then there is no answer.
         let _ = self.requests.send(request);
         self.wake();
     }
 
-    /// Has the thread look around.
+    /// Wakes the thread.
     pub(super) fn wake(&self) {
-        // A full pipe wakes as well.
+        // If the pipe is full, the thread wakes anyway.
         let _ = (&*self.wake).write(&[0]);
     }
 }

@@ -1,4 +1,4 @@
-//! What the kernel has, as plain data: the words of its messages, with nothing decided.
+//! The kernel's configuration as plain data: the content of its messages, without interpretation.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
@@ -24,7 +24,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// The other one.
+    /// The other family.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {
@@ -39,7 +39,7 @@ impl Family {
 pub struct Netdev {
     /// Its name.
     pub name: String,
-    /// What driver made it (`IFLA_INFO_KIND`): `veth`, `vlan`, `vrf`, `bridge`; none for hardware.
+    /// The driver that made it (`IFLA_INFO_KIND`): `veth`, `vlan`, `vrf`, `bridge`; none for hardware.
     pub kind: Option<String>,
     /// Its Ethernet address, if it has one.
     pub mac: Option<[u8; 6]>,
@@ -47,17 +47,17 @@ pub struct Netdev {
     pub mtu: u32,
     /// `IFF_*` flags.
     pub flags: u32,
-    /// The device below, in the same namespace (`IFLA_LINK`); of a veth it is the peer.
+    /// The device below, in the same namespace (`IFLA_LINK`); for a veth, its peer.
     pub lower: Option<Ifindex>,
     /// The bridge, bond or VRF that it belongs to (`IFLA_MASTER`).
     pub master: Option<Ifindex>,
-    /// Of a VLAN device: the tag's identifier and protocol.
+    /// For a VLAN device: the tag's identifier and protocol.
     pub vlan: Option<(u16, u16)>,
-    /// Of a VRF: its table.
+    /// For a VRF device: its table.
     pub vrf_table: Option<TableId>,
     /// The queueing discipline's name (`IFLA_QDISC`).
     pub qdisc: String,
-    /// The XDP program that is attached, by number.
+    /// The number of the attached XDP program.
     pub xdp: Option<u32>,
 }
 
@@ -68,11 +68,11 @@ pub struct Address {
     pub ifindex: Ifindex,
     /// The address itself (`IFA_LOCAL`, else `IFA_ADDRESS`) and its prefix length.
     pub address: IpNet,
-    /// The other end's, where that is another (`IFA_ADDRESS`).
+    /// The other end's address, where that differs (`IFA_ADDRESS`).
     pub peer: Option<IpAddr>,
     /// The broadcast address, IPv4 only.
     pub broadcast: Option<Ipv4Addr>,
-    /// `IFA_F_*` flags; a tentative or duplicate one is not active.
+    /// `IFA_F_*` flags; a tentative or duplicate address is not active.
     pub flags: u32,
 }
 
@@ -90,11 +90,12 @@ pub struct RouteKey {
 }
 
 impl RouteKey {
-    /// In the place of an IPv6 route's type of service: it is for packets of some sources (`RTA_SRC`), and what
-    /// comes and goes beside it lets it be. Such a route is [odd](Route::odd), and comes before all others.
+    /// Stands in place of an IPv6 route's type of service: the route is for packets of some sources
+    /// (`RTA_SRC`), and changes of other routes do not affect it. Such a route is [odd](Route::odd), and
+    /// comes before all others.
     pub const OF_SOURCES: u8 = 1;
 
-    /// Of which family it is.
+    /// The family of the destination.
     #[must_use]
     pub const fn family(&self) -> Family {
         match self.dst {
@@ -117,7 +118,7 @@ pub enum RouteKind {
     Anycast,
     /// To a group.
     Multicast,
-    /// Drop without a word.
+    /// Drop silently.
     Blackhole,
     /// Drop, answer "host unreachable".
     Unreachable,
@@ -125,13 +126,13 @@ pub enum RouteKind {
     Prohibit,
     /// As if this table had no route.
     Throw,
-    /// One that is not known here.
+    /// A type unknown to Tollway.
     Other(u8),
 }
 
 /// The device of a next hop is down (`RTNH_F_DEAD`).
 pub const DEAD: u8 = 1;
-/// The router of a next hop is reached on its device, whatever the routes say (`RTNH_F_ONLINK`).
+/// The gateway of a next hop is reached on its device, whatever the routes say (`RTNH_F_ONLINK`).
 pub const ON_LINK: u8 = 4;
 /// The device of a next hop has no carrier (`RTNH_F_LINKDOWN`).
 pub const LINK_DOWN: u8 = 16;
@@ -139,16 +140,16 @@ pub const LINK_DOWN: u8 = 16;
 /// One of a route's next hops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Hop {
-    /// The router to send to; none when the destination itself is on the device.
+    /// The gateway; none when the destination itself is on the device.
     pub via: Option<IpAddr>,
     /// The device.
     pub ifindex: Ifindex,
     /// Share of the flows, 1 to 256.
     pub weight: u16,
-    /// Of the `RTNH_F_*` flags [`DEAD`], [`ON_LINK`] and [`LINK_DOWN`]; the kernel changes the first and
-    /// the last without telling, so they are as of when the route was told.
+    /// The `RTNH_F_*` flags [`DEAD`], [`ON_LINK`] and [`LINK_DOWN`]. The kernel changes the first and the
+    /// last without notifying, so they are as of the route's last event.
     pub flags: u8,
-    /// The packet is wrapped on its way (`RTA_ENCAP`): tunnels, MPLS, segment routing.
+    /// The packet is encapsulated on its way (`RTA_ENCAP`): tunnels, MPLS, segment routing.
     pub encap: bool,
 }
 
@@ -159,33 +160,33 @@ pub enum Hops {
     None,
     /// One next hop.
     One(Hop),
-    /// Several, by flow.
+    /// Several, chosen by flow.
     Many(Box<[Hop]>),
-    /// Whatever a next-hop object says.
+    /// The next hops of a next-hop object.
     Object(NexthopId),
 }
 
-/// A route (`RTM_NEWROUTE`); small, for there may be a million.
+/// A route (`RTM_NEWROUTE`); kept small, since there may be a million.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Route {
     /// What it does.
     pub kind: RouteKind,
     /// Where it leads.
     pub hops: Hops,
-    /// Whoever made it (`RTPROT_*`).
+    /// Who added it (`RTPROT_*`).
     pub protocol: u8,
     /// Preferred source address, for the router's own packets; when that address goes, so does the route.
     pub prefsrc: Option<IpAddr>,
-    /// Largest packet, bytes (`RTAX_MTU`), 0 for the device's.
+    /// Largest packet, bytes (`RTAX_MTU`), 0 for the device's MTU.
     pub mtu: u32,
-    /// Something that the router cannot do exactly: a lifetime (IPv6), a source prefix (IPv6), a realm,
-    /// attributes that are not known here. Its packets are the kernel's.
+    /// The route has something that the router cannot do exactly: a lifetime (IPv6), a source prefix
+    /// (IPv6), a realm, or unknown attributes. Its packets take the kernel path.
     pub odd: bool,
 }
 
 impl Route {
-    /// Whether the kernel would take the two for the same: all but what it changes without telling, that
-    /// is, whether next hops are dead or without a carrier.
+    /// Says whether the kernel would take the two for the same. It ignores what the kernel changes without
+    /// notifying: whether next hops are dead or without a carrier.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let own = (self.kind, self.protocol, self.prefsrc, self.mtu, self.odd);
@@ -193,8 +194,8 @@ impl Route {
             && self.hops.is_same(&other.hops)
     }
 
-    /// IPv6: whether it is one of the siblings of its key, which together are one route with several next
-    /// hops (`rt6_qualify_for_ecmp`). Odd ones are taken each for itself: their sources may differ.
+    /// Says whether an IPv6 route is one of the siblings of its key, which together are one route with
+    /// several next hops (`rt6_qualify_for_ecmp`). Odd routes never join: their sources may differ.
     #[must_use]
     pub fn joins(&self) -> bool {
         /// `RTPROT_RA`.
@@ -206,7 +207,7 @@ impl Route {
 }
 
 impl Hops {
-    /// The next hops that are given with the route itself.
+    /// The next hops that the route itself names.
     #[must_use]
     pub fn list(&self) -> &[Hop] {
         match self {
@@ -229,7 +230,7 @@ impl Hops {
 }
 
 impl Hop {
-    /// Whether it is the same, whatever its state.
+    /// Says whether the hops are the same, whatever their state.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let state = DEAD | LINK_DOWN;
@@ -237,8 +238,8 @@ impl Hop {
         lasting(self) == lasting(other)
     }
 
-    /// Whether it leads to the same place (`rt6_duplicate_nexthop`). One of several next hops of IPv6
-    /// that is deleted is told by itself, without the weight that it had.
+    /// Says whether both lead to the same place (`rt6_duplicate_nexthop`). When one of several IPv6 next hops
+    /// is deleted, its notification lacks the weight that it had.
     #[must_use]
     pub fn leads_alike(&self, other: &Self) -> bool {
         (self.via, self.ifindex, self.encap) == (other.via, other.ifindex, other.encap)
@@ -250,48 +251,48 @@ impl Hop {
 pub enum Nexthop {
     /// One next hop.
     Hop(Hop),
-    /// Drops.
+    /// Drops packets.
     Blackhole,
     /// Several, by number and weight.
     Group {
         /// The members.
         members: Vec<(NexthopId, u16)>,
-        /// Flows stay with their member when others come and go.
+        /// Flows keep their member when others come and go.
         resilient: bool,
     },
-    /// One that is not for routes (`NHA_FDB`) or not known here.
+    /// An object that is not for routes (`NHA_FDB`), or of an unknown kind.
     Other,
 }
 
 /// A rule of policy routing (`RTM_NEWRULE`, ip-rule(8)).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Rule {
-    /// Of which family.
+    /// The family.
     pub family: Family,
-    /// Rules are asked in this order, equals in the order that they came.
+    /// Rules are evaluated in this order, those of one priority in the order of their addition.
     pub priority: u32,
-    /// Sources that it is for.
+    /// Sources that match; none for all.
     pub src: Option<IpNet>,
-    /// Destinations that it is for.
+    /// Destinations that match; none for all.
     pub dst: Option<IpNet>,
-    /// Name of the input device that it is for.
+    /// Name of the input device that matches; none for all.
     pub iif: Option<String>,
-    /// The packet's mark under the mask.
+    /// The value and mask of the packet's mark.
     pub mark: Option<(u32, u32)>,
     /// What it does.
     pub action: RuleAction,
-    /// It selects by something that is not known here (output device, ports, tunnel, `not`, ...), in words.
+    /// A selector unknown to Tollway (output device, ports, tunnel, `not`, ...), in words.
     pub odd: Option<String>,
 }
 
 /// What a rule does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RuleAction {
-    /// Looks a table up; without a route there the next rule follows.
+    /// Looks up a table; without a route there, the next rule applies.
     Table(TableId),
-    /// Looks the table of the packet's VRF up (`l3mdev`); none for packets outside VRFs.
+    /// Looks up the table of the packet's VRF (`l3mdev`); nothing for packets outside VRFs.
     Vrf,
-    /// Drops without a word.
+    /// Drops silently.
     Blackhole,
     /// Drops, answers "host unreachable".
     Unreachable,
@@ -299,25 +300,25 @@ pub enum RuleAction {
     Prohibit,
     /// Does nothing.
     Nop,
-    /// Goes on at the first rule of that priority.
+    /// Continues at the first rule of that priority.
     Goto(u32),
 }
 
-/// Everything small that the kernel has; routes are in the [`super::rib::Rib`].
+/// The kernel's configuration apart from routes, which are in the [`super::rib::Rib`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kernel {
     /// Devices.
     pub netdevs: BTreeMap<Ifindex, Netdev>,
     /// Addresses.
     pub addresses: std::collections::BTreeSet<Address>,
-    /// Rules, in the order in which they are asked.
+    /// Rules, in the order of evaluation.
     pub rules: Vec<Rule>,
     /// Next-hop objects.
     pub nexthops: HashMap<NexthopId, Nexthop>,
 }
 
 impl Kernel {
-    /// The device of a name.
+    /// The device with a name.
     #[must_use]
     pub fn named(&self, name: &str) -> Option<(Ifindex, &Netdev)> {
         let named = self.netdevs.iter().find(|(_, netdev)| netdev.name == name);

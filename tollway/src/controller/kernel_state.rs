@@ -1,4 +1,4 @@
-//! All that is known of the kernel: what it has told, and what it was asked for.
+//! The known state of the kernel: from its notifications and from queries.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,66 +24,66 @@ use super::take::Effect;
 use crate::model::XdpPathMode;
 use crate::ports::sys;
 
-/// Sysctls are read so often, since the kernel does not tell of all of them ...
+/// Sysctls are read this often, since the kernel does not notify of all of them ...
 const SYSCTLS_EVERY: Duration = Duration::from_millis(80);
-/// ... and what else it does not tell of is looked at, which costs less ...
+/// ... and the other things that it does not notify of are glanced at this often, which costs less ...
 const GLANCE_EVERY: Duration = Duration::from_millis(50);
-/// ... but that takes no more than one part in so many of the time.
+/// ... but either takes at most one part in this many of the time.
 const LOOK_SHARE: u32 = 250;
-/// All that hangs on devices is asked for so often.
+/// Everything attached to devices is queried this often.
 const PROBES_EVERY: Duration = Duration::from_secs(1);
-/// Asking other namespaces takes one part in so many of the time, if none of what matters changes.
+/// Queries of other namespaces take one part in this many of the time, unless something relevant changes.
 const NAMESPACES_SHARE: u32 = 100;
-/// A protocol of routes that the kernel makes itself (`RTPROT_KERNEL`).
+/// The protocol of routes that the kernel adds by itself (`RTPROT_KERNEL`).
 const BY_KERNEL: u8 = 2;
 
 /// What is known of the firewall's rules.
 #[derive(Clone, Debug)]
 pub(super) enum Rules {
-    /// Nothing, and why.
+    /// They are unknown, for this reason.
     Unread(String),
     /// The rules, and why they cannot be compiled, if so.
     Read(Arc<Reading>, Option<String>),
 }
 
-/// All that is known.
+/// The known state of the kernel.
 pub(super) struct KernelState {
     pub(super) ports: Vec<Port>,
     pub(super) kernel: Kernel,
     pub(super) rib: Rib,
     rules: Rules,
-    /// What the rules mean for packets.
+    /// The effect of the rules on packets.
     firewall: Firewall,
-    /// The largest packet that there is room for.
+    /// The largest packet that a buffer holds, in bytes.
     pub(super) most_mtu: u32,
     own: Own,
     routes: RouteTally,
-    /// How many events had been taken when routes were counted.
+    /// The number of events taken when the routes were last counted.
     tallied: u64,
     sysctls: Sysctls,
     probes: Probes,
     glance: Option<Glance>,
     sticky_flags: StickyFlags,
-    /// There were routes with several next hops when a shape was asked for last.
+    /// The plan was last made with routes with several next hops.
     groups: PerFamily<bool>,
-    /// The seed of the kernel's hash could not be set.
+    /// Setting the seed of the kernel's hash failed.
     seed_refused: bool,
     xdp_path: (XdpPathMode, u32),
     of_sysctls: Looks,
     of_glance: Looks,
     pub(super) exceptions: Exceptions,
     probes_at: Instant,
-    /// When other namespaces are to be asked with the rest.
+    /// When to query other namespaces together with the rest.
     namespaces_at: Instant,
-    /// Something has changed, and what is asked for is of before.
+    /// Something has changed since the last query.
     unasked: bool,
-    /// Something has changed that shapes follow from.
+    /// Something has changed that the plan depends on.
     pub(super) stale: bool,
     /// A port's device has changed.
     linked: bool,
-    /// A device has come, gone or another name.
+    /// A device has come, gone or got another name.
     renamed: bool,
-    /// Events taken.
+    /// The number of events taken.
     pub(super) changes: u64,
 }
 
@@ -121,7 +121,7 @@ impl KernelState {
         }
     }
 
-    /// Takes what the kernel has told.
+    /// Takes in a notification of the kernel.
     pub(super) fn take(&mut self, event: Event) {
         let Some(event) = self.own.without(event) else { return };
         self.changes += 1;
@@ -177,20 +177,20 @@ impl KernelState {
         self.stale |= effect == Effect::Topology || sticky_flags != self.sticky_flags;
     }
 
-    /// Says if a device has come, gone or another name since this was asked last.
+    /// Returns whether a device has come, gone or got another name since the last call.
     pub(super) fn take_renamed(&mut self) -> bool {
         std::mem::take(&mut self.renamed)
     }
 
-    /// Says if a port's device has changed since this was asked last.
+    /// Returns whether a port's device has changed since the last call.
     pub(super) fn take_linked(&mut self) -> bool {
         std::mem::take(&mut self.linked)
     }
 
-    /// Notes that the rules cannot be compiled; false where that is known, or there are none.
+    /// Notes that the rules cannot be compiled; false if that is known already, or there are no rules.
     pub(super) fn refuse_rules(&mut self, why: &str) -> bool {
         let Rules::Read(_, refused @ None) = &mut self.rules else { return false };
-        tracing::warn!("{why}; what the rules are about is the kernel's");
+        tracing::warn!("{why}; what the rules are about takes the kernel path");
         *refused = Some(why.to_owned());
         self.firewall = firewall(&self.rules);
         self.stale = true;
@@ -202,42 +202,42 @@ impl KernelState {
         &self.rules
     }
 
-    /// Notes what is known of the firewall's rules from now on.
+    /// Replaces what is known of the firewall's rules.
     pub(super) fn set_rules(&mut self, rules: Rules) {
         (self.firewall, self.rules) = (firewall(&rules), rules);
         self.stale = true;
     }
 
-    /// Has the rules know the elements that a filter's sets have by now; what the rules mean stays the same.
+    /// Gives the rules' sets the elements that a filter's sets have by now; the rules' effect stays the same.
     pub(super) fn take_live_sets(&mut self, filter: &Filter) {
         if let Rules::Read(reading, _) = &mut self.rules {
             Arc::make_mut(&mut Arc::make_mut(reading).rules).take_live_sets(filter);
         }
     }
 
-    /// Has what shapes follow from rebuilt.
+    /// Has the plan rebuilt.
     pub(super) fn doubt(&mut self) {
         self.stale = true;
     }
 
-    /// Has everything asked for anew.
+    /// Has everything queried again.
     pub(super) fn ask_again(&mut self) {
         self.probe_again();
         (self.of_sysctls.at, self.namespaces_at) = (self.probes_at, self.probes_at);
     }
 
-    /// Has what hangs on devices asked for anew.
+    /// Has everything attached to devices queried again.
     fn probe_again(&mut self) {
         self.probes_at = Instant::now();
         self.unasked = true;
     }
 
-    /// When something is to be asked for.
+    /// When the next query is due.
     pub(super) fn due(&self) -> Instant {
         self.of_sysctls.at.min(self.probes_at).min(self.of_glance.at).min(self.exceptions.at)
     }
 
-    /// Takes what has come of path MTUs that hold for forwarded packets, and asks for what is due of them.
+    /// Takes in answers about path MTUs that hold for forwarded packets, and sends the queries that are due.
     pub(super) fn hear_path_mtus(&mut self) {
         let netdevs = &self.kernel.netdevs;
         let vrfs = || {
@@ -250,7 +250,7 @@ impl KernelState {
         }
     }
 
-    /// Asks for what is due; false where something has changed of which the kernel does not answer.
+    /// Makes the queries that are due; false if something has changed and the kernel does not answer.
     pub(super) fn ask(&mut self) -> bool {
         let now = Instant::now();
         if self.of_sysctls.at <= now {
@@ -296,7 +296,7 @@ impl KernelState {
         Spread { groups: self.groups, seed_refused: self.seed_refused }
     }
 
-    /// The devices whose sysctls count: those of links and VRFs, and those that are up without a carrier,
+    /// The devices whose sysctls matter: those of links and VRFs, and those that are up without a carrier,
     /// whose routes may not count.
     fn asked(&self) -> impl Iterator<Item = &str> {
         const UP: u32 = 1;
@@ -310,14 +310,14 @@ impl KernelState {
         })
     }
 
-    /// The devices that are asked about: those of ports, and VLAN devices.
+    /// The devices to probe: those of ports, and VLAN devices.
     fn probed(&self) -> BTreeSet<Ifindex> {
         let vlans = self.kernel.netdevs.iter().filter(|(_, netdev)| netdev.vlan.is_some());
         let ports = self.ports.iter().filter_map(|port| port.device);
         ports.chain(vlans.map(|(index, _)| *index)).collect()
     }
 
-    /// Counts the routes, for what is said of paths; takes some 100 ms for a million.
+    /// Counts the routes for the offload report; takes some 100 ms for a million.
     pub(super) fn tally(&mut self) {
         if self.tallied == self.changes {
             return;
@@ -328,8 +328,7 @@ impl KernelState {
         self.routes = tally;
     }
 
-    /// The shape that follows, and which traffic takes which path, if anything has changed since this
-    /// was asked last.
+    /// The plan and the offload, if anything has changed since the last call.
     pub(super) fn plan(&mut self) -> Option<(Plan, Offload)> {
         if !std::mem::take(&mut self.stale) {
             return None;
@@ -383,12 +382,12 @@ impl KernelState {
     }
 }
 
-/// Looks at something that come again and again.
+/// A look that is repeated.
 #[derive(Debug)]
 struct Looks {
     every: Duration,
     at: Instant,
-    /// What the last one has taken of a processor.
+    /// The processor time of the last look.
     took: Duration,
 }
 
@@ -397,16 +396,16 @@ impl Looks {
         Self { every, at: Instant::now(), took: Duration::ZERO }
     }
 
-    /// One is over, before which this thread had taken so much of processors.
+    /// Schedules the next look; `began` is this thread's processor time before the last one.
     fn done(&mut self, began: Duration) {
         let took = sys::thread_time().saturating_sub(began);
         let before = std::mem::replace(&mut self.took, took);
-        // Interrupts meanwhile are counted as well: one that took long once is no reason.
+        // The time includes interrupts: a single long look is no reason to slow down.
         self.at = Instant::now() + self.every.max(took.min(before) * LOOK_SHARE);
     }
 }
 
-/// What the rules mean for packets.
+/// The effect of the rules on packets.
 fn firewall(rules: &Rules) -> Firewall {
     let (reading, refused) = match rules {
         Rules::Unread(why) => return Firewall::Unread(why.clone()),
@@ -421,7 +420,7 @@ fn firewall(rules: &Rules) -> Firewall {
     }
 }
 
-/// Whether an event is of a device that comes, goes, or gets another name.
+/// Whether an event says that a device comes, goes, or gets another name.
 fn renames(kernel: &Kernel, event: &Event) -> bool {
     match event {
         Event::Link(index, netdev) => {
@@ -442,7 +441,7 @@ fn renames(kernel: &Kernel, event: &Event) -> bool {
     }
 }
 
-/// Whether a device may take frames of another, and not as the end of a cable.
+/// Whether a device may receive frames of another, other than as the end of a cable.
 fn is_stacked(netdev: Option<&Netdev>) -> bool {
     netdev.is_some_and(|netdev| netdev.lower.is_some() && netdev.kind.as_deref() != Some("veth"))
 }

@@ -1,4 +1,4 @@
-//! The addresses that the kernel delivers to the host, which need not go to user space and back.
+//! The addresses that the kernel delivers to the host, whose packets need not take the user path.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use super::kernel::{RouteKind, TableId};
 use super::rib::{Choice, Dest, Rib};
 
-/// The XDP program has room for some more of each family; what it does not know of goes by user space.
+/// The XDP program has room for some more of each family; packets to other addresses take the user path.
 const MOST: usize = 60_000;
 
-/// Host routes that deliver, of all tables.
+/// Host routes of all tables that deliver locally.
 #[derive(Debug, Default)]
 pub(super) struct Locals {
     kernel_state: BTreeSet<(IpAddr, TableId)>,
@@ -17,7 +17,7 @@ pub(super) struct Locals {
 }
 
 impl Locals {
-    /// Looks at every destination anew.
+    /// Looks at all destinations again.
     pub(super) fn read(&mut self, rib: &Rib) {
         let mut kernel_state = BTreeSet::new();
         rib.each(|dest, choice| {
@@ -38,7 +38,7 @@ impl Locals {
         };
     }
 
-    /// Says if they have changed since this was asked last.
+    /// Returns whether they have changed since the last call.
     pub(super) const fn take_changed(&mut self) -> bool {
         std::mem::replace(&mut self.changed, false)
     }
@@ -52,7 +52,7 @@ impl Locals {
     }
 }
 
-/// The only address of a destination.
+/// The address of a destination that has only one.
 fn address(dest: Dest) -> Option<IpAddr> {
     let net = dest.net();
     (net.prefix_len() == net.max_prefix_len()).then(|| net.addr())

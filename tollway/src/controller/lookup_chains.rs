@@ -1,17 +1,17 @@
-//! From rules to views: which tables packets of each link are looked up in, and in which order.
+//! From rules to lookup chains: in which tables packets of each link are looked up, and in which order.
 //!
-//! The kernel asks its rules one by one (`fib_rules_lookup`, `net/core/fib_rules.c`). For the packets of
-//! one link, rules of other input devices fall away, the VRF rule names the VRF's table or nothing, and
-//! what is left is a sequence of lookups. Where none of them looks at the packet, the sequence is a
-//! chain of [`LookupChain`]s, each of which falls back to the next; else it is a policy, a list of selectors
-//! with a view each.
+//! The kernel evaluates its rules one by one (`fib_rules_lookup`, `net/core/fib_rules.c`). For the packets
+//! of one link, rules of other input devices do not apply, and the VRF rule names the VRF's table or
+//! nothing. A sequence of lookups remains. If none of them depends on the packet, the sequence becomes a
+//! chain of [`LookupChain`]s, each of which falls back to the next. Otherwise it becomes a policy: a list
+//! of selectors with a lookup chain each.
 //!
-//! The local table stands before all others, and is small. A view has it and the table that follows in
-//! one: what the local table has shadows what it covers of the other. With the rules that every system
-//! has at first, there is one view and no policy.
+//! The local table comes before all others, and is small. A lookup chain merges it with the table that
+//! follows: the local table shadows what it covers of the other. With the rules that every system has at
+//! first, there is one lookup chain and no policy.
 //!
-//! Limits: a `goto` that looks at packets, and rules that select by something unknown, leave the packets
-//! that they may be for to the kernel.
+//! Limits: packets that may match a `goto` with a selector, or a rule with an unknown selector, take the
+//! kernel path.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -25,48 +25,48 @@ pub const LOCAL: TableId = 255;
 /// The table that is empty on nearly every system.
 pub const DEFAULT: TableId = 253;
 
-/// A position in [`LookupChains::lookup_chains`]; the VRF of that number stands for it.
+/// A position in [`LookupChains::lookup_chains`], and the number of the model's VRF that represents it.
 pub type ChainIndex = usize;
 
-/// What packets are looked up in, whatever they are.
+/// What packets are looked up in, whatever the local table says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BaseTable {
     /// A table's routes.
     Table(TableId),
-    /// One answer for all.
+    /// One answer for all packets.
     All(RouteAction),
 }
 
-/// What happens to packets where no route is asked for.
+/// What happens to packets without a route lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RouteAction {
-    /// Dropped without a word.
+    /// Dropped silently.
     Blackhole,
-    /// Refused: no way.
+    /// Refused with an error: unreachable.
     Unreachable,
-    /// Refused: forbidden.
+    /// Refused with an error: prohibited.
     Prohibit,
     /// The kernel decides.
     Kernel,
 }
 
-/// What one FIB of a view has.
+/// The content of one FIB of a lookup chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Item {
-    /// A table that shadows what it covers of the other.
+    /// A table that shadows what it covers of the base.
     pub over: Option<TableId>,
-    /// What there is beneath.
+    /// The table or answer beneath.
     pub base: BaseTable,
 }
 
-/// Two FIBs, and where packets go on that find nothing there.
+/// One FIB for each family, and the lookup chain for packets that find no route in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LookupChain {
     /// What IPv4 packets are looked up in.
     pub v4: Option<Item>,
     /// What IPv6 packets are looked up in.
     pub v6: Option<Item>,
-    /// The view that follows.
+    /// The lookup chain that follows.
     pub next: Option<ChainIndex>,
 }
 
@@ -75,37 +75,37 @@ pub struct LookupChain {
 pub struct Line {
     /// The packets' family; none for both.
     pub family: Option<Family>,
-    /// Sources that it is for.
+    /// Sources that match; none for all.
     pub src: Option<IpNet>,
-    /// Destinations that it is for.
+    /// Destinations that match; none for all.
     pub dst: Option<IpNet>,
-    /// The packet's mark under the mask.
+    /// The value and mask of the packets' mark.
     pub mark: Option<(u32, u32)>,
-    /// Where such packets are looked up; without a route there the next line follows.
+    /// Where such packets are looked up; if they find no route there, the next line applies.
     pub lookup_chain: ChainIndex,
 }
 
 /// How packets of a link are looked up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ingress {
-    /// In this view, if there is no policy.
+    /// The lookup chain, if there is no policy; else that of its last line.
     pub lookup_chain: ChainIndex,
-    /// By this, if it is not empty.
+    /// The policy; empty if there is none.
     pub policy: Vec<Line>,
 }
 
-/// All views, and which of them each link has.
+/// All lookup chains, and which of them each link uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LookupChains {
-    /// The views; one at least.
+    /// The lookup chains; at least one.
     pub lookup_chains: Vec<LookupChain>,
-    /// What packets of each device are looked up in.
+    /// How packets of each device are looked up.
     pub links: BTreeMap<Ifindex, Ingress>,
-    /// Tables that were left out because they are empty: with a route in one of them, views are others.
+    /// Tables left out because they are empty; a route in one of them changes the lookup chains.
     pub left_out: Vec<(Family, TableId)>,
 }
 
-/// A rule as packets of one link meet it.
+/// A rule as it applies to packets of one link.
 #[derive(Clone, Copy, Debug)]
 struct Lookup {
     src: Option<IpNet>,
@@ -125,7 +125,7 @@ impl Lookup {
 }
 
 impl LookupChains {
-    /// The views of some links; `has` says which tables have routes.
+    /// The lookup chains of some links; `has` says whether a table has routes.
     pub fn of(
         kernel: &Kernel,
         links: impl IntoIterator<Item = Ifindex>,
@@ -151,7 +151,7 @@ struct Builder<'a, F> {
     known: HashMap<LookupChain, ChainIndex>,
 }
 
-/// What a sequence of lookups comes to: selectors first, then a chain for all packets.
+/// The compiled form of a sequence of lookups: lines with selectors first, then a chain for all packets.
 #[derive(Default)]
 struct Sequence {
     lines: Vec<(Lookup, Item)>,
@@ -198,7 +198,7 @@ impl<F: Fn(Family, TableId) -> bool> Builder<'_, F> {
         })
     }
 
-    /// What packets of a link are looked up in one after the other, up to what answers for all.
+    /// The lookups of a link's packets in order, up to the first that decides for all.
     fn lookups(&mut self, index: Ifindex, family: Family) -> Vec<Lookup> {
         let device = Device::of(self.kernel, index);
         let rules = self.kernel.rules.iter().filter(|rule| rule.family == family);
@@ -210,7 +210,7 @@ impl<F: Fn(Family, TableId) -> bool> Builder<'_, F> {
             if !device.is_for(rule) {
                 continue;
             }
-            // Of the packets that a rule does *not* select, nothing is known.
+            // It is unknown which packets an inverted rule does *not* select.
             let (src, dst, mark) = match is_inverted(rule) {
                 true => (None, None, None),
                 false => (rule.src, rule.dst, rule.mark),
@@ -258,16 +258,16 @@ impl<F: Fn(Family, TableId) -> bool> Builder<'_, F> {
     }
 }
 
-/// A device as rules see packets from it: for one in a VRF, IPv6 packets come from the VRF's device
-/// (`vrf_ip6_rcv`), and IPv4 ones from either, as kernels go ([`is_by_member`]).
+/// A device as rules see packets from it. For a device in a VRF, IPv6 packets come from the VRF's device
+/// (`vrf_ip6_rcv`); IPv4 packets come from either, as kernels differ ([`is_by_member`]).
 struct Device<'a> {
     name: Option<&'a str>,
     vrf: Option<&'a str>,
     vrf_table: Option<TableId>,
 }
 
-/// Whether a rule selects IPv4 packets by a device that is a VRF or in one. Up to Linux 5.17 they come
-/// from the VRF device, then from its member (`l3mdev_update_flow`), and since 6.15 from both.
+/// Says whether a rule selects IPv4 packets by a device that is a VRF or in one. Up to Linux 5.17 such
+/// packets come from the VRF device, then from its member (`l3mdev_update_flow`), and since 6.15 from both.
 pub fn is_by_member(kernel: &Kernel, rule: &Rule) -> bool {
     let Some(iif) = rule.iif.as_deref().filter(|_| rule.family == Family::V4) else { return false };
     let named = kernel.named(iif).map(|(_, netdev)| netdev);
@@ -307,8 +307,8 @@ fn has_word(rule: &Rule, word: &str) -> bool {
     rule.odd.as_deref().is_some_and(|odd| odd.split(", ").any(|of| of == word))
 }
 
-/// Where rules go on behind a `goto`: at the first of that priority; if there is none, as if it were
-/// not there.
+/// Where evaluation continues behind a `goto`: at the first rule of that priority; if there is none, as
+/// if the `goto` did not exist.
 fn after_goto(rules: &[&Rule], at: usize, target: u32) -> usize {
     let found = rules[at..].iter().position(|rule| rule.priority == target);
     found.map_or(at, |found| at + found)
@@ -318,8 +318,9 @@ fn line(family: Option<Family>, lookup: &Lookup, lookup_chain: ChainIndex) -> Li
     Line { family, src: lookup.src, dst: lookup.dst, mark: lookup.mark, lookup_chain }
 }
 
-/// Puts the local table before all that follows it: where it had no route, it has none the second time
-/// either, and so the main table's view is the same for links in a VRF and for others.
+/// Merges the local table into all lookups behind it. A repeated lookup changes nothing: where the local
+/// table had no route, it has none the second time. So the main table's lookup chain is the same for
+/// links in a VRF and for others.
 fn sequence(lookups: &[Lookup]) -> Sequence {
     let selects = lookups.iter().rposition(Lookup::looks_at_packets);
     let (first, rest) = lookups.split_at(selects.map_or(0, |last| last + 1));

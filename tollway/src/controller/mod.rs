@@ -1,4 +1,4 @@
-//! The kernel as control plane: what it is configured to forward, in the router's tables.
+//! The controller: reads what the kernel is configured to forward, and programs the router's tables with it.
 
 mod begin;
 pub mod devices;

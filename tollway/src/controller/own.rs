@@ -1,4 +1,4 @@
-//! The router's own devices, of which neither the mirror nor what it says may know.
+//! Hides the router's own devices from the controller and from its reports.
 
 use std::collections::HashSet;
 
@@ -6,14 +6,14 @@ use super::devices::is_own;
 use super::event::Event;
 use super::kernel::{Hops, Ifindex, Kernel, Route};
 
-/// Takes out of what the kernel tells what is about devices that Tollway has made for itself.
+/// Removes the devices that Tollway has made for itself from the kernel's notifications.
 #[derive(Debug, Default)]
 pub(super) struct Own {
     devices: HashSet<Ifindex>,
 }
 
 impl Own {
-    /// The event without what is about such devices; none where nothing is left.
+    /// The event without such devices; none where nothing remains.
     pub(super) fn without(&mut self, event: Event) -> Option<Event> {
         match event {
             Event::Whole(mut kernel) => {
@@ -24,7 +24,7 @@ impl Own {
                 self.devices.insert(index);
                 None
             }
-            // One that was taken for such a one and is called otherwise now is anybody's.
+            // A device that had such a name and has another one now is visible.
             Event::Link(index, netdev) => {
                 let was_own = self.devices.remove(&index);
                 (netdev.is_some() || !was_own).then_some(Event::Link(index, netdev))

@@ -1,8 +1,8 @@
 //! What tables are made of, apart from routes, neighbours and the firewall's rules.
 //!
-//! It is rebuilt, from all that is known, whenever something small changes, and compared with what is
-//! active. Where its [frame](Shape::frame) differs, tables are rebuilt; whatever else differs is
-//! [set](Shape::dress) in tables that are in use.
+//! Whenever a device, address, rule or setting changes, the controller derives a new [`Plan`] from all
+//! that it knows and compares it with the active one. If the [topology](Plan::topology) differs, it
+//! rebuilds the tables. It [applies](Plan::apply) everything else to the tables in use.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
@@ -25,10 +25,10 @@ use crate::model::{
     VlanProtocol, VrfIndex, XdpPathMode,
 };
 
-/// 802.1ad, as a VLAN device has it.
+/// The EtherType of 802.1ad, as a VLAN device reports it.
 const DOT1AD: u16 = 0x88a8;
 
-/// What a shape is made of.
+/// What a plan is made of.
 pub(super) struct Facts<'a> {
     pub(super) ports: &'a [Port],
     pub(super) kernel: &'a Kernel,
@@ -39,12 +39,12 @@ pub(super) struct Facts<'a> {
     pub(super) xdp_path: (XdpPathMode, u32),
 }
 
-/// What the kernel has once got used to, and does ever after.
+/// States of the kernel that last once they have been entered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct StickyFlags {
     /// There were IPv4 rules other than the first three (`fib_has_custom_rules`).
     pub(super) rules: bool,
-    /// Somebody has made a local IPv4 route (`fib_has_custom_local_routes`).
+    /// An IPv4 local route was added by hand (`fib_has_custom_local_routes`).
     pub(super) local_routes: bool,
     /// There were routes with several next hops.
     pub(super) groups: PerFamily<bool>,
@@ -55,29 +55,29 @@ pub(super) struct StickyFlags {
 pub(super) struct Plan {
     /// What cannot be changed in place.
     pub(super) topology: Topology,
-    /// The links by which packets may leave.
+    /// The egress links: those by which packets may be sent.
     pub(super) egress_links: EgressLinks,
-    /// What is asked of packets, by link.
+    /// The checks of packets, by ingress link.
     links: Vec<Ingress>,
-    /// The router's own IPv4 addresses, and those of broadcasts.
+    /// The router's own IPv4 addresses, and its broadcast addresses.
     own4: Vec<Ipv4Addr>,
     broadcast4: Vec<Ipv4Addr>,
-    /// What tells flows apart that are spread over groups, and the seed.
+    /// The fields that tell apart the flows of a group, for IPv4 and IPv6, and the hash's seed.
     multipath: (Hash, Hash, u32),
 }
 
 /// What cannot be changed in tables that are in use.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Topology {
-    /// Ports, links and the VRF devices that they belong to; VRFs are the views.
+    /// Ports, links and the VRF devices that they belong to; the model's VRFs are the lookup chains.
     pub(super) model: Model,
-    /// The device of each link; none where a port's has gone.
+    /// The device of each link; none where a port's device has gone.
     pub(super) devices: Vec<Option<Ifindex>>,
-    /// The views, by VRF.
+    /// The lookup chains, by VRF of the model.
     pub(super) lookup_chains: LookupChains,
 }
 
-/// What is asked of packets that arrive by a link.
+/// How packets that arrive by a link are checked and looked up.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Ingress {
     left: Left,
@@ -85,12 +85,12 @@ struct Ingress {
     source: SourceCheck,
     lookup: SourceLookup,
     redirects: (bool, bool),
-    /// Largest IPv6 packet that leaves by it, if it is not the link's.
+    /// Largest IPv6 packet that leaves by the link, if it differs from the link's MTU.
     mtu6: Option<u16>,
 }
 
 impl Plan {
-    /// The shape that follows from what is known.
+    /// The plan that follows from the facts.
     pub(super) fn of(facts: &Facts<'_>) -> Self {
         let mut build = Build { facts, model: Model::default(), devices: Vec::new() };
         build.links();
@@ -99,12 +99,12 @@ impl Plan {
         model.vrfs = lookup_chains(facts);
         let links = model.links.iter_mut().zip(&devices).map(|(link, device)| {
             let ingress = device.map_or_else(Ingress::absent, |device| ingress(facts, device));
-            // It is set in place, and is no part of the frame.
+            // Set in place, so no part of the topology.
             link.left = Left::default();
             ingress
         });
         let links: Vec<_> = links.collect();
-        // Rules are compiled for them, with links and VRFs.
+        // The compiler of rules needs them beside links and VRFs.
         model.kernel_rules = Some(KernelRules { vrf_devices: vrf_devices(facts.kernel, &links) });
         let egress_links = egress_links(facts, &devices);
         let topology = Topology {
@@ -120,7 +120,7 @@ impl Plan {
         Self { topology, egress_links, links, own4, broadcast4, multipath }
     }
 
-    /// The model that dispatches: with what is left to the kernel, and these addresses of the host.
+    /// The model for the dispatcher: with the traffic of the kernel path, and these addresses of the host.
     pub(super) fn model(&self, own: Vec<IpAddr>) -> Model {
         let mut model = Model { own, ..self.topology.model.clone() };
         for (link, ingress) in model.links.iter_mut().zip(&self.links) {
@@ -129,7 +129,7 @@ impl Plan {
         model
     }
 
-    /// Sets all that tables do not have from their frame, where it differs from what they have.
+    /// Sets all that is not part of the topology, where it differs from `has`, the plan that the tables have.
     pub(super) fn apply(&self, tables: &mut Tables, has: Option<&Self>) -> Result<(), TablesError> {
         let bare = Ingress::default();
         for (index, link) in self.links.iter().enumerate() {
@@ -171,14 +171,14 @@ impl Plan {
 }
 
 impl Ingress {
-    /// Of a port whose device has gone.
+    /// For a port whose device has gone.
     fn absent() -> Self {
         let left = Left { v4: true, v6: true, ..Left::default() };
         Self { left, ..Self::default() }
     }
 }
 
-/// Ports and links in the making.
+/// Ports and links under construction.
 struct Build<'a> {
     facts: &'a Facts<'a>,
     model: Model,
@@ -191,7 +191,7 @@ impl Build<'_> {
             let kind = PortKind::AfXdp { device: port.name.clone(), mode: AfXdpMode::Best };
             self.model.ports.push(model::Port { name: port.name.clone(), kind });
             let kind = LinkKind::Port(PortIndex(index));
-            // Rules know it by the name that it has now.
+            // Rules use the device's present name.
             let device = port.device.and_then(|device| self.facts.kernel.netdevs.get(&device));
             let name = device.map_or(&port.name, |device| &device.name).clone();
             self.push(name, kind, (port.mac, port.mtu), port.device);
@@ -229,7 +229,7 @@ impl Build<'_> {
     }
 }
 
-/// The views by name, so that people know them: after the VRF or the table that they end in.
+/// The lookup chains with names for people: after the VRF or table that is their base.
 fn lookup_chains(facts: &Facts<'_>) -> Vec<model::Vrf> {
     let vrfs = facts.kernel.netdevs.values();
     let vrfs: HashMap<u32, &str> =
@@ -279,7 +279,7 @@ fn ingress(facts: &Facts<'_>, device: Ifindex) -> Ingress {
     let Some(netdev) = facts.kernel.netdevs.get(&device) else { return Ingress::absent() };
     let sysctls = facts.sysctls.link(&netdev.name);
     let policy = facts.lookup_chains.links.get(&device).map(|ingress| ingress.policy.as_slice());
-    // IPv6 has no such check.
+    // IPv6 has no source check.
     let mut rules = facts.kernel.rules.iter().filter(|rule| rule.family == Family::V4);
     let by_input = rules.any(|rule| rule.iif.is_some());
     Ingress {
@@ -314,7 +314,7 @@ fn vrf_devices(kernel: &Kernel, links: &[Ingress]) -> Vec<Option<String>> {
     links.iter().map(vrf).collect()
 }
 
-/// As `__fib_validate_source` does for packets of a device.
+/// The mode of reverse path filtering, as `__fib_validate_source` finds it for packets of a device.
 fn rpf(facts: &Facts<'_>, sysctls: &LinkSysctls, device: Ifindex) -> Rpf {
     let mut addresses = facts.kernel.addresses.iter();
     let has_address =
@@ -343,7 +343,7 @@ fn rule(line: &Line) -> PolicyRule {
     }
 }
 
-/// The host's own IPv4 addresses, and those of broadcasts, each once.
+/// The host's own IPv4 addresses, and its broadcast addresses, each once.
 fn addresses(kernel: &Kernel) -> (Vec<Ipv4Addr>, Vec<Ipv4Addr>) {
     let own = kernel.addresses.iter().filter_map(|address| match address.address.addr() {
         IpAddr::V4(v4) => Some(v4),
@@ -362,8 +362,8 @@ fn addresses(kernel: &Kernel) -> (Vec<Ipv4Addr>, Vec<Ipv4Addr>) {
 mod tests {
     use super::*;
 
-    /// The shape of a router with one port, whose device belongs to a VRF device or to none; no rule has
-    /// VRFs' tables looked up.
+    /// The plan of a router with one port, whose device belongs to a VRF device or to none. No rule has
+    /// tables of VRFs looked up.
     fn plan(vrf: Option<Ifindex>) -> Plan {
         let mut kernel = Kernel::default();
         let netdev = |name: &str| Netdev { name: name.to_owned(), ..Netdev::default() };

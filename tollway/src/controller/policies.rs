@@ -1,7 +1,7 @@
-//! Listens for changes of IPsec policies, which the kernel tells by another netlink than of routes
+//! Follows changes of IPsec policies, of which the kernel notifies by another netlink family than of routes
 //! (`XFRMNLGRP_POLICY`: `xfrm_send_policy_notify`, `xfrm_notify_userpolicy` in `net/xfrm/xfrm_user.c`).
 //!
-//! What has changed is not taken from the messages: the policies are asked for anew, as ever.
+//! The content of the messages does not matter: after each change the policies are queried again.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -14,14 +14,14 @@ use crate::ports::why;
 
 /// `XFRMNLGRP_POLICY`: policies, and the default for packets without one.
 const POLICY: u32 = 4;
-/// Bytes of unread messages: whether there were more is all that is to be known.
+/// The receive buffer in bytes: small, since it only matters whether there were messages.
 const ROOM: usize = 1 << 18;
-/// Datagrams that are read before it is another's turn.
+/// Datagrams read in one turn.
 const BATCH: usize = 1024;
-/// Where the kernel cannot be listened to, that is tried again so often.
+/// The time between two attempts to open the socket.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The listener.
+/// The follower of IPsec policies.
 pub(super) struct Policies {
     /// None where the kernel has no IPsec, or gives no socket.
     socket: Option<Socket>,
@@ -29,7 +29,7 @@ pub(super) struct Policies {
 }
 
 impl Policies {
-    /// Listens from now on. Where that cannot be, policies count when they are asked for next.
+    /// Starts to follow. Without a socket, changes take effect at the next query.
     pub(super) fn open() -> Self {
         let socket = match listen() {
             Ok(socket) => Some(socket),
@@ -44,18 +44,18 @@ impl Policies {
         Self { socket, again_at: Instant::now() + AGAIN }
     }
 
-    /// What to wait for; poll(2) passes over the negative number of none.
+    /// The descriptor to wait for; poll(2) ignores the negative number that stands for none.
     pub(super) fn fd(&self) -> i32 {
         self.socket.as_ref().map_or(-1, |socket| socket.fd().as_raw_fd())
     }
 
-    /// Takes what was told; says if anything was, or may have been. Never waits.
+    /// Reads notifications; returns whether there were any, or may have been. Never waits.
     pub(super) fn have_changed(&mut self) -> bool {
         let Some(socket) = &mut self.socket else { return self.try_again() };
         for number in 0..BATCH {
             match socket.receive(|_| ()) {
                 Ok(Received::Nothing) => return number > 0,
-                // What was lost is asked for as well.
+                // The query covers what was lost as well.
                 Ok(_) => {}
                 Err(_) => {
                     self.socket = None;
@@ -66,7 +66,7 @@ impl Policies {
         true
     }
 
-    /// The kernel's IPsec may be a module that has come since.
+    /// Opens the socket again: the kernel's IPsec may be a module that has been loaded since.
     fn try_again(&mut self) -> bool {
         let now = Instant::now();
         if self.again_at > now {

@@ -3,23 +3,23 @@
 use super::kernel::{Ifindex, Kernel, Netdev};
 use crate::model::Mac;
 
-/// A port by the name that it was given.
+/// A port, identified by the name that it was started with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Port {
     pub(super) name: String,
     /// Its device, if it is there.
     pub(super) device: Option<Ifindex>,
-    /// What its device says of itself, or said last.
+    /// The present or last Ethernet address and MTU of its device.
     pub(super) mac: Mac,
     pub(super) mtu: u32,
     /// Frames can be sent by it.
     pub(super) works: bool,
-    /// The largest packet that it can take, where its sockets have room for less than its device sends.
+    /// The largest packet that it can take, if its sockets have room for less than its device sends.
     pub(super) room: Option<u32>,
 }
 
 impl Port {
-    /// A port on a device that is there.
+    /// A port whose device exists.
     pub(super) fn new(index: Ifindex, netdev: &Netdev) -> Self {
         let mut port = Self {
             name: netdev.name.clone(),
@@ -33,7 +33,7 @@ impl Port {
         port
     }
 
-    /// Looks for its device: the same one, whatever it is called by now, else one of its name.
+    /// Finds its device: the same one, whatever its name by now, else one with the port's name.
     pub(super) fn find(&mut self, kernel: &Kernel) {
         let same = self.device.filter(|index| kernel.netdevs.contains_key(index));
         self.device = same.or_else(|| kernel.named(&self.name).map(|(index, _)| index));
@@ -42,7 +42,7 @@ impl Port {
         }
     }
 
-    /// Its device is no more: another with its number is none of this port's.
+    /// Its device has gone: another device that gets the same number is not this port's.
     pub(super) fn lose(&mut self, index: Ifindex) {
         self.device = self.device.filter(|device| *device != index);
     }
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!((port.device, port.mtu), (Some(3), 102));
         port.lose(2);
         assert_eq!(port.device, Some(3));
-        // It goes, and its number is another's before anybody looks.
+        // The device goes, and another gets its number before the next look.
         port.lose(3);
         kernel.netdevs.insert(3, netdev("b", 103));
         port.find(&kernel);

@@ -1,9 +1,9 @@
-//! The thread that keeps tables as the kernel is configured.
+//! The controller's thread, which keeps the tables as the kernel is configured.
 //!
-//! Whatever has changed is first taken in as far as it has been told, then installed by the smallest
-//! means that does: routes and what is asked of packets in tables that are in use, the firewall's rules
-//! beside them, and new tables only where links or views are others. While what is active is known to
-//! be wrong, the kernel forwards.
+//! It first takes in all pending notifications, then installs what has changed by the smallest
+//! sufficient means. It changes routes and checks of packets in tables that are in use, and replaces
+//! the firewall's rules beside them. It rebuilds tables only where links or lookup chains differ. While
+//! the active tables are known to be wrong, the kernel forwards.
 
 mod apply;
 mod attached;
@@ -33,71 +33,71 @@ use crate::xdp;
 use attached::AttachRequests;
 use bypass_reasons::BypassReasons;
 
-/// The thread shows that it lives so often at least.
+/// The longest time between two signs of life of the thread.
 const BEAT: Duration = Duration::from_millis(500);
-/// After something could not be installed, it is tried again.
+/// After a failed installation, the controller retries in this time.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Messages are taken in for so long before what they say is installed.
+/// The controller reads notifications for at most this long before it installs them.
 const SLICE: Duration = Duration::from_millis(2);
-/// Ports are asked so often whether they work, and those that do not, so often.
+/// The controller asks the ports this often whether they work, and this often while one does not.
 const PORTS_EVERY: Duration = Duration::from_millis(250);
 const PORTS_AGAIN: Duration = Duration::from_millis(20);
-/// An answer that nobody waits for is looked for after so long.
+/// The controller looks this often for an answer that it does not wait for.
 const PORTS_ANSWER: Duration = Duration::from_millis(5);
-/// Where the oldest message that is not active yet may be older than this, the kernel forwards.
+/// The kernel forwards once the oldest notification that is not active yet may be older than this.
 const LATE: Duration = Duration::from_millis(5);
 
-/// The thread's own.
+/// The state of the controller's thread.
 pub(super) struct Controller {
     source: Source,
     policies: Policies,
     settings: netlink::Settings,
     kernel_state: KernelState,
-    /// What is active.
+    /// The active plan.
     plan: Plan,
     locals: Locals,
-    /// The routes active; none before the first tables.
+    /// The active routes; none before the first tables.
     fib_sync: Option<FibSync>,
     installer: Installer,
     rules: rules::Follower,
     told: Receiver<rules::Event>,
     mailbox: ControllerMailbox,
     bypass_reasons: BypassReasons,
-    /// Where others find which traffic takes which path.
+    /// The offload, published for others.
     live: Live,
-    /// When the ports are asked whether they work.
+    /// When to ask the ports whether they work.
     ports_at: Instant,
-    /// They have been asked.
+    /// The pending answer of the ports.
     asked_ports: Option<Receiver<apply::Looked>>,
-    /// Since when there have been messages that are not active, if there are.
+    /// Since when there are notifications that are not active, if there are any.
     unread_since: Option<Instant>,
     /// None before the first turn.
     hurry: Option<Hurry>,
     /// When this turn began.
     turned_at: Instant,
-    /// Which ports are to carry their programs.
+    /// Which ports should have their programs attached.
     attach_requests: AttachRequests,
     /// Rules were read that are not active yet.
     rules_are_new: bool,
-    /// The kernel's rules are others than those that were read.
+    /// The kernel's rules differ from those that were read.
     rules_are_old: bool,
-    /// Elements came or went in the filter active, of which the rules that were read know nothing.
+    /// The active filter got or lost elements that the rules as read do not have.
     elements_applied: bool,
-    /// The generation of rules that was heard of last.
+    /// The last generation of rules that the kernel notified of.
     rules_generation: u32,
-    /// Elements of sets that came and went, for the rules active or those that are new.
+    /// Elements that sets got or lost, for the active rules or for new ones.
     elements: Vec<rules::ElementChange>,
-    /// Tables are to be rebuilt whatever has changed.
+    /// When to rebuild the tables whatever has changed.
     again_at: Option<Instant>,
-    /// Who waits for rules of such a generation and all that was told before.
+    /// Those who wait for a generation of rules, and for all notifications before it.
     waiting: Vec<(u32, Waiting)>,
-    /// Who waits for what is said of paths.
+    /// Those who wait for a new evaluation of the offload.
     judging: Vec<SyncSender<()>>,
     status: Status,
     beat: Beat,
 }
 
-/// Who waits until all is active.
+/// Who waits until everything is active.
 enum Waiting {
     Asks(SyncSender<Synced>),
     /// The XDP programs, after the worker was away.
@@ -147,7 +147,7 @@ impl Controller {
         }
     }
 
-    /// Mirrors until told to stop.
+    /// Runs until it receives a request to stop.
     pub(super) fn run(mut self, ready: impl FnOnce()) {
         let (mut more, mut ready) = (true, Some(ready));
         loop {
@@ -167,8 +167,8 @@ impl Controller {
         }
     }
 
-    /// Waits unless there is more to do, and does what there is; says if there is more, none if the
-    /// thread is to end.
+    /// Waits unless there is more to do, then does one turn of work. Returns whether there is more; none if
+    /// the thread should end.
     fn turn(&mut self, more: bool) -> io::Result<Option<bool>> {
         let mut fds =
             begin::entries(&self.source, &self.mailbox, &self.policies, &self.kernel_state);
@@ -198,14 +198,14 @@ impl Controller {
             self.answer();
         }
         for judging in self.judging.drain(..) {
-            // Whoever asked may have gone.
+            // The requester may have gone.
             let _ = judging.try_send(());
         }
         self.report();
         Ok(Some(more))
     }
 
-    /// How long there is nothing to do, ms.
+    /// How long there is nothing to do, in milliseconds.
     fn patience(&self) -> i32 {
         let due = self.source.due().min(self.kernel_state.due()).min(self.ports_at);
         let due = self.again_at.map_or(due, |at| at.min(due));
@@ -214,7 +214,7 @@ impl Controller {
         left.as_micros().div_ceil(1000) as i32
     }
 
-    /// Takes requests; false where it is to end.
+    /// Handles requests; false if the thread should end.
     fn hear(&mut self) -> bool {
         let mut bytes = [0; 64];
         while matches!(self.mailbox.woken.read(&mut bytes), Ok(1..)) {}
@@ -240,15 +240,15 @@ impl Controller {
         true
     }
 
-    /// Has somebody wait for the rules that there are now, and for all that was told.
+    /// Registers a waiter for the present generation of rules and all notifications so far.
     fn wait(&mut self, waiting: Waiting) {
         // Where there is no generation, there are no rules.
         let generation = rules::generation().unwrap_or(self.rules_generation);
         self.waiting.push((generation, waiting));
     }
 
-    /// Has the kernel forward where more is told than can be installed at once: what is active is older
-    /// than what the kernel forwards by.
+    /// Lets the kernel forward where more notifications come than can be installed at once: the active
+    /// tables are then older than what the kernel forwards by.
     fn notice_late(&mut self) {
         if self.source.is_drained() {
             return;
@@ -260,7 +260,7 @@ impl Controller {
         }
     }
 
-    /// Takes what the kernel has told; says if there is more.
+    /// Reads the kernel's notifications; returns whether there are more.
     fn read(&mut self) -> io::Result<bool> {
         let start = Instant::now();
         let Self { source, kernel_state, bypass_reasons, .. } = self;
@@ -282,7 +282,7 @@ impl Controller {
         }
     }
 
-    /// Has the rules read again that may know devices by number, where numbers or names are others now.
+    /// Has rules that may refer to devices by number read again after a number or name has changed.
     fn doubt_rules(&mut self) {
         let by_number =
             matches!(self.kernel_state.rules(), Rules::Read(reading, _) if reading.knows_numbers);
@@ -292,14 +292,14 @@ impl Controller {
         }
     }
 
-    /// The kernel forwards until its rules have been read.
+    /// Lets the kernel forward until its rules have been read.
     fn outdate_rules(&mut self) {
         (self.rules_are_old, self.bypass_reasons.rules) = (true, true);
         self.installer.bypass(true);
     }
 
-    /// Where IPsec policies have changed, the kernel forwards until what follows is active: that is in
-    /// this turn, unless the kernel cannot be asked.
+    /// After a change of IPsec policies, lets the kernel forward until its consequences are active: in this
+    /// turn, unless a query of the kernel fails.
     fn hear_policies(&mut self) {
         if self.policies.have_changed() {
             self.installer.bypass(true);
@@ -307,13 +307,13 @@ impl Controller {
         }
     }
 
-    /// Takes what is told of the firewall's rules.
+    /// Receives events of the firewall's rules.
     fn hear_rules(&mut self) {
         loop {
             let event = match self.told.try_recv() {
                 Ok(event) => event,
                 Err(TryRecvError::Empty) => return,
-                // Nobody follows them any more.
+                // The thread that follows the rules has ended.
                 Err(TryRecvError::Disconnected) => return self.outdate_rules(),
             };
             match event {
@@ -332,7 +332,7 @@ impl Controller {
                 }
                 rules::Event::Unreadable(why) => {
                     tracing::error!("{why}; until then the kernel forwards what rules are about");
-                    // Not even for the moment in which there are none, and not all is the kernel's yet.
+                    // From the first moment without rules on: packets do not all take the kernel path yet.
                     self.installer.bypass(true);
                     self.bypass_reasons.rules = true;
                     self.rules_are_old = false;
@@ -349,8 +349,8 @@ impl Controller {
     fn take_rules(&mut self, rules: Rules) {
         let same = match (&rules, self.kernel_state.rules()) {
             (Rules::Read(new, _), Rules::Read(old, _)) => {
-                let is_in_force = !self.elements_applied || self.rules_are_new;
-                is_in_force && new.rules == old.rules && new.needs == old.needs
+                let is_active = !self.elements_applied || self.rules_are_new;
+                is_active && new.rules == old.rules && new.needs == old.needs
             }
             _ => false,
         };
@@ -363,12 +363,12 @@ impl Controller {
         }
     }
 
-    /// Has the kernel forward where it is to, and no more where it is not.
+    /// Turns the bypass on or off, as its reasons demand.
     fn bypass(&mut self) {
         self.installer.bypass(self.bypass_reasons.why().is_some());
     }
 
-    /// Answers those who wait until all is active, if it is.
+    /// Answers those who wait, if everything is active.
     fn answer(&mut self) {
         let BypassReasons { starting, lost, rules, .. } = self.bypass_reasons;
         let is_read = |generation| match self.kernel_state.rules() {
@@ -382,9 +382,9 @@ impl Controller {
         if let Some(follower) = self.installer.follower() {
             let _ = follower.catch_up(PATIENCE);
         }
-        // Whatever was left for the worker before is done when it answers.
+        // When the worker answers, it has done all earlier jobs.
         let _ = self.installer.mailbox().ask(PATIENCE, |_, _| ());
-        // It may not have taken a turn since.
+        // It may not have finished a turn since.
         if let Some(fib_sync) = &self.fib_sync {
             self.installer.void(fib_sync.epochs());
         }
@@ -392,7 +392,7 @@ impl Controller {
             Synced { changes: self.kernel_state.changes, bypassed: self.bypass_reasons.why() };
         for (_, waiting) in self.waiting.drain(..) {
             match waiting {
-                // Whoever asked may have gone.
+                // The requester may have gone.
                 Waiting::Asks(answer) => drop(answer.try_send(synced.clone())),
                 Waiting::Steers(gaps, state) => self.mailbox.go_on(gaps, &state),
             }
@@ -423,9 +423,9 @@ impl Controller {
         lock(&self.mailbox.status).clone_from(&self.status);
     }
 
-    /// Listens anew.
+    /// Opens the source of notifications again.
     fn recover(&mut self, error: &io::Error) {
-        tracing::warn!("the kernel cannot be listened to: {}; beginning anew", why(error));
+        tracing::warn!("the kernel does not answer: {}; beginning again", why(error));
         self.bypass_reasons.lost = true;
         self.installer.bypass(true);
         std::thread::sleep(BEAT / 10);

@@ -1,8 +1,8 @@
 //! The seed of the hash by which the kernel spreads flows over several next hops.
 //!
-//! With a seed that somebody has set, Tollway chooses as the kernel does. The kernel's own is drawn when it
-//! starts and shown to nobody, so where it is active, and there are routes with several next hops, Tollway
-//! sets another, once. That stays, so that flows stay where they are when Tollway ends.
+//! With a seed that an administrator has set, Tollway chooses as the kernel does. The kernel's own seed is
+//! drawn when it starts, and secret. So where that seed is active and there are routes with several next
+//! hops, Tollway sets another, once. It remains when Tollway ends, so flows keep their next hops.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -14,10 +14,10 @@ use super::rib::Rib;
 use super::sysctl::Sysctls;
 
 const FILE: &str = "/proc/sys/net/ipv4/fib_multipath_hash_seed";
-/// Policies that hash what Tollway hashes, too.
+/// The highest hash policy that Tollway implements.
 const MOST_POLICY: u8 = 1;
 
-/// The families of which an event tells that there may be routes with several next hops.
+/// The families for which an event adds, or may add, routes with several next hops.
 pub(super) fn spreads(event: &Event, kernel: &Kernel) -> PerFamily<bool> {
     let is_group = |nexthop: &Nexthop| matches!(nexthop, Nexthop::Group { .. });
     let has_several = |hops: &Hops| match hops {
@@ -51,7 +51,7 @@ pub(super) fn groups(rib: &Rib) -> PerFamily<bool> {
     groups
 }
 
-/// Sets a seed where the kernel's own is active and counts; says in `spread` if that is refused.
+/// Sets a seed if the kernel's own is active and matters; notes in `spread` if that is refused.
 pub(super) fn settle(sysctls: &mut Sysctls, spread: &mut Spread) {
     let global = &mut sysctls.global;
     let counts = |family, policy| *spread.groups.of(family) && policy <= MOST_POLICY;

@@ -1,30 +1,30 @@
-//! Sysctls that change what is forwarded, and how those of `all` and of a device combine.
+//! Sysctls that affect forwarding, and how those of `all` and of a device combine.
 //!
 //! They are read from `/proc/sys/net`, which shows the network namespace of the thread that reads.
-//! The kernel tells of some changes only ([`Event::Sysctl`](super::event::Event)), so they are read
-//! anew every 80 ms, and compared: about 15 small files for a device.
+//! The kernel notifies of only some changes ([`Event::Sysctl`](super::event::Event)). So the controller
+//! reads them every 80 ms, about 15 small files for a device, and compares.
 //!
-//! How they combine is in `include/linux/inetdevice.h` (`IN_DEV_*`) for IPv4. IPv6 forwards what
-//! arrives by any device where `all` says so, or by a device that has `force_forwarding`
-//! (`ip6_forward`), whatever the device's own `forwarding` says. In a VRF it is the device's own that count,
-//! and not the VRF device's: `ip_rcv_finish` remembers the device before it asks `l3mdev_ip_rcv`.
+//! For IPv4, `include/linux/inetdevice.h` defines how they combine (`IN_DEV_*`). IPv6 forwards what
+//! arrives by any device if `all` says so, else what arrives by a device with `force_forwarding`
+//! (`ip6_forward`), whatever the device's own `forwarding` says. In a VRF the device's own sysctls apply,
+//! not the VRF device's: `ip_rcv_finish` notes the device before it calls `l3mdev_ip_rcv`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Where they are.
+/// Their directory.
 const ROOT: &str = "/proc/sys/net";
 
-/// All of them that matter, as they were read.
+/// All sysctls that matter, as they were read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sysctls {
-    /// Those of the namespace.
+    /// Sysctls of the namespace.
     pub global: Global,
     /// IPv4, `conf/all`.
     pub all4: Conf4,
     /// IPv6, `conf/all`.
     pub all6: Conf6,
-    /// Those of devices, by name.
+    /// Sysctls of devices, by name.
     devices: BTreeMap<String, Device>,
 }
 
@@ -35,12 +35,12 @@ pub struct Global {
     pub path_mtu: bool,
     /// IPv4 `fib_multipath_hash_policy`: 0 addresses, 1 flows, 2 inner addresses, 3 chosen fields.
     pub multipath4: u8,
-    /// The same of IPv6.
+    /// The same for IPv6.
     pub multipath6: u8,
-    /// `fib_multipath_hash_seed`: 0 stands for one that the kernel draws at start and shows to nobody. None
-    /// before Linux 6.11, which has that one alone.
+    /// `fib_multipath_hash_seed`: 0 stands for a secret seed that the kernel draws at start. None before
+    /// Linux 6.11, which has only that secret seed.
     pub multipath_seed: Option<u32>,
-    /// `fib_multipath_use_neigh`: next hops that do not answer are passed over.
+    /// `fib_multipath_use_neigh`: next hops that do not answer are skipped.
     pub multipath_neigh: bool,
 }
 
@@ -59,9 +59,9 @@ pub struct Conf4 {
     pub accept_redirects: bool,
     /// `log_martians`.
     pub log_martians: bool,
-    /// `route_localnet`: 127/8 is routed as any other address.
+    /// `route_localnet`: 127/8 is routed like any other address.
     pub route_localnet: bool,
-    /// `src_valid_mark`: the packet's mark counts when its source is looked up.
+    /// `src_valid_mark`: the source lookup considers the packet's mark.
     pub src_valid_mark: bool,
     /// `ignore_routes_with_linkdown`.
     pub ignore_linkdown: bool,
@@ -82,57 +82,57 @@ pub struct Conf6 {
     pub proxy_ndp: bool,
     /// `ignore_routes_with_linkdown`.
     pub ignore_linkdown: bool,
-    /// `mtu`: the largest packet that leaves by the device; of `all`, nothing.
+    /// `mtu`: the largest packet that leaves by the device; without meaning for `all`.
     pub mtu: u32,
 }
 
-/// Sysctls of a device; none of a family that it does not have.
+/// Sysctls of a device; none for a family that it does not have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Device {
     conf4: Option<Conf4>,
     conf6: Option<Conf6>,
 }
 
-/// What is active for packets that arrive by a device, and for those that leave by it.
+/// The effective settings for packets that arrive by a device, and for those that leave by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkSysctls {
-    /// The device has IPv4 at all.
+    /// The device has IPv4.
     pub has4: bool,
-    /// The device has IPv6 at all, and it is not switched off.
+    /// The device has IPv6, and it is not disabled.
     pub has6: bool,
     /// IPv4 that arrives is forwarded.
     pub forward4: bool,
     /// IPv6 that arrives is forwarded.
     pub forward6: bool,
-    /// Reverse-path filter of what arrives: 0 off, 1 strict, 2 loose.
+    /// Reverse path filter for arriving packets: 0 off, 1 strict, 2 loose.
     pub rp_filter: u8,
     /// Sources may be the router's own addresses.
     pub accept_local: bool,
-    /// Sources that cannot be are logged.
+    /// Impossible sources are logged.
     pub log_martians: bool,
-    /// The packet's mark counts when its source is looked up.
+    /// The source lookup considers the packet's mark.
     pub src_valid_mark: bool,
     /// 127/8 is routed.
     pub route_localnet: bool,
-    /// IPv4 that leaves by the device by which it came may be answered with a redirect.
+    /// The kernel may answer with a redirect to IPv4 that leaves by the device by which it came.
     pub redirects4: bool,
-    /// The same of IPv6, which nothing switches off.
+    /// The same for IPv6, where no sysctl disables it.
     pub redirects6: bool,
-    /// Redirects that arrive by the device change the IPv4 next hops of forwarded packets, too.
+    /// Redirects that arrive by the device also change the IPv4 next hops of forwarded packets.
     pub redirected4: bool,
-    /// The same of IPv6.
+    /// The same for IPv6.
     pub redirected6: bool,
     /// IPv4 next hops by the device do not count while it has no carrier.
     pub ignore_linkdown4: bool,
-    /// The same of IPv6.
+    /// The same for IPv6.
     pub ignore_linkdown6: bool,
     /// The largest IPv6 packet that leaves by the device.
     pub mtu6: Option<u32>,
 }
 
 impl Sysctls {
-    /// Reads those of some devices, by name, and of the namespace. What is not there (a kernel without
-    /// IPv6, a device that has gone) is as the kernel behaves without it.
+    /// Reads the sysctls of some devices, by name, and of the namespace. Where a file is missing (a kernel
+    /// without IPv6, a device that has gone), the value is what the kernel behaves like without it.
     #[must_use]
     pub fn read<'a>(devices: impl IntoIterator<Item = &'a str>) -> Self {
         Self::read_at(Path::new(ROOT), devices)
@@ -159,7 +159,7 @@ impl Sysctls {
         }
     }
 
-    /// What is active for a device, by name. One that has not been read has no IP at all.
+    /// The effective settings of a device, by name. A device that has not been read has no IP.
     #[must_use]
     pub fn link(&self, device: &str) -> LinkSysctls {
         let Device { conf4, conf6 } = self.devices.get(device).copied().unwrap_or_default();
@@ -199,13 +199,13 @@ impl Files {
         Self(self.0.join("conf").join(name))
     }
 
-    /// A number that fits.
+    /// The number in a file, if it fits.
     fn some<T: TryFrom<i64>>(&self, name: &str) -> Option<T> {
         let text = std::fs::read_to_string(self.0.join(name)).ok()?;
         text.trim().parse().ok().and_then(|number: i64| T::try_from(number).ok())
     }
 
-    /// The same; 0 where there is none.
+    /// The same; 0 if there is none.
     fn number<T: TryFrom<i64> + Default>(&self, name: &str) -> T {
         self.some(name).unwrap_or_default()
     }
@@ -247,7 +247,7 @@ impl Files {
 mod tests {
     use super::*;
 
-    /// Sysctls of these files, which are there with these numbers.
+    /// Reads from files with these names and contents.
     fn read(files: &[(&str, &str)], devices: &[&str]) -> Sysctls {
         let root = tempfile::tempdir().unwrap();
         for (file, text) in files {

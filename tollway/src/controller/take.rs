@@ -1,12 +1,12 @@
-//! Events into what is known of the kernel.
+//! Applies events to the known state of the kernel.
 
 use super::event::{Event, Presence};
 use super::kernel::{Address, Ifindex, Kernel, Netdev, Rule};
 
-/// What an event means for the tables.
+/// The effect of an event on the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effect {
-    /// Nothing: it was known.
+    /// None: it was known.
     Nothing,
     /// Routes, or next hops that routes use.
     Routes,
@@ -15,7 +15,7 @@ pub enum Effect {
 }
 
 impl Kernel {
-    /// Takes what is small; routes are for whoever keeps them.
+    /// Applies an event, except for routes, which have their own store.
     pub fn take(&mut self, event: &Event) -> Effect {
         let (changed, effect) = match event {
             Event::Whole(whole) => (self.replace(whole), Effect::Topology),
@@ -79,7 +79,7 @@ impl Kernel {
         here || same.is_some()
     }
 
-    /// Behind those of its priority, as `fib_newrule` does.
+    /// Inserts a rule behind those of its priority, as `fib_newrule` does.
     pub(super) fn insert_rule(&mut self, rule: Rule) {
         let place = |rule: &Rule| (rule.family, rule.priority);
         let at = self.rules.partition_point(|other| place(other) <= place(&rule));

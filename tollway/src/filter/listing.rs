@@ -1,12 +1,12 @@
-//! Rules as people wrote them: each once, though a front end may make several of one, or more around it.
+//! Rules as written: each once, though a front end may turn one into several, or add others around it.
 
 use std::collections::HashMap;
 
 use super::ir::{Action, CounterId, Rule, Ruleset, Step};
 use super::offload::{Covered, Offload, offload};
 
-/// Every rule that was written, in order: at the first chain that it is in, with the worst that is said of
-/// it anywhere. What a front end has added itself is there only where it is the kernel's.
+/// Returns every rule as written, in order: at the first chain that contains it, with the worst result of any
+/// chain. A rule that a front end has added is included only if it takes the kernel path.
 #[must_use]
 pub fn listed(rules: &Ruleset) -> Vec<Covered<'_>> {
     let mut listed: Vec<Covered<'_>> = Vec::new();
@@ -27,7 +27,7 @@ pub fn listed(rules: &Ruleset) -> Vec<Covered<'_>> {
                 if rank(&before.offload) < rank(&covered.offload) {
                     before.offload = covered.offload;
                 }
-                // The one that counts stands for all.
+                // The rule with the counter represents all.
                 if counter(before.rule).is_none() {
                     before.rule = covered.rule;
                 }
@@ -37,7 +37,7 @@ pub fn listed(rules: &Ruleset) -> Vec<Covered<'_>> {
     listed
 }
 
-/// What makes it the same rule: the line it was written in, or else the counter that all share.
+/// What identifies a rule as written: its line, or else the counter that all its copies share.
 fn own(rule: &Rule) -> Option<(Option<&str>, usize, Option<CounterId>, &str)> {
     let file = rule.place.file.as_deref();
     match (rule.place.line, counter(rule)) {
@@ -63,7 +63,7 @@ const fn rank(offload: &Offload) -> u8 {
 }
 
 impl Rule {
-    /// Says if a front end has added it itself: such a rule's text is in brackets.
+    /// Says whether a front end has added it: such a rule's text is in brackets.
     #[must_use]
     pub fn is_added(&self) -> bool {
         self.text.starts_with('(') && self.text.ends_with(')')
@@ -71,7 +71,7 @@ impl Rule {
 }
 
 impl Ruleset {
-    /// Rules as they were written.
+    /// The number of rules as written.
     #[must_use]
     pub fn rule_count(&self) -> usize {
         listed(self).len()

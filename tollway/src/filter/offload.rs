@@ -1,35 +1,35 @@
-//! Who decides by each rule: the fast path, the kernel because of what the rule wants, or the kernel
-//! because the rule's packets are not on the fast path.
+//! Which path executes each rule: the fast path, or the kernel path because of what the rule needs, or
+//! another path because the rule's packets never take the fast path.
 
 use super::ir::{Chain, Datum, Elements, Family, Hook, Rule, Ruleset, Step};
 use super::listing::listed;
 use super::undone::{At, LINES};
 use crate::mistake::{Mistake, quoted};
 
-/// Who decides by a rule.
+/// The path that executes a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Offload {
     /// The fast path.
     Compiled,
-    /// The kernel, for packets that come to this rule, and why.
+    /// The kernel path, for packets that reach this rule, and why.
     Kernel(String),
-    /// Whoever has the rule's packets, which are not on the fast path, and why.
+    /// Another path, since the rule's packets never take the fast path, and why.
     Elsewhere(&'static str),
 }
 
-/// A rule, where it is, and who decides by it.
+/// A rule, its chain, and the path that executes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Covered<'a> {
     /// The rule's chain.
     pub chain: &'a Chain,
     /// The rule.
     pub rule: &'a Rule,
-    /// Who decides by it.
+    /// The path that executes it.
     pub offload: Offload,
 }
 
-/// Says of every rule who decides by it, in the order of the ruleset, which [`Ruleset::check`] has found
-/// right.
+/// Returns the path of every rule, in the order of the ruleset. [`Ruleset::check`] must have accepted the
+/// ruleset.
 #[must_use]
 pub fn offload(rules: &Ruleset) -> Vec<Covered<'_>> {
     let hook_paths = hook_paths(rules);
@@ -49,8 +49,8 @@ pub fn offload(rules: &Ruleset) -> Vec<Covered<'_>> {
     covered.collect()
 }
 
-/// The rules that only a kernel could decide by, as mistakes: for a router whose rules are a file's, and
-/// which has no kernel to ask.
+/// Returns the rules that only a kernel could execute, as mistakes: for a router that reads its rules from a
+/// file and has no kernel behind it.
 #[must_use]
 pub fn refusals(rules: &Ruleset, file: &str) -> Vec<Mistake> {
     let kernels = listed(rules).into_iter().filter_map(|covered| match covered.offload {
@@ -72,14 +72,14 @@ fn refusal(chain: &Chain, rule: &Rule, why: &str, file: &str) -> Mistake {
     Mistake::placeless(file, rule.place.line, what, remedy)
 }
 
-/// Whether the packets of a chain are on the fast path.
+/// Whether the packets of a chain take the fast path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum HookPath {
     Fast(At),
     Other(&'static str),
 }
 
-/// The path of each chain: that of the base chains that lead to it.
+/// Returns for each chain what its base chains (those that lead to it) imply.
 fn hook_paths(rules: &Ruleset) -> Vec<HookPath> {
     let mut hook_paths = vec![HookPath::Other("nothing leads to this chain"); rules.chains.len()];
     for (index, chain) in rules.chains.iter().enumerate() {
@@ -104,8 +104,10 @@ fn hook_paths(rules: &Ruleset) -> Vec<HookPath> {
 fn hook_path(rules: &Ruleset, hook: Hook, family: Family) -> HookPath {
     match (family, hook) {
         (Family::Bridge, _) => HookPath::Other("not on this router's way: it has no bridges"),
-        (_, Hook::Input) => HookPath::Other("hook input: packets for this host are its kernel's"),
-        (_, Hook::Output) => HookPath::Other("hook output: packets of this host are its kernel's"),
+        (_, Hook::Input) => HookPath::Other("hook input: packets for this host go to its kernel"),
+        (_, Hook::Output) => {
+            HookPath::Other("hook output: packets of this host come from its kernel")
+        }
         _ => {
             let line = LINES.into_iter().find(|line| line.contains(&hook));
             HookPath::Fast(At::of(rules, line.unwrap_or_default()))
@@ -113,7 +115,7 @@ fn hook_path(rules: &Ruleset, hook: Hook, family: Family) -> HookPath {
     }
 }
 
-/// Why a rule cannot be done exactly, if so.
+/// Why a rule cannot be executed exactly, if so.
 fn unsupported<'a>(rules: &'a Ruleset, rule: &'a Rule, at: At) -> Option<&'a str> {
     rule.steps.iter().find_map(|step| match step {
         Step::Unsupported(why) => Some(why.as_str()),
@@ -174,7 +176,7 @@ mod tests {
         rules.add_chain(chain("bridge", Some(Hook::Forward), Family::Bridge, bridged));
         assert_eq!(rules.check(), Ok(()));
         let told: Vec<_> = offload(&rules).into_iter().map(|covered| covered.offload).collect();
-        let input = Offload::Elsewhere("hook input: packets for this host are its kernel's");
+        let input = Offload::Elsewhere("hook input: packets for this host go to its kernel");
         assert_eq!(
             told,
             [
@@ -248,7 +250,7 @@ mod tests {
         assert_eq!(refused(&[Hook::Ingress]), [1, 2, 3]);
         assert_eq!(refused(&[Hook::Prerouting, Hook::Forward]), [0; 0]);
         assert_eq!(refused(&[Hook::Forward]), [0; 0]);
-        // The link that it leaves by is not the one that hook egress is asked for.
+        // Hook egress is evaluated with the egress link from before rule 3.
         assert_eq!(refused(&[Hook::Forward, Hook::Egress]), [3]);
     }
 }

@@ -1,4 +1,4 @@
-//! What the kernel's messages say, as far as it matters here.
+//! Reads the kernel's messages about devices and neighbours, as far as they matter here.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ use netlink_packet_route::neighbour::{
 /// A network device's number.
 pub(super) type Ifindex = u32;
 
-/// Whom a neighbour entry is about.
+/// The key of a neighbour entry.
 pub(super) type Key = (Ifindex, IpAddr);
 
 /// A network device.
@@ -24,34 +24,34 @@ pub(super) struct Netdev {
     pub(super) mac: Option<[u8; 6]>,
     pub(super) mtu: u32,
     pub(super) up: bool,
-    /// Of a VLAN device: the device below, the tag's identifier and protocol.
+    /// For a VLAN device: the device below, the tag's identifier and protocol.
     pub(super) vlan: Option<(Ifindex, u16, u16)>,
 }
 
-/// What is known of a neighbour that packets can be sent to.
+/// The entry of a neighbour that packets can be sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NeighEntry {
     pub(super) mac: [u8; 6],
-    /// Nobody has confirmed the address lately, and nobody is asking.
+    /// The address has not been confirmed lately, and no confirmation is under way.
     pub(super) stale: bool,
 }
 
-/// What a message says.
+/// The content of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// A device is there, or is no more.
+    /// A device exists, or exists no more.
     Link(Ifindex, Option<Netdev>),
-    /// A neighbour can be sent to, or cannot.
+    /// Packets can be sent to a neighbour, or cannot.
     Neigh(Key, Option<NeighEntry>),
 }
 
-/// Reads a message; none for one that does not matter.
+/// Reads a message; none if it does not matter.
 pub(super) fn read(message: &RouteNetlinkMessage) -> Option<Event> {
     match message {
         RouteNetlinkMessage::NewLink(link) => {
             Some(Event::Link(link.header.index, Some(netdev(link)?)))
         }
-        // A bridge tells by such a message, too, that a device is no more its member.
+        // A bridge also sends such a message when a device is no longer its member.
         RouteNetlinkMessage::DelLink(link) if u8::from(link.header.interface_family) == 0 => {
             Some(Event::Link(link.header.index, None))
         }
@@ -95,7 +95,7 @@ fn vlan_tag(info: &LinkInfo) -> Option<(u16, u16)> {
     tag.0.map(|vid| (vid, tag.1))
 }
 
-/// Whom an entry is about; none where it cannot be a neighbour that packets are forwarded to.
+/// The key of an entry; none if packets cannot be forwarded to such a neighbour.
 fn key(message: &NeighbourMessage) -> Option<Key> {
     if message.header.flags.contains(NeighbourFlags::Proxy) {
         return None;
@@ -108,8 +108,8 @@ fn key(message: &NeighbourMessage) -> Option<Key> {
     (!address.is_multicast()).then_some((message.header.ifindex, address))
 }
 
-/// What can be sent to. A group's Ethernet address is left to the kernel: it has entries of that
-/// kind for broadcast addresses.
+/// The entry, if packets can be sent to it. Neighbours with a group's Ethernet address take the kernel path:
+/// the kernel has such entries for broadcast addresses.
 fn known(message: &NeighbourMessage) -> Option<NeighEntry> {
     use NeighbourState::{Delay, Noarp, Permanent, Probe, Reachable, Stale};
     let state = message.header.state;

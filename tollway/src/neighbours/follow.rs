@@ -1,4 +1,4 @@
-//! The thread that listens to the kernel.
+//! The thread that follows the kernel's neighbours.
 
 use std::collections::HashSet;
 use std::io::{self, Read};
@@ -25,21 +25,21 @@ use crate::priority::Hurry;
 use crate::sync::lock;
 use crate::worker::{Mailbox, Overdue};
 
-/// Datagrams that are read before the worker is told.
+/// Datagrams read before the worker is notified.
 const BATCH: usize = 64;
 /// Changes that the worker makes between two bursts.
 const CHANGES_PER_JOB: usize = 32;
-/// Stale neighbours that the kernel is asked to confirm in a second.
+/// Stale neighbours that the kernel is asked to confirm per second.
 const CONFIRMED_PER_SECOND: usize = 64;
 const SECOND: Duration = Duration::from_secs(1);
-/// The worker is waited for no longer than this.
+/// The longest wait for the worker.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Where the oldest message that the worker does not know yet may be older than this, the kernel forwards.
+/// The kernel forwards once the oldest message unknown to the worker may be older than this.
 const LATE: Duration = Duration::from_millis(5);
-/// A list that takes longer has got lost.
+/// A list that takes longer is lost.
 const LIST_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Which list is being told, by the number of its question.
+/// The present list, with the sequence number of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Idle,
@@ -47,7 +47,7 @@ enum Phase {
     Neighs(u32),
 }
 
-/// The thread's own.
+/// The state of the thread.
 pub(super) struct Follow {
     netlink: Netlink,
     state: Arc<Mutex<State>>,
@@ -55,27 +55,27 @@ pub(super) struct Follow {
     settings: Settings,
     on_device: OnDevice,
     counts: Arc<Counts>,
-    /// Closed when the thread is to end; readable when somebody asks.
+    /// Closed when the thread has to end; readable when there are requests.
     wake: UnixStream,
     asked: Receiver<Waiter>,
-    /// Who waits until all is told that the kernel has said.
+    /// Those who wait until the worker has all notifications of the kernel.
     waiting: Vec<Waiter>,
-    /// Since when there have been messages that are not read, if there are.
+    /// Since when there are unread messages, if there are any.
     unread_since: Option<Instant>,
-    /// The kernel forwards meanwhile: the worker does not know all by far, or what was lost.
+    /// The kernel forwards meanwhile: the worker lags far behind, or messages were lost.
     behind: Option<Overdue>,
     phase: Phase,
     since: Instant,
-    /// When everything is to be listed (again).
+    /// When to list everything (again).
     list_at: Option<Instant>,
     links: Sweep<Ifindex>,
     neighs: Sweep<Key>,
-    /// Neighbours that the kernel is to be asked to confirm, and when.
+    /// Neighbours that the kernel has to confirm, and when to ask it.
     confirm: Vec<Key>,
     confirm_at: Instant,
     look_at: Instant,
     told_unprivileged: bool,
-    /// The worker could not take all changes.
+    /// The worker could not apply all changes.
     failed: Arc<AtomicBool>,
 }
 
@@ -114,7 +114,7 @@ impl Follow {
         })
     }
 
-    /// Follows until told to stop.
+    /// Runs until it receives a request to stop.
     pub(super) fn run(mut self) {
         let mut hurry = Hurry::begin();
         loop {
@@ -127,7 +127,7 @@ impl Follow {
         }
     }
 
-    /// Waits, and does what there is to do; says if the thread is to go on.
+    /// Waits, then does one turn of work; returns whether the thread should continue.
     fn turn(&mut self) -> io::Result<bool> {
         let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut fds = [entry(self.wake.as_fd().as_raw_fd()), entry(self.netlink.fd().as_raw_fd())];
@@ -147,7 +147,7 @@ impl Follow {
         Ok(true)
     }
 
-    /// Takes in who asks; false where nobody is there any more.
+    /// Takes in requests; false if all requesters have gone.
     fn hear(&mut self) -> io::Result<bool> {
         let mut bytes = [0; 64];
         loop {
@@ -162,24 +162,24 @@ impl Follow {
         Ok(true)
     }
 
-    /// The worker was told all that the kernel has said.
+    /// Notes that the worker has all notifications of the kernel.
     fn caught_up(&mut self) {
         self.unread_since = None;
         if let Some(behind) = self.behind.take() {
-            // It has yet to do what it was told before.
+            // The worker has yet to do the earlier jobs.
             self.mailbox.leave(move |_, _| drop(behind));
         }
         self.waiting.drain(..).for_each(|waiter| waiter());
     }
 
-    /// Has the kernel forward until the worker was told all.
+    /// Lets the kernel forward until the worker has all notifications.
     fn fall_behind(&mut self) {
         if self.behind.is_none() {
             self.behind = Some(self.mailbox.detour());
         }
     }
 
-    /// Reads what the kernel has said, and tells the worker; says if there may be more.
+    /// Reads the kernel's notifications and passes changes to the worker; returns whether there may be more.
     fn read(&mut self) -> io::Result<bool> {
         let began = Instant::now();
         let (mut received, mut more) = (Vec::new(), true);
@@ -193,7 +193,7 @@ impl Follow {
             self.fall_behind();
         }
         let state = Arc::clone(&self.state);
-        // While the state is locked nobody else leaves changes: they keep their order.
+        // With the state locked no other thread leaves changes, so they keep their order.
         let mut state = lock(&state);
         for message in received {
             self.take(&mut state, message)?;
@@ -216,7 +216,7 @@ impl Follow {
         let aged = std::mem::take(&mut state.aged);
         drop(state);
         if has_changed {
-            // All of them are done when this is: the kernel forwards meanwhile, if that takes long.
+            // When this is done, all of them are. If that takes long, the kernel forwards meanwhile.
             let _ = self.mailbox.change(PATIENCE, |_, _| ());
         }
         let known: HashSet<Key> = self.confirm.iter().copied().collect();
@@ -270,7 +270,7 @@ impl Follow {
         matches!(self.phase, Phase::Links(own) | Phase::Neighs(own) if own == number)
     }
 
-    /// Removes what the list, if it is whole, does not have; goes on with the next list.
+    /// Removes what a complete list does not have; continues with the next list.
     fn sweep(&mut self, state: &mut State, whole: bool) -> io::Result<()> {
         let of_links = matches!(self.phase, Phase::Links(_));
         let gone: Vec<Event> = match (whole, of_links) {
@@ -297,7 +297,7 @@ impl Follow {
         Ok(())
     }
 
-    /// Begins to list everything, if that is due and not going on.
+    /// Begins to list everything, if that is due and not under way.
     fn list(&mut self) -> io::Result<()> {
         let now = Instant::now();
         if self.phase != Phase::Idle {
@@ -330,7 +330,7 @@ impl Follow {
         }
     }
 
-    /// Begins anew with another socket.
+    /// Begins again with another socket.
     fn recover(&mut self, error: &io::Error) {
         tracing::warn!("the kernel's neighbours cannot be followed: {error}; trying again");
         self.fall_behind();
@@ -346,8 +346,8 @@ impl Follow {
         (!self.confirm.is_empty()).then_some(self.confirm_at)
     }
 
-    /// Has the kernel confirm stale neighbours: it sees nothing of the traffic to them, so it would
-    /// neither notice that one has moved nor keep it.
+    /// Has the kernel confirm stale neighbours. It sees no traffic to them, so on its own it would neither
+    /// notice that one has moved nor keep it.
     fn confirm(&mut self) -> io::Result<()> {
         let now = Instant::now();
         if now >= self.look_at {

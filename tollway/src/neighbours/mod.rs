@@ -1,24 +1,25 @@
-//! The kernel's neighbours, for ports behind which the kernel is the host.
+//! Follows the kernel's neighbours, for ports where the kernel acts as the host behind Tollway.
 //!
-//! There the kernel speaks ARP and ND, and Tollway follows what comes of it by rtnetlink
-//! (rtnetlink(7), `RTM_NEWNEIGH`, `net/core/neighbour.c`): a neighbour in a state in which the kernel
-//! would send to it is put into the tables, any other is taken out. A packet for one that is not
-//! there is punted, the kernel resolves it, and its message brings it here. So the kernel decides;
-//! nothing is asked for by Tollway itself.
+//! There the kernel speaks ARP and ND. Tollway follows the results by rtnetlink (rtnetlink(7),
+//! `RTM_NEWNEIGH`, `net/core/neighbour.c`). It adds a neighbour to the tables while it is in a state in which
+//! the kernel would send to it, and removes any other. It punts a packet for a missing neighbour; the kernel
+//! resolves the neighbour, and its notification adds it here. So the kernel decides, and Tollway itself
+//! resolves nothing.
 //!
-//! At first, and whenever messages were lost, everything is listed; what the list does not have goes,
-//! while packets flow. The kernel sees no packets of the fast path, so it is asked to confirm neighbours as
-//! soon as they are stale, and now and then those that still are, as if it had sent to them (`NTF_USE`): one
-//! that moved or went is noticed as soon as the kernel alone would, and one that is used is not collected.
+//! At the start, and after a loss of messages, everything is listed; what the list does not have is removed
+//! while packets flow. The kernel sees no packets of the fast path. So Tollway asks it to confirm neighbours
+//! as soon as they are stale, and repeats this for those that remain stale, as if the kernel had sent to them
+//! (`NTF_USE`). A neighbour that moved or went is thus noticed as soon as by the kernel alone, and one in use
+//! is not garbage collected.
 //!
-//! The kernel sends to where a neighbour is from the moment that it knows; what is told of that may be read later. Where
-//! more is told than is read within milliseconds, where messages were lost, and where the worker was away ([`Gaps`]),
-//! the kernel forwards until the worker knows all; with a configuration's rules, which the kernel does not know, nobody
-//! does.
+//! The kernel uses a neighbour's new address at once, while its notification may be read later. The kernel
+//! forwards until the worker is up to date in three cases: more notifications come than are read within
+//! milliseconds, messages were lost, or the worker was away ([`Gaps`]). With rules from a configuration,
+//! which the kernel does not have, nothing is forwarded meanwhile.
 //!
-//! Limits: a VLAN link's neighbours are those of the kernel's VLAN device with its tag, or where
-//! there is none, of the device with its name. Neighbours with a group's Ethernet address are left
-//! to the kernel. Which neighbours are in use is not known, so all stale ones are confirmed.
+//! Limits: a VLAN link's neighbours are those of the kernel's VLAN device with its tag or, without such a
+//! device, of the device with its name. Neighbours with a group's Ethernet address take the kernel path.
+//! Tollway does not know which neighbours are in use, so it has all stale ones confirmed.
 
 mod event;
 mod follow;
@@ -47,7 +48,7 @@ pub use state::Before;
 use state::State;
 pub use watch::Watch;
 
-/// How the kernel is followed.
+/// How to follow the kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Bytes of messages that may wait to be read.
@@ -62,10 +63,10 @@ impl Default for Settings {
     }
 }
 
-/// Told when the device behind a port has another address or MTU than before, and at first.
+/// Called when the device behind a port has got another address or MTU, and at first.
 pub type OnDevice = Box<dyn Fn(PortIndex, Facts) + Send>;
 
-/// What was done so far.
+/// The counters of a follower, while it runs.
 #[derive(Debug, Default)]
 struct Counts {
     lists: AtomicU64,
@@ -74,20 +75,20 @@ struct Counts {
     confirmed: AtomicU64,
 }
 
-/// What a [`Follower`] has done so far.
+/// The counters of a [`Follower`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// How often everything was listed, without a loss meanwhile.
+    /// How often everything was listed without a loss meanwhile.
     pub lists: u64,
     /// How often the receive buffer was full and messages were lost.
     pub lost: u64,
-    /// Changes that the worker was told.
+    /// Changes passed to the worker.
     pub changes: u64,
     /// Stale neighbours that the kernel was asked to confirm.
     pub confirmed: u64,
 }
 
-/// Follows the kernel's neighbours, on a thread of its own, until it is dropped.
+/// Follows the kernel's neighbours on a thread of its own, until it is dropped.
 pub struct Follower {
     state: Arc<Mutex<State>>,
     counts: Arc<Counts>,
@@ -96,28 +97,28 @@ pub struct Follower {
     mailbox: Mailbox,
 }
 
-/// What is called when the worker was told all that the kernel had said.
+/// Called when the worker has all notifications of the kernel.
 type Waiter = Box<dyn FnOnce() + Send>;
 
-/// By which the thread is asked; cheap to clone.
+/// Sends requests to the thread; cheap to clone.
 #[derive(Clone)]
 struct Bell {
     asks: Sender<Waiter>,
-    /// Shut down, it ends the thread.
+    /// Its shutdown ends the thread.
     wake: Arc<UnixStream>,
 }
 
 impl Bell {
-    /// Asks; false where nobody is there any more.
+    /// Sends a request; false if the thread has ended.
     fn ask(&self, waiter: Waiter) -> bool {
         let is_asked = self.asks.send(waiter).is_ok();
-        // A full pipe wakes as well.
+        // If the pipe is full, the thread wakes anyway.
         let _ = (&*self.wake).write(&[0]);
         is_asked
     }
 }
 
-/// By which the worker says that it was away; cheap to clone.
+/// Lets the worker report its absences; cheap to clone.
 #[derive(Clone)]
 pub struct Gaps {
     bell: Bell,
@@ -126,8 +127,8 @@ pub struct Gaps {
 }
 
 impl Gaps {
-    /// Has the kernel forward until the worker has done all that the kernel has told by now. To be called by the
-    /// worker when it has been away, before it lives again for the XDP programs.
+    /// Lets the kernel forward until the worker has applied everything that the kernel has notified of by
+    /// now. The worker calls this after an absence, before the XDP programs take it for alive again.
     pub fn was_away(&self, state: &xdp::State) {
         let gaps = self.count.fetch_add(1, Ordering::SeqCst) + 1;
         state.set_behind(true);
@@ -135,7 +136,7 @@ impl Gaps {
             (self.mailbox.clone(), Arc::clone(&self.count), state.clone());
         let is_asked = self.bell.ask(Box::new(move || {
             mailbox.leave(move |_, _| {
-                // It may have been away again.
+                // The worker may have been away again.
                 if count.load(Ordering::SeqCst) == gaps {
                     of_job.bump_generation();
                     of_job.set_behind(false);
@@ -149,7 +150,7 @@ impl Gaps {
 }
 
 impl Follower {
-    /// Begins to follow the neighbours of some links of the worker's tables.
+    /// Starts to follow the neighbours of some links of the worker's tables.
     ///
     /// # Errors
     /// The system gives no netlink socket or no thread.
@@ -163,7 +164,7 @@ impl Follower {
         let state = Arc::new(Mutex::new(State::new(watch)));
         let counts = Arc::new(Counts::default());
         let (wake, woken) = UnixStream::pair()?;
-        // Who writes may be the worker.
+        // The writer may be the worker.
         wake.set_nonblocking(true)?;
         let (asks, asked) = mpsc::channel();
         let follow = Follow::new(
@@ -179,23 +180,23 @@ impl Follower {
         Ok(Self { state, counts, thread, bell, mailbox: own_post })
     }
 
-    /// Waits until the worker has been left all changes that the kernel has told of by now; false
-    /// where that takes longer.
+    /// Waits until the worker's mailbox has all changes that the kernel has notified of by now; false where
+    /// that takes longer.
     #[must_use]
     pub fn catch_up(&self, patience: Duration) -> bool {
         let (answer, answered) = mpsc::sync_channel(1);
-        // Whoever asked may have gone.
+        // The requester may have gone.
         let is_asked = self.bell.ask(Box::new(move || _ = answer.try_send(())));
         is_asked && answered.recv_timeout(patience).is_ok()
     }
 
-    /// For a worker without a [mirror](crate::controller), which looks after that itself.
+    /// For a worker without a [controller](crate::controller), which otherwise does this itself.
     #[must_use]
     pub fn gaps(&self) -> Gaps {
         Gaps { bell: self.bell.clone(), mailbox: self.mailbox.clone(), count: Arc::default() }
     }
 
-    /// What was done so far.
+    /// The counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -208,9 +209,8 @@ impl Follower {
         }
     }
 
-    /// Goes over to other tables: puts all neighbours in, and hands them to `leave`, which leaves
-    /// them to the worker. No change can get lost or overtaken on the way. What it returns is for
-    /// [`Follower::go_back`].
+    /// Switches to other tables: adds all neighbours to them, and passes them to `leave`, which leaves them
+    /// to the worker. No change can be lost or overtaken meanwhile. The result is for [`Follower::go_back`].
     pub fn hand_over(
         &self,
         watch: Watch,
@@ -228,8 +228,8 @@ impl Follower {
         before
     }
 
-    /// Follows the tables from before again, if those that were handed over are never active. The
-    /// worker hears within a second of what has changed meanwhile.
+    /// Switches back to the earlier tables, if those handed over never become active. The worker receives
+    /// what has changed meanwhile within a second.
     pub fn go_back(&self, before: Before) {
         lock(&self.state).go_back(before);
     }

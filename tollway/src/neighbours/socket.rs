@@ -1,4 +1,4 @@
-//! A routing netlink socket that listens to what changes and asks for what there is.
+//! A routing netlink socket for notifications and for lists.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -11,21 +11,21 @@ use netlink_packet_route::RouteNetlinkMessage;
 
 use crate::netlink::{self, Message, Socket};
 
-/// The kernel's changes to tell (`RTNLGRP_LINK`, `RTNLGRP_NEIGH`).
+/// The notification groups (`RTNLGRP_LINK`, `RTNLGRP_NEIGH`).
 const GROUPS: [u32; 2] = [1, 3];
 
-/// Where a message's header has the port of whom it is an answer to, bytes (`nlmsg_pid`).
+/// The bytes of a message's header with the port that it answers (`nlmsg_pid`).
 const PORT: std::ops::Range<usize> = 12..16;
 
 /// What was received.
 pub(super) enum Received {
-    /// Something that changed just now.
+    /// A notification of a change.
     Change(RouteNetlinkMessage),
-    /// Something there is, told because it was asked for by this number.
+    /// An object of the list that was requested with this number.
     Listed(u32, RouteNetlinkMessage),
-    /// All was told that was asked for by this number; whether as of one moment.
+    /// The list requested with this number is complete; whether it is of one moment.
     Done(u32, bool),
-    /// What was asked by this number is refused.
+    /// The request with this number is refused.
     Refused(u32, io::Error),
     /// Messages were lost: the receive buffer was full.
     Lost,
@@ -34,28 +34,28 @@ pub(super) enum Received {
 /// The socket.
 pub(super) struct Netlink {
     socket: Socket,
-    /// The list that is being told changed meanwhile.
+    /// The present list changed meanwhile.
     interrupted: bool,
 }
 
 impl Netlink {
-    /// Listens from now on, with room for so many bytes of unread messages.
+    /// Starts to follow the groups, with room for this many bytes of unread messages.
     pub(super) fn open(receive_buffer: usize) -> io::Result<Self> {
         Ok(Self { socket: Socket::open(&GROUPS, receive_buffer)?, interrupted: false })
     }
 
-    /// What to wait for messages on.
+    /// The descriptor to wait for.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.fd()
     }
 
-    /// Asks for all there is of a kind; the number of the question.
+    /// Requests a list; returns the request's number.
     pub(super) fn list(&mut self, what: RouteNetlinkMessage) -> io::Result<u32> {
         self.interrupted = false;
         self.send(what, NLM_F_DUMP)
     }
 
-    /// Asks for something; the number of the question.
+    /// Sends a request; returns its number.
     pub(super) fn send(&mut self, what: RouteNetlinkMessage, flags: u16) -> io::Result<u32> {
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | flags;
@@ -68,7 +68,7 @@ impl Netlink {
         Ok(header.sequence_number)
     }
 
-    /// Takes the messages of one datagram, if there is one; says if there was. Never waits.
+    /// Reads the messages of one datagram, if there is one; returns whether there was. Never waits.
     pub(super) fn receive(&mut self, mut take: impl FnMut(Received)) -> io::Result<bool> {
         let own = self.socket.port();
         let interrupted = &mut self.interrupted;
@@ -89,13 +89,13 @@ fn read(message: Message<'_>, own: u32, interrupted: &mut bool) -> Option<Receiv
         Ok(message) => message,
         Err(error) => {
             tracing::debug!("a netlink message is not understood: {error}");
-            // What it was about is listed, where the same would be left out.
+            // An unknown change counts as a loss, after which everything is listed; in a list it is skipped.
             let is_listed = message.whole.get(PORT).is_some_and(|port| port == own.to_ne_bytes());
             return (!is_listed).then_some(Received::Lost);
         }
     };
     let NetlinkHeader { flags, sequence_number, port_number, .. } = message.header;
-    // Whoever causes a change is named in its message, too: that alone does not make it an answer.
+    // Notifications also name whoever causes the change: that alone does not make one an answer.
     let listed = port_number == own && flags & NLM_F_MULTIPART != 0;
     *interrupted |= listed && flags & NLM_F_DUMP_INTR != 0;
     match message.payload {

@@ -1,4 +1,4 @@
-//! What the kernel has: its devices and neighbours, and what the worker is to be told of them.
+//! The kernel's devices and neighbours, and the changes for the worker.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use super::watch::{Bound, Watch};
 use crate::model::{Mac, PortIndex};
 use crate::ports::Facts;
 
-/// A neighbour's address for the worker; none takes it back.
+/// A change for the worker: a neighbour's address; none removes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Change {
     pub(super) link: LinkId,
@@ -21,7 +21,7 @@ pub(super) struct Change {
     pub(super) mac: Option<[u8; 6]>,
 }
 
-/// Devices and neighbours, and which of them are the router's.
+/// Devices and neighbours, and which of them belong to the router's links.
 #[derive(Debug, Default)]
 pub(super) struct State {
     watch: Watch,
@@ -29,22 +29,22 @@ pub(super) struct State {
     netdevs: BTreeMap<Ifindex, Netdev>,
     neighs: HashMap<Key, NeighEntry>,
     facts: HashMap<PortIndex, Facts>,
-    /// What the worker is to be told.
+    /// Changes for the worker.
     pub(super) changes: Vec<Change>,
-    /// Ports whose devices say something else of themselves than before.
+    /// Ports whose devices have other properties than before.
     pub(super) moved: Vec<(PortIndex, Facts)>,
     /// Neighbours that have just become stale.
     pub(super) aged: Vec<Key>,
-    /// Of the tables that changes are for; none of those that were there at first.
+    /// The version of the tables that the changes are for; none for the first tables.
     pub(super) version: Option<Version>,
 }
 
-/// What was followed before other tables were to be.
+/// The state before a switch to other tables.
 #[derive(Debug)]
 pub struct Before {
     watch: Watch,
     version: Option<Version>,
-    /// What is in the tables, if the worker has done what it was told.
+    /// The content of the tables, if the worker has done its jobs.
     told: Vec<Change>,
 }
 
@@ -53,7 +53,7 @@ impl State {
         Self { watch, ..Self::default() }
     }
 
-    /// Takes an event in.
+    /// Takes in an event.
     pub(super) fn take(&mut self, event: Event) {
         match event {
             Event::Neigh(key, known) => self.take_neigh(key, known),
@@ -89,7 +89,8 @@ impl State {
         }
     }
 
-    /// Finds the devices of all links anew, and tells of the neighbours of those that changed.
+    /// Finds the devices of all links again, and adds changes for the neighbours of links whose device
+    /// changed.
     fn bind(&mut self) {
         let bound = self.watch.bind(&self.netdevs, &self.bound.ports);
         let before = std::mem::replace(&mut self.bound, bound);
@@ -107,7 +108,7 @@ impl State {
         }
     }
 
-    /// The neighbours of links that have a device that they do not have in `other`.
+    /// The neighbours of links on devices that they do not have in `other`.
     fn neighbours_beyond(&self, bound: &Bound, other: &Bound) -> Vec<Change> {
         let differs = |(index, link): &(&Ifindex, &LinkId)| other.links.get(index) != Some(link);
         let links = bound.links.iter().filter(differs);
@@ -126,14 +127,14 @@ impl State {
         })
     }
 
-    /// Tells the worker everything again.
+    /// Adds changes for all neighbours again.
     pub(super) fn repeat(&mut self) {
         let all: Vec<_> = self.all().collect();
         self.changes.extend(all);
     }
 
-    /// Goes over to other links, and puts their neighbours in tables that have just been made; says
-    /// how many could not be, and what was followed before.
+    /// Switches to other links, and adds their neighbours to new tables. Returns how many could not be added,
+    /// and the earlier state.
     pub(super) fn rebind(
         &mut self,
         watch: Watch,
@@ -150,8 +151,8 @@ impl State {
         (failed.count(), before)
     }
 
-    /// Goes back to the links from before, whose tables have stayed active, and tells the worker
-    /// what has changed since.
+    /// Switches back to the earlier links, whose tables have stayed active, with changes for the worker since
+    /// then.
     pub(super) fn go_back(&mut self, before: Before) {
         (self.watch, self.version) = (before.watch, before.version);
         self.bound = self.watch.bind(&self.netdevs, &self.bound.ports);
@@ -161,7 +162,7 @@ impl State {
         self.repeat();
     }
 
-    /// Neighbours of the router that nobody has confirmed lately.
+    /// Neighbours of the router that have not been confirmed lately.
     pub(super) fn stale(&self) -> Vec<Key> {
         let ours = self.neighs.iter().filter(|(key, _)| self.bound.links.contains_key(&key.0));
         ours.filter(|(_, known)| known.stale).map(|(key, _)| *key).collect()
@@ -177,7 +178,7 @@ impl State {
 }
 
 impl Change {
-    /// Puts it in tables; false where that has to be tried again.
+    /// Applies the change to tables; false if it has to be retried.
     fn apply(&self, tables: &mut Tables) -> bool {
         if usize::from(self.link.0) >= tables.links.len() {
             return true;
@@ -192,8 +193,8 @@ impl Change {
     }
 }
 
-/// Puts changes in a router's tables if they are for those, but for neighbours whose address is
-/// configured; false where that has to be tried again.
+/// Applies changes to a router's tables if they are for those, except for neighbours whose address is
+/// configured. False if that has to be retried.
 pub(super) fn apply(router: &mut Router, version: Option<Version>, changes: &[Change]) -> bool {
     let now = router.tables.version();
     if version.is_some_and(|version| !version.is_of_same_tables(now)) {

@@ -1,14 +1,14 @@
-//! Mark and sweep: what a list from the kernel says is there, and what it does not.
+//! Mark and sweep: finds objects that a list from the kernel does not have any more.
 
 use std::collections::HashSet;
 use std::hash::Hash;
 
-/// What was told while a list was being told.
+/// What was received during a list.
 #[derive(Debug)]
 pub(super) struct Sweep<K> {
     listed: HashSet<K>,
-    /// Told by a message of its own meanwhile: that may be newer than the list, which the
-    /// kernel fills before it sends it, and is never older than the next such message.
+    /// Objects with a notification meanwhile. That may be newer than the list, which the kernel fills before
+    /// it sends it; the list is never newer than the next such notification.
     changed: HashSet<K>,
 }
 
@@ -19,18 +19,18 @@ impl<K> Default for Sweep<K> {
 }
 
 impl<K: Eq + Hash + Copy> Sweep<K> {
-    /// Notes that something has changed.
+    /// Notes that an object has changed.
     pub(super) fn changed(&mut self, key: K) {
         self.changed.insert(key);
     }
 
-    /// Notes that something is listed; says if the list is to be believed about it.
+    /// Notes a listed object; returns whether the list is valid for it.
     pub(super) fn listed(&mut self, key: K) -> bool {
         self.listed.insert(key);
         !self.changed.contains(&key)
     }
 
-    /// Those that are there no more, the list being whole.
+    /// The objects that are gone, after a complete list.
     pub(super) fn gone(&self, known: impl Iterator<Item = K>) -> Vec<K> {
         known.filter(|key| !self.listed.contains(key) && !self.changed.contains(key)).collect()
     }

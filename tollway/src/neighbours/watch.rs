@@ -1,4 +1,4 @@
-//! Which links the kernel has neighbours for, and which of its devices they are.
+//! The links for which the kernel has neighbours, and their devices.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,7 +7,7 @@ use tollway_dataplane::id::LinkId;
 use super::event::{Ifindex, Netdev};
 use crate::model::{LinkKind, Model, PortIndex, VlanProtocol};
 
-/// Links whose neighbours the kernel resolves; each comes after the one that carries it.
+/// Links whose neighbours the kernel resolves; each comes after the link that carries it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Watch {
     links: Vec<Watched>,
@@ -28,7 +28,7 @@ enum Kind {
 }
 
 impl Watch {
-    /// The links of those ports of a model that have a device, and are asked for.
+    /// The links of those ports of a model that have a device and that `is_wanted` selects.
     pub fn of(model: &Model, is_wanted: impl Fn(PortIndex) -> bool) -> Self {
         let mut links: Vec<Watched> = Vec::new();
         for (index, link) in model.links.iter().enumerate() {
@@ -61,8 +61,8 @@ impl Watch {
         self.links.is_empty()
     }
 
-    /// The device of each link that has one now. A device that was a port's stays that, whatever
-    /// it is called by now; else its name counts.
+    /// The present device of each link. A port keeps its device whatever its name by now; otherwise the name
+    /// decides.
     pub(super) fn bind(
         &self,
         netdevs: &BTreeMap<Ifindex, Netdev>,
@@ -83,7 +83,7 @@ impl Watch {
                     let below = devices.get(parent).copied();
                     let tag = below.map(|below| (below, *vid, *protocol));
                     let by_tag = netdevs.iter().find(|(_, dev)| tag.is_some() && dev.vlan == tag);
-                    // A kernel without VLAN devices may have one of another kind in its place.
+                    // A kernel without VLAN devices may have a device of another kind instead.
                     let by_name = || named(name).filter(|(_, dev)| dev.vlan.is_none());
                     by_tag.or_else(by_name).map(|(index, _)| *index)
                 }
@@ -97,7 +97,7 @@ impl Watch {
     }
 }
 
-/// Which device is which link, and which port's.
+/// The assignment of devices to links and ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bound {
     pub(super) links: HashMap<Ifindex, LinkId>,

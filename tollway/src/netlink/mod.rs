@@ -1,6 +1,6 @@
-//! Netlink as it comes (netlink(7)): a socket, messages, attributes.
+//! Plain netlink (netlink(7)): socket, messages, attributes.
 //!
-//! A routing socket may have to take a million messages in a second, so they are read where they lie.
+//! A routing socket may have to read a million messages in a second, so they are read in place.
 
 mod apart;
 mod asker;

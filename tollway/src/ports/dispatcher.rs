@@ -1,4 +1,4 @@
-//! What the XDP program needs to know of a model.
+//! The dispatcher: keeps the XDP programs of a model's ports up to date.
 
 use std::io;
 use std::net::IpAddr;
@@ -17,7 +17,8 @@ use crate::sync::lock;
 use crate::xdp::{CountMap, Options, Ruled, State, XdpError, XdpLink, XdpPort, XdpPrograms};
 use crate::xdp_path::{Counted, Outdated, Ports, XdpFlows};
 
-/// The dispatch of a model's AF_XDP ports, if it has any, or why there is none.
+/// The XDP programs of a model's AF_XDP ports, if it has such ports, or the reason why there are
+/// none.
 pub struct Dispatcher {
     programs: Option<Result<Arc<Mutex<XdpPrograms>>, Refusal>>,
     xdp_path: XdpPathOfPort,
@@ -25,16 +26,17 @@ pub struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Makes the maps; the ports follow as they are opened.
+    /// Creates the maps; ports are entered when they are opened.
     #[must_use]
     pub fn load(model: &Model) -> Self {
         let wanted = model.ports.iter().any(|port| matches!(port.kind, PortKind::AfXdp { .. }));
         let programs = wanted.then(|| {
-            // Without the XDP path its maps are there and hold nothing.
+            // Without the XDP path, its maps exist but hold nothing.
             let flows = if model.xdp_path == XdpPathMode::Off { 1 } else { model.xdp_flows };
             let options = Options { flows4: flows, flows6: flows, ..Options::default() };
             let made = XdpPrograms::load(&[], &options).and_then(|mut programs| {
-                // Before a program is on a device: the first packet may come before the first turn.
+                // Before any program is attached: the first packet may arrive before the first
+                // turn.
                 programs.state().set_ruled(ruled(model));
                 programs.set_locals(&locals(model)).map(|()| programs)
             });
@@ -61,20 +63,20 @@ impl Dispatcher {
         Ok(Box::new(LoadedPort::new(programs, port_id(port.0), plan, self.xdp_path.clone())))
     }
 
-    /// Says whether there are rules that have to be asked for every packet that is forwarded, and what
-    /// happens while they cannot be.
+    /// Sets whether rules filter every forwarded packet, and what happens while they cannot be
+    /// evaluated.
     pub fn set_ruled(&self, ruled: Ruled) {
         if let Some(programs) = self.programs() {
             lock(programs).state().set_ruled(ruled);
         }
     }
 
-    /// Lets the kernel forward everything while the configuration changes.
+    /// Makes the kernel forward everything while the configuration changes.
     pub fn bypass(&self, bypass: bool) {
         if let Some(programs) = self.programs() {
             let state = lock(programs).state();
             if !bypass {
-                // What the path has entered meanwhile may be of the tables from before.
+                // Flows that the path has entered meanwhile may come from the old tables.
                 state.bump_generation();
             }
             state.set_hold(bypass);
@@ -86,7 +88,7 @@ impl Dispatcher {
         }
     }
 
-    /// Has the XDP path repeat nothing that was decided before what has changed in tables.
+    /// Invalidates the XDP path's entries that predate the changes in tables.
     pub fn void(&self, outdated: &mut Outdated, changes: &Changes) {
         if let Some(programs) = self.programs() {
             let state = lock(programs).state();
@@ -94,7 +96,7 @@ impl Dispatcher {
         }
     }
 
-    /// Lets the kernel forward everything, and leaves the XDP programs on their devices for a
+    /// Makes the kernel forward everything, and keeps the XDP programs on their devices for a
     /// successor.
     pub fn leave(&self) {
         if let Some(programs) = self.programs() {
@@ -102,9 +104,8 @@ impl Dispatcher {
         }
     }
 
-    /// Brings the XDP programs and what they look up to what a model says that has as many
-    /// ports; to be called while they are on hold, unless it differs by what is left to the kernel
-    /// only.
+    /// Updates the XDP programs and their maps to a model with the same number of ports. Call it
+    /// during a bypass, unless the models differ only in what takes the kernel path.
     ///
     /// # Errors
     /// The system refused.
@@ -123,7 +124,8 @@ impl Dispatcher {
                 continue;
             }
             match programs.set_port(XdpPort { mac, links, ..port }) {
-                // Whoever looks after the port notices, and attaches what comes back by the plan.
+                // The port itself notices this, and attaches by the plan when the device comes
+                // back.
                 Err(XdpError::NoDevice { .. }) => continue,
                 entered => entered?,
             }
@@ -134,20 +136,20 @@ impl Dispatcher {
         programs.set_locals(&locals(model))
     }
 
-    /// The dispatch itself.
+    /// The XDP programs, if there are any.
     #[must_use]
     pub fn programs(&self) -> Option<&Arc<Mutex<XdpPrograms>>> {
         self.programs.as_ref().and_then(|programs| programs.as_ref().ok())
     }
 
-    /// What the program counts.
+    /// The XDP programs' counters.
     #[must_use]
     pub fn counts(&self) -> Option<CountMap> {
         self.programs().map(|programs| lock(programs).counts())
     }
 
-    /// Lets the program give frames to those of the ports that have sockets; what it wants to hear
-    /// of from then on.
+    /// Lets the XDP programs send frames to ports with sockets; returns the state that expects
+    /// heartbeats from then on.
     #[must_use]
     pub fn start(&self, devices: &Devices) -> Option<State> {
         let programs = self.programs().filter(|_| devices.iter().any(|d| d.has_kernel()))?;
@@ -167,11 +169,11 @@ impl Dispatcher {
         })
     }
 
-    /// the XDP path, where some port has it; and whoever watches where it can send, until
+    /// The XDP path, if some port has it, and the watch over the devices that it sends to, until
     /// dropped.
     ///
     /// # Errors
-    /// The XDP program's counts cannot be read, or the kernel cannot be asked.
+    /// The XDP program's counters cannot be read, or the kernel cannot be queried.
     pub fn xdp_path(&self, model: &Model) -> io::Result<Option<(Box<dyn XdpPath>, Watch)>> {
         let ports = model.ports.len();
         let Some(programs) = self.programs().filter(|_| self.may_have_xdp_path(model)) else {
@@ -189,17 +191,18 @@ impl Dispatcher {
             XdpFlows::new((state, flows), Arc::clone(&self.xdp_path.ports), most_flows).in_order();
         let watched = (0..ports).map(|port| PortId(port as u16)).collect();
         let programs = Arc::clone(programs);
-        // The device that an AF_XDP port has, whatever either is called by now.
+        // The device of an AF_XDP port, even after a rename.
         let device_of = move |port| lock(&programs).port(port).map(|port| port.ifindex);
         let watch = Watch::start(watched, device_of, Arc::clone(&self.xdp_path.ports))?;
         Ok(Some((Box::new(Counted::new(xdp_path, counts, ports)?), watch)))
     }
 }
 
-/// Whether a model has rules that its kernel does not know, and what happens while they cannot be asked.
+/// Whether a model has rules that its kernel does not know, and what happens while they cannot be
+/// evaluated.
 #[must_use]
 pub fn ruled(model: &Model) -> Ruled {
-    // What the kernel has rules for as well, it is asked for by itself.
+    // If the kernel has the rules as well, it evaluates them by itself.
     match model.fail {
         _ if model.filter.is_none() || model.kernel_rules.is_some() => Ruled::Not,
         FailMode::Closed => Ruled::FailClosed,
@@ -207,7 +210,7 @@ pub fn ruled(model: &Model) -> Ruled {
     }
 }
 
-/// What the program of a port is to know.
+/// The plan for a port's program.
 fn plan(model: &Model, port: PortIndex) -> Plan {
     let mac = model.links.get(port.0).filter(|link| link.mac_given).map(|link| link.mac);
     Plan { links: links(model, port), mac }
@@ -217,7 +220,7 @@ fn port_id(index: usize) -> PortId {
     PortId(u16::try_from(index).unwrap_or(u16::MAX))
 }
 
-/// The router's own addresses, and those for broadcasts on its links.
+/// The router's own addresses, and the broadcast addresses of its links.
 fn locals(model: &Model) -> Vec<IpAddr> {
     let addresses = model.links.iter().flat_map(|link| &link.addresses);
     let both = addresses.flat_map(|address| {
@@ -230,7 +233,7 @@ fn locals(model: &Model) -> Vec<IpAddr> {
     both.chain(model.own.iter().copied()).collect()
 }
 
-/// A port's links by their outermost tag: its own, and the VLAN links on that.
+/// A port's links by their outermost tag: its own, and the VLAN links directly on it.
 fn links(model: &Model, port: PortIndex) -> Vec<XdpLink> {
     let known = model.links.iter().enumerate().filter_map(|(index, link)| {
         let tag = match link.kind {

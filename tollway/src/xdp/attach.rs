@@ -1,4 +1,4 @@
-//! Puts the XDP program on a device, in the place of a dead or willing predecessor's.
+//! Attaches the XDP program to a device, replacing that of a predecessor that is dead or gives way.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,34 +7,34 @@ use super::error::XdpError;
 use super::pin::{Claim, Pins};
 use super::{Mode, XdpPort, sys};
 
-/// How the program came to a device.
+/// How the program was attached to a device.
 #[derive(Debug)]
 pub struct Attached {
-    /// Where it runs.
+    /// The mode in which it runs.
     pub mode: Mode,
-    /// It took the place of another program of Tollway's, between two packets.
+    /// Whether it replaced another Tollway program, between two packets.
     pub replaced: bool,
-    /// Why it does not run in a mode that was wanted before this one.
+    /// Why it does not run in a mode that was preferred to this one.
     pub step_down: Option<XdpError>,
-    /// What a user should know of the device.
+    /// A note about the device for the user.
     pub note: Option<String>,
 }
 
 /// The program on a device.
 pub(super) struct Attachment {
     link: OwnedFd,
-    /// The program's number.
+    /// The program's id.
     program: u32,
     pins: Pins,
-    /// None where the device was taken from one that holds on to it.
+    /// `None` if the device was taken from a process that still has the lock.
     claim: Option<Claim>,
     pub(super) mode: Mode,
-    /// The program has the XDP path.
+    /// Whether the program has the XDP path.
     pub(super) xdp_path: bool,
 }
 
 impl Attachment {
-    /// Attaches by the first of the modes that works; `before` is how the program is there already.
+    /// Attaches in the first of the modes that works; `before` is the existing attachment, if any.
     pub(super) fn make(
         port: &XdpPort,
         modes: &[Mode],
@@ -95,25 +95,25 @@ impl Attachment {
         Err(step_down.unwrap_or_else(|| XdpError::NoDevice { device: device.to_owned() }))
     }
 
-    /// Takes the program off the device, unless a successor's is there by now.
+    /// Detaches the program, unless a successor's is on the device by now.
     pub(super) fn end(self, state: BorrowedFd<'_>) {
         if self.pins.are_of(state) {
             // A device that is gone has lost its program already.
             let _ = sys::detach(self.link.as_fd());
             self.pins.empty();
-            // Whoever had it may have ended before.
+            // The process that had the lock may have ended.
             drop(self.claim.or_else(|| self.pins.claim().ok().flatten()));
         }
     }
 
-    /// Says if the device is still there with this program, which nobody has taken off or replaced.
+    /// Whether the device still exists with this program, neither detached nor replaced.
     pub(super) fn is_there(&self) -> bool {
         let now = sys::link_program(self.link.as_fd());
         now.is_ok_and(|(program, ifindex)| ifindex != 0 && program == self.program)
     }
 }
 
-/// The link that somebody left on the device; names that are left of another device are removed.
+/// The link that a predecessor left on the device; removes pins that belong to another device.
 fn predecessor(port: &XdpPort, pins: &Pins) -> Result<Option<(Mode, OwnedFd)>, XdpError> {
     let Some((mode, link)) = pins.link() else {
         pins.empty();
@@ -128,7 +128,7 @@ fn predecessor(port: &XdpPort, pins: &Pins) -> Result<Option<(Mode, OwnedFd)>, X
     Ok(Some((mode, link)))
 }
 
-/// Why a mode did not work; an error if no other will.
+/// Why a mode did not work; an error if no other mode will work.
 fn refused(device: &str, mode: Mode, error: io::Error) -> Result<XdpError, XdpError> {
     match error.raw_os_error() {
         Some(libc::EBUSY | libc::EEXIST) => {

@@ -1,9 +1,10 @@
-//! Time namespaces: this process may see another monotonic clock than the host and its BPF programs.
+//! Time namespaces: this process may see another monotonic clock than the host and its BPF
+//! programs.
 
 /// How far the monotonic clock of this process is ahead of the host's.
 ///
-/// `timens_offsets` is of the namespace that this process's children are in; that is its own, unless it has
-/// called unshare(2) itself, which a router does not.
+/// `timens_offsets` belongs to the namespace of this process's children. That is its own, unless it
+/// has called unshare(2) itself, which a router does not.
 pub(super) fn ahead_ns() -> i64 {
     // A kernel without time namespaces has no such file.
     let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
@@ -13,7 +14,7 @@ pub(super) fn ahead_ns() -> i64 {
 fn ahead_in(offsets: &str) -> i64 {
     let ahead = |line: &str| {
         let mut words = line.split_whitespace();
-        // By its name, or on older kernels (5.6) by its number.
+        // By name, or by number on older kernels (5.6).
         let is_monotonic = matches!(words.next()?, "monotonic" | "1");
         let [seconds, ns]: [i64; 2] = [words.next()?.parse().ok()?, words.next()?.parse().ok()?];
         is_monotonic.then(|| seconds.saturating_mul(1_000_000_000).saturating_add(ns))

@@ -1,23 +1,23 @@
-//! What can go wrong with the XDP program, in words.
+//! Errors of the XDP program, in words.
 
 use std::error::Error;
 use std::io;
 
 use crate::ports::why;
 
-/// Why a port cannot be steered: what, why, and what to do about it.
+/// Why the dispatcher cannot serve a port: what failed, why, and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum XdpError {
     /// BPF needs privileges.
     #[error("the XDP program cannot be loaded without CAP_BPF and CAP_NET_ADMIN")]
     NoPrivilege,
-    /// There is nowhere to keep what must outlive the process.
+    /// There is no place for pins that outlive the process.
     #[error("there is no BPF file system at /sys/fs/bpf, and none can be mounted: {}", why(.0))]
     NoBpffs(io::Error),
-    /// Others could have put something into the directory for that.
+    /// Others could have put something into the directory for pins.
     #[error("/sys/fs/bpf/tollway cannot be used: {0}")]
     NotOurs(String),
-    /// Somebody else's program is on the device.
+    /// Another program is attached to the device.
     #[error("{device} already carries another XDP program")]
     OtherProgram {
         /// The device.
@@ -29,21 +29,21 @@ pub enum XdpError {
         /// The device.
         device: String,
     },
-    /// Another Tollway has the device, and does not go on.
+    /// Another Tollway has the device, and does not respond.
     #[error("{device} is served by another Tollway, which is stopped or hangs")]
     Silent {
         /// The device.
         device: String,
     },
-    /// The driver does not take the program.
+    /// The driver does not accept the program.
     #[error("{device} takes no XDP program in its driver: {}", refusal(.error))]
     NotNative {
         /// The device.
         device: String,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// The device is not there (any more).
+    /// The device does not exist (any more).
     #[error("there is no network interface {device}")]
     NoDevice {
         /// The device.
@@ -54,13 +54,13 @@ pub enum XdpError {
     Verifier {
         /// The device.
         device: String,
-        /// What it said last.
+        /// The verifier's last words.
         verdict: String,
     },
-    /// No port of that number has been set.
+    /// No port with that number has been set.
     #[error("port {0} is not known to the XDP program")]
     NoPort(u16),
-    /// More than the maps have room for.
+    /// The maps have no room for so many.
     #[error(
         "{device} does not fit: there may be {} ports with {} queues each",
         super::MOST_PORTS,
@@ -73,16 +73,16 @@ pub enum XdpError {
     /// The system refused.
     #[error("{device} cannot be steered: {action}: {}", why(.error))]
     System {
-        /// The device, or what else it is about.
+        /// The device, or another subject.
         device: String,
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
 }
 
-/// What a driver means by its error.
+/// Explains a driver's error.
 fn refusal(error: &io::Error) -> String {
     let means = match error.raw_os_error() {
         Some(libc::EOPNOTSUPP) => "it has no support for it",
@@ -95,7 +95,7 @@ fn refusal(error: &io::Error) -> String {
 }
 
 impl XdpError {
-    /// What a user can do about it.
+    /// The remedy for the user.
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {
@@ -143,7 +143,7 @@ impl XdpError {
         }
     }
 
-    /// An error of the loader's.
+    /// An error of the loader.
     pub(super) fn load(device: &str, error: &(dyn Error + 'static)) -> Self {
         let mut cause = Some(error);
         while let Some(error) = cause {
@@ -169,7 +169,7 @@ impl XdpError {
     }
 
     fn verifier(device: &str, log: &str, error: &io::Error) -> Self {
-        // The last line but the statistics says why.
+        // The last line before the statistics gives the reason.
         let is_said = |line: &&str| {
             let statistics = ["processed ", "stack depth", "verification time"];
             !line.is_empty() && !statistics.iter().any(|start| line.starts_with(start))

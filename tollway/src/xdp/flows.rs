@@ -1,13 +1,17 @@
-//! The flows of the XDP path: tables that this program writes and the XDP program reads, byte
-//! for byte as in `bpf/flows.h`.
+//! The flows of the XDP path: tables that user space writes and the XDP program reads, byte for
+//! byte as in `bpf/flows.h`.
 //!
-//! A flow's hash names a bucket of sixteen slots and the slot that is tried first; where all are taken,
-//! the flow goes that was not used for the longest time, 2 s at least. A slot is a cache line (IPv6: two), in memory
-//! that both sides see, so that to enter a flow is no system call.
+//! A flow's hash names a bucket of sixteen slots and the first slot to try. If all slots are taken,
+//! a new flow evicts the one that was unused for the longest time, at least 2 s. A slot is a cache
+//! line (IPv6: two) in shared memory, so entering a flow takes no system call.
 //!
-//! A slot is changed like this: its first word says that it is not active and has another version;
-//! then key and header are written; then the first word says what is active now. Whoever finds the
-//! same first word before and after reading has read what belongs together (a sequence lock).
+//! A writer changes a slot in three steps (a sequence lock):
+//!
+//! 1. The first word marks the slot inactive and gives it another version.
+//! 2. The writer stores key and header.
+//! 3. The first word gets the new generation.
+//!
+//! A reader that finds the same first word before and after has read consistent data.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -27,38 +31,38 @@ use crate::sync::lock;
 
 /// Slots of a bucket.
 const WAYS: usize = 16;
-/// Words of a slot that are the flow's: what is done with it, and what was counted.
+/// Words of a slot that hold the flow: the decision and the counters.
 const FLOW_WORDS: usize = 6;
-/// Behind them, where there is room: the flow label.
+/// The word for the flow label, behind those, in slots with room for it.
 const LABEL_AT: usize = FLOW_WORDS;
 /// Bits of a flow label.
 const LABEL: u32 = 0xf_ffff;
 /// Words of the longest key.
 const MOST_KEY: usize = 5;
-/// Numbers that the hash of flows takes: two for each word of the longer key.
+/// Seeds of the flow hash: two for each word of the longest key.
 pub(super) const SEEDS: usize = 2 * MOST_KEY;
-/// Bytes of a new Ethernet header at most: with two VLAN tags.
+/// Most bytes of a new Ethernet header: with two VLAN tags.
 const MOST_L2: usize = 22;
 /// Bytes of an Ethernet header without tags, and of a tag.
 const UNTAGGED: u8 = 14;
 const TAG: u8 = 4;
-/// Tallies that flows can be counted in, less the first, which stands for none (bpf/maps.h).
+/// Tallies for flows; the first one means none (bpf/maps.h).
 pub const MOST_TALLIES: u16 = 4096;
-/// Of the egress port: the route to the source was asked for as well.
+/// In the egress port: the decision also used the route to the source.
 const BY_SOURCE: u8 = 0x80;
-/// Of the egress port: there is none, for the flow's packets are the kernel's.
+/// In the egress port: there is none; the flow's packets take the kernel path.
 pub const TO_KERNEL: u8 = 0x40;
-/// Bits of `used` that count packets; those above are the tick in which the last one came.
+/// The bits of `used` that count packets; those above hold the tick of the last packet.
 const PACKETS: u64 = (1 << TICK_AT) - 1;
 const TICK_AT: u32 = 48;
-/// Nanoseconds of a tick, as a power of two: 67 ms.
+/// Nanoseconds per tick, as a power of two: 67 ms.
 const TICK_SHIFT: u32 = 26;
-/// A flow that was used within so many ticks (2 s) is not pushed out: where more flows are alive than a
-/// bucket holds, some go by user space, rather than all in turn.
+/// A flow that was used within this many ticks (2 s) is not evicted. If more flows are alive than a
+/// bucket holds, some go by user space, instead of all in turn.
 const KEPT_TICKS: u16 = 30;
 
-/// A flow, as the XDP program looks it up, with addresses of so many bytes: numbers are big-endian,
-/// as on the wire.
+/// A flow's key for the XDP program, with addresses of `BYTES` bytes; numbers are big-endian, as on
+/// the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowKey<const BYTES: usize> {
     /// Source address.
@@ -111,41 +115,42 @@ impl<const BYTES: usize> FlowKey<BYTES> {
 /// What the XDP path does with a flow's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
-    /// In force while it equals the sum of the generations of [`State`]: the XDP path's, that of
-    /// the destination's region, and with `by_source` that of the source's. Never 0 then.
+    /// The generation under which the flow is active: it must equal a sum of generations in
+    /// [`State`]. The sum has those of the XDP path and the destination's region, and with
+    /// `by_source` that of the source's region. Never 0 while active.
     pub generation: u32,
     /// Largest layer-3 packet, bytes.
     pub mtu: u16,
-    /// The [`PortId`](tollway_dataplane::id::PortId) that packets leave by, below 64, or [`TO_KERNEL`].
+    /// The egress [`PortId`](tollway_dataplane::id::PortId), below 64, or [`TO_KERNEL`].
     pub egress_port: u8,
-    /// The route to the source was asked for as well.
+    /// Whether the decision also used the route to the source.
     pub by_source: bool,
     /// Bytes of the new Ethernet header: 14, 18 or 22.
     pub l2_len: u8,
     /// The new Ethernet header, tags included, from the start.
     pub l2: [u8; MOST_L2],
-    /// Where its packets are counted for the firewall's rules that they met, below [`MOST_TALLIES`]; 0
-    /// for nowhere.
+    /// The tally of the firewall rules that its packets matched, below [`MOST_TALLIES`]; 0 for
+    /// none.
     pub tally: u16,
-    /// Packets that went this way. Exact while one processor at a time serves the flow, which
-    /// receive queues see to; the counts of ports are always exact.
+    /// Packets that took this flow. Exact while one processor at a time serves the flow, which
+    /// receive queues ensure; the counters of ports are always exact.
     pub packets: u64,
     /// Their bytes, from the Ethernet header on, as received.
     pub bytes: u64,
-    /// Of IPv6: the only flow label that it is for, where that counts.
+    /// The only flow label that the flow accepts (IPv6); `None` for any label.
     pub label: Option<u32>,
 }
 
 /// The key of a flow, as words.
 trait Key: Copy {
-    /// Words that it has.
+    /// Words of the key.
     const WORDS: usize;
-    /// Words of a slot: whole cache lines.
+    /// Words of a slot, rounded up to cache lines.
     const STRIDE: usize = (Self::WORDS + FLOW_WORDS).next_multiple_of(8);
 
     fn words(self) -> [u64; MOST_KEY];
     fn of(words: [u64; MOST_KEY]) -> Self;
-    /// What a flow with this key is active under.
+    /// The generation under which a flow with this key is active.
     fn installed(&self, state: &State, by_source: bool) -> u32;
 }
 
@@ -183,7 +188,7 @@ impl<const BYTES: usize> Key for FlowKey<BYTES> {
 }
 
 impl<const BYTES: usize> FlowKey<BYTES> {
-    /// What a flow with this key is active under ([`Flow::generation`]).
+    /// The generation under which a flow with this key is active ([`Flow::generation`]).
     #[must_use]
     pub fn generation(&self, state: &State, by_source: bool) -> u32 {
         let of = |address| state.region_generation(region(address));
@@ -202,7 +207,7 @@ fn region<const BYTES: usize>(address_be: [u8; BYTES]) -> u32 {
 }
 
 impl Flow {
-    /// The first word: what is active, and the slot's version.
+    /// The slot's first word: the active generation and the slot's version.
     fn head(&self, version: u8) -> u64 {
         let ([a, b, c, d], [e, f]) = (self.generation.to_ne_bytes(), self.mtu.to_ne_bytes());
         let flags = if self.by_source { BY_SOURCE } else { 0 };
@@ -213,7 +218,7 @@ impl Flow {
     fn l2_words(&self) -> [u64; 3] {
         let mut bytes = [0; 24];
         bytes[..MOST_L2].copy_from_slice(&self.l2);
-        // The last number is that of no header, so that no packet gets it.
+        // The value for an invalid header length, which no packet gets.
         let tags = (0..3).find(|tags| self.l2_len == UNTAGGED + TAG * tags).unwrap_or(3);
         bytes[MOST_L2..].copy_from_slice(&(self.tally << 2 | u16::from(tags)).to_ne_bytes());
         let (words, _) = bytes.as_chunks::<8>();
@@ -243,7 +248,7 @@ impl Flow {
         }
     }
 
-    /// The flow label as it is in a packet's first word, then the bits that count.
+    /// The flow label as in a packet's first word, then the mask of the bits to compare.
     fn label_word(&self) -> u64 {
         let Some(label) = self.label else { return 0 };
         let [_, a, b, c] = (label & LABEL).to_be_bytes();
@@ -252,27 +257,27 @@ impl Flow {
     }
 }
 
-/// The label that such a word has, if it counts.
+/// The label in such a word, if its mask is not empty.
 fn label_of(word: u64) -> Option<u32> {
     let [_, a, b, c, _, counts, ..] = word.to_ne_bytes();
     (counts != 0).then(|| u32::from_be_bytes([0, a, b, c]))
 }
 
-/// The generation that a first word has.
+/// The generation in a slot's first word.
 fn generation_of(head: u64) -> u32 {
     let [a, b, c, d, ..] = head.to_ne_bytes();
     u32::from_ne_bytes([a, b, c, d])
 }
 
-/// What a first word becomes while its slot is changed: not active, and of the next version.
+/// The first word while its slot changes: inactive, with the next version.
 fn closed(head: u64) -> (u64, u8) {
     let [.., version] = head.to_ne_bytes();
-    // A slot that was used once does not look as if it never was.
+    // A slot that was used once must not look as if it never was.
     let version = version.checked_add(1).unwrap_or(1);
     (u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 0, version]), version)
 }
 
-/// What nobody outside knows about the hash of flows; see `pair` in bpf/flows.h.
+/// The secret seeds of the flow hash; see `pair` in bpf/flows.h.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seeds(pub(super) [u64; SEEDS]);
 
@@ -292,12 +297,12 @@ impl Seeds {
     }
 }
 
-/// A map's buckets for so many flows.
+/// The number of buckets for so many flows.
 pub(super) fn buckets(flows: u32) -> u32 {
     flows.div_ceil(WAYS as u32).next_power_of_two()
 }
 
-/// Bytes of memory for so many IPv4 and IPv6 flows.
+/// Memory for so many IPv4 and IPv6 flows, in bytes.
 #[must_use]
 pub fn memory_bytes(flows4: u32, flows6: u32) -> usize {
     let slots = |flows, stride| buckets(flows) as usize * WAYS * stride * size_of::<u64>();
@@ -317,7 +322,7 @@ impl Table {
         Ok(Self { slots: Shared::map(map.as_fd(), words)?, seeds, mask: buckets as usize - 1 })
     }
 
-    /// The slots of a key's bucket in the order in which they are tried.
+    /// The slots of a key's bucket, in the order of search.
     fn ways<K: Key>(&self, key: &[u64]) -> impl Iterator<Item = &[AtomicU64]> {
         let hash = self.seeds.hash(key);
         let bucket = (hash >> 32) as usize & self.mask;
@@ -335,7 +340,7 @@ impl Table {
         })
     }
 
-    /// The slot that a key has, or else one whose flow is not needed; none where all are.
+    /// The slot with a key, or else one whose flow may be evicted; `None` if no flow may be.
     fn place<K: Key>(&self, key: &[u64], state: &State, tick: u16) -> Option<&[AtomicU64]> {
         if let Some(slot) = self.find::<K>(key) {
             return Some(slot);
@@ -352,7 +357,7 @@ impl Table {
             if idle(slot) > longest {
                 (longest, best) = (idle(slot), Some(slot));
             }
-            // Nobody looks for a flow behind a slot that never had one.
+            // The search for a flow ends at a slot that was never used.
             if slot[K::WORDS].load(Relaxed) == 0 {
                 break;
             }
@@ -360,7 +365,7 @@ impl Table {
         best
     }
 
-    /// Enters a flow, or enters it anew; false where there is no room.
+    /// Enters or replaces a flow; returns false if there is no room.
     fn insert<K: Key>(&self, key: K, flow: &Flow, state: &State, now_ns: u64) -> bool {
         let (words, tick) = (key.words(), (now_ns >> TICK_SHIFT) as u16);
         let place = self.place::<K>(&words[..K::WORDS], state, tick);
@@ -404,7 +409,7 @@ impl Table {
     }
 }
 
-/// What a slot has, where nobody changes it.
+/// Reads a slot while no writer changes it.
 fn read<K: Key>(slot: &[AtomicU64]) -> (K, Flow) {
     let (mut key, mut flow) = ([0; MOST_KEY], [0; FLOW_WORDS]);
     let (key_words, rest) = slot.split_at(K::WORDS);
@@ -420,7 +425,7 @@ pub struct FlowMaps {
     tables: Arc<Mutex<Tables>>,
     tallies: Arc<OwnedFd>,
     processors: usize,
-    /// Knows which flows are active.
+    /// Decides which flows are active.
     state: State,
 }
 
@@ -430,7 +435,7 @@ struct Tables {
 }
 
 impl FlowMaps {
-    /// The maps' memory; they have so many buckets each.
+    /// Maps the memory of the maps, which have so many buckets each.
     pub(super) fn map(
         [(v4, buckets4), (v6, buckets6)]: [(&OwnedFd, u32); 2],
         seeds: Seeds,
@@ -444,7 +449,7 @@ impl FlowMaps {
         Ok(Self { tables, tallies: Arc::new(tallies), processors, state })
     }
 
-    /// Packets, and their bytes of layer 3, of all flows ever that count in this tally.
+    /// Packets and layer-3 bytes that flows have counted in this tally in all.
     ///
     /// # Errors
     /// There is no such tally, or the system refused.
@@ -455,48 +460,50 @@ impl FlowMaps {
     }
 
     fn tables(&self) -> std::sync::MutexGuard<'_, Tables> {
-        // A slot that was left in the middle is not active.
+        // A slot with an unfinished change is inactive, so a poisoned lock does no harm.
         lock(&self.tables)
     }
 
-    /// Enters IPv4 flows or enters them anew, `flows[i]` for `keys[i]`; for how many there was room.
+    /// Enters or replaces IPv4 flows, `flows[i]` for `keys[i]`; returns for how many there was
+    /// room.
     pub fn insert4(&self, keys: &[Flow4Key], flows: &[Flow]) -> usize {
         let (tables, now_ns) = (self.tables(), coarse_ns());
         let pairs = keys.iter().zip(flows);
         pairs.filter(|(key, flow)| tables.v4.insert(**key, flow, &self.state, now_ns)).count()
     }
 
-    /// Enters IPv6 flows or enters them anew, `flows[i]` for `keys[i]`; for how many there was room.
+    /// Enters or replaces IPv6 flows, `flows[i]` for `keys[i]`; returns for how many there was
+    /// room.
     pub fn insert6(&self, keys: &[Flow6Key], flows: &[Flow]) -> usize {
         let (tables, now_ns) = (self.tables(), coarse_ns());
         let pairs = keys.iter().zip(flows);
         pairs.filter(|(key, flow)| tables.v6.insert(**key, flow, &self.state, now_ns)).count()
     }
 
-    /// A flow, whether active or not.
+    /// The flow of a key, whether active or not.
     #[must_use]
     pub fn get4(&self, key: &Flow4Key) -> Option<Flow> {
         self.tables().v4.get(*key)
     }
 
-    /// A flow, whether active or not.
+    /// The flow of a key, whether active or not.
     #[must_use]
     pub fn get6(&self, key: &Flow6Key) -> Option<Flow> {
         self.tables().v6.get(*key)
     }
 
-    /// Takes a flow out; false where it was not there.
+    /// Removes a flow; returns false if it did not exist.
     pub fn remove4(&self, key: &Flow4Key) -> bool {
         self.tables().v4.remove(*key)
     }
 
-    /// Takes a flow out; false where it was not there.
+    /// Removes a flow; returns false if it did not exist.
     pub fn remove6(&self, key: &Flow6Key) -> bool {
         self.tables().v6.remove(*key)
     }
 
-    /// Calls `each` for every IPv4 flow, whether active or not; looks at all slots, and nobody enters
-    /// flows meanwhile: for reports.
+    /// Calls `each` for every IPv4 flow, whether active or not. It reads all slots, and no flows
+    /// can be entered meanwhile: for reports only.
     pub fn each4(&self, each: impl FnMut(&Flow4Key, &Flow)) {
         self.tables().v4.each(each);
     }
@@ -506,7 +513,8 @@ impl FlowMaps {
         self.tables().v6.each(each);
     }
 
-    /// Flows that are held, IPv4 and IPv6, whether active or not; as [`FlowMaps::each4`].
+    /// The number of IPv4 and IPv6 flows, whether active or not; costs as much as
+    /// [`FlowMaps::each4`].
     #[must_use]
     pub fn len(&self) -> (usize, usize) {
         let (mut v4, mut v6) = (0, 0);
@@ -515,7 +523,7 @@ impl FlowMaps {
         (v4, v6)
     }
 
-    /// Says if there is none.
+    /// Whether there are no flows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == (0, 0)

@@ -1,9 +1,10 @@
-//! The directory of all pins, in the BPF file system: the program's own, whoever else may write beside it.
+//! The directory of all pins in the BPF file system, writable only by its owner.
 //!
-//! `/sys/fs/bpf` is often everybody's to write to, as `/tmp` is. Somebody could make the directory first,
-//! with links in it to what others want to keep. So it is used only where it belongs to root or to the
-//! user of this process, and nobody else may enter; and by the descriptor by which that was seen, so that
-//! whoever gives its name to another directory changes nothing.
+//! `/sys/fs/bpf` is often writable for all users, as `/tmp` is. Another user could create the
+//! directory first, with links in it to files that others want to keep. So the program uses the
+//! directory only if it belongs to root or to the user of this process, and no other user may
+//! enter. It uses the descriptor by which it has checked this, so renaming another directory into
+//! place has no effect.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io;
@@ -16,23 +17,24 @@ use super::error::XdpError;
 use super::sys;
 use crate::ports::sys::effective_user;
 
-/// Where the BPF file system is, by convention.
+/// The conventional mount point of the BPF file system.
 const BPFFS: &str = "/sys/fs/bpf";
 /// The program's directory there.
 const NAME: &str = "tollway";
 /// Mode of a directory that only its owner enters.
 const OWN: u32 = 0o700;
-/// What lets others than the owner write.
+/// The mode bits that let others than the owner write.
 const OTHERS_WRITE: u32 = 0o022;
-/// What lets only owners rename and remove.
+/// The mode bit that lets only owners rename and remove.
 const STICKY: u32 = 0o1000;
 
-/// An open directory, and by it whatever is in it.
+/// An open directory, through which its entries are reached.
 #[derive(Clone, Debug)]
 pub(super) struct Home(Arc<File>);
 
 impl Home {
-    /// The program's directory; mounts the file system, and makes the directory, where that is allowed.
+    /// Opens the program's directory; mounts the file system and creates the directory if necessary
+    /// and permitted.
     pub(super) fn make() -> Result<Self, XdpError> {
         let root = Path::new(BPFFS);
         if !sys::is_bpffs(root).unwrap_or(false) {
@@ -48,7 +50,7 @@ impl Home {
         }
     }
 
-    /// The program's directory, if it is there and may be used.
+    /// The program's directory, if it exists and may be used.
     pub(super) fn find() -> Option<Self> {
         let root = Path::new(BPFFS);
         sys::is_bpffs(root).ok().filter(|is| *is)?;
@@ -68,30 +70,30 @@ impl Home {
         }
     }
 
-    /// A directory of a test's own.
+    /// A directory for a test.
     #[cfg(test)]
     pub(super) fn at(path: &Path) -> Self {
         Self(Arc::new(directory(path).unwrap()))
     }
 
-    /// Its path, which is good for as long as this lives.
+    /// The directory's path, valid as long as this lives.
     pub(super) fn path(&self) -> PathBuf {
         below(&self.0)
     }
 }
 
-/// Opens a directory, and follows no link to it.
+/// Opens a directory without following a symbolic link to it.
 pub(super) fn directory(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW).open(path)
 }
 
-/// The path of an open directory, whatever its name is by now.
+/// The path of an open directory, even after a rename.
 fn below(directory: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
 }
 
-/// Why others than root and a user could have put something in the directory, or could put another in its
-/// place. One that they could only read becomes the owner's alone.
+/// Why another user could have put something in the directory, or could replace it. If others could
+/// only read it, it becomes accessible to its owner only.
 fn intruder(root: &File, home: &File, user: u32) -> io::Result<Option<String>> {
     let (above, facts) = (root.metadata()?, home.metadata()?);
     if facts.uid() != 0 && facts.uid() != user {
@@ -118,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    /// A root directory and a home in it, of these modes.
+    /// Creates a root directory and a home in it, with these modes.
     fn dirs(root: u32, home: u32) -> (tempfile::TempDir, File, File) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(NAME);

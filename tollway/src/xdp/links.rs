@@ -1,4 +1,4 @@
-//! The BPF programs that netfilter calls, by an iterator over links (`bpf/links.c`).
+//! Lists the BPF programs that netfilter calls, by an iterator over links (`bpf/links.c`).
 
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -9,27 +9,27 @@ use aya::{Btf, Ebpf, include_bytes_aligned};
 
 static LINKS: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/links.o"));
 
-/// Why the kernel does not tell.
+/// Why the kernel does not list them.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// What such links are called among the kernel's types.
+/// The name of such links among the kernel's types.
 const LINK: &[u8] = b"\0bpf_nf_link\0";
-/// Bytes of its records.
+/// Bytes per record.
 const RECORD: usize = 12;
 
-/// The iterator, once it is loaded; none where this kernel has no such programs.
+/// The iterator, once it is loaded; the inner `None` if this kernel has no such programs.
 static LOADED: Mutex<Option<Option<Ebpf>>> = Mutex::new(None);
 
 /// The types of the kernel's structures.
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// Families of protocols (`NFPROTO_*`) and hooks (`NF_INET_*`) at which this network namespace has BPF programs;
-/// none where this kernel does not say what its structures are.
+/// The protocol families (`NFPROTO_*`) and hooks (`NF_INET_*`) at which this network namespace has
+/// BPF programs; `None` if this kernel does not describe its structures.
 ///
 /// # Errors
-/// The kernel does not let this process ask.
+/// The kernel does not permit this process to list them.
 pub fn netfilter_hooks() -> io::Result<Option<Vec<(u32, u32)>>> {
-    // The number of a namespace is that of its file.
+    // A namespace's number is the inode of its file.
     let own = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     if loaded.is_none() {
@@ -55,7 +55,7 @@ fn load() -> Result<Ebpf, Failure> {
     Ok(ebpf)
 }
 
-/// Everything that the iterator writes.
+/// All output of the iterator.
 fn read(ebpf: &mut Ebpf) -> Result<Vec<u8>, Failure> {
     let program = ebpf.program_mut("links").ok_or("the iterator is lost")?;
     let program: &mut Iter = program.try_into()?;

@@ -26,23 +26,23 @@ pub(super) struct Maps {
     pub(super) flows6: OwnedFd,
     pub(super) egress: OwnedFd,
     pub(super) regions: OwnedFd,
-    /// Notes what devices refuse, where the kernel lets it.
+    /// Records the frames that devices refuse, if the kernel permits.
     pub(super) refused: Option<refusals::Program>,
     tallies: OwnedFd,
-    /// Buckets of the flows, IPv4 and IPv6, and what their hash depends on.
+    /// Buckets of the flows, IPv4 and IPv6, and the seeds of their hash.
     buckets: [u32; 2],
     seeds: Seeds,
-    /// What punted frames bear in generic mode.
+    /// The mark of punted frames in generic mode.
     punt_mark: [u64; 2],
 }
 
-/// Their names.
+/// The names of the maps.
 const NAMES: [&str; 11] = [
     "state", "counts", "xsks", "links", "locals4", "locals6", "flows4", "flows6", "egress",
     "regions", "tallies",
 ];
 
-/// What the programs are told when they are loaded (bpf/maps.h).
+/// The constants that the programs get when they are loaded (bpf/maps.h).
 #[derive(Clone, Copy)]
 struct Constants {
     port: u32,
@@ -70,7 +70,7 @@ impl Constants {
             queues: port.queues,
             xdp_path: u32::from(xdp_path),
             generic: u32::from(mode == Mode::Generic),
-            // Behind the driver there are packets of any sender.
+            // Generic XDP sees packets of any sender.
             unfinished: u32::from(
                 mode == Mode::Generic || features::passes_unfinished(&port.device),
             ),
@@ -102,22 +102,22 @@ impl Constants {
     }
 }
 
-/// A mark of 112 bits that nobody can guess. It reads as the Ethernet header of a protocol that is never
-/// punted, to a station that no port is: so the kernel looks at the header anew when the mark is gone.
+/// A random mark of 112 bits. It reads as the Ethernet header of a protocol that is never punted,
+/// to a station that is no port. So the kernel parses the header again after the mark is removed.
 fn punt_mark(random: Seeds) -> [u64; 2] {
     let [first, second, ..] = random.0;
     let mut bytes = [first.to_ne_bytes(), second.to_ne_bytes()];
-    // One station's, and of local making.
+    // A unicast, locally administered address.
     bytes[0][0] = bytes[0][0] & 0xfc | 2;
     bytes[1][4..6].copy_from_slice(&LOCAL_EXPERIMENT.to_be_bytes());
     bytes.map(u64::from_ne_bytes)
 }
 
-/// The EtherType for experiments, which leave no machine (IEEE 802, 9.2.4).
+/// The EtherType for experiments; such frames never leave the machine (IEEE 802, 9.2.4).
 const LOCAL_EXPERIMENT: u16 = 0x88b5;
 
 impl Maps {
-    /// Makes the maps.
+    /// Creates the maps.
     pub(super) fn make(options: &Options) -> Result<Self, XdpError> {
         let names = Names::new()?;
         let mut loader = EbpfLoader::new();
@@ -157,7 +157,7 @@ impl Maps {
         })
     }
 
-    /// The flows' memory; which are active, the state knows.
+    /// The memory of the flows; `state` decides which are active.
     pub(super) fn flows(&self, state: State) -> Result<FlowMaps, XdpError> {
         let [buckets4, buckets6] = self.buckets;
         let failed = || XdpError::system("flows", "mapping");
@@ -199,8 +199,8 @@ impl Maps {
         fd.map_err(XdpError::system(&port.device, "keeping the program"))
     }
 
-    /// Loads the program that hands frames back to the kernel at a port, and attaches it to what is
-    /// written to a device; it stays there as long as the object lives.
+    /// Loads the program that hands a port's frames back to the kernel, and attaches it to the
+    /// output of a TAP device. It stays attached as long as the object lives.
     pub(super) fn punt(&self, port: &XdpPort, mode: Mode, tap: &str) -> Result<Ebpf, XdpError> {
         use aya::programs::tc::{TcAttachType, qdisc_add_clsact};
         let failed =
@@ -210,7 +210,7 @@ impl Maps {
             program(&mut object, "punt").map_err(|error| failed(&error))?;
         program.load().map_err(|error| failed(&error))?;
         if program.attach(tap, TcAttachType::Ingress).is_err() {
-            // A kernel before 6.6 wants a queueing discipline to attach to.
+            // Before Linux 6.6, attaching needs a queueing discipline.
             let _ = qdisc_add_clsact(tap);
             program.attach(tap, TcAttachType::Ingress).map_err(|error| failed(&error))?;
         }

@@ -253,7 +253,7 @@ impl State {
         self.0.set_crowded(port, (v4, v6));
     }
 
-    /// Says if the kernel forwards everything.
+    /// Says whether the kernel forwards everything.
     #[must_use]
     pub fn bypass(&self) -> bool {
         self.0.bypass(BYPASS_IDLE | BYPASS_HOLD | BYPASS_OVERDUE | BYPASS_BEHIND)

@@ -1,20 +1,32 @@
-//! Dispatch: the XDP program on each port, which sends to user space what the path takes, repeats
-//! in the XDP path what the path has decided, and leaves the rest to the kernel.
+//! The dispatcher: the XDP program on each port.
 //!
-//! The program (`bpf/xdp.c`) leaves to the kernel, by [`PassReason`](maps::PassReason): everything
-//! while nobody beats [`State`] or somebody has set its bypass; a family that a link leaves to it;
-//! frames for others, groups and everyone; all but IPv4 and IPv6; VLANs that are not configured; malformed headers; addresses of
-//! the router's own, and those that are not routed; options; a TTL that ends here; checksums that a sender
-//! left to a network card (`bpf/checksum.h`), where senders can. The rest goes to the socket of its queue,
-//! if there is one.
+//! The program sends packets to user space, repeats the path's decisions in the XDP path, and
+//! passes the rest to the kernel.
 //!
-//! A packet of a flow in [`FlowMaps`] whose generation is active leaves by the flow's device, if it
-//! has a right checksum, fits the MTU, is no fragment and has TTL to spend. The XDP path never drops.
+//! The program (`bpf/dispatcher.c`) passes these to the kernel, by
+//! [`PassReason`](maps::PassReason):
 //!
-//! Limits: a tag that the device took off before XDP saw the frame cannot be known, so devices with
-//! VLAN links need `ethtool -K DEVICE rxvlan off`, and a veth needs `txvlan off` at its peer. What a
-//! driver drops of redirected frames is known by [`refusals`]; where the kernel has no BTF, it is in that
-//! device's statistics only.
+//! - everything, while no heartbeat arrives in [`State`] or its bypass is set
+//! - a family that takes the kernel path on its link
+//! - frames for other stations, groups and broadcast
+//! - everything except IPv4 and IPv6
+//! - VLANs that are not configured
+//! - malformed headers
+//! - the router's own addresses, and addresses that are not routed
+//! - options, and a TTL that ends here
+//! - checksums that a sender left to a network card (`bpf/checksum.h`), on devices whose senders can
+//!   leave them
+//!
+//! The rest goes to the socket of its queue, if there is one.
+//!
+//! A packet of a flow in [`FlowMaps`] with an active generation leaves by the flow's device. Its
+//! checksum must be right, it must fit the MTU, it must not be a fragment, and its TTL must not end
+//! here. The XDP path never drops.
+//!
+//! Limits: XDP cannot see a tag that the device removed before. So devices with VLAN links need
+//! `ethtool -K DEVICE rxvlan off`, and a veth needs `txvlan off` at its peer. [`refusals`] counts
+//! redirected frames that a driver drops; on a kernel without BTF, only that device's statistics
+//! count them.
 
 mod attach;
 mod clock;
@@ -61,14 +73,14 @@ pub use port::{MOST_PORTS, MOST_QUEUES, XdpLink, XdpPort};
 pub use prober::Asked;
 pub use refusals::Refusals;
 
-/// What is decided for all ports when the maps are made.
+/// Options for all ports, fixed when the maps are created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// IPv4 flows that the XDP path holds at most, 64 bytes each; at least that many, in a power of two.
+    /// The most IPv4 flows in the XDP path, 64 bytes each; rounded up to a power of two.
     pub flows4: u32,
-    /// IPv6 flows that the XDP path holds at most, 128 bytes each; likewise.
+    /// The most IPv6 flows in the XDP path, 128 bytes each; rounded up likewise.
     pub flows6: u32,
-    /// Takes ports over from a Tollway that still serves them.
+    /// Whether to take ports over from a Tollway that still serves them.
     pub replace: bool,
 }
 
@@ -78,22 +90,23 @@ impl Default for Options {
     }
 }
 
-/// Mounts the BPF file system if it is not, where that is allowed; else [`XdpPrograms::load`] says so.
+/// Mounts the BPF file system if necessary and permitted; if that fails, [`XdpPrograms::load`]
+/// reports it.
 pub fn prepare() {
     let _ = home::Home::make();
 }
 
-/// Where on a device the program runs.
+/// Where the program runs on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// In the driver.
     Native,
-    /// Behind the driver, in the kernel's own receive function: any device has it, slower.
+    /// Behind the driver, in the kernel's own receive function; works on any device, but slower.
     Generic,
 }
 
 impl Mode {
-    /// The best mode, then the one that any device has.
+    /// All modes, the best one first; the last one works on any device.
     pub const ALL: [Self; 2] = [Self::Native, Self::Generic];
 
     const fn flag(self) -> u32 {
@@ -104,26 +117,26 @@ impl Mode {
     }
 }
 
-/// What the program does with a frame.
+/// The program's verdict on a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// The kernel gets it.
     Pass,
     /// Another device or a socket gets it.
     Redirect,
-    /// Anything else, which the program never says unless the kernel breaks a promise.
+    /// Anything else; the program returns this only if the kernel breaks a promise.
     Other(u32),
 }
 
-/// A port's program, on no device.
+/// A port's program, attached to no device.
 pub struct Program(OwnedFd);
 
 impl Program {
-    /// What the program would do with a frame now, and what it would make of it; the frame goes
-    /// nowhere, but is counted.
+    /// Returns the program's verdict on a frame now, and the frame as it would leave. The frame
+    /// goes nowhere, but the program counts it.
     ///
     /// # Errors
-    /// The frame has no whole Ethernet header, or the system refused.
+    /// The frame has no complete Ethernet header, or the system refused.
     pub fn probe(&self, frame: &[u8]) -> io::Result<(Action, Vec<u8>)> {
         let (code, frame) = sys::run(self.0.as_fd(), frame)?;
         let action = match code {
@@ -137,8 +150,8 @@ impl Program {
 
 /// The XDP programs of all ports, and the maps that they share.
 ///
-/// Whoever drops it makes the kernel forward, first by the bypass, and then takes the programs off
-/// the devices, but for those that a successor has taken over.
+/// When dropped, it makes the kernel forward, first by the bypass. Then it takes the programs off
+/// the devices, except those that a successor has taken over.
 pub struct XdpPrograms {
     maps: Maps,
     state: State,
@@ -147,21 +160,21 @@ pub struct XdpPrograms {
     options: Options,
     ports: BTreeMap<PortId, LoadedPort>,
     locals: BTreeSet<IpAddr>,
-    /// The devices keep their programs when this ends.
+    /// Whether the devices keep their programs when this is dropped.
     leaves: bool,
 }
 
-/// A port with what has been made for it.
+/// A port and the objects created for it.
 struct LoadedPort {
     port: XdpPort,
     attachment: Option<Attachment>,
-    /// Keeps the program of the TAP device in its place.
+    /// Keeps the program of the TAP device attached.
     punt: Option<aya::Ebpf>,
 }
 
 impl XdpPrograms {
-    /// Makes the maps and enters the ports. No device is touched yet, and the state is the bypass's:
-    /// everything is the kernel's until [`State::set_bypass`] says otherwise.
+    /// Creates the maps and enters the ports. It touches no device yet, and sets the bypass: the
+    /// kernel forwards everything until [`State::set_bypass`] clears it.
     ///
     /// # Errors
     /// No privilege, no BPF file system, too many ports or queues, no such device.
@@ -189,19 +202,19 @@ impl XdpPrograms {
         Ok(programs)
     }
 
-    /// Enters a port, or what has changed about it: its device, its address, its links. The XDP
-    /// path is emptied. A program that is on the same device stays there as it is, and has to be
-    /// attached again to know another address or number of queues; one on another device ends.
+    /// Enters a port, or changes its device, address or links. This empties the XDP path. A program
+    /// on the same device stays as it is; attach it again after a change of address or number of
+    /// queues. A program on another device is detached.
     ///
     /// # Errors
-    /// There is no room for it, or no such device.
+    /// There is no room for the port, or no such device.
     pub fn set_port(&mut self, port: XdpPort) -> Result<(), XdpError> {
         has_room(&port)?;
         let mut old = self.ports.remove(&port.port);
         if let Some(moved) = old.take_if(|old| old.port.ifindex != port.ifindex) {
             self.forget(moved);
         }
-        // Before, so that no flow leaves by the new device with what is for the old one.
+        // Now, so that no flow leaves by the new device with a header for the old one.
         self.state.bump_generation();
         let entered = self.enter(&port, old.as_ref().map(|old| &old.port));
         let (attachment, punt) = old.map_or((None, None), |old| (old.attachment, old.punt));
@@ -210,13 +223,13 @@ impl XdpPrograms {
         entered
     }
 
-    /// A port as it was entered.
+    /// The port as it was entered.
     #[must_use]
     pub fn port(&self, port: PortId) -> Option<&XdpPort> {
         self.ports.get(&port).map(|loaded_port| &loaded_port.port)
     }
 
-    /// Takes a port out: its device is the kernel's alone again.
+    /// Removes a port; the kernel alone uses its device again.
     pub fn remove_port(&mut self, port: PortId) {
         if let Some(loaded_port) = self.ports.remove(&port) {
             self.forget(loaded_port);
@@ -224,7 +237,7 @@ impl XdpPrograms {
         }
     }
 
-    /// Brings the maps from what they had of a port to what they shall have.
+    /// Updates the maps from a port's old entries to its new ones.
     fn enter(&self, port: &XdpPort, old: Option<&XdpPort>) -> Result<(), XdpError> {
         let failed = |action| XdpError::system(&port.device, action);
         let wanted: BTreeSet<u32> = port.links.iter().map(|link| slot(port.port, link)).collect();
@@ -246,14 +259,14 @@ impl XdpPrograms {
         let way_out = [port.ifindex, 0];
         sys::update(self.maps.egress.as_fd(), &u32::from(port.port.0), &way_out).map_err(|error| {
             match error.kind() {
-                // This is how the map says that there is no such device.
+                // The map reports a missing device with this error.
                 io::ErrorKind::InvalidInput => XdpError::NoDevice { device: port.device.clone() },
                 _ => failed("entering it as a way out")(error),
             }
         })
     }
 
-    /// Ends what was made for a port and takes it out of the maps, as far as it is still there.
+    /// Destroys a port's objects and removes its entries from the maps, as far as they still exist.
     fn forget(&self, loaded_port: LoadedPort) {
         let port = &loaded_port.port;
         for link in &port.links {
@@ -272,9 +285,11 @@ impl XdpPrograms {
         self.ports.get(&port).ok_or(XdpError::NoPort(port.0))
     }
 
-    /// Puts the program on a port's device, by the first of the modes that works, with or without
-    /// the XDP path. Where a program of Tollway's is there already, this one takes its place
-    /// between two packets: so it can be called again, to switch the XDP path on or off.
+    /// Attaches the program to a port's device, in the first of the modes that works, with or
+    /// without the XDP path.
+    ///
+    /// If a Tollway program is already attached, this one replaces it between two packets. So call
+    /// it again to switch the XDP path on or off.
     ///
     /// # Errors
     /// The device carries another program or is served by another Tollway, or no mode works.
@@ -293,9 +308,9 @@ impl XdpPrograms {
         Ok(attached)
     }
 
-    /// Enters a port and puts the program on its device, as [`XdpPrograms::set_port`] and
-    /// [`XdpPrograms::attach`] do; but where the device refuses, a port that was not there stays out, and
-    /// the XDP path keeps its flows.
+    /// Enters a port and attaches the program to its device, as [`XdpPrograms::set_port`] and
+    /// [`XdpPrograms::attach`] do. If the device refuses, a new port stays out, and the XDP path
+    /// keeps its flows.
     ///
     /// # Errors
     /// As both.
@@ -311,7 +326,7 @@ impl XdpPrograms {
             return self.attach(id, modes, xdp_path);
         }
         has_room(&port)?;
-        // The program knows no link yet, and passes what it sees.
+        // The program does not know any link yet, so it passes every frame.
         let (attachment, attached) = self.make(&port, None, (modes, xdp_path))?;
         let entered = self.set_port(port);
         if let Some(loaded_port) = self.ports.get_mut(&id) {
@@ -336,7 +351,7 @@ impl XdpPrograms {
         Ok((attachment, attached))
     }
 
-    /// Puts a port's program on its device anew, as it was, to know what has changed about the port.
+    /// Reloads a port's program onto its device in the same mode, to apply changes of the port.
     ///
     /// # Errors
     /// As [`XdpPrograms::attach`].
@@ -346,8 +361,8 @@ impl XdpPrograms {
         self.attach(port, &[mode], xdp_path).map(drop)
     }
 
-    /// Says if a port's program is on its device, which it no longer is when the device has gone, or
-    /// somebody has taken the program off or put another in its place.
+    /// Whether a port's program is on its device. It no longer is when the device has gone, or when
+    /// the program was detached or replaced.
     #[must_use]
     pub fn is_attached(&self, port: PortId) -> bool {
         let loaded_port = self.ports.get(&port);
@@ -356,7 +371,7 @@ impl XdpPrograms {
             .is_some_and(Attachment::is_there)
     }
 
-    /// Gives an AF_XDP socket, which has its receive ring, the packets of a queue.
+    /// Directs the packets of a queue to an AF_XDP socket, which must have its receive ring.
     ///
     /// # Errors
     /// There is no such port or queue, or the system refused.
@@ -376,7 +391,7 @@ impl XdpPrograms {
             .map_err(XdpError::system(device, "giving a socket its queue"))
     }
 
-    /// Leaves the packets of a queue to the kernel.
+    /// Returns the packets of a queue to the kernel.
     ///
     /// # Errors
     /// There is no such port, or the system refused.
@@ -386,8 +401,8 @@ impl XdpPrograms {
         cleared.map(|_| ()).map_err(XdpError::system(device, "taking a socket from its queue"))
     }
 
-    /// Says which addresses are the router's own, those for broadcasts on its links included, and
-    /// empties the XDP path if that changes anything.
+    /// Sets the router's own addresses, including the broadcast addresses of its links; empties the
+    /// XDP path if that changes anything.
     ///
     /// # Errors
     /// The system refused; what was entered by then stays.
@@ -416,16 +431,16 @@ impl XdpPrograms {
         Ok(())
     }
 
-    /// Makes the TAP device by which frames are handed to the kernel as if they had just come in by a
-    /// port that has been attached: one frame for each write(2). It is there until the descriptor is
-    /// closed, and is to be rebuilt when the port is attached in another mode.
+    /// Creates the TAP device that hands frames to the kernel as if an attached port had just
+    /// received them: one frame per write(2). The device exists until the descriptor is closed.
+    /// Create it again when the port is attached in another mode.
     ///
     /// # Errors
-    /// The device cannot be made.
+    /// The device cannot be created.
     pub fn punt_tap(&mut self, port: PortId, mtu: u16) -> Result<OwnedFd, XdpError> {
         let loaded_port = self.loaded_port(port)?;
         let (tap, file) = make_tap(&loaded_port.port, mtu)?;
-        // What generic XDP needs costs little where it is not needed.
+        // The overhead for generic XDP is small where it is not needed.
         let mode = loaded_port.attachment.as_ref().map_or(Mode::Generic, |made| made.mode);
         let object = self.maps.punt(&loaded_port.port, mode, &tap)?;
         if let Some(loaded_port) = self.ports.get_mut(&port) {
@@ -434,7 +449,7 @@ impl XdpPrograms {
         Ok(file.into())
     }
 
-    /// A port's program as [`XdpPrograms::attach`] would put it on the device, to try frames on.
+    /// A port's program as [`XdpPrograms::attach`] would attach it, to try frames on.
     ///
     /// # Errors
     /// There is no such port, or the system refused.
@@ -454,19 +469,19 @@ impl XdpPrograms {
         self.flows.clone()
     }
 
-    /// What the program counts; for any thread.
+    /// The program's counters; for any thread.
     #[must_use]
     pub fn counts(&self) -> CountMap {
         self.counts.clone()
     }
 
-    /// What devices refuse of the XDP path's frames, where the kernel tells; for any thread.
+    /// The XDP path's frames that devices refused, where the kernel reports that; for any thread.
     #[must_use]
     pub fn refusals(&self) -> Option<Refusals> {
         self.maps.refused.as_ref().map(|refused| refused.refusals().clone())
     }
 
-    /// From now on leaves the programs on the devices, which pass everything to the kernel until
+    /// Keeps the programs on the devices from now on. They pass everything to the kernel until
     /// another Tollway takes them over.
     pub fn leave(&mut self) {
         self.state.set_bypass(true);

@@ -12,14 +12,15 @@ use tollway_dataplane::id::PortId;
 use super::clock;
 use super::shared::{Atomics, Shared};
 
-/// The coarse monotonic clock of the host, which is what `bpf_ktime_get_coarse_ns` reads.
+/// The coarse monotonic clock of the host, as read by `bpf_ktime_get_coarse_ns`.
 #[inline]
 pub(super) fn coarse_ns() -> u64 {
     let own_ns = own_coarse_ns();
     own_ns.wrapping_sub(*AHEAD_NS.get_or_init(clock::ahead_ns) as u64)
 }
 
-/// How far this process's clock is ahead of the host's: it stays in its time namespace.
+/// How far this process's clock is ahead of the host's; constant, as the process stays in its time
+/// namespace.
 static AHEAD_NS: OnceLock<i64> = OnceLock::new();
 
 /// The same clock as this process sees it (time_namespaces(7)).
@@ -45,7 +46,7 @@ struct Words {
     crowded6: AtomicU64,
 }
 
-// SAFETY: nothing but atomics.
+// SAFETY: all fields are atomics.
 unsafe impl Atomics for Words {}
 
 impl Page {
@@ -60,8 +61,8 @@ impl Page {
 
     pub(super) fn set_heartbeat_ns(&self, now_ns: u64) {
         let heartbeat_ns = &self.words().heartbeat_ns;
-        // The coarse clock goes on by ticks: what has not changed is not written, for the line is
-        // read for each packet. Whoever reads it wants to know nothing else by it.
+        // The coarse clock advances by ticks. Skip the store if nothing changed, for the XDP
+        // program reads this cache line for each packet. A heartbeat orders no other data.
         if heartbeat_ns.load(Ordering::Relaxed) != now_ns {
             heartbeat_ns.store(now_ns, Ordering::Relaxed);
         }
@@ -77,7 +78,7 @@ impl Page {
         }
     }
 
-    /// Says whether a firewall asks for every packet that is forwarded, by the flags of bpf/maps.h.
+    /// Sets the flags of bpf/maps.h for a firewall that filters every forwarded packet.
     pub(super) fn set_ruled(&self, ruled: u32) {
         self.words().ruled.store(ruled, Ordering::Release);
     }
@@ -86,7 +87,7 @@ impl Page {
         self.words().ruled.load(Ordering::Acquire)
     }
 
-    /// Says by family whether a port is crowded.
+    /// Sets for each family whether a port is crowded.
     pub(super) fn set_crowded(&self, port: PortId, (v4, v6): (bool, bool)) {
         let Some(bit) = 1_u64.checked_shl(port.0.into()) else { return };
         for (word, is_crowded) in [(&self.words().crowded4, v4), (&self.words().crowded6, v6)] {
@@ -98,12 +99,12 @@ impl Page {
         }
     }
 
-    /// Says if any of these bits of the bypass is set.
+    /// Whether any of these bits of the bypass is set.
     pub(super) fn bypass(&self, bits: u32) -> bool {
         self.words().bypass.load(Ordering::Acquire) & bits != 0
     }
 
-    /// Says if somebody has stamped within `limit_ns`.
+    /// Whether the last heartbeat is at most `limit_ns` old.
     pub(super) fn is_alive(&self, limit_ns: u64) -> bool {
         let last_ns = self.last_heartbeat_ns();
         last_ns != 0 && coarse_ns().saturating_sub(last_ns) <= limit_ns
@@ -128,7 +129,7 @@ impl Page {
     pub(super) fn bump_generation(&self) -> u32 {
         let generation = &self.words().generation;
         match generation.fetch_add(1, Ordering::AcqRel).wrapping_add(1) {
-            // That of no flow.
+            // 0 means no flow, so skip it.
             0 => generation.fetch_add(1, Ordering::AcqRel).wrapping_add(1),
             next => next,
         }

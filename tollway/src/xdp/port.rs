@@ -1,4 +1,4 @@
-//! A port as the XDP program needs to know it, and its places in the maps.
+//! A port as the XDP program sees it, and its slots in the maps.
 
 use tollway_dataplane::id::{LinkId, PortId, Vid};
 
@@ -12,31 +12,31 @@ const LINK_LEFT6: u32 = 1 << 29;
 const LINK_FRAGMENTS4: u32 = 1 << 28;
 const LINK_FRAGMENTS6: u32 = 1 << 27;
 
-/// A port as the XDP program needs to know it.
+/// A port as the XDP program sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdpPort {
     /// Its number, below [`MOST_PORTS`].
     pub port: PortId,
-    /// The device's name, for people.
+    /// The device's name, for messages.
     pub device: String,
-    /// The device.
+    /// The device's ifindex.
     pub ifindex: u32,
-    /// The Ethernet address that packets to be routed are sent to.
+    /// The port's Ethernet address, to which packets to be routed are sent.
     pub mac: Mac,
-    /// Its receive queues, at most [`MOST_QUEUES`].
+    /// The number of its receive queues, at most [`MOST_QUEUES`].
     pub queues: u32,
     /// The links on it, the port's own included.
     pub links: Vec<XdpLink>,
 }
 
-/// A link as the XDP program needs to know it.
+/// A link as the XDP program sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpLink {
-    /// The outermost tag of its frames; none for untagged ones.
+    /// The outermost tag of its frames; `None` for untagged frames.
     pub tag: Option<(VlanProtocol, Vid)>,
     /// Its number in the router's tables.
     pub link: LinkId,
-    /// What of it is the kernel's.
+    /// The link's traffic that takes the kernel path.
     pub left: Left,
 }
 
@@ -51,9 +51,9 @@ impl XdpLink {
     }
 }
 
-/// Ports at most.
+/// The most ports.
 pub const MOST_PORTS: usize = 64;
-/// Receive queues of a port at most.
+/// The most receive queues of a port.
 pub const MOST_QUEUES: u32 = 128;
 
 /// Whether the maps have room for a port.
@@ -64,7 +64,7 @@ pub(super) fn has_room(port: &XdpPort) -> Result<(), XdpError> {
     Ok(())
 }
 
-/// Where the map `links` has a link.
+/// The slot of a link in the map `links`.
 pub(super) fn slot(port: PortId, link: &XdpLink) -> u32 {
     let (kind, vid) = match link.tag {
         None => (0, 0),
@@ -74,12 +74,12 @@ pub(super) fn slot(port: PortId, link: &XdpLink) -> u32 {
     (u32::from(port.0) * 2 + kind) * 4096 + u32::from(vid)
 }
 
-/// Where the map `xsks` has a queue's socket.
+/// The slot of a queue's socket in the map `xsks`.
 pub(super) fn socket_slot(port: PortId, queue: u32) -> u32 {
     u32::from(port.0) * MOST_QUEUES + queue
 }
 
-/// What a user should know of a device that has VLAN links.
+/// A note for the user about a device with VLAN links.
 pub(super) fn note(port: &XdpPort) -> Option<String> {
     let device = &port.device;
     let has_tags = port.links.iter().any(|link| link.tag.is_some());

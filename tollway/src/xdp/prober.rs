@@ -1,8 +1,10 @@
-//! Asks a device if it takes frames that XDP redirects to it, by a frame of the router's own (`bpf/ask.c`).
+//! Probes whether a device accepts redirected XDP frames, with a frame of the router's own
+//! (`bpf/ask.c`).
 //!
-//! What a driver says of itself need not be what it does, and a packet that it drops is lost. So the first frame
-//! is one that nobody misses: the loopback of the Ethernet configuration testing protocol (EtherType 0x9000) from
-//! the device's address to itself, as switches send it to see if a port is alive. A neighbour ignores it.
+//! A driver may behave differently from what it reports, and a packet that it drops is lost. So the
+//! first frame is one that no user misses: the loopback of the Ethernet configuration testing
+//! protocol (EtherType 0x9000), from the device's address to itself. Switches send it to see
+//! whether a port is alive. A neighbour ignores it.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -21,12 +23,12 @@ static ASK: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ask.o"));
 
 /// `ETH_P_LOOPBACK` of include/uapi/linux/if_ether.h.
 const LOOPBACK: u16 = 0x9000;
-/// The function of the protocol's messages that answers nothing (Ethernet 2.0, 8.4.1).
+/// The function of the protocol that causes no answer (Ethernet 2.0, 8.4.1).
 const REPLY: u16 = 1;
-/// A frame without its checksum has as many bytes at least (`ETH_ZLEN`).
+/// The least length of a frame without its FCS (`ETH_ZLEN`).
 const FRAME: usize = 60;
 
-/// A port whose device is asked.
+/// A port whose device is probed.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     /// The port.
@@ -50,11 +52,11 @@ impl Asked {
     }
 }
 
-/// The program that redirects such a frame.
+/// The program that redirects the probe.
 pub(super) struct Prober(OwnedFd);
 
 impl Prober {
-    /// Loads it, with the map `egress` by its name.
+    /// Loads the program with the map `egress`, found by its name.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -72,12 +74,12 @@ impl Prober {
         Ok(Self(fd.map_err(XdpError::system(WHAT, "keeping the program"))?))
     }
 
-    /// Sends the frame; when this returns, the device has taken it or not. A bare one has no room before it
-    /// where a driver could write.
+    /// Sends the probe; when this returns, the device has accepted or refused it. A bare frame has
+    /// no headroom for a driver to write to.
     ///
     /// # Errors
-    /// The kernel cannot run programs on frames that really go out (before Linux 5.18), or the device has no
-    /// queue to receive by.
+    /// The kernel cannot run programs on frames that really leave (before Linux 5.18), or the
+    /// device has no receive queue.
     pub(super) fn ask(&self, asked: &Asked, is_bare: bool) -> io::Result<()> {
         sys::run_live(self.0.as_fd(), &asked.frame(is_bare), asked.ifindex)
     }

@@ -1,20 +1,22 @@
-//! What devices did not take of the XDP path's frames (`bpf/refused.c`; `bpf/refused_event.c` where the kernel has no
-//! BTF, or refuses the first).
+//! The XDP path's frames that devices refused (`bpf/refused.c`; `bpf/refused_event.c` if the kernel
+//! has no BTF, or refuses the first).
 //!
-//! The kernel collects redirected frames and hands them to a device in bulks of 16 at most. A device that
-//! takes only some is busy: the rest is dropped and counted. One that says an error, or takes nothing of four
-//! bulks in a row and for 20 ms, refuses: the program empties the XDP path, and no flow that leaves by that port
-//! enters it until somebody says [`Refusals::forgive`] and then [`Refusals::ask`], which sends a frame of the
-//! router's own there: so no packet is lost by trying.
+//! The kernel collects redirected frames and hands them to a device in bulks of at most 16. A
+//! device that accepts only some is busy; the rest is dropped and counted. A device refuses if it
+//! returns an error, or accepts nothing of four bulks in a row and for 20 ms. Then the program
+//! empties the XDP path, and no flow that leaves by that port enters it. This lasts until
+//! [`Refusals::forgive`] and then [`Refusals::ask`], which sends a frame of the router's own to the
+//! device, so that no packet is lost by trying.
 //!
-//! Frames that were received without copies have no room before them when they are redirected
-//! (`xdp_convert_zc_to_xdp_frame`), and a driver that writes a header there, as virtio-net does, drops them all
-//! (`__virtnet_xdp_xmit_one`). So where there are such frames, each device is asked by one before it gets a packet.
+//! Frames that were received by zero copy have no headroom when they are redirected
+//! (`xdp_convert_zc_to_xdp_frame`). A driver that writes a header there, as virtio-net does, drops
+//! them all (`__virtnet_xdp_xmit_one`). So where there are such frames, each device is probed with
+//! one before it gets a packet.
 //!
-//! Where nobody can ask (Linux before 5.18), the first bulk decides.
+//! Where probes are impossible (Linux before 5.18), the first bulk decides.
 //!
-//! Limits: of generic XDP the kernel does not tell what a device refused. Without BTF, devices of another network
-//! namespace that have the numbers of two ports are taken for those.
+//! Limits: with generic XDP, the kernel does not report what a device refused. Without BTF, devices
+//! of another network namespace with the ifindexes of two ports are mistaken for those ports.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -38,38 +40,38 @@ static REFUSED: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/refuse
 static REFUSED_EVENT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/refused_event.o"));
 
 const EVENT: &str = "xdp_devmap_xmit";
-/// Where the tracing file system is mounted, if it is.
+/// Mount points of the tracing file system.
 const TRACING: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-/// Fields of the tracepoint's record, and where `bpf/refused_event.c` has them.
+/// Fields of the tracepoint's record, and their offsets in `bpf/refused_event.c`.
 const FIELDS: [(&str, usize); 5] =
     [("from_ifindex", 8), ("to_ifindex", 16), ("drops", 20), ("sent", 24), ("err", 28)];
 
-/// The program's maps; `state` is that of the XDP programs.
+/// The program's maps; `state` belongs to the XDP programs.
 const MAPS: [&str; 3] = ["state", "refusals", "port_of"];
 
-/// Words of `struct refusals` in bpf/refused.c, and where in it they are.
+/// Words of `struct refusals` in bpf/refused.h, and their positions in it.
 const WORDS: usize = 4;
 const PACKETS: usize = 0;
 const SINCE_NS: usize = 1;
 const CAUSE: usize = 3;
-/// In place of a time: the device has yet to show that it takes anything.
+/// In place of a time: the device has yet to accept a frame.
 const UNPROVEN: u64 = 1;
-/// In place of a cause: nobody has asked it yet.
+/// In place of a cause: the device has yet to be probed.
 const UNASKED: u64 = u64::MAX;
 
-/// What the program has noted by port; cheap to clone, every clone is the same memory.
+/// The program's records by port; cheap to clone, all clones share the memory.
 #[derive(Clone)]
 pub struct Refusals {
     words: Arc<Shared<AtomicU64>>,
     asking: Option<Arc<Asking>>,
 }
 
-/// How devices are asked.
+/// The state of probing.
 struct Asking {
     prober: Prober,
-    /// Frames come that have no room before them.
+    /// Whether frames without headroom are expected.
     bare: AtomicBool,
-    /// Ports that have devices, a bit each.
+    /// Ports with devices, one bit each.
     entered: AtomicU64,
 }
 const _: () = assert!(MOST_PORTS as u32 == u64::BITS, "a bit for each port");
@@ -91,14 +93,14 @@ impl Refusals {
         self.words.get(port * WORDS + word).filter(|_| port <= MOST_PORTS)
     }
 
-    /// Frames that a port's device did not take, ever.
+    /// Frames that a port's device has refused in all.
     #[must_use]
     pub fn packets(&self, port: PortId) -> u64 {
         let own = usize::from(port.0);
         self.word(own, PACKETS).filter(|_| own < MOST_PORTS).map_or(0, |word| word.load(Acquire))
     }
 
-    /// Why a port's device gets none, if that is so.
+    /// Why a port's device gets no frames; `None` if it gets them.
     #[must_use]
     pub fn cause(&self, port: PortId) -> Option<Cause> {
         let cause = self.word(port.0.into(), CAUSE)?.load(Acquire);
@@ -110,13 +112,13 @@ impl Refusals {
         }
     }
 
-    /// Lets a port's device be tried again, from when it has been asked.
+    /// Lets a port's device be tried again, after a probe.
     pub fn forgive(&self, port: PortId) {
         self.begin(port, UNASKED);
     }
 
-    /// Asks a port's device if it takes frames, and lets packets go there if it does, or if it cannot be asked; why
-    /// not otherwise.
+    /// Probes a port's device. Packets may go there if it accepts the probe, or cannot be probed;
+    /// otherwise returns the cause.
     pub fn ask(&self, asked: &Asked) -> Option<Cause> {
         let ask = |asking: &Arc<Asking>| asking.prober.ask(asked, asking.bare.load(Acquire));
         let sent = self.asking.as_ref().map(ask);
@@ -124,13 +126,14 @@ impl Refusals {
             tracing::debug!("port {} cannot be asked for redirects: {error}", asked.port.0);
         }
         if let Some(cause) = self.word(asked.port.0.into(), CAUSE) {
-            // The program has written down what it refused.
+            // If the device refused the probe, the program has already replaced the cause.
             let _ = cause.compare_exchange(UNASKED, 0, SeqCst, SeqCst);
         }
         self.cause(asked.port)
     }
 
-    /// Has every device asked before it gets more: frames are about to come that have no room before them.
+    /// Requires a probe of every device before it gets more frames: frames without headroom are
+    /// about to come.
     pub(crate) fn expect_bare(&self) {
         let Some(asking) = self.asking.as_ref().filter(|asking| !asking.bare.swap(true, SeqCst))
         else {
@@ -141,7 +144,7 @@ impl Refusals {
         entered.for_each(|port| self.forgive(PortId(port)));
     }
 
-    /// Lets a port's device be tried as it was entered.
+    /// Lets a newly entered port's device be tried.
     fn enter(&self, port: PortId) {
         let is_bare = self.asking.as_ref().is_some_and(|asking| {
             asking.entered.fetch_or(1 << port.0, SeqCst);
@@ -156,8 +159,8 @@ impl Refusals {
         }
     }
 
-    /// Lets a port's device be tried with a cause for nobody to send there, or without one: then the first bulk
-    /// decides.
+    /// Starts over with a port's device. A `cause` keeps packets away; without one (0), the first
+    /// bulk decides.
     fn begin(&self, port: PortId, cause: u64) {
         let own = usize::from(port.0);
         let words =
@@ -169,21 +172,22 @@ impl Refusals {
         }
     }
 
-    /// Says if a port's device has taken what it was given last, as far as somebody has looked.
+    /// Whether a port's device accepted its last frames, as far as the program has checked.
     #[must_use]
     pub fn takes(&self, port: PortId) -> bool {
         self.word(port.0.into(), SINCE_NS).is_some_and(|since| since.load(Acquire) == 0)
     }
 
-    /// Believes that a port's device takes frames, although it has not been given any.
+    /// Assumes that a port's device accepts frames, although it got none yet.
     pub fn believe(&self, port: PortId) {
         if let Some(since) = self.word(port.0.into(), SINCE_NS) {
-            // It may have been given some just now.
+            // The device may have got some just now, so change only the initial value.
             let _ = since.compare_exchange(UNPROVEN, 0, SeqCst, SeqCst);
         }
     }
 
-    /// Has the program look at sent frames no longer than somebody waits for one; to be called at times.
+    /// Stops the program's check of sent frames if no port needs it any more; to be called
+    /// regularly.
     pub fn settle(&self) {
         let waits = |port| self.word(port, SINCE_NS).is_some_and(|since| since.load(SeqCst) != 0);
         let any_waits = || (0..MOST_PORTS).any(waits);
@@ -191,7 +195,7 @@ impl Refusals {
             && let Some(any) = self.word(MOST_PORTS, PACKETS)
         {
             any.store(0, SeqCst);
-            // The program may have begun to wait in between.
+            // The program may have started a check in between.
             if any_waits() {
                 any.store(1, SeqCst);
             }
@@ -199,14 +203,14 @@ impl Refusals {
     }
 }
 
-/// Why a device takes no frames.
+/// Why a device gets no frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Nobody has asked it since it was entered or forgiven.
+    /// The device was not probed since it was entered or forgiven.
     Unasked,
-    /// It does not say; it just has taken none for a while.
+    /// The device reported no error, but has accepted no frame for a while.
     Silent,
-    /// What it said (`errno`).
+    /// The device's error (`errno`).
     Error(i32),
 }
 
@@ -226,7 +230,7 @@ fn failed<E: std::error::Error + 'static>(error: E) -> XdpError {
     XdpError::load(WHAT, &error)
 }
 
-/// The program that knows devices by their namespace, at its place.
+/// The program that identifies devices by namespace, attached.
 fn by_btf(names: &Names) -> Result<Ebpf, XdpError> {
     let namespace = pin::namespace().map_err(XdpError::system(WHAT, "its namespace"))? as u32;
     let btf = Btf::from_sys_fs().map_err(failed)?;
@@ -239,7 +243,7 @@ fn by_btf(names: &Names) -> Result<Ebpf, XdpError> {
     Ok(object)
 }
 
-/// The program that reads a record, at its place.
+/// The program that reads the tracepoint's record, attached.
 fn by_event(names: &Names) -> Result<Ebpf, XdpError> {
     is_as_known().map_err(XdpError::system(WHAT, "the tracepoint's record"))?;
     let mut object = loader(names).load(REFUSED_EVENT).map_err(failed)?;
@@ -249,7 +253,7 @@ fn by_event(names: &Names) -> Result<Ebpf, XdpError> {
     Ok(object)
 }
 
-/// Makes sure that the tracepoint's record is as the program reads it.
+/// Verifies that the tracepoint's record has the layout that the program reads.
 fn is_as_known() -> io::Result<()> {
     let read = |root: &str| {
         let path = Path::new(root).join("events/xdp").join(EVENT).join("format");
@@ -264,7 +268,7 @@ fn is_as_known() -> io::Result<()> {
     }
 }
 
-/// Says if a record has the fields where they are read.
+/// Whether a record has the fields at these offsets.
 fn has_fields(format: &str) -> bool {
     FIELDS.iter().all(|(name, offset)| {
         let field = format!("field:int {name};\toffset:{offset};\tsize:4;");
@@ -286,10 +290,10 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Loads it, with the map `state` by its name.
+    /// Loads the program with the map `state`, found by its name.
     ///
     /// # Errors
-    /// The kernel has no BTF, and its tracepoints cannot be had otherwise, or it refuses.
+    /// The kernel has no BTF and no other access to its tracepoints, or it refuses.
     pub(super) fn load(names: &Names) -> Result<Self, XdpError> {
         let object = match by_btf(names) {
             Ok(object) => object,
@@ -310,18 +314,18 @@ impl Program {
         Ok(Self { refusals, port_of: map("port_of")?, _object: object })
     }
 
-    /// What it notes.
+    /// The program's records.
     pub(super) fn refusals(&self) -> &Refusals {
         &self.refusals
     }
 
-    /// Notes which port a device is, and lets it be tried.
+    /// Enters a port's device, and lets it be tried.
     pub(super) fn enter(&self, port: &XdpPort) -> io::Result<()> {
         self.refusals.enter(port.port);
         sys::update(self.port_of.as_fd(), &port.ifindex, &u32::from(port.port.0))
     }
 
-    /// Forgets a device.
+    /// Removes a port's device.
     pub(super) fn forget(&self, port: &XdpPort) {
         self.refusals.leave(port.port);
         let _ = sys::delete(self.port_of.as_fd(), &port.ifindex);

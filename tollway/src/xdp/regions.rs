@@ -1,9 +1,10 @@
-//! Generations of regions: a route that changes makes flows void whose destination it may cover, and leaves
-//! the rest of the XDP path as it is. Byte for byte as in `bpf/flows.h`.
+//! Generations of regions, byte for byte as in `bpf/flows.h`. A changed route invalidates the flows
+//! whose destination it may cover, and keeps the rest of the XDP path.
 //!
-//! A region of IPv4 is what shares the first 16 bits of an address; one of IPv6 is what shares the hash of
-//! its first 32 bits. A flow is active under the sum of the XDP path's generation and that of its regions: each
-//! of these only grows, so the sum is the same again only when nothing has changed (or 2^32 changes later).
+//! An IPv4 region holds the addresses with the same first 16 bits; an IPv6 region those with the
+//! same hash of the first 32 bits. A flow is active under the sum of the generations of the XDP
+//! path and of its regions. Each of these only grows, so the sum repeats only if nothing has
+//! changed (or 2^32 changes later).
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,14 +16,14 @@ use tollway_dataplane::changes::Touched;
 
 use super::shared::{Atomics, Shared};
 
-/// Regions of each family, as a power of two: those of IPv6 follow those of IPv4.
+/// Regions of each family, as a power of two; the IPv6 regions follow the IPv4 ones.
 const BITS: u32 = 16;
 const OF_FAMILY: u32 = 1 << BITS;
-/// In all.
+/// Regions of both families.
 pub const REGIONS: u32 = 2 * OF_FAMILY;
-/// Bits of an IPv6 address that make its region.
+/// Bits of an IPv6 address that determine its region.
 const BITS6: u32 = 32;
-/// A prefix that covers more than so many (a power of two) is taken for all addresses.
+/// A prefix that covers more regions than this (a power of two) counts as covering all addresses.
 const MOST_BITS: u32 = 8;
 
 /// The region of an IPv4 address.
@@ -36,16 +37,16 @@ pub const fn region4(first: u16) -> u32 {
 #[inline(always)]
 #[must_use]
 pub const fn region6(first: u32) -> u32 {
-    // Any odd number does; this one is 2^32 divided by the golden ratio.
+    // Any odd factor works; this one is 2^32 divided by the golden ratio.
     OF_FAMILY | first.wrapping_mul(0x9e37_79b1) >> (32 - BITS)
 }
 
-/// The regions that a prefix lies in; none where they are too many.
+/// The regions that a prefix touches; `None` if they are too many.
 #[must_use]
 pub fn regions(touched: Touched) -> Option<impl Iterator<Item = u32>> {
     let is_ipv4 = touched.version == 4;
     let bits = if is_ipv4 { BITS } else { BITS6 };
-    // So many of the bits that make a region are open.
+    // The number of region bits that the prefix leaves open.
     let open = bits.saturating_sub(touched.len.into());
     let first = touched.bits.checked_shr(32 - bits).unwrap_or(0);
     let all = first..=first | (1_u32.checked_shl(open)?.wrapping_sub(1));
@@ -57,7 +58,7 @@ pub fn regions(touched: Touched) -> Option<impl Iterator<Item = u32>> {
 #[allow(unsafe_code)]
 unsafe impl Atomics for AtomicU32 {}
 
-/// The regions' generations, shared with the XDP program. Cheap to clone; every clone is the same
+/// The regions' generations, shared with the XDP program. Cheap to clone; all clones share the
 /// memory.
 #[derive(Clone)]
 pub(super) struct Regions(Arc<Shared<AtomicU32>>);

@@ -1,4 +1,4 @@
-//! Memory of a BPF map that the XDP program and this one share.
+//! Memory of a BPF map, shared by the XDP program and user space.
 
 #![allow(unsafe_code)]
 
@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::AtomicU64;
 
-/// Types that are atomic numbers without padding, which anyone may change at any time.
+/// Types of atomic numbers without padding, which any thread may change at any time.
 ///
 /// # Safety
 /// The type must be just that.
@@ -25,10 +25,10 @@ unsafe impl<T: Atomics> Send for Shared<T> {}
 unsafe impl<T: Atomics> Sync for Shared<T> {}
 
 impl<T: Atomics> Shared<T> {
-    /// Maps the first `count` elements of an array map that allows it (`BPF_F_MMAPABLE`).
+    /// Maps the first `count` elements of an array map with `BPF_F_MMAPABLE`.
     ///
     /// # Errors
-    /// The map has not as many, or does not allow it.
+    /// The map has fewer elements, or lacks that flag.
     pub(super) fn map(map: BorrowedFd<'_>, count: usize) -> io::Result<Self> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let (len, fd) = (count * size_of::<T>(), map.as_raw_fd());

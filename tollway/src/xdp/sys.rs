@@ -1,5 +1,5 @@
-//! The bpf(2) system call, and what else of the system the dispatch needs; every unsafe operation of
-//! the dispatch is here, in [`page`](super::page) or in [`shared`](super::shared).
+//! The bpf(2) system call, and what else of the system the dispatcher needs. Every unsafe operation
+//! of the dispatcher is here, in [`page`](super::page) or in [`shared`](super::shared).
 
 #![allow(unsafe_code)]
 
@@ -13,7 +13,7 @@ use std::path::Path;
 use super::maps::PortCounts;
 pub(super) use super::page::{Page, coarse_ns};
 
-/// Types that are plain numbers and bytes without padding, of which any bit pattern is a value.
+/// Types of plain numbers and bytes without padding, for which any bit pattern is valid.
 ///
 /// # Safety
 /// The type must be just that.
@@ -48,7 +48,7 @@ enum Command {
     LinkDetach = 34,
 }
 
-/// Arguments of commands that take an element of a map.
+/// Arguments of commands on an element of a map.
 #[derive(Default)]
 #[repr(C)]
 struct Element {
@@ -59,7 +59,7 @@ struct Element {
     flags: u64,
 }
 
-/// Arguments of commands that take a path of the BPF file system.
+/// Arguments of commands on a path in the BPF file system.
 #[derive(Default)]
 #[repr(C)]
 struct Object {
@@ -68,7 +68,7 @@ struct Object {
     flags: u32,
 }
 
-/// Arguments of BPF_LINK_CREATE, as far as XDP has any, and of BPF_LINK_UPDATE and DETACH.
+/// Arguments of BPF_LINK_CREATE (those for XDP), BPF_LINK_UPDATE and BPF_LINK_DETACH.
 #[derive(Default)]
 #[repr(C)]
 struct Link {
@@ -126,14 +126,15 @@ struct Query {
     revision: u64,
 }
 
-/// bpf(2) itself.
+/// The system call bpf(2).
 ///
 /// # Safety
-/// `arguments` must be what the command takes, and the addresses in it must be those of memory that
-/// the command may read or write.
+/// `arguments` must be of the command's type, and its addresses must point to memory that the
+/// command may read or write.
 unsafe fn bpf<T>(command: Command, arguments: &mut T) -> io::Result<RawFd> {
     let pointer: *mut T = arguments;
-    // SAFETY: the arguments are borrowed exclusively and as long as said; the rest is the caller's.
+    // SAFETY: the arguments are borrowed exclusively and have the given length; the caller ensures
+    // the rest.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, command as i32, pointer, size_of::<T>() as u32) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as RawFd) }
@@ -147,7 +148,7 @@ fn address<T>(pointer: *const T) -> u64 {
     pointer.expose_provenance() as u64
 }
 
-/// Puts an element into a map.
+/// Sets an element of a map.
 pub(super) fn update<K: Plain, V: Plain>(
     map: BorrowedFd<'_>,
     key: &K,
@@ -160,7 +161,7 @@ pub(super) fn update<K: Plain, V: Plain>(
     Ok(())
 }
 
-/// An element of a map that has one for each processor.
+/// An element of a per-CPU map, for all processors.
 pub(super) fn lookup_each<V: Plain>(
     map: BorrowedFd<'_>,
     key: u32,
@@ -179,14 +180,14 @@ pub(super) fn lookup_each<V: Plain>(
     Ok(values)
 }
 
-/// Takes an element out of a map; false where it was not there.
+/// Removes an element from a map; returns false if it did not exist.
 pub(super) fn delete<K: Plain>(map: BorrowedFd<'_>, key: &K) -> io::Result<bool> {
     let mut element = Element { map: number(map), key: address::<K>(key), ..Element::default() };
     // SAFETY: the map's key is of this type and only read.
     found(unsafe { bpf(Command::MapDelete, &mut element) })
 }
 
-/// Whether something was there, of a result that says so by ENOENT.
+/// Turns ENOENT into `false`.
 fn found(result: io::Result<RawFd>) -> io::Result<bool> {
     match result {
         Ok(_) => Ok(true),
@@ -199,7 +200,7 @@ fn c_path(path: &Path) -> io::Result<CString> {
     Ok(CString::new(path.as_os_str().as_bytes())?)
 }
 
-/// Gives an object a name in the BPF file system.
+/// Pins an object in the BPF file system.
 pub(super) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let path = c_path(path)?;
     let mut arguments =
@@ -209,13 +210,13 @@ pub(super) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The object of that name in the BPF file system.
+/// Opens a pinned object.
 pub(super) fn pinned(path: &Path) -> io::Result<OwnedFd> {
     let path = c_path(path)?;
     let mut arguments = Object { path: address(path.as_ptr()), ..Object::default() };
     // SAFETY: the path is a string that ends with a zero and outlives the call.
     let fd = unsafe { bpf(Command::ObjGet, &mut arguments) }?;
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -226,12 +227,12 @@ pub(super) const XDP_GENERIC: u32 = 1 << 1;
 /// XDP in the driver (`XDP_FLAGS_DRV_MODE`).
 pub(super) const XDP_NATIVE: u32 = 1 << 2;
 
-/// Attaches an XDP program to a device for as long as the link lives.
+/// Attaches an XDP program to a device, as long as the link exists.
 pub(super) fn attach(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> io::Result<OwnedFd> {
     let mut link = Link { first: number(program), second: ifindex, third: BPF_XDP, flags };
     // SAFETY: the arguments are numbers.
     let fd = unsafe { bpf(Command::LinkCreate, &mut link) }?;
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -239,15 +240,16 @@ pub(super) fn attach(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> io::R
 pub(super) const TCX_INGRESS: u32 = 46;
 pub(super) const TCX_EGRESS: u32 = 47;
 
-/// How many programs a device has at a hook.
+/// The number of programs at a device's hook.
 pub(super) fn attached(ifindex: u32, attach_type: u32) -> io::Result<u32> {
     let mut query = Query { target: ifindex, attach_type, ..Query::default() };
-    // SAFETY: the arguments are numbers, and without an address to write programs to none is written.
+    // SAFETY: the arguments are numbers; without an address for the program ids, the kernel writes
+    // none.
     unsafe { bpf(Command::ProgQuery, &mut query) }?;
     Ok(query.count)
 }
 
-/// Puts another program in the place of a link's, between two packets.
+/// Replaces a link's program between two packets.
 pub(super) fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     let mut link = Link { first: number(link), second: number(program), ..Link::default() };
     // SAFETY: the arguments are numbers.
@@ -255,7 +257,7 @@ pub(super) fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Resu
     Ok(())
 }
 
-/// Takes a link's program off its device, whoever else holds the link.
+/// Detaches a link's program, even if other processes have the link.
 pub(super) fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
     let mut fd = number(link);
     // SAFETY: the argument is a number.
@@ -263,24 +265,24 @@ pub(super) fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// A link's device, 0 when it has none any more.
+/// A link's ifindex; 0 when its device is gone.
 pub(super) fn link_ifindex(link: BorrowedFd<'_>) -> io::Result<u32> {
     link_program(link).map(|(_, ifindex)| ifindex)
 }
 
-/// The number of a link's program, and its device (`struct bpf_link_info`).
+/// The id of a link's program, and the ifindex of its device (`struct bpf_link_info`).
 pub(super) fn link_program(link: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
-    // Type, id and program, padding, then what is the kind's own: of XDP, the device.
+    // Type, id and program, padding, then fields of the link type: for XDP, the ifindex.
     let [_, _, program, _, ifindex, ..] = info::<8>(link)?;
     Ok((program, ifindex))
 }
 
-/// A map's number, which no other map has while it lives (`struct bpf_map_info`).
+/// A map's id, unique while the map exists (`struct bpf_map_info`).
 pub(super) fn map_id(map: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(info::<2>(map)?[1])
 }
 
-/// The first words of what the kernel says of an object.
+/// The first words of the kernel's information on an object.
 fn info<const WORDS: usize>(object: BorrowedFd<'_>) -> io::Result<[u32; WORDS]> {
     let mut words = [0_u32; WORDS];
     let len = size_of::<[u32; WORDS]>() as u32;
@@ -290,7 +292,8 @@ fn info<const WORDS: usize>(object: BorrowedFd<'_>) -> io::Result<[u32; WORDS]> 
     Ok(words)
 }
 
-/// Runs an XDP program once on a frame that is nowhere: what it returned, and what it made of it.
+/// Runs an XDP program once on a frame that goes nowhere; returns its verdict and the resulting
+/// frame.
 pub(super) fn run(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<(u32, Vec<u8>)> {
     // Room for a larger header.
     let mut output = vec![0; frame.len() + 64];
@@ -309,10 +312,10 @@ pub(super) fn run(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<(u32, Vec
     Ok((arguments.result, output))
 }
 
-/// `BPF_F_TEST_XDP_LIVE_FRAMES`: frames go where the program sends them.
+/// `BPF_F_TEST_XDP_LIVE_FRAMES`: the frames really go where the program sends them.
 const LIVE_FRAMES: u32 = 1 << 1;
 
-/// What a program knows of a frame beside its bytes (`struct xdp_md`).
+/// A program's context of a frame (`struct xdp_md`).
 #[derive(Default)]
 #[repr(C)]
 struct Context {
@@ -324,8 +327,7 @@ struct Context {
     egress_ifindex: u32,
 }
 
-/// Runs an XDP program once on a frame as if a device had received it, and does with the frame what the program
-/// says.
+/// Runs an XDP program once on a frame as if a device had received it, and carries out its verdict.
 pub(super) fn run_live(program: BorrowedFd<'_>, frame: &[u8], ingress: u32) -> io::Result<()> {
     let in_len = frame.len() as u32;
     let context = Context { data_end: in_len, ingress_ifindex: ingress, ..Context::default() };
@@ -344,7 +346,7 @@ pub(super) fn run_live(program: BorrowedFd<'_>, frame: &[u8], ingress: u32) -> i
     Ok(())
 }
 
-/// Processors that a map with values for each has values for (`cpu_possible_mask`).
+/// The number of values in an element of a per-CPU map (`cpu_possible_mask`).
 pub(super) fn possible_processors() -> io::Result<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
     let last = text.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<usize>().ok());
@@ -354,7 +356,7 @@ pub(super) fn possible_processors() -> io::Result<usize> {
 /// `BPF_FS_MAGIC` of include/uapi/linux/magic.h.
 const BPF_FS: i64 = 0xcafe_4a11;
 
-/// Says if a BPF file system is mounted there.
+/// Whether a BPF file system is mounted there.
 pub(super) fn is_bpffs(path: &Path) -> io::Result<bool> {
     let path = c_path(path)?;
     let mut about = MaybeUninit::<libc::statfs>::zeroed();
@@ -380,7 +382,8 @@ pub(super) fn mount_bpffs(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Commands of include/uapi/linux/ethtool.h: `ETHTOOL_GDRVINFO`, `ETHTOOL_GSTRINGS`, `ETHTOOL_GSSET_INFO`, `ETHTOOL_GFEATURES`.
+/// Commands of include/uapi/linux/ethtool.h: `ETHTOOL_GDRVINFO`, `ETHTOOL_GSTRINGS`,
+/// `ETHTOOL_GSSET_INFO`, `ETHTOOL_GFEATURES`.
 const GET_DRIVER: u32 = 0x3;
 const GET_STRINGS: u32 = 0x1b;
 const GET_SIZES: u32 = 0x37;
@@ -393,7 +396,7 @@ const MOST_FEATURES: usize = 4096;
 
 /// The features that are on at a device, by name (`ethtool -k`).
 pub(super) fn features(device: &str) -> io::Result<Vec<String>> {
-    // `struct ethtool_sset_info`: which sets are asked for, bit by bit in 64, and how many each has.
+    // `struct ethtool_sset_info`: the requested sets as a mask of 64 bits, then the size of each.
     let [low, high] = split(1 << FEATURE_NAMES);
     let mut sizes = [GET_SIZES, 0, low, high, 0];
     ethtool(device, &mut sizes)?;
@@ -414,37 +417,37 @@ pub(super) fn features(device: &str) -> io::Result<Vec<String>> {
     Ok((0..count).filter(|at| is_on(*at)).map(name).collect())
 }
 
-/// What a device's driver is called (`ethtool -i`).
+/// The name of a device's driver (`ethtool -i`).
 pub(super) fn driver(device: &str) -> io::Result<String> {
-    // `struct ethtool_drvinfo`: the command, then the name, its zero included.
+    // `struct ethtool_drvinfo`: the command, then the name with its terminating zero.
     let mut told = [0; 49];
     told[0] = GET_DRIVER;
     ethtool(device, &mut told)?;
     Ok(text(&told[1..=NAME_WORDS]))
 }
 
-/// The text in words of memory, up to its zero.
+/// The text in words of memory, up to its terminating zero.
 fn text(words: &[u32]) -> String {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// A number of 64 bits as words in memory.
+/// A 64-bit number as words in memory.
 const fn split(number: u64) -> [u32; 2] {
     let [a, b, c, d, e, f, g, h] = number.to_ne_bytes();
     [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])]
 }
 
-/// Asks a device something; the answer comes where the question was, which has room for it.
+/// Sends a request to a device; the answer overwrites `value`, which has room for it.
 fn ethtool(device: &str, value: &mut [u32]) -> io::Result<()> {
-    // Interface requests go to a socket; any kind will do.
+    // Any kind of socket accepts interface requests.
     let socket = std::os::unix::net::UnixDatagram::unbound()?;
     let mut request = crate::ports::sys::request(device)?;
     request.ifr_ifru.ifru_data = value.as_mut_ptr().cast();
     let pointer: *mut libc::ifreq = &raw mut request;
-    // SAFETY: the request names a value as long as its command says, or as the kernel has said its answer
-    // would be; both outlive the call.
+    // SAFETY: `value` is as long as its command requires, or as the kernel announced its answer to
+    // be; it outlives the call.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, pointer) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

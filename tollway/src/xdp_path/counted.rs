@@ -1,4 +1,4 @@
-//! A XDP path with the counts of the XDP program that it feeds.
+//! The XDP path together with the counters of its XDP program.
 
 use std::io;
 
@@ -15,7 +15,7 @@ use super::{Flows, Reading, Tally, XdpFlows};
 use crate::xdp::Refusals;
 use crate::xdp::maps::CountMap;
 
-/// A XDP path, and what the XDP program has forwarded by it.
+/// An XDP path, and what the XDP program has forwarded by it.
 pub struct Counted<F> {
     lane: XdpFlows<F>,
     counts: CountMap,
@@ -26,17 +26,17 @@ pub struct Counted<F> {
 }
 
 impl<F: Flows> Counted<F> {
-    /// A XDP path that has just been made, so that it is empty, for so many ports.
+    /// Wraps a new, empty XDP path for so many ports.
     ///
     /// # Errors
-    /// The counts cannot be read.
+    /// The counters cannot be read.
     pub fn new(lane: XdpFlows<F>, counts: CountMap, ports: usize) -> io::Result<Self> {
         let refusals = lane.ports.refusals().cloned();
         let tally = Tally::new(Reading::of(&counts, refusals.as_ref(), ports)?);
         Ok(Self { lane, counts, refusals, ports, tally, told: false })
     }
 
-    /// Reads the XDP program's counts; the last ones stand where that fails.
+    /// Reads the XDP program's counters; keeps the last values if that fails.
     fn count(&mut self) {
         match Reading::of(&self.counts, self.refusals.as_ref(), self.ports) {
             Ok(reading) => self.tally.update(reading),

@@ -1,5 +1,4 @@
-//! The XDP path's packets among all others: what the XDP program has counted is added to what the
-//! path has.
+//! Adds what the XDP program has counted to the path's counters.
 
 use std::io;
 
@@ -10,33 +9,33 @@ use tollway_dataplane::verdict::DropReason;
 use crate::xdp::maps::{CountMap, PortCounts};
 use crate::xdp::{MOST_PORTS, Refusals};
 
-/// What the XDP path had received and sent at some moment, by port.
+/// What the XDP path had received and sent at one moment, by port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     /// Received.
     pub rx: Vec<Traffic>,
-    /// Given to a device; never more than was received.
+    /// Redirected to a device; never more than was received.
     pub tx: Vec<Traffic>,
-    /// Packets that the device did not take of these; never more than it was given.
+    /// The part of these packets that the device refused; never more than were redirected.
     pub refused: Vec<u64>,
 }
 
 impl Reading {
-    /// Reads the counts of so many ports.
+    /// Reads the counters of so many ports.
     ///
-    /// A packet is counted as received first and then as sent, and where its device refuses it, as
-    /// refused last. All that is refused is therefore read before all that is sent, and that before all
-    /// that is received: what passes meanwhile is found received and not yet sent.
+    /// A packet counts as received first, then as sent, and last as refused if its device refuses
+    /// it. So this reads what was refused first, then what was sent, then what was received. A
+    /// packet that passes meanwhile then shows as received and not yet sent.
     ///
     /// # Errors
     /// The system refused.
     pub fn of(counts: &CountMap, refusals: Option<&Refusals>, ports: usize) -> io::Result<Self> {
-        // Beyond, no port has the XDP program.
+        // Ports beyond the maximum have no XDP program.
         let refused = |port| refusals.map_or(0, |refusals| refusals.packets(port));
         Self::by(ports.min(MOST_PORTS), refused, |port| counts.port(port))
     }
 
-    /// The same from anything that can be asked port by port.
+    /// As [`Self::of`], from any source with counters by port.
     pub(super) fn by(
         ports: usize,
         refused: impl FnMut(PortId) -> u64,
@@ -57,24 +56,24 @@ impl Reading {
     }
 }
 
-/// What the XDP path has received and sent since this program has it.
+/// What the XDP path has received and sent under this process.
 ///
-/// The XDP program and its counts outlive the program that loaded them, so the first reading is
-/// where its successor's begin, like all its other counts. Counts that went back are those of a
-/// XDP program that was loaded anew, and begin at zero. So what is told never goes back; but what
-/// counts as sent goes back by what a device refuses after it was read, a burst at most.
+/// The XDP program and its counters outlive the process that loaded them. So the first reading is
+/// the successor's zero, as for its other counters. Counters that went back belong to a reloaded
+/// XDP program, and begin at zero. So reported values never go back, with one exception: packets
+/// that a device refuses after the reading, a burst at most, no longer count as sent.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     last: Reading,
     sum: Reading,
-    /// What was refused of what was sent. Nobody counts its bytes: each packet has those of the average
-    /// packet that the device was given since it was last asked.
+    /// The refused part of what was sent. Refused bytes are not counted, so each packet has the
+    /// average size of those that the device received since the last reading.
     refused: Vec<Traffic>,
 }
 
 impl Tally {
-    /// Begins at a reading; to be taken when the XDP path is empty: after [`super::XdpFlows::new`], before
-    /// the first turn.
+    /// Begins at a reading. Take it while the XDP path is empty: after [`super::XdpFlows::new`],
+    /// before the first turn.
     #[must_use]
     pub fn new(first: Reading) -> Self {
         let none = |list: &[Traffic]| vec![Traffic::default(); list.len()];
@@ -83,7 +82,7 @@ impl Tally {
         Self { last: first, refused: none(&sum.tx), sum }
     }
 
-    /// Takes in a newer reading.
+    /// Applies a newer reading.
     pub fn update(&mut self, now: Reading) {
         let before = self.sum.tx.clone();
         advance(&mut self.sum.rx, &self.last.rx, &now.rx);
@@ -92,7 +91,7 @@ impl Tally {
         self.last = now;
     }
 
-    /// Takes in what devices refused, with its share of the bytes that they have been given since `before`.
+    /// Applies what devices refused, with its share of the bytes that they received since `before`.
     fn refuse(&mut self, before: &[Traffic], now: &[u64]) {
         let ports = self.sum.tx.len();
         self.sum.refused.resize(ports, 0);
@@ -113,7 +112,7 @@ impl Tally {
         }
     }
 
-    /// What the XDP path has received, by port, and what it has been given to send and was refused.
+    /// What the XDP path has received, redirected and refused, by port.
     #[must_use]
     pub fn sum(&self) -> &Reading {
         &self.sum
@@ -128,9 +127,10 @@ impl Tally {
         })
     }
 
-    /// Adds the XDP path's packets to a worker's counts.
+    /// Adds the XDP path's packets to a worker's counters.
     ///
-    /// Packets that a device did not take are dropped. Those that were received and not yet sent when the XDP program was asked are held.
+    /// Packets that a device refused count as dropped. Packets that were received and not yet sent
+    /// at the reading count as held.
     pub fn add_to(&self, counters: &mut Counters) {
         let received = add(&mut counters.rx, self.sum.rx.iter().copied());
         let sent = add(&mut counters.tx, self.sent());
@@ -141,7 +141,7 @@ impl Tally {
     }
 }
 
-/// Adds to each port's traffic; all the packets that were added.
+/// Adds to each port's traffic; returns the packets added in all.
 fn add(to: &mut [Traffic], more: impl Iterator<Item = Traffic>) -> u64 {
     let both = to.iter_mut().zip(more);
     both.map(|(sum, more)| {
@@ -151,7 +151,7 @@ fn add(to: &mut [Traffic], more: impl Iterator<Item = Traffic>) -> u64 {
     .sum()
 }
 
-/// Adds to sums what each has grown by.
+/// Adds each counter's growth to its sum.
 fn advance(sums: &mut Vec<Traffic>, last: &[Traffic], now: &[Traffic]) {
     if sums.len() < now.len() {
         sums.resize(now.len(), Traffic::default());

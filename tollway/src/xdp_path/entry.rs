@@ -1,4 +1,4 @@
-//! What goes into the XDP path: a flow's key from its packet, what is done with it from its next hop.
+//! Entries of the XDP path: a flow's key from its packet, and its action from its next hop.
 
 use tollway_dataplane::burst::Burst;
 use tollway_dataplane::frame::Umem;
@@ -12,38 +12,38 @@ use tollway_dataplane::wire::{eth, l4, vlan, word32, word64};
 use crate::xdp::flows::{Flow, Flow4Key, Flow6Key, TO_KERNEL};
 use crate::xdp::regions::{region4, region6};
 
-/// Bytes of an Ethernet header with as many tags as the XDP path knows on arrival: one.
+/// Bytes of the longest Ethernet header that the XDP path accepts on arrival: one tag.
 const MOST_L2: u8 = (eth::LEN + vlan::LEN) as u8;
 
-/// Bytes of the source and destination port.
+/// Bytes of the source and destination port together.
 const PORTS: usize = 4;
 
-/// A flow in words as they are in memory, which is all that it takes to tell flows apart.
+/// A flow's key in words in memory order, which suffice to tell flows apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Words {
-    /// Source and destination; the rest.
+    /// Source and destination; the rest of the key.
     V4(u64, u64),
-    /// Source and destination; the rest.
+    /// Source and destination; the rest of the key.
     V6([u64; 4], u64),
 }
 
 impl Words {
-    /// The flow of a packet that was forwarded or punted, where its kind may enter the XDP path; `l2_len` is the
-    /// length of its Ethernet header, the new one where it was forwarded.
+    /// The flow of a forwarded or punted packet, if its kind may enter the XDP path. `l2_len` is
+    /// the length of its Ethernet header; for a forwarded packet, of the new one.
     #[inline(always)]
     pub(super) fn of(burst: &Burst, umem: &Umem, lane: usize, l2_len: u8) -> Option<Self> {
         if burst.l3[lane] > MOST_L2 {
             return None;
         }
         let (addr, l3) = (burst.addr[lane], usize::from(l2_len));
-        // The path has cut off what is behind the packet.
+        // The path has already trimmed bytes behind the packet.
         let len = usize::from(burst.len[lane]).wrapping_sub(l3);
         let link = burst.link[lane];
-        // As much as has the ports; of a shorter packet the rest is not looked at.
+        // Enough to include the ports; a shorter packet's excess bytes are not used.
         let header = umem.bytes::<{ ipv4::LEN + PORTS }>(addr, l3);
         if header[0] == VERSION_IHL_PLAIN {
             let ip = Ipv4View(header.first_chunk()?);
-            // Nobody but the first fragment has ports.
+            // Only the first fragment has ports.
             if ip.is_fragment() {
                 return None;
             }
@@ -58,7 +58,7 @@ impl Words {
             return None;
         }
         let header = umem.bytes::<{ ipv6::LEN + PORTS }>(addr, l3);
-        // Extension headers, of which fragments have one, are other protocols.
+        // Extension headers, including that of fragments, count as other protocols.
         let protocol = Ipv6View(header.first_chunk()?).next_header();
         let ports = match protocol {
             l4::TCP | l4::UDP if len >= ipv6::LEN + PORTS => word32(header, ipv6::LEN),
@@ -72,7 +72,7 @@ impl Words {
     /// The regions of source and destination.
     #[inline(always)]
     pub(super) const fn regions(self) -> [u32; 2] {
-        // What is first on the wire is in the lowest bits.
+        // The first bytes on the wire are in the lowest bits.
         match self {
             Self::V4(addresses, _) => {
                 let [src, dst] = [addresses as u16, (addresses >> 32) as u16];
@@ -84,7 +84,7 @@ impl Words {
         }
     }
 
-    /// The flow as the firewall's rules know it, which leaves by that link.
+    /// The flow as the firewall's rules see it, with its egress link.
     pub(super) fn for_rules(self, output: LinkId) -> FlowKey {
         let (version, source, destination, (sport, dport, protocol, link)) = match self {
             Self::V4(addresses, rest) => {
@@ -103,7 +103,7 @@ impl Words {
         FlowKey { version, source, destination, protocol, ports, input, output }
     }
 
-    /// The flow as the XDP program looks it up.
+    /// The flow's key as the XDP program looks it up.
     pub(super) fn key(self) -> Key {
         match self {
             Self::V4(addresses, rest) => {
@@ -121,7 +121,7 @@ impl Words {
     }
 }
 
-/// The flow label of a packet that was forwarded, where its next hop depended on it.
+/// The flow label of a forwarded packet, if its next hop depended on it.
 pub(super) fn label(burst: &Burst, umem: &Umem, lane: usize, l2_len: u8) -> Option<u32> {
     let counts = burst.labelled.has(lane);
     let header = || umem.bytes::<4>(burst.addr[lane], usize::from(l2_len));
@@ -135,7 +135,7 @@ pub(super) enum Key {
     V6(Flow6Key),
 }
 
-/// What a flow has beside addresses: ports as read little-endian, protocol, link.
+/// The key besides addresses: ports as read little-endian, protocol, link.
 #[inline(always)]
 const fn rest(ports: u32, protocol: u8, link: LinkId) -> u64 {
     ports as u64 | (protocol as u64) << 32 | (link.0 as u64) << 48
@@ -150,7 +150,7 @@ fn halves([a, b, c, d, e, f, g, h]: [u8; 8]) -> [[u8; 4]; 2] {
     [[a, b, c, d], [e, f, g, h]]
 }
 
-/// A flow whose packets are the kernel's.
+/// A flow whose packets take the kernel path.
 pub(super) fn to_kernel((generation, by_source): (u32, bool)) -> Flow {
     Flow {
         generation,
@@ -162,8 +162,8 @@ pub(super) fn to_kernel((generation, by_source): (u32, bool)) -> Flow {
     }
 }
 
-/// What the XDP path does with a flow's packets: what the path has just done by this next hop. None where
-/// the port's number is beyond those that the XDP program has.
+/// The entry that repeats what the path has just done with this next hop. `None` if the port's
+/// number exceeds the XDP program's ports.
 pub(super) fn flow(
     record: &Record,
     (generation, by_source): (u32, bool),
@@ -174,7 +174,7 @@ pub(super) fn flow(
         *bytes = word.to_ne_bytes();
     }
     let l2_len = record.header_len();
-    // The header is at the end of its room.
+    // The header lies at the end of its room.
     let header = &room[HEADER_ROOM.saturating_sub(usize::from(l2_len))..];
     let mut flow = Flow {
         generation,

@@ -1,11 +1,11 @@
-//! Which flows were seen lately: a table of fingerprints, so that a flow enters the XDP path from its
-//! second packet on, and only once.
+//! The flows seen recently: a table of fingerprints. It lets a flow enter the XDP path with its
+//! second packet, and only once.
 //!
-//! A bucket is one cache line of eight slots; a flow's hash names the bucket and gives a fingerprint
-//! of 35 bits, so one flow is taken for another once in billions of times. What happens then is
-//! harmless: a flow enters with its first packet, or waits a moment. A full bucket gives up the note
-//! of a single packet, and only where it has none a flow that entered: so a flood of single packets
-//! pushes out little but itself.
+//! A bucket is one cache line of eight slots. A flow's hash selects the bucket and gives a
+//! fingerprint of 35 bits, so the table confuses two flows once in billions of times. That is
+//! harmless: a flow then enters with its first packet, or a moment later. A full bucket evicts the
+//! note of a single packet, and evicts an entered flow only if it has no such note. So a flood of
+//! single packets evicts little but itself.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -16,30 +16,30 @@ use super::entry::Words;
 /// Slots of a bucket.
 const WAYS: usize = 8;
 
-/// A slot: fingerprint (36 bits, of which the lowest is always set), mark (12), time (16). All zero
-/// is an empty one.
+/// A slot: fingerprint (36 bits, the lowest one always set), mark (12), time (16). All zeros mean
+/// empty.
 const FINGERPRINT_SHIFT: u32 = 28;
 const MARK_SHIFT: u32 = 16;
 const MARKS: u32 = (1 << (FINGERPRINT_SHIFT - MARK_SHIFT)) - 1;
 
-/// Nanoseconds that a unit of time has: 4.2 ms. Times wrap around after 275 s.
+/// Nanoseconds per unit of time, as a power of two: 4.2 ms. Times wrap around after 275 s.
 const TIME_SHIFT: u32 = 22;
 
-/// How long one packet is remembered: 30 s, Linux's conntrack timeout for UDP that is not answered.
+/// How long a single packet is remembered: 30 s, Linux's conntrack timeout for unanswered UDP.
 const NOTE_LIFE: u16 = (30_000_000_000_u64 >> TIME_SHIFT) as u16;
 
-/// How long packets may still come up that were under way when their flow entered: 8.4 to 12.6 ms. A
-/// packet that comes later shows that the flow is not in the XDP path (any more).
+/// How long packets may still arrive that were under way when their flow entered: 8.4 to 12.6 ms. A
+/// later packet shows that the flow is not in the XDP path (any more).
 const UNDER_WAY: u16 = 3;
 
-/// The flows seen lately.
+/// The flows seen recently.
 pub(super) struct FlowStats {
     slots: Vec<u64>,
     /// Where the first cache line begins.
     start: usize,
-    /// Buckets less one, a power of two.
+    /// The number of buckets, a power of two, minus one.
     mask: usize,
-    /// Nobody outside can choose flows that share a bucket.
+    /// Secret, so that an attacker cannot choose flows that share a bucket.
     seeds: [u64; 6],
 }
 
@@ -48,7 +48,7 @@ pub(super) struct FlowStats {
 pub(super) struct FlowHash(u64);
 
 impl FlowHash {
-    /// Bits of it that are not [`FlowStats`]'s own to find a bucket by.
+    /// Bits of the hash that [`FlowStats`] does not use to select a bucket.
     #[inline(always)]
     pub(super) const fn bits(self) -> u64 {
         self.0
@@ -60,9 +60,10 @@ impl FlowHash {
     }
 }
 
-/// What the XDP path's entries are told apart by: their generation, shortened, and never 0.
+/// The mark of an entry in the XDP path: its generation, shortened, and never 0.
 ///
-/// That one generation is taken for another 4,095 later does no harm: [`UNDER_WAY`] has long passed.
+/// Two generations 4,095 apart have the same mark. That does no harm: [`UNDER_WAY`] has long passed
+/// by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark(u64);
 
@@ -72,7 +73,7 @@ impl Mark {
     }
 }
 
-/// A moment, in units of 4.2 ms.
+/// A time in units of 4.2 ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Moment(u16);
 
@@ -91,8 +92,8 @@ const fn mark_of(slot: u64) -> u64 {
 }
 
 impl FlowStats {
-    /// Room for twice that many flows, 8 bytes each, so that few buckets are ever full. Memory is
-    /// taken as it is used.
+    /// Creates a table with room for twice that many flows, 8 bytes each, so that few buckets are
+    /// ever full. The system allocates memory as it is used.
     pub(super) fn new(flows: usize) -> Self {
         let buckets = (flows.max(WAYS) * 2).next_power_of_two() / WAYS;
         let slots = vec![0; (buckets + 1) * WAYS];
@@ -102,7 +103,7 @@ impl FlowStats {
         Self { slots, start, mask: buckets - 1, seeds }
     }
 
-    /// Bytes of memory at most.
+    /// The most memory, in bytes.
     #[cfg(test)]
     pub(super) fn memory_bytes(&self) -> usize {
         self.slots.capacity() * size_of::<u64>()
@@ -123,21 +124,21 @@ impl FlowStats {
         self.start + ((hash.0 >> 36) as usize & self.mask) * WAYS
     }
 
-    /// Asks for what [`FlowStats::is_due`] will look at.
+    /// Prefetches the bucket for [`FlowStats::is_due`].
     #[inline(always)]
     pub(super) fn prefetch(&self, hash: FlowHash) {
         prefetch(self.slots.as_ptr().wrapping_add(self.bucket_start(hash)));
     }
 
-    /// Takes note of a packet; says if its flow is to enter the XDP path now, and counts it as entered
-    /// under this mark from then on.
+    /// Notes a packet; returns whether its flow is to enter the XDP path now. If so, the flow
+    /// counts as entered under this mark.
     #[inline(always)]
     pub(super) fn is_due(&mut self, hash: FlowHash, mark: Mark, now: Moment) -> bool {
         let start = self.bucket_start(hash);
         let slots = self.slots.get_mut(start..).and_then(<[u64]>::first_chunk_mut::<WAYS>);
         let Some(slots) = slots else { return false };
         let fingerprint = hash.0 << FINGERPRINT_SHIFT | 1 << FINGERPRINT_SHIFT;
-        // Without a branch, which would be guessed wrong.
+        // Branchless, since a branch would be mispredicted.
         let mut found = 0_u32;
         for (way, slot) in slots.iter().enumerate() {
             found |= u32::from((slot ^ fingerprint) >> FINGERPRINT_SHIFT == 0) << way;
@@ -160,10 +161,10 @@ impl FlowStats {
     }
 }
 
-/// The slot to give up: an empty one, else that of any single packet, else any.
+/// The slot to evict: an empty one, else one of a single packet, else any.
 #[inline(always)]
 fn to_give_up(slots: &[u64; WAYS], hash: FlowHash) -> usize {
-    // Buckets fill up from the first slot on.
+    // Buckets fill from the first slot.
     if slots[WAYS - 1] == 0 {
         return slots.iter().position(|slot| *slot == 0).unwrap_or(0);
     }
@@ -172,7 +173,7 @@ fn to_give_up(slots: &[u64; WAYS], hash: FlowHash) -> usize {
     notes.unwrap_or(any) % WAYS
 }
 
-/// Multiplies and folds: every bit of both counts.
+/// Multiplies and folds, so that every bit of both factors matters.
 #[inline(always)]
 const fn mix(a: u64, b: u64) -> u64 {
     let product = a as u128 * b as u128;
@@ -186,7 +187,7 @@ mod tests {
     const MS: u64 = 1_000_000;
     const MARK: Mark = Mark::of(7);
 
-    /// Any hash, by number.
+    /// A distinct hash for each number.
     fn flow(number: u64) -> FlowHash {
         FlowHash(mix(number ^ 0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93))
     }
@@ -201,7 +202,7 @@ mod tests {
         for ms in 77..85 {
             assert!(!flow_stats.is_due(flow(1), MARK, Moment::at(ms * MS)), "under way");
         }
-        // It came up, so it is not there: the XDP path was full.
+        // A packet reached user space, so the flow is not in the XDP path, which was full.
         assert!(flow_stats.is_due(flow(1), MARK, Moment::at((77 + 13) * MS)));
         assert!(!flow_stats.is_due(flow(1), MARK, Moment::at((77 + 13) * MS)));
     }
@@ -215,7 +216,7 @@ mod tests {
             assert!(flow_stats.is_due(flow(1), Mark::of(generation), now), "{generation}");
             assert!(!flow_stats.is_due(flow(1), Mark::of(generation), now));
         }
-        // Minutes later, too: its packets have gone by the XDP path meanwhile.
+        // So does a packet minutes later: the flow's packets took the XDP path meanwhile.
         assert!(flow_stats.is_due(flow(1), MARK, Moment::at(200_000 * MS)));
     }
 
@@ -237,12 +238,12 @@ mod tests {
             flow_stats.is_due(flow(number), MARK, now);
             flow_stats.is_due(flow(number), MARK, now);
         }
-        // A hundred times as many as there is room for.
+        // A hundred times more flows than there is room for.
         let flood = 1 << 40..(1_u64 << 40) + 200 * flows as u64;
         assert_eq!(flood.filter(|number| flow_stats.is_due(flow(*number), MARK, now)).count(), 0);
         assert_eq!(flow_stats.memory_bytes(), memory);
         assert!(memory <= flows * 2 * 8 + 1024);
-        // Who had entered is known still: with the next generation the next packet enters.
+        // Entered flows are still known: in the next generation, their next packet enters.
         let next = Mark::of(8);
         let kept =
             (0..flows as u64).filter(|number| flow_stats.is_due(flow(*number), next, now)).count();

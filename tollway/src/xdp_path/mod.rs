@@ -1,18 +1,25 @@
-//! the XDP path's half in user space: tells the XDP program which flows it may forward
-//! itself, and with what.
+//! The user-space half of the XDP path: enters flows that the XDP program may forward itself, and
+//! what to do with their packets.
 //!
-//! The XDP path never decides, it repeats: what goes in is what the path has just done with a packet of
-//! the flow, be it that it left the packet to the kernel. A flow is what the path's verdict depends on: the link that it arrived on, addresses,
-//! protocol, ports. It enters with its second packet (`flow_stats.rs`), so that a flood of single packets
-//! changes nothing, and stays until something that decides changes, or others need its place.
+//! The XDP path never decides; it repeats. An entry holds what the path has just done with a packet
+//! of the flow, even if that was to punt it to the kernel. A flow is what the path's verdict
+//! depends on: ingress link, addresses, protocol, ports. It enters with its second packet
+//! (`flow_stats.rs`), so that a flood of single packets changes nothing. It stays until something
+//! changes that its verdict depends on, or other flows need its place.
 //!
 //! Kernel equivalent: `net/netfilter/nf_flow_table_core.c` (flowtable offload).
 //!
-//! Limits: never enter fragments, IPv4 options, IPv6 extension headers, frames that arrive under more
-//! than one VLAN tag, protocols other than TCP, UDP, ICMP and ICMPv6, packets to a port that XDP can
-//! not send by, packets that are [`Burst::bound`], and flows of which the firewall's rules want to know
-//! more than what they are told apart by, or that meet too many of its counters (`tallies.rs`). A flow
-//! on a next-hop group stays on the member that it has, for the entry holds it, until the group changes.
+//! Limits: these never enter:
+//!
+//! - fragments, IPv4 options, IPv6 extension headers
+//! - frames that arrive under more than one VLAN tag
+//! - protocols other than TCP, UDP, ICMP and ICMPv6
+//! - packets to a port that XDP cannot send to
+//! - packets in [`Burst::bound`]
+//! - flows for which the firewall's rules need more than the flow's key
+//! - flows that match too many of the firewall's counters (`tallies.rs`)
+//!
+//! A flow on a next-hop group stays on its member, which the entry holds, until the group changes.
 
 mod counted;
 mod counts;
@@ -50,31 +57,31 @@ use outdated::Void;
 use tallies::Tallies;
 use waiting::WaitingRoom;
 
-/// Where flows are entered: the maps of the XDP program, or a test's.
+/// The destination of flow entries: the maps of the XDP program, or a test's.
 pub trait Flows: Send {
-    /// The XDP path's generation. A flow is active under the sum of it and those of the flow's regions
-    /// ([`Flow::generation`]).
+    /// The XDP path's generation. A flow is active under the sum of this and its regions'
+    /// generations ([`Flow::generation`]).
     fn generation(&self) -> u32;
 
-    /// Gives the XDP path its next generation: no entry of an earlier one is active.
+    /// Gives the XDP path its next generation, which deactivates all earlier entries.
     fn bump_generation(&self);
 
     /// The generation of a region.
     fn region_generation(&self, region: u32) -> u32;
 
-    /// How often regions have had their next generation.
+    /// How many times generations of regions have changed.
     fn region_changes(&self) -> u32;
 
-    /// Gives regions their next generation, after it has counted that.
+    /// Counts the change, then gives regions their next generation.
     fn bump_regions(&self, regions: &[u32]);
 
-    /// Enters IPv4 flows, `flows[i]` for `keys[i]`; for how many there was room.
+    /// Enters IPv4 flows, `flows[i]` for `keys[i]`; returns for how many there was room.
     fn enter4(&mut self, keys: &[Flow4Key], flows: &[Flow]) -> usize;
 
-    /// Enters IPv6 flows, `flows[i]` for `keys[i]`; for how many there was room.
+    /// Enters IPv6 flows, `flows[i]` for `keys[i]`; returns for how many there was room.
     fn enter6(&mut self, keys: &[Flow6Key], flows: &[Flow]) -> usize;
 
-    /// Packets, and their bytes of layer 3, of all flows ever that were entered with this tally.
+    /// Packets and layer-3 bytes that flows with this tally have counted in all.
     ///
     /// # Errors
     /// The system refused.
@@ -115,12 +122,12 @@ impl Flows for (State, FlowMaps) {
     }
 }
 
-/// What the XDP path needs to know of the ports; changed by whoever looks after them, at any time.
+/// The state of the ports for the XDP path; their watchers may change it at any time.
 #[derive(Debug)]
 pub struct Ports {
     ports: Vec<PortState>,
     changes: AtomicU64,
-    /// What devices refuse of what the XDP path sends, where that can be known.
+    /// What devices refuse of the XDP path's frames, if that can be known.
     refusals: OnceLock<Refusals>,
 }
 
@@ -131,14 +138,14 @@ struct PortState {
     exit: AtomicU64,
 }
 
-/// A device that flows may leave by.
+/// A device by which flows may leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exit {
-    /// The device.
+    /// The device's ifindex.
     pub ifindex: NonZeroU32,
-    /// Its MTU, bytes.
+    /// Its MTU, in bytes.
     pub mtu: u16,
-    /// It takes redirected frames that lie in several pieces (`NETDEV_XDP_ACT_NDO_XMIT_SG`).
+    /// Whether it accepts redirected frames in several pieces (`NETDEV_XDP_ACT_NDO_XMIT_SG`).
     pub takes_pieces: bool,
 }
 
@@ -158,10 +165,11 @@ impl Exit {
         Some(Self { ifindex, mtu: mtu as u16, takes_pieces: pieces & 1 != 0 })
     }
 
-    /// Says whether the device takes every packet of up to `mtu` bytes behind an Ethernet header of `l2_len`.
+    /// Whether the device accepts every packet of up to `mtu` bytes behind an Ethernet header of
+    /// `l2_len` bytes.
     ///
-    /// The kernel frees redirected frames that are longer than the device's MTU with an Ethernet header and
-    /// one VLAN tag (`xdp_ok_fwd_dev` in `include/net/xdp.h`), and tells no one.
+    /// The kernel frees redirected frames that are longer than the device's MTU with an Ethernet
+    /// header and one VLAN tag (`xdp_ok_fwd_dev` in `include/net/xdp.h`), without notice.
     const fn takes(self, mtu: u16, l2_len: u8) -> bool {
         let frame = mtu as u32 + l2_len as u32;
         frame <= self.mtu as u32 + LONGEST_L2 && (self.takes_pieces || frame <= ONE_PIECE)
@@ -170,31 +178,31 @@ impl Exit {
 
 /// `ETH_HLEN` and `VLAN_HLEN`.
 const LONGEST_L2: u32 = 18;
-/// A frame of so many bytes lies in one piece whatever the driver that received it: the smallest receive
-/// buffers of drivers that know frames in several pieces have 2,048 bytes.
+/// A frame of up to this many bytes lies in one piece with any driver: drivers with frames in
+/// several pieces have receive buffers of at least 2,048 bytes.
 const ONE_PIECE: u32 = 2000;
 
 impl Ports {
-    /// So many ports, none of which has the XDP path.
+    /// Creates the state of so many ports, none of which has the XDP path.
     #[must_use]
     pub fn new(ports: usize) -> Arc<Self> {
         let ports = (0..ports).map(|_| PortState::default()).collect();
         Arc::new(Self { ports, changes: AtomicU64::new(0), refusals: OnceLock::new() })
     }
 
-    /// Keeps flows out that leave by a device that refuses them; to be called once.
+    /// Keeps flows out whose device refuses them; to be called once.
     pub fn set_refusals(&self, refusals: Refusals) {
-        // Another would be the same: all are of one dispatch.
+        // A second value would be the same: all ports share one dispatcher.
         let _ = self.refusals.set(refusals);
     }
 
-    /// What devices refuse, where that can be known.
+    /// What devices refuse, if that can be known.
     #[must_use]
     pub fn refusals(&self) -> Option<&Refusals> {
         self.refusals.get()
     }
 
-    /// Says if flows that arrive by a port enter the XDP path.
+    /// Sets whether flows that arrive at a port enter the XDP path.
     pub fn set_entrance(&self, port: PortId, on: bool) {
         if let Some(state) = self.ports.get(usize::from(port.0)) {
             state.entrance.store(on, Relaxed);
@@ -202,8 +210,7 @@ impl Ports {
         }
     }
 
-    /// Says which device flows leave by where the path sends them to a port; none where XDP cannot
-    /// send there.
+    /// Sets the device by which flows to a port leave; `None` if XDP cannot send there.
     pub fn set_exit(&self, port: PortId, exit: Option<Exit>) {
         let word = exit.map_or(0, Exit::word);
         if let Some(state) = self.ports.get(usize::from(port.0))
@@ -213,14 +220,15 @@ impl Ports {
         }
     }
 
-    /// Whether flows that arrive by a port enter the XDP path.
+    /// Whether flows that arrive at a port enter the XDP path.
     #[must_use]
     pub fn is_entrance(&self, port: PortId) -> bool {
         self.ports.get(usize::from(port.0)).is_some_and(|state| state.entrance.load(Relaxed))
     }
 
-    /// Says whether flows may leave by a next hop: its device takes all of their packets. To be asked after the
-    /// generation was read that a flow is to enter under: a device that refuses says so before it raises that.
+    /// Whether flows may leave by a next hop, whose device must accept all of their packets. Call
+    /// this after reading the flow's generation: a device's refusal is recorded before the
+    /// generation is raised.
     fn is_exit(&self, record: &Record) -> bool {
         let port = record.port();
         let refuses = || self.refusals().is_some_and(|refusals| refusals.cause(port).is_some());
@@ -232,7 +240,7 @@ impl Ports {
     }
 }
 
-/// What the XDP path's half in user space has done.
+/// Counters of the user-space half of the XDP path.
 #[derive(Debug, Default)]
 pub struct Entered {
     entered: AtomicU64,
@@ -240,13 +248,13 @@ pub struct Entered {
 }
 
 impl Entered {
-    /// Flows entered, those included that entered again.
+    /// Flows entered; repeated entries count again.
     #[must_use]
     pub fn entered(&self) -> u64 {
         self.entered.load(Relaxed)
     }
 
-    /// Flows that found no room; each tries again with later packets.
+    /// Flows that found no room; each of them tries again with later packets.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused.load(Relaxed)
@@ -260,26 +268,26 @@ pub struct XdpFlows<F> {
     entered: Arc<Entered>,
     flow_stats: FlowStats,
     tallies: Tallies,
-    /// What all entries active depend on: the tables, and the ports.
+    /// What all active entries depend on: the tables, and the ports.
     version: Option<(Version, u64)>,
-    /// What the entries of this turn are made under, with the generations of their regions.
+    /// The generation for this turn's entries, to which those of their regions are added.
     generation: u32,
-    /// How often regions had changed then.
+    /// The number of region changes at that time.
     region_changes: u32,
     outdated: Outdated,
     now: Moment,
     now_ns: u64,
-    /// Flows that this burst has brought.
+    /// Flows to enter after this burst.
     due: Vec<Due>,
-    /// Where they wait for a pause of their packets; without it they enter at once.
+    /// Where flows wait for a pause of their packets; without it they enter at once.
     waiting: Option<WaitingRoom>,
     v4: Batch<Flow4Key>,
     v6: Batch<Flow6Key>,
 }
 
 impl<F: Flows> XdpFlows<F> {
-    /// A XDP path that is empty: what anyone has entered before is not active any more. Some twice
-    /// `most_flows` are told apart; what is beyond enters later or not at all.
+    /// Creates an empty XDP path; earlier entries become inactive. It tells about twice
+    /// `most_flows` flows apart; further flows enter later or not at all.
     #[must_use]
     pub fn new(flows: F, ports: Arc<Ports>, most_flows: usize) -> Self {
         flows.bump_generation();
@@ -302,27 +310,27 @@ impl<F: Flows> XdpFlows<F> {
         }
     }
 
-    /// The same lane, which flows enter in a pause of their packets, so that these keep their order.
+    /// Lets flows enter only in a pause of their packets, which keeps these in order.
     #[must_use]
     pub fn in_order(self) -> Self {
         Self { waiting: Some(WaitingRoom::new()), ..self }
     }
 
-    /// What it has done, for any thread to look at.
+    /// The counters, readable from any thread.
     #[must_use]
     pub fn entered(&self) -> Arc<Entered> {
         Arc::clone(&self.entered)
     }
 
-    /// Where a flow's packets are counted for the firewall's rules, 0 for nowhere; none where these look
-    /// at more than its key, so that it has to stay on the path.
+    /// The tally that counts a flow's packets for the firewall's rules; 0 if none is needed. `None`
+    /// if the rules depend on more than the flow's key, so that the flow must stay on the path.
     fn tally(&mut self, tables: &Tables, flow: Words, record: &Record) -> Option<u16> {
         let Some(filter) = &tables.filter else { return Some(0) };
         let touched = filter.of_flow(&flow.for_rules(record.link()))?;
         self.tallies.number(touched, |number| self.flows.tally(number))
     }
 
-    /// What a flow's entry is made under.
+    /// The generation for a flow's entry.
     #[inline(always)]
     fn generation_of(&self, flow: Words, by_source: bool) -> u32 {
         let [src, dst] = flow.regions();
@@ -330,7 +338,7 @@ impl<F: Flows> XdpFlows<F> {
         if by_source { sum.wrapping_add(self.flows.region_generation(src)) } else { sum }
     }
 
-    /// Makes void what knows nothing of the changes since the last turn.
+    /// Invalidates entries that predate the changes since the last turn.
     fn follow(&mut self, changes: &Changes, now: (Version, u64)) {
         let (_, of_ports) = self.version.replace(now).unwrap_or_default();
         match self.outdated.since_last(changes, now.0) {
@@ -339,7 +347,7 @@ impl<F: Flows> XdpFlows<F> {
         }
     }
 
-    /// Puts a flow among those that enter after the burst.
+    /// Queues a flow to enter after the burst.
     fn put(
         &mut self,
         (flow, label): (Words, Option<u32>),
@@ -352,8 +360,9 @@ impl<F: Flows> XdpFlows<F> {
         }
     }
 
-    /// The same for a flow that the path punts: all of it, or only what is larger than where it leaves. What
-    /// is larger than a flow's MTU the XDP program leaves to the kernel.
+    /// As [`Self::put`], for a flow whose packets the path punts: all of them, or only those that
+    /// exceed the egress MTU. The XDP program passes packets that exceed a flow's MTU to the
+    /// kernel.
     fn put_punted(
         &mut self,
         (flow, label): (Words, Option<u32>),
@@ -377,13 +386,14 @@ impl<F: Flows> XdpFlows<F> {
         }
     }
 
-    /// Enters what the burst has brought, or has it wait.
+    /// Enters the burst's flows, or queues them in the waiting room.
     fn enter(&mut self) {
         if self.due.is_empty() {
             return;
         }
         if self.flows.region_changes() != self.region_changes {
-            // Another worker's: what was read of regions may be of after the lookups.
+            // Another worker has changed regions, so the generations that were read may be later
+            // than the lookups.
             self.due.clear();
             return;
         }
@@ -400,8 +410,8 @@ impl<F: Flows> XdpFlows<F> {
         self.flush();
     }
 
-    /// Enters flows that have waited for so many packets of a port: none, or a burst. One that is not full
-    /// has left nothing in the port's queues.
+    /// Enters waiting flows after a port received `count` packets: none, or a burst. A burst that
+    /// is not full has emptied the port's queues.
     #[cold]
     fn enter_waiting(&mut self, port: PortId, count: usize) {
         let Self { waiting: Some(waiting), v4, v6, now_ns, .. } = self else { return };
@@ -413,7 +423,7 @@ impl<F: Flows> XdpFlows<F> {
         self.flush();
     }
 
-    /// A packet of a flow that may wait.
+    /// Notes a packet of a flow that may be waiting.
     #[inline(always)]
     fn touch(&mut self, hash: FlowHash) {
         if let Some(waiting) = self.waiting.as_mut().filter(|waiting| !waiting.is_empty()) {
@@ -426,7 +436,7 @@ impl<F: Flows> XdpFlows<F> {
         self.waiting.as_ref().is_some_and(|waiting| !waiting.is_empty())
     }
 
-    /// Enters a batch.
+    /// Enters the queued flows.
     fn flush(&mut self) {
         let Self { flows, v4, v6, .. } = self;
         let count = v4.flows.len() + v6.flows.len();
@@ -444,23 +454,25 @@ impl<F: Flows> XdpPath for XdpFlows<F> {
     fn begin(&mut self, changes: &Changes, now_ns: u64) {
         (self.now, self.now_ns) = (Moment::at(now_ns), now_ns);
         let version = (changes.version(), self.ports.changes.load(Acquire));
-        // Three things in this order, and the order is what makes the XDP path right:
-        //  1. Whoever changes a table counts the change after it was made.
-        //  2. Here the count is read, and only then, if it is new, the generation raised: the XDP path's, or
-        //     where only routes have changed those of the regions that they cover. Entries that know
-        //     nothing of the change are void from then on.
-        //  3. The generation is read, and only then anything is looked up for this turn.
-        // An entry made of what was there before a change therefore carries a generation from before
-        // 2, and is void; whether its burst was under way meanwhile, at this worker or another, makes
-        // no difference. One made of what is there since may be void too, and enters again.
+        // The order of these three steps makes the XDP path correct:
         //
-        // There are too many regions to read all their generations in 3, so a flow's are read when it
-        // enters, which is after the lookup. They are from before it all the same: whoever raises them
-        // counts that first, the count is read in 3, and nothing enters under another count. This worker
-        // itself raises them nowhere but here.
+        // 1. A writer changes a table first, and counts the change afterwards.
+        // 2. This function reads the count. If it is new, it then raises the generation: the XDP
+        //    path's, or, if only routes have changed, those of the regions that they cover. Entries
+        //    that predate the change are void from then on.
+        // 3. It reads the generation, and only then any lookup of this turn happens.
         //
-        // Whoever changes a table from another thread does 2 as well, at once (`Outdated::void`): a worker
-        // that sleeps takes no turn for milliseconds.
+        // So an entry made from old tables carries a generation from before step 2, and is void, no
+        // matter whether its burst was under way meanwhile at this worker or another. An entry made
+        // from new tables may be void too; then it enters again.
+        //
+        // There are too many regions to read all their generations in step 3. So a flow's are read
+        // when it enters, which is after the lookup. They still are from before the lookup: a
+        // writer counts a change of regions before it raises them, step 3 reads that count, and
+        // nothing enters under another count. This worker itself raises regions only here.
+        //
+        // Another thread that changes a table also does step 2 at once (`Outdated::void`), because
+        // a sleeping worker takes no turn for milliseconds.
         if self.version != Some(version) {
             self.follow(changes, version);
         }
@@ -550,23 +562,23 @@ impl<F: Flows> XdpPath for XdpFlows<F> {
     }
 }
 
-/// Where packets of a flow go that the path punts.
+/// What becomes of a flow that the path punts.
 #[derive(Clone, Copy)]
 enum Next {
-    /// All to the kernel.
+    /// All packets take the kernel path.
     Kernel,
-    /// There what fits.
+    /// Packets that fit the route's MTU are forwarded; the others take the kernel path.
     Route(RecordId),
 }
 
-/// A flow that is to enter, and what came by which port told so.
+/// A flow to enter, with its hash and ingress port.
 struct Due {
     at: (FlowHash, PortId),
     key: Key,
     flow: Flow,
 }
 
-/// Puts a flow into the batch of its family.
+/// Adds a flow to the batch of its family.
 fn put(v4: &mut Batch<Flow4Key>, v6: &mut Batch<Flow6Key>, key: Key, flow: Flow) {
     match key {
         Key::V4(key) => v4.put(key, flow),
@@ -595,7 +607,7 @@ impl<K> Batch<K> {
         self.flows.clear();
     }
 
-    /// Hands over what waits; says how many were taken.
+    /// Passes the batch to `take` and clears it; returns how many flows were entered.
     fn empty(&mut self, take: impl FnOnce(&[K], &[Flow]) -> usize) -> usize {
         if self.keys.is_empty() {
             return 0;

@@ -1,4 +1,4 @@
-//! What is void of the XDP path after tables have changed.
+//! Which entries of the XDP path are void after tables have changed.
 
 use tollway_dataplane::changes::{Changes, Version};
 
@@ -8,13 +8,13 @@ use crate::xdp::regions::regions;
 /// Follows the changes of tables.
 #[derive(Debug, Default)]
 pub struct Outdated {
-    /// What was known of last.
+    /// The version at the last call.
     then: Option<Version>,
-    /// Regions of what has changed since.
+    /// Regions of the changes since then.
     touched: Vec<u32>,
 }
 
-/// What is void.
+/// The void entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Void<'a> {
     Nothing,
@@ -24,13 +24,13 @@ pub(super) enum Void<'a> {
 }
 
 impl Outdated {
-    /// None is known of yet.
+    /// Creates a follower that knows no version yet.
     #[must_use]
     pub const fn new() -> Self {
         Self { then: None, touched: Vec::new() }
     }
 
-    /// What is void for what has changed since this was asked last; `now` was read from `changes`.
+    /// What is void because of changes since the last call; `now` was read from `changes`.
     pub(super) fn since_last(&mut self, changes: &Changes, now: Version) -> Void<'_> {
         let then = self.then.replace(now);
         if then == Some(now) {
@@ -50,9 +50,9 @@ impl Outdated {
         Void::Regions(&self.touched)
     }
 
-    /// Makes void what knows nothing of the changes that were made before this is called, by whoever made
-    /// them: the worker may be asleep, or have no processor. To the worker it is as if another had
-    /// noticed them first (`XdpFlows::begin`).
+    /// Invalidates entries that predate any change made before this call. Any thread may call it,
+    /// for the worker may be asleep or have no processor. To the worker, it looks as if another
+    /// worker had noticed the changes first (`XdpFlows::begin`).
     pub fn void(&mut self, changes: &Changes, state: &State) {
         match self.since_last(changes, changes.version()) {
             Void::Nothing => {}

@@ -1,7 +1,7 @@
-//! What the XDP path's packets add to the counts of the firewall's rules.
+//! Adds the XDP path's packets to the counters of the firewall's rules.
 //!
-//! Flows that met the same counters share a tally, in which the XDP program counts their packets: so
-//! nothing is lost when the XDP path gives a flow's place to another, and few numbers are read.
+//! Flows that match the same counters share a tally, in which the XDP program counts their packets.
+//! So no count is lost when the XDP path replaces a flow, and there are few tallies to read.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,15 +14,15 @@ use crate::xdp::flows::MOST_TALLIES;
 pub(super) struct Tallies {
     numbers: HashMap<Touched, usize>,
     used: Vec<Used>,
-    /// The next to be used. Others follow before it comes again: packets that are under way when rules
-    /// change count in the old one.
+    /// The next tally to use. Others follow before it comes again, for packets under way when rules
+    /// change still count in the old one.
     next: u16,
 }
 
 struct Used {
     number: u16,
     touched: Touched,
-    /// What it had when it was last looked at.
+    /// The tally's value at the last reading.
     last: (u64, u64),
 }
 
@@ -31,8 +31,8 @@ impl Tallies {
         Self { numbers: HashMap::new(), used: Vec::new(), next: 1 }
     }
 
-    /// The tally of flows that meet these counters: 0 where they meet none; none where all are in use, or
-    /// cannot be read.
+    /// The tally of flows that match these counters; 0 if they match none; `None` if all tallies
+    /// are in use, or the tally cannot be read.
     pub(super) fn number(
         &mut self,
         touched: Touched,
@@ -48,7 +48,7 @@ impl Tallies {
             return None;
         }
         let number = self.next;
-        // What others have counted there before is not these flows'.
+        // Earlier flows' counts in this tally do not belong to these flows.
         let last = read(number).ok()?;
         self.next = if number + 1 < MOST_TALLIES { number + 1 } else { 1 };
         self.numbers.insert(touched, self.used.len());
@@ -56,14 +56,14 @@ impl Tallies {
         Some(number)
     }
 
-    /// Adds what has been counted since the last time.
+    /// Adds what was counted since the last call.
     pub(super) fn settle(
         &mut self,
         counts: &mut [Count],
         read: impl Fn(u16) -> io::Result<(u64, u64)>,
     ) {
         for used in &mut self.used {
-            // What cannot be read now can be later.
+            // If reading fails now, a later call counts the packets.
             let Ok(now) = read(used.number) else { continue };
             let packets = now.0.saturating_sub(used.last.0);
             let bytes = now.1.saturating_sub(used.last.1);
@@ -77,7 +77,7 @@ impl Tallies {
         }
     }
 
-    /// Begins anew: counters have other numbers from now on.
+    /// Starts over, as counters have other numbers from now on.
     pub(super) fn forget(&mut self) {
         self.numbers.clear();
         self.used.clear();

@@ -1,4 +1,5 @@
-//! The XDP path against the path: whatever it would forward, the path forwards just so.
+//! Compares the XDP path with the path: the path forwards everything in the same way that the XDP
+//! path would.
 
 mod counting;
 mod regions;
@@ -19,17 +20,17 @@ use crate::testkit::wires::PORTS;
 use crate::xdp::flows::{Flow, Flow4Key, Flow6Key};
 use crate::xdp::regions::{region4, region6};
 
-/// Maps in plain memory.
+/// Flow maps in plain memory.
 #[derive(Clone, Default)]
 struct Maps {
     generation: Arc<AtomicU32>,
-    /// Generations of regions that have had one.
+    /// Generations of regions that were raised.
     regions: Arc<Mutex<HashMap<u32, u32>>>,
     region_changes: Arc<AtomicU32>,
     v4: Arc<Mutex<HashMap<Flow4Key, Flow>>>,
     v6: Arc<Mutex<HashMap<Flow6Key, Flow>>>,
     full: bool,
-    /// How often anything was entered.
+    /// How many entries were written.
     writes: Arc<AtomicU32>,
     /// Packets and bytes by tally.
     tallies: Arc<Mutex<HashMap<u16, (u64, u64)>>>,
@@ -55,7 +56,7 @@ impl Maps {
         v4.values().chain(self.v6.lock().unwrap().values()).copied().collect()
     }
 
-    /// Says if a flow with such addresses is active.
+    /// Whether a flow with such addresses is active.
     fn has_force(&self, src: &[u8], dst: &[u8], flow: &Flow) -> bool {
         let of = |address: &[u8]| {
             let first = |bytes: usize| {
@@ -71,12 +72,12 @@ impl Maps {
         flow.generation == self.generation() + of(dst) + by_source
     }
 
-    /// Flows that are active.
+    /// The number of active flows.
     fn installed(&self) -> usize {
-        self.flows_in_force().len()
+        self.active_flows().len()
     }
 
-    fn flows_in_force(&self) -> Vec<Flow> {
+    fn active_flows(&self) -> Vec<Flow> {
         let (v4, v6) = (self.v4.lock().unwrap(), self.v6.lock().unwrap());
         let v4 = v4.iter().filter(|(key, flow)| self.has_force(&key.src_be, &key.dst_be, flow));
         let v6 = v6.iter().filter(|(key, flow)| self.has_force(&key.src_be, &key.dst_be, flow));
@@ -130,7 +131,7 @@ impl Flows for Maps {
     }
 }
 
-/// The device behind a port, whose MTU has room for a second tag.
+/// The device behind a port, with an MTU that leaves room for a second tag.
 fn exit(port: u8) -> Exit {
     let ifindex = NonZeroU32::new(100 + u32::from(port)).unwrap();
     Exit { ifindex, mtu: u16::MAX, takes_pieces: true }
@@ -146,7 +147,7 @@ fn ports() -> Arc<Ports> {
     ports
 }
 
-/// The test network with a XDP path.
+/// The test network with an XDP path.
 struct Bench {
     net: Net,
     maps: Maps,
@@ -167,12 +168,12 @@ impl Bench {
         Self { net, maps, ports, entered }
     }
 
-    /// Sends a frame by the path; what came out.
+    /// Sends a frame through the path; returns the frames that came out.
     fn send(&mut self, port: u8, frame: &[u8]) -> Vec<(u8, Vec<u8>)> {
         self.net.send(port, frame)
     }
 
-    /// Sends a frame twice and says how many flows are in the XDP path after each.
+    /// Sends a frame twice; returns the number of flows in the XDP path after each.
     fn twice(&mut self, port: u8, frame: &[u8]) -> [usize; 2] {
         [(); 2].map(|()| {
             self.send(port, frame);

@@ -1,10 +1,11 @@
-//! Flows that are about to enter: a flow enters in a pause of its packets, so that none of them overtakes
-//! those that still go by user space.
+//! Flows that wait to enter. A flow enters in a pause of its packets, so that none of them
+//! overtakes those that still take the user path.
 //!
-//! A packet that XDP forwards is sent within a microsecond, one that goes by a socket some ten to fifty
-//! later. So a flow that enters while its packets follow each other closely is reordered. It waits here until
-//! none has come for a while and nothing waits in its port's queues. One without any pause enters at last all
-//! the same, as does every flow once more comes in than user space sends: to lose packets is worse.
+//! XDP sends a packet within a microsecond; a packet through a socket takes ten to fifty. So a flow
+//! that enters while its packets follow each other closely is reordered. It waits here until none
+//! of its packets has come for a while and its port's queues are empty. A flow without any pause
+//! enters at last all the same. So does every flow when more packets arrive than user space can
+//! send, for losing packets is worse.
 
 use tollway_dataplane::id::PortId;
 
@@ -12,19 +13,19 @@ use super::entry::Key;
 use super::flow_stats::FlowHash;
 use crate::xdp::flows::Flow;
 
-/// Flows that wait at most: of two that share a place one enters at once.
+/// The most waiting flows. When two share a place, the older one enters at once.
 const PLACES: usize = 1024;
-/// A pause is so long: several times what a packet takes by user space.
+/// The length of a pause: several times what a packet takes through user space.
 const PAUSE_NS: u64 = 100_000;
-/// No flow waits longer.
+/// The longest wait of a flow.
 const LONGEST_NS: u64 = 50_000_000;
-/// It is looked so often for flows that have to enter.
+/// The interval between checks for flows that must enter.
 const LOOK_NS: u64 = 500_000;
-/// A port whose queues have not been empty for so long brings more than user space sends. A worker whose
-/// processor was away for a moment has caught up by then.
+/// A port whose queues were not empty for this long brings more than user space can send. A worker
+/// that lost its processor for a moment has caught up by then.
 const BEHIND_NS: u64 = 5_000_000;
 
-/// A flow that waits.
+/// A waiting flow.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     hash: FlowHash,
@@ -32,18 +33,18 @@ struct Waiting {
     key: Key,
     flow: Flow,
     since_ns: u64,
-    /// When its last packet was seen.
+    /// The time of its last packet.
     last_ns: u64,
 }
 
-/// The flows that wait.
+/// The waiting flows.
 pub(super) struct WaitingRoom {
     places: Box<[Option<Waiting>]>,
-    /// Places that are taken.
+    /// The occupied places.
     taken: Vec<u16>,
     /// When each port's queues were last found empty.
     idle_ns: Vec<u64>,
-    /// When those are looked for next that have to enter.
+    /// When the next check for flows that must enter is due.
     look_ns: u64,
 }
 
@@ -57,13 +58,13 @@ impl WaitingRoom {
         Self { places: vec![None; PLACES].into_boxed_slice(), taken, idle_ns, look_ns: 0 }
     }
 
-    /// Whether nobody waits.
+    /// Whether no flow waits.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         self.taken.is_empty()
     }
 
-    /// Notes a packet of a flow that may wait.
+    /// Notes a packet of a flow that may be waiting.
     #[inline]
     pub(super) fn touch(&mut self, hash: FlowHash, now_ns: u64) {
         if let Some(Some(waiting)) = self.places.get_mut(place_of(hash))
@@ -73,7 +74,7 @@ impl WaitingRoom {
         }
     }
 
-    /// Has a flow wait; who has to enter for it.
+    /// Queues a flow; returns the flow that it displaces, which must enter now.
     pub(super) fn put(
         &mut self,
         (hash, port): (FlowHash, PortId),
@@ -85,13 +86,13 @@ impl WaitingRoom {
         match self.places[place].replace(waiting) {
             None => {
                 if self.taken.is_empty() {
-                    // Nobody has looked lately.
+                    // The port was not checked recently.
                     self.note_idle(port, now_ns);
                 }
                 self.taken.push(place as u16);
                 None
             }
-            // Its entry was of tables that have changed.
+            // The tables have changed since the flow's earlier entry was made.
             Some(before) if before.hash == hash => {
                 self.places[place] = Some(Waiting { since_ns: before.since_ns, ..waiting });
                 None
@@ -100,7 +101,7 @@ impl WaitingRoom {
         }
     }
 
-    /// Nothing has come by a port: tells which flows may enter.
+    /// A port received nothing: calls `enter` for the flows that may enter.
     pub(super) fn idle(&mut self, port: PortId, now_ns: u64, enter: impl FnMut(Key, Flow)) {
         self.note_idle(port, now_ns);
         self.take(enter, |waiting| {
@@ -108,7 +109,8 @@ impl WaitingRoom {
         });
     }
 
-    /// Something has, which leaves its queues empty or not: tells which flows have to enter all the same.
+    /// A port received packets, and its queues may not be empty (`is_behind`): calls `enter` for
+    /// the flows that must enter all the same.
     pub(super) fn busy(
         &mut self,
         (port, is_behind): (PortId, bool),
@@ -196,7 +198,7 @@ mod tests {
         put(&mut room, 1, 0);
         for now_ns in (LOOK_NS..LONGEST_NS).step_by(LOOK_NS as usize) {
             assert_eq!(busy(&mut room, false, now_ns), [], "{now_ns}");
-            // Its tables have changed, and it goes on waiting.
+            // The tables have changed, and the flow keeps waiting.
             assert_eq!(put(&mut room, 1, now_ns), None);
         }
         assert_eq!(busy(&mut room, false, LONGEST_NS), [key(1)]);

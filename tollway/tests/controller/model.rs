@@ -90,7 +90,7 @@ fn lasting(route: &Route) -> Route {
     Route { hops, ..route.clone() }
 }
 
-/// Says if anything but stamps and order has changed.
+/// Says whether anything but stamps and order has changed.
 fn apply(
     family: Family,
     aliases: &mut Aliases,
@@ -204,7 +204,7 @@ impl Mirror {
         mirror
     }
 
-    /// Reads what there is to read now; says if there is more.
+    /// Reads what there is to read now; says whether there is more.
     pub fn read(&mut self) -> bool {
         let Self { source, model } = self;
         let more = source.read(&mut |event| model.take(event)).unwrap();

@@ -78,7 +78,7 @@ pub fn routes() {
 
     let ((pace, share), (meanwhile, share_then)) = (quiet.since(start), last.since(first));
     println!(
-        "{count} routes by BGP arrived in {:.1} s, in force {late:?} after the last, {longest:?} at most in \
+        "{count} routes by BGP arrived in {:.1} s, active {late:?} after the last, {longest:?} at most in \
          between",
         (arrived - began).as_secs_f64()
     );
@@ -107,7 +107,7 @@ fn same(kernels: &BTreeMap<String, String>, installed: &BTreeMap<String, String>
     };
     let none = Vec::<String>::new();
     assert_eq!(lacks(installed, kernels), none, "the kernel has them, of {}", kernels.len());
-    assert_eq!(lacks(kernels, installed), none, "in force, of {}", installed.len());
+    assert_eq!(lacks(kernels, installed), none, "active, of {}", installed.len());
 }
 
 /// Unicast routes of IPv4 with a gateway, as the kernel lists them.

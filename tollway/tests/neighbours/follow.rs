@@ -55,7 +55,7 @@ pub fn latency() {
         }
         times.sort_unstable();
         let [median, p90, p99] = [50, 90, 99].map(|percent| times[times.len() * percent / 100]);
-        println!("in force after {median:?} (median), {p90:?} (p90), {p99:?} (p99)");
+        println!("active after {median:?} (median), {p90:?} (p90), {p99:?} (p99)");
         (median, p99)
     });
     let ms = Duration::from_millis;

@@ -84,7 +84,7 @@ pub fn traffic() {
     while start.elapsed() < TRAFFIC - Duration::from_secs(1) {
         reloads += 1;
         let told = router.reload(&shape(reloads));
-        assert!(told.contains("is in force"), "{told}");
+        assert!(told.contains("is active"), "{told}");
     }
     for (mut client, mut server) in pairs {
         let status = client.0.wait().unwrap();
@@ -124,7 +124,7 @@ pub fn mistakes() {
     ] {
         let told = router.reload(&config);
         assert!(told.contains(sentence), "{sentence:?} is missing: {told}");
-        assert!(told.contains("stays in force") && !told.contains("is in force"), "{told}");
+        assert!(told.contains("stays active") && !told.contains("is active"), "{told}");
         ping();
     }
     assert!(router.reload(CONFIG).contains("has not changed"));
@@ -139,7 +139,7 @@ pub fn mistakes() {
     };
     let (code, told) = ask(&CONFIG.replace("\"rb\"", "\"rc\""));
     assert!(code == Some(1) && told.contains("router.toml:10: port b is"), "{told}");
-    assert!(told.contains("what was in force stays in force"), "{told}");
+    assert!(told.contains("the old configuration stays active"), "{told}");
     let (code, told) = ask(CONFIG);
     assert!(code == Some(0) && told.contains("has not changed"), "{told}");
     let (code, told) = ask(&CONFIG.replace("10.0.1.1/24", "10.0.1.9/24"));
@@ -155,7 +155,7 @@ pub fn effects() {
     let no_neighbour = CONFIG.split("[[neighbours]]").next().unwrap();
     let shows = |config: &str, device: &str, words: &str| {
         let told = router.reload(config);
-        assert!(told.contains("is in force"), "{told}");
+        assert!(told.contains("is active"), "{told}");
         let told = Command::new("nsenter")
             .args(["-t", &a.0.0.id().to_string(), "-n", "ping", "-n", "-c", "1", "-W", "1"])
             .args(["-M", "do", "-s", "1300", device])

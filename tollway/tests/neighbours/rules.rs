@@ -64,7 +64,7 @@ impl Consumer {
         }
     }
 
-    /// Takes what is said within some time; says if something was.
+    /// Takes what is said within some time; says whether something was.
     pub fn take(&mut self, within: Duration) -> bool {
         match self.events.recv_timeout(within) {
             Ok(event) => self.obey(event),
@@ -96,7 +96,7 @@ impl Consumer {
                 self.counts.read += 1;
             }
             Event::Elements { generation, changes } => {
-                assert!(self.installed.is_some(), "of rules that are not in force");
+                assert!(self.installed.is_some(), "of rules that are not active");
                 rules::apply(&self.filter, &changes).unwrap();
                 self.installed = Some(generation);
                 self.counts.elements += 1;
@@ -113,7 +113,7 @@ impl Consumer {
         let since = Instant::now();
         let kernels = rules::generation().unwrap();
         while self.installed.is_none_or(|known| !rules::is_reached(kernels, known)) {
-            assert!(since.elapsed() < PATIENCE, "never in force: {:?}", self.counts);
+            assert!(since.elapsed() < PATIENCE, "never active: {:?}", self.counts);
             self.take(Duration::from_millis(100));
         }
         since.elapsed()
@@ -299,7 +299,7 @@ pub fn many() {
     consumer.sync();
     nft(&script);
     let took = consumer.sync();
-    println!("10,000 rules are in force after {took:?}");
+    println!("10,000 rules are active after {took:?}");
     assert!(took < Duration::from_secs(10), "{took:?}");
     assert_eq!(consumer.rules.chains[0].rules.len(), 10_006);
 }
@@ -394,7 +394,7 @@ pub fn owned() {
     owner.0.kill().unwrap();
     owner.0.wait().unwrap();
     while !consumer.rules.chains.is_empty() {
-        assert!(since.elapsed() < PATIENCE, "rules that are gone stay in force");
+        assert!(since.elapsed() < PATIENCE, "rules that are gone stay active");
         consumer.take(Duration::from_millis(100));
     }
     assert_eq!(rules::generation().unwrap(), generation, "the kernel has told of it");

@@ -53,7 +53,8 @@ pub fn traffic() {
 
     let (_, told, _) = check(&["ra", "rb"]);
     let sent = format!("and sent {}, ", sent(&json()));
-    let other = "\nout0 is no port, and what goes by it is the kernel's: so far it has received ";
+    let other =
+        "\nout0 is no port, and what goes by it takes the kernel path: so far it has received ";
     assert!(told.contains(other), "{told}");
     assert!(told.contains(&sent), "{told}");
     assert!(told.contains(" that ports have received so far, "), "{told}");
@@ -71,9 +72,9 @@ pub fn command() {
     sh("tc qdisc add dev ra root tbf rate 10mbit burst 10k latency 10ms");
     let (_, told, _) = check(&["ra", "rb"]);
     let queue = "ra queues by tbf, which somebody has chosen (tc qdisc show dev ra)";
-    assert!(told.contains(&format!("ra\n  in   fast\n  out  the kernel's: {queue}\n")), "{told}");
+    assert!(told.contains(&format!("ra\n  in   fast\n  out  kernel path: {queue}\n")), "{told}");
     let off = "the kernel does not forward it: net.ipv4.conf.rb.forwarding = 0";
-    assert!(told.contains(&format!("  IPv4 in       the kernel's: {off}\n")), "{told}");
+    assert!(told.contains(&format!("  IPv4 in       kernel path: {off}\n")), "{told}");
 
     let (code, json, _) = check(&["ra", "rb", "--json"]);
     assert_eq!(code, Some(0));

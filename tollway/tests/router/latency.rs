@@ -50,7 +50,7 @@ fn time(ip: &mut Ip, line: &str, mut holds: impl FnMut() -> bool) -> Duration {
 fn judge(what: &str, mut times: Vec<Duration>) -> bool {
     times.sort_unstable();
     let [median, p90, p99] = [50, 90, 99].map(|percent| times[times.len() * percent / 100]);
-    println!("{what}: in force after {median:?} (median), {p90:?} (p90), {p99:?} (p99)");
+    println!("{what}: active after {median:?} (median), {p90:?} (p90), {p99:?} (p99)");
     p99 <= Duration::from_millis(5)
 }
 

@@ -29,7 +29,7 @@ pub fn live() {
     sh("ip link set rb mtu 1400");
     mirror.stops(&net.a, &nine);
     mirror.stops(&net.a, &eight);
-    assert!(mirror.status().rebuilds > rebuilds, "tables were made anew");
+    assert!(mirror.status().rebuilds > rebuilds, "tables were rebuilt");
     sh("nft delete element inet f bad { 10.0.1.9 }");
     sh("ip link set rb mtu 1500");
     mirror.forwards(&net.a, &nine);

@@ -93,7 +93,7 @@ fn configuration() -> String {
     ] {
         all += &sh(line);
     }
-    // What counts down, or is drawn anew.
+    // What counts down, or is drawn again.
     let stays = |line: &&str| !line.contains("stable_secret");
     let lines: Vec<_> = all.lines().filter(stays).map(without_lifetimes).collect();
     lines.join("\n")

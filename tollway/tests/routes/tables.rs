@@ -64,7 +64,7 @@ pub struct Router {
     pub fib_sync: FibSync,
     bench: Bench,
     complete: bool,
-    /// How often tables were filled anew.
+    /// How often tables were filled again.
     pub filled: usize,
     pub followed: Followed,
 }
@@ -120,7 +120,7 @@ impl Router {
         }
     }
 
-    /// Reads on until nothing has come for a moment; with `lists`, what is in doubt is listed anew.
+    /// Reads on until nothing has come for a moment; with `lists`, what is in doubt is listed again.
     pub fn settle(&mut self, lists: bool) {
         let (start, mut quiet) = (Instant::now(), Instant::now());
         while quiet.elapsed() < Duration::from_millis(40) {
@@ -142,7 +142,7 @@ impl Router {
         self.follow();
     }
 
-    /// Reads once and puts it active; says if there was something.
+    /// Reads once and installs it; says whether there was something.
     pub fn turn(&mut self) -> bool {
         let heard = self.read();
         if heard {

@@ -135,7 +135,7 @@ fn see(net: &Net, router: Option<&Router>, variant: Option<PathVariant>) -> Vec<
         kernel(cable);
         if let (Some(router), Some(variant)) = (router, variant) {
             let told = router.reload(&variant.config(&config(cable)));
-            assert!(told.contains("is in force"), "{told}");
+            assert!(told.contains("is active"), "{told}");
         }
         // What was on its way is there.
         std::thread::sleep(Duration::from_millis(20));

@@ -296,7 +296,7 @@ pub fn partial_refusals() {
     assert_eq!(refusals.ask(&asked(&programs)), None);
     assert!(refusals.takes(B));
 
-    // Entered anew without being asked, it has to take the first bulk, and does not.
+    // Entered again without being asked, it has to take the first bulk, and does not.
     let port = programs.port(B).unwrap().clone();
     programs.set_port(port).unwrap();
     enter_both(&programs);

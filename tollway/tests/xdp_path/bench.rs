@@ -47,7 +47,7 @@ fn steer_port(port: u8) -> XdpPort {
     }
 }
 
-/// A XDP path between these ports.
+/// An XDP path between these ports.
 pub fn lane(programs: &XdpPrograms, ports: &[XdpPort]) -> XdpFlows<(State, FlowMaps)> {
     let handle = Ports::new(ports.len());
     for port in ports {
@@ -116,7 +116,7 @@ impl Bench {
     }
 
     /// Tries a frame on the XDP path, and sends it by the path, which must make the same of it: but for
-    /// a small frame's padding, which only the path cuts off. Says if the XDP path took it.
+    /// a small frame's padding, which only the path cuts off. Says whether the XDP path took it.
     pub fn both(&mut self, port: u8, frame: &[u8]) -> bool {
         let by_lane = self.lane(port, frame);
         let by_path = self.path(port, frame);

@@ -102,7 +102,7 @@ pub fn counts() {
     assert_eq!(counters.rx[0].bytes, 1002 * 214);
     assert_eq!(counters.tx[1].packets, 1002);
     assert_eq!(counters.tx[1].bytes, 1002 * 218);
-    // A successor begins anew.
+    // A successor begins again.
     let tally = Tally::new(bench.reading());
     assert!(tally.sum().rx.iter().all(|traffic| traffic.packets == 0));
 }

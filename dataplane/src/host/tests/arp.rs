@@ -67,7 +67,7 @@ fn who_asks_is_learned_and_probed() {
     assert_eq!(known(&lab, LinkId(0), ALICE4.into()), Some(ALICE.mac));
     let sent = lab.receive(B, &ip_frame(BOB, &udp4(header4(BOB4, ALICE4), b"hello")));
     assert_eq!(one(sent).dst_mac(), ALICE.mac);
-    // Five seconds later it is asked whether it is still there, three times, by itself.
+    // Five seconds later, the host probes it three times by unicast.
     let probes = lab.pass(8 * S);
     assert_eq!(probes.len(), 3);
     assert!(probes.iter().all(|probe| probe.dst_mac() == ALICE.mac));
@@ -112,7 +112,7 @@ fn gratuitous_messages_change_what_is_known_and_no_more() {
     lab.receive(A, &request(ALICE, ALICE4, own4(0)));
     assert_eq!(lab.receive(A, &gratuitous), []);
     assert_eq!(known(&lab, LinkId(0), ALICE4.into()), Some(moved.mac));
-    // A reply that nobody asked for waits for its time (LOCKTIME), then replaces it.
+    // An unsolicited reply has no effect before LOCKTIME has passed; then it replaces the address.
     lab.receive(A, &reply(ALICE, ALICE4, own4(0)));
     assert_eq!(known(&lab, LinkId(0), ALICE4.into()), Some(moved.mac));
     lab.pass(S + S / 5);
@@ -168,7 +168,7 @@ fn configured_neighbours_and_routes_are_left_alone() {
     lab.router.host.add_static(LinkId(0), "10.0.0.7".parse().unwrap());
     lab.receive(A, &request(moved, "10.0.0.7".parse().unwrap(), own4(0)));
     assert_eq!(lab.router.host.neighbours(), 0);
-    // A route to the very address stays where a neighbour of that address comes and goes.
+    // A route to exactly this address stays while a neighbour with that address comes and goes.
     let address = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 8));
     let drop = lab.router.tables.drop(DropReason::Blackhole).unwrap();
     let vrf = lab.router.tables.link(LinkId(0)).vrf;
@@ -179,7 +179,7 @@ fn configured_neighbours_and_routes_are_left_alone() {
     lab.pass(20 * S);
     assert_eq!(lab.router.host.neighbours(), 0);
     assert_eq!(lab.router.tables.lookup(vrf, address), drop);
-    // One that says that the address is on the link gives way while the neighbour is known.
+    // A route that says that the address is on the link gives way while the neighbour is known.
     let glean = lab.router.tables.glean(LinkId(0)).unwrap();
     lab.router.tables.insert(vrf, RoutePrefix::host(address), glean).unwrap();
     lab.receive(A, &request(moved, "10.0.0.8".parse().unwrap(), own4(0)));
@@ -208,7 +208,7 @@ fn forgotten_neighbours_leave_no_next_hop_behind() {
 #[test]
 fn a_neighbour_on_the_wrong_link_takes_no_traffic() {
     let mut lab = Lab::new();
-    // Two links with one subnet; the routes know it behind the first.
+    // Two links have the same subnet; the routes lead to it by the first link.
     lab.router.host.add_address(LinkId(1), "10.0.0.253".parse().unwrap(), 24);
     assert_eq!(lab.receive(B, &request(BOB, ALICE4, own4(1))).len(), 1);
     assert_eq!((lab.router.host.neighbours(), known(&lab, LinkId(0), ALICE4.into())), (1, None));

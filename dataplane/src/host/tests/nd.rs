@@ -13,7 +13,7 @@ fn body(target: Ipv6Addr, options: &[u8]) -> Vec<u8> {
     [&target.octets()[..], options].concat()
 }
 
-/// A solicitation from a station for an address of the router, to the group that has it.
+/// A station's solicitation for an address of the router, to the address's group.
 fn solicit(from: LanHost, src: Ipv6Addr, target: Ipv6Addr) -> Vec<u8> {
     let dst = solicited_node(target);
     let options = if src.is_unspecified() { vec![] } else { option(1, from.mac) };
@@ -40,7 +40,7 @@ fn a_solicitation_is_answered_and_who_asks_is_learned() {
     }
     let sent = lab.receive(B, &ip_frame(BOB, &udp6(BOB6, ALICE6, 64, b"hello")));
     assert_eq!(one(sent).dst_mac(), ALICE.mac);
-    // Another link's address is not this link's to answer for.
+    // This link does not answer for another link's address.
     assert_eq!(lab.receive(A, &solicit(ALICE, ALICE6, own6(1))), []);
     assert_eq!(lab.host().nd_adverts_sent, 2);
 }
@@ -99,7 +99,7 @@ fn invalid_messages_are_counted_and_ignored() {
         assert_eq!(lab.receive(A, &frame_to([0x33; 6], ALICE, 0x86dd, &packet)), []);
     }
     let invalid = lab.host().neigh_invalid;
-    // Some are so short that the wire library finds them malformed.
+    // Some are so short that the wire library reports them as malformed.
     assert_eq!(invalid + lab.host().malformed, count, "{:?}", lab.host());
     let mut corrupt = icmp6((ALICE6, group), 255, 135, [0; 4], &good);
     corrupt[50] ^= 1;
@@ -136,7 +136,7 @@ fn a_destination_is_asked_for_and_its_packet_released() {
     assert_eq!(sent.ipv6().0.hop_limit, 63);
     assert_eq!(udp_payload(sent.ipv6().1), b"hello");
     assert_eq!((lab.router.counters.held, lab.router.counters.sent), (0, 1));
-    // After its time it is asked by itself.
+    // After its time, the host probes it by itself.
     assert_eq!(lab.pass(35 * S - S / 5), []);
     let probe = one(lab.pass(S / 2));
     assert_eq!((probe.dst_mac(), probe.vids()), (DAVE.mac, vec![VID]));
@@ -152,13 +152,13 @@ fn a_link_local_neighbour_is_spoken_to_on_its_link() {
         .icmpv6_echo_request(1, 2)
         .write(&mut packet, b"x")
         .unwrap();
-    // The answer waits for the neighbour, and is not counted as held.
+    // The reply waits for the neighbour, and does not count as held.
     let query = one(lab.receive(A, &ip_frame(ALICE, &packet)));
     assert_eq!((query.port, query.icmp_kind()), (A, (135, 0)));
     assert_eq!((lab.router.counters.held, lab.router.host.originated_waiting()), (0, 1));
     let answer = one(lab.receive(A, &advert(ALICE, alice, own_link_local(A), 0x60)));
     assert_eq!(answer.ends(), (own_link_local(A).into(), alice.into()));
     assert_eq!(answer.icmp_kind(), (129, 0));
-    // The same address on another link is not the router's.
+    // The same address on another link does not belong to the router.
     assert_eq!(lab.receive(B, &ip_frame(BOB, &packet)), []);
 }

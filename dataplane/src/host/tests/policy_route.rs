@@ -1,4 +1,4 @@
-//! Packets that rules send another way than their route.
+//! Packets that firewall rules redirect away from their route.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ fn a_packet_goes_to_the_neighbour_that_a_rule_names() {
         let sent = one(lab.receive(A, &to_bob()));
         assert_eq!((sent.port, sent.dst_mac()), (NARROW, CAROL.mac));
         assert_eq!((sent.ends().1, sent.ipv4().0.time_to_live), (BOB4.into(), 63));
-        // Larger than its link takes, and with options: off the path, the same way.
+        // Larger than its link's MTU, and with options: off the path, with the same destination.
         let big = ip_frame(ALICE, &udp4(header4(ALICE4, BOB4), &[1; 900]));
         let sent = lab.receive(A, &big);
         assert_eq!(sent.iter().map(|sent| sent.port).collect::<Vec<_>>(), [NARROW; 2]);
@@ -64,7 +64,7 @@ fn a_packet_is_routed_by_the_vrf_that_a_rule_names() {
     assert_eq!((asked.port, asked.arp().target_protocol_addr()), (RED, &[10, 0, 0, 9][..]));
     assert!(lab.receive(A, &to_bob()).iter().all(|sent| sent.port != B), "no route there");
     assert_eq!(lab.punts(PuntReason::NoRoute), 1);
-    // Too late: it has its route.
+    // Too late: the packet already has its route.
     let mut lab = ruled(Lab::settled(), Point::Forward, Op::Fib(red), Vec::new());
     assert_eq!(one(lab.receive(A, &to_bob())).port, B);
 }

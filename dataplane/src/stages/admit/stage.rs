@@ -4,18 +4,19 @@ use crate::tables::PortRecord;
 use crate::verdict::{DropReason, Verdict};
 use crate::wire::eth::{self, EthView, MacWord, ethertype};
 
-/// The frames that go on, by what they carry.
+/// The frames that continue, by what they carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Admitted {
     /// Untagged IPv4 to the port's address.
     pub ip4: Lanes,
     /// Untagged IPv6 to the port's address.
     pub ip6: Lanes,
-    /// To be looked at again: tagged, to whomever; in a burst whose first frame is, all of it.
+    /// Tagged frames to any address, which classify examines; the whole burst if its first frame is
+    /// tagged.
     pub tagged: Lanes,
 }
 
-/// Sorts the burst's frames; those that are not admitted leave with a verdict.
+/// Sorts the burst's frames; those that are not admitted exit with a verdict.
 #[inline(always)]
 pub fn run(burst: &mut Burst, umem: &Umem, port: &PortRecord) -> Admitted {
     let all = burst.lanes();
@@ -63,8 +64,8 @@ pub fn sort(
     admitted
 }
 
-/// The verdict for a frame that does not go on: `ethertype` is the one behind any tags, `mac` the
-/// address of the link that it arrived on.
+/// The verdict for a frame that exits: `ethertype` is the one behind any tags, `mac` the address of the
+/// link that it arrived on.
 #[cold]
 pub fn explain(eth: EthView<'_>, len: u16, ethertype: u16, mac: MacWord) -> Verdict {
     if usize::from(len) < eth::LEN {

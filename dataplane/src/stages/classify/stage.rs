@@ -10,7 +10,7 @@ use crate::verdict::{DropReason, Verdict};
 use crate::wire::eth::{self, EthView, MacWord, TagKind, ethertype};
 use crate::wire::vlan::{self, TagView};
 
-/// The packets that go on, by family.
+/// The packets that continue, by family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Classified {
     /// IPv4.
@@ -22,7 +22,7 @@ pub struct Classified {
 /// Bytes of an Ethernet header with one tag.
 const TAGGED: usize = eth::LEN + vlan::LEN;
 
-/// Finds each frame's link and FIB root; untagged frames have their port's.
+/// Finds each frame's link and FIB root; untagged frames have those of their port.
 #[inline(always)]
 pub fn run<F: Features>(
     burst: &mut Burst,
@@ -52,8 +52,8 @@ pub fn run<F: Features>(
     classified
 }
 
-/// Looks up frames with one tag, the usual number: those that are alike in tag protocol and
-/// ethertype in one loop. Frames without a tag are sorted as `admit` does, those with more tags
+/// Looks up frames with one tag, the usual number. One loop handles all those with the same tag
+/// protocol and ethertype. Frames without a tag are sorted like in `admit`; those with more tags are
 /// walked one by one.
 #[inline(always)]
 fn untag(
@@ -112,7 +112,7 @@ const fn is_ip(kind: TagKind) -> bool {
 
 /// Looks up frames of one kind; returns those of other kinds, and those to be walked.
 ///
-/// Only where links have addresses of their own (`OWN_MACS`) is the port's not the one to compare
+/// Only if links have addresses of their own (`OWN_MACS`), the port's address is not the one to compare
 /// with.
 #[inline(never)]
 fn untag_alike<const OWN_MACS: bool>(
@@ -149,7 +149,7 @@ fn untag_alike<const OWN_MACS: bool>(
     (others, strays)
 }
 
-/// Walks the tags of frames that the straight loop left.
+/// Walks the tags of frames that the straight loop did not handle.
 #[cold]
 fn walk_all(
     burst: &mut Burst,
@@ -178,7 +178,7 @@ fn walk_all(
     }
 }
 
-/// Puts a packet among those that go on, or gives it the verdict that `explain` finds.
+/// Adds a packet to those that continue, or gives it the verdict from `explain`.
 fn enter(
     burst: &mut Burst,
     link: &LinkRecord,
@@ -201,7 +201,7 @@ fn enter(
     }
 }
 
-/// Where the tags of a frame lead.
+/// The result of walking a frame's tags.
 struct Walk {
     l3: u8,
     link: LinkId,

@@ -6,8 +6,8 @@ use crate::testkit::path_bench::{Outcome, PathBench};
 use crate::testkit::wires::{LinkVariant, OVERLAP4, OVERLAP6};
 use crate::verdict::DropReason;
 
-/// What becomes of a packet with these tags, for the address `mac` of port 0; one outcome for
-/// both families.
+/// The outcome for a packet with these tags, for the address `mac` of port 0; the same for both
+/// families.
 fn outcome(tags: &[Tag], mac: Mac) -> Outcome {
     let mut path_bench = PathBench::new();
     let [v4, v6] = [LinkVariant::Plain.host4(1), LinkVariant::Plain.host6(1)].map(|dst| {

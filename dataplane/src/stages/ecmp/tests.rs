@@ -13,7 +13,7 @@ use crate::testkit::packet::Packet;
 use crate::testkit::path_bench::{Outcome, PathBench};
 use crate::testkit::wires::{LinkVariant, Special, WEIGHTS, tables};
 
-/// Packets for what is counted.
+/// The number of packets for counts.
 const MANY: u32 = 100_000;
 
 fn flow4() -> Packet {
@@ -24,7 +24,7 @@ fn flow6() -> Packet {
     LinkVariant::Plain.packet(0, Special::Group.host6())
 }
 
-/// The member, by its port, that each packet gets.
+/// The member, by its port, for each packet.
 fn members(packets: &[Packet]) -> Vec<u16> {
     let mut path_bench = PathBench::new();
     let frames = packets.iter().map(Packet::build).collect::<Vec<_>>();
@@ -41,7 +41,7 @@ fn one_member(packets: &[Packet]) -> bool {
     members(packets).windows(2).all(|pair| pair[0] == pair[1])
 }
 
-/// Changes a flow in 64 ways and says how many members there are then.
+/// Changes a flow in 64 ways and returns how many members it then gets.
 fn spread(flow: impl Fn(u16) -> Packet) -> usize {
     let mut members = members(&(0..64).map(flow).collect::<Vec<_>>());
     members.sort_unstable();
@@ -82,7 +82,7 @@ fn addresses_ports_and_protocol_tell_flows_apart() {
     assert_eq!(spread(|n| flow4().v4(|header| header.protocol = IpNumber(n as u8))), 2);
 }
 
-/// Each family goes by its own choice, and a burst of both by both.
+/// Each family uses its own policy, and a burst of both uses both.
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn each_family_goes_by_the_hash_that_it_is_given() {
@@ -107,7 +107,7 @@ fn each_family_goes_by_the_hash_that_it_is_given() {
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn only_transports_with_ports_have_them_looked_at() {
-    // An authentication header's index stands where no port is.
+    // An authentication header's index stands in the place of ports.
     for protocol in (0..=u8::MAX).filter(|protocol| *protocol != 51) {
         let flow = |n: u16| flow4().ports(n, n).v4(|header| header.protocol = IpNumber(protocol));
         let expected = if matches!(protocol, 6 | 17 | 33 | 50 | 132 | 136) { 2 } else { 1 };
@@ -151,7 +151,7 @@ fn ports_are_found_behind_extension_headers() {
             assert!((0..32).all(|n| one_member(&[flow(n), flow(n).size(600)])));
         }
     }
-    // The kernel does not go on behind one; its index stands for ports.
+    // The kernel stops at such a header; its index replaces the ports.
     let authenticated = |n, index| {
         flow6().ports(n, 53).extend(IpNumber::AUTHENTICATION_HEADER, |next| {
             IpAuthHeader::new(next, index, 2, &[0; 12]).expect("fits").to_bytes().to_vec()
@@ -251,7 +251,7 @@ fn member((index, weight): (usize, &u16)) -> Member {
     Member { next: NextHopId(index as u32 + 1), weight: *weight }
 }
 
-/// A member that comes twice has two shares, not one after the other.
+/// A next hop that appears twice has two shares, which are not adjacent.
 #[test]
 fn one_next_hop_may_be_several_members() {
     let groups = Groups::new(Epochs::new());

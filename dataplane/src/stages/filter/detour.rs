@@ -1,5 +1,5 @@
-//! Packets that are forwarded off the path, for their IPv4 options or hop-by-hop header: the rules are asked
-//! for them too, or such a header would be a way past the firewall.
+//! Packets that are forwarded off the path because of their IPv4 options or hop-by-hop header. The
+//! rules are evaluated for them too; otherwise such a header would bypass the firewall.
 
 use super::stage::ask;
 use super::{Filter, Point, PolicyRoute, State, policy_route};
@@ -10,11 +10,11 @@ use crate::stages::rule::query;
 use crate::tables::Tables;
 use crate::verdict::{PuntReason, Verdict};
 
-/// Packets on the way by the host, IPv4 and IPv6.
+/// Packets that the host will forward, IPv4 and IPv6.
 pub(super) type Detoured = [Lanes; 2];
 
-/// Finds them among the packets that have left the path. A hop-by-hop header that is not to be obeyed ends
-/// the way before hook prerouting (`ip6_rcv_core` in `net/ipv6/ip6_input.c`).
+/// Finds them among the packets that have exited the path. The kernel drops a packet with an invalid
+/// hop-by-hop header before hook prerouting (`ip6_rcv_core` in `net/ipv6/ip6_input.c`).
 #[cold]
 pub(super) fn find(burst: &Burst, umem: &Umem) -> Detoured {
     let mut detoured = [Lanes::NONE; 2];
@@ -30,7 +30,7 @@ pub(super) fn find(burst: &Burst, umem: &Umem) -> Detoured {
     detoured
 }
 
-/// Asks the rules of a point; packets that they let go on keep their verdict.
+/// Evaluates the rules of a point; accepted packets keep their verdict.
 #[cold]
 pub(super) fn detour(
     filter: &Filter,
@@ -44,7 +44,8 @@ pub(super) fn detour(
         let Some(classifier) = filter.at(point, version) else { continue };
         let mut lanes = state.detoured[index];
         if point == Point::Forward && version == 4 {
-            // IPv4 options are looked at behind hook prerouting (`ip_rcv_options` in `net/ipv4/ip_input.c`).
+            // The kernel parses IPv4 options behind hook prerouting (`ip_rcv_options` in
+            // `net/ipv4/ip_input.c`).
             for lane in state.detoured[index] {
                 if !obeys_options(packet(burst, umem, lane)) {
                     lanes = lanes.without(Lanes(1 << lane));

@@ -1,4 +1,4 @@
-//! The straight loops: for each packet of a burst the first rule that it matches.
+//! The straight loops: find the first matching rule for each packet of a burst.
 
 use std::ops::Range;
 
@@ -19,13 +19,13 @@ use crate::frame::Umem;
 use crate::tables::Tables;
 use crate::wire::{be16, be32};
 
-/// What the loops work on.
+/// The input of the loops.
 pub(super) struct Work<'a> {
     pub(super) burst: &'a Burst,
     pub(super) umem: &'a Umem,
     pub(super) tables: &'a Tables,
     pub(super) mark: &'a [u32; BURST],
-    /// The packets that are asked about.
+    /// The packets to look up.
     pub(super) lanes: Lanes,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Work<'a> {
 pub(super) struct Classify(unsafe fn(&Classifier, &Work<'_>, &mut Room));
 
 impl Classify {
-    /// The build for a level that the machine has; the baseline's where it has not.
+    /// The build for a level that the machine supports; otherwise the baseline.
     pub(super) fn at(level: Level) -> Self {
         Self(match level.min(Level::detect()) {
             #[cfg(target_arch = "x86_64")]
@@ -49,8 +49,8 @@ impl Classify {
     #[inline(always)]
     #[allow(unsafe_code)]
     pub(super) fn run(self, classifier: &Classifier, work: &Work<'_>, room: &mut Room) {
-        // SAFETY: all that the function asks for is the instructions of its level, which the
-        // machine has (`at`).
+        // SAFETY: the function only requires the instructions of its level, which the machine supports
+        // (`at`).
         unsafe { (self.0)(classifier, work, room) }
     }
 }
@@ -72,8 +72,8 @@ fn v4(classifier: &Classifier, work: &Work<'_>, room: &mut Room) {
     classify::<Avx512>(classifier, work, room);
 }
 
-/// Packets between the first and the last that is asked about are all looked up: that takes less time
-/// than to search for them, and every lookup has some answer for rubbish.
+/// Looks up all packets from the first to the last requested one. That takes less time than skipping
+/// the others, and every lookup has some result for garbage.
 #[inline(always)]
 fn classify<V: Wide>(classifier: &Classifier, work: &Work<'_>, room: &mut Room) {
     let Some(first) = work.lanes.lowest() else { return };
@@ -103,7 +103,7 @@ fn classify<V: Wide>(classifier: &Classifier, work: &Work<'_>, room: &mut Room) 
     room.flows[classifier.index()] = flows;
 }
 
-/// Packets up to which it takes less time to look up one by one.
+/// The number of packets up to which looking up one by one takes less time.
 const FEW: usize = 6;
 
 /// Looks up packets one by one.
@@ -137,8 +137,8 @@ fn classify_all<V: Wide>(
     find_first::<V>(classifier, room, lanes, work.lanes);
 }
 
-/// Reads the words of IPv4 headers that rules look at most, all at once; returns the packets whose
-/// transport header is not behind them, or not there.
+/// Gathers the words of IPv4 headers that rules match on most. Returns the packets whose transport
+/// header is missing or not at its usual place.
 #[inline(always)]
 fn gather(work: &Work<'_>, room: &mut Room, transport: u16, lanes: Range<usize>) -> Lanes {
     let mut rare = Lanes::NONE;
@@ -164,7 +164,7 @@ fn gather(work: &Work<'_>, room: &mut Room, transport: u16, lanes: Range<usize>)
     rare
 }
 
-/// IPv4 packets whose transport header is not where the straight loops look, or not there.
+/// IPv4 packets whose transport header is missing or not where the straight loops expect it.
 #[inline(always)]
 fn odd4(work: &Work<'_>, transport: u16, lanes: Range<usize>) -> Lanes {
     let mut rare = Lanes::NONE;
@@ -185,7 +185,7 @@ fn odd4(work: &Work<'_>, transport: u16, lanes: Range<usize>) -> Lanes {
     rare
 }
 
-/// IPv6 packets likewise.
+/// The same for IPv6 packets.
 #[inline(always)]
 fn odd6(work: &Work<'_>, transport: u16, lanes: Range<usize>) -> Lanes {
     let mut rare = Lanes::NONE;
@@ -227,7 +227,7 @@ pub(super) fn one(classifier: &Classifier, dim: &Dim, parsed: &Parsed<'_>, mark:
 }
 
 impl<'a> Work<'a> {
-    /// A packet taken apart.
+    /// The parsed packet of a lane.
     pub(super) fn parsed(&self, classifier: &'a Classifier, lane: usize) -> Parsed<'a> {
         let output = (classifier.point == Point::Forward)
             .then(|| self.tables.next_hops.view().record(self.burst.next[lane]))
@@ -237,8 +237,8 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Where a field is, for the straight loops: in four bytes of the IP header, if that has its usual
-/// length.
+/// The position of a field for the straight loops: in four bytes of the IP header, if that has its
+/// usual length.
 #[derive(Clone, Copy)]
 pub(super) struct Window {
     at: usize,
@@ -277,7 +277,7 @@ pub(super) const fn window(field: Field, version: u8, point: Point) -> Option<Wi
     Some(Window { at, shift, mask, plus })
 }
 
-/// Writes what packets have in a window to [`Room::value`].
+/// Writes the values in a window to [`Room::value`].
 #[inline(always)]
 pub(super) fn take_words(
     window: Window,
@@ -301,7 +301,7 @@ pub(super) fn take_words(
     }
 }
 
-/// Writes the values of a field to [`Room::value`]; false where it is none that the straight loops take.
+/// Writes the values of a field to [`Room::value`]; false if the straight loops do not handle it.
 #[inline(always)]
 fn take_values(
     classifier: &Classifier,
@@ -331,7 +331,7 @@ fn take_values(
     true
 }
 
-/// Writes every packet's class of one field, or narrows its set of rules where that is one word.
+/// Writes every packet's class of one field, or narrows its set of rules if that is one word.
 #[inline(always)]
 fn look_up(
     classifier: &Classifier,
@@ -362,8 +362,8 @@ fn look_up(
     }
 }
 
-/// Narrows sets of one word by a field of few classes: the next class's set differs from the one before
-/// in what the bound between them adds.
+/// Narrows sets of one word by a field of few classes: the sets of adjacent classes differ in what the
+/// bound between them adds.
 #[inline(always)]
 fn compare(dim: &Dim, bounds: &[u32], room: &mut Room) {
     let Some((first, others)) = dim.sets.dense.split_first() else { return };
@@ -381,7 +381,7 @@ fn compare(dim: &Dim, bounds: &[u32], room: &mut Room) {
     }
 }
 
-/// From values to classes.
+/// Maps values to classes.
 #[inline(always)]
 fn look_up_values(dim: &Dim, room: &mut Room, index: usize, lanes: Range<usize>) {
     let class = &mut room.class[index];
@@ -416,7 +416,7 @@ fn look_up_values(dim: &Dim, room: &mut Room, index: usize, lanes: Range<usize>)
     }
 }
 
-/// The classes of a field that is not in a word.
+/// Looks up the classes of a field that is not in a word.
 #[inline(always)]
 fn look_up_others(
     classifier: &Classifier,

@@ -1,4 +1,4 @@
-//! Hook ingress: what a device has received, before anything is checked.
+//! Hook ingress: packets as a device has received them, before any check.
 //!
 //! Kernel equivalent: `nf_ingress` (`net/core/dev.c`, `__netif_receive_skb_core`).
 
@@ -12,7 +12,7 @@ use crate::verdict::Verdict;
 use crate::wire::be16;
 use crate::wire::eth::ethertype;
 
-/// Asks the rules of hook ingress; returns the packets that go on.
+/// Evaluates the rules of hook ingress; returns the packets that continue.
 #[inline(always)]
 pub fn ingress(
     burst: &mut Burst,
@@ -35,7 +35,7 @@ pub fn ingress(
     packets
 }
 
-/// Asks for frames that are on their way to the host: ARP, and packets to groups.
+/// Evaluates the rules for frames to the host: ARP, and packets to group addresses.
 #[cold]
 fn ask_for_host(
     filter: &Filter,

@@ -1,7 +1,7 @@
-//! Packets that rules send another way than their destination's route (ipfw: `fwd`, `setfib`).
+//! Packets that rules reroute (ipfw: `fwd`, `setfib`).
 //!
-//! What rules say before the route is found takes the route's place, or chooses the VRF that it is looked up
-//! in. Whoever deals with such a packet off the path goes by [`State::policy_route_of`], not by the route.
+//! A rule that runs before the route lookup replaces the route, or selects the VRF of the lookup. Off
+//! the path, use [`State::policy_route_of`] for such a packet, not the route.
 
 use super::{Filter, State};
 use crate::burst::Burst;
@@ -10,26 +10,26 @@ use crate::id::{NextHopId, VrfId};
 use crate::stages::ecmp;
 use crate::tables::{RecordId, Tables};
 
-/// Where rules send a packet.
+/// The target to which rules reroute a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PolicyRoute {
-    /// Nowhere: its route does.
+    /// None: the packet follows its route.
     #[default]
     Not,
-    /// To this next hop.
+    /// This next hop.
     Next(NextHopId),
-    /// Where its route in this VRF leads.
+    /// The packet's route in this VRF.
     Vrf(VrfId),
 }
 
 impl State {
-    /// Where rules send a packet of the burst.
+    /// The target to which rules reroute a packet of the burst.
     #[must_use]
     pub fn policy_route_of(&self, lane: usize) -> PolicyRoute {
         if self.policy_routed.has(lane) { self.policy_route[lane] } else { PolicyRoute::Not }
     }
 
-    /// Notes where rules send a packet. Who names a next hop is not overruled by who names a VRF.
+    /// Records the target of a packet. A VRF does not replace a next hop.
     pub(super) fn policy_route(&mut self, lane: usize, policy_route: PolicyRoute) {
         if !matches!(
             (self.policy_route_of(lane), policy_route),
@@ -42,8 +42,8 @@ impl State {
 }
 
 impl Filter {
-    /// Says what the next hops are that rules name, by number. Packets that are sent to others are left to
-    /// the kernel.
+    /// Sets the next hops that rules refer to, by number. Packets that rules send to others take the
+    /// kernel path.
     #[must_use]
     pub fn with_hops(mut self, hops: Vec<NextHopId>) -> Self {
         self.hops = hops;
@@ -51,14 +51,14 @@ impl Filter {
     }
 }
 
-/// Has a packet looked up in the VRF that rules name.
+/// Sets a packet's FIB to that of the VRF from the rules.
 pub(super) fn set_root(burst: &mut Burst, tables: &Tables, version: u8, lane: usize, vrf: VrfId) {
     if let Some(vrf) = tables.vrfs.get(usize::from(vrf.0)) {
         burst.root[lane] = if version == 4 { vrf.root4.0 } else { vrf.root6.0 };
     }
 }
 
-/// Puts the next hops that rules name in the place of the routes'.
+/// Replaces the routes' next hops by those from the rules.
 #[cold]
 pub(super) fn take_place(burst: &mut Burst, umem: &Umem, tables: &Tables, state: &State) {
     for lane in state.policy_routed {

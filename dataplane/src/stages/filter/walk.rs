@@ -1,4 +1,4 @@
-//! From rule to rule, where the first that matches does not end the matter.
+//! Walks from rule to rule if the first that matches is not final.
 
 use super::build::MOST_DIMS;
 use super::classifier::Classifier;
@@ -7,27 +7,27 @@ use super::head::Head;
 use super::{Filter, LimitUnit, Logged, Op, Parsed, PolicyRoute, State};
 use crate::verdict::{DropReason, PuntReason, Verdict};
 
-/// Chains that may call each other, one in the other (nft: `NFT_JUMP_STACK_SIZE`).
+/// The maximum depth of nested chain calls (nft: `NFT_JUMP_STACK_SIZE`).
 const MOST_CALLS: usize = 16;
 
-/// What rules have said of a packet.
+/// The result of the rules for a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FilterReport {
-    /// Where it leaves the path, if it does.
+    /// The verdict, if the packet exits the path.
     pub(super) verdict: Option<Verdict>,
-    /// How its header begins then, if they have written into it.
+    /// The start of its header, if rules have written into it.
     pub(super) head: Option<Head>,
-    /// Where they send it, if anywhere.
+    /// The target to which rules reroute it, if any.
     pub(super) policy_route: Option<PolicyRoute>,
 }
 
-/// Where an op leads to.
+/// The continuation after an op.
 enum Jump {
     /// To the next op.
     On,
-    /// Out of the rule.
+    /// To the next rule.
     Next,
-    /// To the rule behind this one in the line.
+    /// To the rule directly behind this one in the list.
     Other,
     /// To another rule.
     To(u32),
@@ -35,7 +35,7 @@ enum Jump {
     End(Option<Verdict>),
 }
 
-/// One packet on its way.
+/// The walk of one packet.
 struct Walk<'a> {
     filter: &'a Filter,
     state: &'a mut State,
@@ -43,12 +43,12 @@ struct Walk<'a> {
     lane: usize,
     calls: [u32; MOST_CALLS],
     depth: usize,
-    /// Where a return without a call leads to.
+    /// The target of a return without a call.
     end: u32,
     report: FilterReport,
 }
 
-/// Takes a packet through the rules from its first on.
+/// Walks a packet through the rules, from its first matching rule on.
 pub(super) fn walk(
     classifier: &Classifier,
     filter: &Filter,
@@ -62,7 +62,7 @@ pub(super) fn walk(
     let report = FilterReport::default();
     let mut walk = Walk { filter, state, parsed, lane, calls, depth: 0, end, report };
     let mut classes = None;
-    // The last rule matches whatever it is, so there is always a program.
+    // The last rule matches every packet, so there is always a program.
     while let Some((ops, next)) = classifier.programs.get(at as usize) {
         let from = match walk.rule(ops, at, *next) {
             Ok(from) => from,
@@ -78,7 +78,7 @@ pub(super) fn walk(
 }
 
 impl Walk<'_> {
-    /// The packet's classes; where sets are one word, they have not been written down.
+    /// The packet's classes; if sets are one word, lookups have not stored them.
     fn classes(&self, classifier: &Classifier, work: &Work<'_>) -> [u32; MOST_DIMS] {
         let mut classes = [0; MOST_DIMS];
         for ((class, dim), room) in
@@ -92,7 +92,7 @@ impl Walk<'_> {
         classes
     }
 
-    /// Where to go on behind a rule, or how it ended.
+    /// Executes a rule; returns the rule to continue with, or the final verdict.
     fn rule(&mut self, ops: &[Op], at: u32, next: u32) -> Result<u32, Option<Verdict>> {
         for op in ops {
             match self.op(op, next) {

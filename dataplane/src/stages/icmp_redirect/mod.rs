@@ -1,16 +1,17 @@
-//! Redirect: packets that would leave by the link that they came by are the kernel's.
+//! ICMP redirect: packets that would exit through their ingress link take the kernel path.
 //!
-//! Kernel equivalent: `__mkroute_input` (`net/ipv4/route.c`), which asks for a redirect where the packet's
-//! next hop is on the device that it came by (`IPSKB_DOREDIRECT`), and `ip_rt_send_redirect`, which sends it
-//! and counts how often; `ip6_forward` (`net/ipv6/ip6_output.c`) with `ndisc_send_redirect`. All of them
-//! forward the packet as well, so the kernel does both. `fib_validate_source` looks closer at such packets,
-//! too, so they do not come by [`crate::stages::source_check`]; and IPv6 lets them have a source that is bound to
-//! the link.
+//! Kernel equivalent: `__mkroute_input` (`net/ipv4/route.c`), which requests a redirect if the packet's
+//! next hop is on its ingress device (`IPSKB_DOREDIRECT`), and `ip_rt_send_redirect`, which sends and
+//! counts redirects; `ip6_forward` (`net/ipv6/ip6_output.c`) with `ndisc_send_redirect`. All of them
+//! also forward the packet, so the kernel does both.
 //!
-//! Not called while no link sends redirects.
+//! `fib_validate_source` also checks such packets more closely, so they skip
+//! [`crate::stages::source_check`]. IPv6 allows them a source that is bound to the link.
 //!
-//! Limits: whether the sender would really be told (it is on the link itself, the last redirect was long
-//! ago) is for the kernel to find out, for each such packet.
+//! The path skips this stage while no link sends redirects.
+//!
+//! Limits: the kernel decides for each such packet whether it really notifies the sender (the sender
+//! must be on the link itself, and the last redirect long enough ago).
 
 mod stage;
 mod table;

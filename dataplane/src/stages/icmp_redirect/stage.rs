@@ -4,7 +4,7 @@ use crate::stages::validate::Valid6;
 use crate::tables::{Action, Tables};
 use crate::verdict::{PuntReason, Verdict};
 
-/// Gives the kernel what would leave by the link that it came by; returns the packets that go on.
+/// Punts packets that would exit through their ingress link to the kernel; returns the others.
 #[inline(never)]
 pub(crate) fn run(
     burst: &mut Burst,
@@ -33,7 +33,7 @@ fn going_back(
         let Some(record) = next_hops.record(burst.next[lane]) else { continue };
         let link = burst.link[lane];
         if record.link() == link && redirects.has(link, version) {
-            // One that leads nowhere has any link.
+            // The link field of a next hop that leads nowhere means nothing.
             let leads =
                 matches!(record.action(), Action::Forward | Action::Resolve | Action::Glean);
             back.put(lane, leads);

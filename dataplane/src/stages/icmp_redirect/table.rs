@@ -1,10 +1,10 @@
 use crate::id::LinkId;
 use crate::tables::{Tables, TablesError};
 
-/// The links of which the kernel sends redirects.
+/// The links on which the kernel sends redirects.
 #[derive(Debug, Default)]
 pub(crate) struct Redirects {
-    /// By link, a bit for each family.
+    /// By link, one bit for each family.
     by_link: Vec<u8>,
 }
 
@@ -13,7 +13,7 @@ const fn bit(version: u8) -> u8 {
 }
 
 impl Redirects {
-    /// Says if redirects are sent about packets of a family that arrive on a link.
+    /// Says whether the kernel sends redirects for packets of a family that arrive on a link.
     #[inline(always)]
     pub(crate) fn has(&self, link: LinkId, version: u8) -> bool {
         self.by_link.get(usize::from(link.0)).is_some_and(|bits| bits & bit(version) != 0)
@@ -21,8 +21,8 @@ impl Redirects {
 }
 
 impl Tables {
-    /// Says of which families the kernel is to have the packets that arrive on a link and would leave by
-    /// it again (`PuntReason::Redirect`): it forwards them, and sends redirects.
+    /// Sets for which families packets take the kernel path that arrive on a link and would exit
+    /// through it again (`PuntReason::Redirect`). The kernel forwards them and sends redirects.
     ///
     /// # Errors
     /// See [`TablesError`].

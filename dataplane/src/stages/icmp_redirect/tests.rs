@@ -59,7 +59,7 @@ fn what_goes_nowhere_does_not_go_back() {
     }
 }
 
-/// `ip6_forward` asks of the source's scope only what does not go back.
+/// `ip6_forward` only checks the source's scope for packets that do not go back.
 #[test]
 fn a_source_of_the_link_may_go_back() {
     let mut tables = tables();

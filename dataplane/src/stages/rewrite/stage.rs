@@ -5,14 +5,14 @@ use crate::tables::{Action, HEADER_ROOM, Record, Tables};
 use crate::verdict::{PuntReason, Verdict};
 use crate::wire::{checksum, word32};
 
-/// Room for the new Ethernet header, then as much of the IP header as is read or written.
+/// Room for the new Ethernet header and the part of the IP header that is read or written.
 const WINDOW: usize = HEADER_ROOM + 12;
 
-/// What the families do differently: the word of the IP header that has the TTL.
+/// The difference between the families: the word of the IP header that contains the TTL.
 trait Family {
-    /// Where the word is in the header, bytes.
+    /// Offset of the word in the header, in bytes.
     const WORD: usize;
-    /// TTL or hop limit, of the word as read little-endian.
+    /// TTL or hop limit, from the word read as little-endian.
     fn ttl(word: u32) -> u8;
     /// The word with one hop less.
     fn decrement(word: u32) -> u32;
@@ -78,7 +78,7 @@ fn rewrite<F: Family>(burst: &mut Burst, umem: &mut Umem, tables: &Tables, lanes
     lanes.without(rare)
 }
 
-/// Rewrites the packets that may go their way; returns the others.
+/// Rewrites the packets that can be forwarded; returns the others.
 #[inline(always)]
 fn write<F: Family>(
     burst: &mut Burst,
@@ -97,9 +97,9 @@ fn write<F: Family>(
         let window: &mut [u8; WINDOW] =
             umem.bytes_mut(burst.addr[lane], l3.wrapping_sub(HEADER_ROOM));
         let word = word32(window, HEADER_ROOM + F::WORD);
-        // Validate has cut off what is behind the packet.
+        // Validate has cut off the bytes behind the packet.
         let total_len = burst.len[lane].wrapping_sub(l3 as u16);
-        // A next hop that does not forward has an MTU of 0, so this asks that as well.
+        // A next hop that does not forward has an MTU of 0, so this test covers it, too.
         if total_len > hop.mtu() || F::ttl(word) <= 1 {
             rare.insert_rare(lane);
             continue;
@@ -117,7 +117,7 @@ fn write<F: Family>(
     rare
 }
 
-/// Sends off the packets that cannot be forwarded this way.
+/// Makes packets exit that cannot be forwarded here.
 #[cold]
 fn explain_all<F: Family>(burst: &mut Burst, umem: &Umem, tables: &Tables, rare: Lanes) {
     for lane in rare {
@@ -127,7 +127,7 @@ fn explain_all<F: Family>(burst: &mut Burst, umem: &Umem, tables: &Tables, rare:
     }
 }
 
-/// What a packet's next hop does; no route where there is none.
+/// The action of a packet's next hop; "no route" if there is none.
 fn action(tables: &Tables, burst: &Burst, lane: usize) -> Action {
     let record = tables.next_hops.view().record(burst.next[lane]);
     record.map_or(Action::Punt(PuntReason::NoRoute), Record::action)
@@ -152,7 +152,7 @@ fn explain(action: Action, ttl: u8) -> Verdict {
     }
 }
 
-/// Sends off packets that would leave the link that their source is bound to.
+/// Makes packets exit that would be sent to another link than the one their source is bound to.
 #[cold]
 fn keep_on_link(burst: &mut Burst, umem: &Umem, tables: &Tables, valid: Valid6) -> Lanes {
     let mut lanes = valid.lanes;

@@ -109,7 +109,7 @@ fn hops_matter_only_to_who_goes_on() {
     }
 }
 
-/// Every TTL with every checksum: the identification takes what the checksum leaves over.
+/// Every TTL with every checksum: the identification makes up the difference.
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn every_checksum_stays_good() {
@@ -145,10 +145,10 @@ fn with_checksum(frame: &[u8], ttl: u8, wanted: u16) -> Vec<u8> {
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn every_ttl_with_every_checksum_as_a_number() {
     for checksum in 0..=u16::MAX {
-        // What the other words add up to when the checksum is right; the TTL is among them.
+        // The sum of the other words if the checksum is correct; it includes the TTL.
         let rest = u32::from(!checksum);
         let less = if rest >= 0x0100 { rest - 0x0100 } else { rest + 0xffff - 0x0100 };
-        // Of the two zeros, a header that is not all zero can only sum to the one of all ones.
+        // Of the two zeros, a header with any bit set can only sum to all ones.
         let less = if less == 0 { 0xffff } else { less as u16 };
         let [high, low] = checksum.to_be_bytes();
         let [new_high, new_low] = (!less).to_be_bytes();
@@ -160,7 +160,7 @@ fn every_ttl_with_every_checksum_as_a_number() {
     }
 }
 
-/// All ones is the other zero: some senders write it where the sum is zero, and it is good.
+/// All ones is the other zero: some senders write it if the sum is zero, and it is valid.
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn a_checksum_of_all_ones_is_zero() {

@@ -22,15 +22,14 @@ fn new_fib() -> Fib {
     Fib::new(Epochs::new(), Capacity { roots: 32, nodes: 1 << 14, values: 1 << 19 })
 }
 
-/// What happens to a FIB.
+/// A change of a FIB.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Insert(usize, Prefix, NextHopId),
     Remove(usize, Prefix),
 }
 
-/// A FIB, and beside it a list of its routes that is searched from end to end, and the tries of
-/// another author.
+/// A FIB, a list of its routes that is searched linearly, and another author's tries.
 struct Pair {
     fib: Fib,
     roots: Vec<Root>,
@@ -80,7 +79,7 @@ impl Pair {
         }
     }
 
-    /// Looks an address up in every root, by all three.
+    /// Looks up an address in every root, in all three.
     fn check(&self, bits: u128) {
         for root in 0..ROOTS {
             let found = self.fib.lookup(self.roots[root], bits);
@@ -100,7 +99,7 @@ impl Pair {
         }
     }
 
-    /// Holds what is listed within and over a prefix against the list.
+    /// Compares the routes within and over a prefix with the list.
     fn check_lists(&self, prefix: Prefix) {
         for root in 0..ROOTS {
             let of_root = || {
@@ -134,7 +133,7 @@ impl Pair {
     }
 }
 
-/// Prefixes that nest: few bits differ, and those at places where lengths and blocks end.
+/// Prefixes that nest: few bits differ, at positions where lengths and blocks end.
 fn prefix(is_ipv4: bool) -> impl Strategy<Value = Prefix> {
     let width = if is_ipv4 { 32_u8 } else { 128 };
     let edges = [0_u8, 1, 7, 8, 9, 15, 16, 17, 23, 24, 25, 31, 32];
@@ -154,7 +153,7 @@ fn changes(is_ipv4: bool) -> impl Strategy<Value = Vec<Change>> {
         let mut seen: Vec<(usize, Prefix)> = Vec::new();
         let mut changes = Vec::new();
         for (at, (root, prefix, next, insert)) in steps.into_iter().enumerate() {
-            // Two of three removals hit a route that was there once.
+            // Two of three removals hit a route that once existed.
             let old = seen.get((at * 7) % seen.len().max(1)).copied();
             match (insert || at < 8, old) {
                 (true, _) => {
@@ -210,8 +209,8 @@ proptest! {
         replay(false, &changes);
     }
 
-    /// Routes that come and go in any order leave nothing behind: the second time needs no more
-    /// memory than the first.
+    /// Routes that come and go in any order leave nothing behind: the second time needs no more memory
+    /// than the first.
     #[test]
     #[cfg_attr(miri, ignore = "takes minutes there")]
     fn memory_comes_back(changes in changes(false), order: u64) {
@@ -234,7 +233,7 @@ proptest! {
             if cycle == 0 {
                 after_first = fib.memory_bytes();
             }
-            // What was taken out last is kept for readers, some 64 nodes at most.
+            // The last removed items are kept for readers, some 64 nodes at most.
             let kept = 64 * (64 + 257 * 4);
             prop_assert!(fib.memory_bytes() <= after_first + kept, "cycle {}", cycle);
         }
@@ -289,7 +288,7 @@ fn every_prefix_length_is_looked_up_on_the_road() {
     }
 }
 
-/// A packet to `host` leaves by `port`.
+/// Asserts that a packet to `host` is sent by `port`.
 fn assert_path(tables: &Tables, host: IpAddr, port: u8) {
     let frame = LinkVariant::Plain.packet(0, host).build();
     let outcome = PathBench::over(tables, Path::<AllStages>::detect(), 512).one(0, &frame);
@@ -305,8 +304,8 @@ fn scan(routes: &[(VrfId, Prefix, u8)], vrf: VrfId, host: u32) -> u8 {
     covering.expect("there is a default route").2
 }
 
-/// Packets whose way leaps from the top, beside packets that take one step, take several, or have
-/// their answer in the top; with a top of 16 bits, one of 8 bits, and both in one burst.
+/// Packets that leap from the top, beside packets that take one step, take several, or have their
+/// result in the top; with a top of 16 bits, one of 8 bits, and both in one burst.
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn leaps_steps_and_leaves_share_a_burst() {
@@ -339,13 +338,13 @@ fn leaps_steps_and_leaves_share_a_burst() {
             let leaping = 60 << 24 | at << 16 | (at * 7) << 8 | 64;
             let alone = (70 + at) << 24 | at << 16 | 0x0780;
             let step = 11 << 24 | at << 8;
-            // On the way of each leap, and off it in every byte that it passes over.
+            // Addresses under each leap, and addresses that differ in each byte that it skips.
             let leaps = [leaping, leaping ^ 0x40, leaping ^ 0x100, alone, alone ^ 0x100];
             let leaves = [alone ^ 0x1_0000, 61 << 24 | at << 16 | 9, 62 << 24 | at];
             [&leaps[..], &leaves, &[step | 9, step | 33, 11 << 24 | 99 << 16]].concat()
         })
         .collect();
-    // Shuffled by a step that shares no factor with their number.
+    // Shuffled by a step that is coprime to their number.
     let shuffled = |at: usize| hosts[at * 89 % hosts.len()];
     let ways: [fn(usize) -> LinkVariant; 4] = [
         |_| LinkVariant::Plain,

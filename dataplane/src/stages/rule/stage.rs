@@ -4,7 +4,7 @@ use crate::frame::Umem;
 use crate::stages::filter::{PolicyRoute, State};
 use crate::tables::{RouteQuery, Tables};
 
-/// Finds the next hops of packets whose links have a policy, by that in place of their FIBs'.
+/// Finds the next hops of packets whose links have a policy, from the policy instead of their FIBs.
 #[inline(never)]
 pub(crate) fn run(
     burst: &mut Burst,
@@ -18,7 +18,7 @@ pub(crate) fn run(
     for (version, lanes) in [(4, ip4), (6, ip6)] {
         for lane in lanes {
             let link = burst.link[lane];
-            // A rule of the firewall has named the VRF.
+            // A firewall rule has selected the VRF.
             let is_policy_routed = matches!(state.policy_route_of(lane), PolicyRoute::Vrf(_));
             if policies.of(link).is_none() || is_policy_routed {
                 continue;
@@ -29,7 +29,7 @@ pub(crate) fn run(
     }
 }
 
-/// What a packet's route is asked for; one that ends before its addresses has those of zeros.
+/// The query for a packet's route. If the packet ends before its addresses, they are zeros.
 pub(crate) fn query(burst: &Burst, umem: &Umem, lane: usize, version: u8, mark: u32) -> RouteQuery {
     let (link, root) = (burst.link[lane], burst.root[lane]);
     let l3 = usize::from(burst.l3[lane]);

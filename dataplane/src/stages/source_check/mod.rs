@@ -1,20 +1,25 @@
-//! Source: may a packet that comes by this link have this IPv4 source address?
+//! Source check: may a packet that arrives on this link have this IPv4 source address?
 //!
-//! Kernel equivalent: `fib_validate_source` and `__fib_validate_source` (`net/ipv4/fib_frontend.c`), called
-//! by `__mkroute_input` (`net/ipv4/route.c`) for packets whose route is a unicast one, before anything is
-//! asked of their TTL or length. Without `rp_filter` the source must be none of the router's own addresses
-//! (`accept_local`). With it, or where rules or local routes make addresses local that are nobody's own, the
-//! route to the source is looked up, as if the packet went back: it must be a unicast route, and with
-//! `rp_filter` it must be there ([`Rpf::Loose`]) or lead to the link ([`Rpf::Strict`]). RFC 3704.
+//! Kernel equivalent: `fib_validate_source` and `__fib_validate_source` (`net/ipv4/fib_frontend.c`).
+//! `__mkroute_input` (`net/ipv4/route.c`) calls them for packets with a unicast route, before any check
+//! of TTL or length. Without `rp_filter`, the source must not be one of the router's own addresses
+//! (`accept_local`).
 //!
-//! Not called while no link asks for it. IPv6 has no such check.
+//! With `rp_filter`, or if rules or local routes make addresses local that do not belong to the router,
+//! the stage looks up the route to the source, as if the packet went back. It must be a unicast route.
+//! With `rp_filter` it must exist ([`Rpf::Loose`]) or lead to the link ([`Rpf::Strict`]). RFC 3704.
 //!
-//! Limits: what the tables cannot say is left to the kernel ([`PuntReason::KernelSource`]): sources with a route
-//! that is the kernel's own or local for another reason than an address, broadcast addresses where nothing
-//! is looked up, and routes back that depend on the link to go out by, or on rules about devices where there is
-//! a VRF. A source that the kernel has found
-//! good is not asked again for the next packets to the same destination, if the driver hands them up
-//! together (`ip_route_use_hint`); here every packet is asked.
+//! The path skips this stage while no link requires it. IPv6 has no such check.
+//!
+//! Limits: where the tables cannot decide, the packet takes the kernel path
+//! ([`PuntReason::KernelSource`]):
+//!
+//! - sources with a kernel-path route, or with a local route that does not come from an address;
+//! - broadcast addresses, if the route back is not looked up;
+//! - routes back that depend on the egress link, or on rules about devices if there is a VRF.
+//!
+//! If the driver delivers packets together, the kernel does not check a valid source again for the next
+//! packets to the same destination (`ip_route_use_hint`). This stage checks every packet.
 //!
 //! [`PuntReason::KernelSource`]: crate::verdict::PuntReason::KernelSource
 

@@ -10,10 +10,10 @@ use crate::tables::{Action, RouteQuery, Tables};
 use crate::verdict::{DropReason, PuntReason, Verdict};
 use crate::wire::word32;
 
-/// Where an IPv4 header has the source, bytes.
+/// Offset of the source in the IPv4 header, in bytes.
 const SRC: usize = 12;
 
-/// Sends off IPv4 packets whose source cannot be right; returns those that go on.
+/// Checks the sources of IPv4 packets; packets with an invalid source exit. Returns the others.
 #[inline(never)]
 pub(crate) fn run(
     burst: &mut Burst,
@@ -52,7 +52,7 @@ pub(crate) fn run(
         let check = sources.of(link);
         let kind = groups.kind(tables, link, NextHopId(routes[lane]));
         let found = routed(sources, check, (keys[lane] >> 32) as u32, kind);
-        // The usual packet: where it goes changes nothing, so nobody need look.
+        // The common packet: the result does not depend on its egress link, so skip that lookup.
         if found.is_ok() && sources.has_one_way_back(check) {
             continue;
         }
@@ -65,17 +65,17 @@ pub(crate) fn run(
     lanes.without(gone)
 }
 
-/// What is wrong with a source.
+/// The fault of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SourceFault {
-    /// It is dropped for this reason, and may be told of.
+    /// It is dropped for this reason, and the kernel may log it.
     Martian(DropReason),
-    /// The kernel knows.
+    /// Only the kernel can decide.
     Unsure,
 }
 
-/// Has a packet leave whose source is found wrong, if it is one that is asked for it: whose route is a
-/// unicast one. Says if it has left.
+/// Makes a packet exit if its source is faulty and the check applies to it, which requires a unicast
+/// route. Says whether it has exited.
 fn settle(
     burst: &mut Burst,
     tables: &Tables,
@@ -97,16 +97,17 @@ fn settle(
     true
 }
 
-/// Judges a source by what address it is.
+/// Checks a source by its address alone.
 fn addressed(sources: &Sources, check: Check, src: u32) -> Result<(), SourceFault> {
     if check.is.own && sources.is_own(src) {
         return Err(SourceFault::Martian(DropReason::IpLocalSource));
     }
-    // To a full look, which the kernel may take for reasons that nobody is told, it is a martian.
+    // In a full check it is a martian. The kernel may make a full check for reasons that user space
+    // cannot see.
     if sources.is_broadcast(src) { Err(SourceFault::Unsure) } else { Ok(()) }
 }
 
-/// Judges a source by the route to it.
+/// Checks a source by the route to it.
 fn routed(sources: &Sources, check: Check, src: u32, kind: Kind) -> Result<(), SourceFault> {
     let filtered = !matches!(check.is.rpf, Rpf::Off | Rpf::Kind);
     let leads = match kind {
@@ -131,32 +132,32 @@ fn routed(sources: &Sources, check: Check, src: u32, kind: Kind) -> Result<(), S
     }
 }
 
-/// Of what kind the route to a source is.
+/// The kind of the route to a source.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// There is none, or it says that nothing goes there.
+    /// There is no route, or it reaches nothing.
     Missing,
-    /// The router itself, or everyone on a link.
+    /// The router itself, or a broadcast address of a link.
     Local,
     Unicast(Leads),
     /// Only the kernel knows.
     Unknown,
 }
 
-/// Where a route leads to, seen from a link.
+/// Where a route leads, seen from a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Leads {
-    /// By another link.
+    /// To another link.
     Away,
-    /// By other links, as far as their next hops are alive.
+    /// To other links, as far as their next hops are alive.
     Spread,
-    /// By a way that is the kernel's own.
+    /// Along the kernel path.
     Somewhere,
-    /// By this link, with one of its next hops at least.
+    /// To this link, with at least one of its next hops.
     Here,
 }
 
-/// What a burst has found out about groups: a group has many shares, and a burst few groups.
+/// A cache of the groups seen in a burst: a group may have many members, and a burst few groups.
 #[derive(Default)]
 struct SeenGroups([Option<(LinkId, NextHopId, Kind)>; 8]);
 
@@ -179,7 +180,7 @@ impl SeenGroups {
 
 fn of_group(tables: &Tables, link: LinkId, next: NextHopId) -> Kind {
     let mut all = Leads::Spread;
-    // Most groups have no more members.
+    // Most groups have at most this many distinct members.
     let (mut known, mut oldest) = ([None; 4], 0);
     for member in tables.groups.nexts(next.0 & !NextHopId::GROUP) {
         if known.contains(&Some(member)) {
@@ -212,11 +213,12 @@ fn of_one(tables: &Tables, link: LinkId, next: NextHopId) -> Kind {
     }
 }
 
-/// Whether the route back is the one that packets of this link would take, when theirs leads out by another.
+/// Says whether the route back is known although the packet's egress link is another: it must be the
+/// route that packets of this link would take.
 ///
-/// The kernel asks as if the packet had come by the device that it leaves by, but in the VRF that it has come
-/// in, if there is one (`flowi4_l3mdev`, `l3mdev_update_flow`). Of VRFs kernels differ in which rules with an
-/// input device they then take (6.15: those of the VRF device, too).
+/// The kernel looks it up as if the packet had arrived on its egress device, but in the VRF of its
+/// ingress link, if any (`flowi4_l3mdev`, `l3mdev_update_flow`). For VRFs, kernels differ in which
+/// rules with an input device apply (6.15: those of the VRF device, too).
 fn is_back_known(
     tables: &Tables,
     sources: &Sources,
@@ -231,14 +233,14 @@ fn is_back_known(
     }
 }
 
-/// Whether a route is the same for packets that come by either link.
+/// Says whether a route is the same for packets that arrive on either link.
 fn back_is_alike(tables: &Tables, link: LinkId, egress: LinkId) -> bool {
     let [own, other] = [link, egress].map(|link| tables.link(link).root4);
     let policies = tables.policies.as_ref();
     own == other && policies.is_none_or(|policies| policies.are_alike(link, egress))
 }
 
-/// The next hops and groups of the routes to sources.
+/// The next hops and groups of the routes to the sources.
 fn routes(
     burst: &Burst,
     umem: &Umem,
@@ -285,7 +287,7 @@ fn routes(
     routes
 }
 
-/// Gives the kernel the martians among the packets that have left, on links of which it logs them.
+/// Punts the martians among the packets that exited to the kernel, on links for which it logs them.
 #[inline(never)]
 pub(crate) fn tell(burst: &mut Burst, sources: &Sources) {
     for lane in burst.exited {

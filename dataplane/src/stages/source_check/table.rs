@@ -3,60 +3,61 @@ use std::net::Ipv4Addr;
 use crate::id::LinkId;
 use crate::tables::{Tables, TablesError};
 
-/// Whether the route to a source is looked up, and what it has to be (`rp_filter`).
+/// Whether the stage looks up the route to a source, and what it must be (`rp_filter`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Rpf {
-    /// It is not looked up.
+    /// No lookup.
     #[default]
     Off,
-    /// No `rp_filter`, but the source's kind is that of its route: there are policy rules, or local routes
+    /// No `rp_filter`, but the route decides the source's kind: there are policy rules, or local routes
     /// beside those of addresses (`fib_has_custom_rules`, `fib_has_custom_local_routes`).
     Kind,
-    /// There has to be one, by whichever link (`rp_filter` 2).
+    /// The route must exist, over whichever link (`rp_filter` 2).
     Loose,
-    /// It has to lead to the link that the packet came by (`rp_filter` 1).
+    /// The route must lead to the link that the packet arrived on (`rp_filter` 1).
     Strict,
-    /// The same for a link without IPv4 addresses, which has this for `rp_filter` 2, too. With its last
-    /// address its next hops die (`fib_disable_ip`), and are in no group here; the kernel's check goes over
-    /// dead ones as well (`fib_info_nh_uses_dev`), so it decides where a group leads elsewhere.
+    /// Like `Strict`, for a link without IPv4 addresses; the kernel uses it for `rp_filter` 2, too.
+    /// When the link loses its last address, its next hops die (`fib_disable_ip`) and leave the groups
+    /// here. The kernel's check also covers dead next hops (`fib_info_nh_uses_dev`), so it decides if a
+    /// group leads elsewhere.
     Unnumbered,
 }
 
-/// What a link asks of the sources of IPv4 packets.
+/// A link's check of the sources of IPv4 packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceCheck {
-    /// None of the router's own addresses (unless `accept_local` is set).
+    /// The source must not be one of the router's own addresses (unless `accept_local` is set).
     pub own: bool,
-    /// The route back.
+    /// The check of the route back.
     pub rpf: Rpf,
-    /// Martians go to the kernel, which logs them (`log_martians`).
+    /// Martians take the kernel path, so that the kernel logs them (`log_martians`).
     pub martians_to_kernel: bool,
 }
 
-/// How the route to a source is looked up, where it is.
+/// How the route to a source is looked up, if at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceLookup {
-    /// With the packet's mark (`src_valid_mark`); else as if it had none.
+    /// With the packet's mark (`src_valid_mark`); otherwise without a mark.
     pub mark: bool,
-    /// Rules match on the input device, which on the way back is the one that the packet goes out by.
+    /// Rules match on the input device, which for the way back is the packet's egress device.
     pub by_input: bool,
     /// The VRF device that the link belongs to.
     pub vrf_device: Option<u32>,
 }
 
-/// What links ask of sources.
+/// The source checks of all links.
 #[derive(Debug)]
 pub(crate) struct Sources {
     checks: Vec<Check>,
     own: Addresses,
     broadcast: Addresses,
-    /// Some link has the kernel log martians.
+    /// On some link, the kernel logs martians.
     pub(crate) tells: bool,
     /// Some link belongs to a VRF device.
     has_vrfs: bool,
 }
 
-/// What one link asks.
+/// The check of one link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Check {
     pub(crate) is: SourceCheck,
@@ -69,30 +70,30 @@ impl Sources {
         Self { checks: Vec::new(), own, broadcast, tells: false, has_vrfs: false }
     }
 
-    /// What a link asks.
+    /// The check of a link.
     #[inline(always)]
     pub(crate) fn of(&self, link: LinkId) -> Check {
         self.checks.get(usize::from(link.0)).copied().unwrap_or_default()
     }
 
-    /// Says if the route back is the same by whichever link a packet goes out.
+    /// Says whether the route back is the same for every egress link.
     #[inline(always)]
     pub(super) const fn has_one_way_back(&self, check: Check) -> bool {
         !check.by.by_input && (check.by.vrf_device.is_some() || !self.has_vrfs)
     }
 
-    /// Says if an address may be one that is looked for.
+    /// Says whether an address may be among the own or broadcast addresses.
     #[inline(always)]
     pub(super) fn may_have(&self, address: u32) -> bool {
         self.own.may_have(address) | self.broadcast.may_have(address)
     }
 
-    /// Says if an address is one of the router's own.
+    /// Says whether an address is one of the router's own.
     pub(super) fn is_own(&self, address: u32) -> bool {
         self.own.has(address)
     }
 
-    /// Says if an address is a broadcast one.
+    /// Says whether an address is a broadcast address.
     pub(super) fn is_broadcast(&self, address: u32) -> bool {
         self.broadcast.has(address)
     }
@@ -103,12 +104,12 @@ impl Sources {
     }
 }
 
-/// Addresses, with a sieve before them that most others do not pass: one bit for the hash of each.
+/// A set of addresses behind a sieve that most others do not pass: one bit for the hash of each.
 #[derive(Debug)]
 struct Addresses {
     sorted: Vec<u32>,
     sieve: Box<[u64]>,
-    /// By how many bits a hash is shifted down to be a bit's number.
+    /// The number of bits to shift a hash down to get a bit's number.
     shift: u32,
 }
 
@@ -117,7 +118,7 @@ impl Addresses {
         let mut sorted: Vec<_> = addresses.iter().map(|address| address.to_bits()).collect();
         sorted.sort_unstable();
         sorted.dedup();
-        // One bit in 64 at most is set, and it is a quarter of a page as long as there are few.
+        // At most one bit in 64 is set; few addresses take a quarter of a page.
         let bits = (sorted.len() * 64).next_power_of_two().clamp(1 << 13, 1 << 24);
         let mut new =
             Self { sieve: vec![0; bits / 64].into(), shift: 32 - bits.trailing_zeros(), sorted };
@@ -130,7 +131,7 @@ impl Addresses {
 
     #[inline(always)]
     fn bit(&self, address: u32) -> usize {
-        // Any odd number does; this one is 2^32 divided by the golden ratio.
+        // Any odd number works; this one is 2^32 divided by the golden ratio.
         (address.wrapping_mul(0x9e37_79b9) >> (self.shift & 31)) as usize
     }
 
@@ -150,7 +151,7 @@ impl Addresses {
 }
 
 impl Tables {
-    /// Says what a link asks of the sources of IPv4 packets.
+    /// Sets a link's check of the sources of IPv4 packets.
     ///
     /// # Errors
     /// See [`TablesError`].
@@ -158,7 +159,7 @@ impl Tables {
         self.change_check(link, |known| known.is = check)
     }
 
-    /// Says how a link looks up the routes to sources.
+    /// Sets how a link looks up the routes to sources.
     ///
     /// # Errors
     /// See [`TablesError`].
@@ -186,13 +187,13 @@ impl Tables {
         Ok(())
     }
 
-    /// Says which IPv4 addresses are the router's own, in all VRFs, in the place of those that were.
+    /// Replaces the router's own IPv4 addresses, over all VRFs.
     pub fn set_own_addresses(&mut self, v4: &[Ipv4Addr]) {
         self.change_sources(|all| all.own = Addresses::new(v4));
     }
 
-    /// Says which IPv4 addresses are broadcast ones, in the place of those that were: where the route to a
-    /// source is not looked up, the kernel decides about these.
+    /// Replaces the IPv4 broadcast addresses. The kernel decides about these if the route to a source
+    /// is not looked up.
     pub fn set_broadcast_addresses(&mut self, v4: &[Ipv4Addr]) {
         self.change_sources(|all| all.broadcast = Addresses::new(v4));
     }
@@ -208,7 +209,7 @@ impl Tables {
         self.epochs.changes.note();
     }
 
-    /// Whether what becomes of packets from a link depends on the route to their source.
+    /// Says whether the verdict on packets from a link depends on the route to their source.
     #[inline(always)]
     #[must_use]
     pub fn asks_for_source(&self, link: LinkId) -> bool {

@@ -20,7 +20,7 @@ use crate::testkit::packet::{Packet, ip};
 use crate::testkit::path_bench::PathBench;
 use crate::verdict::{DropReason, PuntReason};
 
-/// A device's part of the configuration.
+/// The configuration of a device.
 #[derive(Clone, Copy, Debug, Default)]
 struct Device {
     rp_filter: u8,
@@ -30,12 +30,12 @@ struct Device {
     vrf: Option<u32>,
 }
 
-/// A router as the kernel knows it.
+/// A model of the kernel's router.
 #[derive(Clone, Debug)]
 struct Kernel {
     linux: Linux,
     devices: Vec<Device>,
-    /// Of the packets from each device; none where there are but the rules that there always are.
+    /// The rules for packets from each device; none if there are only the default rules.
     rules: Vec<Option<Vec<PolicyRule>>>,
     /// `fib_has_custom_rules` or `fib_has_custom_local_routes`.
     custom: bool,
@@ -85,7 +85,7 @@ impl Kernel {
         Self { linux, devices, rules, custom, addresses, broadcasts }
     }
 
-    /// `fib_lookup` of a packet from a device.
+    /// `fib_lookup` for a packet from a device.
     fn lookup(&self, from: u8, src: IpAddr, dst: IpAddr) -> Result<Option<&Type>, PolicyAction> {
         match &self.rules[usize::from(from)] {
             Some(rules) => self.linux.by_rules(rules, (src, dst), 0),
@@ -93,8 +93,8 @@ impl Kernel {
         }
     }
 
-    /// The rules of a device for IPv4, of which the shortest prefix covers all, and for IPv6, which those with a
-    /// prefix are not for.
+    /// The rules of a device for IPv4, of which the shortest prefix covers everything, and for IPv6, to
+    /// which those with a prefix do not apply.
     fn rules_of(&self, device: u8) -> Option<[Vec<PolicyRule>; 2]> {
         let part = |prefix: Option<RoutePrefix>| {
             prefix.filter(|prefix| !matches!(prefix, RoutePrefix::V4(all) if all.is_empty()))
@@ -106,7 +106,7 @@ impl Kernel {
         Some([rules.iter().map(v4).collect(), rules.iter().filter(is_v6).copied().collect()])
     }
 
-    /// `fib_validate_source`, line by line; `rules` are those of the device whose `iif` is asked for.
+    /// `fib_validate_source`, line by line; `rules` are those of the device that `iif` refers to.
     fn validate(
         &self,
         src: Ipv4Addr,
@@ -143,7 +143,8 @@ impl Kernel {
         }
     }
 
-    /// Whether tables leave it to the kernel to say, for `fib_validate_source` looks at more than they have.
+    /// Says whether the tables leave the decision to the kernel, since `fib_validate_source` reads more
+    /// than they contain.
     fn is_unsure(&self, src: Ipv4Addr, dst: IpAddr, device: u8, rules: u8) -> bool {
         let Device { rp_filter, accept_local, has_addresses, .. } =
             self.devices[usize::from(device)];
@@ -153,7 +154,7 @@ impl Kernel {
         match self.lookup(rules, dst, src.into()) {
             Ok(Some(Type::Kernel)) | Err(PolicyAction::Punt) => true,
             Ok(Some(Type::Local | Type::Broadcast)) => accept_local,
-            // A next hop by the device may be dead.
+            // A next hop on the device may be dead.
             Ok(Some(Type::Unicast(links))) => {
                 rp_filter > 0 && !has_addresses && links.len() > 1 && !links.contains(&device)
             }
@@ -204,7 +205,7 @@ fn path_bench(tables: &Tables) -> PathBench<'_, AllStages> {
     PathBench::over(tables, Path::detect(), 2048)
 }
 
-/// Sends bursts of random packets, and holds each against the kernel's words.
+/// Sends bursts of random packets and compares each result with the kernel model.
 fn agree(seed: u64, by_input: bool) -> Result<(), TestCaseError> {
     let mut dice = Dice(seed);
     let mut kernel = Kernel::random(&mut dice);
@@ -251,7 +252,7 @@ fn check(
     let martian = Fate::Punt(PuntReason::Martian);
     let logs = kernel.devices[usize::from(port)].log_martians;
     let asks = kernel.custom || kernel.devices[usize::from(port)].rp_filter > 0;
-    // Of several next hops any may have been chosen, and with it the rules of the way back.
+    // Any of several next hops may have been chosen, and with it the rules of the way back.
     let fits = |link: &u8| {
         let rules = if by_input { *link } else { port };
         let [own, others] = [port, rules].map(|device| kernel.rules_of(device));
@@ -350,7 +351,7 @@ fn the_way_back_has_the_mark_where_that_is_asked() {
     let empty = tables.add_vrf().unwrap();
     let rule =
         |mark, vrf| PolicyRule { src: None, dst: None, mark, action: PolicyAction::View(vrf) };
-    // What is marked has its routes in the main table, what is not in an empty one.
+    // Marked packets have their routes in the main table, others in an empty one.
     tables.set_policy(LinkId(0), vec![rule(Some((1, 1)), VrfId(0)), rule(None, empty)]).unwrap();
     let check = SourceCheck { own: false, rpf: Rpf::Loose, martians_to_kernel: false };
     tables.set_source(LinkId(0), check).unwrap();
@@ -402,7 +403,7 @@ fn many_addresses_are_all_known_and_no_other_is() {
     }
 }
 
-/// Rules that say the same in other words are the same.
+/// Rules with the same meaning in different form are the same.
 #[test]
 fn rules_for_all_are_alike_whatever_they_name() {
     agree(3_131_251_210_791_080_339, true).unwrap();

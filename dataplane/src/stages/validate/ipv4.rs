@@ -5,9 +5,8 @@ use crate::wire::checksum;
 use crate::wire::ipv4::{self, Ipv4View, VERSION_IHL_PLAIN};
 use crate::wire::{word32, word64};
 
-/// First bytes of source addresses that hardly any packet has: 127/8 and 224/4, which are barred
-/// (RFC 1122, 3.2.1.3), and 0/8 and 255/8, of which one address is, as in Linux
-/// (`ip_route_input_slow`).
+/// First bytes of rare source addresses: 127/8 and 224/4, which are invalid (RFC 1122, 3.2.1.3), and
+/// 0/8 and 255/8, of which one address each is, as in Linux (`ip_route_input_slow`).
 static SUSPECT_SOURCE: [bool; 256] = {
     let mut suspect = [false; 256];
     let mut byte = 0;
@@ -18,7 +17,7 @@ static SUSPECT_SOURCE: [bool; 256] = {
     suspect
 };
 
-/// Checks IPv4 headers, cuts off what is behind each packet, and notes its destination as key.
+/// Checks IPv4 headers, cuts off bytes behind each packet, and stores its destination as the key.
 #[inline(always)]
 pub fn ipv4(burst: &mut Burst, umem: &Umem, lanes: Lanes) -> Lanes {
     let rare = match lanes.dense() {
@@ -28,7 +27,7 @@ pub fn ipv4(burst: &mut Burst, umem: &Umem, lanes: Lanes) -> Lanes {
     if rare.is_empty() { lanes } else { lanes.without(rare).or(explain_all(burst, umem, rare)) }
 }
 
-/// Checks the packets that need no closer look; returns the others.
+/// Checks packets in a straight loop; returns those that need a closer look.
 #[inline(always)]
 fn check(burst: &mut Burst, umem: &Umem, lanes: impl IntoIterator<Item = usize>) -> Lanes {
     let mut rare = Lanes::NONE;
@@ -52,7 +51,7 @@ fn check(burst: &mut Burst, umem: &Umem, lanes: impl IntoIterator<Item = usize>)
     rare
 }
 
-/// Looks again at packets that the straight loop found odd; returns those that are sound.
+/// Examines the unusual packets of the straight loop; returns those that are valid.
 #[cold]
 fn explain_all(burst: &mut Burst, umem: &Umem, rare: Lanes) -> Lanes {
     let mut sound = Lanes::NONE;
@@ -70,7 +69,7 @@ fn explain_all(burst: &mut Burst, umem: &Umem, rare: Lanes) -> Lanes {
     sound
 }
 
-/// The packet's length; or the verdict for one that does not go on, in the kernel's order of checks.
+/// The packet's length; or the verdict for a packet that exits, in the kernel's order of checks.
 fn explain(packet: &[u8]) -> Result<u16, Verdict> {
     let Some(header) = packet.first_chunk() else {
         return Err(Verdict::Drop(DropReason::PktTooSmall));

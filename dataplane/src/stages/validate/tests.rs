@@ -22,7 +22,7 @@ fn outcome(frame: &[u8]) -> Outcome {
     PathBench::new().one(0, frame)
 }
 
-/// Changes an IPv4 header's bytes and makes its checksum good again, over what it says it is long.
+/// Changes an IPv4 header's bytes and corrects its checksum, over the length in the header.
 fn changed(packet: &Packet, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let mut frame = packet.build();
     change(&mut frame[L3..]);
@@ -189,7 +189,8 @@ fn martian_ipv6_sources_are_dropped() {
     for src in martians {
         assert_eq!(from6(src), Outcome::Drop(DropReason::IpInvalidSource), "{src}");
     }
-    // The kernel forwards for IPv4-mapped ones since Linux 5.12, and refuses them where it is the host.
+    // The kernel forwards packets from IPv4-mapped sources since Linux 5.12, and refuses them as a
+    // host.
     let senders =
         ["::2", "::ffff:10.0.0.1", "1::1", "64:ff9b::1", "2001:db8::1", "fc00::1", "fec0::1"];
     for src in senders {

@@ -1,4 +1,4 @@
-//! A client, a router and a server, and who routes.
+//! A client, a router and a server, and the kinds of routers.
 
 use std::net::IpAddr;
 
@@ -10,23 +10,23 @@ use super::traffic::Server;
 const LEFT_V6: [&str; 2] = ["fd00:1::2", "fd00:1::1"];
 /// Addresses of B, and the router's on the same wire.
 const RIGHT_V6: [&str; 2] = ["fd00:2::2", "fd00:2::1"];
-/// Where Tollway listens; /run is the host's own.
+/// Tollway's control socket; the host has its own /run.
 const SOCKET: &str = "/run/lab.sock";
-/// Where its configuration is, if it has one.
+/// Path of its configuration, if it has one.
 const CONFIG: &str = "/run/lab-rr.toml";
 
-/// Who routes.
+/// The kind of router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Router {
     /// The kernel.
     Kernel,
-    /// Tollway, every packet through user space.
+    /// Tollway with every packet on the user path.
     UserSpace,
     /// Tollway with its XDP path.
     Xdp,
-    /// Tollway by a configuration file, every packet through user space.
+    /// Tollway with a configuration file, every packet on the user path.
     File,
-    /// The same with everything in a VRF.
+    /// Like `File`, with everything in a VRF.
     Vrf,
 }
 
@@ -40,7 +40,7 @@ impl Router {
         ("vrf", Self::Vrf),
     ];
 
-    /// What Tollway is started with; none of the kernel.
+    /// Tollway's arguments; `None` for the kernel.
     fn arguments(self) -> Option<Vec<&'static str>> {
         let xdp_path = match self {
             Self::Kernel => return None,
@@ -51,7 +51,7 @@ impl Router {
         Some(vec!["run", "r0", "r1", "--socket", SOCKET, "--xdp", xdp_path])
     }
 
-    /// The configuration file, where it has one.
+    /// The configuration file, if there is one.
     fn config(self) -> Option<String> {
         let vrf = match self {
             Self::File => "",
@@ -78,7 +78,7 @@ impl Router {
     }
 }
 
-/// A topology with its router at work.
+/// A topology with its running router.
 pub(super) struct Place {
     pub(super) topology: Topology,
     pub(super) server: Server,
@@ -87,7 +87,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Makes one.
+    /// Creates the topology and starts its router.
     pub(super) fn new(router: Router) -> Result<Self, String> {
         let topology = Topology::new()?;
         let Topology { a, r, b } = &topology;
@@ -113,14 +113,14 @@ impl Place {
         }
         a.sh(&format!("ip route add default via {}", LEFT_V6[1]))?;
         b.sh(&format!("ip route add default via {}", RIGHT_V6[1]))?;
-        // Connections end at A, one after the other: its ports are many, and soon used again.
+        // Connections end at A, in succession: it needs many ports, and soon again.
         a.sysctl("ipv4/ip_local_port_range", "1024 65535")?;
         a.sysctl("ipv4/tcp_tw_reuse", "1")?;
-        // What one connection has learned of the way is not to be a reading's head start, or its burden.
+        // What one connection learned of the path must not help or burden the next measurement.
         a.sysctl("ipv4/tcp_no_metrics_save", "1")?;
         for (host, device) in [(a, "a0"), (b, "b0")] {
-            // Checksums that are left to a device stay unfinished between two that have none; and what
-            // is one packet to the kernel's router is to be one to any.
+            // Checksums that are left to a device stay incomplete between two veths. And what is
+            // one packet to the kernel's router has to be one packet to any router.
             host.sh(&format!("ethtool -K {device} tx off"))?;
         }
         let server = Server::start(b)?;
@@ -137,13 +137,13 @@ impl Place {
         Ok(place)
     }
 
-    /// Where the server is.
+    /// The server's address.
     pub(super) fn server_address(v6: bool) -> Result<IpAddr, String> {
         let text = if v6 { RIGHT_V6[0] } else { RIGHT[0] };
         text.parse().map_err(|error| format!("{text}: {error}"))
     }
 
-    /// Packets that the router's kernel has forwarded, of both families.
+    /// Number of packets of both families that the router's kernel has forwarded.
     pub(super) fn kernel_forwarded(&self) -> Result<u64, String> {
         let path = "/proc/thread-self/net/snmp6";
         let text = self.topology.r.run(move || std::fs::read_to_string(path))?;
@@ -153,12 +153,12 @@ impl Place {
         Ok(self.topology.kernel_forwarded()? + v6)
     }
 
-    /// Whether the kernel may have forwarded these packets.
+    /// Whether the kernel is the router, and so may forward these packets.
     pub(super) const fn is_the_kernels(&self) -> bool {
         matches!(self.router, Router::Kernel)
     }
 
-    /// Ends its router.
+    /// Ends the router.
     pub(super) fn end(mut self) -> Result<(), String> {
         if let Some(tollway) = self.tollway.take() {
             tollway.stop()?;

@@ -1,4 +1,4 @@
-//! `call-split`: what it costs to split a receive function in two.
+//! `call-split`: the cost of splitting a receive function in two.
 
 mod compile;
 mod rust;
@@ -28,10 +28,10 @@ const FRAMES: usize = 1024;
 /// Passes of each variant in a slice.
 const PASSES: usize = 48;
 
-/// What is sent, with the UDP port that makes it so.
+/// Kinds of traffic, with the UDP port that selects each.
 const TRAFFIC: [(&str, u16); 2] = [("forward", 53), ("drop", 7)];
 
-/// The published figures: not inlined and inlined, forwarding and early drop.
+/// The published figures: not inlined and inlined, for forwarding and early drop.
 const PUBLISHED: [[&str; 2]; 2] =
     [["+25.18 ns", "+7.55 ns"], ["-10.05 ns", "-1.54 ns, below accuracy"]];
 

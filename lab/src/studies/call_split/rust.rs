@@ -1,4 +1,5 @@
-//! The receive function in Rust, whole and split in two: what `receive.c` does, line by line.
+//! The receive function in Rust, as one function and split in two: the same as `receive.c`, line by
+//! line.
 
 use std::hint::black_box;
 
@@ -7,7 +8,7 @@ use tollway_dataplane::wire::{be16, be32};
 use super::super::small_path::{Digest, Next, ROUTER_MAC, Routes};
 use crate::frames::{FRAME_LEN, Template};
 
-/// What became of a frame; the numbers are those of `receive.h`.
+/// The verdict on a frame; the numbers are those of `receive.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 enum Verdict {
@@ -68,7 +69,7 @@ impl Frame {
     }
 }
 
-/// What is the link's: counts, Ethernet, taps; where layer 3 begins.
+/// First half, about the link: counters, Ethernet, taps. Returns where layer 3 begins.
 macro_rules! first {
     ($small_path:ident, $frame:ident, $leave:tt) => {{
         $small_path.device.packets += 1;
@@ -86,7 +87,7 @@ macro_rules! first {
     }};
 }
 
-/// What is the packet's: early drop, IPv4, route, rewriting.
+/// Second half, about the packet: early drop, IPv4, route, rewriting.
 macro_rules! second {
     ($small_path:ident, $frame:ident, $l3:expr, $len:expr, $leave:tt) => {{
         let Some(ip) = $frame.data[$l3..].first_chunk::<24>() else { break $leave Verdict::Bad };
@@ -173,7 +174,7 @@ fn inlined_second(
     'leave: { second!(small_path, frame, *l3, len, 'leave) }
 }
 
-/// Hands all frames to a variant.
+/// Passes all frames to a variant.
 #[inline(never)]
 pub(super) fn run(receive: Receive, small_path: &mut SmallPath, frames: &mut [Frame]) {
     let receive = black_box(receive);
@@ -182,7 +183,7 @@ pub(super) fn run(receive: Receive, small_path: &mut SmallPath, frames: &mut [Fr
     }
 }
 
-/// The digest that the harness in C makes of its frames.
+/// The same digest of frames as in the C harness.
 pub(super) fn digest(frames: &[Frame]) -> u64 {
     let mut digest = Digest::new();
     for frame in frames {

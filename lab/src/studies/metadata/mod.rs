@@ -1,4 +1,4 @@
-//! `metadata`: what a packet's state costs, by its size and by whether it is zeroed.
+//! `metadata`: the cost of a packet's state, by its size and by whether it is zeroed.
 
 mod check;
 
@@ -34,10 +34,10 @@ pub(super) const STUDY: Study = Study {
 const FRAMES: usize = 1024;
 const PASSES: usize = 48;
 
-/// Passes of the router's own path, of each sort.
+/// Passes of each sort on the router's own path.
 const PATH_PASSES: usize = 32;
 
-/// A path of one packet at a time or of a burst, and how often it asks the firewall.
+/// A path for one packet at a time or for a burst, and how often it calls the firewall.
 struct Method {
     name: &'static str,
     title: &'static str,
@@ -88,7 +88,8 @@ const fn method(name: &'static str, state: State, times: usize) -> Method {
     Method { name, title, base: None, published: None, state, times }
 }
 
-/// A row of the router's own path: the points at which the rule is, and whether it counts what it lets by.
+/// A row of the router's own path: the hooks with the rule, and whether the rule counts accepted
+/// packets.
 struct PathMethod {
     name: &'static str,
     title: &'static str,
@@ -180,7 +181,7 @@ impl SmallPath {
         }
     }
 
-    /// One packet after the other, asking as it comes in and as it goes out.
+    /// One packet after the other, with the firewall called on input and on output.
     #[inline(always)]
     fn singly(
         &mut self,
@@ -309,7 +310,7 @@ fn path(of: &PathMethod) -> Result<PathBench<AllStages>, String> {
     Ok(bench)
 }
 
-/// Two ports, and a route from the first out by the second.
+/// Two ports, and a route from the first through the second.
 fn tables() -> Result<Tables, TablesError> {
     let mut tables = Tables::new();
     let vrf = tables.add_vrf()?;

@@ -1,4 +1,4 @@
-//! Contexts that hand packets on to each other, and those that do not.
+//! Contexts that pass packets on to each other, and contexts that do not.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
@@ -12,13 +12,13 @@ use crate::frames::Template;
 /// Packets that a context takes at once.
 const BURST: usize = 64;
 
-/// Buffers that there are: more than the queues take.
+/// Number of buffers: more than the queues accept.
 const BUFFERS: usize = 24_576;
 
-/// Sent packets that go back to the receiver at once.
+/// Sent packets that return to the receiver at once.
 const BACK: usize = 256;
 
-/// What became of the packets.
+/// The outcomes of the packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Tally {
     pub(super) received: u64,
@@ -33,7 +33,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Whether every packet is accounted for, and right.
+    /// Checks that every packet is accounted for and correct.
     pub(super) fn check(&self, method: Method) -> Result<(), String> {
         let gone = self.sent + self.input_drops + self.output_drops + self.left;
         if self.wrong > 0 || gone != self.received {
@@ -74,7 +74,7 @@ impl Line {
         self.back.lock().unwrap_or_else(PoisonError::into_inner).append(parcels);
     }
 
-    /// The counts are a context's own until it ends.
+    /// A context counts alone until it ends, and then adds its counts here.
     fn add(&self, received: u64, sent: u64, wrong: u64) {
         self.received.fetch_add(received, Ordering::Relaxed);
         self.sent.fetch_add(sent, Ordering::Relaxed);
@@ -82,7 +82,8 @@ impl Line {
     }
 }
 
-/// The part that takes packets from the card, takes their tags off and puts them on the input queue.
+/// The part that takes packets from the card, removes their tags and puts them into the input
+/// queue.
 struct Receiver<'a> {
     line: &'a Line,
     templates: &'a [Template],
@@ -91,7 +92,7 @@ struct Receiver<'a> {
     burst: Vec<QueuedPacket>,
     received: u64,
     livelocks: u64,
-    /// Turns that it leaves the card alone, having been told to slow down.
+    /// Turns for which it pauses the card after the request to slow down.
     pause: u32,
 }
 
@@ -111,10 +112,10 @@ impl<'a> Receiver<'a> {
         }
     }
 
-    /// A burst from the card, as far as there are buffers.
+    /// Takes a burst from the card, as far as there are buffers.
     fn take(&mut self) {
         if self.line.method.has_queues() {
-            // The last to come back is the first to go out again: caches still know it.
+            // The last buffer to return is the first to be used again: the caches still have it.
             let mut back = self.line.back.lock().unwrap_or_else(PoisonError::into_inner);
             self.free.append(&mut back);
         }
@@ -160,7 +161,8 @@ impl Drop for Receiver<'_> {
     }
 }
 
-/// The part that forwards: the whole input queue at once, and packet by packet or by bursts to the output.
+/// The part that forwards: takes the whole input queue at once, and outputs single packets or
+/// bursts.
 struct Forwarder<'a> {
     line: &'a Line,
     routes: &'a Routes,
@@ -200,7 +202,7 @@ impl Drop for Forwarder<'_> {
     }
 }
 
-/// The part that takes packets from the output queue, puts their tags on and sends them.
+/// The part that takes packets from the output queue, adds their tags and sends them.
 struct Sender<'a> {
     line: &'a Line,
     burst: Vec<QueuedPacket>,
@@ -261,14 +263,14 @@ fn complete(line: &Line, templates: &[Template], routes: &Routes) {
     line.add(0, sent, wrong);
 }
 
-/// One part of the path, or several in turn, until told to stop.
+/// Runs one part of the path, or several in turn, until `stop` is set.
 fn work_until(stop: &AtomicBool, mut turn: impl FnMut()) {
     while !stop.load(Ordering::Relaxed) {
         turn();
     }
 }
 
-/// Has so many contexts (1 to 3) forward for so long.
+/// Lets 1 to 3 contexts forward for `time`.
 pub(super) fn run(
     method: Method,
     contexts: usize,
@@ -287,7 +289,7 @@ pub(super) fn run(
                     ready.wait();
                     return complete(line, templates, routes);
                 }
-                // The parts of the path from the first to the last, as evenly as they can be.
+                // Divides the parts of the path among the contexts as evenly as possible.
                 let parts = match (contexts, context) {
                     (1, _) => [true; 3],
                     (2, 0) => [true, false, false],

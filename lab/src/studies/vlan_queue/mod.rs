@@ -1,4 +1,4 @@
-//! `vlan-queue`: what it costs to hand each packet of a VLAN over by a queue with a mutex.
+//! `vlan-queue`: the cost of passing each packet of a VLAN through a queue with a mutex.
 
 mod line;
 mod queue;
@@ -27,13 +27,13 @@ pub(super) const STUDY: Study = Study {
     further: None,
 };
 
-/// Contexts at most.
+/// The most contexts.
 const MOST: usize = 3;
 
-/// How long a way is measured in a slice.
+/// How long each method is measured in a slice.
 const TIME: Duration = Duration::from_millis(20);
 
-/// How often it is measured again, longer each time, where nothing came through.
+/// How often the measurement is repeated, longer each time, if no packet came through.
 const TRIES: u32 = 30;
 
 /// Passes of the router's own path in a slice.
@@ -78,7 +78,7 @@ fn plan(study: &Study, options: &Options) -> Result<Plan, String> {
 }
 
 struct Bench {
-    /// Without tags and with.
+    /// Packets without tags and with.
     templates: [Vec<Template>; 2],
     routes: Routes,
     paths: [PathBench<AllStages>; 2],
@@ -101,7 +101,7 @@ fn open(size: Size) -> Result<Box<dyn Experiment>, String> {
     }))
 }
 
-/// What the queues did, for the report.
+/// Adds the queues' counts to the report.
 fn counts(method: Method, contexts: usize, tally: &Tally, into: &mut BTreeMap<String, f64>) {
     let name = |what| format!("{}_{contexts}_{what}", method.name());
     let received = tally.received.max(1) as f64;
@@ -112,12 +112,12 @@ fn counts(method: Method, contexts: usize, tally: &Tally, into: &mut BTreeMap<St
 }
 
 impl Bench {
-    /// What became of the packets in a while in which some came through: where processors are few, the
-    /// contexts may not all have had one.
+    /// Measures until some packets come through: with few processors, the contexts may not all have
+    /// run.
     fn tally(&self, method: Method, contexts: usize) -> Result<Tally, String> {
         let templates = &self.templates[usize::from(method != Method::Plain)];
         for tries in 1..=TRIES {
-            // Where contexts take turns on a processor it takes a while until each has had some.
+            // Contexts that share a processor need more time until each has run.
             let time = self.time * tries * if contexts > 1 { 3 } else { 1 };
             let tally = line::run(method, contexts, templates, &self.routes, time);
             tally.check(method)?;

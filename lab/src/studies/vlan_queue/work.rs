@@ -1,4 +1,4 @@
-//! What is done to a packet on a VLAN: the tag taken off, the packet forwarded, another tag put on.
+//! The work on a packet of a VLAN: remove the tag, forward the packet, add another tag.
 
 use tollway_dataplane::wire::be16;
 use tollway_dataplane::wire::eth::ethertype;
@@ -13,11 +13,11 @@ pub(super) const VIDS: [u16; 2] = [100, 200];
 /// How packets go from one part of the path to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
-    /// No tags, and no queue.
+    /// No tags and no queue.
     Plain,
-    /// By queues, one packet at a time.
+    /// Through queues, one packet at a time.
     Mutex,
-    /// By queues, a burst at a time.
+    /// Through queues, a burst at a time.
     Burst,
     /// Not at all: a tag is two bytes to read and four more to write.
     InPlace,
@@ -40,7 +40,7 @@ impl Method {
     }
 }
 
-/// What the card does: a frame in a buffer.
+/// The network card's work: puts a frame into a buffer.
 #[inline(always)]
 pub(super) fn arrive(packet: &mut Packet, template: &Template) {
     packet.start = ROOM;
@@ -49,7 +49,7 @@ pub(super) fn arrive(packet: &mut Packet, template: &Template) {
     }
 }
 
-/// Takes the tag off.
+/// Removes the tag.
 #[inline(always)]
 pub(super) fn untag(packet: &mut Packet) {
     let start = packet.start & 63;
@@ -58,7 +58,7 @@ pub(super) fn untag(packet: &mut Packet) {
     packet.start = start + 4;
 }
 
-/// Routes a packet without tags and rewrites it; whether it goes on.
+/// Routes and rewrites an untagged packet. Says whether it continues.
 #[inline(always)]
 pub(super) fn forward(packet: &mut Packet, routes: &Routes) -> bool {
     let start = packet.start & 63;
@@ -68,7 +68,7 @@ pub(super) fn forward(packet: &mut Packet, routes: &Routes) -> bool {
     true
 }
 
-/// Puts the tag of the way out on.
+/// Adds the egress tag.
 #[inline(always)]
 pub(super) fn tag(packet: &mut Packet) {
     let start = (packet.start & 63).max(4);
@@ -84,7 +84,7 @@ fn write_tag(packet: &mut Packet) {
     packet.data[at + 2..at + 4].copy_from_slice(&VIDS[1].to_be_bytes());
 }
 
-/// Forwards a tagged packet where it lies: the header that it leaves with has the tag in it.
+/// Forwards a tagged packet in place: the new header contains the egress tag.
 #[inline(always)]
 pub(super) fn forward_tagged(packet: &mut Packet, routes: &Routes) -> bool {
     let start = packet.start & 63;
@@ -92,7 +92,7 @@ pub(super) fn forward_tagged(packet: &mut Packet, routes: &Routes) -> bool {
     let Some(tagged) = packet.data[start..].first_chunk_mut::<{ HEADER + 4 }>() else {
         return false;
     };
-    // As it would lie without its tag, which the addresses are then written over.
+    // The header as it would be without the tag; the addresses then overwrite it.
     let mut header = [0; HEADER];
     header[..12].copy_from_slice(&tagged[..12]);
     header[12..].copy_from_slice(&tagged[16..]);
@@ -104,7 +104,7 @@ pub(super) fn forward_tagged(packet: &mut Packet, routes: &Routes) -> bool {
     true
 }
 
-/// Whether a frame is what it is to be when it is sent.
+/// Whether a frame is correct when it is sent.
 #[inline(always)]
 pub(super) fn is_right(packet: &Packet, method: Method) -> bool {
     let start = packet.start & 63;

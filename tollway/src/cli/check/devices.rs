@@ -1,4 +1,4 @@
-//! Network devices: what would be fast between them.
+//! Network devices: reports what the fast path would carry between them.
 
 use std::path::{Path, PathBuf};
 
@@ -9,14 +9,13 @@ use crate::controller::devices;
 use crate::controller::offload::Sight;
 use crate::ports;
 
-/// `IFNAMSIZ`, its zero included.
+/// `IFNAMSIZ`, including the final zero.
 const LONGEST_NAME: usize = 16;
 
-/// The file that is meant, if it is no devices: one that is there and is not called as a device is, or one
-/// that cannot be a device for its name.
+/// The file to check, or none if the arguments name devices. A file exists without being the name
+/// of a device, or has a name that no device can have.
 ///
-/// # Errors
-/// Files and devices together, or several files.
+/// # Errors Files and devices together, or several files.
 pub(super) fn file_of(what: &[String]) -> Result<Option<PathBuf>, CliError> {
     pick(what, &|name| known().iter().any(|known| known == name))
 }
@@ -33,20 +32,21 @@ fn pick(what: &[String], is_device: &dyn Fn(&str) -> bool) -> Result<Option<Path
     }
 }
 
-/// Whether a name is one that files have and devices do not: a path, or an end that is no VLAN's number.
+/// Whether only a file can have this name: it is a path, too long, or has letters after the last
+/// dot. A VLAN device ends in a number there.
 fn is_path(name: &str) -> bool {
     let end = Path::new(name).extension().and_then(|end| end.to_str()).unwrap_or_default();
     name.len() >= LONGEST_NAME || name.contains('/') || end.chars().any(|c| c.is_ascii_alphabetic())
 }
 
-/// The names of this namespace's devices (`/proc/net/dev`); none where they cannot be told.
+/// The names of the devices in this namespace (`/proc/net/dev`); empty if they cannot be read.
 fn known() -> Vec<String> {
     let table = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
     let names = table.lines().filter_map(|line| line.split_once(':'));
     names.map(|(name, _)| name.trim().to_owned()).collect()
 }
 
-/// Says what would be fast between devices, and why the rest would not.
+/// Reports what the fast path would carry between devices, and why not the rest.
 pub(super) fn check(names: &[String], json: bool) -> Result<(), CliError> {
     let sight = Sight::take()
         .map_err(|error| CliError::failed(error, "Try again, or look at what the kernel logs"))?;

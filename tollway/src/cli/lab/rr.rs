@@ -15,19 +15,19 @@ use super::{CliError, show};
                   with -ip4 or -ip6 behind."
 )]
 pub(super) struct Args {
-    /// Compare with this router
+    /// Take this router as the base
     #[arg(default_value = "kernel", value_name = "BASE")]
     base: String,
-    /// This one
+    /// Compare this router with it
     #[arg(default_value = "tollway", value_name = "HEAD")]
     head: String,
     /// Measure only these rows
     #[arg(long, num_args = 1.., value_name = "ROW")]
     only: Vec<String>,
-    /// Measure both in turn so many times
+    /// Measure both N times in turn
     #[arg(long, default_value_t = 9, value_name = "N")]
     pairs: usize,
-    /// Measure for so long each time, in seconds
+    /// Measure for S seconds each time
     #[arg(long, default_value = "0.5", value_name = "S", value_parser = seconds)]
     time: Duration,
     /// Print one JSON object

@@ -1,4 +1,4 @@
-//! The headlines: how much of the traffic so far took which path, or would have.
+//! The headlines: how much traffic so far took each path, or would have taken it.
 
 use super::{plural, thousands};
 use crate::control::{Offload, PathCounts, PathTraffic, Shares};
@@ -6,7 +6,7 @@ use crate::control::{Offload, PathCounts, PathTraffic, Shares};
 const UNKNOWN: &str = "How much of the traffic that is, is not known: an XDP program takes packets before all \
                        devices have counted them.";
 
-/// A sentence or two each.
+/// One or two sentences each.
 pub(super) fn headlines(offload: &Offload) -> Vec<String> {
     match (&offload.counts, &offload.traffic) {
         (Some(counts), _) => taken(counts),
@@ -15,7 +15,7 @@ pub(super) fn headlines(offload: &Offload) -> Vec<String> {
     }
 }
 
-/// What a router that runs has counted.
+/// What a running router has counted.
 fn taken(counts: &PathCounts) -> Vec<String> {
     let sum = |of: fn(&crate::control::PortPaths) -> u64| counts.ports.iter().map(of).sum::<u64>();
     let tried = sum(|port| port.xdp + port.user);
@@ -27,11 +27,11 @@ fn taken(counts: &PathCounts) -> Vec<String> {
     let packets = count(all);
     let (fast, kernel) = (share(fast, all), share(all.saturating_sub(fast), all));
     vec![format!(
-        "Of {packets} that arrived while a program was attached, {fast} took the fast path, {kernel} the kernel's."
+        "Of {packets} that arrived while a program was attached, {fast} took the fast path, {kernel} the kernel path."
     )]
 }
 
-/// What devices had counted before.
+/// What devices counted before a program was attached.
 fn would_take(traffic: &PathTraffic) -> Vec<String> {
     let egress_links = [("received", "came", traffic.received), ("sent", "left", traffic.sent)];
     let egress_links = egress_links.into_iter().filter(|(.., shares)| shares.packets > 0);
@@ -42,7 +42,7 @@ fn would_take(traffic: &PathTraffic) -> Vec<String> {
     for other in &traffic.others {
         let (received, sent) = (count(other.received), thousands(other.sent));
         let mut text = format!(
-            "{} is no port, and what goes by it is the kernel's: so far it has received {received} and sent \
+            "{} is no port, and what goes by it takes the kernel path: so far it has received {received} and sent \
              {sent}",
             other.device
         );
@@ -58,13 +58,13 @@ fn would_take(traffic: &PathTraffic) -> Vec<String> {
 fn way(did: &str, went: &str, shares: Shares) -> String {
     let Shares { packets, kernel, either } = shares;
     let mut text = format!(
-        "Of {} that ports have {did} so far, {} {went} by links where all is the kernel's",
+        "Of {} that ports have {did} so far, {} {went} by links where everything takes the kernel path",
         count(packets),
         share(kernel, packets)
     );
     if either > 0 {
         let either = share(either, packets);
-        text += &format!(", and {either} by links where one of IPv4 and IPv6 is");
+        text += &format!(", and {either} by links where one of IPv4 and IPv6 does");
     }
     text + "."
 }
@@ -73,7 +73,7 @@ fn count(packets: u64) -> String {
     format!("{} {}", thousands(packets), plural(packets, "packet"))
 }
 
-/// A part of all, that it is neither none nor all where that is not so.
+/// Formats a share. Rounding never turns it into none or all.
 fn share(part: u64, all: u64) -> String {
     match part {
         0 => "none".to_owned(),
@@ -82,7 +82,7 @@ fn share(part: u64, all: u64) -> String {
     }
 }
 
-/// A number by another, in per cent.
+/// Formats a ratio in per cent.
 fn relation(number: u64, by: u64) -> String {
     let percent = (u128::from(number) * 100 + u128::from(by) / 2) / u128::from(by.max(1));
     match percent {
@@ -118,18 +118,18 @@ mod tests {
         assert_eq!(
             told(&traffic),
             [
-                "Of 1,000 packets that ports have received so far, 40% came by links where all is the kernel's, \
-                 and 2% by links where one of IPv4 and IPv6 is.",
-                "Of 900,000 packets that ports have sent so far, less than 1% left by links where all is the \
-                 kernel's.",
-                "vx0 is no port, and what goes by it is the kernel's: so far it has received 1 packet and sent 850, \
+                "Of 1,000 packets that ports have received so far, 40% came by links where everything takes the kernel path, \
+                 and 2% by links where one of IPv4 and IPv6 does.",
+                "Of 900,000 packets that ports have sent so far, less than 1% left by links where everything takes \
+                 the kernel path.",
+                "vx0 is no port, and what goes by it takes the kernel path: so far it has received 1 packet and sent 850, \
                  85% as many as ports have received.",
-                "wg0 is no port, and what goes by it is the kernel's: so far it has received 0 packets and sent 0.",
+                "wg0 is no port, and what goes by it takes the kernel path: so far it has received 0 packets and sent 0.",
             ]
         );
         (traffic.received, traffic.sent) = (shares(0, 0, 0), shares(3, 3, 0));
         traffic.others.clear();
-        let all = "Of 3 packets that ports have sent so far, all left by links where all is the kernel's.";
+        let all = "Of 3 packets that ports have sent so far, all left by links where everything takes the kernel path.";
         assert_eq!(told(&traffic), [all]);
         traffic.sent = shares(0, 0, 0);
         assert_eq!(told(&traffic), ["Ports have received and sent no packets so far."]);
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(
             told(counts),
             [
-                "Of 1,000 packets that arrived while a program was attached, 95% took the fast path, 6% the kernel's."
+                "Of 1,000 packets that arrived while a program was attached, 95% took the fast path, 6% the kernel path."
             ]
         );
         assert!(told(PathCounts::default()).is_empty());

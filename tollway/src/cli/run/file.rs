@@ -1,4 +1,4 @@
-//! Forwarding by a configuration file.
+//! Runs a router from a configuration file.
 
 use std::io;
 use std::path::Path;
@@ -47,8 +47,8 @@ pub(super) fn run(args: &Args, file: &Path, log: &Arc<Log>) -> Result<(), CliErr
     machine.end(&model, ran)
 }
 
-/// Follows what changes while the router runs: the configuration at its file's owner's wish, and the
-/// kernel's neighbours where the kernel is the host.
+/// Starts what changes the running router: reloads of the configuration file, and the follower of
+/// the kernel's neighbours on ports where the kernel is the host.
 fn live(started: Started) -> io::Result<(Reloader, Option<Gaps>)> {
     let parts = &started.parts;
     let (mailbox, watch) = (parts.mailbox.clone(), parts.watch(&parts.model));
@@ -66,7 +66,7 @@ fn live(started: Started) -> io::Result<(Reloader, Option<Gaps>)> {
     Ok((reloader, gaps))
 }
 
-/// The files of a configuration without any live port.
+/// The files of a configuration that has no live port; none if it has one.
 fn only_files(model: &Model) -> Option<Files> {
     let mut files = Files::default();
     for (index, port) in model.ports.iter().enumerate() {
@@ -84,7 +84,8 @@ fn only_files(model: &Model) -> Option<Files> {
     Some(files)
 }
 
-/// The kernel does not know the rules of a file, and forwards before the start and after a stop.
+/// Warns that the kernel lacks the rules of the file, and forwards before the start and after a
+/// stop.
 fn warn_of_kernel(model: &Model) {
     let is_steered = |port: &crate::model::Port| matches!(port.kind, PortKind::AfXdp { .. });
     if model.filter.is_some() && model.ports.iter().any(is_steered) {

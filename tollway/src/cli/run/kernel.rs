@@ -1,4 +1,4 @@
-//! Forwarding by what the kernel is configured with.
+//! Runs a router from the kernel's configuration.
 
 use std::io;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
         xdp_path: (args.xdp.into(), args.xdp_flows),
     };
     let mut stage = Stage::set(args, None)?;
-    // Threads have the privileges of the one that begins them.
+    // A thread inherits the privileges of the thread that starts it, so this comes first.
     privileges::give_up()
         .map_err(|error| CliError::failed(error, "Run it as root or by its unit"))?;
     log.detach();
@@ -40,7 +40,7 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     machine.router.kernel_has_rules = true;
     let parts = machine.parts(&model);
     let (watch, follow) = (parts.watch(&model), neighbours::Settings::default());
-    // What devices say of themselves, the mirror hears.
+    // The controller already receives the events of devices.
     let follower = Follower::start(watch, stage.mailbox.clone(), Box::new(|_, _| {}), follow);
     let installer = Installer::new(parts, Some(follower.map_err(super::unfollowed)?));
     let beat = Beat::default();
@@ -63,13 +63,13 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     let ran =
         machine.run(&mut stage, watchdog, Some(Box::new(move |state| handle.was_away(state))));
     drop(server);
-    // It waits for the worker, who is no longer there.
+    // The controller may be waiting for the worker, which has ended; this ends the wait.
     drop(stage);
     drop(keep);
     machine.end(&model, ran)
 }
 
-/// Compares everything on SIGHUP, where a configuration's file would be read anew.
+/// Starts an audit on SIGHUP, the signal on which other daemons reread a configuration file.
 fn audit_on_signal(handle: Handle) -> io::Result<()> {
     let mut signals = Signals::new([SIGHUP])?;
     let thread = std::thread::Builder::new().name("signals".to_owned());

@@ -1,4 +1,4 @@
-//! A router with its ports, from being put together to its report.
+//! A router with its ports, from setup to the final report.
 
 use std::io;
 use std::sync::Arc;
@@ -28,13 +28,13 @@ pub(super) struct Machine {
     pub(super) dispatcher: Arc<Dispatcher>,
     journal: Journal,
     mailbox: Mailbox,
-    /// Watches where the XDP path can send.
+    /// Watches the devices to which the XDP path can redirect.
     _watch: Option<Watch>,
 }
 
 impl Machine {
-    /// Opens the ports of a model, adopts what their devices say of themselves, and puts the router
-    /// together by `compile`. Ports for which `idle` has a reason are left to the kernel for now.
+    /// Opens the ports of a model, adopts the facts that their devices report, and builds the
+    /// router with `compile`. A port with a reason in `idle` stays on the kernel path for now.
     pub(super) fn open(
         model: &mut Model,
         idle: &[Option<String>],
@@ -62,7 +62,7 @@ impl Machine {
         Ok(Self { router, devices, name_table, dispatcher, journal, mailbox, _watch: watch })
     }
 
-    /// What whoever changes the model needs to know of the router.
+    /// The parts of the router that a change of the model needs.
     pub(super) fn parts(&self, model: &Model) -> Parts {
         Parts {
             model: model.clone(),
@@ -74,7 +74,7 @@ impl Machine {
         }
     }
 
-    /// What makes the router end and leave its ports to a successor.
+    /// A function that stops the router and leaves its ports to a successor.
     pub(super) fn hand_over(&self, stopper: Stopper) -> Box<dyn Fn() + Send + Sync> {
         let dispatcher = Arc::clone(&self.dispatcher);
         Box::new(move || {
@@ -83,7 +83,7 @@ impl Machine {
         })
     }
 
-    /// Forwards until told to stop.
+    /// Forwards until a signal or a request stops the router.
     pub(super) fn run(
         &mut self,
         stage: &mut Stage,
@@ -101,7 +101,7 @@ impl Machine {
         worker::run(&mut self.router, &mut self.devices, stop, mailbox_receiver, duties)
     }
 
-    /// Says what the ports are.
+    /// Logs the ports.
     pub(super) fn announce(&self, model: &Model) {
         for ((port, link), behind) in model.ports.iter().zip(&model.links).zip(&self.devices) {
             let what = match &port.kind {
@@ -115,7 +115,7 @@ impl Machine {
             let state = match behind.state() {
                 State::Up => String::new(),
                 State::Down(why) | State::Gone(why) => format!(", not working: {why}"),
-                // Its reason was told when it was detached.
+                // The reason was logged when the port was detached.
                 State::Detached(_) => String::new(),
             };
             tracing::info!(
@@ -127,7 +127,7 @@ impl Machine {
         }
     }
 
-    /// Prints what became of the packets, and makes sure that none is missing.
+    /// Prints what became of the packets, and checks that none is missing.
     pub(super) fn end(mut self, model: &Model, ran: io::Result<()>) -> Result<(), CliError> {
         let (router, devices) = (&mut self.router, &mut self.devices);
         let ports = model.ports.iter().map(|port| port.name.as_str()).collect();
@@ -136,8 +136,8 @@ impl Machine {
         let adds_up = counters.check().and_then(|()| router.check_memory(devices));
         let host = router.host.counters();
         let summary = Summary { ports, counters: &counters, host, missed }.text();
-        // All of them, whatever went wrong with one: they give their devices back to the kernel, which
-        // waits for nobody who reads the summary.
+        // This finishes all ports, even after an error, so that their devices return to the kernel.
+        // It does not wait for a reader of the summary.
         let finished: Vec<_> = devices.iter_mut().map(|device| device.finish()).collect();
         let printed = print(summary);
         ran.map_err(|error| {
@@ -155,7 +155,7 @@ impl Machine {
     }
 }
 
-/// Where what the rules log is written.
+/// The journal for packets and lines that the rules log.
 fn journal(model: &Model) -> Result<Journal, CliError> {
     let logger =
         Logger::of(model.filter.as_deref(), &rule_links(model), model.filter_log.as_deref());

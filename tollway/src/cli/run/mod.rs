@@ -27,42 +27,54 @@ use machine::Machine;
                   `tollway replay`."
 )]
 pub(super) struct Args {
-    /// Network devices to forward between, by what the kernel is configured with: addresses, routes,
-    /// rules, neighbours, VLANs, VRFs, nftables. What Tollway cannot do exactly so, the kernel does
+    /// Forward between these network devices
+    ///
+    /// Follow the kernel's addresses, routes, policy rules and neighbours.
+    ///
+    /// Follow its VLANs, VRFs and nftables rules likewise.
+    ///
+    /// Traffic that Tollway cannot forward exactly so takes the kernel path.
     #[arg(value_name = "DEVICE", required_unless_present = "config", conflicts_with = "config")]
     devices: Vec<String>,
-    /// A configuration file, in place of the kernel's configuration
+    /// Use this file instead of the kernel's configuration
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Which devices have the XDP path: those without zero-copy, all, or none
+    /// Select the devices that have the XDP path
+    ///
+    /// auto: devices without zero-copy; on: all; off: none.
     #[arg(long, value_enum, default_value = "auto", conflicts_with = "config")]
     xdp: XdpPathArg,
-    /// Flows of each family that the XDP path holds at most
+    /// Limit the flows of each family in the XDP path
     #[arg(long, value_name = "NUMBER", default_value_t = config::DEFAULT_FLOWS,
           value_parser = clap::value_parser!(u32).range(FLOWS), conflicts_with = "config")]
     xdp_flows: u32,
-    /// How often all that is known of the kernel is compared with what it has
+    /// Set how often to compare all state with the kernel
     #[arg(long, value_name = "SECONDS", default_value_t = 60,
           value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "config")]
     audit: u32,
-    /// The control socket, by which `tollway show` and `tollway top` ask (default: what the
-    /// configuration says, else /run/tollway/net-NAMESPACE.sock for root and
-    /// $XDG_RUNTIME_DIR/tollway.sock for others)
+    /// Set the control socket of `tollway show` and `top`
+    ///
+    /// Default for root: /run/tollway/net-NAMESPACE.sock.
+    ///
+    /// Default for other users: $XDG_RUNTIME_DIR/tollway.sock.
+    ///
+    /// A configuration file may name another default.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// How soon the worker gets a processor that others want too
+    /// Set the worker's priority for the processor
     #[arg(long, value_enum, default_value = "realtime")]
     priority: Priority,
-    /// Take the ports over from the router that has the same control socket; the kernel forwards
-    /// meanwhile
+    /// Take over the ports of the router at this socket
+    ///
+    /// The kernel forwards meanwhile.
     #[arg(long)]
     replace: bool,
 }
 
-/// Flows that the XDP path can have.
+/// The numbers of flows that the XDP path can have.
 const FLOWS: RangeInclusive<i64> = *config::FLOWS.start() as i64..=*config::FLOWS.end() as i64;
 
-/// Which devices have the XDP path.
+/// The devices that have the XDP path.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum XdpPathArg {
     Auto,
@@ -87,7 +99,7 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     }
 }
 
-/// What a router needs before it has ports.
+/// The parts of a router that exist before its ports.
 struct Stage {
     stop: Stop,
     mailbox: Mailbox,
@@ -97,8 +109,8 @@ struct Stage {
 }
 
 impl Stage {
-    /// Listens to signals, and takes the control socket, from a predecessor if that is wanted.
-    /// `usual` is where the socket is if the arguments do not say.
+    /// Installs the signal handlers and opens the control socket; takes the socket over from a
+    /// predecessor if asked to. `usual` is the socket's path if the arguments name none.
     fn set(args: &Args, usual: Option<&Path>) -> Result<Self, CliError> {
         has_address_space()?;
         let no_descriptor = |error| {
@@ -120,7 +132,7 @@ impl Stage {
         })
     }
 
-    /// Answers those who ask by the control socket, if there is one, from now on.
+    /// Starts to serve the control socket, if there is one.
     fn serve(&mut self, machine: &Machine, powers: Powers) -> Result<Option<Server>, CliError> {
         let Some(socket) = self.socket.take() else { return Ok(None) };
         tracing::info!("control socket {}", socket.path().display());
@@ -133,10 +145,11 @@ impl Stage {
     }
 }
 
-/// Address space that a router takes, bytes. Most of it is kept free for tables to grow, and takes no memory.
+/// The address space that a router reserves, bytes. Most of it lets tables grow, and uses no
+/// memory.
 const ADDRESS_SPACE: u64 = 1600 << 20;
 
-/// Makes sure that the tables fit in the address space that this process may have.
+/// Checks that the tables fit into the address space that this process may use.
 fn has_address_space() -> Result<(), CliError> {
     match sys::address_space_limit() {
         Ok(limit) if limit < ADDRESS_SPACE => Err(CliError::failed(
@@ -151,7 +164,7 @@ fn has_address_space() -> Result<(), CliError> {
     }
 }
 
-/// The kernel's messages cannot be had.
+/// The error of a router that cannot receive the kernel's messages.
 fn unfollowed(error: std::io::Error) -> CliError {
     CliError::failed(format!("the kernel cannot be followed: {error}"), "Close other programs")
 }

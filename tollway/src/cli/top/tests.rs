@@ -1,4 +1,4 @@
-//! Rates of known answers, and the screens drawn from them.
+//! Rates from known answers, and the screens drawn from them.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ fn port(name: &str, state: &str, packets: u64) -> PortState {
     }
 }
 
-/// What a router with so many ports says after some seconds.
+/// The answer of a router with so many ports after some seconds.
 fn answer(seconds: u64, ports: usize) -> All {
     let names = ["wan", "lan", "a_long_name_015"].iter().cycle().take(ports);
     let state = |index| if index == 1 { "down" } else { "up" };
@@ -83,7 +83,7 @@ fn rates_are_differences_over_time() {
     assert_eq!(rates.tolls[0].now, Some(6.0));
     assert_eq!(rates.tolls[0].ever, Some(4.0));
     assert_eq!(rates.tolls[1].ever, None);
-    // A router that was started anew counts from zero.
+    // A restarted router counts from zero.
     let rates = Rates::between(&answer(4, 3), &answer(2, 3));
     assert!(rates.ports[0].rx.packets.abs() < 1e-9);
 }

@@ -1,4 +1,4 @@
-//! Configurations without mistakes, and the whole model that each gives.
+//! Configurations without mistakes, and the complete model of each.
 
 use std::path::PathBuf;
 
@@ -211,15 +211,16 @@ fn unusual_but_right() {
         // Two subnets of one link may nest, and VRFs may have the same ones.
         "[ports.x]\nkind = \"memory\"\naddresses = [\"10.9.0.1/16\", \"10.9.1.1/24\"]",
         "[ports.x]\nkind = \"memory\"\nvrf = \"red\"\naddresses = [\"192.0.2.1/24\"]",
-        // Link-local addresses mean something else on each link.
+        // Each link has its own link-local addresses.
         "[ports.x]\nkind = \"memory\"\naddresses = [\"fe80::1/64\"]\n\
          [ports.y]\nkind = \"memory\"\naddresses = [\"fe80::1/64\"]\n\
          [[neighbours]]\ndev = \"x\"\naddress = \"fe80::2\"\nmac = \"02:00:00:00:00:02\"",
-        // On the link itself, and out of the VRF.
+        // A next hop on the link itself, and one outside the VRF.
         "[[routes]]\nto = \"10.0.0.0/8\"\ndev = \"dmz\"",
         "[[routes]]\nto = \"10.8.0.0/16\"\nvia = \"10.0.10.2\"\ndev = \"lan.10\"",
         "[[routes]]\nvrf = \"main\"\nto = \"10.0.0.0/8\"\ntype = \"unicast\"\ngroup = \"uplinks\"",
-        // Discarding what is never forwarded, and a second route to a connected prefix.
+        // A discard of destinations that are never forwarded, and a second route to a connected
+        // prefix.
         "[[routes]]\nto = \"240.0.0.0/4\"\ntype = \"blackhole\"",
         "[[routes]]\nto = \"127.0.0.0/8\"\ntype = \"prohibit\"",
         "[[routes]]\nto = \"192.0.2.0/24\"\ntype = \"unreachable\"\nmetric = 5",

@@ -28,7 +28,7 @@ fn unknown_keys() {
         ("[vlans.x]\nparent = \"lan\"\nvid = 5\nid = 5", 4, &["VLAN link x", "vid?"]),
         ("[[routes]]\nto = \"10.0.0.0/8\"\nvia = \"192.0.2.2\"\ngateway = 1", 4, &["via?"]),
         ("[groups.g]\nnexthops = [{ dev = \"lan\" }]\nnexthop = 1", 3, &["nexthop"]),
-        // The mistyped key stands for the one that would be missing.
+        // The mistyped key hides that a key is missing.
         ("[[routes]]\nto = \"10.0.0.0/8\"\ngateway = \"192.0.2.2\"", 3, &["via?"]),
         ("[vlans.x]\nparnt = \"lan\"\nvid = 5", 2, &["parent?"]),
         ("[groups.g]\nnexthop = []", 2, &["nexthops?"]),
@@ -101,7 +101,7 @@ fn the_xdp_path() {
     for (line, words) in cases {
         assert_only(&file(line), 1, words);
     }
-    // A port has no such key.
+    // A port does not have this key.
     let text = "[ports.wan]\nkind = \"memory\"\nxdp = \"on\"";
     assert_only(text, 3, &["unknown key \"xdp\""]);
 }

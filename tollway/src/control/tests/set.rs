@@ -1,4 +1,4 @@
-//! Sets of the firewall, changed over the socket.
+//! Changing the firewall's sets over the socket.
 
 use std::sync::Arc;
 

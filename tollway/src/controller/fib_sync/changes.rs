@@ -1,4 +1,4 @@
-//! Changes into tables that are active.
+//! Applies changed routes to active tables.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,36 +13,36 @@ use crate::controller::kernel::RouteKind;
 use crate::controller::lookup_chains::BaseTable;
 use crate::controller::rib::{Choice, Dest, Rib, RouteAttrsId, Touched};
 
-/// Tables active, where somebody can work at them between two bursts of whoever reads them.
+/// Active tables, which a job can change between two bursts of their readers.
 pub trait Installed {
-    /// Does a job and waits for it; none if nobody works by the tables any more.
+    /// Runs a job and waits for it; none if the worker has ended.
     fn between_bursts<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Tables) -> T + Send + 'static,
     ) -> Option<T>;
 }
 
-/// What was done.
+/// The number of changes made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Followed {
-    /// Routes put in or taken out, straight in the FIBs.
+    /// Routes inserted or removed directly in the FIBs.
     pub direct: u64,
     /// The same between two bursts.
     pub between: u64,
-    /// Next hops made or changed.
+    /// Next hops added or changed.
     pub hops: u64,
 }
 
-/// Destinations that are worked out before their routes are put in.
+/// Destinations that are computed before their routes are inserted.
 const BATCH: usize = 8192;
-/// Routes that are changed between two bursts.
+/// Routes changed between two bursts.
 const ROUTES_PER_JOB: usize = 32;
-/// Next hops that are: each is another store, and a group 256, worked out anew.
+/// Next hops changed between two bursts: each is one more store, and a group 256, computed again.
 const HOPS_PER_JOB: usize = 8;
-/// More next hops than this are looked through for such that no route has any more.
+/// With more next hops than this, those that no route uses any more are looked for.
 const MANY_HOPS: usize = 1024;
 
-/// One entry of one FIB: what is to be there.
+/// The new state of one entry of one FIB.
 #[derive(Clone, Copy, Debug)]
 struct Op {
     lookup_chain: usize,
@@ -51,8 +51,8 @@ struct Op {
 }
 
 impl FibSync {
-    /// Puts in what has changed since the tables were filled or this was called last. When it returns,
-    /// it is active.
+    /// Applies what has changed since the tables were filled or since the last call. When it returns, the
+    /// changes are active.
     ///
     /// # Errors
     /// See [`FibSyncError`].
@@ -81,7 +81,7 @@ impl FibSync {
         Ok(followed)
     }
 
-    /// Makes next hops; gives the keys that have another number than before.
+    /// Makes next hops; returns the keys whose number has changed.
     fn make(
         &mut self,
         mut wanted: Vec<Wanted>,
@@ -113,7 +113,7 @@ impl FibSync {
         Ok(done?)
     }
 
-    /// Works out what FIBs are to have.
+    /// Computes the new entries of FIBs.
     fn ops(
         &mut self,
         rib: &Rib,
@@ -150,8 +150,8 @@ impl FibSync {
         ops.ok_or(FibSyncError::Tables(TablesError::Unknown))
     }
 
-    /// What else of a view changes with a destination: what it has or had in its shadow, and what looks
-    /// on from it.
+    /// Adds what else changes in a lookup chain with a destination: prefixes that its shadow covers or
+    /// covered, and prefixes from which the search continues.
     fn about(
         &self,
         rib: &Rib,
@@ -177,13 +177,13 @@ impl FibSync {
             }
         });
         if base.is_none() {
-            // The answer for all may be one that was covered.
+            // The answer for all packets may have been covered until now.
             let all = RoutePrefix::all(place(dest.prefix) == 0);
             contents.push((of.lookup_chain, all, content(rib, &of.item, all)));
         }
     }
 
-    /// The numbers of all next hops that are needed; makes those that are not there yet.
+    /// The numbers of all next hops needed; makes missing ones.
     fn numbers(
         &mut self,
         rib: &Rib,
@@ -272,7 +272,7 @@ impl FibSync {
         Ok(())
     }
 
-    /// Frees next hops that no route has any more, when there are many.
+    /// Frees next hops that no route uses any more, once there are many.
     fn tidy(&mut self, rib: &Rib) {
         if self.hops.len() > MANY_HOPS.max(2 * self.hops.kept()) {
             self.hops.keep(&used(rib));

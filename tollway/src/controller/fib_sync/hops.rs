@@ -1,8 +1,8 @@
-//! Next hops of routes in tables: which number stands for what a route leads to.
+//! Next hops of routes in tables: which number in the tables represents what a route leads to.
 //!
-//! What a million routes share changes in one place: a next-hop object has a number of its own that is
-//! led elsewhere ([`Tables::set_lead`]), several next hops are a group whose members change
-//! ([`Tables::set_group`]). Only where one becomes the other do routes have to be put in anew.
+//! What a million routes share changes in one place. A next-hop object has a number of its own, which is
+//! redirected ([`Tables::set_lead`]). Several next hops are a group, whose members change
+//! ([`Tables::set_group`]). Routes have to be inserted again only where one becomes the other.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,29 +14,29 @@ use tollway_dataplane::verdict::{DropReason, PuntReason};
 use crate::controller::kernel::{Family, Hop, Hops, Ifindex, Nexthop, NexthopId};
 use crate::controller::rib::{Rib, RouteAttrs};
 
-/// Which links packets leave by, and what of it is the kernel's.
+/// The links by which packets leave, and which packets take the kernel path instead.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EgressLinks {
-    /// The router's links by device; what leaves by another device is the kernel's.
+    /// The router's links by device; packets for any other device take the kernel path.
     pub links: HashMap<Ifindex, EgressLink>,
-    /// Routes with several next hops are the kernel's, IPv4.
+    /// IPv4 routes with several next hops take the kernel path.
     pub kernel_groups4: bool,
     /// The same for IPv6.
     pub kernel_groups6: bool,
 }
 
-/// A link that packets leave by.
+/// A link by which packets leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EgressLink {
     /// Its number in the tables.
     pub link: LinkId,
-    /// IPv4 packets may; else they are the kernel's.
+    /// IPv4 packets may leave by it; else they take the kernel path.
     pub v4: bool,
     /// The same for IPv6.
     pub v6: bool,
 }
 
-/// What a route leads to, as far as routes share it.
+/// The part of a route's target that routes share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct HopKey {
     hops: Hops,
@@ -46,16 +46,16 @@ pub(super) struct HopKey {
 
 impl HopKey {
     pub(super) fn of(attrs: &RouteAttrs) -> Self {
-        // IPv6 does not heed a route's MTU when it forwards (`ip6_dst_mtu_maybe_forward`), but does when the
+        // IPv6 ignores a route's MTU when it forwards (`ip6_dst_mtu_maybe_forward`), but applies it when the
         // packet leaves (`ip6_skb_dst_mtu` in `ip6_fragment`).
         Self { hops: attrs.route.hops.clone(), mtu: attrs.route.mtu, family: attrs.family }
     }
 }
 
-/// What tables are to have for it.
+/// What the tables should have for a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Plan {
-    /// What the tables have for all.
+    /// A next hop that others share.
     Shared(Shared),
     /// A number of its own.
     Lead(Lead),
@@ -63,7 +63,7 @@ pub(super) enum Plan {
     Group(Vec<(Source, u16)>),
 }
 
-/// A next hop that the tables have once for all who need it.
+/// A next hop that the tables have once for all users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Shared {
     Local,
@@ -71,7 +71,7 @@ pub(super) enum Shared {
     Punt(PuntReason),
     Glean(LinkId),
     Neigh(Lead),
-    /// The search goes on in the next table.
+    /// The search continues in the next table.
     NoRoute,
 }
 
@@ -79,13 +79,13 @@ pub(super) enum Shared {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Shared(Shared),
-    /// What an object leads to.
+    /// The target of a next-hop object.
     Object(NexthopId),
 }
 
 const KERNEL: Shared = Shared::Punt(PuntReason::KernelRoute);
 
-/// Says what tables are to have for a key.
+/// The plan for a key.
 pub(super) fn plan(rib: &Rib, egress_links: &EgressLinks, key: &HopKey) -> Plan {
     let groups = match key.family {
         Family::V4 => egress_links.kernel_groups4,
@@ -104,13 +104,13 @@ pub(super) fn plan(rib: &Rib, egress_links: &EgressLinks, key: &HopKey) -> Plan 
         Hops::Object(id) => match rib.nexthop(*id) {
             Some(Nexthop::Hop(hop)) => match shared(egress_links, hop, key) {
                 Shared::Neigh(lead) => Plan::Lead(lead),
-                // An object that leads to the destinations themselves has no number to lead elsewhere:
-                // their host routes hang on the prefix.
+                // An object whose destinations are on the link has no number to redirect: their host routes
+                // depend on the prefix.
                 Shared::Punt(reason) => Plan::Lead(Lead::Punt(reason)),
                 other => Plan::Shared(other),
             },
             Some(Nexthop::Blackhole) => Plan::Lead(Lead::Drop(DropReason::Blackhole)),
-            // Which flows a resilient group's members have, hangs on when they came.
+            // The flows of a resilient group's members depend on when the flows began.
             Some(Nexthop::Group { resilient, .. }) if groups || *resilient => Plan::Shared(KERNEL),
             Some(Nexthop::Group { members, .. }) => {
                 let usable = members.iter().filter(|(id, _)| rib.is_member_usable(*id, key.family));
@@ -122,7 +122,7 @@ pub(super) fn plan(rib: &Rib, egress_links: &EgressLinks, key: &HopKey) -> Plan 
 }
 
 fn group(mut members: Vec<(Source, u16)>) -> Plan {
-    // No flow gets there; what is there must lead nowhere else.
+    // No flow gets here; the entry must not lead elsewhere.
     if members.is_empty() {
         members.push((Source::Shared(KERNEL), 1));
     }
@@ -152,27 +152,27 @@ fn shared(egress_links: &EgressLinks, hop: &Hop, key: &HopKey) -> Shared {
     }
 }
 
-/// What stands in the tables for a key.
+/// The next hop of a key in the tables.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     plan: Plan,
     pub(super) id: NextHopId,
 }
 
-/// What stands in the tables for each key.
+/// The next hops in the tables, by key.
 #[derive(Debug, Default)]
 pub(super) struct HopTable {
     entries: HashMap<HopKey, Entry>,
     shared: HashMap<Shared, NextHopId>,
     gleans: HashSet<NextHopId>,
-    /// How many keys were left when unused ones went.
+    /// How many keys remained after the last removal of unused ones.
     kept: usize,
-    /// Numbers that no route has any more.
+    /// Numbers that no route uses any more.
     spare_leads: Vec<NextHopId>,
     spare_groups: Vec<NextHopId>,
 }
 
-/// Something for whoever has the tables to do: a key and what it is to be now.
+/// A job for the owner of the tables: a key and its new plan.
 pub(super) type Wanted = (HopKey, Plan);
 
 impl HopTable {
@@ -188,17 +188,17 @@ impl HopTable {
         self.entries.len()
     }
 
-    /// How many keys were left when unused ones went.
+    /// How many keys remained after the last removal of unused ones.
     pub(super) const fn kept(&self) -> usize {
         self.kept
     }
 
-    /// Says if destinations of a next hop are on a link themselves.
+    /// Says whether destinations of a next hop are on a link themselves.
     pub(super) fn is_glean(&self, id: NextHopId) -> bool {
         self.gleans.contains(&id)
     }
 
-    /// Keys whose plan is another now than what stands in the tables.
+    /// Keys whose plan differs from what the tables have, with the new plans.
     pub(super) fn outdated(&self, rib: &Rib, egress_links: &EgressLinks) -> Vec<Wanted> {
         let plans =
             self.entries.iter().map(|(key, entry)| (key, entry, plan(rib, egress_links, key)));
@@ -209,7 +209,7 @@ impl HopTable {
         wanted
     }
 
-    /// Wants a key and, before it, the objects of its group that are not as they should be.
+    /// Adds a key to `wanted` and, before it, the objects of its group that are outdated.
     pub(super) fn want(
         &self,
         rib: &Rib,
@@ -231,7 +231,7 @@ impl HopTable {
         wanted.push((key, own));
     }
 
-    /// Makes what is wanted; gives the keys that have another number than before.
+    /// Makes what is wanted; returns the keys whose number has changed.
     pub(super) fn make(
         &mut self,
         tables: &mut Tables,
@@ -249,7 +249,7 @@ impl HopTable {
         Ok(moved)
     }
 
-    /// Gives groups the number that an object of theirs has now.
+    /// Sets the new number of an object in the groups that have it.
     fn renew_groups(&mut self, tables: &mut Tables, moved: &HopKey) -> Result<(), TablesError> {
         let Hops::Object(object) = moved.hops else { return Ok(()) };
         let has = |key: &HopKey, entry: &Entry| match &entry.plan {
@@ -318,13 +318,13 @@ impl HopTable {
                 Source::Shared(shared) => self.make_shared(tables, *shared)?,
                 Source::Object(id) => self.member_id(tables, key, *id)?,
             };
-            // In their order, even if one comes twice: so the kernel goes through them.
+            // In the group's order, with duplicates, as the kernel goes through them.
             made.push(Member { next, weight: *weight });
         }
         Ok(made)
     }
 
-    /// The number of an object that is in a group; it was wanted before the group.
+    /// The number of an object in a group; the caller has made it before the group.
     fn member_id(
         &mut self,
         tables: &mut Tables,
@@ -368,8 +368,7 @@ impl HopTable {
         Ok(id)
     }
 
-    /// Forgets keys that are not used; their numbers serve others, from the next change on that is
-    /// made between two bursts.
+    /// Forgets unused keys. The next change between two bursts can give their numbers to others.
     pub(super) fn keep(&mut self, used: &HashSet<HopKey>) {
         let (leads, groups) = (&mut self.spare_leads, &mut self.spare_groups);
         self.entries.retain(|key, entry| {
@@ -385,7 +384,7 @@ impl HopTable {
     }
 }
 
-/// The keys of all bodies, and of the objects in their groups.
+/// The keys of all routes' attributes, and of the objects in their groups.
 pub(super) fn used(rib: &Rib) -> HashSet<HopKey> {
     let mut used = HashSet::new();
     rib.each_body(|attrs| {

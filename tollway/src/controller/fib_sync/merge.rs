@@ -1,4 +1,4 @@
-//! What a view has for a prefix, where one table shadows another.
+//! The content of a lookup chain for a prefix, where one table shadows another.
 
 use tollway_dataplane::tables::RoutePrefix;
 
@@ -14,26 +14,26 @@ pub(super) enum Content {
     Nothing,
     /// An entry that says that there is no route.
     NoRoute,
-    /// A route's.
+    /// The entry of a route.
     Route(Choice),
-    /// Only the kernel can say.
+    /// An entry for the kernel path: only the kernel can decide.
     Kernel,
-    /// One that is for all packets.
+    /// The answer for all packets.
     All(RouteAction),
 }
 
-/// What a view's FIB has for a prefix.
+/// The content of a lookup chain's FIB for a prefix.
 ///
-/// While there have never been rules but the default ones, the kernel has IPv4's tables local and main in
-/// one trie, where the longest prefix of either wins (`fib_unmerge`, `net/ipv4/fib_frontend.c`); later it
-/// asks one after the other. Nobody can see which it is, so where it makes a difference the kernel
-/// decides. It makes none for what the local table delivers: that goes to the kernel.
+/// As long as there have only been the default rules, the kernel has IPv4's tables local and main in one
+/// trie, where the longest prefix of either wins (`fib_unmerge`, `net/ipv4/fib_frontend.c`). Afterwards it
+/// looks up one after the other. It does not show which of the two it does, so where that makes a
+/// difference the kernel decides. What the local table delivers goes to the kernel in any case.
 pub(super) fn content(rib: &Rib, item: &Item, prefix: RoutePrefix) -> Content {
     content_over(rib, item, prefix, || base(rib, item.base, prefix))
 }
 
-/// The same for a destination of one of the view's tables, with the choice there: most destinations are of
-/// the table beneath, which then need not be asked again.
+/// The same for a destination of one of the lookup chain's tables, with the choice there. Most
+/// destinations belong to the base table, which then needs no second lookup.
 pub(super) fn content_of(rib: &Rib, of: &Use, dest: Dest, choice: Choice) -> Content {
     if of.is_over {
         content(rib, &of.item, dest.prefix)
@@ -55,7 +55,7 @@ fn content_over(
         Some((of, choice)) if is(rib, choice, RouteKind::Throw) => match item.base {
             _ if of != prefix => beneath(),
             _ if maybe_one_trie => Content::Kernel,
-            // Whatever stands above it in the same FIB is not for what it throws.
+            // A shorter prefix in the same FIB does not apply to what the route throws.
             BaseTable::All(fate) => Content::All(fate),
             BaseTable::Table(table) => match rib.longest(table, prefix) {
                 Some((_, choice)) => Content::Route(choice),
@@ -69,7 +69,7 @@ fn content_over(
                 _ => Content::Kernel,
             }
         }
-        // In the shadow.
+        // Shadowed.
         Some(_) => Content::Nothing,
     }
 }
@@ -89,7 +89,7 @@ const fn route(choice: Choice) -> Content {
     }
 }
 
-/// Says if a choice is a route of that kind.
+/// Says whether a choice is a route of that kind.
 pub(super) fn is(rib: &Rib, choice: Choice, kind: RouteKind) -> bool {
     matches!(choice, Choice::Is(id) if rib.attrs(id).route.kind == kind)
 }
@@ -107,7 +107,7 @@ pub(super) const fn family(prefix: RoutePrefix) -> Family {
     }
 }
 
-/// Says if a prefix is within another, or is it.
+/// Says whether a prefix is equal to another or within it.
 pub(super) const fn is_within(prefix: RoutePrefix, other: RoutePrefix) -> bool {
     match (prefix, other) {
         (RoutePrefix::V4(prefix), RoutePrefix::V4(other))

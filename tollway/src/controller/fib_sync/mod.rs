@@ -1,13 +1,13 @@
-//! Views and routes into tables: all of them at first, then what changes, in place.
+//! Keeps the tables' routes in step with the RIB: fills them once, then applies changes in place.
 //!
-//! [`FibSync::build`] fills tables that nobody looks into yet. [`FibSync::sync`] then puts in what
-//! [`Rib::take_touched`] says may have changed, while packets flow: most of it straight into the FIBs,
-//! which readers share, so that a hundred thousand routes cost the worker nothing. Only what has to do
-//! with neighbours, whose host routes follow the routes about them, and next hops that are not there yet
-//! are done between two bursts ([`Installed`]). A prefix is always changed in the same way, so that its
-//! changes cannot overtake each other.
+//! [`FibSync::build`] fills tables that have no readers yet. [`FibSync::sync`] then applies what
+//! [`Rib::take_touched`] reports as changed, while packets flow. Most changes go straight into the FIBs,
+//! which readers share, so a hundred thousand routes cost the worker nothing. Only two kinds of changes
+//! happen between two bursts ([`Installed`]): those about neighbours, whose host routes depend on the
+//! routes around them, and new next hops. A given prefix always changes in the same way, so its changes
+//! cannot overtake each other.
 //!
-//! Next hops that many routes share change in one place (`hops.rs`).
+//! A next hop that many routes share changes in one place (`hops.rs`).
 
 mod changes;
 mod hops;
@@ -35,19 +35,19 @@ use hops::{HopKey, HopTable, Shared};
 use merge::Content;
 use space::Space;
 
-/// Why tables cannot follow; they are to be filled anew, and until then the kernel is to forward.
+/// Why tables cannot be kept in step. They have to be rebuilt, and until then the kernel forwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FibSyncError {
-    /// So much has changed that nobody noted what.
+    /// So much has changed that the RIB did not note what.
     #[error("the routes are others altogether; fill new tables")]
     All,
-    /// A table that no view has, since it was empty, has a route now.
-    #[error("a table that was empty has routes; make views and tables anew")]
+    /// A table that no lookup chain has, since it was empty, has a route now.
+    #[error("a table that was empty has routes; rebuild lookup chains and tables")]
     LookupChains,
     /// The tables could not take something.
     #[error("the tables could not take a route ({0:?}); fill new ones")]
     Tables(TablesError),
-    /// Nobody works by the tables any more.
+    /// The worker has ended.
     #[error("the worker does not answer")]
     Gone,
 }
@@ -58,52 +58,52 @@ impl From<TablesError> for FibSyncError {
     }
 }
 
-/// What has been put into tables, and how to change it.
+/// The routes in the tables, and the means to change them.
 pub struct FibSync {
     lookup_chains: LookupChains,
     egress_links: EgressLinks,
     egress_links_are_new: bool,
-    /// In which views a table is, by family.
+    /// The lookup chains that use a table, by table and family.
     uses: Uses,
     fibs: [Arc<Fib>; 2],
     epochs: Arc<Epochs>,
     roots: Vec<VrfRecord>,
     hops: HopTable,
-    /// Connected prefixes of each view, IPv4 and IPv6.
+    /// Connected prefixes of each lookup chain, IPv4 and IPv6.
     spaces: Vec<[Space; 2]>,
-    /// The local table has had a route that looks on in the next.
+    /// The local table has had a route that continues the search in the next table.
     throws: bool,
-    /// A packet that the main table drops may yet find a way (`fib_lookup` in `include/net/ip_fib.h`
-    /// looks on in the default table, if there ever was one).
+    /// A packet that the main table drops may still find a route (`fib_lookup` in `include/net/ip_fib.h`
+    /// goes on to the default table, if there ever was one).
     drops_are_kernels: bool,
 }
 
-/// In which views a table is, by family.
+/// The lookup chains that use a table, by table and family.
 type Uses = HashMap<(Family, TableId), Arc<[Use]>>;
 
-/// A view that a table is in.
+/// A lookup chain that uses a table.
 #[derive(Clone, Copy, Debug)]
 struct Use {
     lookup_chain: usize,
     item: Item,
-    /// It shadows the other.
+    /// The table shadows the other.
     is_over: bool,
 }
 
-/// Where packets of a prefix go.
+/// The next hop of a prefix.
 #[derive(Clone, Debug)]
 enum To {
     Shared(Shared),
     Key(HopKey),
 }
 
-/// An IPv4 route on its way into new tables; sorts as it is to go in.
+/// An IPv4 route for new tables: VRF, address, length, next hop; in the order of insertion.
 type New4 = (u16, u32, u8, NextHopId);
-/// The same of IPv6.
+/// The same for IPv6.
 type New6 = (u16, u128, u8, NextHopId);
 
 impl FibSync {
-    /// Fills tables whose first VRFs are the views, in their order, and have no routes yet.
+    /// Fills tables that have no routes yet. Their first VRFs are the lookup chains, in order.
     ///
     /// # Errors
     /// The tables are full, or have other VRFs or links.
@@ -137,25 +137,25 @@ impl FibSync {
         Ok(fib_sync)
     }
 
-    /// What tables were filled by.
+    /// The lookup chains that the tables have.
     #[must_use]
     pub const fn lookup_chains(&self) -> &LookupChains {
         &self.lookup_chains
     }
 
-    /// Where the changes of the tables are counted.
+    /// The counter of the tables' changes.
     #[must_use]
     pub const fn epochs(&self) -> &Arc<Epochs> {
         &self.epochs
     }
 
-    /// Says that packets leave by other links than before; [`FibSync::sync`] then has them do so.
+    /// Sets the egress links; the next [`FibSync::sync`] applies them.
     pub fn set_ways(&mut self, egress_links: EgressLinks) {
         self.egress_links_are_new |= egress_links != self.egress_links;
         self.egress_links = egress_links;
     }
 
-    /// Fallbacks of views.
+    /// Sets the fallbacks of lookup chains.
     fn chain(&self, tables: &mut Tables) -> Result<(), TablesError> {
         for (index, lookup_chain) in self.lookup_chains.lookup_chains.iter().enumerate() {
             let next = lookup_chain.next.map(vrf_id).transpose()?;
@@ -180,7 +180,7 @@ impl FibSync {
             return Err(error);
         }
         self.collect_fates(rib, tables, &mut v4, &mut v6)?;
-        // By address, shorter prefixes first: neighbours in the trie follow each other.
+        // By address, shorter prefixes first: neighbours in the trie come one after the other.
         v4.sort_unstable();
         v4.dedup();
         v6.sort_unstable();
@@ -249,13 +249,13 @@ impl FibSync {
         Ok(())
     }
 
-    /// The views that a destination's table is in.
+    /// The lookup chains that have a destination's table.
     fn uses_of(&self, dest: Dest) -> Arc<[Use]> {
         let uses = self.uses.get(&(merge::family(dest.prefix), dest.table));
         uses.cloned().unwrap_or_default()
     }
 
-    /// What views have for all packets.
+    /// Collects the answers that lookup chains have for all packets.
     fn collect_fates(
         &mut self,
         rib: &Rib,
@@ -302,7 +302,7 @@ impl FibSync {
         }
     }
 
-    /// Where packets go that find this; none where they find nothing.
+    /// The next hop for a content; none if there is no entry.
     fn to(&self, rib: &Rib, content: Content) -> Option<To> {
         let kernel = To::Shared(Shared::Punt(PuntReason::KernelRoute));
         Some(match content {

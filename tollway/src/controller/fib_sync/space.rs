@@ -1,11 +1,11 @@
-//! Which prefixes have to do with neighbours: those that lead to destinations on a link themselves, what
-//! is within them and what they are within.
+//! Which prefixes concern neighbours: those whose destinations are on a link themselves, the prefixes
+//! within them, and the prefixes around them.
 
 use std::collections::{BTreeSet, HashSet};
 
 use tollway_dataplane::stages::route::Prefix;
 
-/// The connected prefixes of one FIB; those that were are kept.
+/// The connected prefixes of one FIB; former ones stay.
 #[derive(Debug, Default)]
 pub(super) struct Space {
     prefixes: HashSet<(u8, u128)>,
@@ -21,7 +21,7 @@ impl Space {
         self.sorted.insert(prefix.bits());
     }
 
-    /// Says if a prefix covers a connected one or is within one.
+    /// Says whether a prefix covers a connected one or is within one.
     pub(super) fn meets(&self, prefix: Prefix) -> bool {
         let (len, bits) = (prefix.len(), prefix.bits());
         let mask = |len: u8| !u128::MAX.checked_shr(len.into()).unwrap_or(0);

@@ -1,4 +1,5 @@
-//! Views and routes in tables against a plain model of the kernel, before and after random changes.
+//! Compares lookup chains and routes in tables with a plain model of the kernel, before and after random
+//! changes.
 
 mod naive;
 mod random;
@@ -19,7 +20,7 @@ use crate::controller::rib::{Ignoring, Rib};
 use naive::{Answer, Packet};
 use random::{KernelState, LINKS};
 
-/// Tables that nobody else looks into.
+/// Tables without other readers.
 struct Bench(RefCell<Tables>);
 
 impl Installed for Bench {
@@ -31,7 +32,7 @@ impl Installed for Bench {
     }
 }
 
-/// Neighbours that are known: those that routes lead by, and some of the connected ones.
+/// Known neighbours: gateways of routes, and some of the connected hosts.
 fn stations() -> Vec<IpAddr> {
     let mut stations: Vec<IpAddr> = vec!["fe80::7".parse().unwrap()];
     for family in [Family::V4, Family::V6] {
@@ -72,7 +73,7 @@ fn fib_sync(world: &KernelState, rib: &mut Rib) -> (FibSync, Bench) {
     (fib_sync, Bench(RefCell::new(tables)))
 }
 
-/// The answer of the tables, by what views and policies say.
+/// The answer of the tables, by lookup chains and policies.
 fn ask(fib_sync: &FibSync, tables: &Tables, packet: &Packet) -> NextHopId {
     let ingress = &fib_sync.lookup_chains().links[&packet.iif];
     if ingress.policy.is_empty() {
@@ -179,6 +180,6 @@ fn tables_answer_as_rules_and_routes_do() {
             fast += compare(&mut world, &now, &bench, &format!("seed {seed}, step {step}"));
         }
     }
-    // So that the test tests: most answers are no punts.
+    // Make sure that the test is not empty: most answers are no punts.
     assert!(fast > 400 * 41 * 20, "{fast} of {}", 400 * 41 * 60);
 }

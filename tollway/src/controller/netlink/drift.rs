@@ -1,4 +1,4 @@
-//! What an audit found to be wrong.
+//! The differences that an audit finds.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
@@ -11,12 +11,12 @@ use super::touched::MOST;
 use crate::controller::event::Event;
 use crate::controller::kernel::{Family, Ifindex, Kernel, Netdev, NexthopId, RouteKey, TableId};
 
-/// Something may be in a list before its own message is heard: that is waited for.
+/// A list may be ahead of a notification, which is awaited for this long.
 const GRACE: Duration = Duration::from_secs(1);
-/// So many are told one by one.
+/// The most differences that are logged one by one.
 const TOLD: usize = 20;
 
-/// Something that can change, as far as an audit tells things apart.
+/// Something that can change, as an audit distinguishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Thing {
     Small(Object),
@@ -35,7 +35,7 @@ pub(super) enum Object {
 }
 
 impl Object {
-    /// What an event is about.
+    /// The object of an event.
     pub(super) const fn of(event: &Event) -> Option<Self> {
         Some(match event {
             Event::Link(index, _) => Self::Link(*index),
@@ -50,15 +50,15 @@ impl Object {
     }
 }
 
-/// What an audit has found so far.
+/// The findings of an audit so far.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     suspects: BTreeSet<Thing>,
-    /// What was heard of since the audit began: what was listed of it may have been ahead of that.
+    /// Objects with a notification since the audit began: the list may have been ahead of it.
     heard: HashSet<Thing>,
-    /// There is an audit.
+    /// An audit is running.
     open: bool,
-    /// When suspects are certain.
+    /// When suspects become certain.
     due: Option<Instant>,
 }
 
@@ -69,7 +69,7 @@ impl Findings {
         self.open = true;
     }
 
-    /// Something changes by itself.
+    /// Takes in a notification of a change.
     pub(super) fn hear(&mut self, event: &Event) {
         if self.open
             && let Some(object) = Object::of(event)
@@ -91,14 +91,14 @@ impl Findings {
         }
     }
 
-    /// Whether too much was heard.
+    /// Says whether there were too many notifications.
     pub(super) fn is_full(&self) -> bool {
         self.heard.len() > MOST
     }
 
-    /// Compares what is small.
+    /// Compares everything apart from routes.
     pub(super) fn compare(&mut self, known: &Kernel, fresh: &Kernel) {
-        // The kernel tells of no program that comes or goes by a link of bpf(2), as Tollway's own does.
+        // The kernel does not notify of programs attached by a link of bpf(2), such as Tollway's own.
         let netdevs = |kernel: &Kernel| -> BTreeMap<_, _> {
             let all = kernel.netdevs.iter();
             all.map(|(index, netdev)| (*index, Netdev { xdp: None, ..netdev.clone() })).collect()
@@ -139,7 +139,7 @@ impl Findings {
         known.into_keys().for_each(|key| self.suspect(Thing::Small(object(key))));
     }
 
-    /// The audit has seen all; what is heard in the next moment may still excuse something.
+    /// The audit has seen everything; a notification in the next moment may still explain a difference.
     pub(super) fn close(&mut self, now: Instant) {
         self.due = Some(now + GRACE);
     }
@@ -148,18 +148,18 @@ impl Findings {
         self.due
     }
 
-    /// Nothing of it is certain.
+    /// Drops all findings.
     pub(super) fn forget(&mut self) {
         *self = Self::default();
     }
 
-    /// What of it is told one by one.
+    /// The names of the suspects that are logged one by one.
     pub(super) fn names(&self, known: &Kernel) -> Vec<String> {
         let first = self.suspects.iter().take(TOLD);
         first.map(|thing| Named { thing, known }.to_string()).collect()
     }
 
-    /// Tells what was wrong; how much it was.
+    /// Logs the differences; returns their number.
     pub(super) fn tell(&mut self, known: &Kernel) -> usize {
         for name in self.names(known) {
             tracing::error!("{name} was not known as the kernel has it; it is now");
@@ -182,7 +182,7 @@ impl Thing {
     }
 }
 
-/// What people call it.
+/// The name of a suspect for people.
 struct Named<'a> {
     thing: &'a Thing,
     known: &'a Kernel,

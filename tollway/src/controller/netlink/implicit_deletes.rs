@@ -1,4 +1,4 @@
-//! What the kernel drops without telling.
+//! What the kernel deletes without notification.
 
 use crate::controller::event::{Event, Presence};
 use crate::controller::kernel::{Ifindex, Kernel, Netdev, Nexthop, NexthopId};
@@ -8,7 +8,7 @@ const RUNNING: u32 = libc::IFF_RUNNING as u32;
 /// `IFF_LOWER_UP`.
 const LOWER_UP: u32 = 1 << 16;
 
-/// What goes, of what is small, when something is told. Much of it is told later nevertheless.
+/// What the kernel deletes, apart from routes, along with an event. It notifies of much of it later anyway.
 pub(super) fn implicit_deletes(kernel: &Kernel, event: &Event) -> Vec<Event> {
     match event {
         Event::Link(index, None) => {
@@ -16,7 +16,7 @@ pub(super) fn implicit_deletes(kernel: &Kernel, event: &Event) -> Vec<Event> {
             let addresses = addresses.map(|address| Event::Address(*address, Presence::Gone));
             addresses.chain(nexthops_of(kernel, *index)).collect()
         }
-        // `nh_netdev_event`: next-hop objects go with their device's carrier.
+        // `nh_netdev_event`: next-hop objects go when their device loses its carrier.
         Event::Link(index, Some(netdev)) if !carries_nexthops(netdev) => {
             nexthops_of(kernel, *index).collect()
         }
@@ -25,8 +25,8 @@ pub(super) fn implicit_deletes(kernel: &Kernel, event: &Event) -> Vec<Event> {
     }
 }
 
-/// Whether routes go or come, or their next hops, of which the kernel tells nothing: with a device's
-/// state, and with the last address of IPv4 (`fib_disable_ip`).
+/// Says whether an event makes routes or their next hops go or come without notification: with a device's
+/// state, and with its last IPv4 address (`fib_disable_ip`).
 pub(super) fn invalidates_routes(kernel: &Kernel, event: &Event) -> bool {
     let state = |netdev: &Netdev| netdev.flags & (UP | RUNNING | LOWER_UP);
     match event {
@@ -42,7 +42,7 @@ const fn carries_nexthops(netdev: &Netdev) -> bool {
     netdev.flags & UP != 0 && netdev.flags & (RUNNING | LOWER_UP) != 0
 }
 
-/// The next-hop objects that go with a device, and what becomes of their groups.
+/// The next-hop objects that go with a device, and the changes of their groups.
 fn nexthops_of(kernel: &Kernel, index: Ifindex) -> impl Iterator<Item = Event> {
     let on_it = |nexthop: &Nexthop| matches!(nexthop, Nexthop::Hop(hop) if hop.ifindex == index);
     let gone: Vec<NexthopId> =
@@ -51,7 +51,7 @@ fn nexthops_of(kernel: &Kernel, index: Ifindex) -> impl Iterator<Item = Event> {
     gone.into_iter().map(|id| Event::Nexthop(id, None)).chain(groups)
 }
 
-/// What becomes of groups when members go: `remove_nexthop_from_groups`.
+/// The changes of groups when members go: `remove_nexthop_from_groups`.
 fn groups_without(kernel: &Kernel, gone: &[NexthopId]) -> Vec<Event> {
     if gone.is_empty() {
         return Vec::new();

@@ -1,5 +1,5 @@
-//! Devices and addresses as the kernel tells them (`IFLA_*`, `rtnl_fill_ifinfo`; `IFA_*`,
-//! `inet_fill_ifaddr`, `inet6_fill_ifaddr`), and what else is told of a device.
+//! Devices and addresses in the kernel's messages (`IFLA_*`, `rtnl_fill_ifinfo`; `IFA_*`,
+//! `inet_fill_ifaddr`, `inet6_fill_ifaddr`), and other notifications about devices.
 
 use std::net::IpAddr;
 
@@ -30,8 +30,8 @@ mod is {
     pub(super) const XDP: u16 = 43;
 }
 
-/// A device from the body of an `RTM_NEWLINK` or `RTM_DELLINK`; none where that is about something else
-/// of the device, such as its membership of a bridge or its settings of IPv6.
+/// The device in the body of an `RTM_NEWLINK` or `RTM_DELLINK`; none if the message is about something else
+/// of the device, such as its membership of a bridge or its IPv6 settings.
 pub(super) fn read(body: &[u8]) -> Option<(Ifindex, Netdev)> {
     let [family, _, _, _, i0, i1, i2, i3, f0, f1, f2, f3, ..] = *body.first_chunk::<LINK>()?;
     if family != 0 {
@@ -50,7 +50,7 @@ pub(super) fn read(body: &[u8]) -> Option<(Ifindex, Netdev)> {
             is::MASTER => netdev.master = attribute.u32().filter(|index| *index != 0),
             is::LINKINFO => attribute.nested().for_each(|info| describe(&mut netdev, info)),
             is::XDP => netdev.xdp = xdp_program(attribute),
-            // An event of the radio, without what the device is.
+            // A wireless event, without the properties of the device.
             is::WIRELESS => return None,
             _ => {}
         }
@@ -61,7 +61,7 @@ pub(super) fn read(body: &[u8]) -> Option<(Ifindex, Netdev)> {
     Some((u32::from_ne_bytes([i0, i1, i2, i3]), netdev))
 }
 
-/// Takes what is nested in `IFLA_LINKINFO`; the kind comes before what depends on it.
+/// Reads the attributes nested in `IFLA_LINKINFO`; the kind comes before what depends on it.
 fn describe(netdev: &mut Netdev, info: Attribute<'_>) {
     const KIND: u16 = 1;
     const DATA: u16 = 2;
@@ -91,8 +91,8 @@ fn vlan(info: Attribute<'_>) -> Option<(u16, u16)> {
     vid.map(|vid| (vid, protocol))
 }
 
-/// The number of the XDP program, or of one of several, from an `IFLA_XDP`: where programs are attached in
-/// two modes, `IFLA_XDP_PROG_ID` is left out (`rtnl_xdp_fill`).
+/// The number of the XDP program, or of one of several, from an `IFLA_XDP`: with programs in two modes,
+/// `IFLA_XDP_PROG_ID` is left out (`rtnl_xdp_fill`).
 pub(in crate::controller) fn xdp_program(xdp: Attribute<'_>) -> Option<u32> {
     /// `IFLA_XDP_PROG_ID`, `IFLA_XDP_DRV_PROG_ID` and so on.
     const IDS: std::ops::RangeInclusive<u16> = 4..=7;
@@ -131,7 +131,7 @@ pub(super) fn address(body: &[u8]) -> Option<Address> {
     })
 }
 
-/// That sysctls of a device have changed, from the body of an `RTM_NEWNETCONF`.
+/// The event that sysctls of a device have changed, from the body of an `RTM_NEWNETCONF`.
 pub(super) fn netconf(body: &[u8]) -> Option<Event> {
     const IFINDEX: u16 = 1;
     let family = match i32::from(*body.first()?) {
@@ -144,7 +144,7 @@ pub(super) fn netconf(body: &[u8]) -> Option<Event> {
     Some(Event::Sysctl(family, Some(index).filter(|index| *index <= i32::MAX as u32)))
 }
 
-/// That traffic control of a device has changed, from the body of an `RTM_NEWQDISC` and its like
+/// The event that traffic control of a device has changed, from the body of an `RTM_NEWQDISC` or the like
 /// (`struct tcmsg`).
 pub(super) fn traffic_control(body: &[u8]) -> Option<Event> {
     let [_, _, _, _, index @ ..] = *body.first_chunk::<8>()?;

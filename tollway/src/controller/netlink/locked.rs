@@ -1,5 +1,5 @@
 //! IPv4 exceptions whose MTU is locked: the kernel's list (`fib_dump_info_fnhe` in `net/ipv4/route.c`), and
-//! what it says of one destination (`inet_rtm_getroute`).
+//! its answer about one destination (`inet_rtm_getroute`).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,16 +12,16 @@ use super::route;
 use crate::controller::kernel::Ifindex;
 use crate::netlink::Asker;
 
-/// Destinations, and how long the exception holds.
+/// Destinations, and how long their exceptions hold.
 pub(in crate::controller) type Locked = Vec<(Ipv4Addr, Duration)>;
 
-/// Has the kernel list its exceptions; those whose MTU is locked. Waits for it: 100 ms with a million routes.
+/// Lists the kernel's exceptions whose MTU is locked. Waits for the kernel: 100 ms with a million routes.
 ///
 /// # Errors
-/// The kernel cannot be asked.
+/// The query failed.
 pub(in crate::controller) fn list_locked() -> io::Result<Locked> {
     let mut asker = Asker::open(NETLINK_ROUTE)?;
-    // Else it would list the routes as well.
+    // Without this the kernel would list the routes as well.
     asker.ask_strictly();
     asker.list(is::GET_ROUTE, &message::exceptions_body(), |_, body| match route::locked(body) {
         Some((IpAddr::V4(to), left)) => Some((to, left)),
@@ -38,18 +38,18 @@ pub(in crate::controller) struct Flow {
     pub(in crate::controller) tos: u8,
 }
 
-/// How long an exception with a locked MTU holds for a packet of the host's own, which leaves by a VRF device
-/// or by none; none where there is no such, or no route.
+/// Queries how long an exception with a locked MTU holds for a packet of the host's own, which leaves by a
+/// VRF device or by none. None if there is no such exception, or no route.
 ///
 /// # Errors
-/// The kernel could not be asked.
+/// The query could not be made.
 pub(in crate::controller) fn ask_locked(
     asker: &mut Asker,
     flow: Flow,
     vrf: Option<Ifindex>,
 ) -> io::Result<Option<Duration>> {
     let answer = asker.answer(is::GET_ROUTE, &message::route_body(flow, vrf))?;
-    // An error is the kernel's way to say that there is no route.
+    // The kernel answers with an error if there is no route.
     let left = answer.ok().and_then(|body| route::locked(&body));
     Ok(left.map(|(_, left)| left))
 }

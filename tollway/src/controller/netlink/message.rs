@@ -1,4 +1,4 @@
-//! Messages to events, and the questions for lists.
+//! From messages to events, and the requests for lists.
 
 use super::locked::Flow;
 use super::{link, nexthop, route, rule};
@@ -47,7 +47,7 @@ pub(super) mod is {
     pub(super) const GET_NEXTHOP: u16 = 106;
 }
 
-/// What a message says; none where it does not matter.
+/// The event of a message; none if the message does not matter.
 pub(super) fn read(message: &Message<'_>, listed: bool) -> Option<Event> {
     let body = message.body;
     Some(match message.kind {
@@ -90,7 +90,7 @@ pub(super) fn read(message: &Message<'_>, listed: bool) -> Option<Event> {
     })
 }
 
-/// What can be listed.
+/// The lists that can be requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum List {
     Links,
@@ -101,7 +101,7 @@ pub(super) enum List {
 }
 
 impl List {
-    /// The question for it.
+    /// The request for the list.
     pub(super) fn question(self, sequence: u32) -> Vec<u8> {
         let (kind, body): (_, &[u8]) = match self {
             Self::Links => (is::GET_LINK, &link_body(0)),
@@ -114,19 +114,19 @@ impl List {
     }
 }
 
-/// The question for one device.
+/// The request for one device.
 pub(super) fn ask_link(index: Ifindex, sequence: u32) -> Vec<u8> {
     request(is::GET_LINK, 0, sequence, &link_body(index))
 }
 
-/// The body of the question for the exceptions of IPv4's routes.
+/// The body of the request for the exceptions of IPv4's routes.
 pub(super) fn exceptions_body() -> [u8; 12] {
     let mut body = family_first(Family::V4);
     body[8..].copy_from_slice(&route::CLONED.to_ne_bytes());
     body
 }
 
-/// The body of the question by which route packets of the host's own leave.
+/// The body of the request for the route of the host's own packets.
 pub(super) fn route_body(flow: Flow, vrf: Option<Ifindex>) -> Vec<u8> {
     use route::is::{DST, OIF, SRC};
     const WHOLE: u8 = 32;
@@ -154,8 +154,8 @@ fn family_first(family: Family) -> [u8; 12] {
     body
 }
 
-/// The body of a question for a device, or for all (0): `struct ifinfomsg`, and that statistics are not
-/// wanted, which the kernel adds up over all processors.
+/// The body of a request for a device, or for all (0): `struct ifinfomsg`, without statistics, which the
+/// kernel would add up over all processors.
 pub(in crate::controller) fn link_body(index: Ifindex) -> Vec<u8> {
     /// `IFLA_EXT_MASK`, `RTEXT_FILTER_SKIP_STATS`.
     const EXT_MASK: u16 = 29;

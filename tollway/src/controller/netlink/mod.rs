@@ -1,21 +1,20 @@
-//! The kernel's configuration by rtnetlink (rtnetlink(7)), as [events](super::event) in order.
+//! Reads the kernel's configuration by rtnetlink (rtnetlink(7)), as [events](super::event) in order.
 //!
-//! One socket hears of changes, another is told lists. A list is begun when the first is listened to and
-//! nothing waits there, so what is listed is never older than what was heard before.
-//! What is heard while a list is told is newer than it, or as new; whatever the list says of the same
-//! thing is left out (`touched.rs`). Where the two together may not be the whole truth, it is listed
-//! again.
+//! One socket receives notifications of changes, another receives lists. A list begins only while the first
+//! socket is open and empty, so listed data is never older than earlier notifications. A notification during
+//! a list is as new as the list or newer, so whatever the list says of the same object is ignored
+//! (`touched.rs`). If list and notifications together may be incomplete, the list is repeated.
 //!
-//! When messages were lost (`ENOBUFS`), and when somebody doubts, everything is listed anew. An audit
-//! does the same now and then, but slowly, and what it has to mend is told as an error.
+//! After a loss of messages (`ENOBUFS`), or on request in case of doubt, everything is listed again. A
+//! periodic audit does the same, but slowly, and reports what it has to correct as an error.
 //!
-//! What the kernel drops without telling (`implicit_deletes.rs`) is told here all the same, for things that are
-//! small; routes are for whoever keeps them.
+//! What the kernel deletes without notification (`implicit_deletes.rs`) becomes events here as well, except
+//! for routes: their store derives that.
 //!
-//! Limits, until an audit: two IPv6 routes of one key that are the same but for their source, or that a
-//! replacement has made the same, are taken for one. IPv6 routes that stand between siblings of their
-//! key are not listed by the kernel (`fib6_dump_node`). A program that is attached by a BPF link changes
-//! [`Netdev::xdp`](super::kernel::Netdev::xdp) untold.
+//! Limits, until an audit: two IPv6 routes of one key are taken for one if they differ only in their source,
+//! or if a replacement has made them equal. The kernel does not list IPv6 routes that stand between siblings
+//! of their key (`fib6_dump_node`). A program that is attached by a BPF link changes
+//! [`Netdev::xdp`](super::kernel::Netdev::xdp) without notification.
 //!
 //! Kernel equivalents: `rtmsg_fib` and `inet_dump_fib`, `inet6_rt_notify` and `inet6_dump_fib`,
 //! `nexthop_notify`, `notify_rule_change`, `rtmsg_ifinfo`, `rtmsg_ifa`. Needs Linux 5.3, whose routes

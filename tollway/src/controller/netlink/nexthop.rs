@@ -1,4 +1,4 @@
-//! Next-hop objects as the kernel tells them (`struct nhmsg`, `NHA_*`; `nh_fill_node`).
+//! Next-hop objects in the kernel's messages (`struct nhmsg`, `NHA_*`; `nh_fill_node`).
 
 use crate::controller::kernel::{DEAD, Hop, LINK_DOWN, Nexthop, NexthopId, ON_LINK};
 use crate::netlink::attributes;
@@ -52,7 +52,7 @@ pub(super) fn read(body: &[u8]) -> Option<(NexthopId, Nexthop)> {
     Some((id?, nexthop))
 }
 
-/// Number and weight of each member; a weight of 16 bits is since Linux 6.12, zero before.
+/// Number and weight of each member. The weight has 16 bits since Linux 6.12; before, its upper byte is zero.
 fn members(bytes: &[u8]) -> Vec<(NexthopId, u16)> {
     let (members, _) = bytes.as_chunks::<MEMBER>();
     let member = |[i0, i1, i2, i3, low, high, ..]: &[u8; MEMBER]| {

@@ -1,4 +1,4 @@
-//! One pass through all lists.
+//! A pass through all lists.
 
 use super::drift::Object;
 use super::implicit_deletes::implicit_deletes;
@@ -7,34 +7,34 @@ use super::touched::Touched;
 use crate::controller::event::Event;
 use crate::controller::kernel::{Family, Kernel};
 
-/// So often a list is told when too much changes meanwhile.
+/// How often a list is read at most when too much changes meanwhile.
 const ROUNDS: u8 = 3;
-/// The same of rules, of which there are few: one that was heard while others were listed would be lost.
+/// The same for rules, which are few: a change notified during the other family's list would be lost.
 const RULE_ROUNDS: u8 = 100;
 
-/// The pass.
+/// The state of a pass.
 #[derive(Debug)]
 pub(super) struct Pass {
     pub(super) audit: bool,
-    /// What is being listed, by the number of the question.
+    /// The present list, and the sequence number of its request.
     pub(super) list: List,
     pub(super) sequence: u32,
-    /// What is small, as far as it is listed.
+    /// Everything listed so far apart from routes.
     fresh: Box<Kernel>,
-    /// A list is not of one moment, and its kind goes on by count.
+    /// The list is not of one moment, and the kernel continues lists of its kind by count.
     interrupted: bool,
-    /// How often the list was told in vain.
+    /// How often the list was read in vain.
     round: u8,
 }
 
-/// What comes after a list.
+/// What follows a list.
 #[derive(Debug, PartialEq)]
 pub(super) enum Next {
     /// Another list, or the same again.
     List(List),
-    /// All that is small; then routes.
+    /// The configuration apart from routes is complete; then routes follow.
     Whole(Box<Kernel>),
-    /// The family's routes are settled if so many lists agree.
+    /// The family's routes are settled if this many lists agree.
     Listed(Family, u8),
 }
 
@@ -50,7 +50,7 @@ impl Pass {
         }
     }
 
-    /// Goes on with a list that was asked for by a number.
+    /// Continues with a list that was requested with a sequence number.
     pub(super) const fn ask(&mut self, list: List, sequence: u32) {
         (self.list, self.sequence, self.interrupted) = (list, sequence, false);
     }
@@ -60,18 +60,18 @@ impl Pass {
         self.interrupted = true;
     }
 
-    /// Whether what is listed is small.
+    /// Says whether the list is not of routes.
     const fn is_small(&self) -> bool {
         !matches!(self.list, List::Routes(_))
     }
 
-    /// Takes something that has changed, which is newer than what is listed.
+    /// Takes in a change, which is newer than the list.
     pub(super) fn hear(&mut self, event: &Event, touched: &mut Touched) {
         touched.hear(event);
         if !self.is_small() {
             return;
         }
-        // Rules have no names by which list and changes could be told apart.
+        // Rules have no names to tell apart what list and changes say.
         if matches!(event, Event::Rule(..)) {
             self.interrupted |= matches!(self.list, List::Rules(_));
             return;
@@ -83,7 +83,7 @@ impl Pass {
         self.fresh.take(event);
     }
 
-    /// Takes something that is listed; gives a route back that is to be believed.
+    /// Takes in a listed object; returns a route if the list is valid for it.
     pub(super) fn listed(&mut self, event: Event, touched: &mut Touched) -> Option<Event> {
         match (&event, self.list) {
             (Event::Route(key, route, _), List::Routes(family)) => {
@@ -107,26 +107,26 @@ impl Pass {
         }
     }
 
-    /// What comes next, the list being told to its end.
+    /// What follows the present list, which is complete.
     pub(super) fn next(&mut self, touched: &Touched) -> Next {
         self.round += 1;
         let again = self.round < ROUNDS;
         let next = match self.list {
             List::Links => Next::List(List::Addresses),
-            // Those that changed are right already; another may have been left out.
+            // Changed addresses are right already; another may have been left out.
             List::Addresses if self.interrupted && again => return Next::List(List::Addresses),
             List::Addresses => Next::List(List::Nexthops),
             List::Nexthops => Next::List(List::Rules(Family::V4)),
-            // It may have been of the family that was listed before.
+            // A change may have been of the family listed before.
             List::Rules(_) if self.interrupted && self.round < RULE_ROUNDS => {
                 self.fresh.rules.clear();
                 return Next::List(List::Rules(Family::V4));
             }
-            // Rounds are counted for both.
+            // Rounds count for both families.
             List::Rules(Family::V4) => return Next::List(List::Rules(Family::V6)),
             List::Rules(Family::V6) => Next::Whole(std::mem::take(&mut self.fresh)),
             List::Routes(family) if touched.is_settled(family) => Next::Listed(family, 1),
-            // An audit is not in a hurry, and the next one comes anyway.
+            // An audit has time: the next one comes anyway.
             List::Routes(family) if self.audit || !again => Next::Listed(family, ROUNDS),
             List::Routes(family) => return Next::List(List::Routes(family)),
         };

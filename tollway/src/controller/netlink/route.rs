@@ -1,7 +1,7 @@
-//! Routes as the kernel tells them (`struct rtmsg`, `RTA_*`; `fib_dump_info`, `rt6_fill_node`).
+//! Routes in the kernel's messages (`struct rtmsg`, `RTA_*`; `fib_dump_info`, `rt6_fill_node`).
 //!
-//! A million of them may come at once, so this reads them where they lie and allocates for nothing but
-//! several next hops.
+//! A million of them may come at once. So they are read in place, and only several next hops need an
+//! allocation.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -18,9 +18,9 @@ use crate::netlink::{Attribute, address, attributes, find, record};
 const HEADER: usize = 12;
 /// `RTM_F_CLONED`: from a cache, not configured.
 pub(super) const CLONED: u32 = 0x200;
-/// Times are told in such parts of a second (`USER_HZ`).
+/// The unit of times in messages: parts of a second (`USER_HZ`).
 const USER_HZ: u32 = 100;
-/// What of a next hop's flags is kept.
+/// The flags of a next hop that are kept.
 const HOP_FLAGS: u8 = DEAD | ON_LINK | LINK_DOWN;
 /// `RTAX_LOCK` and `RTAX_MTU`, among the metrics.
 const LOCK: u16 = 1;
@@ -46,7 +46,7 @@ pub(super) mod is {
     pub(super) const NH_ID: u16 = 30;
 }
 
-/// What the attributes say, before it is known what of it counts.
+/// The attributes, before it is known which of them matter.
 #[derive(Default)]
 struct Parts {
     dst: Option<IpAddr>,
@@ -54,7 +54,7 @@ struct Parts {
     priority: u32,
     prefsrc: Option<IpAddr>,
     mtu: u32,
-    /// The MTU holds for forwarded packets, too (`ip_mtu_locked`).
+    /// The MTU also holds for forwarded packets (`ip_mtu_locked`).
     is_locked: bool,
     hop: HopParts,
     many: Option<Box<[Hop]>>,
@@ -67,12 +67,12 @@ struct HopParts {
     via: Option<IpAddr>,
     ifindex: u32,
     encap: bool,
-    /// Attributes that are not a next hop's.
+    /// There are unknown attributes outside next hops.
     odd: bool,
 }
 
-/// A route from the body of an `RTM_NEWROUTE` or `RTM_DELROUTE`; none for one of a cache, or of a family
-/// that is neither IPv4 nor IPv6.
+/// The route in the body of an `RTM_NEWROUTE` or `RTM_DELROUTE`; none for a cached one, or for families
+/// other than IPv4 and IPv6.
 pub(super) fn read(body: &[u8]) -> Option<(RouteKey, Route)> {
     let [family, dst_len, src_len, tos, table, protocol, _scope, kind, flags @ ..] =
         *body.first_chunk::<HEADER>()?;
@@ -88,7 +88,7 @@ pub(super) fn read(body: &[u8]) -> Option<(RouteKey, Route)> {
     let mut parts = Parts { table: table.into(), odd: src_len > 0, ..Parts::default() };
     attributes(body, HEADER).for_each(|attribute| parts.take(attribute));
     let dst = IpNet::new(parts.dst.unwrap_or(unspecified), dst_len).ok()?;
-    // In IPv4 there is no such thing, in IPv6 no type of service.
+    // IPv4 has no source prefix, and IPv6 no type of service.
     let tos = if src_len > 0 { RouteKey::OF_SOURCES } else { tos };
     let key = RouteKey { table: parts.table, dst, tos, priority: parts.priority };
     let kind = kind_of(kind);
@@ -98,7 +98,7 @@ pub(super) fn read(body: &[u8]) -> Option<(RouteKey, Route)> {
     Some((key, Route { kind, hops, protocol, prefsrc, mtu, odd }))
 }
 
-/// The destination of an exception whose MTU is locked, and how long it holds; none for anything else.
+/// The destination of an exception whose MTU is locked, and how long it holds; none for other routes.
 pub(super) fn locked(body: &[u8]) -> Option<(IpAddr, Duration)> {
     let flags = u32::from_ne_bytes(*body.get(8..HEADER)?.first_chunk()?);
     if flags & CLONED == 0 {
@@ -111,8 +111,8 @@ pub(super) fn locked(body: &[u8]) -> Option<(IpAddr, Duration)> {
     parts.is_locked.then_some((parts.dst?, left))
 }
 
-/// How a route is told, by the message's flags: `nlflags` in `fib_table_insert` and
-/// `fib6_add_rt2node`. In IPv6 nothing comes before what is there.
+/// The change of a route, by the message's flags: `nlflags` in `fib_table_insert` and
+/// `fib6_add_rt2node`. In IPv6 no new route comes before existing ones.
 pub(super) const fn change(family: Family, flags: u16) -> Change {
     const REPLACE: u16 = 0x100;
     const EXCL: u16 = 0x200;
@@ -144,7 +144,7 @@ impl Parts {
             is::CACHEINFO => {
                 self.odd |= attribute.value.get(8..12).is_some_and(|time| time != [0; 4])
             }
-            // Any but medium makes a difference among routes of one metric.
+            // Any preference but medium makes a difference among routes of one metric.
             is::PREF => self.odd |= attribute.u8() != Some(0),
             _ => {
                 self.hop.take(attribute);
@@ -183,7 +183,7 @@ impl Parts {
             return Hops::Object(id);
         }
         match self.many.as_deref() {
-            // IPv6 names a device even where nothing is sent.
+            // IPv6 names a device even if the route sends nothing.
             _ if matches!(kind, Blackhole | Prohibit | Throw | Unreachable) => Hops::None,
             Some([hop]) => Hops::One(*hop),
             Some(_) => self.many.map_or(Hops::None, Hops::Many),
@@ -198,7 +198,7 @@ impl HopParts {
         match attribute.kind {
             is::OIF => self.ifindex = attribute.u32().unwrap_or_default(),
             is::GATEWAY => self.via = attribute.address(),
-            // A router of another family: its number, then its address.
+            // A gateway of another family: its number, then its address.
             is::VIA => self.via = attribute.value.get(2..).and_then(address),
             is::ENCAP | is::ENCAP_TYPE => self.encap = true,
             is::PAD => {}

@@ -1,4 +1,4 @@
-//! Rules as the kernel tells them (`struct fib_rule_hdr`, `FRA_*`; `fib_nl_fill_rule`).
+//! Rules in the kernel's messages (`struct fib_rule_hdr`, `FRA_*`; `fib_nl_fill_rule`).
 
 use std::net::IpAddr;
 
@@ -9,13 +9,13 @@ use crate::netlink::{Attribute, attributes};
 
 /// Length of `struct fib_rule_hdr`.
 const HEADER: usize = 12;
-/// `FIB_RULE_INVERT`: for the packets that it does not select.
+/// `FIB_RULE_INVERT`: the rule is for packets that do not match its selectors.
 const INVERT: u32 = 2;
-/// The word for a rule that is for packets of VRFs only, and does not look their tables up.
+/// The word for a rule that is only for packets of VRFs, and does not look up their tables.
 pub(in crate::controller) const VRF_ONLY: &str = "l3mdev";
-/// The word for a rule that is for the packets that it does not select.
+/// The word for a rule for packets that do not match its selectors.
 pub(in crate::controller) const NOT: &str = "not";
-/// What stands for "no limit" (`FRA_SUPPRESS_*`).
+/// The value for "no limit" (`FRA_SUPPRESS_*`).
 const NONE: u32 = u32::MAX;
 
 /// `FRA_*`.
@@ -62,7 +62,7 @@ struct Parts {
     odd: Vec<String>,
 }
 
-/// A rule from the body of an `RTM_NEWRULE` or `RTM_DELRULE`; none for one that is not of IPv4 or IPv6.
+/// The rule in the body of an `RTM_NEWRULE` or `RTM_DELRULE`; none for families other than IPv4 and IPv6.
 pub(super) fn read(body: &[u8]) -> Option<Rule> {
     let [family, dst_len, src_len, tos, table, _, _, action, flags @ ..] =
         *body.first_chunk::<HEADER>()?;
@@ -115,7 +115,7 @@ impl Parts {
 
     fn action(&mut self, number: u8) -> RuleAction {
         if self.vrf && number != 1 {
-            // For packets of VRFs only: `l3mdev unreachable` stands behind their tables.
+            // Only for packets of VRFs: `l3mdev unreachable` comes behind their tables.
             self.odd.push(VRF_ONLY.to_owned());
         }
         match number {
@@ -134,7 +134,7 @@ impl Parts {
     }
 }
 
-/// What a rule selects by, as ip-rule(8) calls it. Two rules that differ have different words.
+/// A selector by its name in ip-rule(8). Two rules that differ have different words.
 fn words(kind: u16, attribute: Attribute<'_>) -> String {
     let name = match kind {
         is::FLOW => "realms",

@@ -1,4 +1,4 @@
-//! Where the events come from.
+//! The source of events.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,34 +17,35 @@ use crate::controller::kernel::{Family, Hops, Ifindex, Kernel, Route, TableId};
 use crate::controller::take::Effect;
 use crate::netlink::{Message, Received, Socket};
 
-/// Datagrams of changes that are read before it is another's turn.
+/// Datagrams of changes read in one turn.
 const BATCH: usize = 128;
-/// Datagrams of changes that are read before a list is concluded, to hear all that it may have seen.
+/// Datagrams of changes read before a list is concluded, to receive all that it may have seen.
 const DRAINED: usize = 8192;
-/// How long a list is read before it is another's turn.
+/// How long a list is read in one turn.
 const SLICE: Duration = Duration::from_millis(2);
-/// The same in an audit, which is to be noticed by nobody.
+/// The same in an audit, which has to remain unnoticed.
 const AUDIT_SLICE: Duration = Duration::from_micros(500);
-/// An audit takes one part in so many of a processor; one that somebody waits for takes more. A million routes
-/// cost 1.5 s, 0.9 of them the kernel's.
+/// An audit takes one part in this many of a processor; an audit that someone waits for takes more. A million
+/// routes cost 1.5 s, 0.9 s of which are in the kernel.
 const AUDIT_SHARE: u32 = 100;
 const AWAITED_SHARE: u32 = 10;
-/// A slice counts for no longer than this: whoever had no processor meanwhile took none.
+/// A slice counts for at most this long: a thread without a processor meanwhile took no time of one.
 const AUDIT_SLICE_MOST: Duration = Duration::from_millis(2);
-/// A list of which nothing comes for so long has got lost.
+/// A list from which nothing comes for this long is lost.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// After a device has gone up or down, the kernel may still list what it is about to drop or mend.
+/// For this long after a device has gone up or down, lists may have what the kernel is about to drop or
+/// correct.
 const SHAKY: Duration = Duration::from_millis(500);
-/// When lists are begun again that were given up: at first, and at last.
+/// The time before a list that was given up begins again: at first, and at most.
 const RETRY: Duration = Duration::from_millis(5);
 const LAST_RETRY: Duration = Duration::from_secs(1);
 
-/// How the kernel is listened to.
+/// How to follow the kernel's notifications.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Bytes of messages that may wait to be read, as the kernel counts: a changed route has about 1000.
+    /// Bytes of messages that may wait to be read, as the kernel counts: a changed route takes about 1000.
     pub receive_buffer: usize,
-    /// How often all that is known is compared with what the kernel has.
+    /// The time between two audits, which compare everything known with the kernel's configuration.
     pub audit_every: Duration,
 }
 
@@ -54,58 +55,58 @@ impl Default for Settings {
     }
 }
 
-/// What was done so far.
+/// Counters of the source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// How often everything was listed to the end, audits aside.
     pub resyncs: u64,
     /// How often the receive buffer was full and messages were lost.
     pub lost: u64,
-    /// How often everything was compared.
+    /// How many audits have been completed.
     pub audits: u64,
-    /// Things that were wrong then.
+    /// The number of differences that they found.
     pub drifts: u64,
 }
 
-/// Listens to the kernel.
+/// Follows the kernel's configuration.
 ///
-/// Nothing here waits. Whoever owns it calls [`Source::read`] when [`Source::fd`] is readable or
+/// Nothing here waits. The owner calls [`Source::read`] when [`Source::fd`] is readable or
 /// [`Source::due`] has come.
 pub struct Source {
     settings: Settings,
     changes: Socket,
     lists: Socket,
-    /// What is small, as it was told.
+    /// The configuration apart from routes, as reported by events.
     known: Kernel,
     pass: Option<Pass>,
     touched: Touched,
     findings: Findings,
-    /// When everything is to be listed anew.
+    /// When to list everything again.
     resync_at: Option<Instant>,
     retry: Duration,
-    /// When an audit is to begin, or to go on.
+    /// When an audit has to begin or continue.
     audit_at: Instant,
     audit_began: Instant,
-    /// Another audit is to follow what is being listed.
+    /// Another audit has to follow the present lists.
     audit_again: bool,
-    /// Somebody waits for an audit.
+    /// Someone waits for an audit.
     is_awaited: bool,
-    /// When something of the list came last.
+    /// When a part of the list was received last.
     heard: Instant,
-    /// When the pass has begun, and when something changed that changes routes untold.
+    /// When the pass began, and when a change last affected routes without notification.
     began: Instant,
     shaken: Option<Instant>,
-    /// When the last one was complete, audits aside, and how long that took.
+    /// When the last pass was complete, audits aside, and how long it took.
     complete: Instant,
     took: Duration,
-    /// Devices of which more is to be asked.
+    /// Devices to query.
     ask: BTreeSet<Ifindex>,
     stats: Stats,
     is_drained: bool,
 }
 
 impl Source {
-    /// Listens from now on, and begins with a list of everything.
+    /// Starts to follow the kernel, and begins with lists of everything.
     ///
     /// # Errors
     /// The system gives no socket.
@@ -136,13 +137,13 @@ impl Source {
         })
     }
 
-    /// What to wait for messages on.
+    /// The descriptor to wait for.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.changes.fd()
     }
 
-    /// When there is something to read even if nothing is readable.
+    /// When there is something to read even though nothing is readable.
     #[must_use]
     pub fn due(&self) -> Instant {
         let next = match &self.pass {
@@ -153,45 +154,43 @@ impl Source {
         self.resync_at.map_or(next, |at| at.min(next))
     }
 
-    /// Says if nothing of what had been told of changes was left when that was read last.
+    /// Says whether the last read left no notification of a change unread.
     #[must_use]
     pub const fn is_drained(&self) -> bool {
         self.is_drained
     }
 
-    /// What was done so far.
+    /// The counters.
     #[must_use]
     pub const fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// Has everything listed anew, because of some doubt. What is known stays in use meanwhile. That is at
-    /// once, unless there was doubt just before: lists take a fifth of the time at most.
+    /// Has everything listed again, in case of doubt; known data stays in use meanwhile. This begins at once,
+    /// unless there was doubt just before: lists take a fifth of the time at most.
     pub fn resync(&mut self) {
         let rest = self.complete + self.took * 4;
         self.resync_at.get_or_insert_with(|| rest.max(Instant::now()));
     }
 
-    /// Has everything compared now, somewhat faster than by itself; where that is being done already,
-    /// again as soon as it is done.
+    /// Starts an audit now, somewhat faster than a periodic one. If one is running already, another follows.
     pub fn audit(&mut self) {
         self.is_awaited = true;
         self.audit_again |= self.pass.is_some();
         self.audit_at = Instant::now();
     }
 
-    /// Says what an audit had to mend: a list [for an audit](Event::Listing) has changed routes to a
-    /// destination of a table, or had them not. That is an error, unless they changed just now, which
-    /// is found out here.
+    /// Notes that a list [for an audit](Event::Listing) has changed, added or removed routes to a destination
+    /// of a table. That is logged as an error, unless a notification soon explains it.
     pub fn drifted(&mut self, table: TableId, dst: IpNet) {
         self.findings.suspect_routes(table, dst);
     }
 
-    /// Reads what there is, for a few milliseconds at most; says if there is more. Never waits.
+    /// Reads what is available, for a few milliseconds at most; returns whether there is more. Never waits.
     ///
     /// # Errors
-    /// A socket is of no more use. Another source may be opened in this one's place, and what is known
-    /// stays in use until that has listed everything.
+    /// A socket is unusable. Another source may replace this one; known data stays in use until that has
+    /// listed everything.
     pub fn read(&mut self, sink: &mut dyn FnMut(Event)) -> io::Result<bool> {
         let drained = self.read_changes(BATCH, sink)?;
         self.is_drained = drained;
@@ -208,14 +207,14 @@ impl Source {
         Ok(busy || !drained)
     }
 
-    /// Reads up to so many datagrams of changes; says if there were no more.
+    /// Reads at most `most` datagrams of changes; returns whether there were no more.
     fn read_changes(&mut self, most: usize, sink: &mut dyn FnMut(Event)) -> io::Result<bool> {
         let mut events = Vec::new();
         for _ in 0..most {
             let mut overrun = false;
             let received = self.changes.receive(|message| match message.kind {
                 message::OVERRUN => overrun = true,
-                // Of a device that is gone since.
+                // The query was about a device that has gone since.
                 message::ERROR | message::DONE => {}
                 _ => events.extend(message::read(&message, false)),
             })?;
@@ -232,7 +231,7 @@ impl Source {
         Ok(false)
     }
 
-    /// Takes a change.
+    /// Handles a change.
     fn hear(&mut self, event: Event, sink: &mut dyn FnMut(Event)) {
         if let Some(pass) = &mut self.pass {
             pass.hear(&event, &mut self.touched);
@@ -245,13 +244,13 @@ impl Source {
             Event::Route(key, route, Change::Del | Change::Add(Place::Instead))
                 if route.odd && key.family() == Family::V6 =>
             {
-                // Another may look the same, for another source (`RTA_SRC`).
+                // Another route may look the same and be for another source (`RTA_SRC`).
                 self.resync_at.get_or_insert_with(|| Instant::now() + LAST_RETRY);
                 sink(event);
             }
             Event::Route(..) | Event::Sysctl(..) => sink(event),
             Event::Tc(index) => {
-                // What the device says of its queueing discipline is not told by itself.
+                // The kernel does not notify of the queueing discipline in the device's own message.
                 self.ask.extend(index);
                 sink(event);
             }
@@ -264,22 +263,22 @@ impl Source {
         }
     }
 
-    /// Tells something small if it is new.
+    /// Passes an event on if it is news.
     fn tell(&mut self, event: Event, sink: &mut dyn FnMut(Event)) {
         if self.known.take(&event) != Effect::Nothing {
             sink(event);
         }
     }
 
-    /// Messages were lost: all is to be listed anew.
+    /// Messages were lost: everything has to be listed again.
     fn lose(&mut self, sink: &mut dyn FnMut(Event)) -> io::Result<()> {
         self.stats.lost += 1;
-        tracing::info!("messages of the kernel were lost; everything is listed anew");
+        tracing::info!("messages of the kernel were lost; everything is listed again");
         sink(Event::Lost);
         self.give_up()
     }
 
-    /// Begins again, a little later.
+    /// Gives the pass up, to begin again a little later.
     fn give_up(&mut self) -> io::Result<()> {
         self.abandon()?;
         self.resync_at = Some(Instant::now() + self.retry);
@@ -287,10 +286,10 @@ impl Source {
         Ok(())
     }
 
-    /// Forgets the pass that is going on.
+    /// Drops the running pass.
     fn abandon(&mut self) -> io::Result<()> {
         if self.pass.take().is_some() {
-            // The kernel would go on with its list, and begin no other on this socket.
+            // The kernel would continue its list, and begin no other on this socket.
             self.lists = lists()?;
         }
         self.findings.forget();
@@ -298,8 +297,8 @@ impl Source {
         Ok(())
     }
 
-    /// Begins a pass, if one is due and all was heard that may have gone before: as long as something
-    /// waits there after a loss, more may get lost of which nothing is said.
+    /// Begins a pass if one is due and all earlier notifications have been read. As long as any wait there
+    /// after a loss, more may be lost without an error.
     fn begin(
         &mut self,
         now: Instant,
@@ -341,7 +340,7 @@ impl Source {
         self.lists.send(&list.question(sequence))
     }
 
-    /// Reads a slice of the list; says if more of it is to be read at once.
+    /// Reads a slice of the list; returns whether more of it has to be read at once.
     fn read_list(&mut self, now: Instant, sink: &mut dyn FnMut(Event)) -> io::Result<bool> {
         let audit = match &self.pass {
             None => return Ok(false),
@@ -356,7 +355,7 @@ impl Source {
                 self.heard = now + spent;
             } else {
                 if self.heard.elapsed() > PATIENCE {
-                    tracing::warn!("a list of the kernel's does not come to its end; asking again");
+                    tracing::warn!("a list of the kernel does not end; asking again");
                     self.give_up()?;
                 }
                 break;
@@ -372,7 +371,7 @@ impl Source {
         Ok(!audit && self.pass.is_some())
     }
 
-    /// Too much has changed during a list.
+    /// Handles too many changes during a list.
     fn overwhelmed(&mut self, audit: bool) -> io::Result<()> {
         if !audit {
             return self.give_up();
@@ -382,7 +381,7 @@ impl Source {
         self.abandon()
     }
 
-    /// Reads a datagram of the list; says if there was one.
+    /// Reads a datagram of the list; returns whether there was one.
     fn read_part(&mut self, sink: &mut dyn FnMut(Event)) -> io::Result<bool> {
         let Self { pass: Some(pass), touched, known, .. } = self else { return Ok(false) };
         touched.begin_datagram();
@@ -409,10 +408,10 @@ impl Source {
         Ok(true)
     }
 
-    /// The kernel does not list something.
+    /// Handles the kernel's refusal of a list.
     fn refused(&mut self, error: &io::Error, sink: &mut dyn FnMut(Event)) -> io::Result<()> {
         match error.raw_os_error() {
-            // Something that it does not have, such as IPv6.
+            // The kernel lacks the protocol, such as IPv6.
             Some(libc::EOPNOTSUPP | libc::EAFNOSUPPORT) => self.go_on(sink),
             _ => {
                 tracing::warn!("the kernel does not list its configuration: {error}; asking again");
@@ -421,9 +420,9 @@ impl Source {
         }
     }
 
-    /// The list has come to its end.
+    /// Handles the end of a list.
     fn go_on(&mut self, sink: &mut dyn FnMut(Event)) -> io::Result<()> {
-        // What it may have seen already is to be heard before it is concluded from.
+        // The list may have seen changes that have not been read yet: read them before concluding.
         self.read_changes(DRAINED, sink)?;
         let Some(pass) = &mut self.pass else { return Ok(()) };
         match pass.next(&self.touched) {
@@ -449,12 +448,12 @@ impl Source {
         }
     }
 
-    /// Everything is told.
+    /// Concludes a pass.
     fn complete(&mut self, sink: &mut dyn FnMut(Event)) {
         let now = Instant::now();
         let shaky = self.shaken.is_some_and(|at| at + SHAKY > self.began);
         if shaky {
-            // What was listed is right but for this, so it need not be soon, nor take all the time.
+            // The lists are right but for this: the next pass may wait, and need not take all the time.
             let rest = LAST_RETRY.max((now - self.began) * 10);
             self.resync_at.get_or_insert(now + rest);
         }
@@ -476,7 +475,7 @@ impl Source {
     }
 }
 
-/// The socket on which lists are told.
+/// The socket for lists.
 fn lists() -> io::Result<Socket> {
     const ROOM: usize = 1 << 20;
     let socket = Socket::open(&[], ROOM)?;
@@ -492,7 +491,7 @@ fn take_listed(
     sink: &mut dyn FnMut(Event),
 ) {
     let Some(event) = message::read(message, true) else { return };
-    // With its next-hop object the route has gone, or is about to.
+    // The route has gone with its next-hop object, or is about to.
     if let Event::Route(_, Route { hops: Hops::Object(id), .. }, _) = &event
         && !known.nexthops.contains_key(id)
     {

@@ -1,5 +1,5 @@
-//! What the kernels at hand cannot show: devices that they do not have, broken messages, and lists
-//! that contradict what is heard.
+//! Tests of what the available kernels cannot show: devices that they do not have, malformed messages, and
+//! lists that contradict notifications.
 
 use std::time::Instant;
 
@@ -54,7 +54,7 @@ fn vlan_and_vrf_devices_are_read() {
     assert_eq!((vrf.vrf_table, vrf.kind.as_deref()), (Some(100), Some("vrf")));
     let elsewhere = device(&[below, attribute(37, &0_u32.to_ne_bytes())]);
     assert_eq!(elsewhere.lower, None, "what is below is in another namespace");
-    // Attached in two modes, there is no one number.
+    // With programs in two modes, there is no single number.
     let programs = [attribute(2, &[4]), attribute(5, &9_u32.to_ne_bytes())];
     assert_eq!(device(&[attribute(43, &programs.concat())]).xdp, Some(9));
     assert_eq!(device(&[attribute(43, &attribute(2, &[0]))]).xdp, None);
@@ -113,7 +113,8 @@ fn told(dst: &str, last: u8, change: Change) -> Event {
     Event::Route(key(dst), by(last), change)
 }
 
-/// What a list says that has these routes, in datagrams, and when something is heard before one of them.
+/// The routes accepted from a list in datagrams, with notifications before some of these; and whether the
+/// list is settled.
 fn list(datagrams: &[&[(&str, u8)]], heard: &[(usize, Event)]) -> (Vec<(String, u8)>, bool) {
     let (mut touched, mut believed) = (Touched::default(), Vec::new());
     for (at, datagram) in datagrams.iter().enumerate() {
@@ -140,13 +141,13 @@ fn what_is_heard_is_newer_than_what_is_listed() {
     assert_eq!(list(two, &[]), (all.clone(), true));
     let only = |at, last| [(at, told(C, last, Change::Add(Place::Only)))];
     assert_eq!(list(two, &only(1, 9)), (all[..1].to_vec(), true));
-    // Listed before it was heard, it comes before that, too.
+    // Listed before the notification, it also happened before it.
     assert_eq!(list(two, &[(1, told(A, 9, Change::Add(Place::Instead)))]), (all.clone(), true));
-    // Listed just before it went, heard after.
+    // Listed just before its deletion, whose notification came after.
     assert_eq!(list(two, &[(1, told(C, 2, Change::Del))]), (all[..1].to_vec(), true));
-    // Not the one that went.
+    // A route other than the deleted one.
     assert!(!list(two, &[(1, told(C, 3, Change::Del))]).1);
-    // One beside others, which are not listed any more.
+    // One of several, the others of which are not accepted.
     assert!(!list(two, &[(1, told(C, 3, Change::Add(Place::Last)))]).1);
 }
 
@@ -162,13 +163,13 @@ fn several_of_one_key_that_change_are_in_doubt() {
 
 #[test]
 fn what_the_kernel_may_have_left_out_is_in_doubt() {
-    // Of one address, torn between datagrams.
+    // Routes of one address, split between datagrams.
     let torn: &[&[(&str, u8)]] = &[&[(A, 1)], &[(B, 2)]];
     assert!(list(torn, &[(1, told(C, 9, Change::Del))]).1);
     assert!(!list(torn, &[(1, told("10.0.0.0/24", 9, Change::Del))]).1);
     let whole: &[&[(&str, u8)]] = &[&[(A, 1), (B, 2)], &[(C, 2)]];
     assert!(list(whole, &[(1, told("10.0.0.0/24", 9, Change::Del))]).1);
-    // Any of IPv6.
+    // Any deletion in IPv6.
     let six: &[&[(&str, u8)]] = &[&[("2001:db8::/32", 1)], &[("2001:db9::/32", 2)]];
     assert!(list(six, &[(1, told("fd00::/8", 9, Change::Add(Place::Only)))]).1);
     assert!(!list(six, &[(1, told("fd00::/8", 9, Change::Del))]).1);
@@ -197,7 +198,7 @@ fn rules_that_change_while_they_are_listed_are_listed_again() {
     pass.listed(here(2), &mut touched);
     assert_eq!(pass.next(&touched), Next::List(List::Rules(Family::V6)));
     pass.ask(List::Rules(Family::V6), 3);
-    // The list that it belongs to has been told already.
+    // The list of its family is over already.
     pass.hear(&here(3), &mut touched);
     assert_eq!(pass.next(&touched), Next::List(List::Rules(Family::V4)));
     pass.ask(List::Rules(Family::V4), 4);

@@ -1,4 +1,4 @@
-//! What was heard of while a list was being told, and what follows for the list.
+//! Objects with notifications during a list, and the consequences for the list.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -10,44 +10,44 @@ use super::drift::Object;
 use crate::controller::event::{Change, Event, Place};
 use crate::controller::kernel::{Family, Route, RouteKey};
 
-/// More would take too much memory; the list is given up.
+/// The most objects: more would take too much memory, so the list is given up.
 pub(super) const MOST: usize = 500_000;
 
-/// How something was told last.
+/// The last notification of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Last {
     Here,
-    /// A route that looked like this is gone.
+    /// A route with this hash is gone.
     Gone(u64),
 }
 
-/// The things that were heard of since a list was asked for.
+/// The objects with notifications since the request for a list.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
     objects: HashMap<Object, Last>,
     hasher: RandomState,
-    /// The route that was listed last.
+    /// The last route of the list so far.
     before: Option<RouteKey>,
-    /// Addresses whose routes are listed partly in one datagram, partly in the next: where one of
-    /// them goes meanwhile, another may be left out (`fn_trie_dump_leaf` goes on by count).
+    /// Addresses whose routes are listed partly in one datagram, partly in the next. If one of these routes
+    /// goes meanwhile, another may be left out (`fn_trie_dump_leaf` skips by count).
     split: Vec<IpAddr>,
     /// A datagram has begun.
     begun: bool,
-    /// A route of IPv6 went: others may be left out (`fib6_dump_table` goes on by count).
+    /// An IPv6 route went: others may be left out (`fib6_dump_table` skips by count).
     went: bool,
-    /// Something was told that the list and the changes together do not settle.
+    /// List and changes together leave something undecided.
     doubt: bool,
 }
 
 impl Touched {
-    /// Forgets all for another list: what was heard before it is asked for is never newer than it.
+    /// Clears everything for another list: notifications before its request are never newer than it.
     pub(super) fn clear(&mut self) {
         self.objects.clear();
         self.split.clear();
         (self.before, self.begun, self.went, self.doubt) = (None, false, false, false);
     }
 
-    /// Notes what was heard.
+    /// Notes a notification.
     pub(super) fn hear(&mut self, event: &Event) {
         let Some(object) = Object::of(event) else { return };
         let last = match event {
@@ -62,27 +62,27 @@ impl Touched {
         self.objects.insert(object, last);
     }
 
-    /// Something is listed that cannot be so for long.
+    /// Notes that the list has something that cannot last.
     pub(super) const fn doubt(&mut self) {
         self.doubt = true;
     }
 
-    /// Whether something was heard of.
+    /// Says whether there was a notification of an object.
     pub(super) fn has(&self, object: &Object) -> bool {
         !self.objects.is_empty() && self.objects.contains_key(object)
     }
 
-    /// Whether too much was heard.
+    /// Says whether there were too many notifications.
     pub(super) fn is_full(&self) -> bool {
         self.objects.len() > MOST
     }
 
-    /// A datagram of the list begins.
+    /// Notes that a datagram of the list begins.
     pub(super) const fn begin_datagram(&mut self) {
         self.begun = true;
     }
 
-    /// Notes that a route is listed; says if the list is to be believed about it.
+    /// Notes a listed route; returns whether the list is valid for it.
     pub(super) fn listed(&mut self, key: &RouteKey, route: &Route) -> bool {
         let before = self.before.replace(*key);
         if std::mem::take(&mut self.begun)
@@ -94,13 +94,13 @@ impl Touched {
             return true;
         }
         let Some(last) = self.objects.get(&Object::Route(*key)) else { return true };
-        // One of several, of which some were believed, or none; or another than what has gone.
+        // One of several, of which some were accepted, or none; or a route other than the deleted one.
         let gone = Last::Gone(self.hasher.hash_one(route));
         self.doubt |= before == Some(*key) || (*last != Last::Here && *last != gone);
         false
     }
 
-    /// Whether list and changes together are the whole truth about a family's routes.
+    /// Says whether list and changes together are complete for a family's routes.
     pub(super) fn is_settled(&self, family: Family) -> bool {
         let left_out = match family {
             Family::V6 => self.went,
@@ -116,7 +116,7 @@ impl Touched {
     }
 }
 
-/// Whether a change says something about others of its key.
+/// Says whether a change depends on other routes of its key.
 fn is_relative(key: &RouteKey, route: &Route, change: Change) -> bool {
     let siblings = matches!(key.dst, IpNet::V6(_)) && route.joins();
     matches!(change, Change::Add(Place::First | Place::Last)) && !siblings

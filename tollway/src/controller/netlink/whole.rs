@@ -1,4 +1,4 @@
-//! All that the kernel is configured with, told to its end.
+//! Reads the whole configuration of the kernel.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -8,15 +8,15 @@ use super::Source;
 use crate::controller::event::Event;
 use crate::ports::sys;
 
-/// What is due is looked for so often at least, ms.
+/// The longest wait before due work is looked for, in milliseconds.
 const MOST_WAIT: u128 = 100;
 
 impl Source {
-    /// Reads until the kernel has told everything ([`Event::Complete`]); false where it has not within some
-    /// time. Waits.
+    /// Reads until the configuration is complete ([`Event::Complete`]); false if that takes longer than the
+    /// limit. Waits.
     ///
     /// # Errors
-    /// The kernel cannot be asked, or not be waited for.
+    /// The kernel cannot be queried, or waiting failed.
     pub fn read_all(
         &mut self,
         patience: Duration,

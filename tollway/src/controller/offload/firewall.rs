@@ -1,4 +1,4 @@
-//! The rules of nftables, as far as coverage has to know of them.
+//! The rules of nftables, as far as the offload depends on them.
 
 use super::{Firewall, PerFamily, Rules};
 use crate::controller::kernel::Family;
@@ -35,7 +35,7 @@ impl From<&Reading> for Firewall {
     }
 }
 
-/// The chains of the hooks of devices.
+/// The chains at the hooks of devices.
 fn at_devices(reading: &Reading) -> Vec<(Hook, String)> {
     let of = |chain: &Chain| {
         let hook = chain.base.as_ref()?.hook;

@@ -1,13 +1,13 @@
-//! Why everything of a family is the kernel's.
+//! Why everything of a family takes the kernel path.
 
 use super::probe::{Device, Hook};
 use super::{Facts, Firewall, PerFamily, Reason};
 use crate::controller::kernel::{Family, Rule};
 
-/// Kinds of devices that take frames of others, without `IFLA_LINK` or `IFLA_MASTER` telling of which.
+/// Kinds of devices that take frames of others while neither `IFLA_LINK` nor `IFLA_MASTER` shows of which.
 const HIDDEN: [&str; 2] = ["hsr", "prp"];
 
-/// Why everything of the family is the kernel's.
+/// Why everything of a family takes the kernel path.
 pub(super) fn reasons(facts: &Facts<'_>, family: Family) -> Vec<Reason> {
     let mut reasons = Vec::new();
     match family {
@@ -36,8 +36,8 @@ fn xfrm(facts: &Facts<'_>, family: Family, reasons: &mut Vec<Reason>) {
     }
 }
 
-/// What hangs at netfilter's hooks: what there are traces of, and where the kernel lists the hooks, what is
-/// there as well.
+/// Adds the reasons about netfilter's hooks: from traces of their users and, where the kernel lists the
+/// hooks, also from that list.
 fn netfilter(facts: &Facts<'_>, family: Family, reasons: &mut Vec<Reason>) {
     let probes = facts.probes;
     let hooks = match &probes.hooks {
@@ -50,7 +50,7 @@ fn netfilter(facts: &Facts<'_>, family: Family, reasons: &mut Vec<Reason>) {
     let has = |hook: &Hook| hooks.is_some_and(|hooks| hooks.contains(hook));
     let by = firewall(facts, family, reasons).or(legacy(facts, family, reasons));
     let own = fragments(facts, family);
-    // Entries may be of the other version's packets.
+    // Tracked connections may be of the other family.
     let explained = own.is_some() || fragments(facts, family.other()).is_some();
     let traces = probes.tracked && !explained || has(&Hook::Conntrack) && own.is_none();
     if by.is_some() || traces {
@@ -67,7 +67,7 @@ fn netfilter(facts: &Facts<'_>, family: Family, reasons: &mut Vec<Reason>) {
     }
 }
 
-/// The rule that has fragments put together.
+/// The rule that enables reassembly of fragments.
 pub(super) fn fragments<'a>(facts: &Facts<'a>, family: Family) -> Option<&'a str> {
     match facts.firewall {
         Firewall::Unread(_) => None,
@@ -75,7 +75,7 @@ pub(super) fn fragments<'a>(facts: &Facts<'a>, family: Family) -> Option<&'a str
     }
 }
 
-/// What is to be said of nftables; the rule that has connections tracked.
+/// Adds the reasons about nftables; returns the rule that enables connection tracking.
 fn firewall(facts: &Facts<'_>, family: Family, reasons: &mut Vec<Reason>) -> Option<String> {
     match facts.firewall {
         Firewall::Unread(why) => {
@@ -89,7 +89,7 @@ fn firewall(facts: &Facts<'_>, family: Family, reasons: &mut Vec<Reason>) -> Opt
     }
 }
 
-/// The same of iptables-legacy.
+/// The same for iptables-legacy.
 fn legacy(facts: &Facts<'_>, family: Family, reasons: &mut Vec<Reason>) -> Option<String> {
     let legacy = match &facts.probes.legacy {
         Ok(legacy) => legacy.of(family),
@@ -110,8 +110,8 @@ fn selects_by_transport(rule: &Rule) -> bool {
         .any(|word| matches!(word, "ipproto" | "sport" | "dport"))
 }
 
-/// Why packets that arrive by a device would take other next hops than the router chooses: by layer 4 the kernel
-/// asks first for a hash that came with the packet (`skb->l4_hash`).
+/// Why packets that arrive by a device would take other next hops than the router chooses: for a hash of
+/// layer 4 the kernel prefers one that came with the packet (`skb->l4_hash`).
 pub(super) fn own_hash(
     facts: &Facts<'_>,
     family: Family,
@@ -124,7 +124,7 @@ pub(super) fn own_hash(
     counts.then(|| Reason::OwnHash(name.to_owned()))
 }
 
-/// Why what several next hops share is the kernel's.
+/// Why routes with several next hops take the kernel path.
 pub(super) fn groups(facts: &Facts<'_>, family: Family) -> Vec<Reason> {
     let global = facts.sysctls.global;
     let policy = *PerFamily { v4: global.multipath4, v6: global.multipath6 }.of(family);
@@ -152,7 +152,8 @@ pub(super) fn groups(facts: &Facts<'_>, family: Family) -> Vec<Reason> {
          sysctl -w net.ipv4.fib_multipath_hash_seed=N"
             .to_owned(),
     );
-    // By such rules it has taken flow labels for numbers before (`fib6_rules_early_flow_dissect`).
+    // With such rules the kernel has read flow labels as numbers beforehand
+    // (`fib6_rules_early_flow_dissect`), which gives another hash.
     let mut rules = facts.kernel.rules.iter().filter(|rule| rule.family == Family::V6);
     say(
         family == Family::V6 && policy == 0 && rules.any(selects_by_transport),

@@ -1,14 +1,15 @@
-//! Which ports have nothing to gain from an XDP program.
+//! Finds ports that gain nothing from an XDP program.
 //!
-//! On many devices a program costs what it does not forward: a veth that has one gets TCP in single packets
-//! instead of large ones. So a port carries one only where something could be fast that arrives or leaves there.
+//! On many devices a program slows down what it does not forward: a veth with a program receives TCP in
+//! single packets instead of large ones. So a port has one only where some arriving or leaving traffic could
+//! be fast.
 
 use super::{Link, Offload, Reason};
 use crate::controller::kernel::{Family, Ifindex};
 
 impl Offload {
-    /// Why nothing that arrives or leaves by a port would be fast; none where something would, or where that is
-    /// for whoever attaches to say, since somebody else's program is there.
+    /// Why nothing that arrives or leaves by a port would be fast; none if something would. Also none if
+    /// another program is on the port: attaching then reports that.
     #[must_use]
     pub fn idle(&self, port: Ifindex) -> Option<String> {
         let gains = [Family::V4, Family::V6].into_iter().any(|family| self.gains(port, family));
@@ -17,8 +18,8 @@ impl Offload {
         (!gains && !is_taken).then(|| self.obstacle(port))
     }
 
-    /// Whether a packet could be fast that arrives by one link and leaves by another, one of which is of the
-    /// port.
+    /// Says whether a packet could be fast that arrives by one link and leaves by another, if either belongs
+    /// to the port.
     fn gains(&self, port: Ifindex, family: Family) -> bool {
         if !self.general.of(family).is_empty() {
             return false;
@@ -38,7 +39,7 @@ impl Offload {
         self.links.iter().filter(move |link| link.port == port)
     }
 
-    /// What stands in the way first, of IPv4.
+    /// The first obstacle, for IPv4.
     fn obstacle(&self, port: Ifindex) -> String {
         let own =
             self.links_of(port).flat_map(|link| link.arrives.v4.iter().chain(&link.leaves.v4));

@@ -1,4 +1,4 @@
-//! The links that there are, and why what arrives or leaves by each is the kernel's.
+//! The links, and why packets that arrive or leave by each take the kernel path.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,15 @@ use crate::controller::sysctl::LinkSysctls;
 const UP: u32 = 1;
 const NOARP: u32 = 1 << 7;
 const LOWER_UP: u32 = 1 << 16;
-/// Tags at most.
+/// The most VLAN tags.
 const MOST_TAGS: usize = 2;
-/// Devices on each other behind whose tags the XDP program reads on.
+/// The most stacked devices behind whose tags the XDP program parses on.
 const MOST_STEERED: usize = 2;
-/// More devices than are ever stacked; those that refer to each other in a circle end here.
+/// More devices than are ever stacked; it ends the walk where devices refer to each other in a circle.
 const MOST_STACKED: usize = 8;
-/// Kinds of devices that are ports as a network card is; it has none.
+/// Kinds of devices that work as ports like a network card, which has no kind.
 const PORTS: [&str; 4] = ["veth", "tun", "dummy", "netdevsim"];
-/// Kinds of devices that refer to one below and take none of its frames, but for packets to the host:
+/// Kinds of devices that refer to one below and take none of its frames, except packets to the host:
 /// tunnels, and the ends of a cable.
 const HARMLESS: [&str; 16] = [
     "vlan",
@@ -40,7 +40,7 @@ const HARMLESS: [&str; 16] = [
     "xfrm",
 ];
 
-/// The links with their paths: each port, followed by the VLAN devices on it, each behind the one that
+/// The links with their offload: each port, followed by the VLAN devices on it, each behind the one that
 /// carries it.
 pub(super) fn links(facts: &Facts<'_>, fragments: &PerFamily<Option<String>>) -> Vec<Link> {
     let uppers = uppers(facts);
@@ -51,7 +51,7 @@ pub(super) fn links(facts: &Facts<'_>, fragments: &PerFamily<Option<String>>) ->
             Some((stack.len(), stack))
         });
         let mut of_port: Vec<_> = of_port.collect();
-        // Stable, so the order is that of their numbers else.
+        // A stable sort: devices of one height stay in the order of their numbers.
         of_port.sort_by_key(|(height, _)| *height);
         links.extend(of_port.iter().map(|(_, stack)| link(facts, stack, (&uppers, fragments))));
     }
@@ -62,11 +62,11 @@ pub(super) fn links(facts: &Facts<'_>, fragments: &PerFamily<Option<String>>) ->
 struct Layer<'a> {
     ifindex: Ifindex,
     netdev: &'a Netdev,
-    /// None where it was not asked for: it came a moment ago.
+    /// None if the device has just come, and no query has covered it.
     found: Option<&'a Device>,
 }
 
-/// The devices from a link down to the port, if it is one of that port's.
+/// The devices from a link down to the port, if the link is on that port.
 fn stack<'a>(facts: &Facts<'a>, ifindex: Ifindex, port: Ifindex) -> Option<Vec<Layer<'a>>> {
     let mut stack: Vec<Layer<'a>> = Vec::new();
     let mut next = ifindex;
@@ -124,7 +124,7 @@ fn vrf<'a>(facts: &Facts<'a>, netdev: &Netdev) -> Option<&'a str> {
     facts.kernel.vrf_of(netdev).map(|(_, vrf)| vrf.name.as_str())
 }
 
-/// What holds for either family of what arrives.
+/// The reasons about arriving packets that hold for both families.
 fn incoming(facts: &Facts<'_>, stack: &[Layer<'_>], uppers: &Uppers) -> Vec<Reason> {
     let mut reasons = Vec::new();
     for layer in stack {
@@ -139,7 +139,7 @@ fn incoming(facts: &Facts<'_>, stack: &[Layer<'_>], uppers: &Uppers) -> Vec<Reas
     reasons
 }
 
-/// What holds for one family of what arrives by a device.
+/// The reasons about arriving packets of a device for one family.
 fn arrives(name: &str, family: Family, sysctls: &LinkSysctls) -> Vec<Reason> {
     let mut reasons = Vec::new();
     let (has, forwards, sysctl) = match family {
@@ -161,7 +161,7 @@ fn arrives(name: &str, family: Family, sysctls: &LinkSysctls) -> Vec<Reason> {
     reasons
 }
 
-/// What holds for either family of what leaves.
+/// The reasons about leaving packets that hold for both families.
 fn outgoing(stack: &[Layer<'_>]) -> Vec<Reason> {
     let mut reasons = Vec::new();
     for Layer { netdev, found, .. } in stack {
@@ -182,7 +182,7 @@ fn outgoing(stack: &[Layer<'_>]) -> Vec<Reason> {
     reasons
 }
 
-/// What holds for one family of what leaves by a device.
+/// The reasons about leaving packets of a device for one family.
 fn leaves(name: &str, family: Family, sysctls: &LinkSysctls) -> Vec<Reason> {
     let mut reasons = Vec::new();
     let has = match family {
@@ -202,7 +202,7 @@ fn leaves(name: &str, family: Family, sysctls: &LinkSysctls) -> Vec<Reason> {
     reasons
 }
 
-/// A reason where something was found, or where it could not be asked for.
+/// Adds a reason if the query found something, or failed.
 fn on(
     asked: Option<&Asked<bool>>,
     what: &'static str,
@@ -216,7 +216,7 @@ fn on(
     }
 }
 
-/// What holds for either way.
+/// The reasons that hold for both directions.
 fn both_ways(facts: &Facts<'_>, stack: &[Layer<'_>]) -> Vec<Reason> {
     let mut reasons = Vec::new();
     let room = stack.last().and_then(|port| facts.rooms.get(&port.ifindex));
@@ -235,7 +235,7 @@ fn both_ways(facts: &Facts<'_>, stack: &[Layer<'_>]) -> Vec<Reason> {
     reasons
 }
 
-/// What is to be said of one device of a link.
+/// Adds the reasons about one device of a link.
 fn device(facts: &Facts<'_>, layer: &Layer<'_>, most: u32, reasons: &mut Vec<Reason>) {
     let Layer { netdev, found, .. } = layer;
     let name = || netdev.name.clone();
@@ -287,7 +287,7 @@ fn device(facts: &Facts<'_>, layer: &Layer<'_>, most: u32, reasons: &mut Vec<Rea
     }
 }
 
-/// The device's master, unless that is a VRF.
+/// The reason that the device has a master, unless that is a VRF.
 fn member(facts: &Facts<'_>, netdev: &Netdev, master: Ifindex) -> Option<Reason> {
     let known = facts.kernel.netdevs.get(&master);
     if known.is_some_and(|master| master.vrf_table.is_some()) {
@@ -301,7 +301,7 @@ fn member(facts: &Facts<'_>, netdev: &Netdev, master: Ifindex) -> Option<Reason>
     })
 }
 
-/// By the device below: the devices on it that take its frames first.
+/// For each device, the devices on it that take its frames first.
 type Uppers = BTreeMap<Ifindex, Vec<Reason>>;
 
 /// Finds them once for all links: there may be thousands of links, and of devices.

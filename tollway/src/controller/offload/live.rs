@@ -1,4 +1,4 @@
-//! The coverage of a router that runs, for those who ask.
+//! The published offload of a running router.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -7,7 +7,7 @@ use super::Offload;
 use crate::sync::lock;
 use crate::xdp::CountMap;
 
-/// Where the coverage of a router that runs is found; cheap to clone, every clone is the same.
+/// The published offload of a running router; cheap to clone, all clones share it.
 #[derive(Clone, Default)]
 pub struct Live {
     offload: Arc<Mutex<Arc<Offload>>>,
@@ -15,24 +15,24 @@ pub struct Live {
 }
 
 impl Live {
-    /// Of a router with the XDP program's counts, if it has one.
+    /// For a router with the XDP program's counts, if it has one.
     #[must_use]
     pub fn new(counts: Option<CountMap>) -> Self {
         Self { offload: Arc::default(), counts }
     }
 
-    /// Says what is so from now on; to be called whenever it was judged anew and installed.
+    /// Publishes an offload; to be called whenever one has been evaluated and installed.
     pub fn set(&self, offload: Offload) {
         *lock(&self.offload) = Arc::new(offload);
     }
 
-    /// What is so.
+    /// The current offload.
     #[must_use]
     pub fn get(&self) -> Arc<Offload> {
         Arc::clone(&lock(&self.offload))
     }
 
-    /// What the XDP program counts.
+    /// The counters of the XDP program.
     #[must_use]
     pub const fn counts(&self) -> Option<&CountMap> {
         self.counts.as_ref()

@@ -1,16 +1,16 @@
-//! Which traffic takes which path, and why: the fast one, or the kernel's.
+//! The offload: which traffic takes the fast path and which the kernel path, and why.
 //!
-//! The rule is never to be wrong, only slower: what the router would not do exactly as the kernel is
-//! configured to do, or what is in doubt, is the kernel's. [`Offload::of`] says it from what is known
-//! ([`Facts`]) and asks nobody. It says it for each link and family of what arrives and of what leaves
-//! there; a packet takes the fast path where it arrives by a link whose arrivals do and leaves by one
-//! whose departures do, and nothing in [`Offload::parts`] is about it.
+//! The rule is never to be wrong, only slower. Traffic takes the kernel path if the router would not handle
+//! it exactly as the kernel is configured to, or if in doubt. [`Offload::of`] derives the offload from known
+//! [`Facts`] without any query, for each link and family, and for arriving and leaving packets apart. A
+//! packet takes the fast path under three conditions: arrivals are fast on its ingress link, departures are
+//! fast on its egress link, and nothing in [`Offload::parts`] concerns it.
 //!
-//! What is the kernel's by nature is not listed: what is for the host, ARP and neighbour discovery,
-//! groups, packets with options, errors to be sent.
+//! Traffic that always takes the kernel path is not listed: packets to the host, ARP and neighbour
+//! discovery, multicast, packets with options, errors to send.
 //!
-//! Limits: what NetLabel has been told to do without SELinux's `always_check_network` is not seen, nor
-//! BPF programs of netfilter where the kernel neither lists hooks ([`Hook`]) nor has BTF.
+//! Limits: Tollway does not see what NetLabel is configured to do without SELinux's `always_check_network`.
+//! It does not see netfilter's BPF programs if the kernel neither lists hooks ([`Hook`]) nor has BTF.
 
 mod firewall;
 mod general;
@@ -42,17 +42,17 @@ pub use routes::RouteTally;
 pub use sight::{Sight, SightError};
 pub use traffic::{Counted, Other, Shares, Traffic};
 
-/// One of each family.
+/// A value for each family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PerFamily<T> {
-    /// IPv4's.
+    /// The value for IPv4.
     pub v4: T,
-    /// IPv6's.
+    /// The value for IPv6.
     pub v6: T,
 }
 
 impl<T> PerFamily<T> {
-    /// That of a family.
+    /// The value for a family.
     #[must_use]
     pub const fn of(&self, family: Family) -> &T {
         match family {
@@ -61,7 +61,7 @@ impl<T> PerFamily<T> {
         }
     }
 
-    /// That of a family, to be changed.
+    /// The value for a family, mutable.
     pub const fn of_mut(&mut self, family: Family) -> &mut T {
         match family {
             Family::V4 => &mut self.v4,
@@ -69,122 +69,122 @@ impl<T> PerFamily<T> {
         }
     }
 
-    /// What a function says of each.
+    /// The values that a function returns for each family.
     #[must_use]
     pub fn each(mut say: impl FnMut(Family) -> T) -> Self {
         Self { v4: say(Family::V4), v6: say(Family::V6) }
     }
 }
 
-/// What is known.
+/// What the offload is derived from.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
     /// The devices that are Tollway's ports.
     pub ports: &'a [Ifindex],
     /// Devices, rules and next hops.
     pub kernel: &'a Kernel,
-    /// Sysctls of them and of their VRFs.
+    /// Sysctls of the devices and of their VRFs.
     pub sysctls: &'a Sysctls,
-    /// What else was found on them.
+    /// Results of other queries about the devices.
     pub probes: &'a Probes,
-    /// How many routes there are, and of what.
+    /// The counts of routes.
     pub routes: &'a RouteTally,
     /// The rules of nftables.
     pub firewall: &'a Firewall,
-    /// The largest packet that there is room for, bytes.
+    /// The largest packet that a buffer has room for, in bytes.
     pub most_mtu: u32,
-    /// The same of ports that have room for less, as they are opened.
+    /// The same for ports that have room for less, as they are opened.
     pub rooms: &'a BTreeMap<Ifindex, u32>,
-    /// What is known of routes with several next hops.
+    /// The state of routes with several next hops.
     pub spread: Spread,
 }
 
-/// What is known of routes with several next hops.
+/// The state of routes with several next hops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spread {
     /// There are some.
     pub groups: PerFamily<bool>,
-    /// The seed by which the kernel chooses could not be set.
+    /// Setting the seed of the kernel's hash failed.
     pub seed_refused: bool,
 }
 
 /// The rules of nftables, as far as they are known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Firewall {
-    /// They are not, and why.
+    /// They are unknown, for this reason.
     Unread(String),
-    /// They are.
+    /// They are known.
     Read(Rules),
 }
 
 /// The rules of nftables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// How many the router decides by.
+    /// The number of rules that the router evaluates.
     pub compiled: usize,
-    /// Those whose packets are the kernel's: the rule, and why.
+    /// Rules whose packets take the kernel path: the rule, and why.
     pub kernel: Vec<(String, String)>,
-    /// Chains of the hooks of devices: the hook and the name.
+    /// Chains at the hooks of devices: the hook and the name.
     pub at_devices: Vec<(ir::Hook, String)>,
-    /// The rule that has connections tracked whose state forwarded packets may be asked for; in words.
+    /// The rule, in words, that enables tracking of connections whose state forwarded packets may depend on.
     pub tracking: PerFamily<Option<String>>,
-    /// The rule that has fragments put together, be it one for the host's own packets.
+    /// The rule that enables reassembly of fragments, even one for the host's own packets only.
     pub fragments: PerFamily<Option<String>>,
-    /// Why everything of a family is the kernel's.
+    /// Why everything of a family takes the kernel path.
     pub whole: PerFamily<Vec<String>>,
 }
 
-/// A path.
+/// One of the two paths that the offload distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathKind {
-    /// Tollway's.
+    /// The fast path: XDP and user path.
     Fast,
-    /// The kernel's.
+    /// The kernel path.
     Kernel,
 }
 
-/// A link with its paths.
+/// A link with its offload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
     /// The device.
     pub ifindex: Ifindex,
     /// Its name.
     pub name: String,
-    /// The port that it is, or is on.
+    /// The port that it is, or that it is on.
     pub port: Ifindex,
     /// The VRF that it is in.
     pub vrf: Option<String>,
-    /// It is up, and so are those below it.
+    /// The link and all devices below it are up.
     pub up: bool,
-    /// Why what arrives there is the kernel's, beside [`Offload::general`].
+    /// Why arriving packets take the kernel path, in addition to [`Offload::general`].
     pub arrives: PerFamily<Vec<Reason>>,
-    /// Why what would leave there is the kernel's, likewise.
+    /// Why leaving packets take the kernel path, likewise.
     pub leaves: PerFamily<Vec<Reason>>,
 }
 
 /// Which traffic takes which path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
-    /// Why everything is the kernel's.
+    /// Why everything takes the kernel path.
     pub general: PerFamily<Vec<Reason>>,
     /// The links: each port, followed by the VLAN devices on it.
     pub links: Vec<Link>,
-    /// Why what several next hops share is the kernel's.
+    /// Why routes with several next hops take the kernel path.
     pub groups: PerFamily<Vec<Reason>>,
-    /// Why fragments are the kernel's, where they are.
+    /// Why fragments take the kernel path, if they do.
     pub fragments: PerFamily<Option<String>>,
-    /// What else is the kernel's, of what would be fast.
+    /// Other traffic that takes the kernel path though its links are fast.
     pub parts: Vec<Part>,
-    /// What people should know that is no matter of paths.
+    /// Other things to know, which concern no path.
     pub notes: Vec<Note>,
-    /// Rules of nftables that the router decides by.
+    /// The number of nftables rules that the router evaluates.
     pub compiled: usize,
-    /// Routes, of each family.
+    /// The number of routes of each family.
     pub routes: PerFamily<u64>,
 }
 
 impl Offload {
-    /// Says it.
+    /// Derives the offload from facts.
     #[must_use]
     pub fn of(facts: &Facts<'_>) -> Self {
         let general = PerFamily::each(|family| general::reasons(facts, family));
@@ -205,13 +205,13 @@ impl Offload {
         Self { general, links, groups, fragments, parts, notes, compiled, routes }
     }
 
-    /// The path of what arrives by a device.
+    /// The path of packets that arrive by a device.
     #[must_use]
     pub fn arrives(&self, ifindex: Ifindex, family: Family) -> PathKind {
         self.path_kind(ifindex, family, |link| &link.arrives)
     }
 
-    /// The path of what would leave by a device.
+    /// The path of packets that leave by a device.
     #[must_use]
     pub fn leaves(&self, ifindex: Ifindex, family: Family) -> PathKind {
         self.path_kind(ifindex, family, |link| &link.leaves)

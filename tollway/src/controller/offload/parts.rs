@@ -1,4 +1,4 @@
-//! What is the kernel's of traffic that would be fast, and what people should know.
+//! Parts of otherwise fast traffic that take the kernel path, and notes.
 
 use std::collections::BTreeSet;
 
@@ -7,20 +7,20 @@ use crate::controller::kernel::{Family, Ifindex, Kernel, Netdev, Rule, RuleActio
 use crate::controller::lookup_chains;
 use crate::filter::ir::Hook;
 
-/// Something whose packets are the kernel's.
+/// A part of the traffic whose packets take the kernel path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// What: routes, a rule of routing, a rule of the firewall.
+    /// The routes, the rule of routing or the rule of the firewall.
     pub what: String,
     /// Why.
     pub why: String,
 }
 
-/// What people should know that is no matter of paths, in a sentence without a full stop.
+/// Something to know that concerns no path: a sentence without a full stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note(pub String);
 
-/// What is the kernel's.
+/// The parts that take the kernel path.
 pub(super) fn parts(
     facts: &Facts<'_>,
     links: &[Link],
@@ -32,7 +32,7 @@ pub(super) fn parts(
     let links: BTreeSet<_> = links.iter().map(|link| link.ifindex).collect();
     for (device, count) in routes.by_device.iter().filter(|(device, _)| !links.contains(device)) {
         let (name, why) = elsewhere(facts, *device);
-        // One route may be all there is.
+        // The default route may be the only one.
         let is_default = routes.defaults.contains(device);
         let which = match (is_default, count) {
             (false, _) => "",
@@ -94,7 +94,7 @@ pub(super) fn parts(
     parts
 }
 
-/// How many VLAN devices there are on each other, 2 at most.
+/// The largest number of stacked VLAN devices, at most 2.
 fn most_tags(facts: &Facts<'_>) -> usize {
     let netdevs = &facts.kernel.netdevs;
     let is_tagged = |netdev: &&Netdev| netdev.vlan.is_some();
@@ -105,7 +105,7 @@ fn most_tags(facts: &Facts<'_>) -> usize {
     tags.max().unwrap_or(0)
 }
 
-/// Fragments, where rules for the host's own packets have them put together.
+/// Fragments, where rules for the host's own packets enable their reassembly.
 pub(super) fn fragments(rules: &PerFamily<Option<String>>) -> Vec<Part> {
     let of = |what: &str, rule: &Option<String>| {
         rule.as_ref().map(|rule| Part {
@@ -118,7 +118,7 @@ pub(super) fn fragments(rules: &PerFamily<Option<String>>) -> Vec<Part> {
     v4.into_iter().chain(v6).collect()
 }
 
-/// Why packets of a rule are the kernel's that sends some on to another rule, or asks for a VRF's devices.
+/// Why packets of a rule take the kernel path: it sends some to another rule, or selects by a VRF's devices.
 fn leap(kernel: &Kernel, rule: &Rule) -> Option<String> {
     if lookup_chains::is_by_member(kernel, rule) {
         return Some("kernels differ in which device's they are in a VRF (iif)".to_owned());
@@ -141,7 +141,7 @@ fn elsewhere(facts: &Facts<'_>, device: Ifindex) -> (String, String) {
     (netdev.name.clone(), format!("{} is {is}", netdev.name))
 }
 
-/// What people should know.
+/// The notes.
 pub(super) fn notes(
     facts: &Facts<'_>,
     links: &[Link],

@@ -1,46 +1,46 @@
-//! Why traffic stays with the kernel, in words.
+//! Why traffic takes the kernel path, in words.
 
 use std::fmt;
 
 use crate::controller::kernel::Family;
 
-/// Why traffic stays with the kernel.
+/// Why traffic takes the kernel path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// The kernel does not forward what arrives; the sysctl that says so.
+    /// The kernel does not forward what arrives, by this sysctl.
     ForwardingOff(String),
     /// The device does not have the family.
     NoFamily(Family, String),
-    /// The device belongs to another.
+    /// The device belongs to another device, its master.
     Member {
         /// The device.
         device: String,
-        /// Of what kind the other is.
+        /// The master's kind.
         kind: String,
-        /// The other.
+        /// The master's name.
         master: String,
     },
     /// Another device takes frames of this one first.
     Upper {
-        /// This one.
+        /// The device.
         device: String,
-        /// Of what kind the other is.
+        /// The kind of the other device.
         kind: String,
-        /// The other.
+        /// The name of the other device.
         upper: String,
     },
-    /// The same of a device in another network namespace.
+    /// The same for a device in another network namespace.
     UpperElsewhere {
-        /// This one.
+        /// The device.
         device: String,
-        /// Of what kind the other is.
+        /// The kind of the other device.
         kind: String,
-        /// What the other is called there.
+        /// The name of the other device there.
         upper: String,
         /// The number of that namespace.
         namespace: i32,
     },
-    /// It is of a kind that is left to the kernel.
+    /// The device is of a kind that takes the kernel path.
     Kind {
         /// The device.
         device: String,
@@ -49,87 +49,87 @@ pub enum Reason {
     },
     /// Its frames are not Ethernet's.
     NotEthernet(String),
-    /// It has neighbours without asking for them (`IFF_NOARP`).
+    /// Its neighbours need no resolution (`IFF_NOARP`).
     NoArp(String),
-    /// It carries an XDP program of somebody else's.
+    /// It has another XDP program.
     OtherXdp(String),
-    /// Filters of tc(8) look at what arrives.
+    /// Filters of tc(8) inspect what arrives.
     FiltersIn(String),
-    /// Filters of tc(8) look at what leaves.
+    /// Filters of tc(8) inspect what leaves.
     FiltersOut(String),
-    /// A queueing discipline was chosen for what leaves.
+    /// A queueing discipline has been configured for what leaves.
     Qdisc {
         /// The device.
         device: String,
         /// The discipline.
         kind: String,
     },
-    /// VLAN tags are gone before XDP sees the frames.
+    /// The device removes VLAN tags before XDP sees the frames.
     StripsTags(String),
-    /// A veth whose peer leaves VLAN tags beside the frames, where XDP does not see them.
+    /// A veth whose peer passes VLAN tags beside the frames, where XDP does not see them.
     PeerTags {
         /// The device.
         device: String,
-        /// Its peer, if that is a device here.
+        /// Its peer, if that is a device of this namespace.
         peer: Option<String>,
     },
-    /// A veth whose peer leaves checksums to a network card, which is not there.
+    /// A veth whose peer leaves checksums to a network card, which does not exist.
     PeerChecksums {
         /// The device.
         device: String,
-        /// Its peer, if that is a device here.
+        /// Its peer, if that is a device of this namespace.
         peer: Option<String>,
     },
     /// A TAP device whose owner may leave checksums to a network card (`vnet_hdr`).
     OwnerChecksums(String),
-    /// A VLAN device that keeps tags where its taps see them.
+    /// A VLAN device that keeps tags in the frames that its taps see.
     KeepsTags(String),
     /// A VLAN device that has an Ethernet address of its own.
     OwnMac(String),
     /// A VLAN device that writes priorities into tags.
     EgressQos(String),
-    /// A VLAN device on more tags than the router reads.
+    /// A VLAN device on more tags than the router parses.
     TooManyTags(String),
-    /// Its packets are larger than frames have room for.
+    /// Its packets are larger than buffers have room for.
     LargeMtu {
         /// The device.
         device: String,
-        /// Bytes of its largest packet.
+        /// The size of its largest packet, in bytes.
         mtu: u32,
-        /// Bytes of the largest that there is room for.
+        /// The largest size that there is room for, in bytes.
         most: u32,
     },
     /// 127/8 is routed.
     RouteLocalnet(String),
-    /// Redirects are followed.
+    /// The kernel follows redirects.
     Redirected(Family, String),
     /// Path MTUs that the host has learnt hold for forwarded packets.
     PathMtu,
-    /// Neighbours are answered for, and their messages taken out.
+    /// The kernel answers for neighbours, and consumes their messages.
     ProxyNdp,
-    /// Packets are asked for by IPsec policies.
+    /// IPsec policies are evaluated for packets; their number.
     Xfrm(u64),
-    /// Packets that no IPsec policy is for are dropped.
+    /// The kernel drops packets without a matching IPsec policy.
     XfrmBlocks,
-    /// Connections are tracked, or the like; for what, where that is known.
+    /// Connections are tracked, or something similar happens; for what, where that is known.
     Conntrack(Option<String>),
-    /// Fragments are put together, and cannot be told apart behind two tags; for what.
+    /// Fragments are reassembled, and cannot be recognized behind two tags; for what.
     Fragments(String),
-    /// Somebody reads which connections are tracked; who.
+    /// A listener receives which connections are tracked; who.
     Watched(&'static str),
-    /// Virtual services.
+    /// There are virtual services.
     Ipvs,
-    /// Chains of iptables-legacy that do something.
+    /// Chains of iptables-legacy have an effect.
     Legacy(Vec<String>),
-    /// A security module looks at all packets.
+    /// A security module inspects all packets.
     Labels,
-    /// A function of netfilter that is not known here.
+    /// Netfilter calls an unknown function.
     Hook(String),
-    /// The rules of nftables are not known.
+    /// The rules of nftables are unknown.
     RulesUnread(String),
-    /// The firewall as a whole cannot be done; why.
+    /// The router cannot do the firewall as a whole; why.
     Rules(String),
-    /// Devices of a kind take frames of others, which cannot be told.
+    /// Devices of a kind take frames of others, and the kernel does not show of which.
     Hidden {
         /// The kind.
         kind: String,
@@ -138,14 +138,14 @@ pub enum Reason {
     },
     /// Frames of a device have a hash of their own, by which the kernel chooses among several next hops.
     OwnHash(String),
-    /// Next hops are chosen as the router does not.
+    /// The kernel chooses among several next hops differently from the router.
     Multipath(String),
-    /// It could not be asked for: what, and the system's words.
+    /// A query failed: what, and the system's error.
     Unknown(&'static str, String),
 }
 
 impl Reason {
-    /// The reason as programs know it.
+    /// The reason as a key for programs.
     #[must_use]
     pub const fn key(&self) -> &'static str {
         match self {
@@ -350,7 +350,7 @@ impl fmt::Display for Reason {
                 write!(f, "netfilter calls {function}, which is not known (nft list hooks)")
             }
             Self::RulesUnread(why) => write!(f, "the rules of nftables are not known: {why}"),
-            Self::Rules(why) => write!(f, "the rules of nftables are the kernel's: {why}"),
+            Self::Rules(why) => write!(f, "the rules of nftables take the kernel path: {why}"),
             Self::Hidden { kind, device } => {
                 write!(
                     f,
@@ -369,7 +369,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A family as people write it.
+/// The name of a family for people.
 pub(super) const fn family_name(family: Family) -> &'static str {
     match family {
         Family::V4 => "IPv4",

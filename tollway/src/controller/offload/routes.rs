@@ -1,4 +1,4 @@
-//! How many routes there are, and of what.
+//! Counts of routes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -14,33 +14,34 @@ const LOCAL: u32 = 255;
 /// `RTPROT_KERNEL`.
 const BY_KERNEL: u8 = 2;
 
-/// Counts of routes that packets are forwarded by, or dropped by: not those that the host's addresses make,
-/// nor those of addresses that are only good on their link.
+/// Counts of routes by which packets are forwarded or dropped. Routes for the host's addresses and for
+/// link-local addresses do not count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteTally {
-    /// All.
+    /// All routes.
     pub total: PerFamily<u64>,
-    /// By the device that they lead to.
+    /// Routes by the device that they lead to.
     pub by_device: BTreeMap<Ifindex, u64>,
     /// Devices that default routes lead to.
     pub defaults: BTreeSet<Ifindex>,
-    /// With several next hops.
+    /// Routes with several next hops.
     pub several: PerFamily<u64>,
-    /// Whose packets are wrapped on their way.
+    /// Routes that encapsulate packets.
     pub wrapped: u64,
-    /// For one type of service alone.
+    /// Routes for a single type of service.
     pub of_tos: u64,
-    /// That cannot be done exactly for another reason ([`Route::odd`], next-hop objects of odd kinds).
+    /// Routes that the router cannot do exactly for another reason ([`Route::odd`], unknown next-hop
+    /// objects).
     pub odd: u64,
-    /// That differ from others in nothing but where they lead, so that the kernel tries them in turn:
-    /// default routes of IPv4, any of IPv6.
+    /// Routes that differ from others only in where they lead, so that the kernel tries them in turn: default
+    /// routes of IPv4, any of IPv6.
     pub in_turn: u64,
-    /// The last one, and whether there was another like it.
+    /// The last route, and whether there was another like it.
     last: Option<(RouteKey, bool)>,
 }
 
 impl RouteTally {
-    /// Counts all routes that are known; takes some 100 ms for a million.
+    /// Counts all known routes; takes some 100 ms for a million.
     #[must_use]
     pub fn of(rib: &Rib, nexthops: &HashMap<NexthopId, Nexthop>) -> Self {
         let mut tally = Self::default();
@@ -52,7 +53,7 @@ impl RouteTally {
         tally
     }
 
-    /// Counts a route. Those of one key come one after the other, but for odd ones.
+    /// Counts a route. Routes of one key have to come one after the other, except odd ones.
     pub fn add(&mut self, key: &RouteKey, route: &Route, nexthops: &HashMap<NexthopId, Nexthop>) {
         let stays = matches!(key.dst.addr(), IpAddr::V6(v6) if v6.is_unicast_link_local());
         let is_own = key.table == LOCAL && route.protocol == BY_KERNEL;
@@ -74,7 +75,7 @@ impl RouteTally {
             Hops::Many(many) => hops.extend(many.iter().copied()),
             Hops::Object(id) => is_odd |= !gather(*id, nexthops, &mut hops),
         }
-        // What is on the link has the link's MTU.
+        // Destinations on the link have the link's MTU.
         is_odd |= route.mtu > 0 && hops.iter().any(|hop| hop.via.is_none());
         *self.several.of_mut(family) += u64::from(hops.len() > 1);
         self.wrapped += u64::from(hops.iter().any(|hop| hop.encap));
@@ -89,7 +90,7 @@ impl RouteTally {
         devices.into_iter().for_each(|device| *self.by_device.entry(device).or_default() += 1);
     }
 
-    /// Looks for routes of one key, of which the kernel takes one or another (`fib_select_default`,
+    /// Looks for routes of one key among which the kernel chooses at run time (`fib_select_default`,
     /// `find_rr_leaf`).
     fn compare(&mut self, key: &RouteKey) {
         if key.dst.addr().is_ipv4() && key.dst.prefix_len() > 0 {
@@ -103,7 +104,7 @@ impl RouteTally {
     }
 }
 
-/// The next hops of an object; false where they are not all there is to it.
+/// Collects the next hops of an object; false if they do not describe it fully.
 fn gather(id: NexthopId, nexthops: &HashMap<NexthopId, Nexthop>, hops: &mut Vec<Hop>) -> bool {
     match nexthops.get(&id) {
         Some(Nexthop::Hop(hop)) => {
@@ -114,7 +115,7 @@ fn gather(id: NexthopId, nexthops: &HashMap<NexthopId, Nexthop>, hops: &mut Vec<
         Some(Nexthop::Group { members, resilient }) => {
             let mut is_whole = !resilient;
             for (member, _) in members {
-                // Groups have no groups as members.
+                // A group cannot be a member of a group.
                 match nexthops.get(member) {
                     Some(Nexthop::Hop(hop)) => hops.push(*hop),
                     Some(Nexthop::Blackhole) => {}

@@ -1,4 +1,4 @@
-//! All that coverage needs to know, read once: before anything is attached.
+//! Reads all that the offload depends on, once, before anything is attached.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,9 +16,9 @@ use crate::controller::rules::{self, Follower};
 use crate::controller::sysctl::Sysctls;
 use crate::ports::why;
 
-/// The kernel tells a million routes within seconds.
+/// The limit for reading the configuration; the kernel lists a million routes within seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Rules, likewise.
+/// The limit for reading the rules of nftables.
 const RULES_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Why the kernel's configuration cannot be read.
@@ -27,21 +27,21 @@ pub enum SightError {
     /// The system refused.
     #[error("the kernel's configuration cannot be read: {}", why(.0))]
     System(#[from] io::Error),
-    /// It goes on changing, or the kernel does not answer.
+    /// The configuration keeps changing, or the kernel does not answer.
     #[error("the kernel has not told its configuration within {} s", PATIENCE.as_secs())]
     Late,
 }
 
-/// What was read.
+/// All that the offload depends on.
 #[derive(Clone, Debug)]
 pub struct Sight {
     /// Devices, addresses, rules and next hops.
     pub kernel: Kernel,
-    /// How many routes there are, and of what.
+    /// The counts of routes.
     pub routes: RouteTally,
     /// Sysctls of all devices.
     pub sysctls: Sysctls,
-    /// What else was found on all devices.
+    /// Results of other queries about all devices.
     pub probes: Probes,
     /// The rules of nftables.
     pub firewall: Firewall,
@@ -50,10 +50,10 @@ pub struct Sight {
 }
 
 impl Sight {
-    /// Reads it all, in the network namespace of this process.
+    /// Reads everything, in the network namespace of this process.
     ///
     /// # Errors
-    /// See [`SightError`]. What may not be asked, for want of a privilege, is none: it is unknown then.
+    /// See [`SightError`]. A query without the necessary privilege is no error; its result is unknown.
     pub fn take() -> Result<Self, SightError> {
         let (kernel, routes) = configuration()?;
         let names = kernel.netdevs.values().map(|netdev| netdev.name.as_str());
@@ -63,7 +63,7 @@ impl Sight {
         Ok(Self { routes, sysctls, probes, firewall, counts, kernel })
     }
 
-    /// Which traffic would take which path if these devices were ports.
+    /// The offload if these devices were ports.
     #[must_use]
     pub fn offload(&self, ports: &[Ifindex], most_mtu: u32) -> Offload {
         let Self { kernel, routes, sysctls, probes, firewall, .. } = self;
@@ -81,14 +81,14 @@ impl Sight {
         })
     }
 
-    /// What devices have counted so far, by the paths of a coverage; see [`Traffic`].
+    /// The packet counts of devices so far, by the paths of an offload; see [`Traffic`].
     #[must_use]
     pub fn traffic(&self, offload: &Offload) -> Option<Traffic> {
         Traffic::of(offload, &self.kernel, &self.routes.by_device, &self.counts)
     }
 }
 
-/// What rtnetlink tells.
+/// Reads the configuration by rtnetlink.
 fn configuration() -> Result<(Kernel, RouteTally), SightError> {
     let mut source = Source::open(Settings::default())?;
     let mut told = KernelReport::default();
@@ -97,13 +97,13 @@ fn configuration() -> Result<(Kernel, RouteTally), SightError> {
     }
     let KernelReport { mut kernel, rib } = told;
     let routes = RouteTally::of(&rib, &kernel.nexthops);
-    // What Tollway makes for itself is nobody's configuration.
+    // Tollway's own devices are no part of the configuration.
     kernel.netdevs.retain(|_, netdev| !devices::is_own(netdev));
     Ok((kernel, routes))
 }
 
-/// What was told so far. Routes are kept until all are there: a list of them may be told again, and what
-/// is in it may go meanwhile.
+/// The configuration received so far. Routes are kept until the list is complete: it may be repeated, and
+/// routes in it may go meanwhile.
 #[derive(Debug, Default)]
 struct KernelReport {
     kernel: Kernel,
@@ -117,10 +117,10 @@ impl KernelReport {
     }
 }
 
-/// What nft tells.
+/// Reads the rules by nft.
 fn firewall() -> Firewall {
     let (say, told) = mpsc::channel();
-    // Whoever does not listen any more has heard enough.
+    // If the receiver has gone, it has all that it needs.
     let report = Box::new(move |event| drop(say.send(event)));
     let follower = match Follower::start(report) {
         Ok(follower) => follower,
@@ -166,7 +166,7 @@ mod tests {
             hear(vec![begins(Family::V4), route(four, Change::Listed)]);
         }
         hear(vec![Event::Listed { family: Family::V4, lists: 3 }, begins(Family::V6)]);
-        // While IPv6 is listed, another of IPv4 comes, and one takes the place of that.
+        // During the list of IPv6, another IPv4 route is added, and one replaces it.
         hear(vec![route(six, Change::Listed), route("10.0.0.0/8", Change::Add(Place::Only))]);
         hear(vec![route("10.0.0.0/8", Change::Add(Place::Instead)), begins(Family::V6)]);
         hear(vec![route(six, Change::Listed), Event::Listed { family: Family::V6, lists: 1 }]);

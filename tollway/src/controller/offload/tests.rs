@@ -1,4 +1,4 @@
-//! Every reason, one change at a time, over a router of which everything is fast.
+//! Tests every reason, one change at a time, from a router where everything is fast.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ mod parts;
 
 const UP: u32 = 1 | 1 << 16;
 
-/// A router with two ports, 2 and 3, and VLAN 10 on the first, 4.
+/// A router with two ports, 2 and 3, and VLAN 10 on the first, with number 4.
 struct Router {
     kernel: Kernel,
     files: Vec<(String, String)>,
@@ -54,7 +54,7 @@ impl Router {
         router
     }
 
-    /// A device with nothing on it, and IP forwarded.
+    /// Adds a device with nothing on it, where IP is forwarded.
     fn add(&mut self, ifindex: Ifindex, netdev: Netdev) {
         for (family, file, text) in
             [("ipv4", "forwarding", "1".to_owned()), ("ipv6", "mtu", netdev.mtu.to_string())]
@@ -100,7 +100,7 @@ impl Router {
     }
 }
 
-/// What is the kernel's of a coverage, each as `where family: key`.
+/// What takes the kernel path according to an offload, each as `where family: key`.
 fn kernels(offload: &Offload) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     let mut note = |place: &str, reasons: &PerFamily<Vec<Reason>>| {
@@ -117,7 +117,7 @@ fn kernels(offload: &Offload) -> BTreeSet<String> {
     all
 }
 
-/// Asserts what a change makes the kernel's; `*` stands for both families.
+/// Asserts what takes the kernel path after a change; `*` stands for both families.
 #[track_caller]
 fn expect(change: impl FnOnce(&mut Router), wanted: &[&str]) {
     let mut router = Router::new();

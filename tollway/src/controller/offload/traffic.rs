@@ -1,5 +1,5 @@
-//! How much of the traffic so far was by links whose packets are the kernel's: what devices have counted, since
-//! routes and rules count nothing.
+//! How much of the traffic so far went by links whose packets take the kernel path. This uses the counters of
+//! devices, since routes and rules count nothing.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::controller::kernel::{Ifindex, Kernel};
 /// `IFF_LOOPBACK`.
 const LOOPBACK: u32 = 1 << 3;
 
-/// Packets that a device has counted since it came.
+/// Packets that a device has counted since it exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// Received.
@@ -18,18 +18,18 @@ pub struct Counted {
     pub sent: u64,
 }
 
-/// Packets that ports have counted, by what is known of their paths.
+/// Packets that ports have counted, by the path of their links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shares {
-    /// All.
+    /// All packets.
     pub packets: u64,
-    /// By links where all of this way is the kernel's.
+    /// Packets of links where both families take the kernel path in this direction.
     pub kernel: u64,
-    /// By links where one of IPv4 and IPv6 is: devices do not count by family.
+    /// Packets of links where only one of IPv4 and IPv6 does: devices do not count by family.
     pub either: u64,
 }
 
-/// A device that routes lead to and that is no port's, so that all that goes by it is the kernel's.
+/// A device that routes lead to and that is no port's, so that all its traffic takes the kernel path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Other {
     /// Its name.
@@ -38,14 +38,14 @@ pub struct Other {
     pub counted: Counted,
 }
 
-/// What devices have counted so far.
+/// The packet counts of devices so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Received at ports.
     pub received: Shares,
     /// Sent by ports.
     pub sent: Shares,
-    /// What went by other devices; wrapped, it may have gone by a port as well.
+    /// Traffic of other devices; if encapsulated, it may have gone by a port as well.
     pub others: Vec<Other>,
 }
 
@@ -58,7 +58,7 @@ fn parse(table: &str) -> BTreeMap<String, Counted> {
     let device = |line: &str| {
         let (name, numbers) = line.split_once(':')?;
         let mut numbers = numbers.split_whitespace().map(str::parse);
-        // Eight columns of what was received, the second of which are packets; then the same of what was sent.
+        // Eight columns for received traffic, the second of which is packets; then the same for sent traffic.
         let (received, sent) = (numbers.nth(1)?.ok()?, numbers.nth(7)?.ok()?);
         Some((name.trim().to_owned(), Counted { received, sent }))
     };
@@ -66,7 +66,7 @@ fn parse(table: &str) -> BTreeMap<String, Counted> {
 }
 
 impl Traffic {
-    /// What was counted, if that can be divided by paths: not where a program takes packets of a port before its
+    /// The counts by path, if they can be divided: not where a program takes packets of a port before its
     /// VLAN devices count them.
     pub(super) fn of(
         offload: &Offload,
@@ -122,7 +122,7 @@ impl Shares {
     }
 }
 
-/// Whether a link is a VLAN directly on another, which counts its packets as well.
+/// Says whether a link is a VLAN directly on another, which counts its packets as well.
 fn is_on(kernel: &Kernel, above: &Link, below: &Link) -> bool {
     let netdev = kernel.netdevs.get(&above.ifindex);
     netdev.is_some_and(|netdev| netdev.vlan.is_some() && netdev.lower == Some(below.ifindex))

@@ -1,4 +1,4 @@
-//! What routes say beside their destination, each kept once: of a million routes most say the same.
+//! The attributes of routes, each stored once: most of a million routes share them.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -10,40 +10,40 @@ use crate::controller::kernel::{Family, Ifindex, Route, RouteKey};
 pub struct RouteAttrsId(pub(super) u32);
 
 impl RouteAttrsId {
-    /// What stands for bodies that there is no number left for: such routes are the kernel's.
+    /// The number used when no number is free: such routes take the kernel path.
     pub(super) const FULL: Self = Self(0);
-    /// Numbers that there are.
+    /// The most numbers.
     pub(super) const MOST: u32 = 1 << 23;
 }
 
-/// A route without its destination and table.
+/// The attributes of a route: all but its destination and table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RouteAttrs {
-    /// The family, which the destination had told.
+    /// The family of the destination.
     pub family: Family,
     /// Type of service, 0 for any.
     pub tos: u8,
     /// Metric: lower wins.
     pub priority: u32,
-    /// What it does and where it leads.
+    /// Kind, next hops and the rest.
     pub route: Route,
 }
 
 impl RouteAttrs {
-    /// The body of a route as told.
+    /// The attributes of a route from an event.
     #[must_use]
     pub fn new(key: &RouteKey, route: Route) -> Self {
         let family = if key.dst.addr().is_ipv4() { Family::V4 } else { Family::V6 };
         Self { family, tos: key.tos, priority: key.priority, route }
     }
 
-    /// Says if one of its own next hops is by a device.
+    /// Says whether one of the route's own next hops is by a device.
     #[must_use]
     pub fn is_by(&self, device: Ifindex) -> bool {
         self.route.hops.list().iter().any(|hop| hop.ifindex == device)
     }
 
-    /// Says if the two are of one key: the order among such ones is the kernel's to tell.
+    /// Says whether both are of one key: the kernel determines the order among such routes.
     pub(super) fn is_rival(&self, other: &Self) -> bool {
         (self.tos, self.priority) == (other.tos, other.priority)
     }
@@ -53,11 +53,11 @@ impl RouteAttrs {
 struct Entry {
     attrs: RouteAttrs,
     users: u32,
-    /// Another one with the same hash.
+    /// Other attributes with the same hash.
     next: Option<RouteAttrsId>,
 }
 
-/// All bodies, by number; one that nobody uses goes.
+/// All attributes, by number; unused ones are removed.
 #[derive(Debug)]
 pub(super) struct RouteAttrsStore {
     full: RouteAttrs,
@@ -68,19 +68,19 @@ pub(super) struct RouteAttrsStore {
 }
 
 impl RouteAttrsStore {
-    /// None but the one that stands for too many.
+    /// A store with only the attributes that stand for too many.
     pub(super) fn new(full: RouteAttrs) -> Self {
         let (spare, by_hash, hasher) = Default::default();
         Self { full, entries: vec![None], spare, by_hash, hasher }
     }
 
     pub(super) fn get(&self, id: RouteAttrsId) -> &RouteAttrs {
-        // Numbers come from here.
+        // All numbers come from here.
         let entry = self.entries.get(id.0 as usize).and_then(Option::as_ref);
         entry.map_or(&self.full, |entry| &entry.attrs)
     }
 
-    /// The number of a body, which has one user more.
+    /// The number of attributes, which get one more user.
     pub(super) fn enter(&mut self, attrs: RouteAttrs) -> RouteAttrsId {
         let hash = self.hasher.hash_one(&attrs);
         let mut at = self.by_hash.get(&hash).copied();
@@ -107,7 +107,7 @@ impl RouteAttrsStore {
         Some(RouteAttrsId(id))
     }
 
-    /// A number has one user less.
+    /// Removes one user of a number.
     pub(super) fn leave(&mut self, id: RouteAttrsId) {
         if id == RouteAttrsId::FULL {
             return;
@@ -142,7 +142,7 @@ impl RouteAttrsStore {
         }
     }
 
-    /// Changes one for all its users.
+    /// Changes attributes for all their users.
     pub(super) fn change(&mut self, id: RouteAttrsId, change: impl FnOnce(&mut RouteAttrs)) {
         self.unlink(id);
         let Some(Some(entry)) = self.entries.get_mut(id.0 as usize) else { return };
@@ -151,13 +151,13 @@ impl RouteAttrsStore {
         entry.next = self.by_hash.insert(hash, id);
     }
 
-    /// All that are in use, with their numbers.
+    /// All attributes in use, with their numbers.
     pub(super) fn iter(&self) -> impl Iterator<Item = (RouteAttrsId, &RouteAttrs)> {
         let used = self.entries.iter().enumerate().skip(1);
         used.filter_map(|(id, entry)| Some((RouteAttrsId(id as u32), &entry.as_ref()?.attrs)))
     }
 
-    /// The numbers of those that are meant.
+    /// The numbers of the attributes that match.
     pub(super) fn find(&self, is_meant: impl Fn(&RouteAttrs) -> bool) -> HashSet<RouteAttrsId> {
         self.iter().filter(|(_, attrs)| is_meant(attrs)).map(|(id, _)| id).collect()
     }

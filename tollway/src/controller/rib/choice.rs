@@ -5,12 +5,12 @@ use super::route_store::Alias;
 use super::state::{State, Use};
 use crate::controller::kernel::{Family, Hops, Route, RouteKind};
 
-/// Which route to a destination counts.
+/// The route to a destination that applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// None of them: a shorter prefix does.
+    /// None of them: a shorter prefix applies.
     Nothing,
-    /// Only the kernel can say which.
+    /// Only the kernel can decide.
     Kernel,
     /// This one.
     Is(RouteAttrsId),
@@ -45,7 +45,7 @@ pub(super) fn choose(
     }
 }
 
-/// `fib_table_lookup`: the first that is usable. An object that is not has the search go on at a
+/// `fib_table_lookup`: the first usable route. If an object is not usable, the search continues at a
 /// shorter prefix.
 fn choose4(
     attrs_store: &RouteAttrsStore,
@@ -63,7 +63,7 @@ fn choose4(
             Use::Unknown => return Choice::Kernel,
             Use::No if is_object => return Choice::Nothing,
             Use::No => {}
-            // Among several default routes `fib_select_default` asks whose router answers.
+            // Among several default routes, `fib_select_default` prefers one whose gateway answers.
             Use::Yes if prefix_len == 0 && rivals(attrs_store, aliases, attrs) > 1 => {
                 return Choice::Kernel;
             }
@@ -73,9 +73,9 @@ fn choose4(
     Choice::Nothing
 }
 
-/// `find_rr_leaf`: one of the lowest metric, or where none of that is usable, one of all others. Of
-/// several, those by the input device win (`rt6_score_route`), or they take turns as their routers
-/// answer; so only one that stands alone can be told, be it with several next hops.
+/// `find_rr_leaf`: a route of the lowest metric or, if none of that is usable, any other. Among several,
+/// those by the input device win (`rt6_score_route`), or they take turns as their gateways answer. So the
+/// choice is only known for a single route, which may have several next hops.
 fn choose6(attrs_store: &RouteAttrsStore, state: &State, aliases: &[Alias]) -> Choice {
     let Some(first) = aliases.first() else { return Choice::Nothing };
     let (lowest, others) =

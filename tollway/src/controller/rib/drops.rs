@@ -1,7 +1,7 @@
-//! What the kernel drops or takes up again without telling.
+//! What the kernel drops or reactivates without notification.
 //!
-//! What is derived may be too much: a route that is missing here is one whose packets the kernel
-//! forwards, until the list that [`Rib::doubts`] asks for has it again.
+//! The derived drops may be too many. Packets of a route that is missing here take the kernel path, until the
+//! list that [`Rib::doubts`] asks for has it again.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -20,7 +20,7 @@ use crate::controller::kernel::{
 const KERNELS: u8 = 2;
 
 impl Rib {
-    /// A device is there, has changed, or is no more.
+    /// A device has come, has changed, or has gone.
     pub(super) fn take_device(&mut self, index: Ifindex, netdev: Option<&Netdev>) {
         let now = netdev.map(Device::new);
         let before = match now {
@@ -46,13 +46,13 @@ impl Rib {
             if !now.carrier {
                 self.drop_objects_of(index);
             }
-            // Next hops that were dead for want of an address, too, had another reason meanwhile.
+            // Next hops that were also dead for want of an address had another reason meanwhile.
             self.doubts |= now.carrier && !self.state.has_address(index);
             self.device_changed(index);
         }
     }
 
-    /// Next hops by a device may be usable now that were not, or the other way round.
+    /// Notes that the usability of next hops by a device may have changed.
     pub(super) fn device_changed(&mut self, index: Ifindex) {
         self.hops_touched = true;
         let objects = self.objects_by(index);
@@ -62,7 +62,7 @@ impl Rib {
         });
     }
 
-    /// `fib_sync_down_dev` and `fib6_ifdown` on `NETDEV_DOWN`: routes go that have no other device.
+    /// `fib_sync_down_dev` and `fib6_ifdown` on `NETDEV_DOWN`: drops routes that have no other device.
     fn device_down(&mut self, index: Ifindex) {
         self.drop_objects_of(index);
         let stays =
@@ -73,7 +73,7 @@ impl Rib {
         self.device_changed(index);
     }
 
-    /// Says if a route has no next hop left without those by a device.
+    /// Says whether a route has no next hop left except those by a device.
     fn is_dead(&self, attrs: &RouteAttrs, index: Ifindex) -> bool {
         let down = |hop: &Hop| {
             let device = self.state.devices.get(&hop.ifindex);
@@ -83,7 +83,7 @@ impl Rib {
         attrs.is_by(index) && attrs.route.hops.list().iter().all(down)
     }
 
-    /// The same on `NETDEV_UNREGISTER`: IPv4 routes go whole, IPv6 ones lose the next hop.
+    /// The same on `NETDEV_UNREGISTER`: IPv4 routes go entirely, IPv6 routes lose the next hop.
     fn device_gone(&mut self, index: Ifindex) {
         self.drop_objects_of(index);
         self.state.addresses.remove(&index);
@@ -107,7 +107,7 @@ impl Rib {
         self.hops_touched = true;
     }
 
-    /// Sets or takes back that next hops by a device are dead whatever its state; says of which routes.
+    /// Marks next hops by a device as dead whatever its state, or removes that mark; returns their routes.
     fn mark(&mut self, index: Ifindex, family: Family, dead: bool) -> HashSet<RouteAttrsId> {
         let flags = |hop: &Hop| if dead { hop.flags | DEAD } else { hop.flags & !DEAD };
         let concerned = |attrs: &RouteAttrs| {
@@ -130,22 +130,22 @@ impl Rib {
         ids
     }
 
-    /// The same where nothing else of the device has changed.
+    /// The same if nothing else of the device has changed.
     fn mark_alone(&mut self, index: Ifindex, family: Family, dead: bool) {
         let ids = self.mark(index, family, dead);
         self.hops_touched |= !ids.is_empty();
         self.touch_bodies(&ids);
     }
 
-    /// With its first address, dead next hops of a device are used again (`fib_inetaddr_event`).
+    /// With a device's first address, its dead next hops become usable (`fib_inetaddr_event`).
     pub(super) fn address_here(&mut self, address: &Address) {
         if self.state.add_address(address) {
             self.mark_alone(address.ifindex, Family::V4, false);
         }
     }
 
-    /// With an address go the routes that prefer it as source (`fib_sync_down_addr`), and with a
-    /// device's last one those by the device (`fib_disable_ip`).
+    /// With an address go the routes that prefer it as source (`fib_sync_down_addr`); with a device's last
+    /// address go the routes by the device (`fib_disable_ip`).
     pub(super) fn address_gone(&mut self, address: &Address) {
         let (gone, last) = self.state.remove_address(address);
         if let Some(source) = gone {
@@ -160,7 +160,7 @@ impl Rib {
         }
     }
 
-    /// The routes that the kernel has made for the address itself it takes out by word (`fib_del_ifaddr`).
+    /// The kernel notifies of the routes that it has added for the address itself (`fib_del_ifaddr`).
     fn drop_source(&mut self, source: Ipv4Addr, table: TableId) {
         let is_told = |route: &Route| {
             let is_connected = matches!(&route.hops, Hops::One(hop) if hop.via.is_none());
@@ -173,7 +173,7 @@ impl Rib {
         self.drop_bodies_of(&ids, Some(table));
     }
 
-    /// A next-hop object is there, has changed, or is no more.
+    /// A next-hop object has come, has changed, or has gone.
     pub(super) fn take_nexthop(&mut self, id: NexthopId, nexthop: Option<&Nexthop>) {
         let Some(nexthop) = nexthop else { return self.drop_objects(vec![id]) };
         let before = self.state.nexthops.insert(id, nexthop.clone());
@@ -187,7 +187,7 @@ impl Rib {
         self.put_nexthop(id, before);
         let old = self.uses(&users);
         self.put_nexthop(id, Some(nexthop.clone()));
-        // Most changes are for whoever keeps next hops: what routes lead to stays the same object.
+        // Most changes only concern the next hops in the tables: routes still lead to the same object.
         if now != old {
             self.touch_where(|attrs| match attrs.route.hops {
                 Hops::Object(object) => users.contains(&object),
@@ -217,7 +217,7 @@ impl Rib {
         groups.map(|(id, _)| *id).collect()
     }
 
-    /// The objects by a device, and the groups that have such.
+    /// The objects by a device, and the groups that have such members.
     fn objects_by(&self, index: Ifindex) -> HashSet<NexthopId> {
         let own = self.own_objects(index);
         let mut all = self.groups_with(&own);
@@ -231,14 +231,14 @@ impl Rib {
         own.map(|(id, _)| *id).collect()
     }
 
-    /// `nexthop_flush_dev`: objects go with their device's carrier already.
+    /// `nexthop_flush_dev`: objects go as soon as their device loses its carrier.
     fn drop_objects_of(&mut self, index: Ifindex) {
         let ids = self.own_objects(index);
         self.doubts |= !ids.is_empty();
         self.drop_objects(ids);
     }
 
-    /// Objects go: out of their groups, of which empty ones go too, and with all of them their routes.
+    /// Removes objects from their groups; empty groups go as well, and all routes of either.
     fn drop_objects(&mut self, mut ids: Vec<NexthopId>) {
         ids.retain(|id| self.state.nexthops.remove(id).is_some());
         if ids.is_empty() {
@@ -265,7 +265,7 @@ impl Rib {
         self.drop_bodies_of(ids, None);
     }
 
-    /// Removes all routes with these bodies, or those of one table.
+    /// Removes all routes with these attributes, or those of one table.
     fn drop_bodies_of(&mut self, ids: &HashSet<RouteAttrsId>, table: Option<TableId>) {
         if ids.is_empty() {
             return;
@@ -285,7 +285,7 @@ impl Rib {
         }
     }
 
-    /// Touches the destinations of all routes whose bodies are meant.
+    /// Touches the destinations of all routes whose attributes match.
     fn touch_where(&mut self, is_meant: impl Fn(&RouteAttrs) -> bool) {
         let ids = self.attrs_store.find(is_meant);
         self.touch_bodies(&ids);
@@ -298,7 +298,7 @@ impl Rib {
         }
     }
 
-    /// The destinations of all routes with these bodies.
+    /// The destinations of all routes with these attributes.
     pub(super) fn where_bodies(&self, ids: &HashSet<RouteAttrsId>) -> Vec<Where> {
         let mut found = Vec::new();
         let is_meant = |aliases: &[Alias]| aliases.iter().any(|alias| ids.contains(&alias.attrs));

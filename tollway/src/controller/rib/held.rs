@@ -1,4 +1,4 @@
-//! Destinations that are the kernel's whatever the routes say.
+//! Destinations that take the kernel path whatever the routes say.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -11,7 +11,8 @@ use crate::controller::kernel::Family;
 const HOST: u8 = 32;
 
 impl Rib {
-    /// Says which IPv4 destinations are the kernel's from now on, by whatever table packets go.
+    /// Sets the IPv4 destinations that take the kernel path from now on, whatever table packets are looked up
+    /// in.
     pub fn hold(&mut self, held: BTreeSet<Ipv4Addr>) {
         let before = std::mem::replace(&mut self.held, held);
         let changed: Vec<_> = before.symmetric_difference(&self.held).copied().collect();
@@ -27,20 +28,20 @@ impl Rib {
             && self.tables.get(tag.table() as usize).is_some_and(Contents::has_v4)
     }
 
-    /// A table has got its first IPv4 route, or has lost its last.
+    /// Touches the held destinations of a table that got its first IPv4 route, or lost its last.
     pub(super) fn touch_held(&mut self, of: Tag) {
         let tag = Tag::new(of.table(), HOST);
         let held: Vec<_> = self.held.iter().map(|held| Key4(tag, held.to_bits())).collect();
         held.into_iter().for_each(|key| self.touch(Where::V4(key)));
     }
 
-    /// Those of them that have no route of their own.
+    /// The held destinations that have no route of their own.
     pub(super) fn held_alone(&self) -> impl Iterator<Item = Dest> {
         let all = self.in_all_tables(&self.held);
         all.filter(|at| self.look(*at, <[_]>::is_empty)).map(|at| self.dest(at))
     }
 
-    /// Addresses in all tables that have IPv4 routes.
+    /// Addresses, in all tables that have IPv4 routes.
     fn in_all_tables<'a>(
         &'a self,
         addresses: impl IntoIterator<Item = &'a Ipv4Addr>,

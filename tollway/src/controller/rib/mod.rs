@@ -1,14 +1,16 @@
-//! All routes of all tables, and the kernel's choice for each destination.
+//! The RIB: all routes of all tables, and the kernel's choice for each destination.
 //!
-//! A million routes are kept: what they say beside their destination is kept once for all that say the
-//! same, and a destination with one route is 13 bytes (`route_store.rs`). Several routes to one destination
-//! keep the kernel's order (`order.rs`), from which follows which one counts (`choice.rs`).
+//! It keeps a million routes in little memory. The attributes of routes, apart from their destination, are
+//! stored once for all routes that share them. A destination with one route takes 13 bytes
+//! (`route_store.rs`). Several routes to one destination keep the kernel's order (`order.rs`), which
+//! determines the route that applies (`choice.rs`).
 //!
-//! The kernel drops routes without telling when a device goes down or an address or a next-hop object
-//! goes (`fib_sync_down_dev`, `fib_sync_down_addr`, `nexthop_flush_dev`). What it drops is derived here
-//! at once (`drops.rs`), and [`Rib::doubts`] then asks for a new list.
+//! The kernel drops routes without notification when a device goes down or an address or a next-hop object
+//! goes (`fib_sync_down_dev`, `fib_sync_down_addr`, `nexthop_flush_dev`). The RIB derives these drops at once
+//! (`drops.rs`), and [`Rib::doubts`] then asks for a new list.
 //!
-//! Whoever fills tables from it is told by [`Rib::take_touched`] whose choice may have changed.
+//! To program tables from it, use [`Rib::take_touched`], which reports the destinations whose choice may have
+//! changed.
 
 mod attrs_store;
 mod choice;
@@ -47,7 +49,7 @@ pub struct Dest {
 }
 
 impl Dest {
-    /// The prefix as people write it.
+    /// The prefix in its usual notation.
     #[must_use]
     pub fn net(&self) -> IpNet {
         let (address, len): (IpAddr, u8) = match self.prefix {
@@ -58,15 +60,15 @@ impl Dest {
     }
 }
 
-/// What may have changed since it was last asked for.
+/// What may have changed since the last call of [`Rib::take_touched`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Touched {
-    /// Anything: tables are to be filled anew.
+    /// Anything: the tables have to be built again.
     All,
-    /// What these destinations lead to. With `hops`, next hops that routes share as well: devices,
-    /// next-hop objects.
+    /// The routes of these destinations. With `hops`, also next hops that routes share: devices, next-hop
+    /// objects.
     Some {
-        /// In the order in which they changed; one may be there more than once.
+        /// In the order of their changes; a destination may occur more than once.
         dests: Vec<Dest>,
         /// Next hops may lead elsewhere.
         hops: bool,
@@ -85,22 +87,22 @@ pub struct Rib {
     generations: [u8; 2],
     audited: [bool; 2],
     drift: Vec<Dest>,
-    /// Destinations of which the kernel knows more than routes say.
+    /// Destinations of which the kernel knows more than the routes say.
     held: BTreeSet<Ipv4Addr>,
     touched: Option<Vec<Where>>,
     hops_touched: bool,
     doubts: bool,
 }
 
-/// What is known of a table.
+/// The content of a table.
 #[derive(Debug, Default)]
 struct Contents {
     id: TableId,
-    /// Destinations by family and length.
+    /// The number of destinations by family and prefix length.
     lengths: [BTreeMap<u8, u32>; 2],
 }
 
-/// A destination as it is kept.
+/// A destination in its stored form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Where {
     V4(Key4),
@@ -114,7 +116,7 @@ impl Default for Rib {
 }
 
 impl Rib {
-    /// No route.
+    /// A RIB without routes.
     #[must_use]
     pub fn new() -> Self {
         let (kind, hops) = (RouteKind::Other(0), Hops::None);
@@ -137,7 +139,7 @@ impl Rib {
         }
     }
 
-    /// Takes what the kernel has told.
+    /// Takes in an event.
     pub fn take(&mut self, event: &Event) {
         match event {
             Event::Whole(kernel) => self.take_whole(kernel),
@@ -161,7 +163,7 @@ impl Rib {
         if let (Hops::Object(id), RouteKind::Blackhole) = (&route.hops, route.kind)
             && self.state.drops(*id)
         {
-            // That is what the object does now (`fib_dump_info`).
+            // The object determines the kind now (`fib_dump_info`).
             route.kind = RouteKind::Unicast;
         }
         self.state.settle_flags(&mut route, key.family());
@@ -201,8 +203,8 @@ impl Rib {
         }
     }
 
-    /// Notes of the only route to a destination that it is listed as it is known; false where it is not, or
-    /// not the only one. An audit comes to this for most of a million routes.
+    /// Stamps the only route to a destination if the list shows it as known; false if it does not, or if
+    /// there are several. In an audit this handles most of a million routes.
     fn confirm(&mut self, at: Where, attrs: &RouteAttrs, generation: u8) -> bool {
         let is_known = |known: RouteAttrsId| self.attrs_store.get(known) == attrs;
         match at {
@@ -211,7 +213,7 @@ impl Rib {
         }
     }
 
-    /// Removes the routes of a family that the last lists did not have.
+    /// Removes the routes of a family that are missing in the last lists.
     fn sweep(&mut self, family: Family, lists: u8) {
         let generation = self.generations[place(family)];
         let fresh = |alias: Alias| generation.wrapping_sub(alias.stamp) < lists;
@@ -222,7 +224,7 @@ impl Rib {
         }
     }
 
-    /// Removes routes of a family, of all tables or that of a number; says where.
+    /// Removes routes of a family, of all tables or of the one with a number; returns their destinations.
     fn remove_where(
         &mut self,
         family: Family,
@@ -246,7 +248,7 @@ impl Rib {
                 .sweep(|key, alias| stays(key.0, alias), |key, alias| lose(Where::V6(key), alias)),
         }
         gone.into_iter().for_each(|attrs| self.attrs_store.leave(attrs));
-        // One that lost several stands there as often, side by side.
+        // A destination that lost several routes occurs as often, side by side.
         lost.dedup();
         for at in &lost {
             self.touch(*at);
@@ -323,7 +325,7 @@ impl Rib {
         choice::choose(&self.attrs_store, &self.state, at.tag().0.len(), aliases)
     }
 
-    /// Says of which devices routes are passed over while they have no carrier.
+    /// Sets the devices whose routes the kernel ignores while they have no carrier.
     pub fn set_ignoring(&mut self, ignoring: Ignoring) {
         if self.state.ignoring != ignoring {
             let before = std::mem::replace(&mut self.state.ignoring, ignoring);
@@ -331,13 +333,13 @@ impl Rib {
             let v4 = before.v4.symmetric_difference(&now.v4).copied();
             let v6 = before.v6.symmetric_difference(&now.v6).copied();
             let devices: Vec<_> = v4.chain(v6).collect();
-            // Of one that was passed over, the kernel has not told if it was dead besides.
+            // For an ignored next hop, the kernel has not notified whether it was dead as well.
             self.doubts |= !self.is_empty();
             devices.into_iter().for_each(|device| self.device_changed(device));
         }
     }
 
-    /// What may have changed since this was asked last; at first, anything.
+    /// Returns what may have changed since the last call; at first, anything.
     pub fn take_touched(&mut self) -> Touched {
         let hops = std::mem::take(&mut self.hops_touched);
         match self.touched.replace(Vec::new()) {
@@ -349,17 +351,17 @@ impl Rib {
         }
     }
 
-    /// The destinations that [`Rib::take_touched`] would have, one by one.
+    /// The destinations that [`Rib::take_touched`] would return, without taking them.
     pub(super) fn touched(&self) -> impl Iterator<Item = Dest> {
         self.touched.iter().flatten().map(|at| self.dest(*at))
     }
 
-    /// Says if something was derived that only a new list of all routes can confirm; once.
+    /// Returns, once, whether something was derived that only a new list of all routes can confirm.
     pub fn doubts(&mut self) -> bool {
         std::mem::take(&mut self.doubts)
     }
 
-    /// Destinations that an audit found to be others than was known; once.
+    /// Returns, once, the destinations that an audit found to differ from what was known.
     pub fn take_drift(&mut self) -> Vec<Dest> {
         std::mem::take(&mut self.drift)
     }
@@ -425,7 +427,7 @@ impl Where {
     }
 }
 
-/// An address by its bits, which are at the upper end.
+/// The address with these bits, which are left-aligned.
 fn address(family: Family, bits: u128) -> IpAddr {
     match family {
         Family::V4 => Ipv4Addr::from_bits((bits >> 96) as u32).into(),

@@ -1,8 +1,8 @@
-//! The order of the routes to one destination, and what a message does to it.
+//! The order of the routes to one destination, and how a message changes it.
 //!
-//! `fib_table_insert` (`net/ipv4/fib_trie.c`) keeps those with a type of service first, higher ones
-//! before lower, then by metric; `fib6_add_rt2node` (`net/ipv6/ip6_fib.c`) by metric. Among those of
-//! one key the message says where a route belongs ([`Place`]).
+//! `fib_table_insert` (`net/ipv4/fib_trie.c`) sorts by type of service, higher first, then by metric;
+//! `fib6_add_rt2node` (`net/ipv6/ip6_fib.c`) sorts by metric. Among routes of one key, the message says
+//! where a route belongs ([`Place`]).
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -17,15 +17,15 @@ pub(super) struct Edit<'a> {
     pub(super) attrs_store: &'a mut RouteAttrsStore,
     pub(super) aliases: &'a mut Vec<Alias>,
     pub(super) generation: u8,
-    /// Bodies of routes that went. Their users are counted later: their numbers must not be another's
-    /// while somebody compares what was with what is.
+    /// Attributes of removed routes. Their users are decremented later: their numbers must not be reused
+    /// while the old and the new state are compared.
     pub(super) gone: Vec<RouteAttrsId>,
-    /// The message is of a route that is not known, or not told apart from another.
+    /// The message is about an unknown route, or one that cannot be told apart from another.
     pub(super) astray: bool,
 }
 
 impl Edit<'_> {
-    /// Does what a message says.
+    /// Applies a message.
     pub(super) fn make(&mut self, attrs: RouteAttrs, change: Change) {
         match change {
             Change::Listed => self.list(attrs),
@@ -38,7 +38,7 @@ impl Edit<'_> {
         self.attrs_store.get(self.aliases[at].attrs)
     }
 
-    /// Those of one key.
+    /// The routes of one key.
     fn rivals(&self, attrs: &RouteAttrs) -> Range<usize> {
         let rank = |attrs: &RouteAttrs| (Reverse(attrs.tos), attrs.priority);
         let before = |alias: &Alias| rank(self.attrs_store.get(alias.attrs)) < rank(attrs);
@@ -51,13 +51,13 @@ impl Edit<'_> {
         self.rivals(attrs).find(|at| self.attrs(*at).route.is_same(&attrs.route))
     }
 
-    /// The one of the key that the siblings together are.
+    /// The route of the key that combines the siblings.
     fn joined(&self, attrs: &RouteAttrs) -> Option<usize> {
         let joins = attrs.family == Family::V6 && attrs.route.joins();
         self.rivals(attrs).find(|at| joins && self.attrs(*at).route.joins())
     }
 
-    /// It comes behind those that this list has told before.
+    /// Places a listed route behind those that this list has had before.
     fn list(&mut self, attrs: RouteAttrs) {
         let known = self.joined(&attrs).or_else(|| self.same(&attrs));
         if let Some(at) = known {
@@ -90,7 +90,7 @@ impl Edit<'_> {
             return;
         }
         if let Some(at) = self.same(&attrs) {
-            // Two that differ in what is not kept stand here as one.
+            // Two routes that differ only in what is not kept are one here.
             self.astray |= matches!(place, Place::First | Place::Last);
             self.set(at, attrs);
             if place == Place::Only {
@@ -166,7 +166,7 @@ impl Edit<'_> {
     }
 }
 
-/// Next hops as a route has them.
+/// Next hops in the form that a route has them.
 pub(super) fn as_hops(hops: Vec<Hop>) -> Hops {
     match hops[..] {
         [] => Hops::None,
@@ -175,7 +175,7 @@ pub(super) fn as_hops(hops: Vec<Hop>) -> Hops {
     }
 }
 
-/// Those that were there keep their order, new ones follow.
+/// Sorts next hops: known ones in their previous order, then new ones.
 fn keep_order(before: &Hops, now: &mut Hops) {
     let place = |hop: &Hop| before.list().iter().position(|before| before.leads_alike(hop));
     if let Hops::Many(hops) = now {

@@ -1,4 +1,4 @@
-//! What can be asked of all routes.
+//! Read access to the RIB.
 
 use tollway_dataplane::tables::RoutePrefix;
 
@@ -14,7 +14,7 @@ impl Rib {
         self.look(at, |aliases| self.choose(at, aliases))
     }
 
-    /// The longest prefix of a table that covers `prefix` and leads somewhere, itself included.
+    /// The longest prefix of a table that covers `prefix`, itself included, and has a choice.
     #[must_use]
     pub fn longest(&self, table: TableId, prefix: RoutePrefix) -> Option<(RoutePrefix, Choice)> {
         let (bits, len, family) = match prefix {
@@ -34,7 +34,7 @@ impl Rib {
         })
     }
 
-    /// Every destination that leads somewhere, in no order.
+    /// Calls a function with every destination that has a choice, in no particular order.
     pub fn each(&self, mut each: impl FnMut(Dest, Choice)) {
         let mut visit = |at: Where, aliases: &[Alias]| {
             let choice = self.choose(at, aliases);
@@ -47,15 +47,15 @@ impl Rib {
         self.held_alone().for_each(|dest| each(dest, Choice::Kernel));
     }
 
-    /// Every destination that has routes, whether they lead anywhere or not, or is [held](Rib::hold); in no
-    /// order.
+    /// Calls a function with every destination that has routes, usable or not, or is [held](Rib::hold), in no
+    /// particular order.
     pub fn each_dest(&self, mut each: impl FnMut(Dest)) {
         self.held_alone().for_each(&mut each);
         self.v4.each(|key, _| each(self.dest(Where::V4(key))));
         self.v6.each(|key, _| each(self.dest(Where::V6(key))));
     }
 
-    /// Every route, in no order but that of those to one destination.
+    /// Calls a function with every route; only routes to one destination come in order.
     pub fn each_route(&self, mut each: impl FnMut(Dest, &RouteAttrs)) {
         let mut visit = |at: Where, aliases: &[Alias]| {
             for alias in aliases {
@@ -66,43 +66,43 @@ impl Rib {
         self.v6.each(|key, aliases| visit(Where::V6(key), aliases));
     }
 
-    /// Destinations in all tables.
+    /// The number of destinations in all tables.
     #[must_use]
     pub fn len(&self) -> usize {
         self.v4.len() + self.v6.len()
     }
 
-    /// Says if there is no route.
+    /// Says whether there is no route.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Says if a table has a route of a family.
+    /// Says whether a table has a route of a family.
     #[must_use]
     pub fn has(&self, table: TableId, family: Family) -> bool {
         let table = self.by_number.get(&table).and_then(|at| self.tables.get(*at as usize));
         table.is_some_and(|table| !table.lengths[place(family)].is_empty())
     }
 
-    /// Says if a table has ever had a route.
+    /// Says whether a table has ever had a route.
     #[must_use]
     pub fn has_had(&self, table: TableId) -> bool {
         self.by_number.contains_key(&table)
     }
 
-    /// What a route is, by the number that a [`Choice`] has; good until the next event.
+    /// The attributes of a route, by the number in a [`Choice`]; the number is valid until the next event.
     #[must_use]
     pub fn attrs(&self, id: RouteAttrsId) -> &RouteAttrs {
         self.attrs_store.get(id)
     }
 
-    /// Every body that a route has.
+    /// Calls a function with the attributes of every route, each once.
     pub(in crate::controller) fn each_body(&self, mut each: impl FnMut(&RouteAttrs)) {
         self.attrs_store.iter().for_each(|(_, attrs)| each(attrs));
     }
 
-    /// The destinations of all routes whose bodies are meant, in no order.
+    /// The destinations of all routes whose attributes match, in no particular order.
     pub(in crate::controller) fn dests_where(
         &self,
         is_meant: impl Fn(&RouteAttrs) -> bool,
@@ -112,7 +112,7 @@ impl Rib {
         found.into_iter().map(|at| self.dest(at)).collect()
     }
 
-    /// Anything may have changed: tables are to be filled anew.
+    /// Notes that anything may have changed: the tables have to be built again.
     pub fn touch_all(&mut self) {
         self.touched = None;
     }
@@ -123,13 +123,13 @@ impl Rib {
         self.state.nexthops.get(&id)
     }
 
-    /// Says if packets can go by one of a route's own next hops now.
+    /// Says whether one of a route's own next hops is usable now.
     #[must_use]
     pub fn is_usable(&self, hop: &Hop, family: Family) -> bool {
         self.state.is_usable(hop, family)
     }
 
-    /// Says if packets can go by a member of a group now.
+    /// Says whether a member of a group is usable now.
     #[must_use]
     pub fn is_member_usable(&self, id: NexthopId, family: Family) -> bool {
         self.state.is_member(id, family)

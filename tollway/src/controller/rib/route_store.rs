@@ -6,12 +6,12 @@ use std::hash::{Hash, Hasher};
 
 use super::attrs_store::RouteAttrsId;
 
-/// A table's position among the tables and a prefix's length.
+/// The index of a table and a prefix's length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Tag(pub(super) u32);
 
 impl Tag {
-    /// Tables that there may be.
+    /// The most tables.
     pub(super) const MOST_TABLES: u32 = 1 << 24;
 
     pub(super) const fn new(table: u32, len: u8) -> Self {
@@ -27,18 +27,18 @@ impl Tag {
     }
 }
 
-/// Where an IPv4 route is.
+/// The key of an IPv4 destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key4(pub(super) Tag, pub(super) u32);
 
 impl Hash for Key4 {
-    // One word: half the time of two.
+    // Hashing one word takes half the time of two.
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(u64::from(self.0.0) << 32 | u64::from(self.1));
     }
 }
 
-/// Where an IPv6 route is.
+/// The key of an IPv6 destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key6(pub(super) Tag, pub(super) [u32; 4]);
 
@@ -46,11 +46,11 @@ pub(super) struct Key6(pub(super) Tag, pub(super) [u32; 4]);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Alias {
     pub(super) attrs: RouteAttrsId,
-    /// The generation of lists in which it was told last.
+    /// The generation of lists in which it was last listed or notified.
     pub(super) stamp: u8,
 }
 
-/// The routes to a destination: one as it is, or the number of several.
+/// The routes to a destination: a single one in place, or the number of a list.
 #[derive(Clone, Copy, Debug)]
 struct Slot(u32);
 
@@ -91,12 +91,12 @@ impl<K> Default for RouteStore<K> {
 }
 
 impl<K: Hash + Eq + Copy> RouteStore<K> {
-    /// Destinations that have a route.
+    /// The number of destinations with a route.
     pub(super) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Looks at the routes to a destination, in the kernel's order.
+    /// Calls a function with the routes to a destination, in the kernel's order.
     pub(super) fn look<T>(&self, key: K, look: impl FnOnce(&[Alias]) -> T) -> T {
         match self.slots.get(&key) {
             Some(slot) => self.look_in(*slot, look),
@@ -111,7 +111,7 @@ impl<K: Hash + Eq + Copy> RouteStore<K> {
         }
     }
 
-    /// Stamps the only route to a destination; false where there are others, or it is not the one meant.
+    /// Stamps the only route to a destination; false if there are others, or if it is not the one meant.
     pub(super) fn stamp(
         &mut self,
         key: K,
@@ -129,7 +129,7 @@ impl<K: Hash + Eq + Copy> RouteStore<K> {
         is_meant
     }
 
-    /// Changes the routes to a destination.
+    /// Lets a function change the routes to a destination.
     pub(super) fn edit(&mut self, key: K, edit: impl FnOnce(&mut Vec<Alias>)) {
         let mut aliases = self.look(key, <[Alias]>::to_vec);
         edit(&mut aliases);
@@ -156,7 +156,7 @@ impl<K: Hash + Eq + Copy> RouteStore<K> {
         }
     }
 
-    /// Keeps of all routes those that are wanted; says which destinations lost one, and which.
+    /// Removes the routes that `keep` rejects; reports each of them and its destination to `lost`.
     pub(super) fn sweep(
         &mut self,
         mut keep: impl FnMut(K, Alias) -> bool,
@@ -189,7 +189,7 @@ impl<K: Hash + Eq + Copy> RouteStore<K> {
         self.slots.shrink_to((self.slots.len() * 2).max(1024));
     }
 
-    /// Every destination with its routes, in no order.
+    /// Calls a function with every destination and its routes, in no particular order.
     pub(super) fn each(&self, mut each: impl FnMut(K, &[Alias])) {
         for (key, slot) in &self.slots {
             self.look_in(*slot, |aliases| each(*key, aliases));
@@ -197,7 +197,7 @@ impl<K: Hash + Eq + Copy> RouteStore<K> {
     }
 }
 
-/// What is to be kept for these routes; `list` is what was there before.
+/// The slot for these routes; `list` is the list that was there before.
 fn slot_for(
     lists: &mut Vec<Vec<Alias>>,
     spare: &mut Vec<u32>,

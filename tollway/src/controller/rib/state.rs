@@ -1,4 +1,4 @@
-//! What decides if a next hop can be used: devices, addresses, next-hop objects.
+//! The state that decides whether a next hop is usable: devices, addresses, next-hop objects.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -15,10 +15,10 @@ const UP: u32 = 1;
 /// `IFF_RUNNING` and `IFF_LOWER_UP`: either stands for a carrier.
 const CARRIER: u32 = 1 << 6 | 1 << 16;
 
-/// The table that routes are in which name none.
+/// The table for routes that name none.
 pub const MAIN: TableId = 254;
 
-/// A device, as far as next hops care.
+/// The state of a device that matters to next hops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Device {
     pub(super) up: bool,
@@ -38,7 +38,7 @@ impl Device {
     }
 }
 
-/// Devices whose routes the kernel passes over while they have no carrier
+/// Devices whose routes the kernel ignores while they have no carrier
 /// (`ignore_routes_with_linkdown`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ignoring {
@@ -48,29 +48,29 @@ pub struct Ignoring {
     pub v6: HashSet<Ifindex>,
 }
 
-/// Whether a packet can go by a route.
+/// Whether a route is usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
     /// It can.
     Yes,
     /// None of its next hops is usable.
     No,
-    /// Only the kernel can say.
+    /// Only the kernel knows.
     Unknown,
 }
 
-/// What decides if a next hop can be used.
+/// The state that decides whether a next hop is usable.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) devices: HashMap<Ifindex, Device>,
-    /// IPv4 addresses by device, and the other ends': one address may have several.
+    /// IPv4 addresses by device, with the other end's: one address may have several of these.
     pub(super) addresses: HashMap<Ifindex, Vec<(Ipv4Net, Option<IpAddr>)>>,
     pub(super) nexthops: HashMap<NexthopId, Nexthop>,
     pub(super) ignoring: Ignoring,
 }
 
 impl State {
-    /// Says if packets can go by a next hop (`fib_lookup_good_nhc`, `find_match` of IPv6).
+    /// Says whether a next hop is usable (`fib_lookup_good_nhc`, `find_match` of IPv6).
     pub(super) fn is_usable(&self, hop: &Hop, family: Family) -> bool {
         let ignoring = match family {
             Family::V4 => &self.ignoring.v4,
@@ -83,7 +83,7 @@ impl State {
             })
     }
 
-    /// Says if packets can go by an object.
+    /// Says whether an object is usable.
     pub(super) fn object(&self, id: NexthopId, family: Family) -> Use {
         let any = |usable: bool| if usable { Use::Yes } else { Use::No };
         match self.nexthops.get(&id) {
@@ -96,7 +96,7 @@ impl State {
         }
     }
 
-    /// Says if an object is a blackhole, or a group of one.
+    /// Says whether an object is a blackhole, or a group with one.
     pub(super) fn drops(&self, id: NexthopId) -> bool {
         match self.nexthops.get(&id) {
             Some(Nexthop::Blackhole) => true,
@@ -106,13 +106,13 @@ impl State {
                 };
                 members.iter().any(is_blackhole)
             }
-            // Until it is known.
+            // Assumed until it is known.
             Some(Nexthop::Other) | None => true,
             Some(Nexthop::Hop(_)) => false,
         }
     }
 
-    /// Says if packets can go by an object that is in a group.
+    /// Says whether an object in a group is usable.
     pub(super) fn is_member(&self, id: NexthopId, family: Family) -> bool {
         match self.nexthops.get(&id) {
             Some(Nexthop::Hop(hop)) => self.is_usable(hop, family),
@@ -121,9 +121,9 @@ impl State {
         }
     }
 
-    /// Turns the flags of next hops into what only the kernel knows: [`DEAD`] stays where the device's
-    /// state does not explain it. So it is since the device lost its last address
-    /// (`fib_disable_ip`), and of IPv6 since it was down, until it has a carrier again.
+    /// Reduces the flags of next hops to what only the kernel knows: [`DEAD`] stays if the device's state
+    /// does not explain it. That is so after the device has lost its last address (`fib_disable_ip`), and in
+    /// IPv6 after it was down, until it has a carrier again.
     pub(super) fn settle_flags(&self, route: &mut Route, family: Family) {
         match &mut route.hops {
             Hops::One(hop) => self.settle_hop(hop, family),
@@ -136,7 +136,7 @@ impl State {
         hop.flags &= !LINK_DOWN;
         let state = Hop { flags: 0, ..*hop };
         let explained = match self.devices.get(&hop.ifindex) {
-            // Until it has a carrier, longer than it is down.
+            // Until it has a carrier, which is longer than it is down.
             Some(device) if family == Family::V6 && !device.up => false,
             Some(_) => !self.is_usable(&state, family),
             None => true,
@@ -146,7 +146,7 @@ impl State {
         }
     }
 
-    /// Notes an address; says if it is the device's first.
+    /// Adds an address; returns whether it is the device's first.
     pub(super) fn add_address(&mut self, address: &Address) -> bool {
         let IpNet::V4(net) = address.address else { return false };
         let addresses = self.addresses.entry(address.ifindex).or_default();
@@ -157,13 +157,13 @@ impl State {
         addresses.len() == 1
     }
 
-    /// Says if a device has an IPv4 address.
+    /// Says whether a device has an IPv4 address.
     pub(super) fn has_address(&self, device: Ifindex) -> bool {
         self.addresses.get(&device).is_some_and(|addresses| !addresses.is_empty())
     }
 
-    /// Forgets an address. Gives it back where no device has it any more, and says if the device has
-    /// none left.
+    /// Removes an address. Returns it if no device has it any more, and returns whether the device has none
+    /// left.
     pub(super) fn remove_address(&mut self, address: &Address) -> (Option<Ipv4Addr>, bool) {
         let IpNet::V4(net) = address.address else { return (None, false) };
         let own = self.addresses.get_mut(&address.ifindex);
@@ -178,7 +178,7 @@ impl State {
         ((!elsewhere).then_some(net.addr()), last)
     }
 
-    /// The table whose routes by their preferred source hang on a device's addresses.
+    /// The table whose routes depend on a device's addresses by their preferred source.
     pub(super) fn table_of(&self, device: Ifindex) -> TableId {
         let own = self.devices.get(&device);
         let master = own.and_then(|device| device.master);

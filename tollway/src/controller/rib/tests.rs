@@ -1,4 +1,4 @@
-//! What is dropped without telling, and the order of routes.
+//! Tests of implicit deletes and of the order of routes.
 
 use std::net::IpAddr;
 
@@ -88,7 +88,7 @@ fn a_route_for_some_sources_lets_others_be() {
     for place in [Place::Only, Place::Instead, Place::First, Place::Last] {
         rib.take(&Event::Route(key(0, 1), plain(2), Change::Add(Place::Only)));
         assert!(matches!(choice(&rib), Choice::Is(_)));
-        // It counts whatever its metric is.
+        // It applies whatever its metric is.
         let of = key(RouteKey::OF_SOURCES, 9);
         rib.take(&Event::Route(of, of_sources.clone(), Change::Add(place)));
         assert_eq!(choice(&rib), Choice::Kernel);
@@ -190,13 +190,13 @@ fn an_audit_finds_what_is_another_too_many_or_missing_and_nothing_else() {
     };
     let all = [1, 2, 3, 4].map(|third| (key(third, 1), by(2)));
     assert_eq!(list(false, &all), (vec![], 4));
-    // More often than there are stamps: each list is one of its own.
+    // More lists than there are stamps.
     (0..300).for_each(|_| assert_eq!(list(true, &all), (vec![], 4)));
     let [first, _, third, _] = all;
     let others = [first.clone(), (key(2, 1), by(3)), third.clone(), (key(3, 9), by(2))];
     assert_eq!(list(true, &others), (vec![dest(2), dest(3), dest(4)], 3));
     assert_eq!(list(true, &others), (vec![], 3));
-    // One of two to a destination goes, and then it is the only one again.
+    // One of two routes to a destination goes; then the other is the only one again.
     assert_eq!(list(true, &[first.clone(), third.clone()]), (vec![dest(2), dest(3)], 2));
     assert_eq!(list(true, &[first, third]), (vec![], 2));
 }
@@ -224,7 +224,7 @@ fn held_destinations_are_the_kernels_and_what_is_about_them_is_not() {
         all
     };
     assert_eq!(all(&rib), [(dest(), false), (to(7), true)]);
-    // One that has a route of its own is told once.
+    // A destination with a route of its own is reported once.
     let own = RouteKey { dst: to(7).net(), ..key(1) };
     rib.take(&Event::Route(own, route(Hops::One(hop(2))), Change::Add(Place::Only)));
     assert_eq!(all(&rib), [(dest(), false), (to(7), true)]);

@@ -1,7 +1,7 @@
-//! What sets with names have, which nft's listing without elements leaves out.
+//! The elements of named sets, which nft's listing without elements omits.
 //!
-//! nft takes more than a second of a processor's time to write down 200,000 addresses, half of which is the
-//! kernel's. So it is the kernel that is asked for what sets of addresses have, and nft for each of the others.
+//! nft takes more than a second of processor time to list 200,000 addresses, half of it in the kernel. So
+//! this module queries the kernel for the elements of sets of addresses, and nft for each of the other sets.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -15,17 +15,17 @@ use super::read::parse;
 use super::socket::Asker;
 use crate::filter::nft::json::{only, several, text};
 
-/// Of so many sets nft is asked one by one; of more, for everything at once.
+/// Up to this many sets nft lists one by one; for more, it lists everything at once.
 const MOST_ASKED: usize = 8;
 const KINDS: [&str; 3] = ["set", "map", "meter"];
 
-/// Has nft do this; nothing where it is to be given up.
+/// Runs nft with these arguments; `None` if the reading is to be abandoned.
 pub(super) type Nft<'a> = &'a dyn Fn(&[&str]) -> Result<Option<String>, String>;
 
-/// Puts in what sets have; says if it was not given up.
+/// Inserts the elements of sets. Returns `false` if the reading was abandoned.
 ///
 /// # Errors
-/// A sentence; also where sets come and go meanwhile.
+/// A sentence; also if sets come and go meanwhile.
 pub(super) fn fill(
     value: &mut Value,
     kernel: &Kernel,
@@ -44,7 +44,7 @@ pub(super) fn fill(
     let at_once = others.len() > MOST_ASKED || others.iter().any(|(_, place)| !place.is_for_nft());
     let asked = match at_once {
         true => None,
-        // nft refuses names that are words of its language.
+        // nft rejects names that are keywords of its language.
         false => ask_for(others, nft).ok(),
     };
     if let Some(asked) = asked {
@@ -56,7 +56,7 @@ pub(super) fn fill(
     Ok(true)
 }
 
-/// Asks nft for one set after the other; says if it was not given up.
+/// Queries nft for one set after the other. Returns `false` if the reading was abandoned.
 fn ask_for(sets: Vec<(&mut Value, Place)>, nft: Nft<'_>) -> Result<bool, String> {
     for (object, place) in sets {
         let Place { kind, family, table, name, .. } = &place;
@@ -80,7 +80,7 @@ struct Place {
     family: String,
     table: String,
     name: String,
-    /// The version of IP of which its elements are addresses and nothing else.
+    /// The version of IP, if the elements are addresses and nothing else.
     version: Option<u8>,
     is_interval: bool,
 }
@@ -102,11 +102,11 @@ impl Place {
         };
         let is_interval = flags.iter().any(|flag| flag.as_str() == Some("interval"));
         let (family, table, name) = (word("family"), word("table"), word("name"));
-        // Whatever a table of arp has, no rule of the router's is about it.
+        // No rule for the router concerns tables of family arp.
         (family != "arp").then_some(Self { kind, family, table, name, version, is_interval })
     }
 
-    /// Says if nft can be asked for it: whoever made it may have given it another name than nft takes.
+    /// Says whether nft can list it: its creator may have given it a name that nft does not accept.
     fn is_for_nft(&self) -> bool {
         let is_name = |name: &str| {
             name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
@@ -126,18 +126,18 @@ fn put(object: &mut Value, elements: Vec<Value>) {
     }
 }
 
-/// What the kernel says that a set of addresses has; none where it is more than addresses.
+/// Queries the kernel for the elements of a set of addresses; `None` if they are more than addresses.
 fn addresses(place: &Place, version: u8, asker: &mut Asker) -> Option<Vec<Value>> {
     let family = family_number(&place.family)?;
     let keys = asker.elements(family, &place.table, &place.name).ok()??;
     let keys: Vec<&Key> = keys.iter().collect();
     let mut ranges = ranges(&keys, version, place.is_interval)?;
-    // The kernel's order is its tables'.
+    // The kernel lists elements in the order of its own tables.
     ranges.sort_unstable();
     Some(ranges.into_iter().map(|range| element(range, version)).collect())
 }
 
-/// As nft writes it.
+/// An element in nft's JSON.
 fn element((first, last): Element, version: u8) -> Value {
     let address = |number: u128| match version {
         4 => Ipv4Addr::from_bits(number as u32).to_string(),

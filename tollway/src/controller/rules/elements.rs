@@ -1,4 +1,4 @@
-//! Elements that came or went alone, as changes of sets that change while packets flow.
+//! Turns changes of nothing but elements into changes of live sets.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -8,16 +8,16 @@ use super::ElementChange;
 use super::message::{Elements, Key};
 use super::read::Use;
 
-/// What a change of nothing but elements comes to.
+/// The effect of a change of nothing but elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Changes of live sets; none where no rule of the fast path looks at the sets.
+    /// The changes of live sets; none if no rule of the fast path looks at the sets.
     Applies(Vec<ElementChange>),
-    /// The rules have to be read again; these are the sets that are no live ones but might be.
+    /// The rules have to be read again. These sets are not live sets but could be.
     Reread(Vec<String>),
 }
 
-/// What becomes of a change of elements, all that it has in order.
+/// Evaluates a change of elements, given in order.
 pub(super) fn outcome(change: &[Elements], uses: &HashMap<String, Use>) -> Outcome {
     let mut sets: BTreeMap<&str, [Option<Vec<&Key>>; 2]> = BTreeMap::new();
     for elements in change {
@@ -41,7 +41,7 @@ pub(super) fn outcome(change: &[Elements], uses: &HashMap<String, Use>) -> Outco
         };
         let ranges = |keys: Option<Vec<&Key>>| ranges(&keys?, version, is_interval);
         match (ranges(gone), ranges(came)) {
-            // What came and went in one is there or not by its order, which is not kept.
+            // For an element both added and removed, the order decides, which is not kept.
             (Some(remove), Some(add)) if are_apart(&remove, &add) => {
                 changes.push(ElementChange { set: name.to_owned(), add, remove });
             }
@@ -56,7 +56,7 @@ fn are_apart(one: &[Element], other: &[Element]) -> bool {
     other.iter().all(|element| !one.contains(element))
 }
 
-/// The elements that keys are; none where that is not clear.
+/// The elements that keys stand for; `None` if that is not clear.
 pub(super) fn ranges(keys: &[&Key], version: u8, is_interval: bool) -> Option<Vec<Element>> {
     let all = if version == 4 { u128::from(u32::MAX) } else { u128::MAX };
     let (mut whole, mut starts, mut ends) = (Vec::new(), Vec::new(), Vec::new());
@@ -66,7 +66,7 @@ pub(super) fn ranges(keys: &[&Key], version: u8, is_interval: bool) -> Option<Ve
             (Some(last), false, _) => whole.push((first, number(last, version)?)),
             (None, false, false) => whole.push((first, first)),
             (None, false, true) => starts.push(first),
-            // The kernel keeps the end of what is before the first interval too, of a set that begins so.
+            // The kernel also stores the end of what precedes the first interval, even if that begins at 0.
             (None, true, true) if first == 0 => {}
             (None, true, true) => ends.push(first),
             _ => return None,
@@ -79,11 +79,11 @@ pub(super) fn ranges(keys: &[&Key], version: u8, is_interval: bool) -> Option<Ve
         let next = starts.get(at + 1);
         let last = match (ends.next_if(|end| end > start), next) {
             (Some(end), _) => end - 1,
-            // It goes up to the last address.
+            // The interval extends to the last address.
             (None, None) => all,
             (None, Some(_)) => return None,
         };
-        // The one behind begins where this one ends, or later.
+        // The next interval begins where this one ends, or later.
         if next.is_some_and(|next| *next <= last) {
             return None;
         }

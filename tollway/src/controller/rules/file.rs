@@ -1,5 +1,5 @@
-//! Rules of a file, which nft has loaded in a namespace that nobody else is in: its listing there, held
-//! against what the kernel has there.
+//! Rules of a file, which nft has loaded in a private namespace: its listing there, verified against what the
+//! kernel has there.
 
 use serde_json::Value;
 
@@ -13,10 +13,10 @@ use crate::mistake::Fault;
 use crate::netlink::Socket;
 use crate::ports::why;
 
-/// Bytes of the kernel's answers that may wait to be read.
+/// Size of the receive buffer for the kernel's answers, in bytes.
 pub(crate) use super::socket::ROOM;
 
-/// Rules as they were loaded.
+/// Rules as loaded.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     value: Value,
@@ -24,7 +24,8 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// Puts nft's listing right by what the kernel has where a socket is; nothing changes there.
+    /// Corrects nft's listing by what the kernel of the socket's namespace has. Nothing may change there
+    /// meanwhile.
     ///
     /// # Errors
     /// A sentence.
@@ -39,13 +40,13 @@ impl Loaded {
         Ok(Self { value, kernel })
     }
 
-    /// What nft lists, put right.
+    /// nft's listing, corrected.
     #[cfg(test)]
     pub(crate) fn listing(&self) -> String {
         self.value.to_string()
     }
 
-    /// The same with another listing.
+    /// The same rules with a changed listing.
     #[cfg(test)]
     pub(super) fn with(mut self, change: impl FnOnce(&mut Value)) -> Self {
         change(&mut self.value);
@@ -53,8 +54,8 @@ impl Loaded {
         self
     }
 
-    /// The rules; what nft does not list as the kernel has it is [`crate::filter::ir::Step::Unsupported`],
-    /// unless it is clear what it is. `file` is their file.
+    /// The rules. Where nft's listing differs from the kernel's rules and the meaning is not clear, they are
+    /// [`crate::filter::ir::Step::Unsupported`]. `file` is their file.
     ///
     /// # Errors
     /// Every mistake found.
@@ -65,8 +66,8 @@ impl Loaded {
     }
 }
 
-/// nft lists `iif 5` as `iif "5"` where no device has that number, as if it were a name; what device it is where
-/// the file's rules are for, nobody says.
+/// nft lists `iif 5` as `iif "5"` if no device has that number, as if it were a name. Which device it is
+/// where the rules will run is unknown.
 fn numbers_of_devices(value: &mut Value) {
     let objects = value.get_mut("nftables").and_then(Value::as_array_mut);
     for object in objects.into_iter().flatten() {
@@ -84,7 +85,7 @@ fn numbers_of_devices(value: &mut Value) {
     }
 }
 
-/// Has numbers in the place of words that are.
+/// Replaces strings that are numbers by numbers.
 fn numbers(value: &mut Value) {
     match value {
         Value::String(word) => {

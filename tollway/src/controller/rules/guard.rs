@@ -1,9 +1,8 @@
-//! Packets that kernels take for different ones; they are few, and left
-//! to the kernel.
+//! Packets that kernels classify differently; they are few and take the kernel path.
 //!
-//! These are later fragments, where rules look at transport headers: some kernels (6.18 is one) take what is in such
-//! a fragment for a header where it has one, two or four bytes (`nft_payload_fast_eval` in
-//! `net/netfilter/nf_tables_core.c` does not ask for `fragoff`).
+//! These are later fragments, if rules look at transport headers. Some kernels (6.18 is one) take the content
+//! of such a fragment for a header if it has one, two or four bytes (`nft_payload_fast_eval` in
+//! `net/netfilter/nf_tables_core.c` does not check `fragoff`).
 
 use crate::filter::ir::{
     Chain, Key, Match, PayloadBase, Place, Range, Rule, Ruleset, Selector, Step,
@@ -11,7 +10,7 @@ use crate::filter::ir::{
 
 const FRAGMENTS: &str = "kernels differ in what they see of later fragments";
 
-/// Puts rules before those that such packets may meet.
+/// Inserts a rule for such packets before the first rule of each chain that looks at transport headers.
 pub(super) fn guard(rules: &mut Ruleset) {
     for chain in &mut rules.chains {
         if let Some(at) = first(chain, looks_at_transport) {

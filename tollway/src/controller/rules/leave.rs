@@ -1,8 +1,8 @@
-//! What of sound rules is the kernel's while the kernel forwards beside the router: what it writes down, and
-//! what depends on packets that the router does not see.
+//! Steps of valid rules that need the kernel path as long as the kernel forwards beside Tollway: log lines,
+//! and whatever depends on packets that Tollway does not see.
 //!
-//! A packet that is left to the kernel meets all rules there from the first on. So whatever the router
-//! has done to it before must not show there: a DSCP that is written is, where rules look at it.
+//! A packet that takes the kernel path meets all rules there from the first on. So nothing that Tollway has
+//! done to it before may matter there. A written DSCP does, if rules look at it.
 
 use std::collections::HashSet;
 
@@ -16,8 +16,8 @@ const EXPIRES: &str = "elements of the set go by themselves";
 const REWRITES: &str =
     "rules look at the DSCP that this writes, and would meet it again in the kernel";
 
-/// Ends each rule where it comes to something that is the kernel's; `expiring` are the names of sets whose
-/// elements go by themselves.
+/// Ends each rule at its first step that needs the kernel path. `expiring` are the names of sets whose
+/// elements expire.
 pub(super) fn leave(rules: &mut Ruleset, expiring: &HashSet<String>) {
     let is_expiring: Vec<_> = rules.sets.iter().map(|set| expiring.contains(&set.name)).collect();
     let steps = rules.chains.iter().flat_map(|chain| &chain.rules).flat_map(|rule| &rule.steps);
@@ -33,7 +33,7 @@ pub(super) fn leave(rules: &mut Ruleset, expiring: &HashSet<String>) {
     }
 }
 
-/// Why a step is the kernel's, if it is.
+/// Why a step needs the kernel path, if it does.
 fn why(step: &Step, is_expiring: &[bool], looks_at_dscp: bool) -> Option<&'static str> {
     let expires = |set: SetId| is_expiring.get(set.0) == Some(&true);
     let dscp = looks_at_dscp.then_some(REWRITES);
@@ -48,14 +48,14 @@ fn why(step: &Step, is_expiring: &[bool], looks_at_dscp: bool) -> Option<&'stati
     }
 }
 
-/// Says if a DSCP that is written shows in it: in itself, or in IPv4's checksum.
+/// Says whether a written DSCP is visible in the key: in the DSCP itself or in IPv4's checksum.
 fn is_of_first_bytes(key: &Key) -> bool {
     /// Where the checksum ends.
     const END: u8 = 12;
     match key.selector {
         Selector::TrafficClass => true,
         Selector::Payload { base: PayloadBase::Network, offset, .. } => offset < END,
-        // Behind the Ethernet header.
+        // Extends beyond the Ethernet header.
         Selector::Payload { base: PayloadBase::Link, offset, bytes } => {
             offset.saturating_add(bytes) > 14
         }

@@ -1,11 +1,11 @@
-//! Messages of nf_tables (`include/uapi/linux/netfilter/nf_tables.h`), as far as they are looked at.
+//! Messages of nf_tables (`include/uapi/linux/netfilter/nf_tables.h`), as far as Tollway reads them.
 
 use crate::netlink::{self, attributes, find, push};
 
 /// `NFNL_SUBSYS_NFTABLES`.
 const SUBSYSTEM: u8 = 10;
 
-/// Numbers of messages within the subsystem.
+/// Message types within the subsystem.
 const NEWTABLE: u8 = 0;
 const GETTABLE: u8 = 1;
 const GETCHAIN: u8 = 4;
@@ -28,75 +28,75 @@ const DONE: u16 = 3;
 
 const NLM_F_DUMP: u16 = 0x300;
 
-/// Bytes of `nfgenmsg`.
+/// Size of `nfgenmsg` in bytes.
 const GENERAL: usize = 4;
 
-/// What the kernel has to say.
+/// A message of nf_tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// A change is over, or this is the answer to a question: the generation's number.
+    /// A change is complete, or this answers a query: the generation number.
     Generation(u32),
     /// A table.
     Table(Table),
-    /// Elements of a set came (or went).
+    /// Elements of a set were added or removed.
     Elements(Elements),
-    /// A rule came (or went).
+    /// A rule was added or removed.
     Rule(Rule),
-    /// A set came (or went) that does nothing by itself: its name with its table's.
+    /// A set without expressions of its own was added or removed: its name after its table's.
     Set(String),
-    /// A stateful object came, or has something to tell.
+    /// A stateful object was added or has notified of something.
     Object,
     /// Something else changed.
     Other,
-    /// An answer is complete.
+    /// The end of an answer.
     Done,
-    /// An answer is an error's number, 0 for none.
+    /// An error number that answers a request, 0 for success.
     Refused(i32),
 }
 
-/// A message with what its header says.
+/// A message with fields of its header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RulesMessage {
-    /// The number of the question that it answers, 0 for none.
+    /// The sequence number of the request that it answers, 0 for none.
     pub(super) sequence: u32,
-    /// The lower bits of the generation that it is of.
+    /// The lower bits of its generation number.
     pub(super) generation: u16,
-    /// What it says.
+    /// The message itself.
     pub(super) message: Message,
 }
 
-/// Elements of a set that came or went.
+/// Elements added to or removed from a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Elements {
-    /// The set's name with its table's, `inet filter bad`.
+    /// The set's name after its table's, `inet filter bad`.
     pub(super) set: String,
-    /// Whether they came.
+    /// Whether they were added.
     pub(super) came: bool,
-    /// The elements; none where one of them is more than a key.
+    /// The elements; `None` if one of them is more than a key.
     pub(super) keys: Option<Vec<Key>>,
 }
 
-/// A rule that came or went.
+/// A rule that was added or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
-    /// Its chain's name with its table's, `inet filter input`.
+    /// Its chain's name after its table's, `inet filter input`.
     pub(super) chain: String,
-    /// Whether it does nothing beside its verdict that packets feel which do not meet it.
+    /// Whether it affects only the packets that meet it.
     pub(super) is_plain: bool,
 }
 
-/// What the kernel has for one end of an element, or for a whole one.
+/// One end of an element in the kernel, or a whole element.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Key {
-    /// The key, as many bytes as the set's keys have.
+    /// The key, as long as the set's keys.
     pub(super) value: Vec<u8>,
-    /// The last key of those that the element is for, where the kernel keeps both ends in one.
+    /// The last key of the element, if the kernel stores both ends in one.
     pub(super) last: Option<Vec<u8>>,
     /// Whether an interval ends before it.
     pub(super) is_end: bool,
 }
 
-/// A table, by what tells it from another.
+/// A table, identified by what distinguishes it from others.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Table {
     family: u8,
@@ -123,7 +123,7 @@ impl Table {
         self.flags
     }
 
-    /// Says if it goes without a word when the process goes that made it (`NFT_TABLE_F_OWNER`, not
+    /// Says whether it disappears without a notification when its creator exits (`NFT_TABLE_F_OWNER` without
     /// `NFT_TABLE_F_PERSIST`).
     pub(super) const fn is_owned(&self) -> bool {
         const OWNER: u32 = 2;
@@ -132,7 +132,7 @@ impl Table {
     }
 }
 
-/// What there is a list of.
+/// The kinds of objects that can be listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum List {
     Chains,
@@ -140,7 +140,7 @@ pub(super) enum List {
     Sets,
 }
 
-/// Families of tables, by what the kernel calls them.
+/// Families of tables by the kernel's numbers.
 const FAMILIES: [(u8, &str); 6] =
     [(1, "inet"), (2, "ip"), (3, "arp"), (5, "netdev"), (7, "bridge"), (10, "ip6")];
 
@@ -149,18 +149,18 @@ pub(super) fn family_number(name: &str) -> Option<u8> {
     FAMILIES.iter().find(|(_, family)| *family == name).map(|(number, _)| *number)
 }
 
-/// Asks for the number of the generation.
+/// A request for the generation number.
 pub(super) fn get_generation(sequence: u32) -> Vec<u8> {
-    // Of any family.
+    // Any family.
     request(GETGEN, 0, sequence, 0, &[])
 }
 
-/// Asks for all tables.
+/// A request for all tables.
 pub(super) fn list_tables(sequence: u32) -> Vec<u8> {
     request(GETTABLE, NLM_F_DUMP, sequence, 0, &[])
 }
 
-/// Asks for all chains, rules or sets of all tables.
+/// A request for all chains, rules or sets of all tables.
 pub(super) fn list_all(sequence: u32, what: List) -> Vec<u8> {
     let kind = match what {
         List::Chains => GETCHAIN,
@@ -170,7 +170,7 @@ pub(super) fn list_all(sequence: u32, what: List) -> Vec<u8> {
     request(kind, NLM_F_DUMP, sequence, 0, &[])
 }
 
-/// The family and the attributes of one of a list; none where the message is another one.
+/// The family and the attributes of an entry of a list; `None` for any other message.
 pub(super) fn listed<'a>(message: &netlink::Message<'a>) -> Option<(&'static str, &'a [u8])> {
     let [_, subsystem] = message.kind.to_le_bytes();
     let (general, body) = message.body.split_first_chunk::<GENERAL>()?;
@@ -178,7 +178,7 @@ pub(super) fn listed<'a>(message: &netlink::Message<'a>) -> Option<(&'static str
     (subsystem == SUBSYSTEM).then_some((family, body))
 }
 
-/// Asks for what a set has.
+/// A request for the elements of a set.
 pub(super) fn list_elements(sequence: u32, family: u8, table: &str, set: &str) -> Vec<u8> {
     let mut names = Vec::new();
     for (kind, name) in [(1, table), (2, set)] {
@@ -194,7 +194,7 @@ fn request(kind: u8, flags: u16, sequence: u32, family: u8, body: &[u8]) -> Vec<
     netlink::request(kind, flags, sequence, &[&general[..], body].concat())
 }
 
-/// What a message says; none where it is not nf_tables', or cut off.
+/// Parses a message; `None` if it is not of nf_tables, or truncated.
 pub(super) fn read(message: &netlink::Message<'_>) -> Option<RulesMessage> {
     let sequence = message.sequence;
     let told = |generation, message| Some(RulesMessage { sequence, generation, message });
@@ -235,7 +235,7 @@ pub(super) fn read(message: &netlink::Message<'_>) -> Option<RulesMessage> {
 }
 
 fn rule(family: u8, came: bool, body: &[u8]) -> Option<Rule> {
-    /// Expressions that look at a packet, count it or decide of it.
+    /// Expressions that look at a packet, count it or decide on it.
     const PLAIN: [&str; 13] = [
         "bitwise",
         "byteorder",
@@ -254,18 +254,18 @@ fn rule(family: u8, came: bool, body: &[u8]) -> Option<Rule> {
     let expressions = attribute(body, 4).unwrap_or_default();
     let mut names = attributes(expressions, 0).map(|one| attribute(one.value, 1).and_then(name));
     let is_plain = names.all(|name| name.is_some_and(|name| PLAIN.contains(&&*name)));
-    // One that goes ends what it has begun, if anything.
+    // A removed rule ends what it has started, if anything.
     Some(Rule { chain: full_name(family, body)?, is_plain: is_plain || !came })
 }
 
-/// Says if a set has no expressions of its own.
+/// Says whether a set has no expressions of its own.
 fn is_plain_set(body: &[u8]) -> bool {
     const EXPRESSION: u16 = 17;
     const EXPRESSIONS: u16 = 18;
     attributes(body, 0).all(|one| one.kind != EXPRESSION && one.kind != EXPRESSIONS)
 }
 
-/// The name of a rule's chain or of a set, with its table's.
+/// The name of a rule's chain or of a set, after its table's.
 fn full_name(family: u8, body: &[u8]) -> Option<String> {
     let (_, family) = FAMILIES.into_iter().find(|(number, _)| *number == family)?;
     Some(format!("{family} {} {}", name(attribute(body, 1)?)?, name(attribute(body, 2)?)?))
@@ -278,7 +278,7 @@ fn elements(family: u8, came: bool, body: &[u8]) -> Option<Elements> {
     Some(Elements { set, came, keys })
 }
 
-/// The key of an element; none where it is more than that.
+/// The key of an element; `None` if the element is more than a key.
 fn key(element: &[u8]) -> Option<Key> {
     const KEY: u16 = 1;
     const FLAGS: u16 = 3;
@@ -311,12 +311,12 @@ fn is_counter(expression: &[u8]) -> bool {
     attribute(expression, 1).and_then(name).as_deref() == Some("counter")
 }
 
-/// What the first attribute of a kind says.
+/// The payload of the first attribute of this type.
 pub(super) fn attribute(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     find(bytes, 0, wanted).map(|found| found.value)
 }
 
-/// A string that ends with a 0.
+/// A NUL-terminated string.
 pub(super) fn name(bytes: &[u8]) -> Option<String> {
     let bytes = bytes.strip_suffix(&[0]).unwrap_or(bytes);
     std::str::from_utf8(bytes).ok().map(str::to_owned)

@@ -1,31 +1,36 @@
-//! The kernel's firewall followed: its nftables ruleset, as the compiler takes it.
+//! Follows the kernel's firewall: reads its nftables ruleset in the form that the compiler takes.
 //!
-//! The kernel says by netlink that something has changed (`NFNLGRP_NFTABLES`, nfnetlink(7)); then
-//! `nft -j -t list ruleset` gives the whole without what sets have, which is asked for of each
-//! (`contents.rs`). What nft lists is held against the kernel's own lists of chains and rules (`kernel/`). The number of the kernel's generation, asked for before and after, says if all of it is of
-//! one moment; it is tried again where not, more slowly the longer that lasts. From the message until then
-//! the rules active are older than the kernel's, so that traffic is the kernel's to forward.
+//! The kernel notifies of each change by netlink (`NFNLGRP_NFTABLES`, nfnetlink(7)). Then the follower reads:
 //!
-//! Elements that come or go alone (blocklists) need neither: they are changes of the live sets of the
-//! filter active ([`apply`]), where rules look the set up as one of addresses. A set whose elements change
-//! is a live one from the next reading on.
+//! ```text
+//! generation before -> nft -j -t list ruleset     everything but the elements of sets
+//!                      elements of each set       contents.rs
+//!                      chains and rules           kernel/: the kernel's own lists, to verify nft's listing
+//! generation after  -> the same number? one moment in time; else try again, more slowly each time
+//! ```
 //!
-//! Nor does the kernel forward while rules are read that are for chains of hooks input or output alone, where
-//! they only look at packets.
+//! From the notification until the new rules are read, the active rules are older than the kernel's, so the
+//! kernel forwards.
 //!
-//! What is not the router's to decide is said in the ruleset ([`crate::filter::ir::Step::Unsupported`]): on top
-//! of what is so in any file of rules, what logs, holds a rate, looks at a set whose elements go by
-//! themselves, or writes a DSCP that rules look at; and few packets that kernels take for different ones
-//! (`guard.rs`). [`Needs`] has what concerns packets that meet no such
-//! rule.
+//! Changes of elements alone (blocklists) need neither a reading nor the kernel path. Where rules look the
+//! set up as one of addresses, the controller applies them to the live sets of the active filter ([`apply`]).
+//! A set whose elements change becomes a live set with the next reading.
+//!
+//! Nor does the kernel forward while the follower reads rules that are only for chains of hooks input or
+//! output and only look at packets.
+//!
+//! [`crate::filter::ir::Step::Unsupported`] marks in the ruleset what Tollway cannot decide. Beside what any
+//! file of rules may contain, that is: rules that log, apply a rate limit, look at a set whose elements
+//! expire, or write a DSCP that other rules look at; and a few packets that kernels classify differently
+//! (`guard.rs`). [`Needs`] lists what concerns packets that do not meet such a rule.
 //!
 //! Limits:
 //!
-//! - Rules do not count in the kernel what the router forwards.
-//! - Of base chains of one hook and priority in several tables the listing does not say which was hung
-//!   up first; tables are taken to have come with their chains.
-//! - A table that ends with the process that owns it goes without a word; where there is one, it is looked
-//!   for once a second.
+//! - The kernel's rule counters do not count what Tollway forwards.
+//! - For base chains of one hook and priority in several tables, the listing does not say which was
+//!   registered first. Tollway assumes that tables came with their chains.
+//! - A table that ends with the process that owns it disappears without a notification. If there is such a
+//!   table, the follower checks for it once a second.
 
 mod contents;
 mod elements;
@@ -58,43 +63,43 @@ use crate::mistake::quoted;
 use follow::Follow;
 use socket::Asker;
 
-/// What a [`Follower`] has to say.
+/// A notification of a [`Follower`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The rules active are older than the kernel's: from now on the kernel forwards.
+    /// The active rules are older than the kernel's: the kernel forwards from now on.
     Changed,
-    /// More is told than is read within milliseconds, or that is over: in between what was reported may be older
-    /// than the kernel's, and the kernel forwards.
+    /// `true`: the kernel sends more notifications than the follower reads within milliseconds; `false`: that
+    /// is over. In between, what was reported may be older than the kernel's state, and the kernel forwards.
     Behind(bool),
-    /// The kernel's rules, whole.
+    /// The kernel's complete rules.
     Read(Arc<Reading>),
-    /// Elements came or went since the last reading, and nothing else has changed.
+    /// Elements were added or removed since the last reading, and nothing else has changed.
     Elements {
         /// The number of the kernel's generation.
         generation: u32,
-        /// What came and went in sets that rules look up, for [`apply`].
+        /// The changes in sets that rules look up, for [`apply`].
         changes: Vec<ElementChange>,
     },
-    /// The rules cannot be read, and why, in a sentence: the kernel forwards until the next reading. It is
-    /// tried again now and then.
+    /// The rules cannot be read, and why, in a sentence. The kernel forwards until the next reading; the
+    /// follower retries now and then.
     Unreadable(String),
 }
 
 /// The kernel's rules at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// The rules, in which is said what packets are the kernel's; it counts nothing yet.
+    /// The rules, with packets for the kernel path marked. Their counters are 0.
     pub rules: Arc<Ruleset>,
-    /// What concerns all packets.
+    /// Needs that concern all packets.
     pub needs: Needs,
     /// The number of the kernel's generation.
     pub generation: u32,
-    /// Devices are known by number (`iif`, `oif`, chains of devices), whatever the names are that were read.
+    /// Whether rules know devices by number (`iif`, `oif`, chains of devices), regardless of the names read.
     pub knows_numbers: bool,
 }
 
 impl Reading {
-    /// Says if packets that are forwarded meet rules at all.
+    /// Says whether forwarded packets meet any rules.
     #[must_use]
     pub fn has_rules(&self) -> bool {
         self.rules.chains.iter().any(|chain| {
@@ -107,23 +112,23 @@ impl Reading {
     }
 }
 
-/// What the rules need of the kernel beside their verdicts.
+/// What the rules need from the kernel beside their verdicts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
     /// Rules and objects for which the kernel has to see all packets: connection tracking, which packets of
-    /// the fast path would bypass, and fragments that are put together.
+    /// the fast path would bypass, and reassembly of fragments.
     pub tracking: Vec<Need>,
 }
 
 impl Needs {
-    /// Why all packets of a version of IP (IPv4, if `v4`) are the kernel's, if so.
+    /// Why all packets of a version of IP (IPv4 if `v4`) take the kernel path, if they do.
     #[must_use]
     pub fn tracking(&self, v4: bool) -> Option<&Need> {
         self.of(v4).find(|need| !need.host)
     }
 
-    /// Why their fragments are, where no rule that forwarded packets meet needs any of it, nor
-    /// one that the errors meet which they cause.
+    /// Why the fragments of a version of IP take the kernel path, where neither the rules that forwarded
+    /// packets meet nor those that the errors they cause meet need any of it.
     #[must_use]
     pub fn fragments(&self, v4: bool) -> Option<&Need> {
         self.of(v4).next()
@@ -137,20 +142,20 @@ impl Needs {
 /// A rule or an object for which the kernel has to see all packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// Its chain with its table's name, or of an object the table.
+    /// Its chain after its table's name; for an object, the table.
     pub chain: String,
     /// nft's handle.
     pub handle: Option<u64>,
-    /// The rule as nft writes it, or what and who the object is.
+    /// The rule in nft's syntax, or the object's kind and name.
     pub text: String,
-    /// What it makes the kernel do.
+    /// What the rule or object makes the kernel do.
     pub why: &'static str,
-    /// Whether it does so with IPv4.
+    /// Whether it applies to IPv4.
     pub v4: bool,
-    /// Whether it does so with IPv6.
+    /// Whether it applies to IPv6.
     pub v6: bool,
-    /// It is only about packets for the host itself (hook input): to those that are forwarded the kernel
-    /// then does no more than to put fragments together.
+    /// Whether it concerns only packets for the host itself (hook input). To forwarded packets the kernel
+    /// then does no more than reassemble fragments.
     pub host: bool,
 }
 
@@ -160,10 +165,10 @@ impl fmt::Display for Need {
     }
 }
 
-/// Waits for the first rules that a [`Follower`] reports, or for why they cannot be read.
+/// Waits for the first rules that a [`Follower`] reports, or for the reason why it cannot read them.
 ///
 /// # Errors
-/// It has reported neither within some time, or has ended.
+/// The follower has reported neither within `patience`, or has ended.
 pub fn first(
     told: &Receiver<Event>,
     patience: Duration,
@@ -178,27 +183,27 @@ pub fn first(
     }
 }
 
-/// Elements of a set that came and went.
+/// Elements added to and removed from a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ElementChange {
-    /// The set's name with its table's (`inet filter bad`), as [`Filter::live_sets`] have it.
+    /// The set's name after its table's (`inet filter bad`), as in [`Filter::live_sets`].
     pub set: String,
-    /// Those that came.
+    /// The elements to add.
     pub add: Vec<Element>,
-    /// Those that went; what comes is to be in before they are out.
+    /// The elements to remove, after those of `add` are in.
     pub remove: Vec<Element>,
 }
 
-/// Makes changes of elements in the live sets of a filter, the one that the last reading has become.
+/// Applies changes of elements to the live sets of a filter, which must come from the last reading.
 ///
 /// # Errors
-/// A set is full, or not as the kernel's was, in a sentence: the rules are to be read again
+/// A set is full or differs from the kernel's, as a sentence. Then the rules must be read again
 /// ([`Follower::read_again`]), and until then the kernel forwards.
 pub fn apply(filter: &Filter, changes: &[ElementChange]) -> Result<(), String> {
     for change in changes {
         let found = filter.live_sets().iter().find(|set| set.name() == change.set);
         let name = quoted(&change.set);
-        let set = found.ok_or_else(|| format!("the filter in force has no live set {name}"))?;
+        let set = found.ok_or_else(|| format!("the active filter has no live set {name}"))?;
         let done = set.add(&change.add).and_then(|_| set.remove(&change.remove));
         done.map_err(|error| match error {
             LiveSetError::Full(_) => format!("the set {name} is full"),
@@ -210,40 +215,39 @@ pub fn apply(filter: &Filter, changes: &[ElementChange]) -> Result<(), String> {
     Ok(())
 }
 
-/// The number of the kernel's generation at this moment, 0 where it has no nf_tables; see [`is_reached`].
+/// The kernel's current generation number, 0 if it has no nf_tables; see [`is_reached`].
 ///
 /// # Errors
-/// The kernel does not answer, or not without `CAP_NET_ADMIN`.
+/// The kernel does not answer, or refuses for lack of `CAP_NET_ADMIN`.
 pub fn generation() -> io::Result<u32> {
     Ok(Asker::open()?.generation()?.unwrap_or(0))
 }
 
-/// Says if what is known is of a generation or a later one.
+/// Says whether `known` is `generation` or a later one.
 #[must_use]
 pub const fn is_reached(generation: u32, known: u32) -> bool {
     known.wrapping_sub(generation).cast_signed() >= 0
 }
 
-/// Is told what happens, in order, on the follower's thread.
+/// Receives the events in order, on the follower's thread.
 pub type Report = Box<dyn FnMut(Event) + Send>;
 
-/// Follows the kernel's rules, those of the network namespace that it is started in, on a thread of its own,
+/// Follows the rules of the kernel in the network namespace where it is started, on a thread of its own,
 /// until it is dropped.
 #[derive(Debug)]
 pub struct Follower {
     thread: Option<JoinHandle<()>>,
-    /// A byte has the rules read again; closed, it ends the thread.
+    /// Writing a byte makes the thread read the rules again; closing it ends the thread.
     wake: Option<UnixStream>,
 }
 
 impl Follower {
-    /// Begins to follow; nothing is known at first, so the kernel forwards until the first
-    /// [`Event::Read`].
+    /// Starts to follow. Nothing is known at first, so the kernel forwards until the first [`Event::Read`].
     ///
-    /// Wants `CAP_NET_ADMIN`, for itself and for the program nft.
+    /// Needs `CAP_NET_ADMIN`, for itself and for the program nft.
     ///
     /// # Errors
-    /// The system gives no netlink socket or no thread.
+    /// The system provides no netlink socket or no thread.
     pub fn start(report: Report) -> io::Result<Self> {
         let (wake, woken) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
@@ -254,11 +258,11 @@ impl Follower {
         Ok(Self { thread, wake: Some(wake) })
     }
 
-    /// Has the rules read again: devices have come, gone or other names, which rules may know by number,
-    /// or a live set is not as the kernel's.
+    /// Makes the follower read the rules again: when devices, which rules may know by number, have come, gone
+    /// or been renamed, or when a live set differs from the kernel's.
     pub fn read_again(&self) {
         if let Some(mut wake) = self.wake.as_ref() {
-            // Full, it wakes as well.
+            // A full socket wakes the thread as well.
             let _ = wake.write(&[0]);
         }
     }

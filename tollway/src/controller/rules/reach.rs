@@ -1,4 +1,4 @@
-//! Which rules packets may meet that are forwarded, or that the kernel sends on their account.
+//! Which rules may meet packets that are forwarded, or packets that the kernel sends because of them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,21 +6,21 @@ use serde_json::Value;
 
 use crate::filter::nft::json::text;
 
-/// A chain: its family, its table, its name.
+/// A chain: family, table, name.
 type Place<'v> = [&'v str; 3];
 
-/// The chains by whether only packets for the host itself come there.
+/// Which chains see more than packets for the host itself.
 pub(super) struct Reach<'v> {
-    /// Those that others may come to.
+    /// Chains that other packets may reach.
     met: HashSet<Place<'v>>,
-    /// All that are listed.
+    /// All chains of the listing.
     all: HashSet<Place<'v>>,
-    /// A verdict leads where the listing does not say.
+    /// Whether a verdict leads to a chain that is not in the listing.
     is_open: bool,
 }
 
 impl<'v> Reach<'v> {
-    /// Follows all verdicts of a listing from the base chains of other hooks than input.
+    /// Follows all verdicts of a listing, starting at the base chains of hooks other than input.
     pub(super) fn of(objects: &[(&str, &'v Value)]) -> Self {
         let of_kind = |wanted: &'static str| {
             objects.iter().filter(move |(kind, _)| *kind == wanted).map(|(_, object)| *object)
@@ -33,7 +33,7 @@ impl<'v> Reach<'v> {
                 next.push(place(chain, text(chain, "name")));
             }
         }
-        // Whoever looks a map up may be anybody.
+        // A rule of any chain may look a map up.
         for map in of_kind("map") {
             reach.targets(map, map, &mut next);
         }
@@ -43,7 +43,7 @@ impl<'v> Reach<'v> {
         }
         while let Some(chain) = next.pop() {
             reach.met.insert(chain);
-            // Taken out, they are followed once.
+            // Removed, so that each rule is followed once.
             for rule in rules.remove(&chain).into_iter().flatten() {
                 reach.targets(rule, rule, &mut next);
             }
@@ -51,13 +51,13 @@ impl<'v> Reach<'v> {
         reach
     }
 
-    /// Says if others than packets for the host may meet a rule.
+    /// Says whether packets that are not for the host may meet a rule.
     pub(super) fn is_met(&self, rule: &Value) -> bool {
         let chain = in_chain(rule);
         self.is_open || self.met.contains(&chain) || !self.all.contains(&chain)
     }
 
-    /// The chains to which a rule's or a map's verdicts lead.
+    /// The chains to which the verdicts of a rule or a map lead.
     fn targets(&mut self, of: &'v Value, value: &'v Value, found: &mut Vec<Place<'v>>) {
         match value {
             Value::Array(values) => values.iter().for_each(|one| self.targets(of, one, found)),

@@ -1,4 +1,4 @@
-//! From nft's listing to the rules that the compiler takes.
+//! Turns nft's listing into the rules that the compiler takes.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use crate::filter::nft;
 use crate::filter::nft::json::{only, several, text};
 use crate::mistake::quoted;
 
-/// What messages call the place that rules are from.
+/// Where rules are from, in messages.
 const SOURCE: &str = "the kernel";
 
-/// A listing as read.
+/// A parsed listing.
 pub(super) struct Read {
     pub(super) reading: Reading,
     /// Sets of intervals.
     pub(super) intervals: HashSet<String>,
 }
 
-/// What nft lists in JSON.
+/// Parses nft's JSON listing.
 ///
 /// # Errors
 /// A sentence.
@@ -31,7 +31,7 @@ pub(super) fn parse(json: &str) -> Result<Value, String> {
         .map_err(|error| format!("what nft lists is no JSON: {}", quoted(&error.to_string())))
 }
 
-/// Reads a listing of a generation, and holds it against what the kernel says itself, where that is known;
+/// Reads the listing of a generation and, if the kernel's own lists are known, verifies it against them.
 /// `moving` are sets whose elements have changed alone.
 ///
 /// # Errors
@@ -72,7 +72,7 @@ pub(super) fn empty(generation: u32) -> Read {
     Read { reading, intervals: HashSet::new() }
 }
 
-/// Whether something stands for a device's number (`NFT_META_IIF`, `NFT_META_OIF`), or hangs on a device.
+/// Says whether a value contains a device number (`NFT_META_IIF`, `NFT_META_OIF`) or a hook of devices.
 pub(super) fn knows_numbers(value: &Value) -> bool {
     match value {
         Value::Array(all) => all.iter().any(knows_numbers),
@@ -88,8 +88,8 @@ pub(super) fn knows_numbers(value: &Value) -> bool {
     }
 }
 
-/// The kernel counts what it has forwarded itself, so its counts are none to go on from; without them a
-/// ruleset that has not changed is the same.
+/// Removes the counters' values: the kernel counts what it has forwarded itself, so Tollway does not continue
+/// from them. Without them an unchanged ruleset compares equal.
 fn without_counts(value: &mut Value) {
     let objects = value.get_mut("nftables").and_then(Value::as_array_mut);
     for object in objects.into_iter().flatten() {
@@ -108,10 +108,10 @@ fn without_counts(value: &mut Value) {
     }
 }
 
-/// What matters of sets beside their elements; names are with their tables'.
+/// Properties of sets beside their elements; names follow their table's.
 #[derive(Default)]
 struct Sets {
-    /// Those whose elements go by themselves.
+    /// Sets whose elements expire.
     expiring: HashSet<String>,
     intervals: HashSet<String>,
 }
@@ -140,7 +140,7 @@ impl Sets {
     }
 }
 
-/// Says if an element of a set, or of a map with its datum, goes by itself.
+/// Says whether an element of a set, or of a map with its datum, expires.
 fn expires(element: &Value) -> bool {
     let key = match element {
         Value::Array(pair) => pair.first(),
@@ -153,19 +153,19 @@ fn expires(element: &Value) -> bool {
 /// How the rules of the fast path use a set whose elements may change alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
-    /// As a set that changes while packets flow, of addresses of this version of IP.
+    /// As a live set of addresses of this version of IP.
     Live {
         /// 4 or 6.
         version: u8,
-        /// Whether the kernel keeps the ends of intervals.
+        /// Whether the kernel stores the ends of intervals.
         is_interval: bool,
     },
     /// As a part of the rules.
     Fixed,
 }
 
-/// The names of chains that packets meet which are forwarded. What a rule that is the kernel's leads to is
-/// met by packets only that are the kernel's then.
+/// The names of chains that forwarded packets meet. Chains behind a rule for the kernel path do not count:
+/// packets that meet them take the kernel path already.
 pub(super) fn met(rules: &Ruleset) -> HashSet<String> {
     let is_met = |base: &Base| !matches!(base.hook, Hook::Input | Hook::Output);
     let bases = rules.chains.iter().enumerate();
@@ -183,7 +183,7 @@ pub(super) fn met(rules: &Ruleset) -> HashSet<String> {
     met.into_iter().filter_map(|at| rules.chains.get(at)).map(|chain| chain.name.clone()).collect()
 }
 
-/// Every set with a name that rules look up; others may change as they like.
+/// Every named set that rules look up; changes of others do not matter.
 pub(super) fn uses(read: &Read) -> HashMap<String, Use> {
     let rules = &read.reading.rules;
     let mut uses = HashMap::new();
@@ -193,7 +193,7 @@ pub(super) fn uses(read: &Read) -> HashMap<String, Use> {
         }
         let is_interval = read.intervals.contains(&set.name);
         let here = version.map_or(Use::Fixed, |version| Use::Live { version, is_interval });
-        // One that is looked up in several ways is there several times: only one would change.
+        // A set looked up in several ways exists several times, and a change would reach only one.
         uses.entry(set.name.clone()).and_modify(|one| *one = Use::Fixed).or_insert(here);
     }
     uses

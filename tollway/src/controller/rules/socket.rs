@@ -1,4 +1,4 @@
-//! Netfilter's netlink sockets: one that listens to what changes, one that asks.
+//! Netfilter's netlink sockets: one that listens for changes, one for requests.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -12,19 +12,20 @@ use crate::ports::sys;
 
 /// `NFNLGRP_NFTABLES`.
 const GROUP: u32 = 7;
-/// Bytes of messages that may wait to be read.
+/// Size of the receive buffer for notifications, in bytes.
 const RECEIVE_BUFFER: usize = 8 << 20;
-/// The same of answers: the kernel waits with the rest of a list until there is room for it.
+/// Size of the receive buffer for answers, in bytes. The kernel delays the rest of a list until there is
+/// room.
 pub(crate) const ROOM: usize = 1 << 20;
-/// The kernel answers at once, or waits for a change that is being made.
+/// The kernel answers at once, or after a change in progress.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Listens to what changes.
+/// Listens for changes.
 pub(super) struct Listener(Socket);
 
-/// What was heard.
+/// What was received.
 pub(super) enum RulesReceived {
-    /// Messages of the kernel's.
+    /// The kernel's messages.
     RulesMessage(Vec<RulesMessage>),
     /// Some were lost: the receive buffer was full, or the kernel had no memory for them.
     Lost,
@@ -37,12 +38,12 @@ impl Listener {
         Ok(Self(Socket::of(NETLINK_NETFILTER, &[GROUP], RECEIVE_BUFFER)?))
     }
 
-    /// What to wait for messages on.
+    /// The descriptor to poll for messages.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.0.fd()
     }
 
-    /// Takes a datagram, if there is one. Never waits.
+    /// Receives a datagram, if there is one. Never blocks.
     pub(super) fn hear(&mut self) -> io::Result<RulesReceived> {
         let mut told = Vec::new();
         Ok(match self.0.receive(|message| told.extend(message::read(&message)))? {
@@ -53,7 +54,7 @@ impl Listener {
     }
 }
 
-/// Asks the kernel.
+/// Sends requests to the kernel.
 pub(super) struct Asker(Socket);
 
 impl Asker {
@@ -61,12 +62,12 @@ impl Asker {
         Ok(Self::of(Socket::of(NETLINK_NETFILTER, &[], ROOM)?))
     }
 
-    /// Asks where a socket is.
+    /// Queries the kernel of the namespace to which a socket belongs.
     pub(super) const fn of(socket: Socket) -> Self {
         Self(socket)
     }
 
-    /// The number of the generation that is in force; none in a kernel without nf_tables.
+    /// The number of the active generation; `None` in a kernel without nf_tables.
     pub(super) fn generation(&mut self) -> io::Result<Option<u32>> {
         let mut generation = None;
         let answer = self.ask(message::get_generation, |message| match message {
@@ -94,7 +95,7 @@ impl Asker {
         Ok(tables)
     }
 
-    /// What a set has; none where that is more than keys.
+    /// The elements of a set; `None` if they are more than keys.
     pub(super) fn elements(
         &mut self,
         family: u8,
@@ -115,7 +116,7 @@ impl Asker {
         Ok(all)
     }
 
-    /// What a set has, as the kernel has it: lists of elements.
+    /// The elements of a set in the kernel's format: lists of elements.
     pub(super) fn element_lists(
         &mut self,
         family: u8,
@@ -142,7 +143,7 @@ impl Asker {
         Ok(all)
     }
 
-    /// Asks, and takes answers until the last one, or until one is the only one.
+    /// Sends a request and handles answers until the last one, or until `take` returns true.
     fn ask(
         &mut self,
         question: impl Fn(u32) -> Vec<u8>,
@@ -190,7 +191,7 @@ impl Asker {
     }
 }
 
-/// `nfnetlink_rcv_msg` refuses so what is for a part of the kernel that is not there.
+/// Accepts the error of `nfnetlink_rcv_msg` for a subsystem that the kernel does not have.
 fn or_no_nf_tables(answer: io::Result<()>) -> io::Result<()> {
     match answer {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {

@@ -1,4 +1,4 @@
-//! What is made of messages and listings.
+//! Tests of messages and listings.
 
 mod elements;
 mod file;

@@ -1,15 +1,15 @@
-//! What has the kernel look at all packets, whichever rules they meet: connection tracking, and what puts
-//! fragments together.
+//! What makes the kernel look at all packets, whichever rules they meet: connection tracking and reassembly
+//! of fragments.
 //!
-//! The kernel tracks while some rule of its namespace asks for it (`nf_ct_netns_get` in
-//! `net/netfilter/nf_conntrack_proto.c`), even one of a dormant table or for its own traffic. A packet that
-//! it does not see is missing there: flows are new that are not, windows are wrong, flows time out.
+//! The kernel tracks connections as long as any rule of its namespace needs it (`nf_ct_netns_get` in
+//! `net/netfilter/nf_conntrack_proto.c`), even a rule of a dormant table or one for its own traffic. A packet
+//! that bypasses the kernel is missing there: known flows look new, windows are wrong, flows time out.
 //!
-//! Where only rules for the host itself ask (hook input), nobody asks what state a forwarded packet is in,
-//! and the kernel lets it go on whatever that is (`nf_conntrack_in` drops for want of room alone). What it
-//! does change is fragments: it puts them together before routing and cuts packets up anew behind it
+//! If only rules for the host itself need tracking (hook input), no rule looks at the state of a forwarded
+//! packet, and the kernel passes it whatever that state is (`nf_conntrack_in` drops only for want of room).
+//! But the kernel changes fragments: it reassembles them before routing and fragments packets again behind it
 //! (`nf_defrag_ipv4`, `nf_defrag_ipv6`). Rules of hook output meet the ICMP errors that forwarded packets
-//! cause, whose state is that of the packet's connection, so they count as the others do.
+//! cause, whose state is that of the packet's connection. So these rules count like those of other hooks.
 
 use std::collections::HashSet;
 
@@ -20,7 +20,7 @@ use super::{Need, Needs};
 use crate::filter::nft::json::{number, only, several, text};
 use crate::filter::nft::words;
 
-/// Statements and expressions that begin it, and in what words.
+/// Statements and expressions that need tracking or reassembly, and the reason to report.
 const BEGINS: &[(&str, &str)] = &[
     ("ct", TRACKING),
     ("ct helper", TRACKING),
@@ -41,7 +41,7 @@ const TRACKING: &str = "connections are tracked";
 const TRANSLATION: &str = "addresses are translated, so connections are tracked";
 const FRAGMENTS: &str = "fragments are put together before rules see them";
 const MODULE: &str = "this module of iptables may track connections";
-/// Modules of iptables that track, and do nothing else that packets of others could notice.
+/// Modules of iptables that track and do nothing else that other packets could notice.
 const TRACKERS: &[&str] = &[
     "CONNMARK",
     "connbytes",
@@ -53,7 +53,7 @@ const TRACKERS: &[&str] = &[
     "state",
 ];
 
-/// Modules of iptables that neither track nor put fragments together.
+/// Modules of iptables that neither track nor reassemble fragments.
 const HARMLESS: &[&str] = &[
     "AUDIT",
     "CHECKSUM",
@@ -129,7 +129,7 @@ const HARMLESS: &[&str] = &[
     "udp",
 ];
 
-/// Who begins it, of everything that a listing has.
+/// Everything in a listing that needs tracking or reassembly.
 pub(super) fn needs(listing: &Value) -> Needs {
     let objects = listing.get("nftables").and_then(Value::as_array);
     let objects: Vec<_> = objects.into_iter().flatten().filter_map(only).collect();
@@ -163,12 +163,12 @@ pub(super) fn needs(listing: &Value) -> Needs {
     Needs { tracking }
 }
 
-/// A chain's place, by the name that an object has for it.
+/// A chain's place; `chain` names the object's member that contains the chain's name.
 fn place<'v>(object: &'v Value, chain: &str) -> [&'v str; 3] {
     [text(object, "family"), text(object, "table"), text(object, chain)]
 }
 
-/// Elements may do more than be there, in sets that packets fill.
+/// In sets that packets fill, elements may have statements of their own.
 fn set(set: &Value) -> Option<&'static str> {
     let flags = set.get("flags").map(several).unwrap_or_default();
     let is_filled = flags.iter().any(|flag| flag.as_str() == Some("dynamic"));
@@ -176,13 +176,13 @@ fn set(set: &Value) -> Option<&'static str> {
     elements.or_else(|| set.get("stmt").and_then(begins))
 }
 
-/// What begins it, anywhere in a statement or an expression.
+/// The first need found anywhere in a statement or an expression.
 fn begins(value: &Value) -> Option<&'static str> {
     match value {
         Value::Array(values) => values.iter().find_map(begins),
         Value::Object(members) => members.iter().find_map(|(name, inner)| {
             if name == "xt" {
-                // What is not named may be anything.
+                // An unlisted module may do anything.
                 return (!HARMLESS.contains(&text(inner, "name"))).then_some(MODULE);
             }
             let known = BEGINS.iter().find(|(begins, _)| begins == name);
@@ -192,8 +192,8 @@ fn begins(value: &Value) -> Option<&'static str> {
     }
 }
 
-/// Says if a rule only looks at what is tracked, or at sockets: translation, proxies and modules that are not
-/// known may do something to packets that the rule never sees.
+/// Says whether a rule only looks at what is tracked, or at sockets. Translation, proxies and unknown modules
+/// may affect packets that the rule never sees.
 fn is_unseen(value: &Value) -> bool {
     match value {
         Value::Array(values) => values.iter().all(is_unseen),
@@ -209,7 +209,7 @@ fn is_unseen(value: &Value) -> bool {
     }
 }
 
-/// Of the families that can track; a bridge tracks both versions.
+/// A need for the families that can track; a bridge tracks both versions.
 fn need(kind: &str, object: &Value, why: &'static str, host: bool) -> Option<Need> {
     let family = text(object, "family");
     let (v4, v6) = match family {

@@ -1,4 +1,4 @@
-//! What has changed, installed by the smallest means that does.
+//! Installs what has changed, by the smallest sufficient means.
 
 use std::sync::Arc;
 use std::sync::mpsc::TryRecvError;
@@ -23,7 +23,7 @@ use crate::ports::{Device, Devices, State};
 use crate::worker::Mailbox;
 
 impl Controller {
-    /// Puts active what has changed.
+    /// Installs what has changed.
     pub(super) fn apply(&mut self) {
         if self.again_at.is_some_and(|at| at <= Instant::now()) {
             self.again_at = None;
@@ -34,15 +34,15 @@ impl Controller {
             && error.is_of_rules()
             && self.kernel_state.refuse_rules(&error.to_string())
         {
-            // Without them, and all that they are about is the kernel's.
+            // Install without the rules; all that they are about then takes the kernel path.
             self.rules_are_new = true;
             self.installer.bypass(true);
             done = self.try_apply();
         }
         let Err(error) = done else { return };
         tracing::error!("{error}; the kernel forwards until that is mended");
-        // Nobody knows how far it came: what had changed has been taken out of the rib, and next hops may be
-        // lost with a job that was not done. Only new tables are right again, whatever changes before.
+        // How far it came is unknown: the RIB has forgotten what had changed, and an unfinished job may have
+        // lost next hops. Only new tables are correct again, whatever changes before.
         self.fib_sync = None;
         self.bypass_reasons.broken = Some(error.to_string());
         self.again_at = Some(Instant::now() + AGAIN);
@@ -60,7 +60,7 @@ impl Controller {
         }
         self.follow()?;
         self.elements()?;
-        // The model has the rules that were read; where those are not active, what follows puts both so.
+        // The model has the rules as read. Where those are not active, a later step installs both.
         if !self.rules_are_new && self.locals.take_changed() {
             self.adjust()?;
         }
@@ -73,11 +73,11 @@ impl Controller {
         Ok(())
     }
 
-    /// Says which traffic takes which path, if it is otherwise than before.
+    /// Publishes the offload, and derives which ports should be attached.
     fn judge(&mut self, offload: Offload) {
         let now = Instant::now();
         if self.attach_requests.judge(&offload, &self.kernel_state.ports, now) {
-            // What was asked before has told the ports otherwise.
+            // The pending query has given the ports the old states.
             (self.asked_ports, self.ports_at) = (None, now);
         }
         if *self.live.get() != offload {
@@ -85,8 +85,8 @@ impl Controller {
         }
     }
 
-    /// Tells the ports whether they are to be attached, and asks whether they work: packets that would leave
-    /// by one that does not are the kernel's.
+    /// Sets the wanted states of the ports, and queries whether they work: packets that would leave by a port
+    /// that does not work take the kernel path.
     fn ask_ports(&mut self) -> Result<(), Trouble> {
         let now = Instant::now();
         if self.attach_requests.expire(now) {
@@ -103,7 +103,7 @@ impl Controller {
             let look = move |_: &mut Router, devices: &mut Devices| look(devices, &wanted);
             mailbox.change(PATIENCE, look).ok_or(InstallError::Gone)?
         } else {
-            // Nothing has changed that is known of: nobody waits for the worker, who may be late.
+            // No known change: do not wait for the worker, which may be late.
             let look = move |_: &mut Router, devices: &mut Devices| look(devices, &wanted);
             let asked = self.asked_ports.take().unwrap_or_else(|| mailbox.send(look));
             match asked.try_recv() {
@@ -120,11 +120,11 @@ impl Controller {
         let ports = self.kernel_state.ports.iter_mut().zip(&idle).zip(works);
         for ((port, idle), (works, device, room)) in ports {
             if device.is_some() && port.device != device {
-                // It was opened anew by its name, which is another device's by now.
+                // The device was opened again by its name, which another device has by now.
                 port.device = device;
                 self.kernel_state.stale = true;
             }
-            // One that does not work has no sockets, and says nothing.
+            // A port that does not work has no sockets, and reports no room.
             let room = if works { room.filter(|room| *room < port.mtu) } else { port.room };
             if (port.works, port.room) != (works, room) {
                 (port.works, port.room) = (works, room);
@@ -138,7 +138,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Puts changed routes in tables that are in use.
+    /// Applies changed routes to the tables in use.
     fn follow(&mut self) -> Result<(), Trouble> {
         let Some(fib_sync) = &mut self.fib_sync else { return Ok(()) };
         let rib = &mut self.kernel_state.rib;
@@ -160,8 +160,8 @@ impl Controller {
         }
     }
 
-    /// Puts elements of sets in, or takes them out, that came and went since the rules were read. They are
-    /// kept while those rules are not active: sets of others may have nothing but the name in common.
+    /// Applies elements that sets got or lost since the rules were read. They are kept while those rules are
+    /// not active: the active rules' sets may have only the name in common.
     fn elements(&mut self) -> Result<(), Trouble> {
         if self.elements.is_empty() || self.rules_are_new {
             return Ok(());
@@ -181,14 +181,13 @@ impl Controller {
         Ok(())
     }
 
-    /// The firewall's rules that are active.
+    /// The active filter.
     fn filter(&self) -> Result<Option<Arc<Filter>>, InstallError> {
         let filter = |router: &mut Router, _: &mut _| router.tables.filter.clone();
         self.installer.mailbox().change(PATIENCE, filter).ok_or(InstallError::Gone)
     }
 
-    /// Has the rules that were read know what the sets active have by now: tables that are rebuilt are made
-    /// of those.
+    /// Copies the elements of the active sets to the rules as read, from which new tables are made.
     fn take_elements(&mut self) -> Result<(), Trouble> {
         if !self.elements_applied {
             return Ok(());
@@ -200,7 +199,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Makes tables anew.
+    /// Rebuilds the tables.
     fn rebuild(&mut self, plan: Plan) -> Result<(), Trouble> {
         self.installer.bypass(true);
         if let Some(hurry) = &mut self.hurry {
@@ -210,7 +209,7 @@ impl Controller {
         self.locals.read(&self.kernel_state.rib);
         let model = begin::model(&plan, &self.kernel_state, &self.locals);
         self.fib_sync = None;
-        // If that fails, what changes until it is tried again need not be noted one by one.
+        // If the build fails, changes before the next attempt need not be noted one by one.
         self.kernel_state.rib.touch_all();
         let (compiled, fib_sync) = begin::build(&plan, &mut self.kernel_state, &model)?;
         let next = Next { compiled, logger: logger(&model) };
@@ -221,7 +220,7 @@ impl Controller {
         self.elements()
     }
 
-    /// Changes what can be changed in tables that are in use.
+    /// Changes what can be changed in the tables in use.
     fn change(&mut self, plan: Plan) -> Result<(), Trouble> {
         if self.rules_are_new {
             let model = begin::model(&self.plan, &self.kernel_state, &self.locals);
@@ -248,7 +247,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Has the XDP programs know what is the kernel's.
+    /// Updates the XDP programs' knowledge of what takes the kernel path.
     fn adjust(&mut self) -> Result<(), Trouble> {
         let model = begin::model(&self.plan, &self.kernel_state, &self.locals);
         if model != *self.installer.model() {
@@ -257,17 +256,17 @@ impl Controller {
         Ok(())
     }
 
-    /// All that is known is active.
+    /// Notes that everything known is active.
     fn installed(&mut self) {
         (self.rules_are_new, self.bypass_reasons.rules) = (false, self.rules_are_old);
         (self.bypass_reasons.broken, self.again_at) = (None, None);
     }
 }
 
-/// Whether each port works, its device and the largest packet that it has room for.
+/// For each port: whether it works, its device, and the largest packet that it has room for.
 pub(super) type Looked = Vec<(bool, Option<u32>, Option<u32>)>;
 
-/// Tells the ports why they are to be idle, if they are, and looks at them.
+/// Sets why the ports should be idle, if they should, and looks at them.
 fn look(devices: &mut Devices, idle: &[Option<String>]) -> Looked {
     let works = |(device, idle): (&mut Box<dyn Device>, &Option<String>)| {
         device.set_idle(idle.as_deref());
@@ -278,7 +277,7 @@ fn look(devices: &mut Devices, idle: &[Option<String>]) -> Looked {
     devices.iter_mut().zip(idle).map(works).collect()
 }
 
-/// Why something is not active.
+/// Why an installation failed.
 #[derive(Debug, thiserror::Error)]
 enum Trouble {
     #[error("{0}")]
@@ -288,7 +287,7 @@ enum Trouble {
 }
 
 impl Trouble {
-    /// Whether the rules of nftables are what does not fit.
+    /// Says whether the rules of nftables caused it.
     const fn is_of_rules(&self) -> bool {
         match self {
             Self::Compile(error) | Self::Installer(InstallError::Rules(error)) => {
@@ -299,13 +298,13 @@ impl Trouble {
     }
 }
 
-/// Logs nothing: rules that do are the kernel's.
+/// A logger that logs nothing: packets of rules that log take the kernel path.
 fn logger(model: &Model) -> Logger {
     let none = Ruleset::default();
     Logger::new(model.filter.as_deref().unwrap_or(&none), &rule_links(model))
 }
 
-/// The worker, who changes tables between two bursts.
+/// The worker, which changes tables between two bursts.
 struct Between<'a>(&'a Mailbox);
 
 impl Installed for Between<'_> {

@@ -1,29 +1,29 @@
-//! Which ports are to carry their programs, and since when not.
+//! Decides which ports should have their programs attached.
 //!
-//! A port is attached at once when something there could be fast, and left to the kernel when nothing could be
-//! for a while: rules that are replaced in two steps cost no attaching.
+//! A port is attached as soon as any of its traffic could take the fast path. It is detached when none
+//! could for a while, so rules that are replaced in two steps cost no detaching.
 
 use std::time::{Duration, Instant};
 
 use crate::controller::offload::Offload;
 use crate::controller::ports::Port;
 
-/// Nothing could be fast for so long before a port is detached.
+/// A port is detached after no traffic could take the fast path for this long.
 const AFTER: Duration = Duration::from_secs(3);
 
-/// What a port is to be.
+/// The wanted state of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum AttachRequest {
-    /// It carries its program.
+    /// Its program is attached.
     Attached,
-    /// It still does, until that time, though for that reason nothing could be fast.
+    /// Its program stays attached until that time, though nothing could be fast, for that reason.
     Waiting(Instant, String),
-    /// It does not, for that reason.
+    /// Its program is detached, for that reason.
     Detached(String),
 }
 
 impl AttachRequest {
-    /// What follows where a port has such a reason to be idle now.
+    /// The next state of a port, if `idle` is the reason why it has nothing to do now.
     fn next(&self, idle: Option<String>, now: Instant) -> Self {
         match (self, idle) {
             (_, None) => Self::Attached,
@@ -34,12 +34,12 @@ impl AttachRequest {
     }
 }
 
-/// What each port is to be.
+/// The wanted state of each port.
 #[derive(Clone, Debug)]
 pub(super) struct AttachRequests(Vec<AttachRequest>);
 
 impl AttachRequests {
-    /// As the ports were opened.
+    /// The states in which the ports were opened.
     pub(super) fn new(idle: Vec<Option<String>>) -> Self {
         Self(
             idle.into_iter()
@@ -48,11 +48,11 @@ impl AttachRequests {
         )
     }
 
-    /// Takes which traffic takes which path; says if the ports are to be told.
+    /// Takes in an offload; returns whether a port's wanted state has changed.
     pub(super) fn judge(&mut self, offload: &Offload, ports: &[Port], now: Instant) -> bool {
         let before = self.idle();
         for (wish, port) in self.0.iter_mut().zip(ports) {
-            // Of a port whose device has gone there is nothing to be said.
+            // The offload says nothing about a port whose device has gone.
             if let Some(device) = port.device {
                 *wish = wish.next(offload.idle(device), now);
             }
@@ -60,7 +60,7 @@ impl AttachRequests {
         self.idle() != before
     }
 
-    /// Says if a port's time is over, so that it is to be told.
+    /// Returns whether a port's waiting time has ended, so that it should be detached.
     pub(super) fn expire(&mut self, now: Instant) -> bool {
         let mut expired = false;
         for wish in &mut self.0 {
@@ -74,7 +74,7 @@ impl AttachRequests {
         expired
     }
 
-    /// When the first port's time is over.
+    /// When the first port's waiting time ends.
     pub(super) fn due(&self) -> Option<Instant> {
         let until = |wish: &AttachRequest| match wish {
             AttachRequest::Waiting(until, _) => Some(*until),
@@ -83,7 +83,7 @@ impl AttachRequests {
         self.0.iter().filter_map(until).min()
     }
 
-    /// Of each port, why it is to be detached, if it is.
+    /// For each port, why it should be detached, if it should.
     pub(super) fn idle(&self) -> Vec<Option<String>> {
         let idle = |wish: &AttachRequest| match wish {
             AttachRequest::Detached(why) => Some(why.clone()),

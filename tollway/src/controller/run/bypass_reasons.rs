@@ -1,19 +1,19 @@
-//! What has the kernel forward everything for a while.
+//! Why the kernel forwards everything for a while.
 
 /// Why the kernel forwards everything.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BypassReasons {
-    /// Not all has been taken in yet that was told until the start.
+    /// The controller has not yet taken in all notifications of the start.
     pub(super) starting: bool,
     /// Messages were lost.
     pub(super) lost: bool,
-    /// Rules active are older than the kernel's.
+    /// The active rules are older than the kernel's.
     pub(super) rules: bool,
-    /// More is told of rules than can be read at once.
+    /// More notifications of rules come than can be read at once.
     pub(super) rules_late: bool,
-    /// More is told than can be installed at once.
+    /// More notifications come than can be installed at once.
     pub(super) late: bool,
-    /// Something has changed, and what hangs on it could not be asked for yet.
+    /// Something has changed, and a query about its consequences has failed.
     pub(super) unasked: bool,
     /// Something could not be installed.
     pub(super) broken: Option<String>,
@@ -25,10 +25,12 @@ impl BypassReasons {
             return Some(why.clone());
         }
         let why = match self {
-            Self { lost: true, .. } => "messages of the kernel were lost, and all is listed anew",
+            Self { lost: true, .. } => {
+                "messages of the kernel were lost, and everything is listed again"
+            }
             Self { rules: true, .. } => "rules of nftables have changed and are being read",
             Self { late: true, .. } | Self { rules_late: true, .. } => {
-                "more changes are told than can be in force at once"
+                "more changes come than can be installed at once"
             }
             Self { unasked: true, .. } => "the kernel does not answer what has changed",
             Self { starting: true, .. } => "the router is starting",

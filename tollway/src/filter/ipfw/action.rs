@@ -1,4 +1,4 @@
-//! The head of a rule: what it does.
+//! The head of a rule: its action.
 
 use std::net::IpAddr;
 
@@ -8,10 +8,10 @@ use super::rule::{Action, RejectKind};
 use super::words::{SpannedFault, Word, Words, number};
 use crate::mistake::quoted;
 
-/// The number of the last rule, which is always there.
+/// The number of the last rule, which always exists.
 pub(super) const LAST: u16 = 65_535;
 
-/// Actions that are known but not done, and what to do instead.
+/// Known but unsupported actions, and what to use instead.
 const UNDONE: &[(&[&str], &str, &str)] = &[
     (
         &["check-state"],
@@ -41,7 +41,7 @@ const UNDONE: &[(&[&str], &str, &str)] = &[
     ),
 ];
 
-/// Reads the action with its arguments.
+/// Parses the action and its arguments.
 pub(super) fn action(words: &mut Words<'_>) -> Result<(Action, String), SpannedFault> {
     let word = words.need("the action")?;
     let action = match word.text.as_str() {
@@ -76,7 +76,7 @@ pub(super) fn action(words: &mut Words<'_>) -> Result<(Action, String), SpannedF
     Ok((action, deed))
 }
 
-/// What the log calls it (`sys/netpfil/ipfw/ip_fw_log.c`).
+/// The log's name of the action (`sys/netpfil/ipfw/ip_fw_log.c`).
 fn deed(action: &Action) -> String {
     match action {
         Action::Allow => "Accept".to_owned(),
@@ -110,7 +110,7 @@ fn code(words: &mut Words<'_>, names: &[(&str, u8)]) -> Result<u8, SpannedFault>
     }
 }
 
-/// A number that could also come out of a table, which is not done.
+/// A number; ipfw could also take it from a table (`tablearg`), which is not supported.
 fn plain(words: &mut Words<'_>, what: &str, action: &str, most: u32) -> Result<u32, SpannedFault> {
     if words.peek() == Some("tablearg") {
         let word = words.need(what)?;
@@ -173,7 +173,7 @@ fn dscp(words: &mut Words<'_>) -> Result<Action, SpannedFault> {
     }
 }
 
-/// Reads what stands between the action and the body; says if the rule logs.
+/// Parses what stands between the action and the body. Returns whether the rule logs.
 pub(super) fn parameters(words: &mut Words<'_>) -> Result<bool, SpannedFault> {
     let mut log = false;
     while let Some(word) = words.next() {

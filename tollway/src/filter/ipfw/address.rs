@@ -1,4 +1,4 @@
-//! Addresses as rules write them.
+//! Addresses in rules.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -7,10 +7,10 @@ use super::rule::{Bits, Links, Ranges, Side, Test};
 use super::words::{SpannedFault, Word, number};
 use crate::mistake::{Fault, quoted};
 
-/// Addresses of one `{...}` list.
+/// The most addresses in one `{...}` list.
 const MOST_IN_LIST: usize = 4096;
 
-/// A mistake that is about a word.
+/// A mistake at a word.
 pub(super) fn wrong<T>(
     word: &Word,
     what: impl Into<String>,
@@ -19,7 +19,7 @@ pub(super) fn wrong<T>(
     Err((word.span.clone(), Fault::new(what, remedy)))
 }
 
-/// Reads what stands behind `from` or `to`.
+/// Parses the word after `from` or `to`.
 pub(super) fn address(word: &Word, side: Side) -> Result<Test, SpannedFault> {
     let text = word.text.as_str();
     match text {
@@ -52,7 +52,7 @@ pub(super) fn address(word: &Word, side: Side) -> Result<Test, SpannedFault> {
     listed.map_or_else(|| wrong(word, format!("{} is no address", quoted(text)), remedy), Ok)
 }
 
-/// Reads addresses of one version only (`src-ip6`).
+/// Parses IPv6 addresses (`src-ip6`).
 pub(super) fn address6(word: &Word, side: Side) -> Result<Test, SpannedFault> {
     match address(word, side)? {
         Test::Four(..) => wrong(
@@ -91,13 +91,13 @@ fn table(word: &Word) -> Result<Option<(String, Option<u32>)>, SpannedFault> {
     }
 }
 
-/// Says if a table may be called so.
+/// Says whether this is a valid name of a table.
 pub(super) fn table_name(name: &str) -> bool {
     let sound = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.');
     !name.is_empty() && name.len() < 64 && name.chars().all(sound)
 }
 
-/// A value of a table: a number, or an address that stands for one.
+/// A value of a table: a number, or an address in its place.
 pub(super) fn value(text: &str) -> Option<u32> {
     number(text, u32::MAX).or_else(|| text.parse::<Ipv4Addr>().ok().map(u32::from))
 }
@@ -130,7 +130,7 @@ pub(super) fn six(text: &str) -> Option<(u128, u8)> {
     Some((address & mask, len as u8))
 }
 
-/// `addr/len{a,b-c}`: addresses by their last byte.
+/// `addr/len{a,b-c}`: addresses that differ in their last byte.
 fn four_list(text: &str) -> Option<Test> {
     let (base, list) = text.split_once('{')?;
     let list = list.strip_suffix('}')?;
@@ -181,7 +181,7 @@ pub(super) fn link(word: &Word) -> Result<Links, SpannedFault> {
     }
 }
 
-/// A list of numbers and ranges of them; `one` reads a single one.
+/// A list of numbers and ranges; `one` parses a single number.
 pub(super) fn ranges(
     word: &Word,
     what: &str,
@@ -193,7 +193,7 @@ pub(super) fn ranges(
         }
         let (first, last) = text.split_once('-')?;
         let (first, last) = (one(first)?, one(last)?);
-        // As in ipfw(8), the ends may stand either way.
+        // As in ipfw(8), the ends may be in either order.
         Some((first.min(last), first.max(last)))
     };
     let all: Option<Ranges> = word.text.split(',').map(part).collect();
@@ -214,7 +214,7 @@ pub(super) fn ports(word: &Word) -> Result<Ranges, SpannedFault> {
     ranges(word, "list of ports", names::port)
 }
 
-/// A list of names, those with `!` before them to be clear.
+/// A list of names; `!` before a name means that its bit must be clear.
 pub(super) fn bits(word: &Word, names: &[(&str, u8)]) -> Result<Bits, SpannedFault> {
     let mut bits = Bits::default();
     for part in word.text.split(',') {
@@ -236,7 +236,7 @@ pub(super) fn bits(word: &Word, names: &[(&str, u8)]) -> Result<Bits, SpannedFau
     Ok(bits)
 }
 
-/// A MAC address, or `any`, with the bits that count: `addr`, `addr/len`, `addr&mask`.
+/// A MAC address or `any`, with the bits that matter: `addr`, `addr/len`, `addr&mask`.
 pub(super) fn mac(word: &Word) -> Result<(u64, u64), SpannedFault> {
     const ALL: u64 = 0xffff_ffff_ffff;
     let text = word.text.as_str();

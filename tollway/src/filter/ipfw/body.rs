@@ -7,10 +7,10 @@ use super::rule::{Side, Term, Test};
 use super::words::{SpannedFault, Word, Words};
 use crate::mistake::{Fault, quoted};
 
-/// Blocks of a rule: all have to hold, of each one term.
+/// Blocks of a rule: all must hold, each by at least one of its terms.
 pub(super) type Blocks = Vec<Vec<Term>>;
 
-/// Reads all behind the action.
+/// Parses everything after the action.
 pub(super) fn body(words: &mut Words<'_>) -> Result<Blocks, SpannedFault> {
     let mut blocks = Blocks::new();
     if begins_with_protocol(words) {
@@ -36,7 +36,7 @@ pub(super) fn body(words: &mut Words<'_>) -> Result<Blocks, SpannedFault> {
     Ok(blocks)
 }
 
-/// A rule may begin with its options at once.
+/// Says whether the body begins with a protocol: a rule may begin with its options instead.
 fn begins_with_protocol(words: &Words<'_>) -> bool {
     let mut ahead = 0;
     while matches!(words.peek_at(ahead), Some("not" | "{" | "(")) {
@@ -65,7 +65,7 @@ fn protocol(words: &mut Words<'_>, not: bool) -> Result<Vec<Term>, SpannedFault>
     }
 }
 
-/// An address or block of such, and ports where they are.
+/// An address or a block of addresses, with ports if there are any.
 fn end(words: &mut Words<'_>, side: Side, blocks: &mut Blocks) -> Result<(), SpannedFault> {
     let addresses = block(words, |words, not| {
         let word = words.need("an address")?;
@@ -94,12 +94,12 @@ fn one_of_ports(words: &mut Words<'_>, not: bool, side: Side) -> Result<Vec<Term
     }
 }
 
-/// FreeBSD takes it for `any`, which nobody can mean.
+/// FreeBSD treats it as `any`, which cannot be intended.
 pub(super) fn not_any<T>(word: &Word) -> Result<T, SpannedFault> {
     wrong(word, format!("not {} holds for nothing", word.text), "leave not out, or the rule")
 }
 
-/// Names of options are no names of ports; everything else here is a list of ports.
+/// Says whether a word is a list of ports: anything here that is not the name of an option.
 fn looks_like_ports(text: &str) -> bool {
     let first = text.split([',', '-']).next().unwrap_or_default();
     text == "any"
@@ -114,7 +114,7 @@ fn push(blocks: &mut Blocks, block: Vec<Term>) {
     }
 }
 
-/// One term, or several in `{ a or b }`; `one` reads what is behind a `not`.
+/// A term, or several in `{ a or b }`; `one` parses what follows `not`.
 fn block(
     words: &mut Words<'_>,
     mut one: impl FnMut(&mut Words<'_>, bool) -> Result<Vec<Term>, SpannedFault>,
@@ -129,7 +129,7 @@ fn block(
     loop {
         let not = words.take("not");
         let mut read = one(words, not)?;
-        // What is several tests in a row cannot be one of several.
+        // Several tests in a row cannot be one alternative.
         if read.len() != 1 {
             return wrong(
                 open,

@@ -6,7 +6,7 @@ use super::rule::{LinkSelector, Links, Lookup, Side, Term, Test};
 use super::words::{SpannedFault, Word, Words, number};
 use crate::mistake::quoted;
 
-/// What is known but not done, and how else to say it.
+/// Known but unsupported options, and what to write instead.
 const UNDONE: &[(&[&str], &str, &str)] = &[
     (
         &[
@@ -52,7 +52,7 @@ const UNDONE: &[(&[&str], &str, &str)] = &[
     ),
 ];
 
-/// Words that begin an option which is done.
+/// Words that begin a supported option.
 const DONE: &[&str] = &[
     "in",
     "out",
@@ -100,12 +100,12 @@ const DONE: &[&str] = &[
     "ip6",
 ];
 
-/// Says if a word begins an option.
+/// Says whether a word begins an option.
 pub(super) fn is_option(text: &str) -> bool {
     DONE.contains(&text) || UNDONE.iter().any(|(names, ..)| names.contains(&text))
 }
 
-/// Reads an option; `setup` is one test, all others too.
+/// Parses an option; each becomes a single test, `setup` too.
 pub(super) fn option(words: &mut Words<'_>, not: bool) -> Result<Vec<Term>, SpannedFault> {
     let word = words.need("an option")?;
     let test = match word.text.as_str() {
@@ -161,7 +161,7 @@ fn on_link(words: &mut Words<'_>, which: LinkSelector, not: bool) -> Result<Test
     }
 }
 
-/// Options that take numbers.
+/// Options whose arguments are numbers.
 fn numbers(word: &Word, words: &mut Words<'_>) -> Result<Test, SpannedFault> {
     let short = |text: &str| number(text, 65_535).map(|number| number as u16);
     let byte = |text: &str| number(text, 255).map(|number| number as u16);

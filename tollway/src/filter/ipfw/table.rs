@@ -8,7 +8,7 @@ use super::words::{SpannedFault, Word, Words, number};
 use crate::filter::ir::Range;
 use crate::mistake::quoted;
 
-/// What a table has.
+/// The type of a table's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Address,
@@ -42,8 +42,7 @@ impl Table {
         Self { kind, entries: BTreeMap::new() }
     }
 
-    /// Ranges of one version's addresses, not overlapping: of those whose longest prefix has this
-    /// value, or of all.
+    /// Ranges of one version's addresses, not overlapping: those whose longest prefix has this value, or all.
     pub(super) fn prefixes(&self, version: u8, value: Option<u32>) -> Vec<Range> {
         let prefixes = self.entries.iter().filter_map(|(key, own)| match *key {
             Key::Four(address, len) if version == 4 => {
@@ -57,7 +56,7 @@ impl Table {
         join(layers(prefixes.collect()), value)
     }
 
-    /// Ranges of numbers that have this value, or of all.
+    /// Ranges of numbers with this value, or all.
     pub(super) fn numbers(&self, value: Option<u32>) -> Vec<Range> {
         let numbers = self.entries.iter().filter_map(|(key, own)| match key {
             Key::Number(number) => Some((Range::one((*number).into()), *own)),
@@ -66,7 +65,7 @@ impl Table {
         join(numbers.collect(), value)
     }
 
-    /// Links that have this value, or all.
+    /// Links with this value, or all.
     pub(super) fn links(&self, value: Option<u32>) -> Vec<String> {
         let links = self.entries.iter().filter_map(|(key, own)| match key {
             Key::Link(name) if value.is_none_or(|value| value == *own) => Some(name.clone()),
@@ -76,11 +75,11 @@ impl Table {
     }
 }
 
-/// Lays prefixes that lie in each other out, the inner ones first.
+/// Turns nested prefixes into ranges that do not overlap; inner prefixes win.
 fn layers(mut prefixes: Vec<(Range, u32)>) -> Vec<(Range, u32)> {
     prefixes.sort_by_key(|(range, _)| (range.first, std::cmp::Reverse(range.last)));
     let (mut out, mut open) = (Vec::new(), Vec::<(u128, u32)>::new());
-    // The first number that is not laid out; none behind the last.
+    // The first number that is not covered yet; `None` after the last.
     let mut next = Some(0_u128);
     let mut upto = |next: &mut Option<u128>, last: u128, value: u32| {
         if let Some(first) = next.filter(|first| *first <= last) {
@@ -108,7 +107,7 @@ fn layers(mut prefixes: Vec<(Range, u32)>) -> Vec<(Range, u32)> {
     out
 }
 
-/// Those of one value, neighbours made one.
+/// Ranges of one value, with adjacent ones merged.
 fn join(ranges: Vec<(Range, u32)>, value: Option<u32>) -> Vec<Range> {
     let mut joined: Vec<Range> = Vec::new();
     for (range, own) in ranges {
@@ -123,7 +122,7 @@ fn join(ranges: Vec<(Range, u32)>, value: Option<u32>) -> Vec<Range> {
     joined
 }
 
-/// Does what a line behind `table` says.
+/// Executes the command that follows `table`.
 pub(super) fn command(
     tables: &mut Tables,
     words: &mut Words<'_>,
@@ -225,7 +224,7 @@ fn read_kind(word: &Word) -> Result<Kind, SpannedFault> {
     }
 }
 
-/// Only the values that rules can compare are kept.
+/// Accepts only the types of values that rules can compare.
 fn valtype(word: &Word) -> Result<(), SpannedFault> {
     let kept = |part: &str| matches!(part, "legacy" | "tag" | "skipto" | "number");
     if word.text.split(',').all(kept) {
@@ -276,7 +275,7 @@ fn add(
         let word = words.need("an element")?;
         let key = key(table.kind, word)?;
         let value = match words.peek().map(address::value) {
-            // A number that more words follow is the next key only in tables of numbers.
+            // A number followed by more words is the next key only in tables of numbers.
             Some(Some(value)) if !is_key(table.kind, words) => {
                 words.next();
                 value
@@ -298,7 +297,7 @@ fn add(
     }
 }
 
-/// Says if the next word, which could be a value, is a key without one before it.
+/// Says whether the next word, which could be a value, is a key; then the key before it has no value.
 fn is_key(kind: Kind, words: &Words<'_>) -> bool {
     let dotted = words.peek().is_some_and(|text| text.contains('.'));
     kind == Kind::Address

@@ -1,4 +1,4 @@
-//! The lines of a save: tables, chains with policies and counts, rules.
+//! The lines of a save: tables, chains with policies and counts, and rules.
 
 use std::collections::HashMap;
 
@@ -9,22 +9,22 @@ use super::words::{self, Word};
 use crate::filter::ir::{Hook, Policy};
 use crate::mistake::{Fault, Ledger, Span, quoted};
 
-/// A table, as it was read.
+/// A parsed table.
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) kind: &'static Kind,
     pub(super) chains: Vec<Chain>,
-    /// Where each chain is, by name.
+    /// The position of each chain, by name.
     names: HashMap<String, usize>,
-    /// Its name in the file, until `COMMIT` is read.
+    /// Its name in the file, until its `COMMIT`.
     open: Option<Span>,
 }
 
-/// A table that there is.
+/// A known table.
 #[derive(Debug)]
 pub(super) struct Kind {
     pub(super) name: &'static str,
-    /// Its built-in chains, their hooks and priorities.
+    /// Its built-in chains with their hooks and priorities.
     chains: &'static [(&'static str, Hook, i32)],
 }
 
@@ -34,9 +34,9 @@ pub(super) struct Chain {
     pub(super) name: String,
     /// The line that declares it.
     pub(super) line: usize,
-    /// Where it hangs, its priority and policy; none for a user chain.
+    /// Its hook, priority and policy; `None` for a user chain.
     pub(super) base: Option<(Hook, i32, Policy)>,
-    /// What its policy begins with.
+    /// Initial counts of its policy.
     pub(super) counts: (u64, u64),
     pub(super) rules: Vec<Line>,
 }
@@ -57,7 +57,7 @@ const FILTER: i32 = 0;
 const SECURITY: i32 = 50;
 const SNAT: i32 = 100;
 
-/// Longest name of a chain: `XT_EXTENSION_MAXNAMELEN` less its end.
+/// Longest name of a chain: `XT_EXTENSION_MAXNAMELEN` without the NUL.
 const LONGEST_NAME: usize = 28;
 
 const KINDS: [Kind; 5] = [
@@ -102,7 +102,7 @@ const KINDS: [Kind; 5] = [
     },
 ];
 
-/// Reads all lines.
+/// Parses all lines.
 pub(super) fn tables(text: &str, family: Family, ledger: &mut Ledger<'_>) -> Vec<Table> {
     let mut tables: Vec<Table> = Vec::new();
     let (mut start, mut number) = (0, 0);
@@ -191,7 +191,7 @@ impl Table {
         self.kind.name == "nat"
     }
 
-    /// Where a chain is, by name.
+    /// The position of a chain, by name.
     pub(super) fn position(&self, name: &str) -> Option<usize> {
         self.names.get(name).copied()
     }

@@ -1,4 +1,4 @@
-//! What iptables itself matches, before any match: addresses, links, protocol, fragments.
+//! What iptables itself matches before any match: addresses, links, protocol, fragments.
 
 use super::ask::Ask;
 use super::once::{Options, Used};
@@ -8,13 +8,13 @@ use super::{Family, names};
 use crate::filter::ir::{Key, LinkPattern, Match, Range, Selector};
 use crate::mistake::quoted;
 
-/// Longest name of a link: `IFNAMSIZ` less its end.
+/// Longest name of a link: `IFNAMSIZ` without the NUL.
 const LONGEST_NAME: usize = 15;
 
-/// Extension headers of IPv6 that are walked over.
+/// IPv6 extension headers that the kernel skips.
 const EXTENSIONS: [u128; 5] = [0, 43, 44, 51, 60];
 
-/// What a rule says of the IP header and the links.
+/// A rule's conditions on the IP header and the links.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Header {
     source: Option<Ask>,
@@ -23,7 +23,7 @@ pub(super) struct Header {
     output: Option<Ask>,
     fragment: Option<bool>,
     used: Used,
-    /// The protocol, and whether it is any other.
+    /// The protocol, and whether it is negated.
     pub(super) protocol: Option<(u8, bool)>,
 }
 
@@ -78,7 +78,7 @@ impl Options for Header {
 }
 
 impl Header {
-    /// In the kernel's order.
+    /// The checks in the kernel's order.
     pub(super) fn asks(&self, family: Family) -> Vec<Ask> {
         let links = [&self.source, &self.destination, &self.input, &self.output];
         let mut asks: Vec<_> = links.into_iter().flatten().cloned().collect();
@@ -94,7 +94,7 @@ impl Header {
         asks
     }
 
-    /// The protocol, where the rule is for one.
+    /// The protocol, if the rule is for a single one.
     pub(super) fn only_protocol(&self) -> Option<u8> {
         self.protocol.filter(|(_, negate)| !negate).map(|(protocol, _)| protocol)
     }
@@ -105,7 +105,7 @@ pub(super) fn has_extensions() -> Match {
     Match::in_ranges(Selector::NextHeader6, EXTENSIONS.map(Range::one))
 }
 
-/// What holds of all, or of none.
+/// A condition that holds for all packets, or if negated for none.
 fn all(negate: bool) -> Option<Ask> {
     negate.then_some(Ask::Never)
 }
@@ -120,7 +120,7 @@ fn address(
     Ok(Ask::one(Match::is(Key::masked(selector, mask), address), negate))
 }
 
-/// A link, or those that begin so; none for all.
+/// A link or a prefix of names; `None` for all links.
 fn link(word: &Word) -> Result<Option<LinkPattern>, SpannedFault> {
     let name = word.text.as_str();
     let sound = !name.is_empty()

@@ -1,4 +1,4 @@
-//! Matches: which there are, and those that look at the transport header.
+//! Matches: which exist, and those that look at the transport header.
 
 use super::Family;
 use super::ask::Ask;
@@ -11,7 +11,7 @@ use super::words::{Cursor, Word};
 use crate::filter::ir::{Match, PayloadBase, Range, Selector, Step};
 use crate::mistake::{Fault, Span, quoted};
 
-/// Matches that are not done, which look at nothing but the packet, or at what the packet does not change.
+/// Unsupported matches that look only at the packet, or at state that the packet does not change.
 const UNKNOWN: [&str; 25] = [
     "addrtype",
     "bpf",
@@ -40,7 +40,7 @@ const UNKNOWN: [&str; 25] = [
     "u32",
 ];
 
-/// Matches that ask connection tracking.
+/// Matches that need connection tracking.
 const TRACKING: [&str; 9] = [
     "cluster",
     "connbytes",
@@ -65,7 +65,7 @@ pub(super) struct Loaded {
     /// Rate and burst of a limit.
     rate: fields::Rate,
     used: Used,
-    /// Where the rule names it.
+    /// Its position in the rule.
     place: Span,
 }
 
@@ -77,7 +77,7 @@ enum Kind {
     },
     Multiport,
     Icmp,
-    /// A number of 32 bits in the header.
+    /// A 32-bit number in the header.
     Spi {
         option: &'static str,
         protocol: u8,
@@ -85,14 +85,14 @@ enum Kind {
     },
     Field,
     Limit,
-    /// An extension header of IPv6: packets without never match.
+    /// An IPv6 extension header: packets without it never match.
     Extension,
     Unknown,
     UnknownState,
 }
 
 impl Loaded {
-    /// Begins a match.
+    /// Starts a match.
     pub(super) fn new(
         word: &Word,
         name: &str,
@@ -132,12 +132,12 @@ impl Loaded {
         Ok(loaded)
     }
 
-    /// Says if connection tracking is asked.
+    /// Says whether it needs connection tracking.
     pub(super) fn tracks(&self) -> bool {
         TRACKING.contains(&self.name.as_str())
     }
 
-    /// A header that a rule looks at must be there: the kernel takes no other rule.
+    /// Checks that the rule requires the header that the match looks at: the kernel rejects other rules.
     fn check(&self, word: &Word, header: &Header, family: Family) -> Result<(), SpannedFault> {
         let wanted: &[u8] = match self.kind {
             Kind::Ports { protocol } | Kind::Spi { protocol, .. } => &[protocol],
@@ -170,7 +170,7 @@ impl Loaded {
             Kind::Field | Kind::Limit => return,
         };
         let mut cases = vec![Ask::shorter_than(least)];
-        // IPv6 counts offsets in bytes there (`ip6_packet_match`): none is 1.
+        // Here IPv6 counts offsets in bytes (`ip6_packet_match`): no such offset is 1.
         if self.kind == (Kind::Ports { protocol: 6 }) && family == Family::Ip {
             cases.push(vec![Match::is(Selector::FragmentOffset, 1)]);
         }
@@ -178,7 +178,7 @@ impl Loaded {
     }
 
     fn unknown(&mut self, what: &str) {
-        let why = format!("{what} {} of iptables is the kernel's", self.name);
+        let why = format!("{what} {} of iptables takes the kernel path", self.name);
         self.asks.push(match self.kind {
             Kind::UnknownState => Ask::UnknownState(why),
             _ => Ask::Unknown(why),
@@ -245,17 +245,20 @@ impl Options for Loaded {
 }
 
 impl Loaded {
-    /// Takes an option that is not known.
+    /// Handles an unknown option.
     pub(super) fn other(&mut self, option: &Word, words: &mut Cursor<'_>) {
         words.skip_values();
         if !matches!(self.kind, Kind::Unknown | Kind::UnknownState | Kind::Extension) {
-            let why =
-                format!("{} of the match {} is the kernel's", quoted(&option.text), self.name);
+            let why = format!(
+                "{} of the match {} takes the kernel path",
+                quoted(&option.text),
+                self.name
+            );
             self.asks.push(Ask::Unknown(why));
         }
     }
 
-    /// Says what is missing, once the whole rule is read.
+    /// Reports what is missing, once the whole rule is parsed.
     pub(super) fn check_whole(&self) -> Result<(), SpannedFault> {
         if self.used.is_any() || !needs_option(&self.name) {
             return Ok(());
@@ -264,12 +267,12 @@ impl Loaded {
         Err((self.place.clone(), Fault::new(what, "write what it is to match")))
     }
 
-    /// What it asks.
+    /// Its checks.
     pub(super) fn asks(self) -> Vec<Ask> {
         let mut asks = self.asks;
         match self.kind {
             Kind::Limit => asks.push(self.rate.ask()),
-            // Not of later fragments, which a condition on the header says as well.
+            // Excludes later fragments; a condition on the header does that too.
             Kind::Ports { .. } | Kind::Spi { .. } | Kind::Icmp
                 if !asks.iter().any(|ask| matches!(ask, Ask::Holds(_) | Ask::Never)) =>
             {
@@ -302,7 +305,7 @@ fn tcp_flags(word: &Word) -> Result<u8, SpannedFault> {
     }
 }
 
-/// A type, with a code.
+/// A type, optionally with a code.
 fn icmp(word: &Word, negate: bool, family: Family) -> Result<Ask, SpannedFault> {
     let (kind, code) = match names::icmp(&word.text, family) {
         Some(found) => found,
@@ -314,7 +317,7 @@ fn icmp(word: &Word, negate: bool, family: Family) -> Result<Ask, SpannedFault> 
             }
         },
     };
-    // `icmp_type_code_match`: of IPv4, 255 is any.
+    // `icmp_type_code_match`: 255 means any in IPv4.
     if kind == 255 && family == Family::Ip {
         return Ok(if negate {
             Ask::Never
@@ -333,7 +336,7 @@ fn icmp(word: &Word, negate: bool, family: Family) -> Result<Ask, SpannedFault> 
     })
 }
 
-/// Ports and ranges with both their ends, as many as `xt_multiport` has room for: a range takes two places.
+/// Ports and ranges, at most as many as `xt_multiport` has room for: a range takes two places.
 fn port_list(word: &Word) -> Result<Vec<Range>, SpannedFault> {
     let parts = || word.text.split(',');
     if parts().any(|part| part.starts_with(':') || part.ends_with(':')) {

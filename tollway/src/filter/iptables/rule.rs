@@ -1,4 +1,4 @@
-//! A rule: the options behind `-A`.
+//! A rule: the options after `-A`.
 
 use super::ask::Ask;
 use super::header::Header;
@@ -10,23 +10,23 @@ use super::words::{Cursor, Word};
 use super::{Family, names};
 use crate::mistake::{Span, quoted};
 
-/// A rule as it was read.
+/// A parsed rule.
 #[derive(Clone, Debug)]
 pub(super) struct Parsed {
-    /// What it asks, in the kernel's order.
+    /// Its checks, in the kernel's order.
     pub(super) asks: Vec<Ask>,
     pub(super) effect: Effect,
-    /// Whether a chain that it goes through comes back to where the last jump was.
+    /// Whether the chain that it jumps to returns to where the last jump was.
     pub(super) goto: bool,
-    /// Where its target is, or the whole rule.
+    /// The position of its target, or of the whole rule.
     pub(super) target: Span,
     /// Whether it needs connection tracking.
     pub(super) tracks: bool,
-    /// An option of the target, which it has not if it is a chain.
+    /// An option of the target that would be wrong if the target is a chain.
     pub(super) stray: Option<Span>,
 }
 
-/// What the options before have begun.
+/// The state of parsing.
 struct Reading {
     header: Header,
     matches: Vec<Loaded>,
@@ -34,7 +34,7 @@ struct Reading {
     family: Family,
 }
 
-/// Reads the options of a rule that begins with `first`.
+/// Parses the options of a rule that begins with `first`.
 pub(super) fn parse(first: &Word, words: &[Word], family: Family) -> Result<Parsed, SpannedFault> {
     let mut reading = Reading { header: Header::default(), matches: Vec::new(), aim: None, family };
     let mut words = Cursor::new(words);
@@ -90,7 +90,7 @@ impl Reading {
         Ok(())
     }
 
-    /// An option of the header, of the target, of a match, or of the protocol's match that is not named.
+    /// Parses an option of the header, of the target, of a match, or of the protocol's implicit match.
     fn inner(
         &mut self,
         option: &Word,
@@ -136,7 +136,7 @@ impl Reading {
         Ok(())
     }
 
-    /// The match that the protocol brings along, if it is not there yet.
+    /// The implicit match of the protocol, unless the rule already has it.
     fn implied(&self, option: &Word) -> Result<Option<Loaded>, SpannedFault> {
         let name = self
             .header

@@ -1,4 +1,4 @@
-//! Targets: what a rule does.
+//! Targets: the actions of rules.
 
 use super::Family;
 use super::ask::Ask;
@@ -10,7 +10,7 @@ use super::words::{Cursor, Word};
 use crate::filter::ir::{Action, Key, Log, Match, Range, Reject, Selector, Verdict};
 use crate::mistake::{Span, quoted};
 
-/// Targets that translate addresses, or else need connections.
+/// Targets that translate addresses or otherwise need connection tracking.
 const TRACKING: [&str; 11] = [
     "CONNMARK",
     "CONNSECMARK",
@@ -25,40 +25,40 @@ const TRACKING: [&str; 11] = [
     "TPROXY",
 ];
 
-/// What a rule does with packets of which all holds.
+/// The effect of a rule on packets that pass its checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// Counts them.
+    /// Only counts them.
     Nothing,
-    /// Goes on after this.
+    /// Does this and continues.
     Act(Action),
-    /// Ends.
+    /// Ends with this verdict.
     Verdict(Verdict),
     /// Goes through a user chain.
     Chain(String),
-    /// Cannot be done, and why.
+    /// Unsupported, and why.
     Unsupported(String),
 }
 
-/// A target in the reading.
+/// A target being parsed.
 #[derive(Clone, Debug)]
 pub(super) struct Aim {
     pub(super) word: Word,
     pub(super) goto: bool,
     effect: Effect,
-    /// What is to be asked before it can be done.
+    /// What to check before.
     ask: Option<Ask>,
-    /// Options without which it cannot be done are there.
+    /// Whether all required options are there.
     complete: bool,
-    /// Why it cannot be done with one of its options.
+    /// Why an option is unsupported.
     unknown: Option<String>,
     used: Used,
-    /// An option, where the target may be a chain, which has none.
+    /// An option, in case the target is a chain, which has none.
     stray: Option<Span>,
 }
 
 impl Aim {
-    /// Begins a target.
+    /// Starts a target.
     pub(super) fn new(word: &Word, goto: bool, family: Family) -> Self {
         let name = word.text.as_str();
         let effect = match name {
@@ -181,7 +181,8 @@ impl Aim {
         true
     }
 
-    /// The form has no action for the lower two bits: where they are what they are to be, none is needed.
+    /// The intermediate form has no action for the lower two bits. Where they already are as wanted, none is
+    /// needed.
     fn set_tos(&mut self, tos: u8, mask: u8) -> Effect {
         if mask & 0xfc != 0xfc || tos & !mask != 0 {
             return Effect::Unsupported(format!(
@@ -195,7 +196,7 @@ impl Aim {
         Effect::Act(Action::Dscp(tos >> 2))
     }
 
-    /// Takes an option that is not known.
+    /// Handles an unknown option.
     pub(super) fn other(&mut self, option: &Word, words: &mut Cursor<'_>) {
         words.skip_values();
         self.complete = true;
@@ -203,22 +204,23 @@ impl Aim {
             self.stray.get_or_insert(option.span.clone());
         } else {
             let name = &self.word.text;
-            let why = format!("{} of the target {name} is the kernel's", quoted(&option.text));
+            let why =
+                format!("{} of the target {name} takes the kernel path", quoted(&option.text));
             self.unknown = Some(why);
         }
     }
 
-    /// Says if connection tracking is needed.
+    /// Says whether it needs connection tracking.
     pub(super) fn tracks(&self) -> bool {
         TRACKING.contains(&self.word.text.as_str()) && self.effect != Effect::Act(Action::NoTrack)
     }
 
-    /// An option that a chain has not.
+    /// An option that a chain does not have.
     pub(super) fn stray(&self) -> Option<Span> {
         self.stray.clone()
     }
 
-    /// What it does, and what is to be asked before.
+    /// Its effect, and what to check before.
     pub(super) fn finish(
         self,
         protocol: Option<u8>,
@@ -242,7 +244,7 @@ impl Aim {
     }
 }
 
-/// Why a target that is no chain is not done; none if it has no target's name.
+/// Why a target that is not a chain is unsupported; `None` if the name is not a target's.
 pub(super) fn stranger(name: &str) -> Option<String> {
     let plain = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
     let sound = !name.is_empty() && name.len() < 30 && name.bytes().all(plain);
@@ -250,7 +252,7 @@ pub(super) fn stranger(name: &str) -> Option<String> {
 }
 
 fn unsupported(name: &str) -> String {
-    format!("the target {name} of iptables is the kernel's")
+    format!("the target {name} of iptables takes the kernel path")
 }
 
 fn reject(word: &Word, family: Family) -> Result<Effect, SpannedFault> {

@@ -6,7 +6,7 @@ use super::words::Word;
 use crate::filter::ir::{Family, Range};
 use crate::mistake::{Fault, Span, quoted};
 
-/// What is wrong, and where.
+/// A mistake and its position.
 pub(super) type SpannedFault = (Span, Fault);
 
 /// A mistake at a word.
@@ -18,7 +18,7 @@ pub(super) fn wrong<T>(
     Err((word.span.clone(), Fault::new(what, remedy)))
 }
 
-/// A number as `strtoul` reads it: decimal, 0x hexadecimal, 0 octal.
+/// A number in the notation of `strtoul`: decimal, 0x hexadecimal, 0 octal.
 pub(super) fn plain(text: &str) -> Option<u64> {
     let digits = |text: &str, radix| {
         let sound = text.bytes().all(|byte| byte.is_ascii_alphanumeric());
@@ -48,7 +48,7 @@ pub(super) fn in_word(word: &Word, part: &str, max: u64) -> Result<u64, SpannedF
     }
 }
 
-/// A number, or two with a colon between, either of which may be left out.
+/// A number, or two separated by a colon, either of which may be missing.
 pub(super) fn range(word: &Word, max: u64) -> Result<Range, SpannedFault> {
     part_range(word, &word.text, max)
 }
@@ -70,12 +70,12 @@ fn part_range(word: &Word, part: &str, max: u64) -> Result<Range, SpannedFault> 
     Ok(Range::new(first.into(), last.into()))
 }
 
-/// Several numbers or ranges with commas between.
+/// Several numbers or ranges, separated by commas.
 pub(super) fn ranges(word: &Word, max: u64) -> Result<Vec<Range>, SpannedFault> {
     word.text.split(',').map(|part| part_range(word, part, max)).collect()
 }
 
-/// A number with a mask behind a stroke; without, `whole`.
+/// A number with a mask after a slash; without one, the mask is `whole`.
 pub(super) fn masked(word: &Word, max: u64, whole: u64) -> Result<(u64, u64), SpannedFault> {
     match word.text.split_once('/') {
         None => Ok((number(word, max)?, whole)),
@@ -99,7 +99,7 @@ pub(super) fn address(word: &Word, part: &str, family: Family) -> Result<u128, S
     }
 }
 
-/// An address with a mask: its length, or itself as an address.
+/// An address with a mask, given as a length or as an address.
 pub(super) fn network(word: &Word, family: Family) -> Result<(u128, u128), SpannedFault> {
     let bits = if family == Family::Ip6 { 128 } else { 32 };
     let all = u128::MAX >> (128 - bits);
@@ -120,7 +120,7 @@ pub(super) fn network(word: &Word, family: Family) -> Result<(u128, u128), Spann
     Ok((address(word, part, family)? & mask, mask))
 }
 
-/// Two addresses with a dash between.
+/// Two addresses separated by a dash.
 pub(super) fn address_range(word: &Word, family: Family) -> Result<Range, SpannedFault> {
     let Some((first, last)) = word.text.split_once('-') else {
         return wrong(

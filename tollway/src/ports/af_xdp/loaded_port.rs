@@ -1,4 +1,4 @@
-//! The XDP program as a port's own.
+//! The XDP program as owned by its port.
 
 use std::fs::File;
 use std::io::Write;
@@ -19,34 +19,34 @@ pub struct LoadedPort {
     programs: Arc<Mutex<XdpPrograms>>,
     port: PortId,
     plan: Arc<Mutex<Plan>>,
-    /// By which frames are handed back to the kernel.
+    /// The TAP device that hands frames back to the kernel.
     tap: Option<File>,
     xdp_path: XdpPathOfPort,
-    /// Where it was last attached.
+    /// The mode of the last attachment.
     mode: Mode,
     device: String,
 }
 
-/// What a port's program is to know, by the configuration active.
+/// The configuration of a port's program, from the active model.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// The links on the port.
     pub links: Vec<XdpLink>,
-    /// The port's address where it is not to be its device's.
+    /// The port's address, if it differs from its device's.
     pub mac: Option<Mac>,
 }
 
-/// What a port has to do with the XDP path.
+/// A port's relation to the XDP path.
 #[derive(Clone)]
 pub struct XdpPathOfPort {
-    /// Whether it is to have it.
+    /// Whether the port is to have it.
     pub wanted: XdpPathMode,
-    /// Where it is told that it has.
+    /// Where the port registers that it has it.
     pub ports: Arc<Ports>,
 }
 
 impl LoadedPort {
-    /// The program of a port that is to be as `plan` says at every time.
+    /// Creates the program of a port, which always follows `plan`.
     #[must_use]
     pub fn new(
         programs: &Arc<Mutex<XdpPrograms>>,
@@ -59,9 +59,10 @@ impl LoadedPort {
     }
 
     fn try_attach(&mut self, target: Target<'_>, mode: Mode) -> Result<(), XdpError> {
-        // The old one is to be gone before another is made under its name.
+        // The old device must be gone before another is created under its name.
         self.tap = None;
-        // Whoever changes the plan has the dispatch: so either this knows of it, or they find the port.
+        // A writer of the plan holds this lock. So either this sees the new plan, or the writer
+        // finds the port.
         let mut programs = lock(&self.programs);
         let plan = lock(&self.plan).clone();
         let port = XdpPort {
@@ -107,7 +108,7 @@ impl Kept for LoadedPort {
         match self.programs.try_lock() {
             Ok(programs) => programs.is_attached(self.port),
             Err(TryLockError::Poisoned(error)) => error.into_inner().is_attached(self.port),
-            // Somebody is about to attach: the worker does not wait for that.
+            // Another thread is attaching a program; the worker does not wait for that.
             Err(TryLockError::WouldBlock) => true,
         }
     }

@@ -1,4 +1,4 @@
-//! The XDP path's packets among the others.
+//! The XDP path's packets among all others.
 
 use proptest::prelude::*;
 use tollway_dataplane::counters::{Counters, Traffic};
@@ -8,8 +8,8 @@ use tollway_dataplane::verdict::DropReason;
 use crate::xdp::maps::PortCounts;
 use crate::xdp_path::counts::{Reading, Tally};
 
-/// What a XDP program counts that forwards packets of 64 bytes from port to port, each under one
-/// tag more.
+/// The counters of an XDP program that forwards packets of 64 bytes from port to port, adding a tag
+/// each time.
 #[derive(Clone, Default)]
 struct Program {
     ports: Vec<PortCounts>,
@@ -90,7 +90,7 @@ fn counts_begin_where_a_predecessor_ended_and_survive_a_new_program() {
     program.forward(0, 1, 5);
     tally.update(program.reading());
     assert_eq!(merged(&tally, 2).sent, 12);
-    // The XDP program is loaded anew.
+    // The XDP program is reloaded.
     program = Program::new(2);
     tally.update(program.reading());
     assert_eq!(merged(&tally, 2).sent, 12);
@@ -102,7 +102,7 @@ fn counts_begin_where_a_predecessor_ended_and_survive_a_new_program() {
 #[test]
 fn what_a_device_refuses_is_dropped() {
     let mut program = Program::new(2);
-    // A predecessor's.
+    // A predecessor's packets.
     program.forward(0, 1, 10);
     program.refused[1] = 4;
     let mut tally = Tally::new(program.reading());
@@ -114,7 +114,7 @@ fn what_a_device_refuses_is_dropped() {
     let counters = merged(&tally, 2);
     assert_eq!((counters.sent, counters.drops[DropReason::DevTxFailed as usize]), (13, 4));
     assert_eq!(counters.tx[1], Traffic { packets: 13, bytes: 700 + 6 * 68 });
-    // What was sent when the counts were last read is refused now.
+    // A device refuses packets that counted as sent at the last reading.
     program.refused[1] += 2;
     tally.update(program.reading());
     let counters = merged(&tally, 2);

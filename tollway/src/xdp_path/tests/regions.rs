@@ -80,7 +80,7 @@ fn a_route_concerns_the_flows_to_where_it_leads() {
     }
 }
 
-/// With a reverse path filter the route to the source decides as well.
+/// With a reverse path filter, the verdict also depends on the route to the source.
 #[test]
 fn a_route_to_the_source_concerns_flows_whose_source_is_asked_for() {
     for rpf in [Rpf::Off, Rpf::Loose] {
@@ -94,7 +94,7 @@ fn a_route_to_the_source_concerns_flows_whose_source_is_asked_for() {
         assert_eq!(bench.maps.installed(), 2);
         set(&mut bench, RoutePrefix::new(ip("198.51.100.0"), 24), 2);
         assert_eq!(bench.maps.installed(), if rpf == Rpf::Off { 2 } else { 1 }, "{rpf:?}");
-        // The same by what the XDP path does.
+        // The same, observed at the XDP path.
         assert_eq!(bench.send(0, &one).len(), 1);
         assert_eq!(bench.maps.installed(), 2);
         let next = bench.net.router.tables.drop(tollway_dataplane::verdict::DropReason::Blackhole);
@@ -126,7 +126,7 @@ fn a_storm_of_routes_leaves_other_flows_alone() {
     }
     bench.send(0, &still);
     assert_eq!((bench.maps.installed(), bench.maps.writes()), (1, writes));
-    // One that sleeps too long has missed some, and knows it.
+    // A worker that sleeps too long misses some changes, and notices that.
     for number in 0..20_000_u32 {
         let address = std::net::Ipv4Addr::from_bits(0x0b00_0000 + (number << 8));
         let prefix = RoutePrefix::new(address.into(), 24);
@@ -136,7 +136,7 @@ fn a_storm_of_routes_leaves_other_flows_alone() {
     assert_eq!(bench.maps.installed(), 0);
 }
 
-/// What the XDP path knows of a frame, if it would take it.
+/// The egress port that the XDP path gives a frame, if it would take it.
 fn by_lane(bench: &Bench, src: IpAddr, dst: IpAddr) -> Option<u8> {
     use crate::xdp::flows::{Flow4Key, Flow6Key};
     let link = LinkVariant::Plain.link(0);
@@ -163,7 +163,8 @@ proptest! {
         ..Default::default()
     })]
 
-    /// Whatever routes come and go, the XDP path takes no packet that the path would send elsewhere.
+    /// Whatever routes come and go, the XDP path takes no packet that the path would send
+    /// elsewhere.
     #[test]
     fn the_lane_is_never_behind_the_routes(seed: u64) {
         let (mut bench, mut dice) = (bench(), Dice(seed));

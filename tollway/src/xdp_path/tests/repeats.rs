@@ -1,5 +1,5 @@
-//! A XDP path made naively of another author's parser: where it takes a frame, the path makes the same
-//! of it.
+//! A naive XDP path built on another author's parser: if it takes a frame, the path must do the
+//! same with it.
 
 use etherparse::checksum::Sum16BitWords;
 use etherparse::{EtherType, IpNumber, Ipv4Header, Ipv6Header, TcpHeaderSlice, UdpHeaderSlice};
@@ -12,7 +12,7 @@ use crate::testkit::wires::{LinkVariant, Special};
 use crate::testkit::{mixed, packet};
 use crate::xdp::flows::{Flow, Flow4Key, Flow6Key};
 
-/// The link that the XDP program finds: of a port's address, under one tag or none.
+/// The link that the XDP program finds: by the port's address, under one tag or none.
 fn way(port: u8, frame: &[u8]) -> Option<LinkVariant> {
     let dst: Mac = *frame.first_chunk()?;
     let word = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
@@ -30,8 +30,8 @@ fn way(port: u8, frame: &[u8]) -> Option<LinkVariant> {
     (way.mac(port) == dst).then_some(way)
 }
 
-/// The flow active that a frame belongs to, and the length of its packet; none where the XDP path leaves it
-/// alone.
+/// The active flow of a frame, and the length of its packet; `None` if the XDP path does not take
+/// it.
 fn find(maps: &Maps, port: u8, frame: &[u8]) -> Option<(Flow, usize)> {
     let link = way(port, frame)?.link(port);
     let (ether_type, packet) = layer3(frame);
@@ -67,7 +67,7 @@ fn find(maps: &Maps, port: u8, frame: &[u8]) -> Option<(Flow, usize)> {
     maps.has_force(&key.src_be, &key.dst_be, &flow).then_some((flow, 40 + transport.len()))
 }
 
-/// A packet's ports; 0 for ICMP. None for other protocols, and where the ports are cut off.
+/// A packet's ports; 0 for ICMP. `None` for other protocols, and if the ports are cut off.
 fn ports(protocol: IpNumber, transport: &[u8], icmp: IpNumber) -> Option<(u16, u16)> {
     match protocol {
         IpNumber::UDP if transport.len() >= 8 => {
@@ -75,7 +75,7 @@ fn ports(protocol: IpNumber, transport: &[u8], icmp: IpNumber) -> Option<(u16, u
             Some((udp.source_port(), udp.destination_port()))
         }
         IpNumber::TCP if transport.len() >= 20 => {
-            // As far as it is sound.
+            // Only as far as the packet is sound.
             let tcp = TcpHeaderSlice::from_slice(transport).ok()?;
             Some((tcp.source_port(), tcp.destination_port()))
         }
@@ -84,14 +84,14 @@ fn ports(protocol: IpNumber, transport: &[u8], icmp: IpNumber) -> Option<(u16, u
     }
 }
 
-/// What the XDP path makes of a frame, and the port that it goes to.
+/// The frame that the XDP path makes of a frame, and its egress port.
 fn lane(maps: &Maps, port: u8, frame: &[u8]) -> Option<(u8, Vec<u8>)> {
     let (flow, len) = find(maps, port, frame)?;
     if len > usize::from(flow.mtu) {
         return None;
     }
     let l2 = &flow.l2[..usize::from(flow.l2_len)];
-    // TTL, checksum and padding as the test kit does it; the Ethernet header as the entry says.
+    // TTL, checksum and padding as in the test kit; the Ethernet header as in the entry.
     let path = packet::forwarded(frame, [0; 6], [0; 6], &[]);
     Some((flow.egress_port, [l2, &path[14..]].concat()))
 }
@@ -150,7 +150,7 @@ fn other_vrfs_with_the_same_addresses_are_other_flows() {
     assert_eq!(bench.maps.len(), 2);
 }
 
-/// A frame of few flows, so that many are hit, and odd in many ways.
+/// A frame of few flows, so that many hit an entry, and malformed in many ways.
 fn few(dice: &mut Dice) -> (u8, Vec<u8>) {
     let port = dice.below(3) as u8;
     let way =
@@ -198,7 +198,7 @@ proptest! {
         for seed in seeds {
             let frame = mixed::frame(1, seed);
             for _ in 0..3 {
-                // The host answers as well: only forwarded frames count here.
+                // The host sends replies too; only forwarded frames count here.
                 if lane(&bench.maps, 1, &frame).is_some() {
                     assert!(hit(&mut bench, 1, &frame));
                 } else {

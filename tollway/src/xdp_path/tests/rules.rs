@@ -1,4 +1,4 @@
-//! The XDP path beside the firewall: which flows rules let in, and what counts their packets.
+//! The XDP path with a firewall: which flows may enter, and where their packets count.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ fn frame(protocol: u8) -> Vec<u8> {
     packet.v4(|header| header.protocol = IpNumber(protocol)).build()
 }
 
-/// Whether a flow enters the XDP path beside these rules.
+/// Whether a flow enters the XDP path under these rules.
 fn enters(rules: &[Vec<Step>], protocol: u8) -> bool {
     let mut bench = Bench::new();
     set(&mut bench, None, &ruleset(rules, 16));
@@ -71,16 +71,16 @@ fn flows_enter_whose_key_alone_decides() {
         (vec![], true, true),
         (vec![vec![udp(), port(), accept()]], true, true),
         (vec![vec![udp(), port(), count(0), count(1), accept()]], true, true),
-        // More than the key is looked at, by rules that speak of these packets.
+        // Rules that match these packets depend on more than the key.
         (vec![vec![udp(), length(), accept()]], false, true),
         (vec![vec![udp(), other_port(), length(), accept()]], true, true),
         (vec![vec![udp(), accept()], vec![length(), accept()]], true, false),
         (vec![vec![icmp(), is(Selector::IcmpType, 8), accept()]], true, false),
-        // Of ICMP the ports are not of the key.
+        // For ICMP, the ports are not part of the key.
         (vec![vec![port(), accept()]], true, false),
         (vec![vec![udp(), limit(), accept()]], false, true),
         (vec![vec![udp(), Step::Do(Action::Dscp(7))]], false, true),
-        // The mark is what rules make of the key.
+        // The mark depends only on the key.
         (
             vec![
                 vec![udp(), Step::Do(Action::mark(5))],
@@ -120,7 +120,7 @@ fn packets_of_the_lane_count_as_those_of_the_path() {
     assert_eq!(counts(&mut bench), [packets(7), packets(7)]);
     assert_eq!(counts(&mut bench), [packets(7), packets(7)], "each packet once");
     bench.send(0, &frame(ICMP));
-    // The other rule goes; what had not been told yet is not lost.
+    // The other rule goes; counts that were not reported yet are not lost.
     add(&bench, 3);
     let other = ruleset(&[vec![count(0)]], 1);
     let generation = bench.maps.generation();
@@ -128,7 +128,7 @@ fn packets_of_the_lane_count_as_those_of_the_path() {
     let icmp = frame(ICMP).len() as u64 - 14;
     let carried = Count { packets: 11, bytes: 10 * len + icmp };
     assert_eq!(counts(&mut bench), [carried]);
-    // With the next turn no flow is active any more, and its tally is another.
+    // In the next turn no flow is active any more, and there is another tally.
     bench.net.run();
     assert_ne!(bench.maps.generation(), generation);
     assert_eq!(bench.maps.installed(), 0);

@@ -233,7 +233,7 @@ fn a_change_empties_the_lane_and_the_next_packet_enters_again() {
         assert_eq!(bench.maps.installed(), 0, "{what}");
         for frame in &frames {
             let sent = bench.send(0, frame);
-            let flows = bench.maps.flows_in_force();
+            let flows = bench.maps.active_flows();
             let flow = flows.iter().find(|flow| sent[0].1.starts_with(&flow.l2[..14]));
             assert_eq!(flow.map(|flow| flow.egress_port), Some(sent[0].0), "{what}");
         }
@@ -243,8 +243,8 @@ fn a_change_empties_the_lane_and_the_next_packet_enters_again() {
 
 #[test]
 fn what_was_looked_up_before_a_change_is_void() {
-    // Another worker notices the change, or the same one in its next turn: whichever comes first,
-    // the entry carries the generation from before, or there is none.
+    // Another worker notices the change, or this one in its next turn. Whichever comes first, the
+    // entry carries the old generation, or there is no entry.
     let (mut umem, tables) = (Umem::new(4, 2048).unwrap(), tables());
     let (maps, dst) = (Maps::default(), LinkVariant::Plain.host4(1));
     let [mut lane, mut other] = [(); 2].map(|()| XdpFlows::new(maps.clone(), ports(), 100));
@@ -261,7 +261,7 @@ fn what_was_looked_up_before_a_change_is_void() {
     lane.begin(&tables.epochs.changes, 0);
     other.begin(&tables.epochs.changes, 0);
     lane.begin(&tables.epochs.changes, 0);
-    // Here the XDP path's burst is looked up. Then the route changes, and the other one notices.
+    // Here the lookup for the burst happens. Then the route changes, and the other worker notices.
     let ways = tables.vrfs[0].root4;
     let RoutePrefix::V4(prefix) = RoutePrefix::host(dst) else { panic!("IPv4") };
     let another = tables.lookup(LinkVariant::Plain.vrf(), LinkVariant::Plain.host4(2));
@@ -272,7 +272,7 @@ fn what_was_looked_up_before_a_change_is_void() {
     lane.begin(&tables.epochs.changes, 20 * MS);
     lane.forwarded(&burst, &umem, &tables, burst.lanes());
     assert_eq!((maps.len(), maps.installed()), (1, 1));
-    // Without a change nothing is emptied.
+    // Without a change, nothing is invalidated.
     let generation = maps.generation();
     lane.begin(&tables.epochs.changes, 0);
     assert_eq!(maps.generation(), generation);

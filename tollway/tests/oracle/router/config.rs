@@ -91,7 +91,7 @@ impl Group {
 }
 
 impl Config {
-    /// The script that puts it active in a router that is as [`reset`] leaves it. What it prints are
+    /// The script that installs it in a router that is as [`reset`] leaves it. What it prints are
     /// complaints about lines; the others are active all the same.
     pub fn script(&self) -> String {
         let mut script = String::new();

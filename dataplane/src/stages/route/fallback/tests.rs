@@ -1,4 +1,4 @@
-//! VRFs that fall back to others, against a list that is searched from end to end.
+//! VRFs that fall back to others, compared with a list that is searched linearly.
 
 use std::net::IpAddr;
 
@@ -87,7 +87,7 @@ fn without_any_fallback_there_is_nothing_to_ask() {
     assert!(tables.fallbacks.is_none());
 }
 
-/// As many views as a large router has: thousands that fall back to one.
+/// As many lookup chains as in a large router: thousands that share one fallback.
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn thousands_of_vrfs_share_what_they_fall_back_to() {

@@ -1,5 +1,5 @@
-//! A kernel, slow and plain: rules one by one, routes by linear search, next hops marked as the kernel
-//! marks them.
+//! A slow and plain model of the kernel: rules one by one, routes by linear search, next hops with the
+//! kernel's marks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -14,7 +14,7 @@ use crate::controller::kernel::{
 };
 use crate::controller::rib::Ignoring;
 
-/// A route as the kernel has it: next hops with what it marks them.
+/// A route as the kernel has it, with the marks of its next hops.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Kept {
     pub(super) key: RouteKey,
@@ -33,7 +33,7 @@ impl Kept {
     }
 }
 
-/// Where a packet goes.
+/// The target of a packet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Answer {
     NoRoute,
@@ -42,12 +42,12 @@ pub(super) enum Answer {
     Unreachable,
     Prohibit,
     Kernel,
-    /// By a device to a station, with the MTU of the route if it has one.
+    /// Via a device to a station, with the MTU of the route if it has one.
     By(Ifindex, IpAddr, u32),
     Any(BTreeSet<Answer>),
 }
 
-/// All that decides.
+/// The state of the model.
 #[derive(Clone, Default)]
 pub(super) struct Naive {
     pub(super) kernel: Kernel,
@@ -56,7 +56,7 @@ pub(super) struct Naive {
     pub(super) egress_links: EgressLinks,
 }
 
-/// What is asked.
+/// The packet to look up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Packet {
     pub(super) iif: Ifindex,
@@ -76,7 +76,7 @@ impl Naive {
         (flags & 1 != 0, flags & (1 << 6 | 1 << 16) != 0)
     }
 
-    /// The answer, and whether the kernel might give another one for reasons that nobody can see.
+    /// The answer, and whether the kernel might give another one for reasons that do not show.
     pub(super) fn look_up(&self, packet: &Packet) -> (Answer, bool) {
         let family = if packet.dst.is_ipv4() { Family::V4 } else { Family::V6 };
         let netdev = &self.kernel.netdevs[&packet.iif];
@@ -96,7 +96,7 @@ impl Naive {
             if !matches {
                 continue;
             }
-            // In a VRF, kernels differ in which device's IPv4 packets are.
+            // In a VRF, kernels differ in the device that IPv4 packets belong to.
             if rule.odd.is_some()
                 || rule.iif.is_some() && by_member && rule.action != RuleAction::Nop
             {
@@ -105,7 +105,7 @@ impl Naive {
             let table = match rule.action {
                 RuleAction::Nop => continue,
                 RuleAction::Goto(target) => {
-                    // Those that look at packets are left to the kernel.
+                    // A `goto` with selectors takes the kernel path.
                     unsure |= rule.src.is_some() || rule.dst.is_some() || rule.mark.is_some();
                     let found = rules.iter().position(|rule| rule.priority == target);
                     at = found.unwrap_or(at);
@@ -128,7 +128,7 @@ impl Naive {
         (Answer::NoRoute, unsure)
     }
 
-    /// What may have to do with a packet, in words.
+    /// The state that may concern a packet, in words.
     pub(super) fn about(&self, packet: &Packet) -> String {
         let rules = self.kernel.rules.iter().map(|rule| format!("{rule:?}"));
         let routes = self.routes.iter().filter(|((_, net), _)| net.contains(&packet.dst));
@@ -137,7 +137,7 @@ impl Naive {
         rules.chain(routes).chain(nexthops).collect::<Vec<_>>().join("\n")
     }
 
-    /// A local table's prefixes of many addresses (see `merge::content`), and a default table.
+    /// For a local table's prefixes of many addresses (see `merge::content`), and a default table.
     fn is_unsure(&self, table: TableId, dst: IpAddr) -> bool {
         let odd = |key: &(TableId, IpNet)| key.0 == 255 && key.1.prefix_len() < 32;
         let shadows = self.routes.keys().any(|key| odd(key) && key.1.contains(&dst));
@@ -153,7 +153,7 @@ impl Naive {
 
     fn prefix(&self, routes: &[Kept], dst: IpAddr) -> Option<Outcome> {
         for (at, route) in routes.iter().enumerate() {
-            // Behind the lowest metric IPv6 asks all others at once, those by the input device first.
+            // Beyond the lowest metric IPv6 evaluates all others at once, those by the input device first.
             if !route.is_v4() && at == 1 && routes.len() > 2 {
                 return Some(Outcome::Go(Answer::Kernel));
             }
@@ -243,7 +243,7 @@ impl Naive {
         Answer::By(hop.ifindex, hop.via.unwrap_or(dst), mtu)
     }
 
-    /// A route as the kernel tells it, with the state of its next hops (`fib_nexthop_info`).
+    /// A route as the kernel notifies of it, with the state of its next hops (`fib_nexthop_info`).
     pub(super) fn told(&self, kept: &Kept) -> Route {
         let ignoring = if kept.is_v4() { &self.ignoring.v4 } else { &self.ignoring.v6 };
         let tell = |(hop, dead): (&Hop, &bool)| {
@@ -261,9 +261,9 @@ impl Naive {
         Route { hops, ..kept.route.clone() }
     }
 
-    // What changes.
+    // Changes of the state.
 
-    /// Where a new route comes, as `ip route add|append|prepend|replace` have it; none where the kernel
+    /// The place of a new route, as `ip route add|append|prepend|replace` choose it; none if the kernel
     /// refuses.
     pub(super) fn place(&self, key: &RouteKey, route: &Route, how: usize) -> Option<Place> {
         let routes = self.routes.get(&(key.table, key.dst));
@@ -284,7 +284,7 @@ impl Naive {
         }
     }
 
-    /// Adds a route; gives it as the kernel tells it.
+    /// Adds a route; returns it as the kernel notifies of it.
     pub(super) fn add(&mut self, key: RouteKey, route: Route, place: Place) -> Route {
         let is_v6 = key.dst.addr().is_ipv6();
         let rank = |key: &RouteKey| (std::cmp::Reverse(key.tos), key.priority);
@@ -325,7 +325,7 @@ impl Naive {
         self.routes.retain(|_, routes| !routes.is_empty());
     }
 
-    /// `RTM_DELROUTE`: without some of the hops, if the others stay.
+    /// `RTM_DELROUTE`: removes only some of the hops, if others remain.
     pub(super) fn delete(&mut self, key: &RouteKey, route: &Route) {
         self.retain(|kept| kept.key != *key || !kept.route.is_same(route));
     }
@@ -391,7 +391,7 @@ impl Naive {
         empty.into_iter().for_each(|group| self.drop_object(group));
     }
 
-    /// A device's flags are others now.
+    /// Changes a device's flags.
     pub(super) fn set_device(&mut self, index: Ifindex, up: bool, carrier: bool) {
         let before = self.device(index);
         let flags = u32::from(up) | u32::from(carrier) << 6;

@@ -1,4 +1,4 @@
-//! Random kernels and what happens to them.
+//! Random states of the kernel, and random changes of them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,9 +12,9 @@ use crate::controller::kernel::{
 };
 use crate::testkit::dice::Dice;
 
-/// Devices that are the router's links; the last is in the VRF.
+/// Devices that are the router's links; the last belongs to the VRF.
 pub(super) const LINKS: [Ifindex; 3] = [1, 2, 3];
-/// All but the VRF's, the last of which is none of the router's.
+/// All devices but the VRF; the last is no link of the router.
 const DEVICES: [Ifindex; 4] = [1, 2, 3, 4];
 const VRF: Ifindex = 9;
 const TABLES: [TableId; 6] = [254, 254, 254, 255, 10, 100];
@@ -147,7 +147,7 @@ impl KernelState {
                 let count = 2 + self.dice.below(2);
                 let hops: Option<Vec<_>> = (0..count).map(|_| self.up_hop(family)).collect();
                 let mut hops = hops?;
-                // IPv6 has one route for each that has no router.
+                // IPv6 has separate routes for hops without a gateway.
                 hops.iter_mut().filter(|hop| hop.via.is_none()).for_each(|hop| {
                     hop.via = Some(address(family, 99));
                 });
@@ -177,7 +177,7 @@ impl KernelState {
         }
     }
 
-    /// Something happens; what the kernel tells of it.
+    /// Makes a random change; returns the kernel's notifications.
     pub(super) fn step(&mut self) -> Vec<Event> {
         match self.dice.below(24) {
             0 => self.device(),
@@ -188,7 +188,7 @@ impl KernelState {
         }
     }
 
-    /// Everything anew, as after a loss.
+    /// Lists everything again, as after a loss.
     pub(super) fn list(&self) -> Vec<Event> {
         let mut events = vec![Event::Whole(Box::new(self.naive.kernel.clone()))];
         for family in [Family::V4, Family::V6] {
@@ -300,7 +300,7 @@ impl KernelState {
             routes.iter().any(|kept| kept.key.dst.addr().is_ipv6() && used(&kept.route.hops))
         };
         if self.naive.routes.values().any(v6) {
-            // The kernel refuses.
+            // The kernel refuses such a change.
             match before {
                 Some(before) => self.naive.kernel.nexthops.insert(id, before),
                 None => self.naive.kernel.nexthops.remove(&id),

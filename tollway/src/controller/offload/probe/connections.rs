@@ -1,8 +1,8 @@
-//! Who wants to know of connections: of all of them, so that none may bypass the kernel.
+//! Listeners for all connections, because of which no connection may bypass the kernel.
 
 use super::{count, text};
 
-/// Sysctls that have somebody told of each connection or each odd packet.
+/// Sysctls that have every connection or every unusual packet reported.
 const SYSCTLS: [(&str, &str); 3] = [
     ("nf_conntrack_acct", "net.netfilter.nf_conntrack_acct"),
     ("nf_conntrack_log_invalid", "net.netfilter.nf_conntrack_log_invalid"),
@@ -13,14 +13,14 @@ const NETFILTER: &str = "12";
 const GROUPS: u32 = 0b111;
 const LISTENER: &str = "conntrackd or its like listens";
 
-/// Who does, by the sysctl or the program.
+/// The sysctl or the program that wants to know, if any.
 pub(super) fn watched() -> Option<&'static str> {
     let is_set = |file: &str| count(&format!("/proc/sys/net/netfilter/{file}")) > 0;
     let sysctl = SYSCTLS.iter().find(|(file, _)| is_set(file)).map(|(_, sysctl)| *sysctl);
     sysctl.or_else(|| listens(&text("/proc/thread-self/net/netlink")).then_some(LISTENER))
 }
 
-/// Says if somebody listens to connections, by the list of all netlink sockets.
+/// Says whether a socket receives events of connections, by the list of all netlink sockets.
 fn listens(list: &str) -> bool {
     list.lines().any(|line| {
         let mut words = line.split_whitespace().skip(1);

@@ -1,4 +1,4 @@
-//! What `RTM_GETLINK` says of devices that [`Netdev`](super::super::super::kernel::Netdev) has not.
+//! Properties from `RTM_GETLINK` that [`Netdev`](super::super::super::kernel::Netdev) does not have.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,22 +21,22 @@ const VLAN_FLAG_REORDER_HDR: u32 = 1;
 /// Bytes of `struct ifinfomsg`.
 const IFINFO: usize = 16;
 
-/// What a device is.
+/// The properties of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Nature {
     /// Its frames are Ethernet's (`ARPHRD_ETHER`).
     pub(super) ethernet: bool,
-    /// Of a VLAN device: it keeps tags where its taps see them (`reorder_hdr off`).
+    /// For a VLAN device: it keeps tags in the frames that its taps see (`reorder_hdr off`).
     pub(super) keeps_tags: bool,
-    /// Of a VLAN device: some packets leave with a priority in their tag.
+    /// For a VLAN device: some packets leave with a priority in their tag.
     pub(super) egress_qos: bool,
-    /// Of a TAP device: its owner may leave checksums to others (`vnet_hdr`).
+    /// For a TAP device: its owner may leave checksums to others (`vnet_hdr`).
     pub(super) vnet_hdr: bool,
-    /// The XDP program, by number.
+    /// The number of its XDP program.
     pub(super) xdp: Option<u32>,
 }
 
-/// What all devices are.
+/// The properties of all devices.
 ///
 /// # Errors
 /// The kernel refused.
@@ -50,7 +50,7 @@ pub(super) fn natures(route: &mut Asker) -> io::Result<BTreeMap<Ifindex, Nature>
 fn nature(body: &[u8]) -> Option<(Ifindex, Nature)> {
     let kind = u16::from_ne_bytes(*body.get(2..)?.first_chunk()?);
     let ifindex = u32::from_ne_bytes(*body.get(4..)?.first_chunk()?);
-    // Else it is cut short.
+    // The message is truncated otherwise.
     body.get(..IFINFO)?;
     let info = find(body, IFINFO, IFLA_LINKINFO).map(|info| info.value).unwrap_or_default();
     let is = |name| find(info, 0, IFLA_INFO_KIND).is_some_and(|kind| kind.text() == name);
@@ -76,7 +76,7 @@ fn nature(body: &[u8]) -> Option<(Ifindex, Nature)> {
     Some((ifindex, nature))
 }
 
-/// Whether packets leave with a priority by it (`struct ifla_vlan_qos_mapping`: from, to).
+/// Says whether packets leave with a priority (`struct ifla_vlan_qos_mapping`: from, to).
 fn marks(mapping: &Attribute<'_>) -> bool {
     let to = mapping.value.get(4..).and_then(<[u8]>::first_chunk);
     to.is_some_and(|to| u32::from_ne_bytes(*to) != 0)
@@ -96,7 +96,7 @@ mod tests {
         body
     }
 
-    /// What a VLAN device says of itself.
+    /// The properties of a VLAN device.
     fn vlan(flags: u32, egress: &[(u32, u32)]) -> Vec<u8> {
         let (mut data, mut maps, mut info) = (Vec::new(), Vec::new(), Vec::new());
         let words = |a: u32, b: u32| [a.to_ne_bytes(), b.to_ne_bytes()].concat();
@@ -108,7 +108,7 @@ mod tests {
         message(1, &info)
     }
 
-    /// What a TAP device says of itself.
+    /// The properties of a TAP device.
     fn tap(vnet_hdr: u8) -> Vec<u8> {
         let (mut data, mut info) = (Vec::new(), Vec::new());
         push(&mut data, IFLA_TUN_VNET_HDR, &[vnet_hdr]);

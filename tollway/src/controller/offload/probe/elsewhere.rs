@@ -1,9 +1,9 @@
-//! Devices in other network namespaces on devices of this one: a macvlan or ipvlan that was moved, or made
-//! there, takes frames of the one below as before.
+//! Devices in other network namespaces on top of devices of this one. A macvlan or ipvlan that was moved, or
+//! made there, still takes frames of the device below.
 //!
-//! Only namespaces that have a number here (`ip netns list-id`) can be asked about (`IFLA_TARGET_NETNSID`),
-//! and only with `CAP_NET_ADMIN` in them. The kernel gives one a number when a device is moved there from
-//! here, or has its peer or the device below here.
+//! Only namespaces that have a number here (`ip netns list-id`) can be queried (`IFLA_TARGET_NETNSID`), and
+//! only with `CAP_NET_ADMIN` in them. The kernel numbers a namespace when a device is moved there from here,
+//! or when a device there has its peer or the device below here.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -34,28 +34,28 @@ const RTGEN: usize = 4;
 /// A device in another namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Elsewhere {
-    /// The device of this namespace that it is on.
+    /// The device of this namespace below it.
     pub lower: Ifindex,
     /// Its kind.
     pub kind: String,
-    /// What it is called there.
+    /// Its name there.
     pub name: String,
     /// The number of its namespace.
     pub namespace: i32,
 }
 
-/// A device as its namespace tells of it.
+/// A device as its namespace reports it.
 #[derive(Debug, PartialEq, Eq)]
 struct DeviceReport {
     ifindex: Ifindex,
     name: String,
     kind: Option<String>,
     lower: Option<Ifindex>,
-    /// The namespace of the one below, where it is not the same.
+    /// The namespace of the device below, if that is another.
     lower_in: Option<i32>,
 }
 
-/// Those that are on devices of this namespace.
+/// The devices on top of devices of this namespace.
 ///
 /// # Errors
 /// The kernel refused.
@@ -76,7 +76,7 @@ pub(super) fn elsewhere(route: &mut Asker) -> io::Result<BTreeSet<Elsewhere>> {
     if found.is_empty() {
         return Ok(BTreeSet::new());
     }
-    // Asked for last: the lists above have given this namespace its number.
+    // Last: the lists above make the kernel number this namespace.
     let own = own_number(route)?;
     let here = |(lower_in, upper): (Option<i32>, Elsewhere)| {
         (lower_in.is_none_or(|id| Some(id) == own) && Some(upper.namespace) != own).then_some(upper)
@@ -84,7 +84,7 @@ pub(super) fn elsewhere(route: &mut Asker) -> io::Result<BTreeSet<Elsewhere>> {
     Ok(found.into_iter().filter_map(here).collect())
 }
 
-/// Whether a namespace may not be asked about, or is gone since.
+/// Says whether a query about a namespace is forbidden, or the namespace has gone.
 fn is_closed(error: &io::Error) -> bool {
     [libc::EACCES, libc::EPERM, libc::EINVAL, libc::ENOENT, libc::EOPNOTSUPP]
         .iter()
@@ -105,7 +105,7 @@ fn own_number(route: &mut Asker) -> io::Result<Option<i32>> {
     Ok(number(&route.ask(RTM_GETNSID, &body)?))
 }
 
-/// The question for all devices of a namespace.
+/// The query for all devices of a namespace.
 fn question(namespace: i32) -> Vec<u8> {
     let mut body = link_body(0);
     push(&mut body, IFLA_TARGET_NETNSID, &namespace.to_ne_bytes());
@@ -114,7 +114,7 @@ fn question(namespace: i32) -> Vec<u8> {
 
 fn told(body: &[u8]) -> Option<DeviceReport> {
     let ifindex = u32::from_ne_bytes(*body.get(4..)?.first_chunk()?);
-    // Else it is cut short.
+    // The message is truncated otherwise.
     body.get(..IFINFO)?;
     let info = find(body, IFINFO, IFLA_LINKINFO).map(|info| info.value).unwrap_or_default();
     let lower = find(body, IFINFO, IFLA_LINK).and_then(|link| link.u32());
@@ -129,8 +129,9 @@ fn told(body: &[u8]) -> Option<DeviceReport> {
     })
 }
 
-/// Devices of a namespace on those of others, and the namespace of the one below. None where it is not
-/// told, as of an ipvtap: it is taken for this one, if its own has no device of that number.
+/// Devices of a namespace on top of those of others, with the namespace of the device below. None if the
+/// kernel does not report that, as for an ipvtap; it is then assumed to be this one, if the device's own
+/// namespace has no device of that number.
 fn uppers(namespace: i32, told: Vec<DeviceReport>) -> Vec<(Option<i32>, Elsewhere)> {
     let own: BTreeSet<Ifindex> = told.iter().map(|device| device.ifindex).collect();
     let upper = |device: DeviceReport| {

@@ -1,5 +1,5 @@
-//! What changes without a word of the kernel's, and keeps packets from being forwarded at once: looked at often,
-//! since that costs some tens of microseconds. Only what it says is then asked for in full.
+//! A quick look at what changes without notification and at once keeps packets from the fast path. It costs
+//! some tens of microseconds, so it is repeated often. Only if it differs, everything is queried.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,10 @@ use super::{Asked, Legacy, PerFamily, Probes, count, known, tables, taps, text};
 use crate::controller::kernel::Ifindex;
 use crate::xdp;
 
-/// What was seen.
+/// The result of a quick look.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glance {
-    /// BPF programs of devices, on the way in and on the way out.
+    /// Whether devices have BPF programs on ingress and on egress.
     tcx: BTreeMap<Ifindex, Asked<(bool, bool)>>,
     legacy: Asked<PerFamily<Legacy>>,
     hooks: Asked<Option<PerFamily<BTreeSet<Hook>>>>,
@@ -21,8 +21,8 @@ pub struct Glance {
 }
 
 impl Glance {
-    /// Looks, in the network namespace of this thread, at it and at some devices. What a kernel has not told
-    /// before it is not asked for.
+    /// Looks at the network namespace of this thread and at some devices. What the kernel did not report in
+    /// `before` is skipped.
     pub fn take(devices: impl IntoIterator<Item = Ifindex>, before: &Probes) -> Self {
         let tcx = |ifindex| (ifindex, known(xdp::tcx(ifindex)));
         Self {

@@ -1,8 +1,9 @@
-//! Which functions netfilter calls for packets that are forwarded (`nfnetlink_hook`, Linux 5.14):
-//! nftables, iptables, connection tracking, IPVS, BPF programs, security modules. Few kernels list them
-//! (`CONFIG_NETFILTER_NETLINK_HOOK`; Debian's does not), so nothing is taken to be absent for not being
-//! in the list. BPF programs, of which there is no other trace, are looked for among the links of all programs
-//! then.
+//! The functions that netfilter calls for forwarded packets (`nfnetlink_hook`, Linux 5.14): nftables,
+//! iptables, connection tracking, IPVS, BPF programs, security modules.
+//!
+//! Few kernels list them (`CONFIG_NETFILTER_NETLINK_HOOK`; Debian's does not), so absence from the list
+//! proves nothing. BPF programs leave no other trace; without the list they are looked for among the links of
+//! all programs.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -28,7 +29,7 @@ const BPF: &str = "nf_hook_run_bpf";
 /// Bytes of `struct nfgenmsg`.
 const NFGEN: usize = 4;
 
-/// Who is asked for packets that are forwarded.
+/// The owner of a function that netfilter calls for forwarded packets.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hook {
     /// A chain of nftables.
@@ -39,16 +40,16 @@ pub enum Hook {
     Conntrack,
     /// IP virtual server.
     Ipvs,
-    /// A security module, which looks at labels of packets.
+    /// A security module, which inspects labels of packets.
     Labels,
-    /// A function that is not known here.
+    /// An unknown function.
     Other(String),
 }
 
 impl Hook {
     fn of(function: &str, module: &str) -> Self {
         let is = |part: &str| function.contains(part) || module.contains(part);
-        // In this order: `nft_nat_do_chain` is of a chain, though about addresses.
+        // In this order: `nft_nat_do_chain` belongs to a chain, though it translates addresses.
         if function.starts_with("nft_") {
             Self::Nftables
         } else if ["ipt_do_table", "ip6t_do_table", "iptable_", "ip6table_"].into_iter().any(is) {
@@ -67,7 +68,7 @@ impl Hook {
     }
 }
 
-/// Who is asked; none where this kernel does not tell.
+/// The owners of the functions; none if this kernel does not list them.
 ///
 /// # Errors
 /// The kernel refused.
@@ -81,7 +82,7 @@ pub(super) fn hooks() -> io::Result<Option<PerFamily<BTreeSet<Hook>>>> {
         for number in FORWARD_HOOKS {
             match asker.list(HOOK_GET, &request(protocol, number), |_, body| hook(body)) {
                 Ok(hooks) => into.extend(hooks),
-                // It has not the module that tells.
+                // The kernel lacks the module for it.
                 Err(error)
                     if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) =>
                 {
@@ -94,7 +95,7 @@ pub(super) fn hooks() -> io::Result<Option<PerFamily<BTreeSet<Hook>>>> {
     Ok(Some(both))
 }
 
-/// BPF programs alone, which are found where hooks are not listed; none where these are not either.
+/// Only BPF programs, which are found without a list of hooks; none if these are not listed either.
 fn bpf() -> io::Result<Option<PerFamily<BTreeSet<Hook>>>> {
     let Some(hooks) = xdp::netfilter_hooks()? else { return Ok(None) };
     let mut both = PerFamily::<BTreeSet<Hook>>::default();

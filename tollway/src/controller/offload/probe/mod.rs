@@ -1,7 +1,8 @@
-//! What else the kernel does with packets, beyond what it forwards by: asked for, not decided on.
+//! Queries what else the kernel does with packets beyond forwarding, without evaluating it.
 //!
-//! All of it is read anew each second, since the kernel tells of little: a dump or two, and some small
-//! files. What changes most often without a word is looked at every 50 ms ([`Glance`]). What may not be asked, for want of a privilege, is [`Unknown`].
+//! Everything is read again each second, since the kernel notifies of little: one or two dumps, and some
+//! small files. What changes most often without notification is looked at every 50 ms ([`Glance`]). A query
+//! that needs a missing privilege gives [`Unknown`].
 
 mod connections;
 mod devices;
@@ -32,66 +33,66 @@ use crate::xdp;
 use devices::Nature;
 use tc::Hung;
 
-/// Devices whose XDP program does not look like Tollway's are looked at again so often.
+/// How often devices are looked at again whose XDP program does not look like Tollway's.
 const TRIES: usize = 2;
 
-/// What could not be asked for, in the system's words.
+/// Why a query failed, in the system's words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unknown(pub String);
 
-/// What was asked for, or why it is not known.
+/// The result of a query, or why it is unknown.
 pub type Asked<T> = Result<T, Unknown>;
 
-/// What was found.
+/// The results of all queries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probes {
-    /// Of devices, by number; those that were asked for.
+    /// The queried devices, by number.
     pub devices: BTreeMap<Ifindex, Device>,
-    /// Devices in other namespaces on those that were asked for.
+    /// Devices in other namespaces on top of the queried ones.
     pub elsewhere: Asked<BTreeSet<Elsewhere>>,
     /// IPsec.
     pub xfrm: Asked<Xfrm>,
     /// Rules of iptables-legacy.
     pub legacy: Asked<PerFamily<Legacy>>,
-    /// Who is asked for packets that are forwarded; none where the kernel does not tell.
+    /// Netfilter's functions for forwarded packets; none if the kernel does not list them.
     pub hooks: Asked<Option<PerFamily<BTreeSet<Hook>>>>,
     /// Connections are being tracked right now.
     pub tracked: bool,
-    /// Who wants to know of all connections, if anybody does.
+    /// Who wants to know of all connections, if anyone does.
     pub watched: Option<&'static str>,
     /// There are virtual services of IPVS.
     pub ipvs: bool,
-    /// A security module looks at every packet (`always_check_network`).
+    /// A security module inspects every packet (`always_check_network`).
     pub labels: bool,
     /// Packet sockets that see all packets: of a device, or of all.
     pub taps: BTreeSet<Option<Ifindex>>,
 }
 
-/// What was found on a device.
+/// The results of queries about a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
     /// Its frames are Ethernet's.
     pub ethernet: bool,
-    /// Of a VLAN device: `reorder_hdr off`.
+    /// For a VLAN device: `reorder_hdr off`.
     pub keeps_tags: bool,
-    /// Of a VLAN device: some packets leave with a priority in their tag.
+    /// For a VLAN device: some packets leave with a priority in their tag.
     pub egress_qos: bool,
-    /// The queueing discipline that somebody has chosen for the way out.
+    /// The queueing discipline that has been configured for egress.
     pub qdisc: Asked<Option<String>>,
-    /// There are filters or BPF programs of tc(8) on the way in.
+    /// There are filters or BPF programs of tc(8) on ingress.
     pub filters_in: Asked<bool>,
-    /// The same on the way out.
+    /// The same on egress.
     pub filters_out: Asked<bool>,
-    /// The XDP program that is attached, by number: its owner may have put another in its place without
-    /// a word of the kernel's.
+    /// The number of the attached XDP program. Its owner may have replaced another without a notification
+    /// of the kernel.
     pub xdp: Option<u32>,
-    /// The one that is Tollway's.
+    /// The number of Tollway's program, if that is attached.
     pub own_xdp: Asked<Option<u32>>,
     /// Whether XDP sees the VLAN tags of its frames.
     pub tags: Tags,
-    /// Whether its frames have whole checksums.
+    /// Whether its frames have complete checksums.
     pub checksums: Checksums,
-    /// Its frames may have a hash of their flow, by whoever sent them, by the card, or by RPS.
+    /// Its frames may have a hash of their flow, from the sender, the card, or RPS.
     pub own_hash: bool,
 }
 
@@ -101,30 +102,30 @@ pub enum Tags {
     /// They have.
     #[default]
     Kept,
-    /// The device takes them off.
+    /// The device removes them.
     Stripped,
-    /// The peer of a veth, a device of this name, leaves them beside the frames.
+    /// The peer of a veth, a device of this name, passes them beside the frames.
     ByPeer(String),
-    /// The peer of a veth is where nobody here can look, and nobody has said that it does not.
+    /// The peer of a veth is in another namespace, and no setting says that it does not do so.
     ByPeerElsewhere,
 }
 
-/// Whether the checksums of packets are whole when XDP sees them, or left to a network card.
+/// Whether the checksums of packets are complete when XDP sees them, or left to a network card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Checksums {
     /// They are.
     #[default]
     Whole,
-    /// The peer of a veth, a device of this name, leaves them.
+    /// The peer of a veth, a device of this name, leaves them to the card.
     ByPeer(String),
-    /// The peer of a veth is where nobody here can look, and nobody has said that it does not.
+    /// The peer of a veth is in another namespace, and no setting says that it does not do so.
     ByPeerElsewhere,
-    /// The owner of a TAP device, a virtual machine as a rule, may leave them.
+    /// The owner of a TAP device, usually a virtual machine, may leave them to the card.
     ByOwner,
 }
 
 impl Default for Device {
-    /// Ethernet, with nothing on it.
+    /// An Ethernet device with nothing on it.
     fn default() -> Self {
         Self {
             ethernet: true,
@@ -143,7 +144,7 @@ impl Default for Device {
 }
 
 impl Default for Probes {
-    /// Nothing.
+    /// No results.
     fn default() -> Self {
         Self {
             devices: BTreeMap::new(),
@@ -161,11 +162,11 @@ impl Default for Probes {
 }
 
 impl Probes {
-    /// Asks the kernel, in the network namespace of this thread, about some devices and about what is
-    /// the namespace's; about other namespaces only where what was found there is not given.
+    /// Queries the kernel, in the network namespace of this thread, about some devices and about the
+    /// namespace. Queries other namespaces only if `elsewhere` gives no earlier result.
     ///
     /// # Errors
-    /// The kernel cannot be asked at all.
+    /// The kernel cannot be queried at all.
     pub fn read(
         netdevs: &BTreeMap<Ifindex, Netdev>,
         asked: impl IntoIterator<Item = Ifindex>,
@@ -175,7 +176,7 @@ impl Probes {
         let asked: Vec<Ifindex> = asked.into_iter().collect();
         let mut devices = read_devices(&mut route, netdevs, &asked)?;
         for _ in 0..TRIES {
-            // A program may have come in between its device's message and the question whose it is.
+            // A program may have been attached between its device's message and the query whose it is.
             if devices.values().all(|device| device.own_xdp.as_ref() == Ok(&device.xdp)) {
                 break;
             }
@@ -228,7 +229,7 @@ fn device(
 ) -> Device {
     let hung = hung.as_ref().map(|all| all.get(&ifindex).cloned().unwrap_or_default());
     let tcx = known(xdp::tcx(ifindex));
-    // One of either kind is enough; else neither may be unknown.
+    // One match of either kind is enough; otherwise both results have to be known.
     let filters = |of_tc: fn(&Hung) -> bool, of_bpf: fn(&(bool, bool)) -> bool| {
         let has = |asked: Result<bool, &Unknown>| asked.map_err(Clone::clone);
         match (has(hung.as_ref().map(of_tc).map_err(|why| *why)), has(tcx.as_ref().map(of_bpf))) {
@@ -252,7 +253,7 @@ fn device(
     }
 }
 
-/// Sockets give their packets a hash, which a veth leaves there (`skb_set_hash_from_sk`).
+/// Sockets set a hash in their packets, which a veth keeps (`skb_set_hash_from_sk`).
 fn has_own_hash(netdev: &Netdev) -> bool {
     let by_rps = || {
         let queues = std::fs::read_dir(format!("/sys/class/net/{}/queues", netdev.name));
@@ -268,8 +269,8 @@ fn has_own_hash(netdev: &Netdev) -> bool {
     }
 }
 
-/// A veth takes frames as its peer was given them: with the tags beside them, unless that has been switched off
-/// there. Where its peer is in another namespace its own `rxvlan` says what somebody knows of it.
+/// A veth receives frames as its peer sent them: with the tags beside them, unless that is switched off
+/// there. If its peer is in another namespace, the administrator says so with the veth's own `rxvlan`.
 fn tags(netdev: &Netdev, netdevs: &BTreeMap<Ifindex, Netdev>) -> Tags {
     let name = netdev.name.as_str();
     match netdev.kind.as_deref() {
@@ -285,7 +286,7 @@ fn tags(netdev: &Netdev, netdevs: &BTreeMap<Ifindex, Netdev>) -> Tags {
     }
 }
 
-/// The program that is Tollway's, if there is one: who may not use BPF cannot tell whose it is.
+/// The number of Tollway's program, if that is attached. Without the privilege for BPF this is unknown.
 fn own_xdp(ifindex: Ifindex, xdp: Option<u32>) -> Asked<Option<u32>> {
     use caps::{CapSet, Capability, has_cap};
     let may = |capability| has_cap(None, CapSet::Effective, capability).unwrap_or(false);
@@ -298,8 +299,8 @@ fn own_xdp(ifindex: Ifindex, xdp: Option<u32>) -> Asked<Option<u32>> {
     }
 }
 
-/// A veth passes packets on as its peer was given them, and a TAP device as its owner wrote them. Where the peer
-/// is in another namespace, the port's own `rx` says what somebody knows of it.
+/// A veth passes packets on as its peer sent them, and a TAP device as its owner wrote them. If the peer is
+/// in another namespace, the administrator says with the port's own `rx` that checksums are complete.
 fn checksums(netdev: &Netdev, netdevs: &BTreeMap<Ifindex, Netdev>, nature: &Nature) -> Checksums {
     match netdev.kind.as_deref() {
         Some("tun") if nature.vnet_hdr => Checksums::ByOwner,

@@ -1,7 +1,7 @@
 //! Rules of iptables-legacy, which nftables does not list.
 //!
-//! Tables that somebody has made are named in `/proc/net/ip_tables_names`; their rules are read as
-//! iptables itself reads them, by getsockopt(2) (`include/uapi/linux/netfilter_ipv4/ip_tables.h`).
+//! `/proc/net/ip_tables_names` names the existing tables. Their rules are read as iptables itself reads
+//! them, by getsockopt(2) (`include/uapi/linux/netfilter_ipv4/ip_tables.h`).
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,15 +11,15 @@ use std::os::fd::AsFd;
 use crate::controller::offload::PerFamily;
 use crate::ports::sys;
 
-/// What differs between the families.
+/// The differences between the families.
 struct Layout {
     names: &'static str,
     level: libc::c_int,
     /// `IPT_SO_GET_INFO`; `IPT_SO_GET_ENTRIES` is the next.
     info: libc::c_int,
-    /// Where `struct ipt_entry` has its target's offset, and its own end.
+    /// The offset in `struct ipt_entry` of the target's offset; the entry's length follows.
     target: usize,
-    /// Bytes of it: matches follow.
+    /// The length of the entry in bytes; matches follow.
     entry: usize,
 }
 
@@ -37,22 +37,22 @@ const V6: Layout = Layout {
     target: 140,
     entry: 168,
 };
-/// `struct ipt_getinfo`: name, valid hooks, where each hook's chain begins, where its policy is, ...
+/// `struct ipt_getinfo`: name, valid hooks, start of each hook's chain, position of its policy, ...
 const INFO: usize = 84;
 const VALID: usize = 32;
 const BEGINS: usize = 36;
 const POLICIES: usize = 56;
 const SIZE: usize = 80;
-/// `struct ipt_get_entries`: name and size come first.
+/// `struct ipt_get_entries`: begins with name and size.
 const ENTRIES: usize = 40;
-/// The hooks of forwarded packets, by number and as iptables calls their chains.
+/// The hooks of forwarded packets, by number and by the name of iptables' chain.
 const FORWARD_HOOKS: [(usize, &str); 3] = [(0, "PREROUTING"), (2, "FORWARD"), (4, "POSTROUTING")];
 /// `-NF_ACCEPT - 1`.
 const ACCEPT: i32 = -2;
-/// Where a match or a target has its name, and a target its verdict.
+/// The position of the name in a match or a target, and of a target's verdict.
 const NAME: std::ops::Range<usize> = 2..31;
 const VERDICT: std::ops::Range<usize> = 32..36;
-/// Matches and targets that have connections tracked, or fragments put together.
+/// Matches and targets that enable connection tracking or reassembly of fragments.
 const TRACKING: [&str; 21] = [
     "conntrack",
     "state",
@@ -77,12 +77,12 @@ const TRACKING: [&str; 21] = [
     "CLUSTERIP",
 ];
 
-/// What tables there are.
+/// The effect of the tables of a family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Legacy {
-    /// Chains that forwarded packets go through and that do something, as `filter FORWARD`.
+    /// Chains with an effect on forwarded packets, such as `filter FORWARD`.
     pub chains: BTreeSet<String>,
-    /// Some rule, be it of the host's own packets, has connections tracked.
+    /// A rule, even one for the host's own packets only, enables connection tracking.
     pub tracks: bool,
 }
 
@@ -110,7 +110,7 @@ fn read(layout: &Layout, open: impl Fn() -> io::Result<UdpSocket>) -> io::Result
     Ok(legacy)
 }
 
-/// A table as the kernel tells it.
+/// A table as the kernel returns it.
 struct Table {
     name: String,
     info: Vec<u8>,
@@ -140,7 +140,7 @@ impl Table {
         Err(last)
     }
 
-    /// The policy's place and the chain's first entry, of a hook that the table has.
+    /// The position of the policy and of the chain's first entry, for a hook that the table has.
     fn chain(&self, hook: usize) -> Option<(usize, usize)> {
         let at = |base| word(&self.info, base + 4 * hook).map(|at| at as usize);
         let is_there = word(&self.info, VALID)? & 1 << hook != 0;
@@ -157,7 +157,7 @@ fn named(name: &str, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Notes what a table does.
+/// Notes the effect of a table.
 fn look(layout: &Layout, table: &Table, legacy: &mut Legacy) {
     for (hook, chain) in FORWARD_HOOKS {
         let Some((policy, begin)) = table.chain(hook) else { continue };
@@ -182,12 +182,12 @@ struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    /// None behind the last.
+    /// None behind the last one.
     fn at(layout: &Layout, entries: &'a [u8], at: usize) -> Option<Self> {
         let rest = entries.get(at..)?;
         let (target, end) = (half(rest, layout.target)?, half(rest, layout.target + 2)?);
         let bytes = rest.get(..end)?;
-        // Else one would never come to the end.
+        // Otherwise the walk would not end.
         (end >= layout.entry && target <= end).then_some(Self {
             bytes,
             target,
@@ -208,7 +208,7 @@ impl<'a> Entry<'a> {
         let mut at = self.matches;
         let matches = std::iter::from_fn(move || {
             let part = bytes.get(at..end).filter(|part| !part.is_empty())?;
-            // A length of nothing ends the list.
+            // A length of zero ends the list.
             let len = half(part, 0).filter(|len| *len > 0)?;
             at += len;
             Some(name_of(part))
@@ -217,7 +217,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// The name of a match or target; nothing where it has none that is text.
+/// The name of a match or target; empty if it is not text.
 fn name_of(part: &[u8]) -> &str {
     let name = part.get(NAME).unwrap_or_default();
     let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());

@@ -1,8 +1,8 @@
-//! What somebody has put on devices with tc(8): queueing disciplines on the way out, and filters.
+//! Queueing disciplines on egress, and filters, that have been configured with tc(8).
 //!
 //! A queueing discipline that the kernel has attached by itself has the handle 0
-//! (`attach_default_qdiscs`); any other is somebody's. Filters hang at a discipline of kind `clsact`
-//! or `ingress`, BPF programs since Linux 6.6 without one (tcx).
+//! (`attach_default_qdiscs`); any other has been configured. Filters are attached to a discipline of kind
+//! `clsact` or `ingress`; since Linux 6.6, BPF programs are attached without one (tcx).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,14 +25,14 @@ const CLSACT_EGRESS: u32 = 0xffff_fff3;
 /// Bytes of `struct tcmsg`.
 const TCMSG: usize = 20;
 
-/// What hangs on a device.
+/// What is attached to a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hung {
-    /// The queueing discipline that somebody has chosen for the way out.
+    /// The queueing discipline configured for egress.
     pub(super) qdisc: Option<String>,
-    /// There are filters on the way in.
+    /// There are filters on ingress.
     pub(super) ingress: bool,
-    /// There are filters on the way out.
+    /// There are filters on egress.
     pub(super) egress: bool,
 }
 
@@ -42,11 +42,11 @@ struct Qdisc {
     ifindex: Ifindex,
     handle: u32,
     kind: String,
-    /// Filters on the way in, or on the way out, are those of a block, which others share.
+    /// Filters on ingress, or on egress, are in a block that several disciplines share.
     blocks: (bool, bool),
 }
 
-/// What hangs on each device that something hangs on.
+/// What is attached to each device that has anything.
 ///
 /// # Errors
 /// The kernel refused.
@@ -75,7 +75,7 @@ pub(super) fn hung(route: &mut Asker) -> io::Result<BTreeMap<Ifindex, Hung>> {
     Ok(all)
 }
 
-/// Whether packets that pass by it miss nothing.
+/// Says whether packets that bypass the discipline miss nothing.
 fn is_default(kind: &str, handle: u32) -> bool {
     handle >> 16 == 0 || kind == "noqueue"
 }

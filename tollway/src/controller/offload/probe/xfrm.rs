@@ -1,7 +1,7 @@
-//! IPsec policies (ip-xfrm(8)): every packet that is forwarded is asked for by them.
+//! IPsec policies (ip-xfrm(8)), which the kernel evaluates for every forwarded packet.
 //!
-//! Policies of an xfrm interface (`if_id`) are for what goes through that interface alone, and those of
-//! a socket for its own packets; neither counts here.
+//! Policies of an xfrm interface (`if_id`) are only for traffic through that interface, and those of a
+//! socket for its own packets; neither counts here.
 
 use std::io;
 
@@ -21,17 +21,17 @@ const POLICY: usize = 168;
 /// Where the selector's family and the policy's direction are.
 const FAMILY: usize = 40;
 const DIRECTION: usize = 160;
-/// `XFRM_POLICY_FWD`, the last that is no socket's.
+/// `XFRM_POLICY_FWD`, the last direction that is not a socket's.
 const FORWARD: u8 = 2;
 /// `XFRM_USERPOLICY_BLOCK`.
 const BLOCK: u8 = 1;
 
-/// What there is of IPsec.
+/// The IPsec policies of the namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Xfrm {
-    /// Policies that a forwarded packet may meet.
+    /// Policies that may apply to forwarded packets.
     pub policies: PerFamily<u64>,
-    /// Packets that meet none are dropped (`ip xfrm policy setdefault`).
+    /// Packets without a matching policy are dropped (`ip xfrm policy setdefault`).
     pub blocks: bool,
 }
 
@@ -56,12 +56,12 @@ pub(super) fn xfrm() -> io::Result<Xfrm> {
     }
     // Linux 5.14 has no such message, and then no such default.
     let default = asker.ask(XFRM_MSG_GETDEFAULT, &[0; 4]).unwrap_or_default();
-    // In, forwarded, out: what is forwarded is asked for by the last two.
+    // In, forward, out: the last two apply to forwarded packets.
     xfrm.blocks = default.get(1..3).is_some_and(|egress_links| egress_links.contains(&BLOCK));
     Ok(xfrm)
 }
 
-/// The families that a policy is for; none where no forwarded packet meets it.
+/// The families that a policy is for; none if it does not apply to forwarded packets.
 fn policy(body: &[u8]) -> Option<PerFamily<bool>> {
     let family = u16::from_ne_bytes(body.get(FAMILY..FAMILY + 2)?.try_into().ok()?);
     let id = find(body, POLICY, XFRMA_IF_ID).and_then(|id| id.u32());

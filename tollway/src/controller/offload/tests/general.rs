@@ -1,4 +1,4 @@
-//! What is said of everything.
+//! Tests of reasons about everything.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn unknown<T>() -> Asked<T> {
     Err(Unknown("Operation not permitted".to_owned()))
 }
 
-/// Hooks of IPv4 alone, or a kernel that does not tell of them.
+/// Hooks of IPv4 only, or a kernel that does not list them.
 fn hooks(router: &mut Router, of4: Option<&[Hook]>) {
     router.probes.hooks =
         Ok(of4.map(|hooks| PerFamily { v4: hooks.iter().cloned().collect(), v6: BTreeSet::new() }));

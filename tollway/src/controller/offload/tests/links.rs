@@ -1,4 +1,4 @@
-//! What is said of one link, or of those on it.
+//! Tests of reasons about a link, or those on top of it.
 
 use super::*;
 
@@ -211,7 +211,7 @@ fn tags_upon_tags() {
     stack(2)(&mut router);
     let links: Vec<_> = router.offload().links.iter().map(|link| link.name.clone()).collect();
     assert_eq!(links, ["eth0", "eth0.10", "q0", "q1", "eth1"]);
-    // Two devices that name each other are no links of any port.
+    // Two devices that refer to each other are no links of any port.
     router.netdev(20).lower = Some(21);
     assert_eq!(router.offload().links.len(), 3);
 }

@@ -1,4 +1,4 @@
-//! What is the kernel's of the rest, and what else is to be known.
+//! Tests of parts and notes.
 
 use super::*;
 

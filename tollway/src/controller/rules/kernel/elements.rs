@@ -1,44 +1,44 @@
-//! What sets without names have, which nft lists where they are used.
+//! Elements of anonymous sets, which nft lists where rules use them.
 
 use super::field::{Base, Field, IIF, LEN, OIF, all};
 use crate::controller::rules::message::{attribute, be_word, name};
 use crate::netlink::attributes;
 
-/// What the kernel has for an element of a set, or for one end of it.
+/// An element of a set in the kernel, or one end of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Item {
-    /// None for what is for all that no other element has.
+    /// `None` for the catch-all element.
     key: Option<Vec<u8>>,
-    /// The last key, where both ends are in one.
+    /// The last key, if the kernel stores both ends in one.
     last: Option<Vec<u8>>,
-    /// An interval ends before it.
+    /// Whether an interval ends before it.
     is_end: bool,
     datum: Option<Datum>,
 }
 
-/// What a map has for an element.
+/// A map's datum for an element.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Datum {
-    /// Bytes of the machine's order.
+    /// Bytes in host order.
     Number(Vec<u8>),
-    /// A verdict, with the chain that it leads to.
+    /// A verdict with the chain that it leads to.
     Verdict { code: i32, chain: Option<String> },
 }
 
-/// A part of a key: what is in it, and how.
+/// A part of a key: its content and its encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) field: Field,
-    /// Its bytes are of the machine's order.
+    /// Whether its bytes are in host order.
     pub(super) is_host: bool,
     /// Bits that were shifted out.
     pub(super) shift: u32,
 }
 
-/// An element: for each part of the key the first and the last number, and what a map has.
+/// An element: the first and the last number for each part of the key, and a map's datum.
 pub(super) type Entry = (Vec<(u128, u128)>, Option<Datum>);
 
-/// The elements of a list (`NFTA_SET_ELEM_LIST_ELEMENTS`); none where one is more than a key and a datum.
+/// The elements of a list (`NFTA_SET_ELEM_LIST_ELEMENTS`); `None` if one is more than a key and a datum.
 pub(super) fn items(list: &[u8]) -> Option<Vec<Item>> {
     attributes(list, 0).map(|element| item(element.value)).collect()
 }
@@ -78,7 +78,7 @@ fn datum(data: &[u8]) -> Option<Datum> {
     Some(Datum::Verdict { code, chain: attribute(verdict, 2).and_then(name) })
 }
 
-/// The elements of a set, whose keys have these parts, in one form: that of [`in_one_form`].
+/// The elements of a set whose keys have these parts, in the form of [`in_one_form`].
 pub(super) fn entries(items: &[Item], parts: &[Part], is_interval: bool) -> Option<Vec<Entry>> {
     let mut entries = Vec::with_capacity(items.len());
     let mut ends = Vec::new();
@@ -113,7 +113,7 @@ pub(super) fn entries(items: &[Item], parts: &[Part], is_interval: bool) -> Opti
     Some(in_one_form(shifted, &fields))
 }
 
-/// Intervals of which the kernel keeps each end; one without an end goes up to the last number.
+/// Intervals of which the kernel stores each end; one without an end extends to the last number.
 fn intervals(mut ends: Vec<(u128, bool, Option<Datum>)>, most: u128) -> Vec<Entry> {
     // What ends at a number ends before what begins there.
     ends.sort_by_key(|(number, is_end, _)| (*number, !*is_end));
@@ -131,14 +131,14 @@ fn intervals(mut ends: Vec<(u128, bool, Option<Datum>)>, most: u128) -> Vec<Entr
     intervals
 }
 
-/// The numbers that a key is made of.
+/// The numbers that a key consists of.
 fn numbers(key: &[u8], parts: &[Part]) -> Option<Vec<u128>> {
     let mut rest = key;
     let mut numbers = Vec::with_capacity(parts.len());
     for part in parts {
         let bytes = usize::try_from(part.field.bytes).ok()?;
         let own = rest.get(..bytes)?;
-        // Each part takes whole words, but the only one of a key.
+        // Each part occupies whole words, except the only part of a key.
         rest = rest.get(bytes.next_multiple_of(4)..).unwrap_or_default();
         let all = |all, byte: &u8| all << 8 | u128::from(*byte);
         numbers.push(match part.is_host && cfg!(target_endian = "little") {
@@ -149,8 +149,8 @@ fn numbers(key: &[u8], parts: &[Part]) -> Option<Vec<u128>> {
     Some(numbers)
 }
 
-/// Elements in one form, whoever lists them: without bits that do not count, in order, and where they are numbers
-/// of one field, each as long as it can be.
+/// Elements in canonical form, whatever their source: without bits that do not matter, and in order. Adjacent
+/// ranges of a single field are merged.
 pub(super) fn in_one_form(entries: Vec<Entry>, fields: &[Field]) -> Vec<Entry> {
     let short = |(key, datum): Entry| {
         let key = key.into_iter().zip(fields).map(|(range, field)| bounds(range, field));
@@ -169,7 +169,7 @@ const fn is_data(datum: &Option<Datum>) -> bool {
     datum.is_some()
 }
 
-/// Takes a range into the one before it, where nothing is between them.
+/// Merges a range into the one before it, if they are adjacent.
 fn join(before: &mut [(u128, u128)], next: &[(u128, u128)]) -> bool {
     let ([before], [next]) = (before, next) else { return false };
     let is_next = next.0 <= before.1.saturating_add(1);
@@ -179,7 +179,7 @@ fn join(before: &mut [(u128, u128)], next: &[(u128, u128)]) -> bool {
     is_next
 }
 
-/// The ends of a range as numbers that the field can be.
+/// The ends of a range, as numbers that the field can have.
 fn bounds((first, last): (u128, u128), field: &Field) -> (u128, u128) {
     let low = field.mask & field.mask.wrapping_neg();
     let below = low.wrapping_sub(1);
@@ -192,7 +192,7 @@ fn bounds((first, last): (u128, u128), field: &Field) -> (u128, u128) {
     (first >> behind, last >> behind)
 }
 
-/// Says if numbers of devices are in it, which nobody compares with names.
+/// Says whether the field contains device numbers, which cannot be compared with names.
 pub(super) fn is_number_of_device(field: &Field) -> bool {
     matches!(field.base, Base::Meta(IIF | OIF))
 }

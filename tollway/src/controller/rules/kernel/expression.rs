@@ -1,11 +1,10 @@
-//! The expressions of a rule as the kernel has them (`enum nft_*_attributes` of
-//! `include/uapi/linux/netfilter/nf_tables.h`). One with anything that is not known here is
-//! [`Expression::Other`].
+//! The expressions of a rule as the kernel stores them (`enum nft_*_attributes` of
+//! `include/uapi/linux/netfilter/nf_tables.h`). An expression with any unknown part is [`Expression::Other`].
 
 use super::super::message::{attribute, be_word, name};
 use crate::netlink::attributes;
 
-/// A register, by the first of its words; see [`register`].
+/// A register, identified by its first word; see [`register`].
 pub(super) type Register = usize;
 
 /// One expression.
@@ -15,23 +14,23 @@ pub(super) enum Expression {
     Payload { to: Register, base: u32, offset: u32, len: u32 },
     /// Writes bytes of a header.
     PayloadWrite { from: Register, base: u32, offset: u32, len: u32 },
-    /// Loads what accompanies the packet.
+    /// Loads metadata of the packet.
     Meta { to: Register, key: u32 },
-    /// Writes it.
+    /// Writes metadata of the packet.
     MetaSet { from: Register, key: u32 },
-    /// Loads bytes of an extension header of IPv6, or says if it is there.
+    /// Loads bytes of an IPv6 extension header, or whether it is present.
     Extension { to: Register, header: u8, offset: u32, len: u32, is_presence: bool },
-    /// Breaks off unless the register compares so.
+    /// Breaks unless the register compares so.
     Compare { from: Register, operator: u32, data: Vec<u8> },
-    /// Breaks off unless the register is in the range, or is if `negate`.
+    /// Breaks unless the register is in the range; with `negate`, if it is.
     Range { from: Register, negate: bool, first: Vec<u8>, last: Vec<u8> },
-    /// Masks bits, then turns some over.
+    /// Masks bits, then inverts some.
     Mask { from: Register, to: Register, mask: Vec<u8>, flip: Vec<u8> },
     /// Shifts bits to the right.
     Shift { from: Register, to: Register, bits: u32 },
-    /// Swaps bytes into the network's order, or out of it.
+    /// Swaps bytes between host order and network order.
     Swap { from: Register, to: Register, len: u32, size: u32 },
-    /// Looks a set up, or a map if it has a register for the datum.
+    /// Looks up a set, or a map if there is a destination for the datum.
     Lookup { set: String, from: Register, to: Option<Destination>, negate: bool },
     /// Loads a constant.
     Number { to: Register, data: Vec<u8> },
@@ -39,48 +38,48 @@ pub(super) enum Expression {
     Verdict { code: i32, chain: Option<String> },
     /// Counts.
     Counter,
-    /// Holds a rate.
+    /// Applies a rate limit.
     Limit(Rate),
-    /// Writes to the log, or to a group of listeners.
+    /// Writes to the log, or to a netlink group.
     Log { prefix: String, group: Option<u16> },
     /// Keeps the packet out of connection tracking.
     NoTrack,
-    /// An object with a name, by its kind (`NFT_OBJECT_*`).
+    /// A named object, by its kind (`NFT_OBJECT_*`).
     Object { kind: u32, name: String },
-    /// Tells the sender.
+    /// Rejects the packet with an error to its sender.
     Reject { kind: u32, code: u8 },
     /// A match of iptables.
     Match { name: String, revision: u32, info: Vec<u8> },
-    /// Whatever else, by its name.
+    /// Any other expression, by its name.
     Other(String),
 }
 
-/// A rate.
+/// A rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rate {
     pub(super) rate: u64,
-    /// The time that it is for.
+    /// The period.
     pub(super) seconds: u64,
     pub(super) burst: u32,
-    /// It is one of bytes.
+    /// Whether it limits bytes instead of packets.
     pub(super) is_bytes: bool,
-    /// Packets beyond it go on.
+    /// Whether packets beyond it continue.
     pub(super) is_over: bool,
 }
 
-/// Where the datum of a map goes.
+/// Destination of a map's datum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Destination {
-    /// It is a verdict.
+    /// The datum is a verdict.
     Verdict,
-    /// It is a number.
+    /// The datum is a number.
     Register(Register),
 }
 
-/// Words that registers are made of.
+/// Number of words that make up the registers.
 pub(super) const WORDS: usize = 16;
 
-/// The expressions of `NFTA_RULE_EXPRESSIONS`.
+/// Parses the expressions of `NFTA_RULE_EXPRESSIONS`.
 pub(super) fn expressions(list: &[u8]) -> Vec<Expression> {
     attributes(list, 0).map(|element| expression(element.value)).collect()
 }
@@ -96,7 +95,7 @@ fn expression(element: &[u8]) -> Expression {
 struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Attributes<'a> {
-    /// Nothing where there are others than the first so many kinds.
+    /// `None` if there are attributes of types beyond `most`.
     fn within(&self, most: u16) -> Option<()> {
         attributes(self.0, 0).all(|one| one.kind <= most).then_some(())
     }
@@ -109,7 +108,7 @@ impl<'a> Attributes<'a> {
         self.bytes(kind).and_then(be_word)
     }
 
-    /// One that is 0 where it is missing.
+    /// A word; 0 if the attribute is missing.
     fn flags(&self, kind: u16) -> Option<u32> {
         self.bytes(kind).map_or(Some(0), be_word)
     }
@@ -216,7 +215,7 @@ fn extension(of: &Attributes<'_>) -> Option<Expression> {
     const PRESENT: u32 = 1;
     of.within(6)?;
     let flags = of.flags(5)?;
-    // `NFT_EXTHDR_OP_IPV6` alone is about IP.
+    // Of these, only `NFT_EXTHDR_OP_IPV6` concerns IP.
     if of.flags(6)? != 0 || flags & !PRESENT != 0 {
         return None;
     }
@@ -231,7 +230,7 @@ fn bitwise(of: &Attributes<'_>) -> Option<Expression> {
     let (from, to) = (of.register(1)?, of.register(2)?);
     match of.flags(6)? {
         0 => Some(Expression::Mask { from, to, mask: of.value(4)?, flip: of.value(5)? }),
-        // `NFT_BITWISE_RSHIFT`; its data are of the machine's order.
+        // `NFT_BITWISE_RSHIFT`; its data are in host order.
         2 => {
             let bits = of.value(7)?;
             let bits = u32::from_ne_bytes(bits.try_into().ok()?);

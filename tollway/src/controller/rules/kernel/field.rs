@@ -1,8 +1,8 @@
-//! Conditions of rules in one form, whoever wrote them: the kernel's expressions, or nft's listing.
+//! Conditions of rules in canonical form, whether from the kernel's expressions or from nft's listing.
 
 use super::elements::Entry;
 
-/// Where bytes are.
+/// The location of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Base {
     /// In the Ethernet header.
@@ -15,7 +15,7 @@ pub(super) enum Base {
     Extension(u8),
     /// Whether there is such an extension header.
     Presence(u8),
-    /// Beside the packet (`NFT_META_*`).
+    /// The packet's metadata (`NFT_META_*`).
     Meta(u32),
 }
 
@@ -24,29 +24,29 @@ pub(super) enum Base {
 pub(super) struct Field {
     pub(super) base: Base,
     pub(super) offset: u32,
-    /// How many bytes, at most 16.
+    /// Number of bytes, at most 16.
     pub(super) bytes: u32,
-    /// Bits that count, of the number that the bytes are.
+    /// The bits that matter, in the number that the bytes form.
     pub(super) mask: u128,
 }
 
-/// What is asked of fields.
+/// A condition on fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Test {
-    /// They are in this range, or are not.
+    /// The field is in this range, or with `negate` is not.
     Range { field: Field, first: u128, last: u128, negate: bool },
-    /// A set has them, or has not.
+    /// A set contains the fields, or with `negate` does not.
     Set { keys: Vec<Field>, set: Lookup, negate: bool },
-    /// They are in one of these, or are not.
+    /// The field is in one of these ranges, or with `negate` is in none.
     Ranges { field: Field, ranges: Vec<(u128, u128)>, negate: bool },
 }
 
-/// What is looked up.
+/// The set of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Lookup {
-    /// What has a name.
+    /// A named set.
     Named(String),
-    /// What is written where it is looked up; none where that is not clear.
+    /// The elements of an anonymous set; `None` if they are not clear.
     Nameless(Option<Vec<Entry>>),
 }
 
@@ -62,7 +62,7 @@ pub(super) const IIFTYPE: u32 = 8;
 pub(super) const NFPROTO: u32 = 15;
 pub(super) const L4PROTO: u32 = 16;
 
-/// Bytes of a key of meta, and whether they are of the machine's order.
+/// The length in bytes of a metadata key, and whether it is in host order.
 pub(super) const fn meta(key: u32) -> Option<(u32, bool)> {
     Some(match key {
         LEN | MARK | IIF | OIF => (4, true),
@@ -74,7 +74,7 @@ pub(super) const fn meta(key: u32) -> Option<(u32, bool)> {
     })
 }
 
-/// The greatest number of so many bytes.
+/// The greatest number of this many bytes.
 pub(super) const fn all(bytes: u32) -> u128 {
     match bytes {
         0 => 0,
@@ -89,7 +89,7 @@ impl Field {
         Self { base, offset, bytes, mask: all(bytes) }
     }
 
-    /// All of what there is beside a packet under a key.
+    /// All bits of a metadata key.
     pub(super) const fn meta(key: u32) -> Self {
         let bytes = match meta(key) {
             Some((bytes, _)) => bytes,
@@ -98,12 +98,13 @@ impl Field {
         Self::whole(Base::Meta(key), 0, bytes)
     }
 
-    /// Says if it is beside the packet, under one of these keys.
+    /// Says whether it is metadata with one of these keys.
     pub(super) fn is_meta(&self, keys: &[u32]) -> bool {
         matches!(self.base, Base::Meta(key) if keys.contains(&key))
     }
 
-    /// The same bits without bytes that do not count, and how many bits were behind.
+    /// The same bits without leading and trailing bytes that do not matter, and the number of bits cut off at
+    /// the end.
     pub(super) fn trimmed(mut self) -> (Self, u32) {
         let mut behind = 0;
         if matches!(self.base, Base::Meta(_)) || self.mask == 0 {
@@ -121,14 +122,15 @@ impl Field {
         (self, behind)
     }
 
-    /// As the key of a set.
+    /// The field as the key of a set.
     pub(super) fn as_key(self) -> Self {
         self.trimmed().0
     }
 }
 
 impl Test {
-    /// A field is in a range, or is not: the same for all that mean the same, as far as kernels and nft differ.
+    /// A field is in a range, or is not. Conditions that mean the same compare equal, as far as kernels and
+    /// nft differ.
     pub(super) fn range(field: Field, first: u128, last: u128, negate: bool) -> Self {
         let mut field = field;
         let (mut first, mut last, mut negate) = (first, last, negate);
@@ -137,7 +139,7 @@ impl Test {
             last = last.min(0xffff);
         }
         if field.mask != all(field.bytes) {
-            // Between the numbers that these bits can be there is none.
+            // There are no values between the numbers that these bits can form.
             let low = field.mask & field.mask.wrapping_neg();
             let below = low.wrapping_sub(1);
             let is_one_piece =
@@ -152,7 +154,7 @@ impl Test {
             // Some of these bits are set.
             (first, last, negate) = (0, 0, !negate);
         }
-        // A range of all that begins with the same bits.
+        // A range of all numbers that begin with the same bits.
         let open = last.wrapping_sub(first);
         let is_prefix = open & open.wrapping_add(1) == 0 && first & open == 0 && first <= last;
         if is_prefix && open != 0 && open < all(field.bytes) && !matches!(field.base, Base::Meta(_))
@@ -174,7 +176,7 @@ impl Test {
         Self::Range { field, first, last, negate }
     }
 
-    /// The same as [`Test::range`] makes it.
+    /// The same condition in the form of [`Test::range`].
     pub(super) fn in_one_form(self) -> Self {
         match self {
             Self::Range { field, first, last, negate } => Self::range(field, first, last, negate),
@@ -182,7 +184,7 @@ impl Test {
         }
     }
 
-    /// The number that a field has to be, with the field.
+    /// The field and the number that it must equal.
     pub(super) fn number(&self) -> Option<(Field, u128)> {
         match self {
             Self::Range { field, first, last, negate: false } if first == last => {
@@ -192,7 +194,7 @@ impl Test {
         }
     }
 
-    /// What is asked.
+    /// The fields of the condition.
     pub(super) fn fields(&self) -> &[Field] {
         match self {
             Self::Range { field, .. } | Self::Ranges { field, .. } => std::slice::from_ref(field),

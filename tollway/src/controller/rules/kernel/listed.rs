@@ -1,4 +1,4 @@
-//! The conditions of a rule as nft lists it, in the form in which the kernel's are.
+//! The conditions of a rule in nft's listing, in the same form as the kernel's.
 
 use super::field::{
     Base, Field, IIF, IIFNAME, L4PROTO, LEN, Lookup, MARK, NFPROTO, OIF, OIFNAME, PROTOCOL, Test,
@@ -8,22 +8,22 @@ use crate::filter::ir::{
     Key, LinkPattern, Match, PayloadBase, Range, Selector, Set, Test as Asked,
 };
 
-/// Where a condition stands.
+/// The context of a condition.
 #[derive(Clone, Copy)]
 pub(super) struct Site<'a> {
     pub(super) sets: &'a [Set],
-    /// Of chains.
+    /// Names of chains.
     pub(super) names: &'a [String],
-    /// The version of IP that packets have there, where that is known.
+    /// The version of IP of packets there, if that is known.
     pub(super) version: Option<u8>,
-    /// Frames are as a device has received them.
+    /// Whether frames are as a device has received them.
     pub(super) is_at_device: bool,
-    /// The table with its family, and a space.
+    /// The table after its family, with a trailing space.
     pub(super) table: &'a str,
 }
 
 impl Site<'_> {
-    /// Says if a condition of the kernel's is this one.
+    /// Says whether a condition of the kernel is this one.
     pub(super) fn is(&self, one: &Match, test: &Test) -> bool {
         match (&one.test, &one.keys[..]) {
             (Asked::Link(patterns), [key]) => self.is_link(key, patterns, one.negate, test),
@@ -37,7 +37,7 @@ impl Site<'_> {
         }
     }
 
-    /// Says if a set is the one that the kernel looks up, by the same fields.
+    /// Says whether a set is the one that the kernel looks up, by the same fields.
     pub(super) fn is_set(
         &self,
         listed: &Set,
@@ -55,7 +55,7 @@ impl Site<'_> {
         is && self.are(keys, fields)
     }
 
-    /// Says if fields are those of keys.
+    /// Says whether the fields are those of the keys.
     fn are(&self, keys: &[Key], fields: &[Field]) -> bool {
         let is = |(key, field): (&Key, &Field)| self.is_key(key, field);
         keys.len() == fields.len() && keys.iter().zip(fields).all(is)
@@ -72,7 +72,7 @@ impl Site<'_> {
 
     fn is_ranges(&self, key: &Key, ranges: &[Range], negate: bool, test: &Test) -> bool {
         match test {
-            // Written in the rule, they are a set without a name.
+            // Ranges written in the rule form an anonymous set.
             Test::Set { keys, set: Lookup::Nameless(Some(own)), negate: other } => {
                 let [field] = &keys[..] else { return false };
                 *other == negate
@@ -94,7 +94,7 @@ impl Site<'_> {
         }
     }
 
-    /// The conditions that the kernel may have in the place of one on a range of one field.
+    /// The conditions that the kernel may have for one on a range of one field.
     pub(super) fn forms(&self, one: &Match) -> Vec<Test> {
         match (&one.test, &one.keys[..]) {
             (Asked::Ranges(ranges), [key]) => match ranges[..] {
@@ -135,7 +135,7 @@ impl Site<'_> {
         let is = |field: Field, number| Test::range(field, number, number, negate);
         let mut forms = vec![is(Field::meta(NFPROTO), protocol), is(Field::meta(PROTOCOL), kind)];
         if !negate {
-            // Behind a tag, or where the kernel has taken it off.
+            // Behind a tag, or where the kernel has removed it.
             let at = if self.is_at_device { 16 } else { 12 };
             forms.push(is(Field::whole(Base::Link, at, 2), kind));
         }
@@ -154,7 +154,7 @@ impl Site<'_> {
                     && field.is_meta(&[number, name])
                     && self.has_links(patterns, key, field, own)
             }
-            // nft has asked for the device's name.
+            // nft has queried the device's name.
             (Test::Range { field, negate: other, .. }, [LinkPattern::Name(_)])
                 if *field == Field::meta(number) =>
             {
@@ -165,12 +165,12 @@ impl Site<'_> {
         }
     }
 
-    /// Where the kernel finds what a key is of, if that is this field.
+    /// Where the kernel finds the selector of a key, if in this field.
     pub(super) fn place_of(&self, key: &Key, field: &Field) -> Option<Place> {
         self.places(key).into_iter().find(|place| place.field.as_key() == *field)
     }
 
-    /// Where the kernel finds what a key is of.
+    /// All places where the kernel may find the selector of a key.
     fn places(&self, key: &Key) -> Vec<Place> {
         let whole = |base, offset, bytes| Place::new(base, offset, bytes, key.mask);
         let network = |offset, bytes| whole(Base::Network, offset, bytes);
@@ -245,7 +245,7 @@ impl Site<'_> {
     }
 }
 
-/// A field, and where in it a selector's number lies.
+/// A field, and the position of a selector's number in it.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub(super) field: Field,
@@ -258,14 +258,14 @@ impl Place {
         Self { field: Field { base, offset, bytes, mask }, up: 0, down: 0 }
     }
 
-    /// The selector's number lies further up in it, or further down.
+    /// Moves the selector's number up or down in the field.
     const fn shifted(mut self, up: u32, down: u32) -> Self {
         self.field.mask = self.field.mask << up >> down;
         (self.up, self.down) = (up, down);
         self
     }
 
-    /// A number of the selector's as one of the field's.
+    /// Converts a number of the selector into one of the field.
     pub(super) fn number(&self, number: u128) -> Option<u128> {
         let moved = number.checked_shl(self.up)? >> self.down;
         (moved <= all(self.field.bytes)).then_some(moved)
@@ -279,10 +279,10 @@ fn named(key: u32, pattern: &LinkPattern, negate: bool) -> Option<Test> {
     Some(Test::range(field, first, first, negate))
 }
 
-/// The names that a pattern stands for, as numbers.
+/// The names that a pattern stands for, as a range of numbers.
 pub(super) fn name_range(pattern: &LinkPattern) -> Option<(u128, u128)> {
     let (name, len) = match pattern {
-        // With the zeros behind it.
+        // Including the trailing NULs.
         LinkPattern::Name(name) => (name, 16),
         LinkPattern::Prefix(prefix) => (prefix, prefix.len()),
         LinkPattern::Vrf(_) => return None,
@@ -294,7 +294,7 @@ pub(super) fn name_range(pattern: &LinkPattern) -> Option<(u128, u128)> {
     (name.len() <= 16).then_some((first, first | open))
 }
 
-/// Whether there is a header for fragments, in any of IPv6.
+/// Says whether `test` is the presence of a fragment header, on any IPv6 packet.
 pub(super) fn is_presence(one: &Match, test: &Test) -> bool {
     let asks = Match::in_ranges(Selector::Fragment, [Range::new(0, Selector::Fragment.max())]);
     let there = Field::whole(Base::Presence(44), 0, 1);

@@ -1,5 +1,5 @@
-//! nft's listing put right by what the kernel says: tables' flags, where chains hang, sets' flags, and which
-//! rules there are in which order.
+//! Corrects nft's listing by the kernel's own lists: flags of tables, where chains are attached, flags of
+//! sets, and which rules there are in which order.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,11 @@ use super::expression::Expression;
 use super::{Chain, Kernel, Rule, multiport};
 use crate::filter::nft::json::{number, only, text};
 
-/// What stands for a rule that nft does not list.
+/// The placeholder for a rule that nft does not list.
 const UNLISTED: &str = "unlisted";
 
-/// Expressions that have connections tracked or fragments put together, as nft's JSON calls them.
+/// Expressions that need connection tracking or reassembly of fragments, by their names in the kernel and in
+/// nft's JSON.
 const BEGIN: [(&str, &str); 9] = [
     ("ct", "ct"),
     ("connlimit", "ct count"),
@@ -26,7 +27,7 @@ const BEGIN: [(&str, &str); 9] = [
 ];
 
 impl Kernel {
-    /// Puts a listing right.
+    /// Corrects a listing.
     pub(in super::super) fn complete(&self, value: &mut Value) {
         complete(value, self);
     }
@@ -50,7 +51,7 @@ fn complete(value: &mut Value, kernel: &Kernel) {
         let listed = rules.remove(&(format!("{} {}", rule.family, rule.table), rule.handle));
         others.push(json!({ "rule": self::rule(rule, listed) }));
     }
-    // What the kernel does not have is found out by whoever holds the rules against it.
+    // Verification finds rules that the kernel does not have.
     others.extend(rules.into_values().map(|rule| json!({ "rule": rule })));
     *objects = others;
 }
@@ -75,7 +76,7 @@ fn tables(objects: &mut Vec<Value>, kernel: &Kernel) {
     }
 }
 
-/// Flags as nft's JSON has them; those that are not known stand for something that is not known.
+/// Flags in nft's JSON format; an unknown flag becomes an unknown word.
 fn words(flags: u32, names: &[(u32, &str)]) -> Value {
     let mut words: Vec<_> =
         names.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, name)| *name).collect();
@@ -145,14 +146,14 @@ fn sets(objects: &mut [Value], kernel: &Kernel) {
     }
 }
 
-/// A rule as it is listed, with what is known of it besides.
+/// A rule as listed, with what else is known of it.
 fn rule(rule: &Rule, listed: Option<Value>) -> Value {
     let own = &rule.expressions[..];
     let mut value = match listed {
         Some(listed) if begins(own).is_none_or(|(_, word)| mentions(&listed, word)) => listed,
         _ => unlisted(rule, own),
     };
-    // A rule is where the kernel has it.
+    // The kernel's chain counts.
     value["chain"] = json!(rule.chain);
     modules(&mut value, own);
     value
@@ -182,14 +183,14 @@ fn unlisted(rule: &Rule, own: &[Expression]) -> Value {
     })
 }
 
-/// The expression that begins something.
+/// The first of [`BEGIN`] among the expressions.
 fn begins(own: &[Expression]) -> Option<&'static (&'static str, &'static str)> {
     let is =
         |name: &str| own.iter().any(|one| matches!(one, Expression::Other(other) if other == name));
     BEGIN.iter().find(|(name, _)| is(name))
 }
 
-/// Says if a listed rule has something to do with a word of [`BEGIN`].
+/// Says whether a listed rule mentions a word of [`BEGIN`].
 fn mentions(value: &Value, word: &str) -> bool {
     match value {
         Value::Array(values) => values.iter().any(|value| mentions(value, word)),
@@ -205,7 +206,7 @@ fn mentions(value: &Value, word: &str) -> bool {
     }
 }
 
-/// Puts conditions in the place of modules of iptables that are known here.
+/// Replaces modules of iptables that are known here by conditions.
 fn modules(rule: &mut Value, own: &[Expression]) {
     let Some(statements) = rule.get_mut("expr").and_then(Value::as_array_mut) else { return };
     let is_module = |statement: &Value| {

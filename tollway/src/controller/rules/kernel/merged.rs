@@ -1,10 +1,9 @@
-//! Comparisons of fields that lie side by side, of which nft makes one (`payload_try_merge` in its
+//! Splits comparisons of adjacent fields, which nft merges into one (`payload_try_merge` in its
 //! `src/payload.c`).
 
 use super::field::{Base, Field, Test};
 
-/// The kernel's conditions, with what is compared at once as the conditions that are listed of it, and what
-/// is left of it then.
+/// The kernel's conditions, with merged comparisons split into the listed conditions and a remainder.
 pub(super) fn apart(tests: &[Test], listed: &[Test]) -> Vec<Test> {
     let mut all = Vec::with_capacity(tests.len());
     for test in tests {
@@ -34,7 +33,7 @@ fn parts(field: Field, number: u128, listed: &[Test]) -> Vec<Test> {
     parts
 }
 
-/// The bits of a field that are behind another one within it.
+/// The number of bits that follow `part` within `whole`.
 fn behind(whole: &Field, part: &Field) -> Option<u32> {
     let (end, part_end) = (whole.offset + whole.bytes, part.offset + part.bytes);
     let is_within = part.base == whole.base && part.offset >= whole.offset && part_end <= end;
@@ -42,7 +41,7 @@ fn behind(whole: &Field, part: &Field) -> Option<u32> {
     is_within.then(|| (end - part_end) * 8)
 }
 
-/// Bytes that follow each other and of which bits count, as conditions of their own.
+/// Runs of adjacent bytes with bits that matter, as conditions of their own.
 fn runs(field: Field, number: u128) -> Vec<Test> {
     let mut runs = Vec::new();
     let mut left = field.mask;

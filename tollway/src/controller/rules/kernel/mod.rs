@@ -1,11 +1,14 @@
-//! What the kernel itself says of its rules (`NFT_MSG_GETCHAIN`, `GETRULE`, `GETSET`): where chains hang, which
-//! rules there are, and the expressions that each is made of.
+//! The kernel's own lists of its rules (`NFT_MSG_GETCHAIN`, `GETRULE`, `GETSET`): where chains are attached,
+//! which rules there are, and which expressions each consists of.
 //!
-//! nft's listing is a text made for people: it leaves conditions out that others seem to imply (in a table
-//! of ip6, `ip6 nexthdr tcp tcp dport 80` is listed as `tcp dport 80`), a rule that this nft cannot read is
-//! missing from it, and a comment may look like anything. So the listing is put right first (`listing.rs`),
-//! and what is compiled from it is held against the expressions (`verify.rs`), with the elements of sets that are
-//! written in rules (`nameless.rs`). Comparisons that nft made one of several are taken apart (`merged.rs`).
+//! nft's listing is made for people. It omits conditions that others seem to imply: in a table of ip6, it
+//! lists `ip6 nexthdr tcp tcp dport 80` as `tcp dport 80`. A rule that this nft cannot parse is missing, and
+//! a comment may look like anything. So Tollway proceeds in this order:
+//!
+//! 1. `listing.rs` corrects the listing.
+//! 2. The compiler's front end reads it.
+//! 3. `verify.rs` verifies the result against the kernel's expressions. `nameless.rs` does so for the
+//!    elements of sets that are written in rules. `merged.rs` splits comparisons that nft has merged.
 
 mod elements;
 mod expression;
@@ -30,13 +33,13 @@ use elements::{Item, items};
 use expression::{Expression, expressions};
 pub(super) use verify::verify;
 
-/// The kernel's own list of chains, rules and sets.
+/// The kernel's own lists of chains, rules and sets.
 #[derive(Debug, Default)]
 pub(super) struct Kernel {
-    /// Tables with their families, and `NFT_TABLE_F_*`.
+    /// Tables with their families and `NFT_TABLE_F_*`.
     tables: Vec<(&'static str, String, u32)>,
     chains: Vec<Chain>,
-    /// In the order of their chains.
+    /// All rules, those of each chain in order.
     rules: Vec<Rule>,
     /// Rules by table and handle.
     handles: HashMap<(String, u64), usize>,
@@ -54,13 +57,13 @@ struct Chain {
     hook: Option<Hook>,
 }
 
-/// Where a base chain hangs.
+/// Where a base chain is attached.
 #[derive(Debug)]
 struct Hook {
     kind: String,
     number: u32,
     priority: i32,
-    /// Whether it accepts what comes to its end.
+    /// Whether the policy is to accept.
     accepts: bool,
     devices: Vec<String>,
 }
@@ -80,14 +83,14 @@ struct Rule {
 struct Set {
     /// `NFT_SET_*`.
     flags: u32,
-    /// Bytes of its keys.
+    /// Length of its keys in bytes.
     key: u32,
-    /// What it has, if it has no name; none where that is more than keys and data.
+    /// The elements of an anonymous set; `None` if they are more than keys and data.
     items: Option<Vec<Item>>,
 }
 
 impl Kernel {
-    /// Asks for all of it.
+    /// Queries the kernel for all of it.
     pub(super) fn read(tables: &[Table], asker: &mut Asker) -> io::Result<Self> {
         let mut kernel = Self::default();
         for table in tables {
@@ -118,7 +121,7 @@ impl Kernel {
         self.rules.push(rule);
     }
 
-    /// The expressions of a rule, by its chain's name with its table's.
+    /// The expressions of a rule, found by its chain's name after its table's.
     fn expressions(&self, chain: &str, handle: u64) -> Option<&[Expression]> {
         let (table, chain) = chain.rsplit_once(' ')?;
         let rule = self.rules.get(*self.handles.get(&(table.to_owned(), handle))?)?;
@@ -195,7 +198,7 @@ impl Rule {
 }
 
 impl Set {
-    /// A set with its table and its name.
+    /// Parses a set. Returns its table, its name and the set.
     fn read(family: &str, body: &[u8]) -> Option<(String, String, Self)> {
         let text = |kind| attribute(body, kind).and_then(name);
         let word = |kind| attribute(body, kind).map_or(Some(0), be_word);
@@ -216,7 +219,7 @@ impl Set {
     }
 }
 
-/// What a set has, by its table with its family.
+/// The elements of a set; `table` includes the family.
 fn contents(asker: &mut Asker, table: &str, name: &str) -> io::Result<Option<Vec<Item>>> {
     let Some((family, table)) = table.split_once(' ') else { return Ok(None) };
     let Some(family) = family_number(family) else { return Ok(None) };

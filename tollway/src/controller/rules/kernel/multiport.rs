@@ -2,7 +2,7 @@
 
 use super::field::{Base, Field, Test};
 
-/// Ports of one side of a packet.
+/// The ports of one side of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ports {
     side: Side,
@@ -19,7 +19,7 @@ enum Side {
 /// `XT_MULTI_PORTS`.
 const MOST: usize = 15;
 
-/// Reads the match; none where it is another one, or about either side.
+/// Parses the match; `None` if it is another one, or concerns both sides.
 pub(super) fn read(name: &str, revision: u32, info: &[u8]) -> Option<Ports> {
     // struct xt_multiport_v1: flags, count, ports[15], pflags[15], invert.
     let ([flags, count], rest) = info.split_first_chunk::<2>()?;
@@ -56,7 +56,7 @@ pub(super) fn read(name: &str, revision: u32, info: &[u8]) -> Option<Ports> {
 }
 
 impl Ports {
-    /// What nft calls the field.
+    /// nft's name of the field.
     pub(super) const fn field(&self) -> &'static str {
         match self.side {
             Side::Source => "sport",
@@ -64,7 +64,7 @@ impl Ports {
         }
     }
 
-    /// As a condition; none where it would be none.
+    /// The match as a condition; `None` if it is none.
     pub(super) fn test(&self) -> Option<Test> {
         let offset = match self.side {
             Side::Source => 0,

@@ -1,4 +1,4 @@
-//! What sets without names have as nft lists it, held against the kernel's.
+//! Verifies the elements of anonymous sets in nft's listing against the kernel's.
 
 use super::elements::{Datum, Entry, in_one_form, is_number_of_device};
 use super::field::Field;
@@ -7,11 +7,11 @@ use crate::filter::ir::{
     Datum as ListedDatum, Elements, Item, Key, LinkPattern, Range, Selector, Verdict,
 };
 
-/// Stands for a verdict that is the kernel's in any case.
+/// Stands for a verdict that is unsupported in any case.
 const ANY: Datum = Datum::Verdict { code: i32::MIN, chain: None };
 
 impl Site<'_> {
-    /// Says if a set has the same for keys that are these fields.
+    /// Says whether a set has the same elements for keys of these fields.
     pub(super) fn has(
         &self,
         elements: &Elements,
@@ -39,7 +39,7 @@ impl Site<'_> {
         entries.is_some_and(|entries| self.are_same(entries, keys, fields, own))
     }
 
-    /// The same of ranges of one field.
+    /// The same for ranges of one field.
     pub(super) fn has_ranges(
         &self,
         ranges: &[Range],
@@ -53,7 +53,7 @@ impl Site<'_> {
         entries.is_some_and(|entries| self.are_same(entries, &[*key], &[*field], own))
     }
 
-    /// The same of devices.
+    /// The same for devices.
     pub(super) fn has_links(
         &self,
         patterns: &[LinkPattern],
@@ -77,7 +77,7 @@ impl Site<'_> {
         listed.len() == own.len() && listed.iter().zip(own).all(|(one, other)| is_same(one, other))
     }
 
-    /// The field with all bytes that nft knows the key by.
+    /// The field with all bytes by which nft knows the key.
     fn lies(&self, key: &Key, field: &Field) -> Option<Field> {
         match key.selector {
             Selector::Input | Selector::Output | Selector::IpVersion => Some(*field),
@@ -129,15 +129,16 @@ fn is_same(listed: &Entry, own: &Entry) -> bool {
     listed.0 == own.0 && (listed.1 == own.1 || listed.1.as_ref() == Some(&ANY))
 }
 
-/// Says whether entries are the same, as far as can be told: nft has put names in the place of devices' numbers. So
-/// the devices are as many, and what stands beside them is the same. `count` is how many entries are listed.
+/// Says whether entries are the same, as far as possible: nft has replaced device numbers by names. So the
+/// number of devices must be the same, and whatever stands beside them. `count` is the number of listed
+/// entries.
 fn are_same_but_for_devices(
     (listed, count): (&[Entry], usize),
     fields: &[Field],
     own: &[Entry],
 ) -> bool {
     if fields.len() == 1 && own.iter().all(|(_, datum)| datum.is_none()) {
-        // Numbers that follow each other are one range.
+        // Adjacent numbers form one range.
         let numbers = own.iter().flat_map(|(key, _)| key);
         let all = numbers.fold(0_u128, |all, (first, last)| {
             all.saturating_add(last.saturating_sub(*first)).saturating_add(1)

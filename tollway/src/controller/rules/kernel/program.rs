@@ -1,45 +1,45 @@
-//! What a rule's expressions come to: conditions, and what is done where they hold.
+//! Turns a rule's expressions into conditions and the actions that follow them.
 //!
-//! Registers are followed from load to use. What is not followed to its end is [`Act::Unknown`], behind which
-//! nothing is known of the rule.
+//! This module follows each register from load to use. What it cannot follow to the end becomes
+//! [`Act::Unknown`]; nothing is known of the rule behind that.
 
 use super::elements::{Item, Part as KeyPart, entries};
 use super::expression::{Destination, Expression, Rate, Register, WORDS};
 use super::field::{Base, Field, L4PROTO, Lookup, MARK, NFPROTO, PROTOCOL, Test, all, meta};
 use super::multiport;
 
-/// Conditions, all of which have to hold, and what is done then.
+/// Conditions, all of which have to hold, and the action that follows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) tests: Vec<Test>,
-    /// Nothing at the end of a rule.
+    /// `None` at the end of a rule.
     pub(super) act: Option<Act>,
 }
 
-/// What is done.
+/// An action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Act {
-    /// Counts, by an object if that has a name.
+    /// Counts, by the named object if there is one.
     Count(Option<String>),
-    /// Holds a rate, which an object says if it is none.
+    /// Applies a rate limit; an object defines it if there is no rate here.
     Limit(Option<Rate>),
-    /// Writes to the log, or to a group of listeners.
+    /// Writes to the log, or to a netlink group.
     Log {
         prefix: String,
         group: Option<u16>,
     },
     NoTrack,
-    /// Makes the mark `mark & keep ^ flip`.
+    /// Sets the mark to `mark & keep ^ flip`.
     Mark {
         keep: u32,
         flip: u32,
     },
-    /// Makes the mark what a map has.
+    /// Sets the mark to a map's datum.
     MarkBy {
         keys: Vec<Field>,
         map: Lookup,
     },
-    /// Writes the DSCP, of packets of one version of IP.
+    /// Writes the DSCP of packets of one version of IP.
     Dscp {
         version: u8,
         dscp: u8,
@@ -49,7 +49,7 @@ pub(super) enum Act {
         code: i32,
         chain: Option<String>,
     },
-    /// The verdict that a map has.
+    /// Executes a map's verdict.
     VerdictBy {
         keys: Vec<Field>,
         map: Lookup,
@@ -59,28 +59,28 @@ pub(super) enum Act {
         kind: u32,
         code: u8,
     },
-    /// What that is, is not known.
+    /// An expression that is not understood.
     Unknown(String),
 }
 
-/// Sets by their names in a table.
+/// Finds the sets of a table by their names.
 pub(super) trait Sets {
     fn find(&self, name: &str) -> Option<SetContents<'_>>;
 }
 
 /// A set.
 pub(super) struct SetContents<'a> {
-    /// Bytes of its keys.
+    /// Length of its keys in bytes.
     pub(super) key: u32,
-    /// Nobody has given it its name.
+    /// Whether the set is anonymous.
     pub(super) is_nameless: bool,
-    /// The kernel keeps the ends of intervals.
+    /// Whether the kernel stores the ends of intervals.
     pub(super) is_interval: bool,
-    /// What it has, if it has no name and that is clear.
+    /// The elements of an anonymous set, if they are clear.
     pub(super) items: Option<&'a [Item]>,
 }
 
-/// The parts of a rule.
+/// Splits a rule into its parts.
 pub(super) fn parts(expressions: &[Expression], sets: &dyn Sets) -> Vec<Part> {
     let mut run =
         Run { sets, words: std::array::from_fn(|_| None), parts: Vec::new(), tests: Vec::new() };
@@ -99,10 +99,10 @@ pub(super) fn parts(expressions: &[Expression], sets: &dyn Sets) -> Vec<Part> {
     run.parts
 }
 
-/// What a register has.
+/// The content of a register.
 #[derive(Clone, Debug)]
 enum Value {
-    /// `bytes & mask ^ flip`, of the machine's order or of the network's, that much of it shifted out.
+    /// `bytes & mask ^ flip`, in host or network order, with some low bits shifted out.
     Field {
         field: Field,
         flip: u128,
@@ -123,14 +123,15 @@ impl Value {
 
 struct Run<'s> {
     sets: &'s dyn Sets,
-    /// Values by the words that they begin at.
+    /// Values by the words at which they begin.
     words: [Option<Value>; WORDS],
     parts: Vec<Part>,
     tests: Vec<Test>,
 }
 
 impl Run<'_> {
-    /// Takes an expression; how many of those behind it as well, or none if it is not understood.
+    /// Handles an expression. Returns how many of those behind it were handled too; `None` if it is not
+    /// understood.
     fn step(&mut self, expression: &Expression, behind: &[Expression]) -> Option<usize> {
         match expression {
             Expression::Payload { to, base, offset, len } => {
@@ -177,7 +178,7 @@ impl Run<'_> {
                 self.tests.push(ports.test()?);
             }
             Expression::Other(_) => return None,
-            // To continue is what comes next in any case.
+            // Continuing is the default.
             Expression::Verdict { code: -1, .. } => {}
             other => self.act(act(other)?),
         }
@@ -186,7 +187,7 @@ impl Run<'_> {
 
     fn act(&mut self, act: Act) {
         self.end(Some(act));
-        // What was loaded before may be another now.
+        // Fields loaded before may have changed.
         self.words = std::array::from_fn(|_| None);
     }
 
@@ -199,7 +200,7 @@ impl Run<'_> {
         self.store(to, Value::Field { field, flip: 0, is_host, shift: 0 });
     }
 
-    /// Whatever had a part of these words is gone.
+    /// Stores a value; values that shared any of these words are lost.
     fn store(&mut self, to: Register, value: Value) {
         let words = |value: &Value| value.bytes().div_ceil(4) as usize;
         let end = to + words(&value);
@@ -218,7 +219,7 @@ impl Run<'_> {
         self.words.get(from)?.as_ref()
     }
 
-    /// A field whose bytes lie as they are compared: none has been turned over or shifted.
+    /// A field whose bytes are as in the packet, neither inverted nor shifted.
     fn plain(&self, from: Register) -> Option<Field> {
         match self.value(from)? {
             Value::Field { field, flip: 0, is_host: false, shift: 0 } => Some(*field),
@@ -247,7 +248,7 @@ impl Run<'_> {
         }
         let number = match is_host {
             true => host_number(data, field.bytes)?,
-            // As many bytes as the data have are compared.
+            // Compares as many bytes as the data have.
             false => number(data, len)?.checked_shl((field.bytes.checked_sub(len)?) * 8)?,
         };
         let mut field = field;
@@ -262,14 +263,14 @@ impl Run<'_> {
         Some(())
     }
 
-    /// Two bounds of one field are a range.
+    /// Two bounds of one field form a range.
     fn bound(&mut self, field: Field, first: u128, last: u128) {
         let most = all(field.bytes);
         let mut range = (first, last);
         let is_bounded =
             matches!(self.tests.last(), Some(Test::Range { field: other, .. }) if *other == field);
         if range == (0, most) && is_bounded {
-            // The field is there, and this is no bound.
+            // The field is present, and this is no bound.
             return;
         }
         if let (0, Some(Test::Range { field: other, first, last: end, negate: false })) =
@@ -299,13 +300,13 @@ impl Run<'_> {
         Some(())
     }
 
-    /// Of one byte, or of a number that is of the machine's order.
+    /// Shifts one byte, or a number in host order.
     fn shift(&mut self, from: Register, to: Register, bits: u32) -> Option<()> {
         let Value::Field { field, flip: 0, is_host, shift: 0 } = *self.value(from)? else {
             return None;
         };
         let is_number = field.bytes == 1 || is_host;
-        // Nothing that counts is lost.
+        // No bit that matters is lost.
         if !is_number || field.mask.trailing_zeros() < bits {
             return None;
         }
@@ -357,7 +358,7 @@ impl Run<'_> {
         Some(0)
     }
 
-    /// The fields that a key of so many bytes is made of.
+    /// The fields that a key of this many bytes consists of.
     fn keys(&self, from: Register, len: u32) -> Option<Vec<KeyPart>> {
         let mut keys = Vec::new();
         let (mut word, end) = (from, from + len.div_ceil(4) as usize);
@@ -365,7 +366,7 @@ impl Run<'_> {
             let Value::Field { field, flip: 0, shift, is_host } = *self.value(word)? else {
                 return None;
             };
-            // All of the bits that count, or as they lie.
+            // Either all bits that matter, or unshifted.
             if shift != 0 && shift != field.mask.trailing_zeros() {
                 return None;
             }
@@ -391,7 +392,7 @@ impl Run<'_> {
         }
     }
 
-    /// What is written back into bytes that have the DSCP.
+    /// The action for a write into the bytes that contain the DSCP.
     fn dscp(&self, from: Register, written: Field) -> Option<Act> {
         let Value::Field { field, flip, is_host: false, shift: 0 } = *self.value(from)? else {
             return None;
@@ -440,7 +441,7 @@ fn bytes(base: Base, offset: u32, len: u32) -> Option<Field> {
     (1..=16).contains(&len).then(|| Field::whole(base, offset, len))
 }
 
-/// A number of so many bytes of the network's order.
+/// A number of this many bytes in network order.
 fn number(data: &[u8], len: u32) -> Option<u128> {
     if data.len() != len as usize || len > 16 {
         return None;
@@ -448,7 +449,7 @@ fn number(data: &[u8], len: u32) -> Option<u128> {
     Some(data.iter().fold(0, |all, byte| all << 8 | u128::from(*byte)))
 }
 
-/// The same of the machine's order.
+/// The same in host order.
 fn host_number(data: &[u8], len: u32) -> Option<u128> {
     if data.len() != len as usize {
         return None;
@@ -460,8 +461,8 @@ fn host_number(data: &[u8], len: u32) -> Option<u128> {
     }
 }
 
-/// The version of IP that packets have of which this holds; at the hooks of devices the Ethernet header may
-/// have the type of a tag.
+/// The version of IP of the packets that fulfil this. At the hooks of devices the Ethernet header may contain
+/// the type of a tag.
 pub(super) fn version(test: &Test, is_at_device: bool) -> Option<u8> {
     let (field, number) = test.number()?;
     let is_type = field == Field::meta(PROTOCOL)
@@ -475,7 +476,7 @@ pub(super) fn version(test: &Test, is_at_device: bool) -> Option<u8> {
     }
 }
 
-/// Says if packets of which this holds are TCP's; of IPv4, if `is_4`.
+/// Says whether packets that fulfil this are TCP; IPv4 if `is_4`.
 pub(super) fn is_tcp(test: &Test, is_4: bool) -> bool {
     let (protocol, of_4) = (Field::meta(L4PROTO), Field::whole(Base::Network, 9, 1));
     test.number()
@@ -483,7 +484,7 @@ pub(super) fn is_tcp(test: &Test, is_4: bool) -> bool {
 }
 
 impl Expression {
-    /// Its name, for people.
+    /// Its name, for messages.
     fn kind(&self) -> String {
         match self {
             Self::Other(name) | Self::Match { name, .. } => name.clone(),

@@ -29,12 +29,12 @@ fn conditions_that_mean_the_same_are_the_same() {
         ),
         // Some bit is set, or not all are clear.
         (Test::range(network(13, 1, 2), 1, 255, false), Test::range(network(13, 1, 2), 0, 0, true)),
-        // DSCPs greater than 5, by the byte and by themselves.
+        // DSCPs greater than 5, by the whole byte and by the field.
         (
             Test::range(network(1, 1, 0xfc), 0x15, 0xff, false),
             Test::range(network(1, 1, 0xfc), 6 << 2, 63 << 2, false),
         ),
-        // Lengths have no end, but packets do.
+        // Lengths have no upper bound, but packets do.
         (
             Test::range(Field::meta(LEN), 61, u32::MAX.into(), false),
             Test::range(Field::meta(LEN), 61, 0xffff, false),
@@ -90,7 +90,7 @@ fn what_is_not_known_of_an_expression_is_not_passed_over() {
         let parts = parts(&other, &NoSets);
         assert_eq!(parts[0].act, Some(Act::Unknown(name.to_owned())));
     }
-    // Whatever is broken is none that is known, and ends nothing but itself.
+    // A broken expression is unknown, and affects nothing but itself.
     let whole = [expression("payload", &load), expression("counter", &[])].concat();
     (0..whole.len()).for_each(|end| drop(parts(&expressions(&whole[..end]), &NoSets)));
 }

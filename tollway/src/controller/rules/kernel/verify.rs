@@ -1,10 +1,9 @@
-//! Rules as nft lists them, held against what the kernel has.
+//! Verifies rules of nft's listing against the kernel's expressions.
 //!
-//! nft leaves out of a listing what it believes to be implied, and the rules that it cannot read. The
-//! compiler puts back what nft left out, by guess; the kernel's expressions say what it was. So each
-//! condition of a rule stays that the kernel has, one that it has not goes, and one that is missing comes
-//! in. Where that does not make the rule the kernel's, packets that hold to what is known of it are the
-//! kernel's.
+//! nft omits from a listing the conditions that it considers implied, and the rules that it cannot parse. The
+//! compiler's front end guesses what nft omitted; the kernel's expressions say what it was. So a condition
+//! that the kernel has stays, one that it does not have goes, and a missing one is added. If the rule still
+//! differs, packets that meet the known conditions take the kernel path.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +22,7 @@ use crate::filter::ir::{
 
 const DIFFERS: &str = "nft does not list it as the kernel has it";
 
-/// Makes rules what the kernel's expressions say.
+/// Changes rules to what the kernel's expressions say.
 pub(in super::super) fn verify(rules: &mut Ruleset, kernel: &Kernel) {
     let at_devices: Vec<_> =
         rules.chains.iter().filter(|chain| is_of_device(chain)).map(table).collect();
@@ -46,7 +45,7 @@ pub(in super::super) fn verify(rules: &mut Ruleset, kernel: &Kernel) {
             is_at_device,
         };
         for mut rule in std::mem::take(&mut chain.rules) {
-            // What a chain stands for as a whole has no rule of the kernel's.
+            // A rule that stands for a whole unsupported chain has no counterpart in the kernel.
             if !matches!(&rule.steps[..], [Step::Unsupported(_)]) {
                 let steps = std::mem::take(&mut rule.steps);
                 let handle = rule.place.handle.unwrap_or_default();
@@ -63,7 +62,7 @@ pub(in super::super) fn verify(rules: &mut Ruleset, kernel: &Kernel) {
     }
 }
 
-/// A rule before one with the module `multiport`, which drops packets that end before their ports.
+/// A rule to insert before one with the module `multiport`, which drops packets that end before their ports.
 fn without_ports(steps: &[Step], expressions: &[Expression]) -> Option<Rule> {
     let is_module =
         |one: &Expression| matches!(one, Expression::Match { name, .. } if name == "multiport");
@@ -72,7 +71,7 @@ fn without_ports(steps: &[Step], expressions: &[Expression]) -> Option<Rule> {
     }
     let cut_off = Match::in_ranges(Selector::TransportLength, [Range::new(0, 3)]);
     let is_port = |selector| matches!(selector, Selector::SourcePort | Selector::DestinationPort);
-    // Conditions alone: what else a rule does before it, it does itself.
+    // Conditions only: any other step before it belongs to the rule itself.
     let before = steps.iter().take_while(|step| {
         matches!(step, Step::Match(_)) && !step.keys().iter().any(|key| is_port(key.selector))
     });
@@ -83,7 +82,7 @@ fn without_ports(steps: &[Step], expressions: &[Expression]) -> Option<Rule> {
     Some(Rule { place: Place::default(), text: "(ports that are cut off)".to_owned(), steps })
 }
 
-/// For each chain the hooks from which packets come there.
+/// For each chain, the hooks whose packets reach it.
 fn hooks(rules: &Ruleset) -> Vec<BTreeSet<Hook>> {
     let mut hooks = vec![BTreeSet::new(); rules.chains.len()];
     for (at, chain) in rules.chains.iter().enumerate() {
@@ -111,18 +110,18 @@ fn is_of_device(chain: &Chain) -> bool {
         || chain.base.as_ref().is_some_and(|base| at_hook(base.hook))
 }
 
-/// What the rules of a chain are held against.
+/// The context that the rules of a chain are verified against.
 struct Verifier<'a> {
     kernel: &'a Kernel,
     sets: &'a [Set],
     counters: &'a [Counter],
     limits: &'a [Limit],
-    /// Of chains.
+    /// Names of chains.
     names: &'a [String],
-    /// With its family and a space.
+    /// After its family, with a trailing space.
     table: &'a str,
     family: Family,
-    /// From which packets come to the chain.
+    /// The hooks whose packets reach the chain.
     hooks: &'a BTreeSet<Hook>,
     is_at_device: bool,
 }
@@ -138,7 +137,7 @@ impl Verifier<'_> {
             while let Some(Step::Match(one)) = listed.next_if(|step| matches!(step, Step::Match(_)))
             {
                 if is_never(&one) && part.tests.iter().any(is_of_link) {
-                    // Packets have no such device here.
+                    // Packets cannot have such a device here.
                     steps.push(Step::Match(one));
                     return steps;
                 }
@@ -167,9 +166,10 @@ impl Verifier<'_> {
         steps
     }
 
-    /// Has the kernel's conditions as they are listed, where it compares several fields at once.
+    /// Splits the kernel's conditions as the listing has them, where the kernel compares several fields at
+    /// once.
     fn take_apart(&self, part: &mut Part, listed: &[Match], known: &mut Vec<Test>) {
-        // The version of IP may be among them, without which it is not clear where other fields are.
+        // The version of IP may be among them; without it the positions of other fields are not clear.
         for _ in 0..2 {
             let site = self.site(known);
             let forms: Vec<_> = listed.iter().flat_map(|one| site.forms(one)).collect();
@@ -182,7 +182,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// Adds the conditions of a part; says if they are all that the kernel has.
+    /// Adds the conditions of a part. Returns whether they are all that the kernel has.
     fn tests(
         &self,
         part: &Part,
@@ -231,7 +231,7 @@ impl Verifier<'_> {
         Site { sets, names, version, is_at_device, table }
     }
 
-    /// Says if a condition holds for all packets of which the others do.
+    /// Says whether a condition holds for all packets that fulfil the others.
     fn is_implied(&self, test: &Test, steps: &[Step], known: &[Test]) -> bool {
         /// `ARPHRD_ETHER`.
         const ETHER: u128 = 1;
@@ -239,7 +239,7 @@ impl Verifier<'_> {
             return true;
         }
         match test.number() {
-            // So it is for all that are forwarded, and it is asked for before the Ethernet header is.
+            // All forwarded packets fulfil it, and the kernel checks it before the Ethernet header.
             Some((field, ETHER)) if field == Field::meta(IIFTYPE) => {
                 known.iter().flat_map(Test::fields).any(|field| field.base == Base::Link)
             }
@@ -261,7 +261,8 @@ impl Verifier<'_> {
         }
     }
 
-    /// Says if it is that packets leave by no such device, where they have none yet.
+    /// Says whether the condition is that the egress link is not a certain one, before there is an egress
+    /// link.
     fn is_of_no_link(&self, test: &Test) -> bool {
         let (Test::Range { negate, .. } | Test::Set { negate, .. } | Test::Ranges { negate, .. }) =
             test;
@@ -296,7 +297,7 @@ impl Verifier<'_> {
         Some(if *negate { one.negated() } else { one })
     }
 
-    /// Says if a step does what the kernel does.
+    /// Says whether a step does what the kernel does.
     fn is(&self, act: &Act, step: &Step, known: &[Test]) -> bool {
         let site = self.site(known);
         let set = |map: &SetId| self.sets.get(map.0);
@@ -334,7 +335,7 @@ impl Verifier<'_> {
                 match (kind, reject) {
                     (0, Reject::Icmp(own)) => site.version == Some(4) && own == code,
                     (0, Reject::Icmp6(own)) => site.version == Some(6) && own == code,
-                    // Others than TCP are told nothing.
+                    // Packets other than TCP get no reset.
                     (1, Reject::TcpReset) => {
                         known.iter().any(|test| is_tcp(test, site.version == Some(4)))
                     }
@@ -364,7 +365,7 @@ impl Verifier<'_> {
 
 fn is_rate(own: &Rate, limit: &Limit, over: bool) -> bool {
     let burst = u64::from(own.burst);
-    // The kernel's bucket for bytes holds what comes in one period besides.
+    // The kernel's bucket for bytes also holds what arrives in one period.
     let (unit, burst) = match own.is_bytes {
         true => (LimitUnit::Bytes, own.rate.saturating_add(burst)),
         false => (LimitUnit::Packets, burst),
@@ -373,7 +374,7 @@ fn is_rate(own: &Rate, limit: &Limit, over: bool) -> bool {
     *limit == Limit { rate: own.rate, period_ns, burst, unit } && own.is_over == over
 }
 
-/// A condition that no packet holds to.
+/// Says whether no packet fulfils the condition.
 fn is_never(one: &Match) -> bool {
     *one == Match::in_ranges(Selector::IpVersion, [])
 }

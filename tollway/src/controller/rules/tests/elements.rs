@@ -22,7 +22,7 @@ fn uses() -> HashMap<String, Use> {
     uses.into_iter().map(|(name, one)| (name.to_owned(), one)).collect()
 }
 
-/// `+START` and `-START` are whole keys that came and went, with `e` behind them ends.
+/// Elements from words: `+START` and `-START` are keys added and removed; `e` marks an end.
 fn of(set: &str, words: &str) -> Vec<Elements> {
     let one = |word: &str| {
         let (came, digits) = (word.starts_with('+'), &word[1..]);
@@ -33,7 +33,7 @@ fn of(set: &str, words: &str) -> Vec<Elements> {
     words.split_whitespace().map(one).collect()
 }
 
-/// What comes and what goes.
+/// The elements added and removed.
 fn applies(set: &str, words: &str) -> Option<(Vec<Element>, Vec<Element>)> {
     match outcome(&of(set, words), &uses()) {
         Outcome::Applies(changes) => {
@@ -57,7 +57,7 @@ fn single_addresses_come_and_go() {
 fn intervals_are_made_of_their_ends() {
     for (words, add) in [
         ("+16 +32e", vec![(16, 31)]),
-        // In whatever order, side by side, and an end that ends nothing.
+        // In any order, adjacent, and an end that ends nothing.
         ("+32e +16 +0e +48e +32", vec![(16, 31), (32, 47)]),
         ("+0 +16e", vec![(0, 15)]),
         ("+16", vec![(16, u128::from(LAST))]),
@@ -66,7 +66,7 @@ fn intervals_are_made_of_their_ends() {
         let (added, removed) = applies("ip t many", words).unwrap();
         assert_eq!((added, removed), (add, vec![]), "{words}");
     }
-    // One that is there grows.
+    // An existing interval grows.
     let (add, remove) = applies("ip t many", "-16 -32e +16 +64e").unwrap();
     assert_eq!((add, remove), (vec![(16, 63)], vec![(16, 31)]));
 }

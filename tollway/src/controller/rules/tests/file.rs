@@ -1,4 +1,4 @@
-//! Rules of a file, of which nft tells something else than it has loaded.
+//! Rules of a file for which nft's listing differs from what it has loaded.
 
 use serde_json::Value;
 
@@ -92,7 +92,7 @@ fn a_rule_that_is_not_listed_is_there() {
     assert!(unsupported(&gone.rules("x").unwrap()).is_some());
 }
 
-/// nft lists a number by the name that a device has where it lists, or as if it were a name.
+/// nft lists a number by the name of the device with that number where it runs, or as if it were a name.
 #[test]
 fn numbers_of_devices_are_not_names() {
     let dir = tempfile::tempdir().unwrap();

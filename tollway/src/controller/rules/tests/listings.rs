@@ -1,4 +1,4 @@
-//! What of a ruleset is the kernel's: the real nft loads it and lists it.
+//! What Tollway cannot do of a ruleset: the real nft loads and lists it.
 
 use std::collections::HashSet;
 
@@ -9,11 +9,11 @@ use crate::filter::ir::{Action, Step};
 use crate::filter::nft::script;
 use crate::filter::offload::{Offload, offload};
 
-/// Rules as nft lists them.
+/// Rules in nft's listing.
 fn listed(text: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("rules.nft");
-    // nft wants the ends of lines around that of a block.
+    // nft requires line breaks around the end of a block.
     std::fs::write(&file, text.replace("} }", "\n}\n}\n")).unwrap();
     script(&file).unwrap_or_else(|mistakes| panic!("{}", crate::mistake::report(&mistakes)))
 }
@@ -35,7 +35,7 @@ fn forward(sets: &str, rules: &[&str]) -> String {
     )
 }
 
-/// Of each rule in order, why it is the kernel's, or nothing.
+/// For each rule in order, why it is unsupported, or nothing.
 fn told(reading: &Reading) -> Vec<String> {
     let covered = offload(&reading.rules).into_iter().filter(|one| !one.rule.is_added());
     let told = covered.map(|covered| match covered.offload {
@@ -75,7 +75,7 @@ fn what_the_kernel_shares_is_left_to_it_where_it_stands() {
         assert!(told.contains(why) && told.is_empty() == why.is_empty(), "{rule}: {told}");
     }
     assert!(reading.needs.tracking.is_empty() && reading.has_rules());
-    // Conditions before it stay: others do not come there.
+    // Earlier conditions stay: other packets do not get there.
     let mut written = reading.rules.chains[0].rules.iter().filter(|rule| !rule.is_added());
     let steps = &written.next().unwrap().steps;
     assert!(
@@ -88,7 +88,7 @@ fn what_the_kernel_shares_is_left_to_it_where_it_stands() {
 fn a_dscp_that_rules_look_at_is_the_kernels_to_write() {
     for look in ["ip dscp cs1 drop", "ip6 dscp cs1 drop", "@nh,8,8 7 drop", "ip checksum 7 drop"] {
         let rules = ["tcp dport 6 ip dscp set cs1", look];
-        // The checksum is another one behind the routing.
+        // Behind routing the checksum differs.
         let text = forward("", &rules).replace("forward", "prerouting");
         assert!(told(&reading(&text))[0].contains("DSCP"), "{look}");
     }
@@ -96,14 +96,14 @@ fn a_dscp_that_rules_look_at_is_the_kernels_to_write() {
     assert_eq!(told(&reading(&forward("", &rules)))[0], "");
 }
 
-/// What makes the kernel see everything, or at least fragments, by version.
+/// What makes the kernel see all packets, or at least fragments, by version.
 fn needs(text: &str) -> [Option<Need>; 2] {
     let reading = reading(text);
     [true, false].map(|v4| reading.needs.fragments(v4).cloned())
 }
 
-/// A table with a chain that only packets for the host come to, chains that it leads to, and one at
-/// another hook.
+/// A table with a chain that sees only packets for the host, chains that it leads to, and one at another
+/// hook.
 fn host(input: &str, hook: &str, rule: &str) -> String {
     format!(
         "table inet t {{ map m {{ type mark : verdict; elements = {{ 1 : jump mapped }} }}\n\
@@ -136,7 +136,7 @@ fn rules_for_the_host_alone_leave_the_rest_alone() {
             assert_eq!(all.is_some(), concerns_all, "{input}, {hook} {rule}: {all:?}");
         }
     }
-    // Whoever looks a map up may be anybody.
+    // A rule of any chain may look a map up.
     let mapped =
         host("drop", "forward", "tcp dport 1 drop").replace("1 : jump mapped", "1 : jump deeper");
     assert!(reading(&mapped).needs.tracking(true).is_some());
@@ -192,7 +192,7 @@ fn what_tracks_concerns_all_packets() {
     );
 }
 
-/// A listing as it is where iptables-nft has made a rule.
+/// A listing of a rule that iptables-nft has made.
 fn listed_module(kind: &str, name: &str) -> String {
     let mut listing =
         listed("table ip filter { chain FORWARD { type filter hook forward priority 0; drop } }");

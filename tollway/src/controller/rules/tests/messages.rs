@@ -1,4 +1,4 @@
-//! Messages as the kernel writes them.
+//! Messages in the kernel's format.
 
 use super::super::message::{Elements, Key, Message, RulesMessage, Table, read};
 use crate::netlink;
@@ -148,7 +148,7 @@ fn broken_messages_are_no_messages() {
         found[messages(&whole[..len]).len()] += 1;
     }
     assert!(found.iter().all(|count| *count > 0), "{found:?}");
-    // Any byte may be any other.
+    // Any byte may change.
     for at in 0..whole.len() {
         for byte in [0, 1, 3, 4, 0x7f, 0xff] {
             let mut bytes = whole.clone();

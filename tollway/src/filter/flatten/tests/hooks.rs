@@ -1,4 +1,4 @@
-//! What a packet takes along from hook to hook, and what each hook sees of it.
+//! What a packet carries from hook to hook, and what each hook sees of it.
 
 use tollway_dataplane::epoch::Epochs;
 
@@ -31,7 +31,7 @@ fn is(selector: Selector, number: u128) -> Step {
 
 const DROP: Step = Step::Verdict(Verdict::Drop);
 
-/// What becomes of frames of one kind; never otherwise than evaluated.
+/// The fates of frames of one kind; fails if they differ from the evaluation.
 fn sent(rules: &Ruleset, kind: impl Fn(&[u8]) -> bool) -> Vec<Done> {
     let mut dice = Dice(11);
     let frames = Frames::new(rules, &mut dice);
@@ -70,7 +70,7 @@ fn a_dscp_is_seen_by_rules_behind() {
     let set = || vec![Step::Do(Action::Dscp(46))];
     let dscp = Key::masked(Selector::TrafficClass, 0xfc);
     let matched = || vec![Step::Match(Match::is(dscp, 46 << 2)), DROP];
-    // The same as bytes of the header, of either version.
+    // The same as bytes of the header, in either version.
     let bytes = Selector::Payload { base: PayloadBase::Network, offset: 0, bytes: 2 };
     let raw = |mask, number| vec![Step::Match(Match::is(Key::masked(bytes, mask), number)), DROP];
     let raws = vec![raw(0xf0fc, 0x4000 | 46 << 2), raw(0xffc0, 0x6000 | 46 << 6)];
@@ -148,7 +148,7 @@ fn a_tagged_frame_meets_the_device_below_first() {
         ]
     };
     let rules = ruleset(vec![
-        // Meets it second, though it stands first.
+        // The packet meets this chain second, though it is listed first.
         chain(
             Hook::Ingress,
             Some("wan0.7"),
@@ -185,7 +185,7 @@ fn a_vrf_is_what_packets_of_its_links_come_from() {
             let frame = frames.draw(&mut dice);
             let is_one = is_plain(&frame);
             assert_eq!(path_bench.send(&[frame]), Ok(()));
-            // Ports take turns.
+            // The two ports alternate.
             drops[(number + 1) % 2] += usize::from(is_one && path_bench.drops(0));
         }
         drops
@@ -201,7 +201,7 @@ fn a_vrf_is_what_packets_of_its_links_come_from() {
         let drops = sent(&ruleset(vec![chain(hook, None, vec![vec![from(name), DROP]])]));
         assert_eq!(drops.map(|drops| drops > 0), of, "{hook:?} {name}");
     }
-    // A packet that the first round has marked.
+    // A packet that was marked in the first round.
     let marked = vec![from("red"), is(Selector::Mark, 1), DROP];
     let drops = sent(&ruleset(vec![chain(Hook::Prerouting, None, vec![marked, vec![add()]])]));
     assert_eq!(drops.map(|drops| drops > 0), [false, true]);

@@ -1,5 +1,5 @@
-//! Flows that come again and again: what the stage keeps for them is what it found, whichever burst they are
-//! in, and packets that only look like theirs are none.
+//! Recurring flows: what the stage remembers for a flow is what it found, in whichever burst its packets are.
+//! Packets that only look similar do not belong to the flow.
 
 use super::frames::{ADDRESSES, PORTS, PROTOCOLS};
 use super::path_bench::PathBench;
@@ -9,7 +9,7 @@ use crate::filter::ir::{
     Selector, Step, Verdict,
 };
 
-/// Rules enough for sets of several words, about nothing but addresses, protocol and ports.
+/// Rules that look only at addresses, protocol and ports, enough of them for sets of several words.
 fn rules(dice: &mut Dice) -> Ruleset {
     let mut rules = Ruleset::default();
     let mut chain = Chain::new("ip filter forward", Family::Ip);

@@ -1,8 +1,8 @@
-//! A million packets for each ruleset, in each language: rules drawn as text, read by the front end, and
-//! the classifier against the evaluator.
+//! A million packets for each ruleset in each language: draws rules as text, reads them by the front end, and
+//! compares the classifier with the evaluator.
 //!
-//! `TOLLWAY_ORACLE_SEED` and `TOLLWAY_ORACLE_CASES` say which rulesets and how many of each language
-//! (`make oracle KIND=rules SEED=n CASES=n`).
+//! `TOLLWAY_ORACLE_SEED` and `TOLLWAY_ORACLE_CASES` set the first ruleset and the number of rulesets in each
+//! language (`make oracle KIND=rules SEED=n CASES=n`).
 
 use std::time::Instant;
 
@@ -10,13 +10,13 @@ use super::{Dice, Frames, compare_drawn, path_bench};
 use crate::filter::ir::Ruleset;
 use crate::filter::{ipfw, iptables, nft};
 
-/// Packets of a ruleset.
+/// Packets per ruleset.
 const PACKETS: usize = 1_000_000;
-/// Packets that say beforehand if rules are met at all.
+/// Packets to check in advance whether a ruleset's rules match at all.
 const PROBES: usize = 2000;
-/// Rules of rulesets, by turns.
+/// Numbers of rules, in turn.
 const SIZES: [usize; 3] = [6, 40, 160];
-/// Rulesets of each language in a run that is not told how many.
+/// Default number of rulesets of each language.
 const CASES: u64 = 6;
 
 /// Draws rules of a language.
@@ -48,7 +48,7 @@ fn compare(language: &str, draw: Draw) {
     }
 }
 
-/// A ruleset of which packets meet a good part: the first rules of some drop everything.
+/// A ruleset of which packets meet a good part: in some rulesets, the first rules drop everything.
 fn drawn(seed: u64, dice: &mut Dice, draw: Draw, size: usize) -> Ruleset {
     for _ in 0..100 {
         let rules = draw(dice, size);

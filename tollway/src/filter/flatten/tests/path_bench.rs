@@ -25,7 +25,7 @@ use crate::filter::{hops, log};
 pub(super) const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const VIA: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
-/// Names of the links by number: what arrives comes by the first two.
+/// Names of the links by number, with their VRFs; packets arrive by the first two.
 pub(super) const LINKS: [(&str, &str); 4] =
     [("wan0", "main"), ("wan1", "red"), ("lan0", "main"), ("wan0.7", "red")];
 const PORTS: usize = 3;
@@ -67,7 +67,7 @@ impl PathBench {
         Self::with(rules, links())
     }
 
-    /// The same with what links are called instead.
+    /// Like [`PathBench::new`], with the identities of links given.
     pub(super) fn with(rules: &Ruleset, links: Vec<Link>) -> Self {
         let mut tables = tables();
         let next = hops::resolve(rules, &mut tables, &links).expect("next hops");
@@ -94,7 +94,7 @@ impl PathBench {
         }
     }
 
-    /// Sends a burst both ways; says which packet fares otherwise than it was evaluated, and how.
+    /// Sends a burst through both implementations. The error is the first packet whose fate differs, and how.
     pub(super) fn send(&mut self, frames: &[Vec<u8>]) -> Result<(), (usize, String)> {
         self.now_ns += 50_000;
         self.state.now_ns = self.now_ns;
@@ -117,8 +117,8 @@ impl PathBench {
         same
     }
 
-    /// Evaluates the burst that has gone down the path. Rules are asked hook by hook for the whole burst,
-    /// as the path does: limits notice.
+    /// Evaluates the burst that the path has forwarded. Like the path, it evaluates the whole burst hook by
+    /// hook: limits depend on that.
     fn evaluate_all(&mut self, frames: &[Vec<u8>]) -> Result<(), (usize, String)> {
         let links = self.links.clone();
         let input = usize::from(self.burst.port.0);
@@ -182,7 +182,7 @@ impl PathBench {
         Ok(())
     }
 
-    /// What was logged, in order; of lines only so many are written.
+    /// Compares what was logged, in order; the number of lines is limited.
     fn same_logs(&mut self) -> Result<(), String> {
         let logs: Vec<_> = log::logs(&self.rules).collect();
         let logged = std::iter::from_fn(|| self.state.log.pop());
@@ -201,7 +201,7 @@ impl PathBench {
         Ok(())
     }
 
-    /// What rules have written on a packet that goes on, and where they have sent it.
+    /// Compares what rules have written on a packet that goes on, and where they have sent it.
     fn same_marks(&self, lane: usize, packet: &Packet<'_>, fib: Option<u32>) -> Result<(), String> {
         if self.state.mark[lane] != packet.mark {
             return Err(format!("the mark is {}, not {}", self.state.mark[lane], packet.mark));
@@ -220,9 +220,9 @@ impl PathBench {
         self.same_header(lane, packet)
     }
 
-    /// DSCP and checksum, as they are sent or as others are given them.
+    /// Compares DSCP and checksum, of the packet as sent or as another path receives it.
     fn same_header(&self, lane: usize, packet: &Packet<'_>) -> Result<(), String> {
-        // The links that packets leave by have no tags.
+        // The egress links have no tags.
         let is_left = self.burst.exited.has(lane);
         let l3 = if is_left { usize::from(self.burst.l3[lane]) } else { 14 };
         let frame = self.umem.frame(self.burst.addr[lane], usize::from(self.burst.len[lane]));
@@ -241,13 +241,13 @@ impl PathBench {
         Ok(())
     }
 
-    /// The next hop that is named so.
+    /// The next hop of this address.
     fn hop(&self, via: IpAddr) -> NextHopId {
         let hop = self.hops.iter().find(|(own, _)| *own == via);
         hop.map_or(NextHopId::NO_ROUTE, |(_, next)| *next)
     }
 
-    /// The number of the link that a packet leaves by.
+    /// The number of a packet's egress link.
     fn output(&self, packet: &Packet<'_>) -> usize {
         let bits = |part| packet.number(part, Hook::Prerouting);
         let four = bits(Selector::Destination4).map(|it| IpAddr::from((it as u32).to_be_bytes()));
@@ -261,7 +261,7 @@ impl PathBench {
         self.tables.next_hop(next).link.0.into()
     }
 
-    /// Asks the chains of the device below first.
+    /// Evaluates the chains of the lower device first.
     fn evaluate_ingress<'p>(&mut self, packet: &mut Packet<'p>, below: &'p [Link]) -> Fate {
         let own = packet.input;
         let below = below.iter().filter(|link| own.on.as_ref() == Some(&link.name));
@@ -271,7 +271,7 @@ impl PathBench {
                 eval::run(&self.rules, &mut self.expected, Hook::Ingress, packet, self.now_ns);
             match fate {
                 Fate::Accept => {}
-                // Is left to the kernel there.
+                // There, it takes the kernel path.
                 Fate::Reject(_) => return Fate::Unsupported(String::new()),
                 fate => return fate,
             }
@@ -279,7 +279,7 @@ impl PathBench {
         Fate::Accept
     }
 
-    /// Has it arrive by its VRF's device: rules of hook prerouting are asked once more.
+    /// Evaluates the rules of hook prerouting again, as if the packet had arrived by its VRF's device.
     fn evaluate_vrf<'p>(
         &mut self,
         packet: &mut Packet<'p>,
@@ -302,7 +302,7 @@ impl PathBench {
         }
     }
 
-    /// Left before any rule.
+    /// Whether the packet exited before any rule.
     fn left_at_once(&self, lane: usize) -> bool {
         self.burst.exited.has(lane)
             && matches!(
@@ -313,19 +313,19 @@ impl PathBench {
             )
     }
 
-    /// Left for what is wrong with its header.
+    /// Whether the packet exited because of its header.
     fn is_broken(&self, lane: usize) -> bool {
         let verdict = self.burst.verdict[lane];
         self.burst.exited.has(lane)
             && matches!(verdict, Verdict::Drop(reason) if reason != DropReason::NetfilterDrop)
     }
 
-    /// Did not come to the rules of all hooks.
+    /// Whether the packet did not reach the rules of all hooks.
     pub(super) fn left_early(&self, lane: usize) -> bool {
         self.left_at_once(lane) || self.is_broken(lane)
     }
 
-    /// Was dropped by a rule.
+    /// Whether a rule dropped the packet.
     pub(super) fn drops(&self, lane: usize) -> bool {
         self.fate(lane) == Done::Drop
     }
@@ -342,13 +342,12 @@ impl PathBench {
         }
     }
 
-    /// The rules with what their sets have by now.
+    /// The rules with the current elements of their sets.
     pub(super) fn rules(&self) -> Ruleset {
         self.rules.clone()
     }
 
-    /// Adds elements to live sets and takes some out, here and in the evaluator's rules; says how many
-    /// there were.
+    /// Adds and removes elements of live sets, here and in the evaluator's rules. Returns how many.
     pub(super) fn change_sets(&mut self, dice: &mut Dice) -> usize {
         let Some(filter) = &self.tables.filter else { return 0 };
         let mut changes = 0;
@@ -369,13 +368,13 @@ impl PathBench {
         changes
     }
 
-    /// How many counters have counted, of how many.
+    /// Counters that have counted, and all counters.
     pub(super) fn met(&self) -> (usize, usize) {
         let counts = &self.expected.counts;
         (counts.iter().filter(|(packets, _)| *packets > 0).count(), counts.len())
     }
 
-    /// What was counted is the same.
+    /// Checks that all counts are the same.
     pub(super) fn same_counts(&self, seed: u64) {
         let counts: Vec<_> =
             self.state.counts.iter().map(|count| (count.packets, count.bytes)).collect();
@@ -383,7 +382,7 @@ impl PathBench {
     }
 }
 
-/// What rules have done with a packet.
+/// The effect of rules on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Done {
     GoesOn,
@@ -414,13 +413,13 @@ fn vrf(link: &Link) -> Option<Link> {
     Some(Link { name, vrf: link.vrf.clone(), ..Link::default() })
 }
 
-/// For the host: ARP, and frames to groups.
+/// Whether the frame is for the host: ARP, and frames to groups.
 fn is_host(frame: &[u8]) -> bool {
     let at = if frame[12] == 0x81 { 16 } else { 12 };
     frame[0] & 1 == 1 || frame[at..at + 2] == [8, 6]
 }
 
-/// Any destination is forwarded: those that packets are mostly sent to by the link that their last bit says.
+/// Tables with routes for any destination. The last bit of the most used destinations selects their link.
 fn tables() -> Tables {
     let mut tables = Tables::new();
     let vrfs = [(); VRFS].map(|()| tables.add_vrf().expect("a VRF"));
@@ -452,8 +451,8 @@ fn fill(tables: &mut Tables, vrf: VrfId, links: [LinkId; 2]) {
     }
 }
 
-/// Whether a packet's options let it come to a hook: those of IPv6 are looked at before hook prerouting,
-/// those of IPv4 behind it.
+/// Whether a packet's options let it reach a hook. The stages check IPv6 options before hook prerouting and
+/// IPv4 options behind it.
 fn comes_to(hook: Hook, version: u8, frame: &[u8]) -> bool {
     let layer3 = &frame[if frame[12] == 0x81 { 18 } else { 14 }..];
     let link = Link::default();

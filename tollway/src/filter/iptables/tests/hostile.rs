@@ -1,11 +1,11 @@
-//! Text that is no save.
+//! Text that is not a save.
 
 use proptest::prelude::*;
 
 use super::{forward, read};
 use crate::filter::ir::Family;
 
-/// The place and words of the first mistake.
+/// Line, column and text of the first mistake.
 fn first(text: &str) -> (usize, usize, String) {
     let mistakes = read(text, "rules.v4", Family::Ip).expect_err(text);
     let mistake = &mistakes[0];
@@ -91,7 +91,7 @@ fn all_mistakes_are_told() {
     assert_eq!(lines, [5, 7]);
 }
 
-/// Words that rules are made of, and others.
+/// Words of rules, and others.
 fn word() -> impl Strategy<Value = String> {
     let known: Vec<&str> = include_str!("saves/v4-legacy.save")
         .split_whitespace()
