@@ -2,9 +2,9 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+
+use crate::ports::sys;
 
 /// Where programs usually are. Not every user's `PATH` has all of these, and a bare `init` sets
 /// none.
@@ -30,10 +30,7 @@ fn absolute(path: &OsStr) -> OsString {
 /// and more, and meanwhile no thread gets a page, the worker's included. The standard library makes that copy where
 /// it has to look for the program in a `PATH` of the program's own.
 pub(crate) fn file_of(name: &str) -> PathBuf {
-    let is_program = |file: &PathBuf| {
-        let facts = fs::metadata(file);
-        facts.is_ok_and(|facts| facts.is_file() && facts.permissions().mode() & 0o111 != 0)
-    };
+    let is_program = |file: &PathBuf| file.is_file() && sys::may_execute(file);
     let files = env::split_paths(&search_path()).map(|entry| entry.join(name)).collect::<Vec<_>>();
     files.into_iter().find(is_program).unwrap_or_else(|| name.into())
 }

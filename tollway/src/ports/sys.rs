@@ -2,9 +2,12 @@
 
 #![allow(unsafe_code)]
 
+use std::ffi::CString;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -61,6 +64,15 @@ pub(crate) fn allow_priorities() -> io::Result<()> {
         check(unsafe { libc::setrlimit(resource, &raw const limit) })?;
     }
     Ok(())
+}
+
+/// Says whether this process may execute a file (faccessat(2), with its effective user).
+pub(crate) fn may_execute(file: &Path) -> bool {
+    let Ok(path) = CString::new(file.as_os_str().as_bytes()) else { return false };
+    // SAFETY: the path is a string that ends with a zero byte, and outlives the call.
+    let result =
+        unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::X_OK, libc::AT_EACCESS) };
+    result == 0
 }
 
 /// Sets the calling thread's nice value.

@@ -119,7 +119,7 @@ fn tell(port: &str, family: &str, before: Valve, after: Valve) {
     match (before, after) {
         (Valve::Open, Valve::Closed { .. }) => tracing::warn!(
             "port {port}: most of its {family} is the kernel's to carry: it gets what has no flow in the \
-             XDP path, past user space (`tollway show coverage` says why)"
+             XDP path, past user space (`tollway show offload` says why)"
         ),
         (Valve::Tried { .. }, Valve::Open) => {
             tracing::info!("port {port}: its {family} comes to user space again");

@@ -382,6 +382,8 @@ impl Follow {
             let reader = thread.spawn_scoped(scope, || {
                 // Closing it ends the wait.
                 let _done = done;
+                // New threads are ordinary ones (SCHED_RESET_ON_FORK).
+                let _ = sys::set_nice(-20);
                 attempt(wake, asker, moving)
             });
             let reader = reader.map_err(|error| format!("no thread reads the rules: {error}"))?;

@@ -1,5 +1,7 @@
 //! Verifies the elements of anonymous sets in nft's listing against the kernel's.
 
+use std::collections::HashMap;
+
 use super::elements::{Datum, Entry, in_one_form, is_number_of_device};
 use super::field::Field;
 use super::listed::{Site, name_range};
@@ -126,7 +128,11 @@ impl Site<'_> {
 }
 
 fn is_same(listed: &Entry, own: &Entry) -> bool {
-    listed.0 == own.0 && (listed.1 == own.1 || listed.1.as_ref() == Some(&ANY))
+    listed.0 == own.0 && is_same_datum(listed.1.as_ref(), own.1.as_ref())
+}
+
+fn is_same_datum(listed: Option<&Datum>, own: Option<&Datum>) -> bool {
+    listed == own || listed == Some(&ANY)
 }
 
 /// Says whether entries are the same, as far as possible: nft has replaced device numbers by names. So the
@@ -145,16 +151,80 @@ fn are_same_but_for_devices(
         });
         return all == count as u128;
     }
-    let without_devices = |(key, datum): &Entry| -> Entry {
+    let without_devices = |(key, _): &Entry| -> Vec<_> {
         let key = key.iter().zip(fields);
-        let key =
-            key.map(|(range, field)| if is_number_of_device(field) { (0, 0) } else { *range });
-        (key.collect(), datum.clone())
+        key.map(|(range, field)| if is_number_of_device(field) { (0, 0) } else { *range }).collect()
     };
-    let mut rest: Vec<_> = own.iter().map(without_devices).collect();
-    listed.len() == own.len()
-        && listed.iter().map(without_devices).all(|entry| {
-            let found = rest.iter().position(|own| is_same(&entry, own));
-            found.map(|at| rest.swap_remove(at)).is_some()
-        })
+    let mut rest: HashMap<_, Vec<_>> = HashMap::new();
+    for entry in own {
+        rest.entry(without_devices(entry)).or_default().push(&entry.1);
+    }
+    let mut take = |entry: &Entry| {
+        let data = rest.get_mut(&without_devices(entry))?;
+        let at = data.iter().position(|own| is_same_datum(entry.1.as_ref(), own.as_ref()))?;
+        Some(data.swap_remove(at))
+    };
+    listed.len() == own.len() && listed.iter().all(|entry| take(entry).is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::field::{Base, IIF, IIFNAME};
+    use super::*;
+
+    fn drop_or_accept(accept: bool) -> Option<Datum> {
+        Some(Datum::Verdict { code: accept.into(), chain: None })
+    }
+
+    fn is_same(fields: &[Field], listed: &[Entry], own: &[Entry]) -> bool {
+        are_same_but_for_devices((listed, listed.len()), fields, own)
+    }
+
+    #[test]
+    fn devices_are_counted() {
+        let field = [Field::meta(IIF)];
+        assert!(is_number_of_device(&field[0]) && !is_number_of_device(&Field::meta(IIFNAME)));
+        // nft lists names, whatever their numbers are.
+        let names = |count: u128| -> Vec<Entry> {
+            (0..count).map(|name| (vec![(900 + name, 900 + name)], None)).collect()
+        };
+        for (listed, own, same) in [
+            (2, vec![(5, 6)], true),
+            (2, vec![(5, 5), (9, 9)], true),
+            (3, vec![(5, 6), (9, 9)], true),
+            (1, vec![(5, 6)], false),
+            (2, vec![(5, 5)], false),
+            (2, vec![(5, 7)], false),
+            (2, vec![(0, u128::MAX)], false),
+        ] {
+            let own: Vec<Entry> = own.into_iter().map(|range| (vec![range], None)).collect();
+            assert_eq!(is_same(&field, &names(listed), &own), same, "{listed} {own:?}");
+        }
+    }
+
+    #[test]
+    fn what_stands_beside_devices_is_compared() {
+        let fields = [Field::meta(IIF), Field::whole(Base::Transport, 2, 2)];
+        let ports = |ports: &[u128]| -> Vec<Entry> {
+            let entry = |(at, port): (usize, &u128)| (vec![(at as u128, 0), (*port, *port)], None);
+            ports.iter().enumerate().map(entry).collect()
+        };
+        assert!(is_same(&fields, &ports(&[22, 80]), &ports(&[80, 22])));
+        assert!(is_same(&fields, &ports(&[22, 22]), &ports(&[22, 22])));
+        for (listed, own) in
+            [(&[22, 80][..], &[22, 81][..]), (&[22, 22], &[22, 80]), (&[22], &[22, 22])]
+        {
+            assert!(!is_same(&fields, &ports(listed), &ports(own)), "{listed:?} {own:?}");
+        }
+        let field = [Field::meta(IIF)];
+        let verdicts = |verdicts: &[Option<Datum>]| -> Vec<Entry> {
+            let entry = |(at, one): (usize, &Option<Datum>)| (vec![(at as u128, 0)], one.clone());
+            verdicts.iter().enumerate().map(entry).collect()
+        };
+        let [drops, accepts] = [false, true].map(drop_or_accept);
+        let both = verdicts(&[drops.clone(), accepts.clone()]);
+        assert!(is_same(&field, &both, &verdicts(&[accepts.clone(), drops])));
+        assert!(!is_same(&field, &both, &verdicts(&[accepts.clone(), accepts.clone()])));
+        assert!(is_same(&field, &verdicts(&[Some(ANY)]), &verdicts(&[accepts])));
+    }
 }
