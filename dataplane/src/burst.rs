@@ -1,4 +1,4 @@
-//! A burst: up to 64 packets at once as a structure of arrays, and sets of its packets.
+//! Up to 64 packets at once, as a structure of arrays, and sets of them.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use crate::id::{LinkId, PortId};
 use crate::tables::RecordId;
 use crate::verdict::Verdict;
 
-/// The maximum number of packets in a burst: one bit each in [`Lanes`].
+/// Packets in a burst at most: one bit each in [`Lanes`].
 ///
 /// Bursts of 256 would double the first-level cache misses (measured by DPDK's grout).
 pub const BURST: usize = 64;
@@ -27,14 +27,14 @@ impl Lanes {
         if n >= BURST { Self(u64::MAX) } else { Self((1 << n) - 1) }
     }
 
-    /// Says whether the set is empty.
+    /// Says if the set is empty.
     #[inline(always)]
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The number of packets in the set.
+    /// How many packets the set has.
     #[inline(always)]
     #[must_use]
     pub const fn count(self) -> usize {
@@ -48,22 +48,22 @@ impl Lanes {
         Self(self.0 & !other.0)
     }
 
-    /// The packets of both sets.
+    /// The packets of either set.
     #[inline(always)]
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Says whether packet `lane` is in the set.
+    /// Says if packet `lane` is in the set.
     #[inline(always)]
     #[must_use]
     pub const fn has(self, lane: usize) -> bool {
         self.0 >> (lane & (BURST - 1)) & 1 != 0
     }
 
-    /// The set as a plain range, if it holds the burst's first packets without a gap (the usual case).
-    /// A counted loop takes a third less time than one that searches for bits.
+    /// The set as a plain range, where it is the burst's first packets without a gap (the usual
+    /// case): a counted loop takes a third less time than one that searches for bits.
     #[inline(always)]
     #[must_use]
     pub const fn dense(self) -> Option<Range<usize>> {
@@ -74,22 +74,22 @@ impl Lanes {
         }
     }
 
-    /// The set's first packet, if any.
+    /// The set's first packet, where it has one.
     #[inline(always)]
     #[must_use]
     pub const fn lowest(self) -> Option<usize> {
         if self.0 == 0 { None } else { Some(self.0.trailing_zeros() as usize) }
     }
 
-    /// Adds packet `lane` if `member` is true.
+    /// Adds packet `lane`, where `member` says so.
     #[inline(always)]
     pub const fn put(&mut self, lane: usize, member: bool) {
         self.0 |= (member as u64) << lane;
     }
 
-    /// Adds packet `lane`, for rare cases: the compiler moves the code out of the hot loop.
+    /// Adds packet `lane`; for what seldom happens: the compiler moves the case out of the way.
     #[inline(always)]
-    pub fn insert_rare(&mut self, lane: usize) {
+    pub fn put_odd(&mut self, lane: usize) {
         std::hint::cold_path();
         self.0 |= 1 << lane;
     }
@@ -123,26 +123,24 @@ impl Iterator for LaneIter {
     }
 }
 
-/// A burst of up to 64 packets: where their frames are, and what the stages have found out about them.
+/// Up to 64 packets: where their frames are, and what the stages have found out about them.
 ///
-/// It takes 32 bytes per packet and is never zeroed: a field holds garbage until the stage that owns it
-/// has run.
+/// 32 bytes a packet, never zeroed: a field holds rubbish until the stage that owns it has run.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Burst {
-    /// Frames in the burst; the rest of each array is garbage.
+    /// Frames in the burst; the rest of each array is rubbish.
     pub count: usize,
-    /// Packets that exited the path, with their [`Burst::verdict`].
-    pub exited: Lanes,
-    /// Packets whose verdict depended on more than their flow: on length, TCP flags, TTL or a rate.
-    /// Each stage that examines such a property adds its packets; the XDP path does not repeat their
-    /// verdicts.
+    /// Packets that left the road, with their [`Burst::verdict`].
+    pub left: Lanes,
+    /// Packets whose verdict depended on more than their flow: on length, TCP flags, TTL, a rate.
+    /// Whoever looks at such a thing adds them; an express lane leaves them alone.
     pub bound: Lanes,
-    /// Packets whose verdict depended on the IPv6 flow label as well as on their flow (ecmp).
+    /// Packets whose verdict depended on IPv6's flow label beside their flow (ecmp).
     pub labelled: Lanes,
     /// The port that all frames came from.
     pub port: PortId,
-    /// The first byte of each frame.
+    /// First byte of each frame.
     pub addr: [FrameAddr; BURST],
     /// Bytes in each frame, Ethernet header included, check sequence excluded.
     pub len: [u16; BURST],
@@ -154,11 +152,11 @@ pub struct Burst {
     pub root: [u32; BURST],
     /// Lookup key: the IPv4 destination, or the upper half of the IPv6 one (validate).
     pub key: [u64; BURST],
-    /// The result of the FIB lookup (route), replaced by the group's member (ecmp).
+    /// What the FIB says (route); a group's member in its place (ecmp).
     pub next: [RecordId; BURST],
-    /// The egress port (rewrite).
+    /// The port it leaves by (rewrite).
     pub egress: [PortId; BURST],
-    /// Why the packet exited the path (set by the stage that ended it).
+    /// Why it left the road (whoever sent it off).
     pub verdict: [Verdict; BURST],
 }
 
@@ -168,7 +166,7 @@ impl Burst {
     pub fn new() -> Self {
         Self {
             count: 0,
-            exited: Lanes::NONE,
+            left: Lanes::NONE,
             bound: Lanes::NONE,
             labelled: Lanes::NONE,
             port: PortId(0),
@@ -188,13 +186,13 @@ impl Burst {
     #[inline(always)]
     pub fn reset(&mut self, port: PortId) {
         self.count = 0;
-        self.exited = Lanes::NONE;
+        self.left = Lanes::NONE;
         self.bound = Lanes::NONE;
         self.labelled = Lanes::NONE;
         self.port = port;
     }
 
-    /// Adds a frame; false if the burst is full, in which case the caller keeps the frame.
+    /// Adds a frame; false when the burst is full and the frame is still the caller's.
     #[inline(always)]
     #[must_use]
     pub fn push(&mut self, addr: FrameAddr, len: u16) -> bool {
@@ -214,10 +212,10 @@ impl Burst {
         Lanes::first(self.count)
     }
 
-    /// Makes packets exit the path, all with one verdict.
+    /// Sends packets off the road, all with one verdict.
     #[inline(always)]
     pub fn leave_all(&mut self, lanes: Lanes, verdict: Verdict) {
-        self.exited = self.exited.or(lanes);
+        self.left = self.left.or(lanes);
         match lanes.dense() {
             Some(range) => self.verdict[range].fill(verdict),
             None => {
@@ -228,7 +226,7 @@ impl Burst {
         }
     }
 
-    /// The verdict of all these packets, if they share one.
+    /// The verdict that all of these packets have left with, if it is one.
     #[must_use]
     pub fn verdict_of(&self, lanes: Lanes) -> Option<Verdict> {
         let verdict = self.verdict[lanes.lowest()?];
@@ -244,10 +242,10 @@ impl Burst {
         alike.then_some(verdict)
     }
 
-    /// Makes packet `lane` exit the path.
+    /// Sends packet `lane` off the road.
     #[inline(always)]
-    pub fn exit(&mut self, lane: usize, verdict: Verdict) {
-        self.exited.0 |= 1 << lane;
+    pub fn leave(&mut self, lane: usize, verdict: Verdict) {
+        self.left.0 |= 1 << lane;
         self.verdict[lane] = verdict;
     }
 }

@@ -1,22 +1,22 @@
-//! Limits on what the router hands to the kernel, and detection of ports whose packets should not come
-//! here at all.
+//! What is handed to the kernel: how much of what it is to answer, and when what it is to carry had better
+//! not come here at all.
 //!
-//! The router never drops here what the kernel would forward. But each packet handed over costs several
-//! microseconds, several times what the kernel needs to forward it. So a port is *crowded* if the
-//! kernel has to carry a large share of its packets, and many in number ([`Crowd`]). The dispatcher
-//! then sends the port's packets to the kernel directly.
+//! What the kernel would forward is never dropped here. But each packet that is handed over costs several
+//! microseconds, several times what the kernel needs to forward it. So a port is *crowded* once a good part
+//! of what it brings, and a good number of packets, are the kernel's ([`Crowd`]); whoever steers its packets
+//! then sends them there directly.
 
 use crate::counters::Traffic;
 use crate::id::PortId;
 use crate::verdict::PuntReason;
 
-/// Packets per second for each reason that the kernel answers.
+/// Packets a second for each reason that the kernel answers.
 pub(crate) const PER_SECOND: u64 = 10_000;
 /// Packets at once for each such reason.
 pub(crate) const BURST: u64 = 1_000;
 
-/// Says whether the kernel would forward, queue or deliver a packet that is punted for this reason,
-/// rather than answer or drop it.
+/// Whether the kernel would forward, hold or deliver a packet that is punted for this reason, rather than
+/// answer or drop it.
 const fn is_carried(reason: PuntReason) -> bool {
     match reason {
         PuntReason::KernelLink
@@ -39,11 +39,10 @@ const fn is_carried(reason: PuntReason) -> bool {
     }
 }
 
-/// One token bucket for each reason that the kernel answers, and counts of the packets that found it
-/// empty.
+/// One bucket of tokens for each reason that the kernel answers, and what found it empty.
 #[derive(Debug)]
 pub struct Limits {
-    /// The time from which each bucket is full, in ns.
+    /// The time from which on a bucket is full, ns.
     full_at: [u64; PuntReason::COUNT],
     refused: [u64; PuntReason::COUNT],
 }
@@ -53,9 +52,9 @@ impl Limits {
         Self { full_at: [0; PuntReason::COUNT], refused: [0; PuntReason::COUNT] }
     }
 
-    /// Says whether one more packet may be handed over.
+    /// Whether one more packet may be handed over.
     pub(crate) fn allow(&mut self, reason: PuntReason, now_ns: u64) -> bool {
-        // Nanoseconds per packet.
+        // Nanoseconds that one packet costs.
         const INTERVAL_NS: u64 = 1_000_000_000 / PER_SECOND;
         if is_carried(reason) {
             return true;
@@ -69,39 +68,39 @@ impl Limits {
         true
     }
 
-    /// Packets over the limit, by reason.
+    /// Packets that were too many, by reason.
     pub fn refused(&self) -> impl Iterator<Item = (PuntReason, u64)> {
         PuntReason::ALL.iter().copied().zip(self.refused)
     }
 }
 
-/// The number of ports that can be crowded: as many as can have an XDP program.
+/// Ports that can be crowded: as many as have a steering program.
 pub const MOST_PORTS: usize = 64;
-/// A port is crowded if the kernel carries more than one packet in `SHARE`,
+/// A port is crowded where more than one packet in so many is the kernel's,
 const SHARE: u64 = 20;
-/// more than this many per second,
+/// and more than so many a second are,
 const CROWD_PER_SECOND: u64 = 10_000;
-/// and this many at once.
+/// and so many at once.
 const CROWD_AT_ONCE: u64 = 1_000;
 
-/// Finds ports at which the kernel has to carry too many packets.
+/// Ports at which too many packets are the kernel's to carry.
 #[derive(Debug)]
 pub struct Crowd {
     levels: Box<[[Level; 2]; MOST_PORTS]>,
     ports: CrowdedPorts,
 }
 
-/// Crowded ports, one bit each, by the packets' family.
+/// Ports, one bit each, by the family of the packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CrowdedPorts {
-    /// Ports crowded with IPv4 packets.
+    /// Of IPv4.
     pub v4: u64,
-    /// Ports crowded with IPv6 packets.
+    /// Of IPv6.
     pub v6: u64,
 }
 
-/// A leaky bucket of the packets that were handed over. Each adds [`SHARE`]; each packet that the port
-/// receives takes one out, and so does time.
+/// A leaky bucket of the packets that were handed over: each counts [`SHARE`]; each packet that comes in at
+/// the port takes one out, and so does time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Level {
     fill: u64,
@@ -134,7 +133,7 @@ impl Crowd {
         }
     }
 
-    /// Records a packet that is handed over, one of those that its port received.
+    /// Takes note of a packet that is handed over, of those that its port received.
     pub(crate) fn note(
         &mut self,
         (port, is_v6): (PortId, bool),
@@ -153,7 +152,7 @@ impl Crowd {
         }
     }
 
-    /// Returns the ports that became crowded since the last call, and starts over.
+    /// The ports that were crowded since this was last asked, and begins anew with them.
     pub fn take(&mut self) -> CrowdedPorts {
         let ports = std::mem::take(&mut self.ports);
         for (index, levels) in self.levels.iter_mut().enumerate() {
@@ -166,7 +165,7 @@ impl Crowd {
         ports
     }
 
-    /// Says whether any port is crowded.
+    /// Whether any port is.
     #[inline]
     #[must_use]
     pub fn is_any(&self) -> bool {
@@ -200,8 +199,7 @@ mod tests {
         }
     }
 
-    /// Hands over one packet in `share` of `rate` per second for one second; returns whether the port
-    /// is crowded.
+    /// Hands over one packet in `share` of `rate` a second for a second; whether the port is crowded.
     fn is_crowded(rate: u64, share: u64, reason: PuntReason) -> bool {
         let (mut crowd, mut rx) = (Crowd::new(), vec![Traffic::default(); 2]);
         for packet in 0..rate {

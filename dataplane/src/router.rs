@@ -1,4 +1,4 @@
-//! The router of one worker: path, host, tables, memory and counters, and the turn that runs them.
+//! One worker's router: path, host, tables, memory and counts, and the turn that joins them.
 
 use std::sync::Arc;
 
@@ -6,42 +6,41 @@ use crate::burst::{BURST, Burst, Lanes};
 use crate::counters::{Counters, Traffic};
 use crate::dispatch::Path;
 use crate::epoch::Reader;
+use crate::express::Express;
 use crate::frame::{Descriptor, Umem};
 use crate::host::{Context, Host, Outgoing, Packet};
 use crate::id::{LinkId, PortId};
-use crate::path::{AllStages, Features};
+use crate::path::{Everything, Features};
 use crate::port::Port;
 use crate::punts::{Crowd, Limits};
-use crate::stages::filter::{Count, Filter, PolicyRoute, State};
+use crate::stages::filter::{Count, Filter, State, Steer};
 use crate::stages::transmit::Egress;
 use crate::tables::Tables;
 use crate::tolls::Tolls;
 use crate::verdict::{DropReason, PuntReason, Verdict};
-use crate::xdp_path::XdpPath;
 
-/// A router, built with the optional stages of `F`, with everything that it needs except its ports.
-pub struct Router<F: Features = AllStages> {
-    /// The tables that the stages read.
+/// A router, built with the optional stages of `F`, with everything that it needs but its ports.
+pub struct Router<F: Features = Everything> {
+    /// What the stages read.
     pub tables: Tables,
-    /// The memory of the frames.
+    /// Memory of the frames.
     pub umem: Umem,
-    /// Counts of what happened to every packet.
+    /// What became of every packet.
     pub counters: Counters,
-    /// The cost of each stage.
+    /// What each stage costs.
     pub tolls: Tolls,
     /// The router as a host.
     pub host: Host,
-    /// The XDP path that is notified of forwarded packets, if any.
-    pub xdp_path: Option<Box<dyn XdpPath>>,
-    /// Counters and limits of the firewall rules.
+    /// Who is told of forwarded packets, if anyone.
+    pub express: Option<Box<dyn Express>>,
+    /// Counts and limits of the firewall's rules.
     pub filter: State,
-    /// Says whether the kernel behind the ports has the same rules as the firewall. If so, packets that
-    /// the rules reject, reroute or cannot decide take the kernel path, like all that exit the path, as
-    /// they were received.
+    /// The kernel behind ports has the same rules as the firewall. What they reject, send another way or
+    /// can not decide is then the kernel's, as all that leaves the road, and as it was received.
     pub kernel_has_rules: bool,
-    /// Limits on the packets that the kernel has to answer.
+    /// How much the kernel is given to answer.
     pub limits: Limits,
-    /// Finds ports at which the kernel has to carry too many packets.
+    /// Ports at which too much is the kernel's to carry.
     pub crowd: Crowd,
     path: Path<F>,
     reader: Reader,
@@ -51,19 +50,18 @@ pub struct Router<F: Features = AllStages> {
 }
 
 impl<F: Features> Router<F> {
-    /// Creates a router for the ports in `tables`, with the path for the widest instructions of the
-    /// machine.
+    /// A router for the ports that `tables` has, on the widest path that the machine runs.
     #[must_use]
     pub fn new(tables: Tables, umem: Umem, host: Host) -> Self {
         Self::with_path(Path::detect(), tables, umem, host)
     }
 
-    /// Creates a router that uses the given path.
+    /// The same on a path of the caller's choice.
     #[must_use]
     pub fn with_path(path: Path<F>, tables: Tables, umem: Umem, host: Host) -> Self {
         let ports = tables.ports.len();
-        // Whatever changed until now, no reader can be in the way yet.
-        tables.next_hops.restore_displaced();
+        // Whatever changed until now, no reader is in the way yet.
+        tables.next_hops.settle();
         let reader = tables.epochs.join();
         let mut state = State::new();
         if let Some(filter) = &tables.filter {
@@ -75,7 +73,7 @@ impl<F: Features> Router<F> {
             counters: Counters::new(ports),
             tolls: Tolls::new(),
             host,
-            xdp_path: None,
+            express: None,
             filter: state,
             kernel_has_rules: false,
             limits: Limits::new(),
@@ -88,13 +86,13 @@ impl<F: Features> Router<F> {
         }
     }
 
-    /// Receives one burst from `port`, runs the path on it and sends the result; returns the number of
-    /// packets received. `now_ns` is the time since any fixed moment.
+    /// Receives one burst from `port`, takes it down the road and sends what comes out; says how
+    /// many packets were received. `now_ns` is the time since any fixed moment.
     pub fn turn<P: Port>(&mut self, port: PortId, ports: &mut [P], now_ns: u64) -> usize {
-        // Between two bursts: the worker holds no reference that it found in a table.
+        // Between two bursts: nothing is held that was found in a table.
         self.reader.pass();
-        if let Some(xdp_path) = &mut self.xdp_path {
-            xdp_path.begin(&self.tables.epochs.changes, now_ns);
+        if let Some(express) = &mut self.express {
+            express.begin(&self.tables.epochs.changes, now_ns);
         }
         let burst = &mut *self.burst;
         burst.reset(port);
@@ -102,8 +100,8 @@ impl<F: Features> Router<F> {
         let Some(source) = ports.get_mut(usize::from(port.0)).filter(|_| known) else { return 0 };
         source.receive(&mut self.umem, burst);
         if burst.count == 0 {
-            if let Some(xdp_path) = &mut self.xdp_path {
-                xdp_path.idle(port);
+            if let Some(express) = &mut self.express {
+                express.idle(port);
             }
             return 0;
         }
@@ -119,41 +117,39 @@ impl<F: Features> Router<F> {
             &mut self.egress,
             &mut self.filter,
         );
-        let exited = self.burst.exited;
-        if let Some(xdp_path) = &mut self.xdp_path {
-            let lanes = self.burst.lanes().without(exited);
-            xdp_path.forwarded(&self.burst, &self.umem, &self.tables, lanes);
+        let left = self.burst.left;
+        if let Some(express) = &mut self.express {
+            let lanes = self.burst.lanes().without(left);
+            express.forwarded(&self.burst, &self.umem, &self.tables, lanes);
         }
         self.transmit(ports);
-        if let Some(Verdict::Drop(reason)) = self.burst.verdict_of(exited) {
-            self.drop_all(exited, reason);
-        } else if !exited.is_empty() {
+        if let Some(Verdict::Drop(reason)) = self.burst.verdict_of(left) {
+            self.drop_all(left, reason);
+        } else if !left.is_empty() {
             let kernel = ports.get_mut(usize::from(port.0)).filter(|port| port.has_kernel());
             let ours = match kernel {
                 Some(port) => {
-                    self.tell_punted(exited);
-                    // Packets with verdicts from rules that the kernel does not know.
-                    let ruled =
-                        if self.kernel_has_rules { Lanes::NONE } else { self.ruled(exited) };
-                    self.punt_to_kernel(port, exited.without(ruled), now_ns);
+                    self.tell_punted(left);
+                    // Where the kernel does not know the rules.
+                    let ruled = if self.kernel_has_rules { Lanes::NONE } else { self.ruled(left) };
+                    self.punt_to_kernel(port, left.without(ruled), now_ns);
                     ruled
                 }
-                None => exited,
+                None => left,
             };
             if !ours.is_empty() {
-                self.handle_exits(ours, now_ns);
+                self.settle(ours, now_ns);
             }
             self.send_outbox(ports);
         }
         self.burst.count
     }
 
-    /// Checks that every chunk of the memory is free, at a port or in a queue of the host; call it
-    /// between two bursts only. Lost chunks sooner or later mean lost frames.
+    /// Makes sure that every chunk of the memory is free, at a port or in a queue of the host; between two
+    /// bursts only. Where chunks are lost, frames are too, sooner or later.
     ///
     /// # Errors
-    ///
-    /// A sentence that says how many chunks are missing, or were returned twice.
+    /// A sentence that says how many are missing, or were given back twice.
     pub fn check_memory<P: Port>(&self, ports: &[P]) -> Result<(), String> {
         let umem = &self.umem;
         let (free, waiting) = (umem.available(), self.host.chunks(umem));
@@ -168,34 +164,34 @@ impl<F: Features> Router<F> {
         ))
     }
 
-    /// Counts of what happened to every packet, including those that the XDP path forwarded.
+    /// What became of every packet, those included that were forwarded without the path.
     #[must_use]
     pub fn counters_in_all(&mut self) -> Counters {
         let mut counters = self.counters.clone();
-        if let Some(xdp_path) = &mut self.xdp_path {
-            xdp_path.add_to(&mut counters);
+        if let Some(express) = &mut self.express {
+            express.add_to(&mut counters);
         }
         counters
     }
 
-    /// The counts of the firewall rules by counter number, including packets that the XDP path
-    /// forwarded.
+    /// What the firewall's rules have counted by their counters' numbers, those packets included that
+    /// were forwarded without the path.
     pub fn rule_counts(&mut self) -> &[Count] {
-        if let Some(xdp_path) = &mut self.xdp_path {
-            xdp_path.add_to_rules(&mut self.filter.counts, false);
+        if let Some(express) = &mut self.express {
+            express.add_to_rules(&mut self.filter.counts, false);
         }
         &self.filter.counts
     }
 
-    /// Replaces tables and host between two bursts. Counts continue, and the new host takes over what
-    /// the old one has learned and queued. `links` has for each old link its number in the new tables,
-    /// if it still exists. `carried` is as in [`Router::set_filter`], for the rules in the new tables.
+    /// Puts other tables and another host in the place of its own, between two bursts: counts go on,
+    /// and what the host has learned and holds goes over to the new one. `links` says what each of
+    /// the old links is in the new tables, if it is still there; `carried` is as in
+    /// [`Router::set_filter`], for the rules that the new tables have.
     ///
-    /// Returns the old tables and host, which may be large: drop them where time does not matter.
+    /// Gives back the old tables and host, which may be large: who has the time is to drop them.
     ///
     /// # Errors
-    ///
-    /// The new tables do not have as many ports; they are returned, and nothing has changed.
+    /// The new tables have not as many ports; they are given back, and nothing has changed.
     pub fn swap<P: Port>(
         &mut self,
         ports: &mut [P],
@@ -207,24 +203,23 @@ impl<F: Features> Router<F> {
         if tables.ports.len() != self.tables.ports.len() {
             return Err(Box::new((tables, host)));
         }
-        // Whatever changed until now, no reader can be in the way yet.
-        tables.next_hops.restore_displaced();
+        // Whatever changed until now, no reader is in the way yet.
+        tables.next_hops.settle();
         self.reader = tables.epochs.join();
         std::mem::swap(&mut self.tables, &mut tables);
         std::mem::swap(&mut self.host, &mut host);
         self.renew_filter(carried);
-        // Nothing here needs the time.
+        // Nothing that is done here asks for the time.
         let (new, mut context, _) = self.slow_road(0);
         new.succeed(&mut context, &mut host, links);
         self.send_outbox(ports);
         Ok((tables, host))
     }
 
-    /// Replaces the active rules, or removes them; call it between two bursts, like any change of the
-    /// router. To continue a counter, `carried` has for each counter of the new rules its number in the
-    /// old ones.
+    /// Puts other rules in force, or none; between two bursts, as any change of the router. `carried` has
+    /// for each counter of the new rules the number it had, where it is to go on.
     ///
-    /// Returns the previous rules, which may be large: drop them where time does not matter.
+    /// Gives back the rules before, which may be large: who has the time is to drop them.
     pub fn set_filter(
         &mut self,
         filter: Option<Arc<Filter>>,
@@ -236,10 +231,10 @@ impl<F: Features> Router<F> {
         old
     }
 
-    /// Starts counters, limits and marks for the rules that the tables have now.
+    /// Begins to count, limit and mark by the rules that the tables have now.
     fn renew_filter(&mut self, carried: &[Option<u32>]) {
-        if let Some(xdp_path) = &mut self.xdp_path {
-            xdp_path.add_to_rules(&mut self.filter.counts, true);
+        if let Some(express) = &mut self.express {
+            express.add_to_rules(&mut self.filter.counts, true);
         }
         match &self.tables.filter {
             Some(filter) => self.filter.renew(filter, carried),
@@ -247,27 +242,27 @@ impl<F: Features> Router<F> {
         }
     }
 
-    /// Reports that no turn is taken until [`Router::wake`]: changes of tables need not wait for this
-    /// router until then.
+    /// Says that no turn will be taken until [`Router::wake`]: whoever changes tables need not wait
+    /// for this router meanwhile.
     pub fn park(&self) {
         self.reader.park();
     }
 
-    /// Reports that the router takes turns again.
+    /// Says that turns will be taken again.
     pub fn wake(&self) {
         self.reader.wake();
     }
 
-    /// Lets the host do what is due; call it some ten times a second.
+    /// Lets the host do what is due; to be called some ten times a second.
     pub fn tick<P: Port>(&mut self, ports: &mut [P], now_ns: u64) {
         self.count_oversized(ports);
-        self.tables.next_hops.restore_displaced();
+        self.tables.next_hops.settle();
         let (host, mut context, _) = self.slow_road(now_ns);
         host.tick(&mut context);
         self.send_outbox(ports);
     }
 
-    /// Counts the frames that ports could not deliver because they fit no chunk.
+    /// Counts the frames that ports could not hand over.
     fn count_oversized<P: Port>(&mut self, ports: &mut [P]) {
         for (index, port) in ports.iter_mut().enumerate() {
             let Traffic { packets, bytes } = port.oversized();
@@ -277,7 +272,7 @@ impl<F: Features> Router<F> {
         }
     }
 
-    /// Hands the forwarded frames to their ports.
+    /// Hands the path's frames to their ports.
     fn transmit<P: Port>(&mut self, ports: &mut [P]) {
         let (umem, counters) = (&mut self.umem, &mut self.counters);
         self.egress.drain(|port, frames| {
@@ -289,7 +284,7 @@ impl<F: Features> Router<F> {
         });
     }
 
-    /// The host, the context it works on, and the burst for the notification of the XDP path.
+    /// The host, what it works on, and the burst that it may be told of.
     fn slow_road(&mut self, now_ns: u64) -> (&mut Host, Context<'_>, &Burst) {
         let context = Context {
             tables: &mut self.tables,
@@ -301,7 +296,7 @@ impl<F: Features> Router<F> {
         (&mut self.host, context, &self.burst)
     }
 
-    /// Frees packets that are all dropped for one reason, as in an attack that a rule blocks.
+    /// Frees packets that are all dropped for one reason, as under an attack that a rule wards off.
     fn drop_all(&mut self, lanes: Lanes, reason: DropReason) {
         self.counters.drops[reason as usize] += lanes.count() as u64;
         match lanes.dense() {
@@ -310,7 +305,7 @@ impl<F: Features> Router<F> {
         }
     }
 
-    /// The packets among `lanes` that rules reject or reroute.
+    /// Those of some packets that rules reject, or send another way than their route.
     fn ruled(&self, lanes: Lanes) -> Lanes {
         let mut ruled = Lanes::NONE;
         for lane in lanes {
@@ -319,20 +314,20 @@ impl<F: Features> Router<F> {
                 match self.burst.verdict[lane] {
                     Verdict::Punt(PuntReason::Reject) => true,
                     Verdict::Punt(PuntReason::FilterUnsupported) => false,
-                    _ => self.filter.policy_route_of(lane) != PolicyRoute::Not,
+                    _ => self.filter.steer_of(lane) != Steer::Not,
                 },
             );
         }
         ruled
     }
 
-    /// Handles packets that exited the path.
+    /// Deals with packets that left the road.
     #[cold]
-    fn handle_exits(&mut self, lanes: Lanes, now_ns: u64) {
+    fn settle(&mut self, lanes: Lanes, now_ns: u64) {
         let reject = self.filter.reject;
-        let mut policy_route = [PolicyRoute::Not; BURST];
+        let mut steer = [Steer::Not; BURST];
         for lane in lanes {
-            policy_route[lane] = self.filter.policy_route_of(lane);
+            steer[lane] = self.filter.steer_of(lane);
         }
         let (host, mut context, burst) = self.slow_road(now_ns);
         for lane in lanes {
@@ -341,7 +336,7 @@ impl<F: Features> Router<F> {
                 len: burst.len[lane],
                 l3: burst.l3[lane],
                 link: burst.link[lane],
-                policy_route: policy_route[lane],
+                steer: steer[lane],
             };
             match burst.verdict[lane] {
                 Verdict::Drop(reason) => {
@@ -357,21 +352,20 @@ impl<F: Features> Router<F> {
         }
     }
 
-    /// Notifies the XDP path of packets that exited the path and that it may pass to the kernel
-    /// directly.
-    fn tell_punted(&mut self, exited: Lanes) {
-        if let Some(xdp_path) = &mut self.xdp_path
+    /// Tells of packets that left the road, where the kernel may have them without being asked.
+    fn tell_punted(&mut self, left: Lanes) {
+        if let Some(express) = &mut self.express
             && (self.kernel_has_rules || self.tables.filter.is_none())
         {
-            xdp_path.punted(&self.burst, &self.umem, &self.tables, exited);
+            express.punted(&self.burst, &self.umem, &self.tables, left);
         }
     }
 
-    /// Hands the packets that exited the path to the kernel behind their port, except those to be
-    /// dropped.
+    /// Hands the packets that left the road to the kernel behind their port, but for those that are
+    /// to be dropped.
     #[cold]
-    fn punt_to_kernel<P: Port>(&mut self, port: &mut P, exited: Lanes, now_ns: u64) {
-        for lane in exited {
+    fn punt_to_kernel<P: Port>(&mut self, port: &mut P, left: Lanes, now_ns: u64) {
+        for lane in left {
             let addr = self.burst.addr[lane];
             let frame = Descriptor { addr, len: u32::from(self.burst.len[lane]) };
             let reason = match self.burst.verdict[lane] {
@@ -411,7 +405,7 @@ impl<F: Features> Router<F> {
         }
     }
 
-    /// Sends the frames that the host has made or released.
+    /// Sends what the host has made or released.
     fn send_outbox<P: Port>(&mut self, ports: &mut [P]) {
         let (umem, counters) = (&mut self.umem, &mut self.counters);
         for outgoing in self.outbox.drain(..) {
@@ -426,7 +420,7 @@ impl<F: Features> Router<F> {
     }
 }
 
-/// Hands frames to a port and frees those that it does not take. Returns how many it took.
+/// Hands frames to a port; those that it does not take are freed. Says how many it took.
 fn hand_over<P: Port>(
     umem: &mut Umem,
     counters: &mut Counters,

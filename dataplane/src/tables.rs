@@ -1,5 +1,4 @@
-//! The tables that the stages read: ports, links, FIBs, next hops. They are one value, which is swapped
-//! or changed between bursts.
+//! What the stages read: ports, links, FIBs, next hops. One value, swapped or changed between bursts.
 
 mod adjacency;
 mod find;
@@ -20,14 +19,14 @@ use crate::id::{LinkId, NextHopId, PortId, Vid, VrfId};
 use crate::stages::classify::{VlanEntry, VlanTable};
 use crate::stages::ecmp::{Groups, MOST_MEMBERS, Member, Multipath};
 use crate::stages::filter::Filter;
-use crate::stages::icmp_redirect::Redirects;
+use crate::stages::redirect::Redirects;
 use crate::stages::route::{Capacity, Fallbacks, Fib};
 use crate::stages::rule::Policies;
-use crate::stages::source_check::Sources;
+use crate::stages::source::Sources;
 use crate::verdict::{DropReason, PuntReason};
 use crate::wire::eth::{MacWord, ethertype};
 use adjacency::HostRoutes;
-pub(crate) use find::RouteQuery;
+pub(crate) use find::Question;
 use kernel_link::KernelRoots;
 pub use leads::Lead;
 use neighs::Neighs;
@@ -36,16 +35,16 @@ pub use prefix::RoutePrefix;
 use prefix::standing_routes;
 pub use records::{Action, LinkRecord, NextHop, PortRecord, TablesError, VrfRecord};
 
-/// Room for a prepared Ethernet header in bytes: 14 and two tags, rounded up for the copy.
+/// Bytes that a ready-made Ethernet header has room for: 14 and two tags, rounded up for the copy.
 pub const HEADER_ROOM: usize = 24;
 
-/// The maximum number of stacked VLAN tags on a link (QinQ).
+/// Tags that links can be stacked (QinQ).
 pub const MAX_STACKED_TAGS: usize = 2;
 
-/// All tables that the stages read.
+/// Everything that the stages read.
 #[derive(Debug)]
 pub struct Tables {
-    /// Says when memory of the FIBs may be reused.
+    /// When memory of the FIBs may be used again.
     pub epochs: Arc<Epochs>,
     /// Ports by [`PortId`].
     pub ports: Vec<PortRecord>,
@@ -59,31 +58,31 @@ pub struct Tables {
     pub fib6: Arc<Fib>,
     /// Next hops by [`NextHopId`].
     pub next_hops: Arc<NextHops>,
-    /// Next-hop groups by [`NextHopId`] without its group bit.
+    /// Next-hop groups by [`NextHopId`] without its mark.
     pub groups: Arc<Groups>,
-    /// Firewall rules, if any.
+    /// Rules of the firewall, if there are any.
     pub filter: Option<Arc<Filter>>,
-    /// Every VLAN link, by the link below it and the tag's protocol and identifier.
+    /// Every VLAN link, by what it is on: the link below, the tag's protocol and identifier.
     vlans: HashMap<(LinkId, u16, u16), LinkId>,
-    /// The FIBs that others fall back to if they have no route, if any.
+    /// Where FIBs go on that have no route, if any does.
     pub(crate) fallbacks: Option<Box<Fallbacks>>,
-    /// Policies of links, if any.
+    /// Policies of links, if any has one.
     pub(crate) policies: Option<Box<Policies>>,
-    /// The links' checks of source addresses, if any.
+    /// What links ask of sources, if any does.
     pub(crate) sources: Option<Box<Sources>>,
-    /// Links on which the kernel sends redirects, if any.
+    /// Links of which the kernel sends redirects, if there are any.
     pub(crate) redirects: Option<Box<Redirects>>,
-    /// The fields that select a group's member for a flow.
+    /// What tells flows apart that are spread over groups.
     pub(crate) multipath: Multipath,
     neighs: Neighs,
     kernel_roots: KernelRoots,
     inert: HashMap<InertKey, NextHopId>,
-    /// The targets of next hops that can be redirected in place.
+    /// Where next hops lead that can be led elsewhere.
     leads: HashMap<NextHopId, Lead>,
     host_routes: HostRoutes,
 }
 
-/// Next hops that all their routes share.
+/// Next hops that are the same for every route that needs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum InertKey {
     Local,
@@ -99,13 +98,13 @@ impl Default for Tables {
 }
 
 impl Tables {
-    /// Creates empty tables: no packet has a route.
+    /// Empty tables: every packet has no route.
     #[must_use]
     pub fn new() -> Self {
         Self::with_capacity(Capacity::default(), Capacity::default())
     }
 
-    /// Creates empty tables with FIBs of the given capacity, IPv4 and IPv6.
+    /// The same with FIBs that may grow so far, IPv4 and IPv6.
     #[must_use]
     pub fn with_capacity(capacity4: Capacity, capacity6: Capacity) -> Self {
         let epochs = Epochs::new();
@@ -133,15 +132,15 @@ impl Tables {
         }
     }
 
-    /// The current version of the tables: it differs if anything has changed that can affect a
-    /// forwarded packet.
+    /// What the tables are like now: another value when anything has changed that a forwarded packet
+    /// might notice.
     #[inline(always)]
     #[must_use]
     pub fn version(&self) -> Version {
         self.epochs.changes.version()
     }
 
-    /// The link with this number; numbers come from the tables themselves.
+    /// The link of that number; numbers come from the tables themselves.
     #[inline(always)]
     #[must_use]
     pub fn link(&self, id: LinkId) -> &LinkRecord {
@@ -154,13 +153,13 @@ impl Tables {
         self.vlans.get(&(parent, protocol, vid)).copied()
     }
 
-    /// The next hop with this number; "no route" if there is none.
+    /// The next hop of that number; one that is not there has no route.
     #[must_use]
     pub fn next_hop(&self, id: NextHopId) -> NextHop {
         self.next_hops.get(id)
     }
 
-    /// Adds a VRF; each has the routes that RFC 1122 and RFC 4291 demand of all hosts.
+    /// Adds a VRF; every one has the routes that RFC 1122 and RFC 4291 demand of all hosts.
     ///
     /// # Errors
     /// See [`TablesError`].
@@ -176,7 +175,7 @@ impl Tables {
         Ok(id)
     }
 
-    /// Adds a port and the link for its untagged frames.
+    /// Adds a port and the link of its untagged frames.
     ///
     /// # Errors
     /// See [`TablesError`].
@@ -233,7 +232,7 @@ impl Tables {
         tags: Vec<(u16, Vid)>,
     ) -> Result<LinkId, TablesError> {
         let roots = *self.vrfs.get(usize::from(vrf.0)).ok_or(TablesError::Unknown)?;
-        // One number is reserved: it stands for no link.
+        // One number is spared: it stands for no link.
         let id = u16::try_from(self.links.len()).ok().filter(|id| *id < u16::MAX);
         let id = LinkId(id.ok_or(TablesError::Full)?);
         self.links.push(LinkRecord {
@@ -250,7 +249,7 @@ impl Tables {
         Ok(id)
     }
 
-    /// Inserts a route into a VRF's FIB, replacing any route to the same prefix.
+    /// Puts a route in a VRF's FIB, over one to the same prefix.
     ///
     /// # Errors
     /// See [`TablesError`].
@@ -263,7 +262,7 @@ impl Tables {
         self.change_route(vrf, prefix, Some(next)).map(|_| ())
     }
 
-    /// Removes a route from a VRF's FIB; false if there was none.
+    /// Takes a route out of a VRF's FIB; false where there was none.
     ///
     /// # Errors
     /// See [`TablesError`].
@@ -297,7 +296,7 @@ impl Tables {
         self.inert(Action::Drop(reason))
     }
 
-    /// The next hop that punts to the slow path.
+    /// The next hop that hands to the slow path.
     ///
     /// # Errors
     /// See [`TablesError`].
@@ -350,7 +349,7 @@ impl Tables {
         Ok(NextHopId(NextHopId::GROUP | number))
     }
 
-    /// Sets the members of a next-hop group, in their order.
+    /// Gives a next-hop group other members, in their order.
     ///
     /// # Errors
     /// See [`TablesError`].
@@ -363,8 +362,7 @@ impl Tables {
         if done { Ok(()) } else { Err(TablesError::Unknown) }
     }
 
-    /// The Ethernet header of an IP packet sent on a link, at the end of its room, and the header's
-    /// length.
+    /// The Ethernet header of an IP packet sent on a link, at the end of its room, and its length.
     #[must_use]
     pub fn header(&self, link: LinkId, dst: [u8; 6], is_ipv4: bool) -> ([u8; HEADER_ROOM], u8) {
         let ethertype = if is_ipv4 { ethertype::IPV4 } else { ethertype::IPV6 };

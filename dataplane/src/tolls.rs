@@ -1,45 +1,44 @@
 //! The tolls: what each stage costs, sampled while packets flow.
 //!
-//! One burst in [`SAMPLE_EVERY`] packets is timed stage by stage. The timed path and the plain one are
-//! the same function, compiled twice.
+//! One burst in [`SAMPLE_EVERY`] is timed stage by stage. The timed path and the plain one are
+//! the same body, compiled twice.
 
 use crate::burst::Lanes;
 use crate::clock;
 
-/// Packets between two samples: one full burst in 64, smaller bursts less often, because reading the
+/// Packets between two samples: a full burst in 64, a smaller one less often, because reading the
 /// clock costs the same for a burst of one as for 64.
 pub const SAMPLE_EVERY: u32 = 64 * 64;
 
-/// An upper bound of the clocks that a stage takes for a burst of 64, even with 10,000 rules. A longer
-/// time means that something else ran in between, which is not the stage's toll. Unoptimised code takes
-/// some ten times as long.
+/// Clocks that no stage takes for a burst of 64, 10,000 rules included: something else ran in between,
+/// which is not the stage's toll. Code that is not optimised takes some ten times as long.
 const INTERRUPTED: u64 = if cfg!(debug_assertions) { 1 << 21 } else { 1 << 17 };
 
 /// The stages that have a toll of their own, in the path's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Stage {
-    /// Is the frame for this router, and what does it carry?
+    /// Frame for us? What does it carry?
     Admit,
     /// VLAN tags to links.
     Classify,
-    /// Firewall rules of hook ingress.
+    /// Rules of hook ingress.
     Ingress,
     /// IP header checks.
     Validate,
-    /// Firewall rules of hook prerouting.
+    /// Rules of hook prerouting.
     Prerouting,
     /// FIB lookup.
     Route,
     /// Policy rules.
     Rule,
-    /// The member of a next-hop group.
+    /// Member of a next-hop group.
     Ecmp,
-    /// Packets that exit through their ingress link.
-    IcmpRedirect,
-    /// Checks of the source address.
-    SourceCheck,
-    /// Firewall rules of hook forward and those behind it.
+    /// Packets that go back where they came from.
+    Redirect,
+    /// What is asked of sources.
+    Source,
+    /// Rules of hooks forward and behind.
     Forward,
     /// TTL, checksum, Ethernet header.
     Rewrite,
@@ -58,14 +57,14 @@ impl Stage {
         Self::Route,
         Self::Rule,
         Self::Ecmp,
-        Self::IcmpRedirect,
-        Self::SourceCheck,
+        Self::Redirect,
+        Self::Source,
         Self::Forward,
         Self::Rewrite,
         Self::Transmit,
     ];
 
-    /// The stage's name in tables.
+    /// Its name in tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -77,8 +76,8 @@ impl Stage {
             Self::Route => "route",
             Self::Rule => "rule",
             Self::Ecmp => "ecmp",
-            Self::IcmpRedirect => "icmp_redirect",
-            Self::SourceCheck => "source_check",
+            Self::Redirect => "redirect",
+            Self::Source => "source",
             Self::Forward => "forward",
             Self::Rewrite => "rewrite",
             Self::Transmit => "transmit",
@@ -86,10 +85,10 @@ impl Stage {
     }
 }
 
-/// The sum of one stage's samples.
+/// What the samples of one stage add up to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Toll {
-    /// Clocks, including the cost of reading the clock (see [`Tolls::clock_cost`]).
+    /// Clocks, the cost of reading the clock included (see [`Tolls::clock_cost`]).
     pub clocks: u64,
     /// Packets that went into the stage.
     pub packets: u64,
@@ -101,7 +100,7 @@ pub struct Toll {
 #[derive(Clone, Debug)]
 pub struct Tolls {
     stages: [Toll; Stage::ALL.len()],
-    /// Packets until the next sample; none while [`Tolls::switch`] is off.
+    /// Packets until the next sample; none with [`Tolls::switch`] off.
     credit: u32,
     on: bool,
     clock_cost: f64,
@@ -124,7 +123,7 @@ impl Tolls {
         self.on = on;
     }
 
-    /// Says whether this burst of `packets` is to be timed.
+    /// Says if this burst of `packets` is to be timed.
     #[inline(always)]
     pub fn due(&mut self, packets: usize) -> bool {
         let spent = packets as u32;
@@ -136,7 +135,7 @@ impl Tolls {
         self.on
     }
 
-    /// The samples of a stage.
+    /// What has been sampled for a stage.
     #[must_use]
     pub const fn of(&self, stage: Stage) -> Toll {
         self.stages[stage as usize]
@@ -148,8 +147,8 @@ impl Tolls {
         self.clock_cost
     }
 
-    /// A stage's clocks per packet that entered it, without the cost of the clock; none without
-    /// samples.
+    /// A stage's clocks for each packet that went into it, the clock's own cost taken off; none
+    /// where nothing was sampled.
     #[must_use]
     pub fn per_packet(&self, stage: Stage) -> Option<f64> {
         let toll = self.of(stage);
@@ -164,8 +163,8 @@ impl Default for Tolls {
     }
 }
 
-/// Clocks between two consecutive readings of the clock: the mean, since the counter may advance in
-/// steps longer than that, without the interrupted tenth.
+/// Clocks between two readings of the clock, one behind the other: the mean, since the counter may
+/// run in steps that are longer than that, without the interrupted tenth.
 fn clock_cost() -> f64 {
     let mut gaps = [0; 1024];
     for gap in &mut gaps {
@@ -177,22 +176,22 @@ fn clock_cost() -> f64 {
     usual.iter().sum::<u64>() as f64 / usual.len() as f64
 }
 
-/// Times the stages of one burst, or does nothing at all if `ON` is false.
-pub struct StageTimer<'a, const ON: bool> {
+/// Times the stages of one burst, or (`ON` false) does nothing at all.
+pub struct Lap<'a, const ON: bool> {
     tolls: &'a mut Tolls,
     last: u64,
 }
 
-impl<'a, const ON: bool> StageTimer<'a, ON> {
+impl<'a, const ON: bool> Lap<'a, ON> {
     /// Starts the clock.
     #[inline(always)]
     pub fn start(tolls: &'a mut Tolls) -> Self {
         Self { tolls, last: if ON { clock::now() } else { 0 } }
     }
 
-    /// Charges the time since the last call to a stage that `lanes` went into.
+    /// Books the time since the last call to a stage that `lanes` went into.
     #[inline(always)]
-    pub fn record(&mut self, stage: Stage, lanes: Lanes) {
+    pub fn book(&mut self, stage: Stage, lanes: Lanes) {
         if ON {
             let now = clock::now();
             let clocks = now.wrapping_sub(self.last);

@@ -1,5 +1,6 @@
-/* Passes IP frames to the AF_XDP sockets of a sink, whose thread recognizes the generator's frames;
- * all else goes on to the host. */
+/* Sends frames of IP to the AF_XDP sockets of a sink, whose thread knows the generator's; all else goes on
+ * to the host.
+ */
 #include "mark.h"
 
 struct {

@@ -1,5 +1,4 @@
-//! Child processes that measure on request: the parent writes a line, the child answers with a line
-//! of JSON.
+//! Processes that measure on request: a line asks, a line of JSON answers.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{self, ChildStdin, Command, Stdio};
@@ -9,27 +8,27 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Answers every line of `input` with a line on `output`, until `input` ends.
+/// Answers every line of `input` by a line of `output`, until there is none.
 ///
 /// # Errors
-/// A message, if an answer fails or the output is closed.
+/// A sentence, where an answer fails or nobody reads the output.
 pub(crate) fn serve<T: Serialize>(
     input: impl BufRead,
     mut output: impl Write,
     mut answer: impl FnMut(&str) -> Result<T, String>,
 ) -> Result<(), String> {
     for line in input.lines() {
-        let line = line.map_err(|error| format!("the next request cannot be read: {error}"))?;
+        let line = line.map_err(|error| format!("the next request can not be read: {error}"))?;
         let answer = answer(line.trim())?;
         let text = serde_json::to_string(&answer).map_err(|error| error.to_string())?;
         writeln!(output, "{text}")
             .and_then(|()| output.flush())
-            .map_err(|error| format!("the slice cannot be written to stdout: {error}"))?;
+            .map_err(|error| format!("the slice can not be written to stdout: {error}"))?;
     }
     Ok(())
 }
 
-/// A process that answers as [`serve`] does. Dropping this ends the process.
+/// A process that answers by [`serve`], or does as if; it ends with this.
 pub(crate) struct Child {
     child: process::Child,
     input: Option<ChildStdin>,
@@ -38,15 +37,15 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// Starts the process.
+    /// Starts it.
     ///
     /// # Errors
-    /// A message, if the process cannot be started.
+    /// A sentence where it can not be started.
     pub(crate) fn start(mut command: Command, name: impl Into<String>) -> Result<Self, String> {
         let name = name.into();
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child =
-            command.spawn().map_err(|error| format!("{name} cannot be started: {error}"))?;
+            command.spawn().map_err(|error| format!("{name} can not be started: {error}"))?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
@@ -56,10 +55,10 @@ impl Child {
         Ok(Self { child, input, lines, name })
     }
 
-    /// Sends one request and waits for the answer, for at most `patience`.
+    /// Asks once more, and waits for the answer, for so long.
     ///
     /// # Errors
-    /// A message, if no answer arrives.
+    /// A sentence where no answer comes.
     pub(crate) fn ask<T: DeserializeOwned>(&mut self, patience: Duration) -> Result<T, String> {
         let asked =
             self.input.as_mut().map(|input| input.write_all(b"\n").and_then(|()| input.flush()));
@@ -76,7 +75,7 @@ impl Child {
         }
     }
 
-    /// Why the process ended, from its error output.
+    /// Why the process has ended, by what it says.
     fn last_words(&mut self) -> String {
         self.input = None;
         let mut told = String::new();
@@ -89,13 +88,13 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // The process may be in the middle of a slice, or stopped.
+        // It may be in the middle of a slice, or stopped.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The first line of a failing program's output.
+/// The first line of what a program says where it fails.
 pub(crate) fn first_line(told: &str) -> &str {
     let line = told.lines().map(str::trim).find(|line| !line.is_empty());
     line.map_or("it says nothing", |line| line.trim_start_matches("error: "))

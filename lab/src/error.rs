@@ -1,25 +1,25 @@
-//! Errors of the benchmarks and commands.
+//! Why something was refused, or has failed.
 
 use std::fmt;
 
-/// An error: what failed, and the remedy.
+/// What is wrong, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// What failed.
+    /// What is wrong.
     pub what: String,
-    /// How to mend it.
+    /// What to do about it.
     pub remedy: String,
-    /// Whether the request itself was wrong.
+    /// Whether it was asked for wrongly.
     pub usage: bool,
 }
 
 impl Error {
-    /// An error in the request.
+    /// It was asked for wrongly.
     pub fn usage(what: impl ToString, remedy: impl ToString) -> Self {
         Self { what: what.to_string(), remedy: remedy.to_string(), usage: true }
     }
 
-    /// A failure of a valid request.
+    /// It failed.
     pub fn failed(what: impl ToString, remedy: impl ToString) -> Self {
         Self { usage: false, ..Self::usage(what, remedy) }
     }

@@ -1,5 +1,4 @@
-//! Benchmarks and studies of Tollway: what each feature of the packet path costs, with sound
-//! statistics.
+//! The bench beside the road: what each feature of the packet's path costs, with honest statistics.
 
 mod callgrind;
 mod child;

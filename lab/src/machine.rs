@@ -1,4 +1,4 @@
-//! The machine and the build that a measurement was made on.
+//! What a measurement was made on.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -7,23 +7,23 @@ use serde::{Deserialize, Serialize};
 use tollway_dataplane::clock;
 use tollway_dataplane::cpu::Level;
 
-/// The machine, as far as it influences figures.
+/// The machine, as far as it bears on a figure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// The processor's model name.
+    /// The processor's name for itself.
     pub cpu: String,
-    /// Number of processors that the process may use.
+    /// Processors that the process may use.
     pub cpus: usize,
     /// The kernel's release.
     pub kernel: String,
-    /// The rate of the time-stamp counter in MHz, measured against the system clock.
+    /// The time-stamp counter's rate, MHz, measured against the system's clock.
     pub tsc_mhz: f64,
-    /// The instruction set that the packet path uses.
+    /// The instruction set that the path runs on.
     pub level: String,
 }
 
 impl Machine {
-    /// Examines the machine. Takes 50 ms.
+    /// Looks at the machine; takes 50 ms.
     #[must_use]
     pub fn probe() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -39,7 +39,7 @@ impl Machine {
         }
     }
 
-    /// Nanoseconds per clock of the time-stamp counter.
+    /// Nanoseconds that one clock takes.
     #[must_use]
     pub fn ns_per_clock(&self) -> f64 {
         1000.0 / self.tsc_mhz
@@ -52,8 +52,8 @@ fn tsc_mhz(time: Duration) -> f64 {
     start.tsc_mhz()
 }
 
-/// A moment read from both clocks. The longer ago it is, the more precise the rate of the
-/// time-stamp counter.
+/// A moment by both clocks, from which the time-stamp counter's rate is known the better the longer ago
+/// it is.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
     time: Instant,
@@ -61,8 +61,8 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// Reads both clocks. Of eight readings it takes the one with the least time between the
-    /// clocks, since the scheduler may interrupt a reading.
+    /// Reads both clocks: of eight times the one in which the least passed between them, since the
+    /// processor may be taken away there.
     #[must_use]
     pub fn now() -> Self {
         let read = || {
@@ -75,7 +75,7 @@ impl Moment {
         reads.map_or_else(|| read().1, |(_, moment)| moment)
     }
 
-    /// The counter's rate since that moment, MHz.
+    /// The counter's rate since then, MHz.
     #[must_use]
     pub fn tsc_mhz(self) -> f64 {
         let now = Self::now();

@@ -1,4 +1,4 @@
-//! Pictures of costs that grow with a size.
+//! What something costs as it grows, as a picture.
 
 use std::fs;
 use std::path::Path;
@@ -15,29 +15,29 @@ const COLOURS: [RGBColor; 4] = [
     RGBColor(0xe3, 0xa4, 0x86),
 ];
 
-/// A ratio of largest to least clocks above which the axis is logarithmic.
+/// Clocks that differ by so much are drawn by powers.
 const WIDE: f64 = 20.0;
 
-/// A line's name and its points: size and clocks.
+/// A line's name, and its points: size and clocks.
 pub(crate) type Line = (&'static str, Vec<(f64, f64)>);
 
-/// The content of a picture.
+/// What there is to draw.
 pub(crate) struct Growth<'a> {
-    /// The picture's caption.
+    /// What the picture is of.
     pub(crate) caption: &'a str,
-    /// Label of the size axis.
+    /// What grows.
     pub(crate) x: &'a str,
-    /// The processor of the measurement.
+    /// What it was measured on.
     pub(crate) cpu: &'a str,
-    /// The lines, at most four.
+    /// Four lines at most.
     pub(crate) lines: Vec<Line>,
 }
 
 impl Growth<'_> {
-    /// Writes the picture as SVG.
+    /// Writes it as SVG.
     ///
     /// # Errors
-    /// A message, if there is nothing to draw or the file cannot be written.
+    /// A sentence, where there is nothing to draw or the file can not be written.
     pub(crate) fn write(&self, path: &Path) -> Result<(), String> {
         fs::write(path, self.draw()?).map_err(|error| format!("{}: {error}", path.display()))
     }
@@ -50,7 +50,7 @@ impl Growth<'_> {
         }
         let mut text = String::new();
         plot(&mut text, self, highest)
-            .map_err(|error| format!("the plot cannot be drawn: {error}"))?;
+            .map_err(|error| format!("the plot can not be drawn: {error}"))?;
         Ok(text)
     }
 }
@@ -75,9 +75,9 @@ fn plot(
     let x = (0.8..largest * 1.3).log_scale();
     let clocks = lines.iter().flat_map(|(_, points)| points).map(|(_, y)| *y);
     let least = clocks.fold(highest, f64::min);
-    // On a linear axis, small costs would all lie on the ground line.
+    // Else what costs little lies flat on the ground.
     if least > 0.0 && highest / least > WIDE {
-        // Leave room above for the names.
+        // Room above for the names.
         let y = (least * 0.7..highest * 8.0).log_scale();
         lines_on(builder.build_cartesian_2d(x, y)?, growth)?;
     } else {
@@ -87,7 +87,7 @@ fn plot(
     Ok(())
 }
 
-/// A chart with a logarithmic size axis.
+/// A chart whose sizes grow by powers.
 type Chart<'a, 'text, Y> = ChartContext<'a, SVGBackend<'text>, Cartesian2d<LogCoord<f64>, Y>>;
 
 /// Draws axes, lines and their names.
@@ -126,7 +126,7 @@ where
     Ok(())
 }
 
-/// A power of ten in readable form.
+/// A power of ten as people read it.
 fn power(value: f64) -> String {
     match value {
         value if value >= 1e6 => format!("{:.0}M", value / 1e6),

@@ -1,4 +1,4 @@
-//! The common form of all benchmark results.
+//! The form that every benchmark's result has.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use serde::Serialize;
 use crate::machine::{COMMIT, COMPILER, Machine};
 use crate::stats::Summary;
 
-/// The whole result of a benchmark. As JSON it is one object.
+/// A benchmark's whole result; as JSON one object.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report<R = Row> {
-    /// The machine it ran on.
+    /// What it ran on.
     pub machine: Machine,
-    /// The compiler of this build.
+    /// What built it.
     pub compiler: &'static str,
-    /// The commit of this build.
+    /// What it was built from.
     pub commit: &'static str,
-    /// The rows, one for each measured item.
+    /// One for each thing measured.
     pub rows: Vec<R>,
     /// Single figures, by name.
     #[serde(flatten)]
@@ -24,24 +24,24 @@ pub struct Report<R = Row> {
 }
 
 impl<R> Report<R> {
-    /// A report for this build and this machine.
+    /// A report on this build and this machine.
     #[must_use]
     pub fn new(machine: Machine, rows: Vec<R>) -> Self {
         Self { machine, compiler: COMPILER, commit: COMMIT, rows, figures: BTreeMap::new() }
     }
 }
 
-/// One measured item.
+/// One thing measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Its name, the same in every report.
     pub name: &'static str,
-    /// A description in words.
+    /// What it is, in words.
     pub title: &'static str,
-    /// TSC clocks per packet.
+    /// TSC clocks a packet.
     pub clocks_per_packet: Summary,
-    /// Nanoseconds per packet.
+    /// Nanoseconds a packet.
     pub ns_per_packet: Summary,
-    /// TSC clocks per packet in each stage, from samples taken during the run.
+    /// TSC clocks a packet in each stage, as sampled while it ran.
     pub stages: BTreeMap<&'static str, f64>,
 }

@@ -1,13 +1,9 @@
-//! Compiles the model into tables and host. Every decision that can be made once is made here.
+//! Model in, tables and host out: everything that can be decided once is decided here.
 //!
-//! Routes compete as in the kernel:
-//!
-//! - The router's own addresses (the local table) win over all routes.
-//! - Then the lowest metric wins. Connected routes have metric 0 (IPv4) or 256 (IPv6).
-//! - At equal metric a connected route wins, then the first one in the model.
-//!
-//! Prefixes that are never forwarded (loopback, multicast, link-local) keep the standing routes
-//! that every VRF has.
+//! Routes compete as in the kernel: the router's own addresses (the local table) beat everything,
+//! then the lowest metric wins, where connected routes have metric 0 (IPv4) or 256 (IPv6); between
+//! equals a connected route wins, then whatever stands first in the model. Prefixes that are never
+//! forwarded (loopback, multicast, link-local) keep the standing routes that every VRF has.
 
 mod routes;
 #[cfg(test)]
@@ -29,37 +25,37 @@ use crate::model::{Link, LinkIndex, LinkKind, Model, VlanProtocol, VrfIndex};
 use routes::Compiler;
 pub(crate) use routes::is_never_forwarded;
 
-/// Why a model does not compile: the object concerned, and its problem.
+/// A model that can not be turned into tables: the object concerned, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{object} {}", problem(.error))]
 pub struct CompileError {
-    /// The object: a port, a link, a route.
+    /// What it is about: a port, a link, a route.
     pub object: String,
-    /// Its problem.
+    /// What does not fit.
     pub error: Problem,
 }
 
-/// Why an object does not compile.
+/// What does not fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// The tables refuse it.
+    /// The tables.
     Tables(TablesError),
-    /// The firewall's rules do not fit.
+    /// The firewall.
     Filter(FlattenError),
-    /// The next hop of a rule is not usable.
+    /// Where a rule of the firewall sends packets.
     Hop(HopError),
-    /// The rules leave packets to a kernel that has the same rules, but no such kernel exists.
+    /// Packets that the firewall leaves to a kernel that knows its rules: there is none.
     Tagged,
 }
 
 impl CompileError {
-    /// Whether the firewall's rules are the problem.
+    /// Whether it is the firewall's rules that do not fit.
     #[must_use]
     pub const fn is_of_rules(&self) -> bool {
         matches!(self.error, Problem::Filter(_) | Problem::Hop(_) | Problem::Tagged)
     }
 
-    /// What the user can do about it.
+    /// What a user can do about it.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
         let error = match &self.error {
@@ -84,7 +80,7 @@ fn problem(error: &Problem) -> String {
     let error = match error {
         Problem::Tables(error) => error,
         Problem::Filter(error) => return format!("do not fit: {error}"),
-        Problem::Hop(error) => return format!("cannot be installed: {}", error.what),
+        Problem::Hop(error) => return format!("can not be in force: {}", error.what),
         Problem::Tagged => {
             return "would see packets of VLAN links above theirs at hook ingress or egress, which can \
                     not be done exactly"
@@ -103,18 +99,18 @@ fn problem(error: &Problem) -> String {
     told.to_owned()
 }
 
-/// The parts of a router.
+/// What the router is built of.
 pub struct Compiled {
-    /// The tables that the path reads. Ports and links have the same positions as in the model.
+    /// What the path reads; ports and links have the positions that they have in the model.
     pub tables: Tables,
-    /// The host, with the router's own addresses.
+    /// The router's own addresses.
     pub host: Host,
 }
 
-/// Compiles a model into tables and host.
+/// Turns a model into tables.
 ///
 /// # Errors
-/// The first object that does not compile.
+/// The first object that does not fit.
 pub fn compile(model: &Model) -> Result<Compiled, CompileError> {
     let mut tables = Tables::new();
     let mut host = Host::new();
@@ -146,15 +142,16 @@ pub fn compile(model: &Model) -> Result<Compiled, CompileError> {
     Ok(Compiled { tables, host })
 }
 
-/// Compiles the firewall's rules, for the links by their names in the model.
+/// The firewall's rules, for the links by the names that the model has for them.
 fn filter(model: &Model, tables: &mut Tables) -> Result<Option<Arc<Filter>>, CompileError> {
     let hops = rule_hops(model, tables)?;
     rules(model, hops, &tables.epochs)
 }
 
-/// Resolves the next hops that the model's rules name, in the tables that will be active with them.
+/// The next hops that a model's rules name, in tables that they are to be in force with.
 ///
-/// # Errors The first next hop that cannot be reached.
+/// # Errors
+/// The first that there is no way to.
 pub fn rule_hops(model: &Model, tables: &mut Tables) -> Result<Vec<NextHopId>, CompileError> {
     let Some(rules) = &model.filter else { return Ok(Vec::new()) };
     hops::resolve(rules, tables, &rule_links(model)).map_err(|error| CompileError {
@@ -163,10 +160,11 @@ pub fn rule_hops(model: &Model, tables: &mut Tables) -> Result<Vec<NextHopId>, C
     })
 }
 
-/// Compiles the model's rules; none if it has none. `epochs` are those of the tables, `hops` come
-/// from [`rule_hops`].
+/// A model's rules as tables have them, `epochs` being those of the tables and `hops` from
+/// [`rule_hops`]; none where the model has none.
 ///
-/// # Errors The rules do not fit.
+/// # Errors
+/// They do not fit.
 pub fn rules(
     model: &Model,
     hops: Vec<NextHopId>,
@@ -177,8 +175,7 @@ pub fn rules(
         object: "the rules of the firewall".to_owned(),
         error: Problem::Filter(error),
     })?;
-    // Without a kernel that has the rules, earlier checks refused every rule that needs one. Only
-    // chains on links with tagged traffic above them remain.
+    // Where no kernel has the rules, each that wants one has been refused; what is left are tagged links.
     if model.kernel_rules.is_none() && compiled.leaves_to_kernel() {
         let object = "the rules of the firewall".to_owned();
         return Err(CompileError { object, error: Problem::Tagged });
@@ -186,7 +183,7 @@ pub fn rules(
     Ok(Some(Arc::new(compiled.with_hops(hops))))
 }
 
-/// The links of a model in the form that rules need, by number.
+/// The links of a model as rules know them, by number.
 #[must_use]
 pub fn rule_links(model: &Model) -> Vec<eval::Link> {
     let vrf_devices = model.kernel_rules.as_ref().map(|kernel| &kernel.vrf_devices[..]);
@@ -205,8 +202,7 @@ pub fn rule_links(model: &Model) -> Vec<eval::Link> {
     model.links.iter().enumerate().map(link).collect()
 }
 
-/// Adds a VLAN link. Links have the same order in the tables as in the model, because each port has
-/// already added its own link.
+/// Links follow each other in the tables as in the model, because each port has made its own.
 fn add_vlan(tables: &mut Tables, link: &Link) -> Result<(), TablesError> {
     let LinkKind::Vlan { parent, vid, protocol } = link.kind else { return Ok(()) };
     let vid = Vid::new(vid).ok_or(TablesError::Unknown)?;
@@ -227,7 +223,7 @@ fn link_id(link: LinkIndex) -> Result<LinkId, TablesError> {
     u16::try_from(link.0).map(LinkId).map_err(|_| TablesError::Unknown)
 }
 
-/// Names the object that an error of the tables concerns.
+/// Says what an error of the tables is about.
 fn at(what: impl Fn() -> String) -> impl Fn(TablesError) -> CompileError {
     move |error| CompileError { object: what(), error: Problem::Tables(error) }
 }

@@ -1,8 +1,8 @@
-//! Reloads: a changed configuration file, and devices whose address or MTU changed.
+//! A changed configuration file, and devices that say something else of themselves.
 //!
-//! A thread of its own reads and compiles the file, and installs it while packets flow
-//! ([`crate::installer`]). Sets of the firewall then have the file's elements; changes made through
-//! the control socket are lost. A file with a mistake changes nothing.
+//! The file is read and compiled on a thread of its own, and put in force while packets flow
+//! ([`crate::force`]). Elements of sets that came and went by the control socket are as the file has
+//! them then. A file with a mistake changes nothing.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,26 +18,26 @@ use crate::compile::{CompileError, compile, rule_links};
 use crate::config::{self, Mistake, Running};
 use crate::filter::ir::Ruleset;
 use crate::filter::log::Logger;
-use crate::installer::{InstallError, Installer, Next, PATIENCE, Parts};
+use crate::force::{Force, ForceError, Next, PATIENCE, Parts};
+use crate::kernel::Follower;
 use crate::model::{Model, PortIndex};
-use crate::neighbours::Follower;
 use crate::ports::capture::CaptureError;
 use crate::ports::{self, Facts};
 
-/// The result of a successful reload.
+/// What a reload has done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// The configuration is the same as before; nothing changed.
+    /// The configuration says what it said before: nothing was touched.
     Unchanged,
-    /// The configuration is active.
-    Installed {
-        /// The number of its links.
+    /// It is in force.
+    InForce {
+        /// Links that it has.
         links: usize,
-        /// The number of its routes, not counting the connected ones.
+        /// Routes that it has, beside the connected ones.
         routes: usize,
-        /// The number of its firewall's rules, if it has a firewall.
+        /// Rules that its firewall has, if it has one.
         rules: Option<usize>,
-        /// How long the installation blocked the worker.
+        /// How long the worker did nothing else.
         pause: Duration,
         /// How long it took to read and compile, while packets flowed.
         took: Duration,
@@ -48,8 +48,8 @@ impl std::fmt::Display for Done {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Unchanged => f.write_str("the configuration has not changed"),
-            Self::Installed { links, routes, rules, pause, took } => {
-                write!(f, "the configuration is active: {links} links, {routes} routes")?;
+            Self::InForce { links, routes, rules, pause, took } => {
+                write!(f, "the configuration is in force: {links} links, {routes} routes")?;
                 if let Some(rules) = rules {
                     write!(f, ", {rules} firewall rules")?;
                 }
@@ -63,35 +63,35 @@ impl std::fmt::Display for Done {
 /// Why a reload has changed nothing.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ReloadError {
-    /// The configuration has mistakes, or needs a restart.
+    /// The configuration has mistakes, or asks for what only a restart can do.
     #[error("{}", sentences(.0))]
     Mistakes(Vec<Mistake>),
-    /// It does not fit in the tables.
+    /// It fits no tables.
     #[error("{0}; {remedy}", remedy = .0.remedy())]
     Compile(CompileError),
-    /// The rules' log cannot be written.
+    /// What rules log can not be written.
     #[error("{0}; {remedy}", remedy = .0.remedy())]
     Log(Arc<CaptureError>),
-    /// It cannot be installed.
+    /// It can not be put in force.
     #[error("{0}")]
-    Installer(InstallError),
+    Force(ForceError),
 }
 
 fn sentences(mistakes: &[Mistake]) -> String {
     mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
-/// The result of a reload.
+/// What a reload came to.
 pub type Outcome = Result<Done, ReloadError>;
 
 enum Request {
-    /// Read the file again; without a sender, only the log gets the result.
+    /// Read the file again; none wants to hear what came of it but the log.
     File(Option<SyncSender<Outcome>>),
-    /// A device's address or MTU changed.
+    /// A device says something else of itself.
     Device(PortIndex, Facts),
 }
 
-/// Installs changed configurations, one after the other.
+/// Puts changed configurations in force, one after the other.
 #[derive(Clone)]
 pub struct Reloader(Sender<Request>);
 
@@ -99,20 +99,19 @@ pub struct Reloader(Sender<Request>);
 pub struct Started {
     /// Its configuration's file.
     pub file: PathBuf,
-    /// The file's model, before anything was adopted from devices.
+    /// What that said, before anything was adopted from devices.
     pub configured: Model,
-    /// The devices' properties, by port.
+    /// What devices say of themselves, by port.
     pub facts: Vec<Facts>,
-    /// The largest layer-3 packet that fits in a frame together with its tags, in bytes.
+    /// The largest layer-3 packet that its frames have room for, with their tags.
     pub largest_mtu: usize,
-    /// The router itself; the active model is the configured one with what was adopted from
-    /// devices.
+    /// The router itself; in force is what was configured, with what was adopted.
     pub parts: Parts,
 }
 
 impl Reloader {
-    /// Starts the thread that serves requests, SIGHUP among them. Where the kernel's neighbours are
-    /// wanted, `follow` starts to follow them, so that they move to new tables.
+    /// Waits for requests from now on, SIGHUP among them. `follow` starts to follow the kernel's
+    /// neighbours where that is wanted, so that they go over to new tables.
     ///
     /// # Errors
     /// The system has no thread or descriptor left, or `follow` failed.
@@ -133,48 +132,48 @@ impl Reloader {
         let this = Self(sender);
         let follower = follow(&this)?;
         let Started { file, configured, facts, largest_mtu, parts } = started;
-        let installer = Installer::new(parts, follower);
-        let worker = Worker { file, configured, facts, largest_mtu, installer };
+        let force = Force::new(parts, follower);
+        let worker = Worker { file, configured, facts, largest_mtu, force };
         let thread = std::thread::Builder::new().name("reload".to_owned());
         thread.spawn(move || worker.serve(&requests))?;
         Ok(this)
     }
 
-    /// Reads the configuration again and installs it.
+    /// Reads the configuration again and puts it in force.
     ///
     /// # Errors
-    /// See [`ReloadError`]; what was active still is.
+    /// See [`ReloadError`]; what was in force still is.
     pub fn reload(&self) -> Outcome {
         let (answer, reply) = mpsc::sync_channel(1);
         self.0
             .send(Request::File(Some(answer)))
-            .map_err(|_| ReloadError::Installer(InstallError::Gone))?;
-        reply.recv().map_err(|_| ReloadError::Installer(InstallError::Gone))?
+            .map_err(|_| ReloadError::Force(ForceError::Gone))?;
+        reply.recv().map_err(|_| ReloadError::Force(ForceError::Gone))?
     }
 
-    /// Reports a device's new address or MTU; the links on the device are updated.
+    /// Says that a device has another address or MTU now: the links on it follow.
     pub fn device_changed(&self, port: PortIndex, facts: Facts) {
-        // If the thread has ended, nothing is updated.
+        // If nobody is there any more, nothing follows.
         let _ = self.0.send(Request::Device(port, facts));
     }
 }
 
-/// What causes an installation.
+/// Who wants a configuration in force.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {
     /// Its file was read again.
     File,
-    /// A device changed: sets keep their current elements.
+    /// A device says something else: sets keep the elements that they have by now.
     Device,
 }
 
-/// The state of the thread.
+/// What the thread has.
 struct Worker {
     file: PathBuf,
     configured: Model,
     facts: Vec<Facts>,
     largest_mtu: usize,
-    installer: Installer,
+    force: Force,
 }
 
 impl Worker {
@@ -184,7 +183,7 @@ impl Worker {
                 Request::File(answer) => {
                     let outcome = self.read();
                     tell(&outcome);
-                    // The caller may have stopped waiting.
+                    // Whoever asked may have gone.
                     answer.map(|answer| answer.send(outcome));
                 }
                 Request::Device(port, facts) => self.device(port, facts),
@@ -198,14 +197,14 @@ impl Worker {
             ports: &self.configured.ports,
             largest_mtu: self.largest_mtu,
             control: self.configured.control.as_deref(),
-            xdp_path: {
-                let Model { xdp_path, xdp_flows, .. } = self.configured;
-                (xdp_path, xdp_flows)
+            express: {
+                let Model { express, express_flows, .. } = self.configured;
+                (express, express_flows)
             },
         };
         let loaded = config::load_for(&self.file, &running);
         let configured = loaded.map_err(ReloadError::Mistakes)?.model;
-        let done = self.install(&configured, Cause::File, start)?;
+        let done = self.put_in_force(&configured, Cause::File, start)?;
         self.configured = configured;
         Ok(done)
     }
@@ -214,7 +213,7 @@ impl Worker {
         let Some(known) = self.facts.get_mut(port.0) else { return };
         *known = facts;
         let configured = self.configured.clone();
-        match self.install(&configured, Cause::Device, Instant::now()) {
+        match self.put_in_force(&configured, Cause::Device, Instant::now()) {
             Ok(Done::Unchanged) => {}
             outcome => {
                 let name = configured.ports.get(port.0).map_or("", |port| port.name.as_str());
@@ -224,14 +223,14 @@ impl Worker {
         }
     }
 
-    fn install(&mut self, configured: &Model, cause: Cause, start: Instant) -> Outcome {
+    fn put_in_force(&mut self, configured: &Model, cause: Cause, start: Instant) -> Outcome {
         let mut model = configured.clone();
         for (index, facts) in self.facts.iter().enumerate() {
             ports::adopt(&mut model, PortIndex(index), *facts);
         }
         let sets = self.changed_sets()?;
         let are_sets_stale = sets.is_some() && cause == Cause::File;
-        if model == *self.installer.model() && !self.installer.is_bypassed() && !are_sets_stale {
+        if model == *self.force.model() && !self.force.is_held() && !are_sets_stale {
             return Ok(Done::Unchanged);
         }
         if let (Some(filter), Some(rules), Cause::Device) = (sets, &mut model.filter, cause) {
@@ -240,29 +239,28 @@ impl Worker {
         let compiled = compile(&model).map_err(ReloadError::Compile)?;
         let next = Next { compiled, logger: self.logger(&model)? };
         let took = start.elapsed();
-        let pause = self.installer.install(model, next).map_err(ReloadError::Installer)?;
-        let model = self.installer.model();
+        let pause = self.force.put(model, next).map_err(ReloadError::Force)?;
+        let model = self.force.model();
         let (links, routes) = (model.links.len(), model.routes.len());
         let rules = model.filter.as_deref().map(Ruleset::rule_count);
-        Ok(Done::Installed { links, routes, rules, pause, took })
+        Ok(Done::InForce { links, routes, rules, pause, took })
     }
 
-    /// The active rules, if sets of them have other elements than in the file.
+    /// The rules in force, where sets of them have other elements than the file has.
     fn changed_sets(&self) -> Result<Option<Arc<Filter>>, ReloadError> {
-        if self.installer.model().filter.is_none() {
+        if self.force.model().filter.is_none() {
             return Ok(None);
         }
-        let filter =
-            self.installer.mailbox().ask(PATIENCE, |router, _| router.tables.filter.clone());
+        let filter = self.force.post().ask(PATIENCE, |router, _| router.tables.filter.clone());
         let is_changed =
             |filter: &Arc<Filter>| filter.live_sets().iter().any(|set| set.is_changed());
-        let gone = ReloadError::Installer(InstallError::Gone);
+        let gone = ReloadError::Force(ForceError::Gone);
         Ok(filter.ok_or(gone)?.filter(is_changed))
     }
 
-    /// The logger for the rules of a model; it gets a new capture if the active one differs.
+    /// The logger for the rules of a model, with a capture where the one in force is not the same.
     fn logger(&self, model: &Model) -> Result<Logger, ReloadError> {
-        let goes_on = model.filter_log == self.installer.model().filter_log;
+        let goes_on = model.filter_log == self.force.model().filter_log;
         let file = model.filter_log.as_deref().filter(|_| !goes_on);
         Logger::of(model.filter.as_deref(), &rule_links(model), file)
             .map_err(|error| ReloadError::Log(Arc::new(error)))
@@ -276,10 +274,10 @@ fn tell(outcome: &Outcome) {
             for mistake in mistakes {
                 tracing::error!("{mistake}");
             }
-            tracing::error!("the old configuration stays active");
+            tracing::error!("the configuration that was in force stays in force");
         }
         Err(error) => {
-            tracing::error!("{error}; the old configuration stays active")
+            tracing::error!("{error}; the configuration that was in force stays in force")
         }
     }
 }

@@ -2,8 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks data that is consistent at every moment, so a thread that panicked leaves nothing half
-/// done.
+/// Locks what is whole at every moment, so that a thread that ended badly leaves nothing half done.
 pub(crate) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

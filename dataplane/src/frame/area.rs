@@ -1,4 +1,4 @@
-//! The raw memory of a [`super::Umem`].
+//! The memory of a [`super::Umem`], apart from what is in it.
 
 use core::ptr::NonNull;
 use std::alloc::{Layout, alloc, dealloc};
@@ -6,10 +6,9 @@ use std::alloc::{Layout, alloc, dealloc};
 /// Alignment of the area: the size of a huge page on x86-64.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// One area of memory, freed when the last reference to it is dropped.
+/// One area of memory, whole; it is given back when nobody has it any more.
 ///
-/// It gives its address and sizes, but no access to the bytes: only the [`super::Umem`] and the kernel
-/// have that.
+/// It tells where it is, and gives no access: that is the [`super::Umem`]'s and the kernel's.
 #[derive(Debug)]
 pub struct Area {
     base: NonNull<u8>,
@@ -20,16 +19,16 @@ pub struct Area {
 }
 
 #[allow(unsafe_code)]
-// SAFETY: this value owns the memory; nothing in it is bound to a thread.
+// SAFETY: the memory is this value's own; nothing in it is bound to a thread.
 unsafe impl Send for Area {}
 #[allow(unsafe_code)]
-// SAFETY: a shared reference only returns numbers.
+// SAFETY: shared, it tells numbers only.
 unsafe impl Sync for Area {}
 
 #[allow(unsafe_code)]
 impl Area {
-    /// Allocates `size` zeroed bytes, of which the first `bytes` are chunks; none if the system has no
-    /// such memory. Passes address and size to `advise` before it writes to them.
+    /// Memory of `size` bytes, zeroed, the first `bytes` of which are chunks, if it can be had. `advise` is told its
+    /// address and size before it is written to.
     pub(super) fn new(
         size: usize,
         bytes: usize,
@@ -41,7 +40,7 @@ impl Area {
         let memory = unsafe { alloc(layout) };
         let base = NonNull::new(memory)?;
         advise(memory, size);
-        // SAFETY: size bytes from there were just allocated, and only this function has access to them.
+        // SAFETY: size bytes from there were just allocated and are this function's alone.
         unsafe { memory.write_bytes(0, size) };
         Some(Self { base, layout, bytes, chunk })
     }
@@ -50,13 +49,13 @@ impl Area {
         self.base
     }
 
-    /// The address of the area: the start of a page.
+    /// Where it begins: at a page.
     #[must_use]
     pub fn address(&self) -> usize {
         self.base.as_ptr().expose_provenance()
     }
 
-    /// Bytes of all its chunks.
+    /// Bytes of its chunks.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -72,7 +71,7 @@ impl Area {
 #[allow(unsafe_code)]
 impl Drop for Area {
     fn drop(&mut self) {
-        // SAFETY: `new` allocated it with this layout; every access to the memory also needs self.
+        // SAFETY: allocated in `new` with this layout; whoever had access had self as well.
         unsafe { dealloc(self.base.as_ptr(), self.layout) }
     }
 }

@@ -1,7 +1,6 @@
-//! ARP: RFC 826, as `arp_process` and `arp_solicit` in `net/ipv4/arp.c` do it by default.
-//!
-//! The defaults are `arp_ignore` 0 (the router answers for any of its addresses in the link's VRF),
-//! `arp_announce` 0, and `arp_accept` 0 (an unsolicited reply only updates a known neighbour).
+//! ARP: RFC 826, as `arp_process` and `arp_solicit` in `net/ipv4/arp.c` do it by default
+//! (`arp_ignore` 0: any address of the router in the link's VRF is answered for; `arp_announce` 0;
+//! `arp_accept` 0: unasked-for answers only change what is known).
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -14,7 +13,7 @@ use crate::wire::eth::ethertype;
 
 const BROADCAST: [u8; 6] = [0xff; 6];
 
-/// An ARP message for Ethernet and IPv4.
+/// An ARP message about Ethernet and IPv4.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     operation: ArpOperation,
@@ -44,7 +43,7 @@ fn parse(bytes: &[u8]) -> Option<Message> {
 }
 
 impl Host {
-    /// Handles an ARP message; `to_us` says whether the frame was sent to the router alone.
+    /// Takes an ARP message; `to_us` says that the frame was sent to the router alone.
     pub(super) fn take_arp(
         &mut self,
         context: &mut Context<'_>,
@@ -67,7 +66,7 @@ impl Host {
         }
     }
 
-    /// Whether a message is plausible: its sender is one station, on a prefix of the link.
+    /// Whether a message can be true: its sender is one station, on a prefix of the link.
     fn is_sound(&self, context: &Context<'_>, link: LinkId, message: &Message) -> bool {
         let sender = message.sender;
         let probe = sender.is_unspecified() && message.operation == ArpOperation::Request;
@@ -83,7 +82,7 @@ impl Host {
             && (probe || can_be_neighbour)
     }
 
-    /// Answers a request and learns its sender; a probe for a duplicate (RFC 5227) teaches nothing.
+    /// Answers a question, and learns who asked; a probe for a duplicate (RFC 5227) says nothing.
     fn answer_arp(&mut self, context: &mut Context<'_>, link: LinkId, message: Message) {
         if !message.sender.is_unspecified() {
             let news = News {
@@ -105,7 +104,7 @@ impl Host {
         self.send_arp(context, link, message.sender_mac, answer);
     }
 
-    /// Notes a reply, or a gratuitous message.
+    /// Notes an answer, or what a station says of itself unasked.
     fn note_arp(&mut self, context: &mut Context<'_>, link: LinkId, message: Message, to_us: bool) {
         if message.sender.is_unspecified() {
             return;
@@ -121,8 +120,7 @@ impl Host {
         self.heard(context, key, news, false);
     }
 
-    /// Sends a request for a neighbour: to all stations, or to the last station known to have the
-    /// address.
+    /// Asks for a neighbour: all stations, or the one that had the address last.
     pub(super) fn ask_arp(
         &mut self,
         context: &mut Context<'_>,
@@ -131,7 +129,7 @@ impl Host {
         mac: Option<[u8; 6]>,
     ) {
         let source = self.addresses.source4(context.tables, link, target.into());
-        let query = ArpRepr::EthernetIpv4 {
+        let question = ArpRepr::EthernetIpv4 {
             operation: ArpOperation::Request,
             source_hardware_addr: EthernetAddress(context.tables.link(link).mac_bytes),
             source_protocol_addr: source.unwrap_or(Ipv4Addr::UNSPECIFIED),
@@ -139,7 +137,7 @@ impl Host {
             target_protocol_addr: target,
         };
         self.counters.arp_requests_sent += 1;
-        self.send_arp(context, link, mac.unwrap_or(BROADCAST), query);
+        self.send_arp(context, link, mac.unwrap_or(BROADCAST), question);
     }
 
     fn send_arp(&mut self, context: &mut Context<'_>, link: LinkId, mac: [u8; 6], repr: ArpRepr) {

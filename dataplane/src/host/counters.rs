@@ -1,15 +1,15 @@
-//! What the host did, in numbers; kept apart from the worker's [`crate::counters::Counters`].
+//! What the host did, in numbers; beside the worker's [`crate::counters::Counters`], not in them.
 
 use std::collections::BTreeMap;
 
-/// All counters of the host.
+/// Every count of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostCounters {
     /// ICMP messages sent, by type.
     pub icmp4_sent: BTreeMap<u8, u64>,
     /// ICMPv6 messages sent, by type; solicitations and advertisements included.
     pub icmp6_sent: BTreeMap<u8, u64>,
-    /// ICMP errors that a rate limit suppressed.
+    /// ICMP errors that a rate limit kept back.
     pub rate_limited: u64,
     /// ICMP errors that RFC 1122 (3.2.2) or RFC 4443 (2.4) forbid.
     pub suppressed: u64,
@@ -35,19 +35,19 @@ pub struct HostCounters {
     pub nd_solicits_sent: u64,
     /// Neighbour advertisements sent.
     pub nd_adverts_sent: u64,
-    /// ARP or ND messages that are malformed or implausible.
+    /// ARP or ND messages that are malformed or say what can not be.
     pub neigh_invalid: u64,
-    /// Router solicitations, router advertisements and redirects received and ignored.
+    /// Router solicitations and advertisements, and redirects.
     pub nd_router_ignored: u64,
     /// Neighbours that did not answer.
     pub neigh_failed: u64,
-    /// Neighbours that were evicted to make room for others.
+    /// Neighbours that made room for others.
     pub neigh_evicted: u64,
     /// Delivered packets whose headers or checksums are wrong.
     pub malformed: u64,
-    /// Fragments for the router itself, which it does not reassemble.
+    /// Fragments for the router itself, which it does not put together.
     pub fragments_ignored: u64,
-    /// Delivered packets that the host has no use for.
+    /// Delivered packets that nobody here wants.
     pub ignored: u64,
 }
 

@@ -1,12 +1,10 @@
-//! Neighbours and their states: RFC 4861, 7.3, and RFC 826, with the kernel's timers
+//! Neighbours and their states: RFC 4861, 7.3, and RFC 826, with the timers of the kernel
 //! (`net/core/neighbour.c`; `net.ipv4.neigh.default.*`, the same for IPv6).
 //!
-//! Differences from Linux:
-//!
-//! - The path does not report when it uses a neighbour, so every entry counts as used. A STALE
-//!   entry moves on to DELAY and PROBE by itself and is never collected (`gc_stale_time`).
-//! - An entry that does not answer is removed; Linux keeps it as FAILED.
-//! - The reachable time is its base; Linux draws a value between half and one and a half of it.
+//! Where Linux differs: the path does not say when it uses a neighbour, so every entry counts as
+//! used. A STALE entry goes on to DELAY and PROBE by itself and is never collected
+//! (`gc_stale_time`); one that does not answer is removed, where Linux keeps it as FAILED. The
+//! reachable time is its base, where Linux draws one between half and one and a half of it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -23,42 +21,41 @@ pub const REACHABLE_NS: u64 = 30 * S;
 pub const DELAY_NS: u64 = 5 * S;
 /// `retrans_time_ms`.
 pub const RETRANS_NS: u64 = S;
-/// `mcast_solicit`: multicast or broadcast solicitations before a neighbour fails.
+/// `mcast_solicit`: questions to all before a neighbour is given up.
 pub const MCAST_SOLICIT: u8 = 3;
-/// `ucast_solicit`: unicast solicitations before a neighbour fails.
+/// `ucast_solicit`: questions to itself before a neighbour is given up.
 pub const UCAST_SOLICIT: u8 = 3;
-/// `gc_thresh3`: the most neighbours of a family.
+/// `gc_thresh3`: neighbours of a family that are remembered.
 pub const MAX_ENTRIES: usize = 1024;
-/// `unres_qlen`: the most packets that wait for one neighbour.
+/// `unres_qlen`: packets that wait for one neighbour.
 pub const QUEUE_PACKETS: usize = 101;
-/// `unres_qlen_bytes`: the most bytes that wait for one neighbour.
+/// `unres_qlen_bytes`: their bytes.
 pub const QUEUE_BYTES: usize = 212_992;
-/// The most packets that wait for all neighbours together. Linux has no such limit; here the
-/// packets occupy a port's chunks.
+/// Packets that wait for any neighbour. Linux has no such limit; here they hold a port's chunks.
 pub const QUEUE_TOTAL: usize = 4096;
-/// `LOCKTIME`: how long ARP keeps an answer when a different one arrives.
+/// `LOCKTIME`: how long ARP sticks to an answer when another comes.
 pub const LOCKTIME_NS: u64 = S;
 
-/// A neighbour's link and address.
+/// Whom an entry is about.
 pub(super) type Key = (LinkId, IpAddr);
 
-/// The state of a neighbour (RFC 4861, 7.3.2).
+/// What is known of a neighbour (RFC 4861, 7.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum State {
-    /// Solicited; no address yet.
+    /// Asked for; no address yet.
     Incomplete,
-    /// An address without recent confirmation.
+    /// An address that nobody has confirmed lately.
     Stale,
-    /// As stale; a probe follows soon.
+    /// As stale; about to be asked for.
     Delay,
-    /// An address that is being probed.
+    /// An address that is being asked for.
     Probe,
     /// A confirmed address.
     Reachable,
 }
 
 impl State {
-    /// The state's name, as in `ip neigh`.
+    /// Its name, as `ip neigh` has it.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Incomplete => "incomplete",
@@ -70,12 +67,12 @@ impl State {
     }
 }
 
-/// Why a frame waits; this decides how it is counted.
+/// Why a frame waits, which says how it is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waiting {
-    /// Received and counted as held.
+    /// Received, and counted as held.
     Held,
-    /// Received and counted as punted, since the host processed it.
+    /// Received, and counted as punted: the host has worked on it.
     Forwarded,
     /// Made by the router.
     Made,
@@ -88,11 +85,11 @@ pub(super) struct Entry {
     pub(super) mac: [u8; 6],
     /// When the address or the state last changed.
     pub(super) updated: u64,
-    /// When the next step is due.
+    /// When something is to be done next.
     pub(super) due: u64,
-    /// Solicitations sent in this state.
+    /// Questions asked in this state.
     pub(super) probes: u8,
-    /// Frames that wait for the address, with their TTL decremented.
+    /// Frames that wait for the address, their TTL decremented.
     pub(super) queue: VecDeque<(Packet, Waiting)>,
     queue_bytes: usize,
 }
@@ -110,19 +107,19 @@ impl Entry {
         }
     }
 
-    /// Takes out the waiting frames, in order.
+    /// The frames that wait, in their order; they wait no longer.
     pub(super) fn take_queue(&mut self) -> VecDeque<(Packet, Waiting)> {
         self.queue_bytes = 0;
         std::mem::take(&mut self.queue)
     }
 
-    /// Queues a frame (again) behind the others.
+    /// Lets a frame wait (again), behind the others.
     pub(super) fn put_back(&mut self, packet: Packet, waiting: Waiting) {
         self.queue_bytes += usize::from(packet.len);
         self.queue.push_back((packet, waiting));
     }
 
-    /// Enters a state and sets the time when it ends.
+    /// Goes to a state, which then lasts for its time.
     pub(super) fn enter(&mut self, state: State, now: u64) {
         if self.state != state {
             self.updated = now;
@@ -138,14 +135,14 @@ impl Entry {
     }
 }
 
-/// The action for a neighbour whose timer expired.
+/// What is to be done about a neighbour whose time has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
-    /// No visible action.
+    /// Nothing to be seen outside.
     Nothing,
-    /// Solicit all stations of the link.
+    /// Ask all stations of the link.
     AskAll,
-    /// Probe the neighbour itself.
+    /// Ask the neighbour itself.
     Ask([u8; 6]),
     /// It did not answer.
     Failed,
@@ -189,7 +186,7 @@ impl Neighs {
         self.waiting
     }
 
-    /// Frames in all queues that do not count as held.
+    /// Frames in all queues that were not counted as held.
     pub(super) fn made_waiting(&self) -> usize {
         let queued = self.entries.values().flat_map(|entry| &entry.queue);
         queued.filter(|(_, waiting)| *waiting != Waiting::Held).count()
@@ -208,7 +205,7 @@ impl Neighs {
         }
     }
 
-    /// Adds an entry from another table, with all frames that wait for it.
+    /// Adds an entry as it was elsewhere, with all that waits for it.
     pub(super) fn put(&mut self, key: Key, entry: Entry) {
         self.remove(key);
         self.count[family(key)] += 1;
@@ -216,7 +213,7 @@ impl Neighs {
         self.entries.insert(key, entry);
     }
 
-    /// Takes out all entries.
+    /// All entries, of which none is left here.
     pub(super) fn take_entries(&mut self) -> BTreeMap<Key, Entry> {
         (self.count, self.waiting) = ([0; 2], 0);
         std::mem::take(&mut self.entries)
@@ -233,8 +230,8 @@ impl Neighs {
         self.count[family(key)] >= MAX_ENTRIES
     }
 
-    /// The entry to evict for `key`: entries without an address first, then the oldest; never a
-    /// reachable one.
+    /// The entry that makes room for `key`: one without an address before one that has it, the
+    /// oldest first, never one that is reachable.
     pub(super) fn victim(&self, key: Key) -> Option<Key> {
         let of_family = self.entries.iter().filter(|(other, _)| family(**other) == family(key));
         let loose = of_family.filter(|(_, entry)| entry.state != State::Reachable);
@@ -242,7 +239,7 @@ impl Neighs {
         loose.min_by_key(|(_, entry)| rank(entry)).map(|(other, _)| *other)
     }
 
-    /// Queues a frame for a neighbour with an entry; returns the frames that had to make room.
+    /// Lets a frame wait for a neighbour, which has an entry; gives back those that must go for it.
     pub(super) fn enqueue(
         &mut self,
         key: Key,
@@ -262,7 +259,7 @@ impl Neighs {
         out
     }
 
-    /// Takes out the frames that wait for a neighbour, in order.
+    /// The frames that wait for a neighbour, in their order; they wait no longer.
     pub(super) fn take_queue(&mut self, key: Key) -> VecDeque<(Packet, Waiting)> {
         let Some(entry) = self.entries.get_mut(&key) else { return VecDeque::new() };
         let queue = entry.take_queue();
@@ -270,13 +267,13 @@ impl Neighs {
         queue
     }
 
-    /// The neighbours whose timers expired.
+    /// The neighbours whose time has come.
     pub(super) fn due(&self, now: u64) -> Vec<Key> {
         let due = self.entries.iter().filter(|(_, entry)| entry.due <= now);
         due.map(|(key, _)| *key).collect()
     }
 
-    /// Takes a neighbour with an expired timer one step on (`neigh_timer_handler`).
+    /// Goes one step on with a neighbour whose time has come (`neigh_timer_handler`).
     pub(super) fn step(&mut self, key: Key, now: u64) -> Due {
         let Some(entry) = self.entries.get_mut(&key) else { return Due::Nothing };
         match entry.state {
@@ -287,7 +284,7 @@ impl Neighs {
             State::Delay => entry.enter(State::Probe, now),
             State::Incomplete | State::Probe => {}
         }
-        let (most, query) = match entry.state {
+        let (most, question) = match entry.state {
             State::Incomplete => (MCAST_SOLICIT, Due::AskAll),
             _ => (UCAST_SOLICIT, Due::Ask(entry.mac)),
         };
@@ -296,7 +293,7 @@ impl Neighs {
         }
         entry.probes += 1;
         entry.due = now + RETRANS_NS;
-        query
+        question
     }
 }
 
@@ -304,32 +301,31 @@ const fn family(key: Key) -> usize {
     key.1.is_ipv6() as usize
 }
 
-/// The content of a neighbour's message.
+/// What a neighbour's message says of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct News {
     pub(super) mac: Option<[u8; 6]>,
-    /// It answers the router, so the neighbour is reachable.
+    /// It answered us, so it is there.
     pub(super) solicited: bool,
-    /// It may replace a known address.
+    /// Another address than the known one is taken.
     pub(super) overrides: bool,
-    /// If it does not replace the known address, that becomes doubtful
-    /// (`NEIGH_UPDATE_F_WEAK_OVERRIDE`).
+    /// If it is not taken, the known one is doubted (`NEIGH_UPDATE_F_WEAK_OVERRIDE`).
     pub(super) weak: bool,
 }
 
-/// The effect of news on an entry.
+/// What news do to an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     /// Nothing.
     None,
     /// The entry's state or times changed.
     Noted,
-    /// The entry has a new address, or its first.
+    /// The entry has another address, or its first.
     Moved,
 }
 
 impl Entry {
-    /// Applies news (`__neigh_update`, RFC 4861, 7.2.5).
+    /// Takes news in (`__neigh_update`, RFC 4861, 7.2.5).
     pub(super) fn update(&mut self, news: News, now: u64) -> Effect {
         let fresh = self.state == State::Incomplete;
         let Some(mac) = news.mac.or((!fresh).then_some(self.mac)) else { return Effect::None };
@@ -403,12 +399,12 @@ mod tests {
         assert_eq!(entry.state, State::Stale);
         assert_eq!(entry.update(nothing, 1), Effect::Noted);
         assert_eq!(entry.state, State::Reachable);
-        // Another address without the override flag only makes the known one doubtful.
+        // Another address without the override flag: the known one is only doubted.
         assert_eq!(entry.update(news(B, true, false), 2), Effect::Noted);
         assert_eq!((entry.state, entry.mac), (State::Stale, A));
         assert_eq!(entry.update(news(B, true, false), 3), Effect::None);
         assert_eq!(entry.update(news(A, false, true), 3), Effect::None);
-        // Without `weak` (ARP), nothing changes.
+        // ARP's doubts change nothing.
         let strong = News { weak: false, ..news(B, true, false) };
         assert_eq!(entry.update(news(A, true, true), 3), Effect::Noted);
         assert_eq!(entry.update(strong, 3), Effect::None);
@@ -426,7 +422,7 @@ mod tests {
             len,
             l3: 14,
             link: LinkId(0),
-            policy_route: crate::stages::filter::PolicyRoute::Not,
+            steer: crate::stages::filter::Steer::Not,
         };
         let mut neighs = Neighs::default();
         neighs.add(key(1), 0);
@@ -436,7 +432,7 @@ mod tests {
         let out = neighs.enqueue(key(1), packet(101, 100), Waiting::Made);
         assert_eq!(out, vec![(packet(0, 100), Waiting::Held)]);
         assert_eq!((neighs.waiting(), neighs.made_waiting()), (101, 1));
-        // Frames of 100 bytes, so a large one evicts more than one.
+        // 100 bytes each, so a large one pushes out more than one.
         for n in 0..3 {
             neighs.enqueue(key(1), packet(200 + n, 65_000), Waiting::Held);
         }

@@ -1,6 +1,5 @@
-//! Neighbours and the next hops that lead to them. Each neighbour has one, and more for routes with
-//! requirements of their own (an MTU, IPv4 through an IPv6 neighbour). All of them follow the
-//! neighbour's state.
+//! Neighbours, and the next hops that lead to them: one for each, and others for routes with wishes of
+//! their own (an MTU, IPv4 by a neighbour of IPv6), all of which follow what is known of the neighbour.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -8,11 +7,11 @@ use std::net::{IpAddr, Ipv6Addr};
 use super::{Action, NextHop, Tables, TablesError};
 use crate::id::{LinkId, NextHopId};
 
-/// The neighbours that are known or needed.
+/// The neighbours that are known or wanted.
 #[derive(Debug, Default)]
 pub(super) struct Neighs {
     known: HashMap<(LinkId, IpAddr), NeighRecord>,
-    /// Next hops of forgotten neighbours, for reuse by new ones.
+    /// Next hops of neighbours that were forgotten, for those that come.
     spare: Vec<NextHopId>,
 }
 
@@ -20,25 +19,25 @@ pub(super) struct Neighs {
 #[derive(Clone, Debug)]
 struct NeighRecord {
     next: NextHopId,
-    /// A caller got the number and may have routes with it: it is not reused.
+    /// Somebody was told a number and may have routes with it: it is not used again.
     pinned: bool,
-    /// Next hops of routes with requirements of their own.
-    wished: Vec<(NeighRequest, NextHopId)>,
-    /// Leads that currently point to this neighbour (`leads.rs`).
-    led: Vec<(NeighRequest, NextHopId)>,
+    /// Those of routes with wishes.
+    wished: Vec<(Wish, NextHopId)>,
+    /// Those that lead here for now (`leads.rs`).
+    led: Vec<(Wish, NextHopId)>,
 }
 
-/// A route's requirements on the path to its neighbour.
+/// What a route wants of the way to its neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct NeighRequest {
-    /// Largest packet in bytes if the device accepts larger ones; otherwise the greatest number.
+pub(super) struct Wish {
+    /// Largest packet, bytes, where the device takes larger ones; else the greatest number.
     mtu: u16,
-    /// Says whether its packets are IPv4, whatever the family of the neighbour's address.
+    /// Its packets are IPv4, of whichever family the neighbour's address is.
     is_ipv4: bool,
 }
 
-impl NeighRequest {
-    /// The request of routes without requirements of their own.
+impl Wish {
+    /// That of routes without any.
     const fn usual(address: IpAddr) -> Self {
         Self { mtu: u16::MAX, is_ipv4: address.is_ipv4() }
     }
@@ -57,9 +56,8 @@ impl Tables {
         Ok(id)
     }
 
-    /// Like [`Tables::neigh`], for routes with an MTU of their own (`RTAX_MTU`), in bytes. A value
-    /// above the link's MTU counts as the link's: packets between the two take the kernel path, like
-    /// all that do not fit.
+    /// As [`Tables::neigh`], for routes with an MTU of their own (`RTAX_MTU`), bytes. One over the link's
+    /// counts as the link's: what is between is left to the kernel, as all that does not fit.
     ///
     /// # Errors
     /// See [`TablesError`].
@@ -73,7 +71,7 @@ impl Tables {
         self.wished(link, address, wish)
     }
 
-    /// Like [`Tables::neigh`], for IPv4 routes through a neighbour with an IPv6 address (RFC 8950;
+    /// As [`Tables::neigh`], for IPv4 routes by a neighbour that is known by its IPv6 address (RFC 8950;
     /// `RTA_VIA`), with an MTU of their own if they have one.
     ///
     /// # Errors
@@ -88,26 +86,21 @@ impl Tables {
         self.wished(link, address.into(), wish)
     }
 
-    pub(super) fn wish(
-        &self,
-        link: LinkId,
-        mtu: u16,
-        is_ipv4: bool,
-    ) -> Result<NeighRequest, TablesError> {
+    pub(super) fn wish(&self, link: LinkId, mtu: u16, is_ipv4: bool) -> Result<Wish, TablesError> {
         let record = self.links.get(usize::from(link.0)).ok_or(TablesError::Unknown)?;
-        // The IPv6 MTU may change and never exceeds this one.
+        // That for IPv6 may change, and is never over this one.
         let is_less = mtu < record.mtu;
-        Ok(NeighRequest { mtu: if is_less { mtu } else { u16::MAX }, is_ipv4 })
+        Ok(Wish { mtu: if is_less { mtu } else { u16::MAX }, is_ipv4 })
     }
 
     fn wished(
         &mut self,
         link: LinkId,
         address: IpAddr,
-        wish: NeighRequest,
+        wish: Wish,
     ) -> Result<NextHopId, TablesError> {
         let plain = self.neigh(link, address)?;
-        if wish == NeighRequest::usual(address) {
+        if wish == Wish::usual(address) {
             return Ok(plain);
         }
         let wished = self.neighs.known.get(&(link, address)).map(|record| &record.wished);
@@ -128,7 +121,7 @@ impl Tables {
         self.neighs.known.get(&(link, address)).map(|record| record.next)
     }
 
-    /// Every neighbour that is known or needed, with the next hop that leads to it; in no order.
+    /// Every neighbour that is known or wanted, with the next hop that leads to it; in no order.
     pub fn neighs(&self) -> impl Iterator<Item = (LinkId, IpAddr, NextHopId)> {
         self.neighs.known.iter().map(|(&(link, address), record)| (link, address, record.next))
     }
@@ -153,14 +146,14 @@ impl Tables {
     }
 
     pub(super) fn change(&self, id: NextHopId, next: &NextHop) -> Result<(), TablesError> {
-        // A neighbour that is only confirmed has not changed.
+        // A neighbour that is confirmed is none that changed.
         if self.next_hops.get(id) == *next {
             return Ok(());
         }
         if self.next_hops.set(id, next) { Ok(()) } else { Err(TablesError::Full) }
     }
 
-    /// Sets a neighbour's address; none means that it is not known (any more).
+    /// Tells a neighbour's address, or with none that it is not known (any more).
     ///
     /// # Errors
     /// See [`TablesError`].
@@ -174,8 +167,8 @@ impl Tables {
         self.learn_neigh(link, address, mac)
     }
 
-    /// Like [`Tables::set_neigh`], for a learned address: [`Tables::forget_neigh`] frees its next hop
-    /// for reuse, unless [`Tables::neigh`] has returned it.
+    /// As [`Tables::set_neigh`], for an address that was learned: [`Tables::forget_neigh`] frees
+    /// its next hop for another, unless [`Tables::neigh`] has given it out.
     ///
     /// # Errors
     /// See [`TablesError`].
@@ -186,7 +179,7 @@ impl Tables {
         mac: Option<[u8; 6]>,
     ) -> Result<NextHopId, TablesError> {
         let id = self.neigh_record(link, address)?;
-        self.change(id, &self.leading_to(self.next_hop(id), NeighRequest::usual(address), mac))?;
+        self.change(id, &self.leading_to(self.next_hop(id), Wish::usual(address), mac))?;
         self.change_wished(link, address, mac)?;
         Ok(id)
     }
@@ -205,31 +198,25 @@ impl Tables {
         Ok(())
     }
 
-    /// Makes a next hop follow a neighbour from now on.
-    pub(super) fn lead(
-        &mut self,
-        link: LinkId,
-        address: IpAddr,
-        wish: NeighRequest,
-        id: NextHopId,
-    ) {
+    /// Has a next hop follow a neighbour from now on.
+    pub(super) fn lead(&mut self, link: LinkId, address: IpAddr, wish: Wish, id: NextHopId) {
         if let Some(record) = self.neighs.known.get_mut(&(link, address)) {
             record.led.push((wish, id));
         }
     }
 
-    /// Makes a next hop stop following a neighbour.
+    /// Has a next hop not follow a neighbour any more.
     pub(super) fn unlead(&mut self, link: LinkId, address: IpAddr, id: NextHopId) {
         if let Some(record) = self.neighs.known.get_mut(&(link, address)) {
             record.led.retain(|(_, led)| *led != id);
         }
     }
 
-    /// A neighbour's next hop for the given address.
+    /// A neighbour's next hop as it is with that address.
     pub(super) fn leading_to(
         &self,
         mut next: NextHop,
-        wish: NeighRequest,
+        wish: Wish,
         mac: Option<[u8; 6]>,
     ) -> NextHop {
         let link = self.link(next.link);
@@ -243,7 +230,7 @@ impl Tables {
         next
     }
 
-    /// Updates the IPv6 neighbours of a link to its MTU.
+    /// Has the IPv6 neighbours of a link follow its MTU.
     pub(super) fn renew_neighs6(&mut self, link: LinkId) -> Result<(), TablesError> {
         let is_there = |(own, address): &&(LinkId, IpAddr)| *own == link && address.is_ipv6();
         let neighs: Vec<_> = self.neighs.known.keys().filter(is_there).copied().collect();
@@ -256,14 +243,15 @@ impl Tables {
         Ok(())
     }
 
-    /// Forgets a neighbour's address; no route may still use the next hop of [`Tables::learn_neigh`].
+    /// Forgets a neighbour's address; no route may be left that [`Tables::learn_neigh`]'s next hop
+    /// was put in.
     pub fn forget_neigh(&mut self, link: LinkId, address: IpAddr) {
         let Some(record) = self.neighs.known.get(&(link, address)) else { return };
         let (next, pinned) = (record.next, record.pinned);
         let inert = NextHop { action: Action::Resolve, mtu: 0, ..self.next_hop(next) };
         let told = self.change(next, &inert).is_ok();
         if !told || self.change_wished(link, address, None).is_err() {
-            // The change cannot be published now, so the neighbour keeps its next hop.
+            // It can not be told now, so it stays whose it is.
             return;
         }
         if !pinned {
@@ -287,7 +275,7 @@ mod tests {
         (tables, link)
     }
 
-    /// A next hop's action, the MTU, and the last bytes of its header: station and ethertype.
+    /// What a next hop does, the MTU, and the last bytes of its header: station and ethertype.
     fn shown(tables: &Tables, id: NextHopId) -> (Action, u16, [u8; 6], u16) {
         let next = tables.next_hop(id);
         let header = &next.header[next.header.len() - usize::from(next.header_len)..];
@@ -350,7 +338,7 @@ mod tests {
         assert_eq!(shown(&tables, by6), (Action::Forward, 1500, MAC, 0x0800));
         let less = tables.neigh_mtu(link, v6.into(), 1450).unwrap();
         assert_eq!(shown(&tables, less), (Action::Forward, 1400, MAC, 0x86dd));
-        // Leads that already point there follow.
+        // Those that lead there already follow.
         tables.set_mtu6(link, 1300).unwrap();
         assert_eq!(shown(&tables, plain), (Action::Forward, 1300, MAC, 0x86dd));
         tables.set_mtu6(link, 1500).unwrap();

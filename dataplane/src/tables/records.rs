@@ -1,4 +1,4 @@
-//! The records of the tables: ports, links, VRFs, next hops.
+//! What the tables are made of: ports, links, VRFs, next hops.
 
 use std::net::IpAddr;
 
@@ -12,11 +12,11 @@ use crate::wire::eth::MacWord;
 /// What a next hop does with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Forwards it: the neighbour is known, the header is prepared.
+    /// Forwards it: the neighbour is known, the header is ready.
     Forward,
-    /// Queues it until the neighbour's address is resolved.
+    /// Holds it: the neighbour's address is asked for.
     Resolve,
-    /// Queues it until the destination itself, which is on the link, is resolved.
+    /// Holds it: the destination itself is on the link and is asked for.
     Glean,
     /// Delivers it to the router itself.
     Local,
@@ -26,22 +26,22 @@ pub enum Action {
     Punt(PuntReason),
 }
 
-/// A next hop with its header prepared.
+/// A next hop with the work done ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
     /// The Ethernet header, tags and ethertype included, at the end of the room.
     pub header: [u8; HEADER_ROOM],
-    /// Largest packet in bytes; 0 unless the action is to forward.
+    /// Largest packet, bytes; 0 unless the action is to forward.
     pub mtu: u16,
     /// The egress port.
     pub port: PortId,
-    /// Significant bytes of the header: 14, 18 or 22.
+    /// Bytes of the header that count: 14, 18 or 22.
     pub header_len: u8,
     /// What happens to a packet.
     pub action: Action,
     /// The egress link.
     pub link: LinkId,
-    /// The neighbour that it leads to, if the action is to forward or to resolve.
+    /// Whom it leads to, where the action is to forward or to resolve.
     pub neigh: Option<IpAddr>,
 }
 
@@ -58,22 +58,22 @@ impl NextHop {
         }
     }
 
-    /// The destination address in its header.
+    /// The station that its header is for.
     pub(super) fn header_mac(&self) -> Option<[u8; 6]> {
         let start = HEADER_ROOM.checked_sub(usize::from(self.header_len))?;
         self.header.get(start..)?.first_chunk().copied()
     }
 }
 
-/// The next hop with number 0.
+/// What number 0 stands for.
 pub(super) const NO_ROUTE: NextHop = NextHop::inert(Action::Punt(PuntReason::NoRoute));
 
-/// A port as the path reads it.
+/// What the path knows of a port.
 #[derive(Clone, Debug, Default)]
 pub struct PortRecord {
-    /// The destination address of frames for this router.
+    /// The address that frames for this router carry.
     pub mac: MacWord,
-    /// The link for untagged frames.
+    /// The link of untagged frames.
     pub link: LinkId,
     /// FIB root of that link, IPv4.
     pub root4: u32,
@@ -83,7 +83,7 @@ pub struct PortRecord {
     pub vlans: VlanTable,
 }
 
-/// A link as the path reads it.
+/// What the path knows of a link.
 #[derive(Clone, Debug, Default)]
 pub struct LinkRecord {
     /// Its address.
@@ -109,18 +109,18 @@ pub struct LinkRecord {
 /// A VRF: one FIB for each family.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct VrfRecord {
-    /// Root of its IPv4 FIB.
+    /// Where its IPv4 FIB begins.
     pub root4: Root,
-    /// Root of its IPv6 FIB.
+    /// Where its IPv6 FIB begins.
     pub root6: Root,
 }
 
-/// Why a change of the tables failed; the tables are then unchanged.
+/// Why the tables could not take something; they are as they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TablesError {
-    /// No port, link, VRF or next hop has this number.
+    /// A port, link, VRF or next hop of that number is not there.
     Unknown,
-    /// All numbers for ports, links, VRFs, next hops or groups are used.
+    /// The number space of ports, links, VRFs, next hops or groups is used up.
     Full,
     /// More tags than [`super::MAX_STACKED_TAGS`].
     TooManyTags,

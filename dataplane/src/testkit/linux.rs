@@ -1,5 +1,4 @@
-//! A model of Linux's routing as in its sources, table by table and rule by rule, and the same routing
-//! as [`Tables`].
+//! Linux's routing as its sources have it, table by table and rule by rule, and the same as tables.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,16 +11,16 @@ use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use super::dice::Dice;
 use super::packet::Mac;
-use super::path_bench::Outcome;
+use super::road::Outcome;
 
 /// Links, each a port of its own.
 pub const LINKS: u8 = 4;
 
-/// The type of a route (`RTN_*`), and the devices of its next hops.
+/// What a route is (`RTN_*`), and the devices that its next hops are on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Type {
     Unicast(Vec<u8>),
-    /// A unicast route on the kernel path.
+    /// A unicast one that is the kernel's own.
     Kernel,
     Local,
     Broadcast,
@@ -44,7 +43,7 @@ pub struct Route {
 #[derive(Clone, Debug, Default)]
 pub struct Linux {
     pub routes: Vec<Route>,
-    /// The table to look up after each.
+    /// The table that is asked behind each.
     pub next: Vec<Option<u16>>,
 }
 
@@ -58,13 +57,13 @@ impl Linux {
         longest.map(|route| &route.kind).filter(|kind| **kind != Type::Throw)
     }
 
-    /// Looks up the table, then those after it.
+    /// The table, then those behind it.
     pub fn search(&self, table: u16, bits: u128, is_ipv4: bool) -> Option<&Type> {
         let tables = std::iter::successors(Some(table), |table| self.next[usize::from(*table)]);
         tables.into_iter().find_map(|table| self.in_table(table, bits, is_ipv4))
     }
 
-    /// `fib_rules_lookup`: the route, if any, or the action of a rule that replaces it.
+    /// `fib_rules_lookup`: the route, if there is any, or what a rule says in its place.
     pub fn by_rules(
         &self,
         rules: &[PolicyRule],
@@ -87,7 +86,7 @@ impl Linux {
         Ok(None)
     }
 
-    /// Random routes in `tables` tables, none of which comes after itself.
+    /// Random routes in so many tables, none of which is behind itself.
     pub fn random(dice: &mut Dice, tables: u16) -> Self {
         let mut next = vec![None; tables.into()];
         for table in 0..tables {
@@ -110,7 +109,7 @@ impl Linux {
         linux
     }
 
-    /// The same routing as tables: VRFs by number, one link per port, neighbours known.
+    /// The same as tables: VRFs by number, links that are the ports', neighbours known.
     pub fn compiled(&self) -> Tables {
         let mut tables = Tables::new();
         for _ in &self.next {
@@ -136,7 +135,7 @@ impl Linux {
     }
 }
 
-/// The result for a packet.
+/// What became of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// Sent by a port.
@@ -156,7 +155,7 @@ impl Fate {
         }
     }
 
-    /// The result of a rule that selects no table.
+    /// What becomes of a packet by a rule that names no table.
     pub fn of_action(action: PolicyAction) -> Self {
         match action {
             PolicyAction::Blackhole => Self::Drop(DropReason::Blackhole),
@@ -168,7 +167,7 @@ impl Fate {
     }
 }
 
-/// The possible results for a packet with such a route.
+/// What may become of a packet that has found such a route.
 pub fn fates(found: Option<&Type>) -> Vec<Fate> {
     vec![match found {
         Some(Type::Unicast(links)) => {
@@ -230,7 +229,7 @@ fn random_type(dice: &mut Dice) -> Type {
     }
 }
 
-/// One of few addresses, so that packets often match routes.
+/// One of few addresses, so that routes and packets meet.
 pub fn random_address(dice: &mut Dice, is_ipv4: bool) -> IpAddr {
     let mut part = || dice.below(3) as u8;
     let [a, b, c, d] = [part(), part(), part(), part()];
@@ -253,7 +252,7 @@ pub fn random_prefix(dice: &mut Dice, is_ipv4: bool) -> Prefix {
     }
 }
 
-/// A left-aligned address.
+/// An address with its bits at the upper end.
 pub fn bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => u128::from(v4.to_bits()) << 96,

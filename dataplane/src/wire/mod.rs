@@ -1,8 +1,7 @@
-//! Header views of the hot path: fixed windows of bytes, so that no length can be wrong and nothing
-//! panics.
+//! Header views of the hot path: fixed windows of bytes, no length that could be wrong, no panic.
 //!
-//! Each view reads a `[u8; N]` at constant offsets, so that the compiler drops every bounds check. The
-//! stages decide whether the bytes belong to the packet (`validate`).
+//! Each view reads a `[u8; N]` at constant offsets, so that the compiler drops every bounds check.
+//! Whether the bytes belong to the packet is the stages' to say (`validate`).
 
 pub mod checksum;
 pub mod eth;
@@ -25,7 +24,7 @@ pub const fn be32<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// Eight bytes as one little-endian number, for sums and comparisons that do not depend on byte order.
+/// Eight bytes as one little-endian number, for sums and comparisons where order is no matter.
 #[inline(always)]
 #[must_use]
 pub fn word64<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {

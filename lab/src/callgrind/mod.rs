@@ -1,11 +1,10 @@
-//! Instructions per packet, counted by valgrind's callgrind: the same number in every run.
+//! Instructions that a packet takes, counted by valgrind's callgrind: the same number at every run.
 //!
-//! A program's `lab probe` runs a row at two lengths, and callgrind counts only while frames are
-//! forwarded. The shorter count is subtracted from the longer one, so that one-time work does not
-//! count. Every instruction is then attributed to the function that it belongs to, inlined
-//! functions included.
+//! A program's `lab probe` runs a row for two lengths, and callgrind counts what is done while frames are
+//! forwarded. The shorter count is taken off the longer one, so that what happens once does not count. Every
+//! instruction is then named by the function that it belongs to, inlined ones too.
 //!
-//! Valgrind reports no AVX-512 to programs, so the counted path is at most the one for x86-64-v3.
+//! Valgrind tells programs of no AVX-512, so that the path that is counted is the one for x86-64-v3 at most.
 
 mod parse;
 
@@ -21,31 +20,30 @@ use crate::profile::symbols::{Frame, Symbols};
 use crate::tolls::IN_FLIGHT;
 use parse::{Costs, parse};
 
-/// Passes of the two runs: multiples of 64, so that a row of 65,536 flows sends each flow equally
-/// often.
+/// Passes of the two runs: multiples of 64, so that a row of 65,536 flows sends each as often.
 const PASSES: [u64; 2] = [64, 128];
 
-/// How long a run may take, including the construction of the largest tables.
+/// How long a run may take: the largest tables are built in it, too.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// The functions of the bench that do nothing but forward frames.
+/// The functions of the bench in which frames are forwarded, and nothing else is done.
 const COUNTED: [&str; 2] = ["*Bench*forward*", "*Bench*touch*"];
 
-/// The instructions that a packet takes.
+/// What a packet takes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Count {
-    /// Instructions per packet.
+    /// Instructions.
     pub(crate) per_packet: f64,
-    /// The same by function, and whether each was inlined wherever it occurs.
+    /// The same by function, and whether each was inlined wherever it was found.
     pub(crate) functions: BTreeMap<String, (f64, bool)>,
-    /// The instruction set of the path: `v3`. Empty if it cannot be determined.
+    /// The instruction set that the path was of: `v3`; empty where that can not be told.
     pub(crate) level: String,
 }
 
-/// Counts a row of a program.
+/// Counts a row of a program's.
 ///
 /// # Errors
-/// A message, if valgrind is missing, does not know the program's instructions, or there is nothing
+/// A sentence, where there is no valgrind, it does not know the program's instructions, or there is nothing
 /// to count.
 pub(crate) fn count(program: &Path, row: &str) -> Result<Count, String> {
     let [short, long] = PASSES.map(|passes| run(program, row, passes));
@@ -53,7 +51,7 @@ pub(crate) fn count(program: &Path, row: &str) -> Result<Count, String> {
     sum_up(&costs, (PASSES[1] - PASSES[0]) * IN_FLIGHT as u64)
 }
 
-/// Counts one run length.
+/// Counts one length.
 fn run(program: &Path, row: &str, passes: u64) -> Result<Costs, String> {
     let output =
         Output::new().map_err(|error| format!("callgrind has no place to write: {error}"))?;
@@ -68,10 +66,10 @@ fn run(program: &Path, row: &str, passes: u64) -> Result<Costs, String> {
         io::ErrorKind::NotFound => {
             "valgrind is not installed (`apt-get install valgrind`)".to_owned()
         }
-        _ => format!("valgrind cannot be started: {error}"),
+        _ => format!("valgrind can not be started: {error}"),
     })?;
     if let Some(mut input) = child.stdin.take() {
-        // A program that ends before it reads this reports why.
+        // Who ends before reading it says why.
         let _ = writeln!(input, "{passes}");
     }
     let mut told = child.stderr.take();
@@ -94,7 +92,7 @@ fn run(program: &Path, row: &str, passes: u64) -> Result<Costs, String> {
     }
 }
 
-/// Waits for a process and says whether it succeeded.
+/// Waits for a process; whether it ended well.
 fn wait(child: &mut Child) -> Result<bool, String> {
     let start = Instant::now();
     loop {
@@ -105,7 +103,7 @@ fn wait(child: &mut Child) -> Result<bool, String> {
                 let _ = child.kill();
                 let _ = child.wait();
                 return Err(match other {
-                    Err(error) => format!("valgrind cannot be waited for: {error}"),
+                    Err(error) => format!("valgrind can not be waited for: {error}"),
                     _ => format!("callgrind takes longer than {} seconds", PATIENCE.as_secs()),
                 });
             }
@@ -113,7 +111,7 @@ fn wait(child: &mut Child) -> Result<bool, String> {
     }
 }
 
-/// The cause of a failure; valgrind marks its own lines.
+/// What a failure is about: valgrind marks its own lines.
 fn last_words(told: &str) -> &str {
     let unknown = told.lines().find(|line| line.contains("unhandled instruction"));
     let error = || told.lines().find(|line| line.contains("error"));
@@ -121,7 +119,7 @@ fn last_words(told: &str) -> &str {
     unknown.or_else(error).or_else(|| told.lines().rfind(own)).map_or("it says nothing", str::trim)
 }
 
-/// The file that callgrind writes. Dropping this deletes it.
+/// The file that callgrind writes; it is deleted with this.
 struct Output(PathBuf);
 
 impl Output {
@@ -131,7 +129,7 @@ impl Output {
         let number = NUMBER.fetch_add(1, Relaxed);
         let name = format!("tollway-callgrind-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        // `create_new` ensures that the file is ours; every user can write to the directory.
+        // Nobody else's, in a directory that is everybody's.
         fs::File::create_new(&path)?;
         Ok(Self(path))
     }
@@ -143,7 +141,7 @@ impl Drop for Output {
     }
 }
 
-/// Sums up instructions by function.
+/// Instructions by function.
 fn sum_up(costs: &Costs, packets: u64) -> Result<Count, String> {
     let mut symbols = Symbols::default();
     let mut functions: BTreeMap<String, (f64, bool)> = BTreeMap::new();
@@ -164,8 +162,7 @@ fn sum_up(costs: &Costs, packets: u64) -> Result<Count, String> {
         return Err("callgrind has counted nothing".to_owned());
     }
     let level = levels.into_iter().max_by_key(|(_, cost)| *cost).map(|(level, _)| level);
-    // Work that happens a fixed number of times cancels out, except for a remainder that rounds to
-    // zero.
+    // What happens a fixed number of times cancels out, but for a remainder that rounds to nothing.
     functions.retain(|_, (count, _)| count.abs() >= 5e-4);
     Ok(Count {
         per_packet: all as f64 / packets as f64,
@@ -174,7 +171,7 @@ fn sum_up(costs: &Costs, packets: u64) -> Result<Count, String> {
     })
 }
 
-/// The function that an instruction counts for: the innermost outside the standard library.
+/// The function that an instruction counts for: the innermost that is not of the language's library.
 fn owner(frames: &[Frame]) -> Option<&Frame> {
     frames.iter().rfind(|frame| !is_library(&frame.function)).or(frames.last())
 }

@@ -1,5 +1,4 @@
-//! The processes that measure: `lab probe`, which keeps running, and `lab tolls` and `lab profile`,
-//! which end.
+//! The processes that measure: `lab probe`, which lives on, `lab tolls` and `lab profile`, which do not.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -11,17 +10,17 @@ use crate::child::{Child, first_line};
 use crate::probe::Slice;
 use crate::profile::Function;
 
-/// How long a slice of a millisecond may take on a busy machine.
+/// How long a slice of a millisecond may take on a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A process that measures one slice after another. Dropping this ends it.
+/// A process that measures one slice after another; it ends with this.
 pub(super) struct Probe(Child);
 
 impl Probe {
     /// Starts the probe of a side.
     ///
     /// # Errors
-    /// A message, if the process cannot be started.
+    /// A sentence where it can not be started.
     pub(super) fn start(side: &Side, row: &str) -> Result<Self, String> {
         let mut command = Command::new(&side.program);
         command.args(["lab", "probe", row]);
@@ -31,17 +30,16 @@ impl Probe {
         Child::start(command, format!("the probe of {}", side.name())).map(Self)
     }
 
-    /// Measures a slice: TSC clocks per packet.
+    /// Measures a slice, TSC clocks a packet.
     ///
     /// # Errors
-    /// A message, if no figure arrives.
+    /// A sentence where no figure comes.
     pub(super) fn slice(&mut self) -> Result<f64, String> {
         self.0.ask(PATIENCE).map(|slice: Slice| slice.clocks_per_packet)
     }
 }
 
-/// Whether a side's program has a probe for the row. If not, the error is the program's own
-/// message.
+/// Whether a side's program has a probe for the row; where it has none, what it says instead.
 pub(super) fn has_probe(side: &Side, row: &str) -> Result<bool, String> {
     let mut probe = Probe::start(side, row)?;
     match probe.slice() {
@@ -51,7 +49,7 @@ pub(super) fn has_probe(side: &Side, row: &str) -> Result<bool, String> {
     }
 }
 
-/// The part of a `lab tolls` report that is needed here.
+/// A report of `lab tolls`, as far as it matters.
 #[derive(Deserialize)]
 struct Report {
     rows: Vec<Row>,
@@ -68,16 +66,16 @@ struct Clocks {
     median: f64,
 }
 
-/// Measures a row by a whole run of `lab tolls`: TSC clocks per packet.
+/// Measures a row by a whole run of `lab tolls`, TSC clocks a packet.
 ///
 /// # Errors
-/// A message, if the program has no such bench or no such row.
+/// A sentence, where the program has no such bench or no such row.
 pub(super) fn tolls(side: &Side, row: &str) -> Result<f64, String> {
     let mut command = Command::new(&side.program);
     command.args(["lab", "tolls", "--json", "--only", row]).stdin(Stdio::null());
     let done = command
         .output()
-        .map_err(|error| format!("{} cannot be started: {error}", side.program.display()))?;
+        .map_err(|error| format!("{} can not be started: {error}", side.program.display()))?;
     let wrong = |told: &str| format!("`lab tolls --only {row}` of {} fails: {told}", side.name());
     if !done.status.success() {
         return Err(wrong(first_line(&String::from_utf8_lossy(&done.stderr))));
@@ -95,10 +93,10 @@ struct Profile {
     samples: u64,
 }
 
-/// Samples a side's program for a second. Returns its functions and the number of samples.
+/// Has a side's program sampled for a second: its functions, and how many samples there are.
 ///
 /// # Errors
-/// A message, if the program has no such bench or fails.
+/// A sentence, where the program has no such bench, or it fails.
 pub(super) fn profile(side: &Side, row: &str) -> Result<(Vec<Function>, u64), String> {
     let mut command = Command::new(&side.program);
     command.args(["lab", "profile", row, "--json", "--no-pictures", "--seconds", "1"]);

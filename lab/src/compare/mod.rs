@@ -1,5 +1,4 @@
-//! Compares two builds: measures them in turn with pairs of processes, and judges as a careful
-//! reviewer does.
+//! Two builds compared: measured in turn by pairs of processes, and judged as reviewers do.
 
 mod build;
 mod changes;
@@ -25,29 +24,29 @@ pub use side::{Settings, Side};
 pub use text::render;
 pub use verdict::{FLOOR, Judgement, Test, Verdict, judge, least_pairs};
 
-/// The row that is measured by default.
+/// The row that is measured where none is named.
 const USUAL: &str = "ip4-one-flow";
 
-/// Time for a pair of processes, if there is enough.
+/// What a pair of processes is given where there is time.
 const PAIR: Duration = Duration::from_millis(1200);
 
-/// The most pairs per row.
+/// Pairs that a row takes at most.
 const MOST_PAIRS: usize = 60;
 
-/// What to compare, and how.
+/// What is to be compared, and how.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Revisions or programs.
     pub specs: [String; 2],
-    /// How to build revisions.
+    /// How revisions are built.
     pub settings: [Settings; 2],
-    /// Rows of `lab tolls`; empty for the default one.
+    /// Rows of `lab tolls`; the usual one where it is empty.
     pub rows: Vec<String>,
-    /// An artificial delay for every packet on the head side, ns.
+    /// What every packet costs more on the second side, ns.
     pub inject_ns: f64,
-    /// How long to measure.
+    /// How long it measures.
     pub time: Duration,
-    /// Whether to determine changes by function and instructions per packet.
+    /// Whether to find out what has changed by function, and the instructions of a packet.
     pub changes: bool,
 }
 
@@ -55,33 +54,32 @@ pub struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Method {
-    /// With `lab probe`, in turns of a millisecond.
+    /// By `lab probe`, in turn by the millisecond.
     Probe,
-    /// With whole runs of `lab tolls` in turn, since one of the builds has no probe.
+    /// By whole runs of `lab tolls` in turn, since one of the builds has no probe.
     Tolls,
 }
 
-/// A whole comparison. As JSON it is one object in the common form of reports, which repeats the
-/// deciding row at its top.
+/// A whole comparison; as JSON one object in the form of every report, with the row that decides once more
+/// at its top.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// Machine, compiler and commit of the comparing program, and the rows.
+    /// Machine, compiler and commit of the program that compares, and the rows.
     #[serde(flatten)]
     pub report: Report<Row>,
-    /// The base side.
+    /// What is compared.
     pub base: Side,
-    /// The head side, which is compared with the base.
+    /// With what.
     pub head: Side,
-    /// How the rows were measured.
+    /// How it was measured.
     pub method: Method,
-    /// Duration of the measurement in seconds.
+    /// Seconds that it was measured for.
     pub seconds: f64,
-    /// Whether the repository has uncommitted changes, which this comparison does not cover.
+    /// Whether the repository has changes that no commit has, so that nothing here tells of them.
     pub uncommitted: bool,
-    /// The deciding row: among the rows that differ, the one furthest beyond its accuracy; else the
-    /// first row.
+    /// The row that decides: of those that differ the one that does so most beyond accuracy, else the first.
     pub row: String,
-    /// The judgement on that row.
+    /// What is told of it.
     #[serde(flatten)]
     pub judgement: Judgement,
 }
@@ -91,28 +89,28 @@ pub struct Comparison {
 pub struct Row {
     /// Its name.
     pub name: String,
-    /// The base side.
+    /// The first side.
     pub base: Figures,
-    /// The head side.
+    /// The second side.
     pub head: Figures,
-    /// The judgement on this row.
+    /// What is told of them.
     #[serde(flatten)]
     pub judgement: Judgement,
-    /// The additional time of the head side, ns per packet, pair by pair.
+    /// What the second side took longer, ns a packet, pair by pair.
     pub differences_ns: Vec<f64>,
-    /// Instructions, and changes by function.
+    /// Instructions, and what has changed by function.
     #[serde(flatten)]
     pub changes: Changes,
 }
 
-/// The measurements of one side's processes.
+/// What one side's processes measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
-    /// Nanoseconds per packet.
+    /// Nanoseconds a packet.
     pub ns_per_packet: Summary,
-    /// Packets per second, from the median.
+    /// Packets a second, from the median.
     pub pps: f64,
-    /// The figure of each process, ns per packet.
+    /// Each process, ns a packet.
     pub processes_ns: Vec<f64>,
 }
 
@@ -123,7 +121,7 @@ impl Figures {
     }
 }
 
-/// Builds what is necessary, measures and judges.
+/// Builds what is to be built, measures and judges.
 ///
 /// # Errors
 /// What is wrong and how to mend it.
@@ -158,7 +156,7 @@ fn broken(what: String) -> Error {
     Error::failed(what, "See what the program does by `lab tolls`")
 }
 
-/// The requested rows, without duplicates.
+/// The rows that are asked for, each once.
 fn rows(asked: &[String]) -> Result<Vec<String>, Error> {
     let mut rows = Vec::new();
     for row in asked {
@@ -181,7 +179,7 @@ fn tolls_remedy() -> String {
     format!("This build's rows are {}", names.join(", "))
 }
 
-/// The programs of both sides, and whether there are changes that neither contains.
+/// The programs of both sides, and whether there are changes that neither has.
 ///
 /// # Errors
 /// What is wrong and how to mend it.
@@ -190,7 +188,7 @@ pub fn prepare(options: &Options) -> Result<([Side; 2], bool), Error> {
     let side = |at: usize| {
         Side::find(&options.specs[at], options.settings[at].clone(), repository.as_ref())
     };
-    // Both revisions are resolved before either is built, since a branch may move meanwhile.
+    // Both are known before either is built: a branch may move meanwhile.
     let mut sides = [side(0)?, side(1)?];
     sides[1].inject_ns = options.inject_ns;
     let revisions = sides.iter().any(|side| side.commit.is_some());
@@ -201,7 +199,7 @@ pub fn prepare(options: &Options) -> Result<([Side; 2], bool), Error> {
     Ok((sides, repository.is_dirty()))
 }
 
-/// The measuring method that both sides support.
+/// How both sides can be measured alike.
 fn method(sides: &[Side; 2], rows: &[String]) -> Result<Method, Error> {
     let wrong = |told: String| Error::usage(told, tolls_remedy());
     for row in rows {
@@ -222,8 +220,8 @@ fn method(sides: &[Side; 2], rows: &[String]) -> Result<Method, Error> {
     Ok(Method::Probe)
 }
 
-/// Measures pairs of every row in turn, in TSC clocks per packet, for the given time. On a busy
-/// machine it takes up to twice that time for the pairs that a verdict needs.
+/// Pairs of every row in turn, TSC clocks a packet, for so long. Where the machine is too busy it takes up to
+/// twice as long for the pairs that a verdict needs.
 fn measure(
     sides: &[Side; 2],
     rows: &[String],
@@ -271,7 +269,7 @@ fn judge_row(name: &str, pairs: &[Pair], ns_per_clock: f64, rows: usize) -> Opti
     })
 }
 
-/// Determines the changes by function in every row.
+/// Finds out what has changed in every row.
 fn explain(sides: &[Side; 2], rows: &mut [Row], method: Method) {
     let bar = progress(rows.len() as u64).with_message("what has changed by function");
     for row in rows {
@@ -290,9 +288,9 @@ fn explain(sides: &[Side; 2], rows: &mut [Row], method: Method) {
     bar.finish_and_clear();
 }
 
-/// The deciding row.
+/// The row that decides.
 fn deciding(rows: &[Row]) -> Option<(String, Judgement)> {
-    // Any row that differs has enough pairs for a smallest detectable difference.
+    // What is told has pairs enough for a least difference.
     let beyond = |row: &&Row| {
         let least = row.judgement.smallest_detectable_ns.unwrap_or(f64::INFINITY);
         row.judgement.difference_ns.abs() / least

@@ -1,5 +1,4 @@
-//! The cost of routes: forwarding over tables of all sizes, memory, build time, and updates while
-//! forwarding.
+//! What routes cost: forwarding over tables of all sizes, memory, building, and changes meanwhile.
 
 mod data;
 mod growth;
@@ -17,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use indicatif::ProgressBar;
-use tollway_dataplane::path::AllStages;
+use tollway_dataplane::path::Everything;
 
 use crate::machine::Machine;
 use crate::report::{Report, Row};
@@ -28,19 +27,19 @@ pub use data::Internet;
 pub(crate) use scene::{Family, frames, tables};
 use tollway_dataplane::stages::route::Prefix;
 
-/// Number of measurements of each row.
+/// Times that every row is measured.
 const REPEATS: usize = 21;
 
 /// Passes of each sort in one measurement.
 const PASSES: usize = 256;
 
-/// Path of a real table, from the repository's root.
+/// Where a real table is, from the repository's root.
 pub const DATA: &str = "../shared/data/bgp-prefixes.txt.gz";
 
-/// Selects a generated table in place of a file.
+/// What stands for a generated table in place of a file.
 pub const GENERATED: &str = "generated";
 
-/// The measurements besides the rows.
+/// What is measured besides the rows.
 pub const PARTS: [&str; 5] = ["build", "vrfs", "lookups", "updates", "growth"];
 
 /// Single figures, by name.
@@ -49,13 +48,13 @@ type Figures = BTreeMap<String, f64>;
 /// What to measure.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Rows and [`PARTS`] to measure; empty for all.
+    /// Rows and [`PARTS`] to measure; all where empty.
     pub only: Vec<String>,
     /// The file with a table, or [`GENERATED`].
     pub data: Option<PathBuf>,
 }
 
-/// A row: a family, and a number of prefixes of the table.
+/// A row: a family, and how many prefixes of the table.
 struct Size {
     name: &'static str,
     title: &'static str,
@@ -70,10 +69,10 @@ const SIZES: [Size; 4] = [
     Size { name: "ip6-full", title: "IPv6, full table", family: Family::V6, prefixes: usize::MAX },
 ];
 
-/// Measures the selected rows and parts.
+/// Measures.
 ///
 /// # Errors
-/// A message, if a name is unknown, the data cannot be read, or memory is short.
+/// A sentence, where a name is unknown, the data can not be read, or memory is short.
 pub fn run(options: &Options) -> Result<Report, String> {
     let names = || SIZES.iter().map(|size| size.name).chain(PARTS);
     if let Some(unknown) = options.only.iter().find(|only| names().all(|name| name != **only)) {
@@ -112,7 +111,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
     Ok(report)
 }
 
-/// Measures the rows in turn.
+/// Measures the rows, in turns.
 fn rows(
     table: &Internet,
     sizes: &[&Size],
@@ -124,7 +123,7 @@ fn rows(
         let prefixes = scene::sample(size.family.of(table), size.prefixes);
         let tables = tables(size.family, &prefixes)?;
         let frames = frames(size.family, &prefixes);
-        benches.push((size, Bench::<AllStages>::over(tables, frames, 64)?));
+        benches.push((size, Bench::<Everything>::over(tables, frames, 64)?));
     }
     if benches.is_empty() {
         return Ok(Vec::new());
@@ -132,8 +131,7 @@ fn rows(
     let mut clocks = vec![Vec::new(); benches.len()];
     for _ in 0..REPEATS {
         for (index, (_, bench)) in benches.iter_mut().enumerate() {
-            // The other rows have just used the caches, which a router has to itself. So a pass
-            // without measurement comes first.
+            // In turn means that the others have just had the caches; a router has them to itself.
             bench.clocks_per_packet(PASSES);
             clocks[index].push(bench.clocks_per_packet(PASSES));
         }
@@ -153,8 +151,8 @@ fn rows(
     Ok(rows)
 }
 
-/// `count` prefixes of a family, drawn from the generated table, and random beyond its size. Every
-/// call returns the same prefixes.
+/// So many prefixes of a family, drawn from the table that is made up, and beyond that from nowhere: the same
+/// ones wherever they are asked for.
 pub(crate) fn made_up(family: Family, count: usize) -> Vec<Prefix> {
     static TABLE: OnceLock<Internet> = OnceLock::new();
     let table = TABLE.get_or_init(Internet::generate);

@@ -1,4 +1,4 @@
-//! The load: how much to send, at which rate, and with how many threads.
+//! How much is sent, how fast, and by how many.
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,20 +8,20 @@ use super::Error;
 use super::mark::STREAMS;
 use crate::live::sys;
 
-/// The most frames in a burst.
+/// Frames in a burst at most.
 pub const MAX_BURST: usize = 64;
 
-/// A requested rate.
+/// A rate as it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
-    /// Frames per second.
+    /// Frames a second.
     Pps(f64),
-    /// Bits per second on the wire, with preamble, frame check sequence and gap.
+    /// Bits a second on the wire, with preamble, check sequence and gap.
     Bps(f64),
 }
 
 impl Rate {
-    /// The rate in frames per second, for frames that take `wire_bytes` on the wire.
+    /// As frames a second, where one takes so many bytes on the wire.
     #[must_use]
     pub fn pps(self, wire_bytes: f64) -> f64 {
         match self {
@@ -34,7 +34,7 @@ impl Rate {
 impl FromStr for Rate {
     type Err = String;
 
-    /// Parses a number, then K, M or G, then `pps` or `bit`; frames per second by default.
+    /// Reads a number, then K, M or G, then `pps` or `bit`; frames where nothing is said.
     fn from_str(text: &str) -> Result<Self, String> {
         let bad = || format!("{text:?} is no rate: write 500000, 1.5Mpps or 10Gbit");
         let (number, bits) = match (text.strip_suffix("pps"), text.strip_suffix("bit")) {
@@ -59,28 +59,28 @@ impl FromStr for Rate {
     }
 }
 
-/// How much to send, how fast, with how many threads.
+/// How much, how fast, by how many.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load {
-    /// Rate of all threads together; `None` for as fast as possible.
+    /// All threads together; none for as fast as it goes.
     pub rate: Option<Rate>,
-    /// Frames of each thread; `None` for no limit.
+    /// Frames of each thread; none for no end.
     pub count: Option<u64>,
-    /// Time limit.
+    /// No longer than that.
     pub time: Option<Duration>,
-    /// Frames per transmit call.
+    /// Frames that are handed over at once.
     pub burst: usize,
-    /// Number of threads, each with its own stream and processor.
+    /// Threads, each with a stream and a processor of its own.
     pub threads: usize,
-    /// The processor of the first thread.
+    /// The first one's processor.
     pub first_cpu: usize,
 }
 
 impl Load {
-    /// Checks the values.
+    /// Looks at it.
     ///
     /// # Errors
-    /// The rate is zero, or the burst, the number of threads or the processor is impossible.
+    /// A rate of nothing, a burst, a number of threads or a processor that can not be.
     pub fn check(&self) -> Result<(), Error> {
         if let Some(Rate::Pps(rate) | Rate::Bps(rate)) = self.rate
             && (rate <= 0.0 || !rate.is_finite())
@@ -90,11 +90,14 @@ impl Load {
         }
         if !(1..=MAX_BURST).contains(&self.burst) {
             let remedy = format!("Say -b with a number from 1 to {MAX_BURST}");
-            return Err(Error::usage(format!("a burst cannot have {} frames", self.burst), remedy));
+            return Err(Error::usage(
+                format!("a burst can not have {} frames", self.burst),
+                remedy,
+            ));
         }
         if !(1..=STREAMS).contains(&self.threads) {
             let remedy = format!("Say -t with a number from 1 to {STREAMS}");
-            return Err(Error::usage(format!("there cannot be {} threads", self.threads), remedy));
+            return Err(Error::usage(format!("there can not be {} threads", self.threads), remedy));
         }
         let processors = sys::processors().len();
         if self.first_cpu >= processors {
@@ -108,14 +111,14 @@ impl Load {
         Ok(())
     }
 
-    /// One thread's share of the rate in frames per second.
+    /// One thread's share of the rate, frames a second.
     #[must_use]
     pub fn share(&self, wire_bytes: f64) -> Option<f64> {
         self.rate.map(|rate| rate.pps(wire_bytes) / self.threads as f64)
     }
 }
 
-/// Says whether work is to end. All threads share the flag, and a request to stop sets it.
+/// Says if work is to end: shared by threads, and set by who is asked to stop.
 pub fn is_over(stop: &AtomicBool) -> bool {
     stop.load(Ordering::Relaxed)
 }

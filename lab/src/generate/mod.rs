@@ -1,9 +1,8 @@
-//! The traffic generator and its sink: frames with numbers and times, and what the sink receives.
+//! The generator and its sink: frames with numbers and times, and what became of them.
 //!
-//! The generator builds the frames' heads ahead ([`plan`]). Per frame it writes only the number,
-//! the time and the fields that depend on them ([`fill`]). It sends through a port, or a BPF
-//! program does the same ([`xdp`]). A sink recognizes frames by their mark ([`mark`]) and tracks
-//! their numbers ([`track`]).
+//! Frames' heads are made ahead ([`plan`]); per frame only its number, its time and what depends on
+//! them are written ([`fill`]). They leave through a port, or are written by a BPF program that does the
+//! same ([`xdp`]). A sink knows them by their mark ([`mark`]) and follows their numbers ([`track`]).
 
 pub mod address;
 pub mod fill;
@@ -26,16 +25,16 @@ use tollway_dataplane::frame::Umem;
 use tollway_dataplane::port::Port;
 
 pub use crate::error::Error;
-pub use run::{Row, SendMethod, Traffic, run};
+pub use run::{Row, Traffic, Way, run};
 pub use text::render;
 
-/// The report of the generator and a sink.
+/// What the generator and a sink report.
 pub type Report = crate::report::Report<Row>;
 
-/// A port and its frame memory.
+/// A port, and the memory of its frames.
 pub type Opened = (Box<dyn Port>, Umem);
 
-/// A run number that hardly equals the last run's.
+/// A number for a run that is hardly the last one's.
 #[must_use]
 pub fn any_run() -> u8 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

@@ -1,4 +1,4 @@
-//! What to send: flows, sizes, and the frames' heads built ahead.
+//! What is sent: flows, sizes, and the frames' heads made ahead.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -11,43 +11,43 @@ use crate::frames::Spread;
 
 /// An Ethernet address.
 pub type Mac = [u8; 6];
-/// Bytes of the frame check sequence. A frame's size includes it; what a device receives does not.
+/// Bytes of the check sequence, which is in a frame's size and not in what a device is given.
 pub const FCS: usize = 4;
-/// Additional bytes of a frame on the wire: preamble, delimiter, gap.
+/// Bytes that a frame takes on the wire besides: preamble, delimiter, gap.
 pub const WIRE_GAP: usize = 20;
-/// The most flows.
+/// Flows at most.
 pub const MAX_FLOWS: usize = 1 << 20;
-/// The most bytes of a head: headers, tags, magic. The rest of a row is zero.
+/// Bytes of a head at most: headers, tags, magic; the rest of a row is zero.
 pub const HEAD: usize = 80;
-/// The longest frame without its check sequence; it fits into a page and a chunk.
+/// The longest frame, without its check sequence; what a page and a chunk have room for.
 pub const MAX_LEN: usize = 2044;
-/// Sizes and shares of the simple IMIX in the usual ratio 7:4:1.
+/// Sizes and shares of the simple IMIX, as its users count: 7 to 4 to 1.
 pub const IMIX: [(usize, usize); 3] = [(64, 7), (594, 4), (1518, 1)];
 
-/// A specification of traffic.
+/// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// Destination MAC address.
+    /// Where to, on the wire.
     pub dst_mac: Mac,
-    /// Source MAC address.
+    /// Where from.
     pub src_mac: Mac,
-    /// VLANs, outermost first; at most two.
+    /// VLANs, the outermost first; two at most.
     pub vlans: Vec<u16>,
-    /// Destination addresses.
+    /// Destinations.
     pub dst: Range,
-    /// Source addresses, of the same family.
+    /// Sources; of the same family.
     pub src: Range,
     /// Destination ports, first and last.
     pub dst_ports: (u16, u16),
-    /// Source ports, first and last.
+    /// Source ports.
     pub src_ports: (u16, u16),
-    /// Sizes with check sequence, each with its share of frames in a dozen or so.
+    /// Sizes with check sequence, and how many of 12 or so frames have them.
     pub sizes: Vec<(usize, usize)>,
-    /// Number of flows; `None` for every combination in the ranges, at most 1024.
+    /// Flows; none for one of each that the ranges allow, 1024 at most.
     pub flows: Option<usize>,
-    /// Whether UDP has a checksum; over IPv6 it always has.
+    /// Whether UDP has a checksum; always over IPv6.
     pub udp_checksum: bool,
-    /// The seed for drawing flows.
+    /// What flows are drawn by.
     pub seed: u64,
 }
 
@@ -56,32 +56,31 @@ pub struct Spec {
 pub struct Flow {
     /// Source and destination.
     pub addresses: (IpAddr, IpAddr),
-    /// Source and destination port.
+    /// Their ports.
     pub ports: (u16, u16),
 }
 
-/// Frames' heads, built ahead.
+/// Frames' heads made ahead.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// One head for each size of each flow: `rows[flow * sizes + size]`. If UDP has a checksum, its
-    /// field has the sum of the constant part.
+    /// One head for each size of each flow: `rows[flow * sizes + size]`. Where UDP has a checksum, its
+    /// field has the sum of all that does not change.
     pub rows: Vec<[u8; HEAD]>,
     /// Bytes of a frame of each size, without check sequence.
     pub lens: Vec<usize>,
-    /// The repeating sequence in which sizes are sent.
+    /// Sizes in the order in which they are sent, again and again.
     pub order: Vec<u8>,
-    /// Offset of the mark.
+    /// Where the mark begins.
     pub mark_at: usize,
-    /// Whether the UDP checksum must be completed.
+    /// Whether the checksum of UDP has to be finished.
     pub udp_checksum: bool,
 }
 
 impl Plan {
-    /// Builds the heads.
+    /// Makes the heads.
     ///
     /// # Errors
-    /// A size leaves no room, the families differ, there are too many flows, or a VLAN id is
-    /// invalid.
+    /// Sizes that leave no room, families that differ, too many flows, no such VLAN.
     pub fn new(spec: &Spec) -> Result<Self, Error> {
         let v6 = spec.dst.is_v6();
         check(spec)?;
@@ -92,7 +91,7 @@ impl Plan {
             if *size < smallest || *size > MAX_LEN + FCS {
                 return Err(Error::usage(
                     format!(
-                        "a frame of {size} bytes cannot be sent: headers, sequence number and time take \
+                        "a frame of {size} bytes can not be sent: headers, sequence number and time take \
                              {smallest} with the check sequence, and {} is the longest",
                         MAX_LEN + FCS
                     ),
@@ -109,19 +108,19 @@ impl Plan {
         Ok(Self { rows, lens, order, mark_at, udp_checksum })
     }
 
-    /// The number of flows.
+    /// How many flows there are.
     #[must_use]
     pub fn flows(&self) -> usize {
         self.rows.len() / self.lens.len().max(1)
     }
 
-    /// Bytes of the longest frame, without check sequence.
+    /// Bytes of a frame at most, without check sequence.
     #[must_use]
     pub fn longest(&self) -> usize {
         self.lens.iter().copied().max().unwrap_or(0)
     }
 
-    /// The same plan with complete heads, for frames without number and time.
+    /// The same with heads that are whole as they are, for frames without number and time.
     #[must_use]
     pub fn without_marks(&self) -> Self {
         let mut plan = self.clone();
@@ -129,7 +128,7 @@ impl Plan {
             let field = plan.mark_at - 2;
             for row in &mut plan.rows {
                 let sum = u16::from_be_bytes([row[field], row[field + 1]]);
-                // Zero means that there is no checksum.
+                // Zero would say that there is none.
                 let checksum = if sum == 0xffff { sum } else { !sum };
                 row[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
             }
@@ -138,7 +137,7 @@ impl Plan {
         plan
     }
 
-    /// Average bytes of a frame on the wire, with all overhead.
+    /// Bytes that a frame takes on the wire on average, with all that belongs to it there.
     #[must_use]
     pub fn wire_bytes(&self) -> f64 {
         let bytes = |size: &u8| self.lens.get(usize::from(*size)).copied().unwrap_or(0);
@@ -147,7 +146,7 @@ impl Plan {
     }
 }
 
-/// The smallest frame that fits everything, with its check sequence.
+/// The smallest frame that has room for everything, with its check sequence.
 #[must_use]
 pub fn smallest(v6: bool, tags: usize) -> usize {
     14 + 4 * tags + if v6 { 48 } else { 28 } + mark::LEN + FCS
@@ -166,7 +165,7 @@ fn check(spec: &Spec) -> Result<(), Error> {
     }
     if spec.flows.is_some_and(|flows| !(1..=MAX_FLOWS).contains(&flows)) {
         let remedy = format!("Say --flows with a number from 1 to {MAX_FLOWS}");
-        return Err(Error::usage("there cannot be so many flows", remedy));
+        return Err(Error::usage("there can not be so many flows", remedy));
     }
     if spec.dst_ports.0 > spec.dst_ports.1 || spec.src_ports.0 > spec.src_ports.1 {
         let what = "a range of ports ends before it begins";
@@ -178,18 +177,18 @@ fn check(spec: &Spec) -> Result<(), Error> {
     Ok(())
 }
 
-/// The flows. If there are no more than wanted, all in order; else drawn without duplicates.
+/// The flows: all that there are, in order, where they are no more than wanted; else drawn, none twice.
 fn flows(spec: &Spec) -> Vec<Flow> {
     let ranges = Ranges::of(spec);
     let all = ranges.counts.iter().fold(1_u128, |all, count| all.saturating_mul(*count));
     let wanted = spec.flows.unwrap_or(usize::try_from(all.min(1024)).unwrap_or(1));
     let mut spread = Spread::seeded(spec.seed);
     if all <= wanted as u128 {
-        // If there are fewer than wanted, they repeat.
+        // Where there are fewer, they come again.
         return (0..wanted as u128).map(|number| ranges.flow(number)).collect();
     }
     if all <= 4 * wanted as u128 {
-        // Drawing until a flow is new would take long towards the end, so shuffle as far as needed.
+        // To draw what is new would take long in the end: they are shuffled, as far as is needed.
         let mut numbers: Vec<u128> = (0..all).collect();
         for at in 0..wanted {
             let other = at + (spread.next() % (numbers.len() - at) as u64) as usize;
@@ -207,7 +206,7 @@ fn flows(spec: &Spec) -> Vec<Flow> {
     flows
 }
 
-/// The ranges that flows are drawn from, and their sizes: addresses and ports, sources first.
+/// What flows are made of, and how many there are of each: addresses and ports, sources first.
 struct Ranges<'a> {
     spec: &'a Spec,
     counts: [u128; 4],
@@ -220,7 +219,7 @@ impl<'a> Ranges<'a> {
         Self { spec, counts: [spec.src.count(), spec.dst.count(), from, to] }
     }
 
-    /// The flow with that number.
+    /// The flow of a number.
     fn flow(&self, mut number: u128) -> Flow {
         self.made(self.counts.map(|count| {
             let own = number % count;
@@ -229,7 +228,7 @@ impl<'a> Ranges<'a> {
         }))
     }
 
-    /// A random flow.
+    /// Any flow.
     fn draw(&self, spread: &mut Spread) -> Flow {
         let mut wide = || u128::from(spread.next()) << 64 | u128::from(spread.next());
         self.made(self.counts.map(|count| wide() % count))
@@ -245,7 +244,7 @@ impl<'a> Ranges<'a> {
     }
 }
 
-/// A frame's head, up to its mark's magic.
+/// One frame's head, up to its mark's magic.
 fn head(spec: &Spec, flow: &Flow, (l3, len): (usize, usize), udp_checksum: bool) -> [u8; HEAD] {
     let mut bytes = Vec::with_capacity(HEAD);
     bytes.extend_from_slice(&spec.dst_mac);
@@ -294,8 +293,7 @@ fn head(spec: &Spec, flow: &Flow, (l3, len): (usize, usize), udp_checksum: bool)
     row
 }
 
-/// The sum over UDP's pseudo-header, header and magic, to which a frame's time and number are
-/// added.
+/// The sum over UDP's pseudo-header, header and magic: what a frame's time and number are added to.
 fn constant_sum(bytes: &[u8], (l3, udp): (usize, usize), udp_len: u16) -> u16 {
     let addresses = if udp - l3 == 40 { l3 + 8 } else { l3 + 12 };
     let mut summed = bytes[addresses..udp].to_vec();
@@ -305,7 +303,7 @@ fn constant_sum(bytes: &[u8], (l3, udp): (usize, usize), udp_len: u16) -> u16 {
     checksum::sum(&summed)
 }
 
-/// The sequence of sizes, spread evenly: next is always the size furthest behind its share.
+/// The order of sizes: spread evenly, by the one that is furthest behind its share.
 fn order(sizes: &[(usize, usize)]) -> Vec<u8> {
     let all: usize = sizes.iter().map(|(_, share)| share).sum();
     let mut sent = vec![0_usize; sizes.len()];

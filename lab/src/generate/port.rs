@@ -10,28 +10,27 @@ use tollway_dataplane::port::{MemoryPort, Port};
 use super::Error;
 use super::fill::Filler;
 use super::load::{MAX_BURST, is_over};
-use super::pace::SendRate;
+use super::pace::Pace;
 use super::track::Tracker;
 use crate::live::sys::monotonic_ns;
 
-/// Time for frames in flight after the last frame.
+/// After the last frame, what is on its way has so long.
 pub const DRAIN: Duration = Duration::from_millis(100);
-/// A port that accepts no frame for this long passes none.
+/// A port that takes nothing for so long passes no frames.
 const REFUSED_NS: u64 = 1_000_000_000;
-/// The most that one attempt adds to that time: a sender that had no processor was not refused
-/// meanwhile.
+/// Of which one turn counts so much at most: a sender that had no processor was not refused meanwhile.
 const TURN_NS: u64 = 10_000_000;
 
-/// The source of a stream's frames.
+/// What writes the frames of a stream.
 #[derive(Clone, Debug)]
 pub enum Writer {
-    /// The generator's own frames.
+    /// The generator's own.
     Made(Box<Filler>),
-    /// A capture's frames, repeated.
+    /// A capture's, again and again.
     Replay {
-        /// The capture's frames.
+        /// Its frames.
         frames: Vec<Vec<u8>>,
-        /// Index of the next frame.
+        /// The next one.
         at: usize,
     },
 }
@@ -55,34 +54,34 @@ impl Writer {
     }
 }
 
-/// When one thread stops, and how fast it sends.
+/// When one thread stops, and how fast it goes.
 #[derive(Clone, Copy, Debug)]
 pub struct Task {
-    /// Frames per second; `None` for as fast as possible.
+    /// Frames a second; none for as fast as it goes.
     pub pps: Option<f64>,
-    /// Number of frames; `None` for no limit.
+    /// Frames; none for no end.
     pub count: Option<u64>,
-    /// Time; `None` for no limit.
+    /// Time; none for no end.
     pub time: Option<Duration>,
-    /// Frames per transmit call.
+    /// Frames at once.
     pub burst: usize,
 }
 
-/// What a thread has sent.
+/// What was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Number of frames.
+    /// Frames.
     pub frames: u64,
     /// Their bytes, without check sequence.
     pub bytes: u64,
-    /// Duration in ns.
+    /// How long it took, ns.
     pub ns: u64,
-    /// The part of it in which the sender lost its processor for too long to catch up.
+    /// Of that, when the sender had no processor for so long that it did not make up for it.
     pub away_ns: u64,
 }
 
 impl Sent {
-    /// Subtracts the last frames, which were never sent; their bytes by the average of all.
+    /// Takes off the last frames, which never left; their bytes by the mean of all.
     fn take_back(&mut self, frames: u64) {
         let frames = frames.min(self.frames);
         let bytes = u128::from(self.bytes) * u128::from(frames) / u128::from(self.frames.max(1));
@@ -90,13 +89,13 @@ impl Sent {
         self.bytes -= bytes as u64;
     }
 
-    /// Million frames per second.
+    /// Million frames a second.
     #[must_use]
     pub fn mpps(&self) -> f64 {
         if self.ns == 0 { 0.0 } else { self.frames as f64 * 1e3 / self.ns as f64 }
     }
 
-    /// Frames per second while it was sending.
+    /// Frames a second while it was sending.
     #[must_use]
     pub fn offered_pps(&self) -> f64 {
         match self.ns.saturating_sub(self.away_ns) {
@@ -105,17 +104,17 @@ impl Sent {
         }
     }
 
-    /// The share of the time in which it was not sending.
+    /// The share of the time that it was not.
     #[must_use]
     pub fn away(&self) -> f64 {
         self.away_ns as f64 / self.ns.max(1) as f64
     }
 }
 
-/// Sends through a port until a limit of the task or `stop` ends it.
+/// Sends through a port until it is enough.
 ///
 /// # Errors
-/// The port accepts no frame for a second.
+/// The port takes no frame for a second.
 pub fn send<P: Port + ?Sized>(
     port: &mut P,
     umem: &mut Umem,
@@ -124,17 +123,17 @@ pub fn send<P: Port + ?Sized>(
     stop: &AtomicBool,
 ) -> Result<Sent, Error> {
     let mut burst = Burst::new();
-    // The first receive makes a port ready. Chunks that the port then keeps are not expected back.
+    // The first look makes a port ready; what it keeps for itself does not come back.
     discard(port, umem, &mut burst);
     let (own, start) = (umem.available(), monotonic_ns());
     let end = task.time.map_or(u64::MAX, |time| start.saturating_add(time.as_nanos() as u64));
-    let mut pace = SendRate::new(task.pps, start);
+    let mut pace = Pace::new(task.pps, start);
     let mut frames = [Descriptor::default(); MAX_BURST];
-    // Frames that the port has not accepted, from `first` on.
+    // Frames that the port did not take, from `first` on.
     let (mut first, mut last) = (0, 0);
     let mut sent = Sent::default();
     let mut refused_ns = 0;
-    // The time ends at the last frame: a sender that is preempted after it is not slower.
+    // A sender that is put off when it has sent all is not slower for that.
     let (mut now, mut last_ns) = (start, start);
     while now < end && !is_over(stop) {
         if first == last {
@@ -157,7 +156,7 @@ pub fn send<P: Port + ?Sized>(
             pace.note(taken);
             first += taken;
         } else {
-            // With nothing to send, let the port reclaim what it has sent.
+            // Who has nothing to send lets the port look after what it has sent.
             discard(port, umem, &mut burst);
         }
         let before = std::mem::replace(&mut now, monotonic_ns());
@@ -184,8 +183,8 @@ fn refused(sent: u64) -> Error {
     )
 }
 
-/// Makes a port finish sending, within [`DRAIN`]. Returns the number of frames it still has. `own`
-/// is the number of free chunks when it has none.
+/// Has a port send what it has taken, for [`DRAIN`] at most; how many frames it still has. `own` is how many
+/// chunks are free when it has none.
 fn settle<P: Port + ?Sized>(port: &mut P, umem: &mut Umem, own: usize) -> u64 {
     let (mut now, mut waited_ns, mut burst) = (monotonic_ns(), 0, Burst::new());
     while umem.available() < own && waited_ns < DRAIN.as_nanos() as u64 {
@@ -196,14 +195,14 @@ fn settle<P: Port + ?Sized>(port: &mut P, umem: &mut Umem, own: usize) -> u64 {
     own.saturating_sub(umem.available()) as u64
 }
 
-/// Makes a port reclaim what it has sent, and drops what it has received.
+/// Has a port look after what it has sent; what arrives is nobody's.
 fn discard<P: Port + ?Sized>(port: &mut P, umem: &mut Umem, burst: &mut Burst) {
     burst.reset(burst.port);
     port.receive(umem, burst);
     umem.free_all(burst.addr[..burst.count].iter().copied());
 }
 
-/// Takes what a port has received. Returns the number of frames.
+/// Takes what a port has received; how many frames.
 pub fn take<P: Port + ?Sized>(
     port: &mut P,
     umem: &mut Umem,
@@ -221,7 +220,7 @@ pub fn take<P: Port + ?Sized>(
     burst.count
 }
 
-/// A memory port whose other end drops all frames, and may track them first.
+/// A port of memory whose other end takes all frames away, and may look at them.
 #[derive(Debug)]
 pub struct Memory {
     port: MemoryPort,
@@ -229,13 +228,13 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Makes a port; the tracker, if any, evaluates its frames.
+    /// Makes one; a tracker looks at frames.
     #[must_use]
     pub fn new(tracker: Option<Tracker>) -> Self {
         Self { port: MemoryPort::new(MAX_BURST), tracker }
     }
 
-    /// The tracker with its results.
+    /// What was seen.
     #[must_use]
     pub const fn tracker(&self) -> Option<&Tracker> {
         self.tracker.as_ref()
@@ -275,7 +274,7 @@ mod tests {
         Task { pps: None, count: None, time: None, burst: 32 }
     }
 
-    /// A port that accepts fewer frames than offered, and loses and duplicates some.
+    /// Takes less than it is given, and loses and doubles some.
     struct Bad(Memory, u64);
 
     impl Port for Bad {
@@ -337,8 +336,7 @@ mod tests {
         let mut send =
             || send(&mut Memory::new(None), &mut umem, &mut writer(&spec()), task, &stop);
         let sent = send().unwrap();
-        // A machine that takes the processor away for long reduces the number, and never increases
-        // it.
+        // A machine that takes the processor away for long makes it less, never more.
         assert!((1000..=15_001).contains(&sent.frames), "{}", sent.frames);
         assert!(sent.offered_pps() < 55_000.0, "{sent:?}");
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -362,8 +360,7 @@ mod tests {
         let sent = sent.unwrap();
         assert_eq!((sent.frames, sent.bytes), (7, 2 * (60 + 1514 + 100) + 60));
     }
-    /// A port that accepts `room` frames, sends one at each receive, and keeps the last ones for
-    /// ever.
+    /// Takes so many frames, sends one at each look, and keeps the last ones for ever.
     struct Ring {
         taken: Vec<Descriptor>,
         room: usize,
@@ -392,7 +389,7 @@ mod tests {
         let error = send(&mut port, &mut umem, &mut writer(&spec()), task(), &stop).unwrap_err();
         assert!(!error.usage && error.what.contains("after 8"), "{error}");
         assert_eq!(umem.available(), 56);
-        // The same for a port that never returns its frames.
+        // Nor does one whose frames do not come back.
         let mut umem = Umem::new(8, 2048).unwrap();
         let mut port = Ring { taken: Vec::new(), room: 64, keeps: 64 };
         assert!(send(&mut port, &mut umem, &mut writer(&spec()), task(), &stop).is_err());

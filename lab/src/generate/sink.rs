@@ -1,4 +1,4 @@
-//! Sinks of all kinds and their reports.
+//! Sinks of all kinds, and what they say.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,32 +16,32 @@ use super::{Error, Opened, Row, xdp};
 use crate::machine::Machine;
 use crate::report::Report;
 
-/// Time that a thread without frames sleeps before it polls again.
+/// A thread that waits for frames looks again after that.
 const NAP: Duration = Duration::from_micros(50);
-/// The most frames that it still reads after the order to end, if they keep arriving.
+/// Frames that it reads at most when it is told to end, if they go on coming.
 const LAST: usize = 1 << 16;
 
-/// The results of a sink.
+/// What a sink has seen.
 #[derive(Clone, Debug)]
-pub struct SinkStats {
-    /// The counts.
+pub struct Seen {
+    /// What was counted.
     pub counts: Counts,
-    /// Latency of the frames, ns.
+    /// How long frames took, ns.
     pub latency: Histogram<u64>,
 }
 
-/// The percentiles in reports.
+/// Percentiles that are told.
 const PERCENTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)];
 
-impl SinkStats {
-    /// The results of a tracker.
+impl Seen {
+    /// What a tracker has seen.
     #[must_use]
     pub fn by(tracker: &Tracker) -> Self {
         Self { counts: tracker.counts(), latency: tracker.latency().clone() }
     }
 
-    /// The results as figures by name; `sent` is the number of frames sent, if known.
+    /// As figures, by name; `sent` says what was sent, where that is known.
     #[must_use]
     pub fn figures(&self, sent: Option<u64>) -> BTreeMap<String, f64> {
         let counts = &self.counts;
@@ -63,7 +63,7 @@ impl SinkStats {
         figures
     }
 
-    /// Figures for frames without numbers. The number of lost frames is unknown: not a number.
+    /// The same of frames without numbers: what was lost is not known, and not a number.
     #[must_use]
     pub fn figures_without_numbers(&self) -> BTreeMap<String, f64> {
         let figures = [
@@ -75,7 +75,7 @@ impl SinkStats {
     }
 }
 
-/// Percentiles of latency in microseconds; empty if no frame arrived.
+/// Percentiles of latency in microseconds; none where nothing came.
 #[must_use]
 pub fn percentiles(latency: &Histogram<u64>) -> BTreeMap<String, f64> {
     if latency.is_empty() {
@@ -87,9 +87,9 @@ pub fn percentiles(latency: &Histogram<u64>) -> BTreeMap<String, f64> {
     PERCENTILES.into_iter().map(one).collect()
 }
 
-/// The report of a sink alone that ran for `time`.
+/// What a sink alone has to tell, which was there for so long.
 #[must_use]
-pub fn report(seen: &SinkStats, time: Duration) -> Report<Row> {
+pub fn report(seen: &Seen, time: Duration) -> Report<Row> {
     let mut report = Report::new(Machine::probe(), Vec::new());
     report.figures = seen.figures(None);
     let mpps = seen.counts.frames as f64 / time.as_secs_f64() / 1e6;
@@ -98,24 +98,24 @@ pub fn report(seen: &SinkStats, time: Duration) -> Report<Row> {
     report
 }
 
-/// A running sink.
+/// A sink at work.
 pub enum Sink {
-    /// An XDP program at a device.
+    /// A program at a device.
     Xdp(Box<xdp::Sink>),
     /// A thread that reads a port.
     Port {
-        /// Set to end the thread.
+        /// Set to end it.
         stop: Arc<AtomicBool>,
         /// The thread.
-        work: std::thread::JoinHandle<SinkStats>,
+        work: std::thread::JoinHandle<Seen>,
     },
 }
 
 impl Sink {
-    /// Reads a port in a thread that opens it. Measures the latency of one frame in `sample`.
+    /// Reads a port in a thread, which opens it; latency is taken of one frame in `sample`.
     ///
     /// # Errors
-    /// The port cannot be opened, or no thread can start.
+    /// It can not be opened, or no thread can be had.
     pub fn over(
         open: impl FnOnce() -> Result<Opened, Error> + Send + 'static,
         wanted: Wanted,
@@ -128,7 +128,7 @@ impl Sink {
             let (mut tracker, mut burst) = (Tracker::new(wanted, sample), Burst::new());
             match open() {
                 Ok((mut port, mut umem)) => {
-                    // The first receive makes a port ready.
+                    // The first look makes a port ready.
                     take(port.as_mut(), &mut umem, &mut burst, &mut tracker);
                     let _ = ready.send(Ok(()));
                     while !is_over(&end) {
@@ -136,8 +136,7 @@ impl Sink {
                             std::thread::sleep(NAP);
                         }
                     }
-                    // All frames that have arrived by then count, however long this thread had no
-                    // processor.
+                    // What has come until then counts, however long this thread had no processor.
                     let mut last = 0;
                     while last < LAST {
                         match take(port.as_mut(), &mut umem, &mut burst, &mut tracker) {
@@ -150,7 +149,7 @@ impl Sink {
                     let _ = ready.send(Err(error));
                 }
             }
-            SinkStats::by(&tracker)
+            Seen::by(&tracker)
         };
         let failed = |what: &dyn std::fmt::Display| Error::failed(what, "Try again");
         let work = std::thread::Builder::new().name("sink".to_owned()).spawn(work);
@@ -159,13 +158,13 @@ impl Sink {
         Ok(Self::Port { stop, work })
     }
 
-    /// Ends the sink and returns its results.
+    /// Ends it; what it has seen.
     ///
     /// # Errors
-    /// Its counts cannot be read.
-    pub fn end(self) -> Result<SinkStats, Error> {
+    /// Its counts can not be read.
+    pub fn end(self) -> Result<Seen, Error> {
         match self {
-            Self::Xdp(sink) => Ok(SinkStats { counts: sink.counts()?, latency: sink.latency()? }),
+            Self::Xdp(sink) => Ok(Seen { counts: sink.counts()?, latency: sink.latency()? }),
             Self::Port { stop, work } => {
                 stop.store(true, Ordering::Relaxed);
                 work.join().map_err(|_| {

@@ -1,5 +1,4 @@
-//! RFC 2544 throughput over two devices: for each frame size, the rates without loss and with
-//! little loss.
+//! RFC 2544's throughput over two devices: for each size of frames the rates without loss and with little.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -8,7 +7,7 @@ use serde::Serialize;
 
 use super::plan::{Plan, Spec};
 use super::port::{DRAIN, Sent, Task};
-use super::search::{Options, Path, SearchResult, Trial, search};
+use super::search::{Found, Options, Path, Trial, search};
 use super::sink::percentiles;
 use super::track::Wanted;
 use super::{Error, Traffic, any_run, xdp};
@@ -19,36 +18,35 @@ use crate::text::{align, figure, heading, plain_table, trimmed};
 /// Frame sizes of RFC 2544, 9.1, with check sequence.
 pub const SIZES: [usize; 7] = [64, 128, 256, 512, 1024, 1280, 1518];
 
-/// Time for frames in flight after a trial (RFC 2544, 23).
+/// What is on its way after a trial has so long (RFC 2544, 23).
 const RESIDUAL: Duration = Duration::from_secs(2);
 
-/// A rate for one frame size.
+/// A rate of one size.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Bytes of a frame, with check sequence.
     pub size: usize,
-    /// The allowed share of loss; 0 for NDR.
+    /// The share of loss that was allowed; 0 is for NDR.
     pub allowed_loss_ratio: f64,
-    /// The highest passing rate, million frames per second.
+    /// The highest rate that held, million frames a second.
     pub mpps: f64,
-    /// The same rate on the wire in Gbit/s, with preamble and gap.
+    /// The same on the wire, with preamble and gap.
     pub wire_gbps: f64,
-    /// The lowest failing rate above it.
+    /// The lowest rate above it that did not hold.
     pub too_much_mpps: f64,
-    /// The share of lost frames at the passing rate.
+    /// The share that was lost at that rate.
     pub loss_ratio: Option<f64>,
-    /// Latency at that rate in microseconds: median, 99th percentile, maximum.
+    /// Latency at that rate, microseconds: median, 99 of 100, and the longest.
     pub latency_us: Option<[f64; 3]>,
-    /// Whether the sender reached its maximum, so that the path may be capable of more.
+    /// Whether the sender could no more, so that the path may.
     pub is_senders_limit: bool,
-    /// Whether the time was sufficient for the requested precision.
+    /// Whether time was enough for the precision that was asked for.
     pub is_precise: bool,
-    /// Number of trials.
+    /// Trials it took.
     pub trials: usize,
 }
 
-/// A path between two devices: the generator's BPF program sends from one, a sink counts at the
-/// other.
+/// A path between two devices: the generator's BPF program sends out of one, another counts at the other.
 struct Wire<'a> {
     device: &'a str,
     sink: xdp::Sink,
@@ -66,7 +64,7 @@ impl Path for Wire<'_> {
         let (threads, first_cpu, burst) = self.load;
         let pps = pps.map(|pps| pps / threads as f64);
         let task = Task { pps, count: None, time: Some(time), burst };
-        // Start a new run and count only that: late frames of the last run do not belong to it.
+        // Another run, and the only one that counts: what is late of the last one is nobody's.
         self.run = self.run.wrapping_add(1);
         self.sink.want(self.run)?;
         let (before, known) = (self.sink.counts()?, self.sink.latency()?);
@@ -79,7 +77,7 @@ impl Path for Wire<'_> {
         let look = || Ok(self.sink.counts()?.since(&before).arrived());
         let received = settle(look, frames, DRAIN)?;
         let mut latency = self.sink.latency()?;
-        // The histogram contains all of the earlier values, so the subtraction cannot fail.
+        // It has all that was known before.
         let _ = latency.subtract(&known);
         Ok(Trial {
             sent: frames,
@@ -91,8 +89,7 @@ impl Path for Wire<'_> {
     }
 }
 
-/// Polls until all frames have arrived, or no more arrive for a while. Returns the number of
-/// frames.
+/// Looks again and again until all frames have come, or for a while no more of those that do; how many.
 fn settle(
     mut look: impl FnMut() -> Result<u64, Error>,
     sent: u64,
@@ -102,7 +99,7 @@ fn settle(
     for _ in 0..(RESIDUAL.as_nanos() / step.as_nanos().max(1)) {
         std::thread::sleep(step);
         let arrived = look()?;
-        // If none has arrived, the path may simply be long.
+        // Where none has come the way may just be long.
         if arrived >= sent || (arrived > 0 && arrived == last) {
             return Ok(arrived);
         }
@@ -111,27 +108,27 @@ fn settle(
     look()
 }
 
-/// Devices, and parameters of the sender.
+/// Devices and the sender's part.
 #[derive(Clone, Copy, Debug)]
 pub struct Between<'a> {
-    /// The sending device.
+    /// Frames leave here.
     pub device: &'a str,
     /// Its MTU.
     pub mtu: u16,
-    /// The receiving device.
+    /// And are to come here.
     pub sink: &'a str,
-    /// Number of sending threads.
+    /// Threads that send.
     pub threads: usize,
-    /// The processor of the first thread.
+    /// The first one's processor.
     pub first_cpu: usize,
-    /// Frames per transmit call.
+    /// Frames at once.
     pub burst: usize,
 }
 
-/// Searches the rates of all sizes in the specification, one after the other.
+/// Looks for the rates of all sizes that the specification has, one after the other.
 ///
 /// # Errors
-/// The request is wrong, the system refuses, or no frame arrives.
+/// It was asked for wrongly, the system refuses, or nothing at all arrives.
 pub fn run(
     spec: &Spec,
     between: Between<'_>,
@@ -155,16 +152,16 @@ pub fn run(
     Ok(report)
 }
 
-/// Checks all sizes first: a refusal in the middle would discard the rates already measured.
+/// Looks at all sizes: one that is refused after others were measured would lose their rates.
 fn can_be_sent(spec: &Spec, between: Between<'_>) -> Result<(), Error> {
     spec.sizes.iter().try_for_each(|(size, _)| {
-        // A frame's length does not depend on its flow.
+        // How long a frame is does not depend on its flow.
         let one = Spec { sizes: vec![(*size, 1)], flows: Some(1), ..spec.clone() };
         Traffic::Made(Plan::new(&one)?).fits(between.device, between.mtu, true)
     })
 }
 
-/// Sends a few frames first: if none arrives, a search is pointless.
+/// A few frames first: what leads nowhere needs no search.
 fn arrives(wire: &mut Wire<'_>, between: Between<'_>) -> Result<(), Error> {
     let trial = wire.trial(Some(10_000.0), Duration::from_millis(100))?;
     if trial.received > 0 {
@@ -180,7 +177,7 @@ fn arrives(wire: &mut Wire<'_>, between: Between<'_>) -> Result<(), Error> {
     ))
 }
 
-fn row(size: usize, wire_bytes: f64, found: &SearchResult) -> Row {
+fn row(size: usize, wire_bytes: f64, found: &Found) -> Row {
     let latency = found.trial.as_ref().map(|trial| percentiles(&trial.latency));
     let latency = latency.filter(|latency| !latency.is_empty()).map(|latency| {
         ["latency_p50_us", "latency_p99_us", "latency_max_us"].map(|name| latency[name])
@@ -240,7 +237,7 @@ mod tests {
 
     #[test]
     fn all_sizes_are_looked_at_before_one_is_measured() {
-        // A missing device would be found only when the first size is measured.
+        // A device that is missing is found when the first size is to be measured.
         let between =
             Between { device: "a0", mtu: 1400, sink: "?", threads: 1, first_cpu: 0, burst: 1 };
         let time = Duration::from_millis(1);
@@ -251,7 +248,8 @@ mod tests {
             precision: 0.1,
             most_pps: None,
         };
-        for (last, about) in [(9000, "a frame of 9000 bytes cannot be sent"), (1518, "MTU is 1400")]
+        for (last, about) in
+            [(9000, "a frame of 9000 bytes can not be sent"), (1518, "MTU is 1400")]
         {
             let spec = Spec { sizes: vec![(64, 1), (last, 1)], ..spec() };
             let error = run(&spec, between, &options, &AtomicBool::new(false)).unwrap_err();
@@ -259,7 +257,7 @@ mod tests {
         }
     }
 
-    /// Feeds growing counts to `settle`. Returns its result and the number of polls.
+    /// What is made of counts as they grow, look by look, and how many looks it took.
     fn settled(sent: u64, counts: &[u64]) -> (u64, usize) {
         let mut looks = 0;
         let look = || {

@@ -1,43 +1,42 @@
-//! Evaluates sequence numbers at a sink: loss, duplicates, reordering, latency.
+//! What a sink makes of sequence numbers: loss, duplicates, reordering, latency.
 //!
-//! A frame is reordered if a later one arrived before it (RFC 4737, type-P-reordered: its sequence
-//! number is below the next expected one). A duplicate is neither new nor reordered. The tracker
-//! remembers the last million numbers of each stream. `bpf/collect.c` counts in the same way.
+//! A frame is reordered where a later one came before it (RFC 4737, type-P-reordered: its sequence
+//! number is below the next expected one); a duplicate is neither new nor reordered. Which numbers came
+//! is known for the last million of each stream. `bpf/collect.c` counts in the same way.
 
 use hdrhistogram::Histogram;
 
 use super::mark::{Mark, STREAMS, of_frame};
 
-/// Size of the window of remembered sequence numbers, a power of two.
+/// Sequence numbers that are remembered, a power of two.
 const WINDOW_BITS: u32 = 20;
 const WORDS: usize = 1 << (WINDOW_BITS - 5);
-/// Number of runs that each stream tracks at once.
+/// Runs that are followed at once on each stream.
 pub const RUNS: usize = 4;
-/// A run without frames for this long makes room for another.
+/// A run of which nothing came for so long makes room for another.
 const QUIET_NS: u64 = 100_000_000;
-/// The highest measured latency, ns; higher ones count as this.
+/// The longest way that is measured, ns; a longer one is taken for it.
 pub const LONGEST_NS: u64 = 60_000_000_000;
 
 /// Which frames a sink counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wanted {
-    /// Frames with a mark, of any run.
+    /// Those with a mark, whatever run they are of.
     #[default]
     Marked,
-    /// Frames of one run.
+    /// Those of one run.
     Run(u8),
-    /// All frames, without evaluating their numbers.
+    /// All that arrive; their numbers are not looked at.
     All,
 }
 
-/// The mask for measuring the latency of one frame in `sample`: it selects numbers without these
-/// bits.
+/// Says of which numbers latency is taken, where it is of one frame in so many: those without these bits.
 #[must_use]
 pub fn sample_mask(sample: u64) -> u64 {
     sample.max(1).checked_next_power_of_two().unwrap_or(1 << 63) - 1
 }
 
-/// The counts of a sink.
+/// What was counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Counts {
@@ -45,32 +44,32 @@ pub struct Counts {
     pub frames: u64,
     /// Their bytes, without check sequence.
     pub bytes: u64,
-    /// Frames that arrived more than once.
+    /// Frames that came again.
     pub duplicates: u64,
-    /// Frames that arrived after later ones.
+    /// Frames that came after later ones.
     pub reordered: u64,
-    /// Frames that arrived too late to tell whether they are duplicates.
+    /// Frames so late that nobody knows if they had come before.
     pub late: u64,
-    /// Number of frames sent, from the largest sequence number of each stream and run.
+    /// Frames that were sent, by the largest sequence number of each stream and run.
     pub expected: u64,
-    /// Frames of runs beyond the number that can be tracked at once.
+    /// Frames of runs that were too many to be followed at once.
     pub unfollowed: u64,
 }
 
 impl Counts {
-    /// Number of different frames that arrived, among those tracked.
+    /// Different frames that arrived, of those that were followed.
     #[must_use]
     pub fn arrived(&self) -> u64 {
         self.frames.saturating_sub(self.duplicates).saturating_sub(self.unfollowed)
     }
 
-    /// Number of missing frames: of `sent`, or of those expected if that is unknown.
+    /// What is missing of `sent` frames, or where that is not known of those that were expected.
     #[must_use]
     pub fn lost(&self, sent: Option<u64>) -> u64 {
         sent.unwrap_or(self.expected).saturating_sub(self.arrived())
     }
 
-    /// Adds the counts of another sink.
+    /// Takes in what another sink has counted.
     pub fn add(&mut self, other: &Self) {
         self.frames += other.frames;
         self.bytes += other.bytes;
@@ -81,7 +80,7 @@ impl Counts {
         self.unfollowed += other.unfollowed;
     }
 
-    /// The difference to earlier counts.
+    /// What has come since then.
     #[must_use]
     pub fn since(&self, then: &Self) -> Self {
         Self {
@@ -96,20 +95,20 @@ impl Counts {
     }
 }
 
-/// An empty histogram of latencies in ns, with three significant digits.
+/// A histogram of latencies, ns, to three digits.
 #[must_use]
 pub fn latencies() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("constant bounds that a histogram takes")
 }
 
-/// Tracks the sequence numbers of streams.
+/// Follows streams.
 #[derive(Clone, Debug)]
 pub struct Tracker {
     counts: Counts,
     wanted: Wanted,
-    /// Selects the numbers whose latency is measured: those without these bits.
+    /// Latency is taken of numbers without these bits.
     mask: u64,
-    /// For each stream the tracked runs, at most [`RUNS`].
+    /// Of each stream the runs that are followed, [`RUNS`] at most.
     streams: Vec<Vec<Stream>>,
     latency: Histogram<u64>,
 }
@@ -117,12 +116,12 @@ pub struct Tracker {
 #[derive(Clone, Debug)]
 struct Stream {
     run: u8,
-    /// When its last frame arrived.
+    /// When a frame of it came last.
     used_ns: u64,
-    /// One more than the largest number that arrived.
+    /// The number behind the largest that came.
     next: u64,
-    /// The numbers that arrived. A word's upper half is its epoch (the number by the window), the
-    /// lower half has one bit for each of 32 numbers.
+    /// Which numbers came: in the upper half of a word its epoch (the number by the window), in the
+    /// lower one bit for each of 32 numbers.
     words: Box<[u64]>,
 }
 
@@ -133,7 +132,7 @@ impl Default for Tracker {
 }
 
 impl Tracker {
-    /// Makes a tracker that measures the latency of one frame in `sample`.
+    /// Makes one that takes the latency of one frame in `sample`.
     #[must_use]
     pub fn new(wanted: Wanted, sample: u64) -> Self {
         Self {
@@ -145,7 +144,7 @@ impl Tracker {
         }
     }
 
-    /// Counts a frame that arrived at `now_ns`, if it is wanted.
+    /// Takes a frame that came at that time, if it is one that counts.
     #[inline]
     pub fn look(&mut self, frame: &[u8], now_ns: u64) {
         if self.wanted == Wanted::All {
@@ -156,7 +155,7 @@ impl Tracker {
         }
     }
 
-    /// Counts a frame of `len` bytes that arrived at `now_ns`.
+    /// Takes a frame of so many bytes that came at that time.
     #[inline]
     pub fn take(&mut self, mark: &Mark, len: usize, now_ns: u64) {
         if matches!(self.wanted, Wanted::Run(run) if run != mark.run) {
@@ -174,20 +173,20 @@ impl Tracker {
         }
     }
 
-    /// The counts so far.
+    /// What was counted.
     #[must_use]
     pub const fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Latency of the frames, ns.
+    /// How long frames took, ns.
     #[must_use]
     pub const fn latency(&self) -> &Histogram<u64> {
         &self.latency
     }
 }
 
-/// The state of a run; `None` if too many runs are active.
+/// What is known of a run; none where too many are at work.
 #[inline]
 fn stream_of(runs: &mut Vec<Stream>, run: u8, now_ns: u64) -> Option<&mut Stream> {
     let known = runs.iter().position(|stream| stream.run == run);
@@ -197,7 +196,7 @@ fn stream_of(runs: &mut Vec<Stream>, run: u8, now_ns: u64) -> Option<&mut Stream
     Some(stream)
 }
 
-/// A slot for another run: a new one, or that of a run that has long been quiet.
+/// A place for another run: a new one, or that of one which has long been quiet.
 #[cold]
 fn make_room(runs: &mut Vec<Stream>, run: u8, now_ns: u64) -> Option<usize> {
     if runs.len() < RUNS {
@@ -220,7 +219,7 @@ impl Stream {
     #[inline]
     fn take(&mut self, seq: u64, counts: &mut Counts) {
         let word = &mut self.words[(seq >> 5) as usize % WORDS];
-        // Never 0, which marks an unused word.
+        // Never 0, which is no epoch.
         let (epoch, bit) = ((seq >> WINDOW_BITS) + 1, 1_u64 << (seq & 31));
         match (*word >> 32).cmp(&epoch) {
             std::cmp::Ordering::Less => *word = epoch << 32 | bit,
@@ -312,10 +311,10 @@ mod tests {
         };
         let counts = send(0..2, 5);
         assert_eq!((counts.expected, counts.lost(None), counts.duplicates), (200, 0, 0));
-        // There is room for two more. Of six, the last two are not tracked, and counted as such.
+        // Two more have room; of six the last two are not followed, and told.
         let counts = send(2..6, 6);
         assert_eq!((counts.expected, counts.unfollowed, counts.lost(None)), (400, 200, 0));
-        // In sequence there may be any number.
+        // One after the other there may be any number.
         for run in 10..30 {
             send(run..run + 1, u64::from(run) * 2 * QUIET_NS);
         }

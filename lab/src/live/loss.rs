@@ -1,4 +1,4 @@
-//! Losses when Tollway is killed, stopped or replaced.
+//! What is lost when Tollway is killed, stopped or replaced.
 
 use std::time::Duration;
 
@@ -13,47 +13,41 @@ use crate::report::Report;
 use crate::stats::Summary;
 use crate::tolls::progress;
 
-/// Frames per second while Tollway dies.
+/// Frames a second while Tollway dies.
 const RATE: u32 = 200_000;
-/// Time from the first frame until Tollway dies; the second value is the part that is evaluated.
+/// From the first frame until it dies, the last part of it watched.
 const BEFORE: [Duration; 2] = [Duration::from_millis(600), Duration::from_millis(200)];
-/// Time from its death to the last frame.
+/// From its death to the last frame.
 const AFTER: Duration = Duration::from_millis(1000);
-/// Time for the last frames in flight.
+/// The rest of the frames' way.
 const DRAIN: Duration = Duration::from_millis(50);
-/// Time between two pings.
+/// From one ping to the next.
 const PING_INTERVAL: Duration = Duration::from_millis(2);
-/// Number of pings during a replacement, and the time before it starts.
+/// Pings under a replacement, and when that begins.
 const UPGRADE_PINGS: u16 = 2000;
 const UPGRADE_AFTER: Duration = Duration::from_millis(1000);
 
-/// Both paths; only the one through user space dies with Tollway.
+/// Both roads: what dies with Tollway is the one through user space.
 const WAYS: [(&str, Setup); 2] = [
-    (
-        "af_xdp",
-        Setup { kind: "af_xdp", xdp_path: false, features: false, apart: true, xdp_flows: None },
-    ),
-    (
-        "xdp",
-        Setup { kind: "af_xdp", xdp_path: true, features: false, apart: true, xdp_flows: None },
-    ),
+    ("af_xdp", Setup { kind: "af_xdp", express: false, features: false, apart: true, lane: None }),
+    ("express", Setup { kind: "af_xdp", express: true, features: false, apart: true, lane: None }),
 ];
 
-/// The cost of a death.
+/// What a death costs.
 struct Loss {
     lost_ms: f64,
     gap_ms: f64,
     pings: f64,
 }
 
-/// Measures the selected parts.
+/// Measures the parts that are wanted.
 pub(super) fn measure(
     places: &Places,
     options: &Options,
     report: &mut Report<Row>,
 ) -> Result<(), String> {
     let topology = &places.tollway;
-    // The kernel has to take over.
+    // The kernel is to take over.
     topology.kernel_forwards(true)?;
     for (name, signal) in [("kill", libc::SIGKILL), ("stop", libc::SIGSTOP)] {
         if !options.wants(name) {
@@ -82,7 +76,7 @@ pub(super) fn measure(
     Ok(())
 }
 
-/// Stores the maximum and the averages.
+/// Notes the worst, and what lies below it.
 fn note(report: &mut Report<Row>, name: &str, losses: &[Loss]) {
     let sum = |values: fn(&Loss) -> f64| {
         Summary::of(&losses.iter().map(values).collect::<Vec<_>>()).unwrap_or_default()
@@ -100,7 +94,7 @@ fn note(report: &mut Report<Row>, name: &str, losses: &[Loss]) {
     }
 }
 
-/// Kills or stops Tollway with a signal while frames and pings flow.
+/// Has Tollway die by a signal under traffic and pings.
 fn die(topology: &Topology, setup: Setup, signal: i32) -> Result<Loss, String> {
     let tollway = Tollway::start(topology, setup, false)?;
     let sink = Sink::start(&topology.b, Expect { vid: None, follow: true, place: Place::Xdp })?;
@@ -139,9 +133,9 @@ fn die(topology: &Topology, setup: Setup, signal: i32) -> Result<Loss, String> {
     })
 }
 
-/// Replaces a running Tollway while pings flow. Returns the number of lost pings.
+/// Replaces a Tollway by another under pings; how many were lost.
 fn upgrade(topology: &Topology) -> Result<usize, String> {
-    // Use the user path: only there something can be lost.
+    // Through user space: that is where something can be lost.
     let (_, setup) = WAYS[0];
     let mut old = Tollway::start(topology, setup, false)?;
     let plan = Plan { count: UPGRADE_PINGS, interval: PING_INTERVAL, exact: false };

@@ -1,4 +1,4 @@
-//! Tollway as a child process: its configuration, start and end.
+//! Tollway as a child: its configuration, its start and its ends.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStderr, Command, Stdio};
@@ -8,39 +8,39 @@ use std::time::{Duration, Instant};
 use super::sys;
 use super::topology::{A0, B0, DESTINATIONS, LEFT, RIGHT, Topology, VIDS, letters};
 
-/// Path of the configuration; the host has its own /run.
+/// Where the configuration is; /run is the host's own.
 const CONFIG: &str = "/run/lab.toml";
-/// Path of its rules, if it has any.
+/// Where its rules are, if it has any.
 const RULES: &str = "/run/lab.rules";
-/// Number of rules.
+/// How many there are.
 const RULE_COUNT: u8 = 100;
-/// Where Tollway pins what outlives it.
+/// Where Tollway keeps what outlives it.
 const PINS: &str = "/sys/fs/bpf/tollway";
-/// Time limit of a start and of an end.
+/// No start and no end takes longer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The configuration of a Tollway.
+/// What Tollway is to do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Setup {
-    /// The type of its ports.
+    /// The kind of its ports.
     pub(super) kind: &'static str,
-    /// Whether flows may take the XDP path.
-    pub(super) xdp_path: bool,
+    /// Whether flows may take the express lane.
+    pub(super) express: bool,
     /// Whether there are VLANs on both sides, a VRF and a firewall of [`RULE_COUNT`] rules.
     pub(super) features: bool,
-    /// Whether it avoids the generator's processor, if there is another.
+    /// Whether it keeps off the generator's processor, if there is another.
     pub(super) apart: bool,
-    /// Value of `xdp_flows`, if the default does not suffice.
-    pub(super) xdp_flows: Option<u32>,
+    /// `express_flows`, where the default does not do.
+    pub(super) lane: Option<u32>,
 }
 
 impl Setup {
-    /// The configuration file.
+    /// As configuration file.
     fn config(self) -> String {
-        let xdp_path = if self.xdp_path { "on" } else { "off" };
+        let express = if self.express { "on" } else { "off" };
         let mut text = if self.kind == "af_xdp" {
-            let xdp_flows = self.xdp_flows.map(|flows| format!("xdp_flows = {flows}\n"));
-            format!("xdp = \"{xdp_path}\"\n{}", xdp_flows.unwrap_or_default())
+            let lane = self.lane.map(|flows| format!("express_flows = {flows}\n"));
+            format!("express = \"{express}\"\n{}", lane.unwrap_or_default())
         } else {
             String::new()
         };
@@ -68,7 +68,7 @@ impl Setup {
     }
 }
 
-/// Rules of several shapes in iptables-save format, none of which matches the generator's frames.
+/// Rules that no frame of the generator's meets, of several shapes, as iptables-save writes them.
 fn rules() -> String {
     let rule = |number: u8| {
         let source = format!("-A FORWARD -s 10.{number}.0.0/16");
@@ -83,7 +83,7 @@ fn rules() -> String {
     format!("*filter\n:FORWARD ACCEPT [0:0]\n{rules}COMMIT\n")
 }
 
-/// A running Tollway. Dropping this kills it; see [`clear`].
+/// A running Tollway. Dropped, it is killed; see [`clear`].
 pub(super) struct Tollway {
     child: Child,
     said: Receiver<String>,
@@ -91,13 +91,13 @@ pub(super) struct Tollway {
 
 impl Tollway {
     /// Starts Tollway on the router and waits until it forwards. With `replace` it takes over from
-    /// the running one.
+    /// the one that runs.
     pub(super) fn start(topology: &Topology, setup: Setup, replace: bool) -> Result<Self, String> {
         let write = move || {
             std::fs::write(CONFIG, setup.config())?;
             std::fs::write(RULES, rules())
         };
-        let failed = |error| format!("{CONFIG} cannot be written: {error}");
+        let failed = |error| format!("{CONFIG} can not be written: {error}");
         topology.r.run(write)?.map_err(failed)?;
         let mut arguments = vec!["run", "--config", CONFIG];
         if replace {
@@ -106,7 +106,7 @@ impl Tollway {
         let mut tollway = Self::launch(topology, &arguments, setup.apart)?;
         let start = tollway.until_forwarding()?;
         for port in ["r0", "r1"].iter().filter(|_| setup.kind == "af_xdp") {
-            // If Tollway fell back to another mode, this would not measure the requested one.
+            // What it has stepped down to is not what is measured.
             if !topology.r.sh(&format!("ip -json link show dev {port}"))?.contains("\"xdp\"") {
                 let named = start.iter().find(|line| line.contains(port));
                 let named = named.map_or("it did not say why", String::as_str);
@@ -116,33 +116,33 @@ impl Tollway {
         Ok(tollway)
     }
 
-    /// Starts Tollway on the router with these arguments, on separate processors if `apart`.
+    /// Starts Tollway on the router with these arguments, on processors of its own if it is to be `apart`.
     pub(super) fn launch(
         topology: &Topology,
         arguments: &[&str],
         apart: bool,
     ) -> Result<Self, String> {
         let program = std::env::current_exe()
-            .map_err(|error| format!("this program cannot find itself: {error}"))?;
+            .map_err(|error| format!("this program can not find itself: {error}"))?;
         let mut command = Command::new(program);
         command.args(arguments).env("RUST_LOG", "info").env("NO_COLOR", "1");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         if apart {
             sys::bind(&mut command, program_processors());
         }
-        // The host's own thread spawns it: Tollway has to end with that thread, and no sooner.
+        // By the host's own thread: Tollway is to end with that and no sooner.
         let child = topology.r.run(move || command.spawn())?;
-        let mut child = child.map_err(|error| format!("Tollway cannot be started: {error}"))?;
+        let mut child = child.map_err(|error| format!("Tollway can not be started: {error}"))?;
         let said = listen(child.stderr.take());
         Ok(Self { child, said })
     }
 
-    /// Its process id.
+    /// Its process.
     pub(super) fn process(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits until it forwards. Returns its output until then.
+    /// Waits; what it said until then.
     pub(super) fn until_forwarding(&mut self) -> Result<Vec<String>, String> {
         let (start, mut said) = (Instant::now(), Vec::new());
         loop {
@@ -161,13 +161,13 @@ impl Tollway {
         }
     }
 
-    /// Sends a signal to its process.
+    /// Sends it a signal.
     pub(super) fn signal(&self, signal: i32) -> Result<(), String> {
         let sent = sys::signal(self.child.id(), signal);
-        sent.map_err(|error| format!("Tollway cannot be sent signal {signal}: {error}"))
+        sent.map_err(|error| format!("Tollway can not be sent signal {signal}: {error}"))
     }
 
-    /// Ends it as an administrator does.
+    /// Ends it as an administrator would.
     pub(super) fn stop(mut self) -> Result<(), String> {
         self.signal(libc::SIGTERM)?;
         self.until_ended()
@@ -184,7 +184,7 @@ impl Tollway {
                     let last = self.said.try_iter().last().unwrap_or_default();
                     return Err(format!("Tollway failed ({status}): {last}"));
                 }
-                Err(error) => return Err(format!("Tollway cannot be waited for: {error}")),
+                Err(error) => return Err(format!("Tollway can not be waited for: {error}")),
             }
         }
         Err("Tollway does not end".to_owned())
@@ -198,17 +198,17 @@ impl Drop for Tollway {
     }
 }
 
-/// Removes what a killed Tollway left in the kernel.
+/// Takes away what a Tollway that was killed has left in the kernel.
 pub(super) fn clear(topology: &Topology) -> Result<(), String> {
     match topology.r.run(|| std::fs::remove_dir_all(PINS))? {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(format!("{PINS} cannot be removed: {error}"))
+            Err(format!("{PINS} can not be removed: {error}"))
         }
         _ => Ok(()),
     }
 }
 
-/// Reads its output, so that it never blocks on a full pipe.
+/// Reads what it says, so that it never waits for a reader.
 fn listen(stderr: Option<ChildStderr>) -> Receiver<String> {
     let (sender, said) = channel();
     if let Some(stderr) = stderr {
@@ -221,8 +221,8 @@ fn listen(stderr: Option<ChildStderr>) -> Receiver<String> {
     said
 }
 
-/// Moves the calling thread to the generator's processor, where the kernel handles the generator's
-/// frames, and gives it priority there. If this is the only processor, Tollway needs a share of it.
+/// Takes the calling thread to the generator's processor, where the kernel does its work on the
+/// generator's frames, and before what else runs there; where it is the only one, Tollway needs a share.
 pub(super) fn lead() -> std::io::Result<()> {
     let processors = sys::processors();
     if let [first, _, ..] = processors[..] {
@@ -232,7 +232,7 @@ pub(super) fn lead() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Tollway's processors: all but the generator's, if there is another.
+/// The processors of Tollway: all but the generator's, if there is another.
 fn program_processors() -> Vec<usize> {
     let mut processors = sys::processors();
     if processors.len() > 1 {

@@ -1,4 +1,4 @@
-//! Where the time of a row goes, function by function, from samples; with pictures.
+//! Where the time of a row goes, function by function, by samples; with pictures.
 
 mod calls;
 mod flame;
@@ -19,16 +19,16 @@ use crate::tolls::{self, progress};
 pub use stacks::Function;
 use stacks::Stacks;
 
-/// Samples per second: neither divisor nor multiple of other periodic work.
+/// Samples a second: no divisor or multiple of what else recurs.
 const RATE: u32 = 1999;
 
-/// Passes between two readings of the clock.
+/// Passes between two looks at the clock.
 const PASSES: usize = 64;
 
-/// The most functions in the text.
+/// Functions that the text shows.
 const SHOWN: usize = 25;
 
-/// Shares of own and of total time, %, below which the text omits a function.
+/// Functions with less of their own, %, and of the total, %, are left out of the text.
 const LEAST_SHOWN: f64 = 0.1;
 
 /// What to profile.
@@ -36,31 +36,29 @@ const LEAST_SHOWN: f64 = 0.1;
 pub struct Options {
     /// A row of `lab tolls`.
     pub scenario: String,
-    /// How long to sample.
+    /// For how long.
     pub time: Duration,
-    /// An artificial delay for every packet, ns.
+    /// What every packet costs more, ns.
     pub inject_ns: f64,
-    /// The directory for pictures; `None` for no pictures.
+    /// Where the pictures go; none are made where there is no place.
     pub pictures: Option<PathBuf>,
 }
 
-/// A whole profile. As JSON it is one object in the common form of reports, whose rows are
-/// functions.
+/// A whole profile; as JSON one object in the form of every report, whose rows are functions.
 #[derive(Clone, Debug, Serialize)]
 pub struct Profile {
-    /// Machine, compiler, commit, and the functions, most own time first.
+    /// Machine, compiler, commit, and the functions, most of their own first.
     #[serde(flatten)]
     pub report: Report<Function>,
-    /// The row that ran.
+    /// What was run.
     pub scenario: String,
-    /// Number of samples of forwarding.
+    /// Samples of forwarding.
     pub samples: u64,
-    /// Samples per second of the thread's running time.
+    /// Samples a second of the time that the thread was at work.
     pub rate_hz: u32,
-    /// Time per packet, ns.
+    /// What a packet takes, ns.
     pub ns_per_packet: f64,
-    /// Whole stacks, the outermost function first, separated by `;`, and the number of samples of
-    /// each.
+    /// Whole stacks, the outermost function first, parted by `;`, and how often each was found.
     pub stacks: Vec<(String, u64)>,
     /// The pictures: flame graph, call graph, and the call graph as DOT.
     pub pictures: Vec<PathBuf>,
@@ -71,20 +69,19 @@ pub struct Profile {
 pub enum Error {
     /// There is no such row.
     Scenario(String),
-    /// Another failure, as a message.
+    /// Something else, in a sentence.
     Failed(String),
 }
 
 /// Samples a row.
 ///
 /// # Errors
-/// The row does not exist, memory is short, the system has no timer, or a picture cannot be
-/// written.
+/// Where the row is none, memory is short, the system has no timer, or a picture can not be written.
 pub fn run(options: &Options) -> Result<Profile, Error> {
     let scenario = tolls::scenario(&options.scenario).map_err(Error::Scenario)?;
     if let Some(directory) = &options.pictures {
         fs::create_dir_all(directory).map_err(|error| {
-            Error::Failed(format!("{} cannot be made: {error}", directory.display()))
+            Error::Failed(format!("{} can not be made: {error}", directory.display()))
         })?;
     }
     let mut bench = tolls::open(scenario).map_err(Error::Failed)?;
@@ -108,7 +105,7 @@ pub fn run(options: &Options) -> Result<Profile, Error> {
     Ok(profile)
 }
 
-/// Samples a bench for `time`. Returns the stacks, and the clocks per packet measured meanwhile.
+/// Samples a bench for so long; what is found, and clocks a packet as measured in between.
 fn sample(bench: &mut dyn tolls::Measure, time: Duration) -> Result<(Stacks, f64), Error> {
     let failed = |error| Error::Failed(format!("the system has no timer for samples: {error}"));
     let sampler = sampler::Sampler::begin(RATE).map_err(failed)?;
@@ -147,7 +144,7 @@ fn draw(stacks: &Stacks, profile: &Profile, directory: &Path) -> Result<Vec<Path
     for (kind, text) in files {
         let path = directory.join(format!("profile-{}-{kind}", profile.scenario));
         fs::write(&path, text)
-            .map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
+            .map_err(|error| format!("{} can not be written: {error}", path.display()))?;
         written.push(path);
     }
     Ok(written)
@@ -208,7 +205,7 @@ mod tests {
     fn a_row_is_sampled_where_it_forwards() {
         let profile = run(&options("ip4-one-flow")).unwrap();
         assert!(profile.samples >= 30, "{} samples", profile.samples);
-        // A sample or two may come from before or after.
+        // One or the other may be taken before or after.
         let is_rooted = |stack: &str| stack.starts_with("tollway_lab::tolls::bench::");
         let rooted: u64 = profile
             .stacks

@@ -14,21 +14,21 @@ pub use difference::{Difference, paired, paired_percent, pooled, smallest_detect
 pub use sample::Sample;
 pub use wilcoxon::signed_rank;
 
-/// Median and spread of repeated measurements.
+/// What repeats of one measurement say: median and spread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// The median; for an even number of values the mean of the middle two.
+    /// The middle value (of an even number the mean of the two).
     pub median: f64,
-    /// The smallest value.
+    /// The least value.
     pub min: f64,
-    /// The largest value.
+    /// The greatest value.
     pub max: f64,
-    /// Number of values.
+    /// How many values there were.
     pub repeats: usize,
 }
 
 impl Summary {
-    /// Summarizes values; `None` if there are none.
+    /// Sums up values; none for no value.
     #[must_use]
     pub fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
@@ -55,14 +55,14 @@ impl Summary {
     }
 }
 
-/// The median; for an even number of values the mean of the middle two. NaN if there is no value or
-/// one is not finite.
+/// The middle of values, of an even number the mean of the two; not a number for no value, or where one is not
+/// finite.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {
     Sample::of(values).map_or(f64::NAN, |sample| sample.median())
 }
 
-/// The mean without a share of the values at each end; NaN if there is no value.
+/// The mean of values without the given share of them at each end; not a number for no value.
 #[must_use]
 pub fn trimmed_mean(mut values: Vec<f64>, share: f64) -> f64 {
     values.sort_by(f64::total_cmp);

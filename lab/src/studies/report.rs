@@ -1,4 +1,4 @@
-//! The result of a study.
+//! What a study says.
 
 use serde::Serialize;
 
@@ -6,23 +6,23 @@ use crate::compare::Verdict;
 use crate::report::Report;
 use crate::stats::Summary;
 
-/// A study's result. As JSON it is one object in the common form of reports.
+/// A study's result; as JSON one object in the form of every report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// The study's name.
     pub study: &'static str,
-    /// The question that it answers.
+    /// What it asks.
     pub question: &'static str,
-    /// Number of processes that measured each row.
+    /// Processes that each row was measured by.
     pub processes: usize,
-    /// Duration in seconds.
+    /// Seconds that it took.
     pub seconds: f64,
-    /// Notes on this run, such as a missing compiler.
+    /// What is to be known of this run, such as a compiler that was missing.
     pub notes: Vec<String>,
     /// Machine, compiler, commit, rows and figures.
     #[serde(flatten)]
     pub report: Report<Row>,
-    /// Whether the picture shows differences instead of times.
+    /// Whether the picture is of differences, instead of times.
     #[serde(skip)]
     pub(super) by_difference: bool,
 }
@@ -32,39 +32,38 @@ pub struct Outcome {
 pub struct Row {
     /// Its name.
     pub name: String,
-    /// The group of rows that it is shown in.
+    /// What it is shown with.
     pub group: String,
-    /// A description in words.
+    /// What it is, in words.
     pub title: String,
-    /// Nanoseconds per packet, over the processes.
+    /// Nanoseconds a packet, over the processes.
     pub ns_per_packet: Summary,
-    /// The 95% interval of the median.
+    /// Where the median lies at 95%.
     pub median_interval_ns: [f64; 2],
-    /// Million packets per second, from the median.
+    /// Million packets a second, from the median.
     pub mpps: f64,
-    /// The published figure.
+    /// What was published of it.
     pub published: Option<String>,
-    /// The difference from another row.
+    /// What it differs by from another.
     #[serde(flatten)]
     pub contrast: Option<Contrast>,
 }
 
-/// The difference of a row from another.
+/// What a row differs by.
 #[derive(Clone, Debug, Serialize)]
 pub struct Contrast {
     /// The row that it is compared with.
     pub base: String,
-    /// The verdict by the rules of `tollway lab compare`, for all contrasts of the study together.
+    /// What is told, by the rules of `tollway lab compare`, of all contrasts of the study together.
     pub verdict: Verdict,
-    /// The additional time per packet, ns.
+    /// What a packet takes more, ns.
     pub difference_ns: f64,
-    /// The same as a percentage of the base.
+    /// The same in per cent of the base.
     pub difference_percent: f64,
-    /// The 95% interval, by the paired bootstrap.
+    /// Where it lies at 95%, by the paired bootstrap.
     pub interval_ns: [f64; 2],
-    /// The difference in packets per second, percent.
+    /// What that is in packets a second, per cent.
     pub rate_percent: f64,
-    /// The smallest difference that 9 of 10 such runs would report; `None` if there are too few
-    /// processes for any.
+    /// The least difference that 9 of 10 such runs would tell; none where processes are too few to tell any.
     pub smallest_detectable_ns: Option<f64>,
 }

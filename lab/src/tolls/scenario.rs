@@ -3,73 +3,73 @@ use crate::{fib, filter};
 
 use super::scene::{self, Scene};
 
-/// The build of the packet path for a row.
+/// The path that a row runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Build {
     /// Without any optional stage.
-    NoStages,
-    /// With all optional stages, as in the program.
-    AllStages,
+    Nothing,
+    /// The one that the program has.
+    Everything,
 }
 
-/// The part of the router that a row is about, in table order.
+/// What of the router a row is about, in the table's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Group {
     /// The path itself.
     Path,
-    /// One configured feature.
+    /// One feature that is configured.
     Feature,
     /// Tables of all sizes.
     Routes,
     /// Firewalls of all sizes.
     Rules,
-    /// Bursts of several sizes.
+    /// Bursts.
     Bursts,
     /// Everything at once.
     All,
 }
 
-/// The configuration of a row.
+/// What a row measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// No path: only the work that no router can omit.
+    /// No path at all: only what no router can leave out.
     Floor,
     /// A few routes.
     Plain(Scene),
-    /// A number of routes of the family, with as many destinations as in `lab fib`.
+    /// So many routes of the family, and as many destinations as `lab fib` has.
     Routes(fib::Family, usize),
-    /// A number of rules, and packets drawn from them.
+    /// So many rules, and packets drawn from them.
     Rules(usize),
     /// All features, a full table and a thousand rules.
     All,
 }
 
-/// One row of the table: its configuration and its packets.
+/// One row of the table: what is configured, and what is sent.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// Its name in reports.
     pub name: &'static str,
-    /// A description in words.
+    /// What it is, in words.
     pub title: &'static str,
-    /// The part of the router that it is about.
+    /// What it is about.
     pub group: Group,
-    /// The row that this row extends; the difference is the cost of the extension.
+    /// The row that it has something more than; the difference is what that costs.
     pub over: Option<&'static str>,
-    /// The build of the path.
+    /// The path that it runs on.
     pub build: Build,
-    /// Frames per burst.
+    /// Frames handed over at once.
     pub burst: usize,
     pub(super) kind: Kind,
 }
 
 impl Scenario {
-    /// Whether the row has no path at all.
+    /// No path at all.
     #[must_use]
     pub fn is_floor(&self) -> bool {
         self.kind == Kind::Floor
     }
 
-    /// The growth curve that this row is a point of, and the size at that point.
+    /// The line of a growth curve that it is a point of, and how many there are of what grows.
     #[must_use]
     pub fn growth(&self) -> Option<(&'static str, usize)> {
         match self.kind {
@@ -80,8 +80,7 @@ impl Scenario {
         }
     }
 
-    /// Whether its data exceeds the share of the caches that the other rows leave when they take
-    /// turns.
+    /// Whether it has more in memory than the others leave it of the caches when they take turns.
     pub(super) fn is_large(&self) -> bool {
         matches!(self.kind, Kind::Routes(..) | Kind::Rules(_) | Kind::All)
     }
@@ -92,7 +91,7 @@ const PLAIN: Scenario = Scenario {
     title: "IPv4, one route, one flow",
     group: Group::Path,
     over: Some("floor"),
-    build: Build::NoStages,
+    build: Build::Nothing,
     burst: 64,
     kind: Kind::Plain(Scene::PLAIN),
 };
@@ -109,7 +108,7 @@ const fn path(
 
 const fn feature(name: &'static str, title: &'static str, scene: Scene) -> Scenario {
     let over = if scene.ipv6 { "ip6-all-off" } else { "ip4-all-off" };
-    Scenario { group: Group::Feature, ..path(name, title, over, Build::AllStages, scene) }
+    Scenario { group: Group::Feature, ..path(name, title, over, Build::Everything, scene) }
 }
 
 const fn routes4(name: &'static str, title: &'static str, size: usize) -> Scenario {
@@ -118,7 +117,7 @@ const fn routes4(name: &'static str, title: &'static str, size: usize) -> Scenar
         title,
         group: Group::Routes,
         over: if size == 1 { Some("ip4-all-off") } else { Some("ip4-fib-1") },
-        build: Build::AllStages,
+        build: Build::Everything,
         kind: Kind::Routes(fib::Family::V4, size),
         ..PLAIN
     }
@@ -138,7 +137,7 @@ const fn rules(name: &'static str, title: &'static str, size: usize) -> Scenario
         title,
         group: Group::Rules,
         over: if size == 0 { Some("ip4-all-off") } else { Some("ip4-filter-0") },
-        build: Build::AllStages,
+        build: Build::Everything,
         kind: Kind::Rules(size),
         ..PLAIN
     }
@@ -165,29 +164,29 @@ pub const ROWS: &[Scenario] = &[
         "ip4-64k-flows",
         "IPv4, one route, 65,536 flows",
         "ip4-one-flow",
-        Build::NoStages,
+        Build::Nothing,
         Scene { many_flows: true, ..V4 },
     ),
     path(
         "ip4-all-off",
         "IPv4, every feature built in, none configured",
         "ip4-one-flow",
-        Build::AllStages,
+        Build::Everything,
         V4,
     ),
-    path("ip6-one-flow", "IPv6, one route, one flow", "ip4-one-flow", Build::NoStages, V6),
+    path("ip6-one-flow", "IPv6, one route, one flow", "ip4-one-flow", Build::Nothing, V6),
     path(
         "ip6-64k-flows",
         "IPv6, one route, 65,536 flows",
         "ip6-one-flow",
-        Build::NoStages,
+        Build::Nothing,
         Scene { many_flows: true, ..V6 },
     ),
     path(
         "ip6-all-off",
         "IPv6, every feature built in, none configured",
         "ip6-one-flow",
-        Build::AllStages,
+        Build::Everything,
         V6,
     ),
     feature("ip4-vlan", "IPv4, VLAN tag in and out", Scene { tags: 1, ..V4 }),
@@ -227,7 +226,7 @@ pub const ROWS: &[Scenario] = &[
         title: "IPv4, QinQ, VRF, 1M prefixes, ECMP, policy, redirects, rpf, 1,000 rules, 65,536 flows",
         group: Group::All,
         over: Some("ip4-all-off"),
-        build: Build::AllStages,
+        build: Build::Everything,
         kind: Kind::All,
         ..PLAIN
     },
@@ -241,10 +240,10 @@ pub(crate) struct Stage {
 }
 
 impl Scenario {
-    /// Builds tables, frames and rules.
+    /// Sets the scene.
     ///
     /// # Errors
-    /// A message, if the tables refuse the row's content, which does not happen in practice.
+    /// A sentence, where tables do not take what the row has: none in practice.
     pub(crate) fn stage(&self) -> Result<Stage, String> {
         match self.kind {
             Kind::Floor => scene::plain(&Scene::PLAIN),

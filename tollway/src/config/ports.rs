@@ -34,7 +34,7 @@ const MODES: [(&str, AfXdpMode); 4] = [
     ("generic", AfXdpMode::Generic),
 ];
 
-/// Reads the ports, and starts the list of links with one link for each port.
+/// Reads the ports and begins the list of links with theirs.
 pub(super) fn read<'a>(
     root: &Section<'a>,
     base: &Path,
@@ -62,8 +62,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// A port with a wrong kind counts as memory from then on, because nothing else depends on that
-    /// kind.
+    /// A port whose kind is wrong counts as memory from then on, which nothing else depends on.
     fn read_kind(
         &mut self,
         name: &At<&str>,
@@ -136,7 +135,7 @@ impl Reader<'_> {
     }
 }
 
-/// The device of a port: the named one, or else the one with the port's name.
+/// The device behind a port: the one named, or the one of the port's name.
 fn device(name: &At<&str>, section: &Section<'_>, ledger: &mut Ledger<'_>) -> Option<At<String>> {
     let read = |text: &str| device_name("device", text).map(|()| text.to_owned());
     match section.text("device", ledger).read(ledger, read) {
@@ -145,7 +144,7 @@ fn device(name: &At<&str>, section: &Section<'_>, ledger: &mut Ledger<'_>) -> Op
     }
 }
 
-/// Reports the keys that do not apply to this kind of port.
+/// Reports the keys that mean nothing for a kind of port.
 fn check_fit(kind: Kind, section: &Section<'_>, ledger: &mut Ledger<'_>) {
     let has_device = matches!(kind, Kind::Tap | Kind::AfPacket | Kind::AfXdp);
     let has_files = kind == Kind::Capture;
@@ -163,7 +162,7 @@ fn check_fit(kind: Kind, section: &Section<'_>, ledger: &mut Ledger<'_>) {
     }
 }
 
-/// Devices and files that only one port can use.
+/// What only one port can have.
 #[derive(Default)]
 struct Taken {
     devices: Vec<(String, Span)>,

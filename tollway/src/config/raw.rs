@@ -1,7 +1,7 @@
-//! The tables of the file with their positions, before their keys are interpreted.
+//! The file's tables with their positions, before anything is known about their meaning.
 //!
-//! Derived serde types stop at the first mistake. The reader therefore walks the spanned tree of
-//! the `toml` crate, so that it can check every key separately.
+//! Derived serde shapes stop at the first mistake. The tables are therefore read from the spanned
+//! tree that the `toml` crate builds, which lets every key be judged for itself.
 
 use std::ops::RangeInclusive;
 
@@ -11,14 +11,14 @@ use toml::de::{DeTable, DeValue};
 use super::nearest::nearest;
 use crate::mistake::{Fault, Ledger, Span, quoted};
 
-/// A value and its position.
+/// A value and where it stands.
 #[derive(Clone, Debug)]
 pub(super) struct At<T> {
     pub(super) value: T,
     pub(super) span: Span,
 }
 
-/// The value of a key. `Bad` has already been reported and is not reported again.
+/// What was found under a key. `Bad` has been reported already, so that nobody reports it again.
 #[derive(Clone, Debug)]
 pub(super) enum Field<T> {
     Absent,
@@ -42,7 +42,7 @@ impl<T> Field<T> {
         matches!(self, Self::Absent)
     }
 
-    /// Converts the value; reports a fault in the ledger.
+    /// The value behind the field, its faults entered in the ledger.
     pub(super) fn read<U>(
         self,
         ledger: &mut Ledger<'_>,
@@ -64,9 +64,9 @@ impl<T> Field<T> {
 
 /// One table of the file.
 pub(super) struct Section<'a> {
-    /// Its name in messages: `port wan`.
+    /// What it describes, for messages: `port wan`.
     pub(super) title: String,
-    /// The place to mark when a key is missing.
+    /// Where to point when something is missing from it.
     pub(super) span: Span,
     table: &'a DeTable<'a>,
 }
@@ -76,12 +76,12 @@ impl<'a> Section<'a> {
         Self { title, span, table }
     }
 
-    /// The position of a key, if present.
+    /// Where a key stands, if it is there.
     pub(super) fn key_span(&self, key: &str) -> Option<Span> {
         self.table.get_key_value(key).map(|(key, _)| key.span())
     }
 
-    /// Reports every unknown key.
+    /// Reports every key that is not among the known ones.
     pub(super) fn check_keys(&self, known: &[&str], ledger: &mut Ledger<'_>) {
         for (key, _) in self.table {
             if known.contains(&key.get_ref().as_ref()) {
@@ -101,8 +101,7 @@ impl<'a> Section<'a> {
         self.missing_any(key, &[key], remedy, ledger);
     }
 
-    /// Reports that all of some keys are missing, unless one is present but mistyped and reported
-    /// already.
+    /// Reports that none of some keys is there, unless one is, mistyped, which was reported.
     pub(super) fn missing_any(
         &self,
         what: &str,
@@ -135,7 +134,7 @@ impl<'a> Section<'a> {
         self.number(key, range, ledger, |found, range| out_of_range(key, found, range))
     }
 
-    /// Like [`Section::integer`]; `refuse` describes a number outside the range.
+    /// As [`Section::integer`]; `refuse` says what is wrong with a number outside the range.
     pub(super) fn number(
         &self,
         key: &str,
@@ -173,7 +172,7 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// The tables under `key`, each with its name, in file order: `[ports.wan]`, `[ports.lan]`.
+    /// The tables under `key`, each with its own key, in file order: `[ports.wan]`, `[ports.lan]`.
     pub(super) fn tables(
         &self,
         key: &str,
@@ -229,7 +228,7 @@ impl<'a> Section<'a> {
                 }
             }
         }
-        // If an item was wrong and reported, the rest is not what the user wrote.
+        // Some of it was reported; what is left is no longer what was written.
         if sections.len() < list.len() {
             Field::Bad
         } else {
@@ -256,7 +255,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Formats a name from the file for running text: escaped and shortened, but not in quotes.
+/// A name from the file for use in running text: escaped and bounded, but not in quotes.
 pub(super) fn bare(name: &str) -> String {
     let text = quoted(name);
     let inner = text.trim_start_matches('"').trim_end_matches('"');

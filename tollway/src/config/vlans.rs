@@ -15,7 +15,7 @@ use crate::model::VlanProtocol;
 const PROTOCOLS: [(&str, VlanProtocol); 2] =
     [("802.1Q", VlanProtocol::Dot1q), ("802.1ad", VlanProtocol::Dot1ad)];
 
-/// The most tags of a frame.
+/// The most tags that one frame may carry.
 const TAG_LIMIT: usize = 2;
 
 /// Reads the VLAN links and appends them to the links of the ports.
@@ -64,8 +64,7 @@ fn read_vid(name: &At<&str>, section: &Section<'_>, ledger: &mut Ledger<'_>) -> 
     .given()
 }
 
-/// Finds each link's parent, sorts parents before their children, and checks what depends on
-/// parents.
+/// Puts parents before their children, finds each link's parent, and checks what depends on it.
 pub(super) fn arrange<'a>(
     drafts: Vec<Draft<'a>>,
     names: &HashMap<&'a str, usize>,
@@ -85,8 +84,7 @@ pub(super) fn arrange<'a>(
     let mut arranged: Vec<Arranged<'a>> = Vec::new();
     for (at, index) in order.into_iter().enumerate() {
         let Some(draft) = slots.get_mut(index).and_then(Option::take) else { continue };
-        // A parent that comes later is part of a loop, which was reported. The link then counts as
-        // without parent.
+        // A parent that comes later is part of a loop, which was reported: as good as none.
         let parent = parents.get(index).copied().flatten().and_then(|p| place.get(p).copied());
         let parent = parent.filter(|parent| *parent < at);
         let above = parent.and_then(|parent| arranged.get(parent));
@@ -123,9 +121,9 @@ fn find_parents(
     parents
 }
 
-/// Reports each loop of parents once, at its first link in the file.
+/// Reports each circle of parents once, at its first link in the file.
 fn check_loops(drafts: &[Draft<'_>], parents: &[Option<usize>], ledger: &mut Ledger<'_>) {
-    // 0 means not visited; otherwise the number of the walk that visited the link.
+    // 0: not seen, otherwise the walk that saw it.
     let mut seen = vec![0; drafts.len()];
     for start in 0..drafts.len() {
         let walk = start + 1;
@@ -133,7 +131,7 @@ fn check_loops(drafts: &[Draft<'_>], parents: &[Option<usize>], ledger: &mut Led
         while let Some(index) = at {
             match seen.get_mut(index) {
                 Some(mark) if *mark == 0 => *mark = walk,
-                // The walk is back on its own path: a loop that is not reported yet.
+                // Back on this walk's own road: a circle nobody has reported.
                 Some(mark) if *mark == walk => {
                     report_loop(drafts, parents, index, ledger);
                     break;
@@ -156,7 +154,7 @@ fn report_loop(
     let Some(first) = members.iter().min().and_then(|index| drafts.get(*index)) else { return };
     let mut names: Vec<String> =
         members.iter().filter_map(|i| drafts.get(*i)).map(|d| bare(d.name.value)).collect();
-    // The first names are enough to show a long loop.
+    // A long circle is as clear from its beginning.
     names.truncate(8);
     let what = match names.as_slice() {
         [own] => format!("the VLAN link {own} is its own parent"),
@@ -169,7 +167,7 @@ fn report_loop(
     ledger.relation(span, what, "let the chain of parents end at a port");
 }
 
-/// Reports frames with too many tags, and links that would receive the same frames.
+/// Reports frames with too many tags, and links that would get the same frames.
 fn check_tags(drafts: &[Draft<'_>], parents: &[Option<usize>], ledger: &mut Ledger<'_>) {
     let mut taken: HashMap<(usize, u16, VlanProtocol), usize> = HashMap::new();
     for (index, draft) in drafts.iter().enumerate() {
@@ -205,7 +203,7 @@ fn check_tags(drafts: &[Draft<'_>], parents: &[Option<usize>], ledger: &mut Ledg
     }
 }
 
-/// How many tags the frames of a link carry, at most one more than allowed; none in a loop.
+/// How many tags the frames of a link carry, up to one more than allowed; nothing in a loop.
 fn tags(parents: &[Option<usize>], index: usize) -> Option<usize> {
     let up = |at: &usize| parents.get(*at).copied().flatten();
     let chain = std::iter::successors(Some(index), up).take(TAG_LIMIT + 3).count();
@@ -222,7 +220,7 @@ fn parents_first(parents: &[Option<usize>]) -> Vec<usize> {
         let mut at = Some(start);
         while let Some(index) = at {
             let Some(mark) = placed.get_mut(index).filter(|mark| !**mark) else { break };
-            // Marking on the way up also ends the walk in a loop.
+            // Marked on the way up, which also ends the walk in a loop.
             *mark = true;
             chain.push(index);
             at = parents.get(index).copied().flatten();

@@ -1,4 +1,4 @@
-//! The client's end of the control socket: it queries a running router.
+//! The other end: asks a running router.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -14,46 +14,46 @@ use super::peer::Peer;
 use super::request::Request;
 use crate::ports::why;
 
-/// How long an answer may take. This is longer than the router waits for its worker.
+/// How long an answer may take: longer than the router waits for its worker.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why a query failed.
+/// Why a router can not be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// There is no default path for the socket.
+    /// Nobody says where it is.
     #[error("no tollway is known to run")]
     Nowhere,
-    /// No process listens there.
+    /// Nobody listens there.
     #[error("no tollway runs at {}: {}", .path.display(), why(.error))]
     Nobody {
         /// The socket.
         path: PathBuf,
-        /// The error of the system.
+        /// What the system said.
         error: io::Error,
     },
-    /// The connection broke.
+    /// The talk broke off.
     #[error("the tollway at {} does not answer: {}", .path.display(), broken(.error))]
     Broken {
         /// The socket.
         path: PathBuf,
-        /// The error of the system.
+        /// What the system said.
         error: io::Error,
     },
-    /// The answer is not of this version.
+    /// The answer is none of this version.
     #[error("the tollway at {} answers what is not understood: {what}", .path.display())]
     Strange {
         /// The socket.
         path: PathBuf,
-        /// What was unexpected.
+        /// What is strange.
         what: String,
     },
-    /// The router refused the request.
+    /// It refused.
     #[error("{0}")]
     Refused(String),
 }
 
 impl ClientError {
-    /// What the user can do about it.
+    /// What a user can do about it.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
         match self {
@@ -71,7 +71,7 @@ impl ClientError {
     }
 }
 
-/// Says why a connection broke.
+/// Why a talk broke off.
 fn broken(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
@@ -82,23 +82,24 @@ fn broken(error: &io::Error) -> String {
     }
 }
 
-/// The part that all answers share.
+/// What every answer has.
 #[derive(Deserialize)]
 struct Head {
     v: u64,
     error: Option<String>,
 }
 
-/// A connection to a router.
+/// A talk with a router.
 pub struct Client {
     path: PathBuf,
     stream: BufReader<UnixStream>,
 }
 
 impl Client {
-    /// Connects to the router at a path, or at the first default path that exists.
+    /// Begins a talk with the router at a socket, or at the first of the default ones that is there.
     ///
-    /// # Errors No process listens there.
+    /// # Errors
+    /// Nobody listens there.
     pub fn connect(path: Option<&Path>) -> Result<Self, ClientError> {
         let path = match path {
             Some(path) => path.to_owned(),
@@ -119,21 +120,22 @@ impl Client {
         }
     }
 
-    /// The path of the socket.
+    /// Where the router is.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The router's process. None if it cannot be determined: it is in another PID namespace, and
+    /// The router's process. None where that can not be told: it is in another PID namespace, and
     /// the kernel is older than 6.5.
     ///
-    /// # Errors The process has ended, or a system call failed.
+    /// # Errors
+    /// It has ended, or the system refused.
     pub fn peer(&self) -> io::Result<Option<Peer>> {
         Peer::of(self.stream.get_ref())
     }
 
-    /// Sets how long each further answer may take.
+    /// Waits for so long for an answer from now on.
     ///
     /// # Errors
     /// [`ClientError::Broken`].
@@ -142,7 +144,7 @@ impl Client {
         set.map_err(|error| ClientError::Broken { path: self.path.clone(), error })
     }
 
-    /// Sends a query with a one-line answer, and parses the answer as `T` (a message, or any JSON).
+    /// Asks for something that is answered in one line: as what it stands for, or as any JSON.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -150,7 +152,7 @@ impl Client {
         self.request(&Request::from(ask))
     }
 
-    /// Sends a request with a one-line answer, and parses the answer.
+    /// Wants something that is answered in one line.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -159,7 +161,7 @@ impl Client {
         self.answer()
     }
 
-    /// Sends a query.
+    /// Sends a request.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -170,13 +172,13 @@ impl Client {
     fn send(&mut self, request: &Request) -> Result<(), ClientError> {
         let line = format!("{}\n", request.line());
         match self.stream.get_mut().write_all(line.as_bytes()) {
-            // A router that hangs up usually sends a reason first; the caller reads it next.
+            // A router that hangs up has said why before, as a rule: whoever reads finds that.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             sent => sent.map_err(|error| ClientError::Broken { path: self.path.clone(), error }),
         }
     }
 
-    /// Receives the next line of an answer.
+    /// Takes the next line of an answer.
     ///
     /// # Errors
     /// See [`ClientError`].

@@ -1,18 +1,16 @@
-//! The control socket: clients query a running router here, and give it commands.
+//! The control socket: what a running router says of itself to those who ask.
 //!
-//! It is a UNIX socket that only its owner can open (mode 0600), and speaks JSON lines: one request
-//! per line, one answer per line. Each line names its version; `docs/guide/operating.md` describes
-//! every message.
-//!
-//! One thread listens, and one more serves each client. These threads query the worker through
-//! [`crate::worker::Mailbox`]; the worker answers between two bursts. The client's thread reads
-//! long lists (a million routes) itself, from memory that it shares with the worker.
+//! A UNIX socket, for its owner alone (mode 0600), that speaks JSON lines: one request a line, one
+//! answer a line, each with the version that it is of (`docs/guide/operating.md` has every message).
+//! A thread listens, one more serves each client; they ask the worker by [`crate::worker::Post`],
+//! which answers between two bursts. What takes long (a million routes) is read beside the worker,
+//! from what readers share.
 
 mod client;
+mod coverage;
 mod filter;
 mod message;
 mod neighs;
-mod offload;
 mod peer;
 mod request;
 mod routes;
@@ -28,14 +26,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 pub use client::{Client, ClientError};
-pub use message::{
-    All, Ask, Drops, Filter, FilterChain, FilterCounter, FilterRule, FilterSet, Link, Links, Neigh,
-    Neighbours, NextHop, PortState, Ports, Punts, Route, RouteLookup, RoutesPage, StageToll, Tolls,
-    Totals, Traffic, VERSION, Xdp,
+pub use coverage::{
+    Coverage, CoveredLink, CoveredPart, Other, PortRoads, RoadCounts, RoadTraffic, RouteCounts,
+    Shares, Why, Whys,
 };
-pub use offload::{
-    Offload, OffloadedLink, OffloadedPart, Other, PathCounts, PathTraffic, PortPaths, Reasons,
-    RouteCounts, Shares, Why,
+pub use message::{
+    All, Ask, Drops, Express, Filter, FilterChain, FilterCounter, FilterRule, FilterSet, Found,
+    Link, Links, Neigh, Neighbours, NextHop, PortState, Ports, Punts, Route, RoutesPage, StageToll,
+    Tolls, Totals, Traffic, VERSION,
 };
 pub use peer::Peer;
 pub use request::{Command, HandedOver, NO_FILE, Reloaded, Request};
@@ -49,8 +47,7 @@ use crate::model::{self, Model};
 use crate::ports::sys;
 use crate::sync::lock;
 
-/// The names of ports, links and VRFs, and the text of the rules, which the tables do not hold.
-/// Positions are those of the tables.
+/// What things are called, which the tables do not know. Positions are those of the tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
     /// The ports.
@@ -75,35 +72,35 @@ impl From<&Model> for Names {
     }
 }
 
-/// The current [`Names`]. A job that installs other tables also sets their names here, so that no
-/// reader sees one without the other.
+/// Where the names are found. Whoever gives the router other tables puts their names here in the
+/// same job, so that nobody sees the one without the other.
 #[derive(Clone, Debug, Default)]
-pub struct NameTable(Arc<Mutex<Arc<Names>>>);
+pub struct Board(Arc<Mutex<Arc<Names>>>);
 
-impl NameTable {
-    /// Makes a table with these names.
+impl Board {
+    /// A board with these names.
     #[must_use]
     pub fn new(names: Names) -> Self {
         Self(Arc::new(Mutex::new(Arc::new(names))))
     }
 
-    /// The current names.
+    /// The names as they are now.
     #[must_use]
     pub fn names(&self) -> Arc<Names> {
         Arc::clone(&lock(&self.0))
     }
 
-    /// Replaces the names.
+    /// Puts other names up.
     pub fn set(&self, names: Names) {
         *lock(&self.0) = Arc::new(names);
     }
 }
 
-/// The directory of root's sockets.
+/// Where root's sockets are.
 const RUN_DIR: &str = "/run/tollway";
 
-/// The default paths of the socket, the preferred one first. For root this is one socket for each
-/// network namespace in `/run/tollway`; for other users a socket in `$XDG_RUNTIME_DIR`.
+/// Where the socket is if nobody says otherwise, the best place first: for root in `/run/tollway`,
+/// one for each network namespace; for others in the directory of their session.
 #[must_use]
 pub fn default_paths() -> Vec<PathBuf> {
     let session = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
@@ -112,7 +109,7 @@ pub fn default_paths() -> Vec<PathBuf> {
     root.into_iter().chain(session).collect()
 }
 
-/// The inode of the network namespace names the socket, because a router belongs to one namespace.
+/// Named after the network namespace, which a router lives in and with.
 fn namespace_socket() -> String {
     use std::os::unix::fs::MetadataExt;
     let inode = std::fs::metadata("/proc/self/ns/net").map_or(0, |namespace| namespace.ino());

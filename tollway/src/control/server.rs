@@ -1,5 +1,4 @@
-//! The server of the control socket: one thread listens, and one serves each client; clients are
-//! few.
+//! Who listens at the control socket: one thread, and one for each client, of which there are few.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -11,21 +10,21 @@ use std::time::{Duration, Instant};
 
 use super::message::refusal;
 use super::request::{Command, Request};
-use super::serve::{Powers, RequestHandler};
+use super::serve::{Desk, Powers};
 use super::socket::Socket;
-use super::{NameTable, SocketError};
+use super::{Board, SocketError};
 use crate::ports::{sys, why};
-use crate::worker::Mailbox;
+use crate::worker::Post;
 
-/// The most clients at once.
+/// Clients at once.
 pub(super) const MOST_CLIENTS: usize = 16;
-/// The most bytes of a request: some thousand elements of a set.
+/// Bytes of a request: some thousand elements of a set.
 pub const REQUEST_LIMIT: u64 = 1 << 16;
-/// How long a client may be silent, and how long it may leave an answer unread.
+/// How long a client may say nothing, and how long it may not read what it asked for.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
 const WRITE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The running server of a control socket. Dropping it ends the service.
+/// The control socket with those who serve it; when it goes, nobody can ask any more.
 pub struct Server {
     /// Closing it ends the thread.
     wake: Option<UnixStream>,
@@ -33,24 +32,23 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts to answer at a socket. Queries the worker through `mailbox`, and takes names from
-    /// `name_table`. Requests that need what `powers` lacks are refused.
+    /// Begins to answer at a socket; asks the worker by `post`, and `board` for what things are
+    /// called. What is not among `powers` is refused.
     ///
     /// # Errors
     /// The system has no descriptor or no thread left.
     pub fn start(
         socket: Socket,
-        mailbox: Mailbox,
-        name_table: NameTable,
+        post: Post,
+        board: Board,
         powers: Powers,
     ) -> Result<Self, SocketError> {
         let path = socket.path().to_owned();
         let failed = |error| SocketError::System { path, error };
-        Self::listen(socket, Arc::new(RequestHandler::new(mailbox, name_table, powers)))
-            .map_err(failed)
+        Self::listen(socket, Arc::new(Desk::new(post, board, powers))).map_err(failed)
     }
 
-    fn listen(socket: Socket, desk: Arc<RequestHandler>) -> io::Result<Self> {
+    fn listen(socket: Socket, desk: Arc<Desk>) -> io::Result<Self> {
         let (wake, woken) = UnixStream::pair()?;
         socket.listener.set_nonblocking(true)?;
         let thread = std::thread::Builder::new()
@@ -64,14 +62,14 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.wake = None;
         if let Some(thread) = self.thread.take() {
-            // The thread ends by itself, and removes the socket.
+            // It ends by itself, and takes the socket with it.
             let _ = thread.join();
         }
     }
 }
 
-/// Accepts clients until `woken` is closed.
-fn accept(socket: &Socket, woken: &UnixStream, desk: &Arc<RequestHandler>) {
+/// Takes clients in until it is woken.
+fn accept(socket: &Socket, woken: &UnixStream, desk: &Arc<Desk>) {
     let clients = Arc::new(AtomicUsize::new(0));
     let mut shortage = Shortage::new(woken);
     let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -79,7 +77,9 @@ fn accept(socket: &Socket, woken: &UnixStream, desk: &Arc<RequestHandler>) {
         let listener = socket.listener.as_fd().as_raw_fd();
         let mut fds = [entry(woken.as_fd().as_raw_fd()), entry(listener)];
         if let Err(error) = sys::wait(&mut fds, -1) {
-            tracing::error!("the control socket cannot be waited for: {error}; nobody is answered");
+            tracing::error!(
+                "the control socket can not be waited for: {error}; nobody is answered"
+            );
             return;
         }
         if fds[0].revents != 0 {
@@ -92,7 +92,7 @@ fn accept(socket: &Socket, woken: &UnixStream, desk: &Arc<RequestHandler>) {
             },
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
-                // Descriptors or memory may be short only for a while.
+                // No descriptor, no memory: it may pass.
                 shortage.note(&error);
                 shortage.turn_away(&socket.listener);
             }
@@ -100,13 +100,13 @@ fn accept(socket: &Socket, woken: &UnixStream, desk: &Arc<RequestHandler>) {
     }
 }
 
-/// A shortage of descriptors, memory or threads is over when clients were accepted for this long.
+/// A shortage of descriptors, memory or threads has passed when clients were taken in for so long.
 const CALM: Duration = Duration::from_secs(10);
 
-/// A shortage that keeps the server from accepting clients. Its start and its end are logged.
+/// What keeps clients from being taken in, told of when it begins and when it is over.
 struct Shortage<'a> {
     since: Option<Instant>,
-    /// A descriptor to give up for a moment, and the stream that it duplicates.
+    /// A descriptor that can be given up for a moment, and what it is one of.
     spare: Option<UnixStream>,
     of: &'a UnixStream,
 }
@@ -134,11 +134,11 @@ impl<'a> Shortage<'a> {
         }
     }
 
-    /// Accepts a client and tells it that it cannot be served; this needs the spare descriptor.
+    /// Tells a client that it cannot be served, which takes a descriptor.
     fn turn_away(&mut self, listener: &UnixListener) {
         self.spare = None;
         match listener.accept() {
-            // The client may have closed the connection.
+            // It may have gone.
             Ok((stream, _)) => {
                 _ = say(
                     &stream,
@@ -151,7 +151,7 @@ impl<'a> Shortage<'a> {
     }
 }
 
-/// A slot for one client; dropping it frees the slot.
+/// A client's place, given back when it goes.
 struct Place(Arc<AtomicUsize>);
 
 impl Drop for Place {
@@ -160,11 +160,7 @@ impl Drop for Place {
     }
 }
 
-fn admit(
-    stream: UnixStream,
-    clients: &Arc<AtomicUsize>,
-    desk: &Arc<RequestHandler>,
-) -> io::Result<()> {
+fn admit(stream: UnixStream, clients: &Arc<AtomicUsize>, desk: &Arc<Desk>) -> io::Result<()> {
     let place = Place(Arc::clone(clients));
     let before = clients.fetch_add(1, Ordering::AcqRel);
     let prepared = stream
@@ -172,12 +168,12 @@ fn admit(
         .and_then(|()| stream.set_read_timeout(Some(CLIENT_PATIENCE)))
         .and_then(|()| stream.set_write_timeout(Some(WRITE_PATIENCE)));
     if prepared.is_err() {
-        // The client has closed the connection.
+        // It has gone.
         return Ok(());
     }
     if before >= MOST_CLIENTS {
         let sentence = format!("{MOST_CLIENTS} clients are being served; try again later");
-        // The client may have closed the connection.
+        // It may have gone.
         let _ = say(&stream, &refusal(&sentence));
         return Ok(());
     }
@@ -185,7 +181,7 @@ fn admit(
     let thread = std::thread::Builder::new().name("control-client".to_owned());
     let spawned = thread.spawn(move || {
         let _place = place;
-        // Whatever the error is, the connection closes and the client notices.
+        // Whatever ends the talk, the client sees it end.
         let _ = serve(&stream, &desk);
     });
     spawned.map(drop)
@@ -196,8 +192,8 @@ fn say(mut stream: &UnixStream, line: &str) -> io::Result<()> {
     stream.write_all(format!("{line}\n").as_bytes())
 }
 
-/// Serves one client, request by request.
-fn serve(stream: &UnixStream, desk: &RequestHandler) -> io::Result<()> {
+/// Answers one client, request by request.
+fn serve(stream: &UnixStream, desk: &Desk) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
     let mut line = Vec::new();
     loop {
@@ -208,7 +204,7 @@ fn serve(stream: &UnixStream, desk: &RequestHandler) -> io::Result<()> {
         }
         if line.last() != Some(&b'\n') && count as u64 == REQUEST_LIMIT {
             let sentence = format!("the request is longer than {REQUEST_LIMIT} bytes");
-            // The start of the next request is unknown.
+            // Where the next one would begin, nobody knows.
             return say(stream, &refusal(&sentence));
         }
         let asked = match std::str::from_utf8(&line) {

@@ -1,4 +1,4 @@
-//! Adding elements to the firewall's sets and deleting them, while packets flow.
+//! Elements that come into sets and go while packets flow.
 
 use std::fmt::Write as _;
 
@@ -7,31 +7,31 @@ use tollway_dataplane::stages::filter::{Element, Filter, LiveSet, LiveSetError};
 
 use crate::filter::element;
 
-/// What to do with the elements.
+/// What is to be done with elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// Add them; those that are present stay.
+    /// They come in; those that are there stay.
     Add,
-    /// Delete them; all must be present.
+    /// They go; all have to be there.
     Delete,
 }
 
-/// The result of a change.
+/// What became of a set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changed {
-    /// Its table's name and its own.
+    /// Its whole name.
     pub set: String,
-    /// How many elements were added or deleted.
+    /// Elements that came in or went.
     pub changed: usize,
-    /// How many elements it has now.
+    /// Elements that it has now.
     pub count: usize,
 }
 
-/// The most names of sets in a refusal.
+/// Names of sets that a refusal has room for.
 const MOST_NAMES: usize = 20;
 
-/// Changes a set of the active rules.
+/// Changes a set of the rules in force.
 pub(super) fn change(
     filter: Option<&Filter>,
     name: &str,
@@ -54,7 +54,7 @@ pub(super) fn change(
             format!("set {} has no room left for {}{}", set.name(), text(at), before(at))
         }
         LiveSetError::Astray(at) => {
-            format!("set {} cannot have {}{}", set.name(), text(at), before(at))
+            format!("set {} can not have {}{}", set.name(), text(at), before(at))
         }
     })?;
     Ok(Changed { set: set.name().to_owned(), changed, count: set.count() })

@@ -1,12 +1,9 @@
-//! Defines the meaning of a ruleset: takes one packet through it, rule by rule, in the order of writing.
+//! The meaning of a ruleset: one packet, rule by rule, in the order in which they are written.
 //!
-//! It is slow and plain on purpose: it is the reference for the classifier and everything in between. nft's
-//! semantics apply (`net/netfilter/nf_tables_core.c`):
-//!
-//! - The base chains of a hook run in order of priority.
-//! - Accept ends the packet's base chain; the next base chain still sees the packet.
-//! - Drop ends everything.
-//! - A packet that reaches the end of a base chain, or returns in it, meets its policy.
+//! Slow and plain on purpose: this is what the classifier and everything between is held against.
+//! The rules of nft hold (`net/netfilter/nf_tables_core.c`): base chains of a hook in the order of
+//! priority; accept ends the chain that the packet is in, and the next base chain still sees it; drop
+//! ends all; who comes to the end of a base chain, or returns in it, meets its policy.
 
 mod packet;
 #[cfg(test)]
@@ -19,32 +16,32 @@ use super::ir::{
     LinkPattern, Log, Match, Policy, Reject, Rule, Ruleset, SetId, Step, Target, Test, Verdict,
 };
 
-/// The fate of a packet at a hook.
+/// What became of a packet at a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// The packet goes on.
+    /// It goes on.
     Accept,
-    /// The packet is dropped.
+    /// It was dropped.
     Drop,
-    /// The packet is dropped, and its sender receives an error.
+    /// It was dropped, and the sender is to be told.
     Reject(Reject),
-    /// The packet has reached a rule that Tollway cannot execute, and why.
+    /// A rule was reached that is the kernel's to decide, and why.
     Unsupported(String),
 }
 
-/// State that packets change: counts, and the fill of each limit.
+/// What a packet leaves behind: counts, and how much of each limit is used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// Packets and bytes, one for each of the ruleset's counters.
     pub counts: Vec<(u64, u64)>,
     /// What was logged, in order.
     pub logged: Vec<Log>,
-    /// The fill of each limit, in units times the period, and the time of that in ns.
+    /// For each limit what it holds, in units times the period, and when that was, ns.
     buckets: Vec<(u128, u64)>,
 }
 
 impl State {
-    /// The initial state of a ruleset.
+    /// Counters and limits as a ruleset begins.
     #[must_use]
     pub fn new(rules: &Ruleset) -> Self {
         let counts = rules.counters.iter().map(|counter| (counter.packets, counter.bytes));
@@ -52,7 +49,7 @@ impl State {
         Self { counts: counts.collect(), logged: Vec::new(), buckets: buckets.collect() }
     }
 
-    /// Says whether `units` more are within a limit; if so, uses them.
+    /// Whether `units` more are within a limit; if so, they are used.
     fn take(&mut self, index: usize, limit: &Limit, units: u64, now_ns: u64) -> bool {
         let (held, since) = &mut self.buckets[index];
         let gained = u128::from(now_ns.saturating_sub(*since)) * u128::from(limit.rate);
@@ -71,7 +68,7 @@ fn full(limit: &Limit) -> u128 {
     u128::from(limit.burst) * u128::from(limit.period_ns)
 }
 
-/// Returns a packet's fate at a hook. Changes the mark and the DSCP of `packet` as the rules do.
+/// What becomes of a packet at a hook. Mark and DSCP of `packet` are as the rules leave them.
 pub fn run(
     rules: &Ruleset,
     state: &mut State,
@@ -106,7 +103,7 @@ pub fn run(
 }
 
 fn sees(chain: &Chain, base: &Base, packet: &Packet<'_>) -> bool {
-    // Hooks of bridges have the same names as those of routed packets but are different ones.
+    // Bridges' hooks are others than those of what is routed, though they have the same names.
     use super::ir::Family::{Inet, Ip, Ip6, Netdev};
     let family =
         matches!((chain.family, packet.version()), (Ip | Inet, 4) | (Ip6 | Inet, 6) | (Netdev, _));
@@ -120,21 +117,21 @@ fn sees(chain: &Chain, base: &Base, packet: &Packet<'_>) -> bool {
 
 /// How a chain ended.
 enum End {
-    /// The packet is done with the base chain.
+    /// The packet's way through the base chain is over.
     Fate(Fate),
-    /// The packet reached the end, or returned.
+    /// The packet came to the end, or returned.
     Done,
 }
 
 /// How a rule ended.
 enum Outcome {
-    /// The next rule follows.
+    /// The next rule.
     Next,
-    /// The chain ended like this.
+    /// The chain ended so.
     Ends(End),
 }
 
-/// One packet in one base chain.
+/// One packet on its way through one base chain.
 struct Run<'a, 'p> {
     rules: &'a Ruleset,
     state: &'a mut State,
@@ -172,7 +169,7 @@ impl<'a> Run<'a, '_> {
                     _ => false,
                 },
                 Step::VerdictMap { keys, map } => match self.find(keys, *map) {
-                    // The kernel continues with the same rule.
+                    // The kernel goes on with the same rule.
                     Some(Some(Datum::Verdict(Verdict::Continue))) => true,
                     Some(Some(Datum::Verdict(verdict))) => return self.verdict(verdict),
                     _ => false,
@@ -289,7 +286,7 @@ impl<'a> Run<'a, '_> {
 }
 
 impl Link {
-    /// Says whether a pattern matches the link.
+    /// Says if a pattern names the link.
     #[must_use]
     pub fn is(&self, pattern: &LinkPattern) -> bool {
         match pattern {

@@ -1,15 +1,15 @@
-//! Finishes checksums that a sender on the same machine left to a network card.
+//! Checksums that a sender on the same machine left for a network card to finish.
 
 use tollway_dataplane::wire::checksum::sum;
 
-/// The offset of the CRC in an SCTP header (RFC 9260, 3.1).
+/// Where SCTP has its CRC (RFC 9260, 3.1), counted from the start of its header.
 const SCTP_CRC: usize = 8;
-/// The offset of the checksum in a UDP header (RFC 768).
+/// Where UDP has its checksum (RFC 768).
 const UDP_CHECKSUM: usize = 6;
 
-/// Finishes the checksum over the bytes from `start`. Its field is at `start + offset` and holds
-/// the sum of the pseudo-header (`skb_checksum_help`, `net/core/dev.c`). Positions outside of the
-/// frame leave it unchanged.
+/// Finishes the checksum over the bytes from `start`, whose field is `offset` bytes further and
+/// holds the sum of the pseudo-header (`skb_checksum_help`, `net/core/dev.c`). Positions that lie
+/// outside leave the frame as it is.
 pub(super) fn finish(frame: &mut [u8], start: usize, offset: usize) {
     let Some(segment) = frame.get_mut(start..) else { return };
     if offset == SCTP_CRC {
@@ -18,7 +18,7 @@ pub(super) fn finish(frame: &mut [u8], start: usize, offset: usize) {
     let total = sum(segment);
     let Some(field) = segment.get_mut(offset..offset + 2) else { return };
     let checksum = match (!total, offset) {
-        // In UDP, zero would mean that there is no checksum.
+        // In UDP zero would say that there is no checksum.
         (0, UDP_CHECKSUM) => 0xffff,
         (checksum, _) => checksum,
     };

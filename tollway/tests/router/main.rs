@@ -22,7 +22,7 @@ mod leaks;
 mod listed;
 mod load;
 mod many;
-#[path = "../neighbours/raw.rs"]
+#[path = "../kernel/raw.rs"]
 mod raw;
 mod rules;
 mod running;

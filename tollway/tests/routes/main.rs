@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod chance;
-#[path = "../controller/ip.rs"]
+#[path = "../mirror/ip.rs"]
 #[allow(dead_code)]
 mod ip;
 mod judge;

@@ -1,4 +1,4 @@
-//! Compiles a list of rules into a classifier.
+//! From a line of rules to a classifier.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use super::rules::join;
 use super::{Condition, Field, LiveSet, Op, Point, Rule, Rules};
 use crate::cpu::Level;
 
-/// The maximum number of fields that are looked up for every packet. Conditions on other fields are
-/// checked when a rule is reached.
+/// Fields that are looked up for every packet; what rules ask of others is checked when a rule is
+/// reached.
 pub(super) const MOST_DIMS: usize = 16;
 
-/// The number of bits of a field up to which any mask is expanded into ranges.
+/// Bits of a field up to which any mask is written out as ranges.
 const MASKED_BITS: u32 = 16;
 
 /// Why rules could not be compiled.
@@ -25,16 +25,16 @@ const MASKED_BITS: u32 = 16;
 pub enum FilterError {
     /// More than [`MOST_RULES`].
     TooMany(usize),
-    /// The last rule has conditions, or a rule leads to one that is not behind it.
+    /// The last rule has conditions, or one leads to a rule that is not behind it.
     Astray(u32),
-    /// A rule uses a live set that does not exist, or is not of the version of its packets.
+    /// A rule names a live set that is not there, or not of its packets' version.
     NoSet(u16),
     /// No memory is left for a table.
     Memory,
 }
 
 impl Classifier {
-    /// Compiles a list of rules for packets of a version of IP at a point.
+    /// Compiles a line of rules for packets of a version of IP at a point.
     pub(super) fn build(
         level: Level,
         point: Point,
@@ -99,8 +99,7 @@ impl Classifier {
     }
 }
 
-/// The number of bytes of the transport header that rules match on, and whether the lookup needs its
-/// position.
+/// Bytes of the transport header that rules look at, and whether its place has to be known.
 fn wants(point: Point, version: u8, dims: &[Dim]) -> (u16, bool) {
     let bytes = dims.iter().map(|dim| dim.field.transport_bytes()).max().unwrap_or(0);
     let is_plain = version == 4 && point != Point::Ingress;
@@ -108,7 +107,7 @@ fn wants(point: Point, version: u8, dims: &[Dim]) -> (u16, bool) {
     (bytes, point == Point::Ingress || !is_plain && dims.iter().any(is_walked))
 }
 
-/// Adds a rule's ranges of a field; if it already has some from another mask, their intersection.
+/// Adds a rule's ranges of a field; where it has some by another mask, what both share.
 fn add(field: &mut Ranges, rule: u32, ranges: Vec<(u128, u128)>) {
     match field.last_mut() {
         Some((last, before)) if *last == rule => *before = both(before, &ranges),
@@ -116,7 +115,7 @@ fn add(field: &mut Ranges, rule: u32, ranges: Vec<(u128, u128)>) {
     }
 }
 
-/// The context of a rule's conditions.
+/// What the conditions of a rule are for.
 struct Shape {
     version: u8,
     /// Fields that ops may change before a rule is reached.
@@ -124,7 +123,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// The ranges of a condition, if it can be looked up ahead.
+    /// The ranges of a condition that can be looked up ahead.
     fn ranges(&self, condition: &Condition) -> Option<Vec<(u128, u128)>> {
         let is_packet = matches!(condition.field, Field::Payload { .. });
         if self.changed.contains(&condition.field) || is_packet && !self.changed.is_empty() {
@@ -151,7 +150,7 @@ impl Shape {
     }
 }
 
-/// The number of bits of a field in packets of a version of IP.
+/// How many bits a field has in packets of a version of IP.
 pub(super) const fn bits_of(field: Field, version: u8) -> u32 {
     match field {
         Field::Source | Field::Destination if version == 4 => 32,
@@ -159,7 +158,7 @@ pub(super) const fn bits_of(field: Field, version: u8) -> u32 {
     }
 }
 
-/// Merges conditions on the same field.
+/// Conditions on one field made one.
 fn merged(conditions: &[Condition]) -> Vec<Condition> {
     let mut merged: Vec<Condition> = Vec::with_capacity(conditions.len());
     for condition in conditions {
@@ -173,7 +172,7 @@ fn merged(conditions: &[Condition]) -> Vec<Condition> {
     merged
 }
 
-/// The intersection of two lists of ranges.
+/// What two lists of ranges share.
 fn both(left: &[(u128, u128)], right: &[(u128, u128)]) -> Vec<(u128, u128)> {
     let (mut left, mut right) = (left.iter().peekable(), right.iter().peekable());
     let mut shared = Vec::new();
@@ -207,7 +206,7 @@ fn changed(rules: &Rules) -> Vec<Field> {
     changed
 }
 
-/// Checks that every live set that rules use exists.
+/// Says if every live set is there that rules name.
 fn check_sets(rules: &Rules, version: u8, live: &[Arc<LiveSet>]) -> Result<(), FilterError> {
     let conditions = rules.rules.iter().flat_map(|rule| {
         let checks = rule.ops.iter().filter_map(|op| match op {
@@ -226,7 +225,7 @@ fn check_sets(rules: &Rules, version: u8, live: &[Arc<LiveSet>]) -> Result<(), F
     Ok(())
 }
 
-/// Checks the requirements of [`Rules`].
+/// Holds the line against what [`Rules`] says.
 fn check(rules: &Rules) -> Result<(), FilterError> {
     let count = rules.rules.len();
     if count > MOST_RULES {
@@ -240,7 +239,7 @@ fn check(rules: &Rules) -> Result<(), FilterError> {
     if !rules.rules.last().is_some_and(ends) {
         return Err(FilterError::Astray(last));
     }
-    // A rule that is the target of returns must not return itself.
+    // Where returns lead to, none may lead back from.
     let is_end = |at: u32| {
         let rule = rules.rules.get(at as usize);
         rule.is_some_and(|rule| {

@@ -1,4 +1,4 @@
-//! The lookup of one field: from its value to the set of rules that it does not exclude.
+//! One field's lookup: from its value to the set of rules that it does not speak against.
 
 use std::collections::HashMap;
 
@@ -10,21 +10,19 @@ use crate::epoch::Epochs;
 use crate::id::NextHopId;
 use crate::stages::route::{Capacity, Fib, Prefix, Root};
 
-/// The maximum number of bounds to compare one by one, for all packets at once; this takes less time
-/// than a lookup.
+/// Bounds that are compared one by one, for all packets at once, which takes less time than a lookup.
 const MOST_BOUNDS: usize = 32;
 
-/// The number of parts of the address space above which addresses are looked up in a trie.
+/// Parts of the address space beyond which addresses are looked up in a trie.
 const MOST_STARTS: usize = 1 << 16;
 
-/// The number of search steps up to which a search is preferred to a table of all values, which takes
-/// more cache.
+/// Steps of a search up to which it is preferred to a table of all values, which takes more cache.
 const SHORT: u32 = 2;
 
-/// A field that rules match on.
+/// A field that rules look at.
 #[derive(Debug)]
 pub(super) struct Dim {
-    /// The field.
+    /// Which.
     pub(super) field: Field,
     /// From value to class.
     pub(super) lookup: Lookup,
@@ -34,27 +32,27 @@ pub(super) struct Dim {
     pub(super) sets: Sets,
 }
 
-/// A lookup from a value to its class.
+/// From a value to its class.
 #[derive(Debug)]
 pub(super) enum Lookup {
-    /// The class is the number of these bounds that the value is not below; all values have 32 bits.
+    /// The class is how many of these the value is not below; all of 32 bits.
     Bounds(Vec<u32>),
-    /// Values of up to 32 bits, in many ranges.
+    /// Of up to 32 bits, in many ranges.
     Cut(Cut),
     /// A class for each value of 16 bits.
     Table(Box<[u16; 1 << 16]>),
     /// Addresses.
     Trie {
-        /// A FIB whose next hops are classes.
+        /// Whose next hops are classes.
         fib: Box<Fib>,
         /// Its only table.
         root: Root,
     },
-    /// Any values: where each class begins.
+    /// Anything: where each class begins.
     Search(Vec<(u128, u32)>),
 }
 
-/// The ranges of a field by rule.
+/// Which rules have which ranges of a field.
 pub(super) type Ranges = Vec<(u32, Vec<(u128, u128)>)>;
 
 impl Dim {
@@ -123,7 +121,7 @@ impl Dim {
     }
 }
 
-/// The values of `bits` bits at which the set of matching ranges changes; 0 first.
+/// Where values of so many bits begin that are in other ranges than those before; 0 first.
 fn starts(ranges: &Ranges, bits: u32) -> Vec<u128> {
     let max = u128::MAX >> (128 - bits);
     let ends = ranges.iter().flat_map(|(_, ranges)| ranges);
@@ -136,7 +134,7 @@ fn starts(ranges: &Ranges, bits: u32) -> Vec<u128> {
     starts
 }
 
-/// Sweeps the values in ascending order; returns the class from each start on.
+/// Goes through the values in ascending order; returns the class from each start on.
 fn sweep(ranges: &Ranges, starts: &[u128], wild: &[u64], collector: &mut Collector) -> Vec<u32> {
     let mut events: Vec<(u128, bool, u32)> = Vec::new();
     for (rule, ranges) in ranges {
@@ -147,7 +145,7 @@ fn sweep(ranges: &Ranges, starts: &[u128], wild: &[u64], collector: &mut Collect
             }
         }
     }
-    // Ends before beginnings: a rule may have adjacent ranges.
+    // Ends before beginnings: a rule may have ranges that touch.
     events.sort_unstable();
     let mut set = wild.to_vec();
     let mut events = events.into_iter().peekable();
@@ -171,8 +169,7 @@ fn table(starts: &[u128], classes: &[u32]) -> Result<Box<[u16; 1 << 16]>, Filter
     table.into_boxed_slice().try_into().map_err(|_| FilterError::Memory)
 }
 
-/// Builds the lookup of addresses: a class for each prefix in the rules, of all rules whose prefixes
-/// cover it.
+/// Addresses: a class for each prefix that a rule has, of all rules whose prefixes cover it.
 fn trie(field: Field, bits: u32, ranges: &Ranges, wild: &[u64]) -> Result<Dim, FilterError> {
     let mut rules: HashMap<Prefix, Vec<u32>> = HashMap::new();
     rules.insert(Prefix::v6(0, 0), Vec::new());
@@ -191,7 +188,7 @@ fn trie(field: Field, bits: u32, ranges: &Ranges, wild: &[u64]) -> Result<Dim, F
     let capacity = Capacity { roots: 1, nodes, values: nodes * 8 + (1 << 17) };
     let fib = Fib::new(Epochs::new(), capacity);
     let root = fib.add_root().map_err(|_| FilterError::Memory)?;
-    // The prefixes that enclose the current one, with their sets.
+    // The prefixes around the one at hand, with their sets.
     let mut around: Vec<(Prefix, Vec<u64>)> = Vec::new();
     for (prefix, rules) in prefixes {
         while around.last().is_some_and(|(outer, _)| !outer.contains(prefix.bits())) {
@@ -213,14 +210,14 @@ fn trie(field: Field, bits: u32, ranges: &Ranges, wild: &[u64]) -> Result<Dim, F
     })
 }
 
-/// Splits a range of numbers of `bits` bits into prefixes.
+/// Cuts a range of numbers of `bits` bits into prefixes.
 pub(super) fn for_each_prefix(first: u128, last: u128, bits: u32, mut each: impl FnMut(Prefix)) {
     let shift = 128 - bits;
     let mut first = first;
     loop {
         let aligned = first.trailing_zeros().min(bits);
         let mut open = aligned;
-        // The largest block that begins here and does not exceed the end.
+        // The largest block that begins here and does not go beyond the end.
         while open > 0 && last - first < (u128::MAX >> (128 - open)) {
             open -= 1;
         }

@@ -1,5 +1,4 @@
-//! The parts of a packet that rules match on, extracted one by one, for those that the straight loops
-//! do not handle.
+//! The parts of a packet that rules look at, taken one by one: for what the straight loops do not take.
 
 use std::sync::Arc;
 
@@ -30,9 +29,9 @@ pub enum Field {
     Destination,
     /// Transport protocol, behind IPv6 extension headers.
     Protocol,
-    /// The header that follows the fixed IPv6 header.
+    /// What follows the fixed IPv6 header.
     NextHeader6,
-    /// The first two bytes of the transport header; later fragments lack it, like all of that header.
+    /// The first two bytes of the transport header; lacking, as all of it, in later fragments.
     SourcePort,
     /// Its third and fourth byte.
     DestinationPort,
@@ -50,30 +49,30 @@ pub enum Field {
     Length,
     /// Time to live or hop limit; one less at [`Point::Forward`].
     Ttl,
-    /// DF, MF and offset; IPv6 packets without a fragment header lack it.
+    /// DF, MF and offset; lacking in IPv6 packets without a fragment header.
     Fragment,
     /// Offset of a fragment, in units of 8 bytes.
     FragmentOffset,
     /// The number of the link that it arrived on.
     Input,
-    /// The number of the egress link.
+    /// The number of the link that it leaves by.
     Output,
     /// The mark.
     Mark,
-    /// Says whether a live set has an address: 1 or 0.
+    /// Whether a live set has an address: 1 or 0.
     InSet {
         /// The set's number in the filter.
         set: u16,
-        /// The address to look up.
+        /// Which address.
         of: Address,
     },
-    /// Bytes of a header, the first one most significant.
+    /// Bytes of a header, the first at the upper end.
     Payload {
-        /// The start of the offset.
+        /// What the offset counts from.
         base: HeaderBase,
-        /// The offset, in bytes.
+        /// Bytes before it.
         offset: u8,
-        /// The number of bytes, 1 to 16.
+        /// How many, 1 to 16.
         bytes: u8,
     },
 }
@@ -81,9 +80,9 @@ pub enum Field {
 /// An address of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Address {
-    /// The source address.
+    /// Whose it is.
     Source,
-    /// The destination address.
+    /// Whom it is for.
     Destination,
 }
 
@@ -98,19 +97,19 @@ impl Address {
     }
 }
 
-/// The start of the offset of a [`Field::Payload`].
+/// What the offset of a [`Field::Payload`] counts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum HeaderBase {
-    /// The Ethernet header, as if it had no tags.
+    /// The Ethernet header, as if without tags.
     Link,
     /// The IP header.
     Network,
-    /// The bytes behind the IP headers.
+    /// What is behind the IP headers.
     Transport,
 }
 
 impl Field {
-    /// The maximum number of bits of its value.
+    /// How many bits its number has at most.
     #[must_use]
     pub const fn bits(self) -> u32 {
         match self {
@@ -140,7 +139,7 @@ impl Field {
         }
     }
 
-    /// Its greatest value.
+    /// Its greatest number.
     #[must_use]
     pub const fn max(self) -> u128 {
         match self.bits() {
@@ -150,7 +149,7 @@ impl Field {
         }
     }
 
-    /// The bytes of the transport header up to the field's end; 0 for a field elsewhere.
+    /// Bytes of the transport header that it takes; 0 for another part.
     pub(super) const fn transport_bytes(self) -> u16 {
         match self {
             Self::SourcePort | Self::IcmpCode => 2,
@@ -162,14 +161,14 @@ impl Field {
     }
 }
 
-/// A parsed packet: where its headers are, and what each contains about the next.
+/// Where a packet's headers are, and what they say of each other.
 #[derive(Clone, Copy, Debug)]
 pub struct Parsed<'a> {
-    /// The frame without the bytes behind the packet.
+    /// The frame without what is behind the packet.
     frame: &'a [u8],
     l3: usize,
     version: u8,
-    /// Bytes of the packet; none if its header contradicts itself.
+    /// Bytes of the packet; none where its header contradicts itself.
     length: Option<usize>,
     /// Transport protocol, and bytes before its header.
     transport: Option<(u8, usize)>,
@@ -179,14 +178,14 @@ pub struct Parsed<'a> {
     output: Option<u16>,
     /// Hops that count as taken.
     hops: u8,
-    /// The bytes behind the packet count too.
+    /// What is behind the packet counts too.
     padded: bool,
-    /// Sets in which rules look up addresses.
+    /// Sets that rules look addresses up in.
     live: &'a [Arc<LiveSet>],
 }
 
 impl<'a> Parsed<'a> {
-    /// Parses a packet of a burst; `output` is its egress link.
+    /// Looks at a packet of a burst; `output` is the link that it leaves by.
     pub(super) fn new(
         burst: &Burst,
         umem: &'a Umem,
@@ -221,7 +220,7 @@ impl<'a> Parsed<'a> {
         parsed
     }
 
-    /// The value of a field; the mark is kept elsewhere.
+    /// What a field is; the mark is kept elsewhere.
     #[must_use]
     pub fn number(&self, field: Field, mark: u32) -> Option<u128> {
         let six = self.version == 6;
@@ -283,13 +282,13 @@ impl<'a> Parsed<'a> {
         }
     }
 
-    /// Bytes of layer 3, for counters; before the header is checked, all bytes of the frame.
+    /// Bytes of layer 3, for counters; before the header is checked, all that the frame has.
     pub(super) fn bytes(&self) -> u64 {
         let length = self.length.filter(|_| !self.padded);
         length.unwrap_or_else(|| self.packet().len()) as u64
     }
 
-    /// The frame without the bytes behind the packet.
+    /// The frame without what is behind the packet.
     pub(super) fn frame(&self) -> &'a [u8] {
         self.frame
     }
@@ -299,12 +298,12 @@ impl<'a> Parsed<'a> {
         self.l3
     }
 
-    /// The ingress and egress links.
+    /// The links that it came by and leaves by.
     pub(super) fn links(&self) -> (LinkId, Option<LinkId>) {
         (LinkId(self.input), self.output.map(LinkId))
     }
 
-    /// Decrements the TTL in a copy of layer 3, if the frame still has the old one.
+    /// Counts the hop off that is not yet counted off in the frame, in a copy of layer 3.
     pub(super) fn count_hop(&self, layer3: &mut [u8]) {
         let at = if self.version == 4 { 8 } else { 7 };
         if let Some(ttl) = layer3.get_mut(at) {
@@ -312,14 +311,14 @@ impl<'a> Parsed<'a> {
         }
     }
 
-    /// The start of the IP header, if it is complete.
+    /// How an IP header begins, if it is all there.
     pub(super) fn head(&self) -> Option<Head> {
         let least = if self.version == 4 { 20 } else { 40 };
         let head = self.packet().first_chunk().filter(|_| self.packet().len() >= least);
         head.map(|bytes| Head { bytes: *bytes, version: self.version })
     }
 
-    /// The value of a field if rules have changed the start of the header.
+    /// What a field is, where the header begins otherwise than in the frame.
     pub(super) fn number_with(&self, head: &Head, field: Field, mark: u32) -> Option<u128> {
         let before = self.number(field, mark)?;
         Some(match field {
@@ -354,7 +353,7 @@ impl<'a> Parsed<'a> {
         number(self.packet().get(..self.end(self.length?))?, start + at, bytes)
     }
 
-    /// Where headers end: at hook ingress the bytes behind the packet are not cut off yet.
+    /// Where headers are read to: at hook ingress nobody has cut off yet what is behind the packet.
     fn end(&self, length: usize) -> usize {
         if self.padded { self.packet().len() } else { length }
     }
@@ -386,9 +385,8 @@ impl<'a> Parsed<'a> {
         Some(())
     }
 
-    /// `ipv6_find_hdr` (`net/ipv6/exthdrs_core.c`) as nft calls it: it stops at an authentication
-    /// header, except when it looks for a fragment header (`nft_exthdr_ipv6_eval`). With `past_auth`,
-    /// as ip6tables calls it.
+    /// `ipv6_find_hdr` (`net/ipv6/exthdrs_core.c`) as nft calls it: an authentication header is the end, but
+    /// not for who asks for a fragment header (`nft_exthdr_ipv6_eval`). `past_auth` as ip6tables calls it.
     fn walk6(&mut self, past_auth: bool) -> Option<()> {
         let packet = self.packet();
         let header = packet.first_chunk::<40>()?;
@@ -416,7 +414,7 @@ impl<'a> Parsed<'a> {
                 l4::FRAGMENT => {
                     let field = number(packet, at + 2, 2)? as u16;
                     self.offset = field >> 3;
-                    // Of two such headers the first one counts.
+                    // Of two such headers the first is asked for.
                     self.fragment.get_or_insert(field >> 3 | (field & 1) << 13);
                     if self.offset != 0 {
                         self.transport = (!is_extension(following)).then_some((following, 0));
@@ -432,13 +430,13 @@ impl<'a> Parsed<'a> {
     }
 }
 
-/// Says whether the walk continues behind this IPv6 extension header (`ipv6_ext_hdr`); the one that
-/// says that nothing follows ends the walk.
+/// IPv6 extension headers that are walked (`ipv6_ext_hdr`); the one that says that nothing follows ends
+/// the walk.
 pub(super) const fn is_extension(next: u8) -> bool {
     matches!(next, l4::HOP_BY_HOP | l4::ROUTING | l4::FRAGMENT | l4::AUTH | l4::DEST_OPTIONS)
 }
 
-/// `count` bytes at `at` as a number, if they exist.
+/// So many bytes from there as a number, where they are.
 fn number(bytes: &[u8], at: usize, count: usize) -> Option<u128> {
     let bytes = bytes.get(at..at.checked_add(count)?)?;
     Some(bytes.iter().fold(0, |number, byte| number << 8 | u128::from(*byte)))

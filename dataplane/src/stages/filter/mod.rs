@@ -1,30 +1,28 @@
-//! Filter: applies the firewall rules to a packet, at the points of the path that have rules.
+//! Filter: what rules say about a packet, at the points of its way where rules can hang.
 //!
 //! Kernel equivalent: `nft_do_chain` (`net/netfilter/nf_tables_core.c`) and `ipt_do_table`
-//! (`net/ipv4/netfilter/ip_tables.c`), which try rule by rule. This stage tries all rules at once. It
-//! looks up every part of a packet that rules match on (a [`Field`]) once. Each lookup gives a set of
-//! bits, one for each rule that the field does not exclude. The intersection of these sets is the rules
-//! that match. Baboescu and Varghese, "Scalable packet classification", 2001 (bit vectors with
-//! summaries).
+//! (`net/ipv4/netfilter/ip_tables.c`), which try rule by rule; here all rules are tried at once. Every
+//! part of a packet that rules look at (a [`Field`]) is looked up once and gives a set of bits, one for
+//! each rule that it does not speak against; their intersection is the rules that match. Baboescu and
+//! Varghese, "Scalable packet classification", 2001 (bit vectors with summaries).
 //!
-//! Rules are one list, chain after chain ([`Rules`]). A jump continues at another index of the list, so
-//! no chain is copied. The first rule that matches decides for most packets; if it is not final,
-//! `walk.rs` continues from rule to rule.
+//! Rules lie in one line, chain behind chain ([`Rules`]); a jump goes on at another place of the line, so
+//! no chain is copied. The first rule that matches decides for most packets; where it does not end
+//! the matter, `walk.rs` goes on from rule to rule.
 //!
-//! Without rules the filter costs nothing: the path skips the stage.
+//! None configured costs nothing: the stage is not called.
 //!
-//! Sets of addresses may change while packets flow ([`LiveSet`]). Other sets (of ports, of several
-//! keys, maps) are part of the rules, and change when other rules are installed.
+//! Sets of addresses may change while packets flow ([`LiveSet`]). Other sets (of ports, of several keys,
+//! maps) are a part of the rules, and change when other rules are put in force.
 //!
-//! Hook ingress runs before all checks, so its packets may be malformed in any way. It also sees ARP
-//! and frames to group addresses, which the host or the kernel handles afterwards. Packets with IPv4
-//! options or a hop-by-hop header exit the path before the other hooks: `detour.rs` evaluates the rules
-//! for them.
+//! Hook ingress is before all checks, so its packets may be broken in any way; it sees ARP and frames to
+//! groups as well, which are the host's or the kernel's behind it. Packets with IPv4 options or a
+//! hop-by-hop header leave the road before the other hooks: `detour.rs` asks the rules for them.
 //!
-//! Limits: [`MOST_RULES`] rules per point and family, after sets of several keys are expanded. Rules of
-//! hook ingress do not count frames that are dropped before it (for other stations, of other protocols
-//! than IPv4, IPv6 and ARP, with unknown tags). Packets that the kernel behind a port receives itself,
-//! such as those for the router's own addresses, never reach this stage.
+//! Limits: [`MOST_RULES`] rules at one point and family, after sets of several keys are spread out. Frames
+//! that are dropped before hook ingress (for other stations, of other protocols than IPv4, IPv6 and ARP,
+//! with unknown tags) are not counted by its rules. What the kernel behind a port receives itself, such
+//! as packets for the router's own addresses, never comes here.
 
 mod bits;
 mod build;
@@ -43,10 +41,10 @@ mod ingress;
 mod live;
 mod log;
 mod member;
-mod policy_route;
 mod rules;
 mod stage;
 mod state;
+mod steer;
 mod walk;
 mod wide;
 
@@ -58,10 +56,10 @@ pub use flow::{FlowKey, MOST_TOUCHED, Touched};
 pub use ingress::ingress;
 pub use live::{Element, LiveSet, LiveSetError};
 pub use log::{LOG_BYTES, LogQueue, Logged, MOST_LOGGED};
-pub use policy_route::PolicyRoute;
 pub use rules::{Condition, Limit, LimitUnit, Op, Reject, Rule, Rules};
 pub use stage::{forward, hangs, prerouting};
 pub use state::{Count, State};
+pub use steer::Steer;
 
 use std::sync::Arc;
 
@@ -70,24 +68,24 @@ use crate::epoch::Epochs;
 use crate::id::NextHopId;
 use crate::stages::route::Fib;
 
-/// A point of the path at which rules run.
+/// Points of a packet's way where rules can hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Point {
-    /// The link is known, nothing is checked yet: hook ingress.
+    /// Its link is known, nothing is checked yet: hook ingress.
     Ingress,
-    /// The header is valid: hook prerouting.
+    /// Its header is sound: hook prerouting.
     Prerouting,
-    /// The next hop is known: hooks forward, postrouting and egress, one after the other.
+    /// Its next hop is known: hooks forward, postrouting and egress, one after the other.
     Forward,
 }
 
-/// The number of points.
+/// How many points there are.
 const POINTS: usize = 3;
 
-/// The number of versions: IPv4, IPv6 and ARP.
+/// Versions of IP, and ARP.
 const VERSIONS: usize = 3;
 
-/// The index of a point's classifier for a version.
+/// Which of a point's classifiers is for a version.
 const fn place(version: u8) -> usize {
     match version {
         4 => 0,
@@ -96,44 +94,44 @@ const fn place(version: u8) -> usize {
     }
 }
 
-/// The compiled rules of all points.
+/// Rules at all points, compiled.
 #[derive(Debug, Default)]
 pub struct Filter {
     /// For each [`Point`], IPv4, IPv6 and ARP.
     points: [[Option<Classifier>; VERSIONS]; POINTS],
     /// Limits by number.
     limits: Vec<Limit>,
-    /// The initial values of the rules' counters.
+    /// What the counters begin with that rules count into.
     counters: Vec<Count>,
-    /// Next hops that rules refer to, by number.
+    /// Next hops that rules name, by number.
     hops: Vec<NextHopId>,
     /// Sets that change while packets flow, by number.
     live: Vec<Arc<LiveSet>>,
-    /// Says whether rules look behind an authentication header.
+    /// Whether rules look behind an authentication header.
     past_auth: bool,
     /// The sets' prefixes, IPv4 and IPv6.
     tries: [Option<Arc<Fib>>; 2],
 }
 
 impl Filter {
-    /// Creates a filter without rules, with `counters` counters and these limits for later rules.
+    /// No rules yet, but so many counters and these limits for those to come.
     #[must_use]
     pub fn new(counters: usize, limits: Vec<Limit>) -> Self {
         Self { limits, counters: vec![Count::default(); counters], ..Self::default() }
     }
 
-    /// Makes rules that are set later look behind IPv6 authentication headers, as ip6tables does; nft
-    /// treats such a header as the transport header.
+    /// Lets rules that are set later look behind IPv6 authentication headers, as ip6tables does; nft takes
+    /// such a header for the transport header.
     pub const fn look_past_auth(&mut self) {
         self.past_auth = true;
     }
 
-    /// Adds a live set for rules that are set later, with its initial elements. Returns the number by
-    /// which [`Field::InSet`] refers to it. `epochs` are those of the tables that will use the rules.
+    /// Adds a live set for rules that are set later, with what it begins with; returns the number by which
+    /// [`Field::InSet`] names it. `epochs` are those of the tables that the rules will be for.
     ///
     /// # Errors
-    /// [`FilterError::Memory`] if there is no room, [`FilterError::NoSet`] if an element is not of the
-    /// version.
+    /// [`FilterError::Memory`] where there is no room, [`FilterError::NoSet`] where an element is none
+    /// of the version.
     pub fn add_live_set(
         &mut self,
         name: &str,
@@ -159,7 +157,7 @@ impl Filter {
         &self.live
     }
 
-    /// The live set with this name: the whole name, or its last word if that is unique.
+    /// The live set of this name: the whole name, or its last word where no other set has that.
     #[must_use]
     pub fn live_set(&self, name: &str) -> Option<&Arc<LiveSet>> {
         let whole = self.live.iter().find(|set| set.name() == name);
@@ -168,23 +166,23 @@ impl Filter {
         whole.or_else(|| ends.next().filter(|_| ends.next().is_none()))
     }
 
-    /// Sets the initial values of the counters, by number.
+    /// Has the counters begin with these, by number.
     pub fn begin_at(&mut self, counts: impl IntoIterator<Item = Count>) {
         for (counter, count) in self.counters.iter_mut().zip(counts) {
             *counter = count;
         }
     }
 
-    /// Compiles the rules of a point for a version of IP, or 0 for ARP, for the widest instructions of
-    /// the machine.
+    /// Compiles the rules of a point for a version of IP, or 0 for ARP, for the widest instructions that
+    /// the machine has.
     ///
     /// # Errors
-    /// See [`FilterError`]; the filter is then unchanged.
+    /// See [`FilterError`]; the filter is as it was.
     pub fn set(&mut self, point: Point, version: u8, rules: &Rules) -> Result<(), FilterError> {
         self.set_at(Level::detect(), point, version, rules)
     }
 
-    /// Like [`Filter::set`], for a given instruction set that the machine supports.
+    /// The same for instructions of the caller's choice, of those that the machine has.
     ///
     /// # Errors
     /// See [`FilterError`].
@@ -208,39 +206,39 @@ impl Filter {
         self.points[point as usize][place(version)].as_ref()
     }
 
-    /// Says whether a point has rules.
+    /// Says if a point has rules.
     #[inline(always)]
     #[must_use]
     pub fn hangs_at(&self, point: Point) -> bool {
         self.points[point as usize].iter().any(Option::is_some)
     }
 
-    /// Says whether the lookups of a point keep results; `index` is that of [`State`]'s rooms.
+    /// Says if the rules of a point, in the order of [`State`]'s rooms, keep what they find.
     fn keeps(&self, index: usize) -> bool {
         let classifier = self.points.as_flattened().get(index).and_then(Option::as_ref);
         classifier.is_some_and(|classifier| classifier.packing.is_some())
     }
 
-    /// Says whether some rule sends packets to the kernel path.
+    /// Says if packets that come to some rule are left to the kernel.
     #[must_use]
     pub fn leaves_to_kernel(&self) -> bool {
         let mut rules = self.points.iter().flatten().flatten().flat_map(|one| &one.programs);
         rules.any(|(ops, _)| ops.contains(&Op::Unsupported))
     }
 
-    /// Says whether a rule logs.
+    /// Says if a rule logs.
     fn logs(&self) -> bool {
         let mut rules = self.points.iter().flatten().flatten().flat_map(|one| &one.programs);
         rules.any(|(ops, _)| ops.iter().any(|op| matches!(op, Op::Log { .. })))
     }
 
-    /// Says whether the lookups of a point keep results by flow; same index.
+    /// Says if the rules of a point, in the same order, keep what they find for flows.
     fn decides_by_flow(&self, index: usize) -> bool {
         let classifier = self.points.as_flattened().get(index).and_then(Option::as_ref);
         classifier.is_some_and(flows::decide)
     }
 
-    /// The number of counters.
+    /// Counters that rules count into.
     #[must_use]
     pub fn counters(&self) -> usize {
         self.counters.len()

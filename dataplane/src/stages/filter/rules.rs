@@ -1,50 +1,50 @@
-//! The input of the classifier: one list of rules, chain after chain.
+//! Rules as they are handed to the classifier: one line of them, chain behind chain.
 
 use super::Field;
 use crate::id::VrfId;
 
-/// A list of rules; packets begin at the first.
+/// A line of rules; packets begin at the first.
 ///
-/// The last rule has no condition and is final, so that every packet finds a rule from any index on.
+/// The last rule has no condition and ends the matter, so that every packet finds a rule wherever it goes
+/// on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// Rules by number.
     pub rules: Vec<Rule>,
-    /// The target of an [`Op::Return`] without a preceding [`Op::Call`].
+    /// Where [`Op::Return`] goes on that no [`Op::Call`] came before.
     pub end: u32,
 }
 
-/// A rule: its conditions and operations.
+/// A rule: what has to hold, and what is done then.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// All of them must hold.
+    /// All have to hold.
     pub conditions: Vec<Condition>,
-    /// Executed in order, until one ends the rule.
+    /// Done in order, until one ends the rule.
     pub ops: Vec<Op>,
-    /// The rule to try next if no op says otherwise; its index is greater than this rule's.
+    /// The rule that is next tried where none of the ops says otherwise; behind this one.
     pub next: u32,
 }
 
-/// Holds if a field is in one of these ranges, both ends included; it never holds for a packet that
-/// lacks the field.
+/// A field is in one of these ranges, both ends included; a packet that lacks it is in none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     /// The part of the packet.
     pub field: Field,
-    /// Bits of the field that count; the others are taken as 0.
+    /// Bits of it that count; the others are taken for 0.
     pub mask: u128,
-    /// In ascending order, without overlap or contact.
+    /// In ascending order, apart from each other.
     pub ranges: Vec<(u128, u128)>,
 }
 
 impl Condition {
-    /// Creates a condition on the whole field, with ranges in any order.
+    /// The whole field is in one of these, in any order.
     #[must_use]
     pub fn new(field: Field, ranges: impl Into<Vec<(u128, u128)>>) -> Self {
         Self { field, mask: field.max(), ranges: join(ranges.into()) }
     }
 
-    /// The opposite condition: the field is present, and in none of the ranges.
+    /// The field is there, and in none of the ranges.
     #[must_use]
     pub fn outside(&self) -> Self {
         let mut gaps = Vec::new();
@@ -61,7 +61,7 @@ impl Condition {
         Self { ranges: gaps, ..*self }
     }
 
-    /// Says whether it holds for a packet's field value.
+    /// Says if it holds for what a packet has.
     #[must_use]
     pub fn holds(&self, number: Option<u128>) -> bool {
         let Some(number) = number.map(|number| number & self.mask) else { return false };
@@ -70,7 +70,7 @@ impl Condition {
     }
 }
 
-/// Joins ranges into the fewest possible, in ascending order.
+/// The same numbers in as few ranges as can be, in ascending order.
 #[must_use]
 pub fn join(mut ranges: Vec<(u128, u128)>) -> Vec<(u128, u128)> {
     ranges.sort_unstable();
@@ -84,89 +84,89 @@ pub fn join(mut ranges: Vec<(u128, u128)>) -> Vec<(u128, u128)> {
     joined
 }
 
-/// One operation of a rule.
+/// What a rule does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Treats the rule as one that does not match if this does not hold. For what conditions cannot
-    /// express, such as fields that earlier ops may have changed.
+    /// Takes the rule for one that does not match where this does not hold: for what conditions can not
+    /// say, such as fields that ops before may have changed.
     Check(Condition),
-    /// Ends the rule if the packet exceeds the rate, or (`over`) if it does not.
+    /// Ends the rule where the packet is beyond the rate, or (`over`) within it.
     Limit {
         /// Its number in the filter.
         limit: u32,
-        /// Says whether the rule continues above the rate instead.
+        /// Whether it goes on beyond the rate instead.
         over: bool,
     },
     /// Counts packet and bytes.
     Count(u32),
-    /// Keeps the start of the packet for the log.
+    /// Keeps how the packet begins for whoever writes the log.
     Log {
-        /// The index among the ruleset's logs.
+        /// Which of the ruleset's logs.
         log: u32,
-        /// The rate limit of the log, if any.
+        /// The limit of what it may log, if it has one.
         limit: Option<u32>,
     },
-    /// Sets the mark to `mark & keep ^ flip`.
+    /// Makes the mark `mark & keep ^ flip`.
     Mark {
-        /// Bits that are kept.
+        /// Bits that stay.
         keep: u32,
-        /// Bits that are inverted.
+        /// Bits that are turned over.
         flip: u32,
     },
     /// Writes the DSCP, 6 bits.
     Dscp(u8),
     /// Sends the packet to a next hop, by its number in the filter.
     Forward(u32),
-    /// Routes the packet by another VRF, if it has no route yet.
+    /// Has the packet routed by another VRF, where it has no route yet.
     Fib(VrfId),
-    /// Continues with another rule behind this one.
+    /// Goes on with another rule behind this one.
     Skip(u32),
-    /// Continues with the next base chain; a return without a call then leads to its end.
+    /// Goes on with the next base chain, where returns without a call lead to its end.
     Chain {
         /// Its first rule.
         at: u32,
-        /// The rule that holds its policy.
+        /// The rule that says its policy.
         end: u32,
     },
-    /// Leaves the base chain: continues with the rule that follows its policy.
+    /// Goes on behind the base chain: with the rule that follows its policy.
     Leave,
-    /// Continues with the first rule of another chain, and comes back.
+    /// Goes on with the first rule of another chain, and comes back.
     Call(u32),
-    /// Returns to the op behind the call.
+    /// Goes back to behind the call.
     Return,
-    /// The packet continues on the path.
+    /// The packet goes on its way.
     Accept,
     /// The packet is dropped.
     Drop,
-    /// The packet is dropped, and its sender notified.
+    /// The packet is dropped, and its sender told.
     Reject(Reject),
-    /// The kernel decides about the packet.
+    /// The packet is the kernel's to decide.
     Unsupported,
 }
 
-/// The notification to the sender of a rejected packet.
+/// What the sender of a rejected packet is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reject {
-    /// The destination is unreachable, with this code of ICMP or ICMPv6, depending on the packet.
+    /// That the destination is unreachable, with this code of ICMP or ICMPv6, whichever the packet's is.
     Unreachable(u8),
-    /// There is no such connection.
+    /// That there is no such connection.
     TcpReset,
 }
 
 /// A token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Units per period.
+    /// Units in each period.
     pub rate: u64,
-    /// The period in ns.
+    /// The period, ns.
     pub period_ns: u64,
-    /// The maximum of units in the bucket.
+    /// Units that it holds at most.
     pub burst: u64,
-    /// The unit.
+    /// What it counts.
     pub unit: LimitUnit,
 }
 
-/// The unit of a [`Limit`].
+/// What a [`Limit`] counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitUnit {
     /// Packets.

@@ -1,33 +1,33 @@
-//! Walks from rule to rule if the first that matches is not final.
+//! From rule to rule, where the first that matches does not end the matter.
 
 use super::build::MOST_DIMS;
 use super::classifier::Classifier;
 use super::first::{Work, one};
 use super::head::Head;
-use super::{Filter, LimitUnit, Logged, Op, Parsed, PolicyRoute, State};
+use super::{Filter, LimitUnit, Logged, Op, Parsed, State, Steer};
 use crate::verdict::{DropReason, PuntReason, Verdict};
 
-/// The maximum depth of nested chain calls (nft: `NFT_JUMP_STACK_SIZE`).
+/// Chains that may call each other, one in the other (nft: `NFT_JUMP_STACK_SIZE`).
 const MOST_CALLS: usize = 16;
 
-/// The result of the rules for a packet.
+/// What rules have said of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct FilterReport {
-    /// The verdict, if the packet exits the path.
+pub(super) struct Said {
+    /// Where it leaves the road, if it does.
     pub(super) verdict: Option<Verdict>,
-    /// The start of its header, if rules have written into it.
+    /// How its header begins then, if they have written into it.
     pub(super) head: Option<Head>,
-    /// The target to which rules reroute it, if any.
-    pub(super) policy_route: Option<PolicyRoute>,
+    /// Where they send it, if anywhere.
+    pub(super) steer: Option<Steer>,
 }
 
-/// The continuation after an op.
-enum Jump {
+/// Where an op leads to.
+enum Way {
     /// To the next op.
     On,
-    /// To the next rule.
+    /// Out of the rule.
     Next,
-    /// To the rule directly behind this one in the list.
+    /// To the rule behind this one in the line.
     Other,
     /// To another rule.
     To(u32),
@@ -35,7 +35,7 @@ enum Jump {
     End(Option<Verdict>),
 }
 
-/// The walk of one packet.
+/// One packet on its way.
 struct Walk<'a> {
     filter: &'a Filter,
     state: &'a mut State,
@@ -43,42 +43,42 @@ struct Walk<'a> {
     lane: usize,
     calls: [u32; MOST_CALLS],
     depth: usize,
-    /// The target of a return without a call.
+    /// Where a return without a call leads to.
     end: u32,
-    report: FilterReport,
+    said: Said,
 }
 
-/// Walks a packet through the rules, from its first matching rule on.
+/// Takes a packet through the rules from its first on.
 pub(super) fn walk(
     classifier: &Classifier,
     filter: &Filter,
     work: &Work<'_>,
     state: &mut State,
     lane: usize,
-) -> FilterReport {
+) -> Said {
     let mut at = state.room.first[lane];
     let parsed = work.parsed(classifier, lane);
     let (calls, end) = ([0; MOST_CALLS], classifier.end);
-    let report = FilterReport::default();
-    let mut walk = Walk { filter, state, parsed, lane, calls, depth: 0, end, report };
+    let said = Said::default();
+    let mut walk = Walk { filter, state, parsed, lane, calls, depth: 0, end, said };
     let mut classes = None;
-    // The last rule matches every packet, so there is always a program.
+    // The last rule matches whatever it is, so there is always a program.
     while let Some((ops, next)) = classifier.programs.get(at as usize) {
         let from = match walk.rule(ops, at, *next) {
             Ok(from) => from,
             Err(verdict) => {
-                walk.report.verdict = verdict;
-                return walk.report;
+                walk.said.verdict = verdict;
+                return walk.said;
             }
         };
         let classes = classes.get_or_insert_with(|| walk.classes(classifier, work));
         at = classifier.next(classes, from);
     }
-    walk.report
+    walk.said
 }
 
 impl Walk<'_> {
-    /// The packet's classes; if sets are one word, lookups have not stored them.
+    /// The packet's classes; where sets are one word, they have not been written down.
     fn classes(&self, classifier: &Classifier, work: &Work<'_>) -> [u32; MOST_DIMS] {
         let mut classes = [0; MOST_DIMS];
         for ((class, dim), room) in
@@ -92,16 +92,16 @@ impl Walk<'_> {
         classes
     }
 
-    /// Executes a rule; returns the rule to continue with, or the final verdict.
+    /// Where to go on behind a rule, or how it ended.
     fn rule(&mut self, ops: &[Op], at: u32, next: u32) -> Result<u32, Option<Verdict>> {
         for op in ops {
             match self.op(op, next) {
-                Jump::On => {}
-                Jump::Next => return Ok(next),
+                Way::On => {}
+                Way::Next => return Ok(next),
                 // As if it had not matched: the next alternative is tried.
-                Jump::Other => return Ok(at + 1),
-                Jump::To(at) => return Ok(at),
-                Jump::End(verdict) => return Err(verdict),
+                Way::Other => return Ok(at + 1),
+                Way::To(at) => return Ok(at),
+                Way::End(verdict) => return Err(verdict),
             }
         }
         Ok(next)
@@ -116,39 +116,39 @@ impl Walk<'_> {
             return;
         }
         let now = (self.state.now_ns, self.state.mark[self.lane]);
-        self.state.log.push(Logged::new(log, &self.parsed, self.report.head.as_ref(), now));
+        self.state.log.push(Logged::new(log, &self.parsed, self.said.head.as_ref(), now));
     }
 
-    fn op(&mut self, op: &Op, next: u32) -> Jump {
+    fn op(&mut self, op: &Op, next: u32) -> Way {
         match op {
             Op::Check(condition) => {
                 let mark = self.state.mark[self.lane];
-                let number = match &self.report.head {
+                let number = match &self.said.head {
                     Some(head) => self.parsed.number_with(head, condition.field, mark),
                     None => self.parsed.number(condition.field, mark),
                 };
-                return if condition.holds(number) { Jump::On } else { Jump::Other };
+                return if condition.holds(number) { Way::On } else { Way::Other };
             }
             Op::Limit { limit, over } => {
                 let Some(bucket) = self.filter.limits.get(*limit as usize) else {
-                    return Jump::Next;
+                    return Way::Next;
                 };
                 let units = match bucket.unit {
                     LimitUnit::Packets => 1,
                     LimitUnit::Bytes => self.parsed.bytes(),
                 };
                 let within = self.state.take(*limit, bucket, units);
-                return if within == *over { Jump::Next } else { Jump::On };
+                return if within == *over { Way::Next } else { Way::On };
             }
             Op::Count(counter) => self.state.count(self.lane, *counter, self.parsed.bytes()),
             Op::Log { log, limit } => self.log(*log, *limit),
             Op::Forward(hop) => match self.filter.hops.get(*hop as usize) {
-                Some(next) => self.report.policy_route = Some(PolicyRoute::Next(*next)),
-                None => return Jump::End(Some(Verdict::Punt(PuntReason::FilterUnsupported))),
+                Some(next) => self.said.steer = Some(Steer::Next(*next)),
+                None => return Way::End(Some(Verdict::Punt(PuntReason::FilterUnsupported))),
             },
             Op::Fib(vrf) => {
-                if !matches!(self.report.policy_route, Some(PolicyRoute::Next(_))) {
-                    self.report.policy_route = Some(PolicyRoute::Vrf(*vrf));
+                if !matches!(self.said.steer, Some(Steer::Next(_))) {
+                    self.said.steer = Some(Steer::Vrf(*vrf));
                 }
             }
             Op::Mark { keep, flip } => {
@@ -156,44 +156,44 @@ impl Walk<'_> {
                 *mark = *mark & keep ^ flip;
             }
             Op::Dscp(dscp) => {
-                self.report.head = self.report.head.or_else(|| self.parsed.head());
-                if let Some(head) = &mut self.report.head {
+                self.said.head = self.said.head.or_else(|| self.parsed.head());
+                if let Some(head) = &mut self.said.head {
                     head.set_dscp(*dscp);
                 }
             }
-            Op::Skip(at) => return Jump::To(*at),
+            Op::Skip(at) => return Way::To(*at),
             Op::Chain { at, end } => {
                 self.depth = 0;
                 self.end = *end;
-                return Jump::To(*at);
+                return Way::To(*at);
             }
             Op::Leave => {
                 self.depth = 0;
-                return Jump::To(self.end + 1);
+                return Way::To(self.end + 1);
             }
             Op::Call(at) => {
                 let Some(slot) = self.calls.get_mut(self.depth) else {
-                    return Jump::End(Some(Verdict::Punt(PuntReason::FilterUnsupported)));
+                    return Way::End(Some(Verdict::Punt(PuntReason::FilterUnsupported)));
                 };
                 *slot = next;
                 self.depth += 1;
-                return Jump::To(*at);
+                return Way::To(*at);
             }
             Op::Return if self.depth > 0 => {
                 self.depth -= 1;
-                return Jump::To(self.calls[self.depth]);
+                return Way::To(self.calls[self.depth]);
             }
-            Op::Return => return Jump::To(self.end),
-            Op::Accept => return Jump::End(None),
-            Op::Drop => return Jump::End(Some(Verdict::Drop(DropReason::NetfilterDrop))),
+            Op::Return => return Way::To(self.end),
+            Op::Accept => return Way::End(None),
+            Op::Drop => return Way::End(Some(Verdict::Drop(DropReason::NetfilterDrop))),
             Op::Reject(reject) => {
                 self.state.reject[self.lane] = *reject;
-                return Jump::End(Some(Verdict::Punt(PuntReason::Reject)));
+                return Way::End(Some(Verdict::Punt(PuntReason::Reject)));
             }
             Op::Unsupported => {
-                return Jump::End(Some(Verdict::Punt(PuntReason::FilterUnsupported)));
+                return Way::End(Some(Verdict::Punt(PuntReason::FilterUnsupported)));
             }
         }
-        Jump::On
+        Way::On
     }
 }

@@ -1,4 +1,4 @@
-//! Operations on eight words at once, with the available instructions.
+//! Eight words at once, by the instructions that there are.
 
 use super::bits::{BLOCK, Block};
 
@@ -6,7 +6,7 @@ use super::bits::{BLOCK, Block};
 pub(super) trait Wide: Copy {
     /// Reads it.
     fn load(block: &Block) -> Self;
-    /// The intersection of both.
+    /// What both have.
     fn and(self, other: Self) -> Self;
     /// A bit for each word that is not zero.
     fn nonzero(self) -> u32;
@@ -14,7 +14,7 @@ pub(super) trait Wide: Copy {
     fn store(self, block: &mut Block);
 }
 
-/// Plain words, which the compiler vectorises.
+/// By whatever the compiler makes of it.
 #[derive(Clone, Copy)]
 pub(super) struct Words(Block);
 
@@ -58,8 +58,8 @@ mod avx512 {
 
     use super::{Block, Wide};
 
-    /// One register of AVX-512. Only the loops built for these instructions use it, and they only run
-    /// on machines that support them.
+    /// One register of AVX-512. Only the loops have it that are built for these instructions, which are
+    /// only started where the machine has them.
     #[derive(Clone, Copy)]
     pub(in super::super) struct Avx512(__m512i);
 
@@ -67,7 +67,7 @@ mod avx512 {
     impl Wide for Avx512 {
         #[inline(always)]
         fn load(block: &Block) -> Self {
-            // SAFETY: the machine has AVX-512F, see above; 64 bytes can be read there.
+            // SAFETY: the machine has AVX-512F, see above; 64 bytes are there to be read.
             Self(unsafe { _mm512_loadu_si512(block.as_ptr().cast()) })
         }
 
@@ -85,7 +85,7 @@ mod avx512 {
 
         #[inline(always)]
         fn store(self, block: &mut Block) {
-            // SAFETY: the machine has AVX-512F, see above; 64 bytes can be written there.
+            // SAFETY: the machine has AVX-512F, see above; 64 bytes are there to be written.
             unsafe { _mm512_storeu_si512(block.as_mut_ptr().cast(), self.0) }
         }
     }

@@ -1,8 +1,7 @@
-//! The mirror bench: speed, memory and correctness of a Tollway that follows the kernel's
-//! configuration.
+//! The mirror bench: how fast, how large and how true a Tollway is that the kernel configures.
 //!
-//! The router's kernel has a whole Internet table. ip(8) makes the changes, so every time includes
-//! what ip(8) and the kernel take.
+//! The router's kernel has a whole Internet table. Changes are made by ip(8), so every time contains
+//! what that and the kernel take.
 
 mod audit;
 mod begin;
@@ -27,19 +26,19 @@ use router::Router;
 use table::Table;
 pub use text::render;
 
-/// The measurements, by name.
+/// What is measured, by name.
 const PARTS: [&str; 4] = ["begin", "changes", "losses", "audit"];
 
 /// What to measure, and how often.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Parts to measure; empty for all.
+    /// Only these parts; all where it is empty.
     pub only: Vec<String>,
-    /// Number of routes in the kernel.
+    /// Routes in the kernel.
     pub routes: usize,
-    /// Changes of each kind per round.
+    /// Changes of each kind in a round.
     pub changes: usize,
-    /// Number of measurements of each part.
+    /// Times that each is measured.
     pub repeat: usize,
     /// Pairs of measurements, with and without an audit.
     pub pairs: usize,
@@ -47,18 +46,18 @@ pub struct Options {
     pub data: Option<PathBuf>,
 }
 
-/// One measured item.
+/// Something measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Its name, the same in every report.
     pub name: &'static str,
-    /// A description in words.
+    /// What it is, in words.
     pub title: String,
-    /// The unit of the values.
+    /// Of what the values are.
     pub unit: &'static str,
-    /// The measured values.
+    /// What was measured.
     pub value: Summary,
-    /// The highest acceptable value.
+    /// What it is to be at most.
     pub bar: f64,
 }
 
@@ -80,7 +79,7 @@ impl Row {
     }
 }
 
-/// What a part needs, and where it stores its results.
+/// What a part needs, and where it notes what it finds.
 struct Bench<'a> {
     options: &'a Options,
     table: &'a Table,
@@ -89,11 +88,11 @@ struct Bench<'a> {
     bar: &'a ProgressBar,
 }
 
-/// Measures the selected parts.
+/// Measures.
 ///
 /// # Errors
-/// A message, if a name is unknown, the machine does not allow it, something fails, or a route
-/// differs from the kernel's.
+/// A sentence, where a name is unknown, the machine does not allow it, something fails, or a route is not
+/// as the kernel has it.
 pub fn run(options: &Options) -> Result<Report<Row>, String> {
     if let Some(unknown) = options.only.iter().find(|name| !PARTS.contains(&&***name)) {
         return Err(format!("nothing is called {unknown}; there are {}", PARTS.join(", ")));
@@ -125,7 +124,7 @@ fn wants(options: &Options, name: &str) -> bool {
     options.only.is_empty() || options.only.iter().any(|only| only == name)
 }
 
-/// Number of steps of all selected parts.
+/// Steps of all parts that are wanted.
 fn steps(options: &Options) -> u64 {
     let repeat = options.repeat as u64;
     let steps = [repeat, repeat * (3 * options.changes) as u64, 2 * repeat, options.pairs as u64];

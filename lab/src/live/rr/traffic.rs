@@ -13,21 +13,21 @@ use crate::live::host::Host;
 
 /// The services' port.
 const PORT: u16 = 7777;
-/// Time after which an answer counts as lost.
+/// An answer that takes longer is lost.
 const LOST: Duration = Duration::from_millis(250);
-/// Time limit of a connection.
+/// No connection takes longer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes per write of a stream.
+/// Bytes that a stream hands over at once.
 const CHUNK: usize = 64 << 10;
-/// Time after the first transaction that does not count.
+/// Not counted after the first transaction.
 const WARM_UP: Duration = Duration::from_millis(50);
 
-/// A kind of traffic, with netperf's name.
+/// A kind of traffic, called as netperf calls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Transactions over one connection.
     TcpRr,
-    /// Transactions, each over a new connection.
+    /// Each over a connection of its own.
     TcpCrr,
     /// Transactions of datagrams.
     UdpRr,
@@ -45,29 +45,29 @@ impl Kind {
     ];
 }
 
-/// The result of a measurement.
+/// What a measurement came to.
 pub(super) struct Measured {
-    /// Transactions per second, or million bits per second of a stream.
+    /// Transactions a second, or million bits a second of a stream.
     pub(super) rate: f64,
-    /// Duration of transactions, ns; empty for a stream.
+    /// How long transactions took, ns; nothing of a stream.
     pub(super) latency: Histogram<u64>,
     /// Datagrams without an answer.
     pub(super) lost: u64,
 }
 
-/// A server on a host. Dropping this makes it refuse further clients.
+/// A server on a host. Dropped, it takes no more clients.
 pub(super) struct Server {
     stop: Arc<AtomicBool>,
     taken: Arc<AtomicU64>,
 }
 
 impl Server {
-    /// Serves all kinds on a host, over both families.
+    /// Serves all kinds on a host, by both families.
     pub(super) fn start(host: &Host) -> Result<Self, String> {
         let stop = Arc::new(AtomicBool::new(false));
         let taken = Arc::new(AtomicU64::new(0));
         let server = Self { stop: Arc::clone(&stop), taken: Arc::clone(&taken) };
-        // Threads that a host starts are in its namespaces.
+        // Threads that a host starts live there.
         host.run(move || serve(&stop, &taken))??;
         Ok(server)
     }
@@ -82,9 +82,9 @@ impl Drop for Server {
 fn serve(stop: &Arc<AtomicBool>, taken: &Arc<AtomicU64>) -> Result<(), String> {
     let failed = |what: &str| {
         let what = what.to_owned();
-        move |error| format!("the server's {what} cannot be had: {error}")
+        move |error| format!("the server's {what} can not be had: {error}")
     };
-    // Serves both families: IPv4 arrives as mapped addresses.
+    // By both families: IPv4 comes as mapped addresses.
     let any = SocketAddr::new(IpAddr::from([0_u16; 8]), PORT);
     let listener = TcpListener::bind(any).map_err(failed("TCP port"))?;
     listener.set_nonblocking(true).map_err(failed("TCP port"))?;
@@ -110,12 +110,12 @@ fn serve(stop: &Arc<AtomicBool>, taken: &Arc<AtomicU64>) -> Result<(), String> {
     )
 }
 
-/// Serves clients one after the other, since there is only one at a time.
+/// Serves clients one after the other: there is one at a time.
 fn accept(listener: &TcpListener, stop: &AtomicBool, taken: &AtomicU64) {
     while !stop.load(Ordering::Relaxed) {
         match listener.accept() {
             Ok((stream, _)) => {
-                // A client that disconnects is done.
+                // Whoever breaks off ends by that.
                 let _ = attend(stream, taken);
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
@@ -124,8 +124,7 @@ fn accept(listener: &TcpListener, stop: &AtomicBool, taken: &AtomicU64) {
     }
 }
 
-/// The first byte selects the service: with `r` each byte is answered, with `s` all bytes are
-/// counted.
+/// The first byte says what is wanted: `r` has each byte answered, `s` all bytes counted.
 fn attend(mut stream: TcpStream, taken: &AtomicU64) -> std::io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
@@ -150,7 +149,7 @@ fn attend(mut stream: TcpStream, taken: &AtomicU64) -> std::io::Result<()> {
     }
 }
 
-/// Makes a host's client exchange traffic with the server at an address for `time`.
+/// Has a host's client talk with the server at an address for so long.
 pub(super) fn measure(
     host: &Host,
     server: &Server,
@@ -202,7 +201,7 @@ fn udp_rr(to: SocketAddr, time: Duration) -> std::io::Result<Measured> {
         loop {
             let mut answer = [0; 8];
             match socket.recv(&mut answer) {
-                // An answer may still arrive after its time limit.
+                // An answer that was given up may come yet.
                 Ok(_) if answer != number.to_be_bytes() => {}
                 Ok(_) => return Ok(true),
                 Err(error)
@@ -216,7 +215,7 @@ fn udp_rr(to: SocketAddr, time: Duration) -> std::io::Result<Measured> {
     })
 }
 
-/// Runs one transaction after the other; each says whether it received its answer.
+/// Does one transaction after the other; each says whether it got its answer.
 fn transactions(
     time: Duration,
     mut one: impl FnMut() -> std::io::Result<bool>,

@@ -1,4 +1,4 @@
-//! The receive function in C, built with the available compilers.
+//! The receive function in C, built by the compilers that are there.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,26 +12,26 @@ const SOURCES: [(&str, &str); 5] = [
     ("harness.c", include_str!("../../../studies/call-split/harness.c")),
 ];
 
-/// Link orders of the variants' objects: the same code differs by its address.
+/// Orders in which the variants' objects are linked: by where code lies, the same code differs.
 const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1], [2, 0, 1], [1, 0, 2]];
 
-/// Kernel options for x86-64 against speculation and overflows, as far as the compiler has them.
-/// Debian's clang 14 guards only indirect branches; gcc guards returns as well.
+/// What a kernel is built with on x86-64 against speculation and overflows, as far as the compiler has it.
+/// Debian's clang 14 guards indirect branches alone; gcc guards returns as well.
 const HARDENED: &[&str] = &["-fno-omit-frame-pointer", "-fstack-protector-strong"];
 const GCC_THUNKS: &[&str] = &["-mindirect-branch=thunk", "-mfunction-return=thunk"];
 
-/// One build configuration.
+/// One way to build it.
 #[derive(Clone, Debug)]
 pub(super) struct Setting {
     /// The name of its rows.
     pub(super) name: String,
-    /// A description in words.
+    /// What it is, in words.
     pub(super) title: String,
     compiler: &'static str,
     flags: Vec<&'static str>,
 }
 
-/// The available compilers, and notes on the missing ones.
+/// Compilers that are there, and what is to be said of those that are not.
 pub(super) fn settings() -> (Vec<Setting>, Vec<String>) {
     let (mut settings, mut notes) = (Vec::new(), Vec::new());
     for compiler in ["gcc", "clang"] {
@@ -61,7 +61,7 @@ pub(super) fn settings() -> (Vec<Setting>, Vec<String>) {
     (settings, notes)
 }
 
-/// A compiler's version line; `None` if it cannot be started.
+/// What a compiler says that it is, in a line; none where it can not be started.
 fn version(compiler: &str) -> Option<String> {
     let output = Command::new(compiler).arg("--version").output().ok()?;
     let text = String::from_utf8(output.stdout).ok().filter(|_| output.status.success())?;
@@ -72,23 +72,23 @@ fn version(compiler: &str) -> Option<String> {
     Some(number.map_or_else(|| compiler.to_owned(), |number| format!("{compiler} {number}")))
 }
 
-/// A temporary directory. Dropping this deletes it.
-pub(super) struct BuildDir {
+/// A directory of its own, which goes with this.
+pub(super) struct Workshop {
     directory: PathBuf,
 }
 
-impl BuildDir {
-    /// Writes the sources and the frames.
+impl Workshop {
+    /// Writes down the sources, and the frames.
     ///
     /// # Errors
-    /// A message, if that fails.
+    /// A sentence where that failed.
     pub(super) fn new(frames: &[u8]) -> Result<Self, String> {
         use std::sync::atomic::{AtomicU32, Ordering};
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let name = format!("tollway-call-split-{}-{number}", process::id());
         let made = Self { directory: env::temp_dir().join(name) };
-        // Not `create_dir_all`: an existing directory is not ours.
+        // Not `create_dir_all`: what is there already is not ours.
         fs::create_dir(&made.directory).map_err(|error| made.said(&error))?;
         for (name, text) in SOURCES {
             fs::write(made.path(name), text).map_err(|error| made.said(&error))?;
@@ -103,13 +103,13 @@ impl BuildDir {
 
     fn said(&self, error: &std::io::Error) -> String {
         let place = self.directory.display();
-        format!("{place} cannot be written ({error}): name another directory by TMPDIR")
+        format!("{place} can not be written ({error}): name another directory by TMPDIR")
     }
 
-    /// Compiles harness and variants with a setting.
+    /// Compiles harness and variants by a setting.
     ///
     /// # Errors
-    /// A message with the compiler's output.
+    /// A sentence, with what the compiler said.
     pub(super) fn compile(&self, setting: &Setting) -> Result<(), String> {
         for split in 0..3 {
             let object = self.path(&format!("{}-{split}.o", setting.name));
@@ -120,10 +120,10 @@ impl BuildDir {
         self.cc(setting, &["-c", "harness.c", "-o"], &object)
     }
 
-    /// Links the objects in the order of that number, once for each.
+    /// Links it, in an order of a number; done once for each.
     ///
     /// # Errors
-    /// A message with the linker's output.
+    /// A sentence, with what the linker said.
     pub(super) fn link(&self, setting: &Setting, number: usize) -> Result<PathBuf, String> {
         let number = number % ORDERS.len();
         let program = self.path(&format!("{}.{number}", setting.name));
@@ -144,7 +144,7 @@ impl BuildDir {
         command.args(&setting.flags).args(arguments).arg(output);
         let done = command
             .output()
-            .map_err(|error| format!("{} cannot be started: {error}", setting.compiler))?;
+            .map_err(|error| format!("{} can not be started: {error}", setting.compiler))?;
         if done.status.success() {
             return Ok(());
         }
@@ -154,7 +154,7 @@ impl BuildDir {
     }
 }
 
-impl Drop for BuildDir {
+impl Drop for Workshop {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.directory);
     }
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_workshop_leaves_nothing_behind() {
-        let workshop = BuildDir::new(b"frames").unwrap();
+        let workshop = Workshop::new(b"frames").unwrap();
         let directory = workshop.directory.clone();
         assert!(directory.join("receive.c").exists());
         drop(workshop);

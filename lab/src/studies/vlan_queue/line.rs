@@ -1,24 +1,24 @@
-//! Contexts that pass packets on to each other, and contexts that do not.
+//! Contexts that hand packets on to each other, and those that do not.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::super::small_path::Routes;
-use super::queue::{Packet, Queue, QueuedPacket};
-use super::work::{self, Method};
+use super::super::road::Routes;
+use super::queue::{Packet, Parcel, Queue};
+use super::work::{self, Way};
 use crate::frames::Template;
 
 /// Packets that a context takes at once.
 const BURST: usize = 64;
 
-/// Number of buffers: more than the queues accept.
+/// Buffers that there are: more than the queues take.
 const BUFFERS: usize = 24_576;
 
-/// Sent packets that return to the receiver at once.
+/// Sent packets that go back to the receiver at once.
 const BACK: usize = 256;
 
-/// The outcomes of the packets.
+/// What became of the packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Tally {
     pub(super) received: u64,
@@ -33,23 +33,23 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Checks that every packet is accounted for and correct.
-    pub(super) fn check(&self, method: Method) -> Result<(), String> {
+    /// Whether every packet is accounted for, and right.
+    pub(super) fn check(&self, way: Way) -> Result<(), String> {
         let gone = self.sent + self.input_drops + self.output_drops + self.left;
         if self.wrong > 0 || gone != self.received {
-            return Err(format!("{}: packets went astray: {self:?}", method.name()));
+            return Err(format!("{}: packets went astray: {self:?}", way.name()));
         }
         Ok(())
     }
 }
 
-/// The path with its queues.
+/// The road with its queues.
 struct Line {
-    method: Method,
+    way: Way,
     input: Queue,
     output: Queue,
     /// Buffers on their way back to the receiver.
-    back: Mutex<Vec<QueuedPacket>>,
+    back: Mutex<Vec<Parcel>>,
     stop: AtomicBool,
     received: AtomicU64,
     sent: AtomicU64,
@@ -57,9 +57,9 @@ struct Line {
 }
 
 impl Line {
-    fn new(method: Method) -> Self {
+    fn new(way: Way) -> Self {
         Self {
-            method,
+            way,
             input: Queue::input(),
             output: Queue::output(),
             back: Mutex::new(Vec::with_capacity(BUFFERS)),
@@ -70,11 +70,11 @@ impl Line {
         }
     }
 
-    fn give_back(&self, parcels: &mut Vec<QueuedPacket>) {
+    fn give_back(&self, parcels: &mut Vec<Parcel>) {
         self.back.lock().unwrap_or_else(PoisonError::into_inner).append(parcels);
     }
 
-    /// A context counts alone until it ends, and then adds its counts here.
+    /// The counts are a context's own until it ends.
     fn add(&self, received: u64, sent: u64, wrong: u64) {
         self.received.fetch_add(received, Ordering::Relaxed);
         self.sent.fetch_add(sent, Ordering::Relaxed);
@@ -82,23 +82,22 @@ impl Line {
     }
 }
 
-/// The part that takes packets from the card, removes their tags and puts them into the input
-/// queue.
+/// The part that takes packets from the card, takes their tags off and puts them on the input queue.
 struct Receiver<'a> {
     line: &'a Line,
     templates: &'a [Template],
     at: usize,
-    free: Vec<QueuedPacket>,
-    burst: Vec<QueuedPacket>,
+    free: Vec<Parcel>,
+    burst: Vec<Parcel>,
     received: u64,
     livelocks: u64,
-    /// Turns for which it pauses the card after the request to slow down.
+    /// Turns that it leaves the card alone, having been told to slow down.
     pause: u32,
 }
 
 impl<'a> Receiver<'a> {
     fn new(line: &'a Line, templates: &'a [Template]) -> Self {
-        let count = if line.method.has_queues() { BUFFERS } else { BACK };
+        let count = if line.way.has_queues() { BUFFERS } else { BACK };
         let free = (0..count).map(|_| Box::new(Packet::new())).collect();
         Self {
             line,
@@ -112,10 +111,10 @@ impl<'a> Receiver<'a> {
         }
     }
 
-    /// Takes a burst from the card, as far as there are buffers.
+    /// A burst from the card, as far as there are buffers.
     fn take(&mut self) {
-        if self.line.method.has_queues() {
-            // The last buffer to return is the first to be used again: the caches still have it.
+        if self.line.way.has_queues() {
+            // The last to come back is the first to go out again: caches still know it.
             let mut back = self.line.back.lock().unwrap_or_else(PoisonError::into_inner);
             self.free.append(&mut back);
         }
@@ -137,7 +136,7 @@ impl<'a> Receiver<'a> {
         self.take();
         let mut slow = false;
         self.burst.iter_mut().for_each(|packet| work::untag(packet));
-        if self.line.method == Method::Burst {
+        if self.line.way == Way::Burst {
             slow = self.line.input.put_all(&mut self.burst);
             self.free.append(&mut self.burst);
         } else {
@@ -161,13 +160,12 @@ impl Drop for Receiver<'_> {
     }
 }
 
-/// The part that forwards: takes the whole input queue at once, and outputs single packets or
-/// bursts.
+/// The part that forwards: the whole input queue at once, and packet by packet or by bursts to the output.
 struct Forwarder<'a> {
     line: &'a Line,
     routes: &'a Routes,
-    list: Vec<QueuedPacket>,
-    dropped: Vec<QueuedPacket>,
+    list: Vec<Parcel>,
+    dropped: Vec<Parcel>,
     wrong: u64,
 }
 
@@ -182,7 +180,7 @@ impl<'a> Forwarder<'a> {
         for packet in &mut self.list {
             self.wrong += u64::from(!work::forward(packet, self.routes));
         }
-        if self.line.method == Method::Burst {
+        if self.line.way == Way::Burst {
             self.line.output.put_all(&mut self.list);
             self.dropped.append(&mut self.list);
         } else {
@@ -202,11 +200,11 @@ impl Drop for Forwarder<'_> {
     }
 }
 
-/// The part that takes packets from the output queue, adds their tags and sends them.
+/// The part that takes packets from the output queue, puts their tags on and sends them.
 struct Sender<'a> {
     line: &'a Line,
-    burst: Vec<QueuedPacket>,
-    done: Vec<QueuedPacket>,
+    burst: Vec<Parcel>,
+    done: Vec<Parcel>,
     sent: u64,
     wrong: u64,
 }
@@ -218,7 +216,7 @@ impl<'a> Sender<'a> {
     }
 
     fn turn(&mut self) {
-        if self.line.method == Method::Burst {
+        if self.line.way == Way::Burst {
             self.line.output.take_all(BURST, &mut self.burst);
         } else {
             for _ in 0..BURST {
@@ -229,7 +227,7 @@ impl<'a> Sender<'a> {
         for mut packet in self.burst.drain(..) {
             work::tag(&mut packet);
             self.sent += 1;
-            self.wrong += u64::from(!work::is_right(&packet, self.line.method));
+            self.wrong += u64::from(!work::is_right(&packet, self.line.way));
             self.done.push(packet);
         }
         if self.done.len() >= BACK {
@@ -251,45 +249,45 @@ fn complete(line: &Line, templates: &[Template], routes: &Routes) {
     while !line.stop.load(Ordering::Relaxed) {
         receiver.take();
         for mut packet in receiver.burst.drain(..) {
-            match line.method {
-                Method::Plain => work::forward(&mut packet, routes),
+            match line.way {
+                Way::Plain => work::forward(&mut packet, routes),
                 _ => work::forward_tagged(&mut packet, routes),
             };
             sent += 1;
-            wrong += u64::from(!work::is_right(&packet, line.method));
+            wrong += u64::from(!work::is_right(&packet, line.way));
             receiver.free.push(packet);
         }
     }
     line.add(0, sent, wrong);
 }
 
-/// Runs one part of the path, or several in turn, until `stop` is set.
+/// One part of the road, or several in turn, until told to stop.
 fn work_until(stop: &AtomicBool, mut turn: impl FnMut()) {
     while !stop.load(Ordering::Relaxed) {
         turn();
     }
 }
 
-/// Lets 1 to 3 contexts forward for `time`.
+/// Has so many contexts (1 to 3) forward for so long.
 pub(super) fn run(
-    method: Method,
+    way: Way,
     contexts: usize,
     templates: &[Template],
     routes: &Routes,
     time: Duration,
 ) -> Tally {
-    let line = &Line::new(method);
+    let line = &Line::new(way);
     let ready = &Barrier::new(contexts + 1);
     let mut seconds = 0.0;
     std::thread::scope(|scope| {
         for context in 0..contexts {
             scope.spawn(move || {
                 let stop = &line.stop;
-                if !method.has_queues() {
+                if !way.has_queues() {
                     ready.wait();
                     return complete(line, templates, routes);
                 }
-                // Divides the parts of the path among the contexts as evenly as possible.
+                // The parts of the road from the first to the last, as evenly as they can be.
                 let parts = match (contexts, context) {
                     (1, _) => [true; 3],
                     (2, 0) => [true, false, false],
@@ -335,19 +333,19 @@ fn tally(line: &Line, seconds: f64) -> Tally {
 mod tests {
     use tollway_dataplane::wire::eth::ethertype;
 
-    use super::super::super::small_path;
+    use super::super::super::road;
     use super::*;
 
     #[test]
     fn every_packet_is_accounted_for_in_every_way() {
         let routes = Routes::new();
-        for method in Method::ALL {
+        for way in Way::ALL {
             let tag = [(ethertype::DOT1Q, work::VIDS[0])];
-            let tags: &[_] = if method == Method::Plain { &[] } else { &tag };
-            let templates = small_path::templates(100, tags, 53);
+            let tags: &[_] = if way == Way::Plain { &[] } else { &tag };
+            let templates = road::templates(100, tags, 53);
             for contexts in 1..=3 {
-                let tally = run(method, contexts, &templates, &routes, Duration::from_millis(5));
-                assert_eq!(tally.check(method), Ok(()), "{contexts}");
+                let tally = run(way, contexts, &templates, &routes, Duration::from_millis(5));
+                assert_eq!(tally.check(way), Ok(()), "{contexts}");
             }
         }
     }
@@ -355,8 +353,8 @@ mod tests {
     #[test]
     fn what_is_wrong_or_missing_is_found() {
         let good = Tally { received: 5, sent: 3, input_drops: 1, left: 1, ..Tally::default() };
-        assert_eq!(good.check(Method::Mutex), Ok(()));
-        assert!(Tally { wrong: 1, ..good }.check(Method::Mutex).is_err());
-        assert!(Tally { left: 0, ..good }.check(Method::Mutex).is_err());
+        assert_eq!(good.check(Way::Mutex), Ok(()));
+        assert!(Tally { wrong: 1, ..good }.check(Way::Mutex).is_err());
+        assert!(Tally { left: 0, ..good }.check(Way::Mutex).is_err());
     }
 }

@@ -1,5 +1,4 @@
-//! `tollway lab generate`: sends frames with numbers and timestamps, and reports what becomes of
-//! them.
+//! `tollway lab generate`: frames with numbers and times, and what becomes of them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,14 +6,14 @@ use std::sync::atomic::AtomicBool;
 
 use tollway_lab::generate::sink::Sink;
 use tollway_lab::generate::track::Wanted;
-use tollway_lab::generate::{self, Error, SendMethod, any_run, xdp};
+use tollway_lab::generate::{self, Error, Way, any_run, xdp};
 
 use super::port::Via;
 use super::traffic::{Amount, Frames, sizes, working};
 use super::{CliError, show};
 use crate::worker;
 
-/// Options of generated frames that do not apply to the frames of a capture.
+/// What is said of frames that are made, and of a capture's can not be.
 const MADE: [&str; 13] = [
     "size",
     "imix",
@@ -43,33 +42,29 @@ pub(super) struct Args {
     /// Send to memory instead, without a device
     #[arg(long, conflicts_with = "device")]
     memory: bool,
-    /// Set the frame size with FCS [default: smallest]
+    /// Send frames of so many bytes, check sequence included [default: the smallest]
     #[arg(short = 's', long, value_name = "BYTES", conflicts_with = "imix")]
     size: Option<usize>,
-    /// Send 64, 594 and 1518 bytes in ratio 7:4:1
+    /// Send 64, 594 and 1518 bytes, 7 to 4 to 1
     #[arg(long)]
     imix: bool,
-    /// Send the frames of a pcap or pcapng file in a loop
+    /// Send the frames of a capture (pcap, pcapng) again and again
     #[arg(long, value_name = "FILE", conflicts_with_all = MADE)]
     replay: Option<PathBuf>,
     #[command(flatten)]
     frames: Frames,
     #[command(flatten)]
     amount: Amount,
-    /// Choose how to send
+    /// Send by this
     #[arg(long, default_value = "auto", value_enum)]
     via: Via,
-    /// Receive at this device, and report the result
-    ///
-    /// With --memory, any word inspects the frames that are sent.
+    /// Receive at this device, and report what came; with --memory any word looks at what is sent
     #[arg(long, value_name = "DEV")]
     sink: Option<String>,
-    /// Choose how to receive
+    /// Receive by this
     #[arg(long, default_value = "auto", value_enum, requires = "sink")]
     sink_via: Via,
-    /// Sample the latency of one frame in N
-    ///
-    /// Default: 1; without a rate, one frame of each burst.
+    /// Take the latency of one frame in N [default: 1, or where no rate is given one of each burst]
     #[arg(long, value_name = "N")]
     sample: Option<u64>,
     /// Print one JSON object
@@ -82,7 +77,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     show(&report, args.json, generate::render)
 }
 
-/// Converts an error of the generator.
+/// What is told of an error.
 pub(super) fn refuse(error: &Error) -> CliError {
     match error.usage {
         true => CliError::usage(&error.what, &error.remedy),
@@ -90,13 +85,13 @@ pub(super) fn refuse(error: &Error) -> CliError {
     }
 }
 
-/// A flag that a signal sets to stop the run. The second signal ends the process at once.
+/// Says so when the process is asked to end; a second time it ends at once.
 pub(super) fn stop_flag() -> Result<Arc<AtomicBool>, Error> {
     worker::stop_flag()
-        .map_err(|error| Error::failed(format!("signals cannot be taken: {error}"), "Try again"))
+        .map_err(|error| Error::failed(format!("signals can not be taken: {error}"), "Try again"))
 }
 
-/// Opens a sink at a device.
+/// A sink at a device.
 pub(super) fn sink(device: &str, via: Via, wanted: Wanted, sample: u64) -> Result<Sink, Error> {
     working(device)?;
     match via {
@@ -130,7 +125,7 @@ fn send(args: &Args) -> Result<generate::Report, Error> {
     }
     let (stop, run) = (stop_flag()?, any_run());
     let Some(device) = device else {
-        let way = SendMethod::Memory { looks: args.sink.is_some() };
+        let way = Way::Memory { looks: args.sink.is_some() };
         return generate::run(&traffic, &load, run, &way, None, &stop);
     };
     let mut via = args.via;
@@ -139,7 +134,7 @@ fn send(args: &Args) -> Result<generate::Report, Error> {
     }
     let via = match via {
         Via::Memory => return Err(Error::usage("memory has no device", "Say --memory without -i")),
-        // A sink at the peer may enable it to take redirected frames, so the sink opens first.
+        // A sink at the peer may be what makes it take redirected frames; so that comes first.
         via => via,
     };
     let each = if load.rate.is_some() { 1 } else { load.burst as u64 };
@@ -156,7 +151,6 @@ fn send(args: &Args) -> Result<generate::Report, Error> {
     }
     traffic.fits(device, working(device)?.mtu, via == Via::Xdp)?;
     let open = || via.open(device, false);
-    let way =
-        if via == Via::Xdp { SendMethod::Xdp { device, plain } } else { SendMethod::Port(&open) };
+    let way = if via == Via::Xdp { Way::Xdp { device, plain } } else { Way::Port(&open) };
     generate::run(&traffic, &load, run, &way, sink, &stop)
 }

@@ -1,4 +1,4 @@
-//! The options for frames to send, as in the scripts of the kernel's pktgen.
+//! The options of frames that are sent, as the scripts of the kernel's pktgen have them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,88 +12,73 @@ use crate::config::octets;
 use crate::ports::capture::{CaptureError, CaptureReader};
 use crate::ports::{self, Ethernet};
 
-/// The contents of frames.
+/// What frames are like.
 #[derive(clap::Args)]
 pub(super) struct Frames {
-    /// Send to ADDRESS, NETWORK/LENGTH or FIRST-LAST
-    ///
-    /// Default: 198.18.0.42, or 2001:2::42 for IPv6.
+    /// Send to ADDRESS, NETWORK/LENGTH or FIRST-LAST [default: 198.18.0.42, or 2001:2::42]
     #[arg(short = 'd', long, value_name = "RANGE")]
     dst: Option<Range>,
-    /// Send from these addresses, likewise
-    ///
-    /// Default: 198.19.0.1, or 2001:2:0:1::1 for IPv6.
+    /// Send from these addresses, likewise [default: 198.19.0.1, or 2001:2:0:1::1]
     #[arg(long, value_name = "RANGE")]
     src: Option<Range>,
     /// Send to this Ethernet address
     #[arg(short = 'm', long = "dst-mac", value_name = "MAC", value_parser = mac)]
     dst_mac: Option<Mac>,
-    /// Send from this Ethernet address [default: device's]
+    /// Send from this Ethernet address [default: the device's]
     #[arg(long, value_name = "MAC", value_parser = mac)]
     src_mac: Option<Mac>,
-    /// Send to this port, or ports FIRST-LAST
+    /// Send to port N, or to ports FIRST-LAST
     #[arg(short = 'p', long = "dport", default_value = "9", value_name = "PORTS", value_parser = port_range)]
     dst_ports: (u16, u16),
     /// Send from these ports, likewise
     #[arg(long = "sport", default_value = "9", value_name = "PORTS", value_parser = port_range)]
     src_ports: (u16, u16),
-    /// Set the UDP checksum (always set over IPv6)
+    /// Give UDP a checksum (over IPv6 it always has one)
     #[arg(short = 'k', long)]
     udp_csum: bool,
     /// Send IPv6
     #[arg(short = '6', long)]
     ipv6: bool,
-    /// Tag frames with this VLAN; repeat for an inner tag
+    /// Tag frames with this VLAN; twice for two tags, the outer one first
     #[arg(long, value_name = "VID")]
     vlan: Vec<u16>,
-    /// Send N flows, drawn at random if there are more
-    ///
-    /// Default: all, at most 1024.
+    /// Send so many flows, drawn at random where there are more [default: all, 1024 at most]
     #[arg(long, value_name = "N")]
     flows: Option<usize>,
-    /// Seed the random choice of flows
+    /// Draw flows by this number
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
-    /// Allow all addresses, and all frames of a capture
-    ///
-    /// Otherwise addresses must be loopback, 198.18.0.0/15 or 2001:2::/48.
-    ///
-    /// Otherwise a capture may contain only IP and ARP.
+    /// Send to and from addresses that are neither loopback nor 198.18.0.0/15 nor 2001:2::/48, and of a
+    /// capture what is neither IP nor ARP
     #[arg(long)]
     pub(super) i_know: bool,
 }
 
-/// The amount and rate of frames.
+/// How much is sent.
 #[derive(clap::Args)]
 pub(super) struct Amount {
-    /// Start N threads, each on its own CPU
+    /// Start so many threads, each with a processor of its own
     #[arg(short = 't', long, default_value_t = 1, value_name = "N")]
     threads: usize,
-    /// Run the first thread on this processor
+    /// Begin with this processor
     #[arg(short = 'f', long, default_value_t = 0, value_name = "CPU")]
     first_cpu: usize,
-    /// Hand over N frames at once
+    /// Hand over so many frames at once
     #[arg(short = 'b', long, default_value_t = 32, value_name = "N")]
     burst: usize,
-    /// Send N frames per thread, 0 for no end
-    ///
-    /// Default: send for 10 seconds.
+    /// Send so many frames from each thread, 0 for no end [default: for 10 seconds]
     #[arg(short = 'n', long, value_name = "N")]
     count: Option<u64>,
-    /// Send for at most S seconds
+    /// Send for so long at most, in seconds
     #[arg(long, value_name = "S", value_parser = seconds)]
     time: Option<Duration>,
-    /// Send at this total rate
-    ///
-    /// Use frames per second (500000, 1.5Mpps) or bits on the wire (10Gbit).
+    /// Send so many frames a second in all (500000, 1.5Mpps), or bits on the wire (10Gbit)
     #[arg(long, value_name = "RATE", conflicts_with = "delay")]
     rate: Option<Rate>,
-    /// Wait NS nanoseconds between two frames of a thread
+    /// Leave so many nanoseconds between two frames of a thread
     #[arg(short = 'w', long, value_name = "NS", value_parser = delay_ns)]
     delay: Option<f64>,
-    /// Send frames without number and time (--via xdp)
-    ///
-    /// This is what xdp-trafficgen does.
+    /// Send frames without number and time, as xdp-trafficgen does (--via xdp)
     #[arg(long)]
     pub(super) plain: bool,
 }
@@ -106,7 +91,7 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 fn delay_ns(text: &str) -> Result<f64, String> {
-    // NaN is in no range.
+    // No number is in no range.
     let ns = text.parse().ok().filter(|ns| (0.0..=1e15).contains(ns));
     ns.ok_or_else(|| "write nanoseconds, 0 or more".to_owned())
 }
@@ -121,11 +106,11 @@ fn port_range(text: &str) -> Result<(u16, u16), String> {
     ports.ok_or_else(|| "write a port, or FIRST-LAST".to_owned())
 }
 
-/// The frame sizes to send, including the check sequence, with their shares.
+/// The sizes that are asked for, with check sequence.
 pub(super) fn sizes(size: Option<usize>, imix: bool, frames: &Frames) -> Vec<(usize, usize)> {
     match size {
         _ if imix => {
-            // Frames grow if the headers do not fit into the smallest size, as is usual with IMIX.
+            // The smallest grows where headers do not fit, as its users do it.
             let least = frames.smallest();
             IMIX.iter().map(|(size, share)| ((*size).max(least), *share)).collect()
         }
@@ -144,7 +129,7 @@ impl Frames {
         smallest(self.is_v6(), self.vlan.len())
     }
 
-    /// The specification of frames to send to a device or to memory.
+    /// What is to be sent out of a device, or to memory.
     pub(super) fn spec(
         &self,
         device: Option<&str>,
@@ -198,7 +183,7 @@ impl Frames {
         })
     }
 
-    /// The frames of a capture, or those of the specification.
+    /// The frames of a capture, or those of a specification.
     pub(super) fn traffic(
         &self,
         replay: Option<&PathBuf>,
@@ -221,7 +206,7 @@ impl Frames {
     }
 }
 
-/// Checks that a device can send and receive: it must be Ethernet, and up.
+/// A device that is to send or to receive: it has to be of Ethernet, and up.
 pub(super) fn working(device: &str) -> Result<Ethernet, Error> {
     let missing = format!("there is no interface {device}");
     let found = ports::ethernet_of(device)
@@ -236,7 +221,7 @@ pub(super) fn working(device: &str) -> Result<Ethernet, Error> {
 }
 
 impl Amount {
-    /// Converts the options for the generator.
+    /// As the generator takes it.
     pub(super) fn load(&self) -> Result<Load, Error> {
         let rate = match self.delay {
             Some(ns) if ns > 0.0 => Some(Rate::Pps(1e9 / ns * self.threads as f64)),

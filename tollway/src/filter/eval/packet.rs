@@ -1,20 +1,20 @@
-//! A packet as the evaluator sees it, parsed as by the kernel's `nft_set_pktinfo`.
+//! A packet as the evaluator sees it, taken apart as the kernel's `nft_set_pktinfo` does it.
 
 use std::net::IpAddr;
 
 use crate::filter::ir::{Hook, PayloadBase, Selector};
 
-/// A link, with what rules need to identify it.
+/// A link, as rules name it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
     /// Its name.
     pub name: String,
     /// Its VRF's name.
     pub vrf: String,
-    /// The lower link, if it is a VLAN.
+    /// The link that it is a VLAN on.
     pub on: Option<String>,
-    /// The VRF device that it belongs to, if the VRF is a device as in the kernel. Its packets meet
-    /// prerouting once more as if received by that device, and later hooks only so.
+    /// The VRF device that it belongs to, where that is a device as the kernel's are: packets meet
+    /// prerouting once more as if they came from there, and the hooks behind it so.
     pub vrf_device: Option<String>,
 }
 
@@ -23,34 +23,34 @@ pub struct Link {
 pub struct Packet<'a> {
     /// The frame as received, tags included.
     frame: Vec<u8>,
-    /// Number of bytes before layer 3.
+    /// Bytes before layer 3.
     l3: usize,
-    /// Whether rules look behind an authentication header; see [`super::Ruleset::past_auth`].
+    /// Whether rules look behind an authentication header, see [`super::Ruleset::past_auth`].
     pub(super) past_auth: bool,
-    /// The ingress link.
+    /// The link that it arrived on.
     pub input: &'a Link,
-    /// The egress link, once it is known.
+    /// The link that it leaves by, once that is known.
     pub output: Option<&'a Link>,
     /// Its mark.
     pub mark: u32,
-    /// The neighbour that a rule has chosen.
+    /// The neighbour that a rule sent it to.
     pub via: Option<IpAddr>,
-    /// The table that a rule has chosen for the route lookup.
+    /// The table that a rule had it routed by.
     pub fib: Option<u32>,
 }
 
-/// Positions of a packet's headers, and some of their fields.
+/// Where a packet's headers are, and what they say of each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parsed {
-    /// 4, 6, or 0 for anything else or for an inconsistent header.
+    /// 4, 6, or 0 for neither, or for a header that contradicts itself.
     pub version: u8,
-    /// Length of the packet with all its headers, in bytes.
+    /// Bytes of the packet with all its headers.
     pub length: usize,
-    /// Transport protocol, and number of bytes before its header.
+    /// Transport protocol, and bytes before its header.
     pub transport: Option<(u8, usize)>,
-    /// Fragment offset, in units of 8 bytes.
+    /// Offset of a fragment, in units of 8 bytes.
     pub offset: u16,
-    /// The fields of a fragment header, see [`Selector::Fragment`].
+    /// The fields of a fragment's header, see [`Selector::Fragment`].
     pub fragment: Option<u16>,
 }
 
@@ -61,24 +61,24 @@ const AUTH: u8 = 51;
 const NONE: u8 = 59;
 const OPTIONS: u8 = 60;
 
-/// Number of bytes of a routing header that `ipv6_find_hdr` reads.
+/// Bytes of a routing header that `ipv6_find_hdr` reads.
 const LEAST_ROUTING: usize = 4;
 
 impl<'a> Packet<'a> {
-    /// A received frame whose layer 3 begins at offset `l3`.
+    /// A frame that has arrived, its layer 3 behind so many bytes.
     #[must_use]
     pub fn new(frame: &[u8], l3: usize, input: &'a Link) -> Self {
         let frame = frame.to_vec();
         Self { frame, l3, past_auth: false, input, output: None, mark: 0, via: None, fib: None }
     }
 
-    /// The frame, with the DSCP as rules have written it.
+    /// The frame, with the DSCP that rules have written.
     #[must_use]
     pub fn frame(&self) -> &[u8] {
         &self.frame
     }
 
-    /// The packet's version of IP by its ethertype; 0 for any other.
+    /// The packet's version of IP by its ethertype; 0 for neither.
     #[must_use]
     pub fn version(&self) -> u8 {
         match self.ethertype() {
@@ -88,14 +88,14 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Parses its headers.
+    /// Where its headers are.
     #[must_use]
     pub fn parsed(&self) -> Parsed {
         self.parsed_at(Hook::Forward)
     }
 
-    /// Parses its headers as rules at a hook see them: at hook ingress the bytes behind the packet have not
-    /// been cut off yet.
+    /// Where its headers are as rules at a hook see it: at hook ingress nobody has cut off yet what is
+    /// behind the packet.
     #[must_use]
     pub fn parsed_at(&self, hook: Hook) -> Parsed {
         let packet = self.layer3();
@@ -107,7 +107,7 @@ impl<'a> Packet<'a> {
         parsed.unwrap_or(Parsed { length: packet.len(), ..Parsed::default() })
     }
 
-    /// Says whether it has IPv4 options or a hop-by-hop header, which no router forwards on its fast path.
+    /// Says if it has IPv4 options or a hop-by-hop header, with which no router forwards it in a hurry.
     #[must_use]
     pub fn has_options(&self) -> bool {
         match (self.version(), self.layer3()) {
@@ -117,7 +117,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The link of a selector.
+    /// The link that a selector names.
     #[must_use]
     pub fn link(&self, selector: Selector) -> Option<&'a Link> {
         match selector {
@@ -127,7 +127,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// A selector's number at a hook; `None` if the packet lacks it.
+    /// What a selector finds at a hook; none where the packet lacks it.
     #[must_use]
     pub fn number(&self, selector: Selector, hook: Hook) -> Option<u128> {
         let parsed = self.parsed_at(hook);
@@ -184,8 +184,8 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Number of bytes from layer 3 on that counters count at a hook (`skb->len`). Before the header is
-    /// checked, it includes the bytes behind the packet.
+    /// Bytes of layer 3 that are counted at a hook (`skb->len`): before the header is checked, what is
+    /// behind the packet too.
     #[must_use]
     pub fn bytes(&self, hook: Hook) -> u64 {
         let length = match hook {
@@ -195,8 +195,7 @@ impl<'a> Packet<'a> {
         length as u64
     }
 
-    /// Writes the DSCP. Updates the IPv4 checksum incrementally: a correct one stays correct, a wrong one
-    /// wrong.
+    /// Writes the DSCP; an IPv4 checksum that was right stays right, and a wrong one wrong.
     pub fn set_dscp(&mut self, dscp: u8) {
         let version = self.version();
         let Some(packet) = self.frame.get_mut(self.l3..) else { return };
@@ -218,7 +217,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The bytes behind the frame's header, including those behind the packet.
+    /// The packet behind its frame's header, with what is behind the packet.
     #[must_use]
     pub fn layer3(&self) -> &[u8] {
         self.frame.get(self.l3..).unwrap_or_default()
@@ -240,7 +239,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// This many bytes at this position as a number, if they exist.
+/// So many bytes from there as a number, where they are.
 fn number(bytes: &[u8], at: usize, count: usize) -> Option<u128> {
     let bytes = bytes.get(at..at.checked_add(count)?)?;
     Some(bytes.iter().fold(0, |number, byte| number << 8 | u128::from(*byte)))
@@ -291,7 +290,7 @@ fn parse6(packet: &[u8], padded: bool, past_auth: bool) -> Option<Parsed> {
         if next == FRAGMENT {
             let Some(field) = number(packet, at + 2, 2) else { return Some(parsed) };
             let field = field as u16;
-            // The first of two such headers counts.
+            // Of two such headers the first is asked for.
             parsed.fragment.get_or_insert(field >> 3 | (field & 1) << 13);
             parsed.offset = field >> 3;
             if parsed.offset != 0 {
@@ -319,7 +318,7 @@ fn parse6(packet: &[u8], padded: bool, past_auth: bool) -> Option<Parsed> {
     Some(parsed)
 }
 
-/// The fields of the fragment header behind an authentication header. A lookup of the fragment header alone
+/// The fields of the fragment header behind an authentication header: who asks for that header alone
 /// does not end there (`nft_exthdr_ipv6_eval` in `net/netfilter/nft_exthdr.c`).
 fn fragment_behind(packet: &[u8], mut at: usize) -> Option<u16> {
     let mut next = AUTH;

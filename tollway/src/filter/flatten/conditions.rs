@@ -1,4 +1,4 @@
-//! Turns matches into conditions: resolves families, links, sets and negations.
+//! From matches to conditions: families, links, sets and negations resolved.
 
 use tollway_dataplane::stages::filter::{Condition, Field, HeaderBase};
 
@@ -8,48 +8,48 @@ use crate::filter::ir::{
     Elements, Item, Key, LinkPattern, Match, PayloadBase, Ruleset, Selector, Set, Test,
 };
 
-/// The only ethertype beside those of IP that rules see.
+/// The only ethertype that comes to rules beside those of IP.
 const ARP: u128 = 0x0806;
 
 /// Ranges of one field.
 pub(super) type Ranges = Vec<(u128, u128)>;
 
-/// When a match holds, for packets of one version of IP.
+/// What can be said of a match for packets of one version of IP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Holds {
     /// For every packet.
     Always,
     /// For none.
     Never,
-    /// If all conditions of one of these hold.
+    /// Where all of one of these hold.
     Any(Vec<Vec<Condition>>),
-    /// If the packet has all of these fields, and of none of these all conditions hold.
+    /// Where the packet has all of these fields, and none of these hold whole.
     Unless(Vec<Condition>, Vec<Vec<Condition>>),
 }
 
-/// A selector for packets of one version.
+/// What a selector is for packets of one version.
 enum Part {
     Field(Field),
-    /// The same number for every packet.
+    /// The same for every packet.
     Is(u128),
     /// Lacking in every packet.
     Lacking,
 }
 
-/// The context in which matches are resolved.
+/// What matches are resolved by.
 #[derive(Clone, Copy)]
 pub(super) struct Resolver<'a> {
     pub(super) rules: &'a Ruleset,
     pub(super) live: &'a Live,
-    /// The links that rules see as ingress links; `outputs` likewise as egress links.
+    /// What it takes the links for that packets arrive on, and those that they leave by.
     pub(super) inputs: &'a [Link],
     pub(super) outputs: &'a [Link],
-    /// The version of IP, or 0 for ARP.
+    /// Of IP, or 0 for ARP.
     pub(super) version: u8,
 }
 
 impl Resolver<'_> {
-    /// Returns when a match holds.
+    /// When a match holds.
     pub(super) fn resolve(&self, one: &Match) -> Holds {
         if let Test::Set(set) = one.test
             && let Some(field) = self.live.field(set, &one.keys)
@@ -75,7 +75,7 @@ impl Resolver<'_> {
         self.tuples(&one.keys, elements, one.negate)
     }
 
-    /// Returns when a set's element has the keys.
+    /// When a set's element has the keys.
     pub(super) fn element(&self, keys: &[Key], items: &[Item]) -> Holds {
         let ranges = keys.iter().zip(items).map(|(key, item)| self.item(*key, item)).collect();
         self.tuples(keys, vec![ranges], false)
@@ -91,7 +91,7 @@ impl Resolver<'_> {
                 let tuples = tuples
                     .map(|key| key.map(|(key, item)| self.item(*key, item)).collect::<Vec<_>>());
                 if set.key.len() == 1 {
-                    // A single key: one condition for all elements.
+                    // One key: all in one condition.
                     return vec![vec![tuples.flatten().flatten().collect()]];
                 }
                 tuples.collect()
@@ -207,7 +207,7 @@ impl Resolver<'_> {
     }
 }
 
-/// Says whether only IPv4 and IPv6 packets have this part.
+/// Says if only IPv4 and IPv6 packets have a part.
 const fn is_of_ip(selector: Selector) -> bool {
     !matches!(
         selector,
@@ -218,7 +218,7 @@ const fn is_of_ip(selector: Selector) -> bool {
     )
 }
 
-/// A single condition.
+/// One condition as what holds.
 fn one(condition: Condition) -> Holds {
     if condition.ranges.is_empty() { Holds::Never } else { Holds::Any(vec![vec![condition]]) }
 }

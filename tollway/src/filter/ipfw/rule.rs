@@ -1,33 +1,33 @@
-//! A rule as parsed, before its translation to the intermediate form.
+//! What a rule says, before it is brought to the intermediate form.
 
 use std::net::IpAddr;
 use std::ops::Range;
 
-/// A parsed rule.
+/// A rule as read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
     pub(super) number: u16,
     pub(super) set: u8,
     pub(super) span: Range<usize>,
     pub(super) line: usize,
-    /// The rule on one line, including its comment.
+    /// In one line, comment and all.
     pub(super) text: String,
     pub(super) log: bool,
     pub(super) action: Action,
-    /// The log's name of the action.
+    /// What the action is in the words of the log.
     pub(super) deed: String,
-    /// All blocks must hold, each by at least one of its terms.
+    /// All have to hold, each where one of its terms does.
     pub(super) blocks: Vec<Vec<Term>>,
-    /// Initial packets and bytes.
+    /// Packets and bytes that it begins with.
     pub(super) counts: (u64, u64),
 }
 
-/// The action of a rule.
+/// What a rule does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Allow,
     Deny,
-    Reject(RejectKind),
+    Reject(Told),
     Count,
     Skipto(u16),
     Call(u16),
@@ -35,20 +35,20 @@ pub(super) enum Action {
     Forward(IpAddr),
     Fib(u32),
     Dscp(u8),
-    /// To a pipe or queue of dummynet, which does not exist yet.
+    /// To a pipe or queue of dummynet, which is not there yet.
     Pipe,
 }
 
-/// How a packet is rejected.
+/// What the sender is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum RejectKind {
+pub(super) enum Told {
     Unreach(u8),
     Unreach6(u8),
     Reset,
     Reset6,
 }
 
-/// A test, or its inverse.
+/// A test, or what it must not be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Term {
     pub(super) not: bool,
@@ -58,16 +58,16 @@ pub(super) struct Term {
 /// Ranges of numbers, both ends included.
 pub(super) type Ranges = Vec<(u16, u16)>;
 
-/// The side whose address or port is tested.
+/// Whose address or port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Side {
     Source,
     Destination,
 }
 
-/// The link that is tested.
+/// Which link is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LinkSelector {
+pub(super) enum Which {
     Recv,
     Xmit,
     Via,
@@ -82,7 +82,7 @@ pub(super) enum Links {
     Table(String, Option<u32>),
 }
 
-/// The field that `lookup` looks up.
+/// What `lookup` looks up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lookup {
     Address(Side),
@@ -96,16 +96,16 @@ pub(super) enum Test {
     Any,
     Version(u8),
     Protocol(u8),
-    /// Addresses, each with the bits that matter.
+    /// Addresses, each with the bits that count.
     Four(Side, Vec<(u32, u32)>),
-    /// Prefixes: addresses with their lengths.
+    /// Addresses with their lengths.
     Six(Side, Vec<(u128, u8)>),
     Table(Side, String, Option<u32>),
     Lookup(Lookup, String),
     Ports(Side, Ranges),
     In,
     Layer2,
-    Link(LinkSelector, Links),
+    Link(Which, Links),
     Fragment(Bits),
     TcpFlags(Bits),
     Established,
@@ -121,12 +121,12 @@ pub(super) enum Test {
     TcpSequence(u32),
     TcpAck(u32),
     TcpWindow(Ranges),
-    /// Destination and source, each with the bits that matter.
+    /// Destination and source, each with the bits that count.
     Mac([(u64, u64); 2]),
     EtherType(Ranges),
 }
 
-/// Bits that must be set, and bits that must be clear.
+/// Bits that have to be set, and such that have to be clear.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bits {
     pub(super) set: u8,

@@ -1,27 +1,27 @@
-//! What a rule checks of a packet, in the kernel's order.
+//! What a rule asks of a packet, in the order in which the kernel asks.
 
 use crate::filter::ir::{Limit, LinkPattern, Match, Range, Selector, Step};
 
-/// One check of a rule.
+/// One thing that a rule asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
     /// A condition.
     Holds(Step),
-    /// The egress link is another one; holds before the route is known.
+    /// It leaves by another link; before the route is known it does.
     NotOutput(LinkPattern),
-    /// No packet passes.
+    /// No packet does.
     Never,
-    /// Drops packets at once that meet all matches of one of these, whatever follows.
+    /// Packets of which all of one of these hold are dropped at once, whatever follows.
     Hotdrop(Vec<Vec<Match>>),
-    /// Drops IPv6 packets with broken extension headers at once.
+    /// IPv6 packets whose extension headers are broken are dropped at once.
     Headers6,
-    /// The packet is within a rate.
+    /// It is within a rate.
     Limit(Limit),
-    /// An unsupported check and why; its result depends only on the packet.
+    /// It can not be said, and why; nothing but the packet decides.
     Unknown(String),
-    /// An unsupported check and why; making it changes the result for the next packet.
+    /// It can not be said, and asking changes what is answered to the next packet.
     UnknownState(String),
-    /// Packets that fulfil this take the kernel path if all else holds.
+    /// Packets of which this holds are the kernel's if all else holds.
     Unless(Match, String),
 }
 

@@ -1,19 +1,18 @@
-//! Options that a rule may have only once, that exclude each other, or that it needs.
+//! Options that a rule may have once, that exclude each other, or that it needs.
 //!
-//! libxtables has this for each option (`XTOPT_MULTI`, `excl`, `XTOPT_MAND`) and rejects a rule that breaks
-//! it.
+//! libxtables knows this of each option (`XTOPT_MULTI`, `excl`, `XTOPT_MAND`): a rule that breaks it is no rule.
 
 use super::Family;
-use super::value::{SpannedFault, wrong};
+use super::value::{Wrong, wrong};
 use super::words::{Cursor, Word};
 
-/// Options of a match or a target so far; options that exclude each other share a name.
+/// Options of a match or a target that a rule has so far, by what stands for all that exclude each other.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Used(Vec<String>);
 
 impl Used {
-    /// Notes an option; rejects a second one.
-    pub(super) fn note(&mut self, option: &Word) -> Result<(), SpannedFault> {
+    /// Notes an option.
+    pub(super) fn note(&mut self, option: &Word) -> Result<(), Wrong> {
         let kind = kind(&option.text);
         if self.0.iter().any(|used| used == kind) {
             let what = format!("{} is there twice, or with one that excludes it", option.text);
@@ -23,34 +22,34 @@ impl Used {
         Ok(())
     }
 
-    /// Says whether there are any.
+    /// Says if there is any.
     pub(super) fn is_any(&self) -> bool {
         !self.0.is_empty()
     }
 }
 
-/// A part of a rule with options, each of which occurs once.
+/// A part of a rule that has options, each of them once.
 pub(super) trait Options {
-    /// Its options so far.
+    /// Those that it has so far.
     fn used(&mut self) -> &mut Used;
 
-    /// Parses an option, however often. Returns whether it belongs to this part.
+    /// Takes an option, however often; says if it is one of this part.
     fn take(
         &mut self,
         option: &Word,
         negate: bool,
         words: &mut Cursor<'_>,
         family: Family,
-    ) -> Result<bool, SpannedFault>;
+    ) -> Result<bool, Wrong>;
 
-    /// Parses an option once. Returns whether it belongs to this part.
+    /// Takes an option; says if it is one of this part.
     fn option(
         &mut self,
         option: &Word,
         negate: bool,
         words: &mut Cursor<'_>,
         family: Family,
-    ) -> Result<bool, SpannedFault> {
+    ) -> Result<bool, Wrong> {
         let takes = self.take(option, negate, words, family)?;
         if takes {
             self.used().note(option)?;
@@ -59,7 +58,7 @@ pub(super) trait Options {
     }
 }
 
-/// A common name for options of which a rule may have only one.
+/// One name for all options of which a rule has one.
 fn kind(option: &str) -> &str {
     match option {
         "--source" | "--src" => "-s",
@@ -83,7 +82,7 @@ fn kind(option: &str) -> &str {
     }
 }
 
-/// Says whether a match needs at least one of its options.
+/// Says if a match is none without one of its options.
 pub(super) fn needs_option(name: &str) -> bool {
     let needing = [
         "comment",

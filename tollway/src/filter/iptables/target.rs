@@ -1,16 +1,16 @@
-//! Targets: the actions of rules.
+//! Targets: what a rule does.
 
 use super::Family;
 use super::ask::Ask;
 use super::fields::dscp_class;
 use super::names;
 use super::once::{Options, Used};
-use super::value::{self, SpannedFault, wrong};
+use super::value::{self, Wrong, wrong};
 use super::words::{Cursor, Word};
 use crate::filter::ir::{Action, Key, Log, Match, Range, Reject, Selector, Verdict};
 use crate::mistake::{Span, quoted};
 
-/// Targets that translate addresses or otherwise need connection tracking.
+/// Targets that translate addresses, or else need connections.
 const TRACKING: [&str; 11] = [
     "CONNMARK",
     "CONNSECMARK",
@@ -25,60 +25,60 @@ const TRACKING: [&str; 11] = [
     "TPROXY",
 ];
 
-/// The effect of a rule on packets that pass its checks.
+/// What a rule does with packets of which all holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Effect {
-    /// Only counts them.
+pub(super) enum Does {
+    /// Counts them.
     Nothing,
-    /// Does this and continues.
+    /// Goes on after this.
     Act(Action),
-    /// Ends with this verdict.
+    /// Ends.
     Verdict(Verdict),
     /// Goes through a user chain.
     Chain(String),
-    /// Unsupported, and why.
+    /// Can not be done, and why.
     Unsupported(String),
 }
 
-/// A target being parsed.
+/// A target in the reading.
 #[derive(Clone, Debug)]
 pub(super) struct Aim {
     pub(super) word: Word,
     pub(super) goto: bool,
-    effect: Effect,
-    /// What to check before.
+    does: Does,
+    /// What is to be asked before it can be done.
     ask: Option<Ask>,
-    /// Whether all required options are there.
+    /// Options without which it can not be done are there.
     complete: bool,
-    /// Why an option is unsupported.
+    /// Why it can not be done with one of its options.
     unknown: Option<String>,
     used: Used,
-    /// An option, in case the target is a chain, which has none.
+    /// An option, where the target may be a chain, which has none.
     stray: Option<Span>,
 }
 
 impl Aim {
-    /// Starts a target.
+    /// Begins a target.
     pub(super) fn new(word: &Word, goto: bool, family: Family) -> Self {
         let name = word.text.as_str();
-        let effect = match name {
-            _ if goto => Effect::Chain(name.to_owned()),
-            "ACCEPT" => Effect::Verdict(Verdict::Accept),
-            "DROP" => Effect::Verdict(Verdict::Drop),
-            "RETURN" => Effect::Verdict(Verdict::Return),
-            "REJECT" if family == Family::Ip6 => Effect::Verdict(Verdict::Reject(Reject::Icmp6(4))),
-            "REJECT" => Effect::Verdict(Verdict::Reject(Reject::Icmp(3))),
-            "LOG" => Effect::Act(Action::Log(Log::default())),
-            "NFLOG" => Effect::Act(Action::Log(Log { group: Some(0), ..Log::default() })),
-            "NOTRACK" => Effect::Act(Action::NoTrack),
-            "MARK" | "DSCP" | "TOS" | "CT" => Effect::Unsupported(unsupported(name)),
-            _ => Effect::Chain(name.to_owned()),
+        let does = match name {
+            _ if goto => Does::Chain(name.to_owned()),
+            "ACCEPT" => Does::Verdict(Verdict::Accept),
+            "DROP" => Does::Verdict(Verdict::Drop),
+            "RETURN" => Does::Verdict(Verdict::Return),
+            "REJECT" if family == Family::Ip6 => Does::Verdict(Verdict::Reject(Reject::Icmp6(4))),
+            "REJECT" => Does::Verdict(Verdict::Reject(Reject::Icmp(3))),
+            "LOG" => Does::Act(Action::Log(Log::default())),
+            "NFLOG" => Does::Act(Action::Log(Log { group: Some(0), ..Log::default() })),
+            "NOTRACK" => Does::Act(Action::NoTrack),
+            "MARK" | "DSCP" | "TOS" | "CT" => Does::Unsupported(unsupported(name)),
+            _ => Does::Chain(name.to_owned()),
         };
         let complete = !matches!(name, "MARK" | "DSCP" | "TOS");
         Self {
             word: word.clone(),
             goto,
-            effect,
+            does,
             ask: None,
             complete,
             unknown: None,
@@ -99,15 +99,15 @@ impl Options for Aim {
         negate: bool,
         words: &mut Cursor<'_>,
         family: Family,
-    ) -> Result<bool, SpannedFault> {
+    ) -> Result<bool, Wrong> {
         if negate {
             return Ok(false);
         }
         let all = u64::from(u32::MAX);
         let mark = |keep: u64, flip: u64| {
-            Effect::Act(Action::Mark { keep: !(keep as u32), flip: flip as u32 })
+            Does::Act(Action::Mark { keep: !(keep as u32), flip: flip as u32 })
         };
-        let effect = match (self.word.text.as_str(), option.text.as_str()) {
+        let does = match (self.word.text.as_str(), option.text.as_str()) {
             ("REJECT", "--reject-with") => reject(words.value(option)?, family)?,
             ("LOG", "--log-prefix") | ("NFLOG", "--nflog-prefix") => {
                 let word = words.value(option)?;
@@ -155,19 +155,19 @@ impl Options for Aim {
             }
             ("MARK", "--xor-mark") => mark(0, value::number(words.value(option)?, all)?),
             ("DSCP", "--set-dscp") => {
-                Effect::Act(Action::Dscp(value::number(words.value(option)?, 63)? as u8))
+                Does::Act(Action::Dscp(value::number(words.value(option)?, 63)? as u8))
             }
             ("DSCP", "--set-dscp-class") => {
-                Effect::Act(Action::Dscp(dscp_class(words.value(option)?)?))
+                Does::Act(Action::Dscp(dscp_class(words.value(option)?)?))
             }
             ("TOS", "--set-tos") => {
                 let (tos, mask) = value::masked(words.value(option)?, 255, 255)?;
                 self.set_tos(tos as u8, mask as u8)
             }
-            ("CT", "--notrack") => Effect::Act(Action::NoTrack),
+            ("CT", "--notrack") => Does::Act(Action::NoTrack),
             _ => return Ok(false),
         };
-        self.effect = effect;
+        self.does = does;
         self.complete = true;
         Ok(true)
     }
@@ -175,17 +175,16 @@ impl Options for Aim {
 
 impl Aim {
     fn log(&mut self, change: impl FnOnce(&mut Log)) -> bool {
-        if let Effect::Act(Action::Log(log)) = &mut self.effect {
+        if let Does::Act(Action::Log(log)) = &mut self.does {
             change(log);
         }
         true
     }
 
-    /// The intermediate form has no action for the lower two bits. Where they already are as wanted, none is
-    /// needed.
-    fn set_tos(&mut self, tos: u8, mask: u8) -> Effect {
+    /// The form has no action for the lower two bits: where they are what they are to be, none is needed.
+    fn set_tos(&mut self, tos: u8, mask: u8) -> Does {
         if mask & 0xfc != 0xfc || tos & !mask != 0 {
-            return Effect::Unsupported(format!(
+            return Does::Unsupported(format!(
                 "the form has nothing for a TOS {tos:#04x}/{mask:#04x}"
             ));
         }
@@ -193,58 +192,54 @@ impl Aim {
         let others = Match::in_ranges(ecn, [Range::one((tos & 3).into())]).negated();
         self.ask = (mask & 3 != 0)
             .then(|| Ask::Unless(others, "the form has nothing to write ECN with".to_owned()));
-        Effect::Act(Action::Dscp(tos >> 2))
+        Does::Act(Action::Dscp(tos >> 2))
     }
 
-    /// Handles an unknown option.
+    /// Takes an option that is not known.
     pub(super) fn other(&mut self, option: &Word, words: &mut Cursor<'_>) {
         words.skip_values();
         self.complete = true;
-        if matches!(self.effect, Effect::Chain(_)) {
+        if matches!(self.does, Does::Chain(_)) {
             self.stray.get_or_insert(option.span.clone());
         } else {
             let name = &self.word.text;
-            let why =
-                format!("{} of the target {name} takes the kernel path", quoted(&option.text));
+            let why = format!("{} of the target {name} is the kernel's", quoted(&option.text));
             self.unknown = Some(why);
         }
     }
 
-    /// Says whether it needs connection tracking.
+    /// Says if connection tracking is needed.
     pub(super) fn tracks(&self) -> bool {
-        TRACKING.contains(&self.word.text.as_str()) && self.effect != Effect::Act(Action::NoTrack)
+        TRACKING.contains(&self.word.text.as_str()) && self.does != Does::Act(Action::NoTrack)
     }
 
-    /// An option that a chain does not have.
+    /// An option that a chain has not.
     pub(super) fn stray(&self) -> Option<Span> {
         self.stray.clone()
     }
 
-    /// Its effect, and what to check before.
-    pub(super) fn finish(
-        self,
-        protocol: Option<u8>,
-    ) -> Result<(Effect, Option<Ask>), SpannedFault> {
+    /// What it does, and what is to be asked before.
+    pub(super) fn finish(self, protocol: Option<u8>) -> Result<(Does, Option<Ask>), Wrong> {
         if !self.complete {
             let what = format!("{} does not say what it sets", self.word.text);
             return wrong(&self.word, what, "write its option");
         }
-        let effect = match self.effect {
-            _ if self.unknown.is_some() => Effect::Unsupported(self.unknown.unwrap_or_default()),
-            Effect::Verdict(Verdict::Reject(Reject::TcpReset)) if protocol != Some(6) => {
+        let does = match self.does {
+            _ if self.unknown.is_some() => Does::Unsupported(self.unknown.unwrap_or_default()),
+            Does::Verdict(Verdict::Reject(Reject::TcpReset)) if protocol != Some(6) => {
                 return wrong(
                     &self.word,
                     "a TCP reset is in a rule for other protocols",
                     "write -p tcp before it",
                 );
             }
-            effect => effect,
+            does => does,
         };
-        Ok((effect, self.ask))
+        Ok((does, self.ask))
     }
 }
 
-/// Why a target that is not a chain is unsupported; `None` if the name is not a target's.
+/// Why a target that is no chain is not done; none if it has no target's name.
 pub(super) fn stranger(name: &str) -> Option<String> {
     let plain = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
     let sound = !name.is_empty() && name.len() < 30 && name.bytes().all(plain);
@@ -252,12 +247,12 @@ pub(super) fn stranger(name: &str) -> Option<String> {
 }
 
 fn unsupported(name: &str) -> String {
-    format!("the target {name} of iptables takes the kernel path")
+    format!("the target {name} of iptables is the kernel's")
 }
 
-fn reject(word: &Word, family: Family) -> Result<Effect, SpannedFault> {
+fn reject(word: &Word, family: Family) -> Result<Does, Wrong> {
     match names::reject(&word.text, family) {
-        Some(reject) => Ok(Effect::Verdict(Verdict::Reject(reject))),
+        Some(reject) => Ok(Does::Verdict(Verdict::Reject(reject))),
         None => wrong(
             word,
             format!("{} is nothing to reject with", quoted(&word.text)),

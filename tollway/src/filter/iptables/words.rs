@@ -1,32 +1,32 @@
-//! Splits a line into words, as `iptables-restore` does.
+//! Words of a line, as `iptables-restore` cuts it.
 
-use crate::filter::iptables::value::SpannedFault;
+use crate::filter::iptables::value::Wrong;
 use crate::mistake::{Fault, Span};
 
 /// A word, without its quotes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Word {
     pub(super) text: String,
-    /// Its position in the file.
+    /// Where it is in the file.
     pub(super) span: Span,
-    /// Whether it is quoted, and so not an option.
+    /// Whether it has quotes: then it is no option.
     quoted: bool,
 }
 
 impl Word {
-    /// Says whether it begins an option or negates one.
+    /// Says if it begins an option, or negates one.
     pub(super) fn is_option(&self) -> bool {
         !self.quoted && (self.text == "!" || self.text.len() > 1 && self.text.starts_with('-'))
     }
 
-    /// Says whether it is this word, unquoted.
+    /// Says if it is a plain word that reads so.
     pub(super) fn is(&self, text: &str) -> bool {
         !self.quoted && self.text == text
     }
 }
 
-/// Splits a line that begins at this byte of the file.
-pub(super) fn split(line: &str, start: usize) -> Result<Vec<Word>, SpannedFault> {
+/// Cuts a line that begins at this byte of the file.
+pub(super) fn split(line: &str, start: usize) -> Result<Vec<Word>, Wrong> {
     let mut words = Vec::new();
     let mut word: Option<Word> = None;
     let mut quote: Option<(char, usize)> = None;
@@ -65,7 +65,7 @@ pub(super) fn split(line: &str, start: usize) -> Result<Vec<Word>, SpannedFault>
     Ok(words)
 }
 
-/// The words of a line from a position on.
+/// The words of a line from one on.
 pub(super) struct Cursor<'w> {
     words: &'w [Word],
 }
@@ -81,15 +81,15 @@ impl<'w> Cursor<'w> {
         Some(first)
     }
 
-    /// The value that an option requires.
-    pub(super) fn value(&mut self, option: &Word) -> Result<&'w Word, SpannedFault> {
+    /// The value that an option needs.
+    pub(super) fn value(&mut self, option: &Word) -> Result<&'w Word, Wrong> {
         self.next().ok_or_else(|| {
             let what = format!("{} has no value", option.text);
             (option.span.clone(), Fault::new(what, "write one behind it"))
         })
     }
 
-    /// Skips the values of an unknown option: everything up to the next option.
+    /// Takes what belongs to an option that is not known: all up to the next option.
     pub(super) fn skip_values(&mut self) {
         while self.words.first().is_some_and(|word| !word.is_option()) {
             self.next();

@@ -1,4 +1,4 @@
-//! Actions and verdicts of rules.
+//! What rules do.
 
 use std::net::IpAddr;
 
@@ -7,32 +7,32 @@ use super::{ChainId, CounterId};
 /// What a rule does without ending.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Counts the packet and its bytes from layer 3 on.
+    /// Counts the packet and its bytes of layer 3.
     Count(CounterId),
-    /// Sets the mark to `mark & keep ^ flip`.
+    /// Makes the mark `mark & keep ^ flip`.
     Mark {
-        /// Bits to keep.
+        /// Bits that stay.
         keep: u32,
-        /// Bits to invert afterwards.
+        /// Bits that are turned over, of what stayed.
         flip: u32,
     },
     /// Writes the DSCP, 6 bits.
     Dscp(u8),
-    /// Logs the packet, rate limited.
+    /// Writes the packet to the log, rate limited.
     Log(Log),
     /// Keeps the packet out of connection tracking.
     NoTrack,
-    /// Routes the packet to this address instead of by its own route, if both are of the same version of IP
-    /// (ipfw `fwd`); see [`crate::filter::hops`]. Not at hook ingress, where nft's `fwd` means something
-    /// else.
+    /// Routes the packet to this address instead, whatever its own route is, where it is of the same
+    /// version of IP; see [`crate::filter::hops`] (ipfw `fwd`). Not at hook ingress, where nft's `fwd`
+    /// is another thing.
     Forward {
         /// The neighbour's address.
         via: IpAddr,
-        /// The link to the neighbour, if the rule names one.
+        /// The link it is on, where that was said.
         link: Option<String>,
     },
-    /// Routes the packet by another VRF, given by its number in the configuration; 0 is the main one. No
-    /// effect once the packet has a route (ipfw `setfib`).
+    /// Routes the packet by another VRF, by its number in the configuration, 0 being the main one; nothing
+    /// once it has a route (ipfw `setfib`).
     Fib(u32),
 }
 
@@ -58,39 +58,40 @@ pub enum Target {
 pub struct Log {
     /// What the line begins with.
     pub prefix: String,
-    /// The netlink group that receives the packet, if it goes to a capture instead of the log.
+    /// A group of listeners, where it does not go to the log but to a capture.
     pub group: Option<u16>,
 }
 
-/// A decision on a packet.
+/// What becomes of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The packet passes this base chain and goes on behind it.
+    /// Goes on behind this base chain.
     Accept,
-    /// The packet is dropped.
+    /// Is dropped.
     Drop,
-    /// The packet is dropped, and its sender receives an error.
+    /// Is dropped, and the sender told.
     Reject(Reject),
-    /// The next rule follows; from a map, the next step of the same rule.
+    /// Goes on with the next rule; out of a map, with the next step of the same one.
     Continue,
-    /// The packet returns to the chain that jumped here; in a base chain, the policy applies.
+    /// Goes back to the chain that jumped here; in a base chain, the policy.
     Return,
-    /// The packet goes through another chain and comes back.
+    /// Goes through another chain and comes back.
     Jump(ChainId),
-    /// The packet goes through another chain and comes back to where the last jump was.
+    /// Goes through another chain and comes back to where the last jump was.
     Goto(ChainId),
-    /// The kernel forwards the packet, since Tollway cannot do this exactly; and why.
+    /// Is left to the kernel, and why: what can not be done exactly.
     Unsupported(String),
 }
 
-/// The error that the sender receives.
+/// What the sender is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reject {
-    /// An ICMP destination unreachable with this code.
+    /// An ICMP destination unreachable of this code.
     Icmp(u8),
-    /// An ICMPv6 destination unreachable with this code.
+    /// An ICMPv6 destination unreachable of this code.
     Icmp6(u8),
-    /// An ICMP or ICMPv6 error by nft's common numbers (`icmpx`): 0 no route, 1 port, 2 host, 3 prohibited.
+    /// An ICMP or ICMPv6 error by nft's numbers for both (`icmpx`): 0 no route, 1 port, 2 host, 3
+    /// prohibited.
     Icmpx(u8),
     /// A TCP reset.
     TcpReset,
@@ -98,16 +99,16 @@ pub enum Reject {
 
 /// A token bucket, full at first.
 ///
-/// In nft (`nft_limit.c`), a limit of packets holds its burst, 5 by default; one of bytes holds the bytes of
-/// one period plus its burst. In iptables (`xt_limit.c`), a limit gains one unit every `avg` ten-thousandths
-/// of a second and holds its burst.
+/// nft (`nft_limit.c`): a limit of packets holds its burst, 5 where it has none; one of bytes holds the bytes
+/// of a period and its burst. iptables (`xt_limit.c`): one unit each `avg` ten-thousandths of a second, and
+/// holds its burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limit {
-    /// Units per period.
+    /// Units in each period.
     pub rate: u64,
-    /// The period in ns.
+    /// The period, ns.
     pub period_ns: u64,
-    /// Capacity in units.
+    /// Units that it holds at most.
     pub burst: u64,
     /// What it counts.
     pub unit: LimitUnit,
@@ -118,6 +119,6 @@ pub struct Limit {
 pub enum LimitUnit {
     /// Packets.
     Packets,
-    /// Bytes from layer 3 on, as in counters.
+    /// Bytes of layer 3, as they are counted.
     Bytes,
 }

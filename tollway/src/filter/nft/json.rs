@@ -1,4 +1,4 @@
-//! The basic structures of nft's JSON.
+//! The shapes that nft's JSON is made of.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ pub(super) fn inner<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
     only(value).filter(|(found, _)| *found == name).map(|(_, inner)| inner)
 }
 
-/// A member that is a string; empty if it is missing.
+/// A member that is a string; empty where it is not there.
 pub(crate) fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
@@ -24,7 +24,7 @@ pub(crate) fn number(value: &Value, name: &str) -> Option<u64> {
     value.get(name)?.as_u64()
 }
 
-/// The members of an array, or else the value itself: nft lists a single value without an array.
+/// What stands where one or several may: the members of an array, or the value itself.
 pub(crate) fn several(value: &Value) -> &[Value] {
     match value {
         Value::Array(values) => values,
@@ -33,7 +33,7 @@ pub(crate) fn several(value: &Value) -> &[Value] {
     }
 }
 
-/// The two values of an array of two.
+/// Two values in an array.
 pub(super) fn pair(value: &Value) -> Option<(&Value, &Value)> {
     match value.as_array().map(Vec::as_slice) {
         Some([left, right]) => Some((left, right)),
@@ -41,12 +41,12 @@ pub(super) fn pair(value: &Value) -> Option<(&Value, &Value)> {
     }
 }
 
-/// The name of a named set or map (`"@bad"`).
+/// A set or map that has a name (`"@bad"`).
 pub(super) fn set_name(value: &Value) -> Option<&str> {
     value.as_str()?.strip_prefix('@')
 }
 
-/// Reports every chain and every named set that a value mentions, at any depth.
+/// Every chain and every named set that a value speaks of, however deep.
 pub(super) fn mentions<'a>(value: &'a Value, note: &mut impl FnMut(Mention<'a>)) {
     match value {
         Value::String(_) => {

@@ -1,4 +1,4 @@
-//! Loads rules in nft's own text: the real `nft` reads them, in a scratch namespace that exists only as long.
+//! Rules in nft's own text: the real `nft` reads them, in a scratch namespace that they end with.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -8,27 +8,27 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::include::Expanded;
 use super::pieces::{Piece, Pieces};
-use crate::controller::rules::file::{Loaded, ROOM};
 use crate::filter::ir::Ruleset;
+use crate::mirror::rules::file::{Loaded, ROOM};
 use crate::mistake::{Fault, Ledger, Mistake};
-use crate::netlink::{Apart, SocketHandover};
+use crate::netlink::{Apart, Door};
 use crate::ports::why as reason;
 use crate::programs::search_path;
 
-/// How long nft may take, in s: a hundred thousand elements take a busy machine half a minute.
+/// How long nft may take, s: a hundred thousand elements take a busy machine half a minute.
 const PATIENCE: &str = "60";
 
-/// Creates the devices that the file's chains are attached to, loads the file, and lists it. The first
-/// argument is the file, the others are devices. After `--` follow sizes of pieces, which the script then
-/// loads from standard input instead of the file. The devices get numbers that no rule uses: otherwise nft
-/// would list `iif 2` by the name of such a device.
+/// Makes the devices that the file's chains hang at, loads the file, lists it. The first argument is
+/// the file, the others are devices. Behind `--` are sizes of pieces, which are loaded from standard input
+/// in the file's place. Devices have numbers that no rule means: nft would list `iif 2` by the name of
+/// that one.
 const SCRIPT: &str = r#"file="$1"; shift
 number=2000000000
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
   number=$((number + 1))
   ip link add name "$1" index $number type dummy 2>/dev/null ||
     ip link add name "$1" index $number type bridge 2>/dev/null ||
-    ip link add name "$1" index $number type veth peer index $((number - 1000000000)) 2>/dev/null
+    ip link add name "$1" index $number type veth peer index $((number / 2)) 2>/dev/null
   shift
 done
 if [ $# -gt 0 ]; then
@@ -42,26 +42,25 @@ else
 fi
 nft -j list ruleset"#;
 
-/// What the script prints for each piece.
+/// What the script says of each piece.
 const LOADED: &str = "loaded";
 
-/// The kernel's error for a batch that is too large for the socket's send buffer.
+/// What the kernel says of a batch for which the socket's send buffer is too small.
 const TOO_LONG: &str = "Message too long";
 
-/// Approximate size in bytes of a batch that any user may send: twice the kernel's usual `net.core.wmem_max`.
+/// Bytes of a batch that any user may send, about: twice the kernel's usual `net.core.wmem_max`.
 const BATCH_BYTES: usize = 2 * 212_992;
-/// The smallest size tried: estimates are off by at most a factor of a hundred.
+/// Estimates of a batch are not wrong by more than a hundredth part of it.
 const LEAST_BYTES: usize = BATCH_BYTES / 256;
 
-/// Loads a file of nft's text in a scratch user and network namespace. Reads what nft lists there and what
-/// the kernel has there.
+/// Loads a file of nft's text in a scratch user and network namespace, and reads what nft lists there and
+/// what the kernel has there.
 ///
-/// The scratch namespace contains the devices that chains are attached to. `iif` and `oif` stand for device
-/// numbers, so nft rejects names that do not exist there. A file too large for one message of an ordinary
-/// user is loaded in pieces.
+/// Devices that chains hang at are made there; `iif` and `oif` stand for numbers of devices, so that
+/// nft refuses names that are not there. What is too much for a user's one message goes in pieces.
 ///
 /// # Errors
-/// nft's own mistakes, each at its place; or why nft could not run.
+/// nft's own, each at its place; or why it could not be asked.
 pub fn load(path: &Path) -> Result<Ruleset, Vec<Mistake>> {
     let file = path.display().to_string();
     let rules = loaded(path)?.rules(&file);
@@ -71,18 +70,18 @@ pub fn load(path: &Path) -> Result<Ruleset, Vec<Mistake>> {
     })
 }
 
-/// Like [`load`], but returns the rules as loaded.
+/// The same as it was loaded.
 pub(crate) fn loaded(path: &Path) -> Result<Loaded, Vec<Mistake>> {
     Script::new(path)?.load()
 }
 
-/// nft's listing of such a file, with what the listing omits added.
+/// What nft lists of such a file, with what its listing leaves out.
 #[cfg(test)]
 pub(crate) fn script(path: &Path) -> Result<String, Vec<Mistake>> {
     Ok(loaded(path)?.listing())
 }
 
-/// A file to load.
+/// A file to be loaded.
 struct Script<'p> {
     path: &'p Path,
     file: String,
@@ -90,10 +89,10 @@ struct Script<'p> {
     devices: Vec<String>,
 }
 
-/// The result of loading it.
+/// What came of loading it.
 struct Ran {
     output: Output,
-    handover: SocketHandover,
+    door: Door,
 }
 
 impl<'p> Script<'p> {
@@ -114,7 +113,7 @@ impl<'p> Script<'p> {
         self.judge(&ran, None)
     }
 
-    /// Loads the whole file, as root if possible: other users may not send large batches.
+    /// Loads the whole file, as root where that can be: no other may send large batches.
     fn whole(&self) -> io::Result<(Ran, Apart)> {
         match self.run(Apart::Net, None) {
             Ok(ran) if !said(&ran.output).contains("Operation not permitted") => {
@@ -125,7 +124,7 @@ impl<'p> Script<'p> {
         }
     }
 
-    /// Loads pieces of at most `bytes` bytes, or smaller ones if necessary.
+    /// Loads pieces of so many bytes at most, or of fewer.
     fn in_pieces(&self, place: Apart, mut bytes: usize) -> Result<Loaded, Vec<Mistake>> {
         let text = super::include::expanded(&self.file, &self.text);
         let pieces = Pieces::new(&text.text);
@@ -155,9 +154,7 @@ impl<'p> Script<'p> {
     fn not_run(&self, error: &io::Error) -> Vec<Mistake> {
         let what = format!("cannot be loaded: {}", reason(error));
         let remedy = match error.kind() {
-            io::ErrorKind::NotFound => {
-                "install the package coreutils, and see that /proc is mounted"
-            }
+            io::ErrorKind::NotFound => "install the package coreutils",
             _ => "allow user namespaces, or start as root",
         };
         vec![alone(&self.file, what, remedy)]
@@ -189,13 +186,13 @@ impl<'p> Script<'p> {
     }
 
     fn loaded(&self, ran: &Ran) -> Result<Loaded, String> {
-        let socket = ran.handover.socket(ROOM);
+        let socket = ran.door.socket(ROOM);
         let socket = socket.map_err(|error| format!("cannot be asked for: {}", reason(&error)))?;
         Loaded::new(&String::from_utf8_lossy(&ran.output.stdout), socket)
     }
 
     fn run(&self, place: Apart, pieces: Option<&[Piece]>) -> io::Result<Ran> {
-        // A leading dash would make it an option.
+        // A leading dash would make an option of it.
         let path = self.path;
         let file = if path.is_absolute() { path.to_owned() } else { Path::new(".").join(path) };
         let mut command = Command::new("timeout");
@@ -205,7 +202,7 @@ impl<'p> Script<'p> {
             .args(&self.devices)
             .env("LC_ALL", "C")
             .env("PATH", search_path());
-        let handover = place.put(&mut command, NETLINK_NETFILTER as _)?;
+        let door = place.put(&mut command, NETLINK_NETFILTER as _)?;
         let output = match pieces {
             None => command.stdin(Stdio::null()).output()?,
             Some(pieces) => {
@@ -213,7 +210,7 @@ impl<'p> Script<'p> {
                 feed(&mut command, pieces)?
             }
         };
-        Ok(Ran { output, handover })
+        Ok(Ran { output, door })
     }
 }
 
@@ -225,7 +222,7 @@ fn feed(command: &mut Command, pieces: &[Piece]) -> io::Result<Output> {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut input = input;
-            // A failed process reads no more; its output says why.
+            // Who has failed reads no more, and says why.
             let _ = pieces.iter().try_for_each(|piece| match &mut input {
                 Some(input) => input.write_all(piece.text.as_bytes()),
                 None => Ok(()),
@@ -235,12 +232,12 @@ fn feed(command: &mut Command, pieces: &[Piece]) -> io::Result<Output> {
     })
 }
 
-/// The number of pieces that were loaded.
+/// How many pieces were loaded.
 fn loaded_of(said: &str) -> usize {
     said.lines().filter(|line| *line == LOADED).count()
 }
 
-/// nft's messages about a piece, with the places of the file.
+/// nft's messages about a piece, as if they were about the file.
 fn placed(said: &str, text: &Expanded, pieces: &[Piece]) -> String {
     let lines = pieces.get(loaded_of(said)).map_or(&[][..], |piece| &piece.lines);
     let place = |line: &str| {
@@ -300,7 +297,7 @@ fn mistakes(said: &str, file: &str, text: &str) -> Vec<Mistake> {
     mistakes
 }
 
-/// Says whether a name in nft's messages is that of this file.
+/// Whether nft's name of a file is ours.
 fn is_named(name: &str, file: &str) -> bool {
     name == file || name.strip_prefix("./") == Some(file)
 }
@@ -327,8 +324,8 @@ fn remedy(what: &str) -> &'static str {
     }
 }
 
-/// Devices that chains are attached to: the word after `device`, and the names in `devices = { ... }`. Words
-/// that begin with `$` are looked up among the file's variables.
+/// Devices that chains hang at: what follows `device`, and the names in `devices = { ... }`. Words that
+/// begin with `$` are looked up in what the file defines.
 fn devices(text: &str) -> Vec<String> {
     let words = words(text);
     let mut devices = Vec::new();
@@ -353,7 +350,7 @@ fn devices(text: &str) -> Vec<String> {
     devices
 }
 
-/// The definition of a variable.
+/// What a variable is defined as.
 fn defined<'w>(words: &'w [String], variable: &str) -> &'w [String] {
     let is_it = |three: &[String]| three[0] == "define" && three[1] == variable && three[2] == "=";
     match words.windows(3).position(is_it) {
@@ -362,7 +359,7 @@ fn defined<'w>(words: &'w [String], variable: &str) -> &'w [String] {
     }
 }
 
-/// A single word, or those between braces.
+/// One word, or those between braces.
 fn list(words: &[String]) -> &[String] {
     match words.first().map(String::as_str) {
         Some("{") => {

@@ -1,4 +1,4 @@
-//! Named and anonymous sets and maps.
+//! Sets and maps, with names and without.
 
 use serde_json::Value;
 
@@ -11,14 +11,14 @@ use crate::filter::ir::{
     Datum, Element, Elements, Item, LinkPattern, Match, Range, Set, SetId, Test, Verdict,
 };
 
-/// The type of a map's data: verdicts, or numbers of a kind. `None` for a set.
+/// What a map's data are: verdicts, or numbers of a kind. None for a set.
 pub(super) type Data = Option<Option<Kind>>;
 
-/// A named set, as keys of these kinds read it.
+/// A named set as one kind of key reads it.
 pub(super) type Reading = (String, String, Vec<(Kind, u32, u32)>, Data);
 
 impl Listing<'_> {
-    /// A named set, for a lookup by these fields.
+    /// A set that has a name, as these fields look it up.
     pub(super) fn named_set(
         &mut self,
         site: &Site,
@@ -77,7 +77,7 @@ impl Listing<'_> {
         Ok(self.rules.add_set(Set { name: String::new(), key, dynamic: false, elements }))
     }
 
-    /// A test of one field against values written in the rule.
+    /// A test of one field against what is written there.
     pub(super) fn one_of(&self, field: &Field, elements: &[Value]) -> Result<Match, String> {
         let keys = vec![field.key];
         let elements = elements.iter().map(bare).collect::<Result<Vec<_>, _>>()?;
@@ -126,7 +126,7 @@ impl Listing<'_> {
                 tuples.push(element);
             }
         }
-        // It matches what no other element matches.
+        // It is for what no other element has.
         tuples.extend(catch_all);
         Ok(Elements::Tuples(tuples))
     }
@@ -164,7 +164,7 @@ fn every(field: &Field) -> Result<Item, String> {
     }
 }
 
-/// An element without its additional properties.
+/// An element without what is said of it besides.
 fn bare(element: &Value) -> Result<&Value, String> {
     let Some(outer) = inner(element, "elem") else { return Ok(element) };
     let stateful = ["limit", "quota", "ct count", "last"];

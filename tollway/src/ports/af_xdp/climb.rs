@@ -1,8 +1,7 @@
-//! A port's program, and the opening of its sockets.
+//! A port's program and its way up to open sockets.
 //!
-//! Loading and attaching takes tens of milliseconds, in which the worker has other ports to serve.
-//! So a port that comes back opens its sockets on a thread of its own, which has the program
-//! meanwhile.
+//! Loading and attaching takes tens of milliseconds, in which the worker has other ports to serve: a
+//! port that comes back climbs on a thread of its own, and has no program meanwhile.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -17,35 +16,34 @@ use super::steps::{self, Open, Refusal, Target};
 use super::umem::SharedUmem;
 use crate::model::AfXdpMode;
 
-/// The longest time until a predecessor's queue is free after its end, with a margin for a busy
-/// machine.
+/// A predecessor's queue is free so long after its end at most; a busy machine takes its time.
 const QUEUE_RETURNS: Duration = Duration::from_secs(2);
 
-/// The result of opening: the sockets and how they work in words, or why there are none.
+/// What a climb comes to: the sockets and in words how they work, or why there are none.
 pub(super) type Outcome = Result<(Open, String), Vec<Refusal>>;
 
-/// Chunks that sockets get before they are bound. The lender has them in custody.
+/// Chunks that sockets get before they are bound. Whoever lends them has them in custody.
 pub(super) type Lent = Vec<FrameAddr>;
 
-/// A port's program, here or at the thread that opens sockets.
-pub(super) struct ModeClimber {
-    /// `None` while the thread has it.
+/// A port's program, at home or on its way up.
+pub(super) struct Climber {
+    /// None while it is away.
     program: Option<Box<dyn Kept>>,
     away: Option<Receiver<(Box<dyn Kept>, Outcome)>>,
 }
 
-impl ModeClimber {
-    /// Takes charge of a program.
+impl Climber {
+    /// With the program at home.
     pub(super) fn new(program: Box<dyn Kept>) -> Self {
         Self { program: Some(program), away: None }
     }
 
-    /// The program, unless the thread has it.
+    /// The program, if it is at home.
     pub(super) fn program(&self) -> Option<&dyn Kept> {
         self.program.as_deref()
     }
 
-    /// Opens sockets and waits for the outcome.
+    /// Climbs and waits for what comes of it.
     pub(super) fn climb(
         &mut self,
         umem: &SharedUmem,
@@ -61,7 +59,7 @@ impl ModeClimber {
         }
     }
 
-    /// Starts to open sockets on a thread.
+    /// Begins to climb.
     pub(super) fn begin(
         &mut self,
         umem: &SharedUmem,
@@ -76,12 +74,12 @@ impl ModeClimber {
         std::thread::Builder::new().name("port".to_owned()).spawn(move || {
             let Ok(mut program) = given.recv() else { return };
             let target = Target { device: &device, ifindex, queues, mac, mtu };
-            // A busy queue is tried again later: ending the port waits for this thread.
+            // What is busy is tried again later: whoever ends the port waits for this thread.
             let outcome = steps::climb(&umem, &mut *program, target, mode, (&lent, Duration::ZERO));
-            // If the port has ended meanwhile, program and sockets end here.
+            // A port that has ended meanwhile takes nothing: program and sockets end here.
             let _ = tell.send((program, outcome));
         })?;
-        // Only now, so that the program is not lost if there is no thread.
+        // Only now, so that it is not lost where there is no thread.
         if let Some(program) = self.program.take() {
             let _ = give.send(program);
             self.away = Some(told);
@@ -89,7 +87,7 @@ impl ModeClimber {
         Ok(())
     }
 
-    /// The outcome of opening sockets, once; `Ready(None)` if that was not started.
+    /// What has come of a climb, once; nothing where none was begun.
     pub(super) fn poll(&mut self) -> Poll<Option<Outcome>> {
         let Some(away) = &self.away else { return Poll::Ready(None) };
         let arrived = away.try_recv();
@@ -106,7 +104,7 @@ impl ModeClimber {
         }))
     }
 
-    /// Detaches the program from its device, even if the thread has it.
+    /// Takes the program from its device, wherever it is by now.
     pub(super) fn detach(&mut self) {
         if let Some(away) = self.away.take() {
             self.program = away.recv().ok().map(|(program, _)| program);
@@ -116,7 +114,7 @@ impl ModeClimber {
         }
     }
 
-    /// Directs a queue's frames to a socket.
+    /// Says which socket has a queue's frames.
     pub(super) fn set_socket(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Refusal> {
         match &mut self.program {
             Some(program) => program.set_socket(queue, socket),
@@ -124,13 +122,13 @@ impl ModeClimber {
         }
     }
 
-    /// Hands a frame to the kernel; returns false if that failed.
+    /// Hands a frame to the kernel; false where that failed.
     pub(super) fn punt(&mut self, frame: &[u8]) -> bool {
         self.program.as_mut().is_some_and(|program| program.punt(frame))
     }
 }
 
-/// The thread with the program has panicked.
+/// Whoever had the program has ended badly.
 fn lost() -> Vec<Refusal> {
     let what = "its XDP program is lost; restart tollway".to_owned();
     vec![Refusal { what, remedy: "Restart tollway".to_owned(), is_final: true }]

@@ -1,8 +1,9 @@
 //! One area of memory for the frames of all ports, registered with the kernel.
 //!
-//! The first socket of a kind registers the area. The following sockets share that registration
-//! (XDP_SHARED_UMEM), on any device and queue. The kernel allows one kind of binding per
-//! registration, so zero-copy sockets have one and copy-mode sockets another, for the same memory.
+//! The first socket of a kind registers it, those that follow share that registration
+//! (XDP_SHARED_UMEM), on whatever device and queue they are. The kernel has one kind of binding for
+//! each registration, so zero-copy sockets have one and copying ones have another, of the same
+//! memory.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, Weak};
@@ -14,9 +15,9 @@ use crate::sync::lock;
 /// How a socket is bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Binding {
-    /// Whether the device itself reads and writes the chunks.
+    /// The device writes to and reads from the chunks itself.
     pub(super) zero_copy: bool,
-    /// Whether frames may have several chunks.
+    /// Frames may have several chunks.
     pub(super) multi_buffer: bool,
 }
 
@@ -29,14 +30,14 @@ impl Binding {
     }
 }
 
-/// A socket and its binding.
+/// A socket and how it is bound.
 type Owner = (Binding, Weak<OwnedFd>);
 
-/// The area, and the sockets that registered it.
+/// The area, and the sockets by which it is registered.
 #[derive(Clone)]
 pub struct SharedUmem {
     area: Arc<Area>,
-    /// The largest frame in one chunk, and in several, in bytes.
+    /// Bytes that a frame can have in one chunk, and in all that it may have.
     sizes: (usize, usize),
     owners: Arc<Mutex<Vec<Owner>>>,
 }
@@ -61,25 +62,25 @@ impl SharedUmem {
         self.sizes.1 > self.sizes.0
     }
 
-    /// The largest frame in one chunk, in bytes.
+    /// Bytes that a frame can have in one chunk.
     pub(super) const fn room(&self) -> usize {
         self.sizes.0
     }
 
-    /// A socket whose registration can be shared by a socket with this binding.
+    /// A socket whose registration one that is bound like this can share.
     pub(super) fn owner(&self, binding: Binding) -> Option<Arc<OwnedFd>> {
         let mut owners = lock(&self.owners);
         owners.retain(|(_, fd)| fd.strong_count() > 0);
         owners.iter().filter(|(of, _)| *of == binding).find_map(|(_, fd)| fd.upgrade())
     }
 
-    /// Records a bound socket, so that others can share its registration.
+    /// Says that a socket is bound, so that others can share.
     pub(super) fn add(&self, binding: Binding, fd: &Arc<OwnedFd>) {
         let mut owners = lock(&self.owners);
         owners.push((binding, Arc::downgrade(fd)));
     }
 
-    /// Removes a socket that is no longer bound.
+    /// Says that a socket is bound no longer.
     pub(super) fn forget(&self, fd: &Arc<OwnedFd>) {
         let mut owners = lock(&self.owners);
         owners.retain(|(_, other)| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(fd)));

@@ -1,17 +1,17 @@
-//! Random rulesets with everything that the intermediate form has.
+//! Random rulesets of all that the form has.
 
 use super::Dice;
 use super::frames::{ADDRESSES, PORTS, PROTOCOLS, six};
-use super::path_bench::{LINKS, VID};
+use super::road::{LINKS, VID};
 use crate::filter::ir::*;
 
-/// A ruleset being drawn.
+/// A ruleset in the drawing.
 pub(super) struct Draw<'a> {
     dice: &'a mut Dice,
     rules: Ruleset,
 }
 
-/// Chains that are jumped to; each leads only to later ones.
+/// Chains that are jumped to; each only leads to those behind it.
 const CALLED: usize = 4;
 
 impl<'a> Draw<'a> {
@@ -19,7 +19,7 @@ impl<'a> Draw<'a> {
         Self { dice, rules: Ruleset::default() }
     }
 
-    /// Draws this many rules, in several chains.
+    /// So many rules, over some chains.
     pub(super) fn ruleset(mut self, count: usize) -> Ruleset {
         for _ in 0..4 {
             self.rules.add_counter(Counter::default());
@@ -87,7 +87,7 @@ impl<'a> Draw<'a> {
 
     fn rule(&mut self, chain: usize, count: usize) -> Rule {
         let mut steps = Vec::new();
-        // If there are many rules, each should match few packets, or packets reach none behind the first.
+        // Of many rules each is to match few packets, or none behind the first is reached.
         let least = if count > 20 { 2 } else { 0 };
         for _ in 0..least + self.dice.below(3) {
             steps.push(self.step());
@@ -96,7 +96,7 @@ impl<'a> Draw<'a> {
         match self.dice.below(12) {
             0 if chain != CALLED - 1 => {
                 steps.push(Step::VerdictMap { keys: port_keys(), map: SetId(5) });
-                // For packets for which the map says continue.
+                // For those whom the map tells to continue.
                 if self.dice.one_in(2) {
                     steps.push(self.step());
                     steps.push(Step::Verdict(verdict));
@@ -161,7 +161,7 @@ impl<'a> Draw<'a> {
             0 => {
                 let set = self.dice.below(4);
                 let mut keys = self.rules.sets[set].key.clone();
-                // The rule decides which field to look up.
+                // What is looked up is the rule's to say.
                 if keys == [Selector::Source4.into()] && self.dice.one_in(2) {
                     keys = vec![Selector::Destination4.into()];
                 }

@@ -1,4 +1,4 @@
-//! Each mistake is one sentence at its place.
+//! Mistakes are one sentence, at their place.
 
 use super::super::{read, script};
 

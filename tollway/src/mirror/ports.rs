@@ -1,0 +1,89 @@
+//! The devices behind the ports, which may go and come back.
+
+use super::kernel::{Ifindex, Kernel, Netdev};
+use crate::model::Mac;
+
+/// A port by the name that it was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Port {
+    pub(super) name: String,
+    /// Its device, if it is there.
+    pub(super) device: Option<Ifindex>,
+    /// What its device says of itself, or said last.
+    pub(super) mac: Mac,
+    pub(super) mtu: u32,
+    /// Frames can be sent by it.
+    pub(super) works: bool,
+    /// The largest packet that it can take, where its sockets have room for less than its device sends.
+    pub(super) room: Option<u32>,
+}
+
+impl Port {
+    /// A port on a device that is there.
+    pub(super) fn new(index: Ifindex, netdev: &Netdev) -> Self {
+        let mut port = Self {
+            name: netdev.name.clone(),
+            device: Some(index),
+            mac: Mac([0; 6]),
+            mtu: 0,
+            works: true,
+            room: None,
+        };
+        port.note(netdev);
+        port
+    }
+
+    /// Looks for its device: the same one, whatever it is called by now, else one of its name.
+    pub(super) fn find(&mut self, kernel: &Kernel) {
+        let same = self.device.filter(|index| kernel.netdevs.contains_key(index));
+        self.device = same.or_else(|| kernel.named(&self.name).map(|(index, _)| index));
+        if let Some(netdev) = self.device.and_then(|index| kernel.netdevs.get(&index)) {
+            self.note(netdev);
+        }
+    }
+
+    /// Its device is no more: another with its number is none of this port's.
+    pub(super) fn lose(&mut self, index: Ifindex) {
+        self.device = self.device.filter(|device| *device != index);
+    }
+
+    fn note(&mut self, netdev: &Netdev) {
+        self.mac = netdev.mac.map_or(self.mac, Mac);
+        self.mtu = netdev.mtu;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_keeps_its_device_and_finds_another_of_its_name() {
+        let netdev = |name: &str, mtu| Netdev {
+            name: name.to_owned(),
+            mac: Some([2, 0, 0, 0, 0, mtu as u8]),
+            mtu,
+            ..Netdev::default()
+        };
+        let mut kernel = Kernel::default();
+        kernel.netdevs.insert(2, netdev("a", 100));
+        let mut port = Port::new(2, &kernel.netdevs[&2]);
+        kernel.netdevs.insert(2, netdev("renamed", 101));
+        kernel.netdevs.insert(3, netdev("a", 102));
+        port.find(&kernel);
+        assert_eq!((port.device, port.mtu), (Some(2), 101));
+        kernel.netdevs.remove(&2);
+        port.find(&kernel);
+        assert_eq!((port.device, port.mtu), (Some(3), 102));
+        port.lose(2);
+        assert_eq!(port.device, Some(3));
+        // It goes, and its number is another's before anybody looks.
+        port.lose(3);
+        kernel.netdevs.insert(3, netdev("b", 103));
+        port.find(&kernel);
+        assert_eq!((port.device, port.mtu), (None, 102));
+        kernel.netdevs.remove(&3);
+        port.find(&kernel);
+        assert_eq!((port.device, port.mtu, port.mac.0[5]), (None, 102, 102));
+    }
+}

@@ -1,0 +1,64 @@
+//! What of sound rules is the kernel's while the kernel forwards beside the router: what it writes down, and
+//! what depends on packets that the router does not see.
+//!
+//! A packet that is left to the kernel meets all rules there from the first on. So whatever the router
+//! has done to it before must not show there: a DSCP that is written is, where rules look at it.
+
+use std::collections::HashSet;
+
+use crate::filter::ir::{
+    Action, Key, Match, PayloadBase, Ruleset, Selector, SetId, Step, Target, Test,
+};
+
+const LOGS: &str = "the line is the kernel's to write";
+const LIMITS: &str = "the kernel holds the rate, of which others take their part";
+const EXPIRES: &str = "elements of the set go by themselves";
+const REWRITES: &str =
+    "rules look at the DSCP that this writes, and would meet it again in the kernel";
+
+/// Ends each rule where it comes to something that is the kernel's; `expiring` are the names of sets whose
+/// elements go by themselves.
+pub(super) fn leave(rules: &mut Ruleset, expiring: &HashSet<String>) {
+    let is_expiring: Vec<_> = rules.sets.iter().map(|set| expiring.contains(&set.name)).collect();
+    let steps = rules.chains.iter().flat_map(|chain| &chain.rules).flat_map(|rule| &rule.steps);
+    let looks_at_dscp = steps.flat_map(Step::keys).any(is_of_first_bytes);
+    let kernels = |step: &Step| why(step, &is_expiring, looks_at_dscp);
+    for rule in rules.chains.iter_mut().flat_map(|chain| &mut chain.rules) {
+        let found = rule.steps.iter().enumerate();
+        let found = found.filter_map(|(at, step)| Some((at, kernels(step)?))).next();
+        if let Some((at, why)) = found {
+            rule.steps.truncate(at);
+            rule.steps.push(Step::Unsupported(why.to_owned()));
+        }
+    }
+}
+
+/// Why a step is the kernel's, if it is.
+fn why(step: &Step, is_expiring: &[bool], looks_at_dscp: bool) -> Option<&'static str> {
+    let expires = |set: SetId| is_expiring.get(set.0) == Some(&true);
+    let dscp = looks_at_dscp.then_some(REWRITES);
+    match step {
+        Step::Do(Action::Log(_)) => Some(LOGS),
+        Step::Do(Action::Dscp(_)) => dscp,
+        Step::Limit { .. } => Some(LIMITS),
+        Step::Match(Match { test: Test::Set(set), .. }) if expires(*set) => Some(EXPIRES),
+        Step::Map { map, .. } | Step::VerdictMap { map, .. } if expires(*map) => Some(EXPIRES),
+        Step::Map { target: Target::Dscp, .. } => dscp,
+        _ => None,
+    }
+}
+
+/// Says if a DSCP that is written shows in it: in itself, or in IPv4's checksum.
+fn is_of_first_bytes(key: &Key) -> bool {
+    /// Where the checksum ends.
+    const END: u8 = 12;
+    match key.selector {
+        Selector::TrafficClass => true,
+        Selector::Payload { base: PayloadBase::Network, offset, .. } => offset < END,
+        // Behind the Ethernet header.
+        Selector::Payload { base: PayloadBase::Link, offset, bytes } => {
+            offset.saturating_add(bytes) > 14
+        }
+        _ => false,
+    }
+}

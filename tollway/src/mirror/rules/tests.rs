@@ -1,0 +1,6 @@
+//! What is made of messages and listings.
+
+mod elements;
+mod file;
+mod listings;
+mod messages;
