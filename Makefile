@@ -1,26 +1,26 @@
-# Everything that is done with this project, each target with its own set-up.
+# Targets for everything that is done with this project. Each target does its own set-up.
 #
-#   make demo    the main job, shown: captures through a router, live namespaces, the toll table
-#   make test    every test, a short fuzz run included
-#   make bench   the toll table, and what routes cost
-#   make install program, manual pages and completions below PREFIX (default /usr/local), and the
-#                systemd unit with its /etc/default/tollway
-#   make check   formatting, clippy, documentation, licences
-#   make fuzz    the fuzz targets for FUZZ_SECONDS each (default 600)
-#   make soak    ports opened and closed SOAK_CYCLES times (default 10000) without a leak; as root
-#   make loom    shared tables in every order that the memory model allows; seconds, part of make test
-#   make oracle  what Tollway does against what the kernel does, with random packets; KIND=filter: random rules,
-#                KIND=router: random routers, KIND=machine: routers with VLAN and VRF devices, in a virtual
-#                machine; KIND=rules: rules against what they mean, a million packets each; SEED=n and CASES=n
-#                for others and for more
-#   make routes  ROUTES routes (default 1000000) in the kernel are read and mirrored: time, memory; as root
-#   make bgp     100,000 routes by BGP from FRR while other traffic goes on; as root
-#   make leaks   how long what a command forbids goes on on the XDP path, each change LEAKS times (default 20), idle
-#                and beside four busy loops; as root
-#   make machines  network cards in virtual machines: pings, streams, what is lost when something happens to routers
-#                and devices; as root, some minutes each, MODELS="igb virtio-net-pci e1000e vmxnet3" with the kernels of
-#                SUITES="trixie-backports trixie bookworm"
-#   make miri    what owns memory, under Miri (needs a nightly toolchain); five minutes
+#   make demo    shows the main functions: captures through a router, live namespaces, the toll table
+#   make test    runs every test, with a short fuzz run
+#   make bench   prints the toll table, and what routes cost
+#   make install installs program, manual pages and completions below PREFIX (default /usr/local), the
+#                systemd unit, and /etc/default/tollway
+#   make check   checks formatting, words (scripts/prose.txt), clippy, documentation, licences
+#   make fuzz    runs each fuzz target for FUZZ_SECONDS (default 600)
+#   make soak    opens and closes ports SOAK_CYCLES times (default 10000) and checks for leaks; as root
+#   make loom    runs shared tables in every order that the memory model allows; seconds, part of make test
+#   make oracle  compares Tollway with the kernel on random packets. KIND=filter: random rules, KIND=router:
+#                random routers, KIND=machine: routers with VLAN and VRF devices in a virtual machine;
+#                KIND=rules: rules against their meaning, a million packets each. SEED=n selects other cases,
+#                CASES=n their number
+#   make routes  reads and follows ROUTES routes (default 1000000) of the kernel: time, memory; as root
+#   make bgp     receives 100,000 routes by BGP from FRR while other traffic runs; as root
+#   make leaks   measures how long the XDP path goes on with what a command forbids, LEAKS times per change
+#                (default 20), idle and beside four busy loops; as root
+#   make machines tests network cards in virtual machines: pings, streams, and losses at events of routers and
+#                devices; as root, some minutes each, MODELS="igb virtio-net-pci e1000e vmxnet3" with the
+#                kernels of SUITES="trixie-backports trixie bookworm"
+#   make miri    runs what owns memory under Miri (needs a nightly toolchain); five minutes
 
 SHELL := /bin/bash
 FUZZ_SECONDS ?= 600
@@ -71,6 +71,7 @@ install: build
 
 check: setup deny
 	cargo fmt --all --check
+	scripts/prose.sh
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 	$(TOOLS)/bin/cargo-deny --locked check bans licenses sources
@@ -81,12 +82,12 @@ deny:
 fuzz:
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
-# CI is set so that a test that can not run here fails rather than is left out.
+# With CI set, a test that cannot run here fails instead of being left out.
 soak: setup
 	CI=1 TOLLWAY_CYCLES=$(SOAK_CYCLES) \
 	  cargo test -p tollway --test af_xdp --locked -- ports_come_and_go_without_a_leak
 
-# A build of its own beside the others, since every crate is built anew for it.
+# This build has a target directory of its own, because --cfg loom rebuilds every crate.
 loom:
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$${CARGO_TARGET_DIR:-target}/loom \
 	  cargo test -p tollway-dataplane --lib --locked -- models::
@@ -96,7 +97,7 @@ oracle: setup
 	  cargo test -p tollway --locked $(if $(filter rules,$(KIND)),--lib -- --nocapture a_million,--test oracle -- $(KIND))
 
 routes: setup
-	TOLLWAY_MIRROR_ROUTES=$(ROUTES) cargo test -p tollway --test mirror --locked -- many_routes
+	TOLLWAY_MIRROR_ROUTES=$(ROUTES) cargo test -p tollway --test controller --locked -- many_routes
 	CI=1 TOLLWAY_ROUTES=$(ROUTES) cargo test -p tollway --test router --locked -- many_routes
 
 bgp: setup

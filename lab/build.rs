@@ -1,5 +1,5 @@
-//! Notes which compiler and which commit a build is of, for the reports, and builds the BPF programs
-//! of generators and sinks.
+//! Records compiler and commit of the build for the reports, and builds the BPF programs of
+//! generators and sinks.
 
 use std::path::PathBuf;
 use std::process::{Command, exit};
@@ -22,7 +22,7 @@ fn main() {
     }
 }
 
-/// The first line that a command prints, or "unknown" where it can not be had.
+/// The first line that a command prints, or "unknown" if it fails.
 fn output(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output().ok();
     let text = output.filter(|output| output.status.success()).map(|output| output.stdout);
@@ -30,19 +30,19 @@ fn output(program: &str, arguments: &[&str]) -> String {
     text.filter(|text| !text.is_empty()).unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Builds `bpf/NAME.c` into an object of that name.
+/// Compiles `bpf/NAME.c` to an object of that name.
 fn bpf(name: &str) -> Result<(), String> {
     let variable = |name| std::env::var(name).unwrap_or_default();
     let object = PathBuf::from(variable("OUT_DIR")).join(format!("{name}.o"));
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let mut command = Command::new(&clang);
     command.args(["-O2", "-g", "-Wall", "-Werror", "-target", target(), "-mcpu=v3"]);
-    // Debian keeps the kernel's asm/ headers by machine; the target knows of none.
+    // Debian keeps the kernel's asm/ headers per machine; the BPF target names no machine.
     command.args(machines().map(|machine| format!("-I/usr/include/{machine}-linux-gnu")));
     command.arg("-c").arg(format!("bpf/{name}.c")).arg("-o").arg(object);
     let done = command.output().map_err(|error| {
         format!(
-            "lab/bpf/{name}.c can not be compiled since {clang} can not be started ({error}): \
+            "lab/bpf/{name}.c cannot be compiled since {clang} cannot be started ({error}): \
              install it with `apt-get install clang libbpf-dev linux-libc-dev`"
         )
     })?;
@@ -52,19 +52,19 @@ fn bpf(name: &str) -> Result<(), String> {
     let told = String::from_utf8_lossy(&done.stderr);
     let told = told.lines().find(|line| line.contains("error")).unwrap_or("no reason given");
     Err(format!(
-        "lab/bpf/{name}.c can not be compiled by {clang} ({told}): where a header is missing, \
+        "lab/bpf/{name}.c cannot be compiled by {clang} ({told}): where a header is missing, \
          `apt-get install libbpf-dev linux-libc-dev` brings it"
     ))
 }
 
-/// BPF of the byte order of the machine that is built for.
+/// The BPF target with the byte order of the target machine.
 fn target() -> &'static str {
     let is_big = std::env::var("CARGO_CFG_TARGET_ENDIAN").is_ok_and(|endian| endian == "big");
     if is_big { "bpfeb" } else { "bpfel" }
 }
 
-/// The machine that is built for, then the one that builds: for the few numbers that the headers take from
-/// there, either does.
+/// The target machine, then the build machine. The build needs few numbers from these headers, so
+/// either serves.
 fn machines() -> impl Iterator<Item = String> {
     let target = std::env::var("CARGO_CFG_TARGET_ARCH").ok();
     target.into_iter().chain([std::env::consts::ARCH.to_owned()])

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The main job, shown: a capture through a router, live hosts, a Linux router taken over, the kernel beside
-# Tollway, then what each feature costs.
+# Shows the main functions: a capture through a router, live hosts, a takeover from a Linux router, the
+# kernel beside Tollway, then what each feature costs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -47,10 +47,10 @@ else
   echo "Only root may load programs into the kernel: run 'sudo make demo' for this part."
 fi
 
-say "4. Kernel, AF_XDP, express lane in one run; then Tollway is killed and stopped under traffic and pings"
+say "4. Kernel, AF_XDP, XDP path in one run; then Tollway is killed and stopped under traffic and pings"
 if [ "$(id -u)" -eq 0 ]; then
-  echo "\$ tollway lab live --only af-xdp express kill stop --pairs 3 --repeat 1"
-  $tollway lab live --only af-xdp express kill stop --pairs 3 --repeat 1
+  echo "\$ tollway lab live --only af-xdp xdp kill stop --pairs 3 --repeat 1"
+  $tollway lab live --only af-xdp xdp kill stop --pairs 3 --repeat 1
 else
   echo "Only root may load programs into the kernel: run 'sudo make demo' for this part; what part 2 has shown,"
   echo "packet sockets, is what every user can have."

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The fuzz targets, each for SECONDS: by cargo-fuzz where there is a nightly toolchain, else by the
-# tests that drive the same code with simpler changes.
+# Runs each fuzz target for SECONDS. Uses cargo-fuzz with a nightly toolchain; without one, the tests that
+# drive the same code with simpler changes.
 # usage: fuzz.sh [SECONDS]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -23,7 +23,7 @@ cargo +nightly --version >/dev/null 2>&1 ||
   stable "there is no nightly toolchain ('rustup toolchain install nightly' installs it)"
 [ -x "$tools/bin/cargo-fuzz" ] ||
   cargo install --quiet --root "$tools" --locked cargo-fuzz ||
-  stable "cargo-fuzz can not be installed"
+  stable "cargo-fuzz cannot be installed"
 export PATH=$tools/bin:$PATH
 
 for target in path config rules_nft rules_iptables rules_ipfw; do
@@ -37,7 +37,7 @@ for target in path config rules_nft rules_iptables rules_ipfw; do
   seeds=()
   [ -d "fuzz/seeds/$target" ] && seeds=("fuzz/seeds/$target")
   echo "fuzz: $target for $seconds s"
-  # What is found lands in fuzz/artifacts, and the command fails.
+  # Findings land in fuzz/artifacts, and the command fails.
   cargo +nightly fuzz run "$target" "$corpus" "${seeds[@]}" -- \
     -max_total_time="$seconds" -max_len=4096 -timeout=20 -print_final_stats=1
 done

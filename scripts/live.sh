@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# In a network namespace of its own: hosts A and B in namespaces, Tollway between them, pings.
+# Pings from host A to host B through Tollway, each in a network namespace. Run it in a namespace of its own.
 # usage: live.sh TOLLWAY CONFIG
 set -euo pipefail
 tollway=$1
@@ -14,14 +14,14 @@ dir=$(mktemp -d)
 cleanup() { rm -rf "$dir"; for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done; wait 2>/dev/null || true; }
 trap cleanup EXIT
 
-# The router's kernel must not forward or answer: Tollway does.
+# Tollway forwards and answers here, so the router's kernel must not.
 echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6
 echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6
 
 host() { # NAME PORT ADDRESS4 GATEWAY4 ADDRESS6 GATEWAY6
   unshare --net sleep 60 & local pid=$!
   pids+=("$pid")
-  # The namespace is there once it is not ours any more.
+  # The namespace exists once it differs from this one.
   for _ in $(seq 100); do
     [ "$(readlink "/proc/$pid/ns/net")" != "$(readlink /proc/self/ns/net)" ] && break
     sleep 0.01

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# In a network and a mount namespace of its own: a Linux router between two hosts, and Tollway that takes over
-# from the kernel by the kernel's own configuration.
+# Takes over a Linux router between two hosts, by the kernel's own configuration. Run it in a network and a
+# mount namespace of its own.
 # usage: mirror.sh TOLLWAY
 set -euo pipefail
 tollway=$1
@@ -20,7 +20,7 @@ in_host() { local pid=$1; shift; nsenter --target "$pid" --net "$@"; }
 host() { # DEVICE ADDRESS GATEWAY
   unshare --net sleep 60 & local pid=$!
   pids+=("$pid")
-  # The namespace is there once it is not ours any more.
+  # The namespace exists once it differs from this one.
   for _ in $(seq 100); do
     [ "$(readlink "/proc/$pid/ns/net")" != "$(readlink /proc/self/ns/net)" ] && break
     sleep 0.01
@@ -31,9 +31,9 @@ host() { # DEVICE ADDRESS GATEWAY
   in_host "$pid" ip address add "$2/25" dev eth0
   in_host "$pid" ip link set eth0 up
   in_host "$pid" ip route add default via "$3"
-  # A veth leaves checksums and VLAN tags to a network card, and takes frames of the express lane only with GRO.
+  # A veth leaves checksums and VLAN tags to a network card, and accepts redirected frames only with GRO.
   in_host "$pid" ethtool -K eth0 tx off gro on txvlan off tx-vlan-stag-hw-insert off >/dev/null
-  ethtool -K "$1" rx off rxvlan off # the peer has been seen to
+  ethtool -K "$1" rx off rxvlan off # the peer is set above
 }
 show() { echo; echo "\$ $*"; "$@"; }
 tollway() { "$tollway" "$@"; }
@@ -56,7 +56,7 @@ kill -0 "$router" || { echo "tollway did not start"; exit 1; }
 echo
 echo "\$ ping 192.0.2.140        (from host to host)"
 in_host "${pids[0]}" ping -q -c 50 -i 0.01 192.0.2.140 | sed -n '/transmitted/p'
-show tollway show coverage
+show tollway show offload
 
 echo
 echo "\$ ip route add blackhole 203.0.113.0/24; tollway sync"

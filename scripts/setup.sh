@@ -1,27 +1,27 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the tests and the demo use, or says which are missing.
+# Installs the Debian packages that the tests and the demo use, or reports which are missing.
 set -euo pipefail
 
 # command:package, what for
 needed=(
   "ip:iproute2"          # namespaces, links, addresses
   "ping:iputils-ping"    # echo requests through the router
-  "tracepath:iputils-tracepath" # the path MTU as a host finds it
-  "traceroute:traceroute" # the hops as a host finds them
-  "tcpdump:tcpdump"      # somebody who captures
-  "tshark:tshark"        # an independent reader of the captures that are written
+  "tracepath:iputils-tracepath" # finds the path MTU as a host does
+  "traceroute:traceroute" # finds the hops as a host does
+  "tcpdump:tcpdump"      # a capture beside the router
+  "tshark:tshark"        # reads the written captures independently
   "cc:gcc"               # links the Rust program
   "clang:clang"          # compiles the BPF programs
   "nft:nftables"         # reads rulesets in nft's text
-  "iptables-legacy-restore:iptables" # loads the rules that the kernel and Tollway are held against
-  "unshare:util-linux"   # the scratch namespaces that it reads them in
-  "/usr/lib/frr/bgpd:frr" # the routing daemons whose routes are mirrored
-  "ethtool:ethtool"      # switches off what virtual interfaces only pretend to do
+  "iptables-legacy-restore:iptables" # loads rules to compare the kernel with Tollway
+  "unshare:util-linux"   # the scratch namespaces for nft
+  "/usr/lib/frr/bgpd:frr" # the routing daemons whose routes Tollway follows
+  "ethtool:ethtool"      # switches off offloads that virtual interfaces only pretend to have
   "qemu-system-x86_64:qemu-system-x86" # the virtual machine with VLAN and VRF devices
-  "cpio:cpio"            # packs its first files
+  "cpio:cpio"            # packs its initramfs
   "xz:xz-utils"          # unpacks its kernel
-  "zstd:zstd"            # unpacks a newer one
-  "modprobe:kmod"        # says which modules it needs
+  "zstd:zstd"            # unpacks newer kernels
+  "modprobe:kmod"        # lists the modules it needs
 )
 # file:package, of packages without a command
 headers=(
@@ -37,7 +37,7 @@ done
 for entry in "${headers[@]}"; do
   [ -e "${entry%%:*}" ] || missing+=("${entry##*:}")
 done
-# What the virtual machine with network cards is made of, which is installed nowhere.
+# Fetches the parts of the virtual machine with network cards, which are installed nowhere.
 fetch() {
   [ "$(uname -m)" = x86_64 ] && command -v apt-get >/dev/null 2>&1 || return 0
   local here
@@ -54,7 +54,7 @@ fi
 if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
   echo "setup: installing ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
-  # A package that brings a service is not to start it here.
+  # Packages must not start their services here.
   policy=/usr/sbin/policy-rc.d
   if [ ! -e "$policy" ]; then
     trap 'rm -f "$policy"' EXIT

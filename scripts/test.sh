@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Every test; one that fails beside others is run once more, alone, and has to pass then.
+# Runs every test. A test that fails beside others runs once more, alone, and must pass then.
 #
-# Many tests measure time, or talk through namespaces, on machines whose processors are away for a second
-# when their host is busy. What passed only alone is told at the end, so that somebody looks at it; more
-# than a few are a failure at once, and so is a program that died, or anything that is not understood here.
+# Many tests measure time or talk through namespaces. They run on machines whose processors can be away for
+# a second when the host is busy. The script lists at its end the tests that passed only alone, so that
+# somebody investigates. It fails at once after more than a few failures, when a program died, and at output
+# that it does not understand.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 MOST=3
@@ -13,12 +14,12 @@ trap 'rm -f "$log"' EXIT
 cargo test --workspace --locked --no-fail-fast 2>&1 | tee "$log"
 results=("${PIPESTATUS[@]}")
 [ "${results[*]}" = "0 0" ] && exit 0
-# 101 is how cargo says that tests failed.
+# Cargo exits with 101 if tests failed.
 [ "${results[*]}" = "101 0" ] || exit 1
 
-# A line for each failed test: how cargo calls its program, a tab, its name. A program's names must be as many
-# as it says have failed, and the programs as many as cargo says. What a program printed of another's tests,
-# which ran in a virtual machine, ends with a result of its own, and is not counted.
+# Prints a line for each failed test: cargo's name of its program, a tab, the test's name. The number of
+# names must match the failures that the program reports, and the number of programs the total of cargo. The
+# output of a program that ran in a virtual machine ends with its own result, and its tests are not counted.
 failed=$(awk '
   /^ +(Running|Doc-tests) / { count = 0; told = 0 }
   /^test [A-Za-z0-9_:]+ \.\.\. FAILED$/ { name[++count] = $2 }
@@ -41,7 +42,7 @@ while IFS=$'\t' read -r target name; do
   # The target is several words, such as "-p tollway --test live".
   # shellcheck disable=SC2086
   cargo test --locked $target -- --exact "$name" </dev/null 2>&1 | tee "$log" || exit 1
-  # One of another name is no proof.
+  # A test of another name proves nothing.
   grep -Fqx "test $name ... ok" "$log" || exit 1
 done <<<"$failed"
 

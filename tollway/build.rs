@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// The programs, each a file of `bpf/`.
-const PROGRAMS: [&str; 6] = ["steer", "punt", "refused", "refused_event", "ask", "links"];
+const PROGRAMS: [&str; 6] = ["dispatcher", "punt", "refused", "refused_event", "ask", "links"];
 
 fn main() -> ExitCode {
     println!("cargo:rerun-if-changed=bpf");
@@ -33,7 +33,7 @@ fn compile(program: &str) -> Result<(), String> {
     command.arg("-c").arg(&source).arg("-o").arg(&object);
     let output = command.output().map_err(|error| {
         format!(
-            "the BPF programs can not be compiled: {clang}: {error}; install it with `apt-get \
+            "the BPF programs cannot be compiled: {clang}: {error}; install it with `apt-get \
              install clang libbpf-dev linux-libc-dev`, or name another in CLANG"
         )
     })?;
@@ -45,9 +45,9 @@ fn compile(program: &str) -> Result<(), String> {
     told.lines().for_each(|line| eprintln!("{line}"));
     if first.contains("file not found") {
         let headers = "install the headers with `apt-get install libbpf-dev linux-libc-dev`";
-        return Err(format!("{} can not be compiled: {first}; {headers}", source.display()));
+        return Err(format!("{} cannot be compiled: {first}; {headers}", source.display()));
     }
-    Err(format!("{} can not be compiled: {first}", source.display()))
+    Err(format!("{} cannot be compiled: {first}", source.display()))
 }
 
 /// BPF of the byte order of the machine that the program is built for.

@@ -1,4 +1,4 @@
-//! Up to 64 packets at once, as a structure of arrays, and sets of them.
+//! A burst: up to 64 packets at once as a structure of arrays, and sets of its packets.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use crate::id::{LinkId, PortId};
 use crate::tables::RecordId;
 use crate::verdict::Verdict;
 
-/// Packets in a burst at most: one bit each in [`Lanes`].
+/// The maximum number of packets in a burst: one bit each in [`Lanes`].
 ///
 /// Bursts of 256 would double the first-level cache misses (measured by DPDK's grout).
 pub const BURST: usize = 64;
@@ -27,14 +27,14 @@ impl Lanes {
         if n >= BURST { Self(u64::MAX) } else { Self((1 << n) - 1) }
     }
 
-    /// Says if the set is empty.
+    /// Says whether the set is empty.
     #[inline(always)]
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// How many packets the set has.
+    /// The number of packets in the set.
     #[inline(always)]
     #[must_use]
     pub const fn count(self) -> usize {
@@ -48,22 +48,22 @@ impl Lanes {
         Self(self.0 & !other.0)
     }
 
-    /// The packets of either set.
+    /// The packets of both sets.
     #[inline(always)]
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Says if packet `lane` is in the set.
+    /// Says whether packet `lane` is in the set.
     #[inline(always)]
     #[must_use]
     pub const fn has(self, lane: usize) -> bool {
         self.0 >> (lane & (BURST - 1)) & 1 != 0
     }
 
-    /// The set as a plain range, where it is the burst's first packets without a gap (the usual
-    /// case): a counted loop takes a third less time than one that searches for bits.
+    /// The set as a plain range, if it holds the burst's first packets without a gap (the usual case).
+    /// A counted loop takes a third less time than one that searches for bits.
     #[inline(always)]
     #[must_use]
     pub const fn dense(self) -> Option<Range<usize>> {
@@ -74,22 +74,22 @@ impl Lanes {
         }
     }
 
-    /// The set's first packet, where it has one.
+    /// The set's first packet, if any.
     #[inline(always)]
     #[must_use]
     pub const fn lowest(self) -> Option<usize> {
         if self.0 == 0 { None } else { Some(self.0.trailing_zeros() as usize) }
     }
 
-    /// Adds packet `lane`, where `member` says so.
+    /// Adds packet `lane` if `member` is true.
     #[inline(always)]
     pub const fn put(&mut self, lane: usize, member: bool) {
         self.0 |= (member as u64) << lane;
     }
 
-    /// Adds packet `lane`; for what seldom happens: the compiler moves the case out of the way.
+    /// Adds packet `lane`, for rare cases: the compiler moves the code out of the hot loop.
     #[inline(always)]
-    pub fn put_odd(&mut self, lane: usize) {
+    pub fn insert_rare(&mut self, lane: usize) {
         std::hint::cold_path();
         self.0 |= 1 << lane;
     }
@@ -123,24 +123,26 @@ impl Iterator for LaneIter {
     }
 }
 
-/// Up to 64 packets: where their frames are, and what the stages have found out about them.
+/// A burst of up to 64 packets: where their frames are, and what the stages have found out about them.
 ///
-/// 32 bytes a packet, never zeroed: a field holds rubbish until the stage that owns it has run.
+/// It takes 32 bytes per packet and is never zeroed: a field holds garbage until the stage that owns it
+/// has run.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Burst {
-    /// Frames in the burst; the rest of each array is rubbish.
+    /// Frames in the burst; the rest of each array is garbage.
     pub count: usize,
-    /// Packets that left the road, with their [`Burst::verdict`].
-    pub left: Lanes,
-    /// Packets whose verdict depended on more than their flow: on length, TCP flags, TTL, a rate.
-    /// Whoever looks at such a thing adds them; an express lane leaves them alone.
+    /// Packets that exited the path, with their [`Burst::verdict`].
+    pub exited: Lanes,
+    /// Packets whose verdict depended on more than their flow: on length, TCP flags, TTL or a rate.
+    /// Each stage that examines such a property adds its packets; the XDP path does not repeat their
+    /// verdicts.
     pub bound: Lanes,
-    /// Packets whose verdict depended on IPv6's flow label beside their flow (ecmp).
+    /// Packets whose verdict depended on the IPv6 flow label as well as on their flow (ecmp).
     pub labelled: Lanes,
     /// The port that all frames came from.
     pub port: PortId,
-    /// First byte of each frame.
+    /// The first byte of each frame.
     pub addr: [FrameAddr; BURST],
     /// Bytes in each frame, Ethernet header included, check sequence excluded.
     pub len: [u16; BURST],
@@ -152,11 +154,11 @@ pub struct Burst {
     pub root: [u32; BURST],
     /// Lookup key: the IPv4 destination, or the upper half of the IPv6 one (validate).
     pub key: [u64; BURST],
-    /// What the FIB says (route); a group's member in its place (ecmp).
+    /// The result of the FIB lookup (route), replaced by the group's member (ecmp).
     pub next: [RecordId; BURST],
-    /// The port it leaves by (rewrite).
+    /// The egress port (rewrite).
     pub egress: [PortId; BURST],
-    /// Why it left the road (whoever sent it off).
+    /// Why the packet exited the path (set by the stage that ended it).
     pub verdict: [Verdict; BURST],
 }
 
@@ -166,7 +168,7 @@ impl Burst {
     pub fn new() -> Self {
         Self {
             count: 0,
-            left: Lanes::NONE,
+            exited: Lanes::NONE,
             bound: Lanes::NONE,
             labelled: Lanes::NONE,
             port: PortId(0),
@@ -186,13 +188,13 @@ impl Burst {
     #[inline(always)]
     pub fn reset(&mut self, port: PortId) {
         self.count = 0;
-        self.left = Lanes::NONE;
+        self.exited = Lanes::NONE;
         self.bound = Lanes::NONE;
         self.labelled = Lanes::NONE;
         self.port = port;
     }
 
-    /// Adds a frame; false when the burst is full and the frame is still the caller's.
+    /// Adds a frame; false if the burst is full, in which case the caller keeps the frame.
     #[inline(always)]
     #[must_use]
     pub fn push(&mut self, addr: FrameAddr, len: u16) -> bool {
@@ -212,10 +214,10 @@ impl Burst {
         Lanes::first(self.count)
     }
 
-    /// Sends packets off the road, all with one verdict.
+    /// Makes packets exit the path, all with one verdict.
     #[inline(always)]
     pub fn leave_all(&mut self, lanes: Lanes, verdict: Verdict) {
-        self.left = self.left.or(lanes);
+        self.exited = self.exited.or(lanes);
         match lanes.dense() {
             Some(range) => self.verdict[range].fill(verdict),
             None => {
@@ -226,7 +228,7 @@ impl Burst {
         }
     }
 
-    /// The verdict that all of these packets have left with, if it is one.
+    /// The verdict of all these packets, if they share one.
     #[must_use]
     pub fn verdict_of(&self, lanes: Lanes) -> Option<Verdict> {
         let verdict = self.verdict[lanes.lowest()?];
@@ -242,10 +244,10 @@ impl Burst {
         alike.then_some(verdict)
     }
 
-    /// Sends packet `lane` off the road.
+    /// Makes packet `lane` exit the path.
     #[inline(always)]
-    pub fn leave(&mut self, lane: usize, verdict: Verdict) {
-        self.left.0 |= 1 << lane;
+    pub fn exit(&mut self, lane: usize, verdict: Verdict) {
+        self.exited.0 |= 1 << lane;
         self.verdict[lane] = verdict;
     }
 }

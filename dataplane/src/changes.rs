@@ -1,10 +1,10 @@
-//! How often tables have changed, and where: for whoever keeps what the path once decided.
+//! Records how often tables have changed, and where, for caches of the path's decisions.
 //!
-//! Each table counts for itself, where it changes: the FIBs, the next hops, the groups. So no caller
-//! of theirs can forget to. Other rules of the firewall are counted by the router that takes them.
+//! Each table counts its own changes where they happen: the FIBs, the next hops, the groups. So none of
+//! their callers can forget it. The router that takes new firewall rules counts that change.
 //!
-//! A route decides for the addresses that its prefix covers and no others. So FIBs do not count their
-//! changes, but write the prefixes down, in a ring that whoever asks often enough can follow.
+//! A route decides only for the addresses that its prefix covers. So FIBs do not count their changes
+//! but write the prefixes into a ring. A reader that queries it often enough misses none.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
@@ -13,36 +13,37 @@ use std::sync::{Mutex, PoisonError};
 use crate::memory::zeroed;
 use crate::stages::route::Prefix;
 
-/// Prefixes that are remembered: what 100,000 changes a second are in 160 ms.
+/// The number of prefixes in the ring: 160 ms of 100,000 changes per second.
 const REMEMBERED: u64 = 1 << 14;
 
-/// What tables were like at some moment: equal only where nothing changed in between.
+/// A version of the tables: two are equal only if nothing changed in between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Version {
-    /// Which tables: no two ever have the same number, so that a swap is a change. 0 is none's.
+    /// Which tables: no two ever have the same number, so that a swap is a change. No tables have
+    /// number 0.
     tables: u64,
-    /// Their changes, but for those of routes.
+    /// Their changes, except those of routes.
     changes: u64,
     /// Changes of routes.
     routes: u64,
 }
 
 impl Version {
-    /// Says if both are of the same tables, whatever has changed in between.
+    /// Says whether both versions are of the same tables, whatever has changed in between.
     #[must_use]
     pub const fn is_of_same_tables(self, other: Self) -> bool {
         self.tables == other.tables
     }
 }
 
-/// Where a route has changed: the addresses that share these first bits.
+/// A changed route, as the set of addresses that share these first bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Touched {
     /// 4 or 6.
     pub version: u8,
-    /// The first 32 bits of the prefix; what is behind its length is 0.
+    /// The first 32 bits of the prefix; bits behind its length are 0.
     pub bits: u32,
-    /// How many of them count.
+    /// The number of significant bits.
     pub len: u8,
 }
 
@@ -67,25 +68,25 @@ impl Touched {
 
 /// Counts the changes of one [`crate::tables::Tables`].
 ///
-/// A change is counted after it was made, and only where a packet that was forwarded might now fare
-/// otherwise. So whoever reads the version first and then looks something up either finds it as it
-/// is after the change, or sees another version the next time: what was found is then void.
+/// A change is counted after it was made, and only if it may alter the result for a packet that was
+/// forwarded. So load the version first and then look up: either the lookup sees the change, or the
+/// next version differs and the result is void.
 ///
-/// The counters are the standard library's under loom, too: no table's memory depends on them.
+/// The counters use the standard library's atomics even under loom: no table's memory depends on them.
 #[derive(Debug)]
 pub struct Changes {
     tables: u64,
     count: AtomicU64,
-    /// How many prefixes have been written down.
+    /// The number of prefixes written so far.
     routes: AtomicU64,
-    /// The last of them, as [`Touched::word`].
+    /// The last prefixes, as [`Touched::word`].
     ring: Box<[AtomicU64]>,
-    /// Held by who writes one down.
+    /// Locked while a prefix is written.
     writer: Mutex<()>,
 }
 
 impl Changes {
-    /// None yet.
+    /// Creates a counter without changes.
     #[must_use]
     pub fn new() -> Self {
         static TABLES: AtomicU64 = AtomicU64::new(1);
@@ -98,37 +99,37 @@ impl Changes {
         }
     }
 
-    /// Counts a change that has been made.
+    /// Counts a change that was made.
     pub fn note(&self) {
-        // Release: whoever sees the count sees the change.
+        // Release: a thread that sees the count also sees the change.
         self.count.fetch_add(1, Release);
     }
 
-    /// Writes down that the route for a prefix has changed, in whichever FIB.
+    /// Records that the route for a prefix has changed, in whichever FIB.
     pub fn note_route(&self, version: u8, prefix: Prefix) {
-        // Nothing is left half done by whoever panics here.
+        // A panic here leaves nothing half done.
         let _writing = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let number = self.routes.load(Relaxed);
         if let Some(place) = self.ring.get((number % REMEMBERED) as usize) {
-            // Release: who reads this sees at least the count from before it.
+            // Release: a thread that reads this entry sees at least the count from before it.
             place.store(Touched::new(version, prefix).word(), Release);
         }
-        // Release: whoever sees the count sees the change, and what was written.
+        // Release: a thread that sees the count also sees the change and the ring entry.
         self.routes.store(number + 1, Release);
     }
 
-    /// The version now.
+    /// The current version.
     #[inline(always)]
     #[must_use]
     pub fn version(&self) -> Version {
-        // Acquire: lookups after this are not carried out before it.
+        // Acquire: later lookups do not run before these loads.
         let (changes, routes) = (self.count.load(Acquire), self.routes.load(Acquire));
         Version { tables: self.tables, changes, routes }
     }
 
-    /// Calls `each` for every route that has changed between two versions, of which `now` is one of these
-    /// tables, and says if nothing else has changed. If not, or if too many routes have, what `each` was
-    /// called for means nothing.
+    /// Calls `each` for every route that has changed between two versions, of which `now` is one of
+    /// these tables. Returns whether nothing else has changed. If it returns false, other things or too
+    /// many routes have changed, and the calls of `each` mean nothing.
     pub fn routes_between(
         &self,
         then: Version,
@@ -144,8 +145,8 @@ impl Changes {
             let word = self.ring.get((number % REMEMBERED) as usize);
             each(Touched::of_word(word.map_or(0, |word| word.load(Relaxed))));
         }
-        // Whoever has read what was written over meanwhile sees the count from before that; and the place
-        // that is being written to is one further on.
+        // A reader of an entry that was overwritten meanwhile sees the count from before that; and the
+        // entry being written is one further on.
         fence(Acquire);
         self.routes.load(Relaxed).wrapping_sub(then.routes) < REMEMBERED
     }
@@ -220,8 +221,8 @@ mod tests {
         assert_eq!(all[1].bits, 0);
     }
 
-    /// Whoever follows two writers sees what each writes, in order and without a gap, but where it is told
-    /// that there may be one.
+    /// A reader that follows two writers sees what each writes, in order and without a gap, unless it
+    /// receives the result that there may be one.
     #[test]
     fn whoever_follows_misses_nothing() {
         const MANY: u32 = if cfg!(miri) { 20 } else { 100_000 };

@@ -1,14 +1,14 @@
 //! The time-stamp counter, the only clock that the path reads.
 
-/// The time-stamp counter now: TSC clocks on x86-64 (8.5 ns a read on a 2.6 GHz virtual machine),
-/// the virtual counter on aarch64.
+/// The time-stamp counter now: TSC clocks on x86-64 (8.5 ns per read on a 2.6 GHz virtual machine), the
+/// virtual counter on aarch64.
 #[inline(always)]
 #[must_use]
 #[allow(unsafe_code)]
 pub fn now() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
-        // SAFETY: rdtsc only reads a counter; x86-64 has it always, and Linux leaves it enabled.
+        // SAFETY: rdtsc only reads a counter; every x86-64 has it, and Linux leaves it enabled.
         unsafe { core::arch::x86_64::_rdtsc() }
     }
     #[cfg(all(target_arch = "aarch64", not(miri)))]
@@ -20,7 +20,7 @@ pub fn now() -> u64 {
         }
         ticks
     }
-    // Miri has no counter.
+    // Miri has no such counter.
     #[cfg(miri)]
     {
         0

@@ -1,4 +1,4 @@
-//! What became of every packet, in numbers that must add up.
+//! Counters of what happened to every packet; they must add up.
 
 use crate::id::PortId;
 use crate::verdict::{DropReason, PuntReason};
@@ -21,18 +21,18 @@ impl Traffic {
     }
 }
 
-/// Every count of one worker.
+/// All counters of one worker.
 ///
-/// The identity, asserted by [`Counters::check`]: received is the sum of sent, dropped, punted,
-/// delivered and held. Frames that the router makes itself (answers, errors, fragments) are in
+/// [`Counters::check`] asserts the identity: received is the sum of sent, dropped, punted, delivered
+/// and held. Frames that the router makes itself (answers, errors, fragments) are in
 /// [`Counters::originated`] and in none of these.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Received, by port.
     pub rx: Vec<Traffic>,
-    /// Handed to the port and taken by it, by port; what the router itself made is included.
+    /// Handed to the port and accepted by it, by port; includes frames that the router made.
     pub tx: Vec<Traffic>,
-    /// Received packets that were sent on.
+    /// Received packets that were forwarded.
     pub sent: u64,
     /// Received packets dropped, by [`DropReason`].
     pub drops: [u64; DropReason::COUNT],
@@ -40,17 +40,17 @@ pub struct Counters {
     pub punts: [u64; PuntReason::COUNT],
     /// Received packets for the router itself.
     pub delivered: u64,
-    /// Received packets that wait for a neighbour now; with an express lane's counts added, those as
-    /// well that were on their way there.
+    /// Received packets that wait for a neighbour now. With the counts of an XDP path added, this
+    /// includes packets that were on their way there.
     pub held: u64,
-    /// Frames that the router made and a port took.
+    /// Frames that the router made and a port accepted.
     pub originated: u64,
-    /// Frames that the router made and no port took.
+    /// Frames that the router made and no port accepted.
     pub originated_lost: u64,
 }
 
 impl Counters {
-    /// Counters for so many ports, all zero.
+    /// Creates counters for `ports` ports, all zero.
     #[must_use]
     pub fn new(ports: usize) -> Self {
         Self {
@@ -98,10 +98,10 @@ impl Counters {
         self.punts.iter().sum()
     }
 
-    /// Holds the identity against the counts.
+    /// Checks the identity of the counters.
     ///
     /// # Errors
-    /// A sentence with every term, where they do not add up.
+    /// A sentence with every term, if they do not add up.
     pub fn check(&self) -> Result<(), String> {
         let received = self.received_packets();
         let (dropped, punted) = (self.dropped_packets(), self.punted_packets());

@@ -1,9 +1,9 @@
-//! Which wide instructions the machine has, found once at start, and prefetch.
+//! Detection of wide instructions, once at start, and prefetch.
 
-/// The instruction sets that the path is built for, one body each (x86-64 psABI levels).
+/// The instruction sets that the path is built for (x86-64 psABI levels).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// What every machine has that the binary runs on.
+    /// The instructions of every machine that the binary runs on.
     Baseline,
     /// x86-64-v3: AVX2, BMI2.
     V3,
@@ -43,14 +43,14 @@ impl Level {
     }
 }
 
-/// Asks for the cache line at `pointer`; nothing is read, so any pointer will do.
+/// Prefetches the cache line at `pointer`; nothing is read, so any pointer is valid.
 #[inline(always)]
 #[allow(unsafe_code)]
 pub fn prefetch<T>(pointer: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch faults on no address and changes nothing but caches.
+        // SAFETY: a prefetch faults on no address and changes nothing except caches.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(pointer.cast()) }
     }
     #[cfg(any(not(target_arch = "x86_64"), miri))]

@@ -1,49 +1,50 @@
-//! The path built for several instruction sets; the widest that the machine has is taken at start.
+//! Builds of the path for several instruction sets; the program picks the widest of the machine at
+//! start.
 
 use std::marker::PhantomData;
 
 use crate::burst::Burst;
 use crate::cpu::Level;
 use crate::frame::Umem;
-use crate::path::{Everything, Features, road};
+use crate::path::{AllStages, Features, forward};
 use crate::stages::filter::State;
 use crate::stages::transmit::Egress;
 use crate::tables::Tables;
 use crate::tolls::Tolls;
 
-/// One build of [`crate::path`]; the timed variant takes the sampled bursts.
-type Road = unsafe fn(&mut Burst, &mut Umem, &Tables, &mut Tolls, &mut Egress, &mut State);
+/// One build of [`crate::path`]; the timed variant handles the sampled bursts.
+type Forward = unsafe fn(&mut Burst, &mut Umem, &Tables, &mut Tolls, &mut Egress, &mut State);
 
 /// The path for one instruction set.
 #[derive(Clone, Copy, Debug)]
-pub struct Path<F: Features = Everything> {
+pub struct Path<F: Features = AllStages> {
     level: Level,
-    plain: Road,
-    timed: Road,
+    plain: Forward,
+    timed: Forward,
     features: PhantomData<F>,
 }
 
 impl<F: Features> Path<F> {
-    /// The widest path that this machine runs.
+    /// The path for the widest instructions of this machine.
     #[must_use]
     pub fn detect() -> Self {
         Self::build(Level::detect())
     }
 
-    /// The path for `level`, or none where this machine does not have it.
+    /// The path for `level`; none if this machine does not support it.
     #[must_use]
     pub fn at(level: Level) -> Option<Self> {
         (level <= Level::detect()).then(|| Self::build(level))
     }
 
-    /// Which instructions it uses.
+    /// The instruction set that it uses.
     #[must_use]
     pub const fn level(&self) -> Level {
         self.level
     }
 
     fn build(level: Level) -> Self {
-        let (plain, timed): (Road, Road) = match level {
+        let (plain, timed): (Forward, Forward) = match level {
             Level::Baseline => (baseline::<F, false>, baseline::<F, true>),
             #[cfg(target_arch = "x86_64")]
             Level::V3 => (v3::<F, false>, v3::<F, true>),
@@ -67,10 +68,10 @@ impl<F: Features> Path<F> {
         egress: &mut Egress,
         state: &mut State,
     ) {
-        let road = if tolls.due(burst.count) { self.timed } else { self.plain };
-        // SAFETY: all that the function asks for is the instructions of `level`, which both
-        // constructors have made sure of.
-        unsafe { road(burst, umem, tables, tolls, egress, state) }
+        let forward = if tolls.due(burst.count) { self.timed } else { self.plain };
+        // SAFETY: the function only requires the instructions of `level`, which both constructors have
+        // checked.
+        unsafe { forward(burst, umem, tables, tolls, egress, state) }
     }
 }
 
@@ -82,7 +83,7 @@ fn baseline<F: Features, const TIMED: bool>(
     egress: &mut Egress,
     state: &mut State,
 ) {
-    road::<F, TIMED>(burst, umem, tables, tolls, egress, state);
+    forward::<F, TIMED>(burst, umem, tables, tolls, egress, state);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -95,7 +96,7 @@ fn v3<F: Features, const TIMED: bool>(
     egress: &mut Egress,
     state: &mut State,
 ) {
-    road::<F, TIMED>(burst, umem, tables, tolls, egress, state);
+    forward::<F, TIMED>(burst, umem, tables, tolls, egress, state);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -109,5 +110,5 @@ fn v4<F: Features, const TIMED: bool>(
     egress: &mut Egress,
     state: &mut State,
 ) {
-    road::<F, TIMED>(burst, umem, tables, tolls, egress, state);
+    forward::<F, TIMED>(burst, umem, tables, tolls, egress, state);
 }

@@ -1,11 +1,12 @@
-//! When memory that was taken out of a table may be used again: quiescent-state reclamation.
+//! Quiescent-state reclamation: says when memory that was taken out of a table may be reused.
 //!
-//! A worker reads tables without a lock, and tells at each burst boundary that it holds nothing from
-//! before ([`Reader::pass`], one load and one store). A writer that takes something out of a table
-//! notes the epoch ([`Epochs::advance`]) and reuses it when every reader has passed since
-//! ([`Epochs::passed`]). Nobody waits: what is not yet free is kept for later.
+//! A worker reads tables without a lock. At each burst boundary it reports that it holds no reference
+//! from before ([`Reader::pass`], one load and one store). A writer that takes something out of a table
+//! notes the epoch ([`Epochs::advance`]). It reuses the memory when every reader has passed since
+//! ([`Epochs::passed`]). Neither side waits: what is not yet free is kept for later.
 //!
-//! McKenney and Slingwine, "Read-copy update", 1998; Linux `Documentation/RCU/`; `rte_rcu_qsbr` of DPDK.
+//! McKenney and Slingwine, "Read-copy update", 1998; Linux `Documentation/RCU/`; `rte_rcu_qsbr` of
+//! DPDK.
 
 #[cfg(all(test, loom))]
 mod models;
@@ -19,31 +20,31 @@ use crate::changes::Changes;
 use crate::memory::Apart;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, fence};
 
-/// A reader that sleeps: it holds nothing, whatever the epoch.
+/// The epoch of a parked reader: it holds no reference, whatever the epoch is.
 const PARKED: u64 = u64::MAX;
 
-/// What writers and readers agree on.
+/// The state that writers and readers share.
 #[derive(Debug, Default)]
 pub struct Epochs {
     now: Apart<AtomicU64>,
     readers: Apart<Mutex<Vec<Arc<Slot>>>>,
-    /// The changes of the tables whose readers these are.
+    /// The changes of the tables that these readers read.
     pub changes: Apart<Changes>,
 }
 
-/// The epoch that one reader last passed in; a cache line of its own.
+/// The epoch that one reader last passed in, in a cache line of its own.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Slot(AtomicU64);
 
 impl Epochs {
-    /// No reader, the first epoch.
+    /// Creates the first epoch, without readers.
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Adds a reader; it is awake.
+    /// Adds a reader, which is awake.
     #[must_use]
     pub fn join(self: &Arc<Self>) -> Reader {
         let slot = Arc::new(Slot(AtomicU64::new(0)));
@@ -53,7 +54,7 @@ impl Epochs {
         reader
     }
 
-    /// Begins the next epoch; what was taken out before belongs to the number returned.
+    /// Begins the next epoch and returns its number; everything taken out before belongs to it.
     pub fn advance(&self) -> u64 {
         self.now.fetch_add(1, SeqCst) + 1
     }
@@ -61,19 +62,19 @@ impl Epochs {
     /// The epoch that every reader has passed: what belongs to it or to an earlier one is free.
     #[must_use]
     pub fn passed(&self) -> u64 {
-        // Pairs with the fence of `wake`: either this sees the reader awake, or the reader sees
-        // the tables as they are by now.
+        // Pairs with the fence of `wake`: either this load sees the reader awake, or the reader sees
+        // the tables as they are now.
         fence(SeqCst);
         self.slots().iter().map(|slot| slot.0.load(Acquire)).min().unwrap_or(PARKED)
     }
 
     fn slots(&self) -> MutexGuard<'_, Vec<Arc<Slot>>> {
-        // The list is whole at every moment, so a panic elsewhere did no harm to it.
+        // The list is complete at every moment, so a panic elsewhere cannot have damaged it.
         self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A worker's side: tells that it has passed a burst boundary.
+/// A worker's side: it reports each burst boundary.
 #[derive(Debug)]
 pub struct Reader {
     slot: Arc<Slot>,
@@ -81,26 +82,26 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Says that the reader holds nothing that it found in a table before.
+    /// Reports that the reader holds no reference that it found in a table before.
     #[inline(always)]
     pub fn pass(&self) {
-        // No fence: whoever sees the slot's new value knows that all loads before it are done
-        // (Release). Loads after it may be carried out before it, but not before `now` was read
-        // (Acquire), so they find no more what was taken out up to then.
+        // No fence: a thread that sees the slot's new value also sees that all earlier loads are done
+        // (Release). Later loads may run before the store, but not before the load of `now` (Acquire).
+        // So they no longer find what was taken out up to then.
         let now = self.epochs.now.load(Acquire);
         self.slot.0.store(now, Release);
     }
 
-    /// Says that the reader holds nothing and will look at nothing until it wakes.
+    /// Reports that the reader holds no reference and reads no table until it wakes.
     pub fn park(&self) {
         self.slot.0.store(PARKED, Release);
     }
 
-    /// Says that the reader looks at tables again.
+    /// Reports that the reader reads tables again.
     pub fn wake(&self) {
         self.slot.0.store(self.epochs.now.load(Acquire), Release);
-        // Here a fence is needed: a writer that still found the reader parked reuses all that was
-        // taken out up to then, however old the epoch that was read above.
+        // A fence is needed here: a writer that still saw the reader parked reuses everything that was
+        // taken out up to then, however old the epoch loaded above is.
         fence(SeqCst);
     }
 }

@@ -1,4 +1,4 @@
-//! The memory that frames live in: one area, cut into chunks, addressed by offset.
+//! The memory that holds frames: one area, cut into chunks, addressed by offset.
 
 mod area;
 mod chain;
@@ -11,12 +11,12 @@ use std::sync::Arc;
 pub use area::Area;
 use chain::Chains;
 
-/// Where a frame's first byte is: an offset into the [`Umem`], bytes.
+/// The position of a frame's first byte: an offset into the [`Umem`], in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct FrameAddr(pub u32);
 
-/// A frame as ports hand it around: where it starts and how long it is.
+/// A frame as ports pass it on: where it starts and how long it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Descriptor {
@@ -26,23 +26,23 @@ pub struct Descriptor {
     pub len: u32,
 }
 
-/// Bytes free before a frame when a port receives it, for a longer Ethernet header on the way out.
+/// Free bytes before a frame when a port receives it, room for a longer Ethernet header on egress.
 ///
-/// Linux leaves 256 (XDP_PACKET_HEADROOM). The 16 more put the 24 bytes that `rewrite` stores into
-/// the cache line that the IP header is in, instead of across the line's start.
+/// Linux leaves 256 (`XDP_PACKET_HEADROOM`). With the extra 16, the 24 bytes that `rewrite` stores lie
+/// in the cache line of the IP header, instead of across its start.
 pub const HEADROOM: u32 = 256 + 16;
 
-/// Bytes behind the last chunk: where an access ends up whose address lies outside.
+/// Bytes behind the last chunk: an access with an address outside the area ends up here.
 const GUARD: usize = 256;
 
-/// The same where frames may have several chunks: a frame's length is more than its head's then.
+/// The guard if frames may have several chunks: a frame can then be longer than its first chunk.
 const CHAIN_GUARD: usize = 1 << 16;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Chunks of this size and more are coloured: frames begin at one of [`COLOURS`] cache lines, chunk
-/// by chunk. Else all headers would fall into the same few sets of each cache.
+/// Chunks of this size and more are coloured: frames begin at one of [`COLOURS`] cache lines, varying
+/// from chunk to chunk. Otherwise all headers would fall into the same few sets of each cache.
 const COLOURED_CHUNK: u32 = 4096;
 const COLOURS: u32 = 16;
 
@@ -50,41 +50,41 @@ const fn colours(chunk_bytes: u32) -> u32 {
     if chunk_bytes >= COLOURED_CHUNK { COLOURS } else { 1 }
 }
 
-/// Chunks of one size in one area of memory, and the list of those that are free.
+/// An area of memory, cut into chunks of one size, and the list of free chunks.
 ///
-/// An access can not leave the area: its address is clamped, without a branch, to a guard zone
-/// behind the last chunk. So a wrong address costs a wrong packet, never another's memory.
+/// An access cannot reach outside the area: its address is clamped, without a branch, to a guard zone
+/// behind the last chunk. So a wrong address costs a wrong packet and never touches other memory.
 ///
-/// A frame that fits no chunk has several, where that is allowed: see [`Umem::pieces`].
+/// A frame that does not fit one chunk takes several, if the area allows it: see [`Umem::pieces`].
 pub struct Umem {
     base: NonNull<u8>,
-    /// Bytes, the guard included.
+    /// Bytes, including the guard.
     size: usize,
     chunk: u32,
     colours: u32,
     free: Vec<u32>,
-    /// Bytes that a frame can have, in all its chunks.
+    /// The maximum size of a frame in bytes, over all its chunks.
     limit: usize,
     chains: Chains,
     area: Arc<Area>,
 }
 
 #[allow(unsafe_code)]
-// SAFETY: `base` is memory that this value alone gives access to (`area` only keeps it); nothing in
+// SAFETY: only this value gives access to the memory at `base` (`area` only keeps it alive); nothing in
 // it is bound to a thread.
 unsafe impl Send for Umem {}
 
 #[allow(unsafe_code)]
 impl Umem {
-    /// An area of `chunks` chunks of `chunk_bytes` each (a power of two from 512 to 65,536), or
-    /// none where that is more than 4 GiB, not a size as said, or more than the system gives.
+    /// Allocates `chunks` chunks of `chunk_bytes` each (a power of two from 512 to 65,536). Returns
+    /// none if that is more than 4 GiB, not such a size, or more than the system provides.
     #[must_use]
     pub fn new(chunks: u32, chunk_bytes: u32) -> Option<Self> {
         Self::advised(chunks, chunk_bytes, |_, _| {})
     }
 
-    /// The same; `advise` is told address and size of the area before anything is written there,
-    /// so that it can ask the system for huge pages.
+    /// Like [`Umem::new`], but passes the area's address and size to `advise` before anything is
+    /// written there, so that it can ask the system for huge pages.
     #[must_use]
     pub fn advised(
         chunks: u32,
@@ -94,8 +94,8 @@ impl Umem {
         Self::for_frames(chunks, chunk_bytes, 0, advise)
     }
 
-    /// The same for frames of up to `limit` bytes (65,535 at most), which have several chunks where
-    /// they fit no single one.
+    /// Like [`Umem::advised`], for frames of up to `limit` bytes (65,535 at most), which take several
+    /// chunks if they do not fit one.
     #[must_use]
     pub fn for_frames(
         chunks: u32,
@@ -124,13 +124,14 @@ impl Umem {
         })
     }
 
-    /// The memory itself, for those who share it with the kernel: it lives while anyone has it.
+    /// The memory itself, for sharing it with the kernel; it lives as long as anything refers to it.
     #[must_use]
     pub fn area(&self) -> &Arc<Area> {
         &self.area
     }
 
-    /// `N` bytes from `offset` bytes behind the frame's start (a wrapped-around negative is before).
+    /// `N` bytes that start `offset` bytes behind the frame's start (a wrapped negative offset is
+    /// before it).
     #[inline(always)]
     #[must_use]
     pub fn bytes<const N: usize>(&self, addr: FrameAddr, offset: usize) -> &[u8; N] {
@@ -142,7 +143,7 @@ impl Umem {
         unsafe { pointer.cast::<[u8; N]>().as_ref() }
     }
 
-    /// `N` bytes from `offset` bytes behind the frame's start, to write.
+    /// `N` writable bytes that start `offset` bytes behind the frame's start.
     #[inline(always)]
     pub fn bytes_mut<const N: usize>(&mut self, addr: FrameAddr, offset: usize) -> &mut [u8; N] {
         let at = self.clamp::<N>(addr, offset);
@@ -152,8 +153,8 @@ impl Umem {
         unsafe { pointer.cast::<[u8; N]>().as_mut() }
     }
 
-    /// `len` bytes from the frame's start; fewer where the area ends. Of a frame of several chunks
-    /// only those in the first mean anything; [`Umem::whole`] has all.
+    /// `len` bytes from the frame's start; fewer if the area ends. Of a frame of several chunks, only
+    /// the bytes in the first chunk are valid; [`Umem::whole`] returns all of them.
     #[must_use]
     pub fn frame(&self, addr: FrameAddr, len: usize) -> &[u8] {
         let start = (addr.0 as usize).min(self.size);
@@ -164,7 +165,7 @@ impl Umem {
         unsafe { core::slice::from_raw_parts(pointer.as_ptr(), len) }
     }
 
-    /// `len` bytes from the frame's start, to write; fewer where the area ends.
+    /// `len` writable bytes from the frame's start; fewer if the area ends.
     pub fn frame_mut(&mut self, addr: FrameAddr, len: usize) -> &mut [u8] {
         let start = (addr.0 as usize).min(self.size);
         let len = len.min(self.size - start);
@@ -174,7 +175,7 @@ impl Umem {
         unsafe { core::slice::from_raw_parts_mut(pointer.as_ptr(), len) }
     }
 
-    /// `min(addr + offset, size - N)`: the start of N bytes that lie in the area.
+    /// `min(addr + offset, size - N)`: the start of N bytes inside the area.
     #[inline(always)]
     fn clamp<const N: usize>(&self, addr: FrameAddr, offset: usize) -> usize {
         const { assert!(N <= GUARD) };
@@ -183,7 +184,7 @@ impl Umem {
 }
 
 impl Umem {
-    /// Takes a free chunk; the address leaves [`HEADROOM`] before the frame at least.
+    /// Takes a free chunk; the address leaves at least [`HEADROOM`] before the frame.
     #[inline(always)]
     pub fn alloc(&mut self) -> Option<FrameAddr> {
         let chunk = self.free.pop()?;
@@ -191,7 +192,7 @@ impl Umem {
         Some(FrameAddr(chunk + HEADROOM + colour * LINE as u32))
     }
 
-    /// Gives back the frame whose first chunk holds `addr`: that chunk, and any that follow it.
+    /// Returns the frame whose first chunk contains `addr`: that chunk and any that follow it.
     #[inline(always)]
     pub fn free(&mut self, addr: FrameAddr) {
         self.free.push(addr.0 & !(self.chunk - 1));
@@ -200,7 +201,7 @@ impl Umem {
         }
     }
 
-    /// Gives back the chunks of many frames, as [`Umem::free`] does of one.
+    /// Returns the chunks of many frames, as [`Umem::free`] does for one.
     #[inline]
     pub fn free_all(&mut self, frames: impl Iterator<Item = FrameAddr>) {
         if self.chains.any() {
@@ -210,43 +211,43 @@ impl Umem {
         self.free.extend(frames.map(|addr| addr.0 & mask));
     }
 
-    /// Chunks that are free.
+    /// The number of free chunks.
     #[must_use]
     pub fn available(&self) -> usize {
         self.free.len()
     }
 
-    /// All chunks, free or not.
+    /// The number of chunks, free or not.
     #[must_use]
     pub fn chunks(&self) -> usize {
         self.area.bytes() / self.chunk as usize
     }
 
-    /// Bytes that a frame can have in one chunk.
+    /// The maximum size of a frame in one chunk, in bytes.
     #[must_use]
     pub const fn room(&self) -> usize {
         Self::room_of(self.chunk)
     }
 
-    /// Bytes that a frame can have in a chunk of that size.
+    /// The maximum size of a frame in one chunk of `chunk_bytes`, in bytes.
     #[must_use]
     pub const fn room_of(chunk_bytes: u32) -> usize {
         (chunk_bytes - HEADROOM - (colours(chunk_bytes) - 1) * LINE as u32) as usize
     }
 
-    /// Bytes that a frame can have.
+    /// The maximum size of a frame, in bytes.
     #[must_use]
     pub const fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Bytes of a chunk.
+    /// The size of a chunk, in bytes.
     #[must_use]
     pub const fn chunk_bytes(&self) -> u32 {
         self.chunk
     }
 
-    /// Makes a frame of these bytes, or none where no chunk is free or it does not fit.
+    /// Makes a frame of these bytes; none if no chunk is free or the frame does not fit.
     pub fn store(&mut self, bytes: &[u8]) -> Option<Descriptor> {
         if bytes.len() > self.room() {
             return self.store_chain(bytes);

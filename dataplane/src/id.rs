@@ -1,4 +1,4 @@
-//! Numbers that must not be mixed: ports, links, VRFs, VLAN ids, next hops.
+//! Numbers that must not be mixed up: ports, links, VRFs, VLAN ids, next hops.
 
 /// A port's position in [`crate::tables::Tables::ports`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -17,7 +17,8 @@ pub struct VrfId(pub u16);
 pub struct Vid(u16);
 
 impl Vid {
-    /// The identifier, or none for 0 (priority tag), 4095 (reserved) and what has over 12 bits.
+    /// Creates an identifier; none for 0 (priority tag), 4095 (reserved) and numbers of more than 12
+    /// bits.
     #[must_use]
     pub const fn new(vid: u16) -> Option<Self> {
         if vid >= 1 && vid <= 4094 { Some(Self(vid)) } else { None }
@@ -30,19 +31,19 @@ impl Vid {
     }
 }
 
-/// What a FIB lookup yields: a next hop, or (with [`NextHopId::GROUP`]) a next-hop group.
+/// The result of a FIB lookup: a next hop, or (with [`NextHopId::GROUP`]) a next-hop group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NextHopId(pub u32);
 
 impl NextHopId {
-    /// Set in the number of a group: the rest then counts in [`crate::tables::Tables::groups`].
+    /// Set in the number of a group: the other bits are its index in [`crate::tables::Tables::groups`].
     pub const GROUP: u32 = 1 << 22;
-    /// Bits that a FIB entry has for a number, the group mark included.
+    /// The bits of a FIB entry that hold the number, including the group bit.
     pub const MASK: u32 = (1 << 23) - 1;
     /// The next hop of every address that no route covers.
     pub const NO_ROUTE: Self = Self(0);
 
-    /// Says if this is a group.
+    /// Says whether this is a group.
     #[must_use]
     pub const fn is_group(self) -> bool {
         self.0 & Self::GROUP != 0

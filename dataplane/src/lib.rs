@@ -1,12 +1,11 @@
-//! The packet's path of Tollway: from port to port in bursts, without system calls.
+//! The data plane of Tollway: it forwards packets from port to port in bursts, without system calls.
 //!
-//! Read [`path`] first: it is the whole way of a packet, in order, on one screen. A stage is one
-//! folder under [`stages`]. What the stages read is [`tables::Tables`]; what they say about a
-//! packet is a [`verdict::Verdict`]; who speaks for the router itself (ARP, ND, ICMP) is
-//! [`host::Host`]; and
-//! [`router::Router`] holds all of it together for one worker.
+//! Read [`path`] first: it calls every stage in order, on one screen. Each stage is one folder under
+//! [`stages`]. The stages read [`tables::Tables`] and give each packet that exits the path a
+//! [`verdict::Verdict`]. [`host::Host`] acts for the router itself (ARP, ND, ICMP). [`router::Router`]
+//! combines all of these for one worker.
 
-// The test kit names the crate from outside, because the integration tests share it.
+// The test kit refers to the crate by its external name, because the integration tests share it.
 #[cfg(test)]
 extern crate self as tollway_dataplane;
 
@@ -17,7 +16,6 @@ pub mod counters;
 pub mod cpu;
 pub mod dispatch;
 pub mod epoch;
-pub mod express;
 pub mod frame;
 pub mod host;
 pub mod id;
@@ -35,3 +33,4 @@ mod testkit;
 pub mod tolls;
 pub mod verdict;
 pub mod wire;
+pub mod xdp_path;

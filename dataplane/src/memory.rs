@@ -1,13 +1,13 @@
-//! Memory for shared tables: reserved whole, so that it never moves under a reader, and taken from
-//! the system page by page as it is first written.
+//! Memory for shared tables: reserved as a whole, so that it never moves under a reader. The system
+//! provides each page when it is first written.
 
 #[cfg(loom)]
 pub(crate) use loom_kind::{Aligned, zeroed};
 #[cfg(not(loom))]
 pub(crate) use plain::{Aligned, zeroed};
 
-/// Something in cache lines of its own (two, for they are fetched in pairs): what one processor writes
-/// often and others never read keeps off what they read in each turn.
+/// A value in cache lines of its own (two, because they are fetched in pairs). It separates what one
+/// processor writes often from what others read in each turn.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Apart<T>(pub T);
@@ -21,10 +21,10 @@ impl<T> std::ops::Deref for Apart<T> {
     }
 }
 
-/// Types that any zeroed and shared memory may be taken for.
+/// Types that zeroed shared memory may be interpreted as.
 ///
 /// # Safety
-/// Who implements it is made of atomic integers and the gaps between them, and nothing else.
+/// The type consists of atomic integers and padding between them, and nothing else.
 #[allow(unsafe_code)]
 pub(crate) unsafe trait Atoms: Default {}
 
@@ -43,31 +43,31 @@ mod plain {
     use super::Atoms;
     use crate::sync::AtomicU64;
 
-    /// So many zeros.
+    /// Allocates `count` zeroed items.
     pub(crate) fn zeroed<T: bytemuck::Zeroable>(count: usize) -> Box<[T]> {
         bytemuck::allocation::zeroed_slice_box(count)
     }
 
-    /// Items that are to begin at a multiple of their size, such as a cache line.
+    /// Items that begin at a multiple of their size, such as a cache line.
     ///
-    /// They are cut out of plain words: an allocation that is to be aligned would be zeroed by hand,
-    /// page by page, and all of it would be memory in use.
+    /// They are cut out of plain words. For an aligned allocation, the allocator would zero every page
+    /// by hand, and all of it would occupy memory.
     pub(crate) struct Aligned<T> {
         words: Box<[AtomicU64]>,
-        /// The first word of the first item.
+        /// The index of the first item's first word.
         start: usize,
         count: usize,
         items: PhantomData<T>,
     }
 
     impl<T: Atoms> Aligned<T> {
-        /// So many, zeroed.
+        /// Allocates `count` zeroed items.
         pub(crate) fn new(count: usize) -> Self {
             const { assert!(align_of::<T>() <= size_of::<T>()) };
             const { assert!(size_of::<T>().is_multiple_of(size_of::<AtomicU64>())) };
-            // One more, for what the start is moved by.
+            // One more item, because the start is moved.
             let words = zeroed::<AtomicU64>((count + 1) * size_of::<T>() / size_of::<AtomicU64>());
-            // A multiple of the words' alignment away, and less than one item.
+            // The distance is a multiple of the words' alignment and less than one item.
             let start = words.as_ptr().align_offset(align_of::<T>());
             assert!(start <= size_of::<T>() / size_of::<AtomicU64>(), "memory can be aligned");
             Self { words, start, count, items: PhantomData }
@@ -77,16 +77,16 @@ mod plain {
         #[inline(always)]
         #[allow(unsafe_code)]
         pub(crate) fn get(&self) -> &[T] {
-            // SAFETY: there are more words than `start`, which `new` has made sure of.
+            // SAFETY: there are more words than `start`, which `new` has checked.
             let first = unsafe { self.words.as_ptr().add(self.start) };
-            // SAFETY: aligned by `start`; `count` items from there lie in the words, which live as
-            // long as self and are only ever used atomically; `T` is made of atomics (`Atoms`).
+            // SAFETY: `start` aligns it; `count` items from there lie in the words, which live as long
+            // as self and are only ever used atomically; `T` consists of atomics (`Atoms`).
             unsafe { std::slice::from_raw_parts(first.cast::<T>(), self.count) }
         }
     }
 }
 
-/// Loom's atomics are no plain words.
+/// Loom's atomics are not plain words.
 #[cfg(loom)]
 mod loom_kind {
     use super::Atoms;

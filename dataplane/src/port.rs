@@ -1,4 +1,4 @@
-//! What the path needs of a port, and the port of plain memory.
+//! The interface of a port, and a port of plain memory.
 
 use crate::burst::{BURST, Burst};
 use crate::counters::Traffic;
@@ -6,37 +6,37 @@ use crate::frame::{Descriptor, Umem};
 
 /// A source and sink of Ethernet frames.
 pub trait Port {
-    /// Adds received frames to the burst, which has been reset and is empty; never waits.
+    /// Adds received frames to the burst, which is empty; never waits.
     ///
-    /// The frames are the burst's from then on.
+    /// The burst owns the frames from then on.
     fn receive(&mut self, umem: &mut Umem, burst: &mut Burst);
 
-    /// Takes the frames over, in order, and says how many; the rest is still the caller's.
+    /// Takes frames in order and returns how many; the caller keeps the rest.
     ///
-    /// A port that has copied a frame gives its chunk back to `umem`.
+    /// A port that has copied a frame returns its chunk to `umem`.
     fn transmit(&mut self, umem: &mut Umem, frames: &[Descriptor]) -> usize;
 
-    /// Frames that arrived since the last call and fit no chunk; the router counts them as received
-    /// and dropped, so that nothing is lost silently.
+    /// Frames that arrived since the last call and fit no chunk. The router counts them as received and
+    /// dropped, so that no loss is silent.
     fn oversized(&mut self) -> Traffic {
         Traffic::default()
     }
 
-    /// Says if the kernel stands behind the port: it is then the router's host, and takes by
-    /// [`Port::punt`] what the path does not forward. Else [`crate::host`] does.
+    /// Says whether the kernel is behind the port. If so, it is the router's host and receives through
+    /// [`Port::punt`] what the path does not forward. Otherwise [`crate::host`] does.
     fn has_kernel(&self) -> bool {
         false
     }
 
-    /// Hands a received frame to the kernel as if it had just come in by this port; false where
-    /// that failed, and the frame is still the caller's.
+    /// Hands a received frame to the kernel as if it had just arrived on this port. False if that
+    /// failed; the caller then keeps the frame.
     fn punt(&mut self, umem: &mut Umem, frame: Descriptor) -> bool {
         let _ = (umem, frame);
         false
     }
 
-    /// Chunks of `umem` that the port has now: frames that it has yet to hand over, and room for those
-    /// that are to come.
+    /// Chunks of `umem` that the port owns now: frames that it has yet to deliver, and room for those
+    /// to come.
     fn chunks(&self, umem: &Umem) -> usize {
         let _ = umem;
         0
@@ -69,9 +69,9 @@ impl<P: Port + ?Sized> Port for Box<P> {
     }
 }
 
-/// A port of plain memory: a queue of frames to receive, a queue of frames sent.
+/// A port of plain memory: a queue of frames to receive and a queue of frames sent.
 ///
-/// For tests and benchmarks: whoever holds it fills one end and empties the other.
+/// It is for tests and benchmarks, which fill one end and empty the other.
 #[derive(Debug)]
 pub struct MemoryPort {
     rx: Vec<Descriptor>,
@@ -83,7 +83,7 @@ pub struct MemoryPort {
 }
 
 impl MemoryPort {
-    /// A port that hands out at most `burst` frames (1 to 64) at once and takes any number.
+    /// Creates a port that delivers at most `burst` frames (1 to 64) at once and accepts any number.
     #[must_use]
     pub fn new(burst: usize) -> Self {
         Self {
@@ -95,35 +95,35 @@ impl MemoryPort {
         }
     }
 
-    /// Refuses to hold more than `room` sent frames.
+    /// Limits the number of sent frames that the port accepts to `room`.
     pub fn limit_tx(&mut self, room: usize) {
         self.tx_room = room;
     }
 
-    /// Puts a frame where `receive` finds it.
+    /// Queues a frame for `receive`.
     pub fn inject(&mut self, frame: Descriptor) {
         self.rx.push(frame);
     }
 
-    /// Puts frames where `receive` finds them.
+    /// Queues frames for `receive`.
     pub fn inject_all(&mut self, frames: &[Descriptor]) {
         self.rx.extend_from_slice(frames);
     }
 
-    /// Forgets the frames of both queues.
+    /// Drops the frames of both queues.
     pub fn clear(&mut self) {
         self.rx.clear();
         self.taken = 0;
         self.tx.clear();
     }
 
-    /// Frames that wait to be received.
+    /// The number of frames that wait to be received.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.rx.len() - self.taken
     }
 
-    /// Frames sent and not yet taken.
+    /// The frames sent and not yet taken.
     #[must_use]
     pub fn sent(&self) -> &[Descriptor] {
         &self.tx

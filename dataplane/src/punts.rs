@@ -1,22 +1,22 @@
-//! What is handed to the kernel: how much of what it is to answer, and when what it is to carry had better
-//! not come here at all.
+//! Limits on what the router hands to the kernel, and detection of ports whose packets should not come
+//! here at all.
 //!
-//! What the kernel would forward is never dropped here. But each packet that is handed over costs several
-//! microseconds, several times what the kernel needs to forward it. So a port is *crowded* once a good part
-//! of what it brings, and a good number of packets, are the kernel's ([`Crowd`]); whoever steers its packets
-//! then sends them there directly.
+//! The router never drops here what the kernel would forward. But each packet handed over costs several
+//! microseconds, several times what the kernel needs to forward it. So a port is *crowded* if the
+//! kernel has to carry a large share of its packets, and many in number ([`Crowd`]). The dispatcher
+//! then sends the port's packets to the kernel directly.
 
 use crate::counters::Traffic;
 use crate::id::PortId;
 use crate::verdict::PuntReason;
 
-/// Packets a second for each reason that the kernel answers.
+/// Packets per second for each reason that the kernel answers.
 pub(crate) const PER_SECOND: u64 = 10_000;
 /// Packets at once for each such reason.
 pub(crate) const BURST: u64 = 1_000;
 
-/// Whether the kernel would forward, hold or deliver a packet that is punted for this reason, rather than
-/// answer or drop it.
+/// Says whether the kernel would forward, queue or deliver a packet that is punted for this reason,
+/// rather than answer or drop it.
 const fn is_carried(reason: PuntReason) -> bool {
     match reason {
         PuntReason::KernelLink
@@ -39,10 +39,11 @@ const fn is_carried(reason: PuntReason) -> bool {
     }
 }
 
-/// One bucket of tokens for each reason that the kernel answers, and what found it empty.
+/// One token bucket for each reason that the kernel answers, and counts of the packets that found it
+/// empty.
 #[derive(Debug)]
 pub struct Limits {
-    /// The time from which on a bucket is full, ns.
+    /// The time from which each bucket is full, in ns.
     full_at: [u64; PuntReason::COUNT],
     refused: [u64; PuntReason::COUNT],
 }
@@ -52,9 +53,9 @@ impl Limits {
         Self { full_at: [0; PuntReason::COUNT], refused: [0; PuntReason::COUNT] }
     }
 
-    /// Whether one more packet may be handed over.
+    /// Says whether one more packet may be handed over.
     pub(crate) fn allow(&mut self, reason: PuntReason, now_ns: u64) -> bool {
-        // Nanoseconds that one packet costs.
+        // Nanoseconds per packet.
         const INTERVAL_NS: u64 = 1_000_000_000 / PER_SECOND;
         if is_carried(reason) {
             return true;
@@ -68,39 +69,39 @@ impl Limits {
         true
     }
 
-    /// Packets that were too many, by reason.
+    /// Packets over the limit, by reason.
     pub fn refused(&self) -> impl Iterator<Item = (PuntReason, u64)> {
         PuntReason::ALL.iter().copied().zip(self.refused)
     }
 }
 
-/// Ports that can be crowded: as many as have a steering program.
+/// The number of ports that can be crowded: as many as can have an XDP program.
 pub const MOST_PORTS: usize = 64;
-/// A port is crowded where more than one packet in so many is the kernel's,
+/// A port is crowded if the kernel carries more than one packet in `SHARE`,
 const SHARE: u64 = 20;
-/// and more than so many a second are,
+/// more than this many per second,
 const CROWD_PER_SECOND: u64 = 10_000;
-/// and so many at once.
+/// and this many at once.
 const CROWD_AT_ONCE: u64 = 1_000;
 
-/// Ports at which too many packets are the kernel's to carry.
+/// Finds ports at which the kernel has to carry too many packets.
 #[derive(Debug)]
 pub struct Crowd {
     levels: Box<[[Level; 2]; MOST_PORTS]>,
     ports: CrowdedPorts,
 }
 
-/// Ports, one bit each, by the family of the packets.
+/// Crowded ports, one bit each, by the packets' family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CrowdedPorts {
-    /// Of IPv4.
+    /// Ports crowded with IPv4 packets.
     pub v4: u64,
-    /// Of IPv6.
+    /// Ports crowded with IPv6 packets.
     pub v6: u64,
 }
 
-/// A leaky bucket of the packets that were handed over: each counts [`SHARE`]; each packet that comes in at
-/// the port takes one out, and so does time.
+/// A leaky bucket of the packets that were handed over. Each adds [`SHARE`]; each packet that the port
+/// receives takes one out, and so does time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Level {
     fill: u64,
@@ -133,7 +134,7 @@ impl Crowd {
         }
     }
 
-    /// Takes note of a packet that is handed over, of those that its port received.
+    /// Records a packet that is handed over, one of those that its port received.
     pub(crate) fn note(
         &mut self,
         (port, is_v6): (PortId, bool),
@@ -152,7 +153,7 @@ impl Crowd {
         }
     }
 
-    /// The ports that were crowded since this was last asked, and begins anew with them.
+    /// Returns the ports that became crowded since the last call, and starts over.
     pub fn take(&mut self) -> CrowdedPorts {
         let ports = std::mem::take(&mut self.ports);
         for (index, levels) in self.levels.iter_mut().enumerate() {
@@ -165,7 +166,7 @@ impl Crowd {
         ports
     }
 
-    /// Whether any port is.
+    /// Says whether any port is crowded.
     #[inline]
     #[must_use]
     pub fn is_any(&self) -> bool {
@@ -199,7 +200,8 @@ mod tests {
         }
     }
 
-    /// Hands over one packet in `share` of `rate` a second for a second; whether the port is crowded.
+    /// Hands over one packet in `share` of `rate` per second for one second; returns whether the port
+    /// is crowded.
     fn is_crowded(rate: u64, share: u64, reason: PuntReason) -> bool {
         let (mut crowd, mut rx) = (Crowd::new(), vec![Traffic::default(); 2]);
         for packet in 0..rate {

@@ -1,4 +1,4 @@
-//! What was taken out of a table and may still be read: kept until every reader has passed.
+//! Items that were taken out of a table and may still be read: kept until every reader has passed.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use crate::epoch::Epochs;
 
-/// Things that readers may still look at, oldest first.
+/// Items that readers may still look at, oldest first.
 ///
-/// An epoch is begun for many at once, not for each: every reader reads at each burst boundary which
-/// one it is, and each new one takes that cache line from all of them.
+/// One epoch serves many items: every reader loads the current epoch at each burst boundary, and each
+/// new epoch takes that cache line away from all of them.
 #[derive(Debug)]
 pub(crate) struct Retired<T> {
     epochs: Arc<Epochs>,
     queue: VecDeque<T>,
-    /// Epochs, and how many things belong to each; the last ones in the queue belong to none yet.
+    /// Epochs, and how many items belong to each; the last items in the queue belong to none yet.
     marks: VecDeque<(u64, usize)>,
     unmarked: usize,
 }
@@ -26,19 +26,20 @@ impl<T> Retired<T> {
         Self { epochs, queue: VecDeque::new(), marks: VecDeque::new(), unmarked: 0 }
     }
 
-    /// How many were kept since the last mark.
+    /// The number of items kept since the last mark.
     pub(crate) const fn unmarked(&self) -> usize {
         self.unmarked
     }
 
-    /// Keeps something that no reader can newly reach from now on. It may go when all have passed
-    /// that find it out of the table at the next mark: later than need be, never too early.
+    /// Keeps an item that no reader can newly reach from now on. It is freed after all readers have
+    /// passed the epoch of the next mark: later than necessary, never too early.
     pub(crate) fn push(&mut self, item: T) {
         self.queue.push_back(item);
         self.unmarked += 1;
     }
 
-    /// Begins an epoch for what was kept since the last mark: who passes from now on counts for it.
+    /// Begins an epoch for the items kept since the last mark: readers that pass from now on count for
+    /// it.
     pub(crate) fn mark(&mut self) {
         if self.unmarked > 0 {
             self.marks.push_back((self.epochs.advance(), self.unmarked));
@@ -46,7 +47,7 @@ impl<T> Retired<T> {
         }
     }
 
-    /// Hands over what every reader has passed, and marks the rest.
+    /// Hands out the items that every reader has passed, and marks the rest.
     pub(crate) fn reclaim(&mut self, mut take: impl FnMut(T)) {
         if self.queue.is_empty() {
             return;

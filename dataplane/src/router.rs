@@ -1,4 +1,4 @@
-//! One worker's router: path, host, tables, memory and counts, and the turn that joins them.
+//! The router of one worker: path, host, tables, memory and counters, and the turn that runs them.
 
 use std::sync::Arc;
 
@@ -6,41 +6,42 @@ use crate::burst::{BURST, Burst, Lanes};
 use crate::counters::{Counters, Traffic};
 use crate::dispatch::Path;
 use crate::epoch::Reader;
-use crate::express::Express;
 use crate::frame::{Descriptor, Umem};
 use crate::host::{Context, Host, Outgoing, Packet};
 use crate::id::{LinkId, PortId};
-use crate::path::{Everything, Features};
+use crate::path::{AllStages, Features};
 use crate::port::Port;
 use crate::punts::{Crowd, Limits};
-use crate::stages::filter::{Count, Filter, State, Steer};
+use crate::stages::filter::{Count, Filter, PolicyRoute, State};
 use crate::stages::transmit::Egress;
 use crate::tables::Tables;
 use crate::tolls::Tolls;
 use crate::verdict::{DropReason, PuntReason, Verdict};
+use crate::xdp_path::XdpPath;
 
-/// A router, built with the optional stages of `F`, with everything that it needs but its ports.
-pub struct Router<F: Features = Everything> {
-    /// What the stages read.
+/// A router, built with the optional stages of `F`, with everything that it needs except its ports.
+pub struct Router<F: Features = AllStages> {
+    /// The tables that the stages read.
     pub tables: Tables,
-    /// Memory of the frames.
+    /// The memory of the frames.
     pub umem: Umem,
-    /// What became of every packet.
+    /// Counts of what happened to every packet.
     pub counters: Counters,
-    /// What each stage costs.
+    /// The cost of each stage.
     pub tolls: Tolls,
     /// The router as a host.
     pub host: Host,
-    /// Who is told of forwarded packets, if anyone.
-    pub express: Option<Box<dyn Express>>,
-    /// Counts and limits of the firewall's rules.
+    /// The XDP path that is notified of forwarded packets, if any.
+    pub xdp_path: Option<Box<dyn XdpPath>>,
+    /// Counters and limits of the firewall rules.
     pub filter: State,
-    /// The kernel behind ports has the same rules as the firewall. What they reject, send another way or
-    /// can not decide is then the kernel's, as all that leaves the road, and as it was received.
+    /// Says whether the kernel behind the ports has the same rules as the firewall. If so, packets that
+    /// the rules reject, reroute or cannot decide take the kernel path, like all that exit the path, as
+    /// they were received.
     pub kernel_has_rules: bool,
-    /// How much the kernel is given to answer.
+    /// Limits on the packets that the kernel has to answer.
     pub limits: Limits,
-    /// Ports at which too much is the kernel's to carry.
+    /// Finds ports at which the kernel has to carry too many packets.
     pub crowd: Crowd,
     path: Path<F>,
     reader: Reader,
@@ -50,18 +51,19 @@ pub struct Router<F: Features = Everything> {
 }
 
 impl<F: Features> Router<F> {
-    /// A router for the ports that `tables` has, on the widest path that the machine runs.
+    /// Creates a router for the ports in `tables`, with the path for the widest instructions of the
+    /// machine.
     #[must_use]
     pub fn new(tables: Tables, umem: Umem, host: Host) -> Self {
         Self::with_path(Path::detect(), tables, umem, host)
     }
 
-    /// The same on a path of the caller's choice.
+    /// Creates a router that uses the given path.
     #[must_use]
     pub fn with_path(path: Path<F>, tables: Tables, umem: Umem, host: Host) -> Self {
         let ports = tables.ports.len();
-        // Whatever changed until now, no reader is in the way yet.
-        tables.next_hops.settle();
+        // Whatever changed until now, no reader can be in the way yet.
+        tables.next_hops.restore_displaced();
         let reader = tables.epochs.join();
         let mut state = State::new();
         if let Some(filter) = &tables.filter {
@@ -73,7 +75,7 @@ impl<F: Features> Router<F> {
             counters: Counters::new(ports),
             tolls: Tolls::new(),
             host,
-            express: None,
+            xdp_path: None,
             filter: state,
             kernel_has_rules: false,
             limits: Limits::new(),
@@ -86,13 +88,13 @@ impl<F: Features> Router<F> {
         }
     }
 
-    /// Receives one burst from `port`, takes it down the road and sends what comes out; says how
-    /// many packets were received. `now_ns` is the time since any fixed moment.
+    /// Receives one burst from `port`, runs the path on it and sends the result; returns the number of
+    /// packets received. `now_ns` is the time since any fixed moment.
     pub fn turn<P: Port>(&mut self, port: PortId, ports: &mut [P], now_ns: u64) -> usize {
-        // Between two bursts: nothing is held that was found in a table.
+        // Between two bursts: the worker holds no reference that it found in a table.
         self.reader.pass();
-        if let Some(express) = &mut self.express {
-            express.begin(&self.tables.epochs.changes, now_ns);
+        if let Some(xdp_path) = &mut self.xdp_path {
+            xdp_path.begin(&self.tables.epochs.changes, now_ns);
         }
         let burst = &mut *self.burst;
         burst.reset(port);
@@ -100,8 +102,8 @@ impl<F: Features> Router<F> {
         let Some(source) = ports.get_mut(usize::from(port.0)).filter(|_| known) else { return 0 };
         source.receive(&mut self.umem, burst);
         if burst.count == 0 {
-            if let Some(express) = &mut self.express {
-                express.idle(port);
+            if let Some(xdp_path) = &mut self.xdp_path {
+                xdp_path.idle(port);
             }
             return 0;
         }
@@ -117,39 +119,41 @@ impl<F: Features> Router<F> {
             &mut self.egress,
             &mut self.filter,
         );
-        let left = self.burst.left;
-        if let Some(express) = &mut self.express {
-            let lanes = self.burst.lanes().without(left);
-            express.forwarded(&self.burst, &self.umem, &self.tables, lanes);
+        let exited = self.burst.exited;
+        if let Some(xdp_path) = &mut self.xdp_path {
+            let lanes = self.burst.lanes().without(exited);
+            xdp_path.forwarded(&self.burst, &self.umem, &self.tables, lanes);
         }
         self.transmit(ports);
-        if let Some(Verdict::Drop(reason)) = self.burst.verdict_of(left) {
-            self.drop_all(left, reason);
-        } else if !left.is_empty() {
+        if let Some(Verdict::Drop(reason)) = self.burst.verdict_of(exited) {
+            self.drop_all(exited, reason);
+        } else if !exited.is_empty() {
             let kernel = ports.get_mut(usize::from(port.0)).filter(|port| port.has_kernel());
             let ours = match kernel {
                 Some(port) => {
-                    self.tell_punted(left);
-                    // Where the kernel does not know the rules.
-                    let ruled = if self.kernel_has_rules { Lanes::NONE } else { self.ruled(left) };
-                    self.punt_to_kernel(port, left.without(ruled), now_ns);
+                    self.tell_punted(exited);
+                    // Packets with verdicts from rules that the kernel does not know.
+                    let ruled =
+                        if self.kernel_has_rules { Lanes::NONE } else { self.ruled(exited) };
+                    self.punt_to_kernel(port, exited.without(ruled), now_ns);
                     ruled
                 }
-                None => left,
+                None => exited,
             };
             if !ours.is_empty() {
-                self.settle(ours, now_ns);
+                self.handle_exits(ours, now_ns);
             }
             self.send_outbox(ports);
         }
         self.burst.count
     }
 
-    /// Makes sure that every chunk of the memory is free, at a port or in a queue of the host; between two
-    /// bursts only. Where chunks are lost, frames are too, sooner or later.
+    /// Checks that every chunk of the memory is free, at a port or in a queue of the host; call it
+    /// between two bursts only. Lost chunks sooner or later mean lost frames.
     ///
     /// # Errors
-    /// A sentence that says how many are missing, or were given back twice.
+    ///
+    /// A sentence that says how many chunks are missing, or were returned twice.
     pub fn check_memory<P: Port>(&self, ports: &[P]) -> Result<(), String> {
         let umem = &self.umem;
         let (free, waiting) = (umem.available(), self.host.chunks(umem));
@@ -164,34 +168,34 @@ impl<F: Features> Router<F> {
         ))
     }
 
-    /// What became of every packet, those included that were forwarded without the path.
+    /// Counts of what happened to every packet, including those that the XDP path forwarded.
     #[must_use]
     pub fn counters_in_all(&mut self) -> Counters {
         let mut counters = self.counters.clone();
-        if let Some(express) = &mut self.express {
-            express.add_to(&mut counters);
+        if let Some(xdp_path) = &mut self.xdp_path {
+            xdp_path.add_to(&mut counters);
         }
         counters
     }
 
-    /// What the firewall's rules have counted by their counters' numbers, those packets included that
-    /// were forwarded without the path.
+    /// The counts of the firewall rules by counter number, including packets that the XDP path
+    /// forwarded.
     pub fn rule_counts(&mut self) -> &[Count] {
-        if let Some(express) = &mut self.express {
-            express.add_to_rules(&mut self.filter.counts, false);
+        if let Some(xdp_path) = &mut self.xdp_path {
+            xdp_path.add_to_rules(&mut self.filter.counts, false);
         }
         &self.filter.counts
     }
 
-    /// Puts other tables and another host in the place of its own, between two bursts: counts go on,
-    /// and what the host has learned and holds goes over to the new one. `links` says what each of
-    /// the old links is in the new tables, if it is still there; `carried` is as in
-    /// [`Router::set_filter`], for the rules that the new tables have.
+    /// Replaces tables and host between two bursts. Counts continue, and the new host takes over what
+    /// the old one has learned and queued. `links` has for each old link its number in the new tables,
+    /// if it still exists. `carried` is as in [`Router::set_filter`], for the rules in the new tables.
     ///
-    /// Gives back the old tables and host, which may be large: who has the time is to drop them.
+    /// Returns the old tables and host, which may be large: drop them where time does not matter.
     ///
     /// # Errors
-    /// The new tables have not as many ports; they are given back, and nothing has changed.
+    ///
+    /// The new tables do not have as many ports; they are returned, and nothing has changed.
     pub fn swap<P: Port>(
         &mut self,
         ports: &mut [P],
@@ -203,23 +207,24 @@ impl<F: Features> Router<F> {
         if tables.ports.len() != self.tables.ports.len() {
             return Err(Box::new((tables, host)));
         }
-        // Whatever changed until now, no reader is in the way yet.
-        tables.next_hops.settle();
+        // Whatever changed until now, no reader can be in the way yet.
+        tables.next_hops.restore_displaced();
         self.reader = tables.epochs.join();
         std::mem::swap(&mut self.tables, &mut tables);
         std::mem::swap(&mut self.host, &mut host);
         self.renew_filter(carried);
-        // Nothing that is done here asks for the time.
+        // Nothing here needs the time.
         let (new, mut context, _) = self.slow_road(0);
         new.succeed(&mut context, &mut host, links);
         self.send_outbox(ports);
         Ok((tables, host))
     }
 
-    /// Puts other rules in force, or none; between two bursts, as any change of the router. `carried` has
-    /// for each counter of the new rules the number it had, where it is to go on.
+    /// Replaces the active rules, or removes them; call it between two bursts, like any change of the
+    /// router. To continue a counter, `carried` has for each counter of the new rules its number in the
+    /// old ones.
     ///
-    /// Gives back the rules before, which may be large: who has the time is to drop them.
+    /// Returns the previous rules, which may be large: drop them where time does not matter.
     pub fn set_filter(
         &mut self,
         filter: Option<Arc<Filter>>,
@@ -231,10 +236,10 @@ impl<F: Features> Router<F> {
         old
     }
 
-    /// Begins to count, limit and mark by the rules that the tables have now.
+    /// Starts counters, limits and marks for the rules that the tables have now.
     fn renew_filter(&mut self, carried: &[Option<u32>]) {
-        if let Some(express) = &mut self.express {
-            express.add_to_rules(&mut self.filter.counts, true);
+        if let Some(xdp_path) = &mut self.xdp_path {
+            xdp_path.add_to_rules(&mut self.filter.counts, true);
         }
         match &self.tables.filter {
             Some(filter) => self.filter.renew(filter, carried),
@@ -242,27 +247,27 @@ impl<F: Features> Router<F> {
         }
     }
 
-    /// Says that no turn will be taken until [`Router::wake`]: whoever changes tables need not wait
-    /// for this router meanwhile.
+    /// Reports that no turn is taken until [`Router::wake`]: changes of tables need not wait for this
+    /// router until then.
     pub fn park(&self) {
         self.reader.park();
     }
 
-    /// Says that turns will be taken again.
+    /// Reports that the router takes turns again.
     pub fn wake(&self) {
         self.reader.wake();
     }
 
-    /// Lets the host do what is due; to be called some ten times a second.
+    /// Lets the host do what is due; call it some ten times a second.
     pub fn tick<P: Port>(&mut self, ports: &mut [P], now_ns: u64) {
         self.count_oversized(ports);
-        self.tables.next_hops.settle();
+        self.tables.next_hops.restore_displaced();
         let (host, mut context, _) = self.slow_road(now_ns);
         host.tick(&mut context);
         self.send_outbox(ports);
     }
 
-    /// Counts the frames that ports could not hand over.
+    /// Counts the frames that ports could not deliver because they fit no chunk.
     fn count_oversized<P: Port>(&mut self, ports: &mut [P]) {
         for (index, port) in ports.iter_mut().enumerate() {
             let Traffic { packets, bytes } = port.oversized();
@@ -272,7 +277,7 @@ impl<F: Features> Router<F> {
         }
     }
 
-    /// Hands the path's frames to their ports.
+    /// Hands the forwarded frames to their ports.
     fn transmit<P: Port>(&mut self, ports: &mut [P]) {
         let (umem, counters) = (&mut self.umem, &mut self.counters);
         self.egress.drain(|port, frames| {
@@ -284,7 +289,7 @@ impl<F: Features> Router<F> {
         });
     }
 
-    /// The host, what it works on, and the burst that it may be told of.
+    /// The host, the context it works on, and the burst for the notification of the XDP path.
     fn slow_road(&mut self, now_ns: u64) -> (&mut Host, Context<'_>, &Burst) {
         let context = Context {
             tables: &mut self.tables,
@@ -296,7 +301,7 @@ impl<F: Features> Router<F> {
         (&mut self.host, context, &self.burst)
     }
 
-    /// Frees packets that are all dropped for one reason, as under an attack that a rule wards off.
+    /// Frees packets that are all dropped for one reason, as in an attack that a rule blocks.
     fn drop_all(&mut self, lanes: Lanes, reason: DropReason) {
         self.counters.drops[reason as usize] += lanes.count() as u64;
         match lanes.dense() {
@@ -305,7 +310,7 @@ impl<F: Features> Router<F> {
         }
     }
 
-    /// Those of some packets that rules reject, or send another way than their route.
+    /// The packets among `lanes` that rules reject or reroute.
     fn ruled(&self, lanes: Lanes) -> Lanes {
         let mut ruled = Lanes::NONE;
         for lane in lanes {
@@ -314,20 +319,20 @@ impl<F: Features> Router<F> {
                 match self.burst.verdict[lane] {
                     Verdict::Punt(PuntReason::Reject) => true,
                     Verdict::Punt(PuntReason::FilterUnsupported) => false,
-                    _ => self.filter.steer_of(lane) != Steer::Not,
+                    _ => self.filter.policy_route_of(lane) != PolicyRoute::Not,
                 },
             );
         }
         ruled
     }
 
-    /// Deals with packets that left the road.
+    /// Handles packets that exited the path.
     #[cold]
-    fn settle(&mut self, lanes: Lanes, now_ns: u64) {
+    fn handle_exits(&mut self, lanes: Lanes, now_ns: u64) {
         let reject = self.filter.reject;
-        let mut steer = [Steer::Not; BURST];
+        let mut policy_route = [PolicyRoute::Not; BURST];
         for lane in lanes {
-            steer[lane] = self.filter.steer_of(lane);
+            policy_route[lane] = self.filter.policy_route_of(lane);
         }
         let (host, mut context, burst) = self.slow_road(now_ns);
         for lane in lanes {
@@ -336,7 +341,7 @@ impl<F: Features> Router<F> {
                 len: burst.len[lane],
                 l3: burst.l3[lane],
                 link: burst.link[lane],
-                steer: steer[lane],
+                policy_route: policy_route[lane],
             };
             match burst.verdict[lane] {
                 Verdict::Drop(reason) => {
@@ -352,20 +357,21 @@ impl<F: Features> Router<F> {
         }
     }
 
-    /// Tells of packets that left the road, where the kernel may have them without being asked.
-    fn tell_punted(&mut self, left: Lanes) {
-        if let Some(express) = &mut self.express
+    /// Notifies the XDP path of packets that exited the path and that it may pass to the kernel
+    /// directly.
+    fn tell_punted(&mut self, exited: Lanes) {
+        if let Some(xdp_path) = &mut self.xdp_path
             && (self.kernel_has_rules || self.tables.filter.is_none())
         {
-            express.punted(&self.burst, &self.umem, &self.tables, left);
+            xdp_path.punted(&self.burst, &self.umem, &self.tables, exited);
         }
     }
 
-    /// Hands the packets that left the road to the kernel behind their port, but for those that are
-    /// to be dropped.
+    /// Hands the packets that exited the path to the kernel behind their port, except those to be
+    /// dropped.
     #[cold]
-    fn punt_to_kernel<P: Port>(&mut self, port: &mut P, left: Lanes, now_ns: u64) {
-        for lane in left {
+    fn punt_to_kernel<P: Port>(&mut self, port: &mut P, exited: Lanes, now_ns: u64) {
+        for lane in exited {
             let addr = self.burst.addr[lane];
             let frame = Descriptor { addr, len: u32::from(self.burst.len[lane]) };
             let reason = match self.burst.verdict[lane] {
@@ -405,7 +411,7 @@ impl<F: Features> Router<F> {
         }
     }
 
-    /// Sends what the host has made or released.
+    /// Sends the frames that the host has made or released.
     fn send_outbox<P: Port>(&mut self, ports: &mut [P]) {
         let (umem, counters) = (&mut self.umem, &mut self.counters);
         for outgoing in self.outbox.drain(..) {
@@ -420,7 +426,7 @@ impl<F: Features> Router<F> {
     }
 }
 
-/// Hands frames to a port; those that it does not take are freed. Says how many it took.
+/// Hands frames to a port and frees those that it does not take. Returns how many it took.
 fn hand_over<P: Port>(
     umem: &mut Umem,
     counters: &mut Counters,

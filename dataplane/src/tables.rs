@@ -1,4 +1,5 @@
-//! What the stages read: ports, links, FIBs, next hops. One value, swapped or changed between bursts.
+//! The tables that the stages read: ports, links, FIBs, next hops. They are one value, which is swapped
+//! or changed between bursts.
 
 mod adjacency;
 mod find;
@@ -19,14 +20,14 @@ use crate::id::{LinkId, NextHopId, PortId, Vid, VrfId};
 use crate::stages::classify::{VlanEntry, VlanTable};
 use crate::stages::ecmp::{Groups, MOST_MEMBERS, Member, Multipath};
 use crate::stages::filter::Filter;
-use crate::stages::redirect::Redirects;
+use crate::stages::icmp_redirect::Redirects;
 use crate::stages::route::{Capacity, Fallbacks, Fib};
 use crate::stages::rule::Policies;
-use crate::stages::source::Sources;
+use crate::stages::source_check::Sources;
 use crate::verdict::{DropReason, PuntReason};
 use crate::wire::eth::{MacWord, ethertype};
 use adjacency::HostRoutes;
-pub(crate) use find::Question;
+pub(crate) use find::RouteQuery;
 use kernel_link::KernelRoots;
 pub use leads::Lead;
 use neighs::Neighs;
@@ -35,16 +36,16 @@ pub use prefix::RoutePrefix;
 use prefix::standing_routes;
 pub use records::{Action, LinkRecord, NextHop, PortRecord, TablesError, VrfRecord};
 
-/// Bytes that a ready-made Ethernet header has room for: 14 and two tags, rounded up for the copy.
+/// Room for a prepared Ethernet header in bytes: 14 and two tags, rounded up for the copy.
 pub const HEADER_ROOM: usize = 24;
 
-/// Tags that links can be stacked (QinQ).
+/// The maximum number of stacked VLAN tags on a link (QinQ).
 pub const MAX_STACKED_TAGS: usize = 2;
 
-/// Everything that the stages read.
+/// All tables that the stages read.
 #[derive(Debug)]
 pub struct Tables {
-    /// When memory of the FIBs may be used again.
+    /// Says when memory of the FIBs may be reused.
     pub epochs: Arc<Epochs>,
     /// Ports by [`PortId`].
     pub ports: Vec<PortRecord>,
@@ -58,31 +59,31 @@ pub struct Tables {
     pub fib6: Arc<Fib>,
     /// Next hops by [`NextHopId`].
     pub next_hops: Arc<NextHops>,
-    /// Next-hop groups by [`NextHopId`] without its mark.
+    /// Next-hop groups by [`NextHopId`] without its group bit.
     pub groups: Arc<Groups>,
-    /// Rules of the firewall, if there are any.
+    /// Firewall rules, if any.
     pub filter: Option<Arc<Filter>>,
-    /// Every VLAN link, by what it is on: the link below, the tag's protocol and identifier.
+    /// Every VLAN link, by the link below it and the tag's protocol and identifier.
     vlans: HashMap<(LinkId, u16, u16), LinkId>,
-    /// Where FIBs go on that have no route, if any does.
+    /// The FIBs that others fall back to if they have no route, if any.
     pub(crate) fallbacks: Option<Box<Fallbacks>>,
-    /// Policies of links, if any has one.
+    /// Policies of links, if any.
     pub(crate) policies: Option<Box<Policies>>,
-    /// What links ask of sources, if any does.
+    /// The links' checks of source addresses, if any.
     pub(crate) sources: Option<Box<Sources>>,
-    /// Links of which the kernel sends redirects, if there are any.
+    /// Links on which the kernel sends redirects, if any.
     pub(crate) redirects: Option<Box<Redirects>>,
-    /// What tells flows apart that are spread over groups.
+    /// The fields that select a group's member for a flow.
     pub(crate) multipath: Multipath,
     neighs: Neighs,
     kernel_roots: KernelRoots,
     inert: HashMap<InertKey, NextHopId>,
-    /// Where next hops lead that can be led elsewhere.
+    /// The targets of next hops that can be redirected in place.
     leads: HashMap<NextHopId, Lead>,
     host_routes: HostRoutes,
 }
 
-/// Next hops that are the same for every route that needs them.
+/// Next hops that all their routes share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum InertKey {
     Local,
@@ -98,13 +99,13 @@ impl Default for Tables {
 }
 
 impl Tables {
-    /// Empty tables: every packet has no route.
+    /// Creates empty tables: no packet has a route.
     #[must_use]
     pub fn new() -> Self {
         Self::with_capacity(Capacity::default(), Capacity::default())
     }
 
-    /// The same with FIBs that may grow so far, IPv4 and IPv6.
+    /// Creates empty tables with FIBs of the given capacity, IPv4 and IPv6.
     #[must_use]
     pub fn with_capacity(capacity4: Capacity, capacity6: Capacity) -> Self {
         let epochs = Epochs::new();
@@ -132,15 +133,15 @@ impl Tables {
         }
     }
 
-    /// What the tables are like now: another value when anything has changed that a forwarded packet
-    /// might notice.
+    /// The current version of the tables: it differs if anything has changed that can affect a
+    /// forwarded packet.
     #[inline(always)]
     #[must_use]
     pub fn version(&self) -> Version {
         self.epochs.changes.version()
     }
 
-    /// The link of that number; numbers come from the tables themselves.
+    /// The link with this number; numbers come from the tables themselves.
     #[inline(always)]
     #[must_use]
     pub fn link(&self, id: LinkId) -> &LinkRecord {
@@ -153,13 +154,13 @@ impl Tables {
         self.vlans.get(&(parent, protocol, vid)).copied()
     }
 
-    /// The next hop of that number; one that is not there has no route.
+    /// The next hop with this number; "no route" if there is none.
     #[must_use]
     pub fn next_hop(&self, id: NextHopId) -> NextHop {
         self.next_hops.get(id)
     }
 
-    /// Adds a VRF; every one has the routes that RFC 1122 and RFC 4291 demand of all hosts.
+    /// Adds a VRF; each has the routes that RFC 1122 and RFC 4291 demand of all hosts.
     ///
     /// # Errors
     /// See [`TablesError`].
@@ -175,7 +176,7 @@ impl Tables {
         Ok(id)
     }
 
-    /// Adds a port and the link of its untagged frames.
+    /// Adds a port and the link for its untagged frames.
     ///
     /// # Errors
     /// See [`TablesError`].
@@ -232,7 +233,7 @@ impl Tables {
         tags: Vec<(u16, Vid)>,
     ) -> Result<LinkId, TablesError> {
         let roots = *self.vrfs.get(usize::from(vrf.0)).ok_or(TablesError::Unknown)?;
-        // One number is spared: it stands for no link.
+        // One number is reserved: it stands for no link.
         let id = u16::try_from(self.links.len()).ok().filter(|id| *id < u16::MAX);
         let id = LinkId(id.ok_or(TablesError::Full)?);
         self.links.push(LinkRecord {
@@ -249,7 +250,7 @@ impl Tables {
         Ok(id)
     }
 
-    /// Puts a route in a VRF's FIB, over one to the same prefix.
+    /// Inserts a route into a VRF's FIB, replacing any route to the same prefix.
     ///
     /// # Errors
     /// See [`TablesError`].
@@ -262,7 +263,7 @@ impl Tables {
         self.change_route(vrf, prefix, Some(next)).map(|_| ())
     }
 
-    /// Takes a route out of a VRF's FIB; false where there was none.
+    /// Removes a route from a VRF's FIB; false if there was none.
     ///
     /// # Errors
     /// See [`TablesError`].
@@ -296,7 +297,7 @@ impl Tables {
         self.inert(Action::Drop(reason))
     }
 
-    /// The next hop that hands to the slow path.
+    /// The next hop that punts to the slow path.
     ///
     /// # Errors
     /// See [`TablesError`].
@@ -349,7 +350,7 @@ impl Tables {
         Ok(NextHopId(NextHopId::GROUP | number))
     }
 
-    /// Gives a next-hop group other members, in their order.
+    /// Sets the members of a next-hop group, in their order.
     ///
     /// # Errors
     /// See [`TablesError`].
@@ -362,7 +363,8 @@ impl Tables {
         if done { Ok(()) } else { Err(TablesError::Unknown) }
     }
 
-    /// The Ethernet header of an IP packet sent on a link, at the end of its room, and its length.
+    /// The Ethernet header of an IP packet sent on a link, at the end of its room, and the header's
+    /// length.
     #[must_use]
     pub fn header(&self, link: LinkId, dst: [u8; 6], is_ipv4: bool) -> ([u8; HEADER_ROOM], u8) {
         let ethertype = if is_ipv4 { ethertype::IPV4 } else { ethertype::IPV6 };

@@ -1,44 +1,45 @@
 //! The tolls: what each stage costs, sampled while packets flow.
 //!
-//! One burst in [`SAMPLE_EVERY`] is timed stage by stage. The timed path and the plain one are
-//! the same body, compiled twice.
+//! One burst in [`SAMPLE_EVERY`] packets is timed stage by stage. The timed path and the plain one are
+//! the same function, compiled twice.
 
 use crate::burst::Lanes;
 use crate::clock;
 
-/// Packets between two samples: a full burst in 64, a smaller one less often, because reading the
+/// Packets between two samples: one full burst in 64, smaller bursts less often, because reading the
 /// clock costs the same for a burst of one as for 64.
 pub const SAMPLE_EVERY: u32 = 64 * 64;
 
-/// Clocks that no stage takes for a burst of 64, 10,000 rules included: something else ran in between,
-/// which is not the stage's toll. Code that is not optimised takes some ten times as long.
+/// An upper bound of the clocks that a stage takes for a burst of 64, even with 10,000 rules. A longer
+/// time means that something else ran in between, which is not the stage's toll. Unoptimised code takes
+/// some ten times as long.
 const INTERRUPTED: u64 = if cfg!(debug_assertions) { 1 << 21 } else { 1 << 17 };
 
 /// The stages that have a toll of their own, in the path's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Stage {
-    /// Frame for us? What does it carry?
+    /// Is the frame for this router, and what does it carry?
     Admit,
     /// VLAN tags to links.
     Classify,
-    /// Rules of hook ingress.
+    /// Firewall rules of hook ingress.
     Ingress,
     /// IP header checks.
     Validate,
-    /// Rules of hook prerouting.
+    /// Firewall rules of hook prerouting.
     Prerouting,
     /// FIB lookup.
     Route,
     /// Policy rules.
     Rule,
-    /// Member of a next-hop group.
+    /// The member of a next-hop group.
     Ecmp,
-    /// Packets that go back where they came from.
-    Redirect,
-    /// What is asked of sources.
-    Source,
-    /// Rules of hooks forward and behind.
+    /// Packets that exit through their ingress link.
+    IcmpRedirect,
+    /// Checks of the source address.
+    SourceCheck,
+    /// Firewall rules of hook forward and those behind it.
     Forward,
     /// TTL, checksum, Ethernet header.
     Rewrite,
@@ -57,14 +58,14 @@ impl Stage {
         Self::Route,
         Self::Rule,
         Self::Ecmp,
-        Self::Redirect,
-        Self::Source,
+        Self::IcmpRedirect,
+        Self::SourceCheck,
         Self::Forward,
         Self::Rewrite,
         Self::Transmit,
     ];
 
-    /// Its name in tables.
+    /// The stage's name in tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -76,8 +77,8 @@ impl Stage {
             Self::Route => "route",
             Self::Rule => "rule",
             Self::Ecmp => "ecmp",
-            Self::Redirect => "redirect",
-            Self::Source => "source",
+            Self::IcmpRedirect => "icmp_redirect",
+            Self::SourceCheck => "source_check",
             Self::Forward => "forward",
             Self::Rewrite => "rewrite",
             Self::Transmit => "transmit",
@@ -85,10 +86,10 @@ impl Stage {
     }
 }
 
-/// What the samples of one stage add up to.
+/// The sum of one stage's samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Toll {
-    /// Clocks, the cost of reading the clock included (see [`Tolls::clock_cost`]).
+    /// Clocks, including the cost of reading the clock (see [`Tolls::clock_cost`]).
     pub clocks: u64,
     /// Packets that went into the stage.
     pub packets: u64,
@@ -100,7 +101,7 @@ pub struct Toll {
 #[derive(Clone, Debug)]
 pub struct Tolls {
     stages: [Toll; Stage::ALL.len()],
-    /// Packets until the next sample; none with [`Tolls::switch`] off.
+    /// Packets until the next sample; none while [`Tolls::switch`] is off.
     credit: u32,
     on: bool,
     clock_cost: f64,
@@ -123,7 +124,7 @@ impl Tolls {
         self.on = on;
     }
 
-    /// Says if this burst of `packets` is to be timed.
+    /// Says whether this burst of `packets` is to be timed.
     #[inline(always)]
     pub fn due(&mut self, packets: usize) -> bool {
         let spent = packets as u32;
@@ -135,7 +136,7 @@ impl Tolls {
         self.on
     }
 
-    /// What has been sampled for a stage.
+    /// The samples of a stage.
     #[must_use]
     pub const fn of(&self, stage: Stage) -> Toll {
         self.stages[stage as usize]
@@ -147,8 +148,8 @@ impl Tolls {
         self.clock_cost
     }
 
-    /// A stage's clocks for each packet that went into it, the clock's own cost taken off; none
-    /// where nothing was sampled.
+    /// A stage's clocks per packet that entered it, without the cost of the clock; none without
+    /// samples.
     #[must_use]
     pub fn per_packet(&self, stage: Stage) -> Option<f64> {
         let toll = self.of(stage);
@@ -163,8 +164,8 @@ impl Default for Tolls {
     }
 }
 
-/// Clocks between two readings of the clock, one behind the other: the mean, since the counter may
-/// run in steps that are longer than that, without the interrupted tenth.
+/// Clocks between two consecutive readings of the clock: the mean, since the counter may advance in
+/// steps longer than that, without the interrupted tenth.
 fn clock_cost() -> f64 {
     let mut gaps = [0; 1024];
     for gap in &mut gaps {
@@ -176,22 +177,22 @@ fn clock_cost() -> f64 {
     usual.iter().sum::<u64>() as f64 / usual.len() as f64
 }
 
-/// Times the stages of one burst, or (`ON` false) does nothing at all.
-pub struct Lap<'a, const ON: bool> {
+/// Times the stages of one burst, or does nothing at all if `ON` is false.
+pub struct StageTimer<'a, const ON: bool> {
     tolls: &'a mut Tolls,
     last: u64,
 }
 
-impl<'a, const ON: bool> Lap<'a, ON> {
+impl<'a, const ON: bool> StageTimer<'a, ON> {
     /// Starts the clock.
     #[inline(always)]
     pub fn start(tolls: &'a mut Tolls) -> Self {
         Self { tolls, last: if ON { clock::now() } else { 0 } }
     }
 
-    /// Books the time since the last call to a stage that `lanes` went into.
+    /// Charges the time since the last call to a stage that `lanes` went into.
     #[inline(always)]
-    pub fn book(&mut self, stage: Stage, lanes: Lanes) {
+    pub fn record(&mut self, stage: Stage, lanes: Lanes) {
         if ON {
             let now = clock::now();
             let clocks = now.wrapping_sub(self.last);

@@ -1,6 +1,6 @@
-//! What the path says about a packet: sent, dropped, punted or delivered, and why.
+//! The verdict of the path on a packet: dropped, punted or delivered, and why.
 
-/// Declares an enum of reasons with the name that counters show, in declaration order.
+/// Declares an enum of reasons with the names that counters show, in declaration order.
 macro_rules! reasons {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)+ }) => {
         $(#[$meta])*
@@ -11,7 +11,7 @@ macro_rules! reasons {
         impl $name {
             /// Every reason, in the order of its number.
             pub const ALL: &[Self] = &[$(Self::$variant,)+];
-            /// How many reasons there are.
+            /// The number of reasons.
             pub const COUNT: usize = Self::ALL.len();
 
             /// The reason's name as counters show it.
@@ -24,37 +24,37 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// Why a packet was dropped; names follow Linux's `skb_drop_reason`
-    /// (`include/net/dropreason-core.h`) in lower case where Linux has the reason.
+    /// Why a packet was dropped; names are those of Linux's `skb_drop_reason`
+    /// (`include/net/dropreason-core.h`) in lower case, if Linux has the reason.
     DropReason {
-        /// The frame ends before its Ethernet header, or the packet before its length field says.
+        /// The frame ends within its Ethernet header, or the packet before its length field says.
         PktTooSmall = "pkt_too_small",
         /// The frame does not fit the memory chunk that a port has for it.
         PktTooBig = "pkt_too_big",
         /// The destination MAC address is another station's.
         OtherHost = "otherhost",
-        /// The VLAN tag names no link of the port (Linux counts these as `otherhost`).
+        /// The VLAN tag matches no link of the port (Linux counts these as `otherhost`).
         VlanUnknown = "vlan_unknown",
         /// More VLAN tags than links can be stacked.
         VlanTooDeep = "vlan_too_deep",
-        /// The ethertype is none that the router speaks.
+        /// The router does not handle this ethertype.
         UnhandledProto = "unhandled_proto",
         /// The IPv4 or IPv6 header contradicts itself: version, header length, total length.
         IpInhdr = "ip_inhdr",
         /// The IPv4 header checksum is wrong.
         IpCsum = "ip_csum",
-        /// The source address can not be a sender's: multicast, broadcast, loopback, 0.0.0.0.
+        /// The source address is not valid for a sender: multicast, broadcast, loopback, 0.0.0.0.
         IpInvalidSource = "ip_invalid_source",
         /// The source address is one of the router's own.
         IpLocalSource = "ip_local_source",
-        /// The route to the source does not lead where the packet came from, or there is none
-        /// (reverse path filter).
+        /// There is no route to the source, or it does not lead to the ingress link (reverse path
+        /// filter).
         IpRpfilter = "ip_rpfilter",
-        /// The destination address can not be forwarded to: loopback, zero.
+        /// The destination address cannot be forwarded to: loopback, zero.
         IpInvalidDest = "ip_invalid_dest",
         /// A blackhole route matched.
         Blackhole = "blackhole",
-        /// A packet that is to be forwarded came in a broadcast or multicast frame.
+        /// A packet to be forwarded arrived in a broadcast or multicast frame.
         UnicastInL2Multicast = "unicast_in_l2_multicast",
         /// A neighbour did not answer.
         NeighFailed = "neigh_failed",
@@ -64,60 +64,62 @@ reasons! {
         IpOptions = "ip_options",
         /// The egress port could not take the frame: its queue is full, it is down or gone.
         DevTxFailed = "dev_tx_failed",
-        /// A rule of the firewall, or a chain's policy, says so.
+        /// A firewall rule, or a chain's policy, drops the packet.
         NetfilterDrop = "netfilter_drop",
-        /// More packets than the kernel is to be given to answer, for one reason.
+        /// The kernel would have to answer too many packets for one reason.
         PuntLimit = "punt_limit",
-        /// The kernel did not take a packet back.
+        /// The kernel did not accept the packet.
         PuntFailed = "punt_failed",
-        /// The rules of a configuration could not be asked: nobody was there, or the configuration changed.
+        /// The rules of a configuration could not be evaluated: no evaluator was available, or the
+        /// configuration changed.
         FailClosed = "fail_closed",
     }
 }
 
 reasons! {
-    /// Why a packet left the fast road for the slow one (in file mode: [`crate::host`]).
+    /// Why a packet exits the fast path to the slow path (in file mode: [`crate::host`]).
     PuntReason {
         /// IPv4 options.
         IpOptions = "ip_options",
         /// An IPv6 hop-by-hop header.
         HopByHop = "hop_by_hop",
-        /// TTL or hop limit ran out: the sender is owed an ICMP time exceeded.
+        /// TTL or hop limit expired: the router owes the sender an ICMP time exceeded.
         TtlExpired = "ttl_expired",
-        /// No route: the sender is owed an ICMP unreachable.
+        /// No route: the router owes the sender an ICMP unreachable.
         NoRoute = "no_route",
-        /// An `unreachable` route: the sender is owed an ICMP unreachable.
+        /// An `unreachable` route: the router owes the sender an ICMP unreachable.
         Unreachable = "unreachable",
-        /// A `prohibit` route: the sender is owed an ICMP administratively prohibited.
+        /// A `prohibit` route: the router owes the sender an ICMP administratively prohibited.
         Prohibit = "prohibit",
         /// Larger than the egress MTU: to be fragmented, or answered with "too big".
         MtuExceeded = "mtu_exceeded",
-        /// A link-local source that wants to leave its link (RFC 4291, 2.5.6).
+        /// A link-local source whose packet would exit its link (RFC 4291, 2.5.6).
         LinkLocalSource = "link_local_source",
-        /// The neighbour's address is not known yet: the packet is held meanwhile.
+        /// The neighbour's address is not known yet: the packet waits for it.
         NeighUnresolved = "neigh_unresolved",
-        /// A rule rejects it: the sender is owed an ICMP error or a TCP reset.
+        /// A rule rejects it: the router owes the sender an ICMP error or a TCP reset.
         Reject = "reject",
-        /// It has come to a rule that the filter can not do: the kernel's to decide.
+        /// It reached a rule that the filter does not support: the kernel decides.
         FilterUnsupported = "filter_unsupported",
-        /// It came by a link whose packets of this family are the kernel's.
+        /// It arrived on a link whose packets of this family take the kernel path.
         KernelLink = "kernel_link",
-        /// Its route is the kernel's: by a device that is none of the router's, or of an odd kind.
+        /// Its route takes the kernel path: over a device that Tollway does not handle, or of an
+        /// unsupported kind.
         KernelRoute = "kernel_route",
-        /// A policy rule leaves it to the kernel.
+        /// A policy rule sends it to the kernel path.
         KernelRule = "kernel_rule",
-        /// It would leave by the link that it came by: the kernel may owe its sender a redirect.
+        /// Its egress link is its ingress link: the kernel may owe its sender a redirect.
         Redirect = "redirect",
-        /// Its source can not be right, which the kernel is to log.
+        /// Its source cannot be valid, which the kernel may log.
         Martian = "martian",
-        /// Only the kernel can say if its source is right.
+        /// Only the kernel can decide whether its source is valid.
         KernelSource = "kernel_source",
     }
 }
 
 impl PuntReason {
-    /// Whether what punts one packet punts every other of its flow, unless its verdict depended on more than
-    /// the flow.
+    /// Says whether a punt for this reason applies to every packet of the flow, unless the verdict
+    /// depended on more than the flow.
     #[must_use]
     pub const fn is_of_flow(self) -> bool {
         matches!(
@@ -132,13 +134,13 @@ impl PuntReason {
     }
 }
 
-/// Where a packet goes when it leaves the road.
+/// Where a packet goes when it exits the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// Dropped and counted.
     Drop(DropReason),
     /// Handed to the slow path.
     Punt(PuntReason),
-    /// For the router itself.
+    /// Delivered to the router itself.
     Local,
 }

@@ -1,12 +1,12 @@
-//! A text is a configuration, which then compiles, or has mistakes, which then can be told.
+//! A text is a configuration that compiles, or it has mistakes that can be reported.
 
 use tollway::compile::compile;
 use tollway::config::{parse, report};
 
-/// Each VRF costs half a megabyte; more of them find nothing that fewer do not.
+/// Each VRF costs half a megabyte; more VRFs find no more defects.
 const VRFS: usize = 8;
 
-/// Reads a text, and asserts what must hold of anything.
+/// Parses a text, and asserts what must hold for every text.
 pub fn run(text: &str) {
     match parse(text, "fuzz.toml") {
         Ok(loaded) if loaded.model.vrfs.len() > VRFS => {}
@@ -18,7 +18,7 @@ pub fn run(text: &str) {
             let lines = text.split('\n').count();
             assert!(!mistakes.is_empty(), "refused for no reason");
             for mistake in &mistakes {
-                // Rules are in a file of their own.
+                // Mistakes in rules are in another file.
                 if mistake.file == "fuzz.toml" {
                     let is_placed = (1..=lines).contains(&mistake.line) && mistake.column > 0;
                     assert!(is_placed, "{mistake:?}");

@@ -1,4 +1,4 @@
-//! Bodies of the fuzz targets, so that a plain test can drive them as well.
+//! The bodies of the fuzz targets, as functions so that a plain test can run them too.
 
 pub mod config;
 pub mod path;

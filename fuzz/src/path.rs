@@ -1,50 +1,52 @@
-//! Bytes become frames, and those go through the path in a burst, alone, and through a router.
+//! Turns bytes into frames, and sends them through the path in a burst, alone, and through a
+//! router.
 //!
-//! A frame's description is a byte that says port, address and tags, two bytes of length, and the
-//! frame; the input is such descriptions until it ends. A byte of 0xff is a pause of a second.
+//! The input is a sequence of frame descriptions: one byte for port, address and tags, two bytes
+//! for the length, then the frame. A byte of 0xff is a pause of one second.
 
 use std::cell::RefCell;
 
 use crate::testkit::net::Net;
 use crate::testkit::packet::{DOT1Q, Tag};
-use crate::testkit::road::{Outcome, Road, paths};
-use crate::testkit::wires::{PORTS, TABLES, Way};
+use crate::testkit::path_bench::{Outcome, PathBench, paths};
+use crate::testkit::wires::{LinkVariant, PORTS, TABLES};
 
-/// Frames of one input at most; more of them find nothing that fewer do not.
+/// The most frames of an input; more frames find no more defects.
 const FRAMES: usize = 64;
 const CHUNK_BYTES: u32 = 2048;
 const CHUNKS: u32 = 256;
 const PAUSE: u8 = 0xff;
 
-/// What an input says.
+/// A step of the input.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     Frame(u8, Vec<u8>),
     Pause,
 }
 
-/// Sends what the input describes, and asserts what must hold of anything.
+/// Sends what the input describes, and asserts what must hold for every input.
 pub fn run(data: &[u8]) {
     thread_local! {
         static NET: RefCell<Net> = RefCell::new(Net::with_memory(CHUNKS, CHUNK_BYTES));
-        static ROADS: RefCell<Vec<Road<'static>>> = RefCell::new(roads());
+        static PATH_BENCHES: RefCell<Vec<PathBench<'static>>> = RefCell::new(path_benches());
     }
     let steps = steps(data);
-    ROADS.with_borrow_mut(|roads| compare(roads, &steps));
+    PATH_BENCHES.with_borrow_mut(|path_benches| compare(path_benches, &steps));
     NET.with_borrow_mut(|net| route(net, &steps));
 }
 
-/// The path for each instruction set; behind the frames lie the bytes of others.
-fn roads() -> Vec<Road<'static>> {
-    let stale = [Way::Plain.host4(1), Way::Stacked.host6(2)];
-    let stale = stale.map(|dst| Way::Qinq.packet(0, dst).size(300).build());
-    let road =
-        |(path, stale): (_, &Vec<u8>)| Road::over(&TABLES, path, CHUNK_BYTES).with_stale(stale);
-    paths().into_iter().zip(stale.iter().cycle()).map(road).collect()
+/// One path for each instruction set. The bytes of other frames remain behind the frames in memory.
+fn path_benches() -> Vec<PathBench<'static>> {
+    let stale = [LinkVariant::Plain.host4(1), LinkVariant::Stacked.host6(2)];
+    let stale = stale.map(|dst| LinkVariant::Qinq.packet(0, dst).size(300).build());
+    let path_bench = |(path, stale): (_, &Vec<u8>)| {
+        PathBench::over(&TABLES, path, CHUNK_BYTES).with_stale(stale)
+    };
+    paths().into_iter().zip(stale.iter().cycle()).map(path_bench).collect()
 }
 
-/// A packet fares in a burst as it does alone, whatever the instruction set.
-fn compare(roads: &mut [Road<'_>], steps: &[Step]) {
+/// Asserts that a packet has the same outcome in a burst and alone, for every instruction set.
+fn compare(path_benches: &mut [PathBench<'_>], steps: &[Step]) {
     for port in 0..PORTS {
         let frames: Vec<_> = steps
             .iter()
@@ -53,16 +55,16 @@ fn compare(roads: &mut [Road<'_>], steps: &[Step]) {
                 _ => None,
             })
             .collect();
-        let Some((first, others)) = roads.split_first_mut() else { return };
+        let Some((first, others)) = path_benches.split_first_mut() else { return };
         let alone: Vec<Outcome> = frames.iter().map(|frame| first.one(port, frame)).collect();
         assert_eq!(first.burst(port, &frames), alone);
-        for road in others {
-            assert_eq!(road.burst(port, &frames), alone);
+        for path_bench in others {
+            assert_eq!(path_bench.burst(port, &frames), alone);
         }
     }
 }
 
-/// A router accounts for every packet and for its memory.
+/// Asserts that a router accounts for every packet and for its memory.
 fn route(net: &mut Net, steps: &[Step]) {
     for step in steps {
         match step {
@@ -105,13 +107,14 @@ fn steps(mut data: &[u8]) -> Vec<Step> {
     steps
 }
 
-/// The frame as it is, or (as bits of `how` say) with the address and tags of a link in front.
+/// Returns the frame unchanged, or (depending on bits of `how`) with the address and tags of a
+/// link.
 fn disguised(port: u8, how: u8, frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     if how & 0x40 == 0 || frame.len() < 12 {
         return frame;
     }
-    let way = Way::ALL[usize::from(how >> 2) % Way::ALL.len()];
+    let way = LinkVariant::ALL[usize::from(how >> 2) % LinkVariant::ALL.len()];
     frame[..6].copy_from_slice(&way.mac(port));
     let priority: &[Tag] = if how & 0x80 == 0 { &[] } else { &[(DOT1Q, 0xe000)] };
     let tags = priority.iter().chain(way.tags());
@@ -120,7 +123,7 @@ fn disguised(port: u8, how: u8, frame: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The input that describes frames, each with its port.
+/// Encodes frames, each with its port, as an input.
 pub fn describe<'a>(frames: impl IntoIterator<Item = (u8, &'a [u8])>) -> Vec<u8> {
     let mut input = Vec::new();
     for (port, frame) in frames {

@@ -1,19 +1,19 @@
-//! A text is a ruleset, which then compiles or is told not to fit, or has mistakes, which then can be told.
+//! A text is a ruleset that compiles or does not fit, or it has mistakes that can be reported.
 
-use tollway::filter::coverage::coverage;
 use tollway::filter::eval::Link;
 use tollway::filter::flatten::{FlattenError, flatten};
+use tollway::filter::offload::offload;
 use tollway::filter::source::{Language, parse};
 use tollway::mistake::report;
 use tollway_dataplane::epoch::Epochs;
 
-/// Reads a text, and asserts what must hold of anything.
+/// Parses a text, and asserts what must hold for every text.
 pub fn run(text: &str, language: Language) {
     match parse(text, "fuzz.rules", language) {
         Ok(rules) => {
             assert_eq!(rules.check(), Ok(()), "it is read and unsound");
             let count: usize = rules.chains.iter().map(|chain| chain.rules.len()).sum();
-            assert_eq!(coverage(&rules).len(), count, "something is said of each rule");
+            assert_eq!(offload(&rules).len(), count, "something is said of each rule");
             match flatten(&rules, &links(), &Epochs::new()) {
                 Ok(_) | Err(FlattenError::TooMany(_) | FlattenError::Sets(_)) => {}
                 Err(error) => panic!("it passes the check and does not compile: {error}"),

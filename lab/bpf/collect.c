@@ -1,26 +1,25 @@
-/* Counts frames of `tollway lab generate` where they arrive, and drops them; all else goes on to the
- * host. Counts as src/generate/track.rs does.
- */
+/* Counts the frames of `tollway lab generate` at their destination and drops them; all else goes on
+ * to the host. Counts in the same way as src/generate/track.rs. */
 #include "mark.h"
 
-/* Runs that are followed at once on each stream, for which `streams` has room. */
+/* Number of runs that each stream follows at once; `streams` has room for them. */
 volatile const __u32 RUNS = 1;
-/* Latency is taken of one frame in so many; a power of two less one. */
+/* Selects the frames whose latency is measured; a power of two less one. */
 volatile const __u64 LATENCY_MASK = 0;
 
-/* Numbers that are remembered: 2^20 of each stream. */
+/* Size of the window of remembered numbers: 2^20 for each stream. */
 #define WINDOW_BITS 20
 #define WORDS (1 << (WINDOW_BITS - 5))
 #define MOST_RUNS 4
-/* A run of which nothing came for so long makes room for another. */
+/* A run without frames for this long makes room for another. */
 #define QUIET_NS 100000000ULL
-/* The run is above the number in `next`. */
+/* `next` has the run in the bits above the sequence number. */
 #define RUN_BITS 56
 #define NEXT_MASK ((1ULL << RUN_BITS) - 1)
-/* What counts, in `wanted`: frames with a mark; those of one run, by its number and 1; all frames. */
+/* Values of `wanted`: count frames with a mark; those of one run (its number plus 1); all frames. */
 #define MARKED 0
 #define ALL 257
-/* A histogram's buckets: 64 for each power of two, so that none is wider than 1.6% of its values. */
+/* Buckets of a histogram: 64 for each power of two, so that none is wider than 1.6% of its values. */
 #define BUCKETS 2304
 
 struct counts {
@@ -67,7 +66,7 @@ struct {
 	__type(value, struct stream);
 } streams SEC(".maps");
 
-/* The mark of a frame; NULL where it has none. */
+/* The mark of a frame; NULL if it has none. */
 static __always_inline __u8 *mark_of(__u8 *at, __u8 *end)
 {
 	__u16 type;
@@ -87,7 +86,7 @@ static __always_inline __u8 *mark_of(__u8 *at, __u8 *end)
 	type = *(__be16 *)at;
 	at += 2;
 	if (type == bpf_htons(ETH_P_IP)) {
-		/* Without options and fragments, as it was sent. */
+		/* The generator sends no options and no fragments. */
 		if (at[0] != 0x45 || at[9] != IPPROTO_UDP || *(__be16 *)(at + 6) & bpf_htons(0x3fff))
 			return 0;
 		at += 28;
@@ -131,7 +130,7 @@ static __always_inline void note_latency(__u64 ns)
 		*bucket += 1;
 }
 
-/* What is known of a run's stream; NULL where too many runs are at work. */
+/* The state of a run's stream; NULL if too many runs are active. */
 static __always_inline struct stream *stream_of(__u64 run, __u32 number, __u64 now)
 {
 	struct stream *at, *oldest = 0;
@@ -146,7 +145,7 @@ static __always_inline struct stream *stream_of(__u64 run, __u32 number, __u64 n
 		at = bpf_map_lookup_elem(&streams, &key);
 		if (!at)
 			return 0;
-		/* One that was never used is run 0's, of which nothing came. */
+		/* A slot that was never used counts as run 0's with no frames received. */
 		if (at->next >> RUN_BITS == run) {
 			if (RUNS > 1)
 				at->used_ns = now;
@@ -160,7 +159,7 @@ static __always_inline struct stream *stream_of(__u64 run, __u32 number, __u64 n
 	if (RUNS > 1 && oldest->used_ns && now < oldest->used_ns + QUIET_NS)
 		return 0;
 	old = oldest->next;
-	/* Where another processor was first, it may have been for the same run. */
+	/* If another processor was first, it may have taken the slot for the same run. */
 	if (__sync_val_compare_and_swap(&oldest->next, old, run << RUN_BITS) != old &&
 	    oldest->next >> RUN_BITS != run)
 		return 0;
@@ -168,7 +167,7 @@ static __always_inline struct stream *stream_of(__u64 run, __u32 number, __u64 n
 	return oldest;
 }
 
-/* Follows a stream's numbers. */
+/* Tracks a stream's sequence numbers. */
 static __always_inline void follow(struct counts *count, struct stream *stream, __u64 run, __u64 seq)
 {
 	__u64 epoch = ((seq >> WINDOW_BITS) + 1) | run << 24, bit = 1ULL << (seq & 31), old, new;
@@ -183,13 +182,13 @@ static __always_inline void follow(struct counts *count, struct stream *stream, 
 		}
 	} else if (old >> 56 != run || old >> 32 < epoch) {
 		new = epoch << 32 | bit;
-		/* Where another processor was first, its word stands and takes the bit. */
+		/* If another processor was first, its word stays, and this adds the bit. */
 		if (__sync_val_compare_and_swap(word, old, new) != old)
 			__sync_fetch_and_or(word, bit);
 	} else {
 		count->late++;
 	}
-	/* The largest number, also where receive queues of several processors race for it. */
+	/* Raises the largest number, even if receive queues of several processors race for it. */
 	old = stream->next;
 	for (i = 0; i < 4; i++) {
 		if (old >> RUN_BITS != run)

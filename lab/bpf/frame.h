@@ -1,4 +1,4 @@
-/* The frame that the generator sends and the sink knows again. */
+/* The frame that the generator sends and the sink recognizes. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -9,10 +9,10 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-/* The discard service: what nobody else sends here. */
+/* The discard service; no other traffic uses this port here. */
 #define PORT 9
 #define MAGIC 0x70117011
-/* As a sender sets it; a router takes one off. */
+/* The sender's TTL; a router decrements it by one. */
 #define TTL 64
 
 /* The structures are not packed: clang would take packed ones apart byte by byte. */
@@ -35,7 +35,7 @@ struct packet {
 	struct payload payload;
 };
 
-/* With two bytes more a frame has 60: 64 on the wire, where the FCS follows. */
+/* Two more bytes make a frame of 60: 64 on the wire, with the FCS. */
 #define LENGTH (sizeof(struct packet) + 2)
 
 static __always_inline __u16 fold(__u32 sum)

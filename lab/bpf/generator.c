@@ -1,14 +1,13 @@
 /* Sends frames of N flows at a fixed rate, or as fast as it can.
  *
- * Run by BPF_PROG_TEST_RUN with live frames: each call is handed a page, writes a frame and redirects
- * it. A frame that is not due yet is dropped instead, which gives the page back and lets the kernel
- * forward meanwhile what was sent. A signal ends it.
- */
+ * BPF_PROG_TEST_RUN runs it with live frames: each call receives a page, writes a frame and
+ * redirects it. If no frame is due yet, it drops the page instead. This returns the page, and the
+ * kernel meanwhile forwards what was sent. A signal ends the program. */
 #include "frame.h"
 #include "pace.h"
 
 volatile const __u32 OUT_IFINDEX = 0;
-/* Flows less one; a power of two less one. */
+/* Number of flows less one; a power of two less one. */
 volatile const __u32 FLOW_MASK = 0;
 /* The VLAN that frames are tagged with; 0 for none. */
 volatile const __u16 VID = 0;
@@ -28,7 +27,7 @@ struct {
 	__type(value, struct progress);
 } progress SEC(".maps");
 
-/* Every byte is written each time: a page comes back as the last hop left it. */
+/* Writes every byte each time: a page returns in the state in which the last hop left it. */
 static __always_inline void write_packet(struct packet *packet, __u64 seq, __u64 now)
 {
 	__u32 flow = seq & FLOW_MASK;

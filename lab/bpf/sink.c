@@ -1,18 +1,17 @@
-/* Counts the generator's frames where they come out, and whether they were forwarded right; drops
- * them. All else goes on to the host.
- */
+/* Counts the generator's frames at their destination, checks that they were forwarded correctly,
+ * and drops them. All else goes on to the host. */
 #include "frame.h"
 #include <linux/pkt_cls.h>
 
-/* Where the frames must be addressed to, and the VLAN that they must be tagged with (0: none). */
+/* The destination MAC address and the VLAN tag that the frames must have (0: no tag). */
 volatile const __u16 DESTINATION[3] = {};
 volatile const __u16 VID = 0;
-/* Whether to follow sequence numbers and times. */
+/* Whether to track sequence numbers and times. */
 volatile const __u8 FOLLOW = 0;
-/* Sequence numbers that `seen` has room for. */
+/* Number of sequence numbers that fit into `seen`. */
 volatile const __u64 ROOM = 0;
 
-/* One frame in 64 has its header checksum looked at, by a hash, so that all flows have a turn. */
+/* Checks the header checksum of one frame in 64. A hash selects it, so that all flows have a turn. */
 #define SAMPLED(seq) ((seq) * 0x9e3779b1U >> 26 == 0)
 
 struct counts {
@@ -88,7 +87,7 @@ static __always_inline int checksum_is_right(const struct iphdr *ip)
 	return fold(sum) == 0xffff;
 }
 
-/* Counts a frame of the generator's and says if it was one. */
+/* Counts a frame if the generator sent it, and says whether it did. */
 static __always_inline int is_ours(void *data, void *end)
 {
 	struct ethhdr *eth = data;
@@ -128,14 +127,14 @@ static __always_inline int is_ours(void *data, void *end)
 	return 1;
 }
 
-/* Before the host has made anything of it. */
+/* Counts before the host processes the frame. */
 SEC("xdp")
 int sink(struct xdp_md *ctx)
 {
 	return is_ours((void *)(long)ctx->data, (void *)(long)ctx->data_end) ? XDP_DROP : XDP_PASS;
 }
 
-/* As the host gets it: a receiver without XDP. */
+/* Counts as the host receives the frame: a receiver without XDP. */
 SEC("classifier")
 int sink_tc(struct __sk_buff *skb)
 {

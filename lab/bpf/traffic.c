@@ -1,30 +1,31 @@
-/* Sends frames of `tollway lab generate`: heads that were made ahead, then number and time.
+/* Sends frames of `tollway lab generate`: heads that were built ahead, then number and time.
  *
- * Run by BPF_PROG_TEST_RUN with live frames, as generator.c: each call is handed a page, writes a frame
- * and redirects it. One that is not due yet is dropped, which gives the page back. A signal ends it.
- */
+ * BPF_PROG_TEST_RUN runs it with live frames, as generator.c: each call receives a page, writes a
+ * frame and redirects it. If no frame is due yet, it drops the page, which returns it. A signal
+ * ends the program. */
 #include "mark.h"
 #include "pace.h"
 
 volatile const __u32 OUT_IFINDEX = 0;
-/* Frames after which it sends no more; 0 for no end. */
+/* Number of frames to send; 0 for no limit. */
 volatile const __u64 COUNT = 0;
-/* Of as many frames one reads the clock, where no rate needs it; a power of two less one. */
+/* Without a rate, the frames whose number has none of these bits read the clock; a power of two
+ * less one. */
 volatile const __u64 CLOCK_MASK = 0;
 /* Run and stream, as in a mark. */
 volatile const __u64 ORIGIN = 0;
 volatile const __u32 FLOWS = 1;
 volatile const __u32 SIZES = 1;
-/* The order of sizes, and how many there are in it. */
+/* The sequence of sizes and its length. */
 volatile const __u8 ORDER[256] = {};
 volatile const __u32 ORDER_LEN = 1;
-/* Bytes of the longest frame, which all are at first. */
+/* Bytes of the longest frame; every page initially has this length. */
 volatile const __u32 LONGEST = 60;
-/* Bytes to copy of a head, a multiple of 8; where the mark begins; whether UDP has a checksum. */
+/* Bytes to copy of a head, a multiple of 8; offset of the mark; whether UDP has a checksum. */
 volatile const __u32 COPY = 48;
 volatile const __u32 MARK_AT = 42;
 volatile const __u8 CHECKSUM = 0;
-/* Whether frames have no number and no time: their heads are whole. */
+/* Whether frames carry no number and no time, because their heads are complete. */
 volatile const __u8 PLAIN = 0;
 
 #define HEAD 80
@@ -67,7 +68,8 @@ struct {
 	__type(value, struct progress);
 } progress SEC(".maps");
 
-/* From the sum of what does not change and two words that do, as they lie in memory. */
+/* Completes the checksum: the sum of the constant part, plus two words that change, in memory
+ * order. */
 static __always_inline __u16 finish(__u16 constant, __u64 name, __u64 time)
 {
 	__u64 sum = constant + (name >> 32) + (__u32)name + (time >> 32) + (__u32)time;
@@ -79,7 +81,7 @@ static __always_inline __u16 finish(__u16 constant, __u64 name, __u64 time)
 	return (__u16)~sum ? (__u16)~sum : 0xffff;
 }
 
-/* The next frame's head; moves on to the one after it. */
+/* The next frame's head; advances to the one after it. */
 static __always_inline struct head *next(struct progress *at)
 {
 	__u32 key = at->flow;
@@ -124,7 +126,7 @@ int traffic(struct xdp_md *ctx)
 	end = (void *)(long)ctx->data_end;
 	if (data + COPY > end || data + MARK_AT + MARK_LEN > end)
 		return XDP_DROP;
-	/* All of it: a page comes back as the last hop left it. */
+	/* Copies all of it: a page returns in the state in which the last hop left it. */
 #pragma unroll
 	for (i = 0; i < HEAD; i += 8)
 		if (i < COPY)

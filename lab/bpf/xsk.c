@@ -1,6 +1,5 @@
-/* Sends frames of IP to the AF_XDP sockets of a sink, whose thread knows the generator's; all else goes on
- * to the host.
- */
+/* Passes IP frames to the AF_XDP sockets of a sink, whose thread recognizes the generator's frames;
+ * all else goes on to the host. */
 #include "mark.h"
 
 struct {

@@ -1,4 +1,5 @@
-//! Processes that measure on request: a line asks, a line of JSON answers.
+//! Child processes that measure on request: the parent writes a line, the child answers with a line
+//! of JSON.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{self, ChildStdin, Command, Stdio};
@@ -8,27 +9,27 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Answers every line of `input` by a line of `output`, until there is none.
+/// Answers every line of `input` with a line on `output`, until `input` ends.
 ///
 /// # Errors
-/// A sentence, where an answer fails or nobody reads the output.
+/// A message, if an answer fails or the output is closed.
 pub(crate) fn serve<T: Serialize>(
     input: impl BufRead,
     mut output: impl Write,
     mut answer: impl FnMut(&str) -> Result<T, String>,
 ) -> Result<(), String> {
     for line in input.lines() {
-        let line = line.map_err(|error| format!("the next request can not be read: {error}"))?;
+        let line = line.map_err(|error| format!("the next request cannot be read: {error}"))?;
         let answer = answer(line.trim())?;
         let text = serde_json::to_string(&answer).map_err(|error| error.to_string())?;
         writeln!(output, "{text}")
             .and_then(|()| output.flush())
-            .map_err(|error| format!("the slice can not be written to stdout: {error}"))?;
+            .map_err(|error| format!("the slice cannot be written to stdout: {error}"))?;
     }
     Ok(())
 }
 
-/// A process that answers by [`serve`], or does as if; it ends with this.
+/// A process that answers as [`serve`] does. Dropping this ends the process.
 pub(crate) struct Child {
     child: process::Child,
     input: Option<ChildStdin>,
@@ -37,15 +38,15 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// Starts it.
+    /// Starts the process.
     ///
     /// # Errors
-    /// A sentence where it can not be started.
+    /// A message, if the process cannot be started.
     pub(crate) fn start(mut command: Command, name: impl Into<String>) -> Result<Self, String> {
         let name = name.into();
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child =
-            command.spawn().map_err(|error| format!("{name} can not be started: {error}"))?;
+            command.spawn().map_err(|error| format!("{name} cannot be started: {error}"))?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
@@ -55,10 +56,10 @@ impl Child {
         Ok(Self { child, input, lines, name })
     }
 
-    /// Asks once more, and waits for the answer, for so long.
+    /// Sends one request and waits for the answer, for at most `patience`.
     ///
     /// # Errors
-    /// A sentence where no answer comes.
+    /// A message, if no answer arrives.
     pub(crate) fn ask<T: DeserializeOwned>(&mut self, patience: Duration) -> Result<T, String> {
         let asked =
             self.input.as_mut().map(|input| input.write_all(b"\n").and_then(|()| input.flush()));
@@ -75,7 +76,7 @@ impl Child {
         }
     }
 
-    /// Why the process has ended, by what it says.
+    /// Why the process ended, from its error output.
     fn last_words(&mut self) -> String {
         self.input = None;
         let mut told = String::new();
@@ -88,13 +89,13 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // It may be in the middle of a slice, or stopped.
+        // The process may be in the middle of a slice, or stopped.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The first line of what a program says where it fails.
+/// The first line of a failing program's output.
 pub(crate) fn first_line(told: &str) -> &str {
     let line = told.lines().map(str::trim).find(|line| !line.is_empty());
     line.map_or("it says nothing", |line| line.trim_start_matches("error: "))

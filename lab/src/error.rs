@@ -1,25 +1,25 @@
-//! Why something was refused, or has failed.
+//! Errors of the benchmarks and commands.
 
 use std::fmt;
 
-/// What is wrong, and what to do about it.
+/// An error: what failed, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// What is wrong.
+    /// What failed.
     pub what: String,
-    /// What to do about it.
+    /// How to mend it.
     pub remedy: String,
-    /// Whether it was asked for wrongly.
+    /// Whether the request itself was wrong.
     pub usage: bool,
 }
 
 impl Error {
-    /// It was asked for wrongly.
+    /// An error in the request.
     pub fn usage(what: impl ToString, remedy: impl ToString) -> Self {
         Self { what: what.to_string(), remedy: remedy.to_string(), usage: true }
     }
 
-    /// It failed.
+    /// A failure of a valid request.
     pub fn failed(what: impl ToString, remedy: impl ToString) -> Self {
         Self { usage: false, ..Self::usage(what, remedy) }
     }

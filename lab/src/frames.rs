@@ -7,23 +7,23 @@ use tollway_dataplane::wire::l4;
 /// Bytes of a benchmark frame.
 pub const FRAME_LEN: usize = 64;
 
-/// IPv6's "no next header" (RFC 8200, 4.7).
+/// "No next header" of IPv6 (RFC 8200, 4.7).
 const NO_NEXT_HEADER: u8 = 59;
 
-/// A frame to send again and again.
+/// A frame to send repeatedly.
 pub type Template = [u8; FRAME_LEN];
 
 /// Frames to send in turn.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// Each whole.
+    /// Complete frames.
     Whole(Vec<Template>),
-    /// One frame to many IPv4 destinations, host order: 4 bytes each, so that the frames themselves
-    /// do not fill the caches that the tables under test are to have.
+    /// One frame to many IPv4 destinations in host order. A destination takes 4 bytes, so the
+    /// frames leave the caches to the tables under test.
     To4(Template, Vec<u32>),
     /// One frame to many IPv6 destinations.
     To6(Template, Vec<u128>),
-    /// One frame of many IPv4 flows; so many bytes are before its IP header.
+    /// One frame of many IPv4 flows: the frame, the bytes before its IP header, and the flows.
     Flows4(Template, usize, Vec<Flow4>),
 }
 
@@ -41,7 +41,7 @@ pub struct Flow4 {
 }
 
 impl Source {
-    /// How many there are.
+    /// The number of frames.
     #[must_use]
     pub const fn len(&self) -> usize {
         match self {
@@ -52,13 +52,13 @@ impl Source {
         }
     }
 
-    /// Says if there is none.
+    /// Says whether there are no frames.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Writes the frame of a number below [`Source::len`].
+    /// Writes frame `number`, which is below [`Source::len`].
     #[inline(always)]
     pub fn write(&self, number: usize, frame: &mut Template) {
         match self {
@@ -67,7 +67,8 @@ impl Source {
                 *frame = *template;
                 let dst = destinations[number];
                 frame[30..34].copy_from_slice(&dst.to_be_bytes());
-                // The template's destination is 0.0.0.0, so its checksum lacks just this one.
+                // The template's destination is 0.0.0.0, so its checksum lacks only the new
+                // destination.
                 let field = u32::from(u16::from_be_bytes([frame[24], frame[25]]));
                 let sum = (field ^ 0xffff) + (dst >> 16) + (dst & 0xffff);
                 let sum = (sum & 0xffff) + (sum >> 16);
@@ -89,7 +90,7 @@ impl Source {
 }
 
 impl Flow4 {
-    /// Writes the flow into a packet of no addresses and protocol 0, whose checksum is right.
+    /// Writes the flow into a packet without addresses, of protocol 0, whose checksum is correct.
     #[inline(always)]
     fn write(self, packet: &mut [u8; 24]) {
         packet[9] = self.protocol;
@@ -106,12 +107,12 @@ impl Flow4 {
     }
 }
 
-/// Makes a frame for [`Source::Flows4`], and says how many bytes are before its IP header.
+/// Makes a frame for [`Source::Flows4`]. Returns it and the number of bytes before its IP header.
 #[must_use]
 pub fn blank4(dst_mac: [u8; 6], src_mac: [u8; 6], tags: &[(u16, u16)]) -> (Template, usize) {
     let l3 = 14 + 4 * tags.len();
     let mut template = udp(dst_mac, src_mac, tags, Addresses::V4(0, 0), (0, 0));
-    // The checksum is of protocol 0.
+    // The checksum is that of protocol 0.
     template[l3 + 9] = 0;
     template[l3 + 10..l3 + 12].fill(0);
     let sum = !checksum::sum(&template[l3..l3 + 20]);
@@ -119,7 +120,7 @@ pub fn blank4(dst_mac: [u8; 6], src_mac: [u8; 6], tags: &[(u16, u16)]) -> (Templ
     (template, l3)
 }
 
-/// Source and destination of a frame's IP packet.
+/// Source and destination addresses of a frame's IP packet.
 #[derive(Clone, Copy, Debug)]
 pub enum Addresses {
     /// IPv4, host order.
@@ -128,9 +129,8 @@ pub enum Addresses {
     V6(u128, u128),
 }
 
-/// Makes a frame from `src_mac` to `dst_mac` under `tags` (protocol, VLAN id), outermost first,
-/// with UDP ports; the UDP checksum is left zero. Of IPv6 under tags the packet ends behind its header, for
-/// want of room.
+/// Makes a UDP frame from `src_mac` to `dst_mac`. `tags` are (protocol, VLAN id), outermost first.
+/// The UDP checksum stays zero. A tagged IPv6 packet ends after its header, for lack of room.
 #[must_use]
 pub fn udp(
     dst_mac: [u8; 6],
@@ -154,7 +154,7 @@ pub fn udp(
         }
         Addresses::V6(src, dst) => {
             let payload = room as u16 - 40;
-            // Under tags there is no room for a header of UDP's.
+            // A tagged frame has no room for a UDP header.
             let next = if payload < 8 { NO_NEXT_HEADER } else { l4::UDP };
             bytes.extend_from_slice(&ethertype::IPV6.to_be_bytes());
             bytes.extend_from_slice(&ipv6(src, dst, payload, next));
@@ -203,7 +203,7 @@ fn ipv6(src: u128, dst: u128, payload_len: u16, next: u8) -> [u8; 40] {
     header
 }
 
-/// A small generator of well-spread numbers (xorshift64*), the same ones at every run.
+/// A small generator of well-spread numbers (xorshift64*). Every run gets the same numbers.
 #[derive(Clone, Debug)]
 pub struct Spread(u64);
 
@@ -214,10 +214,11 @@ impl Spread {
         Self(seed | 1)
     }
 
-    /// Starts from a seed of a user's: also neighbours have nothing in common.
+    /// Starts from a seed that a user chose. Neighbouring seeds give unrelated numbers.
     #[must_use]
     pub const fn seeded(seed: u64) -> Self {
-        // splitmix64, which makes the same of no two numbers; 0 is the one state that goes nowhere.
+        // splitmix64 maps different numbers to different numbers. 0 is the one state that never
+        // changes.
         let mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -245,7 +246,7 @@ mod tests {
         let first = |seed| Spread::seeded(seed).next();
         let numbers: std::collections::HashSet<_> = (0..10_000).map(first).collect();
         assert_eq!(numbers.len(), 10_000);
-        // The one that splitmix64 makes nothing of.
+        // The one number that splitmix64 maps to 0.
         assert_ne!(first(0_u64.wrapping_sub(0x9e37_79b9_7f4a_7c15)), 0);
     }
 }

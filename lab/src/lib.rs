@@ -1,4 +1,5 @@
-//! The bench beside the road: what each feature of the packet's path costs, with honest statistics.
+//! Benchmarks and studies of Tollway: what each feature of the packet path costs, with sound
+//! statistics.
 
 mod callgrind;
 mod child;

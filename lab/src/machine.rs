@@ -1,4 +1,4 @@
-//! What a measurement was made on.
+//! The machine and the build that a measurement was made on.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -7,23 +7,23 @@ use serde::{Deserialize, Serialize};
 use tollway_dataplane::clock;
 use tollway_dataplane::cpu::Level;
 
-/// The machine, as far as it bears on a figure.
+/// The machine, as far as it influences figures.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// The processor's name for itself.
+    /// The processor's model name.
     pub cpu: String,
-    /// Processors that the process may use.
+    /// Number of processors that the process may use.
     pub cpus: usize,
     /// The kernel's release.
     pub kernel: String,
-    /// The time-stamp counter's rate, MHz, measured against the system's clock.
+    /// The rate of the time-stamp counter in MHz, measured against the system clock.
     pub tsc_mhz: f64,
-    /// The instruction set that the path runs on.
+    /// The instruction set that the packet path uses.
     pub level: String,
 }
 
 impl Machine {
-    /// Looks at the machine; takes 50 ms.
+    /// Examines the machine. Takes 50 ms.
     #[must_use]
     pub fn probe() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -39,7 +39,7 @@ impl Machine {
         }
     }
 
-    /// Nanoseconds that one clock takes.
+    /// Nanoseconds per clock of the time-stamp counter.
     #[must_use]
     pub fn ns_per_clock(&self) -> f64 {
         1000.0 / self.tsc_mhz
@@ -52,8 +52,8 @@ fn tsc_mhz(time: Duration) -> f64 {
     start.tsc_mhz()
 }
 
-/// A moment by both clocks, from which the time-stamp counter's rate is known the better the longer ago
-/// it is.
+/// A moment read from both clocks. The longer ago it is, the more precise the rate of the
+/// time-stamp counter.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
     time: Instant,
@@ -61,8 +61,8 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// Reads both clocks: of eight times the one in which the least passed between them, since the
-    /// processor may be taken away there.
+    /// Reads both clocks. Of eight readings it takes the one with the least time between the
+    /// clocks, since the scheduler may interrupt a reading.
     #[must_use]
     pub fn now() -> Self {
         let read = || {
@@ -75,7 +75,7 @@ impl Moment {
         reads.map_or_else(|| read().1, |(_, moment)| moment)
     }
 
-    /// The counter's rate since then, MHz.
+    /// The counter's rate since that moment, MHz.
     #[must_use]
     pub fn tsc_mhz(self) -> f64 {
         let now = Self::now();

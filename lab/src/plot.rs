@@ -1,4 +1,4 @@
-//! What something costs as it grows, as a picture.
+//! Pictures of costs that grow with a size.
 
 use std::fs;
 use std::path::Path;
@@ -15,29 +15,29 @@ const COLOURS: [RGBColor; 4] = [
     RGBColor(0xe3, 0xa4, 0x86),
 ];
 
-/// Clocks that differ by so much are drawn by powers.
+/// A ratio of largest to least clocks above which the axis is logarithmic.
 const WIDE: f64 = 20.0;
 
-/// A line's name, and its points: size and clocks.
+/// A line's name and its points: size and clocks.
 pub(crate) type Line = (&'static str, Vec<(f64, f64)>);
 
-/// What there is to draw.
+/// The content of a picture.
 pub(crate) struct Growth<'a> {
-    /// What the picture is of.
+    /// The picture's caption.
     pub(crate) caption: &'a str,
-    /// What grows.
+    /// Label of the size axis.
     pub(crate) x: &'a str,
-    /// What it was measured on.
+    /// The processor of the measurement.
     pub(crate) cpu: &'a str,
-    /// Four lines at most.
+    /// The lines, at most four.
     pub(crate) lines: Vec<Line>,
 }
 
 impl Growth<'_> {
-    /// Writes it as SVG.
+    /// Writes the picture as SVG.
     ///
     /// # Errors
-    /// A sentence, where there is nothing to draw or the file can not be written.
+    /// A message, if there is nothing to draw or the file cannot be written.
     pub(crate) fn write(&self, path: &Path) -> Result<(), String> {
         fs::write(path, self.draw()?).map_err(|error| format!("{}: {error}", path.display()))
     }
@@ -50,7 +50,7 @@ impl Growth<'_> {
         }
         let mut text = String::new();
         plot(&mut text, self, highest)
-            .map_err(|error| format!("the plot can not be drawn: {error}"))?;
+            .map_err(|error| format!("the plot cannot be drawn: {error}"))?;
         Ok(text)
     }
 }
@@ -75,9 +75,9 @@ fn plot(
     let x = (0.8..largest * 1.3).log_scale();
     let clocks = lines.iter().flat_map(|(_, points)| points).map(|(_, y)| *y);
     let least = clocks.fold(highest, f64::min);
-    // Else what costs little lies flat on the ground.
+    // On a linear axis, small costs would all lie on the ground line.
     if least > 0.0 && highest / least > WIDE {
-        // Room above for the names.
+        // Leave room above for the names.
         let y = (least * 0.7..highest * 8.0).log_scale();
         lines_on(builder.build_cartesian_2d(x, y)?, growth)?;
     } else {
@@ -87,7 +87,7 @@ fn plot(
     Ok(())
 }
 
-/// A chart whose sizes grow by powers.
+/// A chart with a logarithmic size axis.
 type Chart<'a, 'text, Y> = ChartContext<'a, SVGBackend<'text>, Cartesian2d<LogCoord<f64>, Y>>;
 
 /// Draws axes, lines and their names.
@@ -126,7 +126,7 @@ where
     Ok(())
 }
 
-/// A power of ten as people read it.
+/// A power of ten in readable form.
 fn power(value: f64) -> String {
     match value {
         value if value >= 1e6 => format!("{:.0}M", value / 1e6),

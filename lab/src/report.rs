@@ -1,4 +1,4 @@
-//! The form that every benchmark's result has.
+//! The common form of all benchmark results.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use serde::Serialize;
 use crate::machine::{COMMIT, COMPILER, Machine};
 use crate::stats::Summary;
 
-/// A benchmark's whole result; as JSON one object.
+/// The whole result of a benchmark. As JSON it is one object.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report<R = Row> {
-    /// What it ran on.
+    /// The machine it ran on.
     pub machine: Machine,
-    /// What built it.
+    /// The compiler of this build.
     pub compiler: &'static str,
-    /// What it was built from.
+    /// The commit of this build.
     pub commit: &'static str,
-    /// One for each thing measured.
+    /// The rows, one for each measured item.
     pub rows: Vec<R>,
     /// Single figures, by name.
     #[serde(flatten)]
@@ -24,24 +24,24 @@ pub struct Report<R = Row> {
 }
 
 impl<R> Report<R> {
-    /// A report on this build and this machine.
+    /// A report for this build and this machine.
     #[must_use]
     pub fn new(machine: Machine, rows: Vec<R>) -> Self {
         Self { machine, compiler: COMPILER, commit: COMMIT, rows, figures: BTreeMap::new() }
     }
 }
 
-/// One thing measured.
+/// One measured item.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Its name, the same in every report.
     pub name: &'static str,
-    /// What it is, in words.
+    /// A description in words.
     pub title: &'static str,
-    /// TSC clocks a packet.
+    /// TSC clocks per packet.
     pub clocks_per_packet: Summary,
-    /// Nanoseconds a packet.
+    /// Nanoseconds per packet.
     pub ns_per_packet: Summary,
-    /// TSC clocks a packet in each stage, as sampled while it ran.
+    /// TSC clocks per packet in each stage, from samples taken during the run.
     pub stages: BTreeMap<&'static str, f64>,
 }

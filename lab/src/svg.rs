@@ -1,15 +1,15 @@
-//! Pictures written by hand: what all of them need.
+//! Hand-written SVG: what all pictures need.
 
 use std::fmt::Write as _;
 
-/// A picture that grows.
+/// A picture under construction.
 pub(crate) struct Svg {
     body: String,
     /// Width and height.
     size: (f64, f64),
 }
 
-/// Where a text stands from its point.
+/// Where a text lies relative to its point.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Anchor {
     Start,
@@ -32,7 +32,7 @@ impl Svg {
         Self { body: String::new(), size: (width, height) }
     }
 
-    /// A box with its top left corner there.
+    /// Adds a box; `at` is its top left corner.
     pub(crate) fn rect(&mut self, at: (f64, f64), size: (f64, f64), fill: &str, title: &str) {
         let _ = writeln!(
             self.body,
@@ -75,7 +75,7 @@ impl Svg {
         );
     }
 
-    /// What is written as it is.
+    /// Adds an element verbatim.
     pub(crate) fn raw(&mut self, element: &str) {
         self.body.push_str(element);
         self.body.push('\n');
@@ -100,7 +100,7 @@ fn tooltip(title: &str) -> String {
     format!("<title>{}</title>", escaped(title))
 }
 
-/// A text as XML and HTML have it.
+/// A text with the characters that XML and HTML reserve escaped.
 pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -109,7 +109,7 @@ pub(crate) fn escaped(text: &str) -> String {
             '<' => escaped.push_str("&lt;"),
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
-            // What XML has no way to write.
+            // XML cannot represent these characters.
             c if c.is_control() && !matches!(c, '\n' | '\t') => escaped.push('\u{fffd}'),
             c => escaped.push(c),
         }
@@ -117,12 +117,12 @@ pub(crate) fn escaped(text: &str) -> String {
     escaped
 }
 
-/// How wide a text is about, in a sans-serif type of that size.
+/// The approximate width of a text in sans-serif type of that size.
 pub(crate) fn width(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * size * 0.62
 }
 
-/// A text cut to a width; empty where nothing worth reading has room.
+/// A text cut to a width. Empty if nothing readable fits.
 pub(crate) fn fitted(text: &str, size: f64, room: f64) -> String {
     if width(text, size) <= room {
         return text.to_owned();

@@ -5,7 +5,7 @@ use tollway_dataplane::tolls::Stage;
 
 use crate::report::{Report, Row};
 
-/// What was measured on, the rows, and where the time went.
+/// A report as text: the machine, the rows, and the time by stage.
 #[must_use]
 pub fn render(report: &Report) -> String {
     let mut text = heading(report);
@@ -18,12 +18,12 @@ pub fn render(report: &Report) -> String {
     text
 }
 
-/// Where the time of rows went.
+/// The time of `rows` by stage.
 pub(crate) fn by_stage<'a>(rows: impl Iterator<Item = &'a Row> + Clone) -> String {
     format!("clocks a packet by stage, as sampled meanwhile:\n{}\n", stages(rows))
 }
 
-/// What was measured on, and what was built how.
+/// The machine, and compiler and commit of the build.
 pub(crate) fn heading<R>(report: &Report<R>) -> String {
     let machine = &report.machine;
     format!(
@@ -80,7 +80,7 @@ pub(crate) fn plain_table(header: &[&str]) -> Table {
     table
 }
 
-/// A table's lines without the blanks at their ends.
+/// A table's lines without trailing blanks.
 pub(crate) fn trimmed(table: &Table) -> String {
     let text = table.to_string();
     let lines: Vec<_> = text.lines().map(str::trim_end).collect();
@@ -95,10 +95,10 @@ pub(crate) fn align(table: &mut Table, columns: std::ops::RangeInclusive<usize>)
     }
 }
 
-/// A figure for people: whole with separators where it is large, else with two decimals.
+/// A figure for people: large ones whole with separators, others with two decimals.
 #[must_use]
 pub fn figure(value: f64) -> String {
-    // 999.996 would be rounded to 1000.00.
+    // Two decimals would round 999.996 to 1000.00.
     if value.abs() < 999.995 {
         return format!("{value:.2}");
     }

@@ -39,7 +39,7 @@ apt_of() {
   [ -n "$own" ] || fail "this machine's packages come from no archive of Debian's"
   local key=/usr/share/keyrings/debian-archive-keyring.gpg
   echo "deb [signed-by=$key] $own $suite main" > "$at/list"
-  again apt-get "${apt[@]}" -o APT::Update::Error-Mode=any update >&2 || fail "$suite can not be had from this machine's archive"
+  again apt-get "${apt[@]}" -o APT::Update::Error-Mode=any update >&2 || fail "$suite cannot be had from this machine's archive"
   touch "$at/done"
 }
 

@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Redirects a frame of the router's own to a port's device, to learn if that takes redirected frames. It is on no
- * device: src/steer/prober.rs runs it.
+ * Redirects a frame of the router's own to a port's device, to learn whether the device accepts
+ * redirected frames. The program is attached to no device: src/xdp/prober.rs runs it.
  */
 #include <linux/if_ether.h>
 
 #include "egress.h"
 
-/* The loopback of the Ethernet configuration testing protocol, as src/steer/prober.rs fills it in. */
+/*
+ * The loopback message of the Ethernet configuration testing protocol, as src/xdp/prober.rs fills
+ * it in.
+ */
 struct loopback {
 	struct ethhdr eth;
 	__le16 skip_count;
 	__le16 function;
 	__be16 receipt; /* the port */
 	__u8 bare;
+	__u8 rest[39]; /* zero: up to 60 bytes, ETH_ZLEN */
 } __attribute__((packed));
 
-/* The room before a frame (XDP_PACKET_HEADROOM), and steps in which it is taken away. */
+/* The room before a frame (XDP_PACKET_HEADROOM), and the step by which the program removes it. */
 #define HEADROOM 256
 #define STEP 4
 
@@ -27,22 +31,26 @@ static __always_inline struct loopback *loopback(struct xdp_md *ctx)
 	return (void *)(frame + 1) > (void *)(long)ctx->data_end ? 0 : frame;
 }
 
-/* As bpf/steer.c: a map of devices serves programs of one kind. */
+/* As in bpf/dispatcher.c: a map of devices serves programs of one kind. */
 SEC("xdp.frags")
 int ask(struct xdp_md *ctx)
 {
 	struct loopback *frame = loopback(ctx);
 	struct loopback asked;
-	int step;
+	int step, moved = 0;
 
 	if (!frame)
 		return XDP_DROP;
 	asked = *frame;
-	/* Frames from sockets without copies have no room for anything before them. */
+	/* Frames from zero-copy sockets have no headroom. */
 	for (step = 0; asked.bare && step < HEADROOM / STEP; step++) {
 		if (bpf_xdp_adjust_head(ctx, -STEP))
 			break;
+		moved += STEP;
 	}
+	/* Trim the bytes that lay before the frame, so that it has its old length. */
+	if (moved && bpf_xdp_adjust_tail(ctx, -moved))
+		return XDP_DROP;
 	frame = loopback(ctx);
 	if (!frame)
 		return XDP_DROP;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Checksums that a sender leaves to a network card (CHECKSUM_PARTIAL). Between devices that have none,
- * such as a veth and the device at its other end, nobody finishes them but the kernel, which knows of
- * each packet; XDP sees no more than the field. It holds the sum of the pseudo-header until somebody
- * adds the rest, so a packet whose field is that is the kernel's. One in 65536 others looks the same,
- * and takes the kernel's way, too.
+ * Checksums that a sender leaves to a network card (CHECKSUM_PARTIAL).
  *
- * Not seen is what a tunnel over UDP at an unusual port carries.
+ * Between devices without a card, such as a veth and its peer, only the kernel finishes these
+ * checksums, for it has a flag per packet; XDP sees only the field. The field holds the sum of the
+ * pseudo-header until the rest is added. So a packet whose field equals that sum takes the kernel
+ * path. One in 65536 other packets looks the same, and takes the kernel path too.
+ *
+ * Limit: this does not detect packets in a UDP tunnel at an unusual port.
  */
 #ifndef TOLLWAY_CHECKSUM_H
 #define TOLLWAY_CHECKSUM_H
@@ -25,7 +26,7 @@ static __always_inline __u16 fold(__u64 sum)
 	return (sum & 0xffff) + (sum >> 16);
 }
 
-/* Inside of these a packet may be whose checksum is left to a card, whatever the outer header says. */
+/* A packet inside of these may have its checksum left to a card, whatever the outer header says. */
 static __always_inline int is_tunnel(__u8 protocol)
 {
 	return protocol == IPPROTO_IPIP || protocol == IPPROTO_IPV6 || protocol == IPPROTO_GRE ||
@@ -39,7 +40,10 @@ static __always_inline int is_tunnel_port(__be16 port)
 	       port == bpf_htons(6080) || port == bpf_htons(6081) || port == bpf_htons(6635);
 }
 
-/* Says if a packet's checksum may be unfinished; `pseudo` adds up the words of its pseudo-header. */
+/*
+ * Says whether a packet's checksum may be unfinished; `pseudo` is the sum of the words of its
+ * pseudo-header.
+ */
 static __always_inline int is_unfinished(const void *l4, const void *end, __u8 protocol,
 					 __u64 pseudo)
 {
@@ -63,7 +67,7 @@ static __always_inline int is_unfinished(const void *l4, const void *end, __u8 p
 	return field == sum || (sum == 0xffff && !field);
 }
 
-/* A packet that was cut into fragments has a checksum: that is done first. */
+/* A fragmented packet has a finished checksum: the sender computes it before it fragments. */
 static __always_inline int is_unfinished4(const struct iphdr *ip, const void *end)
 {
 	__u32 header_len = 4 * ip->ihl;
@@ -80,7 +84,7 @@ static __always_inline int is_unfinished6(const struct ipv6hdr *ip, const void *
 	__u64 pseudo = (__u64)src[0] + src[1] + src[2] + src[3] + dst[0] + dst[1] + dst[2] +
 		       dst[3] + bpf_htons(ip->nexthdr) + ip->payload_len;
 
-	/* Where the other headers end is not looked for. */
+	/* The program does not look for the end of these headers. */
 	if (ip->nexthdr == IPPROTO_HOPOPTS || ip->nexthdr == IPPROTO_ROUTING ||
 	    ip->nexthdr == IPPROTO_DSTOPTS)
 		return 1;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The flows of the express lane, in tables of our own: byte for byte as in src/steer/flows.rs, which
- * writes them. A flow that is looked up costs one cache line (IPv6: two), where the kernel's LRU hash
- * costs three and a call.
+ * The flows of the XDP path, in tables of our own, byte for byte as in src/xdp/flows.rs, which
+ * writes them. A lookup costs one cache line (IPv6: two); the kernel's LRU hash costs three and a
+ * call.
  */
 #ifndef TOLLWAY_FLOWS_H
 #define TOLLWAY_FLOWS_H
@@ -12,34 +12,36 @@
 /* Slots of a bucket. */
 #define FLOW_WAYS 16
 
-/* Of `used`, the bits that count packets; those above are the tick in which the last one came. */
+/* In `used`: the bits that count packets. The bits above hold the tick of the last packet. */
 #define FLOW_PACKETS ((1ULL << 48) - 1)
-/* Nanoseconds of a tick, as a power of two: 67 ms. */
+/* Nanoseconds per tick, as a power of two: 67 ms. */
 #define FLOW_TICK_SHIFT 26
 
-/* Of `egress_port`: the route to the source was asked for as well. */
+/* In `egress_port`: the decision also used the route to the source. */
 #define FLOW_BY_SOURCE 0x80
-/* Of `egress_port`: there is none, for its packets are the kernel's. */
+/* In `egress_port`: there is none; the flow's packets take the kernel path. */
 #define FLOW_TO_KERNEL 0x40
 
-/* Regions of each family, those of IPv6 behind those of IPv4, and how many are a cache line. */
+/* Regions of each family, IPv4 first, then IPv6; and the number of regions in a cache line. */
 #define REGION_BITS 16
 #define REGIONS_OF_FAMILY (1U << REGION_BITS)
 #define REGIONS_OF_LINE 16
 
 struct flow {
-	/* These four are read as one word. It is 0 where no flow has ever been. */
-	__u32 generation; /* in force while it equals `generation_in_force`, never 0 then */
+	/*
+	 * The program reads these four as one word, which is 0 if the slot has never held a flow.
+	 */
+	__u32 generation; /* active while it equals `active_generation`; never 0 while active */
 	__u16 mtu;
 	__u8 egress_port;
-	__u8 version; /* another one after each change of the slot */
+	__u8 version; /* changes with every change of the slot */
 	__u8 l2[22];
-	__u16 tally_tags; /* where the rules count that it met, 0 for nowhere; two bits: VLAN tags of l2 */
+	__u16 tally_tags; /* tally of the rules that it matched, 0: none; low two bits: tags in l2 */
 	__u64 used;
 	__u64 bytes;
 };
 
-/* The flow label of the only packets that an IPv6 flow is for, and the bits of it that count. */
+/* The flow label that an IPv6 flow requires, and the bits of it to compare. */
 struct flow_label {
 	__be32 value;
 	__be32 mask;
@@ -65,7 +67,10 @@ struct flow6_bucket {
 	struct flow6_slot slots[FLOW_WAYS];
 };
 
-/* Generations of regions: one grows when a route changes that may cover an address in it. */
+/*
+ * Generations of regions: a region's generation grows when a route that may cover an address in it
+ * changes.
+ */
 struct region_line {
 	__u32 generation[REGIONS_OF_LINE];
 };
@@ -94,13 +99,13 @@ struct {
 	__type(value, struct flow6_bucket);
 } flows6 SEC(".maps");
 
-/* A slot with a packet's key, and the first word of its flow as read before the key was. */
+/* A slot with a packet's key, and the first word of its flow, read before the key. */
 struct found {
 	struct flow *flow;
 	__u64 head;
 };
 
-/* What is read before is read before what is read after. */
+/* Orders the reads before it ahead of the reads after it. */
 static __always_inline void read_fence(void)
 {
 	if (WEAKLY_ORDERED) {
@@ -131,16 +136,16 @@ static __always_inline __u32 generation4(__be32 address)
 
 static __always_inline __u32 generation6(const __be32 *address)
 {
-	/* As in src/steer/regions.rs. */
+	/* As in src/xdp/regions.rs. */
 	__u32 hash = bpf_ntohl(address[0]) * 0x9e3779b1U;
 
 	return region_generation(REGIONS_OF_FAMILY | hash >> (32 - REGION_BITS));
 }
 
 /*
- * Pair-multiply-shift (Thorup, "High speed hashing for integers and strings", 2015, section 3.5), of
- * which the upper half is the hash: strongly universal, so that nobody who does not know the seeds
- * can choose flows that share a bucket.
+ * Pair-multiply-shift (Thorup, "High speed hashing for integers and strings", 2015, section 3.5);
+ * the upper half is the hash. It is strongly universal: without the seeds, an attacker cannot
+ * choose flows that share a bucket.
  */
 static __always_inline __u64 pair(__u64 word, int index)
 {
@@ -157,7 +162,7 @@ static __always_inline int is_same(const __u64 *key, const __u64 *other, int wor
 	return difference == 0;
 }
 
-/* Looks a flow up; without a flow where it is not there. */
+/* Looks up a flow; `flow` is NULL if there is none. */
 static __always_inline struct found find4(const struct flow4_key *key)
 {
 	const __u64 *words = (const __u64 *)key;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Which BPF programs netfilter calls: an iterator over the links of all namespaces, which writes a record for
- * each that hangs at one of netfilter's hooks. Few kernels list the hooks themselves, and to walk the numbers
- * of links takes CAP_SYS_ADMIN.
+ * Lists the BPF programs that netfilter calls. An iterator over the links of all namespaces writes
+ * a record for each link at one of netfilter's hooks. Few kernels list the hooks themselves, and
+ * walking the link ids takes CAP_SYS_ADMIN.
  */
 #include <linux/bpf.h>
 #include <linux/types.h>
@@ -10,10 +10,12 @@
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 
-/* BPF_LINK_TYPE_NETFILTER, which older headers do not have. */
+/* BPF_LINK_TYPE_NETFILTER, which older headers lack. */
 #define NETFILTER 10
 
-/* What is looked at of the kernel's structures; the loader puts its offsets in. */
+/*
+ * The fields of the kernel's structures that this program reads; the loader fills in their offsets.
+ */
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 struct ns_common {
 	unsigned int inum;
@@ -46,7 +48,7 @@ struct meta {
 	struct seq_file *seq;
 };
 
-/* What an iterator over links is called with. */
+/* The context of an iterator over links. */
 struct step {
 	struct meta *meta;
 	struct bpf_link *link;

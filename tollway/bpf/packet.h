@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* A packet on its way through the steering program, and the maps that it meets there. */
+/* A packet in the XDP program, and the maps that the program uses for it. */
 #ifndef TOLLWAY_PACKET_H
 #define TOLLWAY_PACKET_H
 
@@ -20,8 +20,8 @@ struct {
 } xsks SEC(".maps");
 
 /*
- * Links by port, kind of tag and VLAN: an array, for a hash costs ten times as much. Untagged and
- * priority-tagged frames are at VLAN 0.
+ * Links by port, kind of tag and VLAN. This is an array, for a hash costs ten times as much. VLAN 0
+ * holds untagged and priority-tagged frames.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -46,23 +46,23 @@ struct {
 	__type(value, __u32);
 } locals6 SEC(".maps");
 
-/* What is known of a packet before its IP header is read. */
+/* What is known about a packet before its IP header is read. */
 struct packet {
 	struct xdp_md *ctx;
 	const struct state *state;
 	struct port_counts *counts;
 	__u32 link;
-	__u32 left; /* flags of the link: what is the kernel's */
+	__u32 left; /* the link's flags: what takes the kernel path */
 };
 
-/* Leaves a packet to the kernel. */
+/* Passes a packet to the kernel, and counts the reason. */
 static __always_inline int pass(struct packet *packet, enum pass_reason reason)
 {
 	packet->counts->pass[reason]++;
 	return XDP_PASS;
 }
 
-/* Drops a packet that nobody is there to ask the rules about. */
+/* Drops a packet, since no worker is there to evaluate the rules. */
 static __always_inline int drop_closed(struct packet *packet)
 {
 	packet->counts->closed_packets++;
@@ -75,7 +75,10 @@ static __always_inline int fails_closed(const struct packet *packet)
 	return (packet->state->ruled & FAIL_CLOSED) != 0;
 }
 
-/* Gives a packet to the socket of its queue; without one, to the kernel. */
+/*
+ * Sends a packet to the socket of its queue. Without a socket, the kernel gets it, or it fails
+ * closed.
+ */
 static __always_inline int to_user(struct packet *packet)
 {
 	__u32 queue = packet->ctx->rx_queue_index;
@@ -90,7 +93,7 @@ static __always_inline int to_user(struct packet *packet)
 	return XDP_REDIRECT;
 }
 
-/* Bytes of the frame from `data` on, those included that are not in its first buffer. */
+/* Length of the frame from `data` on, including bytes that are not in its first buffer. */
 static __always_inline __u32 frame_len(struct packet *packet, const void *data, const void *end,
 				       __u32 wanted)
 {

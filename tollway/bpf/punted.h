@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * How a frame that was handed to the kernel is known again. XDP in the driver never sees it; generic
- * XDP does, for it sits where the frame is put in. So a mark of 16 bytes is put before it, which nobody
- * outside knows and no frame of a wire bears, and taken off there.
+ * How the XDP program recognizes a frame that user space handed to the kernel. XDP in the driver
+ * never sees such a frame, but generic XDP does, as it runs where the frame is inserted. So
+ * bpf/punt.c puts a mark of 16 bytes before the frame, and generic XDP removes it. The mark is
+ * secret, and no frame from a wire carries it.
  */
 #ifndef TOLLWAY_PUNTED_H
 #define TOLLWAY_PUNTED_H
@@ -11,7 +12,7 @@
 
 #define MARK_BYTES 16
 
-/* Puts the mark where a frame begins; false where it does not fit. */
+/* Writes the mark at the start of a frame; returns false if it does not fit. */
 static __always_inline int put_mark(void *data, const void *end)
 {
 	__u64 *words = data;

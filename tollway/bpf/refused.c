@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Runs where the kernel has handed redirected frames to a device. It needs the kernel's BTF, to know devices by their
- * namespace and number.
+ * Runs after the kernel has handed redirected frames to a device. It needs the kernel's BTF, to
+ * identify devices by namespace and ifindex.
  */
 #include "refused.h"
 
-/* The little of the kernel's types that is read here, wherever in them it is. */
+/* The few fields of kernel types that this program reads; the loader relocates them. */
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 struct ns_common {
 	unsigned int inum;
@@ -46,7 +46,7 @@ int refused(__u64 *args)
 
 	if (!matters(drops))
 		return 0;
-	/* Only what comes from one of our devices was sent by our program. */
+	/* The router's program redirects only frames that arrive on the router's devices. */
 	port = port_of_device(to);
 	if (port && port_of_device(from))
 		judge(port, from == to, sent, drops, (int)args[4]);

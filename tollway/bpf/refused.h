@@ -1,30 +1,34 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * What follows from what a device did with redirected frames, whichever way that was heard of: frames that it did not
- * take are counted, and one that takes none any more leaves the XDP path at once.
+ * The reaction to a device's result for redirected frames, whichever tracepoint reports it. Frames
+ * that the device did not accept are counted. A device that accepts none any more exits the XDP
+ * path at once.
  */
 #ifndef TOLLWAY_REFUSED_H
 #define TOLLWAY_REFUSED_H
 
 #include "state.h"
 
-/* A full queue takes something sooner, even where its reader waits for a processor. */
+/* A full queue accepts a frame sooner than this, even if its reader waits for a processor. */
 #define REFUSES_NS 20000000ULL
 #define REFUSES_BULKS 4
-/* In `since_ns`: it has yet to show that it takes anything, as in src/steer/refusals.rs. */
+/* In `since_ns`: the device has yet to prove that it accepts frames, as in src/xdp/refusals.rs. */
 #define UNPROVEN 1ULL
-/* In `cause`: user space asks it first, by a frame of the router's own; likewise. */
+/*
+ * In `cause`: user space probes the device first with a frame of the router's own; as in
+ * src/xdp/refusals.rs.
+ */
 #define UNASKED (~0ULL)
 
-/* What a port's device refused, as in src/steer/refusals.rs. */
+/* Frames that a port's device refused, as in src/xdp/refusals.rs. */
 struct refusals {
-	__u64 packets; /* in all */
-	__u64 since_ns; /* it has taken nothing since then; 0: it has; or UNPROVEN */
-	__u64 bulks; /* that it has taken nothing of since then */
-	__u64 cause; /* 0: it takes frames; 1: it takes none, and does not say why; UNASKED; else: an error, plus 1 */
+	__u64 packets; /* in total */
+	__u64 since_ns; /* no frame accepted since then; 0: accepts frames; or UNPROVEN */
+	__u64 bulks; /* bulks refused since then */
+	__u64 cause; /* 0: accepts frames; 1: accepts none, no error; UNASKED; else error plus 1 */
 };
 
-/* One for each port; of the last one, `packets` says if `since_ns` of any is not 0. */
+/* One entry per port. In the entry after those, `packets` says whether any `since_ns` is not 0. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -33,7 +37,7 @@ struct {
 	__type(value, struct refusals);
 } refusals SEC(".maps");
 
-/* Ports by their device. */
+/* Ports by their device's ifindex. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MOST_PORTS);
@@ -41,7 +45,7 @@ struct {
 	__type(value, __u32);
 } port_of SEC(".maps");
 
-/* Takes a port out of the XDP path: user space sees the cause before it sees the generation. */
+/* Takes a port out of the XDP path. User space sees the cause before it sees the new generation. */
 static __always_inline void leave(struct refusals *port, __u64 cause)
 {
 	__u32 first = 0;
@@ -50,12 +54,12 @@ static __always_inline void leave(struct refusals *port, __u64 cause)
 	if (!all)
 		return;
 	port->cause = cause;
-	/* 0 is no generation. */
+	/* 0 is not a valid generation. */
 	if (__sync_fetch_and_add(&all->generation, 1) == ~0U)
 		__sync_fetch_and_add(&all->generation, 1);
 }
 
-/* Says if a bulk is to be looked at: it was refused in part, or somebody waits to see that a device takes frames. */
+/* Says whether to look at a bulk: some of it was refused, or a device has yet to accept frames. */
 static __always_inline int matters(__u32 drops)
 {
 	__u32 last = MOST_PORTS;
@@ -64,7 +68,10 @@ static __always_inline int matters(__u32 drops)
 	return any && (drops || any->packets);
 }
 
-/* A port's device has taken some frames of a bulk, and others not; `is_own` where they came by the same one. */
+/*
+ * Evaluates a bulk that a port's device accepted in part or not at all; `is_own` says whether the
+ * frames came in by the same port.
+ */
 static __always_inline void judge(const __u32 *port, int is_own, __u32 sent, __u32 drops, int error)
 {
 	struct refusals *here = bpf_map_lookup_elem(&refusals, port), *any;
@@ -79,7 +86,7 @@ static __always_inline void judge(const __u32 *port, int is_own, __u32 sent, __u
 		if (!drops)
 			return;
 	}
-	/* The router's own question is no packet of anybody's. */
+	/* The router's own probe is not a user's packet. */
 	if (here->cause == UNASKED && is_own) {
 		if (!sent)
 			here->cause = 1 - error;

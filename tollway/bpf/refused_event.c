@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * The same as refused.c without the kernel's BTF, by the record of the tracepoint. That has devices' numbers and not
- * their namespaces: devices of another one that have the numbers of two ports, and redirect from one to the other, are
- * taken for those.
+ * The same as refused.c for kernels without BTF, from the record of the tracepoint. The record has
+ * the ifindexes of devices but not their namespaces. So devices in another namespace are mistaken
+ * for two ports, if they have the ports' ifindexes and redirect from one to the other.
  */
 #include "refused.h"
 
-/* events/xdp/xdp_devmap_xmit/format; src/steer/refusals.rs makes sure that it is so. */
+/* events/xdp/xdp_devmap_xmit/format; src/xdp/refusals.rs verifies this layout. */
 struct xdp_devmap_xmit {
 	__u64 common;
 	__s32 from_ifindex;

@@ -7,13 +7,13 @@ use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
-use tollway::mirror::event::{Change, Event, Place};
-use tollway::mirror::fill::{Fill, InForce, Way, Ways};
-use tollway::mirror::kernel::{
+use tollway::controller::event::{Change, Event, Place};
+use tollway::controller::fib_sync::{EgressLink, EgressLinks, FibSync, Installed};
+use tollway::controller::kernel::{
     Family, Hop, Hops, Kernel, Netdev, Nexthop, Route, RouteKey, RouteKind, Rule, RuleAction,
 };
-use tollway::mirror::rib::Rib;
-use tollway::mirror::views::Views;
+use tollway::controller::lookup_chains::LookupChains;
+use tollway::controller::rib::Rib;
 use tollway_dataplane::id::{LinkId, VrfId};
 use tollway_dataplane::tables::Tables;
 
@@ -24,7 +24,7 @@ const CHANGES: usize = 100_000;
 
 struct Bench(RefCell<Tables>);
 
-impl InForce for Bench {
+impl Installed for Bench {
     fn between_bursts<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Tables) -> T + Send + 'static,
@@ -47,20 +47,21 @@ fn main() {
     }
     say("routes taken", start, resident() - before);
     let has = |family, table| rib.has(table, family);
-    let views = Views::of(&kernel, LINKS, has);
+    let lookup_chains = LookupChains::of(&kernel, LINKS, has);
     let mut tables = Tables::new();
-    for _ in &views.views {
+    for _ in &lookup_chains.lookup_chains {
         tables.add_vrf().expect("a VRF");
     }
     let links = LINKS.into_iter().enumerate().map(|(at, index)| {
         let mac = [2, 0, 0, 0, 0, at as u8];
         tables.add_port(mac, VrfId(0), 1500).expect("a port");
-        (index, Way { link: LinkId(at as u16), v4: true, v6: true })
+        (index, EgressLink { link: LinkId(at as u16), v4: true, v6: true })
     });
     let links = links.collect();
-    let ways = Ways { links, kernel_groups4: false, kernel_groups6: false };
+    let egress_links = EgressLinks { links, kernel_groups4: false, kernel_groups6: false };
     let (start, before) = (Instant::now(), resident());
-    let mut fill = Fill::fresh(&mut rib, views, ways, &mut tables).expect("room");
+    let mut fib_sync =
+        FibSync::build(&mut rib, lookup_chains, egress_links, &mut tables).expect("room");
     say("tables filled", start, resident() - before);
     let bench = Bench(RefCell::new(tables));
     let start = Instant::now();
@@ -70,17 +71,17 @@ fn main() {
     }
     say("100,000 changes taken", start, 0);
     let start = Instant::now();
-    let followed = fill.follow(&mut rib, &bench).expect("room");
-    say(&format!("and in force {followed:?}"), start, 0);
+    let followed = fib_sync.sync(&mut rib, &bench).expect("room");
+    say(&format!("and active {followed:?}"), start, 0);
     let start = Instant::now();
     for id in 1..=ROUTERS {
         rib.take(&Event::Nexthop(id, Some(Nexthop::Hop(hop(id + 1)))));
     }
-    let followed = fill.follow(&mut rib, &bench).expect("room");
+    let followed = fib_sync.sync(&mut rib, &bench).expect("room");
     say(&format!("all next-hop objects changed {followed:?}"), start, 0);
     let start = Instant::now();
     rib.take(&Event::Link(1, Some(Box::new(Netdev::default()))));
-    let followed = fill.follow(&mut rib, &bench).expect("room");
+    let followed = fib_sync.sync(&mut rib, &bench).expect("room");
     say(&format!("half of the routers' device down {followed:?}"), start, 0);
     println!("resident {} MB", resident());
 }

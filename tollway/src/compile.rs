@@ -1,9 +1,13 @@
-//! Model in, tables and host out: everything that can be decided once is decided here.
+//! Compiles the model into tables and host. Every decision that can be made once is made here.
 //!
-//! Routes compete as in the kernel: the router's own addresses (the local table) beat everything,
-//! then the lowest metric wins, where connected routes have metric 0 (IPv4) or 256 (IPv6); between
-//! equals a connected route wins, then whatever stands first in the model. Prefixes that are never
-//! forwarded (loopback, multicast, link-local) keep the standing routes that every VRF has.
+//! Routes compete as in the kernel:
+//!
+//! - The router's own addresses (the local table) win over all routes.
+//! - Then the lowest metric wins. Connected routes have metric 0 (IPv4) or 256 (IPv6).
+//! - At equal metric a connected route wins, then the first one in the model.
+//!
+//! Prefixes that are never forwarded (loopback, multicast, link-local) keep the standing routes
+//! that every VRF has.
 
 mod routes;
 #[cfg(test)]
@@ -25,37 +29,37 @@ use crate::model::{Link, LinkIndex, LinkKind, Model, VlanProtocol, VrfIndex};
 use routes::Compiler;
 pub(crate) use routes::is_never_forwarded;
 
-/// A model that can not be turned into tables: the object concerned, and why.
+/// Why a model does not compile: the object concerned, and its problem.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{object} {}", problem(.error))]
 pub struct CompileError {
-    /// What it is about: a port, a link, a route.
+    /// The object: a port, a link, a route.
     pub object: String,
-    /// What does not fit.
+    /// Its problem.
     pub error: Problem,
 }
 
-/// What does not fit.
+/// Why an object does not compile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// The tables.
+    /// The tables refuse it.
     Tables(TablesError),
-    /// The firewall.
+    /// The firewall's rules do not fit.
     Filter(FlattenError),
-    /// Where a rule of the firewall sends packets.
+    /// The next hop of a rule is not usable.
     Hop(HopError),
-    /// Packets that the firewall leaves to a kernel that knows its rules: there is none.
+    /// The rules leave packets to a kernel that has the same rules, but no such kernel exists.
     Tagged,
 }
 
 impl CompileError {
-    /// Whether it is the firewall's rules that do not fit.
+    /// Whether the firewall's rules are the problem.
     #[must_use]
     pub const fn is_of_rules(&self) -> bool {
         matches!(self.error, Problem::Filter(_) | Problem::Hop(_) | Problem::Tagged)
     }
 
-    /// What a user can do about it.
+    /// What the user can do about it.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
         let error = match &self.error {
@@ -80,7 +84,7 @@ fn problem(error: &Problem) -> String {
     let error = match error {
         Problem::Tables(error) => error,
         Problem::Filter(error) => return format!("do not fit: {error}"),
-        Problem::Hop(error) => return format!("can not be in force: {}", error.what),
+        Problem::Hop(error) => return format!("cannot be installed: {}", error.what),
         Problem::Tagged => {
             return "would see packets of VLAN links above theirs at hook ingress or egress, which can \
                     not be done exactly"
@@ -99,18 +103,18 @@ fn problem(error: &Problem) -> String {
     told.to_owned()
 }
 
-/// What the router is built of.
+/// The parts of a router.
 pub struct Compiled {
-    /// What the path reads; ports and links have the positions that they have in the model.
+    /// The tables that the path reads. Ports and links have the same positions as in the model.
     pub tables: Tables,
-    /// The router's own addresses.
+    /// The host, with the router's own addresses.
     pub host: Host,
 }
 
-/// Turns a model into tables.
+/// Compiles a model into tables and host.
 ///
 /// # Errors
-/// The first object that does not fit.
+/// The first object that does not compile.
 pub fn compile(model: &Model) -> Result<Compiled, CompileError> {
     let mut tables = Tables::new();
     let mut host = Host::new();
@@ -142,16 +146,15 @@ pub fn compile(model: &Model) -> Result<Compiled, CompileError> {
     Ok(Compiled { tables, host })
 }
 
-/// The firewall's rules, for the links by the names that the model has for them.
+/// Compiles the firewall's rules, for the links by their names in the model.
 fn filter(model: &Model, tables: &mut Tables) -> Result<Option<Arc<Filter>>, CompileError> {
     let hops = rule_hops(model, tables)?;
     rules(model, hops, &tables.epochs)
 }
 
-/// The next hops that a model's rules name, in tables that they are to be in force with.
+/// Resolves the next hops that the model's rules name, in the tables that will be active with them.
 ///
-/// # Errors
-/// The first that there is no way to.
+/// # Errors The first next hop that cannot be reached.
 pub fn rule_hops(model: &Model, tables: &mut Tables) -> Result<Vec<NextHopId>, CompileError> {
     let Some(rules) = &model.filter else { return Ok(Vec::new()) };
     hops::resolve(rules, tables, &rule_links(model)).map_err(|error| CompileError {
@@ -160,11 +163,10 @@ pub fn rule_hops(model: &Model, tables: &mut Tables) -> Result<Vec<NextHopId>, C
     })
 }
 
-/// A model's rules as tables have them, `epochs` being those of the tables and `hops` from
-/// [`rule_hops`]; none where the model has none.
+/// Compiles the model's rules; none if it has none. `epochs` are those of the tables, `hops` come
+/// from [`rule_hops`].
 ///
-/// # Errors
-/// They do not fit.
+/// # Errors The rules do not fit.
 pub fn rules(
     model: &Model,
     hops: Vec<NextHopId>,
@@ -175,7 +177,8 @@ pub fn rules(
         object: "the rules of the firewall".to_owned(),
         error: Problem::Filter(error),
     })?;
-    // Where no kernel has the rules, each that wants one has been refused; what is left are tagged links.
+    // Without a kernel that has the rules, earlier checks refused every rule that needs one. Only
+    // chains on links with tagged traffic above them remain.
     if model.kernel_rules.is_none() && compiled.leaves_to_kernel() {
         let object = "the rules of the firewall".to_owned();
         return Err(CompileError { object, error: Problem::Tagged });
@@ -183,7 +186,7 @@ pub fn rules(
     Ok(Some(Arc::new(compiled.with_hops(hops))))
 }
 
-/// The links of a model as rules know them, by number.
+/// The links of a model in the form that rules need, by number.
 #[must_use]
 pub fn rule_links(model: &Model) -> Vec<eval::Link> {
     let vrf_devices = model.kernel_rules.as_ref().map(|kernel| &kernel.vrf_devices[..]);
@@ -202,7 +205,8 @@ pub fn rule_links(model: &Model) -> Vec<eval::Link> {
     model.links.iter().enumerate().map(link).collect()
 }
 
-/// Links follow each other in the tables as in the model, because each port has made its own.
+/// Adds a VLAN link. Links have the same order in the tables as in the model, because each port has
+/// already added its own link.
 fn add_vlan(tables: &mut Tables, link: &Link) -> Result<(), TablesError> {
     let LinkKind::Vlan { parent, vid, protocol } = link.kind else { return Ok(()) };
     let vid = Vid::new(vid).ok_or(TablesError::Unknown)?;
@@ -223,7 +227,7 @@ fn link_id(link: LinkIndex) -> Result<LinkId, TablesError> {
     u16::try_from(link.0).map(LinkId).map_err(|_| TablesError::Unknown)
 }
 
-/// Says what an error of the tables is about.
+/// Names the object that an error of the tables concerns.
 fn at(what: impl Fn() -> String) -> impl Fn(TablesError) -> CompileError {
     move |error| CompileError { object: what(), error: Problem::Tables(error) }
 }

@@ -1,23 +1,22 @@
-//! The program around the packet's path: configuration, ports, the worker loop and the commands.
+//! The Tollway program: everything around the packet path, from the configuration to the commands.
 //!
-//! A file ([`config`]) becomes plain data ([`model`]), which [`mod@compile`] turns into what the
-//! path reads; [`worker`] drives the path between live [`ports`], [`replay`] drives it between
-//! capture files in virtual time. [`cli`] is what a user sees of it.
+//! [`config`] reads a configuration file into plain data ([`model`]). [`mod@compile`] turns the
+//! model into the tables that the path reads. [`worker`] runs the path between live [`ports`];
+//! [`replay`] runs it between capture files in virtual time. [`cli`] has the commands.
 
-// A closed pipe makes these panic; `cli` has what prints.
+// These macros panic on a closed pipe; `cli` has functions that print without panicking.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod cli;
 pub mod compile;
 pub mod config;
 pub mod control;
-pub mod express;
+pub mod controller;
 pub mod filter;
-pub mod force;
-pub mod kernel;
-pub mod mirror;
+pub mod installer;
 pub mod mistake;
 pub mod model;
+pub mod neighbours;
 mod netlink;
 pub mod ports;
 mod priority;
@@ -26,9 +25,10 @@ mod programs;
 pub mod reload;
 pub mod replay;
 pub mod service;
-pub mod steer;
 mod sync;
 #[cfg(test)]
 #[path = "../../dataplane/src/testkit/mod.rs"]
 mod testkit;
 pub mod worker;
+pub mod xdp;
+pub mod xdp_path;

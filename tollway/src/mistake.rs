@@ -1,36 +1,37 @@
-//! What is wrong in a file that people write (configuration, rules), where, and how to mend it.
+//! Mistakes in a file that people write (configuration, rules): where they are, and how to correct
+//! them.
 
 use std::fmt::{self, Write as _};
 use std::ops::Range;
 
-/// A stretch of the configuration's text, in bytes.
+/// A range of bytes in the configuration's text.
 pub(crate) type Span = Range<usize>;
 
-/// Excerpts and quoted values are cut here, so that one absurd line cannot flood a terminal.
+/// The limits of excerpts and quoted values, so that one absurd line cannot flood a terminal.
 const EXCERPT_LIMIT: usize = 160;
 const QUOTE_LIMIT: usize = 60;
 
-/// One mistake in such a file: where it is, what is wrong, and how to mend it.
+/// One mistake in a file: where it is, what is wrong, and how to correct it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
-    /// The file, as it was named to the reader.
+    /// The file name, as the caller gave it.
     pub file: String,
-    /// The line, counted from 1; 0 when the file could not be read at all.
+    /// The line, counted from 1; 0 if the file could not be read at all.
     pub line: usize,
-    /// The column in characters, counted from 1; 0 when the file could not be read at all.
+    /// The column in characters, counted from 1; 0 if the file could not be read at all.
     pub column: usize,
     /// What is wrong, without a full stop.
     pub what: String,
-    /// How to mend it, without a full stop.
+    /// How to correct it, without a full stop.
     pub remedy: String,
-    /// The line itself, for display; empty when there is none or it is too long to show.
+    /// The line itself, for display; empty if there is none or it is too long.
     pub excerpt: String,
-    /// How many characters from `column` the mistake covers on its line, at least 1.
+    /// How many characters from `column` the mistake covers on its line; at least 1.
     pub length: usize,
 }
 
 impl Mistake {
-    /// A mistake of which no more than the line is known; 0 where it is the whole file's.
+    /// A mistake with a line but no column; line 0 means the whole file.
     pub(crate) fn placeless(file: String, line: usize, what: String, remedy: &str) -> Self {
         let column = line.min(1);
         let remedy = remedy.to_owned();
@@ -50,8 +51,8 @@ impl fmt::Display for Mistake {
 
 impl std::error::Error for Mistake {}
 
-/// The mistakes as a reader at a terminal wants them: for each, `file:line:col: what - remedy`, then
-/// the line it is on with the place marked.
+/// Formats mistakes for a terminal. Each one is `file:line:col: what - remedy`, followed by the
+/// line itself with the place marked.
 pub fn report(mistakes: &[Mistake]) -> String {
     let mut out = String::new();
     for mistake in mistakes {
@@ -62,9 +63,9 @@ pub fn report(mistakes: &[Mistake]) -> String {
 
 fn render(mistake: &Mistake, out: &mut String) {
     let Mistake { file, line, column, what, remedy, excerpt, length } = mistake;
-    // Names are whatever the files say, also those that are suggested.
+    // File names and suggested names may contain any character.
     let [file, what, remedy] = [file, what, remedy].map(|text| printable(text));
-    // Writing to a String cannot fail.
+    // Writing to a `String` cannot fail.
     let _ = match line {
         0 => writeln!(out, "{file}: {what} - {remedy}"),
         _ => writeln!(out, "{file}:{line}:{column}: {what} - {remedy}"),
@@ -79,7 +80,7 @@ fn render(mistake: &Mistake, out: &mut String) {
     let _ = writeln!(out, " {number} | {excerpt}\n {gutter} | {lead}{mark}");
 }
 
-/// A mistake whose place is not known yet: the checks of single values give these.
+/// A mistake without a place. The checks of single values return these.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) what: String,
@@ -96,7 +97,7 @@ impl Fault {
     }
 }
 
-/// A value from the file in quotes, its control characters escaped and its length bounded.
+/// Quotes a value of the file, with its control characters escaped and its length limited.
 pub(crate) fn quoted(value: &str) -> String {
     let mut out = String::from('"');
     out.extend(value.chars().take(QUOTE_LIMIT).flat_map(char::escape_debug));
@@ -107,13 +108,13 @@ pub(crate) fn quoted(value: &str) -> String {
     out
 }
 
-/// Whether a mistake can be judged by itself or follows from several places.
+/// How much of the file a mistake depends on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reach {
     Syntax,
-    /// Wrong whatever the rest of the file says.
+    /// Wrong, whatever the rest of the file says.
     Value,
-    /// Wrong because of what stands, or is missing, elsewhere.
+    /// Wrong because of something present or missing elsewhere.
     Relation,
 }
 
@@ -123,7 +124,7 @@ struct Entry {
     fault: Fault,
 }
 
-/// Collects the mistakes of one file and knows its lines.
+/// Collects the mistakes of one file, and converts positions to lines.
 pub(crate) struct Ledger<'a> {
     file: &'a str,
     text: &'a str,
@@ -161,21 +162,22 @@ impl<'a> Ledger<'a> {
         self.entries.push(Entry { span, reach: Reach::Relation, fault });
     }
 
-    /// Whether something is entered for exactly this place. The latest entries are looked at first,
-    /// as those who ask have just been there.
+    /// Whether the ledger has an entry for exactly this place. The search begins with the latest
+    /// entries, because callers ask about a place that they have just checked.
     pub(crate) fn has_told(&self, span: &Span) -> bool {
         self.entries.iter().rev().any(|entry| entry.span == *span)
     }
 
-    /// The mistakes worth telling, in file order.
+    /// The mistakes worth reporting, in file order.
     pub(crate) fn finish(mut self) -> Vec<Mistake> {
         self.drop_consequences();
         self.entries.sort_by_key(|entry| entry.span.start);
         self.entries.iter().map(|entry| self.place(entry)).collect()
     }
 
-    /// A syntax error hides part of the file, so what seems missing or broken around it may be fine:
-    /// only mistakes that stand by themselves, away from such lines, are told beside it.
+    /// A syntax error hides part of the file, so what seems missing or wrong near it may be
+    /// correct. Beside syntax errors, the ledger reports only mistakes of single values, and only
+    /// on other lines.
     fn drop_consequences(&mut self) {
         let syntax = self.entries.iter().filter(|e| e.reach == Reach::Syntax);
         let bad_lines: Vec<usize> = syntax.map(|e| self.line(e.span.start)).collect();
@@ -191,7 +193,8 @@ impl<'a> Ledger<'a> {
             let Some((first, last)) = spans.next() else { return false };
             match entry.reach {
                 Reach::Syntax => seen.insert(first),
-                // The parser stands in an empty value, placed nowhere, for one it cannot read.
+                // For a value that it cannot read, the parser inserts an empty one without a
+                // position.
                 Reach::Value if entry.span.is_empty() => false,
                 Reach::Value => bad.range(first..=last).next().is_none(),
                 Reach::Relation => false,
@@ -221,7 +224,7 @@ impl<'a> Ledger<'a> {
     }
 }
 
-/// Tabs and control characters become spaces, so that the mark stays below its place.
+/// Replaces tabs and control characters by spaces, so that the mark stays below its place.
 fn printable(line: &str) -> String {
     line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

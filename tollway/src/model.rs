@@ -1,8 +1,8 @@
-//! The model: plain data that says what the router is to forward.
+//! The model: plain data that says what the router forwards.
 //!
-//! Two sources fill it, the configuration file and (later) the kernel's own configuration, and
-//! nothing behind it knows which. Names are the kernel's: link, vrf, route, neigh, nexthop group.
-//! Indices (`LinkIndex`, `VrfIndex`, ...) point into the vectors of the [`Model`] they came with.
+//! The configuration file and the controller both fill it; the code behind it does not know which.
+//! Names are the kernel's: link, vrf, route, neigh, nexthop group. Indices (`LinkIndex`,
+//! `VrfIndex`, ...) point into the vectors of the [`Model`] that they came with.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ pub struct LinkIndex(pub usize);
 pub struct VrfIndex(pub usize);
 
 impl VrfIndex {
-    /// The VRF of links that name none (the kernel's table 254).
+    /// The VRF of links that name no other (the kernel's table 254).
     pub const MAIN: Self = Self(0);
 }
 
@@ -44,53 +44,54 @@ impl std::fmt::Display for Mac {
     }
 }
 
-/// Everything that the router is to do, whole.
+/// The complete configuration of a router.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Model {
-    /// Where the control socket is, if not where it usually is.
+    /// The path of the control socket; none for the default path.
     pub control: Option<PathBuf>,
-    /// Where frames come from and go to.
+    /// Sources and sinks of frames.
     pub ports: Vec<Port>,
-    /// Logical links: one for each port (at the port's own index), then VLAN links, each after the
-    /// link that carries it.
+    /// Logical links: first one for each port (at the index of the port), then VLAN links, each
+    /// after the link that carries it.
     pub links: Vec<Link>,
     /// Routing tables; index 0 is the main one.
     pub vrfs: Vec<Vrf>,
-    /// Routes, connected ones excluded (they follow from addresses).
+    /// Routes, without connected ones (they follow from addresses).
     pub routes: Vec<Route>,
     /// Named sets of next hops that routes share.
     pub groups: Vec<NextHopGroup>,
     /// Static neighbours.
     pub neighs: Vec<Neigh>,
-    /// Addresses beside those of links whose packets are the kernel's behind a port, broadcast
-    /// addresses among them.
+    /// Further addresses, beside those of links, whose packets take the kernel path behind a port.
+    /// Broadcast addresses are among them.
     pub own: Vec<IpAddr>,
-    /// Which ports have the express lane.
-    pub express: ExpressMode,
-    /// Flows of each family that the express lane holds at most.
-    pub express_flows: u32,
+    /// Which ports have the XDP path.
+    pub xdp_path: XdpPathMode,
+    /// The most flows of each family in the XDP path.
+    pub xdp_flows: u32,
     /// The firewall's rules, if there are any.
     pub filter: Option<Arc<Ruleset>>,
-    /// What becomes of packets while such rules cannot be asked.
+    /// What happens to packets while such rules cannot be evaluated.
     pub fail: FailMode,
-    /// What to know of the kernel behind the ports, where that has the same rules.
+    /// Facts about the kernel behind the ports, if it has the same rules.
     pub kernel_rules: Option<KernelRules>,
-    /// Where packets are written that rules log to a group.
+    /// The capture file for packets that rules log to a group.
     pub filter_log: Option<PathBuf>,
 }
 
-/// The kernel behind the ports has the firewall's rules as well: packets that these leave to it are its own to
-/// decide.
+/// The kernel behind the ports has the firewall's rules as well. It evaluates them for packets that
+/// these rules leave to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelRules {
-    /// For each link the VRF device that its device belongs to, if any: packets meet prerouting once
-    /// more as if they came from there, and the hooks behind it so (`l3mdev_l3_rcv`, `vrf_ip_rcv`).
+    /// For each link, the VRF device that its device is enslaved to, if any. The kernel repeats
+    /// prerouting with the VRF device as input device, and later hooks also see this device
+    /// (`l3mdev_l3_rcv`, `vrf_ip_rcv`).
     pub vrf_devices: Vec<Option<String>>,
 }
 
 impl Model {
-    /// Gives a port's link the address of the device behind it, and with it every VLAN link that
-    /// has its address from there; links whose address somebody gave keep theirs.
+    /// Gives the link of a port the Ethernet address of the port's device, and with it every VLAN
+    /// link that inherits its address. Links with a configured address keep it.
     pub fn adopt_mac(&mut self, port: PortIndex, mac: Mac) {
         // One pass is enough: parents precede their VLAN links.
         let mut adopted = vec![false; self.links.len()];
@@ -107,21 +108,21 @@ impl Model {
     }
 }
 
-/// What becomes of packets that rules of a configuration's own would be asked about, while nobody is there
-/// to ask, or the configuration changes.
+/// What happens to packets that the configuration's own rules would decide, while no worker
+/// evaluates these rules or while the configuration changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FailMode {
     /// They are dropped.
     #[default]
     Closed,
-    /// The kernel forwards them, which does not know the rules.
+    /// The kernel forwards them without the rules, which it does not have.
     Open,
 }
 
-/// Which ports have the express lane, of those that can have it.
+/// Which of the capable ports have the XDP path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ExpressMode {
-    /// Those without zero-copy: there the way to user space and back costs the most.
+pub enum XdpPathMode {
+    /// Ports without zero-copy, where the way to user space and back costs the most.
     #[default]
     Auto,
     /// All.
@@ -130,8 +131,8 @@ pub enum ExpressMode {
     Off,
 }
 
-impl ExpressMode {
-    /// Says if a port has the lane.
+impl XdpPathMode {
+    /// Says whether a port has the XDP path.
     #[must_use]
     pub const fn is_on(self, zero_copy: bool) -> bool {
         match self {
@@ -147,12 +148,12 @@ impl ExpressMode {
 pub struct Port {
     /// Its name in the configuration, 1 to 15 bytes.
     pub name: String,
-    /// What stands behind it.
+    /// What is behind it.
     pub kind: PortKind,
 }
 
 impl PortKind {
-    /// The word that the configuration has for it.
+    /// The keyword of the configuration for this kind.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -164,7 +165,7 @@ impl PortKind {
         }
     }
 
-    /// The device behind it.
+    /// The name of the device behind the port.
     #[must_use]
     pub fn device(&self) -> Option<&str> {
         match self {
@@ -176,19 +177,20 @@ impl PortKind {
     }
 }
 
-/// What stands behind a port.
+/// What is behind a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortKind {
     /// Rings of plain memory, for benchmarks and tests.
     Memory,
-    /// Capture files: frames are read from one and written to another, either may be absent.
+    /// Capture files: the port reads frames from one and writes frames to another; either may be
+    /// absent.
     Capture {
         /// File to read frames from.
         input: Option<PathBuf>,
         /// File to write sent frames to.
         output: Option<PathBuf>,
     },
-    /// A TAP device of the given name, made when it does not exist.
+    /// A TAP device of the given name, created if it does not exist.
     Tap {
         /// Device name, 1 to 15 bytes.
         device: String,
@@ -202,60 +204,62 @@ pub enum PortKind {
     AfXdp {
         /// Interface name.
         device: String,
-        /// What is tried.
+        /// Which mode to try.
         mode: AfXdpMode,
     },
 }
 
-/// How an interface is used through AF_XDP.
+/// How the router uses an interface through AF_XDP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AfXdpMode {
-    /// The best that the device offers; where it offers nothing, a packet socket.
+    /// The best mode that the device offers; a packet socket if it offers none.
     #[default]
     Auto,
-    /// The best that the device offers, and nothing but AF_XDP: the kernel forwards beside the router,
-    /// and a packet socket leaves it every frame.
+    /// The best mode that the device offers, but never a packet socket. The kernel forwards beside
+    /// the router here, and would also receive every frame of a packet socket.
     Best,
-    /// The device reads and writes the router's memory itself.
+    /// Zero-copy: the device reads and writes the router's memory itself.
     ZeroCopy,
-    /// The kernel copies, from XDP in the driver.
+    /// The kernel copies frames, from XDP in the driver.
     Copy,
-    /// The kernel copies, from generic XDP, which any device has.
+    /// The kernel copies frames, from generic XDP, which every device supports.
     Generic,
 }
 
-/// A logical link, the thing that has addresses and a VRF (a kernel netdevice).
+/// A logical link: what has addresses and a VRF (a kernel netdevice).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
     /// Its name, 1 to 15 bytes.
     pub name: String,
-    /// Port itself, or a VLAN on another link.
+    /// A port itself, or a VLAN on another link.
     pub kind: LinkKind,
-    /// Ethernet address. Where nobody gave one, a port's link has one made from its name and a VLAN
-    /// link has its parent's; see [`Model::adopt_mac`] for ports that have a device's own.
+    /// The Ethernet address. If none is configured, a port's link derives one from its name, and a
+    /// VLAN link inherits its parent's. [`Model::adopt_mac`] replaces it for ports with a device's
+    /// own address.
     pub mac: Mac,
-    /// Whether somebody gave `mac`; if not, a device's own address replaces it.
+    /// Whether `mac` is configured; if not, the device's own address replaces it.
     pub mac_given: bool,
     /// Largest layer-3 packet, bytes (68 to 16,000).
     pub mtu: u16,
-    /// The VRF whose FIB routes what arrives here.
+    /// The VRF whose FIB routes packets that arrive here.
     pub vrf: VrfIndex,
     /// Addresses with their prefix lengths; the first of a family is its primary one.
     pub addresses: Vec<IpNet>,
-    /// What of that which arrives here is the kernel's to forward.
+    /// Which arriving packets take the kernel path.
     pub left: Left,
 }
 
-/// What is left to the kernel behind a port, whatever the router could do.
+/// Packets that take the kernel path behind a port, although the router could forward them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Left {
     /// IPv4.
     pub v4: bool,
     /// IPv6.
     pub v6: bool,
-    /// Fragments of IPv4, which the kernel puts together; an `af_xdp` port's steering program sees to it.
+    /// Fragments of IPv4, which the kernel reassembles; the XDP program of an `af_xdp` port passes
+    /// them.
     pub fragments4: bool,
-    /// Of IPv6 likewise, with all packets that have an extension header.
+    /// Fragments of IPv6 likewise, and all packets with an extension header.
     pub fragments6: bool,
 }
 
@@ -285,7 +289,7 @@ pub enum VlanProtocol {
     Dot1ad,
 }
 
-/// A routing table of its own, and the links that belong to it.
+/// A separate routing table; links belong to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vrf {
     /// Its name; the main one is called `main`.
@@ -312,18 +316,18 @@ pub enum RouteTarget {
     NextHops(Vec<NextHop>),
     /// Forward to a named group.
     Group(GroupIndex),
-    /// Drop without a word.
+    /// Drop silently.
     Blackhole,
-    /// Drop, answer "host unreachable".
+    /// Drop and answer "host unreachable".
     Unreachable,
-    /// Drop, answer "administratively prohibited".
+    /// Drop and answer "administratively prohibited".
     Prohibit,
 }
 
-/// Where a packet goes next.
+/// A next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NextHop {
-    /// The router to send to; none when the destination itself is on the link.
+    /// The gateway; none if the destination itself is on the link.
     pub via: Option<IpAddr>,
     /// The egress link.
     pub link: LinkIndex,
@@ -343,7 +347,7 @@ pub struct NextHopGroup {
 /// A static neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Neigh {
-    /// The link it is on.
+    /// Its link.
     pub link: LinkIndex,
     /// Its address.
     pub address: IpAddr,

@@ -1,9 +1,10 @@
-//! How soon threads get a processor that put in force what has changed.
+//! Scheduling of the threads that install changes.
 //!
-//! While they wait behind programs that compute, packets go by what was in force before. So they are real-time
-//! threads of the lowest priority for as long as they work for moments; one that works on and on (many routes, new
-//! tables) is an ordinary one of nice -20 until it has had rest, and on the only processor they all are: the kernel's
-//! own threads (ksoftirqd, RCU) have to have their turn. What they start (nft) is ordinary.
+//! While these threads wait behind programs that compute, packets follow the old tables. So they
+//! are real-time threads of the lowest priority as long as they work in short bursts. A thread that
+//! works on and on (many routes, new tables) becomes an ordinary one of nice -20 until it has
+//! rested. On a single processor all of them are ordinary, so that the kernel's own threads
+//! (ksoftirqd, RCU) get their turn. Programs that they start (nft) are ordinary.
 
 use std::io;
 use std::sync::Once;
@@ -11,25 +12,25 @@ use std::time::{Duration, Instant};
 
 use crate::ports::sys::{self, Schedule};
 
-/// A thread is looked at so often at most.
+/// How often a thread's use of its processor is checked, at most.
 const LOOK: Duration = Duration::from_millis(50);
-/// One that has had a processor for more than this part of the time, in percent, is ordinary ...
+/// A thread that runs for more than this share of the time, in percent, becomes ordinary ...
 const BUSY_ABOVE: u32 = 50;
-/// ... until it has had one for less than this.
+/// ... until it runs for less than this.
 const IDLE_BELOW: u32 = 25;
 
-/// The calling thread's hurry.
+/// The scheduling of the calling thread.
 pub(crate) struct Hurry {
     is_realtime: bool,
-    /// The system lets it be.
+    /// Whether the system permits real-time scheduling.
     may_be: bool,
     looked_at: Instant,
-    /// How long it had had a processor then.
+    /// The thread's processor time at `looked_at`.
     used: Duration,
 }
 
 impl Hurry {
-    /// The calling thread hurries from now on.
+    /// Raises the priority of the calling thread.
     pub(crate) fn begin() -> Self {
         if let Err(error) = sys::set_nice(-20) {
             refused(&error);
@@ -43,7 +44,7 @@ impl Hurry {
         this
     }
 
-    /// To be called in each turn.
+    /// To be called once per turn.
     pub(crate) fn look(&mut self) {
         let elapsed = self.looked_at.elapsed();
         if elapsed < LOOK || !self.may_be {
@@ -59,7 +60,7 @@ impl Hurry {
         (self.looked_at, self.used) = (Instant::now(), used);
     }
 
-    /// Says that there is work for long, and no hurry: the kernel forwards meanwhile.
+    /// Starts long work that is not urgent, since the kernel forwards meanwhile.
     pub(crate) fn rest(&mut self) {
         if self.is_realtime {
             self.set(false);
@@ -82,7 +83,7 @@ fn refused(error: &io::Error) {
     static TOLD: Once = Once::new();
     TOLD.call_once(|| {
         tracing::info!(
-            "changes may be in force some 10 ms late while other programs compute ({error}); give CAP_SYS_NICE, or \
+            "changes may take effect some 10 ms late while other programs compute ({error}); give CAP_SYS_NICE, or \
              limits for priorities (ulimit -r 1, ulimit -e 40)"
         );
     });
@@ -96,7 +97,7 @@ mod tests {
     fn who_computes_hurries_no_more_until_it_rests() {
         let mut hurry = Hurry::begin();
         if !hurry.is_realtime {
-            // Whoever may not be is not.
+            // A thread that may not be real-time is not.
             assert!(!hurry.may_be);
             return;
         }

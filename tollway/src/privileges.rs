@@ -1,20 +1,22 @@
-//! What the router may do: what it needs and nothing else, from before its first thread on.
+//! The router's privileges: what it needs and nothing else, from before its first thread.
 //!
-//! It needs `CAP_NET_ADMIN` (rtnetlink, nftables, XDP, TAP devices), `CAP_NET_RAW` (AF_XDP sockets),
-//! `CAP_BPF` (programs and maps) and `CAP_PERFMON`, without which the verifier has programs guard every
-//! access against speculation (`bpf_bypass_spec_v1` in `include/linux/bpf.h`), which the express lane
-//! would pay for. All but these are given up for good, by programs that it starts as well (nft).
+//! It needs `CAP_NET_ADMIN` (rtnetlink, nftables, XDP, TAP devices), `CAP_NET_RAW` (AF_XDP
+//! sockets), `CAP_BPF` (programs and maps) and `CAP_PERFMON`. Without the last one, the verifier
+//! makes programs guard every access against speculation (`bpf_bypass_spec_v1` in
+//! `include/linux/bpf.h`), which slows the XDP path. The router gives up all other capabilities for
+//! good, also for the programs that it starts (nft).
 //!
-//! What takes more is done before: the BPF file system is mounted if it is not, and the memory that
-//! sockets hold is limited no more; where that limit cannot be lifted, `CAP_IPC_LOCK` is kept as well. So are the
-//! priorities that the worker has (`worker/priority.rs`), or `CAP_SYS_NICE` is kept.
+//! It does first what takes more privileges: it mounts the BPF file system if necessary, and lifts
+//! the limit on locked memory for sockets. If it cannot lift that limit, it keeps `CAP_IPC_LOCK`
+//! too. Likewise it raises the limits for the worker's priorities (`worker/priority.rs`), or keeps
+//! `CAP_SYS_NICE`.
 
 use caps::{CapSet, Capability, CapsHashSet};
 
 use crate::ports::sys;
-use crate::steer;
+use crate::xdp;
 
-/// What a router needs.
+/// The capabilities that a router needs.
 const NEEDED: [Capability; 4] = [
     Capability::CAP_NET_ADMIN,
     Capability::CAP_NET_RAW,
@@ -22,9 +24,9 @@ const NEEDED: [Capability; 4] = [
     Capability::CAP_PERFMON,
 ];
 
-/// What could not be given up.
+/// Why privileges could not be given up.
 #[derive(Debug, thiserror::Error)]
-#[error("privileges that are not needed can not be given up: {0}")]
+#[error("privileges that are not needed cannot be given up: {0}")]
 pub struct PrivilegeError(String);
 
 impl From<caps::errors::CapsError> for PrivilegeError {
@@ -39,16 +41,16 @@ impl From<std::io::Error> for PrivilegeError {
     }
 }
 
-/// Does what takes more than a router needs, and then gives up what is more. To be called while there is
-/// one thread only.
+/// Does what takes more privileges than a router needs, and then gives up the surplus. To be called
+/// while there is only one thread.
 ///
 /// # Errors
 /// The system refuses.
 pub fn give_up() -> Result<(), PrivilegeError> {
-    steer::prepare();
-    // Where the limit stays, only this goes beyond.
+    xdp::prepare();
+    // If the limit stays, only this capability exceeds it.
     let lock = sys::lift_memory_limit().is_err().then_some(Capability::CAP_IPC_LOCK);
-    // Likewise for what lets the worker have a processor at once.
+    // Likewise for the worker's scheduling.
     let nice = sys::allow_priorities().is_err().then_some(Capability::CAP_SYS_NICE);
     sys::no_new_privileges()?;
     let has = caps::read(None, CapSet::Permitted)?;
@@ -61,7 +63,8 @@ pub fn give_up() -> Result<(), PrivilegeError> {
             }
         }
     }
-    // What root starts has what root has; another's nft has only what is left to it.
+    // A program that root starts has root's capabilities; another user's nft has only inherited
+    // ones.
     let inherited = if sys::effective_user() == 0 { CapsHashSet::new() } else { kept.clone() };
     caps::clear(None, CapSet::Ambient)?;
     caps::set(None, CapSet::Effective, &kept)?;

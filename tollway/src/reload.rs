@@ -1,8 +1,8 @@
-//! A changed configuration file, and devices that say something else of themselves.
+//! Reloads: a changed configuration file, and devices whose address or MTU changed.
 //!
-//! The file is read and compiled on a thread of its own, and put in force while packets flow
-//! ([`crate::force`]). Elements of sets that came and went by the control socket are as the file has
-//! them then. A file with a mistake changes nothing.
+//! A thread of its own reads and compiles the file, and installs it while packets flow
+//! ([`crate::installer`]). Sets of the firewall then have the file's elements; changes made through
+//! the control socket are lost. A file with a mistake changes nothing.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,26 +18,26 @@ use crate::compile::{CompileError, compile, rule_links};
 use crate::config::{self, Mistake, Running};
 use crate::filter::ir::Ruleset;
 use crate::filter::log::Logger;
-use crate::force::{Force, ForceError, Next, PATIENCE, Parts};
-use crate::kernel::Follower;
+use crate::installer::{InstallError, Installer, Next, PATIENCE, Parts};
 use crate::model::{Model, PortIndex};
+use crate::neighbours::Follower;
 use crate::ports::capture::CaptureError;
 use crate::ports::{self, Facts};
 
-/// What a reload has done.
+/// The result of a successful reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// The configuration says what it said before: nothing was touched.
+    /// The configuration is the same as before; nothing changed.
     Unchanged,
-    /// It is in force.
-    InForce {
-        /// Links that it has.
+    /// The configuration is active.
+    Installed {
+        /// The number of its links.
         links: usize,
-        /// Routes that it has, beside the connected ones.
+        /// The number of its routes, not counting the connected ones.
         routes: usize,
-        /// Rules that its firewall has, if it has one.
+        /// The number of its firewall's rules, if it has a firewall.
         rules: Option<usize>,
-        /// How long the worker did nothing else.
+        /// How long the installation blocked the worker.
         pause: Duration,
         /// How long it took to read and compile, while packets flowed.
         took: Duration,
@@ -48,8 +48,8 @@ impl std::fmt::Display for Done {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Unchanged => f.write_str("the configuration has not changed"),
-            Self::InForce { links, routes, rules, pause, took } => {
-                write!(f, "the configuration is in force: {links} links, {routes} routes")?;
+            Self::Installed { links, routes, rules, pause, took } => {
+                write!(f, "the configuration is active: {links} links, {routes} routes")?;
                 if let Some(rules) = rules {
                     write!(f, ", {rules} firewall rules")?;
                 }
@@ -63,35 +63,35 @@ impl std::fmt::Display for Done {
 /// Why a reload has changed nothing.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ReloadError {
-    /// The configuration has mistakes, or asks for what only a restart can do.
+    /// The configuration has mistakes, or needs a restart.
     #[error("{}", sentences(.0))]
     Mistakes(Vec<Mistake>),
-    /// It fits no tables.
+    /// It does not fit in the tables.
     #[error("{0}; {remedy}", remedy = .0.remedy())]
     Compile(CompileError),
-    /// What rules log can not be written.
+    /// The rules' log cannot be written.
     #[error("{0}; {remedy}", remedy = .0.remedy())]
     Log(Arc<CaptureError>),
-    /// It can not be put in force.
+    /// It cannot be installed.
     #[error("{0}")]
-    Force(ForceError),
+    Installer(InstallError),
 }
 
 fn sentences(mistakes: &[Mistake]) -> String {
     mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
-/// What a reload came to.
+/// The result of a reload.
 pub type Outcome = Result<Done, ReloadError>;
 
 enum Request {
-    /// Read the file again; none wants to hear what came of it but the log.
+    /// Read the file again; without a sender, only the log gets the result.
     File(Option<SyncSender<Outcome>>),
-    /// A device says something else of itself.
+    /// A device's address or MTU changed.
     Device(PortIndex, Facts),
 }
 
-/// Puts changed configurations in force, one after the other.
+/// Installs changed configurations, one after the other.
 #[derive(Clone)]
 pub struct Reloader(Sender<Request>);
 
@@ -99,19 +99,20 @@ pub struct Reloader(Sender<Request>);
 pub struct Started {
     /// Its configuration's file.
     pub file: PathBuf,
-    /// What that said, before anything was adopted from devices.
+    /// The file's model, before anything was adopted from devices.
     pub configured: Model,
-    /// What devices say of themselves, by port.
+    /// The devices' properties, by port.
     pub facts: Vec<Facts>,
-    /// The largest layer-3 packet that its frames have room for, with their tags.
+    /// The largest layer-3 packet that fits in a frame together with its tags, in bytes.
     pub largest_mtu: usize,
-    /// The router itself; in force is what was configured, with what was adopted.
+    /// The router itself; the active model is the configured one with what was adopted from
+    /// devices.
     pub parts: Parts,
 }
 
 impl Reloader {
-    /// Waits for requests from now on, SIGHUP among them. `follow` starts to follow the kernel's
-    /// neighbours where that is wanted, so that they go over to new tables.
+    /// Starts the thread that serves requests, SIGHUP among them. Where the kernel's neighbours are
+    /// wanted, `follow` starts to follow them, so that they move to new tables.
     ///
     /// # Errors
     /// The system has no thread or descriptor left, or `follow` failed.
@@ -132,48 +133,48 @@ impl Reloader {
         let this = Self(sender);
         let follower = follow(&this)?;
         let Started { file, configured, facts, largest_mtu, parts } = started;
-        let force = Force::new(parts, follower);
-        let worker = Worker { file, configured, facts, largest_mtu, force };
+        let installer = Installer::new(parts, follower);
+        let worker = Worker { file, configured, facts, largest_mtu, installer };
         let thread = std::thread::Builder::new().name("reload".to_owned());
         thread.spawn(move || worker.serve(&requests))?;
         Ok(this)
     }
 
-    /// Reads the configuration again and puts it in force.
+    /// Reads the configuration again and installs it.
     ///
     /// # Errors
-    /// See [`ReloadError`]; what was in force still is.
+    /// See [`ReloadError`]; what was active still is.
     pub fn reload(&self) -> Outcome {
         let (answer, reply) = mpsc::sync_channel(1);
         self.0
             .send(Request::File(Some(answer)))
-            .map_err(|_| ReloadError::Force(ForceError::Gone))?;
-        reply.recv().map_err(|_| ReloadError::Force(ForceError::Gone))?
+            .map_err(|_| ReloadError::Installer(InstallError::Gone))?;
+        reply.recv().map_err(|_| ReloadError::Installer(InstallError::Gone))?
     }
 
-    /// Says that a device has another address or MTU now: the links on it follow.
+    /// Reports a device's new address or MTU; the links on the device are updated.
     pub fn device_changed(&self, port: PortIndex, facts: Facts) {
-        // If nobody is there any more, nothing follows.
+        // If the thread has ended, nothing is updated.
         let _ = self.0.send(Request::Device(port, facts));
     }
 }
 
-/// Who wants a configuration in force.
+/// What causes an installation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {
     /// Its file was read again.
     File,
-    /// A device says something else: sets keep the elements that they have by now.
+    /// A device changed: sets keep their current elements.
     Device,
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Worker {
     file: PathBuf,
     configured: Model,
     facts: Vec<Facts>,
     largest_mtu: usize,
-    force: Force,
+    installer: Installer,
 }
 
 impl Worker {
@@ -183,7 +184,7 @@ impl Worker {
                 Request::File(answer) => {
                     let outcome = self.read();
                     tell(&outcome);
-                    // Whoever asked may have gone.
+                    // The caller may have stopped waiting.
                     answer.map(|answer| answer.send(outcome));
                 }
                 Request::Device(port, facts) => self.device(port, facts),
@@ -197,14 +198,14 @@ impl Worker {
             ports: &self.configured.ports,
             largest_mtu: self.largest_mtu,
             control: self.configured.control.as_deref(),
-            express: {
-                let Model { express, express_flows, .. } = self.configured;
-                (express, express_flows)
+            xdp_path: {
+                let Model { xdp_path, xdp_flows, .. } = self.configured;
+                (xdp_path, xdp_flows)
             },
         };
         let loaded = config::load_for(&self.file, &running);
         let configured = loaded.map_err(ReloadError::Mistakes)?.model;
-        let done = self.put_in_force(&configured, Cause::File, start)?;
+        let done = self.install(&configured, Cause::File, start)?;
         self.configured = configured;
         Ok(done)
     }
@@ -213,7 +214,7 @@ impl Worker {
         let Some(known) = self.facts.get_mut(port.0) else { return };
         *known = facts;
         let configured = self.configured.clone();
-        match self.put_in_force(&configured, Cause::Device, Instant::now()) {
+        match self.install(&configured, Cause::Device, Instant::now()) {
             Ok(Done::Unchanged) => {}
             outcome => {
                 let name = configured.ports.get(port.0).map_or("", |port| port.name.as_str());
@@ -223,14 +224,14 @@ impl Worker {
         }
     }
 
-    fn put_in_force(&mut self, configured: &Model, cause: Cause, start: Instant) -> Outcome {
+    fn install(&mut self, configured: &Model, cause: Cause, start: Instant) -> Outcome {
         let mut model = configured.clone();
         for (index, facts) in self.facts.iter().enumerate() {
             ports::adopt(&mut model, PortIndex(index), *facts);
         }
         let sets = self.changed_sets()?;
         let are_sets_stale = sets.is_some() && cause == Cause::File;
-        if model == *self.force.model() && !self.force.is_held() && !are_sets_stale {
+        if model == *self.installer.model() && !self.installer.is_bypassed() && !are_sets_stale {
             return Ok(Done::Unchanged);
         }
         if let (Some(filter), Some(rules), Cause::Device) = (sets, &mut model.filter, cause) {
@@ -239,28 +240,29 @@ impl Worker {
         let compiled = compile(&model).map_err(ReloadError::Compile)?;
         let next = Next { compiled, logger: self.logger(&model)? };
         let took = start.elapsed();
-        let pause = self.force.put(model, next).map_err(ReloadError::Force)?;
-        let model = self.force.model();
+        let pause = self.installer.install(model, next).map_err(ReloadError::Installer)?;
+        let model = self.installer.model();
         let (links, routes) = (model.links.len(), model.routes.len());
         let rules = model.filter.as_deref().map(Ruleset::rule_count);
-        Ok(Done::InForce { links, routes, rules, pause, took })
+        Ok(Done::Installed { links, routes, rules, pause, took })
     }
 
-    /// The rules in force, where sets of them have other elements than the file has.
+    /// The active rules, if sets of them have other elements than in the file.
     fn changed_sets(&self) -> Result<Option<Arc<Filter>>, ReloadError> {
-        if self.force.model().filter.is_none() {
+        if self.installer.model().filter.is_none() {
             return Ok(None);
         }
-        let filter = self.force.post().ask(PATIENCE, |router, _| router.tables.filter.clone());
+        let filter =
+            self.installer.mailbox().ask(PATIENCE, |router, _| router.tables.filter.clone());
         let is_changed =
             |filter: &Arc<Filter>| filter.live_sets().iter().any(|set| set.is_changed());
-        let gone = ReloadError::Force(ForceError::Gone);
+        let gone = ReloadError::Installer(InstallError::Gone);
         Ok(filter.ok_or(gone)?.filter(is_changed))
     }
 
-    /// The logger for the rules of a model, with a capture where the one in force is not the same.
+    /// The logger for the rules of a model; it gets a new capture if the active one differs.
     fn logger(&self, model: &Model) -> Result<Logger, ReloadError> {
-        let goes_on = model.filter_log == self.force.model().filter_log;
+        let goes_on = model.filter_log == self.installer.model().filter_log;
         let file = model.filter_log.as_deref().filter(|_| !goes_on);
         Logger::of(model.filter.as_deref(), &rule_links(model), file)
             .map_err(|error| ReloadError::Log(Arc::new(error)))
@@ -274,10 +276,10 @@ fn tell(outcome: &Outcome) {
             for mistake in mistakes {
                 tracing::error!("{mistake}");
             }
-            tracing::error!("the configuration that was in force stays in force");
+            tracing::error!("the old configuration stays active");
         }
         Err(error) => {
-            tracing::error!("{error}; the configuration that was in force stays in force")
+            tracing::error!("{error}; the old configuration stays active")
         }
     }
 }

@@ -1,7 +1,6 @@
-//! What the service manager is told (sd_notify(3)): that the router forwards, and that it lives.
+//! Notifications to the service manager (sd_notify(3)): the router forwards, and it is alive.
 //!
-//! Without a manager nothing is told. Nothing here waits: a manager that does not read is left to find
-//! out.
+//! Without a manager, nothing is sent. Nothing here waits for a manager that does not read.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -10,23 +9,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The manager of this process, if there is one that wants to hear of it.
+/// The service manager of this process, if there is one that wants notifications.
 #[derive(Debug, Default)]
 pub struct Service {
     manager: Option<UnixDatagram>,
-    /// A sign of life is expected so often.
+    /// The watchdog interval that the manager expects.
     watchdog: Option<Duration>,
 }
 
 impl Service {
-    /// By what the manager has left in the environment: `NOTIFY_SOCKET`, and `WATCHDOG_USEC` where
-    /// `WATCHDOG_PID` is nobody else.
+    /// Reads the manager's environment variables: `NOTIFY_SOCKET`, and `WATCHDOG_USEC` unless
+    /// `WATCHDOG_PID` names another process.
     #[must_use]
     pub fn from_environment() -> Self {
         let text = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
         let Some(address) = text("NOTIFY_SOCKET") else { return Self::default() };
         let manager = connect(&address)
-            .inspect_err(|error| tracing::warn!("the service manager can not be told: {error}"));
+            .inspect_err(|error| tracing::warn!("the service manager cannot be told: {error}"));
         let own = std::process::id().to_string();
         let is_other = text("WATCHDOG_PID").is_some_and(|pid| pid != own);
         let watchdog = text("WATCHDOG_USEC").filter(|_| !is_other);
@@ -34,7 +33,7 @@ impl Service {
         Self { manager: manager.ok(), watchdog }
     }
 
-    /// How often a sign of life is expected, if it is.
+    /// The watchdog interval, if the manager expects one.
     #[must_use]
     pub const fn watchdog(&self) -> Option<Duration> {
         self.watchdog
@@ -50,38 +49,38 @@ impl Service {
         self.tell("STOPPING=1");
     }
 
-    /// The router lives.
+    /// The router is alive.
     pub fn lives(&self) {
         self.tell("WATCHDOG=1");
     }
 
     fn tell(&self, state: &str) {
         if let Some(manager) = &self.manager {
-            // It has gone, or does not read: it knows.
+            // The manager has gone, or does not read; it will notice.
             let _ = manager.send(state.as_bytes());
         }
     }
 }
 
-/// A part of the router that shows by the hand of a clock that it works.
+/// The heartbeat of a part of the router: the time when the part last worked.
 #[derive(Clone, Debug)]
 pub struct Beat(Arc<(Instant, AtomicU64)>);
 
 impl Default for Beat {
-    /// One that has just shown it.
+    /// A heartbeat of just now.
     fn default() -> Self {
         Self(Arc::new((Instant::now(), AtomicU64::new(0))))
     }
 }
 
 impl Beat {
-    /// Shows that its part works.
+    /// Records that the part works.
     pub fn beat(&self) {
         let (start, last_ms) = &*self.0;
         last_ms.store(start.elapsed().as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// How long it has not.
+    /// The time since the last heartbeat.
     #[must_use]
     pub fn silence(&self) -> Duration {
         let (start, last_ms) = &*self.0;
@@ -89,8 +88,8 @@ impl Beat {
     }
 }
 
-/// Tells the manager that the router lives, for as long as all of its parts show that they do. The
-/// worker asks for it: so that is one of them.
+/// Notifies the manager that the router is alive, as long as all of its parts are. The worker calls
+/// it, so the worker is one of them.
 #[derive(Debug, Default)]
 pub struct Watchdog {
     service: Service,
@@ -99,13 +98,13 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// For the worker and these parts.
+    /// Watches the worker and these parts.
     #[must_use]
     pub const fn new(service: Service, parts: Vec<Beat>) -> Self {
         Self { service, parts, next_ns: 0 }
     }
 
-    /// To be called at least twice as often as a sign of life is expected.
+    /// To be called at least twice per watchdog interval.
     pub fn tick(&mut self, now_ns: u64) {
         let Some(limit) = self.service.watchdog().filter(|_| now_ns >= self.next_ns) else {
             return;
@@ -123,7 +122,7 @@ impl Watchdog {
     }
 }
 
-/// To a path, or to a name without one (`@NAME`).
+/// Connects to a path, or to an abstract name (`@NAME`).
 fn connect(address: &str) -> io::Result<UnixDatagram> {
     let address = match address.strip_prefix('@') {
         Some(name) => SocketAddr::from_abstract_name(name)?,

@@ -2,7 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks what is whole at every moment, so that a thread that ended badly leaves nothing half done.
+/// Locks data that is consistent at every moment, so a thread that panicked leaves nothing half
+/// done.
 pub(crate) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

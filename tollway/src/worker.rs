@@ -20,46 +20,46 @@ use tollway_dataplane::router::Router;
 use crate::filter::log::Journal;
 use crate::ports::{Devices, sys};
 use crate::service::Watchdog;
-use crate::steer::{CountMap, State};
 use crate::sync::lock;
+use crate::xdp::{CountMap, State};
 use guard::Guard;
 use losses::Losses;
 use priority::{Priority, Scheduling};
 use valve::Valves;
 
-/// The host and the ports are looked after so often.
+/// How often the loop serves the host and checks the ports.
 const TICK_NS: u64 = 100_000_000;
-/// A steering program hears of the loop so often at least; it gives up after 20 ms.
+/// The longest time between two heartbeats for the XDP programs; these give up after 20 ms.
 const PULSE_NS: u64 = 8_000_000;
-/// Who has not been heard of for so long may have been stopped, with all threads: a little less than those
-/// 20 ms, since the clock goes on by ticks.
+/// After a gap of this length, all threads may have been stopped. It is a little less than those 20
+/// ms, since the clock advances by ticks.
 const GAP_NS: u64 = 16_000_000;
-/// No more comes after a steering program's bypass when nothing has come for so long.
+/// After this time without a frame, no more frames come after an XDP program's bypass.
 const QUIET: Duration = Duration::from_millis(3);
-/// A stop waits for frames on their way at most so long.
+/// The longest time that a stop waits for frames in transit.
 const DRAIN: Duration = Duration::from_millis(100);
-/// While frames come at least this often, the loop does not sleep in between: falling asleep and
+/// While frames arrive at least this often, the loop does not sleep in between: falling asleep and
 /// waking up costs several microseconds.
 const SPIN_NS: u64 = 50_000;
 
-/// Jobs that were left are done for so long before the ports have their turn again.
+/// The longest that the worker runs jobs before the ports have their turn again.
 const WORK: Duration = Duration::from_micros(50);
 
-/// What changes tables is done within this, or the kernel forwards until it is.
+/// A job that changes tables finishes within this time, or the kernel forwards until it does.
 const SOON: Duration = Duration::from_micros(500);
 
-/// Signals that ask for an end.
+/// The signals that request a stop.
 const STOPS: [i32; 2] = [SIGINT, SIGTERM];
 
-/// The wish to stop: set by SIGINT and SIGTERM. The second such signal ends the process at once.
+/// The request to stop, set by SIGINT and SIGTERM. The second such signal ends the process at once.
 pub struct Stop {
     wanted: Arc<AtomicBool>,
-    /// Becomes readable with the signal, so that a loop that sleeps wakes up.
+    /// Becomes readable with the signal, so that a sleeping loop wakes up.
     pipe: UnixStream,
     wake: Arc<UnixStream>,
 }
 
-/// Whoever holds it can stop the worker.
+/// A handle that stops the worker.
 #[derive(Clone)]
 pub struct Stopper {
     wanted: Arc<AtomicBool>,
@@ -67,18 +67,18 @@ pub struct Stopper {
 }
 
 impl Stopper {
-    /// Stops the worker, after the turn that it takes now.
+    /// Stops the worker after its current turn.
     pub fn stop(&self) {
         self.wanted.store(true, Ordering::Relaxed);
-        // A full pipe wakes as well.
+        // A full pipe also wakes the worker.
         let _ = (&*self.wake).write(&[0]);
     }
 }
 
-/// A flag that is set when the process is asked to end; a second time it ends at once.
+/// Returns a flag that the first stop signal sets; the second signal ends the process at once.
 ///
 /// # Errors
-/// The system does not let signals be taken.
+/// The system does not permit signal handlers.
 pub fn stop_flag() -> io::Result<Arc<AtomicBool>> {
     let wanted = Arc::new(AtomicBool::new(false));
     for signal in STOPS {
@@ -91,7 +91,7 @@ pub fn stop_flag() -> io::Result<Arc<AtomicBool>> {
 }
 
 impl Stop {
-    /// Listens to the signals from now on.
+    /// Installs the signal handlers.
     ///
     /// # Errors
     /// The system has no descriptor left.
@@ -101,12 +101,12 @@ impl Stop {
         for signal in STOPS {
             signal_hook::low_level::pipe::register(signal, wake.try_clone()?)?;
         }
-        // A log or a capture that reaches its largest size is an error of the write, and not the end.
+        // A log or a capture at its size limit makes the write fail, instead of ending the process.
         signal_hook::flag::register(SIGXFSZ, Arc::default())?;
         Ok(Self { wanted, pipe, wake: Arc::new(wake) })
     }
 
-    /// By which others can stop the worker.
+    /// A handle with which other threads stop the worker.
     #[must_use]
     pub fn stopper(&self) -> Stopper {
         Stopper { wanted: Arc::clone(&self.wanted), wake: Arc::clone(&self.wake) }
@@ -120,34 +120,37 @@ impl Stop {
 /// Work for the worker's thread, done between two bursts.
 pub type Job = Box<dyn FnOnce(&mut Router, &mut Devices) + Send>;
 
-/// Where others leave work for the worker: a route, a neighbour, new tables, a look at the counts.
+/// The worker's mailbox, in which other threads leave jobs: a route, a neighbour, new tables, a
+/// look at the counters.
 #[derive(Clone)]
-pub struct Post {
+pub struct Mailbox {
     jobs: Sender<Job>,
-    /// There are jobs; asked once a turn, which costs less than the channel does.
+    /// Whether there are jobs; the worker checks this once per turn, which costs less than the
+    /// channel does.
     waiting: Arc<AtomicBool>,
     wake: Arc<UnixStream>,
     detour: Arc<Detour>,
 }
 
-/// The worker's end of its [`Post`].
-pub struct Inbox {
+/// The worker's end of its [`Mailbox`].
+pub struct MailboxReceiver {
     jobs: Receiver<Job>,
     waiting: Arc<AtomicBool>,
     pipe: UnixStream,
     detour: Arc<Detour>,
 }
 
-/// Has the kernel forward while jobs are overdue.
+/// Makes the kernel forward while jobs are overdue.
 #[derive(Default)]
 struct Detour {
-    /// None before the worker runs, and where nothing steers.
+    /// Empty until the worker runs, and without a dispatcher.
     state: OnceLock<State>,
-    /// How many wait for such a job.
+    /// The number of callers that wait for an overdue job.
     overdue: Mutex<u32>,
 }
 
-/// The kernel forwards until this is dropped; where it does not know the rules, nobody does.
+/// The kernel forwards until this is dropped. Where the kernel does not know the rules, nothing
+/// forwards.
 pub struct Overdue(Arc<Detour>);
 
 impl Overdue {
@@ -171,39 +174,40 @@ impl Drop for Overdue {
     }
 }
 
-/// A post and its inbox.
+/// Creates a mailbox and its receiver.
 ///
 /// # Errors
 /// The system has no descriptor left.
-pub fn post() -> io::Result<(Post, Inbox)> {
+pub fn mailbox() -> io::Result<(Mailbox, MailboxReceiver)> {
     let (sender, jobs) = mpsc::channel();
     let (pipe, wake) = UnixStream::pair()?;
     pipe.set_nonblocking(true)?;
     wake.set_nonblocking(true)?;
     let waiting = Arc::new(AtomicBool::new(false));
     let detour = Arc::<Detour>::default();
-    let post = Post {
+    let mailbox = Mailbox {
         jobs: sender,
         waiting: Arc::clone(&waiting),
         wake: Arc::new(wake),
         detour: Arc::clone(&detour),
     };
-    Ok((post, Inbox { jobs, waiting, pipe, detour }))
+    Ok((mailbox, MailboxReceiver { jobs, waiting, pipe, detour }))
 }
 
-impl Post {
-    /// Leaves a job; false where the worker has ended. It is done within one turn, asleep or not.
+impl Mailbox {
+    /// Leaves a job; returns false if the worker has ended. The worker runs the job within one
+    /// turn, even if it sleeps.
     pub fn leave(&self, job: impl FnOnce(&mut Router, &mut Devices) + Send + 'static) -> bool {
         let left = self.jobs.send(Box::new(job)).is_ok();
         if !self.waiting.swap(true, Ordering::Release) {
-            // A full pipe wakes as well.
+            // A full pipe also wakes the worker.
             let _ = (&*self.wake).write(&[0]);
         }
         left
     }
 
-    /// Asks the worker for something and waits for it; none where the worker has ended or does not
-    /// answer in time.
+    /// Has the worker run a job and waits for its result; `None` if the worker has ended or does
+    /// not answer in time.
     pub fn ask<T: Send + 'static>(
         &self,
         patience: Duration,
@@ -212,8 +216,8 @@ impl Post {
         self.send(job).recv_timeout(patience).ok()
     }
 
-    /// The same of what the kernel forwards otherwise already: where the worker does not do it at once, the
-    /// kernel forwards until it has.
+    /// As [`Mailbox::ask`], for a change that the kernel has already made to its own forwarding. If
+    /// the worker does not run the job at once, the kernel forwards until it has.
     pub fn change<T: Send + 'static>(
         &self,
         patience: Duration,
@@ -229,29 +233,30 @@ impl Post {
         }
     }
 
-    /// Has the kernel forward for as long as somebody knows that what is in force is not what the kernel has.
+    /// Makes the kernel forward as long as a caller knows that the active tables differ from the
+    /// kernel's.
     #[must_use]
     pub fn detour(&self) -> Overdue {
         Overdue::begin(&self.detour)
     }
 
-    /// Leaves a job; what it gives comes by and by.
+    /// Leaves a job; the receiver gets its result.
     pub fn send<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Router, &mut Devices) -> T + Send + 'static,
     ) -> Receiver<T> {
         let (answer, reply) = mpsc::sync_channel(1);
         self.leave(move |router, devices| {
-            // Whoever asked may have gone.
+            // The caller may have stopped waiting.
             let _ = answer.send(job(router, devices));
         });
         reply
     }
 }
 
-impl Inbox {
-    /// Does what has been left; between two bursts only. Says if there is more: where jobs take
-    /// their time, packets have their turn in between.
+impl MailboxReceiver {
+    /// Runs the jobs in the mailbox; to be called between two bursts only. Returns whether there
+    /// are more: packets have their turn between jobs that take long.
     pub(crate) fn work(&mut self, router: &mut Router, devices: &mut Devices) -> bool {
         if !self.waiting.load(Ordering::Relaxed) {
             return false;
@@ -275,45 +280,45 @@ impl Inbox {
     }
 }
 
-/// Told when the worker has been away so long that the steering programs took it for gone, before they
-/// hear of it again.
+/// Called when the worker was away so long that the XDP programs took it for gone, before its next
+/// heartbeat.
 pub type OnGap = Box<dyn FnMut(&State)>;
 
-/// What the worker does beside forwarding.
+/// The worker's duties beside forwarding.
 #[derive(Default)]
 pub struct Duties {
-    /// Where a steering program waits for signs of life.
+    /// The state in which the XDP programs expect heartbeats.
     pub pulse: Option<State>,
-    /// Who else is to know when the worker was away.
+    /// Called when the worker was away.
     pub on_gap: Option<OnGap>,
-    /// What that program counts, and the ports' names.
-    pub steered: Option<(CountMap, Vec<String>)>,
-    /// How soon the worker is to get a processor.
+    /// The XDP programs' counters, and the ports' names.
+    pub xdp_counts: Option<(CountMap, Vec<String>)>,
+    /// The worker's scheduling.
     pub priority: Priority,
-    /// Where what rules log goes.
+    /// The destination of the rules' log.
     pub journal: Journal,
-    /// Who else waits for signs of life.
+    /// Another receiver of heartbeats.
     pub watchdog: Watchdog,
 }
 
-/// Forwards between the ports until told to stop; does meanwhile what is left in the inbox.
+/// Forwards between the ports until a stop is requested; runs the jobs in the mailbox meanwhile.
 ///
 /// # Errors
-/// The system can not wait for the ports.
+/// The system cannot wait for the ports.
 pub fn run(
     router: &mut Router,
     devices: &mut Devices,
     stop: &Stop,
-    inbox: &mut Inbox,
+    mailbox_receiver: &mut MailboxReceiver,
     duties: Duties,
 ) -> io::Result<()> {
-    let Duties { pulse, on_gap, steered, priority, journal, mut watchdog } = duties;
+    let Duties { pulse, on_gap, xdp_counts, priority, journal, mut watchdog } = duties;
     let (mut losses, mut scheduling) = (Losses::default(), Scheduling::begin(priority));
-    let mut guarded = pulse.clone().zip(steered).map(|(state, (counts, names))| {
+    let mut guarded = pulse.clone().zip(xdp_counts).map(|(state, (counts, names))| {
         (Guard::new(state.clone(), counts, names.len()), Valves::new(state, names))
     });
     let mut pulse = pulse.map(|state| {
-        let _ = inbox.detour.state.set(state.clone());
+        let _ = mailbox_receiver.detour.state.set(state.clone());
         Pulse { state, last_ns: State::now_ns(), on_gap }
     });
     let start = Instant::now();
@@ -327,12 +332,12 @@ pub fn run(
         if let Some((guard, _)) = &mut guarded {
             guard.turn(now_ns);
         }
-        let more = inbox.work(router, devices);
+        let more = mailbox_receiver.work(router, devices);
         let mut received = 0;
         for index in 0..devices.len() {
             received += router.turn(PortId(index as u16), devices, now_ns);
         }
-        // Another kernel than one that configures the router may forward otherwise, or not at all.
+        // A kernel that does not configure the router may forward differently, or not at all.
         if let Some((_, valves)) = guarded.as_mut().filter(|_| router.kernel_has_rules) {
             valves.follow(&mut router.crowd, now_ns);
         }
@@ -356,11 +361,11 @@ pub fn run(
         let longest = if pulse.is_some() { PULSE_NS } else { TICK_NS };
         let timeout = next_tick.saturating_sub(now()).min(longest);
         let asleep_ns = now();
-        let trouble = wait(devices, stop, inbox, timeout);
+        let trouble = wait(devices, stop, mailbox_receiver, timeout);
         scheduling.slept(now() - asleep_ns);
         router.wake();
         if trouble? {
-            // The turn notices what some ports tell only to those who read.
+            // The turn notices what some ports report only to a reader.
             for index in 0..devices.len() {
                 router.turn(PortId(index as u16), devices, now_ns);
             }
@@ -369,7 +374,7 @@ pub fn run(
     }
     watchdog.service().stopping();
     if let Some(pulse) = pulse {
-        // From now on the kernel forwards; what has come in before still has to leave.
+        // From now on the kernel forwards; frames that came in before still have to go out.
         pulse.state.set_bypass(true);
         drain(router, devices, now());
     }
@@ -381,7 +386,7 @@ pub fn run(
     Ok(())
 }
 
-/// Signs of life.
+/// The heartbeat of the loop.
 struct Pulse {
     state: State,
     last_ns: u64,
@@ -402,7 +407,7 @@ impl Pulse {
     }
 }
 
-/// Takes turns until nothing has come for a while.
+/// Takes turns until no more frames arrive.
 fn drain(router: &mut Router, devices: &mut Devices, now_ns: u64) {
     let start = Instant::now();
     let mut last = start;
@@ -422,7 +427,7 @@ fn look_after(devices: &mut Devices, now_ns: u64) {
     }
 }
 
-/// Whether to look again at once rather than to sleep.
+/// Decides whether to poll again at once rather than sleep.
 #[derive(Default)]
 struct Spin {
     last_ns: u64,
@@ -440,13 +445,18 @@ impl Spin {
     }
 }
 
-/// Sleeps until a port has frames, or a signal comes, or the time is over; says if a port is in
-/// trouble.
-fn wait(devices: &Devices, stop: &Stop, inbox: &Inbox, timeout_ns: u64) -> io::Result<bool> {
+/// Sleeps until a port has frames, a signal arrives or the time is over; returns whether a port has
+/// failed.
+fn wait(
+    devices: &Devices,
+    stop: &Stop,
+    mailbox_receiver: &MailboxReceiver,
+    timeout_ns: u64,
+) -> io::Result<bool> {
     let mut fds = Vec::with_capacity(devices.len() + 2);
     let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     fds.push(entry(stop.pipe.as_fd().as_raw_fd()));
-    fds.push(entry(inbox.pipe.as_fd().as_raw_fd()));
+    fds.push(entry(mailbox_receiver.pipe.as_fd().as_raw_fd()));
     for device in devices {
         device.each_fd(&mut |fd| fds.push(entry(fd.as_raw_fd())));
     }
@@ -461,22 +471,22 @@ mod tests {
 
     #[test]
     fn jobs_that_take_long_leave_turns_to_the_ports() {
-        let (post, mut inbox) = post().unwrap();
+        let (mailbox, mut mailbox_receiver) = mailbox().unwrap();
         let umem = tollway_dataplane::frame::Umem::new(16, 4096).unwrap();
         let (tables, host) = Default::default();
         let (mut router, mut devices) = (Router::new(tables, umem, host), Devices::new());
-        assert!(!inbox.work(&mut router, &mut devices));
+        assert!(!mailbox_receiver.work(&mut router, &mut devices));
         for _ in 0..3 {
-            assert!(post.leave(|router, _| {
+            assert!(mailbox.leave(|router, _| {
                 std::thread::sleep(WORK);
                 router.counters.held += 1;
             }));
         }
         for held in 1..=3 {
-            assert!(inbox.work(&mut router, &mut devices));
+            assert!(mailbox_receiver.work(&mut router, &mut devices));
             assert_eq!(router.counters.held, held);
         }
-        assert!(!inbox.work(&mut router, &mut devices));
+        assert!(!mailbox_receiver.work(&mut router, &mut devices));
     }
 
     #[test]

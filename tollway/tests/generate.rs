@@ -442,7 +442,7 @@ fn throughput_through_the_kernel() {
 }
 
 fn requests_go_through_tollway() {
-    for router in ["tollway", "express"] {
+    for router in ["tollway", "xdp"] {
         let only = "--only tcp-rr-ip6 tcp-crr-ip4 udp-rr-ip4 tcp-stream-ip6 --pairs 2 --time 0.1";
         let line = format!("rr kernel {router} {only}");
         let rates = |row: &Value, end: &str| {

@@ -299,8 +299,8 @@ fn mistakes_are_one_sentence_and_a_remedy() {
     let cases = [
         (["--in", "c=a.pcap", "--out", "out"], 2, "has no port c. Its ports are a, b."),
         (["--in", "a.pcap", "--out", "out"], 2, "write PORT=FILE"),
-        (["--in", "a=none", "--out", "out"], 1, "can not be opened: no such file or directory."),
-        (["--in", "a=a.pcap", "--out", "file"], 1, "can not be made"),
+        (["--in", "a=none", "--out", "out"], 1, "cannot be opened: no such file or directory."),
+        (["--in", "a=a.pcap", "--out", "file"], 1, "cannot be made"),
         (["--in", "a=sll.pcap", "--out", "out"], 1, "link type LINUX_SLL (113), not Ethernet."),
         (["--in", "a=sll.pcap", "--out", "out"], 1, "editcap -T ether"),
         (["--in", "a=text", "--out", "out"], 1, "neither a pcap nor a pcapng capture."),

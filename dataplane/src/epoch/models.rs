@@ -1,4 +1,4 @@
-//! Every interleaving, and every order that the memory model allows, of a writer and readers.
+//! Explores every interleaving, and every order that the memory model allows, of a writer and readers.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -12,18 +12,18 @@ use loom::thread;
 use super::{Epochs, Reader};
 use crate::retired::Retired;
 
-/// What memory has that is used for something else.
+/// The content of memory that is reused for something else.
 const REUSED: u64 = 99;
 
-/// A table of one entry, which leads to one of two places. They are plain memory, so that loom
-/// complains of every use that is not certainly before or after another.
+/// A table of one entry, which points to one of two places. The places are plain memory, so that loom
+/// reports every access that is not ordered before or after another.
 struct Table {
     entry: AtomicU64,
     places: [UnsafeCell<u64>; 2],
 }
 
 #[allow(unsafe_code)]
-// SAFETY: whether threads share the places rightly is what is explored here.
+// SAFETY: the test explores whether threads share the places correctly.
 unsafe impl Sync for Table {}
 
 impl Table {
@@ -36,25 +36,25 @@ impl Table {
     fn lookup(&self) -> u64 {
         let place = self.entry.load(Acquire);
         let value = self.places[place as usize].with(|value| {
-            // SAFETY: loom ends the test where another thread writes meanwhile.
+            // SAFETY: loom ends the test if another thread writes at the same time.
             unsafe { *value }
         });
         assert_eq!(value, place, "memory was used again under a reader's eyes");
         value
     }
 
-    /// Uses the first place for something else.
+    /// Reuses the first place for something else.
     #[allow(unsafe_code)]
     fn reuse(&self) {
         self.places[0].with_mut(|value| {
-            // SAFETY: loom ends the test where another thread reads meanwhile.
+            // SAFETY: loom ends the test if another thread reads at the same time.
             unsafe { *value = REUSED }
         });
     }
 }
 
-/// Readers do what they are told while a writer takes something out and uses it again when it may;
-/// returns whether that was ever so.
+/// Runs readers as given while a writer takes something out and reuses its memory as soon as it may.
+/// Returns whether the writer ever reused it.
 fn explore(
     readers: usize,
     preemptions: Option<usize>,
@@ -125,7 +125,7 @@ fn two_readers() {
     assert!(reuse);
 }
 
-/// Loom explores the list's lock, and that an entry is filled before it is put in.
+/// Loom explores the list's lock, and that an entry is filled before it is inserted.
 #[test]
 fn a_reader_that_joins_meanwhile_and_one_that_leaves() {
     let reuse = explore(1, Some(3), |table, epochs, reader| {

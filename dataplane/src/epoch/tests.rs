@@ -38,8 +38,8 @@ fn one_that_sleeps_or_left_is_not_waited_for() {
     assert!(epochs.passed() < epochs.advance());
 }
 
-/// Places are given out anew as soon as readers have passed: a reader that finds one has to find in
-/// it what it was put in for.
+/// Places are reused as soon as readers have passed: a reader that finds a place must find in it the
+/// value it was inserted for.
 #[test]
 fn what_a_reader_may_see_is_not_used_again() {
     let rounds = if cfg!(miri) { 40 } else { 20_000 };

@@ -1,4 +1,4 @@
-//! The memory of a [`super::Umem`], apart from what is in it.
+//! The raw memory of a [`super::Umem`].
 
 use core::ptr::NonNull;
 use std::alloc::{Layout, alloc, dealloc};
@@ -6,9 +6,10 @@ use std::alloc::{Layout, alloc, dealloc};
 /// Alignment of the area: the size of a huge page on x86-64.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// One area of memory, whole; it is given back when nobody has it any more.
+/// One area of memory, freed when the last reference to it is dropped.
 ///
-/// It tells where it is, and gives no access: that is the [`super::Umem`]'s and the kernel's.
+/// It gives its address and sizes, but no access to the bytes: only the [`super::Umem`] and the kernel
+/// have that.
 #[derive(Debug)]
 pub struct Area {
     base: NonNull<u8>,
@@ -19,16 +20,16 @@ pub struct Area {
 }
 
 #[allow(unsafe_code)]
-// SAFETY: the memory is this value's own; nothing in it is bound to a thread.
+// SAFETY: this value owns the memory; nothing in it is bound to a thread.
 unsafe impl Send for Area {}
 #[allow(unsafe_code)]
-// SAFETY: shared, it tells numbers only.
+// SAFETY: a shared reference only returns numbers.
 unsafe impl Sync for Area {}
 
 #[allow(unsafe_code)]
 impl Area {
-    /// Memory of `size` bytes, zeroed, the first `bytes` of which are chunks, if it can be had. `advise` is told its
-    /// address and size before it is written to.
+    /// Allocates `size` zeroed bytes, of which the first `bytes` are chunks; none if the system has no
+    /// such memory. Passes address and size to `advise` before it writes to them.
     pub(super) fn new(
         size: usize,
         bytes: usize,
@@ -40,7 +41,7 @@ impl Area {
         let memory = unsafe { alloc(layout) };
         let base = NonNull::new(memory)?;
         advise(memory, size);
-        // SAFETY: size bytes from there were just allocated and are this function's alone.
+        // SAFETY: size bytes from there were just allocated, and only this function has access to them.
         unsafe { memory.write_bytes(0, size) };
         Some(Self { base, layout, bytes, chunk })
     }
@@ -49,13 +50,13 @@ impl Area {
         self.base
     }
 
-    /// Where it begins: at a page.
+    /// The address of the area: the start of a page.
     #[must_use]
     pub fn address(&self) -> usize {
         self.base.as_ptr().expose_provenance()
     }
 
-    /// Bytes of its chunks.
+    /// Bytes of all its chunks.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -71,7 +72,7 @@ impl Area {
 #[allow(unsafe_code)]
 impl Drop for Area {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout; whoever had access had self as well.
+        // SAFETY: `new` allocated it with this layout; every access to the memory also needs self.
         unsafe { dealloc(self.base.as_ptr(), self.layout) }
     }
 }

@@ -1,7 +1,7 @@
-//! Frames of several chunks: each chunk but the last says which follows it.
+//! Frames of several chunks: each chunk except the last refers to the one that follows it.
 //!
-//! The first holds the headers; a frame's length is that of all its chunks. The Ethernet header may
-//! grow or shrink at the front and the frame be cut at its end, and nothing here changes with that.
+//! The first chunk holds the headers; a frame's length is that of all its chunks. The Ethernet header
+//! may grow or shrink at the front, and the frame may be cut at its end, without any change here.
 
 use std::borrow::Cow;
 
@@ -10,18 +10,18 @@ use super::{Descriptor, FrameAddr, Umem};
 /// What follows a chunk.
 #[derive(Clone, Copy, Debug, Default)]
 struct Link {
-    /// Where the chunk's bytes end; 0 where nothing follows it.
+    /// The end of the chunk's bytes; 0 if no chunk follows it.
     end: u32,
-    /// First byte in the next chunk.
+    /// The first byte in the next chunk.
     next: FrameAddr,
 }
 
-/// Which chunk follows which.
+/// The links between the chunks of frames.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Chains {
-    /// Chunks that are followed by another.
+    /// The number of chunks that another chunk follows.
     count: usize,
-    /// One for each chunk, from the first chain on.
+    /// One for each chunk; allocated with the first chain.
     links: Vec<Link>,
 }
 
@@ -49,14 +49,14 @@ impl Umem {
         (addr.0 / self.chunk) as usize
     }
 
-    /// Whether any frame has several chunks.
+    /// Says whether any frame has several chunks.
     #[inline(always)]
     #[must_use]
     pub const fn has_chains(&self) -> bool {
         self.chains.any()
     }
 
-    /// Says that a frame goes on at `next` behind `piece`, which nothing follows yet.
+    /// Links `next` behind `piece`, which no chunk follows yet.
     pub fn link(&mut self, piece: Descriptor, next: FrameAddr) {
         if self.chains.links.is_empty() {
             self.chains.links = vec![Link::default(); self.chunks()];
@@ -68,7 +68,7 @@ impl Umem {
         }
     }
 
-    /// Chunks that a frame has, those included in which its end, cut off, no longer lies.
+    /// The number of a frame's chunks, including those behind its end if the frame was cut.
     #[must_use]
     pub fn chunks_of(&self, addr: FrameAddr) -> usize {
         let next = |addr: &FrameAddr| Some(self.chains.get(self.chunk_of(*addr))?.next);
@@ -89,7 +89,7 @@ impl Umem {
         })
     }
 
-    /// A frame's bytes, whole: copied where it has several chunks.
+    /// All bytes of a frame: copied if it has several chunks.
     #[must_use]
     pub fn whole(&self, frame: Descriptor) -> Cow<'_, [u8]> {
         if !self.has_chains() || self.chains.get(self.chunk_of(frame.addr)).is_none() {
@@ -102,8 +102,8 @@ impl Umem {
         Cow::Owned(bytes)
     }
 
-    /// Makes a frame's chunks independent of each other, for one who gives them back one by one;
-    /// those in which nothing is left of the frame are free at once.
+    /// Makes a frame's chunks independent of each other, for a caller that returns them one by one.
+    /// Chunks that hold no byte of the frame any more become free at once.
     pub fn take_apart(&mut self, frame: Descriptor, mut take: impl FnMut(Descriptor)) {
         let Descriptor { mut addr, mut len } = frame;
         loop {
@@ -118,7 +118,7 @@ impl Umem {
         }
     }
 
-    /// Gives back the chunks that follow the one of `addr`.
+    /// Returns the chunks that follow the one of `addr`.
     #[cold]
     pub(super) fn free_rest(&mut self, mut addr: FrameAddr) {
         while let Some(link) = self.chains.take(self.chunk_of(addr)) {
@@ -127,7 +127,7 @@ impl Umem {
         }
     }
 
-    /// Makes a frame of several chunks, if frames may have them and so many are free.
+    /// Makes a frame of several chunks, if frames may have them and enough chunks are free.
     pub(super) fn store_chain(&mut self, bytes: &[u8]) -> Option<Descriptor> {
         let room = self.room();
         if bytes.len() > self.limit || bytes.len().div_ceil(room) > self.available() {

@@ -82,7 +82,7 @@ fn a_chain_whose_header_grew_and_whose_end_was_cut_is_still_itself() {
     *umem.bytes_mut::<4>(grown.addr, 0) = [1, 2, 3, 4];
     let expected: Vec<u8> = [1, 2, 3, 4].iter().chain(&bytes[..597]).copied().collect();
     assert_eq!(*umem.whole(grown), expected);
-    // Cut to what its head holds: the rest is not lost.
+    // Cut to what its first chunk holds: the other chunks are not lost.
     let cut = Descriptor { addr: frame.addr, len: 100 };
     assert_eq!(*umem.whole(cut), bytes[..100]);
     umem.free(cut.addr);

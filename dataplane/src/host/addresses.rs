@@ -1,4 +1,4 @@
-//! The router's own addresses, by link; which one it speaks with (`inet_select_addr` in
+//! The router's own addresses, by link, and source address selection (`inet_select_addr` in
 //! `net/ipv4/devinet.c`, `ipv6_dev_get_saddr` in `net/ipv6/addrconf.c`).
 
 use std::collections::BTreeMap;
@@ -30,14 +30,14 @@ impl Addresses {
         links.flat_map(|(_, addresses)| addresses.iter().copied())
     }
 
-    /// Whether the link itself has the address, the link-local one included.
+    /// Whether the link itself has the address; its link-local address counts.
     pub(super) fn link_has(&self, tables: &Tables, link: LinkId, address: IpAddr) -> bool {
         self.on_link(link).iter().any(|(own, _)| *own == address)
             || address == IpAddr::V6(self.link_local(tables, link))
     }
 
-    /// Whether the router has the address where a packet came from `link`: on any link of its VRF,
-    /// but a link-local address only on that link (RFC 4007).
+    /// Whether the router has the address, for a packet from `link`: on any link of its VRF, but a
+    /// link-local address only on that link (RFC 4007).
     pub(super) fn is_local(&self, tables: &Tables, link: LinkId, address: IpAddr) -> bool {
         if is_link_local(address) {
             return self.link_has(tables, link, address);
@@ -45,7 +45,7 @@ impl Addresses {
         self.in_vrf(tables, tables.link(link).vrf).any(|(own, _)| own == address)
     }
 
-    /// Whether every station of some subnet is meant, or more than one.
+    /// Whether the address means more than one station, or all stations of a subnet.
     pub(super) fn is_group(&self, tables: &Tables, link: LinkId, address: IpAddr) -> bool {
         let IpAddr::V4(v4) = address else { return address.is_multicast() };
         v4.is_multicast() || v4.is_broadcast() || self.is_subnet_broadcast(tables, link, v4)
@@ -53,7 +53,7 @@ impl Addresses {
 
     fn is_subnet_broadcast(&self, tables: &Tables, link: LinkId, address: Ipv4Addr) -> bool {
         self.in_vrf(tables, tables.link(link).vrf).any(|(own, len)| match own {
-            // A /31 has no broadcast address (RFC 3021), nor has a single address.
+            // Neither a /31 (RFC 3021) nor a single address has a broadcast address.
             IpAddr::V4(own) if len < 31 => {
                 let hosts = u32::MAX.checked_shr(u32::from(len)).unwrap_or(0);
                 address.to_bits() == own.to_bits() | hosts
@@ -80,8 +80,8 @@ impl Addresses {
         configured.unwrap_or_else(|| eui64(tables.link(link).mac_bytes))
     }
 
-    /// What to speak with to an IPv4 neighbour: the link's address in its subnet, else the link's
-    /// first, else the VRF's first.
+    /// The source address towards an IPv4 neighbour: the link's address in its subnet, else the
+    /// link's first, else the VRF's first.
     pub(super) fn source4(&self, tables: &Tables, link: LinkId, neigh: IpAddr) -> Option<Ipv4Addr> {
         let v4 = |(own, len): (IpAddr, u8)| match own {
             IpAddr::V4(own) => Some((own, len)),
@@ -98,8 +98,8 @@ impl Addresses {
         chosen.or_else(|| self.in_vrf(tables, vrf).find_map(v4)).map(|(own, _)| own)
     }
 
-    /// What to speak with to an IPv6 address behind a link: an address of the same scope of the
-    /// link, else of the VRF, else the link-local one (RFC 6724, rules 2 and 5).
+    /// The source address towards an IPv6 address on a link: one of the same scope on the link,
+    /// else in the VRF, else the link-local one (RFC 6724, rules 2 and 5).
     pub(super) fn source6(&self, tables: &Tables, link: LinkId, dst: Ipv6Addr) -> Ipv6Addr {
         let link_local = self.link_local(tables, link);
         if is_link_local(dst.into()) {
@@ -115,7 +115,7 @@ impl Addresses {
     }
 }
 
-/// Whether an address is bound to its link: `fe80::/10`, or multicast of link scope.
+/// Whether an address is valid only on its link: `fe80::/10`, or multicast of link scope.
 pub(super) fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(_) => false,
@@ -130,7 +130,7 @@ pub(super) const fn eui64(mac: [u8; 6]) -> Ipv6Addr {
     Ipv6Addr::from_bits(0xfe80 << 112 | id as u128)
 }
 
-/// The multicast address that a neighbour listens on for solicitations (RFC 4291, 2.7.1).
+/// The multicast address on which a neighbour receives solicitations (RFC 4291, 2.7.1).
 pub(super) const fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     Ipv6Addr::from_bits(0xff02_0000_0000_0000_0000_0001_ff00_0000 | address.to_bits() & 0xff_ffff)
 }

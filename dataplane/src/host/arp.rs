@@ -1,6 +1,7 @@
-//! ARP: RFC 826, as `arp_process` and `arp_solicit` in `net/ipv4/arp.c` do it by default
-//! (`arp_ignore` 0: any address of the router in the link's VRF is answered for; `arp_announce` 0;
-//! `arp_accept` 0: unasked-for answers only change what is known).
+//! ARP: RFC 826, as `arp_process` and `arp_solicit` in `net/ipv4/arp.c` do it by default.
+//!
+//! The defaults are `arp_ignore` 0 (the router answers for any of its addresses in the link's VRF),
+//! `arp_announce` 0, and `arp_accept` 0 (an unsolicited reply only updates a known neighbour).
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -13,7 +14,7 @@ use crate::wire::eth::ethertype;
 
 const BROADCAST: [u8; 6] = [0xff; 6];
 
-/// An ARP message about Ethernet and IPv4.
+/// An ARP message for Ethernet and IPv4.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     operation: ArpOperation,
@@ -43,7 +44,7 @@ fn parse(bytes: &[u8]) -> Option<Message> {
 }
 
 impl Host {
-    /// Takes an ARP message; `to_us` says that the frame was sent to the router alone.
+    /// Handles an ARP message; `to_us` says whether the frame was sent to the router alone.
     pub(super) fn take_arp(
         &mut self,
         context: &mut Context<'_>,
@@ -66,7 +67,7 @@ impl Host {
         }
     }
 
-    /// Whether a message can be true: its sender is one station, on a prefix of the link.
+    /// Whether a message is plausible: its sender is one station, on a prefix of the link.
     fn is_sound(&self, context: &Context<'_>, link: LinkId, message: &Message) -> bool {
         let sender = message.sender;
         let probe = sender.is_unspecified() && message.operation == ArpOperation::Request;
@@ -82,7 +83,7 @@ impl Host {
             && (probe || can_be_neighbour)
     }
 
-    /// Answers a question, and learns who asked; a probe for a duplicate (RFC 5227) says nothing.
+    /// Answers a request and learns its sender; a probe for a duplicate (RFC 5227) teaches nothing.
     fn answer_arp(&mut self, context: &mut Context<'_>, link: LinkId, message: Message) {
         if !message.sender.is_unspecified() {
             let news = News {
@@ -104,7 +105,7 @@ impl Host {
         self.send_arp(context, link, message.sender_mac, answer);
     }
 
-    /// Notes an answer, or what a station says of itself unasked.
+    /// Notes a reply, or a gratuitous message.
     fn note_arp(&mut self, context: &mut Context<'_>, link: LinkId, message: Message, to_us: bool) {
         if message.sender.is_unspecified() {
             return;
@@ -120,7 +121,8 @@ impl Host {
         self.heard(context, key, news, false);
     }
 
-    /// Asks for a neighbour: all stations, or the one that had the address last.
+    /// Sends a request for a neighbour: to all stations, or to the last station known to have the
+    /// address.
     pub(super) fn ask_arp(
         &mut self,
         context: &mut Context<'_>,
@@ -129,7 +131,7 @@ impl Host {
         mac: Option<[u8; 6]>,
     ) {
         let source = self.addresses.source4(context.tables, link, target.into());
-        let question = ArpRepr::EthernetIpv4 {
+        let query = ArpRepr::EthernetIpv4 {
             operation: ArpOperation::Request,
             source_hardware_addr: EthernetAddress(context.tables.link(link).mac_bytes),
             source_protocol_addr: source.unwrap_or(Ipv4Addr::UNSPECIFIED),
@@ -137,7 +139,7 @@ impl Host {
             target_protocol_addr: target,
         };
         self.counters.arp_requests_sent += 1;
-        self.send_arp(context, link, mac.unwrap_or(BROADCAST), question);
+        self.send_arp(context, link, mac.unwrap_or(BROADCAST), query);
     }
 
     fn send_arp(&mut self, context: &mut Context<'_>, link: LinkId, mac: [u8; 6], repr: ArpRepr) {

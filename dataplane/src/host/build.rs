@@ -1,4 +1,4 @@
-//! Makes IP and ICMP packets (RFC 791, RFC 8200, RFC 792, RFC 4443); the wire library fills in
+//! Builds IP and ICMP packets (RFC 791, RFC 8200, RFC 792, RFC 4443); the wire library fills in
 //! lengths and checksums.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,7 +7,7 @@ use smoltcp::wire::{
     Icmpv4Packet, Icmpv6Packet, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket, TcpSeqNumber,
 };
 
-/// `IPDEFTTL`, also the hop limit.
+/// `IPDEFTTL`; also the hop limit.
 pub(super) const TTL: u8 = 64;
 
 const LEN4: usize = 20;
@@ -15,7 +15,7 @@ pub(super) const LEN6: usize = 40;
 /// Bytes of an ICMP message before its body.
 pub(super) const ICMP_LEN: usize = 8;
 
-/// What an IPv4 header says beside addresses and length.
+/// The fields of an IPv4 header except addresses and length.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header4 {
     pub(super) protocol: u8,
@@ -24,7 +24,7 @@ pub(super) struct Header4 {
     pub(super) dont_fragment: bool,
 }
 
-/// What an IPv6 header says beside addresses and length.
+/// The fields of an IPv6 header except addresses and length.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header6 {
     pub(super) next_header: u8,
@@ -76,7 +76,7 @@ pub(super) fn icmp4(kind: u8, code: u8, rest: u32, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An ICMPv6 message between two addresses, which its checksum covers.
+/// An ICMPv6 message between two addresses; its checksum covers them.
 pub(super) fn icmp6(
     (src, dst): (Ipv6Addr, Ipv6Addr),
     (kind, code): (u8, u8),
@@ -96,16 +96,16 @@ fn icmp(kind: u8, code: u8, rest: u32, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The number that a reset bears (RFC 9293, 3.10.7.1).
+/// The number that a reset carries (RFC 9293, 3.10.7.1).
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Reset {
     /// The sequence number that was acknowledged.
     At(u32),
-    /// None of its own: it acknowledges up to this.
+    /// No number of its own: it acknowledges up to this one.
     Acknowledges(u32),
 }
 
-/// A TCP reset between two addresses, which its checksum covers, and two ports.
+/// A TCP reset between two addresses and two ports; its checksum covers them.
 pub(super) fn reset((src, dst): (IpAddr, IpAddr), ports: (u16, u16), number: Reset) -> Vec<u8> {
     let mut bytes = vec![0; 20];
     let mut reset = TcpPacket::new_unchecked(&mut bytes);
@@ -124,7 +124,7 @@ pub(super) fn reset((src, dst): (IpAddr, IpAddr), ports: (u16, u16), number: Res
     bytes
 }
 
-/// The IP packet in a frame's layer 3, without what is behind it: Ethernet pads short frames.
+/// The IP packet in a frame's layer 3, without trailing bytes: Ethernet pads short frames.
 pub(super) fn trim(layer3: &[u8]) -> Option<&[u8]> {
     let len = match layer3.first()? >> 4 {
         4 => {
@@ -148,7 +148,7 @@ pub(super) fn endpoints(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
     Some((ip.src_addr().into(), ip.dst_addr().into()))
 }
 
-/// Takes one from the TTL or hop limit.
+/// Decrements the TTL or hop limit.
 pub(super) fn decrement_ttl(packet: &mut [u8]) {
     match packet.first().map(|byte| byte >> 4) {
         Some(4) if packet.len() >= LEN4 => {

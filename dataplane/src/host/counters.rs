@@ -1,15 +1,15 @@
-//! What the host did, in numbers; beside the worker's [`crate::counters::Counters`], not in them.
+//! What the host did, in numbers; kept apart from the worker's [`crate::counters::Counters`].
 
 use std::collections::BTreeMap;
 
-/// Every count of the host.
+/// All counters of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostCounters {
     /// ICMP messages sent, by type.
     pub icmp4_sent: BTreeMap<u8, u64>,
     /// ICMPv6 messages sent, by type; solicitations and advertisements included.
     pub icmp6_sent: BTreeMap<u8, u64>,
-    /// ICMP errors that a rate limit kept back.
+    /// ICMP errors that a rate limit suppressed.
     pub rate_limited: u64,
     /// ICMP errors that RFC 1122 (3.2.2) or RFC 4443 (2.4) forbid.
     pub suppressed: u64,
@@ -35,19 +35,19 @@ pub struct HostCounters {
     pub nd_solicits_sent: u64,
     /// Neighbour advertisements sent.
     pub nd_adverts_sent: u64,
-    /// ARP or ND messages that are malformed or say what can not be.
+    /// ARP or ND messages that are malformed or implausible.
     pub neigh_invalid: u64,
-    /// Router solicitations and advertisements, and redirects.
+    /// Router solicitations, router advertisements and redirects received and ignored.
     pub nd_router_ignored: u64,
     /// Neighbours that did not answer.
     pub neigh_failed: u64,
-    /// Neighbours that made room for others.
+    /// Neighbours that were evicted to make room for others.
     pub neigh_evicted: u64,
     /// Delivered packets whose headers or checksums are wrong.
     pub malformed: u64,
-    /// Fragments for the router itself, which it does not put together.
+    /// Fragments for the router itself, which it does not reassemble.
     pub fragments_ignored: u64,
-    /// Delivered packets that nobody here wants.
+    /// Delivered packets that the host has no use for.
     pub ignored: u64,
 }
 

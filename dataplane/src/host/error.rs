@@ -1,8 +1,8 @@
 //! ICMP errors: RFC 792, RFC 1122 (3.2.2), RFC 1812 (4.3), RFC 4443, as `icmp_send`
-//! (`net/ipv4/icmp.c`) and `icmp6_send` (`net/ipv6/icmp.c`) make them.
+//! (`net/ipv4/icmp.c`) and `icmp6_send` (`net/ipv6/icmp.c`) build them.
 //!
-//! Limits: options of the packet in question are not echoed in an IPv4 error. Redirects are never
-//! sent (`send_redirects` 0).
+//! Limits: an IPv4 error does not echo the options of the offending packet. The host never sends
+//! redirects (`send_redirects` 0).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,12 +13,12 @@ use super::{Context, Host};
 use crate::id::LinkId;
 use crate::wire::l4;
 
-/// Most that an IPv4 error has in all (RFC 1812, 4.3.2.3).
+/// Largest IPv4 error, in bytes (RFC 1812, 4.3.2.3).
 const MOST4: usize = 576;
-/// Most that an ICMPv6 error has in all (RFC 4443, 2.4 c): the least MTU of IPv6.
+/// Largest ICMPv6 error, in bytes: the least MTU of IPv6 (RFC 4443, 2.4 c).
 const MOST6: usize = 1280;
 
-/// Types that no error is sent about: errors, and those that mean nothing (`icmp_pointers`).
+/// ICMP types that never cause an error: errors and unassigned types (`icmp_pointers`).
 const ERRORS4: u32 = 0x1efe;
 
 /// What is wrong with a packet.
@@ -28,7 +28,7 @@ pub(super) enum Fault {
     TimeExceeded,
     /// No route.
     NoRoute,
-    /// A rule wants this code told.
+    /// A firewall rule rejects it with this code.
     Rejected(u8),
     /// An `unreachable` route.
     Unreachable,
@@ -36,17 +36,17 @@ pub(super) enum Fault {
     Prohibited,
     /// The last hop's neighbour does not answer.
     NeighFailed,
-    /// Nobody listens on the port.
+    /// No listener on the port.
     Port,
-    /// Nobody speaks the protocol; the offset that names it.
+    /// Unknown protocol; the offset of the field that names it.
     Protocol(u32),
     /// Larger than this MTU.
     TooBig(u16),
-    /// A source that may not leave its link.
+    /// A source address that may not leave its link.
     BeyondScope,
     /// An IPv4 option is wrong at this offset.
     Option4(u8),
-    /// An IPv6 option at this offset is not known.
+    /// An IPv6 option at this offset is unknown.
     Option6(u32),
 }
 
@@ -67,8 +67,8 @@ impl Fault {
         }
     }
 
-    /// Type, code and second word for IPv6. An `unreachable` route is told as no route:
-    /// `ip6_rt_init_dst_reject` (`net/ipv6/route.c`) makes both of `ip6_pkt_discard`.
+    /// Type, code and second word for IPv6. An `unreachable` route is reported as no route:
+    /// `ip6_rt_init_dst_reject` (`net/ipv6/route.c`) uses `ip6_pkt_discard` for both.
     const fn v6(self) -> (u8, u8, u32) {
         match self {
             Self::NoRoute | Self::Unreachable => (1, 0, 0),
@@ -77,7 +77,8 @@ impl Fault {
             Self::BeyondScope => (1, 2, 0),
             Self::NeighFailed => (1, 3, 0),
             Self::Port => (1, 4, 0),
-            // The least MTU of IPv6 is told even where the link's is smaller (RFC 8201, 4).
+            // The host reports at least 1280, the least MTU of IPv6, even if the link's is smaller
+            // (RFC 8201, 4).
             Self::TooBig(mtu) => (2, 0, if mtu < 1280 { 1280 } else { mtu as u32 }),
             Self::TimeExceeded => (3, 0, 0),
             Self::Protocol(at) => (4, 1, at),
@@ -93,12 +94,12 @@ pub(super) struct Offender<'a> {
     pub(super) link: LinkId,
     /// The IP packet, without padding.
     pub(super) packet: &'a [u8],
-    /// It came in a frame to a group.
+    /// Whether it came in a group-addressed frame.
     pub(super) to_group: bool,
 }
 
 impl Host {
-    /// Tells a packet's sender what is wrong with it, if that is allowed.
+    /// Sends an ICMP error to a packet's sender, if the RFCs and the limits allow it.
     pub(super) fn report(
         &mut self,
         context: &mut Context<'_>,
@@ -116,7 +117,7 @@ impl Host {
         }
     }
 
-    /// Tells the sender of a packet whose neighbour did not answer.
+    /// Sends an error to the sender of a packet whose neighbour did not answer.
     pub(super) fn neigh_unreachable(
         &mut self,
         context: &mut Context<'_>,
@@ -141,18 +142,22 @@ impl Host {
             self.counters.suppressed += 1;
             return;
         }
-        let Some(way) = self.way(context.tables, link, src.into(), packet) else { return };
+        let Some(egress_link) = self.egress_link(context.tables, link, src.into(), packet) else {
+            return;
+        };
         if !self.limiter.allow4(context.now_ns, src.into(), kind, code) {
             self.counters.rate_limited += 1;
             return;
         }
         let own = self.addresses.is_local(context.tables, link, dst.into()).then_some(dst);
-        let from = own.or_else(|| self.addresses.source4(context.tables, way.link, way.neigh));
+        let from = own.or_else(|| {
+            self.addresses.source4(context.tables, egress_link.link, egress_link.neigh)
+        });
         let Some(from) = from else {
             self.counters.unroutable += 1;
             return;
         };
-        let most = MOST4.min(usize::from(context.tables.link(way.link).mtu)).max(68);
+        let most = MOST4.min(usize::from(context.tables.link(egress_link.link).mtu)).max(68);
         let quoted = packet.len().min(most - 20 - ICMP_LEN);
         let message = build::icmp4(kind, code, rest, &packet[..quoted]);
         // Precedence "internetwork control" over the packet's own TOS (RFC 1812, 4.3.2.5).
@@ -161,7 +166,7 @@ impl Host {
         let header = Header4 { protocol: l4::ICMP, tos, ident, dont_fragment: false };
         let error = build::ipv4(from, src, header, &message);
         self.counters.icmp4(kind);
-        self.send_packet(context, way, &error, Waiting::Made);
+        self.send_packet(context, egress_link, &error, Waiting::Made);
     }
 
     fn report6(
@@ -172,7 +177,8 @@ impl Host {
         (kind, code, rest): (u8, u8, u32),
     ) {
         let Offender { link, packet, to_group } = offender;
-        // Of packets to groups, only path MTU and options of type 10 are told (RFC 4443, 2.4 e).
+        // For packets to groups, only path MTU and options of type 10 cause an error (RFC 4443, 2.4
+        // e).
         let option_asks = packet.get(rest as usize).is_some_and(|kind| kind >> 6 == 2);
         let even_to_group = kind == 2 || ((kind, code) == (4, 2) && option_asks);
         let grouped = (to_group || dst.is_multicast()) && !even_to_group;
@@ -181,19 +187,22 @@ impl Host {
             self.counters.suppressed += 1;
             return;
         }
-        let Some(way) = self.way(context.tables, link, src.into(), packet) else { return };
+        let Some(egress_link) = self.egress_link(context.tables, link, src.into(), packet) else {
+            return;
+        };
         if !self.limiter.allow6(context.now_ns, src.into(), kind) {
             self.counters.rate_limited += 1;
             return;
         }
         let own = self.addresses.is_local(context.tables, link, dst.into());
-        let from = if own { dst } else { self.addresses.source6(context.tables, way.link, src) };
+        let from =
+            if own { dst } else { self.addresses.source6(context.tables, egress_link.link, src) };
         let quoted = packet.len().min(MOST6 - 40 - ICMP_LEN);
         let message = build::icmp6((from, src), (kind, code), rest, &packet[..quoted]);
         let header = Header6 { next_header: l4::ICMPV6, traffic_class: 0, hop_limit: build::TTL };
         let error = build::ipv6(from, src, header, &message);
         self.counters.icmp6(kind);
-        self.send_packet(context, way, &error, Waiting::Made);
+        self.send_packet(context, egress_link, &error, Waiting::Made);
     }
 
     /// The identification of the next packet that may be fragmented.
@@ -203,8 +212,8 @@ impl Host {
     }
 }
 
-/// Whether nothing may be said about an IPv4 packet: a fragment but the first, or ICMP that is an
-/// error, or unknown, or too short to say.
+/// Whether an IPv4 packet may cause no error: a fragment other than the first, or ICMP that is an
+/// error, unknown, or too short to tell.
 fn forbids_error4(packet: &[u8]) -> bool {
     let Some(&[first, .., high, low, _, protocol]) = packet.first_chunk::<10>() else {
         return true;

@@ -1,10 +1,10 @@
-//! IPv6 extension headers: RFC 8200, 4, as `ip6_parse_tlv` (`net/ipv6/exthdrs.c`) reads options
-//! and `is_ineligible` (`net/ipv6/icmp.c`) looks behind them.
+//! IPv6 extension headers: RFC 8200, 4. `ip6_parse_tlv` (`net/ipv6/exthdrs.c`) reads options this
+//! way, and `is_ineligible` (`net/ipv6/icmp.c`) looks behind the headers.
 //!
-//! Errors about fragments but the first are not forbidden (RFC 4443, 2.4 e), unlike in IPv4.
+//! Unlike in IPv4, fragments other than the first may cause errors (RFC 4443, 2.4 e).
 //!
-//! Limits: jumbograms (RFC 2675) are dropped. Options that Linux can be built or told to obey
-//! (CALIPSO, IOAM) are treated as it treats them by default: as unknown.
+//! Limits: jumbograms (RFC 2675) are dropped. Options that Linux supports only if built or
+//! configured for them (CALIPSO, IOAM) are unknown, as in Linux by default.
 
 use std::net::IpAddr;
 
@@ -14,11 +14,11 @@ use crate::verdict::DropReason;
 use crate::wire::l4;
 
 const FIXED: usize = 40;
-/// Headers that are walked before a packet is given up.
+/// Headers that are walked before the host gives a packet up.
 const MOST_HEADERS: usize = 8;
-/// `max_hbh_opts_number`: options beside padding.
+/// `max_hbh_opts_number`: options not counting padding.
 const MOST_OPTIONS: usize = 8;
-/// Padding in a row: what brings the next option to a multiple of 8.
+/// Consecutive bytes of padding: enough to align the next option to a multiple of 8.
 const MOST_PADDING: usize = 7;
 
 const PAD1: u8 = 0;
@@ -33,11 +33,11 @@ const NO_NEXT_HEADER: u8 = 59;
 pub(super) enum Refusal {
     /// It is dropped.
     Drop(DropReason),
-    /// Its sender is told.
+    /// Its sender gets an ICMP error.
     Report(Fault),
 }
 
-/// Reads the options of the header at `at`, and says where the next one begins.
+/// Checks the options of the header at `at`; returns the offset of the next header.
 pub(super) fn options(packet: &[u8], at: usize) -> Result<usize, Refusal> {
     const MALFORMED: Refusal = Refusal::Drop(DropReason::IpInhdr);
     let len = packet.get(at + 1).ok_or(MALFORMED)?;
@@ -78,7 +78,7 @@ pub(super) fn options(packet: &[u8], at: usize) -> Result<usize, Refusal> {
     Ok(end)
 }
 
-/// Whether the packet goes on with an option (RFC 8200, 4.2).
+/// Whether an option lets the packet go on (RFC 8200, 4.2).
 fn judge(packet: &[u8], at: usize, kind: u8, data: &[u8]) -> Result<(), Refusal> {
     let to_group =
         matches!(build::endpoints(packet), Some((_, IpAddr::V6(dst))) if dst.is_multicast());
@@ -96,20 +96,22 @@ fn judge(packet: &[u8], at: usize, kind: u8, data: &[u8]) -> Result<(), Refusal>
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Upper {
     pub(super) protocol: u8,
-    /// Where it begins.
+    /// Its offset.
     pub(super) at: usize,
-    /// Where the packet says what it is.
+    /// The offset of the field that names the protocol.
     pub(super) named_at: usize,
 }
 
-/// What a packet for the router itself carries, or none where that is nothing or not to be known:
-/// a fragment, or a packet that is to be routed by its own header (`accept_source_route` 0).
+/// What a packet for the router itself carries.
+///
+/// `None` for nothing, for a fragment, and for a packet with a routing header to follow
+/// (`accept_source_route` 0).
 pub(super) fn upper(packet: &[u8]) -> Result<Option<Upper>, Refusal> {
     let (mut at, mut named_at) = (FIXED, 6);
     for position in 0..=MOST_HEADERS {
         let Some(&protocol) = packet.get(named_at) else { return Ok(None) };
         let next = match protocol {
-            // Nowhere but at the front is it an option header; elsewhere Linux does not know it.
+            // Only the first header can be a hop-by-hop header; elsewhere Linux does not know it.
             l4::HOP_BY_HOP if position == 0 => options(packet, at)?,
             l4::DEST_OPTIONS => options(packet, at)?,
             l4::ROUTING => match packet.get(at..at + 4) {
@@ -129,7 +131,7 @@ pub(super) fn is_fragment(packet: &[u8]) -> bool {
     skip(packet).is_some_and(|(protocol, _)| protocol == l4::FRAGMENT)
 }
 
-/// Whether a packet is an ICMPv6 error, or may be one: no error is ever sent about an error.
+/// Whether a packet is an ICMPv6 error, or may be one: an error never causes an error.
 pub(super) fn is_icmp6_error(packet: &[u8]) -> bool {
     let mut place = skip(packet);
     let mut is_fragment = false;
@@ -138,7 +140,7 @@ pub(super) fn is_icmp6_error(packet: &[u8]) -> bool {
             return false;
         };
         let offset = u16::from_be_bytes([high, low]);
-        // Of a fragment but the first nothing can be said.
+        // A fragment other than the first does not show its ICMP type.
         if offset & 0xfff8 != 0 {
             return false;
         }
@@ -149,12 +151,12 @@ pub(super) fn is_icmp6_error(packet: &[u8]) -> bool {
     protocol == l4::ICMPV6 && packet.get(at).map_or(!is_fragment, |kind| kind & 0x80 == 0)
 }
 
-/// The first header that is none of options, routing and authentication, and where it is.
+/// The first header that is not options, routing or authentication, and its offset.
 fn skip(packet: &[u8]) -> Option<(u8, usize)> {
     skip_from(packet, *packet.get(6)?, FIXED)
 }
 
-/// The same from a header on.
+/// The same, starting at a given header.
 fn skip_from(packet: &[u8], mut protocol: u8, mut at: usize) -> Option<(u8, usize)> {
     for _ in 0..MOST_HEADERS {
         let unit = match protocol {

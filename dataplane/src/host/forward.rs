@@ -1,20 +1,20 @@
-//! Packets on their way that the path could not forward: `ip_forward` (`net/ipv4/ip_forward.c`)
-//! and `ip6_forward` (`net/ipv6/ip6_output.c`) for the odd ones.
+//! Transit packets that the path could not forward: `ip_forward` (`net/ipv4/ip_forward.c`) and
+//! `ip6_forward` (`net/ipv6/ip6_output.c`) for the rare cases.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::error::{Fault, Offender};
 use super::neigh::Waiting;
 use super::options::Refusal;
-use super::send::{Destination, Way, age, onward};
+use super::send::{Destination, EgressLink, age, onward};
 use super::{Context, Host, Packet, build, extension, fragment};
 use crate::frame::Descriptor;
 use crate::id::LinkId;
-use crate::stages::filter::Steer;
+use crate::stages::filter::PolicyRoute;
 use crate::verdict::{DropReason, PuntReason};
 
 impl Host {
-    /// Takes a packet whose neighbour is not known; it is counted as what it becomes.
+    /// Handles a packet whose neighbour is unknown; counts it by its outcome.
     pub(super) fn hold(&mut self, context: &mut Context<'_>, mut packet: Packet) {
         let frame = Descriptor { addr: packet.addr, len: u32::from(packet.len) };
         let frame = context.umem.whole(frame);
@@ -27,20 +27,20 @@ impl Host {
             return;
         };
         let link = packet.link;
-        // The routes may have changed since the path looked, with the burst's first packets.
-        let destination = onward(context.tables, (link, packet.steer), dst, &bytes);
-        if let Destination::Way(way) = destination
-            && bytes.len() <= usize::from(context.tables.link(way.link).mtu)
+        // The burst's first packets may have changed the routes since the path's lookup.
+        let destination = onward(context.tables, (link, packet.policy_route), dst, &bytes);
+        if let Destination::EgressLink(egress_link) = destination
+            && bytes.len() <= usize::from(context.tables.link(egress_link.link).mtu)
         {
             age(context, &mut packet, bytes.len());
-            self.hand_to(context, way, packet, Waiting::Held);
+            self.hand_to(context, egress_link, packet, Waiting::Held);
             return;
         }
         context.umem.free(packet.addr);
         match destination {
-            Destination::Way(way) => {
+            Destination::EgressLink(egress_link) => {
                 context.counters.punt(PuntReason::MtuExceeded);
-                self.too_big(context, link, bytes, way);
+                self.too_big(context, link, bytes, egress_link);
             }
             Destination::Local => {
                 context.counters.delivered += 1;
@@ -54,7 +54,7 @@ impl Host {
         }
     }
 
-    /// Tells a packet's sender why it was punted.
+    /// Sends the ICMP error for a punt reason to the packet's sender.
     pub(super) fn answer(
         &mut self,
         context: &mut Context<'_>,
@@ -68,13 +68,12 @@ impl Host {
             PuntReason::Unreachable => Fault::Unreachable,
             PuntReason::Prohibit => Fault::Prohibited,
             PuntReason::LinkLocalSource => Fault::BeyondScope,
-            // Those are worked on, not answered.
+            // The host processes these instead of answering them.
             PuntReason::IpOptions
             | PuntReason::HopByHop
             | PuntReason::MtuExceeded
             | PuntReason::NeighUnresolved
-            // What a rule wants to be answered comes by another way; the others are nobody's without a
-            // kernel.
+            // Rejected packets arrive by `reject`; without a kernel, the others get no answer.
             | PuntReason::Reject
             | PuntReason::FilterUnsupported
             | PuntReason::KernelLink
@@ -87,24 +86,32 @@ impl Host {
         self.report(context, Offender { link, packet, to_group: false }, fault);
     }
 
-    /// Forwards a packet that is larger than the link that the path found for it.
+    /// Forwards a packet that exceeds the MTU of the link that the path found.
     pub(super) fn forward_big(
         &mut self,
         context: &mut Context<'_>,
-        (link, steer): (LinkId, Steer),
+        (link, policy_route): (LinkId, PolicyRoute),
         packet: Vec<u8>,
     ) {
         let Some((_, dst)) = build::endpoints(&packet) else { return };
-        match onward(context.tables, (link, steer), dst, &packet) {
-            Destination::Way(way) => self.too_big(context, link, packet, way),
+        match onward(context.tables, (link, policy_route), dst, &packet) {
+            Destination::EgressLink(egress_link) => {
+                self.too_big(context, link, packet, egress_link)
+            }
             Destination::Punt(reason) => self.answer(context, link, &packet, reason),
             Destination::Local | Destination::Drop(_) => self.counters.unroutable += 1,
         }
     }
 
-    /// Cuts a packet into fragments, or tells its sender to send smaller ones.
-    fn too_big(&mut self, context: &mut Context<'_>, link: LinkId, mut packet: Vec<u8>, way: Way) {
-        let mtu = context.tables.link(way.link).mtu;
+    /// Fragments a packet, or sends its sender an error with the MTU.
+    fn too_big(
+        &mut self,
+        context: &mut Context<'_>,
+        link: LinkId,
+        mut packet: Vec<u8>,
+        egress_link: EgressLink,
+    ) {
+        let mtu = context.tables.link(egress_link.link).mtu;
         if packet.len() > usize::from(mtu)
             && (packet[0] >> 4 == 6 || fragment::is_forbidden(&packet))
         {
@@ -113,20 +120,20 @@ impl Host {
             return;
         }
         build::decrement_ttl(&mut packet);
-        self.send_cut(context, way, &packet, Waiting::Forwarded);
+        self.send_cut(context, egress_link, &packet, Waiting::Forwarded);
     }
 
-    /// Sends an IP packet, in fragments where it is IPv4 and larger than the link takes.
+    /// Sends an IP packet; an IPv4 packet that exceeds the MTU goes in fragments.
     pub(super) fn send_cut(
         &mut self,
         context: &mut Context<'_>,
-        way: Way,
+        egress_link: EgressLink,
         packet: &[u8],
         kind: Waiting,
     ) {
-        let mtu = usize::from(context.tables.link(way.link).mtu);
+        let mtu = usize::from(context.tables.link(egress_link.link).mtu);
         if packet.len() <= mtu {
-            self.send_packet(context, way, packet, kind);
+            self.send_packet(context, egress_link, packet, kind);
             return;
         }
         let is_ipv4 = packet[0] >> 4 == 4;
@@ -137,15 +144,15 @@ impl Host {
         self.counters.fragmented += 1;
         self.counters.fragments_made += fragments.len() as u64;
         for fragment in fragments {
-            self.send_packet(context, way, &fragment, kind);
+            self.send_packet(context, egress_link, &fragment, kind);
         }
     }
 
-    /// Forwards an IPv4 packet with options, or says why it is dropped.
+    /// Forwards an IPv4 packet with options; the error is the reason for a drop.
     pub(super) fn forward_options(
         &mut self,
         context: &mut Context<'_>,
-        (link, steer): (LinkId, Steer),
+        (link, policy_route): (LinkId, PolicyRoute),
         mut packet: Vec<u8>,
     ) -> Result<(), DropReason> {
         let is_ours =
@@ -162,26 +169,28 @@ impl Host {
                 return Err(DropReason::IpOptions);
             }
         };
-        let Some(way) = self.onward(context, (link, steer), &packet)? else { return Ok(()) };
-        let mtu = context.tables.link(way.link).mtu;
+        let Some(egress_link) = self.onward(context, (link, policy_route), &packet)? else {
+            return Ok(());
+        };
+        let mtu = context.tables.link(egress_link.link).mtu;
         if packet.len() > usize::from(mtu) && fragment::is_forbidden(&packet) {
             let offender = Offender { link, packet: &packet, to_group: false };
             self.report(context, offender, Fault::TooBig(mtu));
             return Ok(());
         }
-        let own = self.addresses.source4(context.tables, way.link, way.neigh);
+        let own = self.addresses.source4(context.tables, egress_link.link, egress_link.neigh);
         plan.apply(&mut packet, own.unwrap_or(Ipv4Addr::UNSPECIFIED), context.now_ns);
         build::decrement_ttl(&mut packet);
         self.counters.forwarded += 1;
-        self.send_cut(context, way, &packet, Waiting::Forwarded);
+        self.send_cut(context, egress_link, &packet, Waiting::Forwarded);
         Ok(())
     }
 
-    /// Forwards an IPv6 packet with a hop-by-hop header, or says why it is dropped.
+    /// Forwards an IPv6 packet with a hop-by-hop header; the error is the reason for a drop.
     pub(super) fn forward_hop_by_hop(
         &mut self,
         context: &mut Context<'_>,
-        (link, steer): (LinkId, Steer),
+        (link, policy_route): (LinkId, PolicyRoute),
         packet: Vec<u8>,
     ) -> Result<(), DropReason> {
         match extension::options(&packet, 40) {
@@ -193,7 +202,9 @@ impl Host {
                 return Ok(());
             }
         }
-        let Some(way) = self.onward(context, (link, steer), &packet)? else { return Ok(()) };
+        let Some(egress_link) = self.onward(context, (link, policy_route), &packet)? else {
+            return Ok(());
+        };
         let scoped = match build::endpoints(&packet) {
             Some((IpAddr::V6(src), _)) => src.is_unicast_link_local() || src.is_unspecified(),
             _ => false,
@@ -202,24 +213,24 @@ impl Host {
             self.answer(context, link, &packet, PuntReason::LinkLocalSource);
         } else {
             self.counters.forwarded += 1;
-            self.too_big(context, link, packet, way);
+            self.too_big(context, link, packet, egress_link);
         }
         Ok(())
     }
 
-    /// The way of a packet that is to be forwarded; none where it was dealt with otherwise.
+    /// The egress link of a packet to forward; `None` if the packet was handled otherwise.
     fn onward(
         &mut self,
         context: &mut Context<'_>,
-        (link, steer): (LinkId, Steer),
+        (link, policy_route): (LinkId, PolicyRoute),
         packet: &[u8],
-    ) -> Result<Option<Way>, DropReason> {
+    ) -> Result<Option<EgressLink>, DropReason> {
         let Some((_, dst)) = build::endpoints(packet) else { return Err(DropReason::IpInhdr) };
-        match onward(context.tables, (link, steer), dst, packet) {
-            Destination::Way(_) if build::ttl(packet) <= 1 => {
+        match onward(context.tables, (link, policy_route), dst, packet) {
+            Destination::EgressLink(_) if build::ttl(packet) <= 1 => {
                 self.answer(context, link, packet, PuntReason::TtlExpired);
             }
-            Destination::Way(way) => return Ok(Some(way)),
+            Destination::EgressLink(egress_link) => return Ok(Some(egress_link)),
             Destination::Local => {
                 self.receive(context, Offender { link, packet, to_group: false });
             }

@@ -1,17 +1,17 @@
-//! IPv4 fragmentation: RFC 791, 3.2, as `ip_do_fragment` (`net/ipv4/ip_output.c`) and
-//! `ip_options_fragment` (`net/ipv4/ip_options.c`) do it.
+//! IPv4 fragmentation: RFC 791, 3.2, as in `ip_do_fragment` (`net/ipv4/ip_output.c`) and
+//! `ip_options_fragment` (`net/ipv4/ip_options.c`).
 
 use super::build::fill_checksum4;
 
 const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;
 const OFFSET: u16 = 0x1fff;
-/// Set in an option's type where every fragment has it.
+/// The bit of an option's type that copies the option into every fragment.
 const COPIED: u8 = 0x80;
 const END: u8 = 0;
 const NO_OPERATION: u8 = 1;
 
-/// Says if a packet may not be cut.
+/// Whether a packet must not be fragmented.
 pub(super) fn is_forbidden(packet: &[u8]) -> bool {
     flags(packet) & DONT_FRAGMENT != 0
 }
@@ -20,8 +20,8 @@ fn flags(packet: &[u8]) -> u16 {
     packet.get(6..8).map_or(0, |field| u16::from_be_bytes([field[0], field[1]]))
 }
 
-/// Cuts a sound packet into fragments of at most `mtu` bytes; none where an MTU is too small for
-/// a header and eight bytes.
+/// Cuts a sound packet into fragments of at most `mtu` bytes; `None` if the MTU is too small for a
+/// header and eight bytes.
 pub(super) fn cut(packet: &[u8], mtu: usize) -> Option<Vec<Vec<u8>>> {
     let header_len = usize::from(packet.first()? & 0x0f) * 4;
     let (header, payload) = packet.split_at_checked(header_len).filter(|_| header_len >= 20)?;
@@ -34,13 +34,13 @@ pub(super) fn cut(packet: &[u8], mtu: usize) -> Option<Vec<Vec<u8>>> {
     let mut fragments = Vec::new();
     let mut rest = payload;
     while !rest.is_empty() {
-        // The last one may fill the MTU to the byte.
+        // The last fragment may fill the MTU to the byte.
         let last = rest.len() <= mtu - header_len;
         let (data, behind) = rest.split_at(if last { rest.len() } else { room });
         let done = (payload.len() - rest.len()) / 8;
         let more = if last { more } else { MORE_FRAGMENTS };
         fragments.push(fragment(&header, data, offset.checked_add(done as u16)? & OFFSET | more));
-        // A fragment that is cut again has what its sender left it (`ip_frag_next`).
+        // When a fragment is fragmented again, it keeps its options (`ip_frag_next`).
         if offset == 0 {
             clear_uncopied(&mut header);
         }
@@ -58,7 +58,7 @@ fn fragment(header: &[u8], data: &[u8], flags: u16) -> Vec<u8> {
     bytes
 }
 
-/// Overwrites the options that only the first fragment has; the header keeps its length.
+/// Overwrites the options that only the first fragment carries; the header keeps its length.
 fn clear_uncopied(header: &mut [u8]) {
     let mut at = 20;
     while let Some(&kind) = header.get(at) {
@@ -101,7 +101,7 @@ mod tests {
         bytes
     }
 
-    /// Puts fragments together as an independent reader of headers sees them.
+    /// Reassembles fragments with an independent header parser.
     fn join(fragments: &[Vec<u8>]) -> (Vec<u8>, bool, u16) {
         let first = Ipv4Slice::from_slice(&fragments[0]).unwrap();
         let start = first.header().fragments_offset().value();
@@ -127,7 +127,7 @@ mod tests {
             payload in 1..9000_usize, mtu in 68..1600_usize, offset in 0..100_u16, more: bool,
             words in 0..11_usize,
         ) {
-            // What is not the last fragment has a multiple of eight bytes.
+            // Every fragment but the last has a multiple of eight bytes.
             let payload = if more { payload.next_multiple_of(8) } else { payload };
             let whole = packet(&vec![1; words * 4], offset, more, payload);
             let fragments = cut(&whole, mtu).unwrap();
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn only_options_marked_so_are_in_every_fragment() {
-        // Record route (7) is in the first alone, router alert (0x94) in all.
+        // Only the first fragment has record route (7); all have router alert (0x94).
         let options = [7, 7, 4, 0, 0, 0, 0, 1, 0x94, 4, 0, 0];
         let fragments = cut(&packet(&options, 0, false, 100), 68).unwrap();
         assert_eq!(&fragments[0][20..32], &options);

@@ -1,10 +1,10 @@
-//! How many ICMP errors may be sent: `icmp_global_allow`, `icmpv4_xrlim_allow` in
-//! `net/ipv4/icmp.c`, `icmpv6_xrlim_allow` in `net/ipv6/icmp.c`, `inet_peer_xrlim_allow` in
-//! `net/ipv4/inetpeer.c`; with the values that `sysctl` has by default.
+//! Rate limits of ICMP errors: `icmp_global_allow` and `icmpv4_xrlim_allow` in `net/ipv4/icmp.c`,
+//! `icmpv6_xrlim_allow` in `net/ipv6/icmp.c`, `inet_peer_xrlim_allow` in `net/ipv4/inetpeer.c`. The
+//! values are the `sysctl` defaults.
 //!
-//! Limits: Linux lets more ICMPv6 errors through to shorter prefixes (`icmpv6_xrlim_allow` shifts
-//! the interval by the length of the route's prefix); here each destination has one a second.
-//! `ip_error` (`net/ipv4/route.c`) takes a second token for an unreachable; here one is enough.
+//! Limits: Linux allows more ICMPv6 errors to shorter prefixes (`icmpv6_xrlim_allow` shifts the
+//! interval by the prefix length of the route); here each destination gets one a second. For an
+//! unreachable, `ip_error` (`net/ipv4/route.c`) takes a second token; here one is enough.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ const MS: u64 = 1_000_000;
 
 /// `icmp_ratelimit`: time for one message to a peer.
 pub const PEER_INTERVAL_NS: u64 = 1000 * MS;
-/// `XRLIM_BURST_FACTOR`: messages to a peer at once.
+/// `XRLIM_BURST_FACTOR`: messages to a peer in one burst.
 pub const PEER_BURST: u64 = 6;
 /// `icmp_msgs_per_sec`.
 pub const MESSAGES_PER_SECOND: u64 = 1000;
@@ -22,16 +22,16 @@ pub const MESSAGES_BURST: u64 = 50;
 /// `icmp_ratemask`: destination unreachable, source quench, time exceeded, parameter problem.
 pub const RATE_MASK4: u32 = 0x1818;
 
-/// Peers that are remembered. The global limit lets some 6,050 messages through in the time that
-/// a bucket takes to fill, so more buckets are never in use.
+/// Peers that are remembered. The global limit allows some 6,050 messages in the time that a bucket
+/// takes to fill, so more buckets are never in use.
 const PEERS: usize = 8192;
 
-/// Tokens that come with time, up to a number; a token is a span of time.
+/// A token bucket, filled by time up to a limit; a token is a span of time.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
-    /// Time saved up, ns.
+    /// Accumulated time, in ns.
     saved: u64,
-    /// When it was last looked at.
+    /// The time of the last refill.
     at: u64,
 }
 
@@ -42,7 +42,7 @@ impl Bucket {
     }
 }
 
-/// The limits of one host.
+/// The rate limits of one host.
 #[derive(Debug, Default)]
 pub(super) struct Limiter {
     global: Option<Bucket>,
@@ -52,18 +52,18 @@ pub(super) struct Limiter {
 impl Limiter {
     /// Whether an ICMP message may go to a peer.
     pub(super) fn allow4(&mut self, now: u64, peer: IpAddr, kind: u8, code: u8) -> bool {
-        // Path MTU discovery is not limited, nor is what the mask does not have.
+        // Path MTU discovery and types outside of the mask are not limited.
         let exempt = (kind, code) == (3, 4) || kind > 18 || RATE_MASK4 >> kind & 1 == 0;
         exempt || self.take(now, peer)
     }
 
     /// Whether an ICMPv6 message may go to a peer.
     pub(super) fn allow6(&mut self, now: u64, peer: IpAddr, kind: u8) -> bool {
-        // `icmp.ratemask` is 0-1,3-127: all errors but "packet too big".
+        // `icmp.ratemask` is 0-1,3-127: every error except "packet too big".
         kind == 2 || kind > 127 || self.take(now, peer)
     }
 
-    /// Takes a token of the peer's and a global one, or none at all.
+    /// Takes one token from the peer's bucket and one from the global bucket, or none at all.
     fn take(&mut self, now: u64, peer: IpAddr) -> bool {
         const TOKEN: u64 = 1000 * MS / MESSAGES_PER_SECOND;
         const FULL: u64 = TOKEN * MESSAGES_BURST;
@@ -88,7 +88,7 @@ impl Limiter {
         true
     }
 
-    /// Forgets the peers whose buckets are full again, which are as good as unknown.
+    /// Forgets peers whose buckets are full again; an unknown peer is treated the same.
     fn forget_idle(&mut self, now: u64, full: u64) {
         self.peers.retain(|_, bucket| {
             bucket.fill(now, full);

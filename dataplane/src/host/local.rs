@@ -1,10 +1,10 @@
 //! Packets for the router itself: echo (RFC 792, RFC 4443; `icmp_echo` in `net/ipv4/icmp.c`,
-//! `icmpv6_echo_reply` in `net/ipv6/icmp.c`), and the answers of a host where nobody listens
+//! `icmpv6_echo_reply` in `net/ipv6/icmp.c`), and the answers of a host without listeners
 //! (`__udp4_lib_rcv`, `tcp_v4_send_reset`, `ip_protocol_deliver_rcu`).
 //!
-//! Limits: fragments are not put together; timestamp requests are not answered, for want of the
-//! time of day; an answer does not carry the options of the question; an IPv6 answer larger than
-//! its link is not sent.
+//! Limits: the host reassembles no fragments. It does not answer timestamp requests, as it has no
+//! time of day. A reply does not carry the request's options. An IPv6 reply that exceeds its link's
+//! MTU is not sent.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -24,21 +24,21 @@ const ECHO6: u8 = 128;
 const ECHO_REPLY6: u8 = 129;
 const IGMP: u8 = 2;
 
-/// What came: the packet, its ends, and what it carries.
+/// A received packet: its endpoints and its payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Received<'a> {
     pub(super) offender: Offender<'a>,
     pub(super) src: IpAddr,
     pub(super) dst: IpAddr,
     pub(super) protocol: u8,
-    /// Behind all IP headers.
+    /// The bytes behind all IP headers.
     pub(super) payload: &'a [u8],
     /// TOS or traffic class.
     pub(super) tos: u8,
 }
 
 impl Host {
-    /// Takes an IP packet that was delivered; it is sound and without padding.
+    /// Handles a delivered IP packet, which is sound and has no padding.
     pub(super) fn receive(&mut self, context: &mut Context<'_>, offender: Offender<'_>) {
         match build::endpoints(offender.packet) {
             Some((IpAddr::V4(src), IpAddr::V4(dst))) => {
@@ -51,7 +51,7 @@ impl Host {
         }
     }
 
-    /// Whether a packet can come from elsewhere with this source.
+    /// Whether a packet with this source can come from another station.
     fn is_from_elsewhere(
         &self,
         context: &Context<'_>,
@@ -71,7 +71,7 @@ impl Host {
         dst: Ipv4Addr,
     ) {
         let packet = offender.packet;
-        // Also keeps back what is for a group: echo to those is ignored by default.
+        // Also suppresses replies to groups: Linux ignores echo requests to those by default.
         let ours = self.addresses.is_local(context.tables, offender.link, dst.into());
         if !ours || src.is_unspecified() || !self.is_from_elsewhere(context, offender, src.into()) {
             self.counters.ignored += 1;
@@ -204,8 +204,8 @@ impl Host {
         }
     }
 
-    /// Answers what is neither ICMP nor for anybody here; `named_at` is where the packet names its
-    /// protocol.
+    /// Answers a packet that is not ICMP; nothing listens here. `named_at` is the offset of the
+    /// field that names the protocol.
     fn take_transport(&mut self, context: &mut Context<'_>, received: Received<'_>, named_at: u32) {
         if received.src.is_unspecified() {
             self.counters.ignored += 1;
@@ -219,7 +219,7 @@ impl Host {
         }
     }
 
-    /// Resets a connection that nobody has (RFC 9293, 3.10.7.1).
+    /// Resets a connection that does not exist (RFC 9293, 3.10.7.1).
     fn reset(&mut self, context: &mut Context<'_>, received: Received<'_>) {
         let (src, dst) = (IpAddress::from(received.src), IpAddress::from(received.dst));
         let segment = TcpPacket::new_checked(received.payload);
@@ -241,14 +241,14 @@ impl Host {
         };
         let ports = (segment.dst_port(), segment.src_port());
         let bytes = build::reset((received.dst, received.src), ports, number);
-        // `tcp_v4_send_reset`: not to be fragmented, so it needs no identification; no ECN.
+        // `tcp_v4_send_reset`: DF is set, so it needs no identification; no ECN.
         let tos = received.tos & 0xfc;
         let header = Header4 { protocol: l4::TCP, tos, ident: 0, dont_fragment: true };
         self.counters.resets_sent += 1;
         self.reply(context, received, received.dst, header, &bytes);
     }
 
-    /// Sends a message back to where a packet came from; IPv6 takes of the header what it has.
+    /// Sends a message back to a packet's source; IPv6 takes the header fields that it has too.
     pub(super) fn reply(
         &mut self,
         context: &mut Context<'_>,
@@ -270,13 +270,13 @@ impl Host {
             _ => return,
         };
         let link = received.offender.link;
-        if let Some(way) = self.way(context.tables, link, received.src, &packet) {
-            self.send_cut(context, way, &packet, Waiting::Made);
+        if let Some(egress_link) = self.egress_link(context.tables, link, received.src, &packet) {
+            self.send_cut(context, egress_link, &packet, Waiting::Made);
         }
     }
 }
 
-/// Whether a UDP datagram is whole and its checksum right; IPv6 demands one (RFC 8200, 8.1).
+/// Whether a UDP datagram is complete and its checksum right; IPv6 requires one (RFC 8200, 8.1).
 fn udp_is_sound(received: Received<'_>) -> bool {
     let (src, dst) = (IpAddress::from(received.src), IpAddress::from(received.dst));
     UdpPacket::new_checked(received.payload).is_ok_and(|datagram| {

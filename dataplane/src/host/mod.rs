@@ -1,20 +1,26 @@
 //! The router as a host: ARP, ND, ICMP, fragmentation, and packets that wait for a neighbour.
 //!
-//! Here is the slow road of file mode, where no kernel stands behind the path. It may allocate and
-//! branch as it likes; it sees only what [`crate::path`] did not forward. It does what Linux does
-//! on a router whose `sysctl`s are as they come; each file names the kernel's.
+//! This is the slow path of file mode, where no kernel can take the packets that [`crate::path`]
+//! does not forward. It sees only those packets, so it may allocate and branch freely. It behaves
+//! as Linux does on a router with default `sysctl`s; each file names the kernel functions.
 //!
-//! How packets are counted: one that is delivered counts as that, unless it was to be forwarded and
-//! came in a frame to a group, which drops it as the kernel does. One that is punted
-//! counts as punted for the reason it came with, whatever is made of it, and the frames that come
-//! of it (errors, fragments, the packet itself with its options filled in) as originated; but one
-//! that waits for a neighbour is held and then sent or dropped, and one that is dropped for its
-//! options counts as dropped. A frame of the router's own that is lost while it waits for a
-//! neighbour counts as originated and lost. [`HostCounters`] says what was done, and why.
+//! How packets are counted:
 //!
-//! Limits: no fragment is put together, so fragments for the router itself are ignored. Nothing
-//! listens on any port. No redirects, no multicast listener reports, no duplicate address
-//! detection of its own, no router advertisements, no proxy ARP or ND.
+//! - A delivered packet counts as delivered. Exception: a packet to be forwarded that arrived in a
+//!   group-addressed frame counts as dropped, as in the kernel.
+//! - A punted packet counts as punted with its reason, whatever the host does with it. The frames
+//!   that the host makes from it (errors, fragments, the packet itself with its options filled in)
+//!   count as originated.
+//! - A packet that waits for a neighbour counts as held, then as sent or dropped. A packet dropped
+//!   for its options counts as dropped.
+//! - A frame of the router's own that is lost while it waits for a neighbour counts as originated
+//!   and lost.
+//!
+//! [`HostCounters`] says what the host did, and why.
+//!
+//! Limits: the host reassembles no fragments, so it ignores fragments for the router itself. It
+//! listens on no port. It sends no redirects, multicast listener reports or router advertisements;
+//! it does no duplicate address detection of its own, and no proxy ARP or ND.
 
 mod addresses;
 mod arp;
@@ -42,7 +48,7 @@ pub use counters::HostCounters;
 use crate::counters::Counters;
 use crate::frame::{Descriptor, FrameAddr, Umem};
 use crate::id::{LinkId, PortId};
-use crate::stages::filter::Steer;
+use crate::stages::filter::PolicyRoute;
 use crate::tables::Tables;
 use crate::verdict::{DropReason, PuntReason};
 use crate::wire::eth::ethertype;
@@ -52,7 +58,7 @@ use limit::Limiter;
 use neigh::Neighs;
 use send::{Destination, destination};
 
-/// Whether a packet with IPv4 options or a hop-by-hop header goes on with them.
+/// Whether the router forwards a packet with its IPv4 options or hop-by-hop header.
 #[must_use]
 pub fn obeys_options(layer3: &[u8]) -> bool {
     build::trim(layer3).is_some_and(|packet| match packet.first().map(|first| first >> 4) {
@@ -61,7 +67,7 @@ pub fn obeys_options(layer3: &[u8]) -> bool {
     })
 }
 
-/// A packet that left the fast road; whoever has it owns its frame.
+/// A packet that exited the fast path; its holder owns the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// First byte of the frame.
@@ -72,32 +78,32 @@ pub struct Packet {
     pub l3: u8,
     /// The link that it arrived on.
     pub link: LinkId,
-    /// Where rules of the firewall send it.
-    pub steer: Steer,
+    /// Where the firewall's rules redirect it.
+    pub policy_route: PolicyRoute,
 }
 
-/// A frame that the host wants sent.
+/// A frame for the caller to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outgoing {
-    /// The port to send it by.
+    /// The egress port.
     pub port: PortId,
     /// The frame.
     pub frame: Descriptor,
-    /// A received packet that was held, and not a frame that the router made.
+    /// Whether this is a received packet that was held, rather than a frame that the router made.
     pub released: bool,
 }
 
-/// What the host works on, lent for one call.
+/// What the host works on, borrowed for one call.
 pub struct Context<'a> {
-    /// Tables, which the host tells what it learns of neighbours.
+    /// Tables; the host enters the neighbours that it learns.
     pub tables: &'a mut Tables,
-    /// Memory of the frames.
+    /// The frames' memory.
     pub umem: &'a mut Umem,
-    /// Counts; the host keeps those of the packets that it is given.
+    /// Counts; the host counts the packets that it receives.
     pub counters: &'a mut Counters,
-    /// Frames to send when the call is over.
+    /// Frames to send after the call.
     pub outbox: &'a mut Vec<Outgoing>,
-    /// The time since any fixed moment, ns; never goes back.
+    /// Monotonic time since any fixed moment, in ns.
     pub now_ns: u64,
 }
 
@@ -107,7 +113,7 @@ pub struct Host {
     addresses: Addresses,
     neighs: Neighs,
     limiter: Limiter,
-    /// The last identification given to a packet.
+    /// The last IP identification that was assigned.
     ident: u16,
     counters: HostCounters,
 }
@@ -119,39 +125,41 @@ impl Host {
         Self::default()
     }
 
-    /// Gives a link an address with its prefix length; the first of a family is its primary one.
+    /// Assigns a link an address with its prefix length; the first of each family is the primary
+    /// one.
     ///
-    /// The routes that follow (local, connected, broadcast) are the caller's to put in the tables.
-    /// A link without a link-local IPv6 address has the one that its MAC address makes.
+    /// The caller enters the routes that follow (local, connected, broadcast) in the tables. A link
+    /// without a link-local IPv6 address uses the one derived from its MAC address.
     pub fn add_address(&mut self, link: LinkId, address: IpAddr, prefix_len: u8) {
         self.addresses.add(link, address, prefix_len);
     }
 
-    /// Says that a neighbour's address is the caller's to set, with [`Tables::set_neigh`], and not
-    /// to be learned. A neighbour that is set before it is asked for is not learned either.
+    /// Declares a neighbour static: the caller sets its address with [`Tables::set_neigh`], and the
+    /// host does not learn it. The host does not learn a neighbour that is set before it is
+    /// solicited either.
     pub fn add_static(&mut self, link: LinkId, address: IpAddr) {
         self.neighs.set_static((link, address));
     }
 
-    /// Whether a neighbour's address is the caller's to set: see [`Host::add_static`].
+    /// Whether a neighbour is static; see [`Host::add_static`].
     #[must_use]
     pub fn has_static(&self, link: LinkId, address: IpAddr) -> bool {
         self.neighs.is_static((link, address))
     }
 
-    /// What the host did.
+    /// The host's counters.
     #[must_use]
     pub fn counters(&self) -> &HostCounters {
         &self.counters
     }
 
-    /// Neighbours that it has learned or is asking for.
+    /// The number of neighbours that the host has learned or is soliciting.
     #[must_use]
     pub fn neighbours(&self) -> usize {
         self.neighs.len()
     }
 
-    /// What it knows of a neighbour, in the words of `ip neigh`; none where it knows nothing.
+    /// A neighbour's state, in the words of `ip neigh`; `None` if the host does not know it.
     #[must_use]
     pub fn neigh_state(&self, link: LinkId, address: IpAddr) -> Option<&'static str> {
         if self.neighs.is_static((link, address)) {
@@ -160,19 +168,20 @@ impl Host {
         self.neighs.get((link, address)).map(|entry| entry.state.name())
     }
 
-    /// Frames of its own that wait for a neighbour now; they are not counted as held.
+    /// The number of the router's own frames that wait for a neighbour now; they do not count as
+    /// held.
     #[must_use]
     pub fn originated_waiting(&self) -> usize {
         self.neighs.made_waiting()
     }
 
-    /// Chunks of the frames that wait for a neighbour now.
+    /// The number of chunks in use by frames that wait for a neighbour now.
     #[must_use]
     pub fn chunks(&self, umem: &Umem) -> usize {
         self.neighs.frames().map(|addr| umem.chunks_of(addr)).sum()
     }
 
-    /// Takes a packet for the router itself.
+    /// Handles a packet for the router itself.
     pub fn deliver(&mut self, context: &mut Context<'_>, packet: Packet) {
         let frame = take(context, packet);
         let l3 = usize::from(packet.l3);
@@ -196,8 +205,10 @@ impl Host {
         }
     }
 
-    /// Takes a packet that the path punted; one with `NeighUnresolved` is held (and then counted
-    /// as held, not as punted), any other is dealt with at once.
+    /// Handles a packet that the path punted.
+    ///
+    /// The host holds a packet with `NeighUnresolved`, and counts it as held, not as punted. It
+    /// handles any other at once.
     pub fn punt(&mut self, context: &mut Context<'_>, packet: Packet, reason: PuntReason) {
         if reason == PuntReason::NeighUnresolved {
             self.hold(context, packet);
@@ -205,7 +216,7 @@ impl Host {
         }
         let frame = take(context, packet);
         if reason == PuntReason::FilterUnsupported {
-            // A kernel's to decide, be it sound or not: hook ingress has not looked at its header.
+            // Hook ingress has not checked the header; only a kernel could decide, sound or not.
             context.counters.punt(reason);
             return;
         }
@@ -214,12 +225,16 @@ impl Host {
             context.counters.drop(DropReason::IpInhdr);
             return;
         };
-        let (link, steer) = (packet.link, packet.steer);
+        let (link, policy_route) = (packet.link, packet.policy_route);
         let done = match reason {
-            PuntReason::IpOptions => self.forward_options(context, (link, steer), bytes.to_vec()),
-            PuntReason::HopByHop => self.forward_hop_by_hop(context, (link, steer), bytes.to_vec()),
+            PuntReason::IpOptions => {
+                self.forward_options(context, (link, policy_route), bytes.to_vec())
+            }
+            PuntReason::HopByHop => {
+                self.forward_hop_by_hop(context, (link, policy_route), bytes.to_vec())
+            }
             PuntReason::MtuExceeded => {
-                self.forward_big(context, (link, steer), bytes.to_vec());
+                self.forward_big(context, (link, policy_route), bytes.to_vec());
                 Ok(())
             }
             _ => {
@@ -233,7 +248,7 @@ impl Host {
         }
     }
 
-    /// Does what is due by now: probes, timeouts. To be called some ten times a second.
+    /// Runs the timers (probes, timeouts); to be called about ten times a second.
     pub fn tick(&mut self, context: &mut Context<'_>) {
         for key in self.neighs.due(context.now_ns) {
             self.step(context, key);
@@ -241,7 +256,7 @@ impl Host {
     }
 }
 
-/// Whether a packet came in a frame to a group and is for one other station (`ip_forward` and
+/// Whether a packet for another station arrived in a group-addressed frame (`ip_forward` and
 /// `ip6_forward` drop what is not `PACKET_HOST`).
 fn is_misdirected(tables: &Tables, link: LinkId, frame: &[u8], l3: usize) -> bool {
     let to_group = frame.first().is_some_and(|byte| byte & 1 != 0);
@@ -249,10 +264,10 @@ fn is_misdirected(tables: &Tables, link: LinkId, frame: &[u8], l3: usize) -> boo
     let Some((packet, (_, dst))) = packet.and_then(|p| Some((p, build::endpoints(p)?))) else {
         return false;
     };
-    matches!(destination(tables, tables.link(link).vrf, dst, packet), Destination::Way(_))
+    matches!(destination(tables, tables.link(link).vrf, dst, packet), Destination::EgressLink(_))
 }
 
-/// A frame's bytes; its chunk is free from then on.
+/// Copies a frame's bytes and frees its chunk.
 fn take(context: &mut Context<'_>, packet: Packet) -> Vec<u8> {
     let frame = Descriptor { addr: packet.addr, len: u32::from(packet.len) };
     let bytes = context.umem.whole(frame).into_owned();

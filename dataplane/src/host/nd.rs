@@ -1,8 +1,8 @@
 //! Neighbour discovery: RFC 4861, 7, as `net/ipv6/ndisc.c` does it for a router.
 //!
-//! Limits: the router advertises itself to nobody and believes no router: solicitations and
-//! advertisements of routers, and redirects, are counted and ignored. It does not look for
-//! duplicates of its own addresses.
+//! Limits: the router sends no router advertisements and believes none. It counts and ignores
+//! router solicitations, router advertisements and redirects. It does not check its own addresses
+//! for duplicates.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -15,7 +15,7 @@ use smoltcp::wire::{
 use super::addresses::{multicast_mac, solicited_node};
 use super::build::{self, Header6};
 use super::neigh::{News, Waiting};
-use super::send::Way;
+use super::send::EgressLink;
 use super::{Context, Host};
 use crate::id::LinkId;
 use crate::wire::eth::ethertype;
@@ -28,21 +28,21 @@ pub(super) const ADVERT: u8 = 136;
 pub(super) const REDIRECT: u8 = 137;
 
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-/// Bytes before the options: ICMPv6 header and target.
+/// Bytes before the options: the ICMPv6 header and the target.
 const FIXED: usize = 24;
 
-/// A message and where it came from.
+/// A message and its origin.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Received<'a> {
     pub(super) link: LinkId,
     pub(super) src: Ipv6Addr,
     pub(super) dst: Ipv6Addr,
     pub(super) hop_limit: u8,
-    /// From the ICMPv6 type on; its checksum is right.
+    /// The bytes from the ICMPv6 type on, with a right checksum.
     pub(super) message: &'a [u8],
 }
 
-/// What solicitations and advertisements have in common.
+/// The common part of solicitations and advertisements.
 #[derive(Clone, Copy, Debug)]
 struct Parsed {
     flags: u8,
@@ -50,7 +50,8 @@ struct Parsed {
     mac: Option<[u8; 6]>,
 }
 
-/// Reads a message with the checks of RFC 4861, 7.1; `wanted` is the option that has a MAC.
+/// Parses a message with the checks of RFC 4861, 7.1; `wanted` is the option that carries the MAC
+/// address.
 fn parse(received: &Received<'_>, wanted: NdiscOptionType) -> Option<Parsed> {
     let message = received.message;
     let target = Ipv6Addr::from(*message.get(8..FIXED)?.first_chunk::<16>()?);
@@ -71,7 +72,7 @@ fn parse(received: &Received<'_>, wanted: NdiscOptionType) -> Option<Parsed> {
     rest.is_empty().then_some(Parsed { flags, target, mac })
 }
 
-/// The Ethernet address of an option; none where it is another's or a group's.
+/// The Ethernet address in an option; `None` for another kind of address, or a group.
 fn link_address(option: &[u8]) -> Option<[u8; 6]> {
     let option = NdiscOption::new_checked(option).ok().filter(|option| option.data_len() == 1)?;
     let mac = *option.link_layer_addr().as_bytes().first_chunk::<6>()?;
@@ -79,7 +80,7 @@ fn link_address(option: &[u8]) -> Option<[u8; 6]> {
 }
 
 impl Host {
-    /// Takes a message of neighbour discovery.
+    /// Handles a message of neighbour discovery.
     pub(super) fn take_nd(&mut self, context: &mut Context<'_>, received: Received<'_>) {
         let done = match received.message.first() {
             Some(&SOLICIT) => self.take_solicit(context, received),
@@ -94,7 +95,7 @@ impl Host {
         }
     }
 
-    /// `ndisc_recv_ns`; none where the message is invalid.
+    /// `ndisc_recv_ns`; `None` if the message is invalid.
     fn take_solicit(&mut self, context: &mut Context<'_>, received: Received<'_>) -> Option<()> {
         let Received { link, src, dst, .. } = received;
         let solicit = parse(&received, NdiscOptionType::SourceLinkLayerAddr)?;
@@ -117,19 +118,21 @@ impl Host {
         }
         let news = News { mac: solicit.mac, solicited: false, overrides: true, weak: true };
         self.heard(context, (link, IpAddr::V6(src)), news, true);
-        // Linux adds nobody who asks a group without saying who it is, and does not answer it either.
+        // Linux neither adds nor answers a station that asks a group without giving its own
+        // address.
         if to_group && solicit.mac.is_none() && !self.knows(context.tables, (link, src.into())) {
             self.counters.ignored += 1;
             return Some(());
         }
-        // Who asked the group does not know the address (any more); who asked us alone does.
+        // A station that asks the group does not know the address (any more); one that asks the
+        // router alone does.
         let mut flags = NdiscNeighborFlags::ROUTER | NdiscNeighborFlags::SOLICITED;
         flags.set(NdiscNeighborFlags::OVERRIDE, to_group);
         self.advertise(context, link, (solicit.target, src), flags, to_group);
         Some(())
     }
 
-    /// `ndisc_recv_na`; none where the message is invalid.
+    /// `ndisc_recv_na`; `None` if the message is invalid.
     fn take_advert(&mut self, context: &mut Context<'_>, received: Received<'_>) -> Option<()> {
         let link = received.link;
         let advert = parse(&received, NdiscOptionType::TargetLinkLayerAddr)?;
@@ -162,10 +165,10 @@ impl Host {
         let packet = packet((target, dst), repr);
         self.counters.nd_adverts_sent += 1;
         self.counters.icmp6(ADVERT);
-        self.send_packet(context, Way { link, neigh: dst.into() }, &packet, Waiting::Made);
+        self.send_packet(context, EgressLink { link, neigh: dst.into() }, &packet, Waiting::Made);
     }
 
-    /// Asks for a neighbour: its group, or itself at the address that it had last.
+    /// Solicits a neighbour: its group, or the neighbour itself at its last known address.
     pub(super) fn ask_nd(
         &mut self,
         context: &mut Context<'_>,

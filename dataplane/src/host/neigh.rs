@@ -1,10 +1,12 @@
-//! Neighbours and their states: RFC 4861, 7.3, and RFC 826, with the timers of the kernel
+//! Neighbours and their states: RFC 4861, 7.3, and RFC 826, with the kernel's timers
 //! (`net/core/neighbour.c`; `net.ipv4.neigh.default.*`, the same for IPv6).
 //!
-//! Where Linux differs: the path does not say when it uses a neighbour, so every entry counts as
-//! used. A STALE entry goes on to DELAY and PROBE by itself and is never collected
-//! (`gc_stale_time`); one that does not answer is removed, where Linux keeps it as FAILED. The
-//! reachable time is its base, where Linux draws one between half and one and a half of it.
+//! Differences from Linux:
+//!
+//! - The path does not report when it uses a neighbour, so every entry counts as used. A STALE
+//!   entry moves on to DELAY and PROBE by itself and is never collected (`gc_stale_time`).
+//! - An entry that does not answer is removed; Linux keeps it as FAILED.
+//! - The reachable time is its base; Linux draws a value between half and one and a half of it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -21,41 +23,42 @@ pub const REACHABLE_NS: u64 = 30 * S;
 pub const DELAY_NS: u64 = 5 * S;
 /// `retrans_time_ms`.
 pub const RETRANS_NS: u64 = S;
-/// `mcast_solicit`: questions to all before a neighbour is given up.
+/// `mcast_solicit`: multicast or broadcast solicitations before a neighbour fails.
 pub const MCAST_SOLICIT: u8 = 3;
-/// `ucast_solicit`: questions to itself before a neighbour is given up.
+/// `ucast_solicit`: unicast solicitations before a neighbour fails.
 pub const UCAST_SOLICIT: u8 = 3;
-/// `gc_thresh3`: neighbours of a family that are remembered.
+/// `gc_thresh3`: the most neighbours of a family.
 pub const MAX_ENTRIES: usize = 1024;
-/// `unres_qlen`: packets that wait for one neighbour.
+/// `unres_qlen`: the most packets that wait for one neighbour.
 pub const QUEUE_PACKETS: usize = 101;
-/// `unres_qlen_bytes`: their bytes.
+/// `unres_qlen_bytes`: the most bytes that wait for one neighbour.
 pub const QUEUE_BYTES: usize = 212_992;
-/// Packets that wait for any neighbour. Linux has no such limit; here they hold a port's chunks.
+/// The most packets that wait for all neighbours together. Linux has no such limit; here the
+/// packets occupy a port's chunks.
 pub const QUEUE_TOTAL: usize = 4096;
-/// `LOCKTIME`: how long ARP sticks to an answer when another comes.
+/// `LOCKTIME`: how long ARP keeps an answer when a different one arrives.
 pub const LOCKTIME_NS: u64 = S;
 
-/// Whom an entry is about.
+/// A neighbour's link and address.
 pub(super) type Key = (LinkId, IpAddr);
 
-/// What is known of a neighbour (RFC 4861, 7.3.2).
+/// The state of a neighbour (RFC 4861, 7.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum State {
-    /// Asked for; no address yet.
+    /// Solicited; no address yet.
     Incomplete,
-    /// An address that nobody has confirmed lately.
+    /// An address without recent confirmation.
     Stale,
-    /// As stale; about to be asked for.
+    /// As stale; a probe follows soon.
     Delay,
-    /// An address that is being asked for.
+    /// An address that is being probed.
     Probe,
     /// A confirmed address.
     Reachable,
 }
 
 impl State {
-    /// Its name, as `ip neigh` has it.
+    /// The state's name, as in `ip neigh`.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Incomplete => "incomplete",
@@ -67,12 +70,12 @@ impl State {
     }
 }
 
-/// Why a frame waits, which says how it is counted.
+/// Why a frame waits; this decides how it is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waiting {
-    /// Received, and counted as held.
+    /// Received and counted as held.
     Held,
-    /// Received, and counted as punted: the host has worked on it.
+    /// Received and counted as punted, since the host processed it.
     Forwarded,
     /// Made by the router.
     Made,
@@ -85,11 +88,11 @@ pub(super) struct Entry {
     pub(super) mac: [u8; 6],
     /// When the address or the state last changed.
     pub(super) updated: u64,
-    /// When something is to be done next.
+    /// When the next step is due.
     pub(super) due: u64,
-    /// Questions asked in this state.
+    /// Solicitations sent in this state.
     pub(super) probes: u8,
-    /// Frames that wait for the address, their TTL decremented.
+    /// Frames that wait for the address, with their TTL decremented.
     pub(super) queue: VecDeque<(Packet, Waiting)>,
     queue_bytes: usize,
 }
@@ -107,19 +110,19 @@ impl Entry {
         }
     }
 
-    /// The frames that wait, in their order; they wait no longer.
+    /// Takes out the waiting frames, in order.
     pub(super) fn take_queue(&mut self) -> VecDeque<(Packet, Waiting)> {
         self.queue_bytes = 0;
         std::mem::take(&mut self.queue)
     }
 
-    /// Lets a frame wait (again), behind the others.
+    /// Queues a frame (again) behind the others.
     pub(super) fn put_back(&mut self, packet: Packet, waiting: Waiting) {
         self.queue_bytes += usize::from(packet.len);
         self.queue.push_back((packet, waiting));
     }
 
-    /// Goes to a state, which then lasts for its time.
+    /// Enters a state and sets the time when it ends.
     pub(super) fn enter(&mut self, state: State, now: u64) {
         if self.state != state {
             self.updated = now;
@@ -135,14 +138,14 @@ impl Entry {
     }
 }
 
-/// What is to be done about a neighbour whose time has come.
+/// The action for a neighbour whose timer expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
-    /// Nothing to be seen outside.
+    /// No visible action.
     Nothing,
-    /// Ask all stations of the link.
+    /// Solicit all stations of the link.
     AskAll,
-    /// Ask the neighbour itself.
+    /// Probe the neighbour itself.
     Ask([u8; 6]),
     /// It did not answer.
     Failed,
@@ -186,7 +189,7 @@ impl Neighs {
         self.waiting
     }
 
-    /// Frames in all queues that were not counted as held.
+    /// Frames in all queues that do not count as held.
     pub(super) fn made_waiting(&self) -> usize {
         let queued = self.entries.values().flat_map(|entry| &entry.queue);
         queued.filter(|(_, waiting)| *waiting != Waiting::Held).count()
@@ -205,7 +208,7 @@ impl Neighs {
         }
     }
 
-    /// Adds an entry as it was elsewhere, with all that waits for it.
+    /// Adds an entry from another table, with all frames that wait for it.
     pub(super) fn put(&mut self, key: Key, entry: Entry) {
         self.remove(key);
         self.count[family(key)] += 1;
@@ -213,7 +216,7 @@ impl Neighs {
         self.entries.insert(key, entry);
     }
 
-    /// All entries, of which none is left here.
+    /// Takes out all entries.
     pub(super) fn take_entries(&mut self) -> BTreeMap<Key, Entry> {
         (self.count, self.waiting) = ([0; 2], 0);
         std::mem::take(&mut self.entries)
@@ -230,8 +233,8 @@ impl Neighs {
         self.count[family(key)] >= MAX_ENTRIES
     }
 
-    /// The entry that makes room for `key`: one without an address before one that has it, the
-    /// oldest first, never one that is reachable.
+    /// The entry to evict for `key`: entries without an address first, then the oldest; never a
+    /// reachable one.
     pub(super) fn victim(&self, key: Key) -> Option<Key> {
         let of_family = self.entries.iter().filter(|(other, _)| family(**other) == family(key));
         let loose = of_family.filter(|(_, entry)| entry.state != State::Reachable);
@@ -239,7 +242,7 @@ impl Neighs {
         loose.min_by_key(|(_, entry)| rank(entry)).map(|(other, _)| *other)
     }
 
-    /// Lets a frame wait for a neighbour, which has an entry; gives back those that must go for it.
+    /// Queues a frame for a neighbour with an entry; returns the frames that had to make room.
     pub(super) fn enqueue(
         &mut self,
         key: Key,
@@ -259,7 +262,7 @@ impl Neighs {
         out
     }
 
-    /// The frames that wait for a neighbour, in their order; they wait no longer.
+    /// Takes out the frames that wait for a neighbour, in order.
     pub(super) fn take_queue(&mut self, key: Key) -> VecDeque<(Packet, Waiting)> {
         let Some(entry) = self.entries.get_mut(&key) else { return VecDeque::new() };
         let queue = entry.take_queue();
@@ -267,13 +270,13 @@ impl Neighs {
         queue
     }
 
-    /// The neighbours whose time has come.
+    /// The neighbours whose timers expired.
     pub(super) fn due(&self, now: u64) -> Vec<Key> {
         let due = self.entries.iter().filter(|(_, entry)| entry.due <= now);
         due.map(|(key, _)| *key).collect()
     }
 
-    /// Goes one step on with a neighbour whose time has come (`neigh_timer_handler`).
+    /// Takes a neighbour with an expired timer one step on (`neigh_timer_handler`).
     pub(super) fn step(&mut self, key: Key, now: u64) -> Due {
         let Some(entry) = self.entries.get_mut(&key) else { return Due::Nothing };
         match entry.state {
@@ -284,7 +287,7 @@ impl Neighs {
             State::Delay => entry.enter(State::Probe, now),
             State::Incomplete | State::Probe => {}
         }
-        let (most, question) = match entry.state {
+        let (most, query) = match entry.state {
             State::Incomplete => (MCAST_SOLICIT, Due::AskAll),
             _ => (UCAST_SOLICIT, Due::Ask(entry.mac)),
         };
@@ -293,7 +296,7 @@ impl Neighs {
         }
         entry.probes += 1;
         entry.due = now + RETRANS_NS;
-        question
+        query
     }
 }
 
@@ -301,31 +304,32 @@ const fn family(key: Key) -> usize {
     key.1.is_ipv6() as usize
 }
 
-/// What a neighbour's message says of it.
+/// The content of a neighbour's message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct News {
     pub(super) mac: Option<[u8; 6]>,
-    /// It answered us, so it is there.
+    /// It answers the router, so the neighbour is reachable.
     pub(super) solicited: bool,
-    /// Another address than the known one is taken.
+    /// It may replace a known address.
     pub(super) overrides: bool,
-    /// If it is not taken, the known one is doubted (`NEIGH_UPDATE_F_WEAK_OVERRIDE`).
+    /// If it does not replace the known address, that becomes doubtful
+    /// (`NEIGH_UPDATE_F_WEAK_OVERRIDE`).
     pub(super) weak: bool,
 }
 
-/// What news do to an entry.
+/// The effect of news on an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     /// Nothing.
     None,
     /// The entry's state or times changed.
     Noted,
-    /// The entry has another address, or its first.
+    /// The entry has a new address, or its first.
     Moved,
 }
 
 impl Entry {
-    /// Takes news in (`__neigh_update`, RFC 4861, 7.2.5).
+    /// Applies news (`__neigh_update`, RFC 4861, 7.2.5).
     pub(super) fn update(&mut self, news: News, now: u64) -> Effect {
         let fresh = self.state == State::Incomplete;
         let Some(mac) = news.mac.or((!fresh).then_some(self.mac)) else { return Effect::None };
@@ -399,12 +403,12 @@ mod tests {
         assert_eq!(entry.state, State::Stale);
         assert_eq!(entry.update(nothing, 1), Effect::Noted);
         assert_eq!(entry.state, State::Reachable);
-        // Another address without the override flag: the known one is only doubted.
+        // Another address without the override flag only makes the known one doubtful.
         assert_eq!(entry.update(news(B, true, false), 2), Effect::Noted);
         assert_eq!((entry.state, entry.mac), (State::Stale, A));
         assert_eq!(entry.update(news(B, true, false), 3), Effect::None);
         assert_eq!(entry.update(news(A, false, true), 3), Effect::None);
-        // ARP's doubts change nothing.
+        // Without `weak` (ARP), nothing changes.
         let strong = News { weak: false, ..news(B, true, false) };
         assert_eq!(entry.update(news(A, true, true), 3), Effect::Noted);
         assert_eq!(entry.update(strong, 3), Effect::None);
@@ -422,7 +426,7 @@ mod tests {
             len,
             l3: 14,
             link: LinkId(0),
-            steer: crate::stages::filter::Steer::Not,
+            policy_route: crate::stages::filter::PolicyRoute::Not,
         };
         let mut neighs = Neighs::default();
         neighs.add(key(1), 0);
@@ -432,7 +436,7 @@ mod tests {
         let out = neighs.enqueue(key(1), packet(101, 100), Waiting::Made);
         assert_eq!(out, vec![(packet(0, 100), Waiting::Held)]);
         assert_eq!((neighs.waiting(), neighs.made_waiting()), (101, 1));
-        // 100 bytes each, so a large one pushes out more than one.
+        // Frames of 100 bytes, so a large one evicts more than one.
         for n in 0..3 {
             neighs.enqueue(key(1), packet(200 + n, 65_000), Waiting::Held);
         }

@@ -1,8 +1,8 @@
-//! IPv4 options of packets on their way: RFC 791, 3.1, as `__ip_options_compile` and
+//! IPv4 options of transit packets: RFC 791, 3.1, as `__ip_options_compile` and
 //! `ip_forward_options` (`net/ipv4/ip_options.c`) read and fill them.
 //!
-//! Limits: the host has no time of day, so timestamps are marked as non-standard (RFC 791: the
-//! high bit is set). CIPSO is not read.
+//! Limits: the host has no time of day, so it marks timestamps as non-standard (RFC 791: the high
+//! bit is set). It does not read CIPSO.
 
 use std::net::Ipv4Addr;
 
@@ -16,32 +16,32 @@ const LOOSE_SOURCE_ROUTE: u8 = 131;
 const STRICT_SOURCE_ROUTE: u8 = 137;
 const ROUTER_ALERT: u8 = 148;
 
-/// The address field of a timestamp option names who is to fill it in.
+/// The address field of a timestamp option names the station to fill it in.
 const PRESPECIFIED: u8 = 3;
 const WITH_ADDRESS: u8 = 1;
 const TIME_ONLY: u8 = 0;
 
-/// Why a packet does not go on.
+/// Why a packet is not forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// An option is wrong; the offset of the byte that is.
+    /// An option is malformed; the offset of the wrong byte.
     Malformed(u8),
     /// A source route, which this router does not follow (`accept_source_route` 0).
     SourceRoute,
 }
 
-/// What is to be filled into a packet's options, by offset.
+/// What to fill into a packet's options, by offset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Where the router's address goes.
+    /// Offsets for the router's address.
     addresses: Vec<usize>,
-    /// Where the time goes.
+    /// Offsets for the time.
     times: Vec<usize>,
-    /// Bytes that are to be other than they are: pointers, overflow counts, what is behind the end.
+    /// Bytes to replace: pointers, overflow counts, and bytes behind the end marker.
     bytes: Vec<(usize, u8)>,
 }
 
-/// Reads a sound packet's options; `is_ours` says which addresses the router has.
+/// Reads a sound packet's options; `is_ours` says whether the router has an address.
 pub(super) fn read(packet: &[u8], is_ours: impl Fn(Ipv4Addr) -> bool) -> Result<Plan, Refusal> {
     let end = packet.first().map_or(0, |first| usize::from(first & 0x0f) * 4).min(packet.len());
     let header = &packet[..end];
@@ -81,11 +81,11 @@ pub(super) fn read(packet: &[u8], is_ours: impl Fn(Ipv4Addr) -> bool) -> Result<
 }
 
 const fn wrong(at: usize) -> Refusal {
-    // A header has 60 bytes at most.
+    // A header has at most 60 bytes.
     Refusal::Malformed(at as u8)
 }
 
-/// One option; `bytes` has its type, its length and as many bytes as that says.
+/// One option; `bytes` holds its type, its length and its data.
 #[derive(Clone, Copy)]
 struct Option4<'a> {
     at: usize,
@@ -93,7 +93,7 @@ struct Option4<'a> {
 }
 
 impl Option4<'_> {
-    /// The pointer, counted from 1, where the option is long enough and it is not too small.
+    /// The pointer, counted from 1; an error if the option is too short or the pointer too small.
     fn check_pointer(self, least_len: usize, least: usize) -> Result<usize, Refusal> {
         if self.bytes.len() < least_len {
             return Err(wrong(self.at + 1));
@@ -102,8 +102,8 @@ impl Option4<'_> {
         if pointer < least { Err(wrong(self.at + 2)) } else { Ok(pointer) }
     }
 
-    /// The offset in the packet that the pointer leads to, where `len` bytes fit; none where the
-    /// option is full.
+    /// The offset in the packet that the pointer refers to, with room for `len` bytes; `None` if
+    /// the option is full.
     fn slot(self, pointer: usize, len: usize) -> Result<Option<usize>, Refusal> {
         if pointer > self.bytes.len() {
             return Ok(None);
@@ -157,7 +157,7 @@ impl Option4<'_> {
         Ok(())
     }
 
-    /// Counts a router that found no room.
+    /// Counts a router that found no room in the option.
     fn count_overflow(self, plan: &mut Plan, overflow: u8, flag: u8) -> Result<(), Refusal> {
         if flag == PRESPECIFIED {
             return Ok(());
@@ -171,7 +171,7 @@ impl Option4<'_> {
 }
 
 impl Plan {
-    /// Fills the options in; the checksum is the caller's.
+    /// Fills in the options; the caller updates the checksum.
     pub(super) fn apply(&self, packet: &mut [u8], own: Ipv4Addr, now_ns: u64) {
         let time = (now_ns / 1_000_000) as u32 | 1 << 31;
         let mut put = |at: usize, bytes: &[u8]| {

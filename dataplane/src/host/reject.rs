@@ -1,13 +1,14 @@
-//! What the senders of packets are told that a rule rejects: `nf_send_unreach` and `nf_send_reset`
+//! Answers to packets that a rule rejects: `nf_send_unreach` and `nf_send_reset`
 //! (`net/ipv4/netfilter/nf_reject_ipv4.c`), `nf_send_unreach6` and `nf_send_reset6`
 //! (`net/ipv6/netfilter/nf_reject_ipv6.c`).
 //!
-//! Nothing is said about a packet whose checksum is wrong, or of whose checksum only a part has come. An
-//! ICMP error is limited and addressed as any of the host's ([`super::error`]); a reset is not limited, and
-//! comes from the address that the packet was for.
+//! A packet gets no answer if its checksum is wrong or covers bytes that did not arrive. An ICMP
+//! error has the limits and addresses of all of the host's errors ([`super::error`]). A reset is
+//! not limited, and comes from the packet's destination address.
 //!
-//! Behind a port with a kernel it is the host that answers, for the kernel does not know the rule. Where it
-//! has to ask for the neighbour, the kernel hears the answer, and what was to be sent is lost.
+//! Behind a port with a kernel, the host answers too, because the kernel does not know the rule. If
+//! the host has to solicit the neighbour there, the kernel receives the reply, and the answer is
+//! lost.
 
 use std::net::IpAddr;
 
@@ -19,7 +20,7 @@ use crate::stages::filter::Reject;
 use crate::verdict::{DropReason, PuntReason};
 use crate::wire::{checksum, l4};
 
-/// ESP and GRE, of whose packets no checksum of this kind is looked at.
+/// ESP and GRE: their packets have no checksum of this kind to verify.
 const ESP: u8 = 50;
 const GRE: u8 = 47;
 const NO_NEXT_HEADER: u8 = 59;
@@ -31,7 +32,7 @@ const RST: u8 = 4;
 const ACK: u8 = 16;
 
 impl Host {
-    /// Takes a packet that a rule rejects, and tells its sender.
+    /// Handles a packet that a rule rejects, and answers its sender.
     pub fn reject(&mut self, context: &mut Context<'_>, packet: Packet, reject: Reject) {
         let frame = take(context, packet);
         let layer3 = frame.get(usize::from(packet.l3)..).unwrap_or_default();
@@ -57,7 +58,7 @@ impl Host {
         }
     }
 
-    /// Resets a connection in the name of whom it was to.
+    /// Resets a connection in the name of its destination.
     fn refuse(&mut self, context: &mut Context<'_>, received: Received<'_>) {
         let Received { offender, src, dst, protocol, payload, .. } = received;
         let header = payload.first_chunk::<TCP_LEN>().filter(|_| protocol == l4::TCP);
@@ -75,7 +76,7 @@ impl Host {
         let number = if flags & ACK != 0 {
             Reset::At(word(8))
         } else {
-            // What the header says of its own length is taken as it is, as the kernel does.
+            // As in the kernel, the header's own length field is not checked.
             let data = (payload.len() as u32).wrapping_sub(u32::from(tcp[12] >> 4) * 4);
             let signs = u32::from(flags & SYN != 0) + u32::from(flags & FIN != 0);
             Reset::Acknowledges(word(4).wrapping_add(signs).wrapping_add(data))
@@ -88,8 +89,10 @@ impl Host {
     }
 }
 
-/// The transport protocol and where its header begins; none for a fragment but the first, and where the
-/// headers before it are broken off (`ipv6_skip_exthdr`).
+/// The transport protocol and the offset of its header.
+///
+/// `None` for a fragment other than the first, and for headers that are cut off
+/// (`ipv6_skip_exthdr`).
 fn upper(packet: &[u8]) -> Option<(u8, usize)> {
     let first = packet.first()?;
     if first >> 4 == 4 {
@@ -120,9 +123,9 @@ fn upper(packet: &[u8]) -> Option<(u8, usize)> {
     }
 }
 
-/// Whether a packet's checksum is right, if it is of a protocol that has one over all of it
-/// (`nf_reject_verify_csum`, `nf_ip_checksum`, `nf_ip6_checksum`). Linux 6.16 and later do not know DCCP,
-/// and take it for one that has.
+/// Whether a packet's checksum is right, or its protocol has none over the whole packet
+/// (`nf_reject_verify_csum`, `nf_ip_checksum`, `nf_ip6_checksum`). Linux 6.16 and later do not know
+/// DCCP, and expect a full checksum there.
 fn is_sound(received: Received<'_>) -> bool {
     let Received { src, dst, protocol, payload, .. } = received;
     let has_none = match protocol {
@@ -145,7 +148,8 @@ fn is_sound(received: Received<'_>) -> bool {
         }
         _ => Vec::new(),
     };
-    // The kernel sums IPv4's header too with protocols that have no pseudo header, so zeros alone are right.
+    // For protocols without a pseudo-header the kernel adds the IPv4 header too, so only zeros are
+    // right.
     let is_empty = before.is_empty() && payload.iter().all(|byte| *byte == 0);
     is_empty || checksum::sum(&[&before[..], payload].concat()) == 0xffff
 }

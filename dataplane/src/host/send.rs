@@ -1,5 +1,5 @@
-//! The way out of the host: route, link header, and the wait for a neighbour
-//! (`ip_output`, `neigh_resolve_output` in `net/core/neighbour.c`).
+//! The host's output: route, link header, and the wait for a neighbour (`ip_output`,
+//! `neigh_resolve_output` in `net/core/neighbour.c`).
 
 use std::net::IpAddr;
 
@@ -9,28 +9,28 @@ use super::{Context, Host, Outgoing, Packet, build};
 use crate::frame::{Descriptor, FrameAddr};
 use crate::id::{LinkId, NextHopId, PortId, VrfId};
 use crate::stages::ecmp;
-use crate::stages::filter::Steer;
+use crate::stages::filter::PolicyRoute;
 use crate::tables::{Action, HEADER_ROOM, Tables};
 use crate::verdict::{DropReason, PuntReason};
 
-/// Where a packet goes next.
+/// Where a packet leaves: its egress link and next station.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct EgressLink {
     pub(super) link: LinkId,
-    /// The next station on it.
+    /// The next station on the link.
     pub(super) neigh: IpAddr,
 }
 
-/// What the routes say of a destination.
+/// The result of a route lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Destination {
-    Way(Way),
+    EgressLink(EgressLink),
     Local,
     Drop(DropReason),
     Punt(PuntReason),
 }
 
-/// Looks a packet's destination up, as the path does.
+/// Looks up a packet's destination, as the path does.
 pub(super) fn destination(
     tables: &Tables,
     vrf: VrfId,
@@ -40,21 +40,21 @@ pub(super) fn destination(
     destination_by(tables, tables.resolve(vrf, address), address, packet)
 }
 
-/// Where a packet goes that came by a link and that rules may send another way.
+/// The destination of a transit packet, which firewall rules may have redirected.
 pub(super) fn onward(
     tables: &Tables,
-    (link, steer): (LinkId, Steer),
+    (link, policy_route): (LinkId, PolicyRoute),
     address: IpAddr,
     packet: &[u8],
 ) -> Destination {
-    match steer {
-        Steer::Not => destination(tables, tables.link(link).vrf, address, packet),
-        Steer::Vrf(vrf) => destination(tables, vrf, address, packet),
-        Steer::Next(id) => destination_by(tables, id, address, packet),
+    match policy_route {
+        PolicyRoute::Not => destination(tables, tables.link(link).vrf, address, packet),
+        PolicyRoute::Vrf(vrf) => destination(tables, vrf, address, packet),
+        PolicyRoute::Next(id) => destination_by(tables, id, address, packet),
     }
 }
 
-/// Where a next hop or group leads.
+/// The destination that a next hop or group leads to.
 fn destination_by(
     tables: &Tables,
     mut id: NextHopId,
@@ -66,37 +66,38 @@ fn destination_by(
     }
     let next = tables.next_hop(id);
     match next.action {
-        Action::Forward | Action::Resolve => {
-            Destination::Way(Way { link: next.link, neigh: next.neigh.unwrap_or(address) })
-        }
-        Action::Glean => Destination::Way(Way { link: next.link, neigh: address }),
+        Action::Forward | Action::Resolve => Destination::EgressLink(EgressLink {
+            link: next.link,
+            neigh: next.neigh.unwrap_or(address),
+        }),
+        Action::Glean => Destination::EgressLink(EgressLink { link: next.link, neigh: address }),
         Action::Local => Destination::Local,
         Action::Drop(reason) => Destination::Drop(reason),
         Action::Punt(reason) => Destination::Punt(reason),
     }
 }
 
-/// The header of packets to a neighbour whose address is known, at the end of its room, and the
-/// port that they leave by.
-fn header(tables: &Tables, way: Way) -> Option<([u8; HEADER_ROOM], u8, PortId)> {
-    let next = tables.next_hop(tables.find_neigh(way.link, way.neigh)?);
+/// The link header towards a neighbour with a known address, at the end of its room, and the egress
+/// port.
+fn header(tables: &Tables, egress_link: EgressLink) -> Option<([u8; HEADER_ROOM], u8, PortId)> {
+    let next = tables.next_hop(tables.find_neigh(egress_link.link, egress_link.neigh)?);
     (next.action == Action::Forward).then_some((next.header, next.header_len, next.port))
 }
 
 impl Host {
-    /// The way of a packet that the router makes, for a destination seen from `link`.
-    pub(super) fn way(
+    /// The egress link of a packet that the router makes, for a destination seen from `link`.
+    pub(super) fn egress_link(
         &mut self,
         tables: &Tables,
         link: LinkId,
         address: IpAddr,
         packet: &[u8],
-    ) -> Option<Way> {
+    ) -> Option<EgressLink> {
         if is_link_local(address) {
-            return Some(Way { link, neigh: address });
+            return Some(EgressLink { link, neigh: address });
         }
         match destination(tables, tables.link(link).vrf, address, packet) {
-            Destination::Way(way) => Some(way),
+            Destination::EgressLink(egress_link) => Some(egress_link),
             _ => {
                 self.counters.unroutable += 1;
                 None
@@ -104,7 +105,7 @@ impl Host {
         }
     }
 
-    /// Sends a frame with its link header as given.
+    /// Sends a frame with the given link header.
     pub(super) fn send_frame(
         &mut self,
         context: &mut Context<'_>,
@@ -121,19 +122,19 @@ impl Host {
         }
     }
 
-    /// Sends an IP packet that the router made or worked on; it may wait for a neighbour.
+    /// Sends an IP packet that the router made or processed; it may wait for a neighbour.
     pub(super) fn send_packet(
         &mut self,
         context: &mut Context<'_>,
-        way: Way,
+        egress_link: EgressLink,
         packet: &[u8],
         kind: Waiting,
     ) {
-        if let IpAddr::V6(v6) = way.neigh
+        if let IpAddr::V6(v6) = egress_link.neigh
             && v6.is_multicast()
         {
             let ethertype = crate::wire::eth::ethertype::IPV6;
-            self.send_frame(context, way.link, (multicast_mac(v6), ethertype), packet);
+            self.send_frame(context, egress_link.link, (multicast_mac(v6), ethertype), packet);
             return;
         }
         let Some(frame) = context.umem.store(packet) else {
@@ -141,26 +142,26 @@ impl Host {
             return;
         };
         let len = packet.len() as u16;
-        let steer = Steer::Not;
-        let packet = Packet { addr: frame.addr, len, l3: 0, link: way.link, steer };
-        self.hand_to(context, way, packet, kind);
+        let policy_route = PolicyRoute::Not;
+        let packet = Packet { addr: frame.addr, len, l3: 0, link: egress_link.link, policy_route };
+        self.hand_to(context, egress_link, packet, kind);
     }
 
-    /// Sends a frame with an IP packet to a neighbour, or lets it wait; the frame ends with the
-    /// packet, whose TTL has been taken care of.
+    /// Sends a frame with an IP packet to a neighbour, or queues it. The frame ends with the
+    /// packet, whose TTL is already decremented.
     pub(super) fn hand_to(
         &mut self,
         context: &mut Context<'_>,
-        way: Way,
+        egress_link: EgressLink,
         packet: Packet,
         kind: Waiting,
     ) {
-        let key = (way.link, way.neigh);
-        if header(context.tables, way).is_none() {
+        let key = (egress_link.link, egress_link.neigh);
+        if header(context.tables, egress_link).is_none() {
             self.restore(context.tables, key);
         }
-        if header(context.tables, way).is_some() {
-            release(context, way, packet, kind);
+        if header(context.tables, egress_link).is_some() {
+            release(context, egress_link, packet, kind);
             return;
         }
         let room = self.neighs.waiting() < QUEUE_TOTAL.min(context.umem.available());
@@ -176,22 +177,22 @@ impl Host {
         }
     }
 
-    /// Whether a neighbour is known, or at least asked for.
+    /// Whether a neighbour is known or being solicited.
     pub(super) fn knows(&self, tables: &Tables, key: Key) -> bool {
-        let way = Way { link: key.0, neigh: key.1 };
-        self.neighs.get(key).is_some() || header(tables, way).is_some()
+        let egress_link = EgressLink { link: key.0, neigh: key.1 };
+        self.neighs.get(key).is_some() || header(tables, egress_link).is_some()
     }
 
-    /// Puts a known neighbour into tables that have been made anew.
+    /// Enters a known neighbour into rebuilt tables.
     fn restore(&mut self, tables: &mut Tables, key: Key) {
         let entry = self.neighs.get(key).filter(|entry| entry.state != State::Incomplete);
         if let Some(entry) = entry {
-            // What fails now is tried again with the next packet.
+            // The next packet tries again what fails now.
             let _ = tables.publish_neigh(key.0, key.1, entry.mac);
         }
     }
 
-    /// Makes sure that a neighbour is asked for; false where there is no room for it.
+    /// Ensures that a neighbour is being solicited; false if there is no room for it.
     fn want(&mut self, context: &mut Context<'_>, key: Key) -> bool {
         if self.neighs.get(key).is_some() {
             return true;
@@ -216,7 +217,7 @@ impl Host {
         true
     }
 
-    /// Does what a neighbour's state asks for now.
+    /// Performs the action that a neighbour's state requires now.
     pub(super) fn step(&mut self, context: &mut Context<'_>, key: Key) {
         let (link, address) = key;
         match self.neighs.step(key, context.now_ns) {
@@ -240,7 +241,7 @@ impl Host {
         }
     }
 
-    /// Gives a neighbour up; the senders of what waits for it are told.
+    /// Gives a neighbour up and sends errors to the senders of the waiting packets.
     fn fail(&mut self, context: &mut Context<'_>, key: Key) {
         self.counters.neigh_failed += 1;
         for (packet, kind) in self.forget(context, key) {
@@ -254,7 +255,7 @@ impl Host {
         }
     }
 
-    /// Removes an entry, its adjacency and its route; says what waited for it.
+    /// Removes an entry, its adjacency and its route; returns the frames that waited for it.
     fn forget(
         &mut self,
         context: &mut Context<'_>,
@@ -268,10 +269,11 @@ impl Host {
         entry.map(|entry| entry.queue).unwrap_or_default().into_iter()
     }
 
-    /// Takes in what a neighbour says of itself; one that is not known yet is added if `create`.
+    /// Applies a neighbour's message; `create` adds a neighbour that is not known yet.
     pub(super) fn heard(&mut self, context: &mut Context<'_>, key: Key, news: News, create: bool) {
         if self.neighs.get(key).is_none() {
-            let set_by_others = header(context.tables, Way { link: key.0, neigh: key.1 }).is_some();
+            let set_by_others =
+                header(context.tables, EgressLink { link: key.0, neigh: key.1 }).is_some();
             let useful = create && news.mac.is_some() && !set_by_others;
             if !useful || self.neighs.is_static(key) || !self.make_room(context, key) {
                 return;
@@ -287,14 +289,14 @@ impl Host {
         }
     }
 
-    /// Whether an entry's address is so new that another answer does not replace it (`LOCKTIME`).
+    /// Whether an entry's address is too new for another answer to replace it (`LOCKTIME`).
     pub(super) fn is_locked(&self, key: Key, now: u64) -> bool {
         let entry = self.neighs.get(key).filter(|entry| entry.state != State::Incomplete);
         entry.is_some_and(|entry| now <= entry.updated.saturating_add(LOCKTIME_NS))
     }
 }
 
-/// Sends the frames that have waited for a neighbour, whose address is known now.
+/// Sends the frames that waited for a neighbour whose address is known now.
 pub(super) fn release_all(
     context: &mut Context<'_>,
     key: Key,
@@ -304,20 +306,20 @@ pub(super) fn release_all(
         if kind == Waiting::Held {
             context.counters.held -= 1;
         }
-        release(context, Way { link: key.0, neigh: key.1 }, packet, kind);
+        release(context, EgressLink { link: key.0, neigh: key.1 }, packet, kind);
     }
 }
 
-/// Puts the neighbour's header before a packet and sends the frame, which is no longer counted as
-/// held if it was.
-fn release(context: &mut Context<'_>, way: Way, packet: Packet, kind: Waiting) {
-    let Some((header, header_len, port)) = header(context.tables, way) else {
+/// Prepends the neighbour's link header to a packet and sends the frame. A frame that counted as
+/// held no longer does.
+fn release(context: &mut Context<'_>, egress_link: EgressLink, packet: Packet, kind: Waiting) {
+    let Some((header, header_len, port)) = header(context.tables, egress_link) else {
         give_up(context, packet, kind, DropReason::NeighFailed);
         return;
     };
     let header_len = usize::from(header_len);
     let l3 = packet.addr.0 + u32::from(packet.l3);
-    // The header fits: ports leave that much before a frame.
+    // The header fits: ports reserve that much room before a frame.
     let start = FrameAddr(l3.saturating_sub(header_len as u32));
     let room = context.umem.frame_mut(start, header_len);
     for (to, from) in room.iter_mut().zip(&header[HEADER_ROOM - header_len..]) {
@@ -351,10 +353,10 @@ fn give_up(context: &mut Context<'_>, packet: Packet, kind: Waiting, reason: Dro
     context.umem.free(packet.addr);
 }
 
-// Frames that the host makes begin with the IP packet: their link header goes before them.
+// Frames that the host makes begin with the IP packet, so their link header needs the headroom.
 const _: () = assert!(crate::frame::HEADROOM as usize >= HEADER_ROOM);
 
-/// Decrements the TTL in a frame, which then ends with the packet, and says what it carries.
+/// Decrements the TTL in a frame, and trims the frame to its packet of `len` bytes.
 pub(super) fn age(context: &mut Context<'_>, packet: &mut Packet, len: usize) {
     let l3 = usize::from(packet.l3);
     packet.len = (l3 + len) as u16;

@@ -1,10 +1,11 @@
-//! One host in the place of another, whose tables were replaced: what it knew, and what it held.
+//! One host succeeds another whose tables were replaced: it takes over known neighbours and held
+//! packets.
 //!
-//! A neighbour stays known where the new host can still have it: its link is still there, and it is
-//! on a connected prefix of it or a gateway. It is put in the new tables with the first packet for
-//! it. What waits for a neighbour that is not wanted any more is dropped, as the kernel does
-//! with the queue of a neighbour that it destroys; what waits for one whose address is now
-//! given is sent.
+//! A neighbour stays known if the new host can still have it: its link still exists, and its
+//! address is a gateway or lies in a connected prefix of the link. The first packet for it enters
+//! it in the new tables. Packets that wait for a neighbour no longer wanted are dropped, as the
+//! kernel drops the queue of a neighbour that it destroys. Packets that wait for a neighbour that
+//! is now static are sent.
 
 use super::neigh::{Entry, Key};
 use super::send::{discard, release_all};
@@ -13,8 +14,8 @@ use crate::id::LinkId;
 use crate::verdict::DropReason;
 
 impl Host {
-    /// Takes over from another host; `links` says what each of its links is now. The context has the
-    /// new tables.
+    /// Takes over from another host; `links` maps each of its links to the new link. The context
+    /// has the new tables.
     pub(crate) fn succeed(
         &mut self,
         context: &mut Context<'_>,
@@ -40,7 +41,7 @@ impl Host {
         mut entry: Entry,
         now: impl Fn(LinkId) -> Option<LinkId>,
     ) {
-        // Errors about a packet go out by the link that it came in by.
+        // Errors about a packet leave by its ingress link.
         for (packet, kind) in entry.take_queue() {
             match now(packet.link) {
                 Some(link) => entry.put_back(Packet { link, ..packet }, kind),
@@ -56,7 +57,7 @@ impl Host {
         }
     }
 
-    /// Whether a station with that address can be a neighbour that somebody wants.
+    /// Whether a station with that address can be a neighbour in the new tables.
     fn can_have(&self, context: &Context<'_>, (link, address): Key) -> bool {
         let tables = &*context.tables;
         !self.addresses.is_local(tables, link, address)

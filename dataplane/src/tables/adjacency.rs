@@ -1,8 +1,8 @@
-//! Known neighbours and the host routes that lead the path to them.
+//! Known neighbours and the host routes by which the path reaches them.
 //!
-//! The path does not look at the destination behind a connected prefix, whose next hop only says that
-//! destinations are neighbours themselves. So each known one has a host route of its own, in every VRF
-//! where a connected prefix of its link is what leads to it. As routes come and go, so do these.
+//! The next hop of a connected prefix only says that destinations are neighbours themselves; the path
+//! does not resolve them. So each known neighbour has a host route of its own, in every VRF in which a
+//! connected prefix of its link covers it. These host routes follow as routes come and go.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,13 +10,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::{Action, RoutePrefix, Tables, TablesError};
 use crate::id::{LinkId, NextHopId, VrfId};
 
-/// Which host routes were made for neighbours, and where neighbours need some.
+/// The host routes that were made for neighbours, and the neighbours that may need one.
 #[derive(Debug, Default)]
 pub(super) struct HostRoutes {
     made: HashMap<(VrfId, IpAddr), Made>,
     /// Neighbours whose Ethernet address is known.
     known: BTreeSet<(IpAddr, LinkId)>,
-    /// The VRFs, by link, that have or had a prefix whose destinations are on the link themselves.
+    /// By link, the VRFs that have or had a prefix whose destinations are on the link themselves.
     gleaning: HashMap<LinkId, Vec<VrfId>>,
 }
 
@@ -25,16 +25,16 @@ pub(super) struct HostRoutes {
 struct Made {
     link: LinkId,
     next: NextHopId,
-    /// What it stands in front of: the VRF's own route to just this address.
+    /// The VRF's own route to just this address, which the host route replaces.
     own: Option<NextHopId>,
 }
 
 impl Tables {
-    /// Tells a neighbour's address, as [`Tables::learn_neigh`], and leads to it whatever is for it by
-    /// a connected prefix of its link, of whichever VRF.
+    /// Sets a neighbour's address like [`Tables::learn_neigh`], and adds a host route to it in every
+    /// VRF in which a connected prefix of its link covers it.
     ///
     /// # Errors
-    /// See [`TablesError`]; what could be done is done, and doing it again does the rest.
+    /// See [`TablesError`]; the part that succeeded stays, and a repeated call does the rest.
     pub fn publish_neigh(
         &mut self,
         link: LinkId,
@@ -51,8 +51,8 @@ impl Tables {
         Ok(next)
     }
 
-    /// Takes back what [`Tables::publish_neigh`] told: the neighbour's address is not known, and host
-    /// routes that were made for it go, unless they have been replaced.
+    /// Undoes [`Tables::publish_neigh`]: the neighbour's address is not known any more, and its host
+    /// routes are removed unless they have been replaced.
     pub fn withdraw_neigh(&mut self, link: LinkId, address: IpAddr) {
         if self.find_neigh(link, address).is_none() {
             return;
@@ -67,12 +67,12 @@ impl Tables {
         if done {
             self.forget_neigh(link, address);
         } else {
-            // A route can not go now, so its next hop stays, and is to be asked for again.
+            // A route cannot be removed now, so its next hop stays and has to be resolved again.
             let _ = self.set_neigh(link, address, None);
         }
     }
 
-    /// Notes a route to be put in a FIB, if it says that destinations are on a link themselves.
+    /// Records a route that is about to enter a FIB, if its destinations are on a link themselves.
     fn note_connected(&mut self, vrf: VrfId, next: NextHopId) {
         let Some(link) = self.connected(next) else { return };
         let vrfs = self.host_routes.gleaning.entry(link).or_default();
@@ -81,15 +81,15 @@ impl Tables {
         }
     }
 
-    /// The link on which destinations of a next hop are themselves.
+    /// The link that holds the destinations of a next hop, if they are neighbours themselves.
     fn connected(&self, next: NextHopId) -> Option<LinkId> {
         let view = self.next_hops.view();
-        let record = view.record(view.in_force(next)).filter(|_| !next.is_group())?;
+        let record = view.record(view.installed(next)).filter(|_| !next.is_group())?;
         (record.action() == Action::Glean).then(|| record.link())
     }
 
-    /// Puts a VRF's own route in or takes it out; host routes of neighbours follow. Says if
-    /// there was one to take out.
+    /// Inserts or removes a VRF's own route and updates the host routes of neighbours. Says whether
+    /// there was one to remove.
     pub(super) fn change_route(
         &mut self,
         vrf: VrfId,
@@ -120,7 +120,7 @@ impl Tables {
         Ok(before)
     }
 
-    /// Makes a neighbour's host route, or takes it away, as the VRF's own routes have it.
+    /// Adds or removes a neighbour's host route, according to the VRF's own routes.
     fn settle_host_route(
         &mut self,
         vrf: VrfId,
@@ -173,7 +173,7 @@ impl Tables {
         }
     }
 
-    /// The next hop of the longest prefix that covers an address and others.
+    /// The next hop of the longest prefix that covers an address and other addresses.
     fn cover(&self, vrf: VrfId, address: IpAddr) -> Option<NextHopId> {
         let record = self.vrfs.get(usize::from(vrf.0))?;
         let len = if address.is_ipv4() { 31 } else { 127 };
@@ -208,7 +208,7 @@ mod tests {
 
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
-    /// A link of the first of two VRFs with a connected prefix in each, and one of one address.
+    /// A link of the first of two VRFs; each VRF has a connected prefix, and one of a single address.
     fn tables() -> (Tables, LinkId, [VrfId; 2]) {
         let mut tables = Tables::new();
         let vrfs = [tables.add_vrf().unwrap(), tables.add_vrf().unwrap()];
@@ -265,7 +265,7 @@ mod tests {
         tables.withdraw_neigh(link, [10, 0, 0, 8].into());
     }
 
-    /// What a VRF has besides host routes, and what is known.
+    /// A VRF's routes other than host routes, and the known neighbours.
     #[derive(Default)]
     struct Naive {
         routes: HashMap<(VrfId, u32, u8), NextHopId>,
@@ -285,8 +285,8 @@ mod tests {
         }
     }
 
-    /// Routes and neighbours that come and go in any order lead where a lookup of the route, and then
-    /// of the neighbour, would.
+    /// Routes and neighbours that come and go in any order give the same results as a lookup of the
+    /// route followed by one of the neighbour.
     #[test]
     #[cfg_attr(miri, ignore = "takes minutes there")]
     fn host_routes_follow_routes_and_neighbours() {

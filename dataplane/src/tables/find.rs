@@ -1,4 +1,4 @@
-//! Lookups of single packets, as the stages do them for bursts: policy, FIB, and where it falls back to.
+//! Lookups of single packets, like those of the stages for bursts: policy, FIB, and fallback FIBs.
 
 use std::net::IpAddr;
 
@@ -7,25 +7,25 @@ use crate::id::{LinkId, NextHopId, VrfId};
 use crate::stages::route::Root;
 use crate::stages::rule::Decision;
 
-/// What a route is asked for.
+/// The query for a packet's route.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Question {
+pub(crate) struct RouteQuery {
     /// 4 or 6.
     pub(crate) version: u8,
-    /// Whose policy decides, where it has one.
+    /// The link whose policy decides, if it has one.
     pub(crate) link: LinkId,
-    /// The FIB that is asked otherwise.
+    /// The FIB to look up if there is no policy.
     pub(crate) root: u32,
-    /// Source, bits at the upper end.
+    /// Source, left-aligned.
     pub(crate) src: u128,
-    /// Destination, bits at the upper end.
+    /// Destination, left-aligned.
     pub(crate) dst: u128,
     /// The packet's mark.
     pub(crate) mark: u32,
 }
 
 impl Tables {
-    /// The next hop or group for an address, by a VRF's FIB and then by those that it falls back to.
+    /// The next hop or group for an address, from a VRF's FIB or else from those that it falls back to.
     #[must_use]
     pub fn resolve(&self, vrf: VrfId, address: IpAddr) -> NextHopId {
         let Some(record) = self.vrfs.get(usize::from(vrf.0)) else { return NextHopId::NO_ROUTE };
@@ -35,20 +35,20 @@ impl Tables {
         }
     }
 
-    /// The next hop or group that a packet gets.
-    pub(crate) fn find(&self, question: &Question) -> NextHopId {
-        let policy = self.policies.as_ref().and_then(|policies| policies.of(question.link));
-        // What arrives on a link of the kernel's is its own, whatever a policy says.
-        let is_kernels = || self.kernel_roots.has(question.version, question.root);
+    /// The next hop or group for a packet.
+    pub(crate) fn find(&self, query: &RouteQuery) -> NextHopId {
+        let policy = self.policies.as_ref().and_then(|policies| policies.of(query.link));
+        // Packets that arrive on a kernel-path link take the kernel path, whatever a policy says.
+        let is_kernels = || self.kernel_roots.has(query.version, query.root);
         let Some(policy) = policy.filter(|_| !is_kernels()) else {
-            return self.find_from(question.version, question.root, question.dst);
+            return self.find_from(query.version, query.root, query.dst);
         };
-        for rule in policy.rules(question.version) {
-            if !rule.matches(question) {
+        for rule in policy.rules(query.version) {
+            if !rule.matches(query) {
                 continue;
             }
             let next = match rule.decision {
-                Decision::Root(root) => self.find_from(question.version, root, question.dst),
+                Decision::Root(root) => self.find_from(query.version, root, query.dst),
                 Decision::Next(next) => return next,
             };
             if next != NextHopId::NO_ROUTE {
@@ -58,7 +58,7 @@ impl Tables {
         NextHopId::NO_ROUTE
     }
 
-    /// The next hop or group that a FIB has, or one of those that it falls back to.
+    /// The next hop or group from a FIB, or else from those that it falls back to.
     pub(crate) fn find_from(&self, version: u8, mut root: u32, address: u128) -> NextHopId {
         let fib = if version == 4 { &self.fib4 } else { &self.fib6 };
         loop {

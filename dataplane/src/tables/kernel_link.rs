@@ -1,4 +1,4 @@
-//! Links whose packets the kernel keeps, and MTUs that differ by family.
+//! Links whose packets take the kernel path, and MTUs that differ by family.
 
 use super::{Action, LinkRecord, RoutePrefix, Tables, TablesError};
 use crate::id::LinkId;
@@ -6,22 +6,22 @@ use crate::stages::classify::VlanEntry;
 use crate::stages::route::Root;
 use crate::verdict::PuntReason;
 
-/// FIBs of which each address says that the packet is the kernel's, IPv4 and IPv6; made when needed.
+/// FIBs that send every address to the kernel path, IPv4 and IPv6; created when needed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct KernelRoots([Option<Root>; 2]);
 
 impl KernelRoots {
-    /// Says if a FIB is the one of its family.
+    /// Says whether `root` is the FIB of its family.
     pub(super) fn has(self, version: u8, root: u32) -> bool {
         self.0[usize::from(version != 4)] == Some(Root(root))
     }
 }
 
 impl Tables {
-    /// Says of which families the packets that arrive on a link are the kernel's, whatever they are for
-    /// ([`PuntReason::KernelLink`]).
+    /// Sets for which families the packets that arrive on a link take the kernel path, whatever their
+    /// destination ([`PuntReason::KernelLink`]).
     ///
-    /// It costs nothing: the link's FIB is one that says so of each address.
+    /// It costs nothing per packet: the link's FIB is one that sends every address to the kernel path.
     ///
     /// # Errors
     /// See [`TablesError`].
@@ -49,7 +49,7 @@ impl Tables {
         Ok(root)
     }
 
-    /// Puts the roots of a link's FIBs wherever the path looks for them.
+    /// Stores the roots of a link's FIBs wherever the path reads them.
     fn set_roots(&mut self, link: LinkId, (root4, root6): (u32, u32)) {
         let Some(record) = self.links.get_mut(usize::from(link.0)) else { return };
         (record.root4, record.root6) = (root4, root6);
@@ -63,8 +63,8 @@ impl Tables {
         }
     }
 
-    /// Gives a link another MTU for IPv6 packets (`net.ipv6.conf.*.mtu`), bytes; the link's at most.
-    /// It bounds the MTU of routes that have one of their own, too.
+    /// Sets a link's MTU for IPv6 packets (`net.ipv6.conf.*.mtu`) in bytes, at most the link's MTU. It
+    /// also bounds the MTU of routes that have one of their own.
     ///
     /// # Errors
     /// See [`TablesError`].
@@ -81,13 +81,13 @@ mod tests {
 
     use super::*;
     use crate::id::NextHopId;
-    use crate::testkit::road::{Outcome, Road};
-    use crate::testkit::wires::{Way, tables};
+    use crate::testkit::path_bench::{Outcome, PathBench};
+    use crate::testkit::wires::{LinkVariant, tables};
 
-    fn sent_or_punted(tables: &Tables, way: Way, dst: IpAddr) -> Option<PuntReason> {
+    fn sent_or_punted(tables: &Tables, way: LinkVariant, dst: IpAddr) -> Option<PuntReason> {
         let path = crate::dispatch::Path::detect();
-        let mut road = Road::<crate::path::Everything>::over(tables, path, 2048);
-        match road.one(0, &way.packet(0, dst).build()) {
+        let mut path_bench = PathBench::<crate::path::AllStages>::over(tables, path, 2048);
+        match path_bench.one(0, &way.packet(0, dst).build()) {
             Outcome::Sent(..) => None,
             Outcome::Punt(reason, link, _) => {
                 assert_eq!(link, way.link(0));
@@ -100,15 +100,21 @@ mod tests {
     #[test]
     fn the_kernel_has_what_arrives_there_and_nothing_else() {
         let mut tables = tables();
-        for way in Way::ALL {
+        for way in LinkVariant::ALL {
             for (v4, v6) in [(true, false), (false, true), (true, true), (false, false)] {
                 let before = tables.version();
                 tables.set_kernel_link(way.link(0), v4, v6).unwrap();
                 assert_ne!(tables.version(), before);
-                for other in Way::ALL {
+                for other in LinkVariant::ALL {
                     let kept = |on| (on && other == way).then_some(PuntReason::KernelLink);
-                    assert_eq!(sent_or_punted(&tables, other, Way::Vlan.host4(1)), kept(v4));
-                    assert_eq!(sent_or_punted(&tables, other, Way::Vlan.host6(1)), kept(v6));
+                    assert_eq!(
+                        sent_or_punted(&tables, other, LinkVariant::Vlan.host4(1)),
+                        kept(v4)
+                    );
+                    assert_eq!(
+                        sent_or_punted(&tables, other, LinkVariant::Vlan.host6(1)),
+                        kept(v6)
+                    );
                 }
             }
         }
@@ -117,14 +123,18 @@ mod tests {
     #[test]
     fn there_is_one_fib_for_all_such_links() {
         let mut tables = tables();
-        tables.set_kernel_link(Way::Plain.link(0), true, true).unwrap();
+        tables.set_kernel_link(LinkVariant::Plain.link(0), true, true).unwrap();
         let count = tables.next_hops.len();
-        tables.set_kernel_link(Way::Vlan.link(0), true, true).unwrap();
+        tables.set_kernel_link(LinkVariant::Vlan.link(0), true, true).unwrap();
         assert_eq!(tables.next_hops.len(), count);
-        let [first, second] = [Way::Plain, Way::Vlan].map(|way| tables.link(way.link(0)));
+        let [first, second] =
+            [LinkVariant::Plain, LinkVariant::Vlan].map(|way| tables.link(way.link(0)));
         assert_eq!((first.root4, first.root6), (second.root4, second.root6));
         assert_eq!(tables.set_kernel_link(LinkId(999), true, true), Err(TablesError::Unknown));
-        // The VRF's own are as they were.
-        assert_ne!(tables.lookup(Way::Plain.vrf(), Way::Plain.host4(1)), NextHopId::NO_ROUTE);
+        // The VRF's own FIBs are unchanged.
+        assert_ne!(
+            tables.lookup(LinkVariant::Plain.vrf(), LinkVariant::Plain.host4(1)),
+            NextHopId::NO_ROUTE
+        );
     }
 }

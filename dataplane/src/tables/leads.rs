@@ -1,16 +1,17 @@
-//! Next hops that are led elsewhere in place: for next-hop objects, which a million routes may share.
+//! Leads: next hops whose target changes in place, for next-hop objects, which a million routes may
+//! share.
 //!
-//! A lead has a number of its own, which its routes keep while it leads now to this neighbour and then
-//! to that (`replace_nexthop` in `net/ipv4/nexthop.c`). It follows what is known of its neighbour.
+//! A lead has a number of its own, which its routes keep while its target changes from one neighbour to
+//! another (`replace_nexthop` in `net/ipv4/nexthop.c`). It follows the state of its neighbour.
 
 use std::net::IpAddr;
 
-use super::neighs::Wish;
+use super::neighs::NeighRequest;
 use super::{Action, NextHop, Tables, TablesError};
 use crate::id::{LinkId, NextHopId};
 use crate::verdict::{DropReason, PuntReason};
 
-/// Where a next hop leads.
+/// The target of a lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Lead {
     /// To a neighbour, known or not.
@@ -19,19 +20,19 @@ pub enum Lead {
         link: LinkId,
         /// Its address.
         via: IpAddr,
-        /// Largest packet, bytes, if it is not the link's.
+        /// Largest packet in bytes, if it is not the link's.
         mtu: Option<u16>,
-        /// Its packets are IPv4, of whichever family the address is.
+        /// Says whether its packets are IPv4, whatever the family of the address.
         is_ipv4: bool,
     },
     /// Nowhere: packets are dropped.
     Drop(DropReason),
-    /// Packets are the slow path's.
+    /// The slow path receives the packets.
     Punt(PuntReason),
 }
 
 impl Tables {
-    /// Adds a next hop that can be led elsewhere with [`Tables::set_lead`].
+    /// Adds a next hop whose target can be changed with [`Tables::set_lead`].
     ///
     /// # Errors
     /// See [`TablesError`].
@@ -42,10 +43,10 @@ impl Tables {
         Ok(id)
     }
 
-    /// Leads a next hop of [`Tables::add_lead`] elsewhere, for all routes that have it.
+    /// Changes the target of a next hop of [`Tables::add_lead`], for all its routes.
     ///
     /// # Errors
-    /// See [`TablesError`]; it leads where it did.
+    /// See [`TablesError`]; the target is then unchanged.
     pub fn set_lead(&mut self, id: NextHopId, to: Lead) -> Result<(), TablesError> {
         let before = *self.leads.get(&id).ok_or(TablesError::Unknown)?;
         if before == to {
@@ -71,12 +72,12 @@ impl Tables {
         Ok(())
     }
 
-    /// What a wish for a neighbour comes to now; the neighbour is kept for good.
+    /// The current next hop for a requested neighbour; the neighbour is kept for good.
     pub(super) fn leading_as(
         &mut self,
         link: LinkId,
         via: IpAddr,
-        wish: Wish,
+        wish: NeighRequest,
     ) -> Result<NextHop, TablesError> {
         let plain = self.neigh(link, via)?;
         let next = self.next_hop(plain);

@@ -1,5 +1,6 @@
-//! Neighbours, and the next hops that lead to them: one for each, and others for routes with wishes of
-//! their own (an MTU, IPv4 by a neighbour of IPv6), all of which follow what is known of the neighbour.
+//! Neighbours and the next hops that lead to them. Each neighbour has one, and more for routes with
+//! requirements of their own (an MTU, IPv4 through an IPv6 neighbour). All of them follow the
+//! neighbour's state.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -7,11 +8,11 @@ use std::net::{IpAddr, Ipv6Addr};
 use super::{Action, NextHop, Tables, TablesError};
 use crate::id::{LinkId, NextHopId};
 
-/// The neighbours that are known or wanted.
+/// The neighbours that are known or needed.
 #[derive(Debug, Default)]
 pub(super) struct Neighs {
     known: HashMap<(LinkId, IpAddr), NeighRecord>,
-    /// Next hops of neighbours that were forgotten, for those that come.
+    /// Next hops of forgotten neighbours, for reuse by new ones.
     spare: Vec<NextHopId>,
 }
 
@@ -19,25 +20,25 @@ pub(super) struct Neighs {
 #[derive(Clone, Debug)]
 struct NeighRecord {
     next: NextHopId,
-    /// Somebody was told a number and may have routes with it: it is not used again.
+    /// A caller got the number and may have routes with it: it is not reused.
     pinned: bool,
-    /// Those of routes with wishes.
-    wished: Vec<(Wish, NextHopId)>,
-    /// Those that lead here for now (`leads.rs`).
-    led: Vec<(Wish, NextHopId)>,
+    /// Next hops of routes with requirements of their own.
+    wished: Vec<(NeighRequest, NextHopId)>,
+    /// Leads that currently point to this neighbour (`leads.rs`).
+    led: Vec<(NeighRequest, NextHopId)>,
 }
 
-/// What a route wants of the way to its neighbour.
+/// A route's requirements on the path to its neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Wish {
-    /// Largest packet, bytes, where the device takes larger ones; else the greatest number.
+pub(super) struct NeighRequest {
+    /// Largest packet in bytes if the device accepts larger ones; otherwise the greatest number.
     mtu: u16,
-    /// Its packets are IPv4, of whichever family the neighbour's address is.
+    /// Says whether its packets are IPv4, whatever the family of the neighbour's address.
     is_ipv4: bool,
 }
 
-impl Wish {
-    /// That of routes without any.
+impl NeighRequest {
+    /// The request of routes without requirements of their own.
     const fn usual(address: IpAddr) -> Self {
         Self { mtu: u16::MAX, is_ipv4: address.is_ipv4() }
     }
@@ -56,8 +57,9 @@ impl Tables {
         Ok(id)
     }
 
-    /// As [`Tables::neigh`], for routes with an MTU of their own (`RTAX_MTU`), bytes. One over the link's
-    /// counts as the link's: what is between is left to the kernel, as all that does not fit.
+    /// Like [`Tables::neigh`], for routes with an MTU of their own (`RTAX_MTU`), in bytes. A value
+    /// above the link's MTU counts as the link's: packets between the two take the kernel path, like
+    /// all that do not fit.
     ///
     /// # Errors
     /// See [`TablesError`].
@@ -71,7 +73,7 @@ impl Tables {
         self.wished(link, address, wish)
     }
 
-    /// As [`Tables::neigh`], for IPv4 routes by a neighbour that is known by its IPv6 address (RFC 8950;
+    /// Like [`Tables::neigh`], for IPv4 routes through a neighbour with an IPv6 address (RFC 8950;
     /// `RTA_VIA`), with an MTU of their own if they have one.
     ///
     /// # Errors
@@ -86,21 +88,26 @@ impl Tables {
         self.wished(link, address.into(), wish)
     }
 
-    pub(super) fn wish(&self, link: LinkId, mtu: u16, is_ipv4: bool) -> Result<Wish, TablesError> {
+    pub(super) fn wish(
+        &self,
+        link: LinkId,
+        mtu: u16,
+        is_ipv4: bool,
+    ) -> Result<NeighRequest, TablesError> {
         let record = self.links.get(usize::from(link.0)).ok_or(TablesError::Unknown)?;
-        // That for IPv6 may change, and is never over this one.
+        // The IPv6 MTU may change and never exceeds this one.
         let is_less = mtu < record.mtu;
-        Ok(Wish { mtu: if is_less { mtu } else { u16::MAX }, is_ipv4 })
+        Ok(NeighRequest { mtu: if is_less { mtu } else { u16::MAX }, is_ipv4 })
     }
 
     fn wished(
         &mut self,
         link: LinkId,
         address: IpAddr,
-        wish: Wish,
+        wish: NeighRequest,
     ) -> Result<NextHopId, TablesError> {
         let plain = self.neigh(link, address)?;
-        if wish == Wish::usual(address) {
+        if wish == NeighRequest::usual(address) {
             return Ok(plain);
         }
         let wished = self.neighs.known.get(&(link, address)).map(|record| &record.wished);
@@ -121,7 +128,7 @@ impl Tables {
         self.neighs.known.get(&(link, address)).map(|record| record.next)
     }
 
-    /// Every neighbour that is known or wanted, with the next hop that leads to it; in no order.
+    /// Every neighbour that is known or needed, with the next hop that leads to it; in no order.
     pub fn neighs(&self) -> impl Iterator<Item = (LinkId, IpAddr, NextHopId)> {
         self.neighs.known.iter().map(|(&(link, address), record)| (link, address, record.next))
     }
@@ -146,14 +153,14 @@ impl Tables {
     }
 
     pub(super) fn change(&self, id: NextHopId, next: &NextHop) -> Result<(), TablesError> {
-        // A neighbour that is confirmed is none that changed.
+        // A neighbour that is only confirmed has not changed.
         if self.next_hops.get(id) == *next {
             return Ok(());
         }
         if self.next_hops.set(id, next) { Ok(()) } else { Err(TablesError::Full) }
     }
 
-    /// Tells a neighbour's address, or with none that it is not known (any more).
+    /// Sets a neighbour's address; none means that it is not known (any more).
     ///
     /// # Errors
     /// See [`TablesError`].
@@ -167,8 +174,8 @@ impl Tables {
         self.learn_neigh(link, address, mac)
     }
 
-    /// As [`Tables::set_neigh`], for an address that was learned: [`Tables::forget_neigh`] frees
-    /// its next hop for another, unless [`Tables::neigh`] has given it out.
+    /// Like [`Tables::set_neigh`], for a learned address: [`Tables::forget_neigh`] frees its next hop
+    /// for reuse, unless [`Tables::neigh`] has returned it.
     ///
     /// # Errors
     /// See [`TablesError`].
@@ -179,7 +186,7 @@ impl Tables {
         mac: Option<[u8; 6]>,
     ) -> Result<NextHopId, TablesError> {
         let id = self.neigh_record(link, address)?;
-        self.change(id, &self.leading_to(self.next_hop(id), Wish::usual(address), mac))?;
+        self.change(id, &self.leading_to(self.next_hop(id), NeighRequest::usual(address), mac))?;
         self.change_wished(link, address, mac)?;
         Ok(id)
     }
@@ -198,25 +205,31 @@ impl Tables {
         Ok(())
     }
 
-    /// Has a next hop follow a neighbour from now on.
-    pub(super) fn lead(&mut self, link: LinkId, address: IpAddr, wish: Wish, id: NextHopId) {
+    /// Makes a next hop follow a neighbour from now on.
+    pub(super) fn lead(
+        &mut self,
+        link: LinkId,
+        address: IpAddr,
+        wish: NeighRequest,
+        id: NextHopId,
+    ) {
         if let Some(record) = self.neighs.known.get_mut(&(link, address)) {
             record.led.push((wish, id));
         }
     }
 
-    /// Has a next hop not follow a neighbour any more.
+    /// Makes a next hop stop following a neighbour.
     pub(super) fn unlead(&mut self, link: LinkId, address: IpAddr, id: NextHopId) {
         if let Some(record) = self.neighs.known.get_mut(&(link, address)) {
             record.led.retain(|(_, led)| *led != id);
         }
     }
 
-    /// A neighbour's next hop as it is with that address.
+    /// A neighbour's next hop for the given address.
     pub(super) fn leading_to(
         &self,
         mut next: NextHop,
-        wish: Wish,
+        wish: NeighRequest,
         mac: Option<[u8; 6]>,
     ) -> NextHop {
         let link = self.link(next.link);
@@ -230,7 +243,7 @@ impl Tables {
         next
     }
 
-    /// Has the IPv6 neighbours of a link follow its MTU.
+    /// Updates the IPv6 neighbours of a link to its MTU.
     pub(super) fn renew_neighs6(&mut self, link: LinkId) -> Result<(), TablesError> {
         let is_there = |(own, address): &&(LinkId, IpAddr)| *own == link && address.is_ipv6();
         let neighs: Vec<_> = self.neighs.known.keys().filter(is_there).copied().collect();
@@ -243,15 +256,14 @@ impl Tables {
         Ok(())
     }
 
-    /// Forgets a neighbour's address; no route may be left that [`Tables::learn_neigh`]'s next hop
-    /// was put in.
+    /// Forgets a neighbour's address; no route may still use the next hop of [`Tables::learn_neigh`].
     pub fn forget_neigh(&mut self, link: LinkId, address: IpAddr) {
         let Some(record) = self.neighs.known.get(&(link, address)) else { return };
         let (next, pinned) = (record.next, record.pinned);
         let inert = NextHop { action: Action::Resolve, mtu: 0, ..self.next_hop(next) };
         let told = self.change(next, &inert).is_ok();
         if !told || self.change_wished(link, address, None).is_err() {
-            // It can not be told now, so it stays whose it is.
+            // The change cannot be published now, so the neighbour keeps its next hop.
             return;
         }
         if !pinned {
@@ -275,7 +287,7 @@ mod tests {
         (tables, link)
     }
 
-    /// What a next hop does, the MTU, and the last bytes of its header: station and ethertype.
+    /// A next hop's action, the MTU, and the last bytes of its header: station and ethertype.
     fn shown(tables: &Tables, id: NextHopId) -> (Action, u16, [u8; 6], u16) {
         let next = tables.next_hop(id);
         let header = &next.header[next.header.len() - usize::from(next.header_len)..];
@@ -338,7 +350,7 @@ mod tests {
         assert_eq!(shown(&tables, by6), (Action::Forward, 1500, MAC, 0x0800));
         let less = tables.neigh_mtu(link, v6.into(), 1450).unwrap();
         assert_eq!(shown(&tables, less), (Action::Forward, 1400, MAC, 0x86dd));
-        // Those that lead there already follow.
+        // Leads that already point there follow.
         tables.set_mtu6(link, 1300).unwrap();
         assert_eq!(shown(&tables, plain), (Action::Forward, 1300, MAC, 0x86dd));
         tables.set_mtu6(link, 1500).unwrap();

@@ -13,25 +13,25 @@ use crate::retired::Retired;
 use crate::sync::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 use crate::verdict::{DropReason, PuntReason};
 
-/// Next hops at most: twenty times what a full Internet table has.
+/// The maximum number of next hops: twenty times that of a full Internet table.
 pub const MOST_NEXT_HOPS: usize = 1 << 20;
 
-/// Records that may stand for changed next hops while readers are on their way.
+/// Spare records that may stand for changed next hops while readers still use the old ones.
 const SPARE_RECORDS: usize = 1 << 12;
 
 /// Next hops by number.
 ///
-/// A number stands for a record, which never changes while a reader may look at it. So whatever
-/// changes about a next hop that many routes share is one store, and a packet gets the old one or the
-/// new one whole.
+/// A number maps to a record, which never changes while a reader may look at it. So any change of a
+/// next hop that many routes share is one store, and a packet gets either the old one or the new one as
+/// a whole.
 ///
-/// A number's own record has the same number. When a next hop changes, another record stands for it
-/// until every reader has passed; then its own is written and stands for it again. So but for these
-/// moments readers need not ask which record is in force.
+/// A number's own record has the same number. When a next hop changes, another record stands in for it
+/// until every reader has passed. Then the own record is written and becomes active again. So except
+/// for these moments, readers need not look up which record is active.
 pub struct NextHops {
-    /// The record in force, by number.
+    /// The active record by number.
     current: Box<[AtomicU32]>,
-    /// Numbers whose record in force is not their own.
+    /// The number of next hops whose active record is not their own.
     displaced: AtomicU32,
     records: Aligned<Record>,
     epochs: Arc<Epochs>,
@@ -40,7 +40,7 @@ pub struct NextHops {
 
 /// A next hop as the path reads it: one cache line.
 ///
-/// Written while no reader looks at it.
+/// It is written only while no reader looks at it.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Record {
@@ -55,7 +55,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Largest packet, bytes; 0 unless the action is to forward.
+    /// Largest packet in bytes; 0 unless the action is to forward.
     #[inline(always)]
     #[must_use]
     pub fn mtu(&self) -> u16 {
@@ -126,7 +126,7 @@ impl Record {
     }
 }
 
-/// An action as two bytes.
+/// Encodes an action as two bytes.
 const fn code(action: Action) -> (u8, u8) {
     match action {
         Action::Forward => (0, 0),
@@ -150,12 +150,12 @@ fn action(action: u8, reason: u8) -> Action {
     }
 }
 
-/// What writers have, behind one lock.
+/// The writers' state, behind one lock.
 #[derive(Debug)]
 struct Writer {
-    /// Whom each next hop leads to.
+    /// The neighbour of each next hop.
     neighs: Vec<Option<IpAddr>>,
-    /// Records that stand for nobody.
+    /// Records that no number uses.
     spare: Vec<u32>,
     /// Records that readers may still look at.
     retired: Retired<u32>,
@@ -164,7 +164,7 @@ struct Writer {
 }
 
 impl NextHops {
-    /// The one that has number 0: no route.
+    /// Creates the table with the one entry of number 0: no route.
     #[must_use]
     pub fn new(epochs: Arc<Epochs>) -> Self {
         let most = MOST_NEXT_HOPS as u32;
@@ -186,23 +186,23 @@ impl NextHops {
         next_hops
     }
 
-    /// How many there are.
+    /// The number of next hops.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().neighs.len()
     }
 
-    /// Says if there is none, which is never so.
+    /// Says whether there is no next hop, which is never the case.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Adds one; none where numbers are used up.
+    /// Adds a next hop; none if all numbers are used.
     pub fn push(&self, next: &NextHop) -> Option<NextHopId> {
         let mut writer = self.lock();
         let number = writer.neighs.len();
-        // Nobody has the number yet.
+        // No reader has the number yet.
         let current = self.current.get(number)?;
         self.records.get().get(number)?.fill(next);
         writer.neighs.push(next.neigh);
@@ -210,11 +210,11 @@ impl NextHops {
         Some(NextHopId(number as u32))
     }
 
-    /// Changes one, for every route that shares it at once; false where it is not there, or too many
-    /// changes wait for readers.
+    /// Changes a next hop for all routes that share it at once. False if it does not exist, or if too
+    /// many changes wait for readers.
     pub fn set(&self, id: NextHopId, next: &NextHop) -> bool {
         let mut writer = self.lock();
-        self.settle_some(&mut writer);
+        self.restore_some(&mut writer);
         let number = id.0 as usize;
         if number >= writer.neighs.len() {
             return false;
@@ -224,7 +224,8 @@ impl NextHops {
         writer.neighs[number] = next.neigh;
         let old = self.current[number].swap(record, AcqRel);
         if old == id.0 {
-            // Before the epoch that `mark` begins: who has passed it asks for the record in force.
+            // Before the epoch that `mark` begins: readers that have passed it look up the active
+            // record.
             self.displaced.fetch_add(1, SeqCst);
             writer.displaced.push(id);
             writer.displaced.mark();
@@ -232,23 +233,23 @@ impl NextHops {
             writer.retired.push(old);
             writer.retired.mark();
         }
-        // One that did not forward has decided nothing that anyone could have kept: neighbours that
-        // come change nothing for flows that are on their way already.
+        // A next hop that did not forward has decided nothing that a cache could keep. So new
+        // neighbours do not void existing flows.
         if self.records.get()[old as usize].action() == Action::Forward {
             self.epochs.changes.note();
         }
         true
     }
 
-    /// Lets next hops that changed stand for themselves again, where no reader is in the way; to be
-    /// called now and then.
-    pub fn settle(&self) {
+    /// Restores the own records of next hops that changed, if no reader is in the way; call it now and
+    /// then.
+    pub fn restore_displaced(&self) {
         if self.displaced.load(Relaxed) > 0 {
-            self.settle_some(&mut self.lock());
+            self.restore_some(&mut self.lock());
         }
     }
 
-    fn settle_some(&self, writer: &mut Writer) {
+    fn restore_some(&self, writer: &mut Writer) {
         let Writer { neighs, spare, retired, displaced } = writer;
         let records = self.records.get();
         displaced.reclaim(|id| {
@@ -262,16 +263,16 @@ impl NextHops {
         retired.reclaim(|record| spare.push(record));
     }
 
-    /// The next hop of a number; no route for one that is not there.
+    /// The next hop with this number; "no route" if there is none.
     #[must_use]
     pub fn get(&self, id: NextHopId) -> NextHop {
         let writer = self.lock();
         let Some(neigh) = writer.neighs.get(id.0 as usize) else { return NO_ROUTE };
         let view = self.view();
-        view.record(view.in_force(id)).map_or(NO_ROUTE, |record| record.next_hop(*neigh))
+        view.record(view.installed(id)).map_or(NO_ROUTE, |record| record.next_hop(*neigh))
     }
 
-    /// What a packet's way needs; good until the next burst boundary.
+    /// The view that the path reads; valid until the next burst boundary.
     #[inline(always)]
     #[must_use]
     pub fn view(&self) -> View<'_> {
@@ -283,7 +284,7 @@ impl NextHops {
     }
 
     fn lock(&self) -> MutexGuard<'_, Writer> {
-        // Whatever panicked left numbers and records as they were or as they should be.
+        // A panic leaves numbers and records either unchanged or complete.
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -294,7 +295,7 @@ impl std::fmt::Debug for NextHops {
     }
 }
 
-/// [`NextHops`] as a packet's way reads them.
+/// [`NextHops`] as the path reads them.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     settled: bool,
@@ -303,22 +304,22 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Says if every number's own record is in force: then its number is the record's.
+    /// Says whether every number's own record is active: then its number is the record's.
     #[inline(always)]
     #[must_use]
     pub const fn is_settled(self) -> bool {
         self.settled
     }
 
-    /// The record in force for a number; of a group the number itself, for [`crate::stages::ecmp`].
+    /// The active record for a number; for a group the number itself, for [`crate::stages::ecmp`].
     #[inline(always)]
     #[must_use]
-    pub fn in_force(self, id: NextHopId) -> RecordId {
+    pub fn installed(self, id: NextHopId) -> RecordId {
         let record = self.current.get(id.0 as usize);
         RecordId(record.map_or(id.0, |record| record.load(Acquire)))
     }
 
-    /// The record of a number.
+    /// The record with this number.
     #[inline(always)]
     #[must_use]
     pub fn record(self, id: RecordId) -> Option<&'a Record> {
@@ -328,12 +329,12 @@ impl<'a> View<'a> {
 
 /// The number of a [`Record`], or (with [`NextHopId::GROUP`]) of a group.
 ///
-/// Good until the next burst boundary.
+/// It is valid until the next burst boundary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordId(pub u32);
 
 impl RecordId {
-    /// The group that this is.
+    /// The number of the group, if it is one.
     #[inline(always)]
     #[must_use]
     pub const fn group(self) -> Option<NextHopId> {
@@ -380,7 +381,7 @@ mod tests {
         let next_hops = NextHops::new(Arc::clone(&epochs));
         let reader = epochs.join();
         let id = next_hops.push(&leading_to(1)).unwrap();
-        let found = next_hops.view().in_force(id);
+        let found = next_hops.view().installed(id);
         for last in 2..200 {
             assert!(next_hops.set(id, &leading_to(last)));
             let record = next_hops.view().record(found).unwrap();
@@ -388,21 +389,21 @@ mod tests {
         }
         assert_eq!(next_hops.get(id), leading_to(199));
         assert!(!next_hops.view().is_settled());
-        // From now on few records do: those in force, and those that a reader may still look at.
+        // From now on few records are free: the others are active, or a reader may still look at them.
         for last in 2..200 {
             reader.pass();
             assert!(next_hops.set(id, &leading_to(last)));
             assert!(next_hops.lock().spare.len() >= SPARE_RECORDS - 3);
             let view = next_hops.view();
-            let record = view.record(view.in_force(id)).unwrap();
+            let record = view.record(view.installed(id)).unwrap();
             assert_eq!(record.next_hop(leading_to(last).neigh), leading_to(last));
         }
         for _ in 0..2 {
             reader.pass();
-            next_hops.settle();
+            next_hops.restore_displaced();
         }
         assert!(next_hops.view().is_settled());
-        assert_eq!(next_hops.view().in_force(id), RecordId(id.0));
+        assert_eq!(next_hops.view().installed(id), RecordId(id.0));
         assert_eq!(next_hops.get(id), leading_to(199));
     }
 

@@ -38,9 +38,9 @@ impl RoutePrefix {
     }
 }
 
-/// Routes that every VRF has: `ip_route_input_slow` (`net/ipv4/route.c`) for IPv4, RFC 4291 2.5
-/// and 2.7 for IPv6. Link-local and multicast destinations are for the slow path to judge, which
-/// knows the link; they are never forwarded.
+/// Routes that every VRF has: `ip_route_input_slow` (`net/ipv4/route.c`) for IPv4, RFC 4291 2.5 and 2.7
+/// for IPv6. Link-local and multicast destinations go to the slow path, which knows the link; the path
+/// never forwards them.
 pub(super) fn standing_routes() -> [(RoutePrefix, Action); 8] {
     let invalid = Action::Drop(DropReason::IpInvalidDest);
     let v4 = |address: u32, len| RoutePrefix::V4(Prefix::v4(address, len));

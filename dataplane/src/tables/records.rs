@@ -1,4 +1,4 @@
-//! What the tables are made of: ports, links, VRFs, next hops.
+//! The records of the tables: ports, links, VRFs, next hops.
 
 use std::net::IpAddr;
 
@@ -12,11 +12,11 @@ use crate::wire::eth::MacWord;
 /// What a next hop does with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Forwards it: the neighbour is known, the header is ready.
+    /// Forwards it: the neighbour is known, the header is prepared.
     Forward,
-    /// Holds it: the neighbour's address is asked for.
+    /// Queues it until the neighbour's address is resolved.
     Resolve,
-    /// Holds it: the destination itself is on the link and is asked for.
+    /// Queues it until the destination itself, which is on the link, is resolved.
     Glean,
     /// Delivers it to the router itself.
     Local,
@@ -26,22 +26,22 @@ pub enum Action {
     Punt(PuntReason),
 }
 
-/// A next hop with the work done ahead.
+/// A next hop with its header prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
     /// The Ethernet header, tags and ethertype included, at the end of the room.
     pub header: [u8; HEADER_ROOM],
-    /// Largest packet, bytes; 0 unless the action is to forward.
+    /// Largest packet in bytes; 0 unless the action is to forward.
     pub mtu: u16,
     /// The egress port.
     pub port: PortId,
-    /// Bytes of the header that count: 14, 18 or 22.
+    /// Significant bytes of the header: 14, 18 or 22.
     pub header_len: u8,
     /// What happens to a packet.
     pub action: Action,
     /// The egress link.
     pub link: LinkId,
-    /// Whom it leads to, where the action is to forward or to resolve.
+    /// The neighbour that it leads to, if the action is to forward or to resolve.
     pub neigh: Option<IpAddr>,
 }
 
@@ -58,22 +58,22 @@ impl NextHop {
         }
     }
 
-    /// The station that its header is for.
+    /// The destination address in its header.
     pub(super) fn header_mac(&self) -> Option<[u8; 6]> {
         let start = HEADER_ROOM.checked_sub(usize::from(self.header_len))?;
         self.header.get(start..)?.first_chunk().copied()
     }
 }
 
-/// What number 0 stands for.
+/// The next hop with number 0.
 pub(super) const NO_ROUTE: NextHop = NextHop::inert(Action::Punt(PuntReason::NoRoute));
 
-/// What the path knows of a port.
+/// A port as the path reads it.
 #[derive(Clone, Debug, Default)]
 pub struct PortRecord {
-    /// The address that frames for this router carry.
+    /// The destination address of frames for this router.
     pub mac: MacWord,
-    /// The link of untagged frames.
+    /// The link for untagged frames.
     pub link: LinkId,
     /// FIB root of that link, IPv4.
     pub root4: u32,
@@ -83,7 +83,7 @@ pub struct PortRecord {
     pub vlans: VlanTable,
 }
 
-/// What the path knows of a link.
+/// A link as the path reads it.
 #[derive(Clone, Debug, Default)]
 pub struct LinkRecord {
     /// Its address.
@@ -109,18 +109,18 @@ pub struct LinkRecord {
 /// A VRF: one FIB for each family.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct VrfRecord {
-    /// Where its IPv4 FIB begins.
+    /// Root of its IPv4 FIB.
     pub root4: Root,
-    /// Where its IPv6 FIB begins.
+    /// Root of its IPv6 FIB.
     pub root6: Root,
 }
 
-/// Why the tables could not take something; they are as they were.
+/// Why a change of the tables failed; the tables are then unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TablesError {
-    /// A port, link, VRF or next hop of that number is not there.
+    /// No port, link, VRF or next hop has this number.
     Unknown,
-    /// The number space of ports, links, VRFs, next hops or groups is used up.
+    /// All numbers for ports, links, VRFs, next hops or groups are used.
     Full,
     /// More tags than [`super::MAX_STACKED_TAGS`].
     TooManyTags,

@@ -1,6 +1,6 @@
 //! Random numbers for tests.
 
-/// Random numbers that are the same each time (splitmix64).
+/// A random number generator with the same sequence each time (splitmix64).
 #[derive(Clone, Debug)]
 pub struct Dice(pub u64);
 
@@ -22,7 +22,7 @@ impl Dice {
         of[self.below(of.len())].clone()
     }
 
-    /// Says yes once in `times`.
+    /// Returns true once in `times` on average.
     pub fn one_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }

@@ -1,4 +1,5 @@
-//! Linux's routing as its sources have it, table by table and rule by rule, and the same as tables.
+//! A model of Linux's routing as in its sources, table by table and rule by rule, and the same routing
+//! as [`Tables`].
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,16 +12,16 @@ use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use super::dice::Dice;
 use super::packet::Mac;
-use super::road::Outcome;
+use super::path_bench::Outcome;
 
 /// Links, each a port of its own.
 pub const LINKS: u8 = 4;
 
-/// What a route is (`RTN_*`), and the devices that its next hops are on.
+/// The type of a route (`RTN_*`), and the devices of its next hops.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Type {
     Unicast(Vec<u8>),
-    /// A unicast one that is the kernel's own.
+    /// A unicast route on the kernel path.
     Kernel,
     Local,
     Broadcast,
@@ -43,7 +44,7 @@ pub struct Route {
 #[derive(Clone, Debug, Default)]
 pub struct Linux {
     pub routes: Vec<Route>,
-    /// The table that is asked behind each.
+    /// The table to look up after each.
     pub next: Vec<Option<u16>>,
 }
 
@@ -57,13 +58,13 @@ impl Linux {
         longest.map(|route| &route.kind).filter(|kind| **kind != Type::Throw)
     }
 
-    /// The table, then those behind it.
+    /// Looks up the table, then those after it.
     pub fn search(&self, table: u16, bits: u128, is_ipv4: bool) -> Option<&Type> {
         let tables = std::iter::successors(Some(table), |table| self.next[usize::from(*table)]);
         tables.into_iter().find_map(|table| self.in_table(table, bits, is_ipv4))
     }
 
-    /// `fib_rules_lookup`: the route, if there is any, or what a rule says in its place.
+    /// `fib_rules_lookup`: the route, if any, or the action of a rule that replaces it.
     pub fn by_rules(
         &self,
         rules: &[PolicyRule],
@@ -86,7 +87,7 @@ impl Linux {
         Ok(None)
     }
 
-    /// Random routes in so many tables, none of which is behind itself.
+    /// Random routes in `tables` tables, none of which comes after itself.
     pub fn random(dice: &mut Dice, tables: u16) -> Self {
         let mut next = vec![None; tables.into()];
         for table in 0..tables {
@@ -109,7 +110,7 @@ impl Linux {
         linux
     }
 
-    /// The same as tables: VRFs by number, links that are the ports', neighbours known.
+    /// The same routing as tables: VRFs by number, one link per port, neighbours known.
     pub fn compiled(&self) -> Tables {
         let mut tables = Tables::new();
         for _ in &self.next {
@@ -135,7 +136,7 @@ impl Linux {
     }
 }
 
-/// What became of a packet.
+/// The result for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// Sent by a port.
@@ -155,7 +156,7 @@ impl Fate {
         }
     }
 
-    /// What becomes of a packet by a rule that names no table.
+    /// The result of a rule that selects no table.
     pub fn of_action(action: PolicyAction) -> Self {
         match action {
             PolicyAction::Blackhole => Self::Drop(DropReason::Blackhole),
@@ -167,7 +168,7 @@ impl Fate {
     }
 }
 
-/// What may become of a packet that has found such a route.
+/// The possible results for a packet with such a route.
 pub fn fates(found: Option<&Type>) -> Vec<Fate> {
     vec![match found {
         Some(Type::Unicast(links)) => {
@@ -229,7 +230,7 @@ fn random_type(dice: &mut Dice) -> Type {
     }
 }
 
-/// One of few addresses, so that routes and packets meet.
+/// One of few addresses, so that packets often match routes.
 pub fn random_address(dice: &mut Dice, is_ipv4: bool) -> IpAddr {
     let mut part = || dice.below(3) as u8;
     let [a, b, c, d] = [part(), part(), part(), part()];
@@ -252,7 +253,7 @@ pub fn random_prefix(dice: &mut Dice, is_ipv4: bool) -> Prefix {
     }
 }
 
-/// An address with its bits at the upper end.
+/// A left-aligned address.
 pub fn bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => u128::from(v4.to_bits()) << 96,

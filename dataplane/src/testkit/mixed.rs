@@ -1,4 +1,4 @@
-//! Frames of every kind, sound and broken, each made from one number.
+//! Frames of every kind, valid and broken, each made from one number.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use etherparse::IpNumber;
 
 use super::dice::Dice;
 use super::packet::{DOT1AD, DOT1Q, Packet, Tag, ip};
-use super::wires::{OVERLAP4, OVERLAP6, PORTS, Special, Way};
+use super::wires::{LinkVariant, OVERLAP4, OVERLAP6, PORTS, Special};
 
 const ODD_SOURCES: [&str; 8] =
     ["0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255", "::", "::1", "ff02::1", "fe80::7"];
@@ -24,10 +24,10 @@ const ODD_DESTINATIONS: [&str; 10] = [
     "fe80::8",
 ];
 
-/// A frame for a port: sound as a rule, and odd in some way as often.
+/// A frame for a port: valid as a rule, and unusual in some way as often.
 pub fn frame(port: u8, seed: u64) -> Vec<u8> {
     let dice = &mut Dice(seed);
-    let way = dice.pick(&Way::ALL);
+    let way = dice.pick(&LinkVariant::ALL);
     let packet = packet(port, way, dice);
     let packet = if dice.one_in(2) { odd(packet, port, dice) } else { packet };
     let mut bytes = packet.build();
@@ -37,9 +37,9 @@ pub fn frame(port: u8, seed: u64) -> Vec<u8> {
     bytes
 }
 
-fn packet(port: u8, way: Way, dice: &mut Dice) -> Packet {
+fn packet(port: u8, way: LinkVariant, dice: &mut Dice) -> Packet {
     let to = dice.below(PORTS.into()) as u8;
-    let (out, special) = (dice.pick(&Way::ALL), dice.pick(&Special::ALL));
+    let (out, special) = (dice.pick(&LinkVariant::ALL), dice.pick(&Special::ALL));
     let dst = match dice.below(4) {
         0 => special.host4(),
         1 => special.host6(),
@@ -63,12 +63,16 @@ fn odd(packet: Packet, port: u8, dice: &mut Dice) -> Packet {
     let between = |src, to| Packet::between(src, to).to(dst).tagged(&tags);
     match dice.below(10) {
         0 => packet.ttl(dice.pick(&[0, 1, 2, 255])),
-        1 => packet.to(dice.pick(&[[0xff; 6], [0x33; 6], [6; 6], Way::Red.mac(port)])),
+        1 => packet.to(dice.pick(&[[0xff; 6], [0x33; 6], [6; 6], LinkVariant::Red.mac(port)])),
         2 => packet.fragment(dice.pick(&[0, 1, 185]), dice.one_in(2)),
         3 => retag(packet, dice),
         4 => {
             let src = ip(dice.pick(&ODD_SOURCES[..]));
-            let to = if src.is_ipv4() { Way::Plain.host4(1) } else { Way::Plain.host6(1) };
+            let to = if src.is_ipv4() {
+                LinkVariant::Plain.host4(1)
+            } else {
+                LinkVariant::Plain.host6(1)
+            };
             between(src, to)
         }
         5 => {

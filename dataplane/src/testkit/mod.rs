@@ -1,7 +1,7 @@
-//! What the tests of the path share: packets built by an independent library, a network to send
-//! them through, and the path driven burst by burst.
+//! The shared kit of the path's tests: packets built by an independent library, a network to send them
+//! through, and the path run burst by burst.
 //!
-//! The unit tests have it as a module of the crate, the integration tests by its path.
+//! The unit tests include it as a module of the crate, the integration tests by its file path.
 
 #![allow(dead_code, reason = "each test binary takes what it needs")]
 
@@ -10,5 +10,5 @@ pub mod linux;
 pub mod mixed;
 pub mod net;
 pub mod packet;
-pub mod road;
+pub mod path_bench;
 pub mod wires;

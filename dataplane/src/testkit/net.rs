@@ -20,24 +20,24 @@ const SMALLEST: usize = 34;
 pub struct Net {
     pub router: Router,
     pub ports: Vec<MemoryPort>,
-    /// The time, ns.
+    /// The time in ns.
     pub now_ns: u64,
-    /// Bytes behind each frame that is put before a port.
+    /// Bytes behind each frame that a port receives.
     trailer: usize,
 }
 
 impl Net {
-    /// The test network with memory for `chunks` frames of usual size.
+    /// Creates the test network with memory for `chunks` frames of usual size.
     pub fn new(chunks: u32) -> Self {
         Self::with_memory(chunks, 2048)
     }
 
-    /// The test network with so much memory.
+    /// Creates the test network with this much memory.
     pub fn with_memory(chunks: u32, chunk_bytes: u32) -> Self {
         Self::with_umem(Umem::new(chunks, chunk_bytes).expect("memory"))
     }
 
-    /// The test network with small chunks, behind each frame of which trail so many bytes that it has
+    /// Creates the test network with small chunks, and so many bytes behind each frame that it takes
     /// several.
     pub fn in_pieces(chunks: u32) -> Self {
         let umem = Umem::for_frames(chunks, 512, 9000, |_, _| {}).expect("memory");
@@ -56,12 +56,12 @@ impl Net {
         }
     }
 
-    /// Bytes that every chunk of this size has for a frame.
+    /// The bytes for a frame in every chunk of this size.
     pub fn room(chunk_bytes: u32) -> usize {
         Umem::new(1, chunk_bytes).expect("memory").room()
     }
 
-    /// Puts a frame before a port; false where it does not fit or no memory is left.
+    /// Queues a frame at a port; false if it does not fit or no memory is left.
     pub fn inject(&mut self, port: u8, frame: &[u8]) -> bool {
         let frame = if self.trailer == 0 { Cow::from(frame) } else { self.trailed(frame) };
         let Some(frame) = self.router.umem.store(&frame) else { return false };
@@ -69,14 +69,14 @@ impl Net {
         true
     }
 
-    /// A frame with its trailer; one that is cut off within its headers has none.
+    /// A frame with its trailer; a frame that ends within its headers has none.
     pub fn trailed<'a>(&self, frame: &'a [u8]) -> Cow<'a, [u8]> {
         let has = frame.len() >= SMALLEST;
         let trailer = vec![0xee; if has { self.trailer } else { 0 }];
         Cow::from([frame, &trailer].concat())
     }
 
-    /// Lets the router work until nothing waits.
+    /// Runs the router until no frame waits.
     pub fn run(&mut self) {
         for port in 0..u16::from(PORTS) {
             while self.router.turn(PortId(port), &mut self.ports, self.now_ns) > 0 {}
@@ -91,7 +91,7 @@ impl Net {
         }
     }
 
-    /// Takes what a port has sent.
+    /// Takes the frames that a port has sent.
     pub fn take_sent(&mut self, port: u8) -> Vec<Vec<u8>> {
         let sent = self.ports[usize::from(port)].take_sent();
         let umem = &mut self.router.umem;
@@ -104,7 +104,7 @@ impl Net {
             .collect()
     }
 
-    /// Takes what all ports have sent: their numbers and the frames.
+    /// Takes the frames that all ports have sent: port numbers and frames.
     pub fn take_all(&mut self) -> Vec<(u8, Vec<u8>)> {
         let mut sent = Vec::new();
         for port in 0..PORTS {
@@ -113,7 +113,7 @@ impl Net {
         sent
     }
 
-    /// Sends a frame and takes what comes out.
+    /// Sends a frame and returns the frames that come out.
     pub fn send(&mut self, port: u8, frame: &[u8]) -> Vec<(u8, Vec<u8>)> {
         assert!(self.inject(port, frame), "no memory for the frame");
         self.run();
@@ -121,12 +121,12 @@ impl Net {
         self.take_all()
     }
 
-    /// What has been counted.
+    /// The counters of the router.
     pub fn counters(&self) -> &Counters {
         &self.router.counters
     }
 
-    /// Asserts that packets add up and that every frame is somewhere.
+    /// Asserts that counters add up and that no chunk is lost.
     pub fn check(&self) {
         let counters = self.counters();
         counters.check().expect("packets add up");

@@ -1,4 +1,4 @@
-//! Packets as etherparse builds them, and what a router should make of them.
+//! Packets as etherparse builds them, and the frames that a router should make of them.
 
 use std::net::IpAddr;
 
@@ -32,7 +32,7 @@ pub struct Packet {
     pub src: Mac,
     pub tags: Vec<Tag>,
     pub ip: Ip,
-    /// What is behind the IP header and its extensions.
+    /// The bytes behind the IP header and its extensions.
     pub body: Vec<u8>,
     /// Bytes behind the packet.
     pub padding: usize,
@@ -95,7 +95,7 @@ impl Packet {
         self
     }
 
-    /// TTL or hop limit.
+    /// Sets TTL or hop limit.
     pub fn ttl(mut self, ttl: u8) -> Self {
         match &mut self.ip {
             Ip::V4(header) => header.time_to_live = ttl,
@@ -113,12 +113,12 @@ impl Packet {
         self
     }
 
-    /// IPv4 options, a multiple of 4 bytes.
+    /// Adds IPv4 options, a multiple of 4 bytes.
     pub fn options(self, bytes: &[u8]) -> Self {
         self.v4(|header| header.options = bytes.try_into().expect("whole words"))
     }
 
-    /// A fragment at `offset` (in units of 8 bytes); IPv6 gets a fragment header.
+    /// Makes it a fragment at `offset` (in units of 8 bytes); IPv6 gets a fragment header.
     pub fn fragment(self, offset: u16, more_fragments: bool) -> Self {
         let fragment_offset = IpFragOffset::try_new(offset).expect("13 bits");
         if matches!(self.ip, Ip::V4(_)) {
@@ -131,7 +131,7 @@ impl Packet {
         self.extend(IpNumber::IPV6_FRAGMENTATION_HEADER, |next| header(next).to_bytes().to_vec())
     }
 
-    /// Puts an IPv6 options or routing header of so many bytes (8, 16, ...) behind the fixed one.
+    /// Adds an IPv6 options or routing header of `bytes` bytes (8, 16, ...) behind the fixed one.
     pub fn extension(self, kind: IpNumber, bytes: usize) -> Self {
         let payload = vec![0; bytes - 2];
         self.extend(kind, |next| {
@@ -140,7 +140,7 @@ impl Packet {
         })
     }
 
-    /// Puts an extension header, made for the protocol that follows, in front of the others.
+    /// Adds an extension header, made for the protocol that follows, in front of the others.
     pub fn extend(mut self, kind: IpNumber, make: impl FnOnce(IpNumber) -> Vec<u8>) -> Self {
         let Ip::V6 { header, extensions } = &mut self.ip else { panic!("an IPv4 packet") };
         let mut first = make(header.next_header);
@@ -150,7 +150,7 @@ impl Packet {
         self
     }
 
-    /// Makes the IP packet so many bytes long, headers included.
+    /// Sets the length of the IP packet in bytes, headers included.
     pub fn size(mut self, bytes: usize) -> Self {
         let headers = match &self.ip {
             Ip::V4(header) => header.header_len(),
@@ -166,7 +166,7 @@ impl Packet {
         self
     }
 
-    /// The frame.
+    /// Builds the frame.
     pub fn build(&self) -> Vec<u8> {
         let (ethertype, mut packet) = match &self.ip {
             Ip::V4(header) => {
@@ -206,7 +206,7 @@ pub fn link_header(destination: Mac, source: Mac, tags: &[Tag], ethertype: u16) 
     bytes
 }
 
-/// What is behind the tags of a frame, and its ethertype.
+/// The ethertype of a frame, and the bytes behind its tags.
 pub fn layer3(frame: &[u8]) -> (EtherType, &[u8]) {
     let (ethernet, mut rest) = Ethernet2Header::from_slice(frame).expect("an Ethernet header");
     let mut ether_type = ethernet.ether_type;
@@ -217,8 +217,8 @@ pub fn layer3(frame: &[u8]) -> (EtherType, &[u8]) {
     (ether_type, rest)
 }
 
-/// The frame that a router owes for `frame`, by `dst`, `src` and `tags` on its way out: TTL down,
-/// checksum computed anew, everything else as it was, padding gone.
+/// The frame that a router should make of `frame`, with `dst`, `src` and `tags` on egress: TTL
+/// decremented, checksum recomputed, everything else unchanged, padding removed.
 pub fn forwarded(frame: &[u8], dst: Mac, src: Mac, tags: &[Tag]) -> Vec<u8> {
     let (ether_type, packet) = layer3(frame);
     let mut out = link_header(dst, src, tags, ether_type.0);

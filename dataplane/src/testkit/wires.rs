@@ -18,7 +18,7 @@ pub const MTU: [u16; PORTS as usize] = [1500, 9000, 1280];
 
 /// A link of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum LinkVariant {
     /// Untagged.
     Plain,
     /// One 802.1Q tag.
@@ -35,7 +35,7 @@ pub enum Way {
     Stacked,
 }
 
-impl Way {
+impl LinkVariant {
     /// Every kind of link; parents before what is on top of them.
     pub const ALL: [Self; 7] =
         [Self::Plain, Self::Vlan, Self::Red, Self::Service, Self::Qinq, Self::Outer, Self::Stacked];
@@ -86,35 +86,35 @@ impl Way {
         LinkId(port as u16 * Self::ALL.len() as u16 + self as u16)
     }
 
-    /// An IPv4 destination that is reached by its neighbour, from every VRF.
+    /// An IPv4 destination behind its neighbour, from every VRF.
     pub const fn host4(self, port: u8) -> IpAddr {
         IpAddr::V4(Ipv4Addr::new(10, port, self as u8, 9))
     }
 
-    /// An IPv6 destination that is reached by its neighbour, from every VRF.
+    /// An IPv6 destination behind its neighbour, from every VRF.
     pub const fn host6(self, port: u8) -> IpAddr {
         IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, port as u16, self as u16, 0, 0, 0, 9))
     }
 
-    /// A packet that comes in by this link of a port, to an address.
+    /// A packet that arrives on this link of a port, to an address.
     pub fn packet(self, port: u8, dst: IpAddr) -> Packet {
         let src = if dst.is_ipv4() { ip("192.0.2.77") } else { ip("2001:db8:77::77") };
         Packet::between(src, dst).to(self.mac(port)).tagged(self.tags())
     }
 
-    /// The frame that `frame` becomes on its way out by this link of a port.
+    /// The frame that `frame` becomes on egress through this link of a port.
     pub fn forwarded(self, port: u8, frame: &[u8]) -> Vec<u8> {
         super::packet::forwarded(frame, self.peer(port), self.mac(port), self.tags())
     }
 }
 
-/// Destinations that no neighbour stands behind, in every VRF: one of each family.
+/// Destinations without a neighbour behind them, in every VRF: one of each family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
     Blackhole,
     Unreachable,
     Prohibit,
-    /// Connected: the destination itself is to be asked for.
+    /// Connected: the router has to resolve the destination itself.
     Glean,
     /// Behind a neighbour that is not known.
     Resolve,
@@ -146,7 +146,7 @@ impl Special {
     }
 }
 
-/// A destination that all VRFs have, and that leads VRF `n` to the plain link of port `n`.
+/// A destination that all VRFs have; in VRF `n`, it leads to the plain link of port `n`.
 pub const OVERLAP4: &str = "172.16.5.5";
 pub const OVERLAP6: &str = "fd00:1::5";
 
@@ -156,18 +156,18 @@ pub const WEIGHTS: [u16; 2] = [1, 3];
 /// The network's tables, built once.
 pub static TABLES: LazyLock<Tables> = LazyLock::new(tables);
 
-/// The tables anew, for a test that changes them.
+/// Builds the tables for a test that changes them.
 pub fn tables() -> Tables {
     let mut tables = Tables::new();
     let vrfs: Vec<_> = (0..3).map(|_| tables.add_vrf().expect("a VRF")).collect();
     for port in 0..PORTS {
-        for way in Way::ALL {
+        for way in LinkVariant::ALL {
             add_link(&mut tables, port, way);
         }
     }
     for vrf in &vrfs {
         for port in 0..PORTS {
-            for way in Way::ALL {
+            for way in LinkVariant::ALL {
                 add_routes(&mut tables, *vrf, port, way);
             }
         }
@@ -179,20 +179,24 @@ pub fn tables() -> Tables {
         if port > 0 && !cfg!(miri) {
             give_default_routes(&mut tables, *vrf);
         }
-        route(&mut tables, *vrf, (ip("172.16.0.0"), 12), |tables| neigh4(tables, port, Way::Plain));
-        route(&mut tables, *vrf, (ip("fd00::"), 8), |tables| neigh6(tables, port, Way::Plain));
+        route(&mut tables, *vrf, (ip("172.16.0.0"), 12), |tables| {
+            neigh4(tables, port, LinkVariant::Plain)
+        });
+        route(&mut tables, *vrf, (ip("fd00::"), 8), |tables| {
+            neigh6(tables, port, LinkVariant::Plain)
+        });
     }
     tables
 }
 
-/// Gives a VRF default routes, to two links of port 2; of the test network all have them but the
-/// main one.
+/// Adds default routes to a VRF, to two links of port 2; in the test network all VRFs except the main
+/// one have them.
 pub fn give_default_routes(tables: &mut Tables, vrf: VrfId) {
-    route(tables, vrf, (ip("0.0.0.0"), 0), |tables| neigh4(tables, 2, Way::Vlan));
-    route(tables, vrf, (ip("::"), 0), |tables| neigh6(tables, 2, Way::Stacked));
+    route(tables, vrf, (ip("0.0.0.0"), 0), |tables| neigh4(tables, 2, LinkVariant::Vlan));
+    route(tables, vrf, (ip("::"), 0), |tables| neigh6(tables, 2, LinkVariant::Stacked));
 }
 
-fn add_link(tables: &mut Tables, port: u8, way: Way) {
+fn add_link(tables: &mut Tables, port: u8, way: LinkVariant) {
     let (mac, vrf, mtu) = (way.mac(port), way.vrf(), MTU[usize::from(port)]);
     let link = match (way.parent(), way.tags().last()) {
         (Some(parent), Some((protocol, vid))) => {
@@ -208,12 +212,12 @@ fn add_link(tables: &mut Tables, port: u8, way: Way) {
     assert_eq!(link, way.link(port));
 }
 
-fn neigh4(tables: &mut Tables, port: u8, way: Way) -> NextHopId {
+fn neigh4(tables: &mut Tables, port: u8, way: LinkVariant) -> NextHopId {
     let gateway = IpAddr::V4(Ipv4Addr::new(10, 255, port, way as u8 + 1));
     tables.set_neigh(way.link(port), gateway, Some(way.peer(port))).expect("a neighbour")
 }
 
-fn neigh6(tables: &mut Tables, port: u8, way: Way) -> NextHopId {
+fn neigh6(tables: &mut Tables, port: u8, way: LinkVariant) -> NextHopId {
     let gateway = ip("fe80::1");
     tables.set_neigh(way.link(port), gateway, Some(way.peer(port))).expect("a neighbour")
 }
@@ -228,7 +232,7 @@ fn route(
     tables.insert(vrf, RoutePrefix::new(address, len), next).expect("a route");
 }
 
-fn add_routes(tables: &mut Tables, vrf: VrfId, port: u8, way: Way) {
+fn add_routes(tables: &mut Tables, vrf: VrfId, port: u8, way: LinkVariant) {
     route(tables, vrf, (way.host4(port), 24), |tables| neigh4(tables, port, way));
     route(tables, vrf, (way.host6(port), 64), |tables| neigh6(tables, port, way));
 }
@@ -255,6 +259,6 @@ fn add_special(tables: &mut Tables, vrf: VrfId, special: Special) {
 fn group(tables: &mut Tables, is_ipv4: bool) -> NextHopId {
     let neigh = if is_ipv4 { neigh4 } else { neigh6 };
     let members = [(1, WEIGHTS[0]), (2, WEIGHTS[1])]
-        .map(|(port, weight)| Member { next: neigh(tables, port, Way::Plain), weight });
+        .map(|(port, weight)| Member { next: neigh(tables, port, LinkVariant::Plain), weight });
     tables.add_group(&members).expect("a group")
 }

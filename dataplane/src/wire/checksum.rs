@@ -1,9 +1,9 @@
 //! The Internet checksum (RFC 1071) and its incremental update (RFC 1624).
 
-/// Says if a 20-byte IPv4 header, given as little-endian words, sums to all ones.
+/// Says whether a 20-byte IPv4 header, given as little-endian words, sums to all ones.
 ///
-/// The ones' complement sum of 16-bit words is the number modulo 65,535, and 2^64 is 1 modulo
-/// that: so whole words are added with end-around carry and divided once (by a multiplication).
+/// The ones' complement sum of 16-bit words is the number modulo 65,535, and 2^64 is 1 modulo that. So
+/// the function adds whole words with end-around carry and divides once (by a multiplication).
 #[inline(always)]
 #[must_use]
 pub const fn header_is_valid(first: u64, second: u64, third: u32) -> bool {
@@ -12,7 +12,7 @@ pub const fn header_is_valid(first: u64, second: u64, third: u32) -> bool {
     (sum + again as u64).is_multiple_of(0xffff)
 }
 
-/// The ones' complement sum of bytes, folded to 16 bits, in the order that the bytes lie.
+/// The ones' complement sum of bytes, folded to 16 bits, in the bytes' memory order.
 #[must_use]
 pub fn sum(bytes: &[u8]) -> u16 {
     let mut words = bytes.chunks_exact(2);
@@ -26,14 +26,14 @@ pub fn sum(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// TTL, protocol and checksum, as one little-endian word, after the TTL went down by one
+/// TTL, protocol and checksum as one little-endian word, with the TTL decremented by one
 /// (`ip_decrease_ttl`, `include/net/ip.h`).
 #[inline(always)]
 #[must_use]
 pub const fn after_ttl_decrement(word: u32) -> u32 {
-    // The TTL is the first byte of its 16-bit word, so that word falls by 0x0100 on the wire and
-    // the checksum, its complement, rises by as much (RFC 1624, eqn. 3): by 1 as read here, and by
-    // one more for the end-around carry. Neither can touch the other, for the TTL is not 0.
+    // The TTL is the first byte of its 16-bit word, so that word falls by 0x0100 on the wire and the
+    // checksum, its complement, rises by as much (RFC 1624, eqn. 3): by 1 as read here, and by one more
+    // for the end-around carry. Neither overflows into the other, because the TTL is not 0.
     let carry = (word >= 0xfffe_0000) as u32;
     word.wrapping_add(0x0000_ffff).wrapping_add(carry << 16)
 }
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
     use crate::wire::{word32, word64};
 
-    /// RFC 1071 as it is written: word by word.
+    /// RFC 1071 as written: word by word.
     fn naive(bytes: &[u8]) -> u16 {
         let mut sum = 0_u32;
         for pair in bytes.chunks(2) {

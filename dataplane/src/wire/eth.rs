@@ -6,7 +6,7 @@ use super::{be16, word32, word64};
 /// Bytes of the header without tags.
 pub const LEN: usize = 14;
 
-/// Ethertypes that the router tells apart (IANA, IEEE 802 numbers).
+/// Ethertypes that the router handles (IANA, IEEE 802 numbers).
 pub mod ethertype {
     /// IPv4.
     pub const IPV4: u16 = 0x0800;
@@ -19,7 +19,7 @@ pub mod ethertype {
     /// 802.1ad service tag.
     pub const DOT1AD: u16 = 0x88a8;
 
-    /// Says if a VLAN tag follows.
+    /// Says whether a VLAN tag follows.
     #[inline(always)]
     #[must_use]
     pub const fn is_vlan(ethertype: u16) -> bool {
@@ -40,7 +40,7 @@ impl MacWord {
     }
 }
 
-/// The first 18 bytes of a frame: its header and the tag that may be in it.
+/// The first 18 bytes of a frame: its header and a possible tag.
 #[derive(Clone, Copy, Debug)]
 pub struct EthView<'a>(pub &'a [u8; LEN + vlan::LEN]);
 
@@ -52,14 +52,14 @@ impl EthView<'_> {
         MacWord(word64(self.0, 0) << 16)
     }
 
-    /// Says if the destination is a group address (multicast or broadcast).
+    /// Says whether the destination is a group address (multicast or broadcast).
     #[inline(always)]
     #[must_use]
     pub const fn is_group(self) -> bool {
         self.0[0] & 1 != 0
     }
 
-    /// What frames with one tag can be alike in.
+    /// Ethertypes of the frame and of a tag, for comparison with other frames that have one tag.
     #[inline(always)]
     #[must_use]
     pub fn kind(self) -> TagKind {
@@ -67,11 +67,11 @@ impl EthView<'_> {
         TagKind { protocol_le, ethertype_le: u16::from_le_bytes([self.0[16], self.0[17]]) }
     }
 
-    /// VLAN identifier, where there is a tag.
+    /// VLAN identifier, if there is a tag.
     #[inline(always)]
     #[must_use]
     pub fn vid(self) -> u16 {
-        // The whole word turned round at once: half the instructions of turning its half.
+        // Swapping the whole word takes half the instructions of swapping its half.
         word32(self.0, 12).swap_bytes() as u16 & 0x0fff
     }
 
@@ -83,8 +83,8 @@ impl EthView<'_> {
     }
 }
 
-/// A tag's protocol and the ethertype behind it, both as read little-endian: so they are compared
-/// without turning them round.
+/// A tag's protocol and the ethertype behind it, both read as little-endian, so that comparing them
+/// needs no byte swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TagKind {
     protocol_le: u16,

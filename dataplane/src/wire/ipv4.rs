@@ -34,14 +34,14 @@ impl Ipv4View<'_> {
         be16(self.0, 2)
     }
 
-    /// Says if this is a fragment: more follow, or it is not the first.
+    /// Says whether this is a fragment: more follow, or it is not the first.
     #[inline(always)]
     #[must_use]
     pub const fn is_fragment(self) -> bool {
         be16(self.0, 6) & 0x3fff != 0
     }
 
-    /// Says if this is a fragment but the first.
+    /// Says whether this is a fragment other than the first.
     #[inline(always)]
     #[must_use]
     pub const fn is_later_fragment(self) -> bool {

@@ -1,4 +1,4 @@
-//! Protocol numbers of transport and extension headers (IANA), and which carry ports.
+//! Protocol numbers of transport and extension headers (IANA), and which of them have ports.
 
 /// IPv6 hop-by-hop options.
 pub const HOP_BY_HOP: u8 = 0;
@@ -27,7 +27,7 @@ pub const SCTP: u8 = 132;
 /// UDP-Lite.
 pub const UDP_LITE: u8 = 136;
 
-/// Says if the header starts with a source and a destination port of 16 bits each.
+/// Says whether the header starts with a source and a destination port of 16 bits each.
 #[inline(always)]
 #[must_use]
 pub const fn has_ports(protocol: u8) -> bool {

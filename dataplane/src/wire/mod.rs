@@ -1,7 +1,8 @@
-//! Header views of the hot path: fixed windows of bytes, no length that could be wrong, no panic.
+//! Header views of the hot path: fixed windows of bytes, so that no length can be wrong and nothing
+//! panics.
 //!
-//! Each view reads a `[u8; N]` at constant offsets, so that the compiler drops every bounds check.
-//! Whether the bytes belong to the packet is the stages' to say (`validate`).
+//! Each view reads a `[u8; N]` at constant offsets, so that the compiler drops every bounds check. The
+//! stages decide whether the bytes belong to the packet (`validate`).
 
 pub mod checksum;
 pub mod eth;
@@ -24,7 +25,7 @@ pub const fn be32<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// Eight bytes as one little-endian number, for sums and comparisons where order is no matter.
+/// Eight bytes as one little-endian number, for sums and comparisons that do not depend on byte order.
 #[inline(always)]
 #[must_use]
 pub fn word64<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {

@@ -18,7 +18,7 @@ use pcap_file::pcap::PcapReader;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use testkit::net::Net;
 use testkit::packet::{DOT1Q, Mac, Tag, layer3};
-use testkit::wires::{PORTS, Way, give_default_routes};
+use testkit::wires::{LinkVariant, PORTS, give_default_routes};
 
 /// The folder of the repository.
 fn root() -> PathBuf {
@@ -65,15 +65,15 @@ fn read(path: &Path) -> Vec<Vec<u8>> {
 
 /// What is done to a frame before it goes in: nothing, or a new address and tags.
 fn disguises(port: u8) -> Vec<(Option<Mac>, Vec<Tag>)> {
-    let to = |way: Way, tags: &[Tag]| (Some(way.mac(port)), tags.to_vec());
+    let to = |way: LinkVariant, tags: &[Tag]| (Some(way.mac(port)), tags.to_vec());
     let mut disguises = vec![
         (None, vec![]),
         (None, vec![(DOT1Q, 10)]),
-        to(Way::Plain, &[(DOT1Q, 0)]),
-        to(Way::Vlan, &[(DOT1Q, 0), (DOT1Q, 10)]),
-        to(Way::Vlan, &[(DOT1Q, 99)]),
+        to(LinkVariant::Plain, &[(DOT1Q, 0)]),
+        to(LinkVariant::Vlan, &[(DOT1Q, 0), (DOT1Q, 10)]),
+        to(LinkVariant::Vlan, &[(DOT1Q, 99)]),
     ];
-    disguises.extend(Way::ALL.map(|way| to(way, way.tags())));
+    disguises.extend(LinkVariant::ALL.map(|way| to(way, way.tags())));
     disguises
 }
 
@@ -96,7 +96,10 @@ fn run(net: &mut Net, seen: &mut BTreeMap<&'static str, u64>) {
     net.run();
     net.check();
     for (port, frame) in net.take_all() {
-        assert!(Way::ALL.iter().any(|way| frame[6..12] == way.mac(port)), "a foreign sender");
+        assert!(
+            LinkVariant::ALL.iter().any(|way| frame[6..12] == way.mac(port)),
+            "a foreign sender"
+        );
         let (ether_type, packet) = layer3(&frame);
         if ether_type == EtherType::IPV4 {
             let header = Ipv4HeaderSlice::from_slice(packet).expect("a sound header");
@@ -118,7 +121,7 @@ fn run(net: &mut Net, seen: &mut BTreeMap<&'static str, u64>) {
 /// A router that forwards whatever can be.
 fn router() -> Net {
     let mut net = Net::with_memory(512, 65_536);
-    give_default_routes(&mut net.router.tables, Way::Plain.vrf());
+    give_default_routes(&mut net.router.tables, LinkVariant::Plain.vrf());
     net
 }
 

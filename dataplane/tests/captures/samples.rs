@@ -10,16 +10,16 @@ use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use crate::testkit::dice::Dice;
 use crate::testkit::mixed;
 use crate::testkit::packet::{DOT1AD, DOT1Q, Packet, ip, link_header};
-use crate::testkit::wires::{Special, Way};
+use crate::testkit::wires::{LinkVariant, Special};
 
 type Frames = Vec<Vec<u8>>;
 
 fn v4() -> Packet {
-    Way::Plain.packet(0, Way::Plain.host4(1))
+    LinkVariant::Plain.packet(0, LinkVariant::Plain.host4(1))
 }
 
 fn v6() -> Packet {
-    Way::Plain.packet(0, Way::Plain.host6(1))
+    LinkVariant::Plain.packet(0, LinkVariant::Plain.host6(1))
 }
 
 fn plain() -> Frames {
@@ -97,7 +97,8 @@ fn martians() -> Frames {
         ("2001:db8::7", "::"),
         ("2001:db8::7", "ff02::1"),
     ];
-    let packets = pairs.map(|(src, dst)| Packet::udp(src, dst).to(Way::Plain.mac(0)).build());
+    let packets =
+        pairs.map(|(src, dst)| Packet::udp(src, dst).to(LinkVariant::Plain.mac(0)).build());
     packets.to_vec()
 }
 
@@ -105,7 +106,7 @@ fn groups() -> Frames {
     let macs = [[0xff; 6], [1, 0, 0x5e, 0, 0, 1], [0x33, 0x33, 0, 0, 0, 1]];
     let packets = macs.iter().flat_map(|mac| {
         let multicast = [ip("224.0.0.1"), ip("ff02::1")];
-        let packet = |dst| Way::Plain.packet(0, dst).to(*mac).build();
+        let packet = |dst| LinkVariant::Plain.packet(0, dst).to(*mac).build();
         multicast.map(packet).into_iter().chain([v4().to(*mac).build()])
     });
     let mut frames: Frames = packets.collect();
@@ -119,7 +120,7 @@ fn groups() -> Frames {
 
 fn specials() -> Frames {
     let hosts = Special::ALL.iter().flat_map(|special| [special.host4(), special.host6()]);
-    hosts.map(|host| Way::Plain.packet(0, host).build()).collect()
+    hosts.map(|host| LinkVariant::Plain.packet(0, host).build()).collect()
 }
 
 fn without_link() -> Frames {
@@ -140,8 +141,8 @@ fn samples() -> Vec<(&'static str, DataLink, Frames)> {
     vec![
         ("plain", ethernet, plain()),
         ("tagged", ethernet, tagged()),
-        ("cut-ipv4", ethernet, cut(&v4().tagged(Way::Vlan.tags()))),
-        ("cut-ipv6", ethernet, cut(&v6().tagged(Way::Qinq.tags()))),
+        ("cut-ipv4", ethernet, cut(&v4().tagged(LinkVariant::Vlan.tags()))),
+        ("cut-ipv6", ethernet, cut(&v6().tagged(LinkVariant::Qinq.tags()))),
         ("hops", ethernet, hops()),
         ("fragments", ethernet, fragments()),
         ("headers", ethernet, headers()),

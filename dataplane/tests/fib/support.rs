@@ -82,7 +82,7 @@ impl Oracle {
         self.0.get_lpm(&(address, 128)).map_or(NextHopId::NO_ROUTE, |(_, next)| *next)
     }
 
-    /// Says if there is a route to exactly this prefix.
+    /// Says whether there is a route to exactly this prefix.
     pub fn has(&self, prefix: Prefix) -> bool {
         self.0.contains_key(&(prefix.bits(), prefix.len()))
     }

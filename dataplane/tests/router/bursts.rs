@@ -6,14 +6,14 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 use tollway_dataplane::cpu::Level;
 use tollway_dataplane::dispatch::Path;
-use tollway_dataplane::path::{Everything, Nothing};
+use tollway_dataplane::path::{AllStages, NoStages};
 use tollway_dataplane::tolls::SAMPLE_EVERY;
 use tollway_dataplane::verdict::DropReason;
 
 use crate::testkit::mixed;
 use crate::testkit::packet::layer3;
-use crate::testkit::road::{Outcome, Road, paths};
-use crate::testkit::wires::{PORTS, Special, TABLES, Way};
+use crate::testkit::path_bench::{Outcome, PathBench, paths};
+use crate::testkit::wires::{LinkVariant, PORTS, Special, TABLES};
 
 const CHUNK: u32 = 16_384;
 
@@ -28,8 +28,8 @@ fn frames(port: u8, seeds: &[u64]) -> Vec<Vec<u8>> {
 /// Two sound frames that lie in memory where others are written over them.
 fn stale(port: u8) -> [Vec<u8>; 2] {
     [
-        Way::Qinq.packet(port, Way::Plain.host4(1)).size(700).build(),
-        Way::Plain.packet(port, Way::Stacked.host6(2)).size(900).build(),
+        LinkVariant::Qinq.packet(port, LinkVariant::Plain.host4(1)).size(700).build(),
+        LinkVariant::Plain.packet(port, LinkVariant::Stacked.host6(2)).size(900).build(),
     ]
 }
 
@@ -44,8 +44,8 @@ proptest! {
     fn a_packet_fares_in_a_burst_as_it_does_alone((port, seeds) in seeds()) {
         let frames = frames(port, &seeds);
         let [one, other] = stale(port);
-        let outcomes = Road::new().with_stale(&one).burst(port, &frames);
-        let mut alone = Road::new().with_stale(&other);
+        let outcomes = PathBench::new().with_stale(&one).burst(port, &frames);
+        let mut alone = PathBench::new().with_stale(&other);
         for (lane, (frame, outcome)) in frames.iter().zip(outcomes).enumerate() {
             prop_assert_eq!(alone.one(port, frame), outcome, "packet {}: {:02x?}", lane, frame);
         }
@@ -55,15 +55,15 @@ proptest! {
     #[cfg_attr(miri, ignore = "takes minutes there")]
     fn order_changes_nothing((port, seeds) in seeds(), turn in 0..64_usize) {
         let mut frames = frames(port, &seeds);
-        let mut road = Road::new();
-        let mut outcomes = road.burst(port, &frames);
+        let mut path_bench = PathBench::new();
+        let mut outcomes = path_bench.burst(port, &frames);
         let turn = turn % frames.len();
         frames.rotate_left(turn);
         outcomes.rotate_left(turn);
-        prop_assert_eq!(&road.burst(port, &frames), &outcomes);
+        prop_assert_eq!(&path_bench.burst(port, &frames), &outcomes);
         frames.reverse();
         outcomes.reverse();
-        prop_assert_eq!(&road.burst(port, &frames), &outcomes);
+        prop_assert_eq!(&path_bench.burst(port, &frames), &outcomes);
     }
 
     #[test]
@@ -71,7 +71,7 @@ proptest! {
         let frames = frames(port, &seeds);
         let outcomes = paths().into_iter().map(|path| {
             let level = path.level();
-            (level, Road::over(&TABLES, path, CHUNK).burst(port, &frames))
+            (level, PathBench::over(&TABLES, path, CHUNK).burst(port, &frames))
         });
         let outcomes = outcomes.collect::<Vec<_>>();
         prop_assert_eq!(outcomes[0].0, Level::Baseline);
@@ -85,8 +85,8 @@ proptest! {
     #[cfg_attr(miri, ignore = "takes minutes there")]
     fn optional_stages_touch_only_their_packets((port, seeds) in seeds()) {
         let frames = frames(port, &seeds);
-        let everything = Road::over(&TABLES, Path::<Everything>::detect(), CHUNK).burst(port, &frames);
-        let nothing = Road::over(&TABLES, Path::<Nothing>::detect(), CHUNK).burst(port, &frames);
+        let everything = PathBench::over(&TABLES, Path::<AllStages>::detect(), CHUNK).burst(port, &frames);
+        let nothing = PathBench::over(&TABLES, Path::<NoStages>::detect(), CHUNK).burst(port, &frames);
         for ((frame, with), without) in frames.iter().zip(everything).zip(nothing) {
             // What is behind a runt is not looked at by the whole path, and only there.
             if frame.len() < 14 {
@@ -102,7 +102,7 @@ proptest! {
     }
 }
 
-/// Says if a frame goes where a next-hop group stands.
+/// Says whether a frame goes where a next-hop group stands.
 fn is_for_a_group(frame: &[u8]) -> bool {
     let (_, packet) = layer3(frame);
     let dst4 = packet.get(16..19);
@@ -115,26 +115,26 @@ fn is_for_a_group(frame: &[u8]) -> bool {
 /// Every burst size, with packets that are all the same, and with one in their midst that is not.
 #[test]
 fn every_size_with_an_odd_one_at_every_place() {
-    let good = Way::Plain.packet(0, Way::Vlan.host4(1)).build();
+    let good = LinkVariant::Plain.packet(0, LinkVariant::Vlan.host4(1)).build();
     let odd = [
-        Way::Plain.packet(0, Way::Vlan.host6(1)).build(),
-        Way::Qinq.packet(0, Way::Vlan.host4(2)).build(),
-        Way::Plain.packet(0, Way::Vlan.host4(1)).ttl(1).build(),
+        LinkVariant::Plain.packet(0, LinkVariant::Vlan.host6(1)).build(),
+        LinkVariant::Qinq.packet(0, LinkVariant::Vlan.host4(2)).build(),
+        LinkVariant::Plain.packet(0, LinkVariant::Vlan.host4(1)).ttl(1).build(),
         good[..20].to_vec(),
         Vec::new(),
     ];
-    let mut road = Road::new();
-    let usual = road.one(0, &good);
+    let mut path_bench = PathBench::new();
+    let usual = path_bench.one(0, &good);
     let sizes: Vec<usize> = if cfg!(miri) { vec![1, 64] } else { (1..=64).collect() };
     for odd in &odd {
-        let unusual = road.one(0, odd);
+        let unusual = path_bench.one(0, odd);
         for &size in &sizes {
             for at in [0, size / 2, size - 1] {
                 let mut frames = vec![&good[..]; size];
                 frames[at] = odd;
                 let mut expected = vec![usual.clone(); size];
                 expected[at] = unusual.clone();
-                assert_eq!(road.burst(0, &frames), expected, "{size} packets, odd at {at}");
+                assert_eq!(path_bench.burst(0, &frames), expected, "{size} packets, odd at {at}");
             }
         }
     }
@@ -144,10 +144,10 @@ fn every_size_with_an_odd_one_at_every_place() {
 #[test]
 fn a_timed_burst_is_a_burst_like_any() {
     let frames = frames(0, &(0..64).collect::<Vec<_>>());
-    let mut road = Road::new();
-    let expected = road.burst(0, &frames);
+    let mut path_bench = PathBench::new();
+    let expected = path_bench.burst(0, &frames);
     let bursts = if cfg!(miri) { 1 } else { SAMPLE_EVERY as usize / 64 * 2 };
     for _ in 0..bursts {
-        assert_eq!(road.burst(0, &frames), expected);
+        assert_eq!(path_bench.burst(0, &frames), expected);
     }
 }

@@ -14,7 +14,7 @@ use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use crate::testkit::net::Net;
 use crate::testkit::packet::Packet;
-use crate::testkit::wires::{PORTS, Special, Way};
+use crate::testkit::wires::{LinkVariant, PORTS, Special};
 
 /// A port with a kernel behind it, and what that was handed.
 struct Kernel {
@@ -79,7 +79,10 @@ fn rules(points: &[(Point, Vec<Op>)]) -> Filter {
 }
 
 fn both() -> [Packet; 2] {
-    [Way::Plain.packet(0, Way::Plain.host4(1)), Way::Plain.packet(0, Way::Plain.host6(1))]
+    [
+        LinkVariant::Plain.packet(0, LinkVariant::Plain.host4(1)),
+        LinkVariant::Plain.packet(0, LinkVariant::Plain.host6(1)),
+    ]
 }
 
 fn frames(packets: &[Packet]) -> Vec<Vec<u8>> {
@@ -113,7 +116,7 @@ fn what_rules_have_written_is_taken_back() {
     };
     let expired = both().map(|packet| packet.ttl(1));
     let lost = [Special::Nowhere.host4(), Special::Nowhere.host6()];
-    let lost = lost.map(|dst| Way::Plain.packet(0, dst));
+    let lost = lost.map(|dst| LinkVariant::Plain.packet(0, dst));
     for packets in [both(), expired, lost] {
         let seen = run(filter(), &packets);
         assert_eq!(seen.punted, frames(&packets));
@@ -129,12 +132,12 @@ fn drops_stay_drops() {
     assert_eq!(seen.net.counters().drops[DropReason::NetfilterDrop as usize], 2);
 }
 
-/// The kernel sends them where its rules say; here they only leave the road.
+/// The kernel sends them where its rules say; here they only leave the path.
 #[test]
 fn what_rules_send_another_way_and_leaves_the_road_is_the_kernels() {
     let mut filter = rules(&[(Point::Prerouting, vec![Op::Forward(0)])]);
     filter = filter.with_hops(vec![NextHopId::NO_ROUTE]);
-    let packet = Way::Plain.packet(0, Way::Plain.host4(1));
+    let packet = LinkVariant::Plain.packet(0, LinkVariant::Plain.host4(1));
     let seen = run(filter, std::slice::from_ref(&packet));
     assert_eq!(seen.punted, frames(&[packet]));
 }
@@ -143,8 +146,10 @@ fn what_rules_send_another_way_and_leaves_the_road_is_the_kernels() {
 #[test]
 fn rules_are_not_asked_for_what_is_forwarded_off_the_road() {
     let packets = [
-        Way::Plain.packet(0, Way::Plain.host4(1)).options(&[1; 4]),
-        Way::Plain.packet(0, Way::Plain.host6(1)).extension(IpNumber::IPV6_HEADER_HOP_BY_HOP, 8),
+        LinkVariant::Plain.packet(0, LinkVariant::Plain.host4(1)).options(&[1; 4]),
+        LinkVariant::Plain
+            .packet(0, LinkVariant::Plain.host6(1))
+            .extension(IpNumber::IPV6_HEADER_HOP_BY_HOP, 8),
     ];
     let filter =
         || rules(&[(Point::Prerouting, vec![Op::Count(0)]), (Point::Forward, vec![Op::Drop])]);
@@ -162,7 +167,7 @@ fn only_packets_that_were_written_into_are_restored() {
     let mut filter = Filter::new(0, Vec::new());
     let rules = Rules { rules: vec![web, last], end: 1 };
     filter.set(Point::Prerouting, 4, &rules).expect("it compiles");
-    let packet = |port| Way::Plain.packet(0, Way::Plain.host4(1)).ports(7, port);
+    let packet = |port| LinkVariant::Plain.packet(0, LinkVariant::Plain.host4(1)).ports(7, port);
     let voice = packet(80).v4(|header| header.dscp = IpDscp::try_new(5).expect("6 bits"));
     let packets: Vec<_> = [packet(80), packet(81), voice].into_iter().collect();
     let seen = run(filter, &packets);

@@ -1,9 +1,9 @@
 //! The whole router, from port to port, against an independent library.
 
 mod bursts;
-mod express;
 mod kernel;
 mod reasons;
 #[path = "../../src/testkit/mod.rs"]
 mod testkit;
 mod whole;
+mod xdp_path;

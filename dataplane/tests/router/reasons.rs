@@ -1,4 +1,4 @@
-//! Every reason for which a packet leaves the road, provoked one by one.
+//! Every reason for which a packet leaves the path, provoked one by one.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use tollway_dataplane::id::{LinkId, PortId, VrfId};
 use tollway_dataplane::port::Port;
 use tollway_dataplane::stages::filter::{Filter, Op, Point, Reject, Rule, Rules};
 use tollway_dataplane::stages::rule::{PolicyAction, PolicyRule};
-use tollway_dataplane::stages::source::{Rpf, SourceCheck};
+use tollway_dataplane::stages::source_check::{Rpf, SourceCheck};
 use tollway_dataplane::tables::RoutePrefix;
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use crate::testkit::net::Net;
 use crate::testkit::packet::{DOT1Q, Packet, link_header};
-use crate::testkit::wires::{Special, Way};
+use crate::testkit::wires::{LinkVariant, Special};
 
 /// What provokes a reason, once.
 type Case = fn(&mut Net);
@@ -87,7 +87,7 @@ const MANY: u64 = 2000;
 const LONG_S: u64 = 30;
 
 fn good() -> Packet {
-    Way::Plain.packet(0, Way::Plain.host4(1))
+    LinkVariant::Plain.packet(0, LinkVariant::Plain.host4(1))
 }
 
 /// The source of [`good`].
@@ -124,7 +124,7 @@ fn drop_case(reason: DropReason) -> Case {
             net.send(0, &good().tagged(&[(DOT1Q, 0); 5]).build());
         },
         DropReason::UnhandledProto => |net| {
-            let mut frame = link_header(Way::Plain.mac(0), [6; 6], &[], 0x88cc);
+            let mut frame = link_header(LinkVariant::Plain.mac(0), [6; 6], &[], 0x88cc);
             frame.resize(60, 0);
             net.send(0, &frame);
         },
@@ -139,7 +139,10 @@ fn drop_case(reason: DropReason) -> Case {
             net.send(0, &frame);
         },
         DropReason::IpInvalidSource => |net| {
-            net.send(0, &Packet::udp("127.0.0.1", "10.1.0.9").to(Way::Plain.mac(0)).build());
+            net.send(
+                0,
+                &Packet::udp("127.0.0.1", "10.1.0.9").to(LinkVariant::Plain.mac(0)).build(),
+            );
         },
         DropReason::IpLocalSource => |net| {
             ask_for_source(net, Rpf::Off);
@@ -151,10 +154,13 @@ fn drop_case(reason: DropReason) -> Case {
             net.send(0, &good().build());
         },
         DropReason::IpInvalidDest => |net| {
-            net.send(0, &Packet::udp("192.0.2.1", "127.0.0.1").to(Way::Plain.mac(0)).build());
+            net.send(
+                0,
+                &Packet::udp("192.0.2.1", "127.0.0.1").to(LinkVariant::Plain.mac(0)).build(),
+            );
         },
         DropReason::Blackhole => |net| {
-            net.send(0, &Way::Plain.packet(0, Special::Blackhole.host6()).build());
+            net.send(0, &LinkVariant::Plain.packet(0, Special::Blackhole.host6()).build());
         },
         DropReason::UnicastInL2Multicast => |net| {
             net.send(0, &good().to([0xff; 6]).build());
@@ -164,11 +170,11 @@ fn drop_case(reason: DropReason) -> Case {
             net.send(0, &good().build());
         },
         DropReason::NeighFailed => |net| {
-            net.send(0, &Way::Plain.packet(0, Special::Glean.host4()).build());
+            net.send(0, &LinkVariant::Plain.packet(0, Special::Glean.host4()).build());
             net.pass(LONG_S);
         },
         DropReason::NeighQueueFull => |net| {
-            let packet = Way::Plain.packet(0, Special::Glean.host6());
+            let packet = LinkVariant::Plain.packet(0, Special::Glean.host6());
             for _ in 0..MANY {
                 net.send(0, &packet.build());
                 if net.counters().dropped_packets() > 0 {
@@ -186,7 +192,7 @@ fn drop_case(reason: DropReason) -> Case {
         DropReason::PuntFailed => |net| {
             from_kernel(net, Kernel { waiting: 1, takes: false });
         },
-        // Whoever steers packets to the router drops them; the worker adds them.
+        // Whoever dispatches packets to the router drops them; the worker adds them.
         DropReason::FailClosed => |net| {
             net.router.counters.received(PortId(0), 1, 60);
             net.router.counters.drop(DropReason::FailClosed);
@@ -200,27 +206,30 @@ fn punt_case(reason: PuntReason) -> Case {
             net.send(0, &good().options(&[1; 4]).build());
         },
         PuntReason::HopByHop => |net| {
-            let packet = Way::Plain.packet(0, Way::Plain.host6(1));
+            let packet = LinkVariant::Plain.packet(0, LinkVariant::Plain.host6(1));
             net.send(0, &packet.extension(IpNumber::IPV6_HEADER_HOP_BY_HOP, 8).build());
         },
         PuntReason::TtlExpired => |net| {
             net.send(0, &good().ttl(1).build());
         },
         PuntReason::NoRoute => |net| {
-            net.send(0, &Way::Plain.packet(0, Special::Nowhere.host4()).build());
+            net.send(0, &LinkVariant::Plain.packet(0, Special::Nowhere.host4()).build());
         },
         PuntReason::Unreachable => |net| {
-            net.send(0, &Way::Plain.packet(0, Special::Unreachable.host4()).build());
+            net.send(0, &LinkVariant::Plain.packet(0, Special::Unreachable.host4()).build());
         },
         PuntReason::Prohibit => |net| {
-            net.send(0, &Way::Plain.packet(0, Special::Prohibit.host4()).build());
+            net.send(0, &LinkVariant::Plain.packet(0, Special::Prohibit.host4()).build());
         },
         PuntReason::MtuExceeded => |net| {
-            net.send(0, &Way::Plain.packet(0, Way::Plain.host6(2)).size(1281).build());
+            net.send(
+                0,
+                &LinkVariant::Plain.packet(0, LinkVariant::Plain.host6(2)).size(1281).build(),
+            );
         },
         PuntReason::LinkLocalSource => |net| {
             let packet = Packet::udp("fe80::7", "2001:db8:1::9");
-            net.send(0, &packet.to(Way::Plain.mac(0)).build());
+            net.send(0, &packet.to(LinkVariant::Plain.mac(0)).build());
         },
         PuntReason::Reject => |net| under_rule(net, Op::Reject(Reject::TcpReset)),
         PuntReason::FilterUnsupported => |net| {
@@ -232,7 +241,7 @@ fn punt_case(reason: PuntReason) -> Case {
         },
         PuntReason::KernelRoute => |net| {
             let next = net.router.tables.punt(PuntReason::KernelRoute).expect("a next hop");
-            let host = RoutePrefix::host(Way::Plain.host4(1));
+            let host = RoutePrefix::host(LinkVariant::Plain.host4(1));
             net.router.tables.insert(VrfId(0), host, next).expect("a route");
             net.send(0, &good().build());
         },
@@ -243,12 +252,15 @@ fn punt_case(reason: PuntReason) -> Case {
         },
         PuntReason::Redirect => |net| {
             net.router.tables.set_redirects(LinkId(0), true, false).expect("a link");
-            net.send(0, &Way::Plain.packet(0, Way::Plain.host4(0)).build());
+            net.send(0, &LinkVariant::Plain.packet(0, LinkVariant::Plain.host4(0)).build());
         },
         PuntReason::Martian => |net| {
             let check = SourceCheck { martians_to_kernel: true, ..SourceCheck::default() };
             net.router.tables.set_source(LinkId(0), check).expect("a link");
-            net.send(0, &Packet::udp("127.0.0.1", "10.1.0.9").to(Way::Plain.mac(0)).build());
+            net.send(
+                0,
+                &Packet::udp("127.0.0.1", "10.1.0.9").to(LinkVariant::Plain.mac(0)).build(),
+            );
         },
         PuntReason::KernelSource => |net| {
             net.router.tables.set_source(LinkId(0), SourceCheck::default()).expect("a link");
@@ -256,7 +268,7 @@ fn punt_case(reason: PuntReason) -> Case {
             net.send(0, &good().build());
         },
         PuntReason::NeighUnresolved => |net| {
-            net.send(0, &Way::Plain.packet(0, Special::Glean.host4()).build());
+            net.send(0, &LinkVariant::Plain.packet(0, Special::Glean.host4()).build());
         },
     }
 }

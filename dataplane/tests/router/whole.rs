@@ -7,15 +7,15 @@ use tollway_dataplane::verdict::DropReason;
 use crate::testkit::mixed;
 use crate::testkit::net::Net;
 use crate::testkit::packet::ip;
-use crate::testkit::wires::{OVERLAP4, OVERLAP6, PORTS, Special, WEIGHTS, Way};
+use crate::testkit::wires::{LinkVariant, OVERLAP4, OVERLAP6, PORTS, Special, WEIGHTS};
 
 #[test]
 fn from_every_port_to_every_port_over_every_link() {
     let mut net = Net::new(256);
     let mut packets = 0;
     for port in 0..PORTS {
-        for (to, from) in (0..PORTS).flat_map(|to| Way::ALL.map(|from| (to, from))) {
-            for out in Way::ALL {
+        for (to, from) in (0..PORTS).flat_map(|to| LinkVariant::ALL.map(|from| (to, from))) {
+            for out in LinkVariant::ALL {
                 for dst in [out.host4(to), out.host6(to)] {
                     let frame = from.packet(port, dst).build();
                     assert_eq!(net.send(port, &frame), [(to, out.forwarded(to, &frame))]);
@@ -34,17 +34,24 @@ fn from_every_port_to_every_port_over_every_link() {
 #[test]
 fn overlapping_prefixes_lead_each_vrf_its_own_way() {
     let mut net = Net::new(16);
-    for (way, dst) in Way::ALL.iter().flat_map(|way| [OVERLAP4, OVERLAP6].map(|dst| (way, dst))) {
+    for (way, dst) in
+        LinkVariant::ALL.iter().flat_map(|way| [OVERLAP4, OVERLAP6].map(|dst| (way, dst)))
+    {
         let frame = way.packet(0, ip(dst)).build();
         let port = way.vrf().0 as u8;
-        assert_eq!(net.send(0, &frame), [(port, Way::Plain.forwarded(port, &frame))], "{way:?}");
+        assert_eq!(
+            net.send(0, &frame),
+            [(port, LinkVariant::Plain.forwarded(port, &frame))],
+            "{way:?}"
+        );
     }
 }
 
 #[test]
 fn bytes_and_packets_are_counted_by_port() {
     let mut net = Net::new(16);
-    let frame = Way::Plain.packet(0, Way::Qinq.host4(2)).size(100).padded(7).build();
+    let frame =
+        LinkVariant::Plain.packet(0, LinkVariant::Qinq.host4(2)).size(100).padded(7).build();
     for _ in 0..3 {
         net.send(0, &frame);
     }
@@ -57,7 +64,7 @@ fn bytes_and_packets_are_counted_by_port() {
 fn a_full_port_costs_packets_but_no_memory() {
     let mut net = Net::new(64);
     net.ports[1].limit_tx(5);
-    let frame = Way::Plain.packet(0, Way::Plain.host4(1)).build();
+    let frame = LinkVariant::Plain.packet(0, LinkVariant::Plain.host4(1)).build();
     for _ in 0..20 {
         assert!(net.inject(0, &frame));
     }
@@ -73,7 +80,7 @@ fn a_burst_comes_out_in_order_by_port() {
     let mut net = Net::new(64);
     let frames = (0..60_u16).map(|n| {
         let to = (n % 3) as u8;
-        (to, Way::Plain.packet(0, Way::Plain.host4(to)).ports(n, n).build())
+        (to, LinkVariant::Plain.packet(0, LinkVariant::Plain.host4(to)).ports(n, n).build())
     });
     let frames = frames.collect::<Vec<_>>();
     for (_, frame) in &frames {
@@ -83,7 +90,7 @@ fn a_burst_comes_out_in_order_by_port() {
     net.check();
     for port in 0..PORTS {
         let mine = frames.iter().filter(|(to, _)| *to == port);
-        let expected = mine.map(|(_, frame)| Way::Plain.forwarded(port, frame));
+        let expected = mine.map(|(_, frame)| LinkVariant::Plain.forwarded(port, frame));
         assert_eq!(net.take_sent(port), expected.collect::<Vec<_>>());
     }
 }
@@ -95,10 +102,10 @@ fn a_group_uses_all_its_members() {
     let flows = 4000;
     let mut seen = [0_u32; 2];
     for flow in 0..flows {
-        let frame = Way::Plain.packet(0, Special::Group.host6()).ports(flow, 443).build();
+        let frame = LinkVariant::Plain.packet(0, Special::Group.host6()).ports(flow, 443).build();
         let sent = net.send(0, &frame);
         let [(port, bytes)] = &sent[..] else { panic!("{} frames for one", sent.len()) };
-        assert_eq!(*bytes, Way::Plain.forwarded(*port, &frame));
+        assert_eq!(*bytes, LinkVariant::Plain.forwarded(*port, &frame));
         seen[usize::from(*port) - 1] += 1;
     }
     let share = f64::from(seen[0]) / f64::from(flows);

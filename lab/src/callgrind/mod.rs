@@ -1,10 +1,11 @@
-//! Instructions that a packet takes, counted by valgrind's callgrind: the same number at every run.
+//! Instructions per packet, counted by valgrind's callgrind: the same number in every run.
 //!
-//! A program's `lab probe` runs a row for two lengths, and callgrind counts what is done while frames are
-//! forwarded. The shorter count is taken off the longer one, so that what happens once does not count. Every
-//! instruction is then named by the function that it belongs to, inlined ones too.
+//! A program's `lab probe` runs a row at two lengths, and callgrind counts only while frames are
+//! forwarded. The shorter count is subtracted from the longer one, so that one-time work does not
+//! count. Every instruction is then attributed to the function that it belongs to, inlined
+//! functions included.
 //!
-//! Valgrind tells programs of no AVX-512, so that the path that is counted is the one for x86-64-v3 at most.
+//! Valgrind reports no AVX-512 to programs, so the counted path is at most the one for x86-64-v3.
 
 mod parse;
 
@@ -20,30 +21,31 @@ use crate::profile::symbols::{Frame, Symbols};
 use crate::tolls::IN_FLIGHT;
 use parse::{Costs, parse};
 
-/// Passes of the two runs: multiples of 64, so that a row of 65,536 flows sends each as often.
+/// Passes of the two runs: multiples of 64, so that a row of 65,536 flows sends each flow equally
+/// often.
 const PASSES: [u64; 2] = [64, 128];
 
-/// How long a run may take: the largest tables are built in it, too.
+/// How long a run may take, including the construction of the largest tables.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// The functions of the bench in which frames are forwarded, and nothing else is done.
+/// The functions of the bench that do nothing but forward frames.
 const COUNTED: [&str; 2] = ["*Bench*forward*", "*Bench*touch*"];
 
-/// What a packet takes.
+/// The instructions that a packet takes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Count {
-    /// Instructions.
+    /// Instructions per packet.
     pub(crate) per_packet: f64,
-    /// The same by function, and whether each was inlined wherever it was found.
+    /// The same by function, and whether each was inlined wherever it occurs.
     pub(crate) functions: BTreeMap<String, (f64, bool)>,
-    /// The instruction set that the path was of: `v3`; empty where that can not be told.
+    /// The instruction set of the path: `v3`. Empty if it cannot be determined.
     pub(crate) level: String,
 }
 
-/// Counts a row of a program's.
+/// Counts a row of a program.
 ///
 /// # Errors
-/// A sentence, where there is no valgrind, it does not know the program's instructions, or there is nothing
+/// A message, if valgrind is missing, does not know the program's instructions, or there is nothing
 /// to count.
 pub(crate) fn count(program: &Path, row: &str) -> Result<Count, String> {
     let [short, long] = PASSES.map(|passes| run(program, row, passes));
@@ -51,7 +53,7 @@ pub(crate) fn count(program: &Path, row: &str) -> Result<Count, String> {
     sum_up(&costs, (PASSES[1] - PASSES[0]) * IN_FLIGHT as u64)
 }
 
-/// Counts one length.
+/// Counts one run length.
 fn run(program: &Path, row: &str, passes: u64) -> Result<Costs, String> {
     let output =
         Output::new().map_err(|error| format!("callgrind has no place to write: {error}"))?;
@@ -66,10 +68,10 @@ fn run(program: &Path, row: &str, passes: u64) -> Result<Costs, String> {
         io::ErrorKind::NotFound => {
             "valgrind is not installed (`apt-get install valgrind`)".to_owned()
         }
-        _ => format!("valgrind can not be started: {error}"),
+        _ => format!("valgrind cannot be started: {error}"),
     })?;
     if let Some(mut input) = child.stdin.take() {
-        // Who ends before reading it says why.
+        // A program that ends before it reads this reports why.
         let _ = writeln!(input, "{passes}");
     }
     let mut told = child.stderr.take();
@@ -92,7 +94,7 @@ fn run(program: &Path, row: &str, passes: u64) -> Result<Costs, String> {
     }
 }
 
-/// Waits for a process; whether it ended well.
+/// Waits for a process and says whether it succeeded.
 fn wait(child: &mut Child) -> Result<bool, String> {
     let start = Instant::now();
     loop {
@@ -103,7 +105,7 @@ fn wait(child: &mut Child) -> Result<bool, String> {
                 let _ = child.kill();
                 let _ = child.wait();
                 return Err(match other {
-                    Err(error) => format!("valgrind can not be waited for: {error}"),
+                    Err(error) => format!("valgrind cannot be waited for: {error}"),
                     _ => format!("callgrind takes longer than {} seconds", PATIENCE.as_secs()),
                 });
             }
@@ -111,7 +113,7 @@ fn wait(child: &mut Child) -> Result<bool, String> {
     }
 }
 
-/// What a failure is about: valgrind marks its own lines.
+/// The cause of a failure; valgrind marks its own lines.
 fn last_words(told: &str) -> &str {
     let unknown = told.lines().find(|line| line.contains("unhandled instruction"));
     let error = || told.lines().find(|line| line.contains("error"));
@@ -119,7 +121,7 @@ fn last_words(told: &str) -> &str {
     unknown.or_else(error).or_else(|| told.lines().rfind(own)).map_or("it says nothing", str::trim)
 }
 
-/// The file that callgrind writes; it is deleted with this.
+/// The file that callgrind writes. Dropping this deletes it.
 struct Output(PathBuf);
 
 impl Output {
@@ -129,7 +131,7 @@ impl Output {
         let number = NUMBER.fetch_add(1, Relaxed);
         let name = format!("tollway-callgrind-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        // Nobody else's, in a directory that is everybody's.
+        // `create_new` ensures that the file is ours; every user can write to the directory.
         fs::File::create_new(&path)?;
         Ok(Self(path))
     }
@@ -141,7 +143,7 @@ impl Drop for Output {
     }
 }
 
-/// Instructions by function.
+/// Sums up instructions by function.
 fn sum_up(costs: &Costs, packets: u64) -> Result<Count, String> {
     let mut symbols = Symbols::default();
     let mut functions: BTreeMap<String, (f64, bool)> = BTreeMap::new();
@@ -162,7 +164,8 @@ fn sum_up(costs: &Costs, packets: u64) -> Result<Count, String> {
         return Err("callgrind has counted nothing".to_owned());
     }
     let level = levels.into_iter().max_by_key(|(_, cost)| *cost).map(|(level, _)| level);
-    // What happens a fixed number of times cancels out, but for a remainder that rounds to nothing.
+    // Work that happens a fixed number of times cancels out, except for a remainder that rounds to
+    // zero.
     functions.retain(|_, (count, _)| count.abs() >= 5e-4);
     Ok(Count {
         per_packet: all as f64 / packets as f64,
@@ -171,7 +174,7 @@ fn sum_up(costs: &Costs, packets: u64) -> Result<Count, String> {
     })
 }
 
-/// The function that an instruction counts for: the innermost that is not of the language's library.
+/// The function that an instruction counts for: the innermost outside the standard library.
 fn owner(frames: &[Frame]) -> Option<&Frame> {
     frames.iter().rfind(|frame| !is_library(&frame.function)).or(frames.last())
 }

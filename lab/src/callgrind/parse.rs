@@ -1,9 +1,9 @@
 use std::collections::BTreeMap;
 
-/// Instructions that were done at each address of each file.
+/// Executed instructions by file and address.
 pub(super) type Costs = BTreeMap<(String, u64), i64>;
 
-/// Reads what callgrind writes, with addresses as positions and nothing compressed.
+/// Parses callgrind's output, with addresses as positions and without compression.
 pub(super) fn parse(text: &str) -> Costs {
     let mut costs = Costs::new();
     let mut object = "";
@@ -12,7 +12,8 @@ pub(super) fn parse(text: &str) -> Costs {
         if let Some(name) = line.strip_prefix("ob=") {
             object = name;
         } else if line.starts_with("calls=") {
-            // The next line has what the call took, which its own lines have, too.
+            // The next line has the cost of the call, which the called function's own lines
+            // contain, too.
             is_call = true;
         } else if let Some((address, cost)) = cost(line) {
             if !is_call {
@@ -24,13 +25,13 @@ pub(super) fn parse(text: &str) -> Costs {
     costs
 }
 
-/// An address and what was done there.
+/// An address and its cost.
 fn cost(line: &str) -> Option<(u64, i64)> {
     let (address, cost) = line.strip_prefix("0x")?.split_once(' ')?;
     Some((u64::from_str_radix(address, 16).ok()?, cost.trim().parse().ok()?))
 }
 
-/// What the longer run did more.
+/// The costs that the longer run has more.
 pub(super) fn difference(long: &Costs, short: &Costs) -> Costs {
     let mut costs = long.clone();
     for (place, cost) in short {
@@ -44,7 +45,7 @@ pub(super) fn difference(long: &Costs, short: &Costs) -> Costs {
 mod tests {
     use super::*;
 
-    /// As callgrind 3.19 writes it.
+    /// The format of callgrind 3.19.
     const TEXT: &str = "# callgrind format\nversion: 1\npositions: instr\nevents: Ir\nsummary: 160\n\n\
         ob=/bin/x\nfl=???\nfn=main\n0x16ce90 10\ncob=/lib/libc.so.6\ncfn=malloc\ncalls=5 0x97360 \n0x16ce94 100\n\
         0x16ce98 20\n\nob=/lib/libc.so.6\nfl=???\nfn=malloc\n0x97360 90\n0x97364 10\n\ntotals: 130\n";

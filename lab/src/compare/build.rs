@@ -1,4 +1,4 @@
-//! Revisions built in a work tree of their own, kept by commit and settings.
+//! Builds revisions in a separate work tree and caches the programs by commit and settings.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -12,10 +12,10 @@ use indicatif::ProgressBar;
 use super::Error;
 use super::side::Settings;
 
-/// Lines of cargo's that a failure quotes at most.
+/// The most lines of cargo's output that an error quotes.
 const QUOTED: usize = 4;
 
-/// What cargo and rustc would take from the surroundings, and a build is not to depend on.
+/// Environment variables that cargo and rustc read and that must not influence a build.
 const SURROUNDINGS: [&str; 13] = [
     "CARGO_BUILD_RUSTC",
     "CARGO_BUILD_RUSTC_WRAPPER",
@@ -32,10 +32,10 @@ const SURROUNDINGS: [&str; 13] = [
     "RUSTFLAGS",
 ];
 
-/// What the names of others begin with: settings of profiles, and of what is built for.
+/// Prefixes of more such variables: settings of profiles and of targets.
 const GROUPS: [&str; 2] = ["CARGO_PROFILE_", "CARGO_TARGET_"];
 
-/// A git repository, and the place where what is built from it is kept.
+/// A git repository and its cache of built programs.
 #[derive(Debug)]
 pub(super) struct Repository {
     root: PathBuf,
@@ -43,7 +43,7 @@ pub(super) struct Repository {
 }
 
 impl Repository {
-    /// The repository that the process runs in; what is built goes below its target directory.
+    /// The repository of the current directory. Programs go below its target directory.
     pub(super) fn here() -> Option<Self> {
         let root = PathBuf::from(git(Path::new("."), &["rev-parse", "--show-toplevel"]).ok()?);
         let target = match std::env::var_os("CARGO_TARGET_DIR") {
@@ -53,7 +53,7 @@ impl Repository {
         Some(Self { cache: target.join("compare"), root })
     }
 
-    /// The commit that a revision is.
+    /// The commit that a revision resolves to.
     pub(super) fn commit(&self, revision: &str) -> Option<String> {
         if revision.starts_with('-') {
             return None;
@@ -62,16 +62,16 @@ impl Repository {
         git(&self.root, &["rev-parse", "--verify", "--quiet", "--end-of-options", &commit]).ok()
     }
 
-    /// Whether files differ from the commit that is checked out.
+    /// Whether tracked files differ from the checked-out commit.
     pub(super) fn is_dirty(&self) -> bool {
         git(&self.root, &["status", "--porcelain", "--untracked-files=no"])
             .is_ok_and(|told| !told.is_empty())
     }
 
-    /// The program of a commit, built if it is not yet there.
+    /// The program of a commit. Builds it if the cache lacks it.
     ///
     /// # Errors
-    /// A sentence with what cargo says last.
+    /// A message with cargo's last lines.
     pub(super) fn program(
         &self,
         spec: &str,
@@ -80,7 +80,7 @@ impl Repository {
     ) -> Result<PathBuf, Error> {
         let failed = |what: &dyn std::fmt::Display| {
             Error::failed(
-                format!("{spec} ({}) can not be built: {what}", short(commit)),
+                format!("{spec} ({}) cannot be built: {what}", short(commit)),
                 "Mend that, or name a program that is built already",
             )
         };
@@ -92,33 +92,31 @@ impl Repository {
         }
         let tree = self.tree(commit).map_err(|error| failed(&error))?;
         let built = self.build(&tree, spec, commit, settings).map_err(|error| failed(&error))?;
-        // Renamed when it is whole, since who stops the copy would leave half a program.
+        // Renamed only when complete: an interrupted copy would otherwise leave half a program.
         let part = kept.with_extension("part");
         let keep = fs::copy(&built, &part).and_then(|_| fs::rename(&part, &kept));
-        keep.map_err(|error| {
-            failed(&format_args!("{} can not be kept: {error}", built.display()))
-        })?;
+        keep.map_err(|error| failed(&format_args!("{} cannot be kept: {error}", built.display())))?;
         Ok(kept)
     }
 
-    /// What the compiler calls itself: a build that is kept is of no use to a later one.
+    /// The compiler's version. A cached build is of no use to a later compiler.
     fn compiler(&self, settings: &Settings) -> Result<String, String> {
         let mut command = Command::new("rustc");
         select(&mut command, settings).arg("--version").current_dir(&self.root);
         output("rustc", &mut command)
     }
 
-    /// Waits for whoever else builds here.
+    /// Waits until no other process builds here.
     fn lock(&self) -> Result<File, String> {
         let path = self.cache.join("lock");
         fs::create_dir_all(self.cache.join("programs"))
             .and_then(|()| File::create(&path))
             .and_then(|file| file.lock().map(|()| file))
-            .map_err(|error| format!("{} can not be written: {error}", path.display()))
+            .map_err(|error| format!("{} cannot be written: {error}", path.display()))
     }
 
-    /// The work tree, with that commit checked out. There is one for all: where files lie is part of a
-    /// build.
+    /// The work tree with that commit checked out. All commits share one tree, since file paths
+    /// become part of a build.
     fn tree(&self, commit: &str) -> Result<PathBuf, String> {
         let tree = self.cache.join("tree");
         if tree.join(".git").exists()
@@ -126,7 +124,7 @@ impl Repository {
         {
             return Ok(tree);
         }
-        // What is left of one that was begun, or whose repository has moved.
+        // Remains of an unfinished tree, or of one whose repository has moved.
         let _ = fs::remove_dir_all(&tree);
         let path = tree.to_string_lossy().into_owned();
         git(&self.root, &["worktree", "add", "--quiet", "--force", "--detach", &path, commit])?;
@@ -153,14 +151,14 @@ impl Repository {
     }
 }
 
-/// Has rustup take the toolchain that is asked for. Without rustup that is an error, unlike a variable that
-/// nobody reads.
+/// Makes rustup use the requested toolchain. Without rustup `+toolchain` is an error; an
+/// environment variable would be ignored.
 fn select<'a>(command: &'a mut Command, settings: &Settings) -> &'a mut Command {
     command.args(settings.toolchain.as_ref().map(|toolchain| format!("+{toolchain}")))
 }
 
-/// Whether a variable of that name would change a build: one by another compiler would be kept as if it were
-/// by the one that its file is named after.
+/// Whether a variable of that name changes a build. The cache would otherwise keep the program of
+/// another compiler under the name of this one.
 fn is_surrounding(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     SURROUNDINGS.contains(&&*name) || GROUPS.iter().any(|group| name.starts_with(group))
@@ -179,12 +177,12 @@ fn surround(command: &mut Command, settings: &Settings) {
     }
 }
 
-/// Runs cargo and shows what it is at; where it fails, its last lines.
+/// Runs cargo and shows its progress. If it fails, the error has its last lines.
 fn run(mut command: Command, message: &str) -> Result<(), String> {
     let bar = ProgressBar::new_spinner().with_message(message.to_owned());
     bar.enable_steady_tick(Duration::from_millis(200));
     let spawned = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
-    let mut child = spawned.map_err(|error| format!("cargo can not be started: {error}"))?;
+    let mut child = spawned.map_err(|error| format!("cargo cannot be started: {error}"))?;
     let mut told = Vec::new();
     let lines = child.stderr.take().map(BufReader::new).into_iter().flat_map(BufRead::lines);
     for line in lines.map_while(Result::ok) {
@@ -199,11 +197,11 @@ fn run(mut command: Command, message: &str) -> Result<(), String> {
     match status {
         Ok(status) if status.success() => Ok(()),
         Ok(_) => Err(format!("cargo says {:?}", last_words(&told))),
-        Err(error) => Err(format!("cargo can not be waited for: {error}")),
+        Err(error) => Err(format!("cargo cannot be waited for: {error}")),
     }
 }
 
-/// The last errors among cargo's lines, or the last lines where none is called one.
+/// The last errors among cargo's lines, or the last lines if none is marked as an error.
 fn last_words(told: &[String]) -> String {
     let errors: Vec<_> = told.iter().filter(|line| line.starts_with("error")).collect();
     let lines = if errors.is_empty() { told.iter().collect() } else { errors };
@@ -211,7 +209,7 @@ fn last_words(told: &[String]) -> String {
     last.iter().map(|line| line.as_str()).collect::<Vec<_>>().join("; ")
 }
 
-/// The file that a build is kept in.
+/// The file name of a cached build.
 fn key(commit: &str, compiler: &str, settings: &Settings) -> String {
     let named = [("cpu", &settings.target_cpu), ("opt", &settings.opt_level)];
     let named = named.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
@@ -220,7 +218,7 @@ fn key(commit: &str, compiler: &str, settings: &Settings) -> String {
     format!("{commit}-{compiler}{named}").chars().map(plain).collect()
 }
 
-/// The first digits of a commit, as far as they serve people.
+/// The first digits of a commit, enough for people.
 pub(super) fn short(commit: &str) -> &str {
     commit.get(..12).unwrap_or(commit)
 }
@@ -229,7 +227,7 @@ pub(super) fn short(commit: &str) -> &str {
 fn git(directory: &Path, arguments: &[&str]) -> Result<String, String> {
     let mut command = Command::new("git");
     command.arg("-C").arg(directory).args(arguments).stdin(Stdio::null());
-    // Set in hooks, and then for another repository than this.
+    // Git sets these in hooks, and there they may name another repository.
     for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
         command.env_remove(name);
     }
@@ -238,7 +236,7 @@ fn git(directory: &Path, arguments: &[&str]) -> Result<String, String> {
 
 /// What a program prints, or why it fails.
 fn output(name: &str, command: &mut Command) -> Result<String, String> {
-    let done = command.output().map_err(|error| format!("{name} can not be started: {error}"))?;
+    let done = command.output().map_err(|error| format!("{name} cannot be started: {error}"))?;
     if done.status.success() {
         return Ok(String::from_utf8_lossy(&done.stdout).trim().to_owned());
     }

@@ -1,4 +1,4 @@
-//! What has changed by function: the time, by samples, and the instructions, counted.
+//! Changes by function: time from samples, and counted instructions.
 
 use std::collections::BTreeMap;
 
@@ -9,61 +9,61 @@ use super::side::Side;
 use crate::callgrind::{self, Count};
 use crate::profile::Function;
 
-/// What of a normal distribution lies within so many deviations: 95%.
+/// Standard deviations around the mean that contain 95% of a normal distribution.
 const Z: f64 = 1.96;
 
-/// What changed within a row, as far as it can be told.
+/// The changes within a row, as far as they can be determined.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Changes {
-    /// Instructions a packet; none where they can not be counted.
+    /// Instructions per packet; `None` if they cannot be counted.
     pub instructions_per_packet: Option<Instructions>,
-    /// Every function of either side, those first that have changed most.
+    /// Every function of either side, largest change first.
     pub functions: Vec<Change>,
-    /// What could not be told, and why.
+    /// What could not be determined, and why.
     pub notes: Vec<String>,
 }
 
-/// Instructions that a packet takes.
+/// Instructions per packet.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Instructions {
-    /// On the first side.
+    /// On the base side.
     pub base: f64,
-    /// On the second.
+    /// On the head side.
     pub head: f64,
-    /// The second less the first.
+    /// `head` less `base`.
     pub difference: f64,
-    /// What has counted them.
+    /// The tool that counted them.
     pub counter: &'static str,
-    /// The instruction sets of the paths that were counted, `[base, head]`.
+    /// The instruction sets of the counted paths, `[base, head]`.
     pub levels: [String; 2],
 }
 
-/// A function on both sides; figures are nought where it is not found.
+/// A function on both sides. Figures are zero on a side that lacks it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Change {
-    /// Its path.
+    /// The function's path.
     pub name: String,
-    /// Whether it was inlined wherever it was found.
+    /// Whether it was inlined everywhere.
     pub inlined: bool,
-    /// Time of a packet in the function itself, ns, by samples.
+    /// Time per packet in the function itself on the base side, ns, from samples.
     pub base_ns: f64,
-    /// The same on the second side.
+    /// The same on the head side.
     pub head_ns: f64,
-    /// The second less the first.
+    /// `head_ns` less `base_ns`.
     pub difference_ns: f64,
-    /// Where that lies at 95% as far as it is up to the number of samples.
+    /// The 95% interval of the difference, as far as the number of samples determines it.
     pub interval_ns: [f64; 2],
-    /// Instructions of a packet in the function itself; none where they were not counted.
+    /// Instructions per packet in the function itself on the base side; `None` if not counted.
     pub base_instructions: Option<f64>,
-    /// The same on the second side.
+    /// The same on the head side.
     pub head_instructions: Option<f64>,
-    /// The second less the first.
+    /// `head_instructions` less `base_instructions`.
     pub difference_instructions: Option<f64>,
 }
 
 impl Change {
-    /// Whether the function has changed beyond accuracy, and by enough to speak of. Of a hundred functions
-    /// five lie outside of their intervals at 95% by chance, so times are held to 3.5 deviations.
+    /// Whether the function changed beyond accuracy, and by enough to report. By chance, five of a
+    /// hundred functions lie outside their 95% intervals, so times must exceed 3.5 deviations.
     #[must_use]
     pub fn is_told(&self) -> bool {
         let [low, high] = self.interval_ns;
@@ -72,14 +72,15 @@ impl Change {
         counted || (self.difference_ns.abs() >= 0.1 && self.difference_ns.abs() > margin)
     }
 
-    /// How much it has changed: instructions are surer than times.
+    /// A sort key for the size of the change. Instructions count before times, since they are more
+    /// reliable.
     fn weight(&self) -> f64 {
         let counted = self.difference_instructions.map_or(0.0, |count| 1e6 * count.abs());
         counted + self.difference_ns.abs()
     }
 }
 
-/// Finds what has changed in a row, of which packets take `ns` on either side.
+/// Finds the changes of a row. `ns` is the time per packet of each side.
 pub(super) fn find(sides: &[Side; 2], row: &str, ns: [f64; 2]) -> Changes {
     let mut changes = Changes::default();
     let counts = counts(sides, row, &mut changes.notes);
@@ -97,9 +98,9 @@ pub(super) fn find(sides: &[Side; 2], row: &str, ns: [f64; 2]) -> Changes {
     changes
 }
 
-/// Both sides' counts, or none.
+/// Both sides' counts, or `None`.
 fn counts(sides: &[Side; 2], row: &str, notes: &mut Vec<String>) -> Option<[Count; 2]> {
-    // At the same time: what is counted does not depend on it.
+    // Both run at the same time: other load does not change a count.
     let [base, head] = std::thread::scope(|scope| {
         let count = |side: usize| callgrind::count(&sides[side].program, row);
         let other = scope.spawn(move || count(1));
@@ -124,7 +125,7 @@ fn counts(sides: &[Side; 2], row: &str, notes: &mut Vec<String>) -> Option<[Coun
     }
 }
 
-/// Both sides' samples, or none. They are taken in turn.
+/// Both sides' samples, or `None`. Takes them in turn.
 fn profiles(sides: &[Side; 2], row: &str, notes: &mut Vec<String>) -> Option<[Samples; 2]> {
     let mut samples = [Samples::default(), Samples::default()];
     for at in [0, 1, 1, 0] {
@@ -139,7 +140,7 @@ fn profiles(sides: &[Side; 2], row: &str, notes: &mut Vec<String>) -> Option<[Sa
     Some(samples)
 }
 
-/// Samples of one side.
+/// The samples of one side.
 #[derive(Debug, Default)]
 struct Samples {
     all: u64,
@@ -156,17 +157,17 @@ impl Samples {
         }
     }
 
-    /// A function's time, and its error: ns of a packet's.
+    /// A function's time per packet and its standard error, both ns.
     fn time(&self, name: &str, ns: f64) -> (f64, f64) {
         let found = self.functions.get(name).map_or(0, |found| found.0) as f64;
         let all = self.all.max(1) as f64;
-        // One sample of each sort more, so that none found is not told as none for sure.
+        // Adds one sample of each sort, so that no samples do not pass for a certain zero.
         let share = (found + 1.0) / (all + 2.0);
         (found / all * ns, (share * (1.0 - share) / all).sqrt() * ns)
     }
 }
 
-/// Every function of either side.
+/// Merges the functions of both sides.
 fn merge(
     profiles: Option<&[Samples; 2]>,
     counts: Option<&[Count; 2]>,
@@ -178,7 +179,7 @@ fn merge(
         changes.entry(name.clone()).or_insert_with(fresh).inlined &= inlined;
     };
     for side in profiles.into_iter().flatten() {
-        // Those that only call others have none of their own.
+        // Functions that only call others have no samples of their own.
         side.functions.iter().filter(|of| of.1.0 > 0).for_each(|(name, of)| change(name, of.1));
     }
     for side in counts.into_iter().flatten() {

@@ -1,4 +1,5 @@
-//! The processes that measure: `lab probe`, which lives on, `lab tolls` and `lab profile`, which do not.
+//! The processes that measure: `lab probe`, which keeps running, and `lab tolls` and `lab profile`,
+//! which end.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -10,17 +11,17 @@ use crate::child::{Child, first_line};
 use crate::probe::Slice;
 use crate::profile::Function;
 
-/// How long a slice of a millisecond may take on a machine that is busy.
+/// How long a slice of a millisecond may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A process that measures one slice after another; it ends with this.
+/// A process that measures one slice after another. Dropping this ends it.
 pub(super) struct Probe(Child);
 
 impl Probe {
     /// Starts the probe of a side.
     ///
     /// # Errors
-    /// A sentence where it can not be started.
+    /// A message, if the process cannot be started.
     pub(super) fn start(side: &Side, row: &str) -> Result<Self, String> {
         let mut command = Command::new(&side.program);
         command.args(["lab", "probe", row]);
@@ -30,16 +31,17 @@ impl Probe {
         Child::start(command, format!("the probe of {}", side.name())).map(Self)
     }
 
-    /// Measures a slice, TSC clocks a packet.
+    /// Measures a slice: TSC clocks per packet.
     ///
     /// # Errors
-    /// A sentence where no figure comes.
+    /// A message, if no figure arrives.
     pub(super) fn slice(&mut self) -> Result<f64, String> {
         self.0.ask(PATIENCE).map(|slice: Slice| slice.clocks_per_packet)
     }
 }
 
-/// Whether a side's program has a probe for the row; where it has none, what it says instead.
+/// Whether a side's program has a probe for the row. If not, the error is the program's own
+/// message.
 pub(super) fn has_probe(side: &Side, row: &str) -> Result<bool, String> {
     let mut probe = Probe::start(side, row)?;
     match probe.slice() {
@@ -49,7 +51,7 @@ pub(super) fn has_probe(side: &Side, row: &str) -> Result<bool, String> {
     }
 }
 
-/// A report of `lab tolls`, as far as it matters.
+/// The part of a `lab tolls` report that is needed here.
 #[derive(Deserialize)]
 struct Report {
     rows: Vec<Row>,
@@ -66,16 +68,16 @@ struct Clocks {
     median: f64,
 }
 
-/// Measures a row by a whole run of `lab tolls`, TSC clocks a packet.
+/// Measures a row by a whole run of `lab tolls`: TSC clocks per packet.
 ///
 /// # Errors
-/// A sentence, where the program has no such bench or no such row.
+/// A message, if the program has no such bench or no such row.
 pub(super) fn tolls(side: &Side, row: &str) -> Result<f64, String> {
     let mut command = Command::new(&side.program);
     command.args(["lab", "tolls", "--json", "--only", row]).stdin(Stdio::null());
     let done = command
         .output()
-        .map_err(|error| format!("{} can not be started: {error}", side.program.display()))?;
+        .map_err(|error| format!("{} cannot be started: {error}", side.program.display()))?;
     let wrong = |told: &str| format!("`lab tolls --only {row}` of {} fails: {told}", side.name());
     if !done.status.success() {
         return Err(wrong(first_line(&String::from_utf8_lossy(&done.stderr))));
@@ -93,10 +95,10 @@ struct Profile {
     samples: u64,
 }
 
-/// Has a side's program sampled for a second: its functions, and how many samples there are.
+/// Samples a side's program for a second. Returns its functions and the number of samples.
 ///
 /// # Errors
-/// A sentence, where the program has no such bench, or it fails.
+/// A message, if the program has no such bench or fails.
 pub(super) fn profile(side: &Side, row: &str) -> Result<(Vec<Function>, u64), String> {
     let mut command = Command::new(&side.program);
     command.args(["lab", "profile", row, "--json", "--no-pictures", "--seconds", "1"]);

@@ -1,4 +1,5 @@
-//! Two builds compared: measured in turn by pairs of processes, and judged as reviewers do.
+//! Compares two builds: measures them in turn with pairs of processes, and judges as a careful
+//! reviewer does.
 
 mod build;
 mod changes;
@@ -24,29 +25,29 @@ pub use side::{Settings, Side};
 pub use text::render;
 pub use verdict::{FLOOR, Judgement, Test, Verdict, judge, least_pairs};
 
-/// The row that is measured where none is named.
+/// The row that is measured by default.
 const USUAL: &str = "ip4-one-flow";
 
-/// What a pair of processes is given where there is time.
+/// Time for a pair of processes, if there is enough.
 const PAIR: Duration = Duration::from_millis(1200);
 
-/// Pairs that a row takes at most.
+/// The most pairs per row.
 const MOST_PAIRS: usize = 60;
 
-/// What is to be compared, and how.
+/// What to compare, and how.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Revisions or programs.
     pub specs: [String; 2],
-    /// How revisions are built.
+    /// How to build revisions.
     pub settings: [Settings; 2],
-    /// Rows of `lab tolls`; the usual one where it is empty.
+    /// Rows of `lab tolls`; empty for the default one.
     pub rows: Vec<String>,
-    /// What every packet costs more on the second side, ns.
+    /// An artificial delay for every packet on the head side, ns.
     pub inject_ns: f64,
-    /// How long it measures.
+    /// How long to measure.
     pub time: Duration,
-    /// Whether to find out what has changed by function, and the instructions of a packet.
+    /// Whether to determine changes by function and instructions per packet.
     pub changes: bool,
 }
 
@@ -54,32 +55,33 @@ pub struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Method {
-    /// By `lab probe`, in turn by the millisecond.
+    /// With `lab probe`, in turns of a millisecond.
     Probe,
-    /// By whole runs of `lab tolls` in turn, since one of the builds has no probe.
+    /// With whole runs of `lab tolls` in turn, since one of the builds has no probe.
     Tolls,
 }
 
-/// A whole comparison; as JSON one object in the form of every report, with the row that decides once more
-/// at its top.
+/// A whole comparison. As JSON it is one object in the common form of reports, which repeats the
+/// deciding row at its top.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// Machine, compiler and commit of the program that compares, and the rows.
+    /// Machine, compiler and commit of the comparing program, and the rows.
     #[serde(flatten)]
     pub report: Report<Row>,
-    /// What is compared.
+    /// The base side.
     pub base: Side,
-    /// With what.
+    /// The head side, which is compared with the base.
     pub head: Side,
-    /// How it was measured.
+    /// How the rows were measured.
     pub method: Method,
-    /// Seconds that it was measured for.
+    /// Duration of the measurement in seconds.
     pub seconds: f64,
-    /// Whether the repository has changes that no commit has, so that nothing here tells of them.
+    /// Whether the repository has uncommitted changes, which this comparison does not cover.
     pub uncommitted: bool,
-    /// The row that decides: of those that differ the one that does so most beyond accuracy, else the first.
+    /// The deciding row: among the rows that differ, the one furthest beyond its accuracy; else the
+    /// first row.
     pub row: String,
-    /// What is told of it.
+    /// The judgement on that row.
     #[serde(flatten)]
     pub judgement: Judgement,
 }
@@ -89,28 +91,28 @@ pub struct Comparison {
 pub struct Row {
     /// Its name.
     pub name: String,
-    /// The first side.
+    /// The base side.
     pub base: Figures,
-    /// The second side.
+    /// The head side.
     pub head: Figures,
-    /// What is told of them.
+    /// The judgement on this row.
     #[serde(flatten)]
     pub judgement: Judgement,
-    /// What the second side took longer, ns a packet, pair by pair.
+    /// The additional time of the head side, ns per packet, pair by pair.
     pub differences_ns: Vec<f64>,
-    /// Instructions, and what has changed by function.
+    /// Instructions, and changes by function.
     #[serde(flatten)]
     pub changes: Changes,
 }
 
-/// What one side's processes measured.
+/// The measurements of one side's processes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
-    /// Nanoseconds a packet.
+    /// Nanoseconds per packet.
     pub ns_per_packet: Summary,
-    /// Packets a second, from the median.
+    /// Packets per second, from the median.
     pub pps: f64,
-    /// Each process, ns a packet.
+    /// The figure of each process, ns per packet.
     pub processes_ns: Vec<f64>,
 }
 
@@ -121,7 +123,7 @@ impl Figures {
     }
 }
 
-/// Builds what is to be built, measures and judges.
+/// Builds what is necessary, measures and judges.
 ///
 /// # Errors
 /// What is wrong and how to mend it.
@@ -156,7 +158,7 @@ fn broken(what: String) -> Error {
     Error::failed(what, "See what the program does by `lab tolls`")
 }
 
-/// The rows that are asked for, each once.
+/// The requested rows, without duplicates.
 fn rows(asked: &[String]) -> Result<Vec<String>, Error> {
     let mut rows = Vec::new();
     for row in asked {
@@ -179,7 +181,7 @@ fn tolls_remedy() -> String {
     format!("This build's rows are {}", names.join(", "))
 }
 
-/// The programs of both sides, and whether there are changes that neither has.
+/// The programs of both sides, and whether there are changes that neither contains.
 ///
 /// # Errors
 /// What is wrong and how to mend it.
@@ -188,7 +190,7 @@ pub fn prepare(options: &Options) -> Result<([Side; 2], bool), Error> {
     let side = |at: usize| {
         Side::find(&options.specs[at], options.settings[at].clone(), repository.as_ref())
     };
-    // Both are known before either is built: a branch may move meanwhile.
+    // Both revisions are resolved before either is built, since a branch may move meanwhile.
     let mut sides = [side(0)?, side(1)?];
     sides[1].inject_ns = options.inject_ns;
     let revisions = sides.iter().any(|side| side.commit.is_some());
@@ -199,7 +201,7 @@ pub fn prepare(options: &Options) -> Result<([Side; 2], bool), Error> {
     Ok((sides, repository.is_dirty()))
 }
 
-/// How both sides can be measured alike.
+/// The measuring method that both sides support.
 fn method(sides: &[Side; 2], rows: &[String]) -> Result<Method, Error> {
     let wrong = |told: String| Error::usage(told, tolls_remedy());
     for row in rows {
@@ -220,8 +222,8 @@ fn method(sides: &[Side; 2], rows: &[String]) -> Result<Method, Error> {
     Ok(Method::Probe)
 }
 
-/// Pairs of every row in turn, TSC clocks a packet, for so long. Where the machine is too busy it takes up to
-/// twice as long for the pairs that a verdict needs.
+/// Measures pairs of every row in turn, in TSC clocks per packet, for the given time. On a busy
+/// machine it takes up to twice that time for the pairs that a verdict needs.
 fn measure(
     sides: &[Side; 2],
     rows: &[String],
@@ -269,7 +271,7 @@ fn judge_row(name: &str, pairs: &[Pair], ns_per_clock: f64, rows: usize) -> Opti
     })
 }
 
-/// Finds out what has changed in every row.
+/// Determines the changes by function in every row.
 fn explain(sides: &[Side; 2], rows: &mut [Row], method: Method) {
     let bar = progress(rows.len() as u64).with_message("what has changed by function");
     for row in rows {
@@ -288,9 +290,9 @@ fn explain(sides: &[Side; 2], rows: &mut [Row], method: Method) {
     bar.finish_and_clear();
 }
 
-/// The row that decides.
+/// The deciding row.
 fn deciding(rows: &[Row]) -> Option<(String, Judgement)> {
-    // What is told has pairs enough for a least difference.
+    // Any row that differs has enough pairs for a smallest detectable difference.
     let beyond = |row: &&Row| {
         let least = row.judgement.smallest_detectable_ns.unwrap_or(f64::INFINITY);
         row.judgement.difference_ns.abs() / least

@@ -1,9 +1,9 @@
 //! Pairs of processes, one of each side, that measure in turn.
 //!
-//! The memory of every process lies elsewhere, and it is by that more than by anything else that processes
-//! of one build differ: so a pair of processes is one observation, however many slices they measure. Both
-//! of a pair live at the same time and take turns by the millisecond, ABBA and BAAB, so that what the machine
-//! does meanwhile meets both alike.
+//! Every process has its memory at other addresses, which is the main reason why processes of one
+//! build differ. So a pair of processes is one observation, however many slices it measures. Both
+//! processes of a pair run at the same time and take turns by the millisecond, ABBA and BAAB, so
+//! that disturbances of the machine affect both alike.
 
 use std::time::{Duration, Instant};
 
@@ -11,17 +11,17 @@ use super::child::Probe;
 use super::side::Side;
 use crate::stats::median;
 
-/// Blocks of four slices that a pair takes at least.
+/// The fewest blocks of four slices in a pair.
 const LEAST_BLOCKS: usize = 3;
 
-/// What a pair of processes measured: TSC clocks or ns a packet.
+/// The result of a pair of processes, in TSC clocks or ns per packet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pair {
-    /// The middle of the first side's slices.
+    /// The median of the base side's slices.
     pub base: f64,
-    /// The middle of the second's.
+    /// The median of the head side's slices.
     pub head: f64,
-    /// The middle of what the second side took longer, block by block.
+    /// The median, over blocks, of the head side's additional time.
     pub difference: f64,
 }
 
@@ -36,11 +36,11 @@ impl Pair {
     }
 }
 
-/// Measures a row by a new process of each side, for so long, clocks a packet. The second side is the first
-/// to start, and to measure, where `swapped`.
+/// Measures a row with a new process of each side, in clocks per packet, until `until`. If
+/// `swapped`, the head side starts first and measures first.
 ///
 /// # Errors
-/// A sentence, where a process can not be started or does not answer.
+/// A message, if a process cannot be started or does not answer.
 pub(super) fn by_probes(
     sides: &[Side; 2],
     row: &str,
@@ -72,10 +72,10 @@ pub(super) fn by_probes(
     Ok(Pair { base, head, difference: median(&differences) })
 }
 
-/// The same by one whole run of `lab tolls` for each side, for builds that have no probe.
+/// Like [`by_probes`], with one whole run of `lab tolls` per side, for builds without a probe.
 ///
 /// # Errors
-/// A sentence, where a run fails.
+/// A message, if a run fails.
 pub(super) fn by_tolls(sides: &[Side; 2], row: &str, swapped: bool) -> Result<Pair, String> {
     let mut clocks = [0.0; 2];
     for side in if swapped { [1, 0] } else { [0, 1] } {
@@ -85,7 +85,7 @@ pub(super) fn by_tolls(sides: &[Side; 2], row: &str, swapped: bool) -> Result<Pa
     Ok(Pair { base, head, difference: head - base })
 }
 
-/// The part of what is left that the next pair may take, of so many that are to come.
+/// The next pair's share of the remaining time, with `pairs` still to come.
 pub(super) fn share(left: Duration, pairs: usize) -> Duration {
     left / u32::try_from(pairs.max(1)).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! What is compared: revisions and how they are built, or programs.
+//! The sides of a comparison: revisions and their build settings, or programs.
 
 use std::path::{Path, PathBuf};
 
@@ -7,22 +7,22 @@ use serde::Serialize;
 use super::Error;
 use super::build::{self, Repository};
 
-/// How a revision is built, where that differs from how it is shipped.
+/// Build settings of a revision that differ from those of a release.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Settings {
-    /// The toolchain by rustup's name for it.
+    /// The toolchain, by its rustup name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub toolchain: Option<String>,
-    /// The processor that is built for.
+    /// The target processor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_cpu: Option<String>,
-    /// The level of optimisation.
+    /// The optimisation level.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub opt_level: Option<String>,
 }
 
 impl Settings {
-    /// The settings that differ, in words; empty where none does.
+    /// The differing settings in words; empty if there are none.
     #[must_use]
     pub fn words(&self) -> String {
         let named = [
@@ -34,10 +34,10 @@ impl Settings {
         named.map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
     }
 
-    /// Settings of both sides from options that may name two, `A..B`.
+    /// Settings of both sides from options that may name two values, `A..B`.
     ///
     /// # Errors
-    /// Where a value is empty or is none.
+    /// A value is empty or invalid.
     pub fn of_both(
         toolchain: Option<&str>,
         target_cpu: Option<&str>,
@@ -51,7 +51,7 @@ impl Settings {
         let unknown = |level: &&String| !["0", "1", "2", "3", "s", "z"].contains(&level.as_str());
         if let Some(level) = opt_level.iter().flatten().find(unknown) {
             return Err(Error::usage(
-                format!("--opt-level can not be {level:?}"),
+                format!("--opt-level cannot be {level:?}"),
                 "Name one of 0, 1, 2, 3, s and z, or two as 2..3",
             ));
         }
@@ -64,7 +64,7 @@ impl Settings {
     }
 }
 
-/// The values of both sides of an option.
+/// An option's values for both sides.
 fn both(option: &str, value: Option<&str>) -> Result<[Option<String>; 2], Error> {
     let Some(value) = value else { return Ok([None, None]) };
     let (base, head) = value.split_once("..").unwrap_or((value, value));
@@ -75,7 +75,7 @@ fn both(option: &str, value: Option<&str>) -> Result<[Option<String>; 2], Error>
     };
     if ![base, head].into_iter().all(plain) {
         return Err(Error::usage(
-            format!("{option} can not be {value:?}"),
+            format!("{option} cannot be {value:?}"),
             "Name one for both sides, or two as FIRST..SECOND",
         ));
     }
@@ -85,22 +85,22 @@ fn both(option: &str, value: Option<&str>) -> Result<[Option<String>; 2], Error>
 /// One side of a comparison, ready to run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Side {
-    /// What it was called.
+    /// The revision or program as the user wrote it.
     pub spec: String,
-    /// The commit that it was built from; none for a program that was there.
+    /// The commit that it was built from; `None` for an existing program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// How it was built.
+    /// The build settings.
     #[serde(flatten)]
     pub settings: Settings,
-    /// The program.
+    /// The path of the program.
     pub program: PathBuf,
-    /// What every packet costs more, ns.
+    /// An artificial delay for every packet, ns.
     pub inject_ns: f64,
 }
 
 impl Side {
-    /// What it is called in texts.
+    /// The side's name in texts.
     #[must_use]
     pub fn name(&self) -> String {
         let mut parts = Vec::new();
@@ -116,17 +116,18 @@ impl Side {
         }
     }
 
-    /// Finds out what a side is; a revision has no program yet.
+    /// Resolves a side. A revision has no program yet.
     ///
     /// # Errors
-    /// Where it is neither a revision nor a program.
+    /// `spec` is neither a revision nor a program.
     pub(super) fn find(
         spec: &str,
         settings: Settings,
         repository: Option<&Repository>,
     ) -> Result<Self, Error> {
         let path = Path::new(spec);
-        // A branch may well be called as a file here is, but hardly as one elsewhere.
+        // A branch may share its name with a file here, but hardly with a file in another
+        // directory.
         let elsewhere = spec.contains('/') && path.is_file();
         let commit = repository.filter(|_| !elsewhere).and_then(|found| found.commit(spec));
         let program = match commit {
@@ -136,10 +137,10 @@ impl Side {
         Ok(Self { spec: spec.to_owned(), commit, settings, program, inject_ns: 0.0 })
     }
 
-    /// Builds the program of a revision, unless that has been done.
+    /// Builds the program of a revision, unless the cache has it.
     ///
     /// # Errors
-    /// Where it can not be built.
+    /// The build fails.
     pub(super) fn build(&mut self, repository: &Repository) -> Result<(), Error> {
         if let Some(commit) = &self.commit {
             self.program = repository.program(&self.spec, commit, &self.settings)?;
@@ -148,7 +149,7 @@ impl Side {
     }
 }
 
-/// A program that is there.
+/// An existing program.
 fn program(path: &Path, settings: &Settings) -> Result<PathBuf, Error> {
     let name = path.display();
     if !path.is_file() {
@@ -160,11 +161,11 @@ fn program(path: &Path, settings: &Settings) -> Result<PathBuf, Error> {
     let words = settings.words();
     if !words.is_empty() {
         return Err(Error::usage(
-            format!("{name} is built already, so it can not be had with {words}"),
+            format!("{name} is built already, so it cannot be had with {words}"),
             "Name a revision, or leave the compiler's settings out",
         ));
     }
     path.canonicalize().map_err(|error| {
-        Error::usage(format!("{name} can not be found: {error}"), "Name the path of a program")
+        Error::usage(format!("{name} cannot be found: {error}"), "Name the path of a program")
     })
 }

@@ -6,7 +6,7 @@ use super::{
 use crate::stats::{Sample, ministat};
 use crate::text::{align, figure, heading, plain_table, trimmed};
 
-/// A comparison as text: each row as ministat shows it, then by the other tests, then the verdict.
+/// A comparison as text: each row as ministat shows it, then the other tests, then the verdict.
 #[must_use]
 pub fn render(of: &Comparison) -> String {
     let mut text = heading(&of.report);
@@ -27,7 +27,7 @@ pub fn render(of: &Comparison) -> String {
     text
 }
 
-/// One row of so many.
+/// One of `rows` rows.
 fn section(row: &Row, rows: usize) -> String {
     let pairs = row.differences_ns.len();
     let mut text = format!("\n{}: ns a packet, {pairs} pairs of processes\n", row.name);
@@ -42,10 +42,10 @@ fn section(row: &Row, rows: usize) -> String {
     text + &told(&row.judgement, pairs, rows)
 }
 
-/// Functions that the text shows at most.
+/// The most functions that the text shows.
 const SHOWN: usize = 15;
 
-/// Instructions, and what has changed by function.
+/// Instructions, and changes by function.
 fn changes(of: &Changes) -> String {
     let mut text = String::new();
     if let Some(count) = &of.instructions_per_packet {
@@ -107,7 +107,7 @@ fn rates(base: &Figures, head: &Figures) -> Table {
     table
 }
 
-/// What each test says, at 95%.
+/// The result of each test at 95%.
 fn tests(of: &Judgement) -> String {
     let mut table = plain_table(&["head - base, ns", "", "95%", "from", "to"]);
     let mut add = |name: &str, difference: f64, [low, high]: [f64; 2]| {
@@ -127,7 +127,7 @@ fn tests(of: &Judgement) -> String {
     format!("\n{}\n", trimmed(&table))
 }
 
-/// The verdict in words, by so many pairs, on one row of so many.
+/// The verdict in words, from `pairs` pairs, on one of `rows` rows.
 fn told(of: &Judgement, pairs: usize, rows: usize) -> String {
     let least = match of.smallest_detectable_ns {
         Some(ns) => format!("from {ns:.3} ns on a difference would have shown"),
@@ -146,7 +146,7 @@ fn told(of: &Judgement, pairs: usize, rows: usize) -> String {
     format!("\nverdict: {}{by}; {least}\n", of.verdict.words())
 }
 
-/// All rows once more, a line each.
+/// A summary of all rows, one line each.
 fn summary(rows: &[Row]) -> Table {
     let mut table =
         plain_table(&["row", "base ns", "head ns", "difference", "from", "to", "verdict"]);

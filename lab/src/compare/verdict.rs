@@ -1,54 +1,59 @@
-//! What the pairs of processes say.
+//! The verdict on the pairs of processes.
 //!
-//! A difference is told only where three things hold, see `docs/decisions/`: Wilcoxon's signed-rank test
-//! finds the pairs' differences lopsided, at 1% for all rows together; the bootstrap's interval at 99%
-//! (of all rows together) lies on one side of nought; and it lies beyond [`FLOOR`]. The test holds whatever
-//! the noise is like, since the sides take turns in everything: without a difference, one as large is as
-//! likely below nought as above. The interval says how large it is, and the floor what is worth telling.
+//! A difference is reported only if three conditions hold, see `docs/decisions/`:
+//!
+//! - Wilcoxon's signed-rank test finds the pairs' differences lopsided, at 1% for all rows
+//!   together;
+//! - the bootstrap's interval at 99% (for all rows together) lies on one side of zero;
+//! - the interval lies beyond [`FLOOR`].
+//!
+//! The test is valid for noise of any distribution, since the sides take turns in everything:
+//! without a difference, a result is as likely below zero as above. The interval gives the size of
+//! the difference, and the floor the smallest size worth a report.
 
 use serde::Serialize;
 
 use super::pairs::Pair;
 use crate::stats::{self, Bootstrap, Difference, Kind, Sample};
 
-/// What is told as a difference in spite of none: at most this share of all comparisons.
+/// The largest share of comparisons that report a difference although there is none.
 const LEVEL: f64 = 0.01;
 
-/// The confidence of the intervals that are shown.
+/// The confidence of the displayed intervals.
 const SHOWN: f64 = 0.95;
 
-/// Share of the base's time under which a difference is not told: code that is built anew, and does the
-/// same, differs by so much by where it comes to lie.
+/// Share of the base's time below which a difference is not reported. Rebuilt code that does the
+/// same differs by this much because its addresses change.
 pub const FLOOR: f64 = 0.01;
 
-/// Share of the pairs that is left out at each end before the mean is taken.
+/// Share of the pairs that is cut off at each end before the mean is taken.
 const TRIM: f64 = 0.2;
 
-/// Draws of the bootstrap.
+/// Number of bootstrap resamples.
 const RESAMPLES: usize = 5_000;
 
-/// What the draws begin with.
+/// The seed of the resamples.
 const SEED: u64 = 0x7011_0a11;
 
-/// Share of runs in which the smallest detectable difference would be found.
+/// Share of runs that would find the smallest detectable difference.
 const POWER: f64 = 0.9;
 
-/// What is told of two builds.
+/// The verdict on two builds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Verdict {
-    /// The second takes less time.
+    /// The head takes less time.
     #[serde(rename = "faster")]
     Faster,
-    /// The second takes more time.
+    /// The head takes more time.
     #[serde(rename = "slower")]
     Slower,
-    /// What they differ by, if anything, can not be told from noise.
+    /// Any difference is too small to distinguish from noise.
     #[serde(rename = "below accuracy")]
     BelowAccuracy,
 }
 
 impl Verdict {
-    /// In words.
+    /// The verdict in words.
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -58,7 +63,7 @@ impl Verdict {
         }
     }
 
-    /// What is told of an interval: a difference, where all of it lies beyond the floor.
+    /// The verdict from an interval: a difference, if all of it lies beyond the floor.
     pub(crate) fn beyond([low, high]: [f64; 2], floor: f64) -> Self {
         if low > floor {
             Self::Slower
@@ -70,18 +75,18 @@ impl Verdict {
     }
 }
 
-/// A test's difference, ns a packet.
+/// The result of a significance test, ns per packet.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Test {
-    /// The second side's mean less the first's.
+    /// The head's mean less the base's.
     pub difference_ns: f64,
-    /// Where it lies at 95%.
+    /// The 95% interval of the difference.
     pub interval_ns: [f64; 2],
     /// Degrees of freedom.
     pub freedom: f64,
-    /// The standard deviation that it is judged by.
+    /// The standard deviation that the test uses.
     pub deviation_ns: f64,
-    /// Whether the test alone proves a difference at 95%.
+    /// Whether this test alone proves a difference at 95%.
     pub proven: bool,
 }
 
@@ -97,26 +102,27 @@ impl From<Difference> for Test {
     }
 }
 
-/// The verdict on a row, and what it comes from; all in ns a packet.
+/// The verdict on a row with its evidence, in ns per packet.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Judgement {
-    /// What is told.
+    /// The verdict.
     pub verdict: Verdict,
-    /// The second side less the first: the mean of the pairs' differences without a fifth at each end.
+    /// The head less the base: the mean of the pairs' differences, without a fifth at each end.
     pub difference_ns: f64,
-    /// The same in per cent of the first.
+    /// The same as a percentage of the base.
     pub difference_percent: f64,
-    /// Where it lies at 95%, by the paired bootstrap (BCa).
+    /// The 95% interval, by the paired bootstrap (BCa).
     pub interval_ns: [f64; 2],
-    /// Where it lies at 99% for all rows together: what the verdict goes by.
+    /// The 99% interval for all rows together, which decides the verdict.
     pub strict_interval_ns: [f64; 2],
-    /// The least difference that 9 of 10 such runs would tell; none where the pairs are too few to tell any.
+    /// The smallest difference that 9 of 10 such runs would report; `None` if there are too few
+    /// pairs for any.
     pub smallest_detectable_ns: Option<f64>,
-    /// Differences under this are not told.
+    /// Differences below this are not reported.
     pub floor_ns: f64,
     /// Wilcoxon's p of the pairs' differences.
     pub signed_rank_p: f64,
-    /// Student's t with pooled deviation, as ministat.
+    /// Student's t with pooled deviation, as in ministat.
     pub student: Test,
     /// Welch's t.
     pub welch: Option<Test>,
@@ -124,11 +130,11 @@ pub struct Judgement {
     pub paired: Test,
 }
 
-/// The pairs that a verdict takes at least, when so many rows are judged together: fewer prove nothing even
-/// where all agree.
+/// The fewest pairs for a verdict when `rows` rows are judged together. With fewer, even unanimous
+/// pairs prove nothing.
 #[must_use]
 pub fn least_pairs(rows: usize) -> usize {
-    // What the test says when all agree is halved by every pair but the first.
+    // Every pair but the first halves the p of a unanimous result.
     let at_best = |pairs: &usize| 0.5_f64.powi(*pairs as i32 - 1);
     (3..).find(|pairs| at_best(pairs) <= level(rows)).unwrap_or(3)
 }
@@ -137,7 +143,7 @@ fn level(rows: usize) -> f64 {
     LEVEL / rows.max(1) as f64
 }
 
-/// Judges the pairs of one row out of so many; none for fewer than three pairs.
+/// Judges the pairs of one of `rows` rows; `None` for fewer than three pairs.
 #[must_use]
 pub fn judge(pairs: &[Pair], rows: usize) -> Option<Judgement> {
     if pairs.len() < 3 {
@@ -176,7 +182,8 @@ pub fn judge(pairs: &[Pair], rows: usize) -> Option<Judgement> {
     })
 }
 
-/// The least difference beyond the floor that would have been told, by the bootstrap's own error.
+/// The smallest difference beyond the floor that would have been reported, from the bootstrap's own
+/// error.
 fn detectable(shown: [f64; 2], paired: Difference, rows: usize) -> Option<f64> {
     let unit = Difference { error: 1.0, freedom: f64::INFINITY, ..paired };
     let margins = stats::smallest_detectable(&unit, SHOWN, 0.5)?;

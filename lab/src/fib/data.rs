@@ -1,4 +1,5 @@
-//! Routing tables to measure with: a real one where it is at hand, else one of the same shape.
+//! Routing tables to measure with: a real one if it is available, else a generated one of the same
+//! shape.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -11,31 +12,31 @@ use tollway_dataplane::stages::route::Prefix;
 
 use crate::frames::Spread;
 
-/// The prefixes of a whole Internet table, by family, in the order of the file.
+/// The prefixes of a whole Internet table, by family, in file order.
 #[derive(Clone, Debug, Default)]
 pub struct Internet {
     /// IPv4.
     pub v4: Vec<Prefix>,
     /// IPv6.
     pub v6: Vec<Prefix>,
-    /// Where they are from, in words.
+    /// Where they come from, in words.
     pub source: String,
 }
 
 impl Internet {
-    /// The real table where it is at hand ([`super::DATA`]), else a generated one.
+    /// The real table if it is available ([`super::DATA`]), else a generated one.
     ///
     /// # Errors
-    /// As of [`Internet::load`].
+    /// As for [`Internet::load`].
     pub fn at_hand() -> Result<Self, String> {
         let path = Path::new(super::DATA);
         if path.exists() { Self::load(path) } else { Ok(Self::generate()) }
     }
 
-    /// The table at `path`, a gzipped list with one prefix a line.
+    /// The table at `path`, a gzipped list with one prefix per line.
     ///
     /// # Errors
-    /// A sentence with file and line, where this is not such a list.
+    /// A message with file and line, if this is not such a list.
     pub fn load(path: &Path) -> Result<Self, String> {
         let file = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
         let mut table = Self { source: path.display().to_string(), ..Self::default() };
@@ -52,8 +53,8 @@ impl Internet {
         Ok(table)
     }
 
-    /// A table of the same shape as the real one of November 2026: as many prefixes of each length, in
-    /// blocks as registries give them out.
+    /// A table of the same shape as the real one of November 2026: as many prefixes of each length,
+    /// in blocks like those that registries allocate.
     #[must_use]
     pub fn generate() -> Self {
         let mut spread = Spread::new(0xf1b);
@@ -63,7 +64,7 @@ impl Internet {
     }
 }
 
-/// How many prefixes of each length the real table has, IPv4.
+/// Number of IPv4 prefixes of each length in the real table.
 #[rustfmt::skip]
 const LENGTHS_V4: [(u8, usize); 25] = [
     (8, 16), (9, 13), (10, 38), (11, 103), (12, 299), (13, 581),
@@ -85,7 +86,7 @@ const LENGTHS_V6: [(u8, usize); 46] = [
     (125, 9), (126, 19), (127, 42), (128, 6),
 ];
 
-/// An IPv4 prefix that can be routed to, of random bits.
+/// A routable IPv4 prefix of random bits.
 fn random_v4(bits: u128, len: u8) -> Prefix {
     let address = (bits >> 96) as u32;
     match address >> 24 {
@@ -94,12 +95,12 @@ fn random_v4(bits: u128, len: u8) -> Prefix {
     }
 }
 
-/// An IPv6 prefix of 2000::/3, of random bits.
+/// A prefix in 2000::/3 of random bits.
 pub(super) fn random_v6(bits: u128, len: u8) -> Prefix {
     Prefix::v6(bits >> 3 | 0x2000_u128 << 112, len)
 }
 
-/// More prefixes of the lengths that most have, to have so many in all; `v4` says which family.
+/// Adds prefixes of the most common lengths until there are `count`; `v4` selects the family.
 pub(super) fn more(prefixes: Vec<Prefix>, count: usize, v4: bool) -> Vec<Prefix> {
     let missing = count.saturating_sub(prefixes.len());
     let mut spread = Spread::new(0x9009);
@@ -112,8 +113,8 @@ pub(super) fn more(prefixes: Vec<Prefix>, count: usize, v4: bool) -> Vec<Prefix>
     }
 }
 
-/// Draws prefixes to have with those that are there; longer ones lie in blocks of shorter ones for the
-/// most part.
+/// Draws prefixes and adds them to the existing ones. Most longer prefixes lie in blocks of shorter
+/// ones.
 fn grow(
     mut prefixes: Vec<Prefix>,
     lengths: &[(u8, usize)],

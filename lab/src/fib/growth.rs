@@ -1,7 +1,7 @@
-//! What forwarding costs as a table grows.
+//! The cost of forwarding as a table grows.
 
 use indicatif::ProgressBar;
-use tollway_dataplane::path::Everything;
+use tollway_dataplane::path::AllStages;
 
 use super::data::more;
 use super::scene::{self, Family};
@@ -10,16 +10,16 @@ use crate::stats::Summary;
 use crate::text;
 use crate::tolls::Bench;
 
-/// The sizes; what is beyond the table is made up.
+/// The numbers of prefixes. Those beyond the table are generated.
 pub(super) const SIZES: [usize; 6] = [1, 10, 1000, 10_000, 100_000, 1_000_000];
 
-/// Times that each size is measured.
+/// Number of measurements of each size.
 const REPEATS: usize = 11;
 
-/// Passes of each sort in one measurement, as many as the destinations in all.
+/// Passes of each sort in one measurement, which together use every destination.
 const PASSES: usize = 256;
 
-/// Measurements for the progress bar to count.
+/// Measurements that the progress bar counts.
 pub(super) const STEPS: u64 = 2 * SIZES.len() as u64;
 
 /// The name of a size's figure.
@@ -35,14 +35,14 @@ pub(super) fn measure(
 ) -> Result<(), String> {
     for family in [Family::V4, Family::V6] {
         let most = SIZES.into_iter().max().unwrap_or(0);
-        // Drawn first, made up after: smaller tables have none that is made up.
+        // Drawn prefixes first, generated ones after: smaller tables contain no generated prefix.
         let drawn = scene::sample(family.of(table), most);
         let prefixes = more(drawn, most, family == Family::V4);
         for size in SIZES {
             let prefixes = &prefixes[..size];
             let tables = scene::tables(family, prefixes)?;
             let frames = scene::frames(family, prefixes);
-            let mut bench = Bench::<Everything>::over(tables, frames, 64)?;
+            let mut bench = Bench::<AllStages>::over(tables, frames, 64)?;
             bench.clocks_per_packet(PASSES);
             let clocks: Vec<_> = (0..REPEATS).map(|_| bench.clocks_per_packet(PASSES)).collect();
             let clocks = Summary::of(&clocks).ok_or("no repeats")?;
@@ -53,7 +53,7 @@ pub(super) fn measure(
     Ok(())
 }
 
-/// The growth as a table; empty where it was not measured.
+/// The growth as a table; empty if it was not measured.
 pub(super) fn render(figures: &Figures) -> String {
     let mut table = text::plain_table(&["prefixes", "IPv4", "IPv6"]);
     for size in SIZES {

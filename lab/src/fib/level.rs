@@ -1,10 +1,10 @@
-//! Work built for the instructions that the path is built for, so that both are compared alike.
+//! Work compiled for the same instruction set as the packet path, for a fair comparison.
 
 use tollway_dataplane::cpu::Level;
 
-/// Work whose body is built for each instruction set; `run` is to be `#[inline(always)]`.
+/// Work whose body is compiled for each instruction set; `run` must be `#[inline(always)]`.
 pub(super) trait Job {
-    /// Does it.
+    /// Does the work.
     fn run(&mut self);
 }
 
@@ -14,10 +14,10 @@ pub(super) fn run(job: &mut impl Job) {
     match Level::detect() {
         Level::Baseline => job.run(),
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the machine has these instructions, as was just found.
+        // SAFETY: `detect` has just found that the machine has these instructions.
         Level::V3 => unsafe { v3(job) },
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the machine has these instructions, as was just found.
+        // SAFETY: `detect` has just found that the machine has these instructions.
         Level::V4 => unsafe { v4(job) },
         #[cfg(not(target_arch = "x86_64"))]
         _ => job.run(),

@@ -1,4 +1,4 @@
-//! Lookups alone, without the path around them: ours and the rivals', over addresses of four kinds.
+//! Lookups alone, without the packet path: ours and those of rivals, over four kinds of addresses.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -21,16 +21,16 @@ use crate::text;
 /// Addresses in a trace.
 const KEYS: usize = 1 << 18;
 
-/// Times that each trace is looked up.
+/// Number of measurements of each trace.
 const REPEATS: usize = 15;
 
-/// Measurements for the progress bar to count.
+/// Measurements that the progress bar counts.
 pub(super) const STEPS: u64 = 5;
 
 /// The kinds of traces.
 const TRACES: [&str; 4] = ["hot", "uniform", "inside", "zipf"];
 
-/// Measures them all.
+/// Measures all structures on all traces.
 pub(super) fn measure(
     table: &Internet,
     figures: &mut Figures,
@@ -73,7 +73,7 @@ fn trace(kind: &str, family: Family, prefixes: &[Prefix]) -> Vec<u128> {
         let prefix = prefixes[number];
         address(prefix.bits() | random & below(prefix))
     };
-    // Ranks by how often their prefixes are wanted: the first twice as often as the second.
+    // Zipf's law: the first prefix is used twice as often as the second.
     let mut sums = Vec::new();
     if kind == "zipf" {
         let mut sum = 0.0;
@@ -94,7 +94,8 @@ fn trace(kind: &str, family: Family, prefixes: &[Prefix]) -> Vec<u128> {
                 let rank = sums.partition_point(|sum| *sum <= wanted);
                 within(rank.min(prefixes.len() - 1), bits)
             }
-            // All of IPv6 is nearly void, so of what is given out.
+            // Nearly all of the IPv6 space is unallocated, so addresses come from the allocated
+            // part.
             _ if family == Family::V6 => random_v6(bits, 128).bits(),
             _ => address(bits),
         }
@@ -102,7 +103,7 @@ fn trace(kind: &str, family: Family, prefixes: &[Prefix]) -> Vec<u128> {
     (0..KEYS).map(|_| draw()).collect()
 }
 
-/// Clocks a lookup, by trace and way, and the memory.
+/// Clocks per lookup, by trace and method, and the memory.
 fn compare<R: Rival>(
     routes: &[(Prefix, u32)],
     traces: &[Vec<u128>],
@@ -129,7 +130,7 @@ fn compare<R: Rival>(
     Ok(figures)
 }
 
-/// Lookups one by one, none waiting for another's result.
+/// Single lookups, none of which depends on another's result.
 struct Single<'a, R> {
     rival: &'a R,
     keys: &'a [u128],
@@ -146,7 +147,7 @@ impl<R: Rival> Job for Single<'_, R> {
     }
 }
 
-/// Lookups by bursts.
+/// Lookups in bursts.
 struct Bursts<'a, R> {
     rival: &'a mut R,
     keys: &'a [u128],
@@ -163,7 +164,7 @@ impl<R: Rival> Job for Bursts<'_, R> {
     }
 }
 
-/// The table of all, as text; empty where nothing of it was measured.
+/// All results as a text table; empty if none was measured.
 pub(super) fn render(figures: &Figures) -> String {
     let mut table = text::plain_table(&[
         "full table",

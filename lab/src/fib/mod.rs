@@ -1,4 +1,5 @@
-//! What routes cost: forwarding over tables of all sizes, memory, building, and changes meanwhile.
+//! The cost of routes: forwarding over tables of all sizes, memory, build time, and updates while
+//! forwarding.
 
 mod data;
 mod growth;
@@ -16,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use indicatif::ProgressBar;
-use tollway_dataplane::path::Everything;
+use tollway_dataplane::path::AllStages;
 
 use crate::machine::Machine;
 use crate::report::{Report, Row};
@@ -27,19 +28,19 @@ pub use data::Internet;
 pub(crate) use scene::{Family, frames, tables};
 use tollway_dataplane::stages::route::Prefix;
 
-/// Times that every row is measured.
+/// Number of measurements of each row.
 const REPEATS: usize = 21;
 
 /// Passes of each sort in one measurement.
 const PASSES: usize = 256;
 
-/// Where a real table is, from the repository's root.
+/// Path of a real table, from the repository's root.
 pub const DATA: &str = "../shared/data/bgp-prefixes.txt.gz";
 
-/// What stands for a generated table in place of a file.
+/// Selects a generated table in place of a file.
 pub const GENERATED: &str = "generated";
 
-/// What is measured besides the rows.
+/// The measurements besides the rows.
 pub const PARTS: [&str; 5] = ["build", "vrfs", "lookups", "updates", "growth"];
 
 /// Single figures, by name.
@@ -48,13 +49,13 @@ type Figures = BTreeMap<String, f64>;
 /// What to measure.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Rows and [`PARTS`] to measure; all where empty.
+    /// Rows and [`PARTS`] to measure; empty for all.
     pub only: Vec<String>,
     /// The file with a table, or [`GENERATED`].
     pub data: Option<PathBuf>,
 }
 
-/// A row: a family, and how many prefixes of the table.
+/// A row: a family, and a number of prefixes of the table.
 struct Size {
     name: &'static str,
     title: &'static str,
@@ -69,10 +70,10 @@ const SIZES: [Size; 4] = [
     Size { name: "ip6-full", title: "IPv6, full table", family: Family::V6, prefixes: usize::MAX },
 ];
 
-/// Measures.
+/// Measures the selected rows and parts.
 ///
 /// # Errors
-/// A sentence, where a name is unknown, the data can not be read, or memory is short.
+/// A message, if a name is unknown, the data cannot be read, or memory is short.
 pub fn run(options: &Options) -> Result<Report, String> {
     let names = || SIZES.iter().map(|size| size.name).chain(PARTS);
     if let Some(unknown) = options.only.iter().find(|only| names().all(|name| name != **only)) {
@@ -111,7 +112,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
     Ok(report)
 }
 
-/// Measures the rows, in turns.
+/// Measures the rows in turn.
 fn rows(
     table: &Internet,
     sizes: &[&Size],
@@ -123,7 +124,7 @@ fn rows(
         let prefixes = scene::sample(size.family.of(table), size.prefixes);
         let tables = tables(size.family, &prefixes)?;
         let frames = frames(size.family, &prefixes);
-        benches.push((size, Bench::<Everything>::over(tables, frames, 64)?));
+        benches.push((size, Bench::<AllStages>::over(tables, frames, 64)?));
     }
     if benches.is_empty() {
         return Ok(Vec::new());
@@ -131,7 +132,8 @@ fn rows(
     let mut clocks = vec![Vec::new(); benches.len()];
     for _ in 0..REPEATS {
         for (index, (_, bench)) in benches.iter_mut().enumerate() {
-            // In turn means that the others have just had the caches; a router has them to itself.
+            // The other rows have just used the caches, which a router has to itself. So a pass
+            // without measurement comes first.
             bench.clocks_per_packet(PASSES);
             clocks[index].push(bench.clocks_per_packet(PASSES));
         }
@@ -151,8 +153,8 @@ fn rows(
     Ok(rows)
 }
 
-/// So many prefixes of a family, drawn from the table that is made up, and beyond that from nowhere: the same
-/// ones wherever they are asked for.
+/// `count` prefixes of a family, drawn from the generated table, and random beyond its size. Every
+/// call returns the same prefixes.
 pub(crate) fn made_up(family: Family, count: usize) -> Vec<Prefix> {
     static TABLE: OnceLock<Internet> = OnceLock::new();
     let table = TABLE.get_or_init(Internet::generate);

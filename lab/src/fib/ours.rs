@@ -1,4 +1,4 @@
-//! The router's own FIB as one among the rivals.
+//! Tollway's own FIB in the form of a rival.
 
 use tollway_dataplane::burst::{BURST, Burst, Lanes};
 use tollway_dataplane::epoch::Epochs;
@@ -6,15 +6,15 @@ use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::NextHopId;
 use tollway_dataplane::stages::route::{self, Capacity, Fib, Prefix, Root, V4, V6};
 
-use super::rival::{Found, Keys, Rival};
+use super::rival::{Keys, Lookups, Rival};
 
-/// The FIB of one VRF, looked up by the route stage; `HALVES` are an address's keys: 1 for IPv4, 2
-/// for IPv6.
+/// The FIB of one VRF, queried by the route stage. `HALVES` is the number of keys of an address: 1
+/// for IPv4, 2 for IPv6.
 pub(super) struct Ours<const HALVES: u32> {
     fib: Fib,
     root: Root,
     burst: Box<Burst>,
-    /// Headers, for the lower halves of addresses.
+    /// Packet headers, which supply the lower halves of addresses.
     umem: Umem,
 }
 
@@ -42,7 +42,7 @@ impl<const HALVES: u32> Rival for Ours<HALVES> {
     }
 
     #[inline(always)]
-    fn lookup_burst(&mut self, keys: &Keys, found: &mut Found) {
+    fn lookup_burst(&mut self, keys: &Keys, found: &mut Lookups) {
         for (lane, bits) in keys.iter().enumerate() {
             self.burst.key[lane] = (bits >> 64) as u64;
             if HALVES > 1 {
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
     use crate::frames::Spread;
 
-    /// Random routes, many of them under others.
+    /// Random routes, many of them more specific than others.
     fn routes(spread: &mut Spread, bits: u32, count: usize) -> Vec<(Prefix, u32)> {
         let mut routes: Vec<(Prefix, u32)> = Vec::new();
         for number in 0..count as u32 {

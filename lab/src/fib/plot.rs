@@ -1,4 +1,4 @@
-//! The growth of the costs as a picture.
+//! A picture of the cost by table size.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::report::Report;
 /// Writes the report's growth as SVG.
 ///
 /// # Errors
-/// A sentence, where the report has no growth or the file can not be written.
+/// A message, if the report has no growth or the file cannot be written.
 pub fn write(report: &Report, path: &Path) -> Result<(), String> {
     growth(report).write(path)
 }

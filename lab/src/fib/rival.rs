@@ -1,39 +1,39 @@
-//! Other structures for the same routes, to know what ours is worth.
+//! Other structures for the same routes, to compare ours with.
 
 use tollway_dataplane::burst::{BURST, Lanes};
 use tollway_dataplane::stages::route::Prefix;
 
-/// A burst of addresses, bits at the upper end.
+/// A burst of addresses, left-aligned.
 pub(super) type Keys = [u128; BURST];
 
-/// What was found for each.
-pub(super) type Found = [u32; BURST];
+/// The value found for each address.
+pub(super) type Lookups = [u32; BURST];
 
-/// A structure that longest-prefix lookups are made in.
+/// A structure for longest-prefix lookups.
 pub(super) trait Rival: Sized {
-    /// One that has these routes, of prefixes that are all different.
+    /// Builds a structure with these routes, whose prefixes all differ.
     fn build(routes: &[(Prefix, u32)]) -> Result<Self, String>;
 
-    /// What the longest prefix that covers an address has; 0 where none does.
+    /// The value of the longest prefix that covers an address; 0 if there is none.
     fn lookup(&self, bits: u128) -> u32;
 
     /// The same for a burst.
-    fn lookup_burst(&mut self, keys: &Keys, found: &mut Found);
+    fn lookup_burst(&mut self, keys: &Keys, found: &mut Lookups);
 
     /// Bytes of memory.
     fn memory_bytes(&self) -> usize;
 }
 
-/// Plain tables: one for the first bits, then blocks for 8 bits at a time, shorter prefixes pushed
+/// Plain tables: one for the first bits, then blocks for 8 bits each, with shorter prefixes pushed
 /// into the leaves (Gupta, Lin and McKeown, "Routing lookups in hardware at memory access speeds",
 /// 1998). With 24 bits first it is DIR-24-8.
 ///
-/// Only lookups are of interest here, so it is built once and the routes are not kept.
+/// Only lookups are measured, so it is built once and does not keep the routes.
 pub(super) struct Flat<const FIRST: u32> {
     entries: Vec<u32>,
 }
 
-/// Set in an entry that leads to a block; the rest is the block's number.
+/// Set in an entry that leads to a block; the other bits are the block's number.
 const BLOCK: u32 = 1 << 31;
 const BLOCK_BITS: u32 = 8;
 
@@ -47,7 +47,7 @@ impl<const FIRST: u32> Flat<FIRST> {
         (entry & !BLOCK) as usize * (1 << BLOCK_BITS)
     }
 
-    /// Writes over all that is under a prefix, no longer one being there yet.
+    /// Overwrites all entries under a prefix. No longer prefix may be present yet.
     fn put(&mut self, prefix: Prefix, value: u32) -> Result<(), String> {
         let (mut base, mut above, mut count) = (0, 0, FIRST);
         loop {
@@ -79,7 +79,7 @@ impl<const FIRST: u32> Flat<FIRST> {
     fn descend(
         &self,
         keys: &Keys,
-        found: &mut Found,
+        found: &mut Lookups,
         above: u32,
         pending: impl IntoIterator<Item = usize>,
     ) -> Lanes {
@@ -116,7 +116,7 @@ impl<const FIRST: u32> Rival for Flat<FIRST> {
     }
 
     #[inline(always)]
-    fn lookup_burst(&mut self, keys: &Keys, found: &mut Found) {
+    fn lookup_burst(&mut self, keys: &Keys, found: &mut Lookups) {
         let mut pending = Lanes::NONE;
         for lane in 0..BURST {
             found[lane] = self.entry(Self::slot(0, keys[lane], 0, FIRST));

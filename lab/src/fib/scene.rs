@@ -1,4 +1,4 @@
-//! Tables to measure with, and frames that use them.
+//! Tables to measure with, and frames that match them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,10 +9,10 @@ use tollway_dataplane::tables::{RoutePrefix, Tables, TablesError};
 use super::Internet;
 use crate::frames::{self, Addresses, Source, Spread};
 
-/// Next hops that the routes of a table are spread over, as at an exchange with some peers.
+/// Next hops that share the routes of a table, as at an exchange with some peers.
 const NEXT_HOPS: u64 = 64;
 
-/// Frames, each with a destination of its own drawn from the table.
+/// Number of frames, each with its own destination drawn from the table.
 const FRAMES: usize = 1 << 18;
 
 const ROUTER_MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
@@ -34,7 +34,7 @@ impl Family {
         }
     }
 
-    /// Its name in those of figures.
+    /// Its name in the names of figures.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::V4 => "ip4",
@@ -62,7 +62,7 @@ pub(super) fn below(prefix: Prefix) -> u128 {
     u128::MAX.checked_shr(u32::from(prefix.len())).unwrap_or(0)
 }
 
-/// So many prefixes, drawn at random.
+/// `count` prefixes, drawn at random.
 pub(super) fn sample(prefixes: &[Prefix], count: usize) -> Vec<Prefix> {
     let mut drawn = prefixes.to_vec();
     shuffle(&mut drawn);
@@ -81,7 +81,7 @@ fn said(error: TablesError) -> String {
     format!("the routes do not fit the tables: {error:?}")
 }
 
-/// Two ports, and next hops of a family out by the second.
+/// Two ports, and next hops of a family through the second.
 fn ports(tables: &mut Tables, family: Family) -> Result<(VrfId, Vec<NextHopId>), TablesError> {
     let vrf = if tables.vrfs.is_empty() { tables.add_vrf()? } else { VrfId(0) };
     if tables.ports.is_empty() {
@@ -112,11 +112,11 @@ pub(super) fn both(table: &Internet) -> Result<Tables, String> {
     Ok(tables)
 }
 
-/// One more VRF with these routes, in tables that have some.
+/// Adds a VRF with these routes to tables that already have one.
 pub(super) fn add_vrf(tables: &mut Tables, v4: &[Prefix], v6: &[Prefix]) -> Result<(), String> {
     let mut add = || {
         let vrf = tables.add_vrf()?;
-        // Numbers of next hops cost nothing here; any will do.
+        // Any next hop will do: its number costs nothing here.
         for prefix in v4 {
             tables.insert(vrf, RoutePrefix::V4(*prefix), NextHopId(1))?;
         }
@@ -128,7 +128,7 @@ pub(super) fn add_vrf(tables: &mut Tables, v4: &[Prefix], v6: &[Prefix]) -> Resu
     add().map_err(said)
 }
 
-/// A default route of IPv4 to a next hop of its family.
+/// An IPv4 default route to a next hop of its family.
 pub(super) fn add_default(tables: &mut Tables) -> Result<(), String> {
     let mut add = || {
         let (vrf, next_hops) = ports(tables, Family::V4)?;

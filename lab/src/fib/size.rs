@@ -1,4 +1,4 @@
-//! What tables weigh, and how long they take to build.
+//! The memory of tables and their build time.
 
 use std::time::Instant;
 
@@ -11,16 +11,16 @@ use super::{Figures, Internet};
 use crate::frames::Spread;
 use crate::stats::Summary;
 
-/// Times that the tables are built from each order.
+/// Number of builds from each order.
 const BUILDS: usize = 3;
 
-/// VRFs to have.
+/// Number of VRFs.
 const VRFS: usize = 4000;
 
-/// Routes in each.
+/// Routes in each VRF.
 const ROUTES: usize = 100;
 
-/// Measurements for the progress bar to count.
+/// Measurements that the progress bar counts.
 pub(super) const STEPS: u64 = 2 * BUILDS as u64;
 pub(super) const VRF_STEPS: u64 = 3;
 
@@ -44,7 +44,7 @@ pub(super) fn build(
             seconds.push(start.elapsed().as_secs_f64());
             let (bytes4, bytes6) =
                 (both.fib4.memory_bytes() as f64, both.fib6.memory_bytes() as f64);
-            // Memory depends on the order too, if little: the worse of them.
+            // Memory depends slightly on the order: report the larger value.
             for (name, bytes) in [
                 ("memory_bytes_full", bytes4 + bytes6),
                 ("memory_bytes_full_ip4", bytes4),
@@ -65,7 +65,7 @@ pub(super) fn build(
     Ok(())
 }
 
-/// Weighs VRFs: empty ones, and some with routes drawn from the table.
+/// Measures the memory of VRFs: empty ones, and some with routes drawn from the table.
 pub(super) fn vrfs(
     table: &Internet,
     figures: &mut Figures,

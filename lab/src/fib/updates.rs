@@ -1,7 +1,7 @@
-//! Changes while packets flow: one thread forwards, another withdraws and announces prefixes.
+//! Route changes during forwarding: one thread forwards, another withdraws and announces prefixes.
 //!
 //! Two threads share caches and clock, whatever they do. So the slowdown has a control: the same
-//! changes of tables that nobody forwards by.
+//! changes to tables that no thread forwards with.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use tollway_dataplane::id::NextHopId;
-use tollway_dataplane::path::Everything;
+use tollway_dataplane::path::AllStages;
 use tollway_dataplane::stages::route::{Fib, FibError, Prefix, Root};
 
 use super::scene::{self, Family};
@@ -20,34 +20,35 @@ use crate::frames::Spread;
 use crate::stats::Summary;
 use crate::tolls::Bench;
 
-/// Changes a second that forwarding is to bear.
+/// Changes per second that forwarding has to bear.
 pub(super) const RATE: u64 = 500_000;
 
 /// Prefixes that are withdrawn at a time, until they are announced again.
 const AWAY: usize = 1000;
 
-/// Rounds of measurements: without changes, with changes, with changes of other tables.
+/// Rounds of measurements: without changes, with changes, with changes to other tables.
 const ROUNDS: usize = 15;
 
-/// Passes of one of them: some 100 ms, so that many changes fall into each.
+/// Passes of one measurement: some 100 ms, so that it covers many changes.
 const PASSES: usize = 1536;
 
-/// Unmeasured passes before it: what was before has left the caches as no router finds them.
+/// Unmeasured passes before it: the previous work leaves the caches in a state that no router
+/// meets.
 const FIRST_PASSES: usize = 64;
 
-/// Times that changes as fast as possible are counted.
+/// Number of measurements of the maximum change rate.
 const FREE_RUNS: usize = 3;
 const FREE_TIME: Duration = Duration::from_millis(700);
 
-/// Measurements for the progress bar to count.
+/// Measurements that the progress bar counts.
 pub(super) const STEPS: u64 = (ROUNDS + FREE_RUNS) as u64;
 
-/// What the changing thread is to do: nothing, that many changes a second, as many as it can, end.
+/// Orders for the changing thread: idle, a number of changes per second, maximum rate, end.
 const IDLE: u64 = 0;
 const FREE: u64 = u64::MAX - 1;
 const END: u64 = u64::MAX;
 
-/// Measures on the whole IPv4 table.
+/// Measures with the whole IPv4 table.
 pub(super) fn measure(
     table: &Internet,
     figures: &mut Figures,
@@ -55,14 +56,14 @@ pub(super) fn measure(
 ) -> Result<(), String> {
     let prefixes = scene::sample(&table.v4, usize::MAX);
     let mut tables = scene::tables(Family::V4, &prefixes)?;
-    // Whatever is withdrawn at the moment, every packet is forwarded.
+    // Every packet is forwarded, whatever is withdrawn at the moment.
     scene::add_default(&mut tables)?;
     let in_use = (Arc::clone(&tables.fib4), tables.vrfs[0].root4);
     let mut others = scene::tables(Family::V4, &prefixes)?;
     scene::add_default(&mut others)?;
     let others = (Arc::clone(&others.fib4), others.vrfs[0].root4);
     let frames = scene::frames(Family::V4, &prefixes);
-    let mut bench = Bench::<Everything>::over(tables, frames, 64)?;
+    let mut bench = Bench::<AllStages>::over(tables, frames, 64)?;
     let order = Order::default();
     let (done, outcome) = thread::scope(|scope| {
         let changes = scope.spawn(|| {
@@ -98,19 +99,19 @@ pub(super) fn measure(
     Ok(())
 }
 
-/// What the forwarding thread tells the changing one, and what comes back.
+/// Orders from the forwarding thread to the changing one, and its results.
 #[derive(Default)]
 struct Order {
     rate: AtomicU64,
-    /// The changes are for the tables that nobody forwards by; told before the rate.
+    /// Whether to change the tables that no thread forwards with. Set before the rate.
     others: AtomicBool,
     done: AtomicU64,
-    /// What was done as fast as possible, and the processor time it took.
+    /// Changes made at the maximum rate, and the processor time they took.
     free_done: AtomicU64,
     free_ns: AtomicU64,
 }
 
-/// Ends the changing thread, also where the forwarding one panics.
+/// Ends the changing thread when dropped, even if the forwarding one panics.
 struct EndAtLast<'a>(&'a Order);
 
 impl Drop for EndAtLast<'_> {
@@ -135,7 +136,7 @@ enum Meanwhile {
     ChangesOfOthers,
 }
 
-fn forward(bench: &mut Bench<Everything>, order: &Order, bar: &ProgressBar) -> Measured {
+fn forward(bench: &mut Bench<AllStages>, order: &Order, bar: &ProgressBar) -> Measured {
     let mut measured = Measured::default();
     bench.clocks_per_packet(PASSES);
     for _ in 0..FREE_RUNS {
@@ -179,22 +180,22 @@ fn forward(bench: &mut Bench<Everything>, order: &Order, bar: &ProgressBar) -> M
     measured
 }
 
-/// Does something while routes change at a rate; the changes a second that there were.
+/// Runs `work` while routes change at a rate. Also returns the actual changes per second.
 fn while_changing<T>(order: &Order, rate: u64, work: impl FnOnce() -> T) -> (T, f64) {
     order.rate.store(rate, Release);
-    // The other thread wakes and comes up to the rate.
+    // Wait until the other thread wakes and reaches the rate.
     thread::sleep(Duration::from_millis(3));
     let (before, start) = (order.done.load(Relaxed), Instant::now());
     let result = work();
     let done = order.done.load(Relaxed) - before;
     let time = start.elapsed();
     order.rate.store(IDLE, Relaxed);
-    // The last changes are over before anything else is measured.
+    // Wait until the last changes are over before the next measurement.
     thread::sleep(Duration::from_millis(3));
     (result, done as f64 / time.as_secs_f64())
 }
 
-/// Nanoseconds that this thread has had a processor: what other work takes does not count.
+/// Processor time of this thread in ns, which excludes the time of other work.
 fn processor_ns() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split_whitespace().next()?.parse().ok()
@@ -239,8 +240,8 @@ fn change<'a>(
     }
 }
 
-/// Withdraws a random prefix and announces the one that has been away longest by another next hop, in
-/// turn.
+/// Alternately withdraws a random prefix, and announces the longest-withdrawn one with another next
+/// hop.
 struct Replay<'a> {
     fib: &'a Fib,
     root: Root,
@@ -268,7 +269,7 @@ impl<'a> Replay<'a> {
         }
         loop {
             let prefix = self.prefixes[draw(self.prefixes.len())];
-            // One that is away already is no change.
+            // Withdrawing a prefix that is already withdrawn is no change.
             if self.fib.remove(self.root, prefix)? {
                 self.away.push_back(prefix);
                 return Ok(());

@@ -1,8 +1,8 @@
-//! The lookups of DPDK's `librte_acl` on the same rules and flows, by `dpdk-test-acl` of Debian's package
-//! dpdk, where it is installed.
+//! Lookups of DPDK's `librte_acl` on the same rules and flows, with `dpdk-test-acl` of Debian's
+//! package dpdk, if it is installed.
 //!
-//! It looks tuples up that lie ready in memory, and does nothing else: what it takes is to be held against a
-//! part of a whole path.
+//! It looks up tuples that are ready in memory, and does nothing else. So its cost compares to a
+//! part of a whole path only.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,27 +18,27 @@ use crate::stats::Summary;
 const PROGRAM: &str = "dpdk-test-acl";
 /// Lookups of all flows in one run.
 const PASSES: usize = 30;
-/// Runs, each of which builds anew.
+/// Number of runs, each of which builds the lists again.
 const REPEATS: usize = 3;
-/// Tuples that are looked up at once, as a burst has packets.
+/// Tuples per lookup call, as many as a burst has packets.
 const BURST: usize = 64;
-/// Memory that it may take, MiB.
+/// Memory limit, MiB.
 const MEMORY: usize = 2048;
-/// Seconds after which a run is ended: some lists take very long to build.
+/// Time limit of a run in seconds: some lists take very long to build.
 const PATIENCE: &str = "60";
 
-/// What it was asked to do.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Answer {
-    /// Clocks for each lookup.
+    /// Clocks per lookup.
     Clocks(f64),
-    /// The rules are too many for it.
+    /// It cannot handle so many rules.
     TooMany,
     /// It is not installed.
     Missing,
 }
 
-/// Looks flows up in a list of rules, behind which all is let by.
+/// Looks flows up in a list of rules that ends with an accept-all rule.
 pub(super) fn look_up(tuples: &[Tuple], flows: &[Flow4]) -> Result<Answer, String> {
     let said = |error: std::io::Error| format!("files for {PROGRAM}: {error}");
     let folder = Folder::new().map_err(said)?;
@@ -73,7 +73,7 @@ fn run(rules: &Path, rule_count: usize, trace: &Path, flows: usize) -> Result<An
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Answer::Missing),
         output => output.map_err(|error| format!("{PROGRAM}: {error}"))?,
     };
-    // As timeout(1) says that there is no such program, and that its time was over.
+    // Exit codes of timeout(1): no such program, and time limit exceeded.
     match output.status.code() {
         Some(127) => return Ok(Answer::Missing),
         Some(124) => return Ok(Answer::TooMany),
@@ -96,7 +96,7 @@ fn clocks(told: &str) -> Option<f64> {
     told.split_once(" cycles/pkt")?.0.rsplit(' ').next()?.parse().ok()
 }
 
-/// The rules in the form of ClassBench.
+/// The rules in ClassBench format.
 fn rules_text(tuples: &[Tuple]) -> String {
     let mut text = String::new();
     for Tuple { src, dst, sport, dport, protocol } in tuples.iter().chain([&ANYTHING]) {
@@ -118,7 +118,7 @@ fn rules_text(tuples: &[Tuple]) -> String {
     text
 }
 
-/// Flows as numbers, one a line.
+/// Flows as numbers, one per line.
 fn trace_text(flows: &[Flow4]) -> String {
     let mut text = String::new();
     for Flow4 { src, dst, ports, protocol } in flows {
@@ -128,7 +128,7 @@ fn trace_text(flows: &[Flow4]) -> String {
     text
 }
 
-/// A folder that is gone with its owner.
+/// A directory that is removed when this is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -141,7 +141,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What can not be removed is for whoever cleans such folders.
+        // If it cannot be removed, the system's cleaner of temporary files takes it.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! What forwarding costs as a list of rules grows.
+//! The cost of forwarding as a list of rules grows.
 
 use indicatif::ProgressBar;
 
@@ -9,10 +9,10 @@ use super::scene::{self, Trace};
 use crate::stats::Summary;
 use crate::text;
 
-/// Rules.
+/// Numbers of rules.
 pub(super) const SIZES: [usize; 6] = [1, 10, 100, 1000, 10_000, 30_000];
 
-/// Times that each size is measured.
+/// Number of measurements of each size.
 const REPEATS: usize = 11;
 
 /// Passes of each sort in one measurement.
@@ -21,13 +21,13 @@ const PASSES: usize = 256;
 /// Flows of the trace.
 const FLOWS: usize = 65_536;
 
-/// Measurements for the progress bar to count.
+/// Measurements that the progress bar counts.
 pub(super) const STEPS: u64 = SIZES.len() as u64;
 
-/// Where rules are from.
+/// Origins of the rules.
 pub(super) const STYLES: [(&str, &str); 2] = [("mixed", "mixed shapes"), ("acl1", "acl1's style")];
 
-/// The same rules in DPDK's hands; not there where it is not installed.
+/// The same rules in DPDK; absent if it is not installed.
 pub(super) const DPDK: [(&str, &str); 2] = [
     ("dpdk-acl-mixed", "DPDK rte_acl, lookup alone: mixed shapes"),
     ("dpdk-acl-acl1", "DPDK rte_acl, lookup alone: acl1's style"),
@@ -65,7 +65,7 @@ pub(super) fn measure(
     Ok(())
 }
 
-/// The growth as a table; empty where it was not measured.
+/// The growth as a table; empty if it was not measured.
 pub(super) fn render(figures: &Figures) -> String {
     let clocks = |style, size| figures.get(&name(style, size)).map(|clocks| format!("{clocks:.1}"));
     let is_measured = |style| SIZES.iter().any(|size| figures.contains_key(&name(style, *size)));

@@ -1,4 +1,4 @@
-//! What the firewall costs: forwarding under rules of all numbers and shapes, building, memory.
+//! The cost of the firewall: forwarding under rules of all numbers and shapes, build time, memory.
 
 mod dpdk;
 mod growth;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use indicatif::ProgressBar;
-use tollway_dataplane::path::Everything;
+use tollway_dataplane::path::AllStages;
 use tollway_dataplane::stages::filter::Filter;
 use tollway_dataplane::tables::Tables;
 
@@ -26,16 +26,16 @@ use crate::tolls::{Bench, progress};
 use rules::Tuple;
 use scene::{ROWS, Scene, Trace};
 
-/// Times that every row is measured.
+/// Number of measurements of each row.
 const REPEATS: usize = 21;
 
 /// Passes of each sort in one measurement.
 const PASSES: usize = 256;
 
-/// Where a real list of rules is, from the repository's root.
+/// Path of a real list of rules, from the repository's root.
 pub const DATA: &str = "../shared/data/acl1-941.rules";
 
-/// What is measured besides the rows.
+/// The measurements besides the rows.
 pub const PARTS: [&str; 3] = ["build", "growth", "set-changes"];
 
 /// Single figures, by name.
@@ -44,16 +44,16 @@ type Figures = BTreeMap<String, f64>;
 /// What to measure.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Rows and [`PARTS`] to measure; all where empty.
+    /// Rows and [`PARTS`] to measure; empty for all.
     pub only: Vec<String>,
-    /// The file with a list of rules, in the form of ClassBench.
+    /// The file with a list of rules, in ClassBench format.
     pub data: Option<PathBuf>,
 }
 
-/// Measures.
+/// Measures the selected rows and parts.
 ///
 /// # Errors
-/// A sentence, where a name is unknown, the data can not be read, or memory is short.
+/// A message, if a name is unknown, the data cannot be read, or memory is short.
 pub fn run(options: &Options) -> Result<Report, String> {
     let names = || ROWS.iter().map(|row| row.name).chain(PARTS);
     if let Some(unknown) = options.only.iter().find(|only| names().all(|name| name != **only)) {
@@ -83,13 +83,13 @@ pub fn run(options: &Options) -> Result<Report, String> {
     Ok(report)
 }
 
-/// A row's benches: one for each trace, with what they have measured.
+/// A row's benches, one for each trace, with their measurements.
 struct Measured<'a> {
     row: &'a Scene,
-    benches: Vec<(Trace, Bench<Everything>, Vec<f64>)>,
+    benches: Vec<(Trace, Bench<AllStages>, Vec<f64>)>,
 }
 
-/// Measures the rows, in turns.
+/// Measures the rows in turn.
 fn measure(
     list: &[Tuple],
     rows: &[&'static Scene],
@@ -105,7 +105,8 @@ fn measure(
     }
     for _ in 0..if measured.is_empty() { 0 } else { REPEATS } {
         for (_, bench, clocks) in measured.iter_mut().flat_map(|row| &mut row.benches) {
-            // In turn means that the others have just had the caches; a router has them to itself.
+            // The other rows have just used the caches, which a router has to itself. So a pass
+            // without measurement comes first.
             bench.clocks_per_packet(PASSES);
             clocks.push(bench.clocks_per_packet(PASSES));
         }
@@ -114,13 +115,14 @@ fn measure(
     measured.iter().map(|row| sum_up(row, &machine, figures)).collect()
 }
 
-/// A row's figure is that of the trace that costs most; those of all are beside the rows.
+/// A row's figure is that of its most expensive trace. The figures of all traces go beside the
+/// rows.
 fn sum_up(
     measured: &Measured<'_>,
     machine: &Machine,
     figures: &mut Figures,
 ) -> Result<Row, String> {
-    let mut worst: Option<(Summary, &Bench<Everything>)> = None;
+    let mut worst: Option<(Summary, &Bench<AllStages>)> = None;
     for (trace, bench, clocks) in &measured.benches {
         let clocks = Summary::of(clocks).ok_or("no repeats")?;
         figures.insert(format!("clocks_{}_{}", measured.row.name, trace.name()), clocks.median);
@@ -138,10 +140,10 @@ fn sum_up(
     })
 }
 
-/// Times that the largest list is built.
+/// Number of builds of the largest list.
 const BUILDS: usize = 5;
 
-/// Builds 10,000 rules, and weighs them.
+/// Builds 10,000 rules and measures their memory.
 fn build(list: &[Tuple], figures: &mut Figures, bar: &ProgressBar) -> Result<(), String> {
     let tuples = rules::in_the_style_of(list, 10_000);
     let mut seconds = Vec::new();
@@ -160,14 +162,15 @@ fn build(list: &[Tuple], figures: &mut Figures, bar: &ProgressBar) -> Result<(),
 /// Flows of the rows of `lab tolls`.
 const TOLLS_FLOWS: usize = 4096;
 
-/// Tables, packets and rules: so many of mixed shapes that let everything by, and packets drawn from them.
+/// Tables, packets and rules: `count` rules of mixed shapes that accept everything, and packets
+/// drawn from them.
 pub(crate) fn made_up(count: usize) -> Result<(Tables, Source, Arc<Filter>), String> {
     let (flows, filter) = drawn(count, TOLLS_FLOWS)?;
     let (tables, source) = scene::stage(flows, false)?;
     Ok((tables, source, filter))
 }
 
-/// So many flows drawn from so many rules of mixed shapes, and the rules.
+/// `flows` flows drawn from `count` rules of mixed shapes, and the rules.
 pub(crate) fn drawn(count: usize, flows: usize) -> Result<(Vec<Flow4>, Arc<Filter>), String> {
     let tuples = rules::mixed(count);
     Ok((scene::flows(&tuples, Trace::Random, flows), scene::filter(&tuples)?))

@@ -1,4 +1,4 @@
-//! The growth of the costs as a picture.
+//! A picture of the cost by number of rules.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::report::Report;
 /// Writes the report's growth as SVG.
 ///
 /// # Errors
-/// A sentence, where the report has no growth or the file can not be written.
+/// A message, if the report has no growth or the file cannot be written.
 pub fn write(report: &Report, path: &Path) -> Result<(), String> {
     growth(report).write(path)
 }

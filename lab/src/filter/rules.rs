@@ -1,4 +1,4 @@
-//! Lists of rules: read, generated, and packets that match them.
+//! Lists of rules, read or generated, and packets that match them.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use tollway_dataplane::wire::l4;
 
 use crate::frames::{Flow4, Spread};
 
-/// A rule on a packet's five fields.
+/// A rule on the five fields of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tuple {
     /// Source prefix: address and length.
@@ -17,19 +17,19 @@ pub(super) struct Tuple {
     pub(super) dst: (u32, u8),
     /// Source ports, both ends included.
     pub(super) sport: (u16, u16),
-    /// Destination ports.
+    /// Destination ports, both ends included.
     pub(super) dport: (u16, u16),
-    /// Transport protocol; none for any.
+    /// Transport protocol; `None` for any.
     pub(super) protocol: Option<u8>,
 }
 
 const ANY_PORT: (u16, u16) = (0, u16::MAX);
 
-/// What every packet matches.
+/// The rule that every packet matches.
 pub(super) const ANYTHING: Tuple =
     Tuple { src: (0, 0), dst: (0, 0), sport: ANY_PORT, dport: ANY_PORT, protocol: None };
 
-/// Reads the list of a file, or [`super::DATA`] where it is; else one is made up.
+/// Reads the list in a file, by default [`super::DATA`] if it exists; else generates one.
 pub(super) fn load(path: Option<&Path>) -> Result<Vec<Tuple>, String> {
     let (path, given) = path.map_or((Path::new(super::DATA), false), |path| (path, true));
     let text = match fs::read_to_string(path) {
@@ -74,7 +74,7 @@ fn prefix(text: &str) -> Option<(u32, u8)> {
     Some((address.to_bits() & !below(len), len))
 }
 
-/// The bits that a prefix of this length leaves open.
+/// The host bits of a prefix of this length.
 const fn below(len: u8) -> u32 {
     match len {
         0 => u32::MAX,
@@ -82,8 +82,8 @@ const fn below(len: u8) -> u32 {
     }
 }
 
-/// So many rules as a list has them: copies of it in other networks, in which addresses that were one
-/// stay one.
+/// `count` rules in the style of a list: copies of it in other networks. Addresses that are equal
+/// in the list are equal in a copy.
 pub(super) fn in_the_style_of(list: &[Tuple], count: usize) -> Vec<Tuple> {
     let moved = |(address, len): (u32, u8), copy: usize, salt: u64| {
         if copy == 0 || len < 8 {
@@ -100,13 +100,13 @@ pub(super) fn in_the_style_of(list: &[Tuple], count: usize) -> Vec<Tuple> {
             rules.push(Tuple { src, dst, ..*tuple });
         }
     }
-    // What covers much comes last, as people write lists.
+    // Wide rules come last, as in lists that people write.
     rules.truncate(count);
     rules.sort_by_key(|tuple| tuple.src.1 < 8 && tuple.dst.1 < 8);
     rules
 }
 
-/// So many rules of one shape: UDP from a network of 256 to one, one port.
+/// `count` rules of one shape: UDP from one /24 network to another, to one port.
 pub(super) fn uniform(count: usize) -> Vec<Tuple> {
     let mut spread = Spread::new(0x0f1e);
     let mut rule = || {
@@ -122,7 +122,7 @@ pub(super) fn uniform(count: usize) -> Vec<Tuple> {
     (0..count).map(|_| rule()).collect()
 }
 
-/// So many rules of mixed shapes: prefixes of all lengths or none, ports one, some or any.
+/// `count` rules of mixed shapes: prefixes of all lengths or none; one port, a range or any.
 pub(super) fn mixed(count: usize) -> Vec<Tuple> {
     let mut spread = Spread::new(0x3e1d);
     let mut rule = || {
@@ -147,14 +147,14 @@ pub(super) fn mixed(count: usize) -> Vec<Tuple> {
     (0..count).map(|_| rule()).collect()
 }
 
-/// The same address in networks that packets may come from and go to.
+/// The same address moved into networks that packets may come from and go to.
 pub(super) const fn unicast(address: u32) -> u32 {
     let high = address >> 24;
     let usual = if high == 0 || high == 127 || high >= 224 { 10 + high % 64 } else { high };
     address & 0x00ff_ffff | usual << 24
 }
 
-/// Rules that let by what they match, and at the end the rest too.
+/// Rules that accept what they match, and at the end everything else.
 pub(super) fn accepting(tuples: &[Tuple]) -> Rules {
     let mut rules = Rules::default();
     for tuple in tuples.iter().chain([&ANYTHING]) {
@@ -184,7 +184,7 @@ impl Tuple {
         conditions
     }
 
-    /// Says if a flow matches.
+    /// Says whether a flow matches.
     pub(super) fn has(&self, flow: &Flow4) -> bool {
         let covers = |(address, len): (u32, u8), of: u32| of & !below(len) == address;
         let within = |(low, high): (u16, u16), port: u16| low <= port && port <= high;
@@ -195,7 +195,7 @@ impl Tuple {
             && self.protocol.is_none_or(|protocol| protocol == flow.protocol)
     }
 
-    /// A flow that matches, of addresses that are forwarded.
+    /// A matching flow with addresses that are forwarded.
     pub(super) fn draw(&self, spread: &mut Spread) -> Flow4 {
         let address = |(address, len): (u32, u8), random: u64| {
             let drawn = address | random as u32 & below(len);

@@ -1,10 +1,10 @@
-//! The rows: which rules, on which way, under which packets.
+//! The rows: which rules, on which path, with which packets.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use tollway_dataplane::id::Vid;
-use tollway_dataplane::path::Everything;
+use tollway_dataplane::path::AllStages;
 use tollway_dataplane::stages::filter::{Filter, Op, Point, Rule, Rules};
 use tollway_dataplane::stages::route::Prefix;
 use tollway_dataplane::tables::{RoutePrefix, Tables, TablesError};
@@ -22,33 +22,33 @@ pub(super) struct Scene {
     pub(super) title: &'static str,
     kind: Kind,
     flows: usize,
-    /// VLAN tags in and out, in a VRF.
+    /// Whether packets have VLAN tags in and out, in a VRF.
     tagged: bool,
 }
 
-/// Which rules.
+/// Kinds of rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     None,
-    /// So many of one shape.
+    /// A number of rules of one shape.
     Uniform(usize),
     Mixed(usize),
     /// The list as it is.
     List,
-    /// So many in its style.
+    /// A number of rules in the list's style.
     Style(usize),
-    /// One rule that drops sources of a set of so many addresses.
+    /// One rule that drops the sources in a set of that many addresses.
     Set(usize),
-    /// One prefix, dropped before the route is looked up.
+    /// One prefix, dropped before the route lookup.
     EarlyDrop,
 }
 
-/// Which packets.
+/// Kinds of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trace {
-    /// Those that match no rule but the last, which lets by everything.
+    /// Packets that match only the last rule, which accepts everything.
     Miss,
-    /// Those that match rules drawn at random.
+    /// Packets that match rules drawn at random.
     Random,
 }
 
@@ -64,7 +64,7 @@ impl Trace {
 const FEW: usize = 4096;
 const MANY: usize = 65_536;
 
-/// Addresses of the set.
+/// Addresses in the set.
 pub(super) const MILLION: usize = 1_000_000;
 
 const fn row(name: &'static str, title: &'static str, kind: Kind, flows: usize) -> Scene {
@@ -100,7 +100,7 @@ const VIDS: [u16; 2] = [100, 200];
 const MTU: u16 = 1500;
 
 impl Scene {
-    /// The packets that it is measured with.
+    /// The kinds of packets for the row.
     pub(super) const fn traces(&self) -> &'static [Trace] {
         match self.kind {
             Kind::None | Kind::EarlyDrop => &[Trace::Random],
@@ -109,7 +109,7 @@ impl Scene {
     }
 
     /// A bench of the row.
-    pub(super) fn bench(&self, list: &[Tuple], trace: Trace) -> Result<Bench<Everything>, String> {
+    pub(super) fn bench(&self, list: &[Tuple], trace: Trace) -> Result<Bench<AllStages>, String> {
         if let Kind::Set(count) = self.kind {
             return Ok(sets::under(count, trace, self.flows)?.0);
         }
@@ -132,23 +132,23 @@ impl Scene {
     }
 }
 
-/// A bench under rules that let everything by.
+/// A bench with rules that accept everything.
 pub(super) fn under(
     tuples: &[Tuple],
     trace: Trace,
     count: usize,
-) -> Result<Bench<Everything>, String> {
+) -> Result<Bench<AllStages>, String> {
     let mut bench = bench(flows(tuples, trace, count), false)?;
     bench.filter(filter(tuples)?, false);
     Ok(bench)
 }
 
-pub(super) fn bench(flows: Vec<Flow4>, tagged: bool) -> Result<Bench<Everything>, String> {
+pub(super) fn bench(flows: Vec<Flow4>, tagged: bool) -> Result<Bench<AllStages>, String> {
     let (tables, source) = stage(flows, tagged)?;
     Bench::over(tables, source, 64)
 }
 
-/// Tables and frames of flows, with tags or without.
+/// Tables, and frames of flows with or without tags.
 pub(super) fn stage(flows: Vec<Flow4>, tagged: bool) -> Result<(Tables, Source), String> {
     let tables = tables(tagged).map_err(|error| format!("tables: {error:?}"))?;
     let tag = [(ethertype::DOT1Q, VIDS[0])];
@@ -158,17 +158,17 @@ pub(super) fn stage(flows: Vec<Flow4>, tagged: bool) -> Result<(Tables, Source),
 }
 
 pub(super) fn said(error: tollway_dataplane::stages::filter::FilterError) -> String {
-    format!("the rules can not be compiled: {error:?}")
+    format!("the rules cannot be compiled: {error:?}")
 }
 
-/// Rules at hook forward.
+/// Rules in hook forward.
 pub(super) fn filter(tuples: &[Tuple]) -> Result<Arc<Filter>, String> {
     let mut filter = Filter::new(0, Vec::new());
     filter.set(Point::Forward, 4, &rules::accepting(tuples)).map_err(said)?;
     Ok(Arc::new(filter))
 }
 
-/// One source prefix dropped at hook prerouting.
+/// A rule in hook prerouting that drops one source prefix.
 fn early_drop(tuple: &Tuple) -> Result<Arc<Filter>, String> {
     let prefix = Tuple { src: tuple.src, ..ANYTHING };
     let drop = Rule { conditions: prefix.conditions(), ops: vec![Op::Drop], next: 1 };
@@ -179,7 +179,7 @@ fn early_drop(tuple: &Tuple) -> Result<Arc<Filter>, String> {
     Ok(Arc::new(filter))
 }
 
-/// Packets for rules: so many flows.
+/// `count` flows for rules.
 pub(super) fn flows(tuples: &[Tuple], trace: Trace, count: usize) -> Vec<Flow4> {
     let mut spread = Spread::new(0xf10e);
     let mut flow = || match trace {
@@ -190,7 +190,8 @@ pub(super) fn flows(tuples: &[Tuple], trace: Trace, count: usize) -> Vec<Flow4> 
             };
             tuple.draw(&mut spread)
         }
-        // Most draws of anything match nothing else; lists that end in what matches much are hit there.
+        // Most random packets match only the last rule; in lists that end with wide rules they hit
+        // those.
         Trace::Miss => (0..64)
             .map(|_| ANYTHING.draw(&mut spread))
             .find(|flow| !tuples.iter().any(|tuple| tuple.has(flow)))
@@ -199,7 +200,7 @@ pub(super) fn flows(tuples: &[Tuple], trace: Trace, count: usize) -> Vec<Flow4> 
     (0..count).map(|_| flow()).collect()
 }
 
-/// Two ports, a default route from the first out by the second, its neighbour known.
+/// Two ports, and a default route from the first through the second, with a known neighbour.
 fn tables(tagged: bool) -> Result<Tables, TablesError> {
     let mut tables = Tables::new();
     let main = tables.add_vrf()?;

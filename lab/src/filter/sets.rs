@@ -1,4 +1,4 @@
-//! A set of many addresses: what it costs a packet, and how fast it changes while packets flow.
+//! A set of many addresses: its cost per packet, and how fast it changes while packets flow.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use tollway_dataplane::path::Everything;
+use tollway_dataplane::path::AllStages;
 use tollway_dataplane::stages::filter::{
     Address, Condition, Field, Filter, LiveSet, LiveSetError, Op, Point, Rule, Rules,
 };
@@ -20,29 +20,29 @@ use crate::frames::{Flow4, Spread};
 use crate::stats::Summary;
 use crate::tolls::Bench;
 
-/// Times that changes are counted, as fast as they go.
+/// Number of measurements of the maximum change rate.
 const RUNS: usize = 5;
 const RUN_TIME: Duration = Duration::from_millis(500);
 
-/// Times that forwarding is measured while the set changes at a rate, and while it does not.
+/// Number of measurements of forwarding, both with the set changing at a rate and without changes.
 const ROUNDS: usize = 11;
 
-/// Changes a second that forwarding is to bear, and that must be had.
+/// Changes per second that forwarding has to bear and the set has to reach.
 const RATE: u64 = 100_000;
 
 /// Passes of one measurement.
 const PASSES: usize = 256;
 
-/// Changes that are made at a time.
+/// Changes in one batch.
 const BATCH: usize = 64;
 
-/// Batches that are in the set until the oldest goes.
+/// Batches in the set before the oldest is removed.
 const STAYING: usize = 64;
 
-/// Measurements for the progress bar to count.
+/// Measurements that the progress bar counts.
 pub(super) const STEPS: u64 = (RUNS + ROUNDS) as u64;
 
-/// So many different addresses at random.
+/// `count` different random addresses.
 fn addresses(count: usize) -> Vec<u32> {
     let mut spread = Spread::new(0x5e75);
     let mut all: Vec<u32> = Vec::with_capacity(count + count / 64);
@@ -54,12 +54,12 @@ fn addresses(count: usize) -> Vec<u32> {
     all
 }
 
-/// A bench under one rule that drops the sources of a set, and the set.
+/// A bench with one rule that drops the sources in a set, and the set.
 pub(super) fn under(
     count: usize,
     trace: Trace,
     flows: usize,
-) -> Result<(Bench<Everything>, Arc<LiveSet>), String> {
+) -> Result<(Bench<AllStages>, Arc<LiveSet>), String> {
     let addresses = addresses(count);
     let mut spread = Spread::new(0xf10e);
     let mut flow = || {
@@ -92,16 +92,16 @@ pub(super) fn under(
     Ok((bench, live))
 }
 
-/// What the forwarding thread tells the changing one, and what comes back.
+/// Orders from the forwarding thread to the changing one, and its results.
 #[derive(Default)]
 struct Order {
-    /// Changes a second; 0 for none, and the greatest number for as many as there can be.
+    /// Changes per second; 0 for none, and the largest number for the maximum rate.
     rate: AtomicU64,
     stop: AtomicBool,
     done: AtomicU64,
 }
 
-/// Ends the changing thread, also where the forwarding one panics.
+/// Ends the changing thread when dropped, even if the forwarding one panics.
 struct EndAtLast<'a>(&'a Order);
 
 impl Drop for EndAtLast<'_> {
@@ -110,7 +110,7 @@ impl Drop for EndAtLast<'_> {
     }
 }
 
-/// Counts changes while packets flow, and measures what those cost meanwhile.
+/// Counts changes while packets flow, and measures the packets' cost meanwhile.
 pub(super) fn measure(figures: &mut Figures, bar: &ProgressBar) -> Result<(), String> {
     let (mut bench, set) = under(MILLION, Trace::Miss, 65_536)?;
     figures.insert("set-1m_memory_bytes".to_owned(), set.memory_bytes() as f64);
@@ -124,7 +124,7 @@ pub(super) fn measure(figures: &mut Figures, bar: &ProgressBar) -> Result<(), St
     });
     changed
         .map_err(|_| "the thread that changes the set panicked")?
-        .map_err(|error| format!("the set can not be changed: {error:?}"))?;
+        .map_err(|error| format!("the set cannot be changed: {error:?}"))?;
     let [free, plain, with] = measured;
     let median = |values: &[f64]| Summary::of(values).map(|summary| summary.median);
     let (Some(free), Some(plain), Some(with)) = (median(&free), median(&plain), median(&with))
@@ -140,8 +140,8 @@ pub(super) fn measure(figures: &mut Figures, bar: &ProgressBar) -> Result<(), St
     Ok(())
 }
 
-/// Changes a second as fast as they go; clocks a packet without changes and with some.
-fn forward(bench: &mut Bench<Everything>, order: &Order, bar: &ProgressBar) -> [Vec<f64>; 3] {
+/// The maximum of changes per second; clocks per packet without and with changes.
+fn forward(bench: &mut Bench<AllStages>, order: &Order, bar: &ProgressBar) -> [Vec<f64>; 3] {
     let mut measured = [const { Vec::new() }; 3];
     bench.clocks_per_packet(PASSES);
     for _ in 0..RUNS {
@@ -165,8 +165,8 @@ fn forward(bench: &mut Bench<Everything>, order: &Order, bar: &ProgressBar) -> [
     measured
 }
 
-/// Puts addresses in, and takes out those that have been in longest, as ordered, until the end. None is one
-/// that packets come from: every packet is forwarded.
+/// Adds addresses and removes those added first, as ordered, until the end. No packet has such an
+/// address as source, so every packet is forwarded.
 fn change(set: &LiveSet, order: &Order) -> Result<(), LiveSetError> {
     let mut spread = Spread::new(0xadd5);
     let mut there = VecDeque::new();
@@ -177,10 +177,10 @@ fn change(set: &LiveSet, order: &Order) -> Result<(), LiveSetError> {
             continue;
         }
         let start = Instant::now();
-        // Class E: no packet is from there, nor is any address of the set.
+        // Class E: no packet and no address of the set is from there.
         let mut address = || u128::from(0xf000_0000 | spread.next() as u32 >> 4);
         let mut batch: Vec<_> = (0..BATCH).map(|_| address()).map(|one| (one, one)).collect();
-        // One that is there already is no change, and would be taken out twice.
+        // An address that is already present is no change, and would be removed twice.
         batch.retain(|(one, _)| !set.covers(*one));
         batch.sort_unstable();
         batch.dedup();
@@ -209,7 +209,7 @@ mod tests {
         for trace in [Trace::Miss, Trace::Random] {
             let (mut bench, set) = under(5000, trace, 1024).unwrap();
             assert_eq!(set.count(), 5000);
-            // It panics where a packet fares otherwise.
+            // Panics if a packet gets another verdict.
             bench.clocks_per_packet(2);
         }
     }

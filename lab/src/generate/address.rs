@@ -1,4 +1,4 @@
-//! Ranges of addresses, and which of them may be sent to unasked.
+//! Ranges of addresses, and which of them tests may use without special permission.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,19 +6,19 @@ use std::str::FromStr;
 
 use super::Error;
 
-/// Addresses of one family, from the first to the last.
+/// A range of addresses of one family, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// The first, as a number.
+    /// The first address, as a number.
     first: u128,
-    /// The last.
+    /// The last address.
     last: u128,
     v6: bool,
 }
 
-/// Where tests may send to: the network for benchmarks (RFC 2544, RFC 5180) and loopback.
+/// Allowed destinations everywhere: the benchmark networks (RFC 2544, RFC 5180) and loopback.
 const OPEN: [&str; 4] = ["198.18.0.0/15", "2001:2::/48", "127.0.0.0/8", "::1"];
-/// Where they may in a network namespace of their own: private networks and those of examples.
+/// Additional destinations in a separate network namespace: private networks and those of examples.
 const PRIVATE: [&str; 8] = [
     "10.0.0.0/8",
     "172.16.0.0/12",
@@ -31,7 +31,7 @@ const PRIVATE: [&str; 8] = [
 ];
 
 impl Range {
-    /// One address.
+    /// The range of one address.
     #[must_use]
     pub fn one(address: IpAddr) -> Self {
         let (number, v6) = match address {
@@ -41,19 +41,19 @@ impl Range {
         Self { first: number, last: number, v6 }
     }
 
-    /// Whether it is of IPv6.
+    /// Whether the range is IPv6.
     #[must_use]
     pub const fn is_v6(self) -> bool {
         self.v6
     }
 
-    /// How many addresses it has; the greatest number where they are more, which are all of IPv6.
+    /// The number of addresses. Saturates at the largest number for all of IPv6.
     #[must_use]
     pub const fn count(self) -> u128 {
         (self.last - self.first).saturating_add(1)
     }
 
-    /// The address of a number, which wraps around where it is too large.
+    /// The address with that number; a number that is too large wraps around.
     #[must_use]
     pub fn at(self, number: u128) -> IpAddr {
         let value = self.first + number % self.count();
@@ -63,7 +63,7 @@ impl Range {
         }
     }
 
-    /// Whether all of these are among its own.
+    /// Whether the range contains all of `other`.
     #[must_use]
     pub const fn has(self, other: Self) -> bool {
         self.v6 == other.v6 && self.first <= other.first && other.last <= self.last
@@ -81,7 +81,7 @@ impl Range {
 impl FromStr for Range {
     type Err = String;
 
-    /// Reads ADDRESS, NETWORK/LENGTH or FIRST-LAST.
+    /// Parses ADDRESS, NETWORK/LENGTH or FIRST-LAST.
     fn from_str(text: &str) -> Result<Self, String> {
         let bad = || format!("{text:?} is no address: write ADDRESS, NETWORK/LENGTH or FIRST-LAST");
         if let Some((network, length)) = text.split_once('/') {
@@ -99,7 +99,7 @@ impl FromStr for Range {
 }
 
 impl fmt::Display for Range {
-    /// As FIRST-LAST, or the only ADDRESS.
+    /// Writes FIRST-LAST, or the only ADDRESS.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let address = |value: u128| match self.v6 {
             true => IpAddr::from(Ipv6Addr::from_bits(value)),
@@ -110,11 +110,12 @@ impl fmt::Display for Range {
     }
 }
 
-/// Refuses addresses that tests have no business with. `apart` says that this is a network
-/// namespace of its own.
+/// Refuses destinations that tests must not use. `apart` says that this is a separate network
+/// namespace.
 ///
 /// # Errors
-/// Not loopback, not for benchmarks, and not private where that is allowed.
+/// The range is not loopback, not for benchmarks, and not private where private networks are
+/// allowed.
 pub fn allow(range: Range, apart: bool) -> Result<(), Error> {
     let among = |networks: &[&str]| {
         networks.iter().any(|network| network.parse().is_ok_and(|known: Range| known.has(range)))
@@ -135,16 +136,16 @@ pub fn allow(range: Range, apart: bool) -> Result<(), Error> {
     ))
 }
 
-/// The same for who is said to have sent a frame, since answers go there.
+/// Like [`allow`], for source addresses, since answers go there.
 ///
 /// # Errors
-/// As [`allow`].
+/// As for [`allow`].
 pub fn allow_source(range: Range, apart: bool) -> Result<(), Error> {
     allow(range, apart)
         .map_err(|error| Error { what: format!("the source {}", error.what), ..error })
 }
 
-/// Whether this process lives in another network namespace than the machine's first process.
+/// Whether this process is in another network namespace than process 1.
 #[must_use]
 pub fn is_apart() -> bool {
     let namespace = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/net"));

@@ -1,19 +1,19 @@
-//! The generator's inner loop: heads that were made ahead, and the fields that change.
+//! The generator's inner loop: frame heads built ahead, and the fields that change.
 
 use tollway_dataplane::frame::{Descriptor, Umem};
 
 use super::mark;
 use super::plan::{HEAD, Plan};
 
-/// Writes frames of a stream, one after the other.
+/// Writes the frames of a stream, one after the other.
 #[derive(Clone, Debug)]
 pub struct Filler {
     plan: Plan,
-    /// The run and the stream, as in a mark.
+    /// Run and stream, as in a mark.
     origin: u64,
     seq: u64,
     flow: usize,
-    /// Position in the order of sizes.
+    /// Position in the sequence of sizes.
     position: usize,
     write: fn(&mut Self, &mut Umem, &mut [Descriptor], u64) -> usize,
 }
@@ -22,7 +22,7 @@ impl Filler {
     /// Starts a stream.
     #[must_use]
     pub fn new(plan: Plan, run: u8, stream: u8) -> Self {
-        // What is copied beyond a head is zero, as what stands there.
+        // The bytes that are copied beyond a head are zero in both source and frame.
         let write = match (plan.mark_at + 2 <= 48, plan.mark_at + 2 <= 64, plan.udp_checksum) {
             (true, _, false) => Self::frames::<48, false>,
             (true, _, true) => Self::frames::<48, true>,
@@ -35,14 +35,14 @@ impl Filler {
         Self { plan, origin, seq: 0, flow: 0, position: 0, write }
     }
 
-    /// The sequence number of the next frame; frames so far.
+    /// The sequence number of the next frame, which equals the number of frames so far.
     #[cfg(test)]
     const fn seq(&self) -> u64 {
         self.seq
     }
 
-    /// Writes frames into free chunks, and says how many: fewer than there are places where chunks are
-    /// short. All have the time `now_ns`.
+    /// Writes frames into free chunks. Returns their number, which is below `frames.len()` if
+    /// chunks are short. All frames carry the time `now_ns`.
     #[inline]
     pub fn fill(&mut self, umem: &mut Umem, frames: &mut [Descriptor], now_ns: u64) -> usize {
         (self.write)(self, umem, frames, now_ns)
@@ -87,8 +87,9 @@ impl Filler {
     }
 }
 
-/// UDP's checksum from the sum of what does not change and two words that do, as they lie in memory: the
-/// ones' complement sum knows no byte order (RFC 1071), so what changes is just added (RFC 1624).
+/// The UDP checksum: the sum of the constant part, plus two words that change, in memory order. The
+/// ones' complement sum is independent of byte order (RFC 1071), so changed words are simply added
+/// (RFC 1624).
 #[inline(always)]
 fn finish(constant: u16, words: [u64; 2]) -> u16 {
     let halves = |word: u64| (word >> 32) + (word & 0xffff_ffff);
@@ -97,7 +98,7 @@ fn finish(constant: u16, words: [u64; 2]) -> u16 {
     let sum = (sum >> 16) + (sum & 0xffff);
     let sum = (sum >> 16) + (sum & 0xffff);
     let sum = (sum >> 16) + (sum & 0xffff);
-    // Zero would say that there is none.
+    // Zero means that there is no checksum.
     match !(sum as u16) {
         0 => 0xffff,
         checksum => checksum,
@@ -121,7 +122,7 @@ mod tests {
         frames.iter().map(|frame| umem.frame(frame.addr, frame.len as usize).to_vec()).collect()
     }
 
-    /// UDP over the pseudo-header, as who receives it counts: all ones.
+    /// Sums UDP with its pseudo-header as a receiver does: all ones if the checksum is correct.
     fn sum_of_udp(frame: &[u8], l3: usize) -> u16 {
         let v6 = frame[l3] >> 4 == 6;
         let (udp, addresses) = if v6 { (l3 + 40, l3 + 8) } else { (l3 + 20, l3 + 12) };

@@ -1,4 +1,4 @@
-//! How much is sent, how fast, and by how many.
+//! The load: how much to send, at which rate, and with how many threads.
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,20 +8,20 @@ use super::Error;
 use super::mark::STREAMS;
 use crate::live::sys;
 
-/// Frames in a burst at most.
+/// The most frames in a burst.
 pub const MAX_BURST: usize = 64;
 
-/// A rate as it is asked for.
+/// A requested rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
-    /// Frames a second.
+    /// Frames per second.
     Pps(f64),
-    /// Bits a second on the wire, with preamble, check sequence and gap.
+    /// Bits per second on the wire, with preamble, frame check sequence and gap.
     Bps(f64),
 }
 
 impl Rate {
-    /// As frames a second, where one takes so many bytes on the wire.
+    /// The rate in frames per second, for frames that take `wire_bytes` on the wire.
     #[must_use]
     pub fn pps(self, wire_bytes: f64) -> f64 {
         match self {
@@ -34,7 +34,7 @@ impl Rate {
 impl FromStr for Rate {
     type Err = String;
 
-    /// Reads a number, then K, M or G, then `pps` or `bit`; frames where nothing is said.
+    /// Parses a number, then K, M or G, then `pps` or `bit`; frames per second by default.
     fn from_str(text: &str) -> Result<Self, String> {
         let bad = || format!("{text:?} is no rate: write 500000, 1.5Mpps or 10Gbit");
         let (number, bits) = match (text.strip_suffix("pps"), text.strip_suffix("bit")) {
@@ -59,28 +59,28 @@ impl FromStr for Rate {
     }
 }
 
-/// How much, how fast, by how many.
+/// How much to send, how fast, with how many threads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load {
-    /// All threads together; none for as fast as it goes.
+    /// Rate of all threads together; `None` for as fast as possible.
     pub rate: Option<Rate>,
-    /// Frames of each thread; none for no end.
+    /// Frames of each thread; `None` for no limit.
     pub count: Option<u64>,
-    /// No longer than that.
+    /// Time limit.
     pub time: Option<Duration>,
-    /// Frames that are handed over at once.
+    /// Frames per transmit call.
     pub burst: usize,
-    /// Threads, each with a stream and a processor of its own.
+    /// Number of threads, each with its own stream and processor.
     pub threads: usize,
-    /// The first one's processor.
+    /// The processor of the first thread.
     pub first_cpu: usize,
 }
 
 impl Load {
-    /// Looks at it.
+    /// Checks the values.
     ///
     /// # Errors
-    /// A rate of nothing, a burst, a number of threads or a processor that can not be.
+    /// The rate is zero, or the burst, the number of threads or the processor is impossible.
     pub fn check(&self) -> Result<(), Error> {
         if let Some(Rate::Pps(rate) | Rate::Bps(rate)) = self.rate
             && (rate <= 0.0 || !rate.is_finite())
@@ -90,14 +90,11 @@ impl Load {
         }
         if !(1..=MAX_BURST).contains(&self.burst) {
             let remedy = format!("Say -b with a number from 1 to {MAX_BURST}");
-            return Err(Error::usage(
-                format!("a burst can not have {} frames", self.burst),
-                remedy,
-            ));
+            return Err(Error::usage(format!("a burst cannot have {} frames", self.burst), remedy));
         }
         if !(1..=STREAMS).contains(&self.threads) {
             let remedy = format!("Say -t with a number from 1 to {STREAMS}");
-            return Err(Error::usage(format!("there can not be {} threads", self.threads), remedy));
+            return Err(Error::usage(format!("there cannot be {} threads", self.threads), remedy));
         }
         let processors = sys::processors().len();
         if self.first_cpu >= processors {
@@ -111,14 +108,14 @@ impl Load {
         Ok(())
     }
 
-    /// One thread's share of the rate, frames a second.
+    /// One thread's share of the rate in frames per second.
     #[must_use]
     pub fn share(&self, wire_bytes: f64) -> Option<f64> {
         self.rate.map(|rate| rate.pps(wire_bytes) / self.threads as f64)
     }
 }
 
-/// Says if work is to end: shared by threads, and set by who is asked to stop.
+/// Says whether work is to end. All threads share the flag, and a request to stop sets it.
 pub fn is_over(stop: &AtomicBool) -> bool {
     stop.load(Ordering::Relaxed)
 }

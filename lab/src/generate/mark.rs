@@ -1,39 +1,46 @@
-//! What a frame of the generator's carries, by which a sink knows it again.
+//! The mark in the generator's frames, by which a sink recognizes them.
 //!
-//! 18 bytes behind the UDP header, big-endian, so that the shortest frame of Ethernet has room for it:
-//! 2 of magic; the run (1), the stream (1) and the sequence number within the stream (6); the time at
-//! which it was sent (8), ns of the clock that is called monotonic. `bpf/mark.h` has the same.
+//! A mark has 18 bytes after the UDP header, big-endian, so that it fits into the shortest Ethernet
+//! frame:
+//!
+//! - 2 of magic;
+//! - 1 with the run;
+//! - 1 with the stream;
+//! - 6 with the sequence number within the stream;
+//! - 8 with the send time in ns of the monotonic clock.
+//!
+//! `bpf/mark.h` has the same format.
 
-/// What no other traffic begins with, as far as that can be.
+/// A first word that other traffic hardly has.
 pub const MAGIC: u16 = 0x7011;
 /// Bytes of a mark.
 pub const LEN: usize = 18;
-/// Streams (threads) of a run.
+/// The most streams (threads) of a run.
 pub const STREAMS: usize = 16;
 /// The largest sequence number.
 pub const MAX_SEQ: u64 = (1 << 48) - 1;
 
-/// A mark as it is read.
+/// A decoded mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// The run, so that frames of an earlier one are not taken for this one's.
+    /// The run, so that frames of an earlier run do not count for this one.
     pub run: u8,
-    /// The stream; each has sequence numbers of its own, from 0.
+    /// The stream. Each has its own sequence numbers, from 0.
     pub stream: u8,
     /// The sequence number, 48 bits.
     pub seq: u64,
-    /// When the frame, or the burst that it is of, was sent: ns.
+    /// When the frame, or its burst, was sent: ns.
     pub sent_ns: u64,
 }
 
-/// The first eight bytes behind the magic, without a sequence number.
+/// The eight bytes after the magic, without a sequence number.
 #[must_use]
 pub fn origin(run: u8, stream: u8) -> u64 {
     u64::from(run) << 56 | u64::from(stream) << 48
 }
 
 impl Mark {
-    /// Reads what stands behind a UDP header; none where that is no mark.
+    /// Parses the bytes after a UDP header; `None` if they are no mark.
     #[must_use]
     pub fn read(payload: &[u8]) -> Option<Self> {
         let bytes: &[u8; LEN] = payload.first_chunk()?;
@@ -50,7 +57,7 @@ impl Mark {
         })
     }
 
-    /// As bytes.
+    /// The mark as bytes.
     #[must_use]
     pub fn bytes(&self) -> [u8; LEN] {
         let mut bytes = [0; LEN];
@@ -62,7 +69,7 @@ impl Mark {
     }
 }
 
-/// The mark of an Ethernet frame: behind up to two tags, IPv4 without fragments or IPv6 without
+/// The mark of an Ethernet frame with up to two tags, IPv4 without fragments or IPv6 without
 /// extensions, and UDP.
 #[must_use]
 pub fn of_frame(frame: &[u8]) -> Option<Mark> {

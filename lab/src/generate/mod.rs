@@ -1,8 +1,9 @@
-//! The generator and its sink: frames with numbers and times, and what became of them.
+//! The traffic generator and its sink: frames with numbers and times, and what the sink receives.
 //!
-//! Frames' heads are made ahead ([`plan`]); per frame only its number, its time and what depends on
-//! them are written ([`fill`]). They leave through a port, or are written by a BPF program that does the
-//! same ([`xdp`]). A sink knows them by their mark ([`mark`]) and follows their numbers ([`track`]).
+//! The generator builds the frames' heads ahead ([`plan`]). Per frame it writes only the number,
+//! the time and the fields that depend on them ([`fill`]). It sends through a port, or a BPF
+//! program does the same ([`xdp`]). A sink recognizes frames by their mark ([`mark`]) and tracks
+//! their numbers ([`track`]).
 
 pub mod address;
 pub mod fill;
@@ -25,16 +26,16 @@ use tollway_dataplane::frame::Umem;
 use tollway_dataplane::port::Port;
 
 pub use crate::error::Error;
-pub use run::{Row, Traffic, Way, run};
+pub use run::{Row, SendMethod, Traffic, run};
 pub use text::render;
 
-/// What the generator and a sink report.
+/// The report of the generator and a sink.
 pub type Report = crate::report::Report<Row>;
 
-/// A port, and the memory of its frames.
+/// A port and its frame memory.
 pub type Opened = (Box<dyn Port>, Umem);
 
-/// A number for a run that is hardly the last one's.
+/// A run number that hardly equals the last run's.
 #[must_use]
 pub fn any_run() -> u8 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

@@ -1,32 +1,32 @@
 //! When frames are due.
 
-/// Who is this late has lost its processor: going on from now beats a flood to catch up.
+/// A sender this late has lost its processor. It continues from now rather than flood to catch up.
 const FORGIVEN_NS: u64 = 2_000_000;
 
-/// Keeps to a rate.
+/// Limits a sender to a rate.
 #[derive(Clone, Debug)]
-pub struct Pace {
-    /// Nanoseconds between 1,024 frames; 0 for as fast as it goes.
+pub struct SendRate {
+    /// Nanoseconds between 1,024 frames; 0 for as fast as possible.
     ns_per_1024: u64,
     start_ns: u64,
     sent: u64,
     away_ns: u64,
 }
 
-/// Nanoseconds between 1,024 frames at a rate; 0 for none, which is as fast as it goes.
+/// Nanoseconds between 1,024 frames at a rate; 0 without a rate, which means as fast as possible.
 #[must_use]
 pub fn ns_per_1024(pps: Option<f64>) -> u64 {
     pps.map_or(0, |pps| (1.024e12 / pps.max(1e-3)).max(1.0) as u64)
 }
 
-impl Pace {
-    /// Begins now.
+impl SendRate {
+    /// Starts now.
     #[must_use]
     pub fn new(pps: Option<f64>, now_ns: u64) -> Self {
         Self { ns_per_1024: ns_per_1024(pps), start_ns: now_ns, sent: 0, away_ns: 0 }
     }
 
-    /// How many frames are due, `most` at most.
+    /// The number of frames that are due, limited to `most`.
     #[inline]
     pub fn due(&mut self, now_ns: u64, most: usize) -> usize {
         if self.ns_per_1024 == 0 {
@@ -43,13 +43,13 @@ impl Pace {
         behind.min(most as u64) as usize
     }
 
-    /// The time that was forgiven so far, ns.
+    /// The total time that was skipped because the sender had no processor, ns.
     #[must_use]
     pub const fn away_ns(&self) -> u64 {
         self.away_ns
     }
 
-    /// Notes frames that were sent.
+    /// Counts sent frames.
     #[inline]
     pub fn note(&mut self, sent: usize) {
         self.sent += sent as u64;
@@ -60,9 +60,9 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Sends for so long, a look each so many ns; how many were sent.
+    /// Sends for `time_ns` and checks every `step_ns`. Returns the number of frames sent.
     fn sent(pps: f64, time_ns: u64, step_ns: u64, most: usize) -> u64 {
-        let mut pace = Pace::new(Some(pps), 5);
+        let mut pace = SendRate::new(Some(pps), 5);
         let mut now_ns = 5;
         while now_ns <= 5 + time_ns {
             let due = pace.due(now_ns, most);
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn a_rate_is_kept() {
-        assert_eq!(Pace::new(None, 0).due(0, 64), 64);
+        assert_eq!(SendRate::new(None, 0).due(0, 64), 64);
         for (pps, step_ns) in [(1000.0, 700), (1e6, 300), (123_456.0, 20_000), (0.5, 1_000_000)] {
             let expected = pps * 2.0 + 1.0;
             let sent = sent(pps, 2_000_000_000, step_ns, 64) as f64;
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn who_was_away_does_not_flood() {
-        let mut pace = Pace::new(Some(1e6), 0);
+        let mut pace = SendRate::new(Some(1e6), 0);
         assert_eq!(pace.due(0, 64), 1);
         pace.note(1);
         let mut sent = 0;

@@ -1,4 +1,4 @@
-//! What is sent: flows, sizes, and the frames' heads made ahead.
+//! What to send: flows, sizes, and the frames' heads built ahead.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -11,43 +11,43 @@ use crate::frames::Spread;
 
 /// An Ethernet address.
 pub type Mac = [u8; 6];
-/// Bytes of the check sequence, which is in a frame's size and not in what a device is given.
+/// Bytes of the frame check sequence. A frame's size includes it; what a device receives does not.
 pub const FCS: usize = 4;
-/// Bytes that a frame takes on the wire besides: preamble, delimiter, gap.
+/// Additional bytes of a frame on the wire: preamble, delimiter, gap.
 pub const WIRE_GAP: usize = 20;
-/// Flows at most.
+/// The most flows.
 pub const MAX_FLOWS: usize = 1 << 20;
-/// Bytes of a head at most: headers, tags, magic; the rest of a row is zero.
+/// The most bytes of a head: headers, tags, magic. The rest of a row is zero.
 pub const HEAD: usize = 80;
-/// The longest frame, without its check sequence; what a page and a chunk have room for.
+/// The longest frame without its check sequence; it fits into a page and a chunk.
 pub const MAX_LEN: usize = 2044;
-/// Sizes and shares of the simple IMIX, as its users count: 7 to 4 to 1.
+/// Sizes and shares of the simple IMIX in the usual ratio 7:4:1.
 pub const IMIX: [(usize, usize); 3] = [(64, 7), (594, 4), (1518, 1)];
 
-/// What is asked for.
+/// A specification of traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// Where to, on the wire.
+    /// Destination MAC address.
     pub dst_mac: Mac,
-    /// Where from.
+    /// Source MAC address.
     pub src_mac: Mac,
-    /// VLANs, the outermost first; two at most.
+    /// VLANs, outermost first; at most two.
     pub vlans: Vec<u16>,
-    /// Destinations.
+    /// Destination addresses.
     pub dst: Range,
-    /// Sources; of the same family.
+    /// Source addresses, of the same family.
     pub src: Range,
     /// Destination ports, first and last.
     pub dst_ports: (u16, u16),
-    /// Source ports.
+    /// Source ports, first and last.
     pub src_ports: (u16, u16),
-    /// Sizes with check sequence, and how many of 12 or so frames have them.
+    /// Sizes with check sequence, each with its share of frames in a dozen or so.
     pub sizes: Vec<(usize, usize)>,
-    /// Flows; none for one of each that the ranges allow, 1024 at most.
+    /// Number of flows; `None` for every combination in the ranges, at most 1024.
     pub flows: Option<usize>,
-    /// Whether UDP has a checksum; always over IPv6.
+    /// Whether UDP has a checksum; over IPv6 it always has.
     pub udp_checksum: bool,
-    /// What flows are drawn by.
+    /// The seed for drawing flows.
     pub seed: u64,
 }
 
@@ -56,31 +56,32 @@ pub struct Spec {
 pub struct Flow {
     /// Source and destination.
     pub addresses: (IpAddr, IpAddr),
-    /// Their ports.
+    /// Source and destination port.
     pub ports: (u16, u16),
 }
 
-/// Frames' heads made ahead.
+/// Frames' heads, built ahead.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// One head for each size of each flow: `rows[flow * sizes + size]`. Where UDP has a checksum, its
-    /// field has the sum of all that does not change.
+    /// One head for each size of each flow: `rows[flow * sizes + size]`. If UDP has a checksum, its
+    /// field has the sum of the constant part.
     pub rows: Vec<[u8; HEAD]>,
     /// Bytes of a frame of each size, without check sequence.
     pub lens: Vec<usize>,
-    /// Sizes in the order in which they are sent, again and again.
+    /// The repeating sequence in which sizes are sent.
     pub order: Vec<u8>,
-    /// Where the mark begins.
+    /// Offset of the mark.
     pub mark_at: usize,
-    /// Whether the checksum of UDP has to be finished.
+    /// Whether the UDP checksum must be completed.
     pub udp_checksum: bool,
 }
 
 impl Plan {
-    /// Makes the heads.
+    /// Builds the heads.
     ///
     /// # Errors
-    /// Sizes that leave no room, families that differ, too many flows, no such VLAN.
+    /// A size leaves no room, the families differ, there are too many flows, or a VLAN id is
+    /// invalid.
     pub fn new(spec: &Spec) -> Result<Self, Error> {
         let v6 = spec.dst.is_v6();
         check(spec)?;
@@ -91,7 +92,7 @@ impl Plan {
             if *size < smallest || *size > MAX_LEN + FCS {
                 return Err(Error::usage(
                     format!(
-                        "a frame of {size} bytes can not be sent: headers, sequence number and time take \
+                        "a frame of {size} bytes cannot be sent: headers, sequence number and time take \
                              {smallest} with the check sequence, and {} is the longest",
                         MAX_LEN + FCS
                     ),
@@ -108,19 +109,19 @@ impl Plan {
         Ok(Self { rows, lens, order, mark_at, udp_checksum })
     }
 
-    /// How many flows there are.
+    /// The number of flows.
     #[must_use]
     pub fn flows(&self) -> usize {
         self.rows.len() / self.lens.len().max(1)
     }
 
-    /// Bytes of a frame at most, without check sequence.
+    /// Bytes of the longest frame, without check sequence.
     #[must_use]
     pub fn longest(&self) -> usize {
         self.lens.iter().copied().max().unwrap_or(0)
     }
 
-    /// The same with heads that are whole as they are, for frames without number and time.
+    /// The same plan with complete heads, for frames without number and time.
     #[must_use]
     pub fn without_marks(&self) -> Self {
         let mut plan = self.clone();
@@ -128,7 +129,7 @@ impl Plan {
             let field = plan.mark_at - 2;
             for row in &mut plan.rows {
                 let sum = u16::from_be_bytes([row[field], row[field + 1]]);
-                // Zero would say that there is none.
+                // Zero means that there is no checksum.
                 let checksum = if sum == 0xffff { sum } else { !sum };
                 row[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
             }
@@ -137,7 +138,7 @@ impl Plan {
         plan
     }
 
-    /// Bytes that a frame takes on the wire on average, with all that belongs to it there.
+    /// Average bytes of a frame on the wire, with all overhead.
     #[must_use]
     pub fn wire_bytes(&self) -> f64 {
         let bytes = |size: &u8| self.lens.get(usize::from(*size)).copied().unwrap_or(0);
@@ -146,7 +147,7 @@ impl Plan {
     }
 }
 
-/// The smallest frame that has room for everything, with its check sequence.
+/// The smallest frame that fits everything, with its check sequence.
 #[must_use]
 pub fn smallest(v6: bool, tags: usize) -> usize {
     14 + 4 * tags + if v6 { 48 } else { 28 } + mark::LEN + FCS
@@ -165,7 +166,7 @@ fn check(spec: &Spec) -> Result<(), Error> {
     }
     if spec.flows.is_some_and(|flows| !(1..=MAX_FLOWS).contains(&flows)) {
         let remedy = format!("Say --flows with a number from 1 to {MAX_FLOWS}");
-        return Err(Error::usage("there can not be so many flows", remedy));
+        return Err(Error::usage("there cannot be so many flows", remedy));
     }
     if spec.dst_ports.0 > spec.dst_ports.1 || spec.src_ports.0 > spec.src_ports.1 {
         let what = "a range of ports ends before it begins";
@@ -177,18 +178,18 @@ fn check(spec: &Spec) -> Result<(), Error> {
     Ok(())
 }
 
-/// The flows: all that there are, in order, where they are no more than wanted; else drawn, none twice.
+/// The flows. If there are no more than wanted, all in order; else drawn without duplicates.
 fn flows(spec: &Spec) -> Vec<Flow> {
     let ranges = Ranges::of(spec);
     let all = ranges.counts.iter().fold(1_u128, |all, count| all.saturating_mul(*count));
     let wanted = spec.flows.unwrap_or(usize::try_from(all.min(1024)).unwrap_or(1));
     let mut spread = Spread::seeded(spec.seed);
     if all <= wanted as u128 {
-        // Where there are fewer, they come again.
+        // If there are fewer than wanted, they repeat.
         return (0..wanted as u128).map(|number| ranges.flow(number)).collect();
     }
     if all <= 4 * wanted as u128 {
-        // To draw what is new would take long in the end: they are shuffled, as far as is needed.
+        // Drawing until a flow is new would take long towards the end, so shuffle as far as needed.
         let mut numbers: Vec<u128> = (0..all).collect();
         for at in 0..wanted {
             let other = at + (spread.next() % (numbers.len() - at) as u64) as usize;
@@ -206,7 +207,7 @@ fn flows(spec: &Spec) -> Vec<Flow> {
     flows
 }
 
-/// What flows are made of, and how many there are of each: addresses and ports, sources first.
+/// The ranges that flows are drawn from, and their sizes: addresses and ports, sources first.
 struct Ranges<'a> {
     spec: &'a Spec,
     counts: [u128; 4],
@@ -219,7 +220,7 @@ impl<'a> Ranges<'a> {
         Self { spec, counts: [spec.src.count(), spec.dst.count(), from, to] }
     }
 
-    /// The flow of a number.
+    /// The flow with that number.
     fn flow(&self, mut number: u128) -> Flow {
         self.made(self.counts.map(|count| {
             let own = number % count;
@@ -228,7 +229,7 @@ impl<'a> Ranges<'a> {
         }))
     }
 
-    /// Any flow.
+    /// A random flow.
     fn draw(&self, spread: &mut Spread) -> Flow {
         let mut wide = || u128::from(spread.next()) << 64 | u128::from(spread.next());
         self.made(self.counts.map(|count| wide() % count))
@@ -244,7 +245,7 @@ impl<'a> Ranges<'a> {
     }
 }
 
-/// One frame's head, up to its mark's magic.
+/// A frame's head, up to its mark's magic.
 fn head(spec: &Spec, flow: &Flow, (l3, len): (usize, usize), udp_checksum: bool) -> [u8; HEAD] {
     let mut bytes = Vec::with_capacity(HEAD);
     bytes.extend_from_slice(&spec.dst_mac);
@@ -293,7 +294,8 @@ fn head(spec: &Spec, flow: &Flow, (l3, len): (usize, usize), udp_checksum: bool)
     row
 }
 
-/// The sum over UDP's pseudo-header, header and magic: what a frame's time and number are added to.
+/// The sum over UDP's pseudo-header, header and magic, to which a frame's time and number are
+/// added.
 fn constant_sum(bytes: &[u8], (l3, udp): (usize, usize), udp_len: u16) -> u16 {
     let addresses = if udp - l3 == 40 { l3 + 8 } else { l3 + 12 };
     let mut summed = bytes[addresses..udp].to_vec();
@@ -303,7 +305,7 @@ fn constant_sum(bytes: &[u8], (l3, udp): (usize, usize), udp_len: u16) -> u16 {
     checksum::sum(&summed)
 }
 
-/// The order of sizes: spread evenly, by the one that is furthest behind its share.
+/// The sequence of sizes, spread evenly: next is always the size furthest behind its share.
 fn order(sizes: &[(usize, usize)]) -> Vec<u8> {
     let all: usize = sizes.iter().map(|(_, share)| share).sum();
     let mut sent = vec![0_usize; sizes.len()];

@@ -10,27 +10,28 @@ use tollway_dataplane::port::{MemoryPort, Port};
 use super::Error;
 use super::fill::Filler;
 use super::load::{MAX_BURST, is_over};
-use super::pace::Pace;
+use super::pace::SendRate;
 use super::track::Tracker;
 use crate::live::sys::monotonic_ns;
 
-/// After the last frame, what is on its way has so long.
+/// Time for frames in flight after the last frame.
 pub const DRAIN: Duration = Duration::from_millis(100);
-/// A port that takes nothing for so long passes no frames.
+/// A port that accepts no frame for this long passes none.
 const REFUSED_NS: u64 = 1_000_000_000;
-/// Of which one turn counts so much at most: a sender that had no processor was not refused meanwhile.
+/// The most that one attempt adds to that time: a sender that had no processor was not refused
+/// meanwhile.
 const TURN_NS: u64 = 10_000_000;
 
-/// What writes the frames of a stream.
+/// The source of a stream's frames.
 #[derive(Clone, Debug)]
 pub enum Writer {
-    /// The generator's own.
+    /// The generator's own frames.
     Made(Box<Filler>),
-    /// A capture's, again and again.
+    /// A capture's frames, repeated.
     Replay {
-        /// Its frames.
+        /// The capture's frames.
         frames: Vec<Vec<u8>>,
-        /// The next one.
+        /// Index of the next frame.
         at: usize,
     },
 }
@@ -54,34 +55,34 @@ impl Writer {
     }
 }
 
-/// When one thread stops, and how fast it goes.
+/// When one thread stops, and how fast it sends.
 #[derive(Clone, Copy, Debug)]
 pub struct Task {
-    /// Frames a second; none for as fast as it goes.
+    /// Frames per second; `None` for as fast as possible.
     pub pps: Option<f64>,
-    /// Frames; none for no end.
+    /// Number of frames; `None` for no limit.
     pub count: Option<u64>,
-    /// Time; none for no end.
+    /// Time; `None` for no limit.
     pub time: Option<Duration>,
-    /// Frames at once.
+    /// Frames per transmit call.
     pub burst: usize,
 }
 
-/// What was sent.
+/// What a thread has sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Frames.
+    /// Number of frames.
     pub frames: u64,
     /// Their bytes, without check sequence.
     pub bytes: u64,
-    /// How long it took, ns.
+    /// Duration in ns.
     pub ns: u64,
-    /// Of that, when the sender had no processor for so long that it did not make up for it.
+    /// The part of it in which the sender lost its processor for too long to catch up.
     pub away_ns: u64,
 }
 
 impl Sent {
-    /// Takes off the last frames, which never left; their bytes by the mean of all.
+    /// Subtracts the last frames, which were never sent; their bytes by the average of all.
     fn take_back(&mut self, frames: u64) {
         let frames = frames.min(self.frames);
         let bytes = u128::from(self.bytes) * u128::from(frames) / u128::from(self.frames.max(1));
@@ -89,13 +90,13 @@ impl Sent {
         self.bytes -= bytes as u64;
     }
 
-    /// Million frames a second.
+    /// Million frames per second.
     #[must_use]
     pub fn mpps(&self) -> f64 {
         if self.ns == 0 { 0.0 } else { self.frames as f64 * 1e3 / self.ns as f64 }
     }
 
-    /// Frames a second while it was sending.
+    /// Frames per second while it was sending.
     #[must_use]
     pub fn offered_pps(&self) -> f64 {
         match self.ns.saturating_sub(self.away_ns) {
@@ -104,17 +105,17 @@ impl Sent {
         }
     }
 
-    /// The share of the time that it was not.
+    /// The share of the time in which it was not sending.
     #[must_use]
     pub fn away(&self) -> f64 {
         self.away_ns as f64 / self.ns.max(1) as f64
     }
 }
 
-/// Sends through a port until it is enough.
+/// Sends through a port until a limit of the task or `stop` ends it.
 ///
 /// # Errors
-/// The port takes no frame for a second.
+/// The port accepts no frame for a second.
 pub fn send<P: Port + ?Sized>(
     port: &mut P,
     umem: &mut Umem,
@@ -123,17 +124,17 @@ pub fn send<P: Port + ?Sized>(
     stop: &AtomicBool,
 ) -> Result<Sent, Error> {
     let mut burst = Burst::new();
-    // The first look makes a port ready; what it keeps for itself does not come back.
+    // The first receive makes a port ready. Chunks that the port then keeps are not expected back.
     discard(port, umem, &mut burst);
     let (own, start) = (umem.available(), monotonic_ns());
     let end = task.time.map_or(u64::MAX, |time| start.saturating_add(time.as_nanos() as u64));
-    let mut pace = Pace::new(task.pps, start);
+    let mut pace = SendRate::new(task.pps, start);
     let mut frames = [Descriptor::default(); MAX_BURST];
-    // Frames that the port did not take, from `first` on.
+    // Frames that the port has not accepted, from `first` on.
     let (mut first, mut last) = (0, 0);
     let mut sent = Sent::default();
     let mut refused_ns = 0;
-    // A sender that is put off when it has sent all is not slower for that.
+    // The time ends at the last frame: a sender that is preempted after it is not slower.
     let (mut now, mut last_ns) = (start, start);
     while now < end && !is_over(stop) {
         if first == last {
@@ -156,7 +157,7 @@ pub fn send<P: Port + ?Sized>(
             pace.note(taken);
             first += taken;
         } else {
-            // Who has nothing to send lets the port look after what it has sent.
+            // With nothing to send, let the port reclaim what it has sent.
             discard(port, umem, &mut burst);
         }
         let before = std::mem::replace(&mut now, monotonic_ns());
@@ -183,8 +184,8 @@ fn refused(sent: u64) -> Error {
     )
 }
 
-/// Has a port send what it has taken, for [`DRAIN`] at most; how many frames it still has. `own` is how many
-/// chunks are free when it has none.
+/// Makes a port finish sending, within [`DRAIN`]. Returns the number of frames it still has. `own`
+/// is the number of free chunks when it has none.
 fn settle<P: Port + ?Sized>(port: &mut P, umem: &mut Umem, own: usize) -> u64 {
     let (mut now, mut waited_ns, mut burst) = (monotonic_ns(), 0, Burst::new());
     while umem.available() < own && waited_ns < DRAIN.as_nanos() as u64 {
@@ -195,14 +196,14 @@ fn settle<P: Port + ?Sized>(port: &mut P, umem: &mut Umem, own: usize) -> u64 {
     own.saturating_sub(umem.available()) as u64
 }
 
-/// Has a port look after what it has sent; what arrives is nobody's.
+/// Makes a port reclaim what it has sent, and drops what it has received.
 fn discard<P: Port + ?Sized>(port: &mut P, umem: &mut Umem, burst: &mut Burst) {
     burst.reset(burst.port);
     port.receive(umem, burst);
     umem.free_all(burst.addr[..burst.count].iter().copied());
 }
 
-/// Takes what a port has received; how many frames.
+/// Takes what a port has received. Returns the number of frames.
 pub fn take<P: Port + ?Sized>(
     port: &mut P,
     umem: &mut Umem,
@@ -220,7 +221,7 @@ pub fn take<P: Port + ?Sized>(
     burst.count
 }
 
-/// A port of memory whose other end takes all frames away, and may look at them.
+/// A memory port whose other end drops all frames, and may track them first.
 #[derive(Debug)]
 pub struct Memory {
     port: MemoryPort,
@@ -228,13 +229,13 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Makes one; a tracker looks at frames.
+    /// Makes a port; the tracker, if any, evaluates its frames.
     #[must_use]
     pub fn new(tracker: Option<Tracker>) -> Self {
         Self { port: MemoryPort::new(MAX_BURST), tracker }
     }
 
-    /// What was seen.
+    /// The tracker with its results.
     #[must_use]
     pub const fn tracker(&self) -> Option<&Tracker> {
         self.tracker.as_ref()
@@ -274,7 +275,7 @@ mod tests {
         Task { pps: None, count: None, time: None, burst: 32 }
     }
 
-    /// Takes less than it is given, and loses and doubles some.
+    /// A port that accepts fewer frames than offered, and loses and duplicates some.
     struct Bad(Memory, u64);
 
     impl Port for Bad {
@@ -336,7 +337,8 @@ mod tests {
         let mut send =
             || send(&mut Memory::new(None), &mut umem, &mut writer(&spec()), task, &stop);
         let sent = send().unwrap();
-        // A machine that takes the processor away for long makes it less, never more.
+        // A machine that takes the processor away for long reduces the number, and never increases
+        // it.
         assert!((1000..=15_001).contains(&sent.frames), "{}", sent.frames);
         assert!(sent.offered_pps() < 55_000.0, "{sent:?}");
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -360,7 +362,8 @@ mod tests {
         let sent = sent.unwrap();
         assert_eq!((sent.frames, sent.bytes), (7, 2 * (60 + 1514 + 100) + 60));
     }
-    /// Takes so many frames, sends one at each look, and keeps the last ones for ever.
+    /// A port that accepts `room` frames, sends one at each receive, and keeps the last ones for
+    /// ever.
     struct Ring {
         taken: Vec<Descriptor>,
         room: usize,
@@ -389,7 +392,7 @@ mod tests {
         let error = send(&mut port, &mut umem, &mut writer(&spec()), task(), &stop).unwrap_err();
         assert!(!error.usage && error.what.contains("after 8"), "{error}");
         assert_eq!(umem.available(), 56);
-        // Nor does one whose frames do not come back.
+        // The same for a port that never returns its frames.
         let mut umem = Umem::new(8, 2048).unwrap();
         let mut port = Ring { taken: Vec::new(), room: 64, keeps: 64 };
         assert!(send(&mut port, &mut umem, &mut writer(&spec()), task(), &stop).is_err());

@@ -1,4 +1,4 @@
-//! The program that brings frames to the AF_XDP sockets of a sink.
+//! The XDP program that redirects frames to the AF_XDP sockets of a sink.
 
 use std::os::fd::BorrowedFd;
 
@@ -12,14 +12,14 @@ use crate::live::{program_of, refused};
 /// `bpf/xsk.c`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/xsk.o"));
 
-/// A program, on a device or on none.
+/// The loaded program, attached to at most one device.
 pub struct Redirect {
     ebpf: Ebpf,
     link: Option<XdpLinkId>,
 }
 
 impl Redirect {
-    /// Loads it.
+    /// Loads the program.
     ///
     /// # Errors
     /// The kernel refuses it.
@@ -31,10 +31,11 @@ impl Redirect {
         Ok(Self { ebpf, link: None })
     }
 
-    /// Puts it on a device, in the driver or behind it (`generic`); it is then on no other.
+    /// Attaches the program to a device, in the driver or in generic mode, and detaches it from any
+    /// other.
     ///
     /// # Errors
-    /// The kernel or the driver refuses.
+    /// The kernel or the driver refuses it.
     pub fn attach(&mut self, device: &str, generic: bool) -> Result<(), String> {
         self.detach();
         let mode = if generic { XdpMode::Skb } else { XdpMode::Driver };
@@ -44,10 +45,10 @@ impl Redirect {
         Ok(())
     }
 
-    /// Says which socket has a queue's frames.
+    /// Sets the socket that receives a queue's frames.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel refuses it.
     pub fn set_socket(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), String> {
         let map = self.ebpf.map_mut("sockets").ok_or("xsk has no map `sockets`")?;
         let failed = |error: aya::maps::MapError| refused("xsk", &error);
@@ -55,12 +56,12 @@ impl Redirect {
         sockets.set(queue, socket, 0).map_err(failed)
     }
 
-    /// Takes it from its device.
+    /// Detaches the program from its device.
     pub fn detach(&mut self) {
         let Some(link) = self.link.take() else { return };
         let program: Result<&mut Xdp, _> = program_of(&mut self.ebpf, "xsk");
         if let Ok(program) = program {
-            // A device that has gone has taken it along.
+            // A device that has disappeared has already dropped the program.
             let _ = program.detach(link);
         }
     }

@@ -1,4 +1,4 @@
-//! Captures that are sent: which may be.
+//! Checks which captures may be sent.
 
 use std::net::IpAddr;
 
@@ -6,12 +6,12 @@ use super::address::{Range, allow, allow_source};
 use super::plan::MAX_LEN;
 use super::{Error, Traffic};
 
-/// Takes a capture's frames; `anywhere` says that their addresses are the user's own business, and
-/// `apart` that this is a network namespace of its own.
+/// Accepts a capture's frames. `anywhere` says that the user is responsible for their addresses,
+/// and `apart` that this is a separate network namespace.
 ///
 /// # Errors
-/// There is none, one is too long, or one goes where tests have no business, comes from there, or is neither
-/// of IP nor of ARP, so that nobody can tell.
+/// There is no frame, or one is too long, has a destination or source that tests must not use, or
+/// is neither IP nor ARP, so that this cannot be determined.
 pub fn traffic(frames: Vec<Vec<u8>>, anywhere: bool, apart: bool) -> Result<Traffic, Error> {
     if frames.is_empty() {
         return Err(Error::usage("the capture has no frame", "Name one that has"));
@@ -34,7 +34,7 @@ pub fn traffic(frames: Vec<Vec<u8>>, anywhere: bool, apart: bool) -> Result<Traf
     Ok(Traffic::Replay(frames))
 }
 
-/// Refuses a frame whose addresses tests have no business with, or that has none which are known.
+/// Refuses a frame whose addresses tests must not use, or cannot be determined.
 fn look(frame: &[u8], apart: bool) -> Result<(), Error> {
     let two = |at: usize| frame.get(at..)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes));
     let mut at = 12;
@@ -45,7 +45,7 @@ fn look(frame: &[u8], apart: bool) -> Result<(), Error> {
     let addresses = match two(at) {
         Some(0x0800) => pair::<4>(frame, at + 14),
         Some(0x86dd) => pair::<16>(frame, at + 10),
-        // It goes no further than the wire.
+        // ARP goes no further than the link.
         Some(0x0806) => return Ok(()),
         Some(other) => return odd(format!("its EtherType {other:#06x} is neither IP's nor ARP's")),
         None => None,
@@ -55,7 +55,7 @@ fn look(frame: &[u8], apart: bool) -> Result<(), Error> {
     allow_source(Range::one(from), apart)
 }
 
-/// Two addresses, one behind the other.
+/// Two consecutive addresses.
 fn pair<const N: usize>(frame: &[u8], at: usize) -> Option<[IpAddr; 2]>
 where
     IpAddr: From<[u8; N]>,
@@ -111,7 +111,7 @@ mod tests {
         }
         assert_eq!(refusal(typed(&[8, 6])).map(|error| error.what), None);
         assert_eq!(refusal(typed(&[0x81, 0, 0, 5, 8, 6])).map(|error| error.what), None);
-        // Addresses that are not whole, and tags to the end.
+        // Incomplete addresses, and nothing but tags.
         let error = refusal(frame([198, 18, 0, 1], &[])[..33].to_vec()).unwrap();
         assert!(error.what.contains("ends within"), "{error}");
         assert!(refusal([&[0; 12][..], &[0x81, 0, 0, 1]].concat()).is_some());

@@ -1,4 +1,4 @@
-//! A run of the generator, with a sink or without.
+//! A run of the generator, with or without a sink.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,7 +8,7 @@ use super::fill::Filler;
 use super::load::Load;
 use super::plan::{FCS, Plan};
 use super::port::{DRAIN, Memory, Sent, Task, Writer, send};
-use super::sink::{Seen, Sink};
+use super::sink::{Sink, SinkStats};
 use super::track::{Tracker, Wanted};
 use super::{Error, Opened, xdp};
 use crate::live::sys;
@@ -16,52 +16,52 @@ use crate::machine::Machine;
 use crate::memory;
 use crate::report::Report;
 
-/// What is sent.
+/// The traffic to send.
 pub enum Traffic {
     /// The generator's own frames.
     Made(Plan),
-    /// A capture's frames, again and again.
+    /// A capture's frames, repeated.
     Replay(Vec<Vec<u8>>),
 }
 
-/// By what it is sent.
-pub enum Way<'a> {
+/// The means of sending.
+pub enum SendMethod<'a> {
     /// A BPF program.
     Xdp {
-        /// Out of this device.
+        /// Send through this device.
         device: &'a str,
-        /// Whether it sends one frame again and again, without number and time.
+        /// Whether it repeats one frame without number and time.
         plain: bool,
     },
     /// A port for each thread.
     Port(&'a (dyn Fn() -> Result<Opened, Error> + Sync)),
-    /// Memory, whose other end looks at frames or does not.
+    /// Memory, whose other end may evaluate frames.
     Memory {
-        /// Whether it looks.
+        /// Whether it evaluates them.
         looks: bool,
     },
 }
 
-/// What one thread has sent.
+/// The frames of one thread.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Which.
+    /// The thread's name.
     pub name: String,
-    /// Frames.
+    /// Number of frames.
     pub sent_frames: u64,
-    /// Million frames a second.
+    /// Million frames per second.
     pub mpps: f64,
 }
 
-/// Sends, and reports what was sent and what became of it.
+/// Sends, and reports what was sent and what the sink received.
 ///
 /// # Errors
-/// It was asked for wrongly, or the system refuses.
+/// The request is wrong, or the system refuses.
 pub fn run(
     traffic: &Traffic,
     load: &Load,
     run: u8,
-    way: &Way<'_>,
+    way: &SendMethod<'_>,
     sink: Option<Sink>,
     stop: &AtomicBool,
 ) -> Result<Report<Row>, Error> {
@@ -70,17 +70,17 @@ pub fn run(
     let task =
         Task { pps: load.share(wire_bytes), count: load.count, time: load.time, burst: load.burst };
     let (sent, memory) = match (way, traffic) {
-        (Way::Xdp { .. }, Traffic::Replay(_)) => {
+        (SendMethod::Xdp { .. }, Traffic::Replay(_)) => {
             let what = "captures are not sent by the BPF program";
             return Err(Error::usage(what, "Say --via af_packet or --via af_xdp"));
         }
-        (Way::Xdp { device, plain }, Traffic::Made(plan)) => {
+        (SendMethod::Xdp { device, plain }, Traffic::Made(plan)) => {
             let stream =
                 |thread| xdp::Stream::load(device, plan, (run, thread as u8), task, *plain);
             let streams = (0..load.threads).map(stream).collect::<Result<_, _>>()?;
             (xdp::send_all(streams, load.first_cpu, stop)?, None)
         }
-        (Way::Port(open), _) => {
+        (SendMethod::Port(open), _) => {
             let each = |thread| {
                 let (mut port, mut umem) = open()?;
                 let mut writer = traffic.writer(run, thread);
@@ -88,14 +88,14 @@ pub fn run(
             };
             threads(load, &each, stop)?
         }
-        (Way::Memory { looks }, _) => {
+        (SendMethod::Memory { looks }, _) => {
             let each = |thread| {
                 let failed = || Error::failed("there is no memory for frames", "Free some");
                 let mut umem = memory::umem(512, 4096).ok_or_else(failed)?;
                 let mut port = Memory::new(looks.then(|| Tracker::new(traffic.wanted(run), 1)));
                 let mut writer = traffic.writer(run, thread);
                 let sent = send(&mut port, &mut umem, &mut writer, task, stop)?;
-                Ok((sent, port.tracker().map(Seen::by)))
+                Ok((sent, port.tracker().map(SinkStats::by)))
             };
             threads(load, &each, stop)?
         }
@@ -116,7 +116,7 @@ impl Traffic {
         }
     }
 
-    /// What a sink of this traffic alone has to count; a capture's frames have no numbers.
+    /// What a sink for this traffic alone counts; a capture's frames have no numbers.
     #[must_use]
     pub const fn wanted(&self, run: u8) -> Wanted {
         match self {
@@ -125,11 +125,12 @@ impl Traffic {
         }
     }
 
-    /// Says if a device of this MTU takes all frames. `free_tag` says that one tag never counts; else it
-    /// counts where it is none of 802.1Q (`packet_extra_vlan_len_allowed` in `net/packet/af_packet.c`).
+    /// Checks that a device of this MTU accepts all frames. With `free_tag`, one tag never counts
+    /// towards the MTU; without, an 802.1Q tag does not count and any other does
+    /// (`packet_extra_vlan_len_allowed` in `net/packet/af_packet.c`).
     ///
     /// # Errors
-    /// One is too long.
+    /// A frame is too long.
     pub fn fits(&self, device: &str, mtu: u16, free_tag: bool) -> Result<(), Error> {
         let most = |head: &[u8]| {
             let is_free = free_tag || head.get(12..14) == Some(&[0x81, 0x00]);
@@ -164,22 +165,23 @@ impl Traffic {
     }
 }
 
-type Done = (Sent, Option<Seen>);
+type Done = (Sent, Option<SinkStats>);
 
-/// Runs a thread for each stream, on processors of their own; what all have sent, and seen together.
+/// Runs a thread for each stream, each on its own processor. Returns what each sent, and what all
+/// sinks together received.
 fn threads(
     load: &Load,
     each: &(dyn Fn(usize) -> Result<Done, Error> + Sync),
     stop: &AtomicBool,
-) -> Result<(Vec<Sent>, Option<Seen>), Error> {
+) -> Result<(Vec<Sent>, Option<SinkStats>), Error> {
     let processors = sys::processors();
     let cpu = |thread: usize| processors[(load.first_cpu + thread) % processors.len()];
     let done: Vec<Result<Done, Error>> = std::thread::scope(|scope| {
         let start = |thread| {
             scope.spawn(move || {
-                // A processor that is not this process's any more is no reason to stop.
+                // If the process has lost this processor meanwhile, the thread continues elsewhere.
                 let _ = sys::pin(&[cpu(thread)]);
-                // What fails here would fail the run in the end: the others need not go on.
+                // One failure fails the whole run, so stop the others.
                 each(thread).inspect_err(|_| stop.store(true, Ordering::Relaxed))
             })
         };
@@ -199,7 +201,7 @@ fn threads(
     Ok((sent, seen))
 }
 
-fn report(sent: &[Sent], seen: Option<&Seen>, traffic: &Traffic) -> Report<Row> {
+fn report(sent: &[Sent], seen: Option<&SinkStats>, traffic: &Traffic) -> Report<Row> {
     let row = |(thread, sent): (usize, &Sent)| Row {
         name: format!("thread-{thread}"),
         sent_frames: sent.frames,
@@ -244,7 +246,8 @@ mod tests {
             first_cpu: 0,
         };
         let stop = AtomicBool::new(false);
-        let report = run(&traffic, &load, 5, &Way::Memory { looks: true }, None, &stop).unwrap();
+        let report =
+            run(&traffic, &load, 5, &SendMethod::Memory { looks: true }, None, &stop).unwrap();
         let figure = |name: &str| report.figures[name];
         assert_eq!(report.rows.len(), 3);
         assert_eq!((figure("sent_frames"), figure("received_frames")), (60_000.0, 60_000.0));
@@ -258,7 +261,8 @@ mod tests {
             Load { rate: None, count: Some(1000), time: None, burst: 32, threads: 1, first_cpu: 0 };
         let traffic = Traffic::Replay(vec![vec![0; 60], vec![0; 100]]);
         let stop = AtomicBool::new(false);
-        let report = run(&traffic, &load, 5, &Way::Memory { looks: true }, None, &stop).unwrap();
+        let report =
+            run(&traffic, &load, 5, &SendMethod::Memory { looks: true }, None, &stop).unwrap();
         assert_eq!(report.figures["received_frames"], 1000.0);
         let json = serde_json::to_value(&report).unwrap();
         assert!(json["lost_frames"].is_null() && json["loss_ratio"].is_null(), "{json}");
@@ -300,7 +304,7 @@ mod tests {
             &traffic,
             &load,
             0,
-            &Way::Xdp { device: "lo", plain: false },
+            &SendMethod::Xdp { device: "lo", plain: false },
             None,
             &AtomicBool::new(false),
         );

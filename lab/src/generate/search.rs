@@ -1,9 +1,10 @@
-//! The highest rate that gets through with no more than a given loss: NDR and PDR.
+//! Searches for the highest rate with no more than a given loss: NDR and PDR.
 //!
-//! RFC 2544 (26.1) asks for the highest rate without loss, and RFC 9004 for a search that ends. Here the
-//! ratio of two neighbouring rates is halved (in logarithms) until both ends are as close as is wanted,
-//! first by short trials, then by whole ones that begin where the short ones ended, for each ratio of loss
-//! from the greatest to the least: as MLRsearch does it, in a time that is bounded.
+//! RFC 2544 (26.1) requires the highest rate without loss, and RFC 9004 a search that ends. This
+//! search halves the ratio of two neighbouring rates (in logarithms) until both ends are as close
+//! as requested. For each ratio of loss, from largest to smallest, it starts with short trials and
+//! continues with whole ones from the result of the short ones. This is the method of MLRsearch, in
+//! bounded time.
 
 use std::time::{Duration, Instant};
 
@@ -11,36 +12,36 @@ use hdrhistogram::Histogram;
 
 use super::Error;
 
-/// A short trial is that part of a whole one.
+/// A whole trial is this many times as long as a short one.
 const SHORT: u32 = 4;
-/// No rate below is looked for, frames a second.
+/// The lowest rate of a search, frames per second.
 const LEAST_PPS: f64 = 100.0;
-/// A trial that was not sent within this share of its rate tells nothing of that rate.
+/// A trial says nothing about a rate if the sender reached less than this share of it.
 const KEPT: f64 = 0.97;
-/// One whose sender was away for more than this share of the time neither.
+/// Nor does a trial whose sender had no processor for more than this share of the time.
 const AWAY: f64 = 0.5;
-/// Such a trial is made again so often before the sender's own limit is believed.
+/// Attempts of such a trial before it counts as the sender's own limit.
 const AGAIN: usize = 3;
-/// An end of the range that does not hold is moved by this at least.
+/// The least factor by which an unproven end of the range moves.
 const STRIDE: f64 = 1.1;
 
-/// What came of one trial.
+/// The result of one trial.
 #[derive(Clone, Debug)]
 pub struct Trial {
-    /// Frames that were sent.
+    /// Number of frames sent.
     pub sent: u64,
-    /// Of these, those that arrived.
+    /// Number of these that arrived.
     pub received: u64,
-    /// How fast they were sent, frames a second, while the sender had its processor.
+    /// Rate of sending in frames per second, while the sender had its processor.
     pub sent_pps: f64,
-    /// The share of the time that it had not.
+    /// The share of the time in which it had none.
     pub away: f64,
-    /// How long they took, ns.
+    /// Latency of the frames, ns.
     pub latency: Histogram<u64>,
 }
 
 impl Trial {
-    /// The share that was lost.
+    /// The share of lost frames.
     #[must_use]
     pub fn loss(&self) -> f64 {
         match self.sent {
@@ -50,54 +51,54 @@ impl Trial {
     }
 }
 
-/// What is measured: frames go in at a rate, and some come out.
+/// The path under test: it takes frames at a rate, and some arrive.
 pub trait Path {
-    /// Sends for so long at a rate, or as fast as it goes.
+    /// Sends for `time` at a rate, or as fast as possible.
     ///
     /// # Errors
     /// The system refuses.
     fn trial(&mut self, pps: Option<f64>, time: Duration) -> Result<Trial, Error>;
 }
 
-/// How it is looked for.
+/// Parameters of a search.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How long a trial is.
+    /// Duration of a trial.
     pub trial: Duration,
-    /// All trials of one size of frames end within this, but for the last of each ratio.
+    /// Time limit of all trials of one frame size, except the last trial of each ratio.
     pub within: Duration,
-    /// Ratios of loss that are allowed, such as 0 and 0.005.
+    /// Allowed ratios of loss, such as 0 and 0.005.
     pub losses: Vec<f64>,
-    /// How close the rates that hold and that do not have to be, as a share.
+    /// How close the highest passing and the lowest failing rate must be, as a share.
     pub precision: f64,
-    /// No rate above is tried; none for what the sender can do.
+    /// The highest rate to try; `None` for the sender's maximum.
     pub most_pps: Option<f64>,
 }
 
-/// A rate that was found.
+/// The result of a search.
 #[derive(Clone, Debug)]
-pub struct Found {
-    /// The ratio of loss that was allowed.
+pub struct SearchResult {
+    /// The allowed ratio of loss.
     pub allowed: f64,
-    /// The highest rate that held, frames a second; 0 where none did.
+    /// The highest passing rate, frames per second; 0 if none passed.
     pub pps: f64,
-    /// The lowest above it that did not.
+    /// The lowest failing rate above it.
     pub too_much_pps: f64,
-    /// The trial at that rate.
+    /// The trial at the passing rate.
     pub trial: Option<Trial>,
-    /// Whether it is the sender's own limit, or the one that was set, and not the path's.
+    /// Whether the limit is the sender's own, or the configured one, and not the path's.
     pub is_senders: bool,
-    /// Whether the time was enough; else short trials may be all that the rate is known by.
+    /// Whether the time was sufficient. If not, the rate may rest on short trials only.
     pub is_precise: bool,
-    /// Trials made for it.
+    /// Number of trials.
     pub trials: usize,
 }
 
-/// Looks for the rates of all ratios; in the order of the options.
+/// Searches the rates of all ratios, returned in the order of the options.
 ///
 /// # Errors
-/// A ratio, a trial or a precision that can not be; a trial fails.
-pub fn search(path: &mut dyn Path, options: &Options) -> Result<Vec<Found>, Error> {
+/// A ratio, the trial time or the precision is impossible, or a trial fails.
+pub fn search(path: &mut dyn Path, options: &Options) -> Result<Vec<SearchResult>, Error> {
     check(options)?;
     let end = Instant::now() + options.within;
     let all_out = path.trial(options.most_pps, options.trial)?;
@@ -105,17 +106,17 @@ pub fn search(path: &mut dyn Path, options: &Options) -> Result<Vec<Found>, Erro
     let arrived = all_out.sent_pps * (1.0 - all_out.loss());
     let mut order: Vec<_> = (0..options.losses.len()).collect();
     order.sort_by(|a, b| options.losses[*b].total_cmp(&options.losses[*a]));
-    let mut found: Vec<Option<Found>> = vec![None; options.losses.len()];
-    // What gets through of too much is where to begin; less loss is found at lower rates.
+    let mut found: Vec<Option<SearchResult>> = vec![None; options.losses.len()];
+    // Start from the rate that passes under overload; less loss is found at lower rates.
     let mut start = arrived.clamp(LEAST_PPS, most);
     for (done, index) in order.into_iter().enumerate() {
-        // What is left is for all that are left.
+        // All remaining ratios share the remaining time.
         let left = end.saturating_duration_since(Instant::now());
         let share = left / u32::try_from(options.losses.len() - done).unwrap_or(u32::MAX).max(1);
         let end = Instant::now() + share;
         let mut hunt = Hunt { path, options, allowed: options.losses[index], end, most, trials: 0 };
         let one = hunt.run(start)?;
-        // Where nothing held, what is known is what did not.
+        // If no rate passed, all that is known is one that failed.
         start = if one.pps > 0.0 { one.pps } else { start.min(one.too_much_pps) };
         start = start.clamp(LEAST_PPS, most);
         found[index] = Some(one);
@@ -155,19 +156,19 @@ struct Hunt<'a> {
     trials: usize,
 }
 
-/// A trial, and whether its loss is allowed.
+/// The outcome of a trial.
 enum Outcome {
     Holds(Trial),
     Fails,
-    /// The sender does not get there.
+    /// The sender does not reach the rate.
     Beyond,
 }
 
-/// What trials of one length have shown.
+/// Results of the trials of one length.
 struct Bounds {
-    /// The rates that held, each above the last one, with their trials.
+    /// The passing rates in ascending order, with their trials.
     held: Vec<(f64, Trial)>,
-    /// The lowest rate that did not.
+    /// The lowest failing rate.
     high: f64,
     /// Whether that is the sender's own limit.
     is_senders: bool,
@@ -176,32 +177,32 @@ struct Bounds {
 }
 
 impl Bounds {
-    /// The highest rate that held; 0 for none.
+    /// The highest passing rate; 0 if there is none.
     fn low(&self) -> f64 {
         self.held.last().map_or(0.0, |(pps, _)| *pps)
     }
 
-    /// Whether both ends are that close.
+    /// Whether both ends are as close as `precision`.
     fn is_close(&self, precision: f64) -> bool {
         self.high / self.low().max(LEAST_PPS) <= 1.0 + precision
     }
 }
 
 impl Hunt<'_> {
-    fn run(&mut self, start: f64) -> Result<Found, Error> {
+    fn run(&mut self, start: f64) -> Result<SearchResult, Error> {
         let mut short = self.approach(start, SHORT)?;
         let begin = if short.held.is_empty() { short.next } else { short.low() };
         let mut whole = self.approach(begin, 1)?;
         let is_precise = whole.is_close(self.options.precision);
         if whole.held.is_empty() {
-            // Time was up before a whole trial held: what short ones say of lower rates is all there is.
+            // Time was up before a whole trial passed, so use the short trials at lower rates.
             short.held.retain(|(pps, _)| *pps < whole.high);
             whole.held = short.held;
         } else if whole.high > self.most && short.high > whole.low() {
             (whole.high, whole.is_senders) = (short.high, short.is_senders);
         }
         let low = whole.low();
-        Ok(Found {
+        Ok(SearchResult {
             allowed: self.allowed,
             pps: low,
             too_much_pps: whole.high,
@@ -212,8 +213,8 @@ impl Hunt<'_> {
         })
     }
 
-    /// Brings the rates that hold and that do not close together, by trials of so many parts of a whole one.
-    /// Short ones end when time is up; of whole ones there is one in any case.
+    /// Narrows the range between passing and failing rates with trials of 1/`parts` of a whole one.
+    /// Short trials end when time is up; at least one whole trial always runs.
     fn approach(&mut self, start: f64, parts: u32) -> Result<Bounds, Error> {
         let (time, precision) = (self.options.trial / parts, self.options.precision);
         let high = self.most * STRIDE;
@@ -237,7 +238,7 @@ impl Hunt<'_> {
             }
             let open = (known.held.is_empty(), known.high > self.most);
             known.next = match open {
-                // One end is only guessed: step there, further each time.
+                // One end is only a guess: step there, further each time.
                 (true, _) => (known.high / stride).max(LEAST_PPS),
                 (_, true) => (known.low() * stride).min(self.most),
                 _ => (known.low() * known.high).sqrt(),

@@ -13,7 +13,7 @@ use super::*;
 use crate::frames::Source;
 use crate::tolls::ROWS;
 
-/// A path that is a formula: all below a knee gets through, and a sender that ends somewhere.
+/// A path defined by a formula: all frames pass below a knee, and the sender has a maximum rate.
 struct Formula {
     /// The loss at a rate.
     loss: fn(f64) -> f64,
@@ -41,7 +41,7 @@ fn options(losses: &[f64]) -> Options {
     }
 }
 
-/// All above a million is lost.
+/// All frames above a million per second are lost.
 fn knee(pps: f64) -> f64 {
     (1.0 - 1e6 / pps).max(0.0)
 }
@@ -60,7 +60,7 @@ fn rates_are_found_within_the_precision() {
 
 #[test]
 fn slow_and_fast_paths_are_found_too() {
-    // A path that collapses: the more comes, the less goes on.
+    // A path that collapses: the more frames arrive, the fewer pass.
     let livelock = |pps: f64| if pps > 20_000.0 { 1.0 - 2000.0 / pps } else { 0.0 };
     let mut path = Formula { loss: livelock, most: 4e6, trials: 0 };
     let found = search(&mut path, &options(&[0.0])).unwrap();
@@ -104,14 +104,14 @@ fn time_ends_a_search() {
     assert!(start.elapsed() < Duration::from_secs(5));
 }
 
-/// A path at which time is up with one of its trials, and of which whole ones lose more.
+/// A path on which one trial uses up all the time, and on which whole trials lose more.
 struct Late {
     formula: Formula,
-    /// That trial.
+    /// The number of that trial.
     late: usize,
-    /// No whole trial holds from here on.
+    /// No whole trial passes from this rate on.
     whole_knee: f64,
-    /// Rates that were tried.
+    /// The rates that were tried.
     tried: Vec<f64>,
 }
 
@@ -124,7 +124,7 @@ impl Late {
         Self { formula, late, whole_knee, tried: Vec::new() }
     }
 
-    fn search(&mut self, losses: &[f64]) -> Vec<Found> {
+    fn search(&mut self, losses: &[f64]) -> Vec<SearchResult> {
         let options = Options { trial: WHOLE, within: WITHIN, precision: 1e-4, ..options(losses) };
         search(self, &options).unwrap()
     }
@@ -148,7 +148,7 @@ impl Path for Late {
 
 #[test]
 fn what_held_before_time_was_up_is_told() {
-    // Above the knee more is lost than what is too much, so that the search begins below.
+    // Above the knee the loss exceeds the excess, so the search starts below.
     let loss = |pps: f64| if pps > 1e6 { 1.0 - 0.7e6 / pps } else { 0.0 };
     for (whole_knee, expected) in [(f64::MAX, 0.95e6..1e6), (0.9e6, 0.9e6..0.95e6)] {
         let mut path = Late::new(loss, 8, whole_knee);
@@ -184,17 +184,18 @@ fn what_can_not_be_looked_for_is_refused() {
     }
 }
 
-/// Tollway's own path between memory ports, behind a gate that lets so many frames a second in and holds
-/// none: by a clock that goes as frames are sent, so that a busy machine is no slower.
+/// Tollway's own path between memory ports, behind a gate that admits a limited number of frames
+/// per second and queues none. Its clock advances with the frames sent, so a busy machine is no
+/// slower.
 struct Routed {
     router: Router,
     ports: Vec<MemoryPort>,
-    /// Frames a second that get in.
+    /// Frames per second that the gate admits.
     limit: f64,
 }
 
 impl Routed {
-    /// Takes a frame through the router, and looks at what comes out.
+    /// Takes a frame through the router, and tracks its output.
     fn forward(&mut self, bytes: &[u8], now_ns: u64, tracker: &mut Tracker) {
         self.ports[0].inject(self.router.umem.store(bytes).unwrap());
         while self.router.turn(PortId(0), &mut self.ports, now_ns) > 0 {}
@@ -231,7 +232,7 @@ impl Path for Routed {
     }
 }
 
-/// Frames as the row `ip4-one-flow` has them.
+/// Frames like those of the row `ip4-one-flow`.
 fn routed() -> Spec {
     let row = ROWS.iter().find(|row| row.name == "ip4-one-flow").unwrap();
     let Source::Whole(templates) = row.stage().unwrap().source else {

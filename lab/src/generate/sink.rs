@@ -1,4 +1,4 @@
-//! Sinks of all kinds, and what they say.
+//! Sinks of all kinds and their reports.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,32 +16,32 @@ use super::{Error, Opened, Row, xdp};
 use crate::machine::Machine;
 use crate::report::Report;
 
-/// A thread that waits for frames looks again after that.
+/// Time that a thread without frames sleeps before it polls again.
 const NAP: Duration = Duration::from_micros(50);
-/// Frames that it reads at most when it is told to end, if they go on coming.
+/// The most frames that it still reads after the order to end, if they keep arriving.
 const LAST: usize = 1 << 16;
 
-/// What a sink has seen.
+/// The results of a sink.
 #[derive(Clone, Debug)]
-pub struct Seen {
-    /// What was counted.
+pub struct SinkStats {
+    /// The counts.
     pub counts: Counts,
-    /// How long frames took, ns.
+    /// Latency of the frames, ns.
     pub latency: Histogram<u64>,
 }
 
-/// Percentiles that are told.
+/// The percentiles in reports.
 const PERCENTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)];
 
-impl Seen {
-    /// What a tracker has seen.
+impl SinkStats {
+    /// The results of a tracker.
     #[must_use]
     pub fn by(tracker: &Tracker) -> Self {
         Self { counts: tracker.counts(), latency: tracker.latency().clone() }
     }
 
-    /// As figures, by name; `sent` says what was sent, where that is known.
+    /// The results as figures by name; `sent` is the number of frames sent, if known.
     #[must_use]
     pub fn figures(&self, sent: Option<u64>) -> BTreeMap<String, f64> {
         let counts = &self.counts;
@@ -63,7 +63,7 @@ impl Seen {
         figures
     }
 
-    /// The same of frames without numbers: what was lost is not known, and not a number.
+    /// Figures for frames without numbers. The number of lost frames is unknown: not a number.
     #[must_use]
     pub fn figures_without_numbers(&self) -> BTreeMap<String, f64> {
         let figures = [
@@ -75,7 +75,7 @@ impl Seen {
     }
 }
 
-/// Percentiles of latency in microseconds; none where nothing came.
+/// Percentiles of latency in microseconds; empty if no frame arrived.
 #[must_use]
 pub fn percentiles(latency: &Histogram<u64>) -> BTreeMap<String, f64> {
     if latency.is_empty() {
@@ -87,9 +87,9 @@ pub fn percentiles(latency: &Histogram<u64>) -> BTreeMap<String, f64> {
     PERCENTILES.into_iter().map(one).collect()
 }
 
-/// What a sink alone has to tell, which was there for so long.
+/// The report of a sink alone that ran for `time`.
 #[must_use]
-pub fn report(seen: &Seen, time: Duration) -> Report<Row> {
+pub fn report(seen: &SinkStats, time: Duration) -> Report<Row> {
     let mut report = Report::new(Machine::probe(), Vec::new());
     report.figures = seen.figures(None);
     let mpps = seen.counts.frames as f64 / time.as_secs_f64() / 1e6;
@@ -98,24 +98,24 @@ pub fn report(seen: &Seen, time: Duration) -> Report<Row> {
     report
 }
 
-/// A sink at work.
+/// A running sink.
 pub enum Sink {
-    /// A program at a device.
+    /// An XDP program at a device.
     Xdp(Box<xdp::Sink>),
     /// A thread that reads a port.
     Port {
-        /// Set to end it.
+        /// Set to end the thread.
         stop: Arc<AtomicBool>,
         /// The thread.
-        work: std::thread::JoinHandle<Seen>,
+        work: std::thread::JoinHandle<SinkStats>,
     },
 }
 
 impl Sink {
-    /// Reads a port in a thread, which opens it; latency is taken of one frame in `sample`.
+    /// Reads a port in a thread that opens it. Measures the latency of one frame in `sample`.
     ///
     /// # Errors
-    /// It can not be opened, or no thread can be had.
+    /// The port cannot be opened, or no thread can start.
     pub fn over(
         open: impl FnOnce() -> Result<Opened, Error> + Send + 'static,
         wanted: Wanted,
@@ -128,7 +128,7 @@ impl Sink {
             let (mut tracker, mut burst) = (Tracker::new(wanted, sample), Burst::new());
             match open() {
                 Ok((mut port, mut umem)) => {
-                    // The first look makes a port ready.
+                    // The first receive makes a port ready.
                     take(port.as_mut(), &mut umem, &mut burst, &mut tracker);
                     let _ = ready.send(Ok(()));
                     while !is_over(&end) {
@@ -136,7 +136,8 @@ impl Sink {
                             std::thread::sleep(NAP);
                         }
                     }
-                    // What has come until then counts, however long this thread had no processor.
+                    // All frames that have arrived by then count, however long this thread had no
+                    // processor.
                     let mut last = 0;
                     while last < LAST {
                         match take(port.as_mut(), &mut umem, &mut burst, &mut tracker) {
@@ -149,7 +150,7 @@ impl Sink {
                     let _ = ready.send(Err(error));
                 }
             }
-            Seen::by(&tracker)
+            SinkStats::by(&tracker)
         };
         let failed = |what: &dyn std::fmt::Display| Error::failed(what, "Try again");
         let work = std::thread::Builder::new().name("sink".to_owned()).spawn(work);
@@ -158,13 +159,13 @@ impl Sink {
         Ok(Self::Port { stop, work })
     }
 
-    /// Ends it; what it has seen.
+    /// Ends the sink and returns its results.
     ///
     /// # Errors
-    /// Its counts can not be read.
-    pub fn end(self) -> Result<Seen, Error> {
+    /// Its counts cannot be read.
+    pub fn end(self) -> Result<SinkStats, Error> {
         match self {
-            Self::Xdp(sink) => Ok(Seen { counts: sink.counts()?, latency: sink.latency()? }),
+            Self::Xdp(sink) => Ok(SinkStats { counts: sink.counts()?, latency: sink.latency()? }),
             Self::Port { stop, work } => {
                 stop.store(true, Ordering::Relaxed);
                 work.join().map_err(|_| {

@@ -5,7 +5,7 @@ use crate::text::{align, figure, heading, plain_table, trimmed};
 
 use super::run::Row;
 
-/// Figures in the order in which they are told, with what they are.
+/// Figures in output order, with their descriptions.
 const FIGURES: [(&str, &str); 17] = [
     ("sent_frames", "frames sent"),
     ("mpps", "million frames a second"),
@@ -26,7 +26,7 @@ const FIGURES: [(&str, &str); 17] = [
     ("seconds", "seconds"),
 ];
 
-/// What was sent, by each thread where they are several, and what became of it.
+/// What was sent, by thread if there are several, and what the sink received.
 #[must_use]
 pub fn render(report: &Report<Row>) -> String {
     let mut text = heading(report);

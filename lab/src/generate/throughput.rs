@@ -1,4 +1,5 @@
-//! RFC 2544's throughput over two devices: for each size of frames the rates without loss and with little.
+//! RFC 2544 throughput over two devices: for each frame size, the rates without loss and with
+//! little loss.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use serde::Serialize;
 
 use super::plan::{Plan, Spec};
 use super::port::{DRAIN, Sent, Task};
-use super::search::{Found, Options, Path, Trial, search};
+use super::search::{Options, Path, SearchResult, Trial, search};
 use super::sink::percentiles;
 use super::track::Wanted;
 use super::{Error, Traffic, any_run, xdp};
@@ -18,35 +19,36 @@ use crate::text::{align, figure, heading, plain_table, trimmed};
 /// Frame sizes of RFC 2544, 9.1, with check sequence.
 pub const SIZES: [usize; 7] = [64, 128, 256, 512, 1024, 1280, 1518];
 
-/// What is on its way after a trial has so long (RFC 2544, 23).
+/// Time for frames in flight after a trial (RFC 2544, 23).
 const RESIDUAL: Duration = Duration::from_secs(2);
 
-/// A rate of one size.
+/// A rate for one frame size.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Bytes of a frame, with check sequence.
     pub size: usize,
-    /// The share of loss that was allowed; 0 is for NDR.
+    /// The allowed share of loss; 0 for NDR.
     pub allowed_loss_ratio: f64,
-    /// The highest rate that held, million frames a second.
+    /// The highest passing rate, million frames per second.
     pub mpps: f64,
-    /// The same on the wire, with preamble and gap.
+    /// The same rate on the wire in Gbit/s, with preamble and gap.
     pub wire_gbps: f64,
-    /// The lowest rate above it that did not hold.
+    /// The lowest failing rate above it.
     pub too_much_mpps: f64,
-    /// The share that was lost at that rate.
+    /// The share of lost frames at the passing rate.
     pub loss_ratio: Option<f64>,
-    /// Latency at that rate, microseconds: median, 99 of 100, and the longest.
+    /// Latency at that rate in microseconds: median, 99th percentile, maximum.
     pub latency_us: Option<[f64; 3]>,
-    /// Whether the sender could no more, so that the path may.
+    /// Whether the sender reached its maximum, so that the path may be capable of more.
     pub is_senders_limit: bool,
-    /// Whether time was enough for the precision that was asked for.
+    /// Whether the time was sufficient for the requested precision.
     pub is_precise: bool,
-    /// Trials it took.
+    /// Number of trials.
     pub trials: usize,
 }
 
-/// A path between two devices: the generator's BPF program sends out of one, another counts at the other.
+/// A path between two devices: the generator's BPF program sends from one, a sink counts at the
+/// other.
 struct Wire<'a> {
     device: &'a str,
     sink: xdp::Sink,
@@ -64,7 +66,7 @@ impl Path for Wire<'_> {
         let (threads, first_cpu, burst) = self.load;
         let pps = pps.map(|pps| pps / threads as f64);
         let task = Task { pps, count: None, time: Some(time), burst };
-        // Another run, and the only one that counts: what is late of the last one is nobody's.
+        // Start a new run and count only that: late frames of the last run do not belong to it.
         self.run = self.run.wrapping_add(1);
         self.sink.want(self.run)?;
         let (before, known) = (self.sink.counts()?, self.sink.latency()?);
@@ -77,7 +79,7 @@ impl Path for Wire<'_> {
         let look = || Ok(self.sink.counts()?.since(&before).arrived());
         let received = settle(look, frames, DRAIN)?;
         let mut latency = self.sink.latency()?;
-        // It has all that was known before.
+        // The histogram contains all of the earlier values, so the subtraction cannot fail.
         let _ = latency.subtract(&known);
         Ok(Trial {
             sent: frames,
@@ -89,7 +91,8 @@ impl Path for Wire<'_> {
     }
 }
 
-/// Looks again and again until all frames have come, or for a while no more of those that do; how many.
+/// Polls until all frames have arrived, or no more arrive for a while. Returns the number of
+/// frames.
 fn settle(
     mut look: impl FnMut() -> Result<u64, Error>,
     sent: u64,
@@ -99,7 +102,7 @@ fn settle(
     for _ in 0..(RESIDUAL.as_nanos() / step.as_nanos().max(1)) {
         std::thread::sleep(step);
         let arrived = look()?;
-        // Where none has come the way may just be long.
+        // If none has arrived, the path may simply be long.
         if arrived >= sent || (arrived > 0 && arrived == last) {
             return Ok(arrived);
         }
@@ -108,27 +111,27 @@ fn settle(
     look()
 }
 
-/// Devices and the sender's part.
+/// Devices, and parameters of the sender.
 #[derive(Clone, Copy, Debug)]
 pub struct Between<'a> {
-    /// Frames leave here.
+    /// The sending device.
     pub device: &'a str,
     /// Its MTU.
     pub mtu: u16,
-    /// And are to come here.
+    /// The receiving device.
     pub sink: &'a str,
-    /// Threads that send.
+    /// Number of sending threads.
     pub threads: usize,
-    /// The first one's processor.
+    /// The processor of the first thread.
     pub first_cpu: usize,
-    /// Frames at once.
+    /// Frames per transmit call.
     pub burst: usize,
 }
 
-/// Looks for the rates of all sizes that the specification has, one after the other.
+/// Searches the rates of all sizes in the specification, one after the other.
 ///
 /// # Errors
-/// It was asked for wrongly, the system refuses, or nothing at all arrives.
+/// The request is wrong, the system refuses, or no frame arrives.
 pub fn run(
     spec: &Spec,
     between: Between<'_>,
@@ -152,16 +155,16 @@ pub fn run(
     Ok(report)
 }
 
-/// Looks at all sizes: one that is refused after others were measured would lose their rates.
+/// Checks all sizes first: a refusal in the middle would discard the rates already measured.
 fn can_be_sent(spec: &Spec, between: Between<'_>) -> Result<(), Error> {
     spec.sizes.iter().try_for_each(|(size, _)| {
-        // How long a frame is does not depend on its flow.
+        // A frame's length does not depend on its flow.
         let one = Spec { sizes: vec![(*size, 1)], flows: Some(1), ..spec.clone() };
         Traffic::Made(Plan::new(&one)?).fits(between.device, between.mtu, true)
     })
 }
 
-/// A few frames first: what leads nowhere needs no search.
+/// Sends a few frames first: if none arrives, a search is pointless.
 fn arrives(wire: &mut Wire<'_>, between: Between<'_>) -> Result<(), Error> {
     let trial = wire.trial(Some(10_000.0), Duration::from_millis(100))?;
     if trial.received > 0 {
@@ -177,7 +180,7 @@ fn arrives(wire: &mut Wire<'_>, between: Between<'_>) -> Result<(), Error> {
     ))
 }
 
-fn row(size: usize, wire_bytes: f64, found: &Found) -> Row {
+fn row(size: usize, wire_bytes: f64, found: &SearchResult) -> Row {
     let latency = found.trial.as_ref().map(|trial| percentiles(&trial.latency));
     let latency = latency.filter(|latency| !latency.is_empty()).map(|latency| {
         ["latency_p50_us", "latency_p99_us", "latency_max_us"].map(|name| latency[name])
@@ -237,7 +240,7 @@ mod tests {
 
     #[test]
     fn all_sizes_are_looked_at_before_one_is_measured() {
-        // A device that is missing is found when the first size is to be measured.
+        // A missing device would be found only when the first size is measured.
         let between =
             Between { device: "a0", mtu: 1400, sink: "?", threads: 1, first_cpu: 0, burst: 1 };
         let time = Duration::from_millis(1);
@@ -248,8 +251,7 @@ mod tests {
             precision: 0.1,
             most_pps: None,
         };
-        for (last, about) in
-            [(9000, "a frame of 9000 bytes can not be sent"), (1518, "MTU is 1400")]
+        for (last, about) in [(9000, "a frame of 9000 bytes cannot be sent"), (1518, "MTU is 1400")]
         {
             let spec = Spec { sizes: vec![(64, 1), (last, 1)], ..spec() };
             let error = run(&spec, between, &options, &AtomicBool::new(false)).unwrap_err();
@@ -257,7 +259,7 @@ mod tests {
         }
     }
 
-    /// What is made of counts as they grow, look by look, and how many looks it took.
+    /// Feeds growing counts to `settle`. Returns its result and the number of polls.
     fn settled(sent: u64, counts: &[u64]) -> (u64, usize) {
         let mut looks = 0;
         let look = || {

@@ -1,42 +1,43 @@
-//! What a sink makes of sequence numbers: loss, duplicates, reordering, latency.
+//! Evaluates sequence numbers at a sink: loss, duplicates, reordering, latency.
 //!
-//! A frame is reordered where a later one came before it (RFC 4737, type-P-reordered: its sequence
-//! number is below the next expected one); a duplicate is neither new nor reordered. Which numbers came
-//! is known for the last million of each stream. `bpf/collect.c` counts in the same way.
+//! A frame is reordered if a later one arrived before it (RFC 4737, type-P-reordered: its sequence
+//! number is below the next expected one). A duplicate is neither new nor reordered. The tracker
+//! remembers the last million numbers of each stream. `bpf/collect.c` counts in the same way.
 
 use hdrhistogram::Histogram;
 
 use super::mark::{Mark, STREAMS, of_frame};
 
-/// Sequence numbers that are remembered, a power of two.
+/// Size of the window of remembered sequence numbers, a power of two.
 const WINDOW_BITS: u32 = 20;
 const WORDS: usize = 1 << (WINDOW_BITS - 5);
-/// Runs that are followed at once on each stream.
+/// Number of runs that each stream tracks at once.
 pub const RUNS: usize = 4;
-/// A run of which nothing came for so long makes room for another.
+/// A run without frames for this long makes room for another.
 const QUIET_NS: u64 = 100_000_000;
-/// The longest way that is measured, ns; a longer one is taken for it.
+/// The highest measured latency, ns; higher ones count as this.
 pub const LONGEST_NS: u64 = 60_000_000_000;
 
 /// Which frames a sink counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wanted {
-    /// Those with a mark, whatever run they are of.
+    /// Frames with a mark, of any run.
     #[default]
     Marked,
-    /// Those of one run.
+    /// Frames of one run.
     Run(u8),
-    /// All that arrive; their numbers are not looked at.
+    /// All frames, without evaluating their numbers.
     All,
 }
 
-/// Says of which numbers latency is taken, where it is of one frame in so many: those without these bits.
+/// The mask for measuring the latency of one frame in `sample`: it selects numbers without these
+/// bits.
 #[must_use]
 pub fn sample_mask(sample: u64) -> u64 {
     sample.max(1).checked_next_power_of_two().unwrap_or(1 << 63) - 1
 }
 
-/// What was counted.
+/// The counts of a sink.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Counts {
@@ -44,32 +45,32 @@ pub struct Counts {
     pub frames: u64,
     /// Their bytes, without check sequence.
     pub bytes: u64,
-    /// Frames that came again.
+    /// Frames that arrived more than once.
     pub duplicates: u64,
-    /// Frames that came after later ones.
+    /// Frames that arrived after later ones.
     pub reordered: u64,
-    /// Frames so late that nobody knows if they had come before.
+    /// Frames that arrived too late to tell whether they are duplicates.
     pub late: u64,
-    /// Frames that were sent, by the largest sequence number of each stream and run.
+    /// Number of frames sent, from the largest sequence number of each stream and run.
     pub expected: u64,
-    /// Frames of runs that were too many to be followed at once.
+    /// Frames of runs beyond the number that can be tracked at once.
     pub unfollowed: u64,
 }
 
 impl Counts {
-    /// Different frames that arrived, of those that were followed.
+    /// Number of different frames that arrived, among those tracked.
     #[must_use]
     pub fn arrived(&self) -> u64 {
         self.frames.saturating_sub(self.duplicates).saturating_sub(self.unfollowed)
     }
 
-    /// What is missing of `sent` frames, or where that is not known of those that were expected.
+    /// Number of missing frames: of `sent`, or of those expected if that is unknown.
     #[must_use]
     pub fn lost(&self, sent: Option<u64>) -> u64 {
         sent.unwrap_or(self.expected).saturating_sub(self.arrived())
     }
 
-    /// Takes in what another sink has counted.
+    /// Adds the counts of another sink.
     pub fn add(&mut self, other: &Self) {
         self.frames += other.frames;
         self.bytes += other.bytes;
@@ -80,7 +81,7 @@ impl Counts {
         self.unfollowed += other.unfollowed;
     }
 
-    /// What has come since then.
+    /// The difference to earlier counts.
     #[must_use]
     pub fn since(&self, then: &Self) -> Self {
         Self {
@@ -95,20 +96,20 @@ impl Counts {
     }
 }
 
-/// A histogram of latencies, ns, to three digits.
+/// An empty histogram of latencies in ns, with three significant digits.
 #[must_use]
 pub fn latencies() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("constant bounds that a histogram takes")
 }
 
-/// Follows streams.
+/// Tracks the sequence numbers of streams.
 #[derive(Clone, Debug)]
 pub struct Tracker {
     counts: Counts,
     wanted: Wanted,
-    /// Latency is taken of numbers without these bits.
+    /// Selects the numbers whose latency is measured: those without these bits.
     mask: u64,
-    /// Of each stream the runs that are followed, [`RUNS`] at most.
+    /// For each stream the tracked runs, at most [`RUNS`].
     streams: Vec<Vec<Stream>>,
     latency: Histogram<u64>,
 }
@@ -116,12 +117,12 @@ pub struct Tracker {
 #[derive(Clone, Debug)]
 struct Stream {
     run: u8,
-    /// When a frame of it came last.
+    /// When its last frame arrived.
     used_ns: u64,
-    /// The number behind the largest that came.
+    /// One more than the largest number that arrived.
     next: u64,
-    /// Which numbers came: in the upper half of a word its epoch (the number by the window), in the
-    /// lower one bit for each of 32 numbers.
+    /// The numbers that arrived. A word's upper half is its epoch (the number by the window), the
+    /// lower half has one bit for each of 32 numbers.
     words: Box<[u64]>,
 }
 
@@ -132,7 +133,7 @@ impl Default for Tracker {
 }
 
 impl Tracker {
-    /// Makes one that takes the latency of one frame in `sample`.
+    /// Makes a tracker that measures the latency of one frame in `sample`.
     #[must_use]
     pub fn new(wanted: Wanted, sample: u64) -> Self {
         Self {
@@ -144,7 +145,7 @@ impl Tracker {
         }
     }
 
-    /// Takes a frame that came at that time, if it is one that counts.
+    /// Counts a frame that arrived at `now_ns`, if it is wanted.
     #[inline]
     pub fn look(&mut self, frame: &[u8], now_ns: u64) {
         if self.wanted == Wanted::All {
@@ -155,7 +156,7 @@ impl Tracker {
         }
     }
 
-    /// Takes a frame of so many bytes that came at that time.
+    /// Counts a frame of `len` bytes that arrived at `now_ns`.
     #[inline]
     pub fn take(&mut self, mark: &Mark, len: usize, now_ns: u64) {
         if matches!(self.wanted, Wanted::Run(run) if run != mark.run) {
@@ -173,20 +174,20 @@ impl Tracker {
         }
     }
 
-    /// What was counted.
+    /// The counts so far.
     #[must_use]
     pub const fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// How long frames took, ns.
+    /// Latency of the frames, ns.
     #[must_use]
     pub const fn latency(&self) -> &Histogram<u64> {
         &self.latency
     }
 }
 
-/// What is known of a run; none where too many are at work.
+/// The state of a run; `None` if too many runs are active.
 #[inline]
 fn stream_of(runs: &mut Vec<Stream>, run: u8, now_ns: u64) -> Option<&mut Stream> {
     let known = runs.iter().position(|stream| stream.run == run);
@@ -196,7 +197,7 @@ fn stream_of(runs: &mut Vec<Stream>, run: u8, now_ns: u64) -> Option<&mut Stream
     Some(stream)
 }
 
-/// A place for another run: a new one, or that of one which has long been quiet.
+/// A slot for another run: a new one, or that of a run that has long been quiet.
 #[cold]
 fn make_room(runs: &mut Vec<Stream>, run: u8, now_ns: u64) -> Option<usize> {
     if runs.len() < RUNS {
@@ -219,7 +220,7 @@ impl Stream {
     #[inline]
     fn take(&mut self, seq: u64, counts: &mut Counts) {
         let word = &mut self.words[(seq >> 5) as usize % WORDS];
-        // Never 0, which is no epoch.
+        // Never 0, which marks an unused word.
         let (epoch, bit) = ((seq >> WINDOW_BITS) + 1, 1_u64 << (seq & 31));
         match (*word >> 32).cmp(&epoch) {
             std::cmp::Ordering::Less => *word = epoch << 32 | bit,
@@ -311,10 +312,10 @@ mod tests {
         };
         let counts = send(0..2, 5);
         assert_eq!((counts.expected, counts.lost(None), counts.duplicates), (200, 0, 0));
-        // Two more have room; of six the last two are not followed, and told.
+        // There is room for two more. Of six, the last two are not tracked, and counted as such.
         let counts = send(2..6, 6);
         assert_eq!((counts.expected, counts.unfollowed, counts.lost(None)), (400, 200, 0));
-        // One after the other there may be any number.
+        // In sequence there may be any number.
         for run in 10..30 {
             send(run..run + 1, u64::from(run) * 2 * QUIET_NS);
         }

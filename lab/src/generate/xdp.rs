@@ -1,4 +1,4 @@
-//! Sending by a BPF program that the kernel runs with live frames, and counting by one at a device:
+//! Sends with a BPF program that the kernel runs with live frames, and counts with one at a device:
 //! no frame goes through user space.
 
 use std::sync::atomic::AtomicBool;
@@ -23,9 +23,9 @@ use crate::live::{ifindex, program_of, refused, sys};
 static TRAFFIC: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/traffic.o"));
 /// `bpf/collect.c`.
 static COLLECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/collect.o"));
-/// A histogram's buckets there.
+/// Number of buckets in the histogram of `bpf/collect.c`.
 const BUCKETS: u32 = 2304;
-/// How often it is looked whether it is enough.
+/// Interval between checks whether the streams are done.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// `struct head`.
@@ -33,7 +33,7 @@ type Head = [u8; HEAD + 8];
 /// `struct progress`.
 type Progress = [u64; 7];
 
-/// A stream, ready to be sent.
+/// A stream, ready to start.
 pub struct Stream {
     ebpf: Ebpf,
     progress: Array<MapData, Progress>,
@@ -41,7 +41,7 @@ pub struct Stream {
     task: Task,
 }
 
-/// A stream that is being sent. Dropped, it stops.
+/// A running stream. Dropping this stops it.
 pub struct Sending {
     progress: Array<MapData, Progress>,
     runner: Runner,
@@ -49,7 +49,7 @@ pub struct Sending {
     start: Instant,
 }
 
-/// Says that nothing of this is a user's without privileges, before anything fails for that.
+/// Checks for root first, so that missing privileges get a clear error.
 pub(super) fn need_root() -> Result<(), Error> {
     if sys::is_root() {
         return Ok(());
@@ -61,11 +61,11 @@ pub(super) fn need_root() -> Result<(), Error> {
 }
 
 impl Stream {
-    /// Loads a stream's program, for a device where the calling thread lives. A plain stream's frames have neither
-    /// number nor time.
+    /// Loads a stream's program for a device in the calling thread's namespace. Frames of a plain
+    /// stream have neither number nor time.
     ///
     /// # Errors
-    /// No such device; the kernel refuses the program.
+    /// There is no such device, or the kernel refuses the program.
     pub fn load(
         device: &str,
         plan: &Plan,
@@ -126,10 +126,10 @@ impl Stream {
         Ok(Self { ebpf, progress, frame, task })
     }
 
-    /// Sends it from a processor.
+    /// Starts the stream on a processor.
     ///
     /// # Errors
-    /// No thread can be had.
+    /// No thread can start.
     pub fn start(self, cpu: usize) -> Result<Sending, Error> {
         let Self { ebpf, progress, frame, task } = self;
         let start = Instant::now();
@@ -137,7 +137,8 @@ impl Stream {
         let prepare = move || {
             sys::pin(&[cpu])?;
             if hurries {
-                // A rate is kept by who is not put off. In real time it would be, for 50 ms of each second.
+                // Only a thread that is not preempted keeps its rate. Real-time scheduling would
+                // preempt it for 50 ms of each second.
                 let _ = sys::insist();
             }
             Ok(())
@@ -148,7 +149,7 @@ impl Stream {
     }
 }
 
-/// One clock read for as many frames; the sink looks at the same ones.
+/// The mask for reading the clock once per burst; the sink samples the same frames.
 pub(super) fn clock_mask(burst: usize) -> u64 {
     burst.next_power_of_two() as u64 - 1
 }
@@ -171,7 +172,7 @@ impl Sending {
     /// What has been sent so far.
     ///
     /// # Errors
-    /// The count can not be read.
+    /// The count cannot be read.
     pub fn sent(&self) -> Result<Sent, Error> {
         let failed = |error| Error::failed(format!("the generator's count: {error}"), "Try again");
         let [frames, start_ns, first_ns, last_ns, bytes, ..] =
@@ -180,10 +181,10 @@ impl Sending {
         Ok(Sent { frames, bytes, ns: last_ns.saturating_sub(first_ns), away_ns })
     }
 
-    /// Whether it has sent what it was to.
+    /// Whether the stream has finished its task.
     ///
     /// # Errors
-    /// As [`Self::sent`].
+    /// As for [`Self::sent`].
     pub fn is_done(&self) -> Result<bool, Error> {
         let timely = self.task.time.is_none_or(|time| self.start.elapsed() < time);
         Ok(self.runner.has_ended()
@@ -194,10 +195,10 @@ impl Sending {
                 .is_some_and(|count| self.sent().is_ok_and(|sent| sent.frames >= count)))
     }
 
-    /// Stops it; what it has sent.
+    /// Stops the stream. Returns what it has sent.
     ///
     /// # Errors
-    /// It has failed.
+    /// The stream has failed.
     pub fn stop(mut self) -> Result<Sent, Error> {
         self.runner.end().map_err(|what| {
             Error::failed(what, "Say --via af_packet, or another processor by -f")
@@ -206,10 +207,10 @@ impl Sending {
     }
 }
 
-/// Sends all streams until they are done, or `stop` says so; what each has sent.
+/// Sends all streams until they are done or `stop` is set. Returns what each has sent.
 ///
 /// # Errors
-/// As [`Stream::load`] and [`Stream::start`].
+/// As for [`Stream::load`] and [`Stream::start`].
 pub fn send_all(
     streams: Vec<Stream>,
     first_cpu: usize,
@@ -230,7 +231,7 @@ pub fn send_all(
     sending.into_iter().map(Sending::stop).collect()
 }
 
-/// A sink at a device. Dropped, it is gone.
+/// A sink at a device. Dropping this detaches it.
 pub struct Sink {
     _ebpf: Ebpf,
     wanted: Array<MapData, u64>,
@@ -239,11 +240,11 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Puts one on a device where the calling thread lives, in its driver where that can be. Latency is
-    /// taken of one frame in `sample`, a power of two.
+    /// Attaches a sink to a device in the calling thread's namespace, in its driver if possible.
+    /// Measures the latency of one frame in `sample`, a power of two.
     ///
     /// # Errors
-    /// No such device; one that has an XDP program already; the kernel refuses.
+    /// There is no such device, it already has an XDP program, or the kernel refuses.
     pub fn attach(device: &str, wanted: Wanted, sample: u64) -> Result<Self, Error> {
         need_root()?;
         ifindex(device).map_err(|what| Error::usage(what, "`ip link` lists the devices"))?;
@@ -252,7 +253,7 @@ impl Sink {
         };
         let lacks =
             |map: &str| Error::failed(format!("collect has no {map}"), "Report this as a defect");
-        // Only who takes all of them has to follow several at once.
+        // Only a sink for all marked frames has to track several runs at once.
         let runs = if wanted == Wanted::Marked { RUNS as u32 } else { 1 };
         let mask = sample_mask(sample);
         let mut loader = EbpfLoader::new();
@@ -280,7 +281,7 @@ impl Sink {
         Ok(Self { _ebpf: ebpf, wanted: which, counts, latency })
     }
 
-    /// Counts the frames of that run from now on, and drops all others.
+    /// From now on counts the frames of that run, and drops all others.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -289,10 +290,10 @@ impl Sink {
         self.wanted.set(0, number(Wanted::Run(run)), 0).map_err(failed)
     }
 
-    /// What has come so far.
+    /// The counts so far.
     ///
     /// # Errors
-    /// The count can not be read.
+    /// The counts cannot be read.
     pub fn counts(&self) -> Result<Counts, Error> {
         let values = self.counts.get(&0, 0).map_err(unread)?;
         let mut sum = Counts::default();
@@ -304,10 +305,10 @@ impl Sink {
         Ok(sum)
     }
 
-    /// How long frames took, ns.
+    /// Latency of the frames, ns.
     ///
     /// # Errors
-    /// As [`Self::counts`].
+    /// As for [`Self::counts`].
     pub fn latency(&self) -> Result<Histogram<u64>, Error> {
         let mut histogram = latencies();
         for bucket in 0..BUCKETS {
@@ -320,7 +321,7 @@ impl Sink {
     }
 }
 
-/// As `bpf/collect.c` has it.
+/// The number that `bpf/collect.c` uses.
 fn number(wanted: Wanted) -> u64 {
     match wanted {
         Wanted::Marked => 0,
@@ -330,7 +331,7 @@ fn number(wanted: Wanted) -> u64 {
 }
 
 fn unread(error: aya::maps::MapError) -> Error {
-    Error::failed(format!("the sink's count can not be read: {error}"), "Try again")
+    Error::failed(format!("the sink's count cannot be read: {error}"), "Try again")
 }
 
 /// The middle of a bucket, ns.

@@ -1,4 +1,4 @@
-//! The generator: frames that a BPF program writes and redirects, paced by itself.
+//! The generator: a BPF program that writes frames, redirects them and keeps their rate.
 
 use aya::maps::{Array, MapData};
 use aya::programs::Xdp;
@@ -12,7 +12,7 @@ use super::topology::{A0, R0};
 /// `bpf/generator.c`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/generator.o"));
 
-/// Frames that the kernel makes before it lets go of the processor.
+/// Frames that the kernel sends before it yields the processor.
 const BATCH: u32 = 64;
 /// Bytes of a frame, without tag and FCS.
 pub(super) const FRAME_BYTES: usize = 60;
@@ -20,15 +20,15 @@ pub(super) const FRAME_BYTES: usize = 60;
 /// What to send.
 #[derive(Clone, Copy)]
 pub(super) struct Stream {
-    /// Flows, in turn; a power of two.
+    /// Number of flows, used in turn; a power of two.
     pub(super) flows: u32,
-    /// The tag that frames carry.
+    /// The VLAN tag of the frames.
     pub(super) vid: Option<u16>,
-    /// Frames a second; none for as fast as it can.
+    /// Frames per second; `None` for as fast as possible.
     pub(super) rate: Option<u32>,
 }
 
-/// A generator at work on a host. Dropped, it stops.
+/// A running generator on a host. Dropping this stops it.
 pub(super) struct Generator {
     progress: Array<MapData, [u64; 3]>,
     runner: Runner,
@@ -37,9 +37,9 @@ pub(super) struct Generator {
 /// What a generator has sent.
 #[derive(Clone, Copy)]
 pub(super) struct Sent {
-    /// Frames.
+    /// Number of frames.
     pub(super) frames: u64,
-    /// Frames a second from the first to the last; not a number where it went as fast as it could.
+    /// Frames per second from the first to the last; NaN without a configured rate.
     pub(super) rate: f64,
 }
 
@@ -48,20 +48,20 @@ impl Generator {
     pub(super) fn start(host: &Host, stream: Stream) -> Result<Self, String> {
         let (ebpf, progress) = host.run(move || load(stream))??;
         let frame = vec![0; FRAME_BYTES + if stream.vid.is_some() { 4 } else { 0 }];
-        // By the host, so that the thread lives there.
+        // The host starts the thread, so that it is in the host's namespaces.
         let start = move || Runner::start(ebpf, "generator", frame, BATCH, program::lead);
         Ok(Self { progress, runner: host.run(start)?? })
     }
 
     /// What it has sent so far.
     pub(super) fn sent(&self) -> Result<Sent, String> {
-        let failed = |error| format!("the generator's count can not be read: {error}");
+        let failed = |error| format!("the generator's count cannot be read: {error}");
         let [frames, start_ns, last_ns] = self.progress.get(&0, 0).map_err(failed)?;
         let seconds = last_ns.saturating_sub(start_ns) as f64 / 1e9;
         Ok(Sent { frames, rate: frames.saturating_sub(1) as f64 / seconds })
     }
 
-    /// Stops it; what it has sent.
+    /// Stops the generator. Returns what it has sent.
     pub(super) fn stop(mut self) -> Result<Sent, String> {
         self.runner.end()?;
         self.sent()

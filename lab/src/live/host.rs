@@ -1,7 +1,7 @@
-//! Hosts: threads that live in namespaces of their own.
+//! Hosts: threads in separate namespaces.
 //!
-//! A namespace without a name ends with its last process or thread, so that nothing of a host
-//! outlives this process, however it ends.
+//! A namespace without a name ends with its last process or thread. So nothing of a host outlives
+//! this process, however it ends.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -19,7 +19,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Makes one.
+    /// Creates a host.
     pub(super) fn new(name: &'static str) -> Result<Self, String> {
         let (jobs, todo) = channel::<Job>();
         let (ready, made) = channel();
@@ -38,7 +38,7 @@ impl Host {
         Ok(host)
     }
 
-    /// Runs something on the host, and waits for its result.
+    /// Runs a closure on the host, and waits for its result.
     pub(super) fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> T + Send + 'static,
@@ -52,7 +52,7 @@ impl Host {
         result.recv().map_err(|_| gone)
     }
 
-    /// Runs a command on the host; what it printed.
+    /// Runs a command on the host. Returns its output.
     pub(super) fn sh(&self, line: &str) -> Result<String, String> {
         let (name, line) = (self.name, line.to_owned());
         self.run(move || sh(&line))?.map_err(|error| format!("host {name}: {error}"))
@@ -63,16 +63,16 @@ impl Host {
         let path = format!("/proc/sys/net/{path}");
         let (file, value) = (path.clone(), value.to_owned());
         let done = self.run(move || std::fs::write(file, value))?;
-        done.map_err(|error| format!("host {}: {path} can not be set: {error}", self.name))
+        done.map_err(|error| format!("host {}: {path} cannot be set: {error}", self.name))
     }
 
-    /// Where the host's network namespace is, for `ip link`.
+    /// The path of the host's network namespace, for `ip link`.
     pub(super) fn namespace(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/task/{}/ns/net", std::process::id(), self.thread))
     }
 }
 
-/// Moves the calling thread into namespaces of its own.
+/// Moves the calling thread into new namespaces.
 fn settle() -> Result<(), String> {
     sys::leave_namespaces().map_err(|error| {
         format!(
@@ -89,18 +89,18 @@ fn settle() -> Result<(), String> {
     for (kind, at) in mounts {
         let what = kind.unwrap_or("a namespace's root");
         sys::mount(kind, at).map_err(|error| {
-            format!("{what} can not be mounted on {at} in a private namespace: {error}")
+            format!("{what} cannot be mounted on {at} in a private namespace: {error}")
         })?;
     }
     Ok(())
 }
 
-/// Runs a command where the calling thread lives; what it printed.
+/// Runs a command in the calling thread's namespaces. Returns its output.
 fn sh(line: &str) -> Result<String, String> {
     let mut words = line.split_whitespace();
     let program = words.next().unwrap_or_default();
     let output = Command::new(program).args(words).output().map_err(|error| {
-        format!("{program} can not be started ({error}): install iproute2 and ethtool")
+        format!("{program} cannot be started ({error}): install iproute2 and ethtool")
     })?;
     if !output.status.success() {
         let told = String::from_utf8_lossy(&output.stderr);

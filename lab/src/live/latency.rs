@@ -1,4 +1,4 @@
-//! How long pings take: by the kernel, through user space, by the express lane.
+//! Latency of pings on the kernel path, the user path and the XDP path.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use crate::tolls::progress;
 
 /// Rounds in which the kernel and Tollway take turns.
 const ROUNDS: u64 = 5;
-/// Pings one after the other, and pings so far apart that all are asleep between them.
+/// Two kinds of pings: in quick succession, and so far apart that all threads sleep in between.
 const SORTS: [(&str, Plan); 2] = [
     ("ping", Plan { count: 400, interval: Duration::from_millis(2), exact: true }),
     ("lone_ping", Plan { count: 20, interval: Duration::from_millis(50), exact: true }),
 ];
-/// Tollway's ways by name.
-const WAYS: [(&str, bool); 2] = [("af_xdp", false), ("express", true)];
+/// Tollway's paths by name, and whether each is the XDP path.
+const WAYS: [(&str, bool); 2] = [("af_xdp", false), ("xdp", true)];
 
-/// Measures, where it is wanted.
+/// Measures, if the options select it.
 pub(super) fn measure(
     places: &Places,
     options: &Options,
@@ -31,8 +31,9 @@ pub(super) fn measure(
     }
     let bar = progress(ROUNDS * WAYS.len() as u64);
     places.tollway.kernel_forwards(false)?;
-    for (way, express) in WAYS {
-        let setup = Setup { kind: "af_xdp", express, features: false, apart: false, lane: None };
+    for (way, xdp_path) in WAYS {
+        let setup =
+            Setup { kind: "af_xdp", xdp_path, features: false, apart: false, xdp_flows: None };
         let tollway = Tollway::start(&places.tollway, setup, false)?;
         let mut times = [const { [const { Vec::new() }; 2] }; SORTS.len()];
         for _ in 0..ROUNDS {
@@ -72,7 +73,7 @@ fn note(report: &mut Report<Row>, sort: &str, way: &str, kernel: Answers, ours: 
     }
 }
 
-/// A percentile of sorted times; not a number for none.
+/// A percentile of sorted times; NaN if there are none.
 fn percentile_us(times: &[Duration], percent: usize) -> f64 {
     let index = (times.len() * percent / 100).min(times.len().saturating_sub(1));
     times.get(index).map_or(f64::NAN, |time| time.as_secs_f64() * 1e6)

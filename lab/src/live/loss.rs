@@ -1,4 +1,4 @@
-//! What is lost when Tollway is killed, stopped or replaced.
+//! Losses when Tollway is killed, stopped or replaced.
 
 use std::time::Duration;
 
@@ -13,41 +13,47 @@ use crate::report::Report;
 use crate::stats::Summary;
 use crate::tolls::progress;
 
-/// Frames a second while Tollway dies.
+/// Frames per second while Tollway dies.
 const RATE: u32 = 200_000;
-/// From the first frame until it dies, the last part of it watched.
+/// Time from the first frame until Tollway dies; the second value is the part that is evaluated.
 const BEFORE: [Duration; 2] = [Duration::from_millis(600), Duration::from_millis(200)];
-/// From its death to the last frame.
+/// Time from its death to the last frame.
 const AFTER: Duration = Duration::from_millis(1000);
-/// The rest of the frames' way.
+/// Time for the last frames in flight.
 const DRAIN: Duration = Duration::from_millis(50);
-/// From one ping to the next.
+/// Time between two pings.
 const PING_INTERVAL: Duration = Duration::from_millis(2);
-/// Pings under a replacement, and when that begins.
+/// Number of pings during a replacement, and the time before it starts.
 const UPGRADE_PINGS: u16 = 2000;
 const UPGRADE_AFTER: Duration = Duration::from_millis(1000);
 
-/// Both roads: what dies with Tollway is the one through user space.
+/// Both paths; only the one through user space dies with Tollway.
 const WAYS: [(&str, Setup); 2] = [
-    ("af_xdp", Setup { kind: "af_xdp", express: false, features: false, apart: true, lane: None }),
-    ("express", Setup { kind: "af_xdp", express: true, features: false, apart: true, lane: None }),
+    (
+        "af_xdp",
+        Setup { kind: "af_xdp", xdp_path: false, features: false, apart: true, xdp_flows: None },
+    ),
+    (
+        "xdp",
+        Setup { kind: "af_xdp", xdp_path: true, features: false, apart: true, xdp_flows: None },
+    ),
 ];
 
-/// What a death costs.
+/// The cost of a death.
 struct Loss {
     lost_ms: f64,
     gap_ms: f64,
     pings: f64,
 }
 
-/// Measures the parts that are wanted.
+/// Measures the selected parts.
 pub(super) fn measure(
     places: &Places,
     options: &Options,
     report: &mut Report<Row>,
 ) -> Result<(), String> {
     let topology = &places.tollway;
-    // The kernel is to take over.
+    // The kernel has to take over.
     topology.kernel_forwards(true)?;
     for (name, signal) in [("kill", libc::SIGKILL), ("stop", libc::SIGSTOP)] {
         if !options.wants(name) {
@@ -76,7 +82,7 @@ pub(super) fn measure(
     Ok(())
 }
 
-/// Notes the worst, and what lies below it.
+/// Stores the maximum and the averages.
 fn note(report: &mut Report<Row>, name: &str, losses: &[Loss]) {
     let sum = |values: fn(&Loss) -> f64| {
         Summary::of(&losses.iter().map(values).collect::<Vec<_>>()).unwrap_or_default()
@@ -94,7 +100,7 @@ fn note(report: &mut Report<Row>, name: &str, losses: &[Loss]) {
     }
 }
 
-/// Has Tollway die by a signal under traffic and pings.
+/// Kills or stops Tollway with a signal while frames and pings flow.
 fn die(topology: &Topology, setup: Setup, signal: i32) -> Result<Loss, String> {
     let tollway = Tollway::start(topology, setup, false)?;
     let sink = Sink::start(&topology.b, Expect { vid: None, follow: true, place: Place::Xdp })?;
@@ -133,9 +139,9 @@ fn die(topology: &Topology, setup: Setup, signal: i32) -> Result<Loss, String> {
     })
 }
 
-/// Replaces a Tollway by another under pings; how many were lost.
+/// Replaces a running Tollway while pings flow. Returns the number of lost pings.
 fn upgrade(topology: &Topology) -> Result<usize, String> {
-    // Through user space: that is where something can be lost.
+    // Use the user path: only there something can be lost.
     let (_, setup) = WAYS[0];
     let mut old = Tollway::start(topology, setup, false)?;
     let plan = Plan { count: UPGRADE_PINGS, interval: PING_INTERVAL, exact: false };

@@ -1,8 +1,8 @@
 //! The live bench: forwarding between real interfaces, by the kernel and by Tollway in turn.
 //!
-//! Hosts A and B and a router R between them stand twice, once with R's kernel as router, once with
-//! Tollway beside it, in network namespaces that end with this process. Frames come from a BPF
-//! program on A that the kernel runs with live frames, and are counted by one on B.
+//! There are two setups of hosts A and B with a router R between them: in one, R's kernel is the
+//! router; in the other, Tollway runs on R. They use network namespaces that end with this process.
+//! A BPF program on A, which the kernel runs with live frames, sends; another program on B counts.
 
 mod generator;
 mod host;
@@ -31,17 +31,17 @@ use rates::{CASES, KERNEL};
 pub use text::render;
 use topology::Topology;
 
-/// What else is measured, by name.
+/// The measurements besides the rows, by name.
 const PARTS: [&str; 4] = ["kill", "stop", "upgrade", "latency"];
 
 /// What to measure, and how often.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Only these rows and parts; all where it is empty.
+    /// Rows and parts to measure; empty for all.
     pub only: Vec<String>,
-    /// Pairs of measurements, kernel and Tollway, of each row.
+    /// Pairs of measurements, kernel and Tollway, for each row.
     pub pairs: usize,
-    /// Times that Tollway is killed, and stopped.
+    /// How often Tollway is killed, and how often it is stopped.
     pub repeat: usize,
 }
 
@@ -51,18 +51,18 @@ impl Options {
     }
 }
 
-/// The places where packets are forwarded.
+/// The setups that forward packets.
 struct Places {
-    /// By the kernel.
+    /// The kernel forwards.
     kernel: Topology,
-    /// By Tollway.
+    /// Tollway forwards.
     tollway: Topology,
 }
 
-/// Measures.
+/// Measures the selected rows and parts.
 ///
 /// # Errors
-/// A sentence, where a name is unknown, the machine does not allow it, or something fails.
+/// A message, if a name is unknown, the machine does not allow it, or something fails.
 pub fn run(options: &Options) -> Result<Report<Row>, String> {
     let rows = CASES.iter().map(|case| case.name);
     let names: Vec<_> = std::iter::once(KERNEL).chain(rows).chain(PARTS).collect();
@@ -82,7 +82,7 @@ pub fn run(options: &Options) -> Result<Report<Row>, String> {
 }
 
 pub(crate) fn refused(name: &str, error: &dyn std::error::Error) -> String {
-    // What the kernel said is the last cause.
+    // The kernel's own message is the last cause.
     let mut cause = error;
     while let Some(source) = cause.source() {
         cause = source;
@@ -90,7 +90,7 @@ pub(crate) fn refused(name: &str, error: &dyn std::error::Error) -> String {
     format!("the kernel refuses the BPF program {name}: {error}: {cause}")
 }
 
-/// A program of an object, as one of its kind.
+/// A program in a BPF object, with its type.
 pub(crate) fn program_of<'a, P>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P, String>
 where
     &'a mut P: TryFrom<&'a mut Program, Error = ProgramError>,
@@ -99,7 +99,7 @@ where
     program.try_into().map_err(|error| format!("{name} is of another kind: {error}"))
 }
 
-/// The number of an interface where the calling thread lives.
+/// The index of an interface in the calling thread's namespace.
 pub(crate) fn ifindex(name: &str) -> Result<u32, String> {
     sys::interface_number(name).ok_or_else(|| format!("there is no interface {name}"))
 }

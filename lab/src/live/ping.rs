@@ -1,4 +1,4 @@
-//! Echo requests at a fixed pace, each with the time that its answer took.
+//! Echo requests at a fixed interval, and the time until each answer.
 
 use std::io;
 use std::net::UdpSocket;
@@ -9,48 +9,48 @@ use super::host::Host;
 use super::topology::RIGHT;
 use super::{program, sys};
 
-/// How long the last answers are waited for.
+/// Time to wait for the last answers.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Bytes of an ICMP echo header.
 const HEADER: usize = 8;
-/// Bytes that ping(8) puts behind it.
+/// Bytes that ping(8) sends after the header.
 const PAYLOAD: usize = 56;
 
 /// How to ping.
 #[derive(Clone, Copy)]
 pub(super) struct Plan {
-    /// Requests.
+    /// Number of requests.
     pub(super) count: u16,
-    /// From one to the next.
+    /// Time between two requests.
     pub(super) interval: Duration,
-    /// Whether to look for answers without sleep, on the generator's processor: what it costs to
-    /// wake a sleeper is not the router's.
+    /// Whether to poll for answers without sleep, on the generator's processor: the cost of waking
+    /// a sleeper is not the router's.
     pub(super) exact: bool,
 }
 
-/// What became of the requests: each one's time to its answer.
+/// The time from each request to its answer.
 pub(super) type Answers = Vec<Option<Duration>>;
 
 /// Pings B from A; ends by itself.
 pub(super) struct Pings(JoinHandle<io::Result<Answers>>);
 
 impl Pings {
-    /// Starts.
+    /// Starts the pings.
     pub(super) fn start(host: &Host, plan: Plan) -> Result<Self, String> {
         let work = move || ping(plan);
         let thread = host.run(move || std::thread::Builder::new().spawn(work))?;
         thread.map(Self).map_err(|error| format!("no thread can be started: {error}"))
     }
 
-    /// Waits until all are answered, or were waited for long enough.
+    /// Waits until all requests are answered or have timed out.
     pub(super) fn answers(self) -> Result<Answers, String> {
-        let failed = |error| format!("echo requests can not be sent: {error}");
+        let failed = |error| format!("echo requests cannot be sent: {error}");
         let ended = self.0.join().map_err(|_| "the pinging thread has failed".to_owned())?;
         ended.map_err(failed)
     }
 }
 
-/// Requests without an answer.
+/// Number of requests without an answer.
 pub(super) fn lost(answers: &Answers) -> usize {
     answers.iter().filter(|answer| answer.is_none()).count()
 }
@@ -59,10 +59,10 @@ fn ping(plan: Plan) -> io::Result<Answers> {
     if plan.exact {
         program::lead()?;
     }
-    // Sending and receiving are the same calls for every kind of socket.
+    // send(2) and recv(2) are the same for every kind of socket.
     let socket = UdpSocket::from(sys::icmp_socket()?);
     socket.connect((RIGHT[0], 0))?;
-    // By thread, so that two runs at once do not take each other's answers.
+    // One id per thread, so that two concurrent runs do not take each other's answers.
     let id = (sys::thread_id() & 0xffff) as u16;
     let mut answers = vec![None; usize::from(plan.count)];
     let mut sent = Vec::with_capacity(answers.len());
@@ -72,7 +72,7 @@ fn ping(plan: Plan) -> io::Result<Answers> {
         receive(&socket, id, &sent, &mut answers, due, plan.exact)?;
         sent.push(Instant::now());
         match socket.send(&request(id, seq)) {
-            // No buffer, no route for a moment: lost, as on the wire.
+            // No buffer or no route at the moment: the request is lost, as on the wire.
             Ok(_) | Err(_) => {}
         }
     }
@@ -80,7 +80,7 @@ fn ping(plan: Plan) -> io::Result<Answers> {
     Ok(answers)
 }
 
-/// Takes answers until it is time for something else, or all have come.
+/// Receives answers until `until`, or until all have arrived.
 fn receive(
     socket: &UdpSocket,
     id: u16,
@@ -120,7 +120,7 @@ fn request(id: u16, seq: u16) -> [u8; HEADER + PAYLOAD] {
     packet[0] = 8;
     packet[4..6].copy_from_slice(&id.to_be_bytes());
     packet[6..8].copy_from_slice(&seq.to_be_bytes());
-    // All other bytes are zero: the sum has three words.
+    // All other bytes are zero, so the sum has three words.
     let sum = 0x0800 + u32::from(id) + u32::from(seq);
     let sum = (sum & 0xffff) + (sum >> 16);
     let sum = (sum & 0xffff) + (sum >> 16);
@@ -128,7 +128,7 @@ fn request(id: u16, seq: u16) -> [u8; HEADER + PAYLOAD] {
     packet
 }
 
-/// Which of our requests a packet with its IPv4 header answers.
+/// The request that a packet with its IPv4 header answers, if it is ours.
 fn answered(packet: &[u8], id: u16) -> Option<usize> {
     let header = usize::from(packet.first()? & 15) * 4;
     let [kind, _, _, _, id0, id1, seq0, seq1] = *packet.get(header..)?.first_chunk()?;

@@ -1,4 +1,4 @@
-//! Tollway as a child: its configuration, its start and its ends.
+//! Tollway as a child process: its configuration, start and end.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStderr, Command, Stdio};
@@ -8,39 +8,39 @@ use std::time::{Duration, Instant};
 use super::sys;
 use super::topology::{A0, B0, DESTINATIONS, LEFT, RIGHT, Topology, VIDS, letters};
 
-/// Where the configuration is; /run is the host's own.
+/// Path of the configuration; the host has its own /run.
 const CONFIG: &str = "/run/lab.toml";
-/// Where its rules are, if it has any.
+/// Path of its rules, if it has any.
 const RULES: &str = "/run/lab.rules";
-/// How many there are.
+/// Number of rules.
 const RULE_COUNT: u8 = 100;
-/// Where Tollway keeps what outlives it.
+/// Where Tollway pins what outlives it.
 const PINS: &str = "/sys/fs/bpf/tollway";
-/// No start and no end takes longer.
+/// Time limit of a start and of an end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What Tollway is to do.
+/// The configuration of a Tollway.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Setup {
-    /// The kind of its ports.
+    /// The type of its ports.
     pub(super) kind: &'static str,
-    /// Whether flows may take the express lane.
-    pub(super) express: bool,
+    /// Whether flows may take the XDP path.
+    pub(super) xdp_path: bool,
     /// Whether there are VLANs on both sides, a VRF and a firewall of [`RULE_COUNT`] rules.
     pub(super) features: bool,
-    /// Whether it keeps off the generator's processor, if there is another.
+    /// Whether it avoids the generator's processor, if there is another.
     pub(super) apart: bool,
-    /// `express_flows`, where the default does not do.
-    pub(super) lane: Option<u32>,
+    /// Value of `xdp_flows`, if the default does not suffice.
+    pub(super) xdp_flows: Option<u32>,
 }
 
 impl Setup {
-    /// As configuration file.
+    /// The configuration file.
     fn config(self) -> String {
-        let express = if self.express { "on" } else { "off" };
+        let xdp_path = if self.xdp_path { "on" } else { "off" };
         let mut text = if self.kind == "af_xdp" {
-            let lane = self.lane.map(|flows| format!("express_flows = {flows}\n"));
-            format!("express = \"{express}\"\n{}", lane.unwrap_or_default())
+            let xdp_flows = self.xdp_flows.map(|flows| format!("xdp_flows = {flows}\n"));
+            format!("xdp = \"{xdp_path}\"\n{}", xdp_flows.unwrap_or_default())
         } else {
             String::new()
         };
@@ -68,7 +68,7 @@ impl Setup {
     }
 }
 
-/// Rules that no frame of the generator's meets, of several shapes, as iptables-save writes them.
+/// Rules of several shapes in iptables-save format, none of which matches the generator's frames.
 fn rules() -> String {
     let rule = |number: u8| {
         let source = format!("-A FORWARD -s 10.{number}.0.0/16");
@@ -83,7 +83,7 @@ fn rules() -> String {
     format!("*filter\n:FORWARD ACCEPT [0:0]\n{rules}COMMIT\n")
 }
 
-/// A running Tollway. Dropped, it is killed; see [`clear`].
+/// A running Tollway. Dropping this kills it; see [`clear`].
 pub(super) struct Tollway {
     child: Child,
     said: Receiver<String>,
@@ -91,13 +91,13 @@ pub(super) struct Tollway {
 
 impl Tollway {
     /// Starts Tollway on the router and waits until it forwards. With `replace` it takes over from
-    /// the one that runs.
+    /// the running one.
     pub(super) fn start(topology: &Topology, setup: Setup, replace: bool) -> Result<Self, String> {
         let write = move || {
             std::fs::write(CONFIG, setup.config())?;
             std::fs::write(RULES, rules())
         };
-        let failed = |error| format!("{CONFIG} can not be written: {error}");
+        let failed = |error| format!("{CONFIG} cannot be written: {error}");
         topology.r.run(write)?.map_err(failed)?;
         let mut arguments = vec!["run", "--config", CONFIG];
         if replace {
@@ -106,7 +106,7 @@ impl Tollway {
         let mut tollway = Self::launch(topology, &arguments, setup.apart)?;
         let start = tollway.until_forwarding()?;
         for port in ["r0", "r1"].iter().filter(|_| setup.kind == "af_xdp") {
-            // What it has stepped down to is not what is measured.
+            // If Tollway fell back to another mode, this would not measure the requested one.
             if !topology.r.sh(&format!("ip -json link show dev {port}"))?.contains("\"xdp\"") {
                 let named = start.iter().find(|line| line.contains(port));
                 let named = named.map_or("it did not say why", String::as_str);
@@ -116,33 +116,33 @@ impl Tollway {
         Ok(tollway)
     }
 
-    /// Starts Tollway on the router with these arguments, on processors of its own if it is to be `apart`.
+    /// Starts Tollway on the router with these arguments, on separate processors if `apart`.
     pub(super) fn launch(
         topology: &Topology,
         arguments: &[&str],
         apart: bool,
     ) -> Result<Self, String> {
         let program = std::env::current_exe()
-            .map_err(|error| format!("this program can not find itself: {error}"))?;
+            .map_err(|error| format!("this program cannot find itself: {error}"))?;
         let mut command = Command::new(program);
         command.args(arguments).env("RUST_LOG", "info").env("NO_COLOR", "1");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         if apart {
             sys::bind(&mut command, program_processors());
         }
-        // By the host's own thread: Tollway is to end with that and no sooner.
+        // The host's own thread spawns it: Tollway has to end with that thread, and no sooner.
         let child = topology.r.run(move || command.spawn())?;
-        let mut child = child.map_err(|error| format!("Tollway can not be started: {error}"))?;
+        let mut child = child.map_err(|error| format!("Tollway cannot be started: {error}"))?;
         let said = listen(child.stderr.take());
         Ok(Self { child, said })
     }
 
-    /// Its process.
+    /// Its process id.
     pub(super) fn process(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits; what it said until then.
+    /// Waits until it forwards. Returns its output until then.
     pub(super) fn until_forwarding(&mut self) -> Result<Vec<String>, String> {
         let (start, mut said) = (Instant::now(), Vec::new());
         loop {
@@ -161,13 +161,13 @@ impl Tollway {
         }
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to its process.
     pub(super) fn signal(&self, signal: i32) -> Result<(), String> {
         let sent = sys::signal(self.child.id(), signal);
-        sent.map_err(|error| format!("Tollway can not be sent signal {signal}: {error}"))
+        sent.map_err(|error| format!("Tollway cannot be sent signal {signal}: {error}"))
     }
 
-    /// Ends it as an administrator would.
+    /// Ends it as an administrator does.
     pub(super) fn stop(mut self) -> Result<(), String> {
         self.signal(libc::SIGTERM)?;
         self.until_ended()
@@ -184,7 +184,7 @@ impl Tollway {
                     let last = self.said.try_iter().last().unwrap_or_default();
                     return Err(format!("Tollway failed ({status}): {last}"));
                 }
-                Err(error) => return Err(format!("Tollway can not be waited for: {error}")),
+                Err(error) => return Err(format!("Tollway cannot be waited for: {error}")),
             }
         }
         Err("Tollway does not end".to_owned())
@@ -198,17 +198,17 @@ impl Drop for Tollway {
     }
 }
 
-/// Takes away what a Tollway that was killed has left in the kernel.
+/// Removes what a killed Tollway left in the kernel.
 pub(super) fn clear(topology: &Topology) -> Result<(), String> {
     match topology.r.run(|| std::fs::remove_dir_all(PINS))? {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(format!("{PINS} can not be removed: {error}"))
+            Err(format!("{PINS} cannot be removed: {error}"))
         }
         _ => Ok(()),
     }
 }
 
-/// Reads what it says, so that it never waits for a reader.
+/// Reads its output, so that it never blocks on a full pipe.
 fn listen(stderr: Option<ChildStderr>) -> Receiver<String> {
     let (sender, said) = channel();
     if let Some(stderr) = stderr {
@@ -221,8 +221,8 @@ fn listen(stderr: Option<ChildStderr>) -> Receiver<String> {
     said
 }
 
-/// Takes the calling thread to the generator's processor, where the kernel does its work on the
-/// generator's frames, and before what else runs there; where it is the only one, Tollway needs a share.
+/// Moves the calling thread to the generator's processor, where the kernel handles the generator's
+/// frames, and gives it priority there. If this is the only processor, Tollway needs a share of it.
 pub(super) fn lead() -> std::io::Result<()> {
     let processors = sys::processors();
     if let [first, _, ..] = processors[..] {
@@ -232,7 +232,7 @@ pub(super) fn lead() -> std::io::Result<()> {
     Ok(())
 }
 
-/// The processors of Tollway: all but the generator's, if there is another.
+/// Tollway's processors: all but the generator's, if there is another.
 fn program_processors() -> Vec<usize> {
     let mut processors = sys::processors();
     if processors.len() > 1 {

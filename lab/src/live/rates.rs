@@ -1,4 +1,4 @@
-//! How many frames a second get through: the kernel and Tollway in turn.
+//! Frames per second that the kernel and Tollway forward, measured in turn.
 
 use std::time::{Duration, Instant};
 
@@ -13,117 +13,117 @@ use crate::report::Report;
 use crate::stats::Summary;
 use crate::tolls::progress;
 
-/// The row of the kernel alone.
+/// The row with the kernel alone.
 pub(super) const KERNEL: &str = "kernel";
-/// Nothing is counted right after the generator's start.
+/// Time after the generator's start that does not count.
 const WARM_UP: Duration = Duration::from_millis(150);
-/// A measurement.
+/// Duration of a measurement.
 const WINDOW: Duration = Duration::from_millis(500);
-/// Part of the time that Tollway is given to get to its pace.
+/// Duration of a step in which Tollway warms up.
 const STEP: Duration = Duration::from_millis(250);
-/// Steps at most; a million flows take some.
+/// The most steps; a million flows take some.
 const STEPS: usize = 60;
-/// Steps in a row that must be alike, and how much they may differ.
+/// Successive steps that must agree, and by which factor they may differ.
 const ALIKE: (usize, f64) = (4, 1.03);
 
-/// A way to forward, measured against the kernel's.
+/// A configuration of Tollway to compare with the kernel.
 pub(super) struct Case {
     pub(super) name: &'static str,
     figure: &'static str,
     title: &'static str,
     flows: u32,
     setup: Setup,
-    /// Where frames are counted, the kernel's as well as Tollway's.
+    /// Where frames are counted, for the kernel as well as for Tollway.
     sink: Place,
-    /// Whether it is measured only when asked for.
+    /// Whether it is measured only on request.
     extra: bool,
 }
 
-const EXPRESS: Setup =
-    Setup { kind: "af_xdp", express: true, features: false, apart: true, lane: None };
+const XDP_PATH: Setup =
+    Setup { kind: "af_xdp", xdp_path: true, features: false, apart: true, xdp_flows: None };
 
-/// What is measured against the kernel.
+/// The configurations that are compared with the kernel.
 pub(super) const CASES: [Case; 6] = [
     Case {
-        name: "express",
-        figure: "express_ratio",
-        title: "express lane, 256 flows",
+        name: "xdp",
+        figure: "xdp_ratio",
+        title: "XDP path, 256 flows",
         flows: 256,
-        setup: EXPRESS,
+        setup: XDP_PATH,
         sink: Place::Xdp,
         extra: false,
     },
     Case {
-        name: "express-features",
-        figure: "express_features_ratio",
-        title: "express lane, VLAN in and out, VRF, 100 rules; the kernel plain",
+        name: "xdp-features",
+        figure: "xdp_features_ratio",
+        title: "XDP path, VLAN in and out, VRF, 100 rules; the kernel plain",
         flows: 256,
-        setup: Setup { features: true, ..EXPRESS },
+        setup: Setup { features: true, ..XDP_PATH },
         sink: Place::Xdp,
         extra: false,
     },
     Case {
-        name: "express-64k",
-        figure: "express_64k_flows_ratio",
-        title: "express lane, 65,536 flows",
+        name: "xdp-64k",
+        figure: "xdp_64k_flows_ratio",
+        title: "XDP path, 65,536 flows",
         flows: 1 << 16,
-        setup: EXPRESS,
+        setup: XDP_PATH,
         sink: Place::Xdp,
         extra: false,
     },
     Case {
-        name: "express-1m",
-        figure: "express_1m_flows_ratio",
-        title: "express lane, 1,048,576 flows",
+        name: "xdp-1m",
+        figure: "xdp_1m_flows_ratio",
+        title: "XDP path, 1,048,576 flows",
         flows: 1 << 20,
-        // Twice as many: what is forgotten is not quite what was used least recently.
-        setup: Setup { lane: Some(1 << 21), ..EXPRESS },
+        // Room for twice as many: the table evicts only approximately the least recently used flow.
+        setup: Setup { xdp_flows: Some(1 << 21), ..XDP_PATH },
         sink: Place::Xdp,
         extra: false,
     },
     Case {
         name: "af-xdp",
         figure: "af_xdp_ratio",
-        title: "through user space by AF_XDP, two cores",
+        title: "on the user path by AF_XDP, two cores",
         flows: 256,
-        setup: Setup { express: false, ..EXPRESS },
-        // What leaves is the kernel's packets on both sides; with XDP there, only Tollway's are copied.
+        setup: Setup { xdp_path: false, ..XDP_PATH },
+        // Both routers send kernel packets (`sk_buff`). An XDP sink would copy only Tollway's.
         sink: Place::Tc,
         extra: false,
     },
     Case {
         name: "af-packet",
         figure: "af_packet_ratio",
-        title: "through user space by packet sockets, two cores",
+        title: "on the user path by packet sockets, two cores",
         flows: 256,
         setup: Setup {
             kind: "af_packet",
-            express: false,
+            xdp_path: false,
             features: false,
             apart: true,
-            lane: None,
+            xdp_flows: None,
         },
         sink: Place::Tc,
         extra: true,
     },
 ];
 
-/// One way to forward, measured.
+/// The result of one configuration.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Its name, the same in every report.
     pub name: &'static str,
-    /// What it is, in words.
+    /// A description in words.
     pub title: &'static str,
-    /// What the kernel forwarded meanwhile, million frames a second.
+    /// What the kernel forwarded, million frames per second.
     pub kernel_mpps: Summary,
-    /// What Tollway forwarded, million frames a second.
+    /// What Tollway forwarded, million frames per second.
     pub tollway_mpps: Summary,
-    /// Tollway's rate by the kernel's, each pair by itself.
+    /// Tollway's rate divided by the kernel's, pair by pair.
     pub ratio: Summary,
 }
 
-/// Measures the rows that are wanted.
+/// Measures the selected rows.
 pub(super) fn measure(
     places: &Places,
     options: &Options,
@@ -161,13 +161,13 @@ pub(super) fn measure(
     Ok(())
 }
 
-/// The way by the kernel alone.
-fn kernel(places: &Places, place: Place) -> Result<Lane<'_>, String> {
+/// The setup with the kernel alone.
+fn kernel(places: &Places, place: Place) -> Result<TollwaySide<'_>, String> {
     let sink = Sink::start(&places.kernel.b, Expect { vid: None, follow: false, place })?;
-    Ok(Lane { topology: &places.kernel, sink, vid: None })
+    Ok(TollwaySide { topology: &places.kernel, sink, vid: None })
 }
 
-/// Measures a case and the kernel in turn; the kernel's rates are told apart too.
+/// Measures a case and the kernel in turn. Also returns the kernel's rates.
 fn pairs(
     case: &Case,
     places: &Places,
@@ -175,21 +175,21 @@ fn pairs(
     done: &dyn Fn(),
 ) -> Result<(Row, Vec<f64>), String> {
     let failed = |error| format!("row {}: {error}", case.name);
-    // What the kernel forwards must not be taken for Tollway's.
+    // Frames that the kernel forwards must not count as Tollway's.
     places.tollway.kernel_forwards(false)?;
     let vids = case.setup.features.then_some(VIDS);
     let kernel = kernel(places, case.sink)?;
     let expect = Expect { vid: vids.map(|vids| vids[1]), follow: false, place: case.sink };
     let sink = Sink::start(&places.tollway.b, expect)?;
-    let lane = Lane { topology: &places.tollway, sink, vid: vids.map(|vids| vids[0]) };
+    let side = TollwaySide { topology: &places.tollway, sink, vid: vids.map(|vids| vids[0]) };
     let tollway = Tollway::start(&places.tollway, case.setup, false).map_err(failed)?;
-    lane.settle(case.flows).map_err(failed)?;
+    side.settle(case.flows).map_err(failed)?;
     let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for pair in 0..pairs {
-        // Each goes first as often: what the machine does meanwhile is nobody's advantage.
+        // Each comes first equally often, so that disturbances of the machine favour neither.
         let mut rates = [0.0; 2];
         for turn in [pair % 2, 1 - pair % 2] {
-            rates[turn] = [&kernel, &lane][turn].mpps(case.flows).map_err(failed)?;
+            rates[turn] = [&kernel, &side][turn].mpps(case.flows).map_err(failed)?;
         }
         theirs.push(rates[0]);
         ours.push(rates[1]);
@@ -209,19 +209,19 @@ fn pairs(
     Ok((row, theirs))
 }
 
-/// A way from a generator to a sink.
-struct Lane<'a> {
+/// A path from a generator to a sink.
+struct TollwaySide<'a> {
     topology: &'a Topology,
     sink: Sink,
     vid: Option<u16>,
 }
 
-impl Lane<'_> {
+impl TollwaySide<'_> {
     fn send(&self, flows: u32) -> Result<Generator, String> {
         Generator::start(&self.topology.a, Stream { flows, vid: self.vid, rate: None })
     }
 
-    /// Million frames a second that get through, over some time.
+    /// Million frames per second that arrive, over `time`.
     fn rate(&self, time: Duration) -> Result<f64, String> {
         let (start, before) = (Instant::now(), self.sink.seen()?);
         std::thread::sleep(time);
@@ -239,7 +239,7 @@ impl Lane<'_> {
         Ok(rate)
     }
 
-    /// Sends until the rate does not change any more.
+    /// Sends until the rate is stable.
     fn settle(&self, flows: u32) -> Result<(), String> {
         let generator = self.send(flows)?;
         let mut rates = Vec::new();

@@ -1,4 +1,5 @@
-//! A thread that has the kernel run a generator's program with live frames, until it is told to end.
+//! A thread in which the kernel runs a generator's program with live frames until the thread is
+//! stopped.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use aya::programs::Xdp;
 
 use super::{program_of, sys};
 
-/// A program that is being run. Dropped, it ends.
+/// A running program. Dropping this ends it.
 pub(crate) struct Runner {
     thread: i32,
     /// Set to end it.
@@ -21,11 +22,11 @@ pub(crate) struct Runner {
 }
 
 impl Runner {
-    /// Runs a program in a thread, where the calling one lives: with copies of `frame`, in batches. The
-    /// thread first does what `prepare` does.
+    /// Runs a program with copies of `frame`, in batches, in a new thread in the calling thread's
+    /// namespace. The thread first calls `prepare`.
     ///
     /// # Errors
-    /// A sentence, where no thread or no signal can be had.
+    /// A message, if no thread can start or no signal handler can be set.
     pub(crate) fn start(
         mut ebpf: Ebpf,
         name: &'static str,
@@ -35,7 +36,7 @@ impl Runner {
     ) -> Result<Self, String> {
         Self::spawn(move |told| {
             let failed =
-                |error: &dyn std::fmt::Display| format!("the generator can not run: {error}");
+                |error: &dyn std::fmt::Display| format!("the generator cannot run: {error}");
             prepare().map_err(|error| failed(&error))?;
             let program: &mut Xdp = program_of(&mut ebpf, name)?;
             let fd = program.fd().map_err(|error| failed(&error))?.as_fd();
@@ -47,7 +48,7 @@ impl Runner {
     fn spawn(
         work: impl FnOnce(&AtomicBool) -> Result<(), String> + Send + 'static,
     ) -> Result<Self, String> {
-        sys::allow_waking().map_err(|error| format!("signals can not be taken: {error}"))?;
+        sys::allow_waking().map_err(|error| format!("signals cannot be taken: {error}"))?;
         let told = Arc::new(AtomicBool::new(false));
         let (ready, started) = channel();
         let until = Arc::clone(&told);
@@ -61,20 +62,20 @@ impl Runner {
         Ok(Self { thread, told, work: Some(work) })
     }
 
-    /// Whether it has ended by itself, which it does where it fails.
+    /// Whether it has ended by itself, which happens only on failure.
     pub(crate) fn has_ended(&self) -> bool {
         self.work.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Ends it.
+    /// Ends the thread.
     ///
     /// # Errors
-    /// A sentence, where it has failed.
+    /// A message, if the program has failed.
     pub(crate) fn end(&mut self) -> Result<(), String> {
         let Some(work) = self.work.take() else { return Ok(()) };
         self.told.store(true, Ordering::Release);
         while !work.is_finished() {
-            // Again and again: the first may come before the call that it is to end.
+            // Repeat the signal: the first may arrive before the call that it has to interrupt.
             sys::wake(self.thread);
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -88,8 +89,8 @@ impl Drop for Runner {
     }
 }
 
-/// Makes a call until it is told to end. One call is of 2^32 runs at most, idle ones included, which a
-/// paced stream has used up in minutes; and any signal ends it.
+/// Repeats a call until `told` is set. One call makes at most 2^32 runs, idle ones included, which
+/// a paced stream uses up in minutes. Any signal ends it, too.
 fn again_and_again<E>(told: &AtomicBool, mut call: impl FnMut() -> Result<(), E>) -> Result<(), E> {
     while !told.load(Ordering::Acquire) {
         call()?;

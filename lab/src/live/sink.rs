@@ -1,4 +1,5 @@
-//! The sink: counts the generator's frames where they come out, and looks at what was done to them.
+//! The sink: counts the generator's frames at their destination, and checks how they were
+//! forwarded.
 
 use aya::maps::{MapData, PerCpuArray};
 use aya::programs::tc::TcAttachType;
@@ -12,58 +13,58 @@ use super::topology::B0;
 /// `bpf/sink.c`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sink.o"));
 
-/// Sequence numbers that a sink which follows them has room for.
+/// Number of sequence numbers that a tracking sink has room for.
 pub(super) const ROOM: u64 = 1 << 23;
 
-/// What to expect, and how closely to look.
+/// What to expect, and how closely to check.
 #[derive(Clone, Copy)]
 pub(super) struct Expect {
-    /// The tag that frames must carry.
+    /// The VLAN tag that frames must have.
     pub(super) vid: Option<u16>,
-    /// Whether to follow sequence numbers and times; costs too much at full rate.
+    /// Whether to track sequence numbers and times; too expensive at full rate.
     pub(super) follow: bool,
-    /// Where the sink stands.
+    /// Where the sink is attached.
     pub(super) place: Place,
 }
 
-/// Where on its device a sink stands.
+/// The hook of its device that a sink uses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// In the driver: cheapest for frames that a router sends by XDP. What comes as a packet of the
-    /// kernel's is copied first, unless it has as much room in front as XDP wants.
+    /// XDP in the driver: cheapest for frames that a router sends by XDP. The driver first copies a
+    /// kernel packet, unless it has the headroom that XDP requires.
     Xdp,
-    /// Where the host takes packets in, for those of the kernel's: as at a receiver without XDP.
+    /// The tc ingress hook, for the kernel's packets: as at a receiver without XDP.
     Tc,
 }
 
-/// A sink on a host's b0. Dropped, it is gone.
+/// A sink on a host's b0. Dropping this detaches it.
 pub(super) struct Sink {
     _ebpf: Ebpf,
     counts: PerCpuArray<MapData, [u64; 10]>,
 }
 
-/// What a sink has seen.
+/// The results of a sink.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct SinkStats {
     /// Frames of the generator.
     pub(super) frames: u64,
     /// Their bytes.
     pub(super) bytes: u64,
-    /// Of these, forwarded wrongly: not addressed to B, not tagged as expected, TTL not one less, a
-    /// checksum that does not fit.
+    /// Wrongly forwarded frames among them: not addressed to B, not tagged as expected, TTL not one
+    /// less, wrong checksum.
     pub(super) wrong: [u64; 4],
-    /// Frames that came again.
+    /// Frames that arrived more than once.
     pub(super) duplicates: u64,
-    /// Frames that came after later ones.
+    /// Frames that arrived after later ones.
     pub(super) reordered: u64,
-    /// The longest time without a frame.
+    /// The longest time without a frame, ns.
     pub(super) gap_ns: u64,
-    /// The longest that a frame took.
+    /// The highest latency of a frame, ns.
     pub(super) delay_ns: u64,
 }
 
-impl Seen {
-    /// A sentence, where any frame was forwarded wrongly.
+impl SinkStats {
+    /// A message, if any frame was forwarded wrongly.
     pub(super) fn check(&self) -> Result<(), String> {
         let [mac, tag, ttl, checksum] = self.wrong;
         if self.wrong.iter().sum::<u64>() + self.duplicates == 0 {
@@ -78,15 +79,15 @@ impl Seen {
 }
 
 impl Sink {
-    /// Puts one on the host's b0.
+    /// Attaches a sink to the host's b0.
     pub(super) fn start(host: &Host, expect: Expect) -> Result<Self, String> {
         host.run(move || attach(expect))?
     }
 
-    /// What it has seen so far.
-    pub(super) fn seen(&self) -> Result<Seen, String> {
-        let failed = |error| format!("the sink's count can not be read: {error}");
-        let mut seen = Seen::default();
+    /// The results so far.
+    pub(super) fn seen(&self) -> Result<SinkStats, String> {
+        let failed = |error| format!("the sink's count cannot be read: {error}");
+        let mut seen = SinkStats::default();
         for values in self.counts.get(&0, 0).map_err(failed)?.iter() {
             let [frames, bytes, mac, tag, ttl, checksum, duplicates, reordered, gap, delay] =
                 *values;

@@ -1,4 +1,4 @@
-//! The system calls that the standard library has no word for.
+//! System calls that the standard library does not offer.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -9,10 +9,10 @@ use std::process::Command;
 
 /// The command of bpf(2) that runs a program.
 const BPF_PROG_TEST_RUN: libc::c_int = 10;
-/// XDP frames go where the program sends them.
+/// The kernel executes the program's XDP actions on real frames.
 const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 2;
 
-/// What bpf(2) reads for [`BPF_PROG_TEST_RUN`].
+/// The attributes of [`BPF_PROG_TEST_RUN`] in bpf(2).
 #[repr(C)]
 #[derive(Default)]
 struct TestRun {
@@ -41,8 +41,8 @@ fn checked(result: impl Into<i64>) -> io::Result<i64> {
     }
 }
 
-/// Has an XDP program handle live frames, each first a copy of `frame`, in batches, as seen from
-/// the thread's network namespace; returns when `repeat` were, or a signal arrives.
+/// Makes an XDP program handle live frames in batches, in the thread's network namespace. Each
+/// frame starts as a copy of `frame`. Returns after `repeat` frames or a signal.
 pub(super) fn run_live_frames(
     program: BorrowedFd<'_>,
     frame: &[u8],
@@ -59,8 +59,9 @@ pub(super) fn run_live_frames(
         ..TestRun::default()
     };
     let attributes = &raw const attributes;
-    // SAFETY: the attributes are as long as said, the frame they point to as long as they say, and
-    // both outlive the call; the kernel writes no output where there is no room for any.
+    // SAFETY: the attributes have the given length, the frame has the length that they state, and
+    // both outlive the call. The kernel writes no output, since the attributes name no buffer for
+    // it.
     let done = unsafe {
         libc::syscall(libc::SYS_bpf, BPF_PROG_TEST_RUN, attributes, size_of::<TestRun>())
     };
@@ -70,102 +71,103 @@ pub(super) fn run_live_frames(
     }
 }
 
-/// The signal that ends a generator's call.
+/// The signal that interrupts a generator's call.
 const WAKE: libc::c_int = libc::SIGUSR1;
 
 extern "C" fn nothing(_signal: libc::c_int) {}
 
-/// Lets [`wake`] interrupt system calls of this process instead of ending it.
+/// Makes [`wake`] interrupt system calls of this process instead of ending it.
 pub(super) fn allow_waking() -> io::Result<()> {
-    // SAFETY: a structure of integers, for which all zeros is a value: no flag, SA_RESTART least.
+    // SAFETY: all zeros is valid for a structure of integers, and means no flags, in particular no
+    // SA_RESTART.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
-    // SAFETY: the handler does nothing, and the old one is not asked for.
+    // SAFETY: the handler does nothing, and the old action is not requested.
     checked(unsafe { libc::sigaction(WAKE, &raw const action, std::ptr::null_mut()) }).map(|_| ())
 }
 
-/// Interrupts the system call that a thread of this process is in.
+/// Interrupts the current system call of a thread of this process.
 pub(super) fn wake(thread: i32) {
     let process = std::process::id().cast_signed();
-    // SAFETY: it takes numbers only. A thread that has gone is refused.
+    // SAFETY: the call takes numbers only. The kernel refuses a thread that has ended.
     let _ = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, WAKE) };
 }
 
-/// The number of an interface where the calling thread lives.
+/// The index of an interface in the calling thread's namespace.
 pub(crate) fn interface_number(name: &str) -> Option<u32> {
     let name = CString::new(name).ok()?;
-    // SAFETY: the name ends in a zero and outlives the call.
+    // SAFETY: the name ends with a zero byte and outlives the call.
     let number = unsafe { libc::if_nametoindex(name.as_ptr()) };
     (number != 0).then_some(number)
 }
 
-/// The calling thread's number.
+/// The calling thread's id.
 pub(super) fn thread_id() -> i32 {
-    // SAFETY: it takes nothing and can not fail.
+    // SAFETY: the call takes no argument and cannot fail.
     unsafe { libc::gettid() }
 }
 
-/// Whether this process is root's.
+/// Whether this process runs as root.
 pub(crate) fn is_root() -> bool {
-    // SAFETY: it takes nothing and can not fail.
+    // SAFETY: the call takes no argument and cannot fail.
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Gives the calling thread a network and a mount namespace of its own.
+/// Moves the calling thread into new network and mount namespaces.
 pub(crate) fn leave_namespaces() -> io::Result<()> {
-    // SAFETY: it takes numbers only; only the calling thread moves.
+    // SAFETY: the call takes numbers only, and only the calling thread moves.
     checked(unsafe { libc::unshare(libc::CLONE_NEWNET | libc::CLONE_NEWNS) }).map(|_| ())
 }
 
-/// Mounts a file system of a kind; without a kind, keeps what is mounted below from spreading to
-/// other namespaces.
+/// Mounts a file system of a kind. Without a kind, keeps the mounts below from propagating to other
+/// namespaces.
 pub(crate) fn mount(kind: Option<&str>, at: &str) -> io::Result<()> {
     let at = CString::new(at)?;
     let name = CString::new(kind.unwrap_or("none"))?;
     let flags = if kind.is_none() { libc::MS_REC | libc::MS_PRIVATE } else { 0 };
     let kind = if kind.is_none() { std::ptr::null() } else { name.as_ptr() };
-    // SAFETY: all strings end in a zero and outlive the call; there is no data.
+    // SAFETY: all strings end with a zero byte and outlive the call; there is no data.
     let done = unsafe { libc::mount(name.as_ptr(), at.as_ptr(), kind, flags, std::ptr::null()) };
     checked(done).map(|_| ())
 }
 
 /// The processors that the process may use.
 pub(crate) fn processors() -> Vec<usize> {
-    // SAFETY: a set of bits, for which all zeros is a value.
+    // SAFETY: all zeros is valid for a set of bits.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is as large as said and writable.
+    // SAFETY: the set has the given size and is writable.
     let done = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
     if done != 0 {
         return vec![0];
     }
     let size = usize::try_from(libc::CPU_SETSIZE).unwrap_or(0);
-    // SAFETY: the number is one within the set.
+    // SAFETY: the number is within the set.
     (0..size).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
 }
 
-/// Keeps the calling thread, and what it starts, on these processors.
+/// Restricts the calling thread, and what it starts, to these processors.
 pub(crate) fn pin(processors: &[usize]) -> io::Result<()> {
-    // SAFETY: a set of bits, for which all zeros is a value.
+    // SAFETY: all zeros is valid for a set of bits.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     for &cpu in processors {
         // SAFETY: a number beyond the set is ignored.
         unsafe { libc::CPU_SET(cpu, &mut set) };
     }
-    // SAFETY: the set is as large as said.
+    // SAFETY: the set has the given size.
     checked(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) }).map(|_| ())
 }
 
-/// Has the calling thread go before all that are not in real time.
+/// Gives the calling thread priority over all threads that are not real-time.
 pub(crate) fn hurry() -> io::Result<()> {
     schedule(0, libc::SCHED_FIFO, 1)
 }
 
-/// Has a thread of any process run only while nobody else wants its processor, or as others do again.
+/// Makes a thread of any process run only when its processor is otherwise idle, or normally again.
 pub(super) fn let_idle(thread: i32, idle: bool) -> io::Result<()> {
     schedule(thread, if idle { libc::SCHED_IDLE } else { libc::SCHED_OTHER }, 0)
 }
 
-/// Has a thread, 0 for the calling one, run by a policy.
+/// Sets the scheduling policy of a thread; 0 is the calling one.
 fn schedule(thread: i32, policy: libc::c_int, sched_priority: libc::c_int) -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority };
     // SAFETY: the parameters outlive the call.
@@ -174,49 +176,50 @@ fn schedule(thread: i32, policy: libc::c_int, sched_priority: libc::c_int) -> io
 
 /// Gives the calling thread the largest share of its processor.
 pub(crate) fn insist() -> io::Result<()> {
-    // SAFETY: it takes numbers only; 0 is the calling thread.
+    // SAFETY: the call takes numbers only; 0 is the calling thread.
     checked(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) }).map(|_| ())
 }
 
-/// Has a command's process run on these processors, go before others, and end with the thread that
-/// starts it. It gets a session of its own, by which the scheduler shares a processor out.
+/// Makes a command's process run on these processors, with high priority, and end with the thread
+/// that starts it. The process gets a new session, since the scheduler shares a processor between
+/// sessions.
 pub(crate) fn bind(command: &mut Command, processors: Vec<usize>) {
     let prepare = move || {
         pin(&processors)?;
-        // SAFETY: it takes nothing.
+        // SAFETY: the call takes no argument.
         checked(unsafe { libc::setsid() })?;
-        // SAFETY: it takes numbers only.
+        // SAFETY: the call takes numbers only.
         checked(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) })?;
-        // SAFETY: it takes numbers only.
+        // SAFETY: the call takes numbers only.
         checked(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
-        // Not every kernel has groups by session.
+        // Not every kernel groups tasks by session.
         let _ = std::fs::write("/proc/self/autogroup", "-20");
         Ok(())
     };
-    // SAFETY: between fork and exec this makes system calls and nothing else: no allocation, no lock.
+    // SAFETY: between fork and exec this only makes system calls: no allocation, no lock.
     unsafe { command.pre_exec(prepare) };
 }
 
-/// Sends a child a signal.
+/// Sends a signal to a child.
 pub(crate) fn signal(process: u32, signal: libc::c_int) -> io::Result<()> {
-    // SAFETY: it takes numbers only.
+    // SAFETY: the call takes numbers only.
     checked(unsafe { libc::kill(process.cast_signed(), signal) }).map(|_| ())
 }
 
-/// The time of the clock that is called monotonic, which BPF programs have too: ns since some start.
+/// The time of the monotonic clock in ns since some start, which BPF programs read, too.
 #[inline]
 pub(crate) fn monotonic_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the time is writable, and this clock is always there.
+    // SAFETY: the time is writable, and this clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-/// A socket for ICMP over IPv4 whose calls do not wait.
+/// A non-blocking socket for ICMP over IPv4.
 pub(crate) fn icmp_socket() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: it takes numbers only.
+    // SAFETY: the call takes numbers only.
     let socket = checked(unsafe { libc::socket(libc::AF_INET, kind, libc::IPPROTO_ICMP) })?;
-    // SAFETY: the descriptor is new, and nobody else knows of it.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(socket).unwrap_or(-1)) })
 }

@@ -1,19 +1,19 @@
-//! The generator and the sink, between real interfaces. Only root can run these; on the machine that
-//! tests every change it must.
+//! Tests of the generator and the sink between real interfaces. They need root, and CI must run
+//! them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::generator::{Generator, Sent, Stream};
 use super::ping::{Pings, Plan};
-use super::sink::{Expect, Place, Seen, Sink};
+use super::sink::{Expect, Place, Sink, SinkStats};
 use super::topology::Topology;
 use super::{ping, sys};
 
-/// One at a time: all generators want the same processor.
+/// Only one test at a time: all generators use the same processor.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Two hosts and a router, where this user may make them.
+/// Two hosts and a router, if this user may create them.
 fn topology() -> Option<(Topology, MutexGuard<'static, ()>)> {
     if !sys::is_root() && std::env::var_os("CI").is_none() {
         eprintln!("left out: only root can make namespaces and load BPF programs");
@@ -23,7 +23,7 @@ fn topology() -> Option<(Topology, MutexGuard<'static, ()>)> {
     Some((Topology::new().unwrap(), turn))
 }
 
-/// Sends for a while; what was sent, and the sink.
+/// Sends for a while. Returns what was sent, and the sink.
 fn send_to(topology: &Topology, stream: Stream, expect: Expect) -> (Sent, Sink) {
     let sink = Sink::start(&topology.b, expect).unwrap();
     let generator = Generator::start(&topology.a, stream).unwrap();
@@ -31,8 +31,9 @@ fn send_to(topology: &Topology, stream: Stream, expect: Expect) -> (Sent, Sink) 
     (generator.stop().unwrap(), sink)
 }
 
-/// The same of what is to arrive, which has two seconds for that; what was sent and what has arrived.
-fn send(topology: &Topology, stream: Stream, expect: Expect) -> (Sent, Seen) {
+/// Like [`send_to`], for frames that must arrive within two seconds. Returns what was sent and
+/// received.
+fn send(topology: &Topology, stream: Stream, expect: Expect) -> (Sent, SinkStats) {
     let (sent, sink) = send_to(topology, stream, expect);
     let start = Instant::now();
     while sink.seen().unwrap().frames < sent.frames && start.elapsed() < Duration::from_secs(2) {
@@ -41,14 +42,14 @@ fn send(topology: &Topology, stream: Stream, expect: Expect) -> (Sent, Seen) {
     (sent, sink.seen().unwrap())
 }
 
-/// The same of what is not to arrive.
-fn send_in_vain(topology: &Topology, stream: Stream, expect: Expect) -> (Sent, Seen) {
+/// Like [`send_to`], for frames that must not arrive.
+fn send_in_vain(topology: &Topology, stream: Stream, expect: Expect) -> (Sent, SinkStats) {
     let (sent, sink) = send_to(topology, stream, expect);
     std::thread::sleep(Duration::from_millis(50));
     (sent, sink.seen().unwrap())
 }
 
-/// A stream at 200,000 frames a second, that has to arrive as it is; its rate.
+/// Sends 200,000 frames per second, which must all arrive correctly. Returns the rate.
 fn paced(topology: &Topology, flows: u32) -> f64 {
     let stream = Stream { flows, vid: None, rate: Some(200_000) };
     let before = topology.kernel_forwarded().unwrap();
@@ -67,7 +68,7 @@ fn paced(topology: &Topology, flows: u32) -> f64 {
 fn frames_are_paced_and_each_is_seen_once_and_in_order() {
     let Some((topology, _turn)) = topology() else { return };
     for flows in [1, 256, 1 << 20] {
-        // A generator whose processor is taken away for long sends less, never more.
+        // A generator that loses its processor for long sends less, never more.
         let is_kept = (0..10).any(|_| {
             let rate = paced(&topology, flows);
             assert!(rate < 202_000.0, "{rate} frames a second");
@@ -85,7 +86,7 @@ fn what_is_forwarded_wrongly_is_seen() {
         send(&topology, stream, Expect { vid: Some(7), follow: true, place: Place::Xdp });
     assert_eq!(seen.wrong, [0, seen.frames, 0, 0]);
     assert!(seen.check().unwrap_err().contains("a wrong VLAN tag"));
-    // What the kernel has no VLAN device for goes nowhere.
+    // The kernel drops frames of a VLAN without a device.
     let stream = Stream { vid: Some(7), ..stream };
     let (sent, seen) =
         send_in_vain(&topology, stream, Expect { vid: None, follow: true, place: Place::Xdp });

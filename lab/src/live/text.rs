@@ -20,10 +20,10 @@ pub fn render(report: &Report<Row>) -> String {
         text += "\n";
     }
     for (name, what) in [
-        ("kill_af_xdp", "kill -9, through user space"),
-        ("kill_express", "kill -9, express lane"),
-        ("stop_af_xdp", "SIGSTOP, through user space"),
-        ("stop_express", "SIGSTOP, express lane"),
+        ("kill_af_xdp", "kill -9, on the user path"),
+        ("kill_xdp", "kill -9, XDP path"),
+        ("stop_af_xdp", "SIGSTOP, on the user path"),
+        ("stop_xdp", "SIGSTOP, XDP path"),
     ] {
         let figures = ["lost_ms", "lost_ms_median", "lost_pings", "repeats"];
         let [Some(most), Some(median), Some(pings), Some(repeats)] =
@@ -63,7 +63,7 @@ fn rows(report: &Report<Row>) -> String {
 fn latency(report: &Report<Row>) -> String {
     let mut text = String::new();
     for (sort, what) in [("ping", "each 2 ms"), ("lone_ping", "each 50 ms")] {
-        for (way, by) in [("af_xdp", "through user space"), ("express", "express lane")] {
+        for (way, by) in [("af_xdp", "on the user path"), ("xdp", "XDP path")] {
             let figure = |name: &str| report.figures.get(&format!("{sort}_{way}_{name}")).copied();
             let names = ["kernel_p50_us", "kernel_p99_us", "tollway_p50_us", "tollway_p99_us"];
             let [Some(kernel50), Some(kernel99), Some(ours50), Some(ours99)] = names.map(figure)

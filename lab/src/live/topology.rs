@@ -6,44 +6,44 @@ use super::host::Host;
 pub(super) const LEFT: [&str; 2] = ["10.1.0.2", "10.1.0.1"];
 /// Addresses of B's interface and the router's on the same wire.
 pub(super) const RIGHT: [&str; 2] = ["10.2.0.2", "10.2.0.1"];
-/// Where the generator's frames go; behind B.
+/// Destinations of the generator's frames, behind B.
 pub(super) const DESTINATIONS: &str = "198.19.0.0/16";
-/// VLANs left and right of a router that has any.
+/// VLANs left and right of a router that uses VLANs.
 pub(super) const VIDS: [u16; 2] = [100, 200];
 
 /// An interface's Ethernet address.
 pub(super) type Mac = [u8; 6];
 
-/// a0.
+/// MAC address of a0.
 pub(super) const A0: Mac = [2, 0, 0, 0, 1, 2];
-/// r0.
+/// MAC address of r0.
 pub(super) const R0: Mac = [2, 0, 0, 0, 1, 1];
-/// r1.
+/// MAC address of r1.
 pub(super) const R1: Mac = [2, 0, 0, 0, 2, 1];
-/// b0.
+/// MAC address of b0.
 pub(super) const B0: Mac = [2, 0, 0, 0, 2, 2];
 
-/// A Ethernet address in letters.
+/// An Ethernet address in letters.
 pub(super) fn letters(mac: Mac) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 /// The hosts.
 pub(super) struct Topology {
-    /// Where frames and pings come from.
+    /// Sends frames and pings.
     pub(super) a: Host,
-    /// Where the router lives.
+    /// Runs the router.
     pub(super) r: Host,
-    /// Where frames go and pings are answered.
+    /// Receives frames and answers pings.
     pub(super) b: Host,
 }
 
 impl Topology {
-    /// Makes hosts and wires, and has R's kernel configured as a router.
+    /// Creates hosts and wires, and configures R's kernel as a router.
     ///
-    /// The kernel is to be at its best, and alike wherever it is compared: one queue, nothing that
-    /// filters or follows connections, neighbours known, and GRO on, without which a veth drops what
-    /// is redirected into its peer.
+    /// The kernel is configured for its best performance, and equally wherever it is compared: one
+    /// queue, no packet filter or connection tracking, known neighbours. GRO is on, since a veth
+    /// without it drops what is redirected into its peer.
     pub(super) fn new() -> Result<Self, String> {
         let hosts = Self { a: Host::new("A")?, r: Host::new("R")?, b: Host::new("B")? };
         let Self { a, r, b } = &hosts;
@@ -60,16 +60,16 @@ impl Topology {
         Ok(hosts)
     }
 
-    /// Lets R's kernel forward, or keeps it from it.
+    /// Turns forwarding by R's kernel on or off.
     pub(super) fn kernel_forwards(&self, on: bool) -> Result<(), String> {
         self.r.sysctl("ipv4/ip_forward", if on { "1" } else { "0" })
     }
 
-    /// Packets that R's kernel has forwarded.
+    /// Number of packets that R's kernel has forwarded.
     pub(super) fn kernel_forwarded(&self) -> Result<u64, String> {
         let path = "/proc/thread-self/net/snmp";
         let text = self.r.run(move || std::fs::read_to_string(path))?;
-        let text = text.map_err(|error| format!("{path} can not be read: {error}"))?;
+        let text = text.map_err(|error| format!("{path} cannot be read: {error}"))?;
         let mut lines = text.lines().filter_map(|line| line.strip_prefix("Ip: "));
         let (names, values) = (lines.next().unwrap_or(""), lines.next().unwrap_or(""));
         let mut pairs = names.split(' ').zip(values.split(' '));
@@ -80,10 +80,10 @@ impl Topology {
     }
 }
 
-/// An interface to be: its name, Ethernet address and IPv4 address.
+/// The parameters of an interface: name, Ethernet address and IPv4 address.
 type End<'a> = (&'a str, Mac, &'a str);
 
-/// Puts a veth pair between two hosts, who then know each other.
+/// Connects two hosts with a veth pair and makes them permanent neighbours.
 fn wire(host: &Host, near: End<'_>, router: &Host, far: End<'_>) -> Result<(), String> {
     let queues = "numrxqueues 1 numtxqueues 1";
     let namespace = router.namespace();
@@ -100,14 +100,14 @@ fn wire(host: &Host, near: End<'_>, router: &Host, far: End<'_>) -> Result<(), S
         host.sysctl(&format!("ipv4/conf/{name}/rp_filter"), "0")?;
         host.sh(&format!("ip address add {address}/24 dev {name}"))?;
         host.sh(&format!("ip link set {name} up"))?;
-        // On an interface that is down this would not tell the peer that it may be redirected to.
-        // Frames have their VLAN tags in them, if they have any; a mirror is to know.
+        // Only an interface that is up notifies its peer of being a redirect target. Frames carry
+        // their VLAN tags in the data, and a controller has to see that.
         let tags = "txvlan off tx-vlan-stag-hw-insert off rxvlan off";
-        // Hosts finish their checksums, and a mirror is to know that, too.
+        // Hosts complete their checksums, and a controller has to see that, too.
         host.sh(&format!("ethtool -K {name} gro on {tags} {checksums} off"))?;
-        let steering = format!("/sys/class/net/{name}/queues/rx-0/rps_cpus");
-        host.run(move || std::fs::write(steering, "0"))?
-            .map_err(|error| format!("RPS of {name} can not be switched off: {error}"))?;
+        let dispatcher = format!("/sys/class/net/{name}/queues/rx-0/rps_cpus");
+        host.run(move || std::fs::write(dispatcher, "0"))?
+            .map_err(|error| format!("RPS of {name} cannot be switched off: {error}"))?;
         let mac = letters(peer.1);
         host.sh(&format!("ip neigh replace {} lladdr {mac} dev {name} nud permanent", peer.2))?;
     }

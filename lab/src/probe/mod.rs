@@ -1,7 +1,8 @@
-//! A measurement on request: the child that a comparison starts, and asks for one slice after another.
+//! `lab probe`: a child process that measures on request. A comparison starts it and requests one
+//! slice after another.
 //!
-//! For every line that it reads it measures once and writes one line, a JSON object: [`Slice`]. It ends
-//! where its input ends, so it outlives nobody who has started it.
+//! For each line that it reads, it measures once and writes one line, a JSON object: [`Slice`]. It
+//! ends when its input ends, so it never outlives its parent.
 
 use std::io::{BufRead, Write};
 
@@ -11,29 +12,31 @@ use crate::child;
 use crate::machine::Machine;
 use crate::tolls::{self, IN_FLIGHT};
 
-/// Passes of each sort in a slice, unless it is asked for another number; a multiple of 64 so that a row
-/// of 65,536 flows sends each as often.
+/// Default passes of each sort in a slice. A multiple of 64, so that a row of 65,536 flows sends
+/// each flow equally often.
 pub const PASSES: usize = 64;
 
-/// The most passes that may be asked for at once: minutes.
+/// The most passes in one request; they take minutes.
 const MOST_PASSES: usize = 1 << 24;
 
-/// What one slice says.
+/// The result of one slice.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Slice {
-    /// TSC clocks a packet.
+    /// TSC clocks per packet.
     pub clocks_per_packet: f64,
-    /// Nanoseconds a packet.
+    /// Nanoseconds per packet.
     pub ns_per_packet: f64,
-    /// Packets that were forwarded.
+    /// Number of forwarded packets.
     pub packets: u64,
 }
 
-/// Measures a row once for each line of `input`, and writes a line to `output` each time. A line names the
-/// passes of a slice, or is empty for [`PASSES`]. Every packet costs `inject_ns` more than it does.
+/// Measures a row once for each line of `input`, and writes a line to `output` each time. A line
+/// contains the passes of a slice, or is empty for [`PASSES`]. `inject_ns` is an artificial delay
+/// for every packet.
 ///
 /// # Errors
-/// A sentence, where the row is none, memory is short, a line is no number, or nobody reads the output.
+/// A message, if the row does not exist, memory is short, a line is not a number, or the output is
+/// closed.
 pub fn run(
     scenario: &str,
     inject_ns: f64,
@@ -85,8 +88,9 @@ mod tests {
 
     #[test]
     fn a_delay_is_in_the_figure() {
-        // Slices of one pass, a millisecond, and of these the lower quartile: another's turn makes a slice
-        // longer, or far too short where it comes in the part that is taken off.
+        // The slices have one pass, a millisecond; the test takes their lower quartile. When
+        // another process runs in between, a slice gets longer, or far too short if that happens in
+        // the part that is subtracted.
         let [plain, delayed] = [0.0, 1000.0].map(|ns| {
             let slices = slices(&"1\n".repeat(60), ns);
             let mut figures: Vec<_> = slices.iter().map(|slice| slice.ns_per_packet).collect();

@@ -1,4 +1,4 @@
-//! The flame graph: a box for each function, as wide as its share, on top of who called it.
+//! The flame graph: a box for each function, as wide as its share, on top of its caller.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -14,10 +14,10 @@ const HEAD: f64 = 64.0;
 const FOOT: f64 = 26.0;
 const TYPE: f64 = 12.0;
 
-/// Shares under this are not drawn.
+/// The smallest share that is drawn.
 const LEAST: f64 = 0.0005;
 
-/// A function as called by those below it.
+/// A function as called by the functions below it.
 #[derive(Default)]
 struct Node {
     count: u64,
@@ -32,14 +32,14 @@ impl Node {
         }
     }
 
-    /// Rows that have something to draw.
+    /// The number of rows with something to draw.
     fn depth(&self, least: f64) -> usize {
         let shown = self.calls.values().filter(|node| node.count as f64 >= least);
         shown.map(|node| 1 + node.depth(least)).max().unwrap_or(0)
     }
 }
 
-/// Draws the stacks; `caption` says of what they are.
+/// Draws the stacks; `caption` describes them.
 pub(super) fn draw(stacks: &Stacks, caption: &str) -> String {
     let mut root = Node::default();
     for (stack, count) in stacks {
@@ -97,7 +97,7 @@ impl Picture {
     }
 }
 
-/// A warm colour that is the same for a function wherever it is.
+/// A warm colour, always the same for one function.
 fn colour(function: &Rc<str>, inlined: bool) -> String {
     let hash = function.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -1,4 +1,4 @@
-//! Where the time of a row goes, function by function, by samples; with pictures.
+//! Where the time of a row goes, function by function, from samples; with pictures.
 
 mod calls;
 mod flame;
@@ -19,16 +19,16 @@ use crate::tolls::{self, progress};
 pub use stacks::Function;
 use stacks::Stacks;
 
-/// Samples a second: no divisor or multiple of what else recurs.
+/// Samples per second: neither divisor nor multiple of other periodic work.
 const RATE: u32 = 1999;
 
-/// Passes between two looks at the clock.
+/// Passes between two readings of the clock.
 const PASSES: usize = 64;
 
-/// Functions that the text shows.
+/// The most functions in the text.
 const SHOWN: usize = 25;
 
-/// Functions with less of their own, %, and of the total, %, are left out of the text.
+/// Shares of own and of total time, %, below which the text omits a function.
 const LEAST_SHOWN: f64 = 0.1;
 
 /// What to profile.
@@ -36,29 +36,31 @@ const LEAST_SHOWN: f64 = 0.1;
 pub struct Options {
     /// A row of `lab tolls`.
     pub scenario: String,
-    /// For how long.
+    /// How long to sample.
     pub time: Duration,
-    /// What every packet costs more, ns.
+    /// An artificial delay for every packet, ns.
     pub inject_ns: f64,
-    /// Where the pictures go; none are made where there is no place.
+    /// The directory for pictures; `None` for no pictures.
     pub pictures: Option<PathBuf>,
 }
 
-/// A whole profile; as JSON one object in the form of every report, whose rows are functions.
+/// A whole profile. As JSON it is one object in the common form of reports, whose rows are
+/// functions.
 #[derive(Clone, Debug, Serialize)]
 pub struct Profile {
-    /// Machine, compiler, commit, and the functions, most of their own first.
+    /// Machine, compiler, commit, and the functions, most own time first.
     #[serde(flatten)]
     pub report: Report<Function>,
-    /// What was run.
+    /// The row that ran.
     pub scenario: String,
-    /// Samples of forwarding.
+    /// Number of samples of forwarding.
     pub samples: u64,
-    /// Samples a second of the time that the thread was at work.
+    /// Samples per second of the thread's running time.
     pub rate_hz: u32,
-    /// What a packet takes, ns.
+    /// Time per packet, ns.
     pub ns_per_packet: f64,
-    /// Whole stacks, the outermost function first, parted by `;`, and how often each was found.
+    /// Whole stacks, the outermost function first, separated by `;`, and the number of samples of
+    /// each.
     pub stacks: Vec<(String, u64)>,
     /// The pictures: flame graph, call graph, and the call graph as DOT.
     pub pictures: Vec<PathBuf>,
@@ -69,19 +71,20 @@ pub struct Profile {
 pub enum Error {
     /// There is no such row.
     Scenario(String),
-    /// Something else, in a sentence.
+    /// Another failure, as a message.
     Failed(String),
 }
 
 /// Samples a row.
 ///
 /// # Errors
-/// Where the row is none, memory is short, the system has no timer, or a picture can not be written.
+/// The row does not exist, memory is short, the system has no timer, or a picture cannot be
+/// written.
 pub fn run(options: &Options) -> Result<Profile, Error> {
     let scenario = tolls::scenario(&options.scenario).map_err(Error::Scenario)?;
     if let Some(directory) = &options.pictures {
         fs::create_dir_all(directory).map_err(|error| {
-            Error::Failed(format!("{} can not be made: {error}", directory.display()))
+            Error::Failed(format!("{} cannot be made: {error}", directory.display()))
         })?;
     }
     let mut bench = tolls::open(scenario).map_err(Error::Failed)?;
@@ -105,7 +108,7 @@ pub fn run(options: &Options) -> Result<Profile, Error> {
     Ok(profile)
 }
 
-/// Samples a bench for so long; what is found, and clocks a packet as measured in between.
+/// Samples a bench for `time`. Returns the stacks, and the clocks per packet measured meanwhile.
 fn sample(bench: &mut dyn tolls::Measure, time: Duration) -> Result<(Stacks, f64), Error> {
     let failed = |error| Error::Failed(format!("the system has no timer for samples: {error}"));
     let sampler = sampler::Sampler::begin(RATE).map_err(failed)?;
@@ -144,7 +147,7 @@ fn draw(stacks: &Stacks, profile: &Profile, directory: &Path) -> Result<Vec<Path
     for (kind, text) in files {
         let path = directory.join(format!("profile-{}-{kind}", profile.scenario));
         fs::write(&path, text)
-            .map_err(|error| format!("{} can not be written: {error}", path.display()))?;
+            .map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
         written.push(path);
     }
     Ok(written)
@@ -205,7 +208,7 @@ mod tests {
     fn a_row_is_sampled_where_it_forwards() {
         let profile = run(&options("ip4-one-flow")).unwrap();
         assert!(profile.samples >= 30, "{} samples", profile.samples);
-        // One or the other may be taken before or after.
+        // A sample or two may come from before or after.
         let is_rooted = |stack: &str| stack.starts_with("tollway_lab::tolls::bench::");
         let rooted: u64 = profile
             .stacks

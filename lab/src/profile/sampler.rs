@@ -1,8 +1,8 @@
-//! Samples of where a thread is: a timer interrupts it, and a signal handler notes its stack.
+//! Samples where a thread is: a timer interrupts it, and a signal handler records its stack.
 //!
-//! The timer is one of the system's (`timer_create`), which needs no counters of the processor's, so it works
-//! in any virtual machine. It is the thread's own: no other is interrupted. What the handler notes is
-//! addresses alone, in memory that was there before; they are named afterwards.
+//! The timer comes from the system (`timer_create`) and needs no performance counters, so it works
+//! in any virtual machine. It interrupts only its own thread. The handler records only addresses,
+//! in memory allocated before; the names are resolved afterwards.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -14,49 +14,50 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Addresses of a sample at most; what lies further out is left away.
+/// The most addresses of a sample; outer ones are cut off.
 const DEPTH: usize = 64;
 
-/// Words that all samples share: each is a length and as many addresses.
+/// Words that all samples share: each sample is a length and that many addresses.
 const WORDS: usize = 1 << 21;
 
-/// One thread at a time is sampled.
+/// Only one thread at a time can be sampled.
 static IN_USE: Mutex<()> = Mutex::new(());
 
-/// What the handler writes to. [`USED`] words are taken; it notes only where [`OPEN`] is not nought.
+/// The handler's buffer. [`USED`] words are taken; the handler records only while [`OPEN`] is not
+/// zero.
 static NOTES: [AtomicUsize; WORDS] = [const { AtomicUsize::new(0) }; WORDS];
 static USED: AtomicUsize = AtomicUsize::new(0);
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
-/// A stack of addresses: the first is the instruction that the thread was at, the others are where calls
-/// return to, from the inside out.
+/// A stack of addresses, innermost first: the interrupted instruction, then the return addresses.
 pub(super) type Addresses = Vec<usize>;
 
-/// The sampling of the thread that began it. It ends with this.
+/// The sampling of the thread that started it. Dropping this ends it.
 pub(super) struct Sampler {
     timer: libc::timer_t,
     _lock: MutexGuard<'static, ()>,
-    /// The thread that has begun it is the one that is interrupted.
+    /// Ties this to the thread that started it, which is the one that is interrupted.
     _thread: PhantomData<*const ()>,
 }
 
 impl Sampler {
-    /// Has this thread interrupted so many times a second. Samples are noted between [`open`] and [`shut`].
+    /// Interrupts this thread `rate` times per second. Records samples between [`open`] and
+    /// [`shut`].
     ///
     /// # Errors
-    /// Where the system has no timer.
+    /// The system has no timer.
     pub(super) fn begin(rate: u32) -> io::Result<Self> {
         let lock = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
         shut();
         USED.store(0, Release);
-        // Once beforehand: the first call may load a library, which a handler must not.
+        // Trace once beforehand: the first call may load a library, which a handler must not.
         backtrace::trace(|_| true);
         take_signal()?;
         let timer = timer(rate)?;
         Ok(Self { timer, _lock: lock, _thread: PhantomData })
     }
 
-    /// Ends it.
+    /// Ends the sampling and returns the samples.
     pub(super) fn end(self) -> Vec<Addresses> {
         shut();
         read()
@@ -66,25 +67,25 @@ impl Sampler {
 impl Drop for Sampler {
     fn drop(&mut self) {
         shut();
-        // SAFETY: the timer is one that `timer` made, and is deleted nowhere else. A signal that is already
-        // on its way finds the handler in place, which notes nothing then.
+        // SAFETY: `timer` created the timer, and only this deletes it. A pending signal still finds
+        // the handler, which then records nothing.
         unsafe { libc::timer_delete(self.timer) };
     }
 }
 
-/// Has samples noted.
+/// Starts the recording of samples.
 #[inline(always)]
 pub(super) fn open() {
     OPEN.store(1, Release);
 }
 
-/// Has none noted.
+/// Stops the recording of samples.
 #[inline(always)]
 pub(super) fn shut() {
     OPEN.store(0, Release);
 }
 
-/// What was noted.
+/// The recorded samples.
 fn read() -> Vec<Addresses> {
     let used = USED.load(Acquire).min(WORDS);
     let words: Vec<usize> = NOTES[..used].iter().map(|word| word.load(Relaxed)).collect();
@@ -98,27 +99,27 @@ fn read() -> Vec<Addresses> {
     samples
 }
 
-/// Puts the handler in its place.
+/// Installs the signal handler.
 fn take_signal() -> io::Result<()> {
     // SAFETY: all zeroes are a valid `sigaction`: no flags, an empty mask.
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
     let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = note;
     action.sa_sigaction = handler as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-    // SAFETY: the action is whole, and its handler calls nothing that a handler may not.
+    // SAFETY: the action is complete, and its handler calls only what a handler may call.
     checked(unsafe { libc::sigaction(libc::SIGPROF, &raw const action, ptr::null_mut()) })
 }
 
-/// Starts a timer that interrupts this thread alone.
+/// Starts a timer that interrupts only this thread.
 fn timer(rate: u32) -> io::Result<libc::timer_t> {
     // SAFETY: all zeroes are a valid `sigevent`.
     let mut event: libc::sigevent = unsafe { mem::zeroed() };
     event.sigev_notify = libc::SIGEV_THREAD_ID;
     event.sigev_signo = libc::SIGPROF;
-    // SAFETY: it asks for the thread's number and cannot fail.
+    // SAFETY: the call returns the thread's id and cannot fail.
     event.sigev_notify_thread_id = unsafe { libc::gettid() };
     let mut timer: libc::timer_t = ptr::null_mut();
-    // SAFETY: both point to values of this function's, which outlive the call.
+    // SAFETY: both pointers refer to local variables that outlive the call.
     checked(unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer) })?;
     let period = Duration::from_secs(1) / rate.max(1);
     let period = libc::timespec {
@@ -126,10 +127,10 @@ fn timer(rate: u32) -> io::Result<libc::timer_t> {
         tv_nsec: i64::from(period.subsec_nanos()),
     };
     let times = libc::itimerspec { it_interval: period, it_value: period };
-    // SAFETY: the timer was just made, and the times are a value of this function's.
+    // SAFETY: the timer was just created, and the times are a local variable.
     let set = unsafe { libc::timer_settime(timer, 0, &raw const times, ptr::null_mut()) };
     checked(set).inspect_err(|_| {
-        // SAFETY: the timer was just made and is given to nobody.
+        // SAFETY: the timer was just created and has no other user.
         unsafe { libc::timer_delete(timer) };
     })?;
     Ok(timer)
@@ -139,21 +140,22 @@ fn checked(result: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Notes the stack of the thread that is interrupted. It allocates nothing and waits for nobody.
+/// Records the stack of the interrupted thread. It neither allocates nor blocks.
 extern "C" fn note(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     if OPEN.load(Acquire) == 0 {
         return;
     }
-    // SAFETY: with SA_SIGINFO the system gives the handler a whole context.
+    // SAFETY: with SA_SIGINFO the system passes a complete context to the handler.
     let at = instruction(unsafe { &*context.cast::<libc::ucontext_t>() });
     let mut addresses = [at; DEPTH];
     let mut count = 1;
     let mut inside = false;
-    // SAFETY: it is not to be called by two threads at once; only this one is interrupted, see `Sampler`.
+    // SAFETY: two threads must not call this at once; only this thread is interrupted, see
+    // `Sampler`.
     unsafe {
         backtrace::trace_unsynchronized(|frame| {
             let ip = frame.ip() as usize;
-            // First come this handler and how it was called.
+            // The first frames are this handler and its caller.
             if !inside {
                 inside = ip == at;
                 return true;
@@ -174,7 +176,7 @@ extern "C" fn note(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::
     USED.store(start + 1 + count, Release);
 }
 
-/// The instruction that a thread was at.
+/// The instruction at which a thread was interrupted.
 fn instruction(context: &libc::ucontext_t) -> usize {
     #[cfg(target_arch = "x86_64")]
     return context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize;

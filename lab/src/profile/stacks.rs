@@ -1,4 +1,4 @@
-//! Stacks of functions, and what each function has of them.
+//! Stacks of functions, and each function's share.
 
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 use super::sampler::Addresses;
 use super::symbols::{Frame, Maps, Symbols};
 
-/// Who calls what is measured: stacks begin there.
+/// The functions that call the measured code: stacks start there.
 const ROOTS: [&str; 3] = ["forward", "touch", "waste"];
 
-/// Stacks, the outermost function first, and how often each was found.
+/// Stacks, the outermost function first, and the number of samples of each.
 pub(crate) type Stacks = BTreeMap<Vec<Frame>, u64>;
 
-/// Names what was sampled in this process.
+/// Resolves the samples of this process to names.
 pub(super) fn named(samples: &[Addresses]) -> Stacks {
     let maps = Maps::of_self();
     let mut symbols = Symbols::default();
@@ -22,7 +22,7 @@ pub(super) fn named(samples: &[Addresses]) -> Stacks {
     for addresses in samples {
         let mut stack = Vec::new();
         for (at, address) in addresses.iter().enumerate().rev() {
-            // A call returns behind itself.
+            // A return address is after the call.
             let address = if at > 0 { address.saturating_sub(1) } else { *address };
             match maps.find(address) {
                 Some((object, address)) => {
@@ -36,7 +36,7 @@ pub(super) fn named(samples: &[Addresses]) -> Stacks {
     stacks
 }
 
-/// A stack without what is outside of the measured part.
+/// The part of a stack inside the measured code.
 fn from_root(mut stack: Vec<Frame>) -> Vec<Frame> {
     let root = stack.iter().position(|frame| is_root(&frame.function));
     stack.drain(..root.unwrap_or(0));
@@ -48,8 +48,8 @@ fn is_root(function: &str) -> bool {
     function.contains("tolls::bench::") && ROOTS.contains(&name)
 }
 
-/// Whether a function belongs to the language's library or is a closure, so that its time is counted for who
-/// calls it.
+/// Whether a function is part of the standard library or a closure, so that its time counts for its
+/// caller.
 pub(crate) fn is_library(function: &str) -> bool {
     const LIBRARY: [&str; 4] = ["core::", "alloc::", "std::", "core_arch::"];
     let of_library = LIBRARY.iter().any(|library| function.contains(library));
@@ -57,28 +57,28 @@ pub(crate) fn is_library(function: &str) -> bool {
     name.starts_with("{closure") || (of_library && !function.contains("tollway"))
 }
 
-/// A function, and its part of the time.
+/// A function and its share of the time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Function {
-    /// Its path.
+    /// The function's path.
     pub name: String,
-    /// Whether it was inlined wherever it was found.
+    /// Whether it was inlined everywhere.
     pub inlined: bool,
-    /// Share of the samples in the function itself, and in what it has inlined of the language's library, %.
+    /// Share of the samples in the function itself and in inlined standard library code, %.
     pub self_percent: f64,
-    /// Where that share lies at 95%, `[low, high]` (Wilson's interval).
+    /// The 95% interval of that share, `[low, high]` (Wilson's interval).
     pub self_interval_percent: [f64; 2],
-    /// Share of the samples in it or in what it calls, %.
+    /// Share of the samples in it or in its callees, %.
     pub total_percent: f64,
-    /// The first share of the time that a packet takes, ns.
+    /// Time per packet in the function itself, ns.
     pub self_ns: f64,
     /// Samples in the function itself.
     pub self_samples: u64,
-    /// Samples in it or in what it calls.
+    /// Samples in it or in its callees.
     pub total_samples: u64,
 }
 
-/// What every function has, most of its own first. A packet takes `ns`.
+/// Every function with its shares, most own samples first. `ns` is the time per packet.
 pub(crate) fn functions(stacks: &Stacks, ns: f64) -> Vec<Function> {
     #[derive(Default)]
     struct Part {
@@ -119,7 +119,7 @@ pub(crate) fn functions(stacks: &Stacks, ns: f64) -> Vec<Function> {
     functions
 }
 
-/// Where a share lies at 95% that was found so many times of all.
+/// The 95% interval of a share, from `found` of `all` samples.
 fn wilson(found: u64, all: u64) -> [f64; 2] {
     const Z: f64 = 1.959_963_984_540_054;
     if all == 0 {
@@ -132,8 +132,8 @@ fn wilson(found: u64, all: u64) -> [f64; 2] {
     [((middle - margin) / scale).max(0.0), ((middle + margin) / scale).min(1.0)]
 }
 
-/// A function's path as pictures have room for: the last two parts of it, or type and name of what implements
-/// a trait.
+/// A function's path, shortened for pictures: its last two parts, or type and name of a trait
+/// implementation.
 pub(crate) fn short(name: &str) -> String {
     if let Some((implementing, rest)) =
         name.strip_prefix('<').and_then(|rest| rest.split_once(" as "))
@@ -141,14 +141,14 @@ pub(crate) fn short(name: &str) -> String {
     {
         return format!("{}::{own}", last_parts(implementing, 1));
     }
-    // Every stage has a module of that name.
+    // Every stage has a module of that name, so keep one part more.
     let parts = if last_parts(name, 2).starts_with("stage::") { 3 } else { 2 };
     last_parts(name, parts).to_owned()
 }
 
-/// So many of a path's parts, from its end.
+/// The last `count` parts of a path.
 fn last_parts(name: &str, count: usize) -> &str {
-    // Generic arguments and the types of implementations have `::` in them, too.
+    // Generic arguments and implementing types contain `::`, too.
     let (mut depth, mut starts) = (0, vec![0]);
     let bytes = name.as_bytes();
     for (at, byte) in bytes.iter().enumerate() {
@@ -175,18 +175,18 @@ mod tests {
     fn known() -> Stacks {
         let root = "tollway_lab::tolls::bench::Bench<F>::forward";
         [
-            (stack(&[root, "tollway_dataplane::road"]), 10),
-            (stack(&[root, "tollway_dataplane::road", "~tollway_dataplane::route"]), 40),
+            (stack(&[root, "tollway_dataplane::forward"]), 10),
+            (stack(&[root, "tollway_dataplane::forward", "~tollway_dataplane::route"]), 40),
             (
                 stack(&[
                     root,
-                    "tollway_dataplane::road",
+                    "tollway_dataplane::forward",
                     "~tollway_dataplane::route",
                     "~core::ptr::read",
                 ]),
                 20,
             ),
-            (stack(&[root, "tollway_dataplane::road", "memcpy"]), 30),
+            (stack(&[root, "tollway_dataplane::forward", "memcpy"]), 30),
         ]
         .into()
     }
@@ -203,7 +203,7 @@ mod tests {
             [
                 ("tollway_dataplane::route", true, 60.0, 60.0, 12.0),
                 ("memcpy", false, 30.0, 30.0, 6.0),
-                ("tollway_dataplane::road", false, 10.0, 100.0, 2.0),
+                ("tollway_dataplane::forward", false, 10.0, 100.0, 2.0),
                 ("tollway_lab::tolls::bench::Bench<F>::forward", false, 0.0, 100.0, 0.0),
             ]
         );
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(from_root(stack(&["main", "forward"])), stack(&["main", "forward"]));
     }
 
-    /// Agresti and Coull (1998), table 1: the interval of 9 out of 10 by the score is 0.596 to 0.982.
+    /// Agresti and Coull (1998), table 1: the score interval of 9 out of 10 is 0.596 to 0.982.
     #[test]
     fn the_interval_is_wilsons() {
         let [low, high] = wilson(9, 10);

@@ -1,4 +1,4 @@
-//! Which functions an address of a program belongs to, those that were inlined there too.
+//! Resolves a program's addresses to functions, inlined ones included.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -11,9 +11,9 @@ use object::{Object, ObjectSymbol};
 /// A function at an address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Frame {
-    /// Its path without the hash, `[libc.so.6]` and the like where it has no name.
+    /// Its path without the hash; `[libc.so.6]` and the like if it has no name.
     pub(crate) function: Rc<str>,
-    /// Whether it has no code of its own there.
+    /// Whether it is inlined there.
     pub(crate) inlined: bool,
 }
 
@@ -23,7 +23,7 @@ impl Frame {
     }
 }
 
-/// The debug information of programs and libraries, read as it is needed.
+/// The debug information of programs and libraries, read on demand.
 #[derive(Default)]
 pub(crate) struct Symbols {
     loaders: HashMap<PathBuf, Option<Loader>>,
@@ -32,7 +32,8 @@ pub(crate) struct Symbols {
 }
 
 impl Symbols {
-    /// The functions at an address of a file, as its sections count; the outermost first, never none.
+    /// The functions at an address of a file, in the numbering of its sections; the outermost
+    /// first, at least one.
     pub(crate) fn at(&mut self, object: &Path, address: u64) -> Rc<[Frame]> {
         let key = (object.to_owned(), address);
         if let Some(frames) = self.known.get(&key) {
@@ -54,14 +55,14 @@ impl Symbols {
     }
 }
 
-/// A function that others may call, which is named even where all else is stripped.
+/// An exported function, which has a name even in a stripped file.
 struct Export {
     address: u64,
     size: u64,
     name: String,
 }
 
-/// The exports of a library, by address; none where it can not be read.
+/// The exports of a library, by address; empty if it cannot be read.
 fn exports(object: &Path) -> Vec<Export> {
     let Ok(bytes) = std::fs::read(object) else { return Vec::new() };
     let Ok(file) = object::File::parse(&*bytes) else { return Vec::new() };
@@ -71,7 +72,7 @@ fn exports(object: &Path) -> Vec<Export> {
         (symbol.is_definition() && size > 0).then_some(Export { address, size, name })
     };
     let mut exports: Vec<Export> = file.dynamic_symbols().filter_map(export).collect();
-    // Of several names of one function, the one that people use has no underscores.
+    // If a function has several names, the public one starts without an underscore.
     exports.sort_by_key(|export| (export.address, export.name.starts_with('_')));
     exports
 }
@@ -89,7 +90,7 @@ fn unnamed(object: &Path) -> String {
     format!("[{}]", name.to_string_lossy())
 }
 
-/// The functions at an address; none where nothing is known of it.
+/// The functions at an address; empty if nothing is known about it.
 fn frames(loader: &Loader, address: u64) -> Vec<Frame> {
     let mut names = Vec::new();
     if let Ok(mut found) = loader.find_frames(address) {
@@ -107,8 +108,8 @@ fn frames(loader: &Loader, address: u64) -> Vec<Frame> {
     names.iter().enumerate().map(|(at, name)| Frame::new(name, at > 0)).collect()
 }
 
-/// A name with the path of the module that it is in. Line tables have the name alone and without its type,
-/// but the file says which module it is.
+/// A name with the path of its module. Line tables have only the name without its type, but the
+/// file determines the module.
 fn placed(name: &str, file: Option<&str>) -> String {
     if name.contains("::") && !name.contains('<') {
         return name.to_owned();
@@ -120,11 +121,11 @@ fn placed(name: &str, file: Option<&str>) -> String {
     }
 }
 
-/// The module that a file of Rust has.
+/// The module of a Rust source file.
 fn module(file: &str) -> Option<String> {
     let (root, path) = file.strip_suffix(".rs")?.rsplit_once("/src/")?;
     let directory = root.rsplit('/').next()?;
-    // A registry's directories have a version behind the name.
+    // Directories of a registry have a version after the name.
     let version = |tail: &str| tail.starts_with(|first: char| first.is_ascii_digit());
     let name = match directory.rsplit_once('-') {
         Some((name, tail)) if version(tail) => name,
@@ -139,7 +140,7 @@ fn module(file: &str) -> Option<String> {
     Some([&*name].into_iter().chain(parts).collect::<Vec<_>>().join("::"))
 }
 
-/// A name without the hash that tells builds apart.
+/// A name without the hash that distinguishes builds.
 fn plain(name: &str) -> String {
     let hash = |tail: &str| tail.len() == 16 && tail.bytes().all(|byte| byte.is_ascii_hexdigit());
     match name.rsplit_once("::h") {
@@ -148,7 +149,7 @@ fn plain(name: &str) -> String {
     }
 }
 
-/// The files that this process has in its memory, and where.
+/// The files that this process has mapped, and where.
 #[derive(Debug)]
 pub(crate) struct Maps {
     mapped: Vec<Mapped>,
@@ -157,20 +158,21 @@ pub(crate) struct Maps {
 #[derive(Debug)]
 struct Mapped {
     range: std::ops::Range<usize>,
-    /// What the file's own addresses count from.
+    /// The address that the file's own addresses are relative to.
     base: usize,
     path: PathBuf,
 }
 
 impl Maps {
-    /// Of this process, as it is now.
+    /// The mappings of this process at this moment.
     pub(crate) fn of_self() -> Self {
         let program = std::env::current_exe().unwrap_or_default();
         let text = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
         Self::parse(&text, &program)
     }
 
-    /// Reads `/proc/PID/maps`. The program's own file is read by another name: it may be gone.
+    /// Parses `/proc/PID/maps`. Reads the program's own file by another name, since the original
+    /// may be deleted.
     fn parse(text: &str, program: &Path) -> Self {
         let mut mapped: Vec<Mapped> = Vec::new();
         for line in text.lines() {
@@ -183,7 +185,7 @@ impl Maps {
                 true => PathBuf::from("/proc/self/exe"),
                 false => PathBuf::from(path),
             };
-            // They are in the order of addresses, and a file's first part is mapped from its start.
+            // The lines are sorted by address, and a file's first part is mapped from its start.
             let base =
                 mapped.iter().find(|other| other.path == path).map_or(from, |first| first.base);
             mapped.push(Mapped { range: from..to, base, path });
@@ -191,7 +193,7 @@ impl Maps {
         Self { mapped }
     }
 
-    /// The file that an address belongs to, and the address there.
+    /// The file that contains an address, and the address within it.
     pub(crate) fn find(&self, address: usize) -> Option<(&Path, u64)> {
         let mapped = self.mapped.iter().find(|mapped| mapped.range.contains(&address))?;
         Some((&mapped.path, (address - mapped.base) as u64))

@@ -1,30 +1,30 @@
 use super::distribution::{normal, quantile};
 use crate::frames::Spread;
 
-/// How an interval is read off the resamples.
+/// How to derive an interval from the resamples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Their percentiles.
+    /// Percentiles of the resamples.
     Percentile,
-    /// Corrected for bias and skew, by the values left out one at a time (Efron 1987).
+    /// Percentiles corrected for bias and skew, from values left out one at a time (Efron 1987).
     Bca,
 }
 
-/// What a statistic comes to when values are drawn again and again.
+/// The distribution of a statistic over resamples of the values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bootstrap {
     /// The statistic of the values themselves.
     pub estimate: f64,
-    /// That of every draw, the least first.
+    /// The statistic of each resample, in ascending order.
     drawn: Vec<f64>,
-    /// How fast the statistic's error changes with it.
+    /// The rate at which the statistic's error changes with its value.
     acceleration: f64,
 }
 
 impl Bootstrap {
-    /// Draws as many of the values as there are, with repetition, `resamples` times over: for pairs, give
-    /// their differences. The same seed draws the same. None for fewer than two values or resamples, or a
-    /// statistic that is not finite.
+    /// Draws `resamples` times as many values as there are, with replacement. For pairs, pass their
+    /// differences. The same seed gives the same draws. `None` for fewer than two values or
+    /// resamples, or a statistic that is not finite.
     pub fn of(
         values: &[f64],
         statistic: impl Fn(&[f64]) -> f64,
@@ -43,7 +43,7 @@ impl Bootstrap {
         Some(Self { estimate, drawn, acceleration: acceleration(values, &statistic) })
     }
 
-    /// Where the statistic lies at a confidence, a share; none where that is not within 0 and 1.
+    /// The interval of the statistic at a confidence between 0 and 1; `None` outside.
     #[must_use]
     pub fn interval(&self, kind: Kind, confidence: f64) -> Option<[f64; 2]> {
         let tail = (1.0 - confidence) / 2.0;
@@ -55,16 +55,16 @@ impl Bootstrap {
         Some(shares.map(|share| percentile(&self.drawn, share)))
     }
 
-    /// How far the estimate lies off the middle of the draws, in deviations; none where all draws lie on one
-    /// side of it.
+    /// The distance of the estimate from the middle of the draws, in deviations; `None` if all
+    /// draws are on one side of it.
     fn bias(&self) -> Option<f64> {
-        // Half of those that equal the estimate count as below: a median is often met exactly.
+        // Half of the draws that equal the estimate count as below: a median is often hit exactly.
         let below = self.drawn.iter().filter(|value| **value < self.estimate).count() as f64;
         let equal = self.drawn.iter().filter(|value| **value == self.estimate).count() as f64;
         quantile((below + equal / 2.0) / self.drawn.len() as f64, f64::INFINITY)
     }
 
-    /// The share of the draws that BCa takes for a quantile of the normal distribution.
+    /// The share of the draws that BCa uses for a quantile of the normal distribution.
     fn corrected(&self, bias: f64, z: f64) -> f64 {
         normal(bias + (bias + z) / (1.0 - self.acceleration * (bias + z)))
     }
@@ -80,7 +80,7 @@ fn resample(
     let mut draw = vec![0.0; values.len()];
     let mut once = || {
         for value in &mut draw {
-            // The high bits are the better ones; the bias of the division is 1 in 2^31 a value.
+            // The high bits are the better ones; the modulo bias is 1 in 2^31 per value.
             *value = values[(random.next() >> 33) as usize % values.len()];
         }
         statistic(&draw)
@@ -88,7 +88,7 @@ fn resample(
     (0..resamples).map(|_| once()).collect()
 }
 
-/// How fast the statistic's error changes with it, from the values left out one at a time.
+/// The acceleration, from the values left out one at a time.
 fn acceleration(values: &[f64], statistic: impl Fn(&[f64]) -> f64) -> f64 {
     let without = |at: usize| {
         let mut rest = values.to_vec();
@@ -102,7 +102,7 @@ fn acceleration(values: &[f64], statistic: impl Fn(&[f64]) -> f64) -> f64 {
     if scale > 0.0 { sum(3) / scale } else { 0.0 }
 }
 
-/// The value at a share of sorted values, between two by their distance.
+/// The value at a share of sorted values, interpolated linearly.
 fn percentile(sorted: &[f64], share: f64) -> f64 {
     let at = share * (sorted.len() - 1) as f64;
     let (low, rest) = (at.floor(), at.fract());
@@ -130,8 +130,8 @@ mod tests {
         values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / values.len() as f64
     }
 
-    /// Published for the variance at 90%, by 2,000 resamples: percentiles 100.8 to 233.9, BCa 115.8 to
-    /// 259.6, acceleration 0.061.
+    /// Published for the variance at 90%, with 2,000 resamples: percentiles 100.8 to 233.9, BCa
+    /// 115.8 to 259.6, acceleration 0.061.
     #[test]
     fn intervals_are_those_of_efron_and_tibshirani() {
         assert!((acceleration(&SPATIAL, variance) - 0.061).abs() < 5e-4);

@@ -1,19 +1,19 @@
 use super::Sample;
 use super::distribution::quantile;
 
-/// Degrees of freedom up to which ministat has a table; beyond, the normal distribution serves it.
+/// Degrees of freedom up to which ministat has a table; beyond, it uses the normal distribution.
 const TABLE: f64 = 100.0;
 
-/// How far the mean of one series lies from that of another.
+/// The difference between the means of two series.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Difference {
     /// The second mean less the first.
     pub difference: f64,
-    /// What it may be off by either way at the confidence that was asked for.
+    /// Half the width of the interval at the requested confidence.
     pub margin: f64,
-    /// Its standard error.
+    /// The standard error of the difference.
     pub error: f64,
-    /// The standard deviation that it is judged by: the pooled one, or the pairs' own; for Welch, who
+    /// The standard deviation of the test: the pooled one, or the pairs' own. For Welch, which
     /// pools none, the root of the mean variance.
     pub deviation: f64,
     /// Degrees of freedom.
@@ -21,13 +21,13 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Where it lies at that confidence.
+    /// The interval at that confidence.
     #[must_use]
     pub fn interval(&self) -> [f64; 2] {
         [self.difference - self.margin, self.difference + self.margin]
     }
 
-    /// Whether there is one at that confidence.
+    /// Whether the difference is significant at that confidence.
     #[must_use]
     pub fn is_proven(&self) -> bool {
         self.difference.abs() > self.margin
@@ -38,9 +38,9 @@ impl Difference {
     }
 }
 
-/// Student's t with a pooled deviation, as ministat does it: critical values of three decimals, those of
-/// the normal distribution for more than 100 degrees of freedom. `confidence` is a share, 0.95; none where
-/// a series has a single value.
+/// Student's t with a pooled deviation, as in ministat: critical values with three decimals, and
+/// those of the normal distribution above 100 degrees of freedom. `confidence` is a share, such as
+/// 0.95. `None` if a series has a single value.
 #[must_use]
 pub fn pooled(base: &Sample, head: &Sample, confidence: f64) -> Option<Difference> {
     let freedom = base.n() + head.n() - 2.0;
@@ -52,8 +52,8 @@ pub fn pooled(base: &Sample, head: &Sample, confidence: f64) -> Option<Differenc
     usable(Difference::new(head.mean() - base.mean(), error, deviation, freedom, critical))
 }
 
-/// Welch's t, for series that spread differently; none where one has a single value, or both have no
-/// spread at all.
+/// Welch's t, for series with different spread. `None` if a series has a single value, or neither
+/// has any spread.
 #[must_use]
 pub fn welch(base: &Sample, head: &Sample, confidence: f64) -> Option<Difference> {
     let shares = [base.variance() / base.n(), head.variance() / head.n()];
@@ -65,7 +65,7 @@ pub fn welch(base: &Sample, head: &Sample, confidence: f64) -> Option<Difference
     usable(Difference::new(head.mean() - base.mean(), sum.sqrt(), deviation, freedom, critical))
 }
 
-/// Student's t of differences between pairs; none for a single pair.
+/// Student's t of differences between pairs; `None` for a single pair.
 #[must_use]
 pub fn paired(differences: &Sample, confidence: f64) -> Option<Difference> {
     let (n, deviation) = (differences.n(), differences.deviation());
@@ -75,8 +75,9 @@ pub fn paired(differences: &Sample, confidence: f64) -> Option<Difference> {
     usable(Difference::new(differences.mean(), error, deviation, freedom, critical))
 }
 
-/// The least difference that `power` (0.9) of all such tests would prove at that confidence: critical
-/// value and quantile of the power, both Student's, times the standard error.
+/// The smallest difference that a share `power` (such as 0.9) of all such tests would prove at that
+/// confidence: the critical value plus the power's quantile, both Student's, times the standard
+/// error.
 #[must_use]
 pub fn smallest_detectable(of: &Difference, confidence: f64, power: f64) -> Option<f64> {
     let sure = two_sided(confidence, of.freedom)?;
@@ -88,14 +89,14 @@ fn usable(difference: Difference) -> Option<Difference> {
     difference.margin.is_finite().then_some(difference)
 }
 
-/// What t does not exceed either way, at that confidence.
+/// The two-sided critical value of t at that confidence.
 fn two_sided(confidence: f64, freedom: f64) -> Option<f64> {
     quantile(f64::midpoint(1.0, confidence), freedom)
 }
 
-/// By how much the second value of each pair is more than the first, in percent: the mean of all pairs, not a
-/// number where a value is nought, and where it lies, anywhere where pairs are too few to tell. Pairs are
-/// compared by logarithms, so that twice and half are equally far.
+/// The excess of each pair's second value over its first, in percent: the mean of all pairs and its
+/// interval. The mean is NaN if a value is zero; the interval is infinite if there are too few
+/// pairs. Pairs are compared by logarithms, so that twice and half are equally far.
 #[must_use]
 pub fn paired_percent(base: &[f64], head: &[f64], confidence: f64) -> (f64, [f64; 2]) {
     const EVERYWHERE: [f64; 2] = [f64::NEG_INFINITY, f64::INFINITY];
@@ -126,7 +127,7 @@ mod tests {
         SLEEP.map(|values| Sample::of(&values).unwrap())
     }
 
-    /// What R prints for `t.test(extra ~ group, data = sleep)`: t = -1.8608, df = 17.776.
+    /// R's result of `t.test(extra ~ group, data = sleep)`: t = -1.8608, df = 17.776.
     #[test]
     fn welch_is_as_r_has_it() {
         let [base, head] = sleep();
@@ -139,8 +140,8 @@ mod tests {
         assert!(!found.is_proven());
     }
 
-    /// The same with `var.equal = TRUE`: from -0.203874 to 3.363874, but by the exact quantile, of which
-    /// ministat has 2.101.
+    /// The same with `var.equal = TRUE`: from -0.203874 to 3.363874 with the exact quantile;
+    /// ministat's table has 2.101.
     #[test]
     fn pooled_is_as_r_has_it_but_for_the_table() {
         let [base, head] = sleep();
@@ -164,7 +165,8 @@ mod tests {
         assert!(found.is_proven());
     }
 
-    /// NIST/SEMATECH e-Handbook 1.3.5.3: cars of the USA and of Japan (AUTO83B), by their moments.
+    /// NIST/SEMATECH e-Handbook 1.3.5.3: cars of the USA and of Japan (AUTO83B), from their
+    /// moments.
     #[test]
     fn pooled_is_as_nist_has_it() {
         let made = |n: usize, mean: f64, deviation: f64| {
@@ -184,8 +186,8 @@ mod tests {
         assert_near(found.freedom, 136.8750, 5e-4);
     }
 
-    /// What R says to `power.t.test(delta = 1, sd = 1, power = 0.9)`: n = 22.02110. The formula leaves the
-    /// noncentral t out, which costs less than 0.2%.
+    /// R's result of `power.t.test(delta = 1, sd = 1, power = 0.9)`: n = 22.02110. The formula here
+    /// ignores the noncentral t, which costs less than 0.2%.
     #[test]
     fn the_smallest_detectable_difference_is_what_power_asks_for() {
         let n = 22.02110_f64;

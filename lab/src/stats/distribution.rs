@@ -1,12 +1,12 @@
-//! The distributions that differences are judged by.
+//! Distributions for significance tests.
 
 use std::f64::consts::PI;
 
-/// Steps after which a series or a fraction has long converged.
+/// The most steps; a series or a fraction has converged long before.
 const STEPS: usize = 10_000;
 
-/// The value that a share of Student's t lies below; of the normal distribution where the degrees of
-/// freedom are infinite. None where there is no such distribution, or the share is not within 0 and 1.
+/// The quantile of Student's t; of the normal distribution for infinite degrees of freedom. `None`
+/// if there is no such distribution, or the share is not between 0 and 1.
 pub(super) fn quantile(share: f64, freedom: f64) -> Option<f64> {
     if !(share > 0.0 && share < 1.0 && freedom > 0.0) {
         return None;
@@ -31,7 +31,7 @@ pub(super) fn quantile(share: f64, freedom: f64) -> Option<f64> {
 
 /// The share of the normal distribution below a value (Marsaglia 2004).
 pub(super) fn normal(z: f64) -> f64 {
-    // The series cancels out far from the middle, where nothing is left to add.
+    // Far from the middle the series cancels out, and the result is 0 or 1 anyway.
     if z.abs() > 8.0 {
         return if z > 0.0 { 1.0 } else { 0.0 };
     }
@@ -53,7 +53,8 @@ fn student(t: f64, freedom: f64) -> f64 {
     if t > 0.0 { 1.0 - tail } else { tail }
 }
 
-/// The regularised incomplete beta function, by its continued fraction on the side where that is fast.
+/// The regularised incomplete beta function, from its continued fraction on the side with fast
+/// convergence.
 fn beta(x: f64, a: f64, b: f64) -> f64 {
     if x <= 0.0 || x >= 1.0 {
         return x.clamp(0.0, 1.0);
@@ -67,7 +68,7 @@ fn beta(x: f64, a: f64, b: f64) -> f64 {
     }
 }
 
-/// The fraction of [`beta`] by Lentz's method.
+/// The fraction of [`beta`], with Lentz's method.
 fn fraction(x: f64, a: f64, b: f64) -> f64 {
     let nonzero = |value: f64| if value.abs() < 1e-300 { 1e-300 } else { value };
     let mut upper = 1.0;
@@ -140,7 +141,7 @@ mod tests {
         }
     }
 
-    /// Another package's incomplete beta function and error function.
+    /// Reference values from another package's incomplete beta function and error function.
     #[test]
     fn quantiles_are_those_of_another_package() {
         for share in [0.6, 0.9, 0.95, 0.975, 0.995, 0.9995, 0.999_999] {

@@ -14,21 +14,21 @@ pub use difference::{Difference, paired, paired_percent, pooled, smallest_detect
 pub use sample::Sample;
 pub use wilcoxon::signed_rank;
 
-/// What repeats of one measurement say: median and spread.
+/// Median and spread of repeated measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// The middle value (of an even number the mean of the two).
+    /// The median; for an even number of values the mean of the middle two.
     pub median: f64,
-    /// The least value.
+    /// The smallest value.
     pub min: f64,
-    /// The greatest value.
+    /// The largest value.
     pub max: f64,
-    /// How many values there were.
+    /// Number of values.
     pub repeats: usize,
 }
 
 impl Summary {
-    /// Sums up values; none for no value.
+    /// Summarizes values; `None` if there are none.
     #[must_use]
     pub fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
@@ -55,14 +55,14 @@ impl Summary {
     }
 }
 
-/// The middle of values, of an even number the mean of the two; not a number for no value, or where one is not
-/// finite.
+/// The median; for an even number of values the mean of the middle two. NaN if there is no value or
+/// one is not finite.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {
     Sample::of(values).map_or(f64::NAN, |sample| sample.median())
 }
 
-/// The mean of values without the given share of them at each end; not a number for no value.
+/// The mean without a share of the values at each end; NaN if there is no value.
 #[must_use]
 pub fn trimmed_mean(mut values: Vec<f64>, share: f64) -> f64 {
     values.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-/// Values of one series, in order, with what is often asked of them.
+/// The sorted values of one series, with common statistics.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     values: Vec<f64>,
@@ -7,7 +7,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Takes up values; none for no value, or one that is not finite.
+    /// Makes a sample; `None` if there is no value or one is not finite.
     #[must_use]
     pub fn of(values: &[f64]) -> Option<Self> {
         if values.is_empty() || values.iter().any(|value| !value.is_finite()) {
@@ -17,7 +17,7 @@ impl Sample {
         values.sort_by(f64::total_cmp);
         let n = values.len() as f64;
         let rough = values.iter().sum::<f64>() / n;
-        // Once more from nearby: a sum of large values has rounded off what they differ by.
+        // A second pass from nearby: the sum of large values has rounded off their differences.
         let mean = rough + values.iter().map(|value| value - rough).sum::<f64>() / n;
         let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
         let freedom = (values.len() - 1) as f64;
@@ -25,31 +25,31 @@ impl Sample {
         Some(Self { values, mean, variance })
     }
 
-    /// The values, the least first.
+    /// The values in ascending order.
     #[must_use]
     pub fn values(&self) -> &[f64] {
         &self.values
     }
 
-    /// How many there are, at least one.
+    /// The number of values, at least one.
     #[must_use]
     pub fn n(&self) -> f64 {
         self.values.len() as f64
     }
 
-    /// The least.
+    /// The smallest value.
     #[must_use]
     pub fn min(&self) -> f64 {
         self.values[0]
     }
 
-    /// The greatest.
+    /// The largest value.
     #[must_use]
     pub fn max(&self) -> f64 {
         self.values[self.values.len() - 1]
     }
 
-    /// The middle one, of an even number the mean of the two.
+    /// The median; for an even number of values the mean of the middle two.
     #[must_use]
     pub fn median(&self) -> f64 {
         let middle = self.values.len() / 2;
@@ -65,13 +65,13 @@ impl Sample {
         self.mean
     }
 
-    /// Their variance, by n - 1; not a number for a single value.
+    /// Their variance with divisor n - 1; NaN for a single value.
     #[must_use]
     pub fn variance(&self) -> f64 {
         self.variance
     }
 
-    /// Its root.
+    /// Their standard deviation.
     #[must_use]
     pub fn deviation(&self) -> f64 {
         self.variance.sqrt()

@@ -1,6 +1,6 @@
-/// How likely differences this lopsided are, where each is as likely to be as much above nought as below:
-/// the two-sided p of Wilcoxon's signed-rank test, exact also for ties. Noughts say nothing; 1 where nothing
-/// else is left. For up to some hundreds of values.
+/// The two-sided p of Wilcoxon's signed-rank test, exact also for ties: the probability of
+/// differences this lopsided, if each is as likely above zero as below. Zeros are ignored; the
+/// result is 1 if nothing else is left. Suitable for up to some hundreds of values.
 #[must_use]
 pub fn signed_rank(differences: &[f64]) -> f64 {
     let mut differences: Vec<f64> =
@@ -15,7 +15,7 @@ pub fn signed_rank(differences: &[f64]) -> f64 {
     (2.0 * tail).min(1.0)
 }
 
-/// Twice the rank of each value by its size, the mean of their ranks for those that are alike.
+/// Twice the rank of each value by size; equal values have the mean of their ranks.
 fn doubled_ranks(sorted: &[f64]) -> Vec<usize> {
     let mut ranks = Vec::with_capacity(sorted.len());
     for tied in sorted.chunk_by(|a, b| a.abs() == b.abs()) {
@@ -25,7 +25,7 @@ fn doubled_ranks(sorted: &[f64]) -> Vec<usize> {
     ranks
 }
 
-/// The chance of every sum that the ranks above nought can have.
+/// The probability of every possible sum of the ranks above zero.
 fn chances(ranks: &[usize], all: usize) -> Vec<f64> {
     let mut chances = vec![0.0; all + 1];
     chances[0] = 1.0;
@@ -42,8 +42,8 @@ fn chances(ranks: &[usize], all: usize) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    /// Hundredths of Hamilton's depression scale before and after a tranquilizer (Hollander and Wolfe 1973, p. 29): R says
-    /// V = 40, p = 0.01953 one-sided.
+    /// Hundredths of Hamilton's depression scale before and after a tranquilizer (Hollander and
+    /// Wolfe 1973, p. 29). R's result: V = 40, p = 0.01953 one-sided.
     #[test]
     fn it_is_as_r_has_it() {
         let before = [183, 50, 162, 248, 168, 188, 155, 306, 130];
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(signed_rank(&[0.0, 0.0]), 1.0);
         assert_eq!(signed_rank(&[0.0, 1.0, 1.0, 1.0]), 0.25);
         assert_eq!(signed_rank(&[1.0, -1.0]), 1.0);
-        // Ranks 1.5, 1.5 and 3: three of eight signs have a sum of at most 1.5.
+        // Ranks 1.5, 1.5 and 3: three of eight sign combinations have a sum of at most 1.5.
         assert_eq!(signed_rank(&[1.0, -1.0, 2.0]), 0.75);
     }
 }

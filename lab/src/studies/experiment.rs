@@ -1,35 +1,35 @@
-//! What measures a study's rows, in this process or in one that is started for it.
+//! Experiments that measure a study's rows, in this process or in a child.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::road::Agreement;
+use super::small_path::Agreement;
 pub(super) use crate::child::Child;
 
-/// How long a slice may take on a machine that is busy.
+/// How long a slice may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What every row cost once, all measured in turn.
+/// One measurement of every row, taken in turn.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Slice {
-    /// Nanoseconds a packet, by row.
+    /// Nanoseconds per packet, by row.
     pub(super) rows: BTreeMap<String, f64>,
     /// Other figures.
     #[serde(default)]
     pub(super) counts: BTreeMap<String, f64>,
-    /// What became of the packets, by what was sent: the same for all who measure, or they did not do the
-    /// same work.
+    /// Digests of the resulting packets, by traffic. They are equal for all experiments, or these
+    /// did not do the same work.
     #[serde(default)]
     pub(super) digests: Agreement,
 }
 
 impl Slice {
-    /// Takes up what somebody else has measured at the same time.
+    /// Adds what another experiment measured in the same observation.
     ///
     /// # Errors
-    /// A sentence, where the packets became something else there.
+    /// A message, if its resulting packets differ.
     pub(super) fn join(&mut self, other: Self) -> Result<(), String> {
         self.digests.join(&other.digests)?;
         self.rows.extend(other.rows);
@@ -38,12 +38,12 @@ impl Slice {
     }
 }
 
-/// Someone who measures rows.
+/// An experiment that measures rows.
 pub(super) trait Experiment {
     /// Measures each of its rows once, in turn.
     ///
     /// # Errors
-    /// A sentence, where that failed or variants differ in what they do.
+    /// A message, if that fails or variants differ in their results.
     fn slice(&mut self) -> Result<Slice, String>;
 }
 

@@ -1,32 +1,32 @@
-//! Rows measured by several processes, and each held against the one that it is compared with.
+//! Measures rows with several processes, and compares each row with its base.
 //!
-//! A process is one observation: by where it has its memory and its code, processes of one build differ more
-//! than slices of one process do. Within a process all rows are measured in turn, slice by slice.
+//! A process is one observation: memory and code addresses make processes of one build differ more
+//! than slices of one process. Within a process all rows are measured in turn, slice by slice.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::experiment::{Experiment, Slice};
 use super::report::{Contrast, Row};
-use super::road::Agreement;
+use super::small_path::Agreement;
 use super::{Plan, Spec};
 use crate::compare::{Pair, judge};
 use crate::stats::{Bootstrap, Kind, Sample, Summary, median};
 
-/// Slices of a process at least.
+/// The fewest slices of a process.
 const LEAST_SLICES: usize = 3;
 
-/// What is drawn again for the interval of a row's median.
+/// Number of resamples for the interval of a row's median, and their seed.
 const RESAMPLES: usize = 2000;
 const SEED: u64 = 0x7011_0a11;
 
 /// All slices of one process.
 pub(super) type Process = Vec<Slice>;
 
-/// Lets every process measure for so long. The first slice of each only warms up.
+/// Lets all processes together measure for `time`. The first slice of each process only warms up.
 ///
 /// # Errors
-/// A sentence, where one fails or they differ in what they do.
+/// A message, if one fails or their results differ.
 pub(super) fn processes(
     plan: &mut Plan,
     count: usize,
@@ -53,7 +53,7 @@ pub(super) fn processes(
     Ok(all)
 }
 
-/// A slice of all that measure at once, one after the other.
+/// One slice from each experiment, one after the other.
 fn round(crew: &mut [Box<dyn Experiment>]) -> Result<Slice, String> {
     let mut slice = Slice::default();
     for member in crew {
@@ -62,16 +62,16 @@ fn round(crew: &mut [Box<dyn Experiment>]) -> Result<Slice, String> {
     Ok(slice)
 }
 
-/// The middle of a row's slices.
+/// The median of a value over the slices.
 fn middle(process: &Process, value: impl Fn(&Slice) -> Option<f64>) -> Option<f64> {
     let values: Vec<f64> = process.iter().filter_map(value).collect();
     Some(Sample::of(&values)?.median())
 }
 
-/// What the processes say of each row.
+/// The rows, from the measurements of all processes.
 ///
 /// # Errors
-/// A sentence, where a row was not measured.
+/// A message, if a row was not measured.
 pub(super) fn rows(specs: &[Spec], all: &[Process]) -> Result<Vec<Row>, String> {
     let contrasts = specs.iter().filter(|spec| spec.base.is_some()).count();
     specs.iter().map(|spec| row(spec, all, contrasts)).collect()
@@ -126,7 +126,7 @@ fn contrast(
     })
 }
 
-/// The middle of the processes' counts, by name.
+/// The medians of the processes' counts, by name.
 pub(super) fn counts(all: &[Process]) -> BTreeMap<String, f64> {
     let names = all.iter().flatten().flat_map(|slice| slice.counts.keys());
     let names: std::collections::BTreeSet<&String> = names.collect();

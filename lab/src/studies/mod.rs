@@ -1,7 +1,7 @@
-//! Studies: published measurements of packet paths, made anew as experiments that anyone can run.
+//! Studies: published measurements of packet paths, repeated as experiments that anyone can run.
 //!
-//! Each does one thing in several ways, in one process, in turn, and sees to it that all ways make the same
-//! of the same packets. Several processes are so many observations.
+//! Each study does one thing in several ways, in turn within one process, and checks that all ways
+//! produce the same from the same packets. Each of several processes is one observation.
 
 mod call_split;
 mod experiment;
@@ -11,7 +11,7 @@ mod page;
 mod picture;
 mod receive_burst;
 mod report;
-mod road;
+mod small_path;
 mod text;
 mod vlan_queue;
 mod vrf_lookup;
@@ -34,22 +34,22 @@ pub use text::render;
 pub struct Study {
     /// Its name.
     pub name: &'static str,
-    /// What it asks.
+    /// The question that it answers.
     pub question: &'static str,
-    /// Whether its picture is of differences.
+    /// Whether its picture shows differences.
     by_difference: bool,
-    /// What it measures, and by whom.
+    /// Makes the plan: what to measure, and with which experiments.
     plan: fn(&Study, &Options) -> Result<Plan, String>,
-    /// What measures, in this process.
+    /// Opens the experiment in this process.
     open: fn(Size) -> Result<Box<dyn Experiment>, String>,
-    /// What else there is to measure, by the program alone, after the rows.
+    /// An additional measurement after the rows, only with a program.
     further: Option<Beside>,
 }
 
-/// Measures what there is beside the rows.
+/// Measures something besides the rows.
 type Beside = fn(&Options) -> Result<Further, String>;
 
-/// What is measured beside the rows.
+/// The results of an additional measurement.
 #[derive(Debug, Default)]
 struct Further {
     figures: BTreeMap<String, f64>,
@@ -65,33 +65,33 @@ pub const STUDIES: &[Study] = &[
     vrf_lookup::STUDY,
 ];
 
-/// How a study is made.
+/// How to run a study.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The program whose `lab study --serve` measures, a new process for each observation; all is measured
-    /// in this process where there is none.
+    /// The program whose `lab study --serve` measures, with a new process for each observation.
+    /// `None` to measure everything in this process.
     pub program: Option<PathBuf>,
-    /// How many processes, three at least.
+    /// Number of processes, at least three.
     pub processes: usize,
-    /// How long it measures.
+    /// How long to measure.
     pub time: Duration,
-    /// How much it measures at once.
+    /// How much to measure at once.
     pub size: Size,
 }
 
 /// How much is measured at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// What figures are told by.
+    /// The size for figures.
     Full,
-    /// A little of everything: to see that it runs.
+    /// A little of everything, to check that it runs.
     Brief,
 }
 
-/// Those who measure at once, in one observation.
+/// Opens the experiments that measure one observation together.
 type Crew = Box<dyn FnMut(usize) -> Result<Vec<Box<dyn Experiment>>, String>>;
 
-/// What is to be measured, and by whom.
+/// What to measure, and with which experiments.
 struct Plan {
     specs: Vec<Spec>,
     notes: Vec<String>,
@@ -114,14 +114,14 @@ impl Spec {
         Self { name, group, title, base: None, published: None }
     }
 
-    /// Compared with another.
+    /// Compares the row with another.
     fn against(mut self, base: impl Into<String>, published: Option<&str>) -> Self {
         self.base = Some(base.into());
         self.published = published.map(str::to_owned);
         self
     }
 
-    /// With what was published of it.
+    /// Adds the published figure.
     fn published(mut self, told: &str) -> Self {
         self.published = Some(told.to_owned());
         self
@@ -131,7 +131,7 @@ impl Spec {
 /// The study of a name.
 ///
 /// # Errors
-/// A sentence, where a name is none of [`STUDIES`].
+/// A message, if the name is not in [`STUDIES`].
 pub fn study(name: &str) -> Result<&'static Study, String> {
     STUDIES.iter().find(|study| study.name == name).ok_or_else(|| {
         let names: Vec<_> = STUDIES.iter().map(|study| study.name).collect();
@@ -139,15 +139,15 @@ pub fn study(name: &str) -> Result<&'static Study, String> {
     })
 }
 
-/// Makes a study.
+/// Runs a study.
 ///
 /// # Errors
-/// A sentence, where it can not be made, or ways to do the same do not.
+/// A message, if it fails, or ways to do the same differ in their results.
 pub fn run(study: &Study, options: &Options) -> Result<Outcome, String> {
     let (start, moment) = (Instant::now(), Moment::now());
     let mut plan = (study.plan)(study, options)?;
     let further = study.further.filter(|_| options.program.is_some());
-    // What else there is has the other half of the time.
+    // An additional measurement gets the other half of the time.
     let time = if further.is_some() { options.time / 2 } else { options.time };
     let count = options.processes.max(3);
     let bar = progress(count as u64);
@@ -172,27 +172,28 @@ pub fn run(study: &Study, options: &Options) -> Result<Outcome, String> {
     })
 }
 
-/// Measures a slice of a study for every line of `input`, and writes it to `output`: what [`run`] starts.
+/// Measures a slice of a study for every line of `input`, and writes it to `output`. [`run`] starts
+/// this.
 ///
 /// # Errors
-/// A sentence, where that fails.
+/// A message, if that fails.
 pub fn serve(study: &Study, input: impl BufRead, output: impl Write) -> Result<(), String> {
     let mut experiment = (study.open)(Size::Full)?;
     child::serve(input, output, |_| experiment.slice())
 }
 
-/// Writes the picture of a study as SVG.
+/// Writes a study's picture as SVG.
 ///
 /// # Errors
-/// A sentence, where the file can not be written.
+/// A message, if the file cannot be written.
 pub fn write_svg(of: &Outcome, path: &Path) -> Result<(), String> {
     write(path, &picture::draw(of))
 }
 
-/// Writes text and picture of a study as one page of HTML.
+/// Writes a study's text and picture as one HTML page.
 ///
 /// # Errors
-/// A sentence, where the file can not be written.
+/// A message, if the file cannot be written.
 pub fn write_html(of: &Outcome, path: &Path) -> Result<(), String> {
     write(path, &page::page(of))
 }
@@ -201,7 +202,7 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
     std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// One process of the program, or none of its own where there is no program.
+/// A single experiment: a process of the program, or this process if there is no program.
 fn alone(study: &Study, options: &Options) -> Crew {
     let (name, open, size) = (study.name, study.open, options.size);
     let program = options.program.clone();

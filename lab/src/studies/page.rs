@@ -1,4 +1,4 @@
-//! A study's result as a page that needs nothing else.
+//! A study's result as a self-contained page.
 
 use super::picture::{draw, escaped};
 use super::report::Outcome;

@@ -7,13 +7,13 @@ use super::text::groups;
 use crate::compare::Verdict;
 
 const WIDTH: f64 = 900.0;
-/// Where bars begin and end; the names are before, the figures behind.
+/// Where bars begin and end; the names are to the left, the figures to the right.
 const LEFT: f64 = 250.0;
 const RIGHT: f64 = 690.0;
 const LINE: f64 = 20.0;
 const BAR: f64 = 12.0;
 
-/// Times that differ by so much are drawn by powers.
+/// A ratio of times above which the axis is logarithmic.
 const WIDE: f64 = 50.0;
 
 const FILL: &str = "#7fa8d4";
@@ -40,7 +40,7 @@ pub(super) fn draw(of: &Outcome) -> String {
     let (low, high) =
         ends.fold((0.0_f64, 0.0_f64), |(low, high), end| (low.min(end), high.max(end)));
     let least = bars.iter().map(|bar| bar.value).fold(f64::INFINITY, f64::min);
-    // Else what costs little can not be told apart.
+    // On a linear axis, small costs would be indistinguishable.
     let by_powers = !of.by_difference && least > 0.0 && high > WIDE * least;
     let scale = (RIGHT - LEFT) / (high - low).max(f64::MIN_POSITIVE);
     let powers = (RIGHT - LEFT) / (high / (0.7 * least)).ln();
@@ -126,7 +126,7 @@ fn text(x: f64, y: f64, anchor: &str, weight: &str, told: &str) -> String {
     )
 }
 
-/// Text as markup has it.
+/// A text with the characters that markup reserves escaped.
 pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -1,8 +1,8 @@
-//! `receive-burst`: what it costs to copy each packet, and to receive one at a time.
+//! `receive-burst`: the cost of copying each packet, and of receiving one packet at a time.
 //!
-//! A ring of descriptors, four to a cache line, and a pool of buffers in no order. A network card would fill
-//! the buffers; here that is done while no clock runs. Each packet is checked, routed, rewritten and put on a
-//! queue to be sent.
+//! The setup has a ring of descriptors, four per cache line, and a pool of buffers in random order.
+//! In place of a network card, the study fills the buffers while no clock runs. Each packet is
+//! checked, routed, rewritten and put into an output queue.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use tollway_dataplane::cpu::prefetch;
 use tollway_dataplane::frame::{FrameAddr, Umem};
 
 use super::experiment::{Experiment, Slice};
-use super::road::{self, Agreement, Digest, HEADER, Routes};
+use super::small_path::{self, Agreement, Digest, HEADER, Routes};
 use super::{Options, Plan, Size, Spec, Study, alone};
 use crate::frames::{FRAME_LEN, Spread, Template};
 use crate::memory;
@@ -28,24 +28,24 @@ pub(super) const STUDY: Study = Study {
 /// Memory for a frame, bytes.
 const CHUNK: u32 = 4096;
 
-/// A descriptor says by this that its buffer holds a packet.
+/// Set in a descriptor whose buffer holds a packet.
 const DONE: u16 = 1;
 
-/// What is read between filling the buffers and receiving, where no cache is to know them: twice the
+/// Words to read between filling the buffers and receiving, to empty the caches: twice the
 /// third-level cache of large processors.
 const FLUSH_WORDS: usize = 64 << 20 >> 3;
 
 /// Passes of a slice.
 const PASSES: usize = 3;
 
-/// How far the packets are from the processor.
+/// How far the packets are from the processor: which caches have them.
 #[derive(Clone, Copy)]
 struct Set {
     name: &'static str,
     title: &'static str,
-    /// Buffers that packets are received in; as many again are free.
+    /// Buffers that receive packets; as many again are free.
     frames: usize,
-    /// Times that they are received in a pass.
+    /// How often they receive in a pass.
     rounds: usize,
     flush: bool,
 }
@@ -74,8 +74,8 @@ const SETS: [Set; 3] = [
     },
 ];
 
-/// A way to receive: its name, what it is, the way that it is compared with, what was published.
-struct Way {
+/// A way to receive: its name, description, base for comparison and published figure.
+struct Method {
     name: &'static str,
     title: &'static str,
     base: Option<&'static str>,
@@ -83,8 +83,8 @@ struct Way {
     receive: fn(&mut Card),
 }
 
-const fn way(name: &'static str, title: &'static str, receive: fn(&mut Card)) -> Way {
-    Way { name, title, base: Some("burst-1"), published: None, receive }
+const fn method(name: &'static str, title: &'static str, receive: fn(&mut Card)) -> Method {
+    Method { name, title, base: Some("burst-1"), published: None, receive }
 }
 
 const fn ahead(
@@ -92,27 +92,30 @@ const fn ahead(
     base: &'static str,
     title: &'static str,
     receive: fn(&mut Card),
-) -> Way {
-    Way { name, title, base: Some(base), published: None, receive }
+) -> Method {
+    Method { name, title, base: Some(base), published: None, receive }
 }
 
-const WAYS: [Way; 14] = [
-    Way {
+const METHODS: [Method; 14] = [
+    Method {
         base: None,
         published: Some("6.5 Mpps"),
-        ..way("copy", "copied to a fresh buffer", Card::copy)
+        ..method("copy", "copied to a fresh buffer", Card::copy)
     },
-    Way {
+    Method {
         base: Some("copy"),
         published: Some("7.6 Mpps"),
-        ..way("burst-1", "zero-copy, one at a time", Card::bursts::<1, false>)
+        ..method("burst-1", "zero-copy, one at a time", Card::bursts::<1, false>)
     },
-    Way { published: Some("9.0 Mpps"), ..way("burst-2", "bursts of 2", Card::bursts::<2, false>) },
-    way("burst-4", "bursts of 4, a cache line of descriptors", Card::bursts::<4, false>),
-    way("burst-8", "bursts of 8", Card::bursts::<8, false>),
-    way("burst-16", "bursts of 16", Card::bursts::<16, false>),
-    way("burst-32", "bursts of 32", Card::bursts::<32, false>),
-    way("burst-64", "bursts of 64", Card::bursts::<64, false>),
+    Method {
+        published: Some("9.0 Mpps"),
+        ..method("burst-2", "bursts of 2", Card::bursts::<2, false>)
+    },
+    method("burst-4", "bursts of 4, a cache line of descriptors", Card::bursts::<4, false>),
+    method("burst-8", "bursts of 8", Card::bursts::<8, false>),
+    method("burst-16", "bursts of 16", Card::bursts::<16, false>),
+    method("burst-32", "bursts of 32", Card::bursts::<32, false>),
+    method("burst-64", "bursts of 64", Card::bursts::<64, false>),
     ahead("ahead-2", "burst-2", "bursts of 2, the next prefetched", Card::bursts::<2, true>),
     ahead("ahead-4", "burst-4", "bursts of 4, the next prefetched", Card::bursts::<4, true>),
     ahead("ahead-8", "burst-8", "bursts of 8, the next prefetched", Card::bursts::<8, true>),
@@ -125,12 +128,12 @@ fn plan(study: &Study, options: &Options) -> Result<Plan, String> {
     let mut specs = Vec::new();
     for set in SETS {
         let group = format!("{}: {}", set.name, set.title);
-        for way in &WAYS {
-            let mut spec = Spec::new(&group, format!("{}-{}", set.name, way.name), way.title);
-            if let Some(base) = way.base {
+        for method in &METHODS {
+            let mut spec = Spec::new(&group, format!("{}-{}", set.name, method.name), method.title);
+            if let Some(base) = method.base {
                 spec = spec.against(format!("{}-{base}", set.name), None);
             }
-            specs.push(match way.published {
+            specs.push(match method.published {
                 Some(told) => spec.published(told),
                 None => spec,
             });
@@ -139,7 +142,7 @@ fn plan(study: &Study, options: &Options) -> Result<Plan, String> {
     Ok(Plan { specs, notes: Vec::new(), crew: alone(study, options) })
 }
 
-/// A descriptor as cards have them, 16 bytes.
+/// A descriptor as in network cards, 16 bytes.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, align(16))]
 struct Descriptor {
@@ -150,17 +153,17 @@ struct Descriptor {
     tags: u32,
 }
 
-/// A card's ring, and what its driver has.
+/// A card's ring, and its driver's state.
 struct Card {
     umem: Umem,
     ring: Vec<Descriptor>,
-    /// Buffers that are free; the first to come back is the first to go out.
+    /// Free buffers; the first to return is the first to be used.
     free: Vec<FrameAddr>,
-    /// How many of those have gone out.
+    /// Number of these that are in use again.
     taken: usize,
     sent: Vec<(FrameAddr, u16)>,
     routes: Routes,
-    /// The first descriptor that the driver has not filled again.
+    /// The first descriptor that the driver has not refilled.
     tail: AtomicU32,
     received: u64,
     bad: u64,
@@ -190,7 +193,8 @@ impl Card {
         })
     }
 
-    /// What the card does: a packet in every buffer of the ring. What was sent is free again.
+    /// The network card's work: puts a packet into every buffer of the ring. Sent buffers become
+    /// free.
     fn fill(&mut self, templates: &[Template]) {
         self.free.drain(..self.taken);
         self.taken = 0;
@@ -209,7 +213,7 @@ impl Card {
         fresh
     }
 
-    /// Every packet is copied to a fresh buffer, and its own stays in the ring.
+    /// Copies every packet to a new buffer; its own buffer stays in the ring.
     fn copy(&mut self) {
         for at in 0..self.ring.len() {
             self.copy_one(at);
@@ -234,8 +238,8 @@ impl Card {
     #[inline(always)]
     fn forward(&mut self, addr: FrameAddr, len: u16) {
         let header: &mut [u8; HEADER] = self.umem.bytes_mut(addr, 0);
-        match road::destination(header) {
-            Some(dst) => road::rewrite(header, self.routes.find(dst)),
+        match small_path::destination(header) {
+            Some(dst) => small_path::rewrite(header, self.routes.find(dst)),
             None => self.bad += 1,
         }
         self.sent.push((addr, len));
@@ -247,7 +251,8 @@ impl Card {
         }
     }
 
-    /// So many packets, stage by stage; each buffer goes on with its packet, and a free one takes its place.
+    /// Handles `N` packets, stage by stage. Each buffer stays with its packet, and a free one takes
+    /// its place in the ring.
     #[inline(never)]
     fn burst<const N: usize, const AHEAD: bool>(&mut self, at: usize) {
         let Some(descriptors) = self.ring.get(at..at + N) else { return };
@@ -265,12 +270,12 @@ impl Card {
             }
         }
         for (dst, addr) in dst.iter_mut().zip(addr) {
-            *dst = road::destination(self.umem.bytes(addr, 0));
+            *dst = small_path::destination(self.umem.bytes(addr, 0));
         }
         for (dst, addr) in dst.into_iter().zip(addr) {
             match dst {
                 Some(dst) => {
-                    road::rewrite(self.umem.bytes_mut(addr, 0), self.routes.find(dst));
+                    small_path::rewrite(self.umem.bytes_mut(addr, 0), self.routes.find(dst));
                 }
                 None => self.bad += 1,
             }
@@ -302,7 +307,7 @@ struct Bench {
     passes: usize,
     ns_per_clock: f64,
     agreement: Agreement,
-    /// Slices so far: what they make of packets is looked at in the first.
+    /// Slices so far: the resulting packets are checked in the first.
     slices: usize,
 }
 
@@ -316,35 +321,36 @@ fn open(size: Size) -> Result<Box<dyn Experiment>, String> {
     }
     Ok(Box::new(Bench {
         cards,
-        templates: road::templates(1024, &[], 53),
+        templates: small_path::templates(1024, &[], 53),
         flush: vec![1; if size == Size::Full { FLUSH_WORDS } else { 1 }],
         passes: PASSES,
-        ns_per_clock: road::ns_per_clock(),
+        ns_per_clock: small_path::ns_per_clock(),
         agreement: Agreement::default(),
         slices: 0,
     }))
 }
 
 impl Bench {
-    /// Clocks a packet of a way to receive.
-    fn pass(&mut self, set: usize, way: &Way) -> Result<f64, String> {
+    /// Clocks per packet of a way to receive.
+    fn pass(&mut self, set: usize, method: &Method) -> Result<f64, String> {
         let (set, card) = &mut self.cards[set];
         let mut clocks = 0.0;
         for _ in 0..set.rounds {
             card.fill(&self.templates);
             if set.flush {
                 std::hint::black_box(self.flush.iter().sum::<u64>());
-                // Tables are used all the time; it is packets that are new.
+                // The tables stay in the caches, since every packet uses them; only the packets are
+                // new.
                 for dst in (0..u32::MAX).step_by(64 << 16) {
                     std::hint::black_box(card.routes.find(dst).port);
                 }
             }
-            clocks += road::clocks(|| (way.receive)(card));
+            clocks += small_path::clocks(|| (method.receive)(card));
             if card.sent.len() != set.frames {
-                return Err(format!("{} forwards {} packets", way.name, card.sent.len()));
+                return Err(format!("{} forwards {} packets", method.name, card.sent.len()));
             }
             if self.slices == 0 {
-                self.agreement.take(set.name, way.name, card.digest())?;
+                self.agreement.take(set.name, method.name, card.digest())?;
             }
         }
         Ok(clocks / (set.rounds * set.frames) as f64)
@@ -357,15 +363,15 @@ impl Experiment for Bench {
         let mut rows = BTreeMap::new();
         for set in 0..sets {
             let mut went = Ok(());
-            let taken = road::in_turn(WAYS.len(), passes, |at| {
-                self.pass(set, &WAYS[at]).unwrap_or_else(|error| {
+            let taken = small_path::in_turn(METHODS.len(), passes, |at| {
+                self.pass(set, &METHODS[at]).unwrap_or_else(|error| {
                     went = Err(error);
                     f64::NAN
                 })
             });
             went?;
-            for (way, clocks) in WAYS.iter().zip(taken) {
-                let name = format!("{}-{}", self.cards[set].0.name, way.name);
+            for (method, clocks) in METHODS.iter().zip(taken) {
+                let name = format!("{}-{}", self.cards[set].0.name, method.name);
                 rows.insert(name, clocks * self.ns_per_clock);
             }
         }

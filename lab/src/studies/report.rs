@@ -1,4 +1,4 @@
-//! What a study says.
+//! The result of a study.
 
 use serde::Serialize;
 
@@ -6,23 +6,23 @@ use crate::compare::Verdict;
 use crate::report::Report;
 use crate::stats::Summary;
 
-/// A study's result; as JSON one object in the form of every report.
+/// A study's result. As JSON it is one object in the common form of reports.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// The study's name.
     pub study: &'static str,
-    /// What it asks.
+    /// The question that it answers.
     pub question: &'static str,
-    /// Processes that each row was measured by.
+    /// Number of processes that measured each row.
     pub processes: usize,
-    /// Seconds that it took.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// What is to be known of this run, such as a compiler that was missing.
+    /// Notes on this run, such as a missing compiler.
     pub notes: Vec<String>,
     /// Machine, compiler, commit, rows and figures.
     #[serde(flatten)]
     pub report: Report<Row>,
-    /// Whether the picture is of differences, instead of times.
+    /// Whether the picture shows differences instead of times.
     #[serde(skip)]
     pub(super) by_difference: bool,
 }
@@ -32,38 +32,39 @@ pub struct Outcome {
 pub struct Row {
     /// Its name.
     pub name: String,
-    /// What it is shown with.
+    /// The group of rows that it is shown in.
     pub group: String,
-    /// What it is, in words.
+    /// A description in words.
     pub title: String,
-    /// Nanoseconds a packet, over the processes.
+    /// Nanoseconds per packet, over the processes.
     pub ns_per_packet: Summary,
-    /// Where the median lies at 95%.
+    /// The 95% interval of the median.
     pub median_interval_ns: [f64; 2],
-    /// Million packets a second, from the median.
+    /// Million packets per second, from the median.
     pub mpps: f64,
-    /// What was published of it.
+    /// The published figure.
     pub published: Option<String>,
-    /// What it differs by from another.
+    /// The difference from another row.
     #[serde(flatten)]
     pub contrast: Option<Contrast>,
 }
 
-/// What a row differs by.
+/// The difference of a row from another.
 #[derive(Clone, Debug, Serialize)]
 pub struct Contrast {
     /// The row that it is compared with.
     pub base: String,
-    /// What is told, by the rules of `tollway lab compare`, of all contrasts of the study together.
+    /// The verdict by the rules of `tollway lab compare`, for all contrasts of the study together.
     pub verdict: Verdict,
-    /// What a packet takes more, ns.
+    /// The additional time per packet, ns.
     pub difference_ns: f64,
-    /// The same in per cent of the base.
+    /// The same as a percentage of the base.
     pub difference_percent: f64,
-    /// Where it lies at 95%, by the paired bootstrap.
+    /// The 95% interval, by the paired bootstrap.
     pub interval_ns: [f64; 2],
-    /// What that is in packets a second, per cent.
+    /// The difference in packets per second, percent.
     pub rate_percent: f64,
-    /// The least difference that 9 of 10 such runs would tell; none where processes are too few to tell any.
+    /// The smallest difference that 9 of 10 such runs would report; `None` if there are too few
+    /// processes for any.
     pub smallest_detectable_ns: Option<f64>,
 }

@@ -1,4 +1,5 @@
-//! Every study runs in short form, in this process, and gives all rows; all ways do the same.
+//! Every study runs in brief form in this process, returns all rows, and all its ways give the same
+//! result.
 
 use super::*;
 

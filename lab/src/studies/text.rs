@@ -3,7 +3,7 @@
 use super::report::{Outcome, Row};
 use crate::text::{align, figure, heading, plain_table, trimmed};
 
-/// The rows, each with what it differs by from another and what was published of it.
+/// The rows, each with its difference from another and the published figure.
 #[must_use]
 pub fn render(of: &Outcome) -> String {
     let mut text = heading(&of.report);

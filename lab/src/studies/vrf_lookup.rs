@@ -1,4 +1,4 @@
-//! `vrf-lookup`: what a VRF costs that has packets pass through a device of its own.
+//! `vrf-lookup`: the cost of a VRF whose packets pass through its own device.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -7,13 +7,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tollway_dataplane::burst::BURST;
 use tollway_dataplane::frame::{FrameAddr, Umem};
 use tollway_dataplane::id::NextHopId;
-use tollway_dataplane::path::Everything;
+use tollway_dataplane::path::AllStages;
 use tollway_dataplane::stages::route::{Fib, Prefix, Root};
 use tollway_dataplane::tables::{RoutePrefix, Tables, TablesError};
 use tollway_dataplane::wire::{checksum, word32};
 
 use super::experiment::{Experiment, Slice};
-use super::road::{self, Agreement, Digest, ROUTER_MAC, SENDER_MAC};
+use super::small_path::{self, Agreement, Digest, ROUTER_MAC, SENDER_MAC};
 use super::{Further, Options, Plan, Size, Spec, Study, alone};
 use crate::frames::{self, Addresses, FRAME_LEN, Source, Spread, Template};
 use crate::memory;
@@ -33,27 +33,27 @@ const FRAMES: usize = 4096;
 const PREFIXES: usize = 10_000;
 const PASSES: usize = 16;
 
-/// Passes of the router's own path in a slice, a multiple of what sends each frame as often.
+/// Passes of the router's own path in a slice; a multiple that sends each frame equally often.
 const PATH_PASSES: usize = 32;
 
 /// Pairs of measurements of transactions.
 const PAIRS: usize = 9;
 
-/// How a small road forwards, one packet at a time.
+/// How a small path forwards, one packet at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    /// One lookup, then out.
+enum Method {
+    /// One lookup, then output.
     Plain,
     /// Through the VRF's device, which looks up again.
     Device,
-    /// Past the VRF's device, since nothing is attached to it: asked for each packet.
+    /// Past the VRF's device, since nothing is attached to it, which is checked for each packet.
     Checked,
 }
 
-const WAYS: [Way; 3] = [Way::Plain, Way::Device, Way::Checked];
+const METHODS: [Method; 3] = [Method::Plain, Method::Device, Method::Checked];
 const FAMILIES: [&str; 2] = ["ip4", "ip6"];
 
-impl Way {
+impl Method {
     const fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
@@ -82,11 +82,11 @@ impl Way {
 fn plan(study: &Study, options: &Options) -> Result<Plan, String> {
     let mut specs = Vec::new();
     for family in FAMILIES {
-        let group = format!("{family}, a small road, one packet at a time, 10,000 prefixes");
-        for way in WAYS {
-            let mut spec = Spec::new(&group, format!("{family}-{}", way.name()), way.title());
-            if way != Way::Plain {
-                spec = spec.against(format!("{family}-plain"), way.published());
+        let group = format!("{family}, a small path, one packet at a time, 10,000 prefixes");
+        for method in METHODS {
+            let mut spec = Spec::new(&group, format!("{family}-{}", method.name()), method.title());
+            if method != Method::Plain {
+                spec = spec.against(format!("{family}-plain"), method.published());
             }
             specs.push(spec);
         }
@@ -99,7 +99,8 @@ fn plan(study: &Study, options: &Options) -> Result<Plan, String> {
     Ok(Plan { specs, notes: Vec::new(), crew: alone(study, options) })
 }
 
-/// Requests and responses through Tollway without and with a VRF, in pairs: transactions a second.
+/// Requests and responses through Tollway without and with a VRF, in pairs: transactions per
+/// second.
 fn transactions(options: &Options) -> Result<Further, String> {
     const KINDS: [&str; 3] = ["tcp-rr", "tcp-crr", "udp-rr"];
     let only: Vec<String> =
@@ -112,7 +113,7 @@ fn transactions(options: &Options) -> Result<Further, String> {
         time: each,
     }) {
         Ok(report) => report,
-        // Whoever is not root has the rest of the study.
+        // Without root, the rest of the study still counts.
         Err(error) => {
             let notes = vec![format!("no transactions were measured: {error}")];
             return Ok(Further { notes, ..Further::default() });
@@ -129,14 +130,14 @@ fn transactions(options: &Options) -> Result<Further, String> {
             ("percent_low", low),
             ("percent_high", high),
         ] {
-            // What is not a number is null there.
+            // JSON output has null for NaN.
             further.figures.insert(name(what), value.unwrap_or(f64::NAN));
         }
     }
     Ok(further)
 }
 
-/// Routes of both families in one VRF of two, and addresses within them.
+/// Routes of both families in one of two VRFs, and addresses within them.
 struct Scene {
     tables: Tables,
     destinations: [Vec<u128>; 2],
@@ -190,7 +191,7 @@ impl Scene {
     }
 }
 
-/// A prefix of 16 to 24 bits in 16.0.0.0/4, and an address in it, its bits at the upper end.
+/// A prefix of 16 to 24 bits in 16.0.0.0/4, and an address in it, left-aligned.
 fn v4(random: u64) -> (RoutePrefix, u128) {
     let address = 0x1000_0000 | (random >> 36) as u32;
     let prefix = Prefix::v4(address, 16 + (random % 9) as u8);
@@ -203,15 +204,15 @@ fn v6(random: u64) -> (RoutePrefix, u128) {
     (RoutePrefix::V6(Prefix::v6(address, 32 + (random % 17) as u8)), address)
 }
 
-/// What a kernel keeps with a route that it has found: where the packet goes on.
+/// What a kernel stores with a found route: where the packet continues.
 #[derive(Clone, Copy)]
 struct Route {
-    output: fn(&mut Road, FrameAddr, Route),
+    output: fn(&mut SmallPath, FrameAddr, Route),
     header: [u8; 12],
     device: u16,
 }
 
-/// What is counted of a device, and what may be attached to it.
+/// A device's counters, and what may be attached to it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Device {
     packets: u64,
@@ -221,11 +222,11 @@ struct Device {
     hooks: u32,
 }
 
-/// A VRF's device is the first.
+/// The VRF's device is the first.
 const VRF: u16 = 0;
 
-/// The small road.
-struct Road {
+/// The small path.
+struct SmallPath {
     umem: Umem,
     frames: Vec<FrameAddr>,
     scene: Scene,
@@ -234,7 +235,7 @@ struct Road {
     sent: u64,
 }
 
-impl Road {
+impl SmallPath {
     fn new() -> Result<Self, String> {
         let mut umem = memory::umem(FRAMES as u32, 4096).ok_or("no memory for the frames")?;
         Ok(Self {
@@ -255,15 +256,15 @@ impl Road {
     }
 
     #[inline(never)]
-    fn run(&mut self, way: Way) {
+    fn run(&mut self, method: Method) {
         for at in 0..self.frames.len() {
             let addr = self.frames[at];
             let route = self.find(addr);
-            let route = match way {
-                Way::Plain => route,
-                // The route that was found gives way to the device's own.
-                Way::Device => Route { output: through_device, device: VRF, ..route },
-                Way::Checked => {
+            let route = match method {
+                Method::Plain => route,
+                // The route to the device replaces the route that was found.
+                Method::Device => Route { output: through_device, device: VRF, ..route },
+                Method::Checked => {
                     let device = black_box(&self.devices[usize::from(VRF)]);
                     if device.queue.is_some() || device.taps > 0 || device.hooks > 0 {
                         Route { output: through_device, device: VRF, ..route }
@@ -310,37 +311,38 @@ fn look_up(fib: &Fib, root: Root, bits: u128) -> NextHopId {
     fib.lookup(root, bits)
 }
 
-/// What the VRF's device does with a packet that is sent to it: counts it, and looks its way up once more.
+/// The work of a VRF's device on a packet sent to it: counts the packet, and looks up its route
+/// again.
 #[inline(never)]
-fn through_device(road: &mut Road, addr: FrameAddr, route: Route) {
-    let device = &mut road.devices[usize::from(route.device) & 3];
+fn through_device(small_path: &mut SmallPath, addr: FrameAddr, route: Route) {
+    let device = &mut small_path.devices[usize::from(route.device) & 3];
     device.packets += 1;
     device.bytes += FRAME_LEN as u64;
-    let route = road.find(addr);
-    black_box(route.output)(road, addr, route);
+    let route = small_path.find(addr);
+    black_box(route.output)(small_path, addr, route);
 }
 
 #[inline(never)]
-fn send(road: &mut Road, addr: FrameAddr, route: Route) {
-    let bytes: &mut Template = road.umem.bytes_mut(addr, 0);
-    if road.family == 0 {
+fn send(small_path: &mut SmallPath, addr: FrameAddr, route: Route) {
+    let bytes: &mut Template = small_path.umem.bytes_mut(addr, 0);
+    if small_path.family == 0 {
         let word = checksum::after_ttl_decrement(word32(bytes, 22));
         bytes[22..26].copy_from_slice(&word.to_le_bytes());
     } else {
         bytes[21] = bytes[21].wrapping_sub(1);
     }
     bytes[..12].copy_from_slice(&route.header);
-    let device = &mut road.devices[usize::from(route.device) & 3];
+    let device = &mut small_path.devices[usize::from(route.device) & 3];
     device.packets += 1;
     device.bytes += FRAME_LEN as u64;
-    road.sent += 1;
+    small_path.sent += 1;
 }
 
 struct Bench {
-    road: Road,
+    small_path: SmallPath,
     sources: [Source; 2],
     /// By family, without and with a VRF.
-    paths: Vec<PathBench<Everything>>,
+    paths: Vec<PathBench<AllStages>>,
     passes: [usize; 2],
     ns_per_clock: f64,
     agreement: Agreement,
@@ -348,7 +350,7 @@ struct Bench {
 }
 
 fn open(size: Size) -> Result<Box<dyn Experiment>, String> {
-    let road = Road::new()?;
+    let small_path = SmallPath::new()?;
     let mut paths = Vec::new();
     for family in 0..FAMILIES.len() {
         for in_vrf in [false, true] {
@@ -358,11 +360,11 @@ fn open(size: Size) -> Result<Box<dyn Experiment>, String> {
         }
     }
     Ok(Box::new(Bench {
-        sources: [0, 1].map(|family| road.scene.frames(family)),
-        road,
+        sources: [0, 1].map(|family| small_path.scene.frames(family)),
+        small_path,
         paths,
         passes: if size == Size::Full { [PASSES, PATH_PASSES] } else { [2, 4] },
-        ns_per_clock: road::ns_per_clock(),
+        ns_per_clock: small_path::ns_per_clock(),
         agreement: Agreement::default(),
         slices: 0,
     }))
@@ -373,19 +375,20 @@ impl Experiment for Bench {
         let mut rows = BTreeMap::new();
         for (family, name) in FAMILIES.iter().enumerate() {
             let mut agreed = Ok(());
-            self.road.family = family;
-            let taken = road::in_turn(WAYS.len(), self.passes[0], |at| {
-                self.road.restore(&self.sources[family]);
-                let clocks = road::clocks(|| self.road.run(WAYS[at]));
+            self.small_path.family = family;
+            let taken = small_path::in_turn(METHODS.len(), self.passes[0], |at| {
+                self.small_path.restore(&self.sources[family]);
+                let clocks = small_path::clocks(|| self.small_path.run(METHODS[at]));
                 if self.slices == 0 && agreed.is_ok() {
-                    agreed = self.agreement.take(name, WAYS[at].name(), self.road.digest());
+                    agreed =
+                        self.agreement.take(name, METHODS[at].name(), self.small_path.digest());
                 }
                 clocks
             });
             agreed?;
-            for (way, clocks) in WAYS.iter().zip(taken) {
+            for (method, clocks) in METHODS.iter().zip(taken) {
                 let ns = clocks * self.ns_per_clock / FRAMES as f64;
-                rows.insert(format!("{name}-{}", way.name()), ns);
+                rows.insert(format!("{name}-{}", method.name()), ns);
             }
             for (at, vrf) in ["main", "vrf"].iter().enumerate() {
                 let clocks = self.paths[2 * family + at].clocks_per_packet(self.passes[1]);

@@ -1,7 +1,8 @@
-//! What has changed since a run that was recorded.
+//! The changes since a recorded run.
 //!
-//! A record is one process, and processes of one build differ by where they have their memory. Rounds within
-//! a process do not know of that, so a change is told only where its interval lies beyond [`FLOOR`].
+//! A record comes from one process, and processes of one build differ by their memory addresses.
+//! Rounds within a process do not show this, so a change is reported only if its interval lies
+//! beyond [`FLOOR`].
 
 use std::path::Path;
 
@@ -12,10 +13,10 @@ use super::record::Record;
 use crate::compare::Verdict;
 use crate::stats::{self, Sample};
 
-/// Share of a row's time under which no change is told.
+/// Share of a row's time below which no change is reported.
 pub const FLOOR: f64 = 0.05;
 
-/// The confidence of the intervals that are shown, and that which a verdict needs of all rows together.
+/// The confidence of displayed intervals, and the error level of a verdict for all rows together.
 const SHOWN: f64 = 0.95;
 const LEVEL: f64 = 0.01;
 
@@ -26,13 +27,13 @@ pub struct Against {
     pub file: String,
     /// When it was recorded.
     pub recorded: String,
-    /// What it was built from.
+    /// The commit of its build.
     pub commit: String,
-    /// What built it.
+    /// The compiler of its build.
     pub compiler: String,
-    /// What else differs: machine, kernel, instruction set, rows.
+    /// Other differences: machine, kernel, instruction set, rows.
     pub notes: Vec<String>,
-    /// The rows that both have.
+    /// The rows that both runs have.
     pub rows: Vec<Change>,
 }
 
@@ -41,21 +42,21 @@ pub struct Against {
 pub struct Change {
     /// Its name.
     pub name: String,
-    /// Its median then, ns a packet.
+    /// Its median in the record, ns per packet.
     pub base_ns: f64,
-    /// And now.
+    /// Its median in this run, ns per packet.
     pub head_ns: f64,
-    /// The mean now less the mean then.
+    /// This run's mean less the record's.
     pub difference_ns: f64,
-    /// The same in per cent of then.
+    /// The same as a percentage of the record's.
     pub difference_percent: f64,
-    /// Where it lies at 95% by Welch's t, as far as the rounds of both runs tell.
+    /// The 95% interval by Welch's t, as far as the rounds of both runs determine it.
     pub interval_ns: [f64; 2],
-    /// What is told.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
-/// Holds a run against a record.
+/// Compares a run with a record.
 #[must_use]
 pub fn hold(tolls: &Tolls, record: &Record, file: &Path) -> Against {
     let mut notes = Vec::new();
@@ -92,8 +93,8 @@ pub fn hold(tolls: &Tolls, record: &Record, file: &Path) -> Against {
     }
 }
 
-/// What is to be said where other programs had the caches, then or now: rows with large tables have less of
-/// them, whatever the build.
+/// A warning if other programs used the caches in either run: rows with large tables then have less
+/// of them, whatever the build.
 fn busy(load: [Option<f64>; 2], cpus: usize) -> Option<String> {
     let [then, now] = load.map(|load| load.unwrap_or(0.0));
     // The bench itself may have run for a minute.
@@ -106,12 +107,12 @@ fn busy(load: [Option<f64>; 2], cpus: usize) -> Option<String> {
     })
 }
 
-/// The change of one row out of so many; none for a single round, of which nothing can be told.
+/// The change of one of `rows` rows; `None` for a single round, which determines nothing.
 fn change(name: &str, then: &[f64], now: &[f64], rows: usize) -> Option<Change> {
     let [base, head] = [Sample::of(then)?, Sample::of(now)?];
     let interval = |confidence| match stats::welch(&base, &head, confidence) {
         Some(difference) => Some(difference.interval()),
-        // All rounds alike: there is nothing to be unsure about.
+        // All rounds are equal, so there is no uncertainty.
         None if base.deviation() == 0.0 && head.deviation() == 0.0 => {
             Some([head.mean() - base.mean(); 2])
         }

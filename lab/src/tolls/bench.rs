@@ -20,37 +20,37 @@ use super::Scenario;
 use crate::frames::{FRAME_LEN, Source};
 use crate::{memory, stats};
 
-/// Frames that are on their way at once.
+/// Number of frames in flight at once.
 pub const IN_FLIGHT: usize = 1024;
 
-/// Share of the passes that is left out at each end: those that something else interrupted. It is
-/// small enough to leave the sampled bursts in, which are in one pass of four.
+/// Share of the passes cut off at each end, to discard interrupted ones. It is small enough to keep
+/// the sampled bursts, which occur in one pass of four.
 const TRIM: f64 = 0.05;
 
-/// Memory for a frame, bytes: as a port of 4 KB pages has it.
+/// Memory per frame in bytes, as in a port with 4 KB pages.
 const CHUNK: u32 = 4096;
 
-/// A router between two memory ports, and the frames that it forwards over and over.
+/// A router between two memory ports, and the frames that it forwards repeatedly.
 pub struct Bench<F: Features> {
     router: Router<F>,
     ports: Vec<MemoryPort>,
     frames: Vec<Descriptor>,
     source: Source,
-    /// The frame of the source that the next frame is made from, in passes that only restore and in those
-    /// that forward.
+    /// The index in the source of the next frame, in passes that only restore and in those that
+    /// forward.
     position: [usize; 2],
     floor: bool,
-    /// Whether every packet is to be dropped, instead of sent.
+    /// Whether every packet has to be dropped instead of sent.
     dropped: bool,
-    /// Clocks that are wasted after every pass that forwards.
+    /// Clocks to waste after every forwarding pass.
     delay: u64,
 }
 
 impl<F: Features> Bench<F> {
-    /// Sets the scene of a row; tolls are taken meanwhile, as the program does.
+    /// Builds the bench of a row. It records tolls, as the program does.
     ///
     /// # Errors
-    /// A sentence where memory is short.
+    /// A message, if memory is short.
     pub fn new(scenario: &Scenario) -> Result<Self, String> {
         let stage = scenario.stage()?;
         let mut bench = Self::over(stage.tables, stage.source, scenario.burst)?;
@@ -61,10 +61,10 @@ impl<F: Features> Bench<F> {
         Ok(bench)
     }
 
-    /// A router with these tables, to which these frames come in turn.
+    /// A router with these tables, which receives these frames in turn.
     ///
     /// # Errors
-    /// A sentence where memory is short.
+    /// A message, if memory is short.
     pub fn over(tables: Tables, source: Source, burst: usize) -> Result<Self, String> {
         let umem = memory::umem(IN_FLIGHT as u32, CHUNK).ok_or("no memory for the frames")?;
         let mut router = Router::with_path(Path::detect(), tables, umem, Host::new());
@@ -72,7 +72,8 @@ impl<F: Features> Bench<F> {
         let frames = std::iter::from_fn(|| umem.alloc());
         let frames = frames.map(|addr| Descriptor { addr, len: FRAME_LEN as u32 }).collect();
         let port = || MemoryPort::new(burst);
-        // Half of them apart, so that neither finds in the caches what the other has just read.
+        // Half of the frames apart, so that neither finds in the caches what the other has just
+        // read.
         let position = [0, source.len() / 2];
         Ok(Self {
             router,
@@ -86,34 +87,34 @@ impl<F: Features> Bench<F> {
         })
     }
 
-    /// Puts rules in force; `dropped` says that they drop every packet.
+    /// Installs rules; `dropped` says that they drop every packet.
     pub fn filter(&mut self, filter: Arc<Filter>, dropped: bool) {
         self.router.set_filter(Some(filter), &[]);
         self.dropped = dropped;
     }
 
-    /// Has every packet cost so many TSC clocks more, which are wasted pass by pass: a difference that
-    /// is known, to test what finds differences.
+    /// Makes every packet cost that many TSC clocks more, wasted pass by pass: a known difference,
+    /// to test what detects differences.
     pub fn inject(&mut self, clocks_per_packet: f64) {
         let clocks = (clocks_per_packet * IN_FLIGHT as f64) as u64;
         self.delay = clocks.saturating_sub(if clocks > 0 { overshoot() } else { 0 });
     }
 
-    /// The epochs of the router's tables, for rules with sets that change.
+    /// The epochs of the router's tables, for rules with changing sets.
     #[must_use]
     pub fn epochs(&self) -> Arc<Epochs> {
         Arc::clone(&self.router.tables.epochs)
     }
 
-    /// Turns the taking of tolls on or off.
+    /// Turns the recording of tolls on or off.
     pub fn sample(&mut self, on: bool) {
         self.router.tolls.switch(on);
     }
 
-    /// TSC clocks that forwarding costs a packet, over so many passes of each sort in turn.
+    /// TSC clocks per packet for forwarding, over `passes` passes of each sort in turn.
     ///
     /// # Panics
-    /// Where a packet was not forwarded: the figure would be of something else.
+    /// If a packet was not forwarded, since the figure would then measure something else.
     pub fn clocks_per_packet(&mut self, passes: usize) -> f64 {
         let before = self.done();
         let (mut both, mut restoring) = (Vec::new(), Vec::new());
@@ -129,7 +130,7 @@ impl<F: Features> Bench<F> {
         (stats::trimmed_mean(both, TRIM) - stats::trimmed_mean(restoring, TRIM)) / IN_FLIGHT as f64
     }
 
-    /// Packets of which became what was to become.
+    /// Number of packets with the intended outcome.
     fn done(&self) -> u64 {
         let counters = &self.router.counters;
         match self.dropped {
@@ -138,14 +139,14 @@ impl<F: Features> Bench<F> {
         }
     }
 
-    /// Clocks a packet in each stage, as sampled so far.
+    /// Clocks per packet in each stage, from samples so far.
     pub fn stages(&self) -> BTreeMap<&'static str, f64> {
         let tolls = &self.router.tolls;
         let toll = |stage: &Stage| Some((stage.name(), tolls.per_packet(*stage)?));
         Stage::ALL.iter().filter_map(toll).collect()
     }
 
-    /// Clocks that a pass takes.
+    /// Clocks of one pass.
     fn time(&mut self, forward: bool) -> f64 {
         let start = clock::now();
         self.restore(forward);
@@ -161,7 +162,7 @@ impl<F: Features> Bench<F> {
         clocks as f64
     }
 
-    /// Forwards so many passes without measuring them; `gate` is told when each begins and ends.
+    /// Forwards `passes` passes without measuring them. Calls `gate` when each begins and ends.
     pub fn watch(&mut self, passes: usize, gate: fn(bool)) {
         for _ in 0..passes {
             self.restore(true);
@@ -174,7 +175,7 @@ impl<F: Features> Bench<F> {
         }
     }
 
-    /// What a pass does with its frames.
+    /// Does the work of a forwarding pass.
     #[inline(always)]
     fn work(&mut self) {
         if self.floor {
@@ -187,13 +188,13 @@ impl<F: Features> Bench<F> {
         }
     }
 
-    /// Takes the frames back that were dropped, in the order in which they went.
+    /// Reclaims the dropped frames, in the order in which they were dropped.
     fn take_back(&mut self) {
         let umem = &mut self.router.umem;
         while umem.alloc().is_some() {}
     }
 
-    /// Writes every frame's header anew and puts it where the first port finds it.
+    /// Rewrites every frame's header and puts it where the first port finds it.
     #[inline(never)]
     fn restore(&mut self, forward: bool) {
         let position = &mut self.position[usize::from(forward)];
@@ -213,7 +214,7 @@ impl<F: Features> Bench<F> {
         self.ports[1].clear();
     }
 
-    /// What no router can leave out.
+    /// Does what no router can omit.
     #[inline(never)]
     fn touch(&mut self) {
         for frame in &self.frames {
@@ -234,7 +235,7 @@ fn waste(clocks: u64) {
     }
 }
 
-/// Clocks that [`waste`] takes more than it is told to, the least of eight times 64.
+/// Clocks that [`waste`] takes beyond its argument; the least of eight times 64.
 fn overshoot() -> u64 {
     const TOLD: u64 = 2000;
     let batch = || {

@@ -1,19 +1,19 @@
-//! What a row costs more than another, from rounds in which both took turns.
+//! The additional cost of a row over another, from rounds in which both took turns.
 
 use crate::stats::{self, Bootstrap, Kind};
 
-/// Share of the rounds that is left out at each end before the mean is taken.
+/// Share of the rounds cut off at each end before the mean is taken.
 const TRIM: f64 = 0.2;
 
-/// Draws of the bootstrap, and what they begin with.
+/// Number of bootstrap resamples, and their seed.
 const RESAMPLES: usize = 2000;
 const SEED: u64 = 0x7011_0a11;
 
 /// The confidence of intervals.
 const CONFIDENCE: f64 = 0.95;
 
-/// The middle of values, and where it lies at 95%: the mean without a fifth at each end, by the bootstrap
-/// (BCa). Of one value the interval is that value; none for no value.
+/// The middle of values and its 95% interval: the mean without a fifth at each end, with the
+/// bootstrap (BCa). For a single value the interval is that value; `None` for no value.
 pub(super) fn middle(values: &[f64]) -> Option<(f64, [f64; 2])> {
     if let [value] = values {
         return Some((*value, [*value; 2]));
@@ -23,7 +23,7 @@ pub(super) fn middle(values: &[f64]) -> Option<(f64, [f64; 2])> {
     Some((drawn.estimate, drawn.interval(Kind::Bca, CONFIDENCE)?))
 }
 
-/// What the second row took more, round by round.
+/// The additional cost of the second row, round by round.
 pub(super) fn between(base: &[f64], head: &[f64]) -> Option<(f64, [f64; 2])> {
     let differences: Vec<f64> = base.iter().zip(head).map(|(base, head)| head - base).collect();
     middle(&differences)
@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn what_meets_both_rows_is_no_cost() {
-        // A machine that slows down by half in the middle, and a row that costs 2 more.
+        // A machine that takes half as long again from the middle on, and a row that costs 2 more.
         let base: Vec<f64> = (0..40).map(|at| if at < 20 { 10.0 } else { 15.0 }).collect();
         let jitter = |at: usize| 0.1 * ((at * 7 % 5) as f64 - 2.0);
         let head: Vec<f64> =

@@ -1,9 +1,9 @@
-//! The toll table: what forwarding costs a packet, and what each feature adds.
+//! The toll table: what forwarding costs per packet, and what each feature adds.
 //!
 //! A pass restores [`IN_FLIGHT`] frames and forwards them from one memory port to another. Passes
-//! that only restore run in between, and their time is taken off. Rows take turns, so that a
-//! machine that is disturbed for a while disturbs all of them alike, and what a row costs more than
-//! another is told from the rounds in which both took turns.
+//! that only restore run in between, and their time is subtracted. Rows take turns, so that a
+//! temporary disturbance of the machine affects all of them alike. The difference between two rows
+//! comes from the rounds in which both took turns.
 
 pub mod against;
 mod bench;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use serde::Serialize;
-use tollway_dataplane::path::{Everything, Features, Nothing};
+use tollway_dataplane::path::{AllStages, Features, NoStages};
 
 use crate::machine::Machine;
 use crate::report::{self, Report};
@@ -32,23 +32,23 @@ pub use table::render;
 /// Rounds in which every row is measured; fewer on a slow machine, see [`TIME`].
 const REPEATS: usize = 41;
 
-/// After so long no further round is begun, unless there are fewer than [`LEAST`].
+/// Time after which no further round starts, unless there are fewer than [`LEAST`].
 const TIME: Duration = Duration::from_secs(28);
 
-/// Rounds at least.
+/// The fewest rounds.
 const LEAST: usize = 7;
 
-/// Passes of each sort in one measurement, a multiple of 64 so that a row of 65,536 flows sends
-/// each as often.
+/// Passes of each sort in one measurement. A multiple of 64, so that a row of 65,536 flows sends
+/// each flow equally often.
 const PASSES: usize = 256;
 
-/// A run of the table; as JSON one object in the form of every report.
+/// A run of the table. As JSON it is one object in the common form of reports.
 #[derive(Clone, Debug, Serialize)]
 pub struct Tolls {
     /// Machine, compiler, commit, rows, and single figures.
     #[serde(flatten)]
     pub report: Report<Row>,
-    /// What has changed since a run that was recorded.
+    /// The changes since a recorded run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub against: Option<Against>,
 }
@@ -59,32 +59,32 @@ pub struct Row {
     /// Name, figures and stages.
     #[serde(flatten)]
     pub row: report::Row,
-    /// Where the time of a packet lies at 95%, ns: as far as the rounds of this run tell.
+    /// The 95% interval of the time per packet, ns, as far as the rounds of this run determine it.
     pub interval_ns: [f64; 2],
-    /// What it costs more than another row.
+    /// The additional cost over another row.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
-    /// What every round measured, ns a packet.
+    /// The result of every round, ns per packet.
     pub rounds_ns: Vec<f64>,
     #[serde(skip)]
     pub(super) scenario: &'static Scenario,
 }
 
-/// What a row costs more than another.
+/// The additional cost of a row over another.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cost {
     /// The other row.
     pub over: &'static str,
-    /// The difference, ns a packet.
+    /// The difference, ns per packet.
     pub ns: f64,
-    /// Where it lies at 95%.
+    /// The 95% interval of the difference.
     pub interval_ns: [f64; 2],
 }
 
-/// Measures the rows named in `only`, or all where it is empty.
+/// Measures the rows named in `only`; empty for all.
 ///
 /// # Errors
-/// A sentence, where a name is none of [`ROWS`] or memory is short.
+/// A message, if a name is not in [`ROWS`] or memory is short.
 pub fn run(only: &[String]) -> Result<Tolls, String> {
     only.iter().try_for_each(|name| scenario(name).map(|_| ()))?;
     let wanted = |row: &&Scenario| only.is_empty() || only.iter().any(|name| *name == row.name);
@@ -96,7 +96,7 @@ pub fn run(only: &[String]) -> Result<Tolls, String> {
         benches.push(open(scenario)?);
         bar.inc(1);
     }
-    // One bench with and without sampling in turn, to know what sampling costs.
+    // One bench, with and without sampling in turn, determines the cost of sampling.
     let mut sampling = open(&ROWS[1])?;
     let machine = Machine::probe();
     let load = load_average();
@@ -110,7 +110,8 @@ pub fn run(only: &[String]) -> Result<Tolls, String> {
         }
         for ((scenario, bench), clocks) in rows.iter().zip(&mut benches).zip(&mut clocks) {
             if scenario.is_large() {
-                // In turn means that the others have just had the caches; a router has them to itself.
+                // The other rows have just used the caches, which a router has to itself. So a pass
+                // without measurement comes first.
                 bench.clocks_per_packet(PASSES);
             }
             clocks.push(bench.clocks_per_packet(PASSES));
@@ -133,10 +134,10 @@ pub fn run(only: &[String]) -> Result<Tolls, String> {
     Ok(Tolls { report, against: None })
 }
 
-/// The figure of what the machine had to do besides.
+/// The name of the figure for other load on the machine.
 const LOAD: &str = "load_average";
 
-/// Processes that wanted a processor, in the mean of the last minute.
+/// Average number of runnable processes in the last minute.
 fn load_average() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/loadavg").ok()?;
     text.split(' ').next()?.parse().ok()
@@ -145,7 +146,7 @@ fn load_average() -> Option<f64> {
 /// The row of a name.
 ///
 /// # Errors
-/// A sentence, where a name is none of [`ROWS`].
+/// A message, if the name is not in [`ROWS`].
 pub fn scenario(name: &str) -> Result<&'static Scenario, String> {
     ROWS.iter().find(|row| row.name == name).ok_or_else(|| {
         let names: Vec<_> = ROWS.iter().map(|row| row.name).collect();
@@ -153,7 +154,7 @@ pub fn scenario(name: &str) -> Result<&'static Scenario, String> {
     })
 }
 
-/// A bench of either build of the path.
+/// A bench of either build of the packet path.
 pub(crate) trait Measure {
     fn sample(&mut self, on: bool);
     fn inject(&mut self, clocks_per_packet: f64);
@@ -187,12 +188,12 @@ impl<F: Features> Measure for Bench<F> {
 /// The bench of a row.
 pub(crate) fn open(scenario: &Scenario) -> Result<Box<dyn Measure>, String> {
     Ok(match scenario.build {
-        Build::Nothing => Box::new(Bench::<Nothing>::new(scenario)?),
-        Build::Everything => Box::new(Bench::<Everything>::new(scenario)?),
+        Build::NoStages => Box::new(Bench::<NoStages>::new(scenario)?),
+        Build::AllStages => Box::new(Bench::<AllStages>::new(scenario)?),
     })
 }
 
-/// What a row has measured: stages and rounds, clocks a packet.
+/// The measurements of a row: stages and rounds, clocks per packet.
 type Measured = ((&'static Scenario, BTreeMap<&'static str, f64>), Vec<f64>);
 
 /// The rows of a report.
@@ -226,7 +227,7 @@ fn sum_up(measured: &[Measured], ns_per_clock: f64) -> Vec<Row> {
     measured.iter().filter_map(row).collect()
 }
 
-/// A progress bar on standard error, where that is a terminal.
+/// A progress bar on standard error, if that is a terminal.
 pub(crate) fn progress(steps: u64) -> ProgressBar {
     let bar = ProgressBar::new(steps).with_message("measuring");
     bar.enable_steady_tick(Duration::from_millis(200));

@@ -1,4 +1,4 @@
-//! Runs of the table that are kept: a file each, named by when it was and what was measured.
+//! Recorded runs of the table: a file each, named by time and measured commit.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 use super::Tolls;
 use crate::machine::Machine;
 
-/// The form of the file, which later ones count up.
+/// The format version of the file.
 const FORM: u32 = 1;
 
-/// Where records are kept unless another place is named.
+/// The default directory of records.
 pub const DIRECTORY: &str = "toll-records";
 
-/// What is written: the run, and when it was.
+/// The content of a file: the run and its time.
 #[derive(Serialize)]
 struct Written<'a> {
     toll_record: u32,
@@ -25,21 +25,21 @@ struct Written<'a> {
     tolls: &'a Tolls,
 }
 
-/// What is read again.
+/// A record as read from a file.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Record {
     /// When it was recorded, UTC.
     pub recorded: String,
-    /// What it ran on.
+    /// The machine it ran on.
     pub machine: Machine,
-    /// What built it.
+    /// The compiler of its build.
     pub compiler: String,
-    /// What it was built from.
+    /// The commit of its build.
     pub commit: String,
-    /// Processes that wanted a processor meanwhile.
+    /// Number of runnable processes meanwhile.
     #[serde(default)]
     pub load_average: Option<f64>,
-    /// What was measured.
+    /// The measured rows.
     pub rows: Vec<Recorded>,
 }
 
@@ -48,21 +48,21 @@ pub struct Record {
 pub struct Recorded {
     /// Its name.
     pub name: String,
-    /// What every round measured, ns a packet.
+    /// The result of every round, ns per packet.
     pub rounds_ns: Vec<f64>,
 }
 
-/// Keeps a run in a directory, which is made where it is not; names the file.
+/// Writes a run to a directory, which it creates if necessary. Returns the file's path.
 ///
 /// # Errors
-/// A sentence, where it can not be written.
+/// A message, if the file cannot be written.
 pub fn keep(tolls: &Tolls, directory: &Path) -> Result<PathBuf, String> {
     keep_at(tolls, directory, SystemTime::now())
 }
 
 fn keep_at(tolls: &Tolls, directory: &Path, now: SystemTime) -> Result<PathBuf, String> {
     fs::create_dir_all(directory)
-        .map_err(|error| format!("{} can not be made: {error}", directory.display()))?;
+        .map_err(|error| format!("{} cannot be made: {error}", directory.display()))?;
     let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let recorded = date(seconds);
     let written = Written { toll_record: FORM, recorded: &recorded, tolls };
@@ -70,11 +70,11 @@ fn keep_at(tolls: &Tolls, directory: &Path, now: SystemTime) -> Result<PathBuf, 
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
     let commit: String = tolls.report.commit.chars().map(plain).collect();
     let name = format!("tolls-{}-{commit}", recorded.replace(':', ""));
-    // Of two runs in one second, neither is to be lost.
+    // Two runs within one second must both be kept.
     for number in 0..100 {
         let more = if number > 0 { format!("-{number}") } else { String::new() };
         let path = directory.join(format!("{name}{more}.json"));
-        let failed = |error| format!("{} can not be written: {error}", path.display());
+        let failed = |error| format!("{} cannot be written: {error}", path.display());
         match File::create_new(&path) {
             Ok(mut file) => {
                 file.write_all(text.as_bytes()).map_err(failed)?;
@@ -90,7 +90,7 @@ fn keep_at(tolls: &Tolls, directory: &Path, now: SystemTime) -> Result<PathBuf, 
 /// Reads a record.
 ///
 /// # Errors
-/// A sentence, where the file can not be read or is no record.
+/// A message, if the file cannot be read or is not a record.
 pub fn read(path: &Path) -> Result<Record, String> {
     let wrong = |told: &dyn std::fmt::Display| format!("{}: {told}", path.display());
     let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
@@ -120,7 +120,8 @@ pub fn read(path: &Path) -> Result<Record, String> {
 /// Seconds since 1970 as a date, UTC (RFC 3339).
 fn date(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Years from March on, in eras of 400 (Hinnant, "chrono-compatible low-level date algorithms").
+    // Years start in March, in eras of 400 years (Hinnant, "chrono-compatible low-level date
+    // algorithms").
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
@@ -140,7 +141,7 @@ mod tests {
     use super::*;
     use crate::tolls::tests::{directory, made};
 
-    /// What `date -u -d @N +%FT%TZ` prints.
+    /// The output of `date -u -d @N +%FT%TZ`.
     #[test]
     fn dates_are_those_of_the_calendar() {
         for (seconds, expected) in [
@@ -195,7 +196,7 @@ mod tests {
         assert!(read(&path).unwrap_err().contains("ip4-one-flow has no times"));
         assert!(read(&directory.join("none.json")).unwrap_err().contains("No such file"));
         let below = keep(&made(&[]), &path).unwrap_err();
-        assert!(below.contains("can not be made"), "{below}");
+        assert!(below.contains("cannot be made"), "{below}");
         fs::remove_dir_all(directory).unwrap();
     }
 }

@@ -3,73 +3,73 @@ use crate::{fib, filter};
 
 use super::scene::{self, Scene};
 
-/// The path that a row runs on.
+/// The build of the packet path for a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Build {
     /// Without any optional stage.
-    Nothing,
-    /// The one that the program has.
-    Everything,
+    NoStages,
+    /// With all optional stages, as in the program.
+    AllStages,
 }
 
-/// What of the router a row is about, in the table's order.
+/// The part of the router that a row is about, in table order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Group {
     /// The path itself.
     Path,
-    /// One feature that is configured.
+    /// One configured feature.
     Feature,
     /// Tables of all sizes.
     Routes,
     /// Firewalls of all sizes.
     Rules,
-    /// Bursts.
+    /// Bursts of several sizes.
     Bursts,
     /// Everything at once.
     All,
 }
 
-/// What a row measures.
+/// The configuration of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// No path at all: only what no router can leave out.
+    /// No path: only the work that no router can omit.
     Floor,
     /// A few routes.
     Plain(Scene),
-    /// So many routes of the family, and as many destinations as `lab fib` has.
+    /// A number of routes of the family, with as many destinations as in `lab fib`.
     Routes(fib::Family, usize),
-    /// So many rules, and packets drawn from them.
+    /// A number of rules, and packets drawn from them.
     Rules(usize),
     /// All features, a full table and a thousand rules.
     All,
 }
 
-/// One row of the table: what is configured, and what is sent.
+/// One row of the table: its configuration and its packets.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// Its name in reports.
     pub name: &'static str,
-    /// What it is, in words.
+    /// A description in words.
     pub title: &'static str,
-    /// What it is about.
+    /// The part of the router that it is about.
     pub group: Group,
-    /// The row that it has something more than; the difference is what that costs.
+    /// The row that this row extends; the difference is the cost of the extension.
     pub over: Option<&'static str>,
-    /// The path that it runs on.
+    /// The build of the path.
     pub build: Build,
-    /// Frames handed over at once.
+    /// Frames per burst.
     pub burst: usize,
     pub(super) kind: Kind,
 }
 
 impl Scenario {
-    /// No path at all.
+    /// Whether the row has no path at all.
     #[must_use]
     pub fn is_floor(&self) -> bool {
         self.kind == Kind::Floor
     }
 
-    /// The line of a growth curve that it is a point of, and how many there are of what grows.
+    /// The growth curve that this row is a point of, and the size at that point.
     #[must_use]
     pub fn growth(&self) -> Option<(&'static str, usize)> {
         match self.kind {
@@ -80,7 +80,8 @@ impl Scenario {
         }
     }
 
-    /// Whether it has more in memory than the others leave it of the caches when they take turns.
+    /// Whether its data exceeds the share of the caches that the other rows leave when they take
+    /// turns.
     pub(super) fn is_large(&self) -> bool {
         matches!(self.kind, Kind::Routes(..) | Kind::Rules(_) | Kind::All)
     }
@@ -91,7 +92,7 @@ const PLAIN: Scenario = Scenario {
     title: "IPv4, one route, one flow",
     group: Group::Path,
     over: Some("floor"),
-    build: Build::Nothing,
+    build: Build::NoStages,
     burst: 64,
     kind: Kind::Plain(Scene::PLAIN),
 };
@@ -108,7 +109,7 @@ const fn path(
 
 const fn feature(name: &'static str, title: &'static str, scene: Scene) -> Scenario {
     let over = if scene.ipv6 { "ip6-all-off" } else { "ip4-all-off" };
-    Scenario { group: Group::Feature, ..path(name, title, over, Build::Everything, scene) }
+    Scenario { group: Group::Feature, ..path(name, title, over, Build::AllStages, scene) }
 }
 
 const fn routes4(name: &'static str, title: &'static str, size: usize) -> Scenario {
@@ -117,7 +118,7 @@ const fn routes4(name: &'static str, title: &'static str, size: usize) -> Scenar
         title,
         group: Group::Routes,
         over: if size == 1 { Some("ip4-all-off") } else { Some("ip4-fib-1") },
-        build: Build::Everything,
+        build: Build::AllStages,
         kind: Kind::Routes(fib::Family::V4, size),
         ..PLAIN
     }
@@ -137,7 +138,7 @@ const fn rules(name: &'static str, title: &'static str, size: usize) -> Scenario
         title,
         group: Group::Rules,
         over: if size == 0 { Some("ip4-all-off") } else { Some("ip4-filter-0") },
-        build: Build::Everything,
+        build: Build::AllStages,
         kind: Kind::Rules(size),
         ..PLAIN
     }
@@ -164,29 +165,29 @@ pub const ROWS: &[Scenario] = &[
         "ip4-64k-flows",
         "IPv4, one route, 65,536 flows",
         "ip4-one-flow",
-        Build::Nothing,
+        Build::NoStages,
         Scene { many_flows: true, ..V4 },
     ),
     path(
         "ip4-all-off",
         "IPv4, every feature built in, none configured",
         "ip4-one-flow",
-        Build::Everything,
+        Build::AllStages,
         V4,
     ),
-    path("ip6-one-flow", "IPv6, one route, one flow", "ip4-one-flow", Build::Nothing, V6),
+    path("ip6-one-flow", "IPv6, one route, one flow", "ip4-one-flow", Build::NoStages, V6),
     path(
         "ip6-64k-flows",
         "IPv6, one route, 65,536 flows",
         "ip6-one-flow",
-        Build::Nothing,
+        Build::NoStages,
         Scene { many_flows: true, ..V6 },
     ),
     path(
         "ip6-all-off",
         "IPv6, every feature built in, none configured",
         "ip6-one-flow",
-        Build::Everything,
+        Build::AllStages,
         V6,
     ),
     feature("ip4-vlan", "IPv4, VLAN tag in and out", Scene { tags: 1, ..V4 }),
@@ -226,7 +227,7 @@ pub const ROWS: &[Scenario] = &[
         title: "IPv4, QinQ, VRF, 1M prefixes, ECMP, policy, redirects, rpf, 1,000 rules, 65,536 flows",
         group: Group::All,
         over: Some("ip4-all-off"),
-        build: Build::Everything,
+        build: Build::AllStages,
         kind: Kind::All,
         ..PLAIN
     },
@@ -240,10 +241,10 @@ pub(crate) struct Stage {
 }
 
 impl Scenario {
-    /// Sets the scene.
+    /// Builds tables, frames and rules.
     ///
     /// # Errors
-    /// A sentence, where tables do not take what the row has: none in practice.
+    /// A message, if the tables refuse the row's content, which does not happen in practice.
     pub(crate) fn stage(&self) -> Result<Stage, String> {
         match self.kind {
             Kind::Floor => scene::plain(&Scene::PLAIN),

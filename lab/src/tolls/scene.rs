@@ -6,7 +6,7 @@ use tollway_dataplane::id::{LinkId, NextHopId, Vid, VrfId};
 use tollway_dataplane::stages::ecmp::Member;
 use tollway_dataplane::stages::route::Prefix;
 use tollway_dataplane::stages::rule::{PolicyAction, PolicyRule};
-use tollway_dataplane::stages::source::{Rpf, SourceCheck};
+use tollway_dataplane::stages::source_check::{Rpf, SourceCheck};
 use tollway_dataplane::tables::{RoutePrefix, Tables, TablesError};
 use tollway_dataplane::wire::eth::ethertype;
 
@@ -14,40 +14,40 @@ use super::scenario::Stage;
 use crate::frames::{self, Addresses, Source, Spread, Template};
 use crate::{fib, filter};
 
-/// Flows of the rows that have many.
+/// Flows of the rows with many flows.
 const MANY_FLOWS: usize = 65_536;
 
-/// Members of a group.
+/// Members of a next-hop group.
 const MEMBERS: u8 = 8;
 
 const ROUTER_MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const SENDER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
 const MTU: u16 = 1500;
 
-/// Tags of either side, outermost first: of QinQ both, of VLANs the second alone.
+/// Tags of either side, outermost first. QinQ uses both, a VLAN only the second.
 const TAGS: [[(u16, u16); 2]; 2] = [
     [(ethertype::DOT1AD, 10), (ethertype::DOT1Q, 100)],
     [(ethertype::DOT1AD, 20), (ethertype::DOT1Q, 200)],
 ];
 
-/// What is configured besides one route.
+/// The configuration besides one route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Scene {
     pub(super) ipv6: bool,
     pub(super) many_flows: bool,
-    /// Tags, in and out: 2 at most.
+    /// Number of tags, both in and out: at most 2.
     pub(super) tags: usize,
-    /// The links are in a VRF of their own.
+    /// Whether the links are in a separate VRF.
     pub(super) vrf: bool,
-    /// They are, and it has no route but falls back to the first.
+    /// Whether they are, and the VRF has no route but falls back to the first.
     pub(super) fallback: bool,
-    /// The route leads to a group.
+    /// Whether the route leads to a next-hop group.
     pub(super) ecmp: bool,
-    /// A policy of two rules, of which the second matches.
+    /// Whether there is a policy of two rules, of which the second matches.
     pub(super) policy: bool,
-    /// The route to a packet's source is to lead to where it came from.
+    /// Whether the route to a packet's source must lead to the ingress link.
     pub(super) rpf: bool,
-    /// Packets that go back where they came from are the kernel's.
+    /// Whether packets that would go back through their ingress link take the kernel path.
     pub(super) redirects: bool,
 }
 
@@ -65,7 +65,7 @@ impl Scene {
     };
 }
 
-/// Tables that are being filled: where packets come in and go out, and whose routes they take.
+/// Tables under construction: ingress and egress, and the VRF whose routes packets take.
 struct Router {
     tables: Tables,
     main: VrfId,
@@ -74,7 +74,7 @@ struct Router {
 }
 
 impl Router {
-    /// Two ports, with so many tags on both sides.
+    /// Two ports, with `tags` tags on both sides.
     fn new(own_vrf: bool, tags: usize) -> Result<Self, TablesError> {
         let mut tables = Tables::new();
         let main = tables.add_vrf()?;
@@ -91,7 +91,7 @@ impl Router {
         Ok(Self { tables, main, vrf, links })
     }
 
-    /// A neighbour behind the second port, and what leads to it.
+    /// A neighbour behind the second port, and the next hop to it.
     fn neigh(&mut self, number: u8, ipv6: bool) -> Result<NextHopId, TablesError> {
         let address: IpAddr = match ipv6 {
             false => Ipv4Addr::new(192, 0, 2, number).into(),
@@ -112,7 +112,7 @@ impl Router {
         self.tables.add_group(&neighs.iter().map(member).collect::<Vec<_>>())
     }
 
-    /// Sources are looked at as they come in.
+    /// Enables the source check on ingress.
     fn sources(&mut self, rpf: Rpf) -> Result<(), TablesError> {
         let check = SourceCheck { own: true, rpf, martians_to_kernel: false };
         self.tables.set_source(self.links[0], check)?;
@@ -120,7 +120,8 @@ impl Router {
         Ok(())
     }
 
-    /// A rule that matches nothing that is sent, and one that matches all and asks the packets' VRF.
+    /// A rule that matches no packet of the bench, and one that matches all and queries the
+    /// packets' VRF.
     fn policy(&mut self) -> Result<(), TablesError> {
         let documentation = RoutePrefix::new(Ipv4Addr::new(198, 51, 100, 0).into(), 24);
         let other = PolicyRule {
@@ -134,14 +135,14 @@ impl Router {
     }
 }
 
-/// One route, and what the scene has besides.
+/// One route, and the scene's features.
 pub(super) fn plain(scene: &Scene) -> Result<Stage, String> {
     let tables = tables(scene).map_err(said)?;
     Ok(Stage { tables, source: Source::Whole(templates(scene)), filter: None })
 }
 
 fn said(error: TablesError) -> String {
-    format!("the tables can not be made: {error:?}")
+    format!("the tables cannot be made: {error:?}")
 }
 
 fn tables(scene: &Scene) -> Result<Tables, TablesError> {
@@ -195,7 +196,7 @@ fn templates(scene: &Scene) -> Vec<Template> {
     (0..flows).map(flow).collect()
 }
 
-/// Routes, and rules, of the row that has everything.
+/// Routes and rules of the row with everything.
 const ALL_ROUTES: usize = 1_000_000;
 const ALL_RULES: usize = 1000;
 

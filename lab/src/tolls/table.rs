@@ -22,7 +22,7 @@ pub fn render(tolls: &Tolls) -> String {
     text
 }
 
-/// What a group of rows is called.
+/// The title of a group of rows.
 pub(super) const fn title(group: Group) -> &'static str {
     match group {
         Group::Path => "the path",
@@ -34,12 +34,12 @@ pub(super) const fn title(group: Group) -> &'static str {
     }
 }
 
-/// Columns that a terminal has which is wide.
+/// The least number of columns of a wide terminal.
 const WIDE: u16 = 130;
 
 fn rows(rows: &[Row]) -> String {
     let mut header = vec!["row", "clocks", "ns", "95%", "costs ns", "95%", "over"];
-    // What a row is, in words, has no room on a narrow terminal.
+    // The description has no room on a narrow terminal.
     let is_wide = plain_table(&[]).width().is_none_or(|width| width >= WIDE);
     header.extend(is_wide.then_some("what"));
     let mut table = plain_table(&header);
@@ -74,7 +74,7 @@ fn rows(rows: &[Row]) -> String {
     format!("TSC clocks and ns a packet, median of {repeats} rounds:\n{}", trimmed(&table))
 }
 
-/// What has changed since a record.
+/// The changes since a record.
 fn changes(against: &Against) -> String {
     let mut text =
         format!("\nsince {} ({}, commit {}):\n", against.recorded, against.file, against.commit);

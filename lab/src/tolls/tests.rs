@@ -3,12 +3,12 @@ use std::path::PathBuf;
 
 use super::*;
 
-/// A place of a test's own.
+/// A directory for one test.
 pub(super) fn directory(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("tollway-tolls-{name}-{}", std::process::id()))
 }
 
-/// A run whose rows take so long, give or take a tenth of a nanosecond.
+/// A run whose rows take the given times, plus or minus a tenth of a nanosecond.
 pub(super) fn made(rows: &[(&'static str, f64)]) -> Tolls {
     let machine = Machine {
         cpu: "made up".to_owned(),
@@ -38,7 +38,7 @@ fn rows_have_names_of_their_own_and_others_to_be_held_against() {
     assert_eq!(ROWS[1].name, "ip4-one-flow", "the one that sampling is measured with");
 }
 
-/// Packets that go astray end a measurement with a panic.
+/// A packet with another outcome ends a measurement with a panic.
 #[test]
 fn every_packet_of_every_row_is_forwarded() {
     for row in ROWS.iter().filter(|row| !row.name.ends_with("100k") && !row.name.ends_with("1m")) {
@@ -53,10 +53,10 @@ fn stages_that_are_configured_have_a_toll() {
     for (name, stages) in [
         ("ip4-ecmp", &["ecmp"][..]),
         ("ip4-policy", &["rule"]),
-        ("ip4-rpf", &["source"]),
-        ("ip4-redirects", &["redirect"]),
+        ("ip4-rpf", &["source_check"]),
+        ("ip4-redirects", &["icmp_redirect"]),
         ("ip4-filter-10", &["prerouting", "forward"]),
-        ("ip4-all-on", &["classify", "ecmp", "rule", "redirect", "source", "forward"]),
+        ("ip4-all-on", &["classify", "ecmp", "rule", "icmp_redirect", "source_check", "forward"]),
     ] {
         let mut bench = open(scenario(name).unwrap()).unwrap();
         bench.clocks_per_packet(16);

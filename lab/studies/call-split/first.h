@@ -1,4 +1,4 @@
-	/* What is the link's: counts, Ethernet, taps. */
+	/* First half, about the link: counters, Ethernet, taps. */
 	struct device *device = &road->in;
 	const unsigned char *l3;
 	uint32_t len = frame->len;

@@ -1,10 +1,9 @@
-/*
- * Measures the variants of receive.c: for each line on stdin a slice, to stdout a line of JSON.
+/* Measures the variants of receive.c: reads a line from stdin for each slice, writes a line of JSON
+ * to stdout.
  *
- * harness NAME NS_PER_CLOCK FRAMES: what rows are called before "-whole-forward" and so on, what a clock of the
- * time-stamp counter takes, and a file of frames of 64 bytes, the first half to be forwarded and the second
- * half to be dropped early.
- */
+ * harness NAME NS_PER_CLOCK FRAMES: the prefix of the rows' names (before "-whole-forward" and so
+ * on), the nanoseconds per clock of the time-stamp counter, and a file of 64-byte frames. The first
+ * half of the frames is to be forwarded, the second half to be dropped early. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,7 +47,7 @@ static void set_up(void)
 	static const unsigned char mac[6] = { 2, 0, 0, 0, 0, 1 };
 
 	memcpy(road.in.mac, mac, sizeof(mac));
-	/* 7, network byte order. */
+	/* Port 7, network byte order. */
 	memcpy(&road.drop_port, "\0\7", 2);
 	for (unsigned at = 0; at < 64; at++) {
 		unsigned char header[14] = { 2, 1, 0, 0, 0, (unsigned char)at, 2, 0, 0, 0, 0, 2, 8, 0 };
@@ -77,7 +76,7 @@ static uint64_t run(size_t count, unsigned variant)
 	return now() - start;
 }
 
-/* FNV-1a over the frames and what became of them. */
+/* FNV-1a over the frames and their verdicts. */
 static uint64_t digest(size_t count)
 {
 	uint64_t hash = 0xcbf29ce484222325u;
@@ -98,7 +97,7 @@ static int less(const void *a, const void *b)
 	return (left > right) - (left < right);
 }
 
-/* Every variant in turn, there and back. */
+/* Runs every variant in turn, forwards and backwards. */
 static void measure(size_t count, uint64_t digests[TRAFFIC])
 {
 	for (unsigned pass = 0; pass < PASSES; pass++) {
@@ -155,7 +154,7 @@ int main(int argc, char **argv)
 	}
 	file = fopen(argv[3], "rb");
 	if (!file) {
-		fprintf(stderr, "the frames can not be read\n");
+		fprintf(stderr, "the frames cannot be read\n");
 		return 1;
 	}
 	count = fread(templates, FRAME, 2 * MOST, file) / TRAFFIC;

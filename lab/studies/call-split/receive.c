@@ -1,10 +1,9 @@
-/*
- * One receive function: built with SPLIT=0 whole, with SPLIT=1 in two of which the second is called, with
- * SPLIT=2 in two of which the second is inlined. The lines are the same ones each time: first.h and second.h.
+/* One receive function in three builds. SPLIT=0: one function. SPLIT=1: two halves, the second
+ * called. SPLIT=2: two halves, the second inlined. All builds contain the same lines: first.h and
+ * second.h.
  *
- * A kernel's receive path may go on with another frame and another device than it began with (a tag that is
- * taken off, a hook that copies), so the second half is told where these are kept.
- */
+ * A kernel's receive path may continue with another frame and another device than it started with
+ * (a removed tag, a hook that copies). So the second half receives pointers to these variables. */
 #include <string.h>
 #include "receive.h"
 

@@ -1,4 +1,4 @@
-/* What one receive function, and the same split in two, work on. */
+/* The data that the receive function works on, both as one function and split in two. */
 #ifndef RECEIVE_H
 #define RECEIVE_H
 
@@ -30,7 +30,7 @@ struct road {
 	uint64_t verdicts[VERDICTS];
 	uint64_t tapped;
 	uint32_t taps;
-	/* What is dropped early: UDP to this port, network byte order; 0 for nothing. */
+	/* Destination port of UDP packets to drop early, network byte order; 0 for none. */
 	uint16_t drop_port;
 	struct next nexts[64];
 	uint8_t routes[65536];

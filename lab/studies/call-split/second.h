@@ -1,4 +1,4 @@
-	/* What is the packet's: early drop, IPv4, route, rewriting. */
+	/* Second half, about the packet: early drop, IPv4, route, rewriting. */
 	const unsigned char *ip = l3;
 	const struct next *next;
 	uint32_t sum = 0;

@@ -1,9 +1,9 @@
-//! `tollway detach`: takes the programs that dead routers have left off their devices.
+//! `tollway detach`: detaches the programs that killed routers left on their devices.
 
 use std::io::ErrorKind;
 
 use super::CliError;
-use crate::steer::{self, SteerError};
+use crate::xdp::{self, XdpError};
 
 /// Arguments of `tollway detach`.
 #[derive(clap::Args)]
@@ -15,11 +15,11 @@ use crate::steer::{self, SteerError};
 pub(super) struct Args {}
 
 pub(super) fn run(_: &Args) -> Result<(), CliError> {
-    match steer::clean() {
+    match xdp::clean() {
         Ok(0) => super::print("no device carries the program of a router that is gone\n"),
         Ok(1) => super::print("one device is the kernel's alone again\n"),
         Ok(count) => super::print(format_args!("{count} devices are the kernel's alone again\n")),
-        Err(SteerError::NoBpffs(why)) if why.kind() == ErrorKind::PermissionDenied => {
+        Err(XdpError::NoBpffs(why)) if why.kind() == ErrorKind::PermissionDenied => {
             let what = "only root may look for programs on devices, which are kept in /sys/fs/bpf";
             Err(CliError::failed(what, "Run it as root"))
         }

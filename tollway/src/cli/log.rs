@@ -1,8 +1,8 @@
 //! The log, on stderr.
 //!
-//! Nothing that is written for people may end a router, or have it wait: a disk may be full, a pipe closed,
-//! a terminal stopped. A line that cannot be written is counted, and the next one that can be says how many
-//! those were.
+//! Log output must neither end a router nor delay it: the disk may be full, the pipe closed, the
+//! terminal stopped. The log counts each line that it cannot write. The next line that succeeds
+//! reports how many were lost.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -10,29 +10,29 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Lines that wait for stderr at most; those beyond are lost.
+/// The most lines that wait for stderr; further lines are lost.
 const MOST_WAITING: usize = 1024;
-/// Lines that wait when the program ends are waited for so long.
+/// How long the program waits at its end for these lines.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// What is between those who log and stderr.
+/// The queue between the threads that log and stderr.
 #[derive(Default)]
 pub(super) struct Log {
-    /// To the thread that writes, if there is one.
+    /// The sender to the writing thread, if there is one.
     queue: OnceLock<SyncSender<Vec<u8>>>,
     waiting: AtomicUsize,
     lost: AtomicU64,
 }
 
 impl Log {
-    /// Has a thread of its own write from now on, so that a packet never waits for whoever reads. Without a
-    /// thread to be had, those who log go on writing themselves.
+    /// Starts a thread that writes from now on, so that a packet never waits for a reader of the
+    /// log. If no thread can be started, the caller's threads continue to write themselves.
     pub(super) fn detach(self: &Arc<Self>) {
         let (queue, lines) = sync_channel(MOST_WAITING);
         let log = Arc::clone(self);
         let thread = std::thread::Builder::new().name("log".to_owned());
         if thread.spawn(move || log.write_all_of(&lines)).is_ok() {
-            // It is the first: nobody else detaches the log.
+            // This cannot fail: no other caller detaches the log.
             let _ = self.queue.set(queue);
         }
     }
@@ -44,7 +44,7 @@ impl Log {
         }
     }
 
-    /// Waits for lines that are not written yet, though not for ever.
+    /// Waits for unwritten lines, for a limited time.
     pub(super) fn finish(&self) {
         let start = Instant::now();
         while self.waiting.load(Ordering::Acquire) > 0 && start.elapsed() < LAST_WORDS {
@@ -52,7 +52,7 @@ impl Log {
         }
     }
 
-    /// Writes a line, and before it how many were lost.
+    /// Writes a line, preceded by the number of lost lines.
     fn put(&self, out: &mut impl Write, line: &[u8]) {
         let lost = self.lost.swap(0, Ordering::AcqRel);
         let notice = || format!("{lost} log lines before this one were lost\n");
@@ -88,7 +88,7 @@ impl Write for &Log {
 mod tests {
     use super::*;
 
-    /// A disk, with room for so many bytes.
+    /// A disk with limited room, in bytes.
     struct Disk {
         room: usize,
         text: String,

@@ -1,4 +1,4 @@
-//! `tollway completions` and `tollway man`: what the command line says of itself.
+//! `tollway completions` and `tollway man`: generated from the command line's definition.
 
 use std::path::PathBuf;
 
@@ -15,14 +15,14 @@ Bash:  tollway completions bash > /usr/share/bash-completion/completions/tollway
 Zsh:   tollway completions zsh > /usr/share/zsh/vendor-completions/_tollway
 Fish:  tollway completions fish > /usr/share/fish/vendor_completions.d/tollway.fish")]
 pub(super) struct CompletionsArgs {
-    /// The shell
+    /// Choose the shell
     shell: Shell,
 }
 
 /// Arguments of `tollway man`.
 #[derive(clap::Args)]
 pub(super) struct ManArgs {
-    /// Write the pages of all commands to this directory instead
+    /// Write one page per command to this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -39,7 +39,7 @@ pub(super) fn man(args: &ManArgs) -> Result<(), CliError> {
         let rendered = clap_mangen::Man::new(Cli::command()).render(&mut page);
         rendered.map_err(|error| {
             CliError::failed(
-                format!("the manual page can not be made: {}", why(&error)),
+                format!("the manual page cannot be made: {}", why(&error)),
                 "Report this as a defect",
             )
         })?;
@@ -49,7 +49,7 @@ pub(super) fn man(args: &ManArgs) -> Result<(), CliError> {
         std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(Cli::command(), dir));
     written.map_err(|error| {
         CliError::failed(
-            format!("the manual pages can not be written to {}: {}", dir.display(), why(&error)),
+            format!("the manual pages cannot be written to {}: {}", dir.display(), why(&error)),
             "Name a directory that this user can write to",
         )
     })

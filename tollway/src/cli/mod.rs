@@ -1,11 +1,11 @@
 //! The command line: one file for each subcommand.
 
 mod check;
-mod coverage;
 mod detach;
 mod lab;
 mod log;
 mod manual;
+mod offload;
 mod reload;
 mod replay;
 mod run;
@@ -37,10 +37,10 @@ use log::Log;
 #[derive(Parser)]
 #[command(name = "tollway", version)]
 struct Cli {
-    /// Say more on stderr (-v: debug, -vv: trace)
+    /// Log more on stderr (-v: debug, -vv: trace)
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
-    /// Say what is at least this severe: error, warn, info, debug, trace, or filters as in RUST_LOG
+    /// Set log level (error to trace) or RUST_LOG filter
     #[arg(long, global = true, value_name = "LEVEL", conflicts_with = "verbose")]
     log_level: Option<String>,
     #[command(subcommand)]
@@ -49,37 +49,36 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Forward between the ports of a configuration until SIGINT or SIGTERM
+    /// Forward packets between ports until SIGINT or SIGTERM
     Run(run::Args),
-    /// Ask a running router what it has and does
+    /// Show the state of a running router
     Show(show::Args),
-    /// Watch a running router: rates, drops, punts, tolls
+    /// Watch the rates, drops, punts and tolls of a running router
     Top(top::Args),
-    /// Have a running router read its configuration again, and put it in force while packets flow
+    /// Reload the configuration of a running router while packets flow
     Reload(reload::Args),
-    /// Wait until a running router forwards by all that the kernel was configured with by now
+    /// Wait until a router has activated all kernel changes so far
     Sync(sync::Args),
-    /// Put addresses in a set of a running router's firewall, or take them out, while packets flow
+    /// Add addresses to a firewall set or delete them, as packets flow
     Set(set::Args),
-    /// Send capture files through the router and write what comes out
+    /// Send capture files through the router and write its output
     Replay(replay::Args),
     /// Measure packet paths
     Lab(lab::Args),
-    /// Take the programs of routers that were killed off their devices
+    /// Detach the XDP programs that killed routers left on devices
     Detach(detach::Args),
-    /// Check a configuration, or a file of rules, and say what is wrong with it; or say of network devices
-    /// what would be fast between them, and why the rest would not
+    /// Check a configuration or rules; report what devices can offload
     Check(check::Args),
-    /// Print the script by which a shell completes commands and options
+    /// Print the completion script for a shell
     Completions(manual::CompletionsArgs),
-    /// Print the manual page, or write one for each command
+    /// Print the manual page, or write one page per command
     Man(manual::ManArgs),
 }
 
-/// Why a command ended early.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CliError {
-    /// It was called wrongly.
+    /// The command line is wrong.
     #[error("{what}. {remedy}.")]
     Usage {
         /// What is wrong.
@@ -87,7 +86,7 @@ pub(crate) enum CliError {
         /// What to do about it.
         remedy: String,
     },
-    /// It failed.
+    /// The command failed.
     #[error("{what}. {remedy}.")]
     Failed {
         /// What is wrong.
@@ -102,7 +101,7 @@ impl CliError {
         Self::Usage { what: what.to_string(), remedy: remedy.to_string() }
     }
 
-    /// A running router could not be asked.
+    /// The error of a failed query to a running router.
     fn control(error: &control::ClientError) -> Self {
         Self::failed(error, error.remedy())
     }
@@ -140,12 +139,12 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Prints a result. Who has stopped reading it, as `head` does, has what they wanted.
+/// Prints a result. A closed pipe is no error: a reader such as `head` has read what it wants.
 fn print(text: impl Display) -> Result<(), CliError> {
     let mut stdout = io::stdout().lock();
     match write!(stdout, "{text}").and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CliError::failed(
-            format!("the result can not be written to stdout: {}", ports::why(&error)),
+            format!("the result cannot be written to stdout: {}", ports::why(&error)),
             "Send it to where there is room",
         )),
         _ => Ok(()),
@@ -160,12 +159,12 @@ fn print_json(result: &impl Serialize) -> Result<(), CliError> {
     print(format_args!("{json}\n"))
 }
 
-/// Prints what is wrong; where nobody can read that, the exit code says it.
+/// Prints an error. If stderr is closed, the exit code still reports it.
 fn complain(text: impl Display) {
     let _ = write!(io::stderr(), "{text}");
 }
 
-/// Starts the log, on stderr: by the arguments, else by RUST_LOG, else what is worth knowing.
+/// Starts the log on stderr. The arguments set the level, else RUST_LOG, else it is `info`.
 fn start_log(cli: &Cli, log: &Arc<Log>) -> Result<(), CliError> {
     let asked = match (&cli.log_level, cli.verbose) {
         (Some(level), _) => Some(level.clone()),
@@ -190,7 +189,7 @@ fn start_log(cli: &Cli, log: &Arc<Log>) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Reads a configuration; what is wrong with it goes to stderr.
+/// Reads a configuration; prints its mistakes to stderr.
 fn load(path: &Path) -> Result<Model, CliError> {
     config::load(path).map(|loaded| loaded.model).map_err(|mistakes| refuse(path, &mistakes))
 }

@@ -1,4 +1,4 @@
-//! `tollway reload`: has a running router read its configuration again.
+//! `tollway reload`: a running router reloads its configuration.
 
 use serde_json::Value;
 use std::path::PathBuf;
@@ -7,13 +7,13 @@ use std::time::Duration;
 use super::CliError;
 use crate::control::{Client, ClientError, Command, NO_FILE, Request};
 
-/// A file of a million routes takes some seconds, or a minute on a small machine.
+/// A file of a million routes takes some seconds; on a small machine, a minute.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Arguments of `tollway reload`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The router's control socket (default: where `tollway run` has it if nobody says otherwise)
+    /// Use this control socket [default: as `tollway run`]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Print JSON
@@ -34,7 +34,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
             } else {
                 "Correct the configuration and try again"
             };
-            let what = "nothing was reloaded: what was in force stays in force";
+            let what = "nothing was reloaded: the old configuration stays active";
             return Err(CliError::failed(what, remedy));
         }
         Err(error) => return Err(failed(error)),
@@ -42,6 +42,6 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     if args.json {
         return super::print(format_args!("{answer:#}\n"));
     }
-    let told = answer.get("told").and_then(Value::as_str).unwrap_or_default();
+    let told = answer.get("report").and_then(Value::as_str).unwrap_or_default();
     super::print(format_args!("{told}\n"))
 }

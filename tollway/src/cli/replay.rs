@@ -14,9 +14,9 @@ use crate::model::{Model, PortKind};
 use crate::ports;
 use crate::replay::{Files, Replay};
 
-/// Frames between two updates of the progress bar.
+/// The number of frames between two updates of the progress bar.
 const PROGRESS_EVERY: u32 = 4096;
-/// Files of less are through before a bar could be read.
+/// Smaller files are done before a user could read a bar.
 const PROGRESS_BYTES: u64 = 16 << 20;
 
 /// Arguments of `tollway replay`.
@@ -29,16 +29,16 @@ written to DIR/PORT.pcap.
 Example:
   tollway replay --config router.toml --in wan=wan.pcap --in lan=lan.pcapng --out results")]
 pub(super) struct Args {
-    /// The configuration file
+    /// Read this configuration file
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
-    /// A capture (pcap or pcapng) to receive on a port; may be given several times
+    /// Receive a pcap or pcapng file on a port; repeatable
     #[arg(short, long = "in", value_name = "PORT=FILE", required = true, value_parser = input)]
     input: Vec<(String, PathBuf)>,
-    /// The directory to write what ports send to; made when it does not exist
+    /// Write what ports send here; create the directory
     #[arg(short, long, value_name = "DIR")]
     out: PathBuf,
-    /// The format of the captures written
+    /// Choose the format of the written captures
     #[arg(long, value_enum, default_value_t = Format::Pcap)]
     format: Format,
     /// Print the summary as one JSON object
@@ -48,7 +48,7 @@ pub(super) struct Args {
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Format {
-    /// Classic, nanosecond timestamps
+    /// Classic pcap with nanosecond timestamps
     Pcap,
     /// Next generation
     Pcapng,
@@ -83,7 +83,7 @@ fn files(args: &Args, model: &Model) -> Result<Files, CliError> {
     }
     std::fs::create_dir_all(&args.out).map_err(|error| {
         let what =
-            format!("the directory {} can not be made: {}", args.out.display(), ports::why(&error));
+            format!("the directory {} cannot be made: {}", args.out.display(), ports::why(&error));
         CliError::failed(what, "Name a directory that this user can write to")
     })?;
     let extension = match args.format {
@@ -135,7 +135,7 @@ pub(super) fn replay(model: &Model, files: &Files, json: bool) -> Result<(), Cli
     identity.map_err(|sentence| {
         CliError::failed(sentence, "This is a defect of Tollway: report it with the table above")
     })?;
-    // All but the last are told here, the last is the command's own error.
+    // The last error is the command's own; the others are printed here.
     let mut errors: Vec<_> =
         outcome.errors.iter().map(|error| CliError::failed(error, error.remedy())).collect();
     let Some(last) = errors.pop() else { return printed };
@@ -145,7 +145,7 @@ pub(super) fn replay(model: &Model, files: &Files, json: bool) -> Result<(), Cli
     Err(last)
 }
 
-/// Refuses to write over a file that is to be read.
+/// Refuses to overwrite an input file.
 fn keep_inputs(files: &Files, log: Option<&Path>) -> Result<(), CliError> {
     let inputs: Vec<_> = files.inputs.iter().filter_map(|(_, path)| identity(path)).collect();
     let outputs = files.outputs.iter().map(|(_, output)| output.as_path());
@@ -158,14 +158,14 @@ fn keep_inputs(files: &Files, log: Option<&Path>) -> Result<(), CliError> {
     Ok(())
 }
 
-/// What makes a file that file, whatever its names: links of both kinds lead to the same. Devices
-/// and pipes have nothing that could be written over.
+/// Device and inode, which identify a file under all its names and links. None for devices and
+/// pipes, which cannot be overwritten.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     let facts = path.metadata().ok()?;
     facts.is_file().then(|| (facts.dev(), facts.ino()))
 }
 
-/// A bar on stderr, where that is a terminal and the files are long.
+/// A progress bar on stderr, if that is a terminal and the files are large.
 fn progress(replay: &Replay) -> ProgressBar {
     let (total, _) = replay.progress();
     if total < PROGRESS_BYTES || !io::stderr().is_terminal() {

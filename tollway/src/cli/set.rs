@@ -1,4 +1,4 @@
-//! `tollway set`: has addresses come into a set of a running router's firewall, and go.
+//! `tollway set`: adds elements to a set of a running router's firewall, or deletes them.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::control::{Change, Client, ClientError, Command, Request, SetChanged};
 use crate::filter::element;
 use crate::ports::why;
 
-/// Bytes of a request that elements may take: some are left for the rest of it.
+/// The most bytes of elements in a request; the rest of the request needs some room too.
 const MOST_BYTES: usize = 60_000;
 
 /// Arguments of `tollway set`.
@@ -19,22 +19,25 @@ const MOST_BYTES: usize = 60_000;
     after_help = "Sets that can be changed so have a name and IPv4 or IPv6 addresses, and are \
     declared to change (nft: flags dynamic) or have more than 64 elements. Others change with the \
     rules, by `tollway reload`.\n\nWhat is changed here is not written to any file. When a reload puts \
-    rules in force, sets have what the file says."
+    rules active, sets have what the file says."
 )]
 pub(super) struct Args {
-    /// The set, with its table or without: `inet filter blocklist`, or blocklist
+    /// Name the set, with or without its table
+    ///
+    /// Examples: `inet filter blocklist`, or blocklist.
     #[arg(value_name = "NAME")]
     name: String,
-    /// What to do
+    /// Add or delete elements
     change: ChangeArg,
-    /// Addresses, prefixes, or ranges as 192.0.2.1-192.0.2.9
+    /// Give addresses, prefixes, or ranges such as 192.0.2.1-192.0.2.9
     #[arg(value_name = "ELEMENT", required_unless_present = "from")]
     elements: Vec<String>,
-    /// Take elements from a file as well, or from stdin with -: apart by blanks, commas or lines, # begins
-    /// a comment
+    /// Read elements from a file too, or from stdin with -
+    ///
+    /// Separate them by blanks, commas or lines; # begins a comment.
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
-    /// The router's control socket (default: where `tollway run` has it if nobody says otherwise)
+    /// Use this control socket [default: as `tollway run`]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Print JSON
@@ -42,12 +45,12 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// What to do.
+/// The kind of change.
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum ChangeArg {
-    /// Put elements in; those that are there stay
+    /// Add elements; those that are present stay
     Add,
-    /// Take elements out; all have to be there
+    /// Delete elements; all must be present
     Delete,
 }
 
@@ -86,12 +89,12 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     super::print(format_args!("{set}: {done} {did}, {count} now\n"))
 }
 
-/// Elements by as many as a request has room for; one empty batch where there are none.
+/// Splits elements into batches that fit into a request; without elements, one empty batch.
 fn batches(elements: Vec<String>) -> Vec<Vec<String>> {
     let mut batches = vec![Vec::new()];
     let mut bytes = 0;
     for element in elements {
-        // With its quotes and comma.
+        // With quotes and comma.
         let more = element.len() + 3;
         if bytes + more > MOST_BYTES {
             batches.push(Vec::new());
@@ -114,12 +117,12 @@ fn read(path: &Path) -> Result<String, CliError> {
         _ => std::fs::read_to_string(path),
     };
     read.map_err(|error| {
-        let what = format!("{} can not be read: {}", path.display(), why(&error));
+        let what = format!("{} cannot be read: {}", path.display(), why(&error));
         CliError::failed(what, "Name a text file that is there, or - for stdin")
     })
 }
 
-/// The elements of a file, each looked at.
+/// Reads and checks the elements of a file.
 fn parse(text: &str, file: &str) -> Result<Vec<String>, CliError> {
     let mut elements = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {

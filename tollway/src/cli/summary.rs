@@ -1,4 +1,4 @@
-//! What became of the packets, for people and for programs.
+//! The final counters of a run, as text or JSON.
 
 use comfy_table::Table;
 use serde_json::{Map, Value, json};
@@ -8,7 +8,7 @@ use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use super::text::{align, section, table, thousands, trimmed};
 
-/// The counts of a run, with what is needed to read them.
+/// The counters of a run, with the names of its ports.
 pub(super) struct Summary<'a> {
     pub(super) ports: Vec<&'a str>,
     pub(super) counters: &'a Counters,
@@ -19,7 +19,7 @@ pub(super) struct Summary<'a> {
 }
 
 impl Summary<'_> {
-    /// Tables for people.
+    /// Formats the counters as tables.
     pub(super) fn text(&self) -> String {
         let Counters { sent, delivered, held, originated, originated_lost, .. } = *self.counters;
         let mut out = self.port_table();
@@ -69,7 +69,7 @@ impl Summary<'_> {
         (of(&self.counters.rx), of(&self.counters.tx))
     }
 
-    /// One object for programs.
+    /// Formats the counters as one JSON object.
     pub(super) fn json(&self, errors: &[String]) -> Value {
         let traffic =
             |traffic: Traffic| json!({"packets": traffic.packets, "bytes": traffic.bytes});
@@ -113,7 +113,7 @@ fn punts(counters: &Counters) -> Vec<(String, u64)> {
     all.filter(|(_, count)| *count > 0).collect()
 }
 
-/// The reasons with their counts, most frequent first.
+/// The reasons with their counters, the most frequent first.
 fn reasons(title: &str, counts: &[(String, u64)]) -> Table {
     let mut table = table(&[title, "packets"]);
     let mut counts = counts.to_vec();
@@ -124,7 +124,7 @@ fn reasons(title: &str, counts: &[(String, u64)]) -> Table {
     table
 }
 
-/// What the host did, under the names of the fields; only what is not zero.
+/// The host's counters by field name, without zeros.
 fn host(counters: &HostCounters) -> Vec<(String, u64)> {
     let HostCounters {
         icmp4_sent,

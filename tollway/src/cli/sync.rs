@@ -1,19 +1,19 @@
-//! `tollway sync`: waits until the kernel's configuration is in force.
+//! `tollway sync`: waits until the kernel's configuration is active.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::CliError;
 use crate::control::{Client, ClientError, Command, Request};
-use crate::mirror::handle::Synced;
+use crate::controller::handle::Synced;
 
-/// Longer than the router itself waits.
+/// This is longer than the router itself waits.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Arguments of `tollway sync`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The router's control socket (default: where `tollway run` has it if nobody says otherwise)
+    /// Use this control socket [default: as `tollway run`]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Print JSON
@@ -30,8 +30,8 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         return super::print_json(&answer);
     }
     let changes = answer.changes;
-    match answer.held {
-        None => super::print(format_args!("{changes} changes of the kernel are in force\n")),
+    match answer.bypassed {
+        None => super::print(format_args!("{changes} changes of the kernel are installed\n")),
         Some(why) => super::print(format_args!(
             "{changes} changes of the kernel are known, and the kernel forwards everything: {why}\n"
         )),

@@ -1,4 +1,4 @@
-//! Numbers and tables for people.
+//! Formats numbers and tables for people.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _};
@@ -6,10 +6,10 @@ use std::io::{self, IsTerminal as _};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use ratatui::crossterm::terminal;
 
-/// How wide terminals are that do not say it.
+/// The width to assume for terminals that do not report it.
 const USUAL: u16 = 80;
 
-/// A number with separators between thousands.
+/// Formats a number with separators between thousands.
 pub(super) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
@@ -22,19 +22,19 @@ pub(super) fn thousands(number: u64) -> String {
     out
 }
 
-/// The word, in the plural where there is not just one.
+/// The word, in the plural unless the count is one.
 pub(super) fn plural(count: u64, word: &str) -> String {
     if count == 1 { word.to_owned() } else { format!("{word}s") }
 }
 
-/// A table without lines: it reads as well in a pipe as in a terminal, and fits 80 columns.
+/// A table without lines. It is as readable in a pipe as in a terminal, and fits 80 columns.
 pub(super) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(header);
     table
 }
 
-/// Names to the left, numbers to the right.
+/// Aligns the first column to the left and all others to the right.
 pub(super) fn align(table: &mut Table) {
     for (index, column) in table.column_iter_mut().enumerate() {
         let side = if index == 0 { CellAlignment::Left } else { CellAlignment::Right };
@@ -48,17 +48,17 @@ pub(super) fn trimmed(table: &Table) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Adds a table below the others, unless it is empty.
+/// Appends a table below the others, unless it is empty.
 pub(super) fn section(out: &mut String, mut table: Table) {
     if table.row_count() > 0 {
         align(&mut table);
-        // Writing to a String cannot fail.
+        // Writing to a `String` cannot fail.
         let _ = write!(out, "\n{}\n", trimmed(&table));
     }
 }
 
-/// The same with each column's side, `l` or `r`; lines are broken to fit the terminal, if there is
-/// one, or `width`.
+/// Formats a table with a side for each column, `l` or `r`. Breaks lines to fit `width`, else the
+/// terminal, if there is one.
 pub(super) fn arranged(mut table: Table, sides: &str, width: Option<u16>) -> String {
     for (column, side) in table.column_iter_mut().zip(sides.chars()) {
         let side = if side == 'l' { CellAlignment::Left } else { CellAlignment::Right };
@@ -72,28 +72,30 @@ pub(super) fn arranged(mut table: Table, sides: &str, width: Option<u16>) -> Str
     format!("{}\n", trimmed(&table))
 }
 
-/// A text without line ends and other control characters, so that it stays one line.
+/// Replaces line ends and other control characters, so that a text stays one line.
 pub(super) fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// How wide lines may be: as the terminal, if there is one.
+/// The width of lines, if stdout is a terminal.
 pub(super) fn width() -> Option<usize> {
     columns().map(|columns| usize::from(if columns == 0 { USUAL } else { columns }))
 }
 
-/// The width to take where a terminal does not say its own: in none at all only single letters fit.
+/// The width for a terminal that does not report its own. In a width of 0 only single letters would
+/// fit.
 fn unsaid() -> Option<u16> {
     columns().filter(|columns| *columns == 0).map(|_| USUAL)
 }
 
-/// How wide the terminal says that it is, if there is one; 0 where it does not know, as a serial line.
+/// The width that the terminal reports, if there is one; 0 if it does not know it, as a serial
+/// line.
 fn columns() -> Option<u16> {
     let size = io::stdout().is_terminal().then(terminal::size)?;
     Some(size.map_or(0, |(columns, _)| columns))
 }
 
-/// The line, its end cut off where it is wider than that.
+/// Cuts the end of a line that is wider than `width`.
 pub(super) fn cut(line: &str, width: Option<usize>) -> String {
     let line = line.trim_end();
     match width {

@@ -1,4 +1,4 @@
-//! The FIB: candidates from addresses and routes, of which the best for each prefix goes in.
+//! Fills the FIB. Addresses and routes give candidates; the best one for each prefix is inserted.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,7 +12,7 @@ use tollway_dataplane::verdict::{DropReason, PuntReason};
 use super::{CompileError, at, link_id, vrf_id};
 use crate::model::{Link, LinkIndex, Model, NextHop, Route, RouteTarget};
 
-/// Metrics of connected routes, as the kernel gives them.
+/// The metric of a connected route, as in the kernel.
 pub(super) const fn connected_metric(net: &IpNet) -> u32 {
     match net {
         IpNet::V4(_) => 0,
@@ -20,11 +20,11 @@ pub(super) const fn connected_metric(net: &IpNet) -> u32 {
     }
 }
 
-/// Who wins among routes to one prefix: the least. Ties go to the earlier candidate.
+/// Which route to a prefix wins: the lowest rank. In a tie, the earlier candidate wins.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     Local,
-    /// By metric; connected routes are offered before configured ones.
+    /// By metric. Connected routes are pushed before configured ones.
     Main(u32),
 }
 
@@ -36,7 +36,7 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Shorter prefixes first: then a longer one never has to be written around.
+    /// Sorts shorter prefixes first, so that an insertion never has to spare a longer prefix.
     fn order(&self) -> (VrfId, u8, RoutePrefix, Rank) {
         let len = match self.prefix {
             RoutePrefix::V4(prefix) | RoutePrefix::V6(prefix) => prefix.len(),
@@ -48,9 +48,9 @@ impl Candidate {
 pub(super) struct Compiler<'a> {
     model: &'a Model,
     tables: &'a mut Tables,
-    /// Named groups, as their routes need them.
+    /// Next hops of the named groups, by the group's index.
     groups: Vec<NextHopId>,
-    /// Routes with the same next hops share a group.
+    /// Routes with the same set of next hops share a group.
     sets: HashMap<Vec<(NextHopId, u16)>, NextHopId>,
     candidates: Vec<Candidate>,
 }
@@ -112,7 +112,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// One next hop as itself, several as a group.
+    /// The next hop for a list: itself if it is the only one, otherwise a group.
     fn spread(&mut self, hops: &[NextHop]) -> Result<NextHopId, TablesError> {
         let mut members = Vec::with_capacity(hops.len());
         for hop in hops {
@@ -137,7 +137,7 @@ impl<'a> Compiler<'a> {
 
     fn insert(&mut self) -> Result<(), CompileError> {
         let mut candidates = std::mem::take(&mut self.candidates);
-        // Stable, so that equals stay in the model's order.
+        // The sort is stable, so equal candidates stay in the model's order.
         candidates.sort_by_key(Candidate::order);
         candidates.dedup_by_key(|candidate| (candidate.vrf, candidate.prefix));
         for Candidate { vrf, prefix, next, .. } in candidates {
@@ -148,7 +148,7 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    /// Static neighbours; one that a connected route leads to gets a route of its own, as the
+    /// Adds static neighbours. A neighbour in a connected prefix gets a route of its own; the
     /// kernel would find it in the neighbour table behind the connected route.
     fn neighs(&mut self) -> Result<(), CompileError> {
         for neigh in &self.model.neighs {
@@ -160,14 +160,14 @@ impl<'a> Compiler<'a> {
 
     fn neigh(&mut self, link: LinkIndex, address: IpAddr, mac: [u8; 6]) -> Result<(), TablesError> {
         let id = link_id(link)?;
-        // Its number is for good.
+        // This reserves the neighbour's number for good.
         self.tables.neigh(id, address)?;
         self.tables.publish_neigh(id, address, mac)?;
         Ok(())
     }
 }
 
-/// The subnet's broadcast address, where it has one (RFC 3021: not for /31).
+/// The broadcast address of a subnet, if it has one (RFC 3021: not for /31).
 pub(super) fn broadcast(net: &IpNet) -> Option<Ipv4Addr> {
     match net {
         IpNet::V4(net) if net.prefix_len() <= 30 => Some(net.broadcast()),
@@ -175,8 +175,8 @@ pub(super) fn broadcast(net: &IpNet) -> Option<Ipv4Addr> {
     }
 }
 
-/// Says if a prefix lies within one of the standing routes (see [`Tables::add_vrf`]): what it
-/// covers is judged before routes are looked at, in the kernel as here.
+/// Says whether a prefix lies within a standing route (see [`Tables::add_vrf`]). The kernel checks
+/// these destinations before it looks at routes, and so does the router.
 pub(crate) fn is_never_forwarded(prefix: RoutePrefix) -> bool {
     match prefix {
         RoutePrefix::V4(prefix) => {

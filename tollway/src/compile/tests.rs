@@ -11,7 +11,7 @@ use super::*;
 use crate::filter::ir::{Base, Chain, Family, Hook, LinkPattern, Policy, Ruleset};
 use crate::model::*;
 
-/// What happens to a packet, in terms of the model.
+/// What happens to a packet, in the model's terms.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fate {
     Local,
@@ -26,7 +26,7 @@ enum Fate {
     Spread(BTreeSet<Fate>),
 }
 
-/// The FIB as a list that is read from end to end.
+/// Looks up an address in the model: scans all routes from end to end.
 fn naive(model: &Model, vrf: usize, address: IpAddr) -> Fate {
     let mut best: Option<((u8, u8, u64), Fate)> = None;
     // Longest first, then local before main, then metric, then order.
@@ -99,7 +99,7 @@ fn spread(model: &Model, hops: &[NextHop]) -> Fate {
     }
 }
 
-/// The same, from the tables.
+/// Looks up an address in the compiled tables.
 fn compiled(tables: &Tables, vrf: usize, address: IpAddr) -> Fate {
     let next = tables.lookup(VrfId(vrf as u16), address);
     let single = |next| {
@@ -122,13 +122,14 @@ fn compiled(tables: &Tables, vrf: usize, address: IpAddr) -> Fate {
         return single(next);
     }
     let group = next.0 & !NextHopId::GROUP;
-    // The narrowest share is 1 of 513, some 4 million of 31 bits: none lies between two of these hashes.
+    // The narrowest share is 1 of 513, about 4 million of 31 bits. The steps between these hashes
+    // are smaller, so every share is found.
     const STEP_BITS: u32 = 21;
     let hashes = (0..1_u32 << (31 - STEP_BITS)).map(|step| step << STEP_BITS);
     Fate::Spread(hashes.map(|hash| single(tables.groups.select(group, hash))).collect())
 }
 
-/// Addresses from few bits, so that prefixes and addresses meet.
+/// Addresses with few random bits, so that prefixes often contain addresses.
 fn address() -> impl Strategy<Value = IpAddr> {
     let v4 = prop_oneof![
         6 => (0..4_u8, 0..4_u8, 0..8_u8).prop_map(|(b, c, d)| Ipv4Addr::new(10, b, c, d)),
@@ -196,7 +197,7 @@ prop_compose! {
     }
 }
 
-/// Three ports, two VLAN links (one of them QinQ), two VRFs, and nothing else.
+/// Three ports, two VLAN links (one of them QinQ) and two VRFs, without anything else.
 pub(crate) fn small_model() -> Model {
     let link = |name: &str, kind| Link {
         name: name.to_owned(),
@@ -271,7 +272,7 @@ fn errors_name_the_object() {
 fn what_rules_leave_to_the_kernel_needs_one_that_has_them() {
     let mut chain = Chain::new("netdev t c", Family::Netdev);
     let mut base = Base::new(Hook::Ingress, 0, Policy::Accept);
-    // Two tags are on top of it.
+    // This port carries two tags above it.
     base.devices = vec![LinkPattern::Name("a".to_owned())];
     chain.base = Some(base);
     let rules = Ruleset { chains: vec![chain], ..Ruleset::default() };

@@ -1,4 +1,4 @@
-//! The relations between the addresses of different links.
+//! Checks the relations between the addresses of different links.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use super::vrfs::Vrfs;
 use crate::mistake::{Ledger, Span};
 use crate::model::VrfIndex;
 
-/// One address of one link; link-local ones, which mean something else on each, are left out.
+/// One address of one link. Link-local addresses are left out, because each link has its own.
 struct Entry<'a> {
     vrf: VrfIndex,
     net: IpNet,
@@ -21,7 +21,7 @@ struct Entry<'a> {
     span: Span,
 }
 
-/// Checks the addresses of all links against each other and makes the links ready to be asked.
+/// Checks the addresses of all links against each other, and builds the topology.
 pub(super) fn check<'a>(
     links: Vec<Arranged<'a>>,
     vrfs: Vrfs,
@@ -44,7 +44,7 @@ fn check_link_local(links: &[Arranged<'_>], ledger: &mut Ledger<'_>) {
     }
 }
 
-/// Reports addresses that a VRF has twice; gives each once, in file order.
+/// Reports addresses that occur twice in a VRF; returns each once, in file order.
 fn unique_entries<'a>(
     links: &[Arranged<'a>],
     vrfs: &Vrfs,
@@ -88,10 +88,11 @@ fn report_twice(
     );
 }
 
-/// Two links with overlapping subnets leave open which of them a neighbour is on.
+/// Reports links with overlapping subnets, because they leave open which link a neighbour is on.
 fn check_overlaps(entries: &mut [Entry<'_>], vrfs: &Vrfs, ledger: &mut Ledger<'_>) {
     entries.sort_by_key(|e| (e.vrf, e.net.network(), e.net.prefix_len(), e.span.start));
-    // Prefixes nest or are apart: sorted, the one that holds an entry is the last that still can.
+    // Prefixes are nested or disjoint. In sorted order, the last prefix that still contains an
+    // entry is the innermost one.
     let mut around: Vec<&Entry<'_>> = Vec::new();
     for entry in entries.iter() {
         while around.pop_if(|outer| !holds(outer, entry)).is_some() {}

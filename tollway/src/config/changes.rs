@@ -1,27 +1,27 @@
-//! What a configuration can not change while the router runs: its ports, and the room for frames.
+//! What a reload of the configuration cannot change: the ports, and the room for frames.
 
 use std::path::Path;
 
 use super::raw::Section;
 use crate::mistake::Ledger;
-use crate::model::{ExpressMode, Model, Port, PortKind};
+use crate::model::{Model, Port, PortKind, XdpPathMode};
 
 const REMEDY: &str = "restart tollway to have it so";
 
-/// What a running router was started with.
+/// The settings with which a router was started.
 #[derive(Clone, Copy, Debug)]
 pub struct Running<'a> {
     /// Its ports, by number.
     pub ports: &'a [Port],
-    /// The largest layer-3 packet that its frames have room for, with their tags.
+    /// The largest layer-3 packet, with its tags, that fits into a frame.
     pub largest_mtu: usize,
-    /// Where the configuration has the control socket.
+    /// The path of the control socket.
     pub control: Option<&'a Path>,
-    /// Which ports were to have the express lane, and for how many flows.
-    pub express: (ExpressMode, u32),
+    /// The ports that have the XDP path, and its number of flows.
+    pub xdp_path: (XdpPathMode, u32),
 }
 
-/// Enters what differs; the configuration is without mistakes otherwise.
+/// Reports the differences. The caller has found no other mistake in the configuration.
 pub(super) fn check(
     root: &Section<'_>,
     model: &Model,
@@ -30,15 +30,11 @@ pub(super) fn check(
 ) {
     if model.control.as_deref() != running.control {
         let span = root.key_span("control").unwrap_or(0..0);
-        ledger.relation(span, "the control socket can not move by a reload", REMEDY);
+        ledger.relation(span, "the control socket cannot move by a reload", REMEDY);
     }
-    if (model.express, model.express_flows) != running.express {
-        let span = root.key_span("express").or(root.key_span("express_flows")).unwrap_or(0..0);
-        ledger.relation(
-            span,
-            "the express lane is neither switched nor resized by a reload",
-            REMEDY,
-        );
+    if (model.xdp_path, model.xdp_flows) != running.xdp_path {
+        let span = root.key_span("xdp").or(root.key_span("xdp_flows")).unwrap_or(0..0);
+        ledger.relation(span, "the XDP path is neither switched nor resized by a reload", REMEDY);
     }
     let sections = root.tables("ports", "port", ledger);
     for (index, (port, (name, section))) in model.ports.iter().zip(&sections).enumerate() {
@@ -54,7 +50,7 @@ pub(super) fn check(
                 .filter_map(|key| section.key_span(key))
                 .next_back();
             let what = format!(
-                "port {} is {}, and a reload can not make it {}",
+                "port {} is {}, and a reload cannot make it {}",
                 port.name,
                 words(&before.kind),
                 words(&port.kind)
@@ -112,7 +108,7 @@ mod tests {
             ports: &ports,
             largest_mtu: 3900,
             control: None,
-            express: (ExpressMode::Auto, 1 << 18),
+            xdp_path: (XdpPathMode::Auto, 1 << 18),
         };
         match check(text, "t.toml", Some(&running)) {
             Ok(_) => Vec::new(),
@@ -133,12 +129,12 @@ mod tests {
         let tell = |from: &str, to: &str| told(&BEFORE.replace(from, to)).join(" | ");
         assert_eq!(
             tell("\"ra\"", "\"rc\""),
-            "t.toml:3: port a is the interface ra, and a reload can not make it the interface rc; \
+            "t.toml:3: port a is the interface ra, and a reload cannot make it the interface rc; \
              restart tollway to have it so"
         );
         assert_eq!(
             tell("\"tap\"", "\"memory\""),
-            "t.toml:6: port b is the TAP device b, and a reload can not make it plain memory; \
+            "t.toml:6: port b is the TAP device b, and a reload cannot make it plain memory; \
              restart tollway to have it so"
         );
         assert_eq!(
@@ -153,9 +149,9 @@ mod tests {
         );
         assert_eq!(
             tell("[ports.a]", "control = \"c\"\n[ports.a]"),
-            "t.toml:1: the control socket can not move by a reload; restart tollway to have it so"
+            "t.toml:1: the control socket cannot move by a reload; restart tollway to have it so"
         );
-        // What is wrong by itself comes first.
+        // Mistakes of single values are reported first.
         assert!(tell("\"tap\"", "\"tub\"").starts_with("t.toml:6: "));
     }
 }

@@ -1,18 +1,17 @@
-//! The firewall's rules, which are in a file of their own: `filter = "FILE"`.
+//! The firewall's rules, in a file of their own: `filter = "FILE"`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::raw::Section;
-use crate::filter::coverage::refusals;
 use crate::filter::ir::Ruleset;
+use crate::filter::offload::refusals;
 use crate::filter::source;
 use crate::mistake::{Fault, Ledger, Mistake};
 
-/// Reads the rules that the configuration names, if it does.
+/// Reads the rules file that the configuration names; none if it names none.
 ///
-/// # Errors
-/// Every mistake in that file; a rule that only a kernel could decide by is one.
+/// # Errors Every mistake in that file. A rule that only a kernel could evaluate is a mistake.
 pub(super) fn read(
     root: &Section<'_>,
     base: &Path,
@@ -30,7 +29,7 @@ pub(super) fn read(
     if refusals.is_empty() { Ok(Some(Arc::new(rules))) } else { Err(refusals) }
 }
 
-/// Reads where packets go that rules log to a group.
+/// Reads the path of the capture file for packets that rules log to a group.
 pub(super) fn read_log(
     root: &Section<'_>,
     base: &Path,

@@ -1,4 +1,4 @@
-//! What ports and VLAN links have in common: name, Ethernet address, MTU, VRF and addresses.
+//! The keys that ports and VLAN links share: name, Ethernet address, MTU, VRF and addresses.
 
 use std::collections::HashMap;
 
@@ -17,23 +17,23 @@ pub(super) const COMMON_KEYS: [&str; 4] = ["mac", "mtu", "vrf", "addresses"];
 const MTU_MIN: u32 = 68;
 const MTU_MAX: u32 = 16_000;
 
-/// A link as the file describes it, its references to other links still names.
+/// A link as in the file: its references to other links are names.
 pub(super) struct Draft<'a> {
     pub(super) name: At<&'a str>,
     pub(super) kind: DraftKind<'a>,
     pub(super) mac: Option<Mac>,
     pub(super) mtu: Option<At<u16>>,
-    /// Nothing when the file names a VRF that is not there.
+    /// None if the file names an unknown VRF.
     pub(super) vrf: Option<VrfIndex>,
     pub(super) addresses: Vec<At<IpNet>>,
-    /// Whether VRF and addresses are what the file's author meant, as far as can be told.
+    /// Whether the VRF and all addresses were read without a mistake.
     pub(super) sound: bool,
 }
 
 pub(super) enum DraftKind<'a> {
     Port(PortIndex),
     Vlan {
-        /// Nothing when missing or wrong.
+        /// None if missing or wrong.
         parent: Option<At<&'a str>>,
         vid: Option<At<u16>>,
         protocol: Option<VlanProtocol>,
@@ -60,7 +60,7 @@ pub(super) fn read_common<'a>(
     Draft { name, kind, mac: mac.map(|mac| mac.value), mtu, vrf, addresses, sound }
 }
 
-/// A number that a range check has already bounded, in 16 bits.
+/// Converts a number that a range check has already limited to 16 bits.
 pub(super) fn narrow(key: &str, value: u32) -> Result<u16, Fault> {
     u16::try_from(value).map_err(|_| Fault::new(format!("{key} is too large"), "give less"))
 }
@@ -86,7 +86,7 @@ fn read_addresses(section: &Section<'_>, ledger: &mut Ledger<'_>) -> (Vec<At<IpN
     (addresses, all_read)
 }
 
-/// The links by name. Links and VRFs share one space of names, as devices do in the kernel.
+/// Indexes the links by name. Links and VRFs share one namespace, as devices do in the kernel.
 pub(super) fn unique_names<'a>(
     drafts: &[Draft<'a>],
     vrfs: &Vrfs,

@@ -1,12 +1,12 @@
-//! The configuration file: TOML text in, a checked [`Model`] out.
+//! The configuration file: parses TOML text into a checked [`Model`].
 //!
-//! The file says what `ip link`, `ip address`, `ip route` and `ip neigh` would say, in the kernel's
+//! The file says the same as `ip link`, `ip address`, `ip route` and `ip neigh`, in the kernel's
 //! words; `docs/guide/configuration.md` describes every key. Limits: static routes and neighbours
 //! only, at most two VLAN tags, IPv4 destinations only over IPv4 next hops (no RFC 5549).
 //!
-//! Reading goes in two steps. Each table is read on its own first (`ports`, `links`, `routes`,
-//! `neighs`), then the relations between them are checked. A value that was found wrong counts as
-//! unknown from then on, so that one mistake is told once and not again by whatever depends on it.
+//! The reader works in two steps. It first reads each table on its own (`ports`, `links`, `routes`,
+//! `neighs`), then checks the relations between them. It treats a wrong value as unknown from then
+//! on, so that it reports each mistake once and not again for everything that depends on it.
 
 mod addresses;
 mod changes;
@@ -35,26 +35,26 @@ pub use crate::mistake::{Mistake, report};
 pub use changes::Running;
 
 use crate::mistake::{Fault, Ledger};
-use crate::model::{ExpressMode, FailMode, Model};
+use crate::model::{FailMode, Model, XdpPathMode};
 use crate::ports::why;
 use raw::Section;
 use values::choice;
 pub(crate) use values::octets;
 
-/// A configuration that was read and found free of mistakes.
+/// A configuration without mistakes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
-    /// What the router is to do.
+    /// The model of the router.
     pub model: Model,
 }
 
-/// Reads and checks a configuration file; on failure gives every mistake found, in file order.
-/// Relative paths of other files start at the file's own directory.
+/// Reads and checks a configuration file. On failure returns every mistake, in file order. Relative
+/// paths of other files start at the directory of this file.
 pub fn load(path: &Path) -> Result<Loaded, Vec<Mistake>> {
     read(path, None)
 }
 
-/// The same for a router that is running: what it can not change without a restart is a mistake.
+/// Like [`load`], for a router that is running: a change that needs a restart is a mistake.
 pub fn load_for(path: &Path, running: &Running<'_>) -> Result<Loaded, Vec<Mistake>> {
     read(path, Some(running))
 }
@@ -71,8 +71,8 @@ fn read(path: &Path, running: Option<&Running<'_>>) -> Result<Loaded, Vec<Mistak
     }
 }
 
-/// Checks the text of a configuration. `file` is its name, for messages and as the place where
-/// relative paths of capture files start. Takes any text whatever without panicking.
+/// Checks the text of a configuration, and does not panic on any text. `file` is its name in
+/// messages; relative paths start at the directory of this file.
 pub fn parse(text: &str, file: &str) -> Result<Loaded, Vec<Mistake>> {
     check(text, file, None)
 }
@@ -104,8 +104,8 @@ fn check(text: &str, file: &str, running: Option<&Running<'_>>) -> Result<Loaded
 fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model {
     let keys = [
         "control",
-        "express",
-        "express_flows",
+        "xdp",
+        "xdp_flows",
         "fail",
         "filter",
         "filter_log",
@@ -118,10 +118,10 @@ fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model
     ];
     root.check_keys(&keys, ledger);
     let control = read_control(root, base, ledger);
-    let express = read_express(root, ledger);
+    let xdp_path = read_xdp_path(root, ledger);
     let fail = read_fail(root, ledger);
-    let flows = root.integer("express_flows", FLOWS, ledger);
-    let express_flows = flows.given().map_or(DEFAULT_FLOWS, |flows| flows.value);
+    let flows = root.integer("xdp_flows", FLOWS, ledger);
+    let xdp_flows = flows.given().map_or(DEFAULT_FLOWS, |flows| flows.value);
     let vrfs = vrfs::read(root, ledger);
     let (ports, mut drafts) = ports::read(root, base, &vrfs, ledger);
     vlans::read(root, &vrfs, &mut drafts, ledger);
@@ -143,9 +143,9 @@ fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model
         routes,
         groups,
         neighs,
-        express,
+        xdp_path,
         own: Vec::new(),
-        express_flows,
+        xdp_flows,
         filter,
         fail,
         kernel_rules: None,
@@ -153,17 +153,17 @@ fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model
     }
 }
 
-/// What the express lane may hold, flows of each family; its memory is taken at start, some 130 bytes
-/// a flow of IPv4 and 160 a flow of IPv6.
+/// The default number of flows of each family in the XDP path. The memory is allocated at start:
+/// about 130 bytes for a flow of IPv4, 160 for a flow of IPv6.
 pub(crate) const DEFAULT_FLOWS: u32 = 1 << 18;
-/// The same that there can be.
+/// The numbers of flows that may be configured.
 pub(crate) const FLOWS: RangeInclusive<u32> = 1 << 10..=1 << 23;
 
-fn read_express(root: &Section<'_>, ledger: &mut Ledger<'_>) -> ExpressMode {
-    let modes = [("auto", ExpressMode::Auto), ("on", ExpressMode::On), ("off", ExpressMode::Off)];
-    let mode = root.text("express", ledger);
-    let mode = mode.read(ledger, |text| choice("mode of the express lane", text, &modes));
-    mode.given().map_or(ExpressMode::Auto, |mode| mode.value)
+fn read_xdp_path(root: &Section<'_>, ledger: &mut Ledger<'_>) -> XdpPathMode {
+    let modes = [("auto", XdpPathMode::Auto), ("on", XdpPathMode::On), ("off", XdpPathMode::Off)];
+    let mode = root.text("xdp", ledger);
+    let mode = mode.read(ledger, |text| choice("mode of the XDP path", text, &modes));
+    mode.given().map_or(XdpPathMode::Auto, |mode| mode.value)
 }
 
 fn read_fail(root: &Section<'_>, ledger: &mut Ledger<'_>) -> FailMode {
@@ -173,7 +173,7 @@ fn read_fail(root: &Section<'_>, ledger: &mut Ledger<'_>) -> FailMode {
     mode.given().map_or(FailMode::Closed, |mode| mode.value)
 }
 
-/// Where the control socket is to be.
+/// Reads the path of the control socket.
 fn read_control(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Option<PathBuf> {
     let path = root.text("control", ledger).read(ledger, |text| {
         if text.is_empty() || text.contains('\0') {
@@ -185,7 +185,7 @@ fn read_control(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Opt
 }
 
 fn syntax_fault(message: &str) -> Fault {
-    // The parser says "WHAT, expected THIS, THAT": what it expected is the remedy.
+    // The parser's message is "WHAT, expected THIS, THAT"; the expected part becomes the remedy.
     match message.split_once(", expected ") {
         Some((what, "nothing")) => Fault::new(what, "remove it"),
         Some((what, expected)) => Fault::new(what, format!("TOML wants {expected} here")),

@@ -1,6 +1,6 @@
-//! Guesses at what a mistyped word was meant to be.
+//! Suggests the known word that a mistyped one probably stands for.
 
-/// Words that other routers and tools use for what has another name here.
+/// Words of other routers and tools, and the names used here.
 const ALIASES: &[(&str, &str)] = &[
     ("gateway", "via"),
     ("gw", "via"),
@@ -33,10 +33,11 @@ const ALIASES: &[(&str, &str)] = &[
     ("0x88a8", "802.1ad"),
 ];
 
-/// Longer words are not guessed at: the distance costs the product of the lengths.
+/// The longest word to correct: the computation takes time proportional to the product of both
+/// lengths.
 const WORD_LIMIT: usize = 40;
 
-/// The known word that the given one most likely stands for, if there is a likely one.
+/// The most similar known word, or the one that an alias stands for; none if no word is similar.
 pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     if word.len() > WORD_LIMIT {
         return None;
@@ -56,7 +57,8 @@ pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
         .map(|(_, name)| name)
 }
 
-/// Edits (insert, delete, replace, swap neighbours) that turn one word into the other.
+/// The number of edits (insert, delete, replace, swap adjacent characters) that turn one word into
+/// the other.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows = vec![(0..=b.len()).collect::<Vec<_>>()];

@@ -8,7 +8,7 @@ use super::values::{host_address, mac};
 use crate::mistake::{Fault, Ledger};
 use crate::model::{LinkIndex, Neigh};
 
-/// Reads the neighbours and checks each against its link and the others.
+/// Reads the neighbours. Checks each against its link and against the others.
 pub(super) fn read(
     root: &Section<'_>,
     topology: &Topology<'_>,

@@ -12,24 +12,24 @@ use crate::model::{LinkIndex, NextHop, NextHopGroup, VrfIndex};
 
 const WEIGHT_MAX: u32 = 256;
 
-/// A next hop whose link is known.
+/// A next hop with its link.
 #[derive(Clone)]
 pub(super) struct Resolved {
     pub(super) hop: NextHop,
-    /// Whether the file names the link; only then may it be in another VRF than the route.
+    /// Whether the file names the link. Only then may the link be in another VRF than the route.
     pub(super) dev_given: bool,
     pub(super) span: Span,
 }
 
-/// A group of next hops, and what routes need to know of it.
+/// A group of next hops, with what routes need to know of it.
 pub(super) struct Group<'a> {
     pub(super) name: &'a str,
     pub(super) group: NextHopGroup,
-    /// Nothing where some member is wrong.
+    /// None if a member is wrong.
     pub(super) members: Option<Vec<Resolved>>,
 }
 
-/// Reads the groups, each under the index that it has in the model.
+/// Reads the groups, in the order of their index in the model.
 pub(super) fn read_groups<'a>(
     root: &Section<'a>,
     topology: &Topology<'_>,
@@ -55,7 +55,7 @@ pub(super) fn read_groups<'a>(
     groups
 }
 
-/// Reads `nexthops = [...]`. In a route, `vrf` is where links are looked for.
+/// Reads `nexthops = [...]`. For a route, `vrf` is the VRF in which links are looked up.
 pub(super) fn read_list(
     section: &Section<'_>,
     vrf: Option<VrfIndex>,
@@ -142,7 +142,7 @@ fn check(
     }
 }
 
-/// The link whose subnet holds a next hop: in the route's VRF, or in any for a group.
+/// Finds the link whose subnet contains a next hop: in the route's VRF, or in any VRF for a group.
 fn find_link(
     via: &At<IpAddr>,
     vrf: Option<VrfIndex>,

@@ -34,7 +34,7 @@ const MODES: [(&str, AfXdpMode); 4] = [
     ("generic", AfXdpMode::Generic),
 ];
 
-/// Reads the ports and begins the list of links with theirs.
+/// Reads the ports, and starts the list of links with one link for each port.
 pub(super) fn read<'a>(
     root: &Section<'a>,
     base: &Path,
@@ -62,7 +62,8 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// A port whose kind is wrong counts as memory from then on, which nothing else depends on.
+    /// A port with a wrong kind counts as memory from then on, because nothing else depends on that
+    /// kind.
     fn read_kind(
         &mut self,
         name: &At<&str>,
@@ -135,7 +136,7 @@ impl Reader<'_> {
     }
 }
 
-/// The device behind a port: the one named, or the one of the port's name.
+/// The device of a port: the named one, or else the one with the port's name.
 fn device(name: &At<&str>, section: &Section<'_>, ledger: &mut Ledger<'_>) -> Option<At<String>> {
     let read = |text: &str| device_name("device", text).map(|()| text.to_owned());
     match section.text("device", ledger).read(ledger, read) {
@@ -144,7 +145,7 @@ fn device(name: &At<&str>, section: &Section<'_>, ledger: &mut Ledger<'_>) -> Op
     }
 }
 
-/// Reports the keys that mean nothing for a kind of port.
+/// Reports the keys that do not apply to this kind of port.
 fn check_fit(kind: Kind, section: &Section<'_>, ledger: &mut Ledger<'_>) {
     let has_device = matches!(kind, Kind::Tap | Kind::AfPacket | Kind::AfXdp);
     let has_files = kind == Kind::Capture;
@@ -162,7 +163,7 @@ fn check_fit(kind: Kind, section: &Section<'_>, ledger: &mut Ledger<'_>) {
     }
 }
 
-/// What only one port can have.
+/// Devices and files that only one port can use.
 #[derive(Default)]
 struct Taken {
     devices: Vec<(String, Span)>,

@@ -1,7 +1,7 @@
-//! The file's tables with their positions, before anything is known about their meaning.
+//! The tables of the file with their positions, before their keys are interpreted.
 //!
-//! Derived serde shapes stop at the first mistake. The tables are therefore read from the spanned
-//! tree that the `toml` crate builds, which lets every key be judged for itself.
+//! Derived serde types stop at the first mistake. The reader therefore walks the spanned tree of
+//! the `toml` crate, so that it can check every key separately.
 
 use std::ops::RangeInclusive;
 
@@ -11,14 +11,14 @@ use toml::de::{DeTable, DeValue};
 use super::nearest::nearest;
 use crate::mistake::{Fault, Ledger, Span, quoted};
 
-/// A value and where it stands.
+/// A value and its position.
 #[derive(Clone, Debug)]
 pub(super) struct At<T> {
     pub(super) value: T,
     pub(super) span: Span,
 }
 
-/// What was found under a key. `Bad` has been reported already, so that nobody reports it again.
+/// The value of a key. `Bad` has already been reported and is not reported again.
 #[derive(Clone, Debug)]
 pub(super) enum Field<T> {
     Absent,
@@ -42,7 +42,7 @@ impl<T> Field<T> {
         matches!(self, Self::Absent)
     }
 
-    /// The value behind the field, its faults entered in the ledger.
+    /// Converts the value; reports a fault in the ledger.
     pub(super) fn read<U>(
         self,
         ledger: &mut Ledger<'_>,
@@ -64,9 +64,9 @@ impl<T> Field<T> {
 
 /// One table of the file.
 pub(super) struct Section<'a> {
-    /// What it describes, for messages: `port wan`.
+    /// Its name in messages: `port wan`.
     pub(super) title: String,
-    /// Where to point when something is missing from it.
+    /// The place to mark when a key is missing.
     pub(super) span: Span,
     table: &'a DeTable<'a>,
 }
@@ -76,12 +76,12 @@ impl<'a> Section<'a> {
         Self { title, span, table }
     }
 
-    /// Where a key stands, if it is there.
+    /// The position of a key, if present.
     pub(super) fn key_span(&self, key: &str) -> Option<Span> {
         self.table.get_key_value(key).map(|(key, _)| key.span())
     }
 
-    /// Reports every key that is not among the known ones.
+    /// Reports every unknown key.
     pub(super) fn check_keys(&self, known: &[&str], ledger: &mut Ledger<'_>) {
         for (key, _) in self.table {
             if known.contains(&key.get_ref().as_ref()) {
@@ -101,7 +101,8 @@ impl<'a> Section<'a> {
         self.missing_any(key, &[key], remedy, ledger);
     }
 
-    /// Reports that none of some keys is there, unless one is, mistyped, which was reported.
+    /// Reports that all of some keys are missing, unless one is present but mistyped and reported
+    /// already.
     pub(super) fn missing_any(
         &self,
         what: &str,
@@ -134,7 +135,7 @@ impl<'a> Section<'a> {
         self.number(key, range, ledger, |found, range| out_of_range(key, found, range))
     }
 
-    /// As [`Section::integer`]; `refuse` says what is wrong with a number outside the range.
+    /// Like [`Section::integer`]; `refuse` describes a number outside the range.
     pub(super) fn number(
         &self,
         key: &str,
@@ -172,7 +173,7 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// The tables under `key`, each with its own key, in file order: `[ports.wan]`, `[ports.lan]`.
+    /// The tables under `key`, each with its name, in file order: `[ports.wan]`, `[ports.lan]`.
     pub(super) fn tables(
         &self,
         key: &str,
@@ -228,7 +229,7 @@ impl<'a> Section<'a> {
                 }
             }
         }
-        // Some of it was reported; what is left is no longer what was written.
+        // If an item was wrong and reported, the rest is not what the user wrote.
         if sections.len() < list.len() {
             Field::Bad
         } else {
@@ -255,7 +256,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// A name from the file for use in running text: escaped and bounded, but not in quotes.
+/// Formats a name from the file for running text: escaped and shortened, but not in quotes.
 pub(super) fn bare(name: &str) -> String {
     let text = quoted(name);
     let inner = text.trim_start_matches('"').trim_end_matches('"');

@@ -15,7 +15,7 @@ use crate::model::{GroupIndex, Route, RouteTarget, VrfIndex};
 
 const KEYS: [&str; 8] = ["vrf", "to", "via", "dev", "group", "type", "metric", "nexthops"];
 
-/// The route types that have no next hop, as the kernel names them; `unicast` is the one that has.
+/// The route types, by the kernel's names. All except `unicast` have no next hop.
 const TYPES: [(&str, Option<Discard>); 4] = [
     ("unicast", None),
     ("blackhole", Some(Discard::Blackhole)),
@@ -40,22 +40,22 @@ impl Discard {
     }
 }
 
-/// Where a route leads; `default` gets its family from the next hops.
+/// The destination of a route; `default` gets its family from the next hops.
 #[derive(Clone, Copy)]
 enum To {
     Default,
     Prefix(IpNet),
 }
 
-/// A route's target, and the next hops that its destination must suit.
+/// The target of a route, and the next hops that must be of the destination's family.
 struct Target {
     target: RouteTarget,
     hops: Vec<Resolved>,
-    /// Where the route names its group, if it does.
+    /// The position of the group's name, if the route names a group.
     group_span: Option<Span>,
 }
 
-/// Reads the routes and checks each against the links and against the others.
+/// Reads the routes. Checks each against the links and against the others.
 pub(super) fn read(
     root: &Section<'_>,
     topology: &Topology<'_>,
@@ -101,7 +101,7 @@ struct Reader<'r> {
 }
 
 impl Reader<'_> {
-    /// The route and where its destination stands, unless something about it is wrong.
+    /// Reads a route and the position of its destination; none if the route has a mistake.
     fn read(&self, section: &Section<'_>, ledger: &mut Ledger<'_>) -> Option<(Route, Span)> {
         section.check_keys(&KEYS, ledger);
         let vrf = self.topology.vrfs.of(section, ledger);
@@ -145,7 +145,7 @@ impl Reader<'_> {
         if section.key_span("group").is_some() {
             return self.read_group(section, ledger);
         }
-        // An unknown VRF was reported; where its next hops are cannot be told.
+        // An unknown VRF was reported already; without the VRF, its next hops cannot be looked up.
         let vrf = Some(vrf?);
         let hops = if section.key_span("nexthops").is_some() {
             read_list(section, vrf, self.topology, ledger).given()?.value
@@ -172,7 +172,8 @@ impl Reader<'_> {
         Some(Target { target, hops, group_span: Some(span) })
     }
 
-    /// A packet may leave its VRF, but only where the file says so by naming the link.
+    /// Reports next hops in another VRF, unless the file names their link: packets leave a VRF only
+    /// on purpose.
     fn check_leaks(&self, vrf: VrfIndex, target: &Target, ledger: &mut Ledger<'_>) {
         let Some(span) = &target.group_span else { return };
         let link_vrf = |hop: &Resolved| self.topology.link(hop.hop.link.0).and_then(|l| l.vrf);
@@ -186,7 +187,8 @@ impl Reader<'_> {
         );
     }
 
-    /// A connected route has metric 0 and comes first, so the kernel refuses a second one.
+    /// A connected route has metric 0 and comes first. The kernel refuses a second route with
+    /// metric 0.
     fn check_connected(&self, route: &Route, span: &Span, ledger: &mut Ledger<'_>) {
         if route.metric > 0 {
             return;
@@ -215,7 +217,7 @@ fn read_to(section: &Section<'_>, ledger: &mut Ledger<'_>) -> Option<At<To>> {
 
 /// Reports a route that has no target, or more than one.
 fn check_one_target(section: &Section<'_>, discards: bool, ledger: &mut Ledger<'_>) -> bool {
-    // `via` and `dev` are two words for one target.
+    // `via` and `dev` both describe the same target.
     let single = if section.key_span("via").is_some() { "via" } else { "dev" };
     let mut present: Vec<(&str, Span)> = [single, "nexthops", "group"]
         .into_iter()
@@ -243,7 +245,7 @@ fn check_one_target(section: &Section<'_>, discards: bool, ledger: &mut Ledger<'
     }
 }
 
-/// The destination, `default` made a prefix of the next hops' family.
+/// The destination; `default` becomes the prefix of the next hops' family.
 fn with_family(to: &At<To>, target: &Target, ledger: &mut Ledger<'_>) -> Option<IpNet> {
     let net = match to.value {
         To::Prefix(net) => return Some(net),
@@ -284,7 +286,7 @@ fn check_families(dst: &IpNet, target: &Target, ledger: &mut Ledger<'_>) -> bool
     false
 }
 
-/// Reports a route to where packets are never forwarded; to discard them there is fine.
+/// Reports a route to destinations that are never forwarded. Routes that discard are allowed there.
 fn check_forwarded(dst: &IpNet, span: &Span, target: &Target, ledger: &mut Ledger<'_>) -> bool {
     let Some(kind) = never_forwarded(dst).filter(|_| !target.hops.is_empty()) else { return true };
     let what = format!("{dst} holds only {kind}, which are never forwarded");

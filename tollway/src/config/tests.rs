@@ -1,4 +1,4 @@
-//! Tests of the whole reader: what is accepted, and every mistake with its line and words.
+//! Tests of the whole reader: accepted configurations, and every mistake with its line and words.
 
 mod accepts;
 mod filter;
@@ -9,7 +9,7 @@ mod reports;
 
 use super::{Mistake, parse};
 
-/// Three ports and a VLAN link to hang mistakes on; its own lines are 1 to 24.
+/// Three ports and a VLAN link as a base for mistakes, on lines 1 to 24.
 const BASE: &str = r#"[ports.wan]
 kind = "memory"
 addresses = ["198.51.100.1/24", "2001:db8:1::1/64"]
@@ -38,7 +38,7 @@ nexthops = [{ via = "198.51.100.253" }, { via = "198.51.100.254" }]
 
 const BASE_LINES: usize = 24;
 
-/// One mistake: the text, the line it is on, and words that must be said about it.
+/// One mistake: the text, the line of the mistake, and words that its message must contain.
 type Case = (&'static str, usize, &'static [&'static str]);
 
 fn mistakes(text: &str) -> Vec<Mistake> {
@@ -56,7 +56,7 @@ fn assert_only(text: &str, line: usize, words: &[&str]) {
     }
 }
 
-/// Each case is a whole file that has exactly one mistake.
+/// Each case is a whole file with exactly one mistake.
 fn assert_alone(cases: &[Case]) {
     for (text, line, words) in cases {
         assert_only(text, *line, words);

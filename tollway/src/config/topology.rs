@@ -1,4 +1,4 @@
-//! The links once their parents are known, and the questions that routes and neighbours ask them.
+//! The links with their parents, and lookups on them for routes and neighbours.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,10 +14,10 @@ use crate::mistake::{Fault, Ledger, Span, quoted};
 use crate::model::{Left, Link, LinkIndex, LinkKind, Mac, Vrf, VrfIndex};
 
 const DEFAULT_MTU: u16 = 1500;
-/// RFC 8200, section 5; the kernel switches IPv6 off below it.
+/// The least MTU for IPv6 (RFC 8200, section 5); the kernel disables IPv6 below it.
 pub(super) const IPV6_MIN_MTU: u16 = 1280;
 
-/// A link in its place, with everything that it has from its parent.
+/// A link in its final position, with everything that it inherits from its parent.
 pub(super) struct Arranged<'a> {
     pub(super) name: &'a str,
     pub(super) span: Span,
@@ -31,7 +31,7 @@ pub(super) struct Arranged<'a> {
 }
 
 impl<'a> Arranged<'a> {
-    /// Places a link below the parent that carries it.
+    /// Completes a link from its parent `above`, which carries it.
     pub(super) fn below(
         draft: Draft<'a>,
         parent: Option<usize>,
@@ -80,7 +80,7 @@ impl<'a> Arranged<'a> {
         );
     }
 
-    /// The prefix of this link that holds an address, if one does.
+    /// The prefix of this link that contains an address, if any.
     pub(super) fn covering(&self, address: IpAddr) -> Option<&IpNet> {
         self.addresses.iter().map(|at| &at.value).find(|net| net.contains(&address))
     }
@@ -99,7 +99,7 @@ impl<'a> Arranged<'a> {
     }
 }
 
-/// Where something is missing it was reported, and the model is not handed out.
+/// Defaults stand in for missing values; those were reported, so the model is discarded.
 fn link_kind(kind: DraftKind<'_>, parent: Option<usize>) -> LinkKind {
     match kind {
         DraftKind::Port(port) => LinkKind::Port(port),
@@ -111,15 +111,16 @@ fn link_kind(kind: DraftKind<'_>, parent: Option<usize>) -> LinkKind {
     }
 }
 
-/// All links and VRFs, with indices for the questions below.
+/// All links and VRFs, with indexes for lookups.
 pub(super) struct Topology<'a> {
     pub(super) links: Vec<Arranged<'a>>,
     pub(super) vrfs: Vrfs,
     by_name: HashMap<&'a str, usize>,
-    /// The links that have a prefix; link-local ones mean nothing without their link.
+    /// The link that has a prefix. Link-local prefixes are absent, because they do not identify a
+    /// link.
     connected: HashMap<(VrfIndex, IpNet), usize>,
     own: HashMap<(VrfIndex, IpAddr), usize>,
-    /// VRFs of links whose addresses are partly unknown; nothing stands for any VRF.
+    /// VRFs with links whose addresses are partly unknown; `None` means an unknown VRF.
     doubtful: Vec<Option<VrfIndex>>,
 }
 
@@ -158,7 +159,7 @@ impl<'a> Topology<'a> {
         self.links.get(index)
     }
 
-    /// Whether some link's addresses in a VRF are not known, so that nothing can be called missing.
+    /// Whether some addresses of a VRF are unknown, so that a missing subnet is not a mistake.
     pub(super) fn is_doubtful(&self, vrf: Option<VrfIndex>) -> bool {
         match vrf {
             None => !self.doubtful.is_empty(),
@@ -166,7 +167,7 @@ impl<'a> Topology<'a> {
         }
     }
 
-    /// The link in a VRF whose prefix holds an address.
+    /// The link in a VRF whose prefix contains an address.
     pub(super) fn covering(&self, vrf: VrfIndex, address: IpAddr) -> Option<usize> {
         let longest = if address.is_ipv4() { 32 } else { 128 };
         (0..=longest).rev().find_map(|length| {
@@ -175,12 +176,12 @@ impl<'a> Topology<'a> {
         })
     }
 
-    /// The link that has a prefix, exactly that one.
+    /// The link that has exactly this prefix.
     pub(super) fn connected(&self, vrf: VrfIndex, net: &IpNet) -> Option<&Arranged<'a>> {
         self.connected.get(&(vrf, *net)).and_then(|index| self.link(*index))
     }
 
-    /// The link below a key such as `dev`; a wrong name is reported.
+    /// The link that the key `dev` names; reports a wrong name.
     pub(super) fn dev(&self, section: &Section<'_>, ledger: &mut Ledger<'_>) -> Field<usize> {
         let at = match section.text("dev", ledger) {
             Field::Absent => return Field::Absent,
@@ -200,8 +201,8 @@ impl<'a> Topology<'a> {
         Field::Bad
     }
 
-    /// Checks that a station with this address can be on a link: an address of one of its prefixes
-    /// that is neither the router's own nor one that no host has.
+    /// Checks that a station on a link can have this address. The address must lie in a prefix of
+    /// the link, and must be neither the router's own nor a network or broadcast address.
     pub(super) fn check_station(
         &self,
         what: &str,

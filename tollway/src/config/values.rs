@@ -1,4 +1,4 @@
-//! The checks of single values: names, Ethernet addresses, IP addresses and prefixes.
+//! Checks of single values: names, Ethernet addresses, IP addresses and prefixes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,10 +8,10 @@ use super::nearest::nearest;
 use crate::mistake::{Fault, quoted};
 use crate::model::Mac;
 
-/// The kernel's IFNAMSIZ, less its closing zero.
+/// The kernel's IFNAMSIZ without the final zero.
 const NAME_LIMIT: usize = 15;
 
-/// A word from a fixed list, with the value it stands for.
+/// Looks up a word in a fixed list; returns its value.
 pub(super) fn choice<T: Copy>(what: &str, text: &str, table: &[(&str, T)]) -> Result<T, Fault> {
     if let Some((_, value)) = table.iter().find(|(name, _)| *name == text) {
         return Ok(*value);
@@ -24,7 +24,8 @@ pub(super) fn choice<T: Copy>(what: &str, text: &str, table: &[(&str, T)]) -> Re
     Fault::err(format!("{} is not a known {what}", quoted(text)), remedy)
 }
 
-/// The kernel's dev_valid_name, and stricter where a name would be a pattern or unreadable.
+/// Checks a name as the kernel's `dev_valid_name` does, and refuses names that are patterns or
+/// unreadable.
 pub(super) fn device_name(what: &str, name: &str) -> Result<(), Fault> {
     let bad = |why: &str, remedy: &str| {
         Fault::err(format!("the {what} name {} {why}", quoted(name)), remedy)
@@ -39,7 +40,7 @@ pub(super) fn device_name(what: &str, name: &str) -> Result<(), Fault> {
         return bad("is a directory's", "choose another");
     }
     let forbidden = |b: u8| {
-        // 0xa0 is white space to the kernel even inside a UTF-8 character.
+        // The kernel takes 0xa0 for white space even inside a UTF-8 character.
         matches!(b, b'/' | b':' | b'%' | b' ' | 0xa0) || b.is_ascii_control()
     };
     if name.bytes().any(forbidden) {
@@ -51,7 +52,7 @@ pub(super) fn device_name(what: &str, name: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Reads an Ethernet address that a single station can have.
+/// Reads an Ethernet address of a single station.
 pub(super) fn mac(text: &str) -> Result<Mac, Fault> {
     let remedy = "write six pairs of hexadecimal digits, as 02:00:00:00:00:01";
     let Some(octets) = octets(text) else {
@@ -76,7 +77,7 @@ pub(crate) fn octets(text: &str) -> Option<[u8; 6]> {
     let mut parts = text.split(separator);
     for octet in &mut octets {
         let part = parts.next()?;
-        // from_str_radix would take a sign.
+        // `from_str_radix` would accept a sign.
         if part.len() != 2 || !part.bytes().all(|b| b.is_ascii_hexdigit()) {
             return None;
         }
@@ -85,7 +86,8 @@ pub(crate) fn octets(text: &str) -> Option<[u8; 6]> {
     parts.next().is_none().then_some(octets)
 }
 
-/// An Ethernet address made from a port's name: the same on every start, locally administered.
+/// Derives an Ethernet address from a port's name: locally administered, and the same on every
+/// start.
 pub(super) fn derived_mac(name: &str) -> Mac {
     let fnv = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -94,7 +96,7 @@ pub(super) fn derived_mac(name: &str) -> Mac {
     Mac([0x02, a, b, c, d, e])
 }
 
-/// Reads an address with its prefix length, as a link can have it.
+/// Reads an address with its prefix length, as for a link.
 pub(super) fn interface_address(text: &str) -> Result<IpNet, Fault> {
     let net = match text.parse::<IpNet>() {
         Ok(net) => net,
@@ -127,8 +129,8 @@ pub(super) fn interface_address(text: &str) -> Result<IpNet, Fault> {
     }
 }
 
-/// Whether an address is one of the two in an IPv4 subnet that no host can have. /31 and /32 have
-/// none (RFC 3021).
+/// Says whether an address is the network or broadcast address of an IPv4 subnet, which no host can
+/// have. A /31 or /32 has none (RFC 3021).
 pub(super) fn edge(net: &IpNet, address: IpAddr) -> Option<&'static str> {
     if !address.is_ipv4() || net.prefix_len() > 30 {
         None
@@ -204,7 +206,7 @@ fn usual_length(address: IpAddr) -> u8 {
     if address.is_ipv4() { 24 } else { 64 }
 }
 
-/// What an address is that no single station can be reached by.
+/// Says why an address does not identify a single station, if it does not.
 pub(super) fn never_unicast(address: IpAddr) -> Option<&'static str> {
     match address {
         IpAddr::V4(v4) => never_unicast_v4(v4),
@@ -237,12 +239,12 @@ fn never_unicast_v6(address: Ipv6Addr) -> Option<&'static str> {
     }
 }
 
-/// Whether an address means something only together with its link.
+/// Whether an address is meaningful only together with its link.
 pub(super) fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
-/// Why packets for a prefix are never forwarded, if that is so for all of it.
+/// Says why packets for a prefix are never forwarded, if that holds for the whole prefix.
 pub(super) fn never_forwarded(net: &IpNet) -> Option<&'static str> {
     let (first, last) = (net.network(), net.broadcast());
     if net.prefix_len() == 0 {

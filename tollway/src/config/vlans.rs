@@ -15,7 +15,7 @@ use crate::model::VlanProtocol;
 const PROTOCOLS: [(&str, VlanProtocol); 2] =
     [("802.1Q", VlanProtocol::Dot1q), ("802.1ad", VlanProtocol::Dot1ad)];
 
-/// The most tags that one frame may carry.
+/// The most tags of a frame.
 const TAG_LIMIT: usize = 2;
 
 /// Reads the VLAN links and appends them to the links of the ports.
@@ -64,7 +64,8 @@ fn read_vid(name: &At<&str>, section: &Section<'_>, ledger: &mut Ledger<'_>) -> 
     .given()
 }
 
-/// Puts parents before their children, finds each link's parent, and checks what depends on it.
+/// Finds each link's parent, sorts parents before their children, and checks what depends on
+/// parents.
 pub(super) fn arrange<'a>(
     drafts: Vec<Draft<'a>>,
     names: &HashMap<&'a str, usize>,
@@ -84,7 +85,8 @@ pub(super) fn arrange<'a>(
     let mut arranged: Vec<Arranged<'a>> = Vec::new();
     for (at, index) in order.into_iter().enumerate() {
         let Some(draft) = slots.get_mut(index).and_then(Option::take) else { continue };
-        // A parent that comes later is part of a loop, which was reported: as good as none.
+        // A parent that comes later is part of a loop, which was reported. The link then counts as
+        // without parent.
         let parent = parents.get(index).copied().flatten().and_then(|p| place.get(p).copied());
         let parent = parent.filter(|parent| *parent < at);
         let above = parent.and_then(|parent| arranged.get(parent));
@@ -121,9 +123,9 @@ fn find_parents(
     parents
 }
 
-/// Reports each circle of parents once, at its first link in the file.
+/// Reports each loop of parents once, at its first link in the file.
 fn check_loops(drafts: &[Draft<'_>], parents: &[Option<usize>], ledger: &mut Ledger<'_>) {
-    // 0: not seen, otherwise the walk that saw it.
+    // 0 means not visited; otherwise the number of the walk that visited the link.
     let mut seen = vec![0; drafts.len()];
     for start in 0..drafts.len() {
         let walk = start + 1;
@@ -131,7 +133,7 @@ fn check_loops(drafts: &[Draft<'_>], parents: &[Option<usize>], ledger: &mut Led
         while let Some(index) = at {
             match seen.get_mut(index) {
                 Some(mark) if *mark == 0 => *mark = walk,
-                // Back on this walk's own road: a circle nobody has reported.
+                // The walk is back on its own path: a loop that is not reported yet.
                 Some(mark) if *mark == walk => {
                     report_loop(drafts, parents, index, ledger);
                     break;
@@ -154,7 +156,7 @@ fn report_loop(
     let Some(first) = members.iter().min().and_then(|index| drafts.get(*index)) else { return };
     let mut names: Vec<String> =
         members.iter().filter_map(|i| drafts.get(*i)).map(|d| bare(d.name.value)).collect();
-    // A long circle is as clear from its beginning.
+    // The first names are enough to show a long loop.
     names.truncate(8);
     let what = match names.as_slice() {
         [own] => format!("the VLAN link {own} is its own parent"),
@@ -167,7 +169,7 @@ fn report_loop(
     ledger.relation(span, what, "let the chain of parents end at a port");
 }
 
-/// Reports frames with too many tags, and links that would get the same frames.
+/// Reports frames with too many tags, and links that would receive the same frames.
 fn check_tags(drafts: &[Draft<'_>], parents: &[Option<usize>], ledger: &mut Ledger<'_>) {
     let mut taken: HashMap<(usize, u16, VlanProtocol), usize> = HashMap::new();
     for (index, draft) in drafts.iter().enumerate() {
@@ -203,7 +205,7 @@ fn check_tags(drafts: &[Draft<'_>], parents: &[Option<usize>], ledger: &mut Ledg
     }
 }
 
-/// How many tags the frames of a link carry, up to one more than allowed; nothing in a loop.
+/// How many tags the frames of a link carry, at most one more than allowed; none in a loop.
 fn tags(parents: &[Option<usize>], index: usize) -> Option<usize> {
     let up = |at: &usize| parents.get(*at).copied().flatten();
     let chain = std::iter::successors(Some(index), up).take(TAG_LIMIT + 3).count();
@@ -220,7 +222,7 @@ fn parents_first(parents: &[Option<usize>]) -> Vec<usize> {
         let mut at = Some(start);
         while let Some(index) = at {
             let Some(mark) = placed.get_mut(index).filter(|mark| !**mark) else { break };
-            // Marked on the way up, which also ends the walk in a loop.
+            // Marking on the way up also ends the walk in a loop.
             *mark = true;
             chain.push(index);
             at = parents.get(index).copied().flatten();

@@ -10,7 +10,7 @@ use crate::model::{Vrf, VrfIndex};
 
 const MAIN: &str = "main";
 
-/// The VRFs of a configuration by index and by name.
+/// The VRFs of a configuration, by index and by name.
 pub(super) struct Vrfs {
     pub(super) list: Vec<Vrf>,
     by_name: HashMap<String, (VrfIndex, Span)>,
@@ -39,7 +39,7 @@ pub(super) fn read(root: &Section<'_>, ledger: &mut Ledger<'_>) -> Vrfs {
 }
 
 impl Vrfs {
-    /// Where the VRF of that name is defined, if it is.
+    /// The position of a VRF's name, if the VRF is defined.
     pub(super) fn defined_at(&self, name: &str) -> Option<&Span> {
         self.by_name.get(name).map(|(_, span)| span)
     }
@@ -48,7 +48,7 @@ impl Vrfs {
         self.list.get(index.0).map_or(MAIN, |vrf| &vrf.name)
     }
 
-    /// The VRF that a table names; main where it names none, nothing where the name is wrong.
+    /// The VRF that a table names: main if it names none, `None` if the name is wrong.
     pub(super) fn of(&self, section: &Section<'_>, ledger: &mut Ledger<'_>) -> Option<VrfIndex> {
         let at = match section.text("vrf", ledger) {
             Field::Absent => return Some(VrfIndex::MAIN),

@@ -1,4 +1,4 @@
-//! The other end: asks a running router.
+//! The client's end of the control socket: it queries a running router.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -14,46 +14,46 @@ use super::peer::Peer;
 use super::request::Request;
 use crate::ports::why;
 
-/// How long an answer may take: longer than the router waits for its worker.
+/// How long an answer may take. This is longer than the router waits for its worker.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why a router can not be asked.
+/// Why a query failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody says where it is.
+    /// There is no default path for the socket.
     #[error("no tollway is known to run")]
     Nowhere,
-    /// Nobody listens there.
+    /// No process listens there.
     #[error("no tollway runs at {}: {}", .path.display(), why(.error))]
     Nobody {
         /// The socket.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         error: io::Error,
     },
-    /// The talk broke off.
+    /// The connection broke.
     #[error("the tollway at {} does not answer: {}", .path.display(), broken(.error))]
     Broken {
         /// The socket.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         error: io::Error,
     },
-    /// The answer is none of this version.
+    /// The answer is not of this version.
     #[error("the tollway at {} answers what is not understood: {what}", .path.display())]
     Strange {
         /// The socket.
         path: PathBuf,
-        /// What is strange.
+        /// What was unexpected.
         what: String,
     },
-    /// It refused.
+    /// The router refused the request.
     #[error("{0}")]
     Refused(String),
 }
 
 impl ClientError {
-    /// What a user can do about it.
+    /// What the user can do about it.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
         match self {
@@ -71,7 +71,7 @@ impl ClientError {
     }
 }
 
-/// Why a talk broke off.
+/// Says why a connection broke.
 fn broken(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
@@ -82,24 +82,23 @@ fn broken(error: &io::Error) -> String {
     }
 }
 
-/// What every answer has.
+/// The part that all answers share.
 #[derive(Deserialize)]
 struct Head {
     v: u64,
     error: Option<String>,
 }
 
-/// A talk with a router.
+/// A connection to a router.
 pub struct Client {
     path: PathBuf,
     stream: BufReader<UnixStream>,
 }
 
 impl Client {
-    /// Begins a talk with the router at a socket, or at the first of the default ones that is there.
+    /// Connects to the router at a path, or at the first default path that exists.
     ///
-    /// # Errors
-    /// Nobody listens there.
+    /// # Errors No process listens there.
     pub fn connect(path: Option<&Path>) -> Result<Self, ClientError> {
         let path = match path {
             Some(path) => path.to_owned(),
@@ -120,22 +119,21 @@ impl Client {
         }
     }
 
-    /// Where the router is.
+    /// The path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The router's process. None where that can not be told: it is in another PID namespace, and
+    /// The router's process. None if it cannot be determined: it is in another PID namespace, and
     /// the kernel is older than 6.5.
     ///
-    /// # Errors
-    /// It has ended, or the system refused.
+    /// # Errors The process has ended, or a system call failed.
     pub fn peer(&self) -> io::Result<Option<Peer>> {
         Peer::of(self.stream.get_ref())
     }
 
-    /// Waits for so long for an answer from now on.
+    /// Sets how long each further answer may take.
     ///
     /// # Errors
     /// [`ClientError::Broken`].
@@ -144,7 +142,7 @@ impl Client {
         set.map_err(|error| ClientError::Broken { path: self.path.clone(), error })
     }
 
-    /// Asks for something that is answered in one line: as what it stands for, or as any JSON.
+    /// Sends a query with a one-line answer, and parses the answer as `T` (a message, or any JSON).
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -152,7 +150,7 @@ impl Client {
         self.request(&Request::from(ask))
     }
 
-    /// Wants something that is answered in one line.
+    /// Sends a request with a one-line answer, and parses the answer.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -161,7 +159,7 @@ impl Client {
         self.answer()
     }
 
-    /// Sends a request.
+    /// Sends a query.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -172,13 +170,13 @@ impl Client {
     fn send(&mut self, request: &Request) -> Result<(), ClientError> {
         let line = format!("{}\n", request.line());
         match self.stream.get_mut().write_all(line.as_bytes()) {
-            // A router that hangs up has said why before, as a rule: whoever reads finds that.
+            // A router that hangs up usually sends a reason first; the caller reads it next.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             sent => sent.map_err(|error| ClientError::Broken { path: self.path.clone(), error }),
         }
     }
 
-    /// Takes the next line of an answer.
+    /// Receives the next line of an answer.
     ///
     /// # Errors
     /// See [`ClientError`].

@@ -1,22 +1,22 @@
-//! The firewall's rules with their counts.
+//! Listing the firewall's rules with their counters.
 
 use std::collections::HashMap;
 
 use tollway_dataplane::stages::filter::{Count, Filter as Compiled};
 
 use super::message::{Filter, FilterChain, FilterCounter, FilterRule, FilterSet};
-use crate::filter::coverage::{Coverage, Covered};
 use crate::filter::ir::{
     Action, Base, Chain, CounterId, Elements, Family, Hook, LinkPattern, Policy, Rule, Ruleset,
     Step,
 };
 use crate::filter::listing::listed;
+use crate::filter::offload::{Covered, Offload};
 
-/// Says what rules there are, and what they have counted by the counters' numbers. Sets that change while
-/// packets flow have as many elements as in what is in force.
+/// Lists the rules with their counters; `counts` is indexed by [`CounterId`]. A set that changes
+/// while packets flow has as many elements as the active set.
 pub(super) fn describe(
     rules: Option<&Ruleset>,
-    in_force: Option<&Compiled>,
+    installed: Option<&Compiled>,
     counts: &[Count],
 ) -> Filter {
     let Some(rules) = rules else {
@@ -29,7 +29,7 @@ pub(super) fn describe(
     }
     let chains = rules.chains.iter().filter_map(|chain| {
         let own = of_chain.remove(&std::ptr::from_ref(chain)).unwrap_or_default();
-        // One whose rules are all listed elsewhere is a front end's own.
+        // If all rules of a chain are listed elsewhere, a front end generated the chain.
         let is_shown = chain.base.is_some() || chain.rules.is_empty() || !own.is_empty();
         is_shown.then(|| self::chain(chain, own))
     });
@@ -40,7 +40,7 @@ pub(super) fn describe(
     });
     let sets = rules.sets.iter().filter(|set| !set.name.is_empty()).map(|set| FilterSet {
         name: set.name.clone(),
-        elements: match (in_force.and_then(|filter| filter.live_set(&set.name)), &set.elements) {
+        elements: match (installed.and_then(|filter| filter.live_set(&set.name)), &set.elements) {
             (Some(live), _) => live.count(),
             (None, Elements::Ranges(ranges)) => ranges.len(),
             (None, Elements::Tuples(tuples)) => tuples.len(),
@@ -71,10 +71,10 @@ fn rule(covered: &Covered<'_>, count: &impl Fn(CounterId) -> Count) -> FilterRul
         line: (place.line > 0).then_some(place.line),
         handle: place.handle,
         text: text.clone(),
-        verdict: match covered.coverage {
-            Coverage::Compiled => "compiled",
-            Coverage::Kernel(_) => "kernel",
-            Coverage::Elsewhere(_) => "elsewhere",
+        verdict: match covered.offload {
+            Offload::Compiled => "compiled",
+            Offload::Kernel(_) => "kernel",
+            Offload::Elsewhere(_) => "elsewhere",
         }
         .to_owned(),
         packets: count.map(|count| count.packets),
@@ -82,7 +82,7 @@ fn rule(covered: &Covered<'_>, count: &impl Fn(CounterId) -> Count) -> FilterRul
     }
 }
 
-/// The counter of a rule: the first that it counts in.
+/// The counter of a rule: the first one that it counts in.
 fn own_counter(rule: &Rule) -> Option<CounterId> {
     rule.steps.iter().find_map(|step| match step {
         Step::Do(Action::Count(counter)) => Some(*counter),

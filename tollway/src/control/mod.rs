@@ -1,16 +1,18 @@
-//! The control socket: what a running router says of itself to those who ask.
+//! The control socket: clients query a running router here, and give it commands.
 //!
-//! A UNIX socket, for its owner alone (mode 0600), that speaks JSON lines: one request a line, one
-//! answer a line, each with the version that it is of (`docs/guide/operating.md` has every message).
-//! A thread listens, one more serves each client; they ask the worker by [`crate::worker::Post`],
-//! which answers between two bursts. What takes long (a million routes) is read beside the worker,
-//! from what readers share.
+//! It is a UNIX socket that only its owner can open (mode 0600), and speaks JSON lines: one request
+//! per line, one answer per line. Each line names its version; `docs/guide/operating.md` describes
+//! every message.
+//!
+//! One thread listens, and one more serves each client. These threads query the worker through
+//! [`crate::worker::Mailbox`]; the worker answers between two bursts. The client's thread reads
+//! long lists (a million routes) itself, from memory that it shares with the worker.
 
 mod client;
-mod coverage;
 mod filter;
 mod message;
 mod neighs;
+mod offload;
 mod peer;
 mod request;
 mod routes;
@@ -26,14 +28,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 pub use client::{Client, ClientError};
-pub use coverage::{
-    Coverage, CoveredLink, CoveredPart, Other, PortRoads, RoadCounts, RoadTraffic, RouteCounts,
-    Shares, Why, Whys,
-};
 pub use message::{
-    All, Ask, Drops, Express, Filter, FilterChain, FilterCounter, FilterRule, FilterSet, Found,
-    Link, Links, Neigh, Neighbours, NextHop, PortState, Ports, Punts, Route, RoutesPage, StageToll,
-    Tolls, Totals, Traffic, VERSION,
+    All, Ask, Drops, Filter, FilterChain, FilterCounter, FilterRule, FilterSet, Link, Links, Neigh,
+    Neighbours, NextHop, PortState, Ports, Punts, Route, RouteLookup, RoutesPage, StageToll, Tolls,
+    Totals, Traffic, VERSION, Xdp,
+};
+pub use offload::{
+    Offload, OffloadedLink, OffloadedPart, Other, PathCounts, PathTraffic, PortPaths, Reasons,
+    RouteCounts, Shares, Why,
 };
 pub use peer::Peer;
 pub use request::{Command, HandedOver, NO_FILE, Reloaded, Request};
@@ -47,7 +49,8 @@ use crate::model::{self, Model};
 use crate::ports::sys;
 use crate::sync::lock;
 
-/// What things are called, which the tables do not know. Positions are those of the tables.
+/// The names of ports, links and VRFs, and the text of the rules, which the tables do not hold.
+/// Positions are those of the tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
     /// The ports.
@@ -72,35 +75,35 @@ impl From<&Model> for Names {
     }
 }
 
-/// Where the names are found. Whoever gives the router other tables puts their names here in the
-/// same job, so that nobody sees the one without the other.
+/// The current [`Names`]. A job that installs other tables also sets their names here, so that no
+/// reader sees one without the other.
 #[derive(Clone, Debug, Default)]
-pub struct Board(Arc<Mutex<Arc<Names>>>);
+pub struct NameTable(Arc<Mutex<Arc<Names>>>);
 
-impl Board {
-    /// A board with these names.
+impl NameTable {
+    /// Makes a table with these names.
     #[must_use]
     pub fn new(names: Names) -> Self {
         Self(Arc::new(Mutex::new(Arc::new(names))))
     }
 
-    /// The names as they are now.
+    /// The current names.
     #[must_use]
     pub fn names(&self) -> Arc<Names> {
         Arc::clone(&lock(&self.0))
     }
 
-    /// Puts other names up.
+    /// Replaces the names.
     pub fn set(&self, names: Names) {
         *lock(&self.0) = Arc::new(names);
     }
 }
 
-/// Where root's sockets are.
+/// The directory of root's sockets.
 const RUN_DIR: &str = "/run/tollway";
 
-/// Where the socket is if nobody says otherwise, the best place first: for root in `/run/tollway`,
-/// one for each network namespace; for others in the directory of their session.
+/// The default paths of the socket, the preferred one first. For root this is one socket for each
+/// network namespace in `/run/tollway`; for other users a socket in `$XDG_RUNTIME_DIR`.
 #[must_use]
 pub fn default_paths() -> Vec<PathBuf> {
     let session = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
@@ -109,7 +112,7 @@ pub fn default_paths() -> Vec<PathBuf> {
     root.into_iter().chain(session).collect()
 }
 
-/// Named after the network namespace, which a router lives in and with.
+/// The inode of the network namespace names the socket, because a router belongs to one namespace.
 fn namespace_socket() -> String {
     use std::os::unix::fs::MetadataExt;
     let inode = std::fs::metadata("/proc/self/ns/net").map_or(0, |namespace| namespace.ino());

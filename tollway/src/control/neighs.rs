@@ -1,4 +1,4 @@
-//! Neighbours: copied from the worker's tables, then put in words.
+//! Listing neighbours: copied from the worker's tables, then formatted.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use super::Names;
 use super::message::Neigh;
 use crate::model::Mac;
 
-/// What was copied: each neighbour, what leads to it, and what the host knows of it.
+/// The copy: each neighbour with its next hop, and its state if the host resolves it.
 pub(super) struct Noted {
     neighs: Vec<(LinkId, IpAddr, NextHopId, Option<&'static str>)>,
     next_hops: Arc<NextHops>,
 }
 
-/// Copies the neighbours; to be called on the worker's thread.
+/// Copies the neighbours. Call this on the worker's thread.
 pub(super) fn note(router: &Router) -> Noted {
     let state = |link, address| router.host.neigh_state(link, address);
     let neighs = router.tables.neighs();
@@ -26,7 +26,7 @@ pub(super) fn note(router: &Router) -> Noted {
 }
 
 impl Noted {
-    /// The neighbours by link and address.
+    /// The neighbours, sorted by link and address.
     pub(super) fn list(mut self, names: &Names) -> Vec<Neigh> {
         self.neighs.sort_unstable_by_key(|(link, address, ..)| (*link, *address));
         let neigh = |(link, address, next, state): (_, _, _, Option<&str>)| {
@@ -39,14 +39,14 @@ impl Noted {
     }
 }
 
-/// The Ethernet address that a next hop's header leads to.
+/// The destination Ethernet address in a next hop's header.
 pub(super) fn mac_of(next: &NextHop) -> Option<String> {
     let start = HEADER_ROOM.checked_sub(usize::from(next.header_len))?;
     let mac = next.header.get(start..)?.first_chunk::<6>()?;
     (next.action == Action::Forward).then(|| Mac(*mac).to_string())
 }
 
-/// What a link is called.
+/// The name of a link.
 pub(super) fn link_name(names: &Names, link: LinkId) -> String {
     let known = names.links.get(usize::from(link.0));
     known.map_or_else(|| format!("link {}", link.0), |link| link.name.clone())

@@ -1,5 +1,5 @@
-//! Who is at the other end of a control socket: a process that may be in another PID namespace, where
-//! its number is not the one that it has here, if it has any here.
+//! The process at the other end of a control socket. It may be in another PID namespace, where its
+//! number differs from the one here; it may have no number here.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use crate::ports::sys;
 
-/// A process, by a descriptor that stays its own whoever gets its number.
+/// A process, held by a pidfd. The descriptor stays valid for this process even if its number is
+/// reused.
 #[derive(Debug)]
 pub struct Peer(OwnedFd);
 
 impl Peer {
-    /// Who listens at the other end. None where that can not be told: the process can not be seen from
-    /// this PID namespace, and the kernel is older than 6.5.
+    /// The listening process at the other end. None if it cannot be determined: the process is not
+    /// visible from this PID namespace, and the kernel is older than 6.5.
     pub(super) fn of(stream: &UnixStream) -> io::Result<Option<Self>> {
         match sys::peer_process(stream.as_fd()) {
             Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
@@ -24,15 +25,15 @@ impl Peer {
         }
     }
 
-    /// The process of a number, of which 0 says that there is none here.
+    /// The process with a number; 0 means that it has no number here.
     fn numbered(number: libc::pid_t) -> io::Result<Option<Self>> {
         if number == 0 { Ok(None) } else { sys::process(number).map(|process| Some(Self(process))) }
     }
 
-    /// Waits until it has ended, for so long at most; says if it has.
+    /// Waits until the process has ended, at most for `patience`; says whether it has.
     ///
     /// # Errors
-    /// The system refused.
+    /// The system call failed.
     pub fn ends_within(&self, patience: Duration) -> io::Result<bool> {
         let start = Instant::now();
         loop {
@@ -40,7 +41,7 @@ impl Peer {
             let timeout_ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
             let mut fds =
                 [libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
-            // A signal may end it early.
+            // A signal may end the wait early.
             sys::wait(&mut fds, timeout_ms)?;
             if fds[0].revents != 0 {
                 return Ok(true);

@@ -1,4 +1,4 @@
-//! What a client wants: to be shown something, or that something be done.
+//! Requests of clients: queries and commands.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -6,63 +6,63 @@ use serde_json::{Value, json};
 use super::message::{Ask, VERSION, line};
 use super::set::Change;
 
-/// What a router says that has no configuration to be read again.
+/// The answer to [`Command::Reload`] of a router without a configuration file.
 pub const NO_FILE: &str =
     "this router has no configuration file: it follows what the kernel is configured to do";
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Show something.
+    /// A query.
     Show(Ask),
-    /// Do something.
+    /// A command.
     Do(Command),
 }
 
-/// What is to be done.
+/// A command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Command {
-    /// Read the configuration again and put it in force.
+    /// Read the configuration again and install it.
     Reload,
-    /// Answer when all is in force that the kernel has told by now.
+    /// Answer when everything is active that the kernel has notified of by now.
     Sync,
-    /// Stop, and leave the ports to a successor; the kernel forwards meanwhile.
+    /// Stop and give the ports to a successor; the kernel forwards meanwhile.
     HandOver,
     /// Change a set of the firewall.
     Set {
-        /// Its name, with its table's or without.
+        /// Its name, with or without its table's name.
         name: String,
-        /// What to do.
+        /// Whether to add or delete.
         change: Change,
         /// Addresses, prefixes, or ranges.
         elements: Vec<String>,
     },
 }
 
-/// Who hands over.
+/// The router that hands over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandedOver {
-    /// The process, by its number in its own PID namespace; the ports are free when it has ended.
+    /// The process, by its number in its own PID namespace. The ports are free when it has ended.
     pub pid: u32,
 }
 
-/// What a reload has done.
+/// The result of a reload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reloaded {
     /// Whether anything has changed.
     pub changed: bool,
-    /// What was done, in a sentence.
-    pub told: String,
-    /// How long the worker did nothing else, ns.
+    /// The result in a sentence.
+    pub report: String,
+    /// How long the worker was paused, ns.
     pub pause_ns: Option<u64>,
 }
 
 impl Request {
-    /// Reads a request.
+    /// Parses a request.
     ///
     /// # Errors
-    /// A sentence that says what is wrong with it.
+    /// A sentence that says what is wrong with the request.
     pub fn read(line: &str) -> Result<Self, String> {
         let mut request: Value = serde_json::from_str(line)
             .map_err(|error| format!("the request is no JSON object on one line: {error}"))?;
@@ -83,7 +83,7 @@ impl Request {
         read.map_err(|error| format!("the request is not understood: {error}"))
     }
 
-    /// The request as a line, without its end.
+    /// Formats the request as a line, without the newline.
     #[must_use]
     pub fn line(&self) -> String {
         match self {

@@ -1,4 +1,5 @@
-//! Routes: read from what workers share, without asking them, however many there are.
+//! Reading routes: from memory that the workers share, without querying them, however many routes
+//! there are.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use super::Names;
 use super::message::{NextHop, Route};
 use super::neighs::{link_name, mac_of};
 
-/// The router's routes, shared with it.
+/// The router's routes, in memory that it shares with the worker.
 pub(super) struct Reader {
     vrfs: Vec<VrfRecord>,
     /// The VRF that each VRF falls back to.
@@ -26,14 +27,14 @@ pub(super) struct Reader {
     groups: Arc<Groups>,
 }
 
-/// A family's routes of a VRF as they were at one moment.
+/// The routes of one VRF and family, as they were at one moment.
 pub(super) struct List {
     is_ipv4: bool,
     routes: Vec<(Prefix, NextHopId)>,
 }
 
 impl Reader {
-    /// To be called on the worker's thread.
+    /// Call this on the worker's thread.
     pub(super) fn new(router: &Router) -> Self {
         let tables = &router.tables;
         Self {
@@ -48,7 +49,8 @@ impl Reader {
         }
     }
 
-    /// The routes of a VRF within a prefix, or all: a list for each family, read when it is needed.
+    /// The routes of a VRF within a prefix, or all. Each list is one family, read when the iterator
+    /// reaches it.
     pub(super) fn lists(&self, vrf: VrfId, within: Option<IpNet>) -> impl Iterator<Item = List> {
         let record = self.vrfs.get(usize::from(vrf.0)).copied();
         [true, false].into_iter().filter_map(move |is_ipv4| {
@@ -64,7 +66,7 @@ impl Reader {
         })
     }
 
-    /// The route that packets to an address take; none where there is no route.
+    /// The route that packets to an address take; none if there is no route.
     pub(super) fn find(&self, names: &Names, vrf: VrfId, address: IpAddr) -> Option<Route> {
         let after = |vrf: &VrfId| self.fallbacks.get(usize::from(vrf.0)).copied().flatten();
         let found = std::iter::successors(Some(vrf), after).find_map(|vrf| {
@@ -73,7 +75,7 @@ impl Reader {
                 RoutePrefix::V4(prefix) => (&self.fib4, record.root4, prefix),
                 RoutePrefix::V6(prefix) => (&self.fib6, record.root6, prefix),
             };
-            // A throw route is none.
+            // A throw route counts as no route.
             fib.longest(root, prefix).filter(|(_, next)| *next != NextHopId::NO_ROUTE)
         });
         let (prefix, next) = found?;
@@ -103,7 +105,7 @@ impl Reader {
         Route { prefix, kind: kind.to_owned(), nexthops }
     }
 
-    /// Where a next hop leads, or what becomes of packets instead.
+    /// Where a next hop leads, or the kind of a route that leads nowhere.
     fn next_hop(&self, names: &Names, id: NextHopId) -> Result<NextHop, &'static str> {
         let next = self.next_hops.get(id);
         let via = match next.action {
@@ -118,7 +120,7 @@ impl Reader {
 }
 
 impl List {
-    /// The routes in words; without `all` those only that lead somewhere or were configured.
+    /// Formats the routes. Without `all`, only those that lead somewhere or were configured.
     pub(super) fn routes<'a>(
         self,
         reader: &'a Reader,
@@ -134,7 +136,7 @@ impl List {
     }
 }
 
-/// A prefix with its family.
+/// The prefix with its family.
 fn net(prefix: Prefix, is_ipv4: bool) -> Option<IpNet> {
     let address = if is_ipv4 {
         IpAddr::V4(Ipv4Addr::from_bits((prefix.bits() >> 96) as u32))

@@ -1,4 +1,4 @@
-//! What is answered to each request.
+//! The answer to each request.
 
 use std::io;
 use std::sync::Arc;
@@ -11,65 +11,66 @@ use tollway_dataplane::id::VrfId;
 use tollway_dataplane::router::Router;
 use tollway_dataplane::tables::LinkRecord;
 
-use super::coverage::{self, Coverage, RoadCounts};
 use super::message::{
-    All, Ask, Drops, Found, Link, Links, Neighbours, Ports, Punts, RoutesPage, line, refusal,
+    All, Ask, Drops, Link, Links, Neighbours, Ports, Punts, RouteLookup, RoutesPage, line, refusal,
 };
+use super::offload::{self, Offload, PathCounts};
 use super::request::{HandedOver, NO_FILE, Reloaded};
 use super::routes::Reader;
 use super::set::{self, Change};
 use super::snapshot::Snapshot;
-use super::{Board, Names, filter, neighs, snapshot};
-use crate::mirror::coverage::Live;
-use crate::mirror::handle::Handle;
+use super::{NameTable, Names, filter, neighs, snapshot};
+use crate::controller::handle::Handle;
+use crate::controller::offload::Live;
 use crate::model::{self, LinkKind, Mac, VlanProtocol};
 use crate::ports::Devices;
 use crate::reload::{Done, Reloader};
-use crate::worker::Post;
+use crate::worker::Mailbox;
 
-/// How long the worker may take to answer: it does so between two bursts.
+/// How long the worker may take to answer; it answers between two bursts.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
-/// Routes of a page.
+/// The most routes of a page.
 const PAGE: usize = 1000;
-/// The clock's rate is measured over at least this long.
+/// The least time over which the clock's rate is measured.
 const CLOCK_TIME: Duration = Duration::from_millis(50);
 
-/// A change of the kernel's may take so long until it is in force: with a million routes, seconds.
+/// How long a change of the kernel's configuration may take until it is active. With a million
+/// routes this is seconds.
 const SYNC_PATIENCE: Duration = Duration::from_secs(60);
-/// The answer of a router that follows no kernel.
+/// The answer of a router that runs from a file, without a controller.
 const NO_MIRROR: &str = "this router is configured by a file, not by the kernel";
 
-/// Where lines of an answer go.
+/// The function that sends a line of an answer.
 pub(super) type Say<'a> = &'a mut dyn FnMut(&str) -> io::Result<()>;
 
-/// What clients may have done, beside asking.
+/// What clients may request beside queries. An absent power is refused.
 #[derive(Default)]
 pub struct Powers {
-    /// Reads the configuration again.
+    /// Reloads the configuration file.
     pub reloader: Option<Reloader>,
-    /// Follows the kernel's configuration.
+    /// The controller, which follows the kernel's configuration.
     pub mirror: Option<Handle>,
-    /// Knows which traffic takes which road.
-    pub coverage: Option<Live>,
-    /// Makes the router stop and leave its ports to a successor.
+    /// The current offload of traffic.
+    pub offload: Option<Live>,
+    /// Stops the router so that a successor can take its ports.
     pub hand_over: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
-/// Whoever knows the answers.
-pub(super) struct Desk {
-    post: Post,
-    board: Board,
+/// Answers requests.
+pub(super) struct RequestHandler {
+    mailbox: Mailbox,
+    name_table: NameTable,
     powers: Powers,
     start: Instant,
     start_clock: u64,
 }
 
-impl Desk {
-    pub(super) fn new(post: Post, board: Board, powers: Powers) -> Self {
-        Self { post, board, powers, start: Instant::now(), start_clock: clock::now() }
+impl RequestHandler {
+    pub(super) fn new(mailbox: Mailbox, name_table: NameTable, powers: Powers) -> Self {
+        Self { mailbox, name_table, powers, start: Instant::now(), start_clock: clock::now() }
     }
 
-    /// Answers a request, in one line or more.
+    /// Answers a query in one or more lines.
     pub(super) fn answer(&self, ask: &Ask, say: Say<'_>) -> io::Result<()> {
         let answered = match ask {
             Ask::Routes { vrf, within, all } => {
@@ -87,13 +88,13 @@ impl Desk {
                 let Ports { totals, .. } = snapshot.ports();
                 Punts { totals, punts: snapshot.punts() }
             }),
-            Ask::Express => self.counted(|snapshot| snapshot.express()),
+            Ask::Xdp => self.counted(|snapshot| snapshot.xdp()),
             Ask::Tolls => {
                 let tsc_mhz = self.tsc_mhz();
                 self.counted(|snapshot| snapshot.tolls(tsc_mhz))
             }
-            Ask::Mirror => self.mirror(),
-            Ask::Coverage => self.coverage(),
+            Ask::Controller => self.controller(),
+            Ask::Offload => self.offload(),
             Ask::All => self.all(),
             Ask::Filter => self.filter(),
             Ask::Links => self.links(),
@@ -103,14 +104,14 @@ impl Desk {
                 self.reader(vrf).map(|(names, reader, vrfs)| {
                     let id = vrfs.first().copied().unwrap_or_default();
                     let route = reader.find(&names, id, *address);
-                    line(&Found { vrf: vrf_name(&names, id), address: *address, route })
+                    line(&RouteLookup { vrf: vrf_name(&names, id), address: *address, route })
                 })
             }
         };
         say(&answered.unwrap_or_else(|sentence| refusal(&sentence)))
     }
 
-    /// Has the configuration read again; what came of it.
+    /// Reloads the configuration and answers with the result.
     pub(super) fn reload(&self) -> String {
         let Some(reloader) = &self.powers.reloader else {
             return refusal(NO_FILE);
@@ -119,52 +120,53 @@ impl Desk {
             Ok(done) => {
                 let pause_ns = match done {
                     Done::Unchanged => None,
-                    Done::InForce { pause, .. } => u64::try_from(pause.as_nanos()).ok(),
+                    Done::Installed { pause, .. } => u64::try_from(pause.as_nanos()).ok(),
                 };
                 let changed = done != Done::Unchanged;
-                line(&Reloaded { changed, told: done.to_string(), pause_ns })
+                line(&Reloaded { changed, report: done.to_string(), pause_ns })
             }
             Err(error) => refusal(&error.to_string()),
         }
     }
 
-    /// Waits until the kernel's configuration is in force.
+    /// Waits until the kernel's configuration is active.
     pub(super) fn sync(&self) -> String {
         let Some(mirror) = &self.powers.mirror else { return refusal(NO_MIRROR) };
         match mirror.sync(SYNC_PATIENCE) {
             Some(synced) => line(&synced),
             None => {
                 let patience = SYNC_PATIENCE.as_secs();
-                refusal(&format!("what the kernel has told is not in force after {patience} s"))
+                refusal(&format!("the changes of the kernel are not installed after {patience} s"))
             }
         }
     }
 
-    fn mirror(&self) -> Result<String, String> {
+    fn controller(&self) -> Result<String, String> {
         let mirror = self.powers.mirror.as_ref().ok_or(NO_MIRROR)?;
         Ok(line(&mirror.status()))
     }
 
-    fn coverage(&self) -> Result<String, String> {
-        let live = self.powers.coverage.as_ref().ok_or(NO_MIRROR)?;
-        // Where it has much to do, the routes are those of a while ago.
+    fn offload(&self) -> Result<String, String> {
+        let live = self.powers.offload.as_ref().ok_or(NO_MIRROR)?;
+        // If the controller is busy for longer, the report shows an earlier state of the routes.
         let _ = self.powers.mirror.as_ref().is_some_and(|mirror| mirror.judge(PATIENCE));
         let snapshot = self.ask(snapshot::take)?;
         let ports = snapshot.port_names();
-        let ports = coverage::roads(live.counts(), ports);
-        let counts = RoadCounts { ports, punts: snapshot.punts() };
-        Ok(line(&Coverage { counts: Some(counts), ..Coverage::from(&*live.get()) }))
+        let ports = offload::paths(live.counts(), ports);
+        let counts = PathCounts { ports, punts: snapshot.punts() };
+        Ok(line(&Offload { counts: Some(counts), ..Offload::from(&*live.get()) }))
     }
 
-    /// Changes a set of the rules that are in force now; the worker is asked for them alone.
+    /// Changes a set of the active rules. The worker only hands the rules over; this thread changes
+    /// the set.
     pub(super) fn change_set(&self, name: &str, change: Change, elements: &[String]) -> String {
         let filter = self.ask(|_, router, _| router.tables.filter.clone());
         let done = filter.and_then(|filter| set::change(filter.as_deref(), name, change, elements));
         done.map_or_else(|sentence| refusal(&sentence), |done| line(&done))
     }
 
-    /// Has the router stop and leave its ports to a successor, unless that one has gone meanwhile:
-    /// nobody would take them.
+    /// Stops the router so that a successor can take its ports. If the successor has gone before the
+    /// answer, the router keeps running, because no other process would take the ports.
     pub(super) fn hand_over(&self, say: Say<'_>) -> io::Result<()> {
         let Some(hand_over) = &self.powers.hand_over else {
             return say(&refusal("this router hands nothing over"));
@@ -174,15 +176,16 @@ impl Desk {
         Ok(())
     }
 
-    /// Asks the worker; the names are those of the tables that it has at that moment.
+    /// Runs a job on the worker, with the names that belong to its tables at that moment.
     fn ask<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Arc<Names>, &mut Router, &mut Devices) -> T + Send + 'static,
     ) -> Result<T, String> {
-        let board = self.board.clone();
+        let name_table = self.name_table.clone();
         let asked = Instant::now();
-        let answer =
-            self.post.ask(PATIENCE, move |router, devices| job(&board.names(), router, devices));
+        let answer = self
+            .mailbox
+            .ask(PATIENCE, move |router, devices| job(&name_table.names(), router, devices));
         answer.ok_or_else(|| {
             if asked.elapsed() < PATIENCE {
                 "the worker has ended: the router is stopping".to_owned()
@@ -193,7 +196,7 @@ impl Desk {
         })
     }
 
-    /// An answer out of one snapshot of the counts.
+    /// Answers from one snapshot of the counters.
     fn counted<T: Serialize>(&self, view: impl FnOnce(&Snapshot) -> T) -> Result<String, String> {
         self.ask(snapshot::take).map(|snapshot| line(&view(&snapshot)))
     }
@@ -206,12 +209,12 @@ impl Desk {
             ports: snapshot.ports(),
             drops: snapshot.drops(),
             punts: snapshot.punts(),
-            express: snapshot.express(),
+            xdp: snapshot.xdp(),
             tolls: snapshot.tolls(tsc_mhz),
         })
     }
 
-    /// The clock's rate, the better known the longer the router runs.
+    /// The rate of the TSC, MHz. It is the more exact the longer the router runs.
     fn tsc_mhz(&self) -> f64 {
         std::thread::sleep(CLOCK_TIME.saturating_sub(self.start.elapsed()));
         let clocks = clock::now().wrapping_sub(self.start_clock);
@@ -227,11 +230,11 @@ impl Desk {
     }
 
     fn filter(&self) -> Result<String, String> {
-        let (names, in_force, counts) = self.ask(|names, router, _| {
-            let in_force = router.tables.filter.as_ref().map(Arc::clone);
-            (names.filter.as_ref().map(Arc::clone), in_force, router.rule_counts().to_vec())
+        let (names, installed, counts) = self.ask(|names, router, _| {
+            let installed = router.tables.filter.as_ref().map(Arc::clone);
+            (names.filter.as_ref().map(Arc::clone), installed, router.rule_counts().to_vec())
         })?;
-        Ok(line(&filter::describe(names.as_deref(), in_force.as_deref(), &counts)))
+        Ok(line(&filter::describe(names.as_deref(), installed.as_deref(), &counts)))
     }
 
     fn neighbours(&self) -> Result<String, String> {
@@ -240,7 +243,7 @@ impl Desk {
         Ok(line(&Neighbours { neighbours: noted.list(&names) }))
     }
 
-    /// What routes are read from, and the VRFs that are asked for: all or one.
+    /// A reader for routes, and the VRFs to read: one, or all.
     fn reader(&self, vrf: Option<&str>) -> Result<(Arc<Names>, Reader, Vec<VrfId>), String> {
         let (names, reader) =
             self.ask(|names, router, _| (Arc::clone(names), Reader::new(router)))?;
@@ -258,7 +261,7 @@ impl Desk {
     }
 }
 
-/// Sends routes page by page, a VRF and family at a time, and an empty page at the end.
+/// Sends the routes page by page, one VRF and family at a time, and an empty page at the end.
 fn pages(
     names: &Names,
     reader: &Reader,
@@ -280,7 +283,7 @@ fn pages(
     say(&line(&RoutesPage { vrf: None, routes: Vec::new(), more: false }))
 }
 
-/// A link by its record and by what the configuration says of it.
+/// Describes a link from its record in the tables and from the configuration.
 fn describe(names: &Names, record: &LinkRecord, link: &model::Link) -> Link {
     let (parent, vid, protocol) = match link.kind {
         LinkKind::Port(_) => (None, None, None),
@@ -307,7 +310,7 @@ fn describe(names: &Names, record: &LinkRecord, link: &model::Link) -> Link {
     }
 }
 
-/// What a VRF is called.
+/// The name of a VRF.
 fn vrf_name(names: &Names, id: VrfId) -> String {
     let vrf = names.vrfs.get(usize::from(id.0));
     vrf.map_or_else(|| format!("vrf {}", id.0), |vrf| vrf.name.clone())

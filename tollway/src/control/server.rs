@@ -1,4 +1,5 @@
-//! Who listens at the control socket: one thread, and one for each client, of which there are few.
+//! The server of the control socket: one thread listens, and one serves each client; clients are
+//! few.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -10,21 +11,21 @@ use std::time::{Duration, Instant};
 
 use super::message::refusal;
 use super::request::{Command, Request};
-use super::serve::{Desk, Powers};
+use super::serve::{Powers, RequestHandler};
 use super::socket::Socket;
-use super::{Board, SocketError};
+use super::{NameTable, SocketError};
 use crate::ports::{sys, why};
-use crate::worker::Post;
+use crate::worker::Mailbox;
 
-/// Clients at once.
+/// The most clients at once.
 pub(super) const MOST_CLIENTS: usize = 16;
-/// Bytes of a request: some thousand elements of a set.
+/// The most bytes of a request: some thousand elements of a set.
 pub const REQUEST_LIMIT: u64 = 1 << 16;
-/// How long a client may say nothing, and how long it may not read what it asked for.
+/// How long a client may be silent, and how long it may leave an answer unread.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
 const WRITE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The control socket with those who serve it; when it goes, nobody can ask any more.
+/// The running server of a control socket. Dropping it ends the service.
 pub struct Server {
     /// Closing it ends the thread.
     wake: Option<UnixStream>,
@@ -32,23 +33,24 @@ pub struct Server {
 }
 
 impl Server {
-    /// Begins to answer at a socket; asks the worker by `post`, and `board` for what things are
-    /// called. What is not among `powers` is refused.
+    /// Starts to answer at a socket. Queries the worker through `mailbox`, and takes names from
+    /// `name_table`. Requests that need what `powers` lacks are refused.
     ///
     /// # Errors
     /// The system has no descriptor or no thread left.
     pub fn start(
         socket: Socket,
-        post: Post,
-        board: Board,
+        mailbox: Mailbox,
+        name_table: NameTable,
         powers: Powers,
     ) -> Result<Self, SocketError> {
         let path = socket.path().to_owned();
         let failed = |error| SocketError::System { path, error };
-        Self::listen(socket, Arc::new(Desk::new(post, board, powers))).map_err(failed)
+        Self::listen(socket, Arc::new(RequestHandler::new(mailbox, name_table, powers)))
+            .map_err(failed)
     }
 
-    fn listen(socket: Socket, desk: Arc<Desk>) -> io::Result<Self> {
+    fn listen(socket: Socket, desk: Arc<RequestHandler>) -> io::Result<Self> {
         let (wake, woken) = UnixStream::pair()?;
         socket.listener.set_nonblocking(true)?;
         let thread = std::thread::Builder::new()
@@ -62,14 +64,14 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.wake = None;
         if let Some(thread) = self.thread.take() {
-            // It ends by itself, and takes the socket with it.
+            // The thread ends by itself, and removes the socket.
             let _ = thread.join();
         }
     }
 }
 
-/// Takes clients in until it is woken.
-fn accept(socket: &Socket, woken: &UnixStream, desk: &Arc<Desk>) {
+/// Accepts clients until `woken` is closed.
+fn accept(socket: &Socket, woken: &UnixStream, desk: &Arc<RequestHandler>) {
     let clients = Arc::new(AtomicUsize::new(0));
     let mut shortage = Shortage::new(woken);
     let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -77,9 +79,7 @@ fn accept(socket: &Socket, woken: &UnixStream, desk: &Arc<Desk>) {
         let listener = socket.listener.as_fd().as_raw_fd();
         let mut fds = [entry(woken.as_fd().as_raw_fd()), entry(listener)];
         if let Err(error) = sys::wait(&mut fds, -1) {
-            tracing::error!(
-                "the control socket can not be waited for: {error}; nobody is answered"
-            );
+            tracing::error!("the control socket cannot be waited for: {error}; nobody is answered");
             return;
         }
         if fds[0].revents != 0 {
@@ -92,7 +92,7 @@ fn accept(socket: &Socket, woken: &UnixStream, desk: &Arc<Desk>) {
             },
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
-                // No descriptor, no memory: it may pass.
+                // Descriptors or memory may be short only for a while.
                 shortage.note(&error);
                 shortage.turn_away(&socket.listener);
             }
@@ -100,13 +100,13 @@ fn accept(socket: &Socket, woken: &UnixStream, desk: &Arc<Desk>) {
     }
 }
 
-/// A shortage of descriptors, memory or threads has passed when clients were taken in for so long.
+/// A shortage of descriptors, memory or threads is over when clients were accepted for this long.
 const CALM: Duration = Duration::from_secs(10);
 
-/// What keeps clients from being taken in, told of when it begins and when it is over.
+/// A shortage that keeps the server from accepting clients. Its start and its end are logged.
 struct Shortage<'a> {
     since: Option<Instant>,
-    /// A descriptor that can be given up for a moment, and what it is one of.
+    /// A descriptor to give up for a moment, and the stream that it duplicates.
     spare: Option<UnixStream>,
     of: &'a UnixStream,
 }
@@ -134,11 +134,11 @@ impl<'a> Shortage<'a> {
         }
     }
 
-    /// Tells a client that it cannot be served, which takes a descriptor.
+    /// Accepts a client and tells it that it cannot be served; this needs the spare descriptor.
     fn turn_away(&mut self, listener: &UnixListener) {
         self.spare = None;
         match listener.accept() {
-            // It may have gone.
+            // The client may have closed the connection.
             Ok((stream, _)) => {
                 _ = say(
                     &stream,
@@ -151,7 +151,7 @@ impl<'a> Shortage<'a> {
     }
 }
 
-/// A client's place, given back when it goes.
+/// A slot for one client; dropping it frees the slot.
 struct Place(Arc<AtomicUsize>);
 
 impl Drop for Place {
@@ -160,7 +160,11 @@ impl Drop for Place {
     }
 }
 
-fn admit(stream: UnixStream, clients: &Arc<AtomicUsize>, desk: &Arc<Desk>) -> io::Result<()> {
+fn admit(
+    stream: UnixStream,
+    clients: &Arc<AtomicUsize>,
+    desk: &Arc<RequestHandler>,
+) -> io::Result<()> {
     let place = Place(Arc::clone(clients));
     let before = clients.fetch_add(1, Ordering::AcqRel);
     let prepared = stream
@@ -168,12 +172,12 @@ fn admit(stream: UnixStream, clients: &Arc<AtomicUsize>, desk: &Arc<Desk>) -> io
         .and_then(|()| stream.set_read_timeout(Some(CLIENT_PATIENCE)))
         .and_then(|()| stream.set_write_timeout(Some(WRITE_PATIENCE)));
     if prepared.is_err() {
-        // It has gone.
+        // The client has closed the connection.
         return Ok(());
     }
     if before >= MOST_CLIENTS {
         let sentence = format!("{MOST_CLIENTS} clients are being served; try again later");
-        // It may have gone.
+        // The client may have closed the connection.
         let _ = say(&stream, &refusal(&sentence));
         return Ok(());
     }
@@ -181,7 +185,7 @@ fn admit(stream: UnixStream, clients: &Arc<AtomicUsize>, desk: &Arc<Desk>) -> io
     let thread = std::thread::Builder::new().name("control-client".to_owned());
     let spawned = thread.spawn(move || {
         let _place = place;
-        // Whatever ends the talk, the client sees it end.
+        // Whatever the error is, the connection closes and the client notices.
         let _ = serve(&stream, &desk);
     });
     spawned.map(drop)
@@ -192,8 +196,8 @@ fn say(mut stream: &UnixStream, line: &str) -> io::Result<()> {
     stream.write_all(format!("{line}\n").as_bytes())
 }
 
-/// Answers one client, request by request.
-fn serve(stream: &UnixStream, desk: &Desk) -> io::Result<()> {
+/// Serves one client, request by request.
+fn serve(stream: &UnixStream, desk: &RequestHandler) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
     let mut line = Vec::new();
     loop {
@@ -204,7 +208,7 @@ fn serve(stream: &UnixStream, desk: &Desk) -> io::Result<()> {
         }
         if line.last() != Some(&b'\n') && count as u64 == REQUEST_LIMIT {
             let sentence = format!("the request is longer than {REQUEST_LIMIT} bytes");
-            // Where the next one would begin, nobody knows.
+            // The start of the next request is unknown.
             return say(stream, &refusal(&sentence));
         }
         let asked = match std::str::from_utf8(&line) {

@@ -1,4 +1,4 @@
-//! Elements that come into sets and go while packets flow.
+//! Adding elements to the firewall's sets and deleting them, while packets flow.
 
 use std::fmt::Write as _;
 
@@ -7,31 +7,31 @@ use tollway_dataplane::stages::filter::{Element, Filter, LiveSet, LiveSetError};
 
 use crate::filter::element;
 
-/// What is to be done with elements.
+/// What to do with the elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// They come in; those that are there stay.
+    /// Add them; those that are present stay.
     Add,
-    /// They go; all have to be there.
+    /// Delete them; all must be present.
     Delete,
 }
 
-/// What became of a set.
+/// The result of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changed {
-    /// Its whole name.
+    /// Its table's name and its own.
     pub set: String,
-    /// Elements that came in or went.
+    /// How many elements were added or deleted.
     pub changed: usize,
-    /// Elements that it has now.
+    /// How many elements it has now.
     pub count: usize,
 }
 
-/// Names of sets that a refusal has room for.
+/// The most names of sets in a refusal.
 const MOST_NAMES: usize = 20;
 
-/// Changes a set of the rules in force.
+/// Changes a set of the active rules.
 pub(super) fn change(
     filter: Option<&Filter>,
     name: &str,
@@ -54,7 +54,7 @@ pub(super) fn change(
             format!("set {} has no room left for {}{}", set.name(), text(at), before(at))
         }
         LiveSetError::Astray(at) => {
-            format!("set {} can not have {}{}", set.name(), text(at), before(at))
+            format!("set {} cannot have {}{}", set.name(), text(at), before(at))
         }
     })?;
     Ok(Changed { set: set.name().to_owned(), changed, count: set.count() })

@@ -1,4 +1,4 @@
-//! All counts of one moment, taken between two bursts.
+//! A snapshot of all counters, taken between two bursts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,20 +9,20 @@ use tollway_dataplane::tolls::{self, Stage};
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use super::Names;
-use super::message::{Express, PortState, Ports, StageToll, Tolls, Totals, Traffic};
+use super::message::{PortState, Ports, StageToll, Tolls, Totals, Traffic, Xdp};
 use crate::model::Mac;
 use crate::ports::{Devices, State};
 
-/// What was copied from the worker.
+/// The counters and states, copied from the worker.
 pub(super) struct Snapshot {
     names: Arc<Names>,
     counters: Counters,
     ports: Vec<Port>,
-    express: Option<Vec<(&'static str, u64)>>,
+    xdp: Option<Vec<(&'static str, u64)>>,
     tolls: tolls::Tolls,
 }
 
-/// What a port says of itself.
+/// The state of a port, as the device reports it.
 struct Port {
     how: String,
     state: State,
@@ -31,7 +31,7 @@ struct Port {
     mtu: u16,
 }
 
-/// Takes a snapshot; to be called on the worker's thread.
+/// Takes a snapshot. Call this on the worker's thread.
 pub(super) fn take(names: &Arc<Names>, router: &mut Router, devices: &mut Devices) -> Snapshot {
     let counters = router.counters_in_all();
     let tables = &router.tables;
@@ -49,7 +49,7 @@ pub(super) fn take(names: &Arc<Names>, router: &mut Router, devices: &mut Device
         names: Arc::clone(names),
         ports: ports.collect(),
         counters,
-        express: router.express.as_ref().map(|express| express.report()),
+        xdp: router.xdp_path.as_ref().map(|xdp| xdp.report()),
         tolls: router.tolls.clone(),
     }
 }
@@ -60,7 +60,7 @@ impl Snapshot {
         Ports { totals: self.totals(), ports: self.port_states() }
     }
 
-    /// The ports' names, in the order of their numbers.
+    /// The names of the ports, in the order of their numbers.
     pub(super) fn port_names(&self) -> impl Iterator<Item = &str> {
         self.names.ports.iter().map(|port| port.name.as_str())
     }
@@ -112,24 +112,24 @@ impl Snapshot {
         ports.map(state).collect()
     }
 
-    /// Drops by reason, those that there were.
+    /// Drops by reason; reasons without packets are absent.
     pub(super) fn drops(&self) -> BTreeMap<String, u64> {
         let names = DropReason::ALL.iter().map(|reason| reason.name());
         counts(names.zip(self.counters.drops))
     }
 
-    /// Punts by reason, those that there were.
+    /// Punts by reason; reasons without packets are absent.
     pub(super) fn punts(&self) -> BTreeMap<String, u64> {
         let names = PuntReason::ALL.iter().map(|reason| reason.name());
         counts(names.zip(self.counters.punts))
     }
 
-    /// The express lane, or why there is none.
-    pub(super) fn express(&self) -> Express {
-        match &self.express {
+    /// The XDP path, or why there is none.
+    pub(super) fn xdp(&self) -> Xdp {
+        match &self.xdp {
             Some(report) => {
                 let counts = report.iter().map(|(name, count)| ((*name).to_owned(), *count));
-                Express { on: true, why: None, counts: counts.collect() }
+                Xdp { on: true, why: None, counts: counts.collect() }
             }
             None => {
                 let kinds = self.names.ports.iter();
@@ -138,12 +138,12 @@ impl Snapshot {
                 let why = format!(
                     "this router was started without one; it takes ports with an XDP program ({kinds})"
                 );
-                Express { on: false, why: Some(why), counts: BTreeMap::new() }
+                Xdp { on: false, why: Some(why), counts: BTreeMap::new() }
             }
         }
     }
 
-    /// What each stage costs.
+    /// The toll of each stage.
     pub(super) fn tolls(&self, tsc_mhz: f64) -> Tolls {
         let toll = |stage: &Stage| {
             let tolls::Toll { packets, bursts, .. } = self.tolls.of(*stage);

@@ -1,7 +1,9 @@
-//! The socket's file: its owner's alone from the first moment, one router's at a time.
+//! The file of the control socket. From the first moment only its owner can open it, and only one
+//! router uses it.
 //!
-//! The socket is made in a directory that only its owner can enter, and moved to its place when it
-//! has its mode. Whoever looks for what is there, and replaces it, holds a lock.
+//! The router creates the socket in a directory that only its owner can enter. It sets the mode,
+//! and then moves the socket to its place. To check for an existing socket and replace it, a router
+//! holds a lock.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
@@ -17,37 +19,37 @@ use super::RUN_DIR;
 use crate::ports::sys::effective_user;
 use crate::ports::why;
 
-/// Bytes of a socket's path at most (`sun_path`, less its closing zero).
+/// The most bytes of a socket's path (`sun_path` without the final zero).
 const PATH_LIMIT: usize = 107;
-/// Tries to get the lock.
+/// How often a router tries to take the lock.
 const LOCK_TRIES: u32 = 50;
-/// Time between two of them.
+/// The pause between two tries.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// Why there is no control socket.
+/// Why a control socket cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// A router answers there.
     #[error("another tollway answers at the control socket {}", .0.display())]
     Live(PathBuf),
-    /// Something else is there.
+    /// Something that is not a socket is there.
     #[error("{} is there and is no socket", .0.display())]
     NoSocket(PathBuf),
-    /// The path does not fit an address.
+    /// The path does not fit a socket address.
     #[error("the path of the control socket {} is too long", .0.display())]
     TooLong(PathBuf),
-    /// The system refused.
-    #[error("the control socket {} can not be made: {}", path.display(), why(.error))]
+    /// A system call failed.
+    #[error("the control socket {} cannot be made: {}", path.display(), why(.error))]
     System {
         /// The socket.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         error: io::Error,
     },
 }
 
 impl SocketError {
-    /// What a user can do about it.
+    /// What the user can do about it.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
         match self {
@@ -61,18 +63,18 @@ impl SocketError {
     }
 }
 
-/// A listening control socket; its file goes with it.
+/// A listening control socket; dropping it removes the file.
 #[derive(Debug)]
 pub struct Socket {
     pub(super) listener: UnixListener,
     path: PathBuf,
-    /// The file, which another may have taken the place of.
+    /// Device and inode of the file. Another process may have replaced the file since.
     file: (u64, u64),
 }
 
 impl Socket {
-    /// Listens at a path. What a router left behind that has ended is replaced; so is the socket of
-    /// one that lives, if `replace` says so: that one can not be asked from then on.
+    /// Listens at a path. Replaces the socket of a router that has ended. Also replaces the socket
+    /// of a running router if `replace` is set; clients cannot reach that router any more.
     ///
     /// # Errors
     /// See [`SocketError`].
@@ -104,7 +106,7 @@ impl Socket {
         Ok(Self { listener, path: path.to_owned(), file })
     }
 
-    /// Where it is.
+    /// The path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -114,22 +116,22 @@ impl Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         if identity(&self.path).is_ok_and(|file| file == self.file) {
-            // Nobody would be told; the next run replaces it.
+            // An error has no receiver here; the next router replaces the file.
             let _ = std::fs::remove_file(&self.path);
             if self.path.parent() == Some(Path::new(RUN_DIR)) {
-                // It stays where others have theirs in it.
+                // This fails, and should, if other routers have sockets in the directory.
                 let _ = std::fs::remove_dir(RUN_DIR);
             }
         }
     }
 }
 
-/// What makes a file that file.
+/// Device and inode, which identify a file.
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     path.symlink_metadata().map(|facts| (facts.dev(), facts.ino()))
 }
 
-/// Makes the directory of routers' sockets, or sees to it that an older one is nobody else's either.
+/// Creates the directory for root's sockets; closes an existing one to other users.
 fn own(directory: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     let facts = directory.symlink_metadata()?;
@@ -139,8 +141,9 @@ fn own(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whoever makes a socket has its lock, for moments only: a file that nobody else can open, since who
-/// can open a file can keep its lock. It goes when it is done with.
+/// A lock, held for the moment in which a router creates its socket. The file is open to its owner
+/// only, since any process that can open it could keep the lock. Dropping the lock removes the
+/// file.
 struct Lock {
     file: File,
     path: PathBuf,
@@ -163,7 +166,7 @@ impl Lock {
             match file.try_lock() {
                 Ok(()) => {
                     let lock = Self { file, path: path.clone() };
-                    // Else whoever had it has removed it meanwhile.
+                    // Otherwise the previous holder has removed the file meanwhile.
                     if lock.is_in_place() {
                         return Ok(lock);
                     }
@@ -189,7 +192,7 @@ impl Drop for Lock {
     }
 }
 
-/// Whether the path is free, or has what may be replaced.
+/// Checks that the path is free, or has a socket that may be replaced.
 fn look(path: &Path, replace: bool) -> Result<(), SocketError> {
     let facts = match path.symlink_metadata() {
         Ok(facts) => facts,
@@ -203,13 +206,13 @@ fn look(path: &Path, replace: bool) -> Result<(), SocketError> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
         Ok(_) if replace => Ok(()),
         Ok(_) => Err(SocketError::Live(path.to_owned())),
-        // Another user's, or one with a full queue: it is not ours to replace.
+        // It belongs to another user, or its queue is full: this router must not replace it.
         Err(error) => Err(SocketError::System { path: path.to_owned(), error }),
     }
 }
 
-/// A directory that only its owner can enter, for a moment. What is in it is reached by its descriptor,
-/// so that it does not matter who may give other names in the directory above.
+/// A temporary directory that only its owner can enter. It is accessed by descriptor, so that
+/// renames in the directory above have no effect.
 struct Nest {
     path: PathBuf,
     directory: File,
@@ -230,7 +233,7 @@ impl Nest {
         Ok(Self { path, directory })
     }
 
-    /// Where the socket is made.
+    /// The path at which the socket is created.
     fn inside(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}/s", self.directory.as_raw_fd()))
     }

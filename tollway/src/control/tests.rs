@@ -1,4 +1,4 @@
-//! The socket and what is said over it, with a worker of the tests' own.
+//! Tests of the control socket and its messages, with a worker of their own.
 
 mod set;
 
@@ -19,26 +19,26 @@ use tollway_dataplane::id::{NextHopId, VrfId};
 use tollway_dataplane::router::Router;
 use tollway_dataplane::tables::RoutePrefix;
 
-use super::serve::Desk;
+use super::serve::RequestHandler;
 use super::server::{MOST_CLIENTS, REQUEST_LIMIT};
 use super::{
-    Ask, Board, Client, ClientError, Found, Names, NextHop, Ports, Powers, Request, RoutesPage,
-    Server, Socket, SocketError,
+    Ask, Client, ClientError, NameTable, Names, NextHop, Ports, Powers, Request, RouteLookup,
+    RoutesPage, Server, Socket, SocketError,
 };
 use crate::compile::compile;
 use crate::config;
 use crate::model::Model;
 use crate::ports;
-use crate::ports::steering::ModelSteering;
-use crate::worker::{Post, post};
+use crate::ports::dispatcher::Dispatcher;
+use crate::worker::{Mailbox, mailbox};
 
 const CONFIG: &str = "[ports.a]\nkind = \"memory\"\naddresses = [\"10.0.1.1/24\"]\n\
                       [ports.b]\nkind = \"memory\"\naddresses = [\"10.0.2.1/24\"]\n[vrfs.red]\n";
 
-/// A worker that only does what is left for it, and a server before it.
+/// A worker that runs only the jobs of its mailbox, and a server in front of it.
 struct Scene {
     dir: tempfile::TempDir,
-    post: Post,
+    mailbox: Mailbox,
     server: Option<Server>,
     hangs: Arc<AtomicBool>,
     ends: Arc<AtomicBool>,
@@ -49,27 +49,28 @@ impl Scene {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut model = config::parse(CONFIG, "t.toml").unwrap().model;
-        let (post, mut inbox) = post().unwrap();
+        let (mailbox, mut mailbox_receiver) = mailbox().unwrap();
         let (hangs, ends) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let (is_hanging, is_ending) = (Arc::clone(&hangs), Arc::clone(&ends));
-        let board = Board::new(Names::from(&model));
+        let name_table = NameTable::new(Names::from(&model));
         let worker = std::thread::spawn(move || {
             let mut umem = tollway_lab::memory::umem(64, 4096).unwrap();
-            let steering = ModelSteering::load(&model);
-            let mut programs = |_: &Model, port| steering.program(port);
+            let dispatcher = Dispatcher::load(&model);
+            let mut programs = |_: &Model, port| dispatcher.program(port);
             let mut devices = ports::open(&mut model, &mut umem, &mut programs, &[]).unwrap();
             let compiled = compile(&model).unwrap();
             let mut router = Router::new(compiled.tables, umem, compiled.host);
             while !is_ending.load(Ordering::Relaxed) {
                 if !is_hanging.load(Ordering::Relaxed) {
-                    inbox.work(&mut router, &mut devices);
+                    mailbox_receiver.work(&mut router, &mut devices);
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
         let socket = Socket::open(&dir.path().join("s"), false).unwrap();
-        let server = Some(Server::start(socket, post.clone(), board, Powers::default()).unwrap());
-        Self { dir, post, server, hangs, ends, worker: Some(worker) }
+        let server =
+            Some(Server::start(socket, mailbox.clone(), name_table, Powers::default()).unwrap());
+        Self { dir, mailbox, server, hangs, ends, worker: Some(worker) }
     }
 
     fn path(&self) -> PathBuf {
@@ -97,7 +98,7 @@ impl Drop for Scene {
     }
 }
 
-/// Sends bytes and takes one line.
+/// Sends bytes and receives one line.
 fn exchange(stream: &UnixStream, bytes: &[u8]) -> Value {
     let mut writer = stream;
     writer.write_all(bytes).unwrap();
@@ -105,7 +106,7 @@ fn exchange(stream: &UnixStream, bytes: &[u8]) -> Value {
     BufReader::new(stream).read_line(&mut line).unwrap();
     let answer: Value =
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
-    assert_eq!(answer["v"], 1);
+    assert_eq!(answer["v"], 2);
     answer
 }
 
@@ -116,19 +117,19 @@ fn what_is_not_understood_is_answered_with_a_sentence() {
     for (request, words) in [
         ("", "no JSON object"),
         ("hello", "no JSON object"),
-        ("{\"v\":1,", "no JSON object"),
+        ("{\"v\":2,", "no JSON object"),
         ("[]", "names no version"),
         ("7", "names no version"),
-        ("{\"show\":\"ports\"}", "names no version; add \"v\":1"),
-        ("{\"v\":2,\"show\":\"ports\"}", "of version 2, and this is version 1"),
+        ("{\"show\":\"ports\"}", "names no version; add \"v\":2"),
+        ("{\"v\":1,\"show\":\"ports\"}", "of version 1, and this is version 2"),
         ("{\"v\":\"1\",\"show\":\"ports\"}", "of version \"1\""),
-        ("{\"v\":1}", "missing field `show`"),
-        ("{\"v\":1,\"show\":\"prots\"}", "unknown variant `prots`"),
-        ("{\"v\":1,\"show\":\"routes\",\"vfr\":\"red\"}", "vfr"),
-        ("{\"v\":1,\"show\":\"routes\",\"vrf\":\"blue\"}", "no VRF blue; there are main, red"),
-        ("{\"v\":1,\"show\":\"routes\",\"within\":\"10.0.0.0/99\"}", "not understood"),
-        ("{\"v\":1,\"show\":\"route\"}", "address"),
-        ("{\"v\":1,\"show\":\"route\",\"address\":\"10.0.0\"}", "not understood"),
+        ("{\"v\":2}", "missing field `show`"),
+        ("{\"v\":2,\"show\":\"prots\"}", "unknown variant `prots`"),
+        ("{\"v\":2,\"show\":\"routes\",\"vfr\":\"red\"}", "vfr"),
+        ("{\"v\":2,\"show\":\"routes\",\"vrf\":\"blue\"}", "no VRF blue; there are main, red"),
+        ("{\"v\":2,\"show\":\"routes\",\"within\":\"10.0.0.0/99\"}", "not understood"),
+        ("{\"v\":2,\"show\":\"route\"}", "address"),
+        ("{\"v\":2,\"show\":\"route\",\"address\":\"10.0.0\"}", "not understood"),
     ] {
         let answer = exchange(&stream, format!("{request}\n").as_bytes());
         let error = answer["error"].as_str().unwrap_or_else(|| panic!("{request}: {answer}"));
@@ -136,7 +137,7 @@ fn what_is_not_understood_is_answered_with_a_sentence() {
     }
     let answer = exchange(&stream, b"\xff\xfe\n");
     assert!(answer["error"].as_str().unwrap().contains("not UTF-8"));
-    let answer = exchange(&stream, b"{\"v\":1,\"show\":\"ports\"}\n");
+    let answer = exchange(&stream, b"{\"v\":2,\"show\":\"ports\"}\n");
     assert_eq!(answer["ports"][1]["name"], "b", "the talk goes on");
 }
 
@@ -161,7 +162,7 @@ fn every_request_is_answered() {
         (Ask::Neighbours, "neighbours"),
         (Ask::Drops, "drops"),
         (Ask::Punts, "punts"),
-        (Ask::Express, "why"),
+        (Ask::Xdp, "why"),
         (Ask::Tolls, "tolls"),
         (Ask::All, "uptime_ns"),
     ] {
@@ -178,7 +179,7 @@ fn every_request_is_answered() {
 #[test]
 fn routes_come_in_pages_in_order() {
     let scene = Scene::new();
-    let filled = scene.post.ask(Duration::from_secs(10), |router, _| {
+    let filled = scene.mailbox.ask(Duration::from_secs(10), |router, _| {
         let next =
             router.tables.find_neigh(router.tables.ports[0].link, IpAddr::from([10, 0, 1, 9]));
         assert_eq!(next, None);
@@ -220,21 +221,21 @@ fn routes_come_in_pages_in_order() {
     let vrf = Some("red".to_owned());
     let find = |client: &mut Client, address: &str| {
         let ask = Ask::Route { address: address.parse().unwrap(), vrf: vrf.clone() };
-        client.ask::<Found>(&ask).unwrap().route
+        client.ask::<RouteLookup>(&ask).unwrap().route
     };
     let mut client = scene.client();
     assert_eq!(find(&mut client, "20.0.7.200").as_ref(), Some(&all[7]));
     assert_eq!(find(&mut client, "21.0.0.1"), None);
     assert_eq!(find(&mut client, "127.0.0.1").unwrap().kind, "ip_invalid_dest");
 
-    // As packets, it goes on where the VRF falls back to.
+    // Like packets, the lookup continues in the VRF to which this VRF falls back.
     assert_eq!(find(&mut client, "10.0.2.9"), None);
     let fall_back = |router: &mut Router, _: &mut _| {
         router.tables.set_fallback(VrfId(1), Some(VrfId(0))).unwrap();
         let thrown = RoutePrefix::new(IpAddr::from([10, 0, 2, 0]), 25);
         router.tables.insert(VrfId(1), thrown, NextHopId::NO_ROUTE).unwrap();
     };
-    assert_eq!(scene.post.ask(Duration::from_secs(10), fall_back), Some(()));
+    assert_eq!(scene.mailbox.ask(Duration::from_secs(10), fall_back), Some(()));
     assert_eq!(find(&mut client, "10.0.2.9").unwrap().prefix.to_string(), "10.0.2.0/24");
 }
 
@@ -267,7 +268,7 @@ fn clients_are_few() {
     let error = scene.client().ask::<Value>(&Ask::Drops).unwrap_err();
     assert!(error.to_string().contains("16 clients are being served"), "{error}");
     clients.pop();
-    // The thread of the one that went has to notice.
+    // The thread of the closed client needs a moment to notice.
     let start = Instant::now();
     while scene.client().ask::<Value>(&Ask::Drops).is_err() {
         assert!(start.elapsed() < Duration::from_secs(10));
@@ -293,13 +294,13 @@ fn only_what_was_left_behind_is_replaced() {
     let path = dir.path().join("s");
     let first = Socket::open(&path, false).unwrap();
     assert!(matches!(Socket::open(&path, false), Err(SocketError::Live(_))));
-    // One that takes over: the one before does not remove what is not its own any more.
+    // A successor takes over; the old router does not remove the successor's file.
     let second = Socket::open(&path, true).unwrap();
     drop(first);
     assert!(path.exists());
     drop(second);
     assert!(!path.exists());
-    // Left behind by a process that was killed: a file that nobody listens behind.
+    // A killed process leaves a socket file that nobody listens on.
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     drop(Socket::open(&path, false).unwrap());
@@ -316,7 +317,8 @@ fn only_what_was_left_behind_is_replaced() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
 }
 
-/// Who can read the directory can lock it, and in one that is everybody's, make what is there.
+/// A user who can read the directory can lock it. In a directory that is open to all, a user can
+/// also create files.
 #[test]
 fn others_in_the_directory_are_in_nobodys_way() {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -367,7 +369,7 @@ fn asks() -> impl Strategy<Value = Ask> {
 }
 
 proptest! {
-    /// Any text has an answer, and a request is read as it was written.
+    /// Any text is parsed without a panic, and a request is read as it was written.
     #[test]
     fn requests_are_read(ask in asks(), text: String, cut: prop::sample::Index) {
         let _ = Request::read(&text);
@@ -385,7 +387,7 @@ fn nothing_is_handed_over_to_one_that_has_gone() {
     let hands = Arc::clone(&handed);
     let hand_over = move || hands.store(true, Ordering::Relaxed);
     let powers = Powers { hand_over: Some(Box::new(hand_over)), ..Powers::default() };
-    let desk = Desk::new(post().unwrap().0, Board::default(), powers);
+    let desk = RequestHandler::new(mailbox().unwrap().0, NameTable::default(), powers);
     let gone = std::io::ErrorKind::BrokenPipe;
     assert_eq!(desk.hand_over(&mut |_| Err(gone.into())).unwrap_err().kind(), gone);
     assert!(!handed.load(Ordering::Relaxed));
@@ -396,13 +398,13 @@ fn nothing_is_handed_over_to_one_that_has_gone() {
 #[test]
 fn who_follows_no_kernel_says_so() {
     use super::Command;
-    use crate::mirror::handle::{Status, Synced};
+    use crate::controller::handle::{Status, Synced};
     let scene = Scene::new();
     let mut client = scene.client();
     let synced = client.request::<Synced>(&Request::Do(Command::Sync));
-    let status = client.ask::<Status>(&Ask::Mirror);
-    let coverage = client.ask::<super::Coverage>(&Ask::Coverage);
-    for refused in [synced.err(), status.err(), coverage.err()] {
+    let status = client.ask::<Status>(&Ask::Controller);
+    let offload = client.ask::<super::Offload>(&Ask::Offload);
+    for refused in [synced.err(), status.err(), offload.err()] {
         let Some(ClientError::Refused(sentence)) = refused else { panic!("{refused:?}") };
         assert!(sentence.contains("configured by a file"), "{sentence}");
     }
@@ -410,25 +412,25 @@ fn who_follows_no_kernel_says_so() {
 
 #[test]
 fn coverage_is_told_as_it_was_set_last_with_counts() {
-    use crate::mirror::coverage::{Coverage, Live, PerFamily, Reason};
+    use crate::controller::offload::{Live, Offload, PerFamily, Reason};
     let scene = Scene::new();
     let live = Live::default();
-    let powers = Powers { coverage: Some(live.clone()), ..Powers::default() };
-    let desk = Desk::new(scene.post.clone(), Board::default(), powers);
+    let powers = Powers { offload: Some(live.clone()), ..Powers::default() };
+    let desk = RequestHandler::new(scene.mailbox.clone(), NameTable::default(), powers);
     let ask = || {
         let mut told = String::new();
         let mut say = |line: &str| {
             told += line;
             Ok(())
         };
-        desk.answer(&Ask::Coverage, &mut say).unwrap();
-        serde_json::from_str::<super::Coverage>(&told).unwrap()
+        desk.answer(&Ask::Offload, &mut say).unwrap();
+        serde_json::from_str::<super::Offload>(&told).unwrap()
     };
     assert_eq!(ask().routes.ipv4, 0);
-    live.set(Coverage {
+    live.set(Offload {
         general: PerFamily { v4: vec![Reason::PathMtu], v6: vec![] },
         routes: PerFamily { v4: 3, v6: 0 },
-        ..Coverage::default()
+        ..Offload::default()
     });
     let told = ask();
     assert_eq!((told.routes.ipv4, told.general.ipv4[0].reason.as_str()), (3, "path_mtu"));

@@ -1,12 +1,12 @@
-//! Counts that go on when rules are read again.
+//! Carries counts over when rules are read again.
 
 use std::collections::HashMap;
 
 use super::ir::{Action, CounterId, Ruleset, Step};
 
-/// For each counter of new rules the number that it has in the rules before, where its count is to go on:
-/// counters with a name by that, others by the rule that counts, if the same one (chain and text, the
-/// same one of several) was there.
+/// Returns, for each counter of the new rules, the number of the counter in the old rules whose count it
+/// continues. A named counter continues the one of its name. Another counter continues if the old rules have
+/// the same rule: the same chain and text, and the same position among equals.
 #[must_use]
 pub fn carried(before: Option<&Ruleset>, after: Option<&Ruleset>) -> Vec<Option<u32>> {
     let Some(after) = after else { return Vec::new() };
@@ -20,21 +20,21 @@ pub fn carried(before: Option<&Ruleset>, after: Option<&Ruleset>) -> Vec<Option<
     carried
 }
 
-/// What counters are known by.
+/// What identifies a counter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Key<'a> {
     Name(&'a str),
     Rule {
         chain: &'a str,
         text: String,
-        /// Which of the rules of this chain and text.
+        /// Position among the rules of this chain and text.
         nth: usize,
-        /// Which of its counters.
+        /// Position among the rule's counters.
         counter: usize,
     },
 }
 
-/// All counters; a rule's that several rules share are there for each of them.
+/// All counters; a counter that several rules share appears once for each of them.
 fn keys(rules: &Ruleset) -> Vec<(Key<'_>, CounterId)> {
     let named = rules.counters.iter().enumerate().filter_map(|(number, counter)| {
         Some((Key::Name(counter.name.as_deref()?), CounterId(number)))
@@ -60,8 +60,8 @@ fn keys(rules: &Ruleset) -> Vec<(Key<'_>, CounterId)> {
     keys
 }
 
-/// A rule's text without what its counters had when it was written (`packets 5 bytes 300`, `[5:300]`):
-/// the rule is the same.
+/// A rule's text without the counts at the time of writing (`packets 5 bytes 300`, `[5:300]`), so that the
+/// rule compares equal.
 fn without_counts(text: &str) -> String {
     let mut kept = Vec::new();
     let mut words = text.split(' ').peekable();
@@ -70,7 +70,7 @@ fn without_counts(text: &str) -> String {
         let is_after_counter = kept.last() == Some(&"counter") || kept.last() == Some(&"packets");
         let is_count = matches!(word, "packets" | "bytes") && is_after_counter;
         if is_count && words.next_if(is_number).is_some() {
-            // A mark in its place, so that `bytes` finds it.
+            // A placeholder, so that `bytes` finds it.
             if word == "packets" {
                 kept.push(word);
             }
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use crate::filter::ir::{Chain, Counter, Family, Place, Rule};
 
-    /// A ruleset of one chain whose rules each count, some by a name.
+    /// A ruleset of one chain whose rules each have a counter, some of them named.
     fn rules(texts: &[(&str, Option<&str>)]) -> Ruleset {
         let mut rules = Ruleset::default();
         let mut chain = Chain::new("inet filter forward", Family::Inet);

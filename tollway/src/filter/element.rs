@@ -1,11 +1,11 @@
-//! Elements of sets of addresses, as people write them.
+//! Elements of sets of addresses in text form.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use tollway_dataplane::stages::filter::Element;
 
-/// Reads an address, a prefix or a range (`10.0.0.1-10.0.0.9`); returns its version of IP as well.
+/// Parses an address, a prefix or a range (`10.0.0.1-10.0.0.9`). Returns its version of IP too.
 ///
 /// # Errors
 /// A sentence.

@@ -1,9 +1,12 @@
-//! The meaning of a ruleset: one packet, rule by rule, in the order in which they are written.
+//! Defines the meaning of a ruleset: takes one packet through it, rule by rule, in the order of writing.
 //!
-//! Slow and plain on purpose: this is what the classifier and everything between is held against.
-//! The rules of nft hold (`net/netfilter/nf_tables_core.c`): base chains of a hook in the order of
-//! priority; accept ends the chain that the packet is in, and the next base chain still sees it; drop
-//! ends all; who comes to the end of a base chain, or returns in it, meets its policy.
+//! It is slow and plain on purpose: it is the reference for the classifier and everything in between. nft's
+//! semantics apply (`net/netfilter/nf_tables_core.c`):
+//!
+//! - The base chains of a hook run in order of priority.
+//! - Accept ends the packet's base chain; the next base chain still sees the packet.
+//! - Drop ends everything.
+//! - A packet that reaches the end of a base chain, or returns in it, meets its policy.
 
 mod packet;
 #[cfg(test)]
@@ -16,32 +19,32 @@ use super::ir::{
     LinkPattern, Log, Match, Policy, Reject, Rule, Ruleset, SetId, Step, Target, Test, Verdict,
 };
 
-/// What became of a packet at a hook.
+/// The fate of a packet at a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It goes on.
+    /// The packet goes on.
     Accept,
-    /// It was dropped.
+    /// The packet is dropped.
     Drop,
-    /// It was dropped, and the sender is to be told.
+    /// The packet is dropped, and its sender receives an error.
     Reject(Reject),
-    /// A rule was reached that is the kernel's to decide, and why.
+    /// The packet has reached a rule that Tollway cannot execute, and why.
     Unsupported(String),
 }
 
-/// What a packet leaves behind: counts, and how much of each limit is used.
+/// State that packets change: counts, and the fill of each limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// Packets and bytes, one for each of the ruleset's counters.
     pub counts: Vec<(u64, u64)>,
     /// What was logged, in order.
     pub logged: Vec<Log>,
-    /// For each limit what it holds, in units times the period, and when that was, ns.
+    /// The fill of each limit, in units times the period, and the time of that in ns.
     buckets: Vec<(u128, u64)>,
 }
 
 impl State {
-    /// Counters and limits as a ruleset begins.
+    /// The initial state of a ruleset.
     #[must_use]
     pub fn new(rules: &Ruleset) -> Self {
         let counts = rules.counters.iter().map(|counter| (counter.packets, counter.bytes));
@@ -49,7 +52,7 @@ impl State {
         Self { counts: counts.collect(), logged: Vec::new(), buckets: buckets.collect() }
     }
 
-    /// Whether `units` more are within a limit; if so, they are used.
+    /// Says whether `units` more are within a limit; if so, uses them.
     fn take(&mut self, index: usize, limit: &Limit, units: u64, now_ns: u64) -> bool {
         let (held, since) = &mut self.buckets[index];
         let gained = u128::from(now_ns.saturating_sub(*since)) * u128::from(limit.rate);
@@ -68,7 +71,7 @@ fn full(limit: &Limit) -> u128 {
     u128::from(limit.burst) * u128::from(limit.period_ns)
 }
 
-/// What becomes of a packet at a hook. Mark and DSCP of `packet` are as the rules leave them.
+/// Returns a packet's fate at a hook. Changes the mark and the DSCP of `packet` as the rules do.
 pub fn run(
     rules: &Ruleset,
     state: &mut State,
@@ -103,7 +106,7 @@ pub fn run(
 }
 
 fn sees(chain: &Chain, base: &Base, packet: &Packet<'_>) -> bool {
-    // Bridges' hooks are others than those of what is routed, though they have the same names.
+    // Hooks of bridges have the same names as those of routed packets but are different ones.
     use super::ir::Family::{Inet, Ip, Ip6, Netdev};
     let family =
         matches!((chain.family, packet.version()), (Ip | Inet, 4) | (Ip6 | Inet, 6) | (Netdev, _));
@@ -117,21 +120,21 @@ fn sees(chain: &Chain, base: &Base, packet: &Packet<'_>) -> bool {
 
 /// How a chain ended.
 enum End {
-    /// The packet's way through the base chain is over.
+    /// The packet is done with the base chain.
     Fate(Fate),
-    /// The packet came to the end, or returned.
+    /// The packet reached the end, or returned.
     Done,
 }
 
 /// How a rule ended.
 enum Outcome {
-    /// The next rule.
+    /// The next rule follows.
     Next,
-    /// The chain ended so.
+    /// The chain ended like this.
     Ends(End),
 }
 
-/// One packet on its way through one base chain.
+/// One packet in one base chain.
 struct Run<'a, 'p> {
     rules: &'a Ruleset,
     state: &'a mut State,
@@ -169,7 +172,7 @@ impl<'a> Run<'a, '_> {
                     _ => false,
                 },
                 Step::VerdictMap { keys, map } => match self.find(keys, *map) {
-                    // The kernel goes on with the same rule.
+                    // The kernel continues with the same rule.
                     Some(Some(Datum::Verdict(Verdict::Continue))) => true,
                     Some(Some(Datum::Verdict(verdict))) => return self.verdict(verdict),
                     _ => false,
@@ -286,7 +289,7 @@ impl<'a> Run<'a, '_> {
 }
 
 impl Link {
-    /// Says if a pattern names the link.
+    /// Says whether a pattern matches the link.
     #[must_use]
     pub fn is(&self, pattern: &LinkPattern) -> bool {
         match pattern {

@@ -1,22 +1,23 @@
-//! From the intermediate form to the line of rules that the classifier takes.
+//! Compiles the intermediate form into the linear program of rules that the classifier takes.
 //!
-//! All chains lie in the line, each once: base chains of a hook by priority, each with a rule behind it
-//! that says its policy, then the other chains, those behind that are jumped to, each with a return
-//! behind it. A jump is a call to the chain's place. So nothing is multiplied out but what a rule itself
-//! has several of: alternatives, elements of maps, and of sets of several keys.
+//! The program contains every chain once. Base chains of a hook come first, by priority, each followed by a
+//! rule that states its policy. The other chains follow, each after those that jump to it and each followed
+//! by a return. A jump becomes a call to the chain's position. So the compiler multiplies out only what a
+//! rule itself has several of: alternatives, elements of maps, and elements of sets of several keys.
 //!
-//! What a rule looks at before it does anything becomes conditions, which are all tried at once. Where it
-//! looks at more after it has done something, or has done several things in a row with maps, it is cut
-//! into parts that lie behind each other; a rule without conditions before each part keeps others out.
+//! What a rule looks at before its first action becomes conditions, which the classifier tries all at once. A
+//! rule that looks at more after an action, or does several things in a row with maps, is cut into
+//! consecutive parts. Before each part, a rule without conditions keeps other packets out.
 //!
-//! At hook ingress a frame with a tag meets the chains of the device below first, then those of the VLAN's:
-//! the chains lie there once for each level of links (`levels.rs`). So it is with VRFs at hook prerouting.
+//! At hook ingress a tagged frame meets the chains of the lower device first, then those of the VLAN. So the
+//! program contains those chains once for each level of links (`levels.rs`). VRFs at hook prerouting work the
+//! same way.
 //!
-//! Large named sets of addresses are no part of the line: rules ask a set that changes while packets flow
-//! (`flatten/live.rs` says which). Small ones, and those of other keys, are written out as conditions.
+//! Large named sets of addresses are not part of the program: rules query a set that changes while packets
+//! flow (`flatten/live.rs` says which). Small sets, and those of other keys, become conditions.
 //!
-//! Links are numbers here: a pattern stands for the links of that time, so that rules are compiled again
-//! when links come or go.
+//! Links are numbers here. A pattern stands for the links that exist at compile time, so rules are compiled
+//! again when links come or go.
 
 mod conditions;
 mod levels;
@@ -42,26 +43,26 @@ use place::Layout;
 /// Why a ruleset could not be compiled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FlattenError {
-    /// The form itself is wrong.
+    /// The intermediate form is invalid.
     #[error(transparent)]
     Form(#[from] ir::IrError),
-    /// More rules than a classifier has room for.
+    /// The classifier has no room for so many rules.
     #[error("{0:?} has more than {most} rules, sets of several keys spread out", most = tollway_dataplane::stages::filter::MOST_RULES)]
     TooMany(Point),
-    /// The classifier did not take the rules.
+    /// The classifier rejected the rules.
     #[error("the rules of {0:?} do not fit the classifier: {1:?}")]
     Classifier(Point, FilterError),
-    /// No room is left for the sets.
+    /// There is no room for the sets.
     #[error("the sets do not fit: {0:?}")]
     Sets(FilterError),
 }
 
-/// Compiles a ruleset; `links` are the router's in the order of their numbers, `epochs` are those of the
-/// tables that the filter will be in.
+/// Compiles a ruleset. `links` are the router's links in the order of their numbers; `epochs` are those of
+/// the tables that will contain the filter.
 ///
-/// Counters, limits and logs of the filter have the numbers that they have in the ruleset; behind the
-/// ruleset's limits there is one for each log. Next hops that rules name are [`super::hops::resolve`]'s to
-/// find.
+/// Counters, limits and logs of the filter keep the numbers that they have in the ruleset. After the
+/// ruleset's limits comes one limit for each log. [`super::hops::resolve`] resolves the next hops that rules
+/// name.
 ///
 /// # Errors
 /// See [`FlattenError`].

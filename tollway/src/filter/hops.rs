@@ -1,7 +1,7 @@
-//! Next hops that rules name (`fwd`), and VRFs (`setfib`), found when rules are loaded.
+//! Next hops (`fwd`) and VRFs (`setfib`) that rules name, resolved when rules are loaded.
 //!
-//! As in ipfw: an address on a link of the router is a neighbour there; any other is reached as its own route
-//! says at that time. VRFs are counted as the configuration names them, the main one being 0.
+//! As in ipfw, an address on a link of the router is a neighbour there; any other address resolves to the
+//! next hop of its route at that time. VRFs are numbered as in the configuration; the main one is 0.
 
 use std::net::IpAddr;
 
@@ -11,22 +11,22 @@ use tollway_dataplane::tables::{Action as NextAction, Tables};
 use super::eval::Link;
 use super::ir::{Action, Place, Ruleset, Step};
 
-/// Why a rule can not send packets where it says.
+/// Why a rule cannot send packets to its target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}; {remedy}")]
 pub struct HopError {
-    /// The rule's.
+    /// The rule's place.
     pub place: Place,
     /// What is wrong.
     pub what: String,
-    /// How to mend it.
+    /// How to correct it.
     pub remedy: &'static str,
 }
 
-/// A neighbour that rules name, and its link where they name that too.
+/// A neighbour that rules name, and its link if they name that too.
 pub(super) type Hop<'a> = (IpAddr, Option<&'a str>);
 
-/// What rules send packets to, each once, in order: which gives them their numbers.
+/// The distinct next hops that rules name, in order; their positions are their numbers.
 pub(super) fn hops(rules: &Ruleset) -> Vec<Hop<'_>> {
     let mut hops = Vec::new();
     for (_, action) in actions(rules) {
@@ -50,13 +50,13 @@ fn actions(rules: &Ruleset) -> impl Iterator<Item = (&Place, &Action)> {
     })
 }
 
-/// The next hops that a ruleset names, for [`Filter::with_hops`]; `tables` are those that it will be in
-/// force with, `links` theirs.
+/// Resolves the next hops that a ruleset names, for [`Filter::with_hops`]. `tables` are those that the rules
+/// become active with; `links` are their links.
 ///
 /// [`Filter::with_hops`]: tollway_dataplane::stages::filter::Filter::with_hops
 ///
 /// # Errors
-/// The first that there is no way to.
+/// The first next hop or VRF that does not resolve.
 pub fn resolve(
     rules: &Ruleset,
     tables: &mut Tables,

@@ -1,20 +1,20 @@
 //! The intermediate form: a ruleset without its language.
 //!
-//! A [`Ruleset`] owns chains, sets, counters and limits; they refer to each other by number. A [`Chain`]
-//! with a [`Base`] hangs at a hook; others are reached by jumps. A [`Rule`] is a list of [`Step`]s in the
-//! order in which the language takes them: the first condition that does not hold ends the rule, actions
-//! before it have been done. A [`Step::Verdict`] that is reached ends the rule too.
+//! A [`Ruleset`] owns chains, sets, counters and limits, which refer to each other by number. A [`Chain`]
+//! with a [`Base`] is attached to a hook; jumps lead to the others. A [`Rule`] is a list of [`Step`]s in the
+//! order in which its language executes them. The first condition that does not hold ends the rule; the
+//! actions before it have already been done. Reaching a [`Step::Verdict`] ends the rule too.
 //!
-//! What there is in nft is said in nft's words and means what it means there. The other languages
-//! are brought to it by their front ends:
+//! Whatever nft has bears nft's name and nft's meaning here. The front ends of the other languages translate
+//! to it:
 //!
-//! - **iptables**: the tables raw, mangle and filter are base chains of one hook with priorities -300,
-//!   -150 and 0; user chains are chains; a rule's own counter is its first action behind the matches.
-//! - **ipfw**: the list is cut into chains at each target of `skipto`, each ending in [`Verdict::Goto`] the
-//!   next; `skipto` is a goto, `call` a jump; `in` and `out` are two base chains whose rules share
-//!   counters. `not` over a field that a packet may lack, and or-blocks, are [`Step::Any`].
+//! - **iptables**: the tables raw, mangle and filter are base chains of one hook with priorities -300, -150
+//!   and 0. User chains are chains. A rule's own counter is its first action after the matches.
+//! - **ipfw**: the front end cuts the list into chains at each target of `skipto`. Each chain ends in
+//!   [`Verdict::Goto`] to the next. `skipto` is a goto, `call` a jump. `in` and `out` are two base chains
+//!   whose rules share counters. `not` over a field that a packet may lack, and or-blocks, are [`Step::Any`].
 //!
-//! How a front end fills it:
+//! How a front end builds it:
 //!
 //! ```
 //! use tollway::filter::ir::*;
@@ -87,36 +87,36 @@ pub struct CounterId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LimitId(pub usize);
 
-/// A whole ruleset: what a file says, or the kernel's own.
+/// A whole ruleset, from a file or from the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ruleset {
-    /// Chains of all tables. Base chains of one hook with one priority run in this order.
+    /// Chains of all tables. Base chains of one hook and priority run in this order.
     pub chains: Vec<Chain>,
-    /// Sets and maps, the nameless ones too.
+    /// Sets and maps, including anonymous ones.
     pub sets: Vec<Set>,
-    /// What rules count into; rules may share one.
+    /// Counters of the rules; rules may share one.
     pub counters: Vec<Counter>,
-    /// Rates that rules hold packets to; rules may share one.
+    /// Rate limits of the rules; rules may share one.
     pub limits: Vec<Limit>,
-    /// Whether [`Selector::Protocol`], and all of the transport header, is behind an IPv6 authentication header
-    /// (ip6tables), and not that header itself (nft).
+    /// Whether [`Selector::Protocol`] and the transport header are those behind an IPv6 authentication header
+    /// (ip6tables). If not, the authentication header is itself the protocol (nft).
     pub past_auth: bool,
 }
 
 /// A chain of rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
-    /// Its name with its table's: `inet filter forward`.
+    /// Its name after its table's: `inet filter forward`.
     pub name: String,
-    /// Which packets it is for.
+    /// Which packets it sees.
     pub family: Family,
-    /// Where it hangs; none for a chain that is only jumped to.
+    /// Where it is attached; `None` for a chain that is only jumped to.
     pub base: Option<Base>,
     /// Its rules in order.
     pub rules: Vec<Rule>,
 }
 
-/// Which packets a chain is for.
+/// Which packets a chain sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
     /// IPv4.
@@ -125,45 +125,45 @@ pub enum Family {
     Ip6,
     /// IPv4 and IPv6.
     Inet,
-    /// Everything that a device carries (hooks ingress and egress).
+    /// All packets of a device (hooks ingress and egress).
     Netdev,
-    /// Everything that a bridge carries.
+    /// All packets of a bridge.
     Bridge,
 }
 
-/// Where a base chain hangs.
+/// Where a base chain is attached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Base {
     /// The hook.
     pub hook: Hook,
-    /// Devices, at the hooks of devices; packets of others do not come here. Empty elsewhere.
+    /// Its devices, at the hooks of devices; the chain does not see packets of others. Empty at other hooks.
     pub devices: Vec<LinkPattern>,
-    /// Lower runs earlier.
+    /// Base chains of lower priority run earlier.
     pub priority: i32,
-    /// What happens to packets that come to its end.
+    /// What happens to packets that reach its end.
     pub policy: Policy,
 }
 
-/// A point on a packet's way.
+/// A point on a packet's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Hook {
-    /// A device has received it.
+    /// A device has received the packet.
     Ingress,
-    /// Its IP header is sound, it has no route yet.
+    /// The IP header is valid, and the packet has no route yet.
     Prerouting,
-    /// It is for the router itself. Not on the fast road: the kernel's.
+    /// The packet is for the router itself: the kernel path, never the fast path.
     Input,
-    /// It is to be forwarded: the egress link is known, one hop is counted off.
+    /// The packet is to be forwarded: its egress link is known and its TTL decremented.
     Forward,
-    /// The router itself has made it. Not on the fast road: the kernel's.
+    /// The router itself has sent the packet: the kernel path, never the fast path.
     Output,
-    /// It is about to leave the IP layer.
+    /// The packet is about to exit the IP layer.
     Postrouting,
-    /// It is about to leave by a device.
+    /// The packet is about to be sent by a device.
     Egress,
 }
 
-/// What happens to packets that come to the end of a base chain.
+/// What happens to packets that reach the end of a base chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Policy {
     /// They go on to the next base chain.
@@ -178,7 +178,7 @@ pub enum Policy {
 pub struct Rule {
     /// Where it was written.
     pub place: Place,
-    /// The rule in its language, for people; in brackets where the file has no such rule.
+    /// The rule in its language, for display; in brackets if the file contains no such rule.
     pub text: String,
     /// Conditions and actions in order.
     pub steps: Vec<Step>,
@@ -187,9 +187,9 @@ pub struct Rule {
 /// Where a rule was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// The file, where there is one.
+    /// The file, if there is one.
     pub file: Option<String>,
-    /// The line, from 1; 0 where there is none.
+    /// The line, from 1; 0 if there is none.
     pub line: usize,
     /// nft's handle, or ipfw's number.
     pub handle: Option<u64>,
@@ -209,51 +209,51 @@ impl std::fmt::Display for Place {
 /// A step of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Goes on if this holds.
+    /// Continues if this holds.
     Match(Match),
-    /// Goes on if all matches of any of these hold.
+    /// Continues if all matches of at least one alternative hold.
     Any(Vec<Vec<Match>>),
-    /// Goes on if the packet is within the rate, or (`over`) beyond it. Only packets that get here
-    /// use the rate up.
+    /// Continues if the packet is within the rate, or (`over`) beyond it. Only packets that get here consume
+    /// tokens.
     Limit {
-        /// Which.
+        /// The limit.
         limit: LimitId,
-        /// Whether it goes on beyond the rate instead.
+        /// Whether to continue beyond the rate instead of within it.
         over: bool,
     },
-    /// Goes on, after this is done.
+    /// Does this and continues.
     Do(Action),
-    /// Looks a map up; goes on, after its datum is stored, where an element has the packet's keys.
+    /// Looks up a map. If an element has the packet's keys, stores its datum and continues.
     Map {
-        /// What is looked up, one key for each of the map's.
+        /// The keys of the lookup, one for each of the map's.
         keys: Vec<Key>,
         /// The map; its data are numbers.
         map: SetId,
         /// Where the number goes.
         target: Target,
     },
-    /// Looks a verdict map up; does what it says, else goes on with the next rule. After
-    /// [`Verdict::Continue`] it goes on with the next step, as the kernel does.
+    /// Looks up a verdict map and executes the verdict found; without one, the next rule follows. After
+    /// [`Verdict::Continue`] the next step follows, as in the kernel.
     VerdictMap {
-        /// What is looked up, one key for each of the map's.
+        /// The keys of the lookup, one for each of the map's.
         keys: Vec<Key>,
         /// The map; its data are verdicts.
         map: SetId,
     },
     /// Ends the rule.
     Verdict(Verdict),
-    /// What can not be done exactly, and why: packets that get here are the kernel's.
+    /// What Tollway cannot do exactly, and why: packets that get here take the kernel path.
     Unsupported(String),
 }
 
-/// Packets and bytes, and what to call them.
+/// A count of packets and bytes, with an optional name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
-    /// The name of one that has a name; a rule's own has none.
+    /// The name of a named counter; `None` for a rule's own.
     pub name: Option<String>,
-    /// Packets that it begins with.
+    /// Initial number of packets.
     pub packets: u64,
-    /// Bytes of layer 3 that it begins with.
+    /// Initial number of bytes, counted from layer 3.
     pub bytes: u64,
 }
 
@@ -282,7 +282,7 @@ impl Ruleset {
         LimitId(self.limits.len() - 1)
     }
 
-    /// The base chains of a hook in the order in which packets meet them.
+    /// Returns the base chains of a hook in the order in which packets meet them.
     #[must_use]
     pub fn base_chains(&self, hook: Hook) -> Vec<(ChainId, &Base)> {
         let mut chains: Vec<_> = self
@@ -298,7 +298,7 @@ impl Ruleset {
 }
 
 impl Step {
-    /// What it looks at.
+    /// The keys that the step looks at.
     #[must_use]
     pub fn keys(&self) -> Vec<&Key> {
         match self {
@@ -311,7 +311,7 @@ impl Step {
 }
 
 impl Chain {
-    /// A chain without rules that hangs nowhere.
+    /// A chain without rules, attached nowhere.
     #[must_use]
     pub fn new(name: impl Into<String>, family: Family) -> Self {
         Self { name: name.into(), family, base: None, rules: Vec::new() }
@@ -319,7 +319,7 @@ impl Chain {
 }
 
 impl Base {
-    /// At a hook that is no device's.
+    /// A base at a hook that does not belong to devices.
     #[must_use]
     pub const fn new(hook: Hook, priority: i32, policy: Policy) -> Self {
         Self { hook, devices: Vec::new(), priority, policy }
@@ -327,7 +327,7 @@ impl Base {
 }
 
 impl Place {
-    /// A rule that has nothing but a handle.
+    /// A place that has only a handle.
     #[must_use]
     pub const fn handle(handle: u64) -> Self {
         Self { file: None, line: 0, handle: Some(handle) }
@@ -341,13 +341,13 @@ impl Place {
 }
 
 impl Family {
-    /// Says if the family's chains see IPv4 packets.
+    /// Says whether the family's chains see IPv4 packets.
     #[must_use]
     pub const fn has_ip4(self) -> bool {
         !matches!(self, Self::Ip6)
     }
 
-    /// Says if the family's chains see IPv6 packets.
+    /// Says whether the family's chains see IPv6 packets.
     #[must_use]
     pub const fn has_ip6(self) -> bool {
         !matches!(self, Self::Ip)

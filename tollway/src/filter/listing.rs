@@ -1,18 +1,18 @@
-//! Rules as people wrote them: each once, though a front end may make several of one, or more around it.
+//! Rules as written: each once, though a front end may turn one into several, or add others around it.
 
 use std::collections::HashMap;
 
-use super::coverage::{Coverage, Covered, coverage};
 use super::ir::{Action, CounterId, Rule, Ruleset, Step};
+use super::offload::{Covered, Offload, offload};
 
-/// Every rule that was written, in order: at the first chain that it is in, with the worst that is said of
-/// it anywhere. What a front end has added itself is there only where it is the kernel's.
+/// Returns every rule as written, in order: at the first chain that contains it, with the worst result of any
+/// chain. A rule that a front end has added is included only if it takes the kernel path.
 #[must_use]
 pub fn listed(rules: &Ruleset) -> Vec<Covered<'_>> {
     let mut listed: Vec<Covered<'_>> = Vec::new();
     let mut known = HashMap::new();
-    for covered in coverage(rules) {
-        let is_kernels = matches!(covered.coverage, Coverage::Kernel(_));
+    for covered in offload(rules) {
+        let is_kernels = matches!(covered.offload, Offload::Kernel(_));
         if covered.rule.is_added() && !is_kernels {
             continue;
         }
@@ -24,10 +24,10 @@ pub fn listed(rules: &Ruleset) -> Vec<Covered<'_>> {
         match listed.get_mut(index) {
             None => listed.push(covered),
             Some(before) => {
-                if rank(&before.coverage) < rank(&covered.coverage) {
-                    before.coverage = covered.coverage;
+                if rank(&before.offload) < rank(&covered.offload) {
+                    before.offload = covered.offload;
                 }
-                // The one that counts stands for all.
+                // The rule with the counter represents all.
                 if counter(before.rule).is_none() {
                     before.rule = covered.rule;
                 }
@@ -37,7 +37,7 @@ pub fn listed(rules: &Ruleset) -> Vec<Covered<'_>> {
     listed
 }
 
-/// What makes it the same rule: the line it was written in, or else the counter that all share.
+/// What identifies a rule as written: its line, or else the counter that all its copies share.
 fn own(rule: &Rule) -> Option<(Option<&str>, usize, Option<CounterId>, &str)> {
     let file = rule.place.file.as_deref();
     match (rule.place.line, counter(rule)) {
@@ -54,16 +54,16 @@ fn counter(rule: &Rule) -> Option<CounterId> {
     })
 }
 
-const fn rank(coverage: &Coverage) -> u8 {
-    match coverage {
-        Coverage::Elsewhere(_) => 0,
-        Coverage::Compiled => 1,
-        Coverage::Kernel(_) => 2,
+const fn rank(offload: &Offload) -> u8 {
+    match offload {
+        Offload::Elsewhere(_) => 0,
+        Offload::Compiled => 1,
+        Offload::Kernel(_) => 2,
     }
 }
 
 impl Rule {
-    /// Says if a front end has added it itself: such a rule's text is in brackets.
+    /// Says whether a front end has added it: such a rule's text is in brackets.
     #[must_use]
     pub fn is_added(&self) -> bool {
         self.text.starts_with('(') && self.text.ends_with(')')
@@ -71,7 +71,7 @@ impl Rule {
 }
 
 impl Ruleset {
-    /// Rules as they were written.
+    /// The number of rules as written.
     #[must_use]
     pub fn rule_count(&self) -> usize {
         listed(self).len()
@@ -85,10 +85,10 @@ mod tests {
 
     fn told(rules: &Ruleset) -> Vec<(&str, &str)> {
         let listed = listed(rules).into_iter().map(|covered| {
-            let verdict = match covered.coverage {
-                Coverage::Elsewhere(_) => "elsewhere",
-                Coverage::Compiled => "compiled",
-                Coverage::Kernel(_) => "kernel",
+            let verdict = match covered.offload {
+                Offload::Elsewhere(_) => "elsewhere",
+                Offload::Compiled => "compiled",
+                Offload::Kernel(_) => "kernel",
             };
             (covered.rule.text.as_str(), verdict)
         });

@@ -1,12 +1,11 @@
 //! The firewall: rules as their own languages write them, and what becomes of them.
 //!
-//! A front end reads one language (nftables, iptables, ipfw) and fills the intermediate form ([`ir`]).
-//! What that form means is defined by [`eval`], which takes one packet through it rule by rule, plainly
-//! and slowly; everything else is held against it. [`source`] reads files of rules; [`coverage`] says
-//! which rules the fast road takes, and [`carry`] which counts go on when rules change.
+//! A front end reads one language (nftables, iptables, ipfw) and produces the intermediate form ([`ir`]).
+//! [`eval`] defines what that form means: it takes one packet through the rules one by one, plainly and
+//! slowly. Everything else is tested against it. [`source`] reads files of rules. [`offload`] says which
+//! rules the fast path takes. [`carry`] says which counters carry over when rules change.
 
 pub mod carry;
-pub mod coverage;
 pub mod element;
 pub mod eval;
 pub mod flatten;
@@ -18,5 +17,6 @@ pub mod listing;
 pub mod log;
 mod names;
 pub mod nft;
+pub mod offload;
 pub mod source;
 mod undone;

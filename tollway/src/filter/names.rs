@@ -1,9 +1,9 @@
 //! Names of numbers that several languages share.
 
-/// Names and what they stand for.
+/// Names and their numbers.
 pub(super) type Names = &'static [(&'static str, u8)];
 
-/// Protocols by the names of `/etc/protocols` that iptables and nft both have.
+/// Protocols by the names of `/etc/protocols` that both iptables and nft know.
 pub(super) const PROTOCOLS: Names = &[
     ("ip", 0),
     ("hopopt", 0),
@@ -64,7 +64,7 @@ pub(super) const PROTOCOLS: Names = &[
     ("ethernet", 143),
 ];
 
-/// Classes of the DSCP (RFC 2474, RFC 2597, RFC 3246, RFC 5865) that nft and ipfw both have.
+/// DSCP classes (RFC 2474, RFC 2597, RFC 3246, RFC 5865) that both nft and ipfw know.
 pub(super) const DSCP: Names = &[
     ("cs0", 0),
     ("be", 0),

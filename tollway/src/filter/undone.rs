@@ -1,23 +1,23 @@
-//! What the fast road leaves to the kernel. [`super::flatten`] makes it a punt and [`super::coverage`] tells
-//! of it, both by what is said here.
+//! What the fast path cannot do and hands to the kernel path. [`super::flatten`] compiles it to a punt and
+//! [`super::offload`] reports it; both use this module.
 
 use super::ir::{Action, Family, Hook, Ruleset, Verdict};
 
-/// The hooks of each point of the road: one line of rules for each.
+/// The hooks that the path evaluates at each of its points: one program of rules for each point.
 pub(super) const LINES: [&[Hook]; 3] =
     [&[Hook::Ingress], &[Hook::Prerouting], &[Hook::Forward, Hook::Postrouting, Hook::Egress]];
 
-/// Where rules are asked, as far as it matters for what they can do.
+/// The point at which rules are evaluated, as far as it limits what they can do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct At {
-    /// At hook ingress.
+    /// Hook ingress.
     is_ingress: bool,
-    /// Hooks are asked one after the other for the link that was known at the first.
+    /// Several hooks are evaluated in a row with the egress link known at the first.
     is_asked_again: bool,
 }
 
 impl At {
-    /// For hooks that follow each other in one line.
+    /// The point of hooks that share one program.
     pub(super) fn of(rules: &Ruleset, hooks: &[Hook]) -> Self {
         let is_asked = |hook: &&Hook| {
             let mut chains = rules.base_chains(**hook).into_iter();
@@ -29,7 +29,7 @@ impl At {
         }
     }
 
-    /// For rules that are asked at both.
+    /// For rules that are evaluated at both points.
     pub(super) const fn or(self, other: Self) -> Self {
         Self {
             is_ingress: self.is_ingress || other.is_ingress,
@@ -37,7 +37,7 @@ impl At {
         }
     }
 
-    /// Why an action can not be done exactly, if so.
+    /// Why an action cannot be done exactly, if so.
     pub(super) const fn action(self, action: &Action) -> Option<&'static str> {
         match action {
             Action::Forward { .. } | Action::Fib(_) if self.is_ingress => {
@@ -50,7 +50,7 @@ impl At {
         }
     }
 
-    /// Why a verdict can not be done exactly, if so.
+    /// Why a verdict cannot be done exactly, if so.
     pub(super) fn verdict(self, verdict: &Verdict) -> Option<&str> {
         match verdict {
             Verdict::Unsupported(why) => Some(why),

@@ -1,9 +1,9 @@
-//! A program in namespaces of its own, with a netlink socket there for whoever starts it.
+//! Starts a program in namespaces of its own, with a netlink socket there for the process that starts it.
 //!
-//! A socket is of the network namespace that it was made in, whoever has it, and that namespace stays while
-//! the socket does. A process of several threads cannot enter another user namespace, so the new process makes
-//! the socket before it becomes the program, and sends it (`SCM_RIGHTS`, unix(7)). The kernel answers
-//! on it, as whoever made a user namespace may do everything there (user_namespaces(7)).
+//! A socket belongs to the network namespace in which it was made, whoever has it, and keeps that namespace
+//! alive. A process of several threads cannot enter another user namespace. So the new process makes the
+//! socket before it becomes the program, and sends it (`SCM_RIGHTS`, unix(7)). The kernel answers on it, as
+//! whoever made a user namespace may do everything there (user_namespaces(7)).
 
 #![allow(unsafe_code)]
 
@@ -21,17 +21,17 @@ use netlink_sys::Socket as Raw;
 use super::Socket;
 use crate::ports::sys::{self, check};
 
-/// Where a program runs.
+/// The namespaces of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Apart {
-    /// In a network namespace: root's.
+    /// A network namespace; needs root.
     Net,
-    /// In one in a user namespace of its own, whose root is this user.
+    /// A network namespace within a user namespace of its own, whose root is this user.
     User,
 }
 
-/// Whence the socket comes, once the program has been started.
-pub(crate) struct Door(UnixStream);
+/// Delivers the socket once the program has been started.
+pub(crate) struct SocketHandover(UnixStream);
 
 /// A control message with one file descriptor.
 #[repr(C)]
@@ -46,11 +46,11 @@ struct Control {
 const CONTROL_BYTES: usize = size_of::<libc::cmsghdr>() + size_of::<RawFd>();
 
 impl Apart {
-    /// Has a command run there; a socket of a netlink protocol comes through the door.
+    /// Has a command run in these namespaces, and makes a socket of a netlink protocol there.
     ///
     /// # Errors
-    /// The system gives no pair of sockets. That there may be no such namespaces is what starting it says.
-    pub(crate) fn put(self, command: &mut Command, protocol: c_int) -> io::Result<Door> {
+    /// The system gives no pair of sockets. Starting the command fails if such namespaces are not available.
+    pub(crate) fn put(self, command: &mut Command, protocol: c_int) -> io::Result<SocketHandover> {
         let (here, there) = UnixStream::pair()?;
         let maps = [sys::effective_user(), sys::effective_group()].map(|own| format!("0 {own} 1"));
         let enter = move || {
@@ -61,12 +61,12 @@ impl Apart {
             })?;
             send(&there, socket)
         };
-        // SAFETY: the process that runs this has one thread; it makes system calls, and allocates nothing.
+        // SAFETY: the process that runs this has one thread; it makes system calls and allocates nothing.
         unsafe { command.pre_exec(enter) };
-        Ok(Door(here))
+        Ok(SocketHandover(here))
     }
 
-    /// Goes there.
+    /// Enters the namespaces.
     fn enter(self, [user, group]: &[String; 2]) -> io::Result<()> {
         let namespaces = match self {
             Self::Net => libc::CLONE_NEWNET,
@@ -75,7 +75,7 @@ impl Apart {
         // SAFETY: takes a number only.
         check(unsafe { libc::unshare(namespaces) })?;
         if self == Self::User {
-            // Who may not set groups may map them.
+            // A process that cannot set groups may map them.
             write(c"/proc/self/setgroups", "deny")?;
             write(c"/proc/self/uid_map", user)?;
             write(c"/proc/self/gid_map", group)?;
@@ -84,14 +84,14 @@ impl Apart {
     }
 }
 
-impl Door {
-    /// The socket of a program that has been started.
+impl SocketHandover {
+    /// Receives the socket, once the program has been started.
     ///
     /// # Errors
-    /// None has come.
+    /// None has arrived.
     pub(crate) fn socket(&self, receive_buffer: usize) -> io::Result<Socket> {
         let fd = receive(&self.0)?;
-        // SAFETY: a socket that nobody else has.
+        // SAFETY: the socket has no other owner.
         let raw = unsafe { Raw::from_raw_fd(fd.into_raw_fd()) };
         Socket::listening(raw, &[], receive_buffer)
     }
@@ -100,16 +100,16 @@ impl Door {
 fn write(path: &CStr, text: &str) -> io::Result<()> {
     // SAFETY: the path ends with a 0 and outlives the call.
     let fd = check(unsafe { libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC) })?;
-    // SAFETY: it is open, and nobody else has it.
+    // SAFETY: it is open and has no other owner.
     let file = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: reads as many bytes as the text has.
+    // SAFETY: reads exactly the bytes of the text.
     let written = unsafe { libc::write(file.as_raw_fd(), text.as_ptr().cast(), text.len()) };
     if written < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// A message of one byte, with room for a file descriptor.
 fn message(part: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
-    // SAFETY: all zeros are a message, an empty one, whatever fields the system has besides.
+    // SAFETY: all zeros are a valid, empty message, whatever other fields the system has.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = part;
     message.msg_iovlen = 1;
@@ -133,7 +133,7 @@ fn send(to: &UnixStream, fd: RawFd) -> io::Result<()> {
         libc::iovec { iov_base: std::ptr::from_mut(&mut byte).cast::<c_void>(), iov_len: 1 };
     let mut control = control(fd);
     let message = message(&mut part, &mut control);
-    // SAFETY: what the message points at outlives the call.
+    // SAFETY: the message's targets outlive the call.
     let sent = unsafe { libc::sendmsg(to.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -147,7 +147,7 @@ fn receive(from: &UnixStream) -> io::Result<OwnedFd> {
     control.header.cmsg_len = 0;
     let mut message = message(&mut part, &mut control);
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: what the message points at may be written, and outlives the call.
+    // SAFETY: the message's targets are writable and outlive the call.
     let received = unsafe { libc::recvmsg(from.as_raw_fd(), &raw mut message, flags) };
     if received < 0 {
         return Err(io::Error::last_os_error());

@@ -1,5 +1,5 @@
-//! Lists and single answers that are asked for by netlink, message by message. The kernel has answered when it has
-//! taken a question, or tells a list bit by bit as it is read: nothing is waited for.
+//! Netlink queries for lists and single answers. The kernel has answered when it has accepted a request, or
+//! produces a list step by step as it is read: no query waits.
 
 use std::io;
 
@@ -10,10 +10,10 @@ use super::bytes::{Message, request};
 
 /// The kernel fills no larger datagram.
 const DATAGRAM: usize = 1 << 16;
-/// A list that changes while it is told is asked for so often.
+/// How often a list is requested at most if it changes while it is read.
 const TRIES: usize = 4;
 
-/// A socket to ask by.
+/// A socket for queries.
 pub(crate) struct Asker {
     socket: Socket,
     sequence: u32,
@@ -23,15 +23,15 @@ pub(crate) struct Asker {
 /// How a list ended.
 enum End {
     Whole,
-    /// What it lists changed meanwhile.
+    /// The listed objects changed meanwhile.
     Torn,
 }
 
 impl Asker {
-    /// A socket of a protocol (`NETLINK_ROUTE`, ...).
+    /// Opens a socket of a protocol (`NETLINK_ROUTE`, ...).
     ///
     /// # Errors
-    /// The kernel does not have it, or no descriptor is left.
+    /// The kernel does not have the protocol, or no descriptor is left.
     pub(crate) fn open(protocol: isize) -> io::Result<Self> {
         let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
@@ -39,14 +39,13 @@ impl Asker {
         Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(DATAGRAM) })
     }
 
-    /// Lists are of what was asked for and of nothing else (`NETLINK_GET_STRICT_CHK`), on a kernel that
-    /// can (4.20).
+    /// Limits lists to exactly what was requested (`NETLINK_GET_STRICT_CHK`), on kernels that can (4.20).
     pub(crate) fn ask_strictly(&self) {
         let _ = self.socket.set_netlink_get_strict_chk(true);
     }
 
-    /// Everything of a list: the messages' kinds and bodies, as `read` takes them. One that changes
-    /// all the time is told as it was seen last.
+    /// Reads a whole list. `read` receives the messages' kinds and bodies. If the list keeps changing, the
+    /// result is the last attempt.
     ///
     /// # Errors
     /// The kernel refused.
@@ -68,25 +67,25 @@ impl Asker {
         Ok(all)
     }
 
-    /// The body of the one message that answers a request.
+    /// The body of the single message that answers a request.
     ///
     /// # Errors
-    /// The kernel refused, or could not be asked.
+    /// The kernel refused, or the query could not be made.
     pub(crate) fn ask(&mut self, kind: u16, body: &[u8]) -> io::Result<Vec<u8>> {
         self.answer(kind, body)?
     }
 
-    /// The same, or what the kernel says in its place.
+    /// The same, or the error with which the kernel answers.
     ///
     /// # Errors
-    /// The kernel could not be asked.
+    /// The query could not be made.
     pub(crate) fn answer(&mut self, kind: u16, body: &[u8]) -> io::Result<io::Result<Vec<u8>>> {
         self.send(kind, 0, body)?;
         loop {
             self.buffer.clear();
             self.socket.recv(&mut self.buffer, 0)?;
             let (message, _) = Message::cut(&self.buffer).ok_or(io::ErrorKind::InvalidData)?;
-            // What is left of a question that was given up.
+            // The rest of an abandoned query.
             if message.sequence != self.sequence {
                 continue;
             }
@@ -110,7 +109,7 @@ impl Asker {
             let mut rest = self.buffer.as_slice();
             while let Some((message, behind)) = Message::cut(rest) {
                 rest = behind;
-                // What is left of a list that was given up.
+                // The rest of an abandoned list.
                 if message.sequence != self.sequence {
                     continue;
                 }

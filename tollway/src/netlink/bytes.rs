@@ -1,14 +1,14 @@
-//! Messages and attributes as bytes, read and written. Whatever is broken ends the reading there.
+//! Reads and writes messages and attributes as bytes. Reading ends at the first malformed one.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Length of a message's header.
 const HEADER: usize = 16;
-/// Length of an attribute's.
+/// Length of an attribute's header.
 const ATTRIBUTE: usize = 4;
 /// `NLM_F_REQUEST`.
 const REQUEST: u16 = 1;
-/// What of an attribute's type are flags: nested, and of network byte order.
+/// The flags in an attribute's type: nested, and network byte order.
 const TYPE_FLAGS: u16 = 0xc000;
 
 /// A message.
@@ -18,16 +18,16 @@ pub(crate) struct Message<'a> {
     pub(crate) kind: u16,
     /// `NLM_F_*`.
     pub(crate) flags: u16,
-    /// Which question it answers.
+    /// The number of the request that it answers.
     pub(crate) sequence: u32,
     /// What follows the header.
     pub(crate) body: &'a [u8],
-    /// All of it.
+    /// The whole message.
     pub(crate) whole: &'a [u8],
 }
 
 impl<'a> Message<'a> {
-    /// The first message of a datagram, and what follows it.
+    /// The first message of a datagram, and the rest.
     pub(crate) fn cut(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let len = usize::try_from(u32_at(bytes, 0)?).ok()?;
         let whole = bytes.get(..len)?;
@@ -41,7 +41,7 @@ impl<'a> Message<'a> {
         Some((message, bytes.get(len.next_multiple_of(4)..).unwrap_or_default()))
     }
 
-    /// The error that an `NLMSG_ERROR` or `NLMSG_DONE` tells; none for a success.
+    /// The error in an `NLMSG_ERROR` or `NLMSG_DONE`; none for success.
     pub(crate) fn error(&self) -> Option<std::io::Error> {
         let code = i32::from_ne_bytes(*self.body.first_chunk()?);
         (code != 0).then(|| std::io::Error::from_raw_os_error(code.saturating_neg()))
@@ -53,7 +53,7 @@ impl<'a> Message<'a> {
 pub(crate) struct Attribute<'a> {
     /// Its type, without flags.
     pub(crate) kind: u16,
-    /// What it says.
+    /// Its content.
     pub(crate) value: &'a [u8],
 }
 
@@ -70,25 +70,25 @@ impl<'a> Attribute<'a> {
         u32_at(self.value, 0)
     }
 
-    /// Text that ends with a zero.
+    /// The value as text that ends with a zero.
     pub(crate) fn text(&self) -> String {
         let end = self.value.iter().position(|byte| *byte == 0).unwrap_or(self.value.len());
         String::from_utf8_lossy(self.value.get(..end).unwrap_or_default()).into_owned()
     }
 
-    /// An address, of whichever family has such long ones.
+    /// The value as an address, of the family whose addresses have this length.
     pub(crate) fn address(&self) -> Option<IpAddr> {
         address(self.value)
     }
 
-    /// The attributes within.
+    /// The attributes nested in the value.
     pub(crate) fn nested(&self) -> impl Iterator<Item = Attribute<'a>> + use<'a> {
         attributes(self.value, 0)
     }
 }
 
-/// A request to the kernel, as bytes: `kind`, other `NLM_F_*` than that it is one, its number, and what
-/// follows the header.
+/// A request to the kernel, as bytes: `kind`, `NLM_F_*` flags beside `NLM_F_REQUEST`, sequence number, and
+/// what follows the header.
 pub(crate) fn request(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
     let len = HEADER + body.len();
     let mut message = Vec::with_capacity(len);
@@ -96,7 +96,7 @@ pub(crate) fn request(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<
     message.extend(kind.to_ne_bytes());
     message.extend((flags | REQUEST).to_ne_bytes());
     message.extend(sequence.to_ne_bytes());
-    // From whom it is, the kernel knows.
+    // The sender's port: the kernel knows it.
     message.extend([0; 4]);
     message.extend(body);
     message
@@ -110,7 +110,7 @@ pub(crate) fn push(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
     message.resize(message.len().next_multiple_of(4), 0);
 }
 
-/// An address, of whichever family has such long ones.
+/// An address, of the family whose addresses have this length.
 pub(crate) fn address(bytes: &[u8]) -> Option<IpAddr> {
     if let Ok(v4) = <[u8; 4]>::try_from(bytes) {
         return Some(Ipv4Addr::from(v4).into());
@@ -118,7 +118,7 @@ pub(crate) fn address(bytes: &[u8]) -> Option<IpAddr> {
     <[u8; 16]>::try_from(bytes).ok().map(|v6| Ipv6Addr::from(v6).into())
 }
 
-/// The attributes behind the first `skip` bytes.
+/// The attributes after the first `skip` bytes.
 pub(crate) fn attributes(bytes: &[u8], skip: usize) -> impl Iterator<Item = Attribute<'_>> {
     let mut rest = bytes.get(skip..).unwrap_or_default();
     std::iter::from_fn(move || {
@@ -130,12 +130,12 @@ pub(crate) fn attributes(bytes: &[u8], skip: usize) -> impl Iterator<Item = Attr
     })
 }
 
-/// The first attribute of a kind, of those behind the first `skip` bytes.
+/// The first attribute of a kind after the first `skip` bytes.
 pub(crate) fn find(bytes: &[u8], skip: usize, kind: u16) -> Option<Attribute<'_>> {
     attributes(bytes, skip).find(|attribute| attribute.kind == kind)
 }
 
-/// A record of a length of its own at the front (`struct rtnexthop`), and what follows it.
+/// A record that begins with its own length (`struct rtnexthop`), and the rest.
 pub(crate) fn record(bytes: &[u8], least: usize) -> Option<(&[u8], &[u8])> {
     let len = usize::from(u16_at(bytes, 0)?).max(least);
     let record = bytes.get(..len)?;

@@ -1,13 +1,13 @@
-//! Netlink as it comes (netlink(7)): a socket, messages, attributes.
+//! Plain netlink (netlink(7)): socket, messages, attributes.
 //!
-//! A routing socket may have to take a million messages in a second, so they are read where they lie.
+//! A routing socket may have to read a million messages in a second, so they are read in place.
 
 mod apart;
 mod asker;
 mod bytes;
 mod socket;
 
-pub(crate) use apart::{Apart, Door};
+pub(crate) use apart::{Apart, SocketHandover};
 pub(crate) use asker::Asker;
 pub(crate) use bytes::{Attribute, Message, address, attributes, find, push, record, request};
 pub(crate) use socket::{Received, Socket};

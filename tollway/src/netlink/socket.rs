@@ -1,4 +1,4 @@
-//! A netlink socket that listens.
+//! A netlink socket for notifications and lists.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,16 +12,16 @@ use crate::ports::sys;
 /// The kernel fills no larger datagram.
 const DATAGRAM: usize = 1 << 16;
 
-/// What came of an attempt to receive.
+/// The result of an attempt to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Received {
-    /// A datagram, all of whose messages were taken.
+    /// A datagram, all of whose messages were read.
     Datagram,
-    /// Nothing: there is none.
+    /// There is no datagram.
     Nothing,
     /// Messages were lost: the receive buffer was full.
     Lost,
-    /// A datagram that ends before its last message does; what was before that was taken.
+    /// A datagram that ends before its last message does; the messages before were read.
     Broken,
 }
 
@@ -34,20 +34,21 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// A routing socket that listens to some groups (`RTNLGRP_*`): see [`Socket::of`].
+    /// A routing socket that follows some groups (`RTNLGRP_*`): see [`Socket::of`].
     pub(crate) fn open(groups: &[u32], receive_buffer: usize) -> io::Result<Self> {
         Self::of(NETLINK_ROUTE, groups, receive_buffer)
     }
 
-    /// Listens to some groups of a protocol from now on, with room for so many bytes of unread messages.
+    /// Opens a socket that follows some groups of a protocol, with room for this many bytes of unread
+    /// messages.
     ///
     /// # Errors
-    /// The system gives none, or does not know the protocol or a group.
+    /// The system gives no socket, or does not know the protocol or a group.
     pub(crate) fn of(protocol: isize, groups: &[u32], receive_buffer: usize) -> io::Result<Self> {
         Self::listening(Raw::new(protocol)?, groups, receive_buffer)
     }
 
-    /// The same of a socket that has no address yet.
+    /// The same for a socket that has no address yet.
     pub(super) fn listening(
         mut socket: Raw,
         groups: &[u32],
@@ -58,7 +59,7 @@ impl Socket {
         let forced =
             sys::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &bytes);
         if forced.is_err() {
-            // Without CAP_NET_ADMIN there is a limit to it (net.core.rmem_max).
+            // Without CAP_NET_ADMIN the size is limited (net.core.rmem_max).
             socket.set_rx_buf_sz(bytes)?;
         }
         for group in groups {
@@ -67,23 +68,22 @@ impl Socket {
         Ok(Self { socket, port, sequence: 0, buffer: vec![0; DATAGRAM] })
     }
 
-    /// Lists are of what was asked for and of nothing else (`NETLINK_GET_STRICT_CHK`), on a kernel that
-    /// can (4.20).
+    /// Limits lists to exactly what was requested (`NETLINK_GET_STRICT_CHK`), on kernels that can (4.20).
     pub(crate) fn ask_strictly(&self) {
         let _ = self.socket.set_netlink_get_strict_chk(true);
     }
 
-    /// What to wait for messages on.
+    /// The descriptor to wait for.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// By which messages to this socket are known.
+    /// The port that identifies messages to this socket.
     pub(crate) const fn port(&self) -> u32 {
         self.port
     }
 
-    /// The number that the next message is to have.
+    /// The sequence number for the next message.
     pub(crate) const fn next_sequence(&mut self) -> u32 {
         self.sequence = if self.sequence == u32::MAX { 1 } else { self.sequence + 1 };
         self.sequence
@@ -94,7 +94,7 @@ impl Socket {
         self.socket.send_to(message, &SocketAddr::new(0, 0), 0).map(drop)
     }
 
-    /// Takes the messages of one datagram, if there is one. Never waits.
+    /// Reads the messages of one datagram, if there is one. Never waits.
     pub(crate) fn receive(&mut self, mut take: impl FnMut(Message<'_>)) -> io::Result<Received> {
         let mut room: &mut [u8] = &mut self.buffer;
         let (len, from) = match self.socket.recv_from(&mut room, libc::MSG_DONTWAIT) {
@@ -108,7 +108,7 @@ impl Socket {
             }
             Err(error) => return Err(error),
         };
-        // Any process may write to this socket; only the kernel is believed.
+        // Any process may write to this socket; only messages from the kernel count.
         if from.port_number() != 0 {
             return Ok(Received::Datagram);
         }

@@ -1,13 +1,17 @@
 //! A network interface of this machine, through packet sockets (packet(7)).
 //!
-//! Frames come by a ring shared with the kernel (TPACKET_V2) and leave by `sendmmsg` past the
-//! queueing discipline. What the kernel has taken out of a frame is put back: its VLAN tag, and a
-//! checksum that a sender on the same machine left for a network card to finish.
+//! Frames arrive by a ring shared with the kernel (TPACKET_V2), and leave by `sendmmsg` past the
+//! queueing discipline. The port restores what the kernel has removed from a frame: its VLAN tag,
+//! and a checksum that a sender on the same machine left for a network card to finish.
 //!
-//! Limits: frames that the kernel has merged (GRO) or not yet cut (GSO) are counted as too big, as
-//! they fit no wire. A frame longer than the device's MTU allows is refused by the kernel, and what
-//! is sent with it is lost as well, so links are given an MTU that leaves room for their tags; one
-//! that is lowered while Tollway runs is not noticed. A port in error drops what is sent to it and is looked for every second.
+//! Limits:
+//!
+//! - Frames that the kernel has merged (GRO) or not yet segmented (GSO) count as too big, as they
+//!   fit no wire.
+//! - The kernel refuses a frame that exceeds the device's MTU, and the frames sent together with it
+//!   are lost as well. So links get an MTU that leaves room for their tags. A reduction of the MTU
+//!   while Tollway runs is not noticed.
+//! - A failed port drops what is sent to it, and is checked every second.
 
 use std::borrow::Cow;
 use std::io;
@@ -23,19 +27,19 @@ use super::sys::{self, Ring};
 use super::{Device, PortError, State, checksum};
 use crate::model::Mac;
 
-/// Bytes of a receive ring, about: 8 ms of 10 Gbit/s.
+/// Approximate size of a receive ring in bytes: 8 ms of 10 Gbit/s.
 const RING_BYTES: usize = 8 << 20;
-/// Bytes that may be on their way through the kernel.
+/// Bytes that may be in transit through the kernel.
 const SEND_BYTES: libc::c_int = 4 << 20;
 /// Bytes that the kernel allocates at once for a ring; any frame fits.
 const BLOCK_BYTES: usize = 1 << 16;
 /// Bytes before a frame in its slot: header, address, alignment, `virtio_net_hdr`.
 const SLOT_OVERHEAD: usize = 128;
-/// Bytes of a `virtio_net_hdr`, which stands right before the frame.
+/// Bytes of a `virtio_net_hdr`, which directly precedes the frame.
 const VNET_LEN: usize = 10;
-/// A failed port is looked for so often.
+/// The interval between checks of a failed port.
 const RETRY_NS: u64 = 1_000_000_000;
-/// Bytes of the two Ethernet addresses, behind which a tag goes.
+/// Bytes of the two Ethernet addresses; a tag follows them.
 const ADDRESSES: usize = 12;
 
 /// A port on a network interface.
@@ -52,11 +56,11 @@ pub struct AfPacket {
     told_merged: bool,
     missed: u64,
     next_look_ns: u64,
-    /// The interface's number when it was last seen.
+    /// The interface's last known ifindex.
     index: i32,
 }
 
-/// The sockets of an interface that works.
+/// The sockets of a working interface.
 struct Open {
     ring: Ring,
     next: usize,
@@ -65,7 +69,8 @@ struct Open {
 }
 
 impl AfPacket {
-    /// Opens `device` for frames of up to `room` bytes. One that is down is waited for.
+    /// Opens `device` for frames of up to `room` bytes; an interface that is down is used as soon
+    /// as it is up.
     ///
     /// # Errors
     /// No such interface, no Ethernet, no privilege.
@@ -96,14 +101,14 @@ impl AfPacket {
         Ok(this)
     }
 
-    /// Says why it is not what was wanted in the first place.
+    /// Records why the port is not of the preferred kind.
     #[must_use]
     pub fn instead_of(mut self, causes: &str) -> Self {
         self.how = format!("packet socket ({causes})");
         self
     }
 
-    /// Enters a state of error and says so, once.
+    /// Enters an error state and logs it once.
     fn fail(&mut self, state: State) {
         self.open = None;
         if self.state == state {
@@ -119,7 +124,7 @@ impl AfPacket {
         self.state = state;
     }
 
-    /// Looks whether the interface is still the one that was opened, and up.
+    /// Checks whether the interface still is the one that was opened, and up.
     fn look(&mut self) {
         let known = match &self.open {
             Some(open) => interface::ask(open.tx.as_fd(), &self.device),
@@ -183,7 +188,7 @@ fn explain(port: &str, device: &str, action: &'static str, error: io::Error) -> 
 impl Open {
     fn new(facts: &Facts, room: usize) -> Result<Self, (&'static str, io::Error)> {
         let what = |what| move |error| (what, error);
-        // Nothing is received before the socket has its options and its interface.
+        // Receive nothing before the socket has its options and its interface.
         let rx = sys::packet_socket(0).map_err(what("packet socket"))?;
         let set = |option, value: libc::c_int| {
             sys::set_option(rx.as_fd(), libc::SOL_PACKET, option, &value)
@@ -213,11 +218,11 @@ impl Open {
             .map_err(what("PACKET_ADD_MEMBERSHIP"))?;
         let tx = sys::packet_socket(0).map_err(what("packet socket"))?;
         sys::bind(tx.as_fd(), facts.index, 0).map_err(what("bind"))?;
-        // Not every device can do without its queue; those are slower, not worse.
+        // Not every device works without its queue; those are slower, not worse.
         let on: libc::c_int = 1;
         let _ = sys::set_option(tx.as_fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &on);
-        // Room for bursts that the peer has not got to yet; more than the system's limit where this
-        // user may have it.
+        // Room for bursts that the peer has not processed yet; beyond the system's limit if this
+        // user may exceed it.
         let room: libc::c_int = SEND_BYTES;
         let _ = sys::set_option(tx.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &room)
             .or_else(|_| sys::set_option(tx.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, &room));
@@ -225,7 +230,7 @@ impl Open {
         Ok(Self { ring, next: 0, rx, tx })
     }
 
-    /// The error that waits at the receiving socket, if one does.
+    /// The pending error of the receiving socket, if any.
     fn error(&self) -> Option<io::Error> {
         match sys::get_option(self.rx.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR, 0) {
             Ok(0) => None,
@@ -234,7 +239,7 @@ impl Open {
         }
     }
 
-    /// Takes the frame in the ring's next slot; the caller has made sure that it is there.
+    /// Takes the frame in the ring's next slot; the caller has checked that there is one.
     fn take(&self, umem: &mut Umem, burst: &mut Burst, status: u32) -> Taken {
         let header = self.ring.header(self.next);
         let (at, len) = (usize::from(header.tp_mac), header.tp_len as usize);
@@ -268,14 +273,14 @@ impl Open {
             }
         };
         let Some(frame) = place(umem, total, make) else { return Taken::NoMemory };
-        // The burst has room: `receive` offers it no more than that.
+        // The burst has room: `receive` takes no more frames than fit.
         let pushed = burst.push(frame.addr, total as u16);
         debug_assert!(pushed);
         Taken::Whole
     }
 }
 
-/// A frame of `len` bytes that `make` writes; none where no chunk is free.
+/// Creates a frame of `len` bytes that `make` fills; `None` if no chunk is free.
 fn place(umem: &mut Umem, len: usize, make: impl FnOnce(&mut [u8])) -> Option<Descriptor> {
     if len > umem.room() {
         let mut bytes = vec![0; len];
@@ -294,7 +299,7 @@ enum Taken {
     Whole,
     Oversized(usize),
     Merged(usize),
-    /// It stays in the ring.
+    /// The frame stays in the ring.
     NoMemory,
 }
 
@@ -334,8 +339,7 @@ impl Port for AfPacket {
             for (slot, frame) in bytes.iter_mut().zip(&whole) {
                 *slot = frame;
             }
-            // An error tells of the first frame, that none was taken; a dead device is noticed by
-            // `maintain`.
+            // An error means that the first frame was refused; `maintain` notices a dead device.
             let sent = sys::send(open.tx.as_fd(), &bytes[..batch.len()]).unwrap_or(0);
             for frame in &batch[..sent] {
                 umem.free(frame.addr);
@@ -369,7 +373,7 @@ impl Device for AfPacket {
     fn maintain(&mut self, now_ns: u64) {
         let error = self.open.as_ref().and_then(Open::error);
         if let Some(error) = error {
-            // It may just be down; what it is, `look` says.
+            // The interface may just be down; `look` finds out.
             tracing::debug!("port {}: {}: {error}", self.port, self.device);
             self.open = None;
         } else if now_ns < self.next_look_ns {
@@ -390,7 +394,7 @@ impl Device for AfPacket {
     fn missed(&mut self) -> u64 {
         if let Some(open) = &self.open {
             let none = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
-            // Reading them resets them.
+            // Reading the statistics resets them.
             let read =
                 sys::get_option(open.rx.as_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS, none);
             self.missed += read.map_or(0, |stats| u64::from(stats.tp_drops));

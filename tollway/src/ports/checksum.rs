@@ -1,15 +1,15 @@
-//! Checksums that a sender on the same machine left for a network card to finish.
+//! Finishes checksums that a sender on the same machine left to a network card.
 
 use tollway_dataplane::wire::checksum::sum;
 
-/// Where SCTP has its CRC (RFC 9260, 3.1), counted from the start of its header.
+/// The offset of the CRC in an SCTP header (RFC 9260, 3.1).
 const SCTP_CRC: usize = 8;
-/// Where UDP has its checksum (RFC 768).
+/// The offset of the checksum in a UDP header (RFC 768).
 const UDP_CHECKSUM: usize = 6;
 
-/// Finishes the checksum over the bytes from `start`, whose field is `offset` bytes further and
-/// holds the sum of the pseudo-header (`skb_checksum_help`, `net/core/dev.c`). Positions that lie
-/// outside leave the frame as it is.
+/// Finishes the checksum over the bytes from `start`. Its field is at `start + offset` and holds
+/// the sum of the pseudo-header (`skb_checksum_help`, `net/core/dev.c`). Positions outside of the
+/// frame leave it unchanged.
 pub(super) fn finish(frame: &mut [u8], start: usize, offset: usize) {
     let Some(segment) = frame.get_mut(start..) else { return };
     if offset == SCTP_CRC {
@@ -18,7 +18,7 @@ pub(super) fn finish(frame: &mut [u8], start: usize, offset: usize) {
     let total = sum(segment);
     let Some(field) = segment.get_mut(offset..offset + 2) else { return };
     let checksum = match (!total, offset) {
-        // In UDP zero would say that there is no checksum.
+        // In UDP, zero would mean that there is no checksum.
         (0, UDP_CHECKSUM) => 0xffff,
         (checksum, _) => checksum,
     };

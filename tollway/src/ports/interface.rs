@@ -1,4 +1,4 @@
-//! What a network interface says of itself.
+//! Properties of a network interface.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use super::sys::{self, Call};
 use crate::model::Mac;
 
-/// What an interface says of itself.
+/// The properties of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
     pub(super) index: i32,
@@ -15,8 +15,8 @@ pub(super) struct Facts {
     pub(super) up: bool,
 }
 
-/// What the interface of that name says of itself, or what was asked and the error. Any socket will
-/// do.
+/// Queries the properties of an interface by name; the error comes with the failed request. Any
+/// socket will do.
 pub(super) fn ask(
     socket: BorrowedFd<'_>,
     device: &str,
@@ -37,19 +37,19 @@ pub(super) fn ask(
     Ok(Facts { index, mac: Mac(mac), mtu, up: flags & libc::IFF_UP != 0 })
 }
 
-/// What the interface of that number is called now.
+/// The current name of an interface, by ifindex.
 pub(super) fn name(socket: BorrowedFd<'_>, index: i32) -> io::Result<String> {
     let mut request = sys::numbered(index);
     sys::interface_call(socket, Call::Name, &mut request)?;
     Ok(sys::name(&request))
 }
 
-/// How many receive queues it has: what `ethtool --show-channels` says, or one.
+/// The number of its receive queues, as in `ethtool --show-channels`; 1 if unknown.
 pub(super) fn queues(socket: BorrowedFd<'_>, device: &str) -> u32 {
     sys::receive_queues(socket, device).unwrap_or(1).max(1)
 }
 
-/// Whether the kernel forwards what comes in by it, IPv4 or IPv6 (`forwarding` in ip-sysctl).
+/// Whether the kernel forwards what arrives there, IPv4 or IPv6 (`forwarding` in ip-sysctl).
 pub(super) fn kernel_forwards(device: &str) -> bool {
     ["ipv4", "ipv6"].into_iter().any(|family| {
         let file = format!("/proc/sys/net/{family}/conf/{device}/forwarding");

@@ -1,12 +1,12 @@
-//! Ports: where frames come from and go to, and what the worker needs to know of them.
+//! Ports: where frames come from and go to, and what the worker needs to know about them.
 
 pub mod af_packet;
 pub mod af_xdp;
 pub mod capture;
 mod checksum;
+pub mod dispatcher;
 mod interface;
 pub(crate) mod redirect;
-pub mod steering;
 pub(crate) mod sys;
 pub mod tap;
 
@@ -25,32 +25,32 @@ use tap::Tap;
 /// Whether a port works.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum State {
-    /// It does.
+    /// It works.
     #[default]
     Up,
-    /// It is there but passes no frames, for the reason given; looked at again every second.
+    /// The device exists but passes no frames, for this reason; the port checks again every second.
     Down(String),
-    /// What stands behind it has gone; looked for again, by name, every second.
+    /// The device has gone; the port looks for it by name every second.
     Gone(String),
-    /// It was told to leave its device to the kernel, for the reason given ([`Device::set_idle`]).
+    /// The port leaves its device to the kernel, for this reason ([`Device::set_idle`]).
     Detached(String),
 }
 
 /// A port as the worker sees it.
 pub trait Device: Port {
-    /// What to wait for frames on; none for a port that never has to be waited for, or is down.
+    /// The descriptor to poll for frames; `None` for a port that never waits, or is down.
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// The same for a port that may have several, or none.
+    /// Calls `tell` for each descriptor to poll, of which there may be several, or none.
     fn each_fd(&self, tell: &mut dyn FnMut(BorrowedFd<'_>)) {
         if let Some(fd) = self.fd() {
             tell(fd);
         }
     }
 
-    /// By what means the port works, in words, and why by no better ones.
+    /// How the port works, in words, and why not in a better way.
     fn how(&self) -> String {
         "plain memory".to_owned()
     }
@@ -60,50 +60,50 @@ pub trait Device: Port {
         State::Up
     }
 
-    /// Looks after the port: notices that it has failed, tries to bring it back. Cheap enough to be
-    /// called at every tick, and called at once when waiting for it reports an error.
+    /// Maintains the port: notices failures and tries to recover. It is cheap enough for every
+    /// tick; the worker also calls it when polling the port reports an error.
     fn maintain(&mut self, now_ns: u64) {
         let _ = now_ns;
     }
 
-    /// Looks after the port at once, since something is known to have happened to its device.
+    /// Checks the port at once, after an event at its device.
     fn look_again(&mut self) {}
 
-    /// Says why the port has nothing to do: it leaves its device to the kernel until told otherwise, if it is of
-    /// a kind that has a kernel behind it.
+    /// Sets the reason why the port has nothing to do. A port with a kernel behind it then leaves
+    /// its device to the kernel, until this is called with `None`.
     fn set_idle(&mut self, why: Option<&str>) {
         let _ = why;
     }
 
-    /// The number of the device that the port sends and receives by right now.
+    /// The ifindex of the device that the port uses now.
     fn ifindex(&self) -> Option<u32> {
         None
     }
 
-    /// The Ethernet address of the device behind the port, where the router is to use that.
+    /// The Ethernet address of the device behind the port, if the router is to use it.
     fn mac(&self) -> Option<Mac> {
         None
     }
 
-    /// The largest layer-3 packet that the device behind the port takes.
+    /// The largest layer-3 packet that the device behind the port accepts, in bytes.
     fn mtu(&self) -> Option<u16> {
         None
     }
 
-    /// Says what the largest layer-3 packet is from now on, for a device that follows the port.
+    /// Sets the largest layer-3 packet in bytes, for a device that follows the port.
     fn set_mtu(&mut self, mtu: u16) {
         let _ = mtu;
     }
 
-    /// Frames that the kernel dropped before the port could read them.
+    /// The number of frames that the kernel dropped before the port could read them.
     fn missed(&mut self) -> u64 {
         0
     }
 
-    /// Ends the port's work: what was written is in its file when this returns.
+    /// Ends the port's work; everything is written to its file when this returns.
     ///
     /// # Errors
-    /// The first thing that went wrong with the port's files.
+    /// The first error of the port's files.
     fn finish(&mut self) -> Result<(), CaptureError> {
         Ok(())
     }
@@ -111,34 +111,34 @@ pub trait Device: Port {
 
 impl Device for MemoryPort {}
 
-/// Ports of any kind, side by side.
+/// Ports of any kind; the index is the port's number.
 pub type Devices = Vec<Box<dyn Device>>;
 
-/// Why a port could not be opened, or has failed: what, why, and what to do about it.
+/// Why a port could not be opened, or has failed: what failed, why, and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
     /// A packet socket needs a privilege.
-    #[error("port {port}: {device} can not be opened for raw frames without CAP_NET_RAW")]
+    #[error("port {port}: {device} cannot be opened for raw frames without CAP_NET_RAW")]
     NoRaw {
         /// The port.
         port: String,
         /// The device behind it.
         device: String,
     },
-    /// A TAP device needs a privilege.
-    #[error("port {port}: the TAP device {device} can not be made without CAP_NET_ADMIN")]
+    /// Creating a TAP device needs a privilege.
+    #[error("port {port}: the TAP device {device} cannot be made without CAP_NET_ADMIN")]
     NoAdmin {
         /// The port.
         port: String,
         /// The device behind it.
         device: String,
     },
-    /// The TAP driver can not be reached.
-    #[error("port {port}: TAP devices can not be made: /dev/net/tun: {}", why(.error))]
+    /// The TAP driver cannot be reached.
+    #[error("port {port}: TAP devices cannot be made: /dev/net/tun: {}", why(.error))]
     NoTun {
         /// The port.
         port: String,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
     /// There is no such interface.
@@ -146,7 +146,7 @@ pub enum PortError {
     NoDevice {
         /// The port.
         port: String,
-        /// The device that is missed.
+        /// The missing device.
         device: String,
     },
     /// The interface carries no Ethernet.
@@ -157,7 +157,7 @@ pub enum PortError {
         /// The device behind it.
         device: String,
     },
-    /// AF_XDP is not offered, and a packet socket leaves every frame to the kernel as well.
+    /// AF_XDP is not available, and with a packet socket the kernel would process every frame too.
     #[error(
         "port {port}: {device} offers no AF_XDP ({causes}), and by a packet socket the kernel, which \
          forwards there, would send every packet a second time"
@@ -171,19 +171,19 @@ pub enum PortError {
         causes: String,
     },
     /// The system refused.
-    #[error("port {port}: {device} can not be opened: {action}: {}", why(.error))]
+    #[error("port {port}: {device} cannot be opened: {action}: {}", why(.error))]
     System {
         /// The port.
         port: String,
         /// The device behind it.
         device: String,
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
-    /// AF_XDP is wanted, and is not offered or another's.
-    #[error("port {port}: {device} can not be opened by AF_XDP: {what}")]
+    /// AF_XDP is required, and is not available or used by another program.
+    #[error("port {port}: {device} cannot be opened by AF_XDP: {what}")]
     NoXdp {
         /// The port.
         port: String,
@@ -191,7 +191,7 @@ pub enum PortError {
         device: String,
         /// What was refused, and why.
         what: String,
-        /// What a user can do about it.
+        /// The remedy for the user.
         remedy: String,
     },
     /// A capture file.
@@ -199,13 +199,13 @@ pub enum PortError {
     Capture {
         /// The port.
         port: String,
-        /// What is wrong with the file.
+        /// The error of the file.
         error: CaptureError,
     },
 }
 
 impl PortError {
-    /// What a user can do about it.
+    /// The remedy for the user.
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {
@@ -239,32 +239,34 @@ impl PortError {
     }
 }
 
-/// What a device says of itself that the links on it follow.
+/// The properties of a device that its links adopt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// Its Ethernet address, for links that were given none.
+    /// Its Ethernet address, for links without a configured one.
     pub mac: Option<Mac>,
-    /// The largest layer-3 packet that it takes.
+    /// The largest layer-3 packet that it accepts, in bytes.
     pub mtu: Option<u16>,
 }
 
 impl Facts {
-    /// Those of a port's device.
+    /// The properties of a port's device.
     #[must_use]
     pub fn of(device: &dyn Device) -> Self {
         Self { mac: device.mac(), mtu: device.mtu() }
     }
 }
 
-/// Makes the XDP program of a port, or says why there is none.
+/// Creates the XDP program of a port, or returns why there is none.
 pub type Programs<'a> = dyn FnMut(&Model, PortIndex) -> Result<Box<dyn Kept>, Refusal> + 'a;
 
-/// Opens every port of a model, for frames in `umem`, and adopts into the model what devices say of
-/// themselves: the Ethernet address of links that were given none, and a smaller MTU. To be done
-/// before compiling. A port for which `idle` has a reason is left to the kernel for now.
+/// Opens every port of a model, for frames in `umem`.
+///
+/// Adopts the devices' properties into the model: the Ethernet address of links without a
+/// configured one, and a smaller MTU. Call this before compiling the model. A port with a reason in
+/// `idle` is left to the kernel for now.
 ///
 /// # Errors
-/// The first port that can not be opened.
+/// The first port that cannot be opened.
 pub fn open(
     model: &mut Model,
     umem: &mut Umem,
@@ -298,7 +300,7 @@ pub fn open(
     Ok(devices)
 }
 
-/// An AF_XDP port, or in its place a packet socket, where that is allowed and nothing else is had.
+/// Opens an AF_XDP port; or a packet socket, if that is permitted and AF_XDP is not available.
 fn open_af_xdp(
     (port, device): (&str, &str),
     mode: AfXdpMode,
@@ -330,19 +332,19 @@ fn open_af_xdp(
     Ok(Box::new(packet.instead_of(&af_xdp::list(&causes))))
 }
 
-/// A device of Ethernet.
+/// An Ethernet device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ethernet {
     /// Its address.
     pub(crate) mac: Mac,
-    /// The largest layer-3 packet that it takes.
+    /// The largest layer-3 packet that it accepts, in bytes.
     pub(crate) mtu: u16,
-    /// Whether it is switched on.
+    /// Whether it is up.
     pub(crate) up: bool,
 }
 
-/// What a device where the calling thread lives says of itself; none for one that is no Ethernet
-/// interface, or is not there, which the error tells apart.
+/// The properties of a device in the calling thread's network namespace. `None` for an interface
+/// that is not Ethernet; an error if there is no such interface.
 pub(crate) fn ethernet_of(device: &str) -> std::io::Result<Option<Ethernet>> {
     let socket = std::os::unix::net::UnixDatagram::unbound()?;
     match interface::ask(std::os::fd::AsFd::as_fd(&socket), device) {
@@ -361,7 +363,7 @@ pub(crate) fn why(error: &std::io::Error) -> String {
     }
 }
 
-/// Adopts into a model what the device behind a port says of itself.
+/// Adopts the properties of a port's device into a model.
 pub(crate) fn adopt(model: &mut Model, port: PortIndex, facts: Facts) {
     if let Some(mac) = facts.mac {
         model.adopt_mac(port, mac);
@@ -382,8 +384,8 @@ pub(crate) fn adopt(model: &mut Model, port: PortIndex, facts: Facts) {
     }
 }
 
-/// The port at the bottom of a link, and the tags of its frames, innermost first. Parents precede
-/// their VLAN links.
+/// The port below a link, and the tags of its frames, innermost first. Parents precede their VLAN
+/// links.
 fn below(model: &Model, mut index: usize) -> (PortIndex, Vec<VlanProtocol>) {
     let mut tags = Vec::new();
     loop {
@@ -398,8 +400,8 @@ fn below(model: &Model, mut index: usize) -> (PortIndex, Vec<VlanProtocol>) {
     }
 }
 
-/// The largest packet that a device of this MTU is given with these tags: the kernel allows one
-/// more tag than fits, if the outermost is 802.1Q (`packet_extra_vlan_len_allowed` in
+/// The largest packet for a device of this MTU under these tags. The kernel allows one more tag
+/// than fits, if the outermost is 802.1Q (`packet_extra_vlan_len_allowed` in
 /// `net/packet/af_packet.c`).
 fn room_beside(tags: &[VlanProtocol], mtu: u16) -> u16 {
     let free = usize::from(tags.last() == Some(&VlanProtocol::Dot1q));
@@ -408,11 +410,11 @@ fn room_beside(tags: &[VlanProtocol], mtu: u16) -> u16 {
 
 /// Bytes of an Ethernet header with all the tags that a link can have.
 pub(crate) const LARGEST_HEADER: usize = 22;
-/// The largest packet that a frame has room for, bytes: its length with its header is a number of 16 bits.
+/// The largest packet that fits in a frame, in bytes: the frame's length is a 16-bit number.
 pub const MOST_MTU: u32 = u16::MAX as u32 - LARGEST_HEADER as u32;
-/// Bytes of all frames in memory at once, about.
+/// Approximate size of all frames in memory together, in bytes.
 const UMEM_BYTES: u32 = 64 << 20;
-/// Frames in memory at once at least: twice what may wait for neighbours.
+/// The least number of frames in memory: twice what may wait for neighbours.
 const MIN_CHUNKS: u32 = 8192;
 
 /// The largest MTU of a model's links.
@@ -428,12 +430,12 @@ pub fn chunk_bytes(model: &Model) -> u32 {
     sizes.into_iter().find(|size| Umem::room_of(*size) >= frame).unwrap_or(32_768)
 }
 
-/// Memory for the frames of all ports of a model; none where it can not be had.
+/// Allocates memory for the frames of all ports of a model; `None` if that fails.
 #[must_use]
 pub fn umem(model: &Model) -> Option<Umem> {
     let whole = chunk_bytes(model);
     let fits = mtu(model) + LARGEST_HEADER <= Umem::room_of(2048);
-    // The kernel takes chunks of 2 or 4 KB; a frame that fits none has several.
+    // The kernel accepts chunks of 2 or 4 KB; a larger frame takes several.
     let chunk = match queues(model).next() {
         None => whole,
         Some(_) if fits && !may_be_zero_copy(model) => 2048,
@@ -452,10 +454,11 @@ fn queues(model: &Model) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Whether some port may have its frames without copies.
+/// Whether some port may use zero copy.
 ///
-/// Network cards know buffers of whole kilobytes. Of a chunk of 2 KB the kernel gives them 1,792 bytes, which are
-/// one for igb and igc: they drop frames of more than 1,024 (`igb_setup_srrctl`).
+/// Network cards use buffers of whole kilobytes. The kernel gives them 1,792 bytes of a 2 KB chunk,
+/// which igb and igc round down to one: they drop frames of more than 1,024 bytes
+/// (`igb_setup_srrctl`).
 fn may_be_zero_copy(model: &Model) -> bool {
     model.ports.iter().any(|port| match &port.kind {
         PortKind::AfXdp { mode: AfXdpMode::Copy | AfXdpMode::Generic, .. } => false,
@@ -464,7 +467,8 @@ fn may_be_zero_copy(model: &Model) -> bool {
     })
 }
 
-/// Copies frames out by `send`, which says if it took one, and frees what was taken.
+/// Copies frames out by `send`, which returns whether it accepted a frame, and frees the accepted
+/// ones.
 fn send_each(umem: &mut Umem, frames: &[Descriptor], mut send: impl FnMut(&[u8]) -> bool) -> usize {
     for (taken, frame) in frames.iter().enumerate() {
         if !send(&umem.whole(*frame)) {
@@ -475,13 +479,13 @@ fn send_each(umem: &mut Umem, frames: &[Descriptor], mut send: impl FnMut(&[u8])
     frames.len()
 }
 
-/// Copies a frame into the burst; false where it must be offered again later.
+/// Copies a frame into the burst; returns false if the caller must offer it again later.
 fn push_copy(umem: &mut Umem, burst: &mut Burst, bytes: &[u8]) -> bool {
     if burst.count >= tollway_dataplane::burst::BURST {
         return false;
     }
     let Some(frame) = umem.store(bytes) else { return false };
-    // There is room: it was looked for above.
+    // There is room: checked above.
     let pushed = burst.push(frame.addr, frame.len as u16);
     debug_assert!(pushed);
     true

@@ -1,17 +1,18 @@
-//! Which devices take frames that an XDP program on another device redirects to them.
+//! Watches which devices accept frames that an XDP program on another device redirects to them.
 //!
-//! Not every device does, and it may change: a veth does while its peer has XDP or GRO. What a device
-//! that does not is given is dropped without a word, so the express lane has to know. The kernel tells
-//! in generic netlink, family `netdev` (`Documentation/netlink/specs/netdev.yaml`, Linux 6.3).
+//! Not every device accepts them, and that may change: a veth does while its peer has XDP or GRO. A
+//! device that does not accept them drops them silently, so the XDP path has to know. The kernel
+//! reports it by generic netlink, family `netdev` (`Documentation/netlink/specs/netdev.yaml`, Linux
+//! 6.3).
 //!
-//! What a device says need not be what it does. One that refuses what it is given
-//! ([`steer::refusals`](crate::steer::refusals)) is asked again after a second, by a frame of the router's own, and
-//! each time that it refuses again after twice as long.
+//! A device may behave differently from what it reports. One that refuses frames
+//! ([`xdp::refusals`](crate::xdp::refusals)) is probed again after a second, with a frame of the
+//! router's own. After each further refusal the pause doubles.
 //!
-//! Where nobody notices what is refused, devices with zero-copy are not given anything: their drivers may say that
-//! they take frames and drop all while a socket has the queue.
+//! Where refusals cannot be noticed, devices with zero-copy get no frames. Their drivers may report
+//! that they accept frames, and drop all of them while a socket has the queue.
 //!
-//! Limits: a kernel before 6.3 does not tell; no device is taken to be able there.
+//! Limits: a kernel before 6.3 does not report this; no device counts as able there.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,20 +30,20 @@ use tollway_dataplane::id::PortId;
 
 use super::interface::Facts;
 use super::{interface, sys};
-use crate::express::Ports;
 use crate::netlink::{self, Attribute, Message, find, push};
-use crate::steer::Asked;
-use crate::steer::refusals::{Cause, Refusals};
+use crate::xdp::Asked;
+use crate::xdp::refusals::{Cause, Refusals};
+use crate::xdp_path::{Exit, Ports};
 
-/// All is asked anew at least so often, in case that a message was lost.
+/// The longest time between two full checks, in case a notification was lost.
 const PERIOD: Duration = Duration::from_millis(500);
-/// Refusals are looked at so often.
+/// The interval between checks of refusals.
 const LOOK_MS: i32 = 100;
-/// A device that refuses is tried again after so long, and at last so seldom.
+/// The first and the longest pause before a device that refuses is tried again.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(256);
 
-/// `NLMSG_MIN_TYPE`: the family that names the others.
+/// `NLMSG_MIN_TYPE`: the family that lists the others.
 const GENL_ID_CTRL: u16 = 0x10;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
@@ -53,14 +54,16 @@ const CTRL_ATTR_MCAST_GRP_ID: u16 = 2;
 const NETDEV_CMD_DEV_GET: u8 = 1;
 const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
-/// `NETDEV_XDP_ACT_NDO_XMIT`: takes redirected frames.
+/// `NETDEV_XDP_ACT_NDO_XMIT`: accepts redirected frames.
 const NDO_XMIT: u64 = 1 << 2;
-/// `NETDEV_XDP_ACT_XSK_ZEROCOPY`: has AF_XDP sockets without copies.
+/// `NETDEV_XDP_ACT_NDO_XMIT_SG`: also accepts those in several pieces.
+const NDO_XMIT_SG: u64 = 1 << 6;
+/// `NETDEV_XDP_ACT_XSK_ZEROCOPY`: supports zero-copy AF_XDP sockets.
 const XSK_ZEROCOPY: u64 = 1 << 3;
 /// Bytes of `genlmsghdr`.
 const GENERAL: usize = 4;
 
-/// A thread that tells the express lane where it can send.
+/// A thread that updates the XDP path with the devices that it can send to.
 pub struct Watch {
     /// Closing it ends the thread.
     wake: Option<UnixStream>,
@@ -68,11 +71,11 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Looks at the devices of some ports, by the numbers that `device_of` gives, once before this returns,
-    /// and then whenever one changes.
+    /// Checks the devices of some ports, whose ifindexes `device_of` returns: once before this
+    /// returns, and then whenever a device changes.
     ///
     /// # Errors
-    /// The kernel can not be asked.
+    /// The kernel cannot be queried.
     pub fn start(
         watched: Vec<PortId>,
         device_of: impl Fn(PortId) -> Option<u32> + Send + 'static,
@@ -82,7 +85,7 @@ impl Watch {
             Ok(netdev) => netdev,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 tracing::warn!(
-                    "no express lane: this kernel does not tell which devices take redirected \
+                    "no XDP path: this kernel does not tell which devices take redirected \
                      frames (Linux 6.3 does)"
                 );
                 return Ok(Self { wake: None, thread: None });
@@ -110,23 +113,23 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.wake = None;
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say.
+            // The thread returns nothing.
             let _ = thread.join();
         }
     }
 }
 
-/// Says if a device takes redirected frames; false where the kernel does not tell.
+/// Whether a device accepts redirected frames; false if the kernel does not report it.
 pub(crate) fn takes_redirected(device: &str) -> bool {
     features(device) & NDO_XMIT != 0
 }
 
-/// Says if a device has AF_XDP sockets without copies; false where the kernel does not tell.
+/// Whether a device supports zero-copy AF_XDP sockets; false if the kernel does not report it.
 pub(super) fn has_zero_copy(device: &str) -> bool {
     features(device) & XSK_ZEROCOPY != 0
 }
 
-/// What a device says that it can; nothing where the kernel does not tell.
+/// The XDP features that a device reports; none if the kernel does not report them.
 fn features(device: &str) -> u64 {
     let Ok(netdev) = Netdev::open() else { return 0 };
     let facts = interface::ask(netdev.control.as_fd(), device).ok();
@@ -134,43 +137,44 @@ fn features(device: &str) -> u64 {
     index.map_or(0, |index| netdev.features(index))
 }
 
-/// The kernel's family of network devices.
+/// Generic netlink's family for network devices.
 struct Netdev {
     requests: Socket,
     changes: Socket,
-    /// For questions about interfaces.
+    /// The socket for interface requests.
     control: UnixDatagram,
     family: u16,
-    /// What the ports' devices are called, and if they say that they take redirected frames.
+    /// The names of the ports' devices, and whether the devices report that they accept redirected
+    /// frames.
     told: BTreeMap<PortId, (String, bool)>,
     doubts: BTreeMap<PortId, Doubt>,
-    /// Devices that have not been given anything by then are believed to take it.
+    /// When devices that got no frames yet are trusted.
     believe_at: Instant,
 }
 
-/// A device that was given nothing for so long is believed: to look at each frame costs something.
+/// A device that got no frames for this long is trusted, because checking each frame has a cost.
 const UNPROVEN_FOR: Duration = Duration::from_secs(60);
 
-/// A device that has refused what it was given, although it says that it takes that.
+/// A device that has refused frames, although it reports that it accepts them.
 #[derive(Debug)]
 struct Doubt {
-    /// It is not to be given anything before.
+    /// The device gets no frames before this time.
     until: Instant,
     pause: Duration,
-    /// It is given frames again.
+    /// The device gets frames again.
     tries: bool,
-    /// Since when it takes them.
+    /// Since when it accepts them.
     takes: Option<Instant>,
 }
 
 impl Doubt {
-    /// What follows from a refusal, where there may have been one before.
+    /// The doubt after a refusal; `before` is the doubt of an earlier one.
     fn after(before: Option<&Self>, now: Instant) -> Self {
         let pause = before.map_or(FIRST_PAUSE, |before| (before.pause * 2).min(LONGEST_PAUSE));
         Self { until: now + pause, pause, tries: false, takes: None }
     }
 
-    /// Says if it is still to be doubted: until it has taken frames for longer than it was left alone.
+    /// Whether the doubt remains: until the device has accepted frames for longer than its pause.
     fn lasts(&mut self, takes: bool, now: Instant) -> bool {
         self.takes = (self.tries && takes).then(|| self.takes.unwrap_or(now));
         self.takes.is_none_or(|since| now < since + self.pause)
@@ -209,12 +213,12 @@ impl Netdev {
         })
     }
 
-    /// Sleeps until it is time to look again, and says if a device has changed; none where nobody wants to
-    /// know any more.
+    /// Sleeps until the next check, and returns whether a device has changed; `None` at the end of
+    /// the watch.
     fn wait(&self, woken: &UnixStream) -> Option<bool> {
         let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut fds = [entry(woken.as_raw_fd()), entry(self.changes.as_raw_fd())];
-        // Too early is no harm.
+        // Waking too early does no harm.
         let _ = sys::wait(&mut fds, LOOK_MS);
         let mut buffer = Vec::with_capacity(8192);
         while self.changes.recv(&mut buffer, 0).is_ok() {
@@ -223,7 +227,7 @@ impl Netdev {
         (fds[0].revents == 0).then_some(fds[1].revents != 0)
     }
 
-    /// Looks for devices that refuse what they are given.
+    /// Checks for devices that refuse frames.
     fn judge(&mut self, ports: &Ports) {
         let Some(refusals) = ports.refusals() else { return };
         refusals.settle();
@@ -249,14 +253,14 @@ impl Netdev {
         self.doubts.retain(|port, doubt| doubt.lasts(refusals.takes(*port), now));
     }
 
-    /// Asks a device that has yet to prove itself, if it is still there and up.
+    /// Probes a device that has yet to be proven, if it still exists and is up.
     fn question(&self, port: PortId, device: &str, refusals: &Refusals) -> Option<Cause> {
         let facts = interface::ask(self.control.as_fd(), device).ok().filter(|facts| facts.up);
         let Some(Facts { index, mac, .. }) = facts else { return Some(Cause::Unasked) };
         refusals.ask(&Asked { port, ifindex: index.cast_unsigned(), mac })
     }
 
-    /// Says if a device is to be given frames of the lane for all that is known of it.
+    /// Whether a device may get frames of the XDP path, as far as is known.
     fn is_trusted(&mut self, port: PortId, refusals: Option<&Refusals>) -> bool {
         let Some(doubt) = self.doubts.get_mut(&port).filter(|doubt| !doubt.tries) else {
             return true;
@@ -271,7 +275,7 @@ impl Netdev {
         true
     }
 
-    /// Tells the lane what each port's device can do now.
+    /// Updates the XDP path with what each port's device can do now.
     fn look(
         &mut self,
         watched: &[PortId],
@@ -280,10 +284,10 @@ impl Netdev {
     ) {
         for port in watched {
             let device = device_of(*port).and_then(|index| self.ask(index));
-            // One that is down drops what it is given; the path counts that.
-            let Some((name, index)) = device else {
+            // A device that is down drops its frames; the path counts those.
+            let Some((name, index, mtu)) = device else {
                 ports.set_exit(*port, None);
-                // It may be another when it comes back.
+                // Another device may come back.
                 if self.doubts.remove(port).is_some()
                     && let Some(refusals) = ports.refusals()
                 {
@@ -291,8 +295,13 @@ impl Netdev {
                 }
                 continue;
             };
-            let exit = Some(index)
-                .filter(|index| may_exit(self.features(*index), ports.refusals().is_some()));
+            let features = self.features(index);
+            let takes_pieces = features & NDO_XMIT_SG != 0;
+            let exit = may_exit(features, ports.refusals().is_some()).then_some(Exit {
+                ifindex: index,
+                mtu,
+                takes_pieces,
+            });
             let trusted = self.is_trusted(*port, ports.refusals());
             ports.set_exit(*port, exit.filter(|_| trusted));
             let before = self.told.insert(*port, (name.clone(), exit.is_some()));
@@ -301,29 +310,30 @@ impl Netdev {
             }
             self.believe_at = Instant::now() + UNPROVEN_FOR;
             if exit.is_some() {
-                tracing::debug!("{name} takes frames of the express lane");
+                tracing::debug!("{name} takes frames of the XDP path");
             } else if self.takes_redirected(index) {
                 tracing::info!(
                     "{name} has zero-copy, and nobody would notice frames that it refuses, so what leaves there \
-                     keeps out of the express lane"
+                     keeps out of the XDP path"
                 );
             } else {
                 tracing::info!(
                     "{name} takes no redirected frames, so what leaves there keeps out of the \
-                     express lane; a veth takes them while its peer has XDP or `gro on`"
+                     XDP path; a veth takes them while its peer has XDP or `gro on`"
                 );
             }
         }
     }
 
-    /// What a device is called, and its number, if it is up. It may get another name meanwhile, and is
-    /// found the next time.
-    fn ask(&self, index: u32) -> Option<(String, NonZeroU32)> {
+    /// The name, ifindex and MTU of a device that is up. After a rename meanwhile, the next check
+    /// finds it.
+    fn ask(&self, index: u32) -> Option<(String, NonZeroU32, u16)> {
         let socket = self.control.as_fd();
         let name = interface::name(socket, index.cast_signed()).ok()?;
         let facts = interface::ask(socket, &name).ok()?;
         let is_same = facts.index == index.cast_signed();
-        NonZeroU32::new(index).filter(|_| is_same && facts.up).map(|index| (name, index))
+        let index = NonZeroU32::new(index).filter(|_| is_same && facts.up)?;
+        Some((name, index, facts.mtu))
     }
 
     fn takes_redirected(&self, ifindex: NonZeroU32) -> bool {
@@ -338,19 +348,19 @@ impl Netdev {
     }
 }
 
-/// Says if a device that can so much is to be given frames of the lane.
+/// Whether a device with these features may get frames of the XDP path.
 const fn may_exit(features: u64, is_watched: bool) -> bool {
     features & NDO_XMIT != 0 && (is_watched || features & XSK_ZEROCOPY == 0)
 }
 
-/// Says that a device refuses what it is given.
+/// Logs that a device refuses frames.
 fn tell(device: &str, cause: Cause, pause: Duration) {
-    // One that has just gone down is told of by its port.
+    // The port itself reports a device that has just gone down.
     if cause == Cause::Error(libc::ENETDOWN) {
         return;
     }
     tracing::warn!(
-        "{device} refuses the frames of the express lane ({cause}), so what leaves there keeps out of it; it \
+        "{device} refuses the frames of the XDP path ({cause}), so what leaves there keeps out of it; it \
          is tried again in {} s. Packets that were lost are counted as dropped, dev_tx_failed",
         pause.as_secs()
     );
@@ -419,7 +429,8 @@ mod tests {
         );
         let mut second = Doubt::after(Some(&first), first.until);
         assert_eq!(second.pause, 2 * FIRST_PAUSE);
-        // It is given nothing, takes something, takes nothing, and at last takes frames for long enough.
+        // The device gets nothing, accepts some, refuses all, and at last accepts frames for long
+        // enough.
         let late = second.until + LONGEST_PAUSE;
         assert!(second.lasts(true, late), "not tried yet");
         second.tries = true;

@@ -1,7 +1,7 @@
 //! A TAP device: the router at one end, an interface of this machine's kernel at the other.
 //!
-//! The two ends are two stations, so the router keeps an Ethernet address of its own (the one in
-//! the model) and the kernel's interface has another.
+//! The two ends are two stations, so the router has an Ethernet address of its own (the one in the
+//! model), and the kernel's interface has another.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSliceMut, Read, Write};
@@ -17,11 +17,11 @@ use tollway_dataplane::port::Port;
 use super::sys::{self, Call};
 use super::{Device, PortError, State, push_copy, send_each};
 
-/// The driver.
+/// The TAP driver.
 const TUN: &str = "/dev/net/tun";
-/// A lost device is made anew so often.
+/// The interval between attempts to rebuild a lost device.
 const RETRY_NS: u64 = 1_000_000_000;
-/// Where the end of a frame goes that fits no chunk: as large as a frame can be.
+/// Room for the end of a frame that fits in no chunk: as large as a frame can be.
 const SPILL: usize = 1 << 16;
 
 /// A port on a TAP device.
@@ -38,8 +38,7 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Attaches to the TAP device of that name, which is made when it does not exist, gives it the
-    /// MTU and sets it up.
+    /// Creates a TAP device or attaches to it, sets its MTU and brings it up.
     ///
     /// # Errors
     /// No privilege, no TAP driver, the name is taken.
@@ -66,15 +65,17 @@ impl Tap {
     }
 }
 
-/// Makes a TAP device, or attaches to it, with that MTU, and sets it up; or what failed, and how.
+/// Creates a TAP device or attaches to it, sets its MTU and brings it up; the error comes with the
+/// failed action.
 pub(crate) fn attach(device: &str, mtu: u16) -> Result<File, (&'static str, io::Error)> {
     attach_after(device, mtu, || ())
 }
 
-/// The same for a device on which the kernel is to say nothing by itself.
+/// As [`attach`], for a device on which the kernel sends nothing by itself.
 pub(crate) fn attach_mute(device: &str, mtu: u16) -> Result<File, (&'static str, io::Error)> {
     attach_after(device, mtu, || {
-        // Before it is up: from then on it has an address. Without IPv6 there is nothing to switch off.
+        // Before the device is up, as it has an address from then on. Without IPv6 there is nothing
+        // to disable.
         let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6"), "1");
     })
 }
@@ -94,7 +95,7 @@ fn attach_after(
     let mut request = sys::request(device).map_err(what("name"))?;
     sys::set_flags(&mut request, libc::IFF_TAP | libc::IFF_NO_PI);
     sys::interface_call(file.as_fd(), Call::MakeTap, &mut request).map_err(what("TUNSETIFF"))?;
-    // Interface requests go to a socket; any kind will do.
+    // Any kind of socket accepts interface requests.
     let socket = UnixDatagram::unbound().map_err(what("socket"))?;
     let socket = socket.as_fd();
     set_mtu(socket, device, mtu)?;
@@ -124,7 +125,7 @@ fn set_mtu(
     Ok(())
 }
 
-/// Says if this is how a TAP device says that it is no more.
+/// Whether this error means that the TAP device no longer exists.
 fn is_lost(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EBADFD)
 }
@@ -148,7 +149,7 @@ impl Port for Tap {
                     let whole = [head, &self.spill[..len - room]].concat();
                     umem.free(addr);
                     if !push_copy(umem, burst, &whole) {
-                        // Its chunks would not be there for the next either.
+                        // There would be no chunks for the next frame either.
                         self.oversized.add(1, len as u64);
                         return;
                     }
@@ -228,7 +229,7 @@ impl Device for Tap {
                 return;
             }
             tracing::error!(
-                "port {port}: the TAP device {device} is gone; making it anew every second"
+                "port {port}: the TAP device {device} is gone; making it again every second"
             );
             self.file = None;
             self.state = State::Gone("the TAP device is gone".to_owned());

@@ -1,8 +1,8 @@
-//! Drives the path between capture files, in virtual time: the clock is what the frames' own
-//! timestamps say, so that timeouts and rate limits act as they would have on the wire.
+//! Runs the path between capture files, in virtual time. The frames' own timestamps drive the
+//! clock, so timeouts and rate limits act as on the wire.
 //!
-//! Frames go one by one, in the order of their timestamps over all files. Every frame that is sent
-//! gets the timestamp of the one that caused it, or of the tick that did.
+//! Frames are processed one by one, in the order of their timestamps over all files. Each sent
+//! frame gets the timestamp of the frame or tick that caused it.
 
 #[cfg(test)]
 mod tests;
@@ -23,32 +23,32 @@ use crate::model::Model;
 use crate::ports::capture::{CaptureError, CapturePort, CaptureReader, Captured};
 use crate::ports::{Device, chunk_bytes};
 
-/// The host is asked so often what is due.
+/// The interval of the router's tick in virtual time.
 const TICK_NS: u64 = 100_000_000;
-/// Ticks that a gap between two frames gets at most before the clock leaps to its end.
+/// The most ticks within a gap between two frames; then the clock jumps to the end of the gap.
 const TICKS_IN_A_GAP: u32 = 100;
-/// The clock runs on so long after the last frame, for what waits for a neighbour.
+/// How long the clock runs on after the last frame, for packets that wait for a neighbour.
 const RUN_ON_NS: u64 = 5_000_000_000;
-/// Memory of a frame at least: captures have frames that no MTU of the configuration allows.
+/// The least room for a frame: captures have frames that no MTU of the configuration allows.
 const CHUNK_BYTES: u32 = 16_384;
 const CHUNKS: u32 = 8192;
 
-/// Why a replay could not be done.
+/// Why a replay failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// A capture file.
+    /// A capture file cannot be used.
     #[error("{0}")]
     Capture(#[from] CaptureError),
-    /// The configuration.
+    /// The configuration does not compile.
     #[error("{0}")]
     Compile(#[from] CompileError),
-    /// The machine has not enough memory, or frames were not given back.
+    /// Memory is short, or frames were not returned.
     #[error("the memory for frames is used up")]
     Memory,
 }
 
 impl ReplayError {
-    /// What a user can do about it.
+    /// What the user can do about it.
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {
@@ -62,7 +62,7 @@ impl ReplayError {
 /// The files of a replay, by the position of their port.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
-    /// Port and file to read; a port may have several.
+    /// Port and file to read. A port may have several files.
     pub inputs: Vec<(usize, PathBuf)>,
     /// Port and file to write.
     pub outputs: Vec<(usize, PathBuf)>,
@@ -79,31 +79,32 @@ pub struct Replay {
     journal: Journal,
 }
 
-/// A file that is read, and the frame that it goes on with.
+/// An input file and its next frame.
 struct Input {
     port: usize,
     reader: CaptureReader,
     next: Option<Captured>,
 }
 
-/// What a replay has done.
+/// The result of a replay.
 #[derive(Debug)]
 pub struct Outcome {
     /// What became of every packet.
     pub counters: Counters,
     /// What the router did as a host.
     pub host: HostCounters,
-    /// Whether no packet and no chunk of memory is missing; else a sentence that says what is.
+    /// Whether all packets and chunks of memory are accounted for; otherwise a sentence that says
+    /// what is missing.
     pub adds_up: Result<(), String>,
-    /// What was wrong with the files; their frames before that were used.
+    /// Errors of the files. Frames before an error were used.
     pub errors: Vec<CaptureError>,
 }
 
 impl Replay {
     /// Opens the files and builds the router.
     ///
-    /// # Errors
-    /// A file can not be opened or is no capture of Ethernet frames; the model does not compile.
+    /// # Errors A file cannot be opened or is not a capture of Ethernet frames, or the model does
+    /// not compile.
     pub fn new(model: &Model, files: &Files) -> Result<Self, ReplayError> {
         let compiled = compile(model)?;
         let mut inputs = Vec::new();
@@ -126,7 +127,7 @@ impl Replay {
         Ok(Self { router, ports, inputs, errors, clock_ns: 0, next_tick_ns: 0, journal })
     }
 
-    /// Bytes of all files to read, and counts of those read so far.
+    /// The size of all input files in bytes, and a counter of the bytes read from each.
     #[must_use]
     pub fn progress(&self) -> (u64, Vec<Arc<AtomicU64>>) {
         let files = self.inputs.iter().map(|input| input.reader.progress());
@@ -134,10 +135,9 @@ impl Replay {
         (sizes.iter().sum(), counts)
     }
 
-    /// Replays everything; `watch` is called after each frame.
+    /// Replays everything. Calls `watch` after each frame.
     ///
-    /// # Errors
-    /// See [`ReplayError::Memory`]; what is wrong with the files is in the outcome.
+    /// # Errors [`ReplayError::Memory`]. Errors of the files are in the outcome.
     pub fn run(mut self, mut watch: impl FnMut()) -> Result<Outcome, ReplayError> {
         for index in 0..self.inputs.len() {
             self.refill(index);
@@ -171,7 +171,7 @@ impl Replay {
         if self.ports[port].is_staged() { Err(ReplayError::Memory) } else { Ok(()) }
     }
 
-    /// The earliest frame of all files; the first file's between equals.
+    /// The earliest frame of all files; at equal times, the one of the first file.
     fn next_frame(&mut self) -> Option<(usize, Captured)> {
         let waiting = self.inputs.iter().enumerate();
         let waiting = waiting.filter_map(|(index, input)| Some((input.next.as_ref()?, index)));
@@ -188,7 +188,7 @@ impl Replay {
         }
     }
 
-    /// Moves the clock, which never goes back, and ticks on the way.
+    /// Advances the clock, which never goes back, with the ticks that are due.
     fn advance(&mut self, to_ns: u64) {
         for _ in 0..TICKS_IN_A_GAP {
             if self.next_tick_ns > to_ns {

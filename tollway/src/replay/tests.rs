@@ -2,7 +2,7 @@ use super::*;
 use crate::compile::tests::small_model;
 use crate::ports::capture::CaptureWriter;
 
-/// A file with a frame at each of these times.
+/// Writes a file with a frame at each of these times.
 fn capture(dir: &std::path::Path, name: &str, times: &[u64], frame: &[u8]) -> PathBuf {
     let path = dir.join(name);
     let mut writer = CaptureWriter::create(&path).unwrap();
@@ -30,7 +30,7 @@ fn frames_of_all_files_come_in_the_order_of_time() {
     }
     let order = std::iter::from_fn(|| replay.next_frame());
     let order: Vec<_> = order.map(|(port, frame)| (port, frame.time_ns)).collect();
-    // The file's own order stays, even where its times go back.
+    // The frames of one file keep their order, even where timestamps go back.
     assert_eq!(order, [(1, 5), (0, 10), (0, 30), (0, 20), (1, 30), (1, 40)]);
 }
 

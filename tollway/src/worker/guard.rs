@@ -1,6 +1,6 @@
-//! Watches whether the rules of a configuration were asked about every packet: a worker that gets no
-//! processor for too long finds that the steering program has dropped packets meanwhile, or that the kernel
-//! has forwarded them unasked ([`Ruled`]). Both are counted and told.
+//! Checks whether the rules of a configuration were evaluated for every packet. A worker that gets
+//! no processor for too long finds that the XDP program has dropped packets meanwhile, or that the
+//! kernel has forwarded them unfiltered ([`Ruled`]). The guard counts and logs both.
 
 use std::time::Duration;
 
@@ -8,25 +8,25 @@ use tollway_dataplane::counters::Counters;
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::verdict::DropReason;
 
-use crate::steer::maps::PassReason;
-use crate::steer::{CountMap, PortCounts, Ruled, State};
+use crate::xdp::maps::PassReason;
+use crate::xdp::{CountMap, PortCounts, Ruled, State};
 
-/// Older than this a heartbeat is that of nobody: `STALE_NS` of bpf/maps.h.
+/// With a heartbeat older than this, the worker counts as absent: `STALE_NS` of bpf/maps.h.
 const STALE_NS: u64 = 20_000_000;
-/// One line in so long tells of every time that they could not be asked.
+/// The least time between two log lines about rules that were not evaluated.
 const TELL_NS: u64 = 5_000_000_000;
 
-/// Whether the rules are asked.
+/// Whether the rules are evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// About every packet, as far as this is known.
+    /// For every packet, as far as is known.
     Asked,
-    /// They were not, for so long at worst, since the last line; the next one is due then.
+    /// Not for all since the last log line: the longest gap, and when the next line is due.
     Lapsed { longest_ns: u64, tell_at_ns: u64 },
 }
 
 impl Phase {
-    /// The worker comes back after so long.
+    /// The worker comes back after a gap.
     fn lapse(self, gap_ns: u64, now_ns: u64, told_ns: Option<u64>) -> Self {
         match self {
             Self::Asked => {
@@ -40,14 +40,14 @@ impl Phase {
     }
 }
 
-/// What the steering programs of all ports did with packets while nobody could be asked.
+/// What the XDP programs of all ports did with packets while the rules could not be evaluated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Unasked {
     dropped: u64,
     forwarded: u64,
 }
 
-/// Watches a worker's ports.
+/// Watches the ports of a worker.
 pub(super) struct Guard {
     state: State,
     counts: CountMap,
@@ -59,14 +59,14 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// For so many ports.
+    /// Watches the first `ports` ports.
     pub(super) fn new(state: State, counts: CountMap, ports: usize) -> Self {
         let last = (0..ports).map(|port| read(&counts, port)).collect();
         let (phase, unasked) = (Phase::Asked, Unasked::default());
         Self { state, counts, last, turn_ns: None, phase, unasked, told_ns: None }
     }
 
-    /// A turn begins.
+    /// To be called at the beginning of each turn.
     #[inline]
     pub(super) fn turn(&mut self, now_ns: u64) {
         let gap_ns = self.turn_ns.map_or(0, |turn_ns| now_ns.saturating_sub(turn_ns));
@@ -83,7 +83,8 @@ impl Guard {
         }
     }
 
-    /// Counts what was dropped, and tells of it when that is due; to be called some ten times a second.
+    /// Counts dropped packets, and logs them when that is due; to be called about ten times a
+    /// second.
     pub(super) fn tick(&mut self, counters: &mut Counters, now_ns: u64) {
         let ruled = self.state.ruled();
         if ruled == Ruled::Not && self.phase == Phase::Asked {
@@ -99,7 +100,7 @@ impl Guard {
         }
     }
 
-    /// The worker ends: the kernel forwards from then on.
+    /// The worker ends; from then on the kernel forwards.
     pub(super) fn end(&mut self, counters: &mut Counters) {
         if self.state.ruled() != Ruled::Not {
             self.count(counters);
@@ -110,11 +111,11 @@ impl Guard {
         }
     }
 
-    /// Adds what the steering programs have dropped to the worker's counts.
+    /// Adds what the XDP programs have dropped to the worker's counts.
     fn count(&mut self, counters: &mut Counters) {
         for (port, last) in self.last.iter_mut().enumerate() {
             let now = read(&self.counts, port);
-            // Those of a program that was loaded anew begin at zero.
+            // The counters of a reloaded program begin at zero.
             let before = if now.closed_packets < last.closed_packets {
                 PortCounts::default()
             } else {

@@ -1,14 +1,14 @@
-//! Tells of packets that the kernel should have had and did not get.
+//! Logs packets that were lost on their way to the kernel.
 
 use std::fmt::Write as _;
 
 use tollway_dataplane::router::Router;
 use tollway_dataplane::verdict::DropReason;
 
-/// One line in so long.
+/// The least time between two log lines.
 const TELL_NS: u64 = 5_000_000_000;
 
-/// What was told of last.
+/// The state at the last log line.
 #[derive(Default)]
 pub(super) struct Losses {
     refused: Vec<u64>,
@@ -17,7 +17,7 @@ pub(super) struct Losses {
 }
 
 impl Losses {
-    /// Tells of what has been lost since the last line; to be called some ten times a second.
+    /// Logs what has been lost since the last line; to be called about ten times a second.
     pub(super) fn tick(&mut self, router: &Router, now_ns: u64) {
         if self.told_ns.is_some_and(|told_ns| now_ns < told_ns + TELL_NS) {
             return;
@@ -38,7 +38,7 @@ impl Losses {
         if let Some(lost) = lost.strip_prefix(", ") {
             self.told_ns = Some(now_ns);
             tracing::warn!(
-                "packets dropped that were the kernel's: {lost}; `tollway show drops` counts them"
+                "packets dropped that were kernel path: {lost}; `tollway show drops` counts them"
             );
         }
     }

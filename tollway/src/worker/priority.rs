@@ -1,14 +1,15 @@
-//! How soon the worker gets a processor when packets come, where others want it too.
+//! The scheduling of the worker: how soon it gets a processor when packets arrive and other
+//! programs compete for it.
 //!
-//! Measured with four busy loops on two processors (Linux 6.18, a thread that wakes up each millisecond): an
-//! ordinary thread runs 54 ms late in one of 100 cases (143 ms at worst), one of nice -20 8 ms (16 ms), one of
-//! `SCHED_FIFO` 0.06 ms (0.2 ms). Shorter slices (`sched_attr.sched_runtime`) made no difference to the
-//! worst.
+//! Measured with four busy loops on two processors (Linux 6.18, a thread that wakes up each
+//! millisecond): an ordinary thread runs 54 ms late in one of 100 cases (143 ms at worst), one of
+//! nice -20 8 ms (16 ms), one of `SCHED_FIFO` 0.06 ms (0.2 ms). Shorter slices
+//! (`sched_attr.sched_runtime`) made no difference to the worst case.
 //!
-//! So the worker is a real-time thread of the lowest priority, but only while it sleeps a good part of its
-//! time: one that is busy throughout is an ordinary thread of nice -20, which leaves some of its processor
-//! to everybody else, until it sleeps again. Where it may use one processor only, it always is. What it starts
-//! is ordinary.
+//! So the worker is a real-time thread of the lowest priority, but only while it sleeps a good part
+//! of its time. A worker that is busy throughout is an ordinary thread of nice -20 until it sleeps
+//! again, which leaves part of its processor to other programs. On a single processor it always is
+//! an ordinary thread. Programs that it starts are ordinary.
 
 use std::io;
 
@@ -26,11 +27,11 @@ pub enum Priority {
     Normal,
 }
 
-/// It is looked at so often at most.
+/// The least time between two checks of its load.
 const LOOK_NS: u64 = 50_000_000;
 /// A worker that sleeps less than this part of its time, in percent, is busy;
 const BUSY_BELOW: u64 = 15;
-/// and one that sleeps more than this is so no more.
+/// a worker that sleeps more than this no longer is.
 const IDLE_ABOVE: u64 = 30;
 
 /// How the worker is scheduled.
@@ -38,12 +39,12 @@ const IDLE_ABOVE: u64 = 30;
 enum Policy {
     /// In its turn, by its nice value.
     Ordinary,
-    /// As soon as it wants to.
+    /// As soon as it is runnable.
     Realtime,
 }
 
 impl Policy {
-    /// After a time of which the worker has slept so many percent.
+    /// The schedule after a period in which the worker slept for this share, in percent.
     const fn after(self, slept_percent: u64) -> Self {
         match self {
             Self::Realtime if slept_percent < BUSY_BELOW => Self::Ordinary,
@@ -53,18 +54,18 @@ impl Policy {
     }
 }
 
-/// Sees to it that the calling thread is scheduled as is wanted.
+/// Keeps the calling thread scheduled as requested.
 #[derive(Debug)]
 pub(super) struct Scheduling {
     policy: Policy,
-    /// It may be a real-time thread.
+    /// Whether the thread may become a real-time thread.
     may_change: bool,
     slept_ns: u64,
     looked_ns: u64,
 }
 
 impl Scheduling {
-    /// For the calling thread.
+    /// Takes charge of the calling thread.
     pub(super) fn begin(wanted: Priority) -> Self {
         let mut this =
             Self { policy: Policy::Ordinary, may_change: false, slept_ns: 0, looked_ns: 0 };
@@ -74,7 +75,7 @@ impl Scheduling {
         if let Err(error) = sys::set_nice(-20) {
             refused("nice -20", &error);
         }
-        // On the only processor it would come before what the kernel itself does for packets (ksoftirqd, RCU).
+        // On a single processor it would delay the kernel's own work on packets (ksoftirqd, RCU).
         if wanted == Priority::Realtime && sys::processors() > 1 {
             this.may_change = true;
             this.enter(Policy::Realtime);
@@ -82,13 +83,13 @@ impl Scheduling {
         this
     }
 
-    /// The worker has slept.
+    /// Accounts time that the worker has slept.
     #[inline]
     pub(super) fn slept(&mut self, ns: u64) {
         self.slept_ns += ns;
     }
 
-    /// To be called some ten times a second.
+    /// To be called about ten times a second.
     pub(super) fn tick(&mut self, now_ns: u64) {
         let elapsed_ns = now_ns.saturating_sub(self.looked_ns);
         if !self.may_change || elapsed_ns < LOOK_NS {
@@ -119,7 +120,7 @@ impl Scheduling {
 impl Drop for Scheduling {
     fn drop(&mut self) {
         if self.policy == Policy::Realtime {
-            // Nothing depends on it any more.
+            // A failure here has no consequences.
             let _ = sys::set_schedule(Schedule::Ordinary);
         }
     }

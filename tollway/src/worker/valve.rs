@@ -1,37 +1,39 @@
-//! Ports at which too much is the kernel's ([`Crowd`]): for a while the steering program leaves to it what
-//! has no flow in the lane, since user space would only hand it over, slower than it comes.
+//! Valves against ports with too much traffic for the kernel path ([`Crowd`]).
 //!
-//! A closed valve is opened again after a while, to see whether things have changed: each time that they
-//! have not, it stays closed for twice as long. What comes meanwhile is neither lost nor slower than by the
-//! kernel alone.
+//! While a valve is closed, the XDP program passes packets without a flow in the XDP path to the
+//! kernel. User space would only hand them over, and more slowly than they arrive.
+//!
+//! A closed valve opens again after a while, to see whether the traffic has changed. Each time that
+//! it has not, the valve stays closed for twice as long. Packets that arrive meanwhile are neither
+//! lost nor slower than with the kernel alone.
 //!
 //! [`Crowd`]: tollway_dataplane::punts::Crowd
 
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::punts::{Crowd, CrowdedPorts, MOST_PORTS};
 
-use crate::steer::State;
+use crate::xdp::State;
 
-/// A valve is closed for so long at first,
+/// The time for which a valve is closed at first,
 const SHORTEST_NS: u64 = 1_000_000_000;
-/// and at most.
+/// and the longest time.
 const LONGEST_NS: u64 = 16_000_000_000;
-/// A valve that has been open for so long has been opened for good.
+/// A valve that stayed open for this long counts as open for good.
 const SETTLED_NS: u64 = 2_000_000_000;
 
-/// What becomes of the packets of one family that come in by a port and have no flow.
+/// Where packets of one family go that arrive at a port and have no flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Valve {
-    /// They come to user space.
+    /// To user space.
     Open,
-    /// The kernel has them until then.
+    /// To the kernel, until then.
     Closed { until_ns: u64, for_ns: u64 },
-    /// They come to user space again since then, for a try.
+    /// To user space again since then, as a try.
     Tried { since_ns: u64, for_ns: u64 },
 }
 
 impl Valve {
-    /// Too many of them are the kernel's.
+    /// Closes the valve: too many of the packets take the kernel path.
     fn crowd(self, now_ns: u64) -> Self {
         let for_ns = match self {
             Self::Closed { .. } => return self,
@@ -41,7 +43,7 @@ impl Valve {
         Self::Closed { until_ns: now_ns + for_ns, for_ns }
     }
 
-    /// Time has passed.
+    /// Follows the passage of time.
     fn pass(self, now_ns: u64) -> Self {
         match self {
             Self::Closed { until_ns, for_ns } if now_ns >= until_ns => {
@@ -68,14 +70,14 @@ pub(super) struct Valves {
 const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
 
 impl Valves {
-    /// Those of ports with these names, all open.
+    /// Creates the valves of ports with these names, all open.
     pub(super) fn new(state: State, names: Vec<String>) -> Self {
         let valves = vec![[Valve::Open; 2]; names.len().min(MOST_PORTS)];
         (0..valves.len()).for_each(|port| state.set_crowded(PortId(port as u16), (false, false)));
         Self { state, names, valves }
     }
 
-    /// Closes the valves of ports that are crowded; to be called after each turn.
+    /// Closes the valves of crowded ports; to be called after each turn.
     #[inline]
     pub(super) fn follow(&mut self, crowd: &mut Crowd, now_ns: u64) {
         if crowd.is_any() {
@@ -91,7 +93,7 @@ impl Valves {
         });
     }
 
-    /// Opens valves whose time has come; to be called some ten times a second.
+    /// Opens valves that were closed long enough; to be called about ten times a second.
     pub(super) fn tick(&mut self, now_ns: u64) {
         self.each(|_, _, valve| valve.pass(now_ns));
     }
@@ -112,19 +114,19 @@ impl Valves {
     }
 }
 
-/// Logs a change: what is tried again and again only the first time.
+/// Logs a change; repeated tries are logged only the first time.
 fn tell(port: &str, family: &str, before: Valve, after: Valve) {
     match (before, after) {
         (Valve::Open, Valve::Closed { .. }) => tracing::warn!(
             "port {port}: most of its {family} is the kernel's to carry: it gets what has no flow in the \
-             express lane, past user space (`tollway show coverage` says why)"
+             XDP path, past user space (`tollway show offload` says why)"
         ),
         (Valve::Tried { .. }, Valve::Open) => {
             tracing::info!("port {port}: its {family} comes to user space again");
         }
         (Valve::Tried { .. }, Valve::Closed { for_ns, .. }) => {
             tracing::debug!(
-                "port {port}: its {family} is the kernel's for {} s",
+                "port {port}: its {family} takes the kernel path for {} s",
                 for_ns / SHORTEST_NS
             );
         }

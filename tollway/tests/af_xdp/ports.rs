@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use aya::programs::{Xdp, XdpMode};
 use aya::{Ebpf, include_bytes_aligned};
-use tollway::express::Ports;
-use tollway::model::{AfXdpMode, ExpressMode, Left};
-use tollway::ports::af_xdp::{AfXdp, Failure, LaneOfPort, Plan, SharedUmem, Steered};
+use tollway::model::{AfXdpMode, Left, XdpPathMode};
+use tollway::ports::af_xdp::{AfXdp, Failure, LoadedPort, Plan, SharedUmem, XdpPathOfPort};
 use tollway::ports::{Device, State};
-use tollway::steer::maps::PassReason;
-use tollway::steer::{Options, SteerLink, Steering};
+use tollway::xdp::maps::PassReason;
+use tollway::xdp::{Options, XdpLink, XdpPrograms};
+use tollway::xdp_path::Ports;
 use tollway_dataplane::burst::Burst;
 use tollway_dataplane::frame::{Descriptor, FrameAddr, Umem};
 use tollway_dataplane::id::{LinkId, PortId};
@@ -50,10 +50,10 @@ impl Peer {
 
     /// Sends until so many frames have gone to the port's socket. A busy machine may look away for
     /// longer than a heartbeat is fresh, but not each time: what the kernel got by that is sent again.
-    fn deliver(&self, steering: &Mutex<Steering>, count: u64) {
+    fn deliver(&self, programs: &Mutex<XdpPrograms>, count: u64) {
         let (state, counts) = {
-            let steering = steering.lock().unwrap();
-            (steering.state(), steering.counts())
+            let programs = programs.lock().unwrap();
+            (programs.state(), programs.counts())
         };
         let seen = || {
             let counts = counts.port(PortId(0)).unwrap();
@@ -80,22 +80,22 @@ impl Peer {
     }
 }
 
-fn steering() -> Arc<Mutex<Steering>> {
-    Arc::new(Mutex::new(Steering::load(&[], &Options::default()).unwrap()))
+fn programs() -> Arc<Mutex<XdpPrograms>> {
+    Arc::new(Mutex::new(XdpPrograms::load(&[], &Options::default()).unwrap()))
 }
 
-fn open(steering: &Arc<Mutex<Steering>>, memory: (&SharedUmem, &mut Umem)) -> AfXdp {
-    try_open(steering, memory).unwrap_or_else(|error| panic!("{error}"))
+fn open(programs: &Arc<Mutex<XdpPrograms>>, memory: (&SharedUmem, &mut Umem)) -> AfXdp {
+    try_open(programs, memory).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn try_open(
-    steering: &Arc<Mutex<Steering>>,
+    programs: &Arc<Mutex<XdpPrograms>>,
     memory: (&SharedUmem, &mut Umem),
 ) -> Result<AfXdp, String> {
-    let links = vec![SteerLink { tag: None, link: LinkId(0), left: Left::default() }];
+    let links = vec![XdpLink { tag: None, link: LinkId(0), left: Left::default() }];
     let plan = Arc::new(Mutex::new(Plan { links, mac: None }));
-    let lane = LaneOfPort { wanted: ExpressMode::Off, ports: Ports::new(1) };
-    let program = Box::new(Steered::new(steering, PortId(0), &plan, lane));
+    let xdp_path = XdpPathOfPort { wanted: XdpPathMode::Off, ports: Ports::new(1) };
+    let program = Box::new(LoadedPort::new(programs, PortId(0), &plan, xdp_path));
     AfXdp::open(("p", "xa"), AfXdpMode::Copy, memory, program, None).map_err(
         |failure| match failure {
             Failure::Fatal(error) => error.to_string(),
@@ -131,15 +131,15 @@ fn collect(port: &mut AfXdp, umem: &mut Umem, held: &mut Vec<FrameAddr>, count: 
 pub fn starvation() {
     let peer = Peer::new();
     let mut umem = Umem::new(CHUNKS, 2048).unwrap();
-    let steering = steering();
-    let mut port = open(&steering, (&SharedUmem::new(&umem), &mut umem));
-    let state = steering.lock().unwrap().state();
+    let programs = programs();
+    let mut port = open(&programs, (&SharedUmem::new(&umem), &mut umem));
+    let state = programs.lock().unwrap().state();
     let mut held = Vec::new();
     state.set_bypass(false);
     receive(&mut port, &mut umem, &mut held);
     assert_eq!((umem.available(), held.len()), (0, 0), "all chunks are the kernel's");
     for _ in 0..10 {
-        peer.deliver(&steering, 50);
+        peer.deliver(&programs, 50);
         receive(&mut port, &mut umem, &mut held);
     }
     collect(&mut port, &mut umem, &mut held, CHUNKS as usize);
@@ -148,7 +148,7 @@ pub fn starvation() {
     for _ in 0..3 {
         held.drain(..).for_each(|addr| umem.free(addr));
         receive(&mut port, &mut umem, &mut held);
-        peer.deliver(&steering, 100);
+        peer.deliver(&programs, 100);
         collect(&mut port, &mut umem, &mut held, 100);
     }
     held.drain(..).for_each(|addr| umem.free(addr));
@@ -160,7 +160,7 @@ pub fn starvation() {
 pub fn lateness() {
     let peer = Peer::new();
     let mut umem = Umem::new(CHUNKS, 2048).unwrap();
-    let (shared, steering) = (SharedUmem::new(&umem), steering());
+    let (shared, programs) = (SharedUmem::new(&umem), programs());
     let leave_behind = |port: AfXdp, umem: &mut Umem| {
         let mut sockets = Vec::new();
         port.each_fd(&mut |fd| sockets.push(fd.try_clone_to_owned().unwrap()));
@@ -168,7 +168,7 @@ pub fn lateness() {
         assert_eq!(sockets.len(), 1);
         sockets
     };
-    let port = open(&steering, (&shared, &mut umem));
+    let port = open(&programs, (&shared, &mut umem));
     let late = leave_behind(port, &mut umem);
     let closes = Arc::new(AtomicBool::new(false));
     let closing = std::thread::spawn({
@@ -179,38 +179,38 @@ pub fn lateness() {
             drop(late);
         }
     });
-    let mut port = open(&steering, (&shared, &mut umem));
+    let mut port = open(&programs, (&shared, &mut umem));
     assert!(closes.load(Ordering::Acquire), "it was bound while the queue was another's");
     closing.join().unwrap();
-    let state = steering.lock().unwrap().state();
+    let state = programs.lock().unwrap().state();
     state.set_bypass(false);
     let mut held = Vec::new();
     receive(&mut port, &mut umem, &mut held);
-    peer.deliver(&steering, 20);
+    peer.deliver(&programs, 20);
     collect(&mut port, &mut umem, &mut held, 20);
     held.drain(..).for_each(|addr| umem.free(addr));
     let never = leave_behind(port, &mut umem);
-    let told = try_open(&steering, (&shared, &mut umem)).err().unwrap();
+    let told = try_open(&programs, (&shared, &mut umem)).err().unwrap();
     assert!(told.contains("xa already has AF_XDP sockets of another program"), "{told}");
     drop(never);
-    let port = open(&steering, (&shared, &mut umem));
+    let port = open(&programs, (&shared, &mut umem));
     port.retire(&mut umem);
     assert_eq!(umem.available(), CHUNKS as usize);
 }
 
 /// A device comes back with another's program on it: each second the port is refused, while whoever
-/// looks after it does something else, and the express lane keeps its flows.
+/// looks after it does something else, and the XDP path keeps its flows.
 pub fn refusals() {
-    static OTHER: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.o"));
+    static OTHER: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/dispatcher.o"));
     let mut other = Ebpf::load(OTHER).unwrap();
-    let program: &mut Xdp = other.program_mut("steer").unwrap().try_into().unwrap();
+    let program: &mut Xdp = other.program_mut("dispatch").unwrap().try_into().unwrap();
     program.load().unwrap();
 
     let peer = Peer::new();
     let mut umem = Umem::new(CHUNKS, 2048).unwrap();
-    let steering = steering();
-    let mut port = open(&steering, (&SharedUmem::new(&umem), &mut umem));
-    let state = steering.lock().unwrap().state();
+    let programs = programs();
+    let mut port = open(&programs, (&SharedUmem::new(&umem), &mut umem));
+    let state = programs.lock().unwrap().state();
     state.set_bypass(false);
     sh("ip link delete xa");
     port.maintain(1_000_000_000);
@@ -252,7 +252,7 @@ pub fn refusals() {
     });
     let mut held = Vec::new();
     receive(&mut port, &mut umem, &mut held);
-    peer.deliver(&steering, 20);
+    peer.deliver(&programs, 20);
     collect(&mut port, &mut umem, &mut held, 20);
     held.drain(..).for_each(|addr| umem.free(addr));
     port.retire(&mut umem);
@@ -281,19 +281,19 @@ pub fn cycles() {
     let cycles = std::env::var("TOLLWAY_CYCLES").ok().and_then(|text| text.parse().ok());
     let mut umem = Umem::new(4 * CHUNKS, 2048).unwrap();
     let shared = SharedUmem::new(&umem);
-    let steering = steering();
-    steering.lock().unwrap().state().set_bypass(false);
+    let programs = programs();
+    programs.lock().unwrap().state().set_bypass(false);
     let (mut before, start) = (None, Instant::now());
     for cycle in 1..=cycles.unwrap_or(200) {
-        let mut port = open(&steering, (&shared, &mut umem));
+        let mut port = open(&programs, (&shared, &mut umem));
         let mut held = Vec::new();
         receive(&mut port, &mut umem, &mut held);
-        peer.deliver(&steering, 20);
+        peer.deliver(&programs, 20);
         collect(&mut port, &mut umem, &mut held, 20);
         // Some are sent, some are still unread when the port ends.
         let frames: Vec<_> = held.iter().map(|addr| Descriptor { addr: *addr, len: 47 }).collect();
         assert_eq!(port.transmit(&mut umem, &frames), 20);
-        peer.deliver(&steering, 5);
+        peer.deliver(&programs, 5);
         assert_eq!(port.how(), "AF_XDP copy mode, native XDP");
         port.retire(&mut umem);
         assert_eq!(umem.available(), 4 * CHUNKS as usize, "cycle {cycle}");

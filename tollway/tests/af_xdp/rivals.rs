@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tollway::model::Mac;
-use tollway::steer::{Mode, Options, SteerPort, Steering};
+use tollway::xdp::{Mode, Options, XdpPort, XdpPrograms};
 use tollway_dataplane::id::PortId;
 
 use super::assert_pings;
@@ -118,9 +118,9 @@ pub fn replaced() {
     assert!(sent >= 100 && received + 1 >= sent, "{told}");
 }
 
-/// A steering of `ra` that takes the place of any other.
-fn rival() -> Steering {
-    let port = SteerPort {
+/// A dispatch of `ra` that takes the place of any other.
+fn rival() -> XdpPrograms {
+    let port = XdpPort {
         port: PortId(0),
         device: "ra".to_owned(),
         ifindex: ifindex("ra"),
@@ -128,5 +128,5 @@ fn rival() -> Steering {
         queues: 1,
         links: Vec::new(),
     };
-    Steering::load(&[port], &Options { replace: true, ..Options::default() }).unwrap()
+    XdpPrograms::load(&[port], &Options { replace: true, ..Options::default() }).unwrap()
 }

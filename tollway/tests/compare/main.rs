@@ -190,8 +190,8 @@ fn what_is_asked_for_wrongly_is_refused() {
     for (arguments, word) in [
         ("nonsense ten", "nonsense is neither a revision here nor a program"),
         ("ten ./nonsense", "./nonsense is neither"),
-        ("ten ten --opt-level 9", "--opt-level can not be \"9\""),
-        ("ten ten --toolchain stable..", "--toolchain can not be \"stable..\""),
+        ("ten ten --opt-level 9", "--opt-level cannot be \"9\""),
+        ("ten ten --toolchain stable..", "--toolchain cannot be \"stable..\""),
         ("ten ten --scenario nonsense", "`lab tolls --only nonsense` of ten ("),
         (&format!("{program} {program} --scenario nonsense"), "no row is called nonsense"),
         (&format!("{program} ten --target-cpu native"), "is built already"),

@@ -78,7 +78,7 @@ pub fn routes() {
 
     let ((pace, share), (meanwhile, share_then)) = (quiet.since(start), last.since(first));
     println!(
-        "{count} routes by BGP arrived in {:.1} s, in force {late:?} after the last, {longest:?} at most in \
+        "{count} routes by BGP arrived in {:.1} s, active {late:?} after the last, {longest:?} at most in \
          between",
         (arrived - began).as_secs_f64()
     );
@@ -88,10 +88,10 @@ pub fn routes() {
         share * 100.0,
         share_then * 100.0
     );
-    assert_eq!(synced.held, None);
+    assert_eq!(synced.bypassed, None);
     let kernels = kernels();
     assert!(kernels.len() >= count, "{} routes in the kernel", kernels.len());
-    same(&kernels, &in_force(&mirror));
+    same(&kernels, &installed(&mirror));
     assert!(late.max(longest) < Duration::from_secs(1));
     assert!(share_then > share * 0.95);
     let status = mirror.audited();
@@ -100,14 +100,14 @@ pub fn routes() {
 }
 
 /// Of a hundred thousand routes, only those that differ are worth a line.
-fn same(kernels: &BTreeMap<String, String>, in_force: &BTreeMap<String, String>) {
+fn same(kernels: &BTreeMap<String, String>, installed: &BTreeMap<String, String>) {
     let lacks = |has: &BTreeMap<String, String>, all: &BTreeMap<String, String>| {
         let lacks = all.iter().filter(|(dst, via)| has.get(*dst) != Some(via));
         lacks.map(|(dst, via)| format!("{dst} via {via}")).take(5).collect::<Vec<_>>()
     };
     let none = Vec::<String>::new();
-    assert_eq!(lacks(in_force, kernels), none, "the kernel has them, of {}", kernels.len());
-    assert_eq!(lacks(kernels, in_force), none, "in force, of {}", in_force.len());
+    assert_eq!(lacks(installed, kernels), none, "the kernel has them, of {}", kernels.len());
+    assert_eq!(lacks(kernels, installed), none, "active, of {}", installed.len());
 }
 
 /// Unicast routes of IPv4 with a gateway, as the kernel lists them.
@@ -122,7 +122,7 @@ fn kernels() -> BTreeMap<String, String> {
 }
 
 /// The same, as packets are forwarded by.
-fn in_force(mirror: &Mirror) -> BTreeMap<String, String> {
+fn installed(mirror: &Mirror) -> BTreeMap<String, String> {
     let mut routes = BTreeMap::new();
     let mut client = mirror.client();
     client.say(&Ask::Routes { vrf: Some("main".to_owned()), within: None, all: false }).unwrap();

@@ -121,7 +121,7 @@ fn compare(restarts: Restarts, scenarios: &[Scenario]) {
         assert!(mirror.lives(), "{}", mirror.read("stderr"));
     }
     mirror.forwards(&scene.net.a, &prefix(7).replace(".0/24", ".9"));
-    assert_eq!(mirror.sync().held, None);
+    assert_eq!(mirror.sync().bypassed, None);
     die(&mut scene, mirror);
 }
 

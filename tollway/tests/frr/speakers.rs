@@ -10,7 +10,7 @@ const PROGRAMS: &str = "/usr/lib/frr";
 /// What zebra may leave unread: with less it loses messages of the kernel, and routes with them.
 const NETLINK_BYTES: u32 = 128 << 20;
 
-/// Says if FRR is there.
+/// Says whether FRR is there.
 pub fn are_installed() -> bool {
     ["zebra", "bgpd"].iter().all(|name| Path::new(PROGRAMS).join(name).exists())
 }

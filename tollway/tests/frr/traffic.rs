@@ -55,7 +55,7 @@ fn send(plan: &str) {
     while !ended.load(Ordering::Acquire) {
         while start.elapsed() >= pace * number {
             let packet = [u64::from(number).to_be_bytes(), now().to_bits().to_be_bytes()];
-            // What can not be sent is lost; a host may also say that it does not want it.
+            // What cannot be sent is lost; a host may also say that it does not want it.
             let _ = socket.send(&packet.concat());
             number += 1;
         }

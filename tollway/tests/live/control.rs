@@ -69,7 +69,7 @@ pub(super) fn json(router: &Router, words: &str) -> Value {
     let text = show(router, &format!("{words} --json"));
     let value: Value =
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
-    assert_eq!(value["v"], 1, "{text}");
+    assert_eq!(value["v"], 2, "{text}");
     value
 }
 
@@ -143,10 +143,10 @@ fn counts(router: &Router) {
     assert!(tolls["tsc_mhz"].as_f64().unwrap() > 100.0);
     assert_eq!(tolls["tolls"][0]["stage"], "admit");
     assert!(show(router, "tolls").contains("rewrite"));
-    let express = json(router, "express");
-    assert_eq!(express["on"], false);
-    assert!(express["why"].as_str().unwrap().contains("a is af_packet"), "{express}");
-    assert!(show(router, "express").starts_with("the express lane is off: "));
+    let xdp_path = json(router, "xdp");
+    assert_eq!(xdp_path["on"], false);
+    assert!(xdp_path["why"].as_str().unwrap().contains("a is af_packet"), "{xdp_path}");
+    assert!(show(router, "xdp").starts_with("the XDP path is off: "));
 }
 
 fn tables(router: &Router) {

@@ -36,7 +36,7 @@ pub(super) fn refused() {
         std::fs::write(router.path("rules"), rules).unwrap();
         let told = reload(&router).unwrap_err();
         assert!(told.contains(words), "{told}");
-        assert!(told.contains("what was in force stays in force"), "{told}");
+        assert!(told.contains("the old configuration stays active"), "{told}");
         assert_eq!(json(&router, "filter"), before);
     }
     std::fs::remove_file(router.path("rules")).unwrap();
@@ -45,7 +45,7 @@ pub(super) fn refused() {
     assert_eq!(json(&router, "filter"), before);
     std::fs::write(router.path("router.toml"), CONFIG).unwrap();
     let told = reload(&router).unwrap();
-    assert!(told.contains("the configuration is in force"), "{told}");
+    assert!(told.contains("the configuration is active"), "{told}");
     assert_eq!(show(&router, "filter"), "no rules: every packet goes on\n");
     router.stop();
 }
@@ -82,7 +82,7 @@ pub(super) fn drops() {
     std::fs::write(router.path("rules"), rules("-A FORWARD -d 10.0.2.2/32 -j DROP\n")).unwrap();
     let told = reload(&router).unwrap();
     assert!(told.contains(" firewall rules; compiled in "), "{told}");
-    assert!(!pings(&a, "10.0.2.2"), "the rule is in force when the reload has ended");
+    assert!(!pings(&a, "10.0.2.2"), "the rule is active when the reload has ended");
     assert_eq!(packets(&router, "-p icmp"), 15, "it goes on counting");
     assert_eq!(packets(&router, "-j DROP"), 5, "a new rule begins at none");
     std::fs::write(router.path("rules"), rules("")).unwrap();
@@ -172,7 +172,7 @@ pub(super) fn sets() {
         set("add 10.0.1.2 192.0.2.0/24");
         set("delete 10.9.9.9");
         assert_eq!(elements(), 2);
-        assert!(!pings(&a, "10.0.2.2"), "turn {turn}: what comes into a set is in force");
+        assert!(!pings(&a, "10.0.2.2"), "turn {turn}: what comes into a set is active");
         std::fs::write(router.path("rules"), rules(more)).unwrap();
         reload(&router).unwrap();
         assert_eq!(elements(), 1, "turn {turn}: as the file says, though it says the same");

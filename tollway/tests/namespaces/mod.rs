@@ -120,7 +120,7 @@ impl Beside {
     }
 }
 
-/// Says if this is a real root, or that of a namespace.
+/// Says whether this is a real root, or that of a namespace.
 pub fn is_root() -> bool {
     std::fs::read_to_string("/proc/self/status").unwrap().contains("\nUid:\t0\t0\t")
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tollway::filter::coverage::{Coverage, coverage};
+use tollway::controller::rules::Reading;
 use tollway::filter::ir::{Family, Hook, Ruleset};
+use tollway::filter::offload::{Offload, offload};
 use tollway::filter::{iptables, nft};
-use tollway::mirror::rules::Reading;
 
 use crate::dice::Dice;
 use crate::icmp::checksum;
@@ -160,8 +160,8 @@ impl Case {
             differences.extend(forwarded(*device, frame, fate, &kernels));
         }
         if tally.punted > 0 {
-            let is_kernels = |covered: &Coverage| matches!(covered, Coverage::Kernel(_));
-            if !coverage(&rules).iter().any(|rule| is_kernels(&rule.coverage)) {
+            let is_kernels = |covered: &Offload| matches!(covered, Offload::Kernel(_));
+            if !offload(&rules).iter().any(|rule| is_kernels(&rule.offload)) {
                 differences.push("packets are left to the kernel, and no rule is".to_owned());
             }
         }

@@ -117,7 +117,7 @@ impl Draw<'_> {
         if self.dice.one_in(4) { "! " } else { "" }
     }
 
-    /// A protocol and what is asked of its header; says if it is TCP.
+    /// A protocol and what is asked of its header; says whether it is TCP.
     fn transport(&mut self, words: &mut Vec<String>) -> bool {
         let (icmp, option) = if self.six { ("ipv6-icmp", "icmpv6") } else { ("icmp", "icmp") };
         match self.dice.below(12) {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use ::tollway::mirror::rules::{self, Follower, Reading};
+use ::tollway::controller::rules::{self, Follower, Reading};
 
 use crate::namespaces::{PATIENCE, Process, until};
 use crate::net::{self, DEVICES, PEERS};

@@ -126,7 +126,7 @@ fn forwarded(mirror: &Mirror, host: &Host) {
     until("packets by Tollway", || {
         let before = mirror.counts().sent;
         host.pings(10, "10.0.2.2");
-        // Those of the express lane are counted by and by.
+        // Those of the XDP path are counted by and by.
         std::thread::sleep(Duration::from_millis(20));
         mirror.counts().sent >= before + 16
     });
@@ -157,7 +157,7 @@ pub fn gateway() {
     for port in ["ra", "rb"] {
         assert!(log.contains(&format!("port {port}: {port} carries no XDP program")), "{log}");
     }
-    let told = mirror.ask(&Ask::Coverage);
+    let told = mirror.ask(&Ask::Offload);
     assert_eq!(told["not_attached"], serde_json::json!(["ra", "rb"]));
     hosts.keeps(kernel);
     let before = mirror.counts();
@@ -189,7 +189,7 @@ pub fn offloads() {
         sh(&format!("ethtool -K {device} rx on"));
     }
     let mirror = Mirror::start("ra rb");
-    let told = mirror.ask(&Ask::Coverage).to_string();
+    let told = mirror.ask(&Ask::Offload).to_string();
     assert!(told.contains("peer_checksums") && !told.contains("peer_tags"), "{told}");
     assert!(!is_attached("ra") && !is_attached("rb"));
     hosts.keeps(kernel);
@@ -200,7 +200,7 @@ pub fn offloads() {
     }
     until_attached(&mirror, true);
     forwarded(&mirror, &hosts.net.a);
-    let (rate, counts) = (hosts.rate(), mirror.ask(&Ask::Coverage)["counts"].clone());
+    let (rate, counts) = (hosts.rate(), mirror.ask(&Ask::Offload)["counts"].clone());
     assert!(rate > 10e6, "{rate} bytes a second");
     let left = counts["ports"][0]["kernel"]["checksum"].as_u64();
     assert!(left > Some(100), "{counts}");

@@ -158,10 +158,10 @@ pub fn port() {
     mirror.stop();
 }
 
-/// Two devices exchange their names; each port, and its lane, stays where it was.
+/// Two devices exchange their names; each port, and its XDP path, stays where it was.
 pub fn swapped() {
     let net = Net::new();
-    // To this one no lane may send, since what it is given is lost.
+    // To this one no XDP path may send, since what it is given is lost.
     net.b.sh("ethtool -K hb gro off");
     let mirror = Mirror::start("ra rb");
     mirror.forwards(&net.a, "10.0.2.2");
@@ -176,7 +176,7 @@ pub fn swapped() {
     }
     let mut tried = Vec::new();
     for (host, address) in [(&net.a, "10.0.2.2"), (&net.b, "10.0.1.2")] {
-        // It may take the lane half a second to know of a device that is up again.
+        // It may take the XDP path half a second to know of a device that is up again.
         let goes = |_| {
             let before = mirror.by_lane();
             let output = host.command(&ping(50, address)).output().unwrap();

@@ -12,7 +12,7 @@ use super::socket::Wire;
 const FAR: &str = "198.18.0.1";
 /// Packets are cut after so long, where the machine is not busy.
 const SOON: Duration = Duration::from_millis(150);
-/// An exception that expires is made anew so often, where a busy machine was late.
+/// An exception that expires is rebuilt so often, where a busy machine was late.
 const TRIES: usize = 5;
 
 /// The Ethernet address of a device, in bytes.

@@ -19,10 +19,10 @@ pub fn five_minutes() {
         // The machine may be too busy for fifty of them.
         assert!(all || ping.output.contains("50 packets transmitted, 4"), "{}", ping.output);
     }
-    let coverage = said(&typed, "tollway show coverage");
-    assert!(coverage.contains("user space"), "{coverage}");
+    let offload = said(&typed, "tollway show offload");
+    assert!(offload.contains("user path"), "{offload}");
     let routes = said(&typed, "tollway show routes get");
     assert!(routes.contains("203.0.113.1 takes 203.0.113.0/24 in the VRF main"), "{routes}");
     let sync = said(&typed, "tollway sync");
-    assert!(sync.contains("changes of the kernel are in force"), "{sync}");
+    assert!(sync.contains("changes of the kernel are installed"), "{sync}");
 }

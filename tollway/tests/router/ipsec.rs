@@ -15,8 +15,8 @@ fn time(mirror: &Mirror, line: &str, reason: &str, wanted: bool) -> Duration {
     let mut client = mirror.client();
     let word = format!("\"{reason}\"");
     let mut is_told = || {
-        let coverage: serde_json::Value = client.ask(&Ask::Coverage).unwrap();
-        coverage["general"].to_string().contains(&word)
+        let offload: serde_json::Value = client.ask(&Ask::Offload).unwrap();
+        offload["general"].to_string().contains(&word)
     };
     assert_eq!(is_told(), !wanted, "before {line}");
     sh(line);
@@ -57,6 +57,6 @@ pub fn policies() {
     mirror.stops(&net.a, "10.0.2.2");
     sh("ip xfrm policy flush");
     mirror.forwards(&net.a, "10.0.2.2");
-    assert_eq!(mirror.status().held, None);
+    assert_eq!(mirror.status().bypassed, None);
     assert_eq!(mirror.status().rebuilds, 0, "no policy costs new tables");
 }

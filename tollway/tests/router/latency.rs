@@ -1,4 +1,4 @@
-//! How long a change takes to be in force.
+//! How long a change takes to be active.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -31,7 +31,7 @@ impl Ip {
     }
 }
 
-/// What the tables in force say of an address.
+/// What the tables active say of an address.
 fn route(client: &mut Client, address: IpAddr) -> Value {
     let found: Value = client.ask(&Ask::Route { address, vrf: None }).unwrap();
     found["route"].clone()
@@ -50,7 +50,7 @@ fn time(ip: &mut Ip, line: &str, mut holds: impl FnMut() -> bool) -> Duration {
 fn judge(what: &str, mut times: Vec<Duration>) -> bool {
     times.sort_unstable();
     let [median, p90, p99] = [50, 90, 99].map(|percent| times[times.len() * percent / 100]);
-    println!("{what}: in force after {median:?} (median), {p90:?} (p90), {p99:?} (p99)");
+    println!("{what}: active after {median:?} (median), {p90:?} (p90), {p99:?} (p99)");
     p99 <= Duration::from_millis(5)
 }
 

@@ -16,12 +16,12 @@ const B: [u8; 6] = [2, 0, 0, 0, 2, 2];
 const MARK: &[u8] = b"a packet that is looked for";
 
 /// Packets on their way from host A to host B.
-struct Way {
+struct HostPath {
     from: Wire,
     to: Wire,
 }
 
-impl Way {
+impl HostPath {
     fn new(net: &Net) -> Self {
         sh("ip link set ra address 02:00:00:00:00:0a");
         net.b.sh("ip link set hb address 02:00:00:00:02:02");
@@ -73,7 +73,7 @@ fn frame(next: u8, extensions: &[u8]) -> Vec<u8> {
 
 pub fn as_the_kernel() {
     let net = Net::new();
-    let mut way = Way::new(&net);
+    let mut way = HostPath::new(&net);
     let plain = frame(17, &[]);
     // Options for the destination, and a routing header that has no more stops.
     let options = frame(60, &[17, 0, 1, 4, 0, 0, 0, 0]);
@@ -96,7 +96,7 @@ pub fn as_the_kernel() {
     sh("nft flush ruleset");
 
     let mirror = Mirror::start("ra rb");
-    let fast = |way: &mut Way, frame: &[u8]| {
+    let fast = |way: &mut HostPath, frame: &[u8]| {
         // A busy machine has the kernel forward now and then, since the worker is late.
         until("Tollway to forward", || {
             mirror.sync();
@@ -133,7 +133,7 @@ pub fn as_the_kernel() {
     assert_eq!(way.arrive(&plain), 5);
     assert_eq!(mirror.counts().sent, before, "it is the kernel's");
     if !sh("nft list ruleset").contains("vxlan") {
-        let told = mirror.ask(&Ask::Coverage).to_string();
+        let told = mirror.ask(&Ask::Offload).to_string();
         assert!(told.contains("nft does not list"), "{told}");
     }
 }

@@ -148,13 +148,13 @@ pub fn fragments() {
     // Held for nobody: what is fast stays so.
 }
 
-/// New flows that come all at once, none of which the lane knows.
+/// New flows that come all at once, none of which the XDP path knows.
 pub fn burst() {
     let sends = "-d 198.18.0.0/16 -p 1-60000 --flows 5000 --rate 312kpps";
     carries(&Load { setup: &[], sends, packets: 5000, frames: 1 });
 }
 
-/// The packets of a new flow stay in order where it enters the lane.
+/// The packets of a new flow stay in order where it enters the XDP path.
 pub fn order() {
     const TRIALS: u16 = 40;
     // A machine that is busy with others may reorder a flow, lose some packets, and leave some to the kernel.

@@ -22,7 +22,7 @@ mod leaks;
 mod listed;
 mod load;
 mod many;
-#[path = "../kernel/raw.rs"]
+#[path = "../neighbours/raw.rs"]
 mod raw;
 mod rules;
 mod running;

@@ -37,7 +37,7 @@ fn peak(mirror: &Mirror) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
 }
 
-/// Each of some routes, as the tables in force have it.
+/// Each of some routes, as the tables active have it.
 fn check(
     mirror: &Mirror,
     numbers: impl Iterator<Item = usize>,
@@ -71,7 +71,7 @@ pub fn routes() {
     batch(dir.path(), later.clone().map(|n| format!("route add {} via 10.0.1.2", prefix(n))));
     let start = Instant::now();
     mirror.sync();
-    println!("50,000 more in force {:?} after the kernel had them", start.elapsed());
+    println!("50,000 more active {:?} after the kernel had them", start.elapsed());
     assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
     check(&mirror, later.step_by(500), |_| Some("10.0.1.2".to_owned()));
     // All of them go without a word each.
@@ -95,7 +95,7 @@ pub fn stopped() {
     sh(&format!("kill -CONT {}", mirror.process.0.id()));
     let start = Instant::now();
     mirror.sync();
-    println!("in force {:?} after going on", start.elapsed());
+    println!("active {:?} after going on", start.elapsed());
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
     check(&mirror, (0..COUNT).step_by(997), |n| match (n % 3, n % 2) {
         (0, _) => None,

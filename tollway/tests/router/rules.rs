@@ -42,7 +42,7 @@ pub fn policy() {
     mirror.stops(&net.a, "172.16.5.5");
     sh("ip rule add pref 90 iif ra ipproto icmp blackhole");
     let (answered, counts) = mirror.ping(&net.a, "10.0.2.2");
-    assert_eq!(answered, 0, "what Tollway can not tell, the kernel does: {counts:?}");
+    assert_eq!(answered, 0, "what Tollway cannot tell, the kernel does: {counts:?}");
 }
 
 pub fn sysctls() {
@@ -62,8 +62,8 @@ pub fn sysctls() {
         net.a.sh("ip route replace default via fd00:1::1");
         mirror.forwards(host, address);
     }
-    let coverage = mirror.ask(&Ask::Coverage).to_string();
-    assert!(!coverage.contains("forwarding"), "{coverage}");
+    let offload = mirror.ask(&Ask::Offload).to_string();
+    assert!(!offload.contains("forwarding"), "{offload}");
     // The way back has to be the way there.
     sh("ip route add 198.51.100.0/24 via 10.0.2.2");
     net.a.sh("ip address add 198.51.100.7/32 dev lo");
@@ -116,10 +116,10 @@ pub fn host() {
         mirror.forwards(&net.a, address);
         large(address, 0);
     }
-    let coverage = mirror.ask(&Ask::Coverage);
-    let parts = coverage["parts"].to_string();
+    let offload = mirror.ask(&Ask::Offload);
+    let parts = offload["parts"].to_string();
     assert!(parts.contains("IPv4 fragments") && parts.contains("ct state established"), "{parts}");
-    assert_eq!(coverage["links"][0]["ipv4_fast"], true, "{coverage}");
+    assert_eq!(offload["links"][0]["ipv4_fast"], true, "{offload}");
     // A rule that forwarded packets meet.
     sh("nft add chain inet f fw { type filter hook forward priority 0 ; }");
     sh("nft add rule inet f fw ct state invalid drop");
@@ -153,17 +153,17 @@ pub fn many() {
     std::fs::write(&file, table).unwrap();
     sh(&format!("nft -f {}", file.display()));
     mirror.leaves(&net.a, "10.0.2.2");
-    let coverage = mirror.ask(&Ask::Coverage);
-    let general = coverage["general"]["ipv4"].to_string();
-    assert!(general.contains("the rules of nftables are the kernel's"), "{coverage}");
-    assert_eq!(mirror.status().held, None, "it is known what to do");
+    let offload = mirror.ask(&Ask::Offload);
+    let general = offload["general"]["ipv4"].to_string();
+    assert!(general.contains("the rules of nftables take the kernel path"), "{offload}");
+    assert_eq!(mirror.status().bypassed, None, "it is known what to do");
     // Changes are taken in as ever.
     sh("ip route add 192.0.2.0/24 via 10.0.2.2");
     mirror.leaves(&net.a, "10.0.2.2");
     sh("nft flush set inet f s");
     mirror.forwards(&net.a, "10.0.2.2");
-    let coverage = mirror.ask(&Ask::Coverage);
-    assert_eq!(coverage["general"]["ipv4"], serde_json::json!([]), "{coverage}");
+    let offload = mirror.ask(&Ask::Offload);
+    assert_eq!(offload["general"]["ipv4"], serde_json::json!([]), "{offload}");
     sh("nft delete table inet f");
     mirror.forwards(&net.a, "10.0.2.2");
 }
@@ -196,7 +196,7 @@ pub fn counted() {
     assert_eq!(in_kernel() + in_tollway(), 20, "{} in Tollway", in_tollway());
 }
 
-/// A flow in the express lane meets a rule that is new.
+/// A flow in the XDP path meets a rule that is new.
 pub fn nft() {
     let net = Net::new();
     let mirror = Mirror::start("ra rb");
@@ -208,16 +208,16 @@ pub fn nft() {
         let mut ping = net.a.command("ping -n -i 0.002 -c 1000000 10.0.2.2");
         let _ping = Process(ping.stdout(Stdio::null()).spawn().unwrap());
         std::thread::sleep(Duration::from_millis(500));
-        let express = || mirror.by_lane();
-        let before = express();
+        let xdp_path = || mirror.by_lane();
+        let before = xdp_path();
         std::thread::sleep(Duration::from_millis(300));
-        let told = || format!("{}\n{}", mirror.ask(&Ask::All), mirror.ask(&Ask::Coverage));
-        assert!(express() > before, "the flow is in the express lane: {}", told());
+        let told = || format!("{}\n{}", mirror.ask(&Ask::All), mirror.ask(&Ask::Offload));
+        assert!(xdp_path() > before, "the flow is in the XDP path: {}", told());
         sh("nft add rule inet f fw ip protocol icmp drop");
         mirror.sync();
-        let (sent, express_then) = (mirror.counts().sent, express());
+        let (sent, xdp_path_then) = (mirror.counts().sent, xdp_path());
         std::thread::sleep(Duration::from_millis(300));
-        assert_eq!((mirror.counts().sent, express()), (sent, express_then), "it stops");
+        assert_eq!((mirror.counts().sent, xdp_path()), (sent, xdp_path_then), "it stops");
         sh("nft flush chain inet f fw");
         mirror.sync();
         std::thread::sleep(Duration::from_millis(300));

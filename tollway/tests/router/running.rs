@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 use tollway::control::{Ask, Client, Command as Do, Request};
-use tollway::mirror::handle::{Status, Synced};
+use tollway::controller::handle::{Status, Synced};
 
 use super::namespaces::{Host, Process, sh, until};
 
@@ -36,7 +36,7 @@ pub fn plug(host: &Host, cable: &str, net: u8) {
     let pid = host.0.0.id();
     sh(&format!("ip link add r{cable} type veth peer name h{cable} netns {pid}"));
     host.sh("ip link set lo up");
-    // Nobody else finishes its checksums; and it takes what the express lane redirects.
+    // Nobody else finishes its checksums; and it takes what the XDP path redirects.
     host.sh(&format!("ethtool -K h{cable} tx off gro on"));
     sh(&format!("ethtool -K r{cable} rx off"));
     tags_in_frames(host, cable);
@@ -116,15 +116,15 @@ impl Mirror {
         client
     }
 
-    /// Waits until all is in force that the kernel has been told by now.
+    /// Waits until all is active that the kernel has been told by now.
     pub fn sync(&self) -> Synced {
         self.client().request(&Request::Do(Do::Sync)).unwrap()
     }
 
-    /// What it has of the kernel, all of it in force.
+    /// What it has of the kernel, all of it active.
     pub fn status(&self) -> Status {
         self.sync();
-        self.client().ask(&Ask::Mirror).unwrap()
+        self.client().ask(&Ask::Controller).unwrap()
     }
 
     /// The same, after everything was compared with the kernel's, and what was found is certain.
@@ -154,9 +154,9 @@ impl Mirror {
         }
     }
 
-    /// Packets that the express lane has forwarded so far.
+    /// Packets that the XDP path has forwarded so far.
     pub fn by_lane(&self) -> u64 {
-        self.ask(&Ask::Express)["counts"]["packets"].as_u64().unwrap_or(0)
+        self.ask(&Ask::Xdp)["counts"]["packets"].as_u64().unwrap_or(0)
     }
 
     /// How many of five pings from a host are answered, and what became of them in Tollway.
@@ -164,7 +164,7 @@ impl Mirror {
         self.sync();
         let before = self.counts();
         let answered = answered(host, address);
-        // Flows in the express lane are counted by and by.
+        // Flows in the XDP path are counted by and by.
         std::thread::sleep(std::time::Duration::from_millis(20));
         (answered, self.counts().since(before))
     }

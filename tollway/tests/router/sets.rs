@@ -29,12 +29,12 @@ pub fn live() {
     sh("ip link set rb mtu 1400");
     mirror.stops(&net.a, &nine);
     mirror.stops(&net.a, &eight);
-    assert!(mirror.status().rebuilds > rebuilds, "tables were made anew");
+    assert!(mirror.status().rebuilds > rebuilds, "tables were rebuilt");
     sh("nft delete element inet f bad { 10.0.1.9 }");
     sh("ip link set rb mtu 1500");
     mirror.forwards(&net.a, &nine);
     mirror.stops(&net.a, &eight);
-    // What is read is what was read before, and not what is in force.
+    // What is read is what was read before, and not what is active.
     sh("nft add element inet f bad { 10.0.1.9 }");
     sh("nft add chain inet f nothing");
     mirror.stops(&net.a, &nine);
@@ -70,13 +70,13 @@ pub fn slow() {
     let mirror = Mirror::start_by(command, "ra rb");
     mirror.forwards(&net.a, "10.0.2.2");
     std::fs::write(&slow, "").unwrap();
-    let known = || mirror.ask(&Ask::Mirror);
+    let known = || mirror.ask(&Ask::Controller);
     let addresses = known()["addresses"].clone();
     sh("nft add rule inet f fw ip saddr 10.0.1.2 drop");
     sh("ip address add 192.0.2.1/32 dev lo");
     until("both to be taken in, and the rules to be read", || {
         let known = known();
-        !known["held"].is_null() && known["addresses"] != addresses
+        !known["bypassed"].is_null() && known["addresses"] != addresses
     });
     let before = mirror.counts();
     assert_eq!(answered(&net.a, "10.0.2.2"), 0, "the kernel drops them");

@@ -20,7 +20,7 @@ pub fn refused() {
         ("x0", 2, "x0 belongs to the bridge br0"),
         ("", 2, "DEVICE"),
         ("ra --config x.toml", 2, "cannot be used with"),
-        ("ra --express maybe", 2, "invalid value"),
+        ("ra --xdp maybe", 2, "invalid value"),
         ("ra --audit 0", 2, "invalid value"),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
@@ -93,7 +93,7 @@ fn configuration() -> String {
     ] {
         all += &sh(line);
     }
-    // What counts down, or is drawn anew.
+    // What counts down, or is drawn again.
     let stays = |line: &&str| !line.contains("stable_secret");
     let lines: Vec<_> = all.lines().filter(stays).map(without_lifetimes).collect();
     lines.join("\n")

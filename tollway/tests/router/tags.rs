@@ -45,7 +45,7 @@ pub fn beside() {
     assert!(!arrives(tagged), "the kernel has no such VLAN");
 
     let mirror = Mirror::start("ra rb");
-    let told = mirror.ask(&Ask::Coverage).to_string();
+    let told = mirror.ask(&Ask::Offload).to_string();
     assert!(told.contains("peer_tags"), "{told}");
     let before = mirror.counts();
     until("one without a tag to arrive", || arrives(plain));

@@ -15,8 +15,8 @@ const WHILE: Duration = Duration::from_millis(2200);
 
 /// Whether it is told that something takes frames first.
 fn is_told(client: &mut Client) -> bool {
-    let coverage: Value = client.ask(&Ask::Coverage).unwrap();
-    coverage["links"].to_string().contains("\"upper\"")
+    let offload: Value = client.ask(&Ask::Offload).unwrap();
+    offload["links"].to_string().contains("\"upper\"")
 }
 
 pub fn moved() {

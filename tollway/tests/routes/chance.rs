@@ -48,7 +48,7 @@ fn route(dice: &mut Dice) -> String {
     let what = dice.pick(&["add", "append", "prepend", "replace", "replace", "del", "del"]);
     let kinds = ["", "", "", "", "", "blackhole", "unreachable", "prohibit", "throw"];
     let dst = prefix(dice, v6);
-    // A default route that drops says of sources that they can not be.
+    // A default route that drops says of sources that they cannot be.
     let kind = if dst == "default" { "" } else { dice.pick(&kinds) };
     let to = if kind.is_empty() { hops(dice, v6) } else { String::new() };
     let metric = dice.pick(&["", "metric 5", "metric 6"]);

@@ -64,7 +64,7 @@ fn read(told: &str) -> Option<Answer> {
     alive.map(hop).collect::<Option<BTreeSet<_>>>().map(Answer::By)
 }
 
-/// Says if the tables may answer so: as the kernel does, or leave it to the kernel.
+/// Says whether the tables may answer so: as the kernel does, or leave it to the kernel.
 fn agree(tables: &Answer, kernel: &Answer) -> bool {
     match (tables, kernel) {
         (Answer::Kernel | Answer::Local, _) => true,
@@ -93,7 +93,7 @@ fn setup() {
 }
 
 /// Random rules, routes, objects, devices and addresses: for every packet the tables say what the kernel
-/// says, with what was derived and with what was listed anew.
+/// says, with what was derived and with what was listed again.
 pub fn at_random() {
     setup();
     let seed = std::env::var("SEED").map_or(1, |seed| seed.parse().unwrap());
@@ -228,7 +228,7 @@ pub fn without_carrier() {
     }
 }
 
-/// A route is in force soon after the kernel has it, while ten thousand others are.
+/// A route is active soon after the kernel has it, while ten thousand others are.
 pub fn latency() {
     setup();
     let routes = (0..10_000)

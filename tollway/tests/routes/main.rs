@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod chance;
-#[path = "../mirror/ip.rs"]
+#[path = "../controller/ip.rs"]
 #[allow(dead_code)]
 mod ip;
 mod judge;

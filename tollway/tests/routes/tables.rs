@@ -5,12 +5,14 @@ use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use tollway::mirror::event::Event;
-use tollway::mirror::fill::{Fill, FillError, Followed, InForce, Way, Ways};
-use tollway::mirror::kernel::{Family, Ifindex, Kernel};
-use tollway::mirror::netlink::{Settings, Source};
-use tollway::mirror::rib::{Ignoring, Rib};
-use tollway::mirror::views::Views;
+use tollway::controller::event::Event;
+use tollway::controller::fib_sync::{
+    EgressLink, EgressLinks, FibSync, FibSyncError, Followed, Installed,
+};
+use tollway::controller::kernel::{Family, Ifindex, Kernel};
+use tollway::controller::lookup_chains::LookupChains;
+use tollway::controller::netlink::{Settings, Source};
+use tollway::controller::rib::{Ignoring, Rib};
 use tollway_dataplane::id::{LinkId, NextHopId, VrfId};
 use tollway_dataplane::tables::{Action, Tables};
 use tollway_dataplane::verdict::{DropReason, PuntReason};
@@ -22,7 +24,7 @@ pub const LINKS: [&str; 3] = ["a0", "a1", "a2"];
 
 pub struct Bench(RefCell<Tables>);
 
-impl InForce for Bench {
+impl Installed for Bench {
     fn between_bursts<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Tables) -> T + Send + 'static,
@@ -59,10 +61,10 @@ pub struct Router {
     pub source: Source,
     pub kernel: Kernel,
     pub rib: Rib,
-    pub fill: Fill,
+    pub fib_sync: FibSync,
     bench: Bench,
     complete: bool,
-    /// How often tables were filled anew.
+    /// How often tables were filled again.
     pub filled: usize,
     pub followed: Followed,
 }
@@ -84,9 +86,9 @@ impl Router {
         }
         let devices: HashSet<_> = ignoring.iter().map(|name| index(&kernel, name)).collect();
         rib.set_ignoring(Ignoring { v4: devices.clone(), v6: devices });
-        let (fill, bench) = fill(&kernel, &mut rib);
+        let (fib_sync, bench) = fib_sync(&kernel, &mut rib);
         let followed = Followed::default();
-        Self { source, kernel, rib, fill, bench, complete, filled: 1, followed }
+        Self { source, kernel, rib, fib_sync, bench, complete, filled: 1, followed }
     }
 
     fn read(&mut self) -> bool {
@@ -101,24 +103,24 @@ impl Router {
         source.read(&mut take).unwrap() || heard
     }
 
-    /// Puts in force what was heard.
+    /// Puts active what was heard.
     pub fn follow(&mut self) {
-        let views = views(&self.kernel, &self.rib);
-        let done = match *self.fill.views() == views {
-            true => self.fill.follow(&mut self.rib, &self.bench),
-            false => Err(FillError::Views),
+        let lookup_chains = lookup_chains(&self.kernel, &self.rib);
+        let done = match *self.fib_sync.lookup_chains() == lookup_chains {
+            true => self.fib_sync.sync(&mut self.rib, &self.bench),
+            false => Err(FibSyncError::LookupChains),
         };
         match done {
             Ok(followed) => self.followed = followed,
-            Err(FillError::Views) => {
-                (self.fill, self.bench) = fill(&self.kernel, &mut self.rib);
+            Err(FibSyncError::LookupChains) => {
+                (self.fib_sync, self.bench) = fib_sync(&self.kernel, &mut self.rib);
                 self.filled += 1;
             }
             Err(error) => panic!("{error}"),
         }
     }
 
-    /// Reads on until nothing has come for a moment; with `lists`, what is in doubt is listed anew.
+    /// Reads on until nothing has come for a moment; with `lists`, what is in doubt is listed again.
     pub fn settle(&mut self, lists: bool) {
         let (start, mut quiet) = (Instant::now(), Instant::now());
         while quiet.elapsed() < Duration::from_millis(40) {
@@ -140,7 +142,7 @@ impl Router {
         self.follow();
     }
 
-    /// Reads once and puts it in force; says if there was something.
+    /// Reads once and installs it; says whether there was something.
     pub fn turn(&mut self) -> bool {
         let heard = self.read();
         if heard {
@@ -157,10 +159,10 @@ impl Router {
     }
 
     fn look_up(&self, tables: &Tables, packet: &Packet) -> NextHopId {
-        let ingress = &self.fill.views().links[&index(&self.kernel, packet.iif)];
+        let ingress = &self.fib_sync.lookup_chains().links[&index(&self.kernel, packet.iif)];
         let resolve = |view: usize| tables.resolve(VrfId(view as u16), packet.dst);
         if ingress.policy.is_empty() {
-            return resolve(ingress.view);
+            return resolve(ingress.lookup_chain);
         }
         let family = if packet.dst.is_ipv4() { Family::V4 } else { Family::V6 };
         let lines = ingress.policy.iter().filter(|line| {
@@ -169,7 +171,7 @@ impl Router {
                 && line.dst.is_none_or(|dst| dst.contains(&packet.dst))
                 && line.mark.is_none_or(|(value, mask)| (packet.mark ^ value) & mask == 0)
         });
-        let mut found = lines.map(|line| resolve(line.view));
+        let mut found = lines.map(|line| resolve(line.lookup_chain));
         found.find(|next| *next != NextHopId::NO_ROUTE).unwrap_or(NextHopId::NO_ROUTE)
     }
 
@@ -209,23 +211,25 @@ pub fn index(kernel: &Kernel, name: &str) -> Ifindex {
     *kernel.netdevs.iter().find(|(_, netdev)| netdev.name == name).unwrap().0
 }
 
-fn views(kernel: &Kernel, rib: &Rib) -> Views {
-    Views::of(kernel, LINKS.map(|name| index(kernel, name)), |family, table| rib.has(table, family))
+fn lookup_chains(kernel: &Kernel, rib: &Rib) -> LookupChains {
+    LookupChains::of(kernel, LINKS.map(|name| index(kernel, name)), |family, table| {
+        rib.has(table, family)
+    })
 }
 
-fn fill(kernel: &Kernel, rib: &mut Rib) -> (Fill, Bench) {
-    let views = views(kernel, rib);
+fn fib_sync(kernel: &Kernel, rib: &mut Rib) -> (FibSync, Bench) {
+    let lookup_chains = lookup_chains(kernel, rib);
     let mut tables = Tables::new();
-    for _ in &views.views {
+    for _ in &lookup_chains.lookup_chains {
         tables.add_vrf().unwrap();
     }
     let links = LINKS.iter().enumerate().map(|(at, name)| {
         let (_, link) = tables.add_port([2, 0, 0, 0, 0, at as u8], VrfId(0), 1500).unwrap();
         assert_eq!(link, LinkId(at as u16));
-        (index(kernel, name), Way { link, v4: true, v6: true })
+        (index(kernel, name), EgressLink { link, v4: true, v6: true })
     });
     let links = links.collect();
-    let ways = Ways { links, kernel_groups4: false, kernel_groups6: false };
-    let fill = Fill::fresh(rib, views, ways, &mut tables).unwrap();
-    (fill, Bench(RefCell::new(tables)))
+    let egress_links = EgressLinks { links, kernel_groups4: false, kernel_groups6: false };
+    let fib_sync = FibSync::build(rib, lookup_chains, egress_links, &mut tables).unwrap();
+    (fib_sync, Bench(RefCell::new(tables)))
 }

@@ -83,7 +83,7 @@ impl Router {
         let before = self.read("stderr").len();
         sh(&format!("kill -HUP {}", self.process.0.id()));
         let told = || self.read("stderr")[before..].to_owned();
-        let ends = ["the configuration is in force", "has not changed", "stays in force"];
+        let ends = ["the configuration is active", "has not changed", "stays active"];
         until("a reload", || ends.iter().any(|end| told().contains(end)));
         told()
     }

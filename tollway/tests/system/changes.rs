@@ -9,7 +9,7 @@ use crate::namespaces::{Process, ping, sh, unanswered, until};
 use crate::router::Net;
 use crate::running::Router;
 use crate::transfer::Transfer;
-use crate::ways::{TOLLWAY, Way, lane, ports, prepare, told};
+use crate::variants::{PathVariant, TOLLWAY, lane, ports, prepare, told};
 
 /// Addresses behind B.
 const TARGETS: [&str; 2] = ["10.9.0.1", "fd09::1"];
@@ -119,7 +119,7 @@ impl<'a> Traffic<'a> {
 }
 
 /// Traffic while the route changes by the kernel alone, or by the kernel and Tollway.
-fn see(net: &Net, router: Option<&Router>, way: Option<Way>) -> Vec<String> {
+fn see(net: &Net, router: Option<&Router>, variant: Option<PathVariant>) -> Vec<String> {
     // The first change leads to neighbours that nobody knows.
     sh("ip neigh flush dev rc");
     let both = || ["hb", "hc"].map(|device| net.b.counts(device)[0]);
@@ -130,12 +130,12 @@ fn see(net: &Net, router: Option<&Router>, way: Option<Way>) -> Vec<String> {
         let after = both();
         let grown = [after[0] - before[0], after[1] - before[1]];
         let [used, other] = if change % 2 == 1 { grown } else { [grown[1], grown[0]] };
-        assert!(used > 1 << 17 && other < 10_000, "{way:?}, before change {change}: {grown:?}");
+        assert!(used > 1 << 17 && other < 10_000, "{variant:?}, before change {change}: {grown:?}");
         let cable = if change % 2 == 1 { 3 } else { 2 };
         kernel(cable);
-        if let (Some(router), Some(way)) = (router, way) {
-            let told = router.reload(&way.config(&config(cable)));
-            assert!(told.contains("is in force"), "{told}");
+        if let (Some(router), Some(variant)) = (router, variant) {
+            let told = router.reload(&variant.config(&config(cable)));
+            assert!(told.contains("is active"), "{told}");
         }
         // What was on its way is there.
         std::thread::sleep(Duration::from_millis(20));
@@ -160,18 +160,22 @@ pub fn routes() {
         ["0 of 300 pings were lost", "1500 of 1500 came back, 0 twice", "0 segments sent again"];
     let is_whole = |line: &String| lost_nothing.contains(&line.as_str());
     assert!(by_kernel.iter().all(is_whole), "by the kernel alone: {by_kernel:#?}");
-    for way in TOLLWAY {
+    for variant in TOLLWAY {
         let mut tried = Vec::new();
         // While the worker has no processor the kernel forwards, and what comes then overtakes what the worker
         // still holds: where that is more than a hundred segments, A takes them for lost.
         let is_alike = |_| {
-            let mut router = way.start(&config(2));
-            let mut seen = see(&net, Some(&router), Some(way));
+            let mut router = variant.start(&config(2));
+            let mut seen = see(&net, Some(&router), Some(variant));
             let sent_again = seen.pop();
-            assert_eq!(seen, by_kernel[..seen.len()], "{way:?}, and before by the kernel");
+            assert_eq!(seen, by_kernel[..seen.len()], "{variant:?}, and before by the kernel");
             tried.push(sent_again);
             let taken = lane(&router);
-            assert_eq!(taken > 0, way == Way::Express, "{taken} packets by the lane, {way:?}");
+            assert_eq!(
+                taken > 0,
+                variant == PathVariant::Xdp,
+                "{taken} packets by the lane, {variant:?}"
+            );
             let told = router.stop();
             let is_zero = |line: &str| line.split_whitespace().last() == Some("0");
             let dropped = told.lines().find(|line| line.starts_with("dropped "));
@@ -179,6 +183,6 @@ pub fn routes() {
             assert!(dropped.is_some_and(is_zero) && !told.contains("missed before rx"), "{told}");
             tried.last().unwrap().as_ref() == by_kernel.last()
         };
-        assert!((0..TRIES).any(is_alike), "{way:?}: {tried:?}, and before: {by_kernel:#?}");
+        assert!((0..TRIES).any(is_alike), "{variant:?}: {tried:?}, and before: {by_kernel:#?}");
     }
 }

@@ -1,4 +1,4 @@
-//! How soon a flow of the express lane meets rules that drop it: by a reload, and by an address that comes
+//! How soon a flow of the XDP path meets rules that drop it: by a reload, and by an address that comes
 //! into a set. Each datagram has the time at which it was sent.
 
 use std::io::{BufRead, BufReader};
@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::namespaces::{PATIENCE, Process, sh, until};
 use crate::router::{Net, config};
 use crate::running::Router;
-use crate::ways::{self, Way};
+use crate::variants::{self, PathVariant};
 
 const SERVER: &str = "10.0.2.2:7000";
 /// Between two datagrams.
@@ -95,7 +95,7 @@ pub fn tollway(router: &Router, words: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Has other rules put in force.
+/// Has other rules installed.
 fn reload(router: &Router, more: &str) {
     std::fs::write(router.path("rules.nft"), rules(more)).unwrap();
     let _ = tollway(router, "reload");
@@ -119,13 +119,13 @@ const CHANGES: [(&str, Change, Change); 2] = [
 
 pub fn soon() {
     let net = Net::new(1500, 1);
-    ways::prepare(&net);
+    variants::prepare(&net);
     // Else it forwards by no rule whatever a busy machine's heartbeat is too old for.
     sh("sysctl -qw net.ipv4.ip_forward=0");
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("rules.nft"), rules("")).unwrap();
     let ports = config("auto", 1500, true);
-    let config = Way::Express.config(&format!("filter = \"rules.nft\"\n{ports}"));
+    let config = PathVariant::Xdp.config(&format!("filter = \"rules.nft\"\n{ports}"));
     let mut router = Router::start_in(dir, &config);
     let mut server = net.b.role("--serve", SERVER);
     let mut server = Process(server.arg("times").stdout(Stdio::piped()).spawn().unwrap());
@@ -135,8 +135,8 @@ pub fn soon() {
     for (what, drop, go_on) in CHANGES {
         let mut times: Vec<_> = (0..ROUNDS)
             .map(|_| {
-                let before = ways::lane(&router);
-                until("the flow in the lane", || ways::lane(&router) > before + 100);
+                let before = variants::lane(&router);
+                until("the flow in the lane", || variants::lane(&router) > before + 100);
                 let asked_ns = now_ns();
                 drop(&router);
                 let answered_ns = now_ns();

@@ -1,7 +1,7 @@
 //! Pings of all sizes, in fragments, and of few hops.
 
 use crate::router::Net;
-use crate::ways::{alike, ports, told};
+use crate::variants::{alike, ports, told};
 
 pub fn pings() {
     let net = Net::new(1500, 1);

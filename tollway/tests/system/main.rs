@@ -1,5 +1,5 @@
 //! The whole system as its hosts see it: what traceroute, tracepath, ping and TCP find out by the
-//! kernel alone, they find out by Tollway, with the express lane and without.
+//! kernel alone, they find out by Tollway, with the XDP path and without.
 //!
 //! The kernel is configured alike, and Tollway has the neighbours from it.
 
@@ -22,7 +22,7 @@ mod router;
 mod running;
 mod trace;
 mod transfer;
-mod ways;
+mod variants;
 
 use std::process::{Command, ExitCode};
 

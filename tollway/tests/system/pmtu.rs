@@ -3,7 +3,7 @@
 use crate::namespaces::sh;
 use crate::router::Net;
 use crate::transfer::Transfer;
-use crate::ways::{alike, ports, told};
+use crate::variants::{alike, ports, told};
 
 const MTU: u16 = 1400;
 

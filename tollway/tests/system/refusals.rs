@@ -1,15 +1,15 @@
-//! A device that takes nothing of the express lane, while the kernel says that it does.
+//! A device that takes nothing of the XDP path, while the kernel says that it does.
 
 use std::process::Stdio;
 
 use crate::drops::tollway;
 use crate::namespaces::{Process, ready, until};
 use crate::router::{Net, config};
-use crate::ways::{self, Way};
+use crate::variants::{self, PathVariant};
 
 const SERVER: &str = "10.0.2.2:7000";
 
-/// A count of the lane.
+/// A count of the XDP path.
 fn count(told: &str, name: &str) -> u64 {
     let line = told.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     line.trim().replace(',', "").parse().unwrap()
@@ -17,28 +17,28 @@ fn count(told: &str, name: &str) -> u64 {
 
 pub fn refused() {
     let net = Net::new(1500, 1);
-    ways::prepare(&net);
-    let mut router = Way::Express.start(&config("auto", 1500, true));
+    variants::prepare(&net);
+    let mut router = PathVariant::Xdp.start(&config("auto", 1500, true));
     let _server = ready(net.b.role("--serve", SERVER).arg("times"));
     let mut client = net.a.role("--ask", SERVER);
     let _client = Process(client.arg("times").stdout(Stdio::null()).spawn().unwrap());
     let passes = |what: &str| {
-        let before = ways::lane(&router);
-        until(what, || ways::lane(&router) > before + 100);
+        let before = variants::lane(&router);
+        until(what, || variants::lane(&router) > before + 100);
     };
     passes("the flow in the lane");
 
     net.b.sh("ip link set hb down");
     until("somebody to notice", || router.read("stderr").contains("rb refuses the frames"));
-    let express = tollway(&router, "show express");
-    let refused = count(&express, "packets refused");
+    let xdp_path = tollway(&router, "show xdp");
+    let refused = count(&xdp_path, "packets refused");
     // A burst or two were lost.
-    assert!((1..200).contains(&refused), "{express}");
+    assert!((1..200).contains(&refused), "{xdp_path}");
     assert!(count(&tollway(&router, "show drops"), "dev_tx_failed") >= refused);
 
     // It is asked again after a second and after two more, by no packet of anybody's.
     until("two more questions", || router.read("stderr").contains("tried again in 4 s"));
-    let later = count(&tollway(&router, "show express"), "packets refused");
+    let later = count(&tollway(&router, "show xdp"), "packets refused");
     assert_eq!(later, refused, "asking costs no packets");
 
     net.b.sh("ip link set hb up");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::namespaces::sh;
 use crate::router::Net;
-use crate::ways::{alike, ports, told};
+use crate::variants::{alike, ports, told};
 
 /// The hops, without the times they took.
 fn trace(net: &Net, arguments: &str) -> String {

@@ -22,11 +22,11 @@ fn message(op: u16, (mac, ip): ([u8; 6], Ipv4Addr), target: Ipv4Addr) -> Vec<u8>
     .to_vec()
 }
 
-pub(super) fn request(from: Station, ip: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
+pub(super) fn request(from: LanHost, ip: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
     frame_to(ALL, from, 0x0806, &message(1, (from.mac, ip), target))
 }
 
-pub(super) fn reply(from: Station, ip: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
+pub(super) fn reply(from: LanHost, ip: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
     frame(from, 0x0806, &message(2, (from.mac, ip), target))
 }
 
@@ -67,7 +67,7 @@ fn who_asks_is_learned_and_probed() {
     assert_eq!(known(&lab, LinkId(0), ALICE4.into()), Some(ALICE.mac));
     let sent = lab.receive(B, &ip_frame(BOB, &udp4(header4(BOB4, ALICE4), b"hello")));
     assert_eq!(one(sent).dst_mac(), ALICE.mac);
-    // Five seconds later it is asked whether it is still there, three times, by itself.
+    // Five seconds later, the host probes it three times by unicast.
     let probes = lab.pass(8 * S);
     assert_eq!(probes.len(), 3);
     assert!(probes.iter().all(|probe| probe.dst_mac() == ALICE.mac));
@@ -105,14 +105,14 @@ fn a_duplicate_probe_is_answered_and_not_learned() {
 #[test]
 fn gratuitous_messages_change_what_is_known_and_no_more() {
     let mut lab = Lab::new();
-    let moved = Station { mac: [2, 0, 0, 0, 9, 9], ..ALICE };
+    let moved = LanHost { mac: [2, 0, 0, 0, 9, 9], ..ALICE };
     let gratuitous = request(moved, ALICE4, ALICE4);
     assert_eq!(lab.receive(A, &gratuitous), []);
     assert_eq!(lab.router.host.neighbours(), 0);
     lab.receive(A, &request(ALICE, ALICE4, own4(0)));
     assert_eq!(lab.receive(A, &gratuitous), []);
     assert_eq!(known(&lab, LinkId(0), ALICE4.into()), Some(moved.mac));
-    // A reply that nobody asked for waits for its time (LOCKTIME), then replaces it.
+    // An unsolicited reply has no effect before LOCKTIME has passed; then it replaces the address.
     lab.receive(A, &reply(ALICE, ALICE4, own4(0)));
     assert_eq!(known(&lab, LinkId(0), ALICE4.into()), Some(moved.mac));
     lab.pass(S + S / 5);
@@ -123,14 +123,14 @@ fn gratuitous_messages_change_what_is_known_and_no_more() {
 #[test]
 fn senders_that_can_not_be_are_ignored() {
     let mut lab = Lab::new();
-    let group = Station { mac: [3, 0, 0, 0, 0, 1], ..ALICE };
+    let group = LanHost { mac: [3, 0, 0, 0, 0, 1], ..ALICE };
     for frame in [
         request(group, ALICE4, own4(0)),
         request(ALICE, Ipv4Addr::new(224, 0, 0, 1), own4(0)),
         request(ALICE, Ipv4Addr::new(127, 0, 0, 1), own4(0)),
         request(ALICE, Ipv4Addr::new(10, 0, 0, 255), own4(0)),
         request(ALICE, BOB4, own4(0)),
-        request(Station { mac: [0; 6], ..ALICE }, ALICE4, own4(0)),
+        request(LanHost { mac: [0; 6], ..ALICE }, ALICE4, own4(0)),
         request(ALICE, own4(0), own4(0)),
         request(ALICE, own4(1), own4(0)),
         frame_to(ALL, ALICE, 0x0806, &[0, 1, 8, 0, 6, 4]),
@@ -148,27 +148,27 @@ fn on_a_vlan_every_message_carries_the_tag() {
     let answer = one(lab.receive(B, &request(DAVE, DAVE4, own4(4))));
     assert_eq!((answer.port, answer.vids()), (B, vec![VID]));
     assert_eq!(answer.arp().operation, ArpOperation::REPLY);
-    let question = one(lab.receive(
+    let query = one(lab.receive(
         A,
         &ip_frame(ALICE, &udp4(header4(ALICE4, Ipv4Addr::new(10, 0, 4, 77)), b"hello")),
     ));
-    assert_eq!((question.port, question.vids()), (B, vec![VID]));
-    assert_eq!((question.dst_mac(), question.src_mac()), (ALL, router_mac(B)));
-    assert_eq!(question.arp().sender_protocol_addr(), own4(4).octets());
-    assert_eq!(question.arp().target_hw_addr(), [0; 6]);
+    assert_eq!((query.port, query.vids()), (B, vec![VID]));
+    assert_eq!((query.dst_mac(), query.src_mac()), (ALL, router_mac(B)));
+    assert_eq!(query.arp().sender_protocol_addr(), own4(4).octets());
+    assert_eq!(query.arp().target_hw_addr(), [0; 6]);
 }
 
 #[test]
 fn configured_neighbours_and_routes_are_left_alone() {
     let mut lab = Lab::settled();
-    let moved = Station { mac: [2, 0, 0, 0, 9, 9], ..ALICE };
+    let moved = LanHost { mac: [2, 0, 0, 0, 9, 9], ..ALICE };
     assert_eq!(lab.receive(A, &request(moved, ALICE4, own4(0))).len(), 1);
     assert_eq!(known(&lab, LinkId(0), ALICE4.into()), Some(ALICE.mac));
     assert_eq!(lab.router.host.neighbours(), 0);
     lab.router.host.add_static(LinkId(0), "10.0.0.7".parse().unwrap());
     lab.receive(A, &request(moved, "10.0.0.7".parse().unwrap(), own4(0)));
     assert_eq!(lab.router.host.neighbours(), 0);
-    // A route to the very address stays where a neighbour of that address comes and goes.
+    // A route to exactly this address stays while a neighbour with that address comes and goes.
     let address = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 8));
     let drop = lab.router.tables.drop(DropReason::Blackhole).unwrap();
     let vrf = lab.router.tables.link(LinkId(0)).vrf;
@@ -179,7 +179,7 @@ fn configured_neighbours_and_routes_are_left_alone() {
     lab.pass(20 * S);
     assert_eq!(lab.router.host.neighbours(), 0);
     assert_eq!(lab.router.tables.lookup(vrf, address), drop);
-    // One that says that the address is on the link gives way while the neighbour is known.
+    // A route that says that the address is on the link gives way while the neighbour is known.
     let glean = lab.router.tables.glean(LinkId(0)).unwrap();
     lab.router.tables.insert(vrf, RoutePrefix::host(address), glean).unwrap();
     lab.receive(A, &request(moved, "10.0.0.8".parse().unwrap(), own4(0)));
@@ -208,7 +208,7 @@ fn forgotten_neighbours_leave_no_next_hop_behind() {
 #[test]
 fn a_neighbour_on_the_wrong_link_takes_no_traffic() {
     let mut lab = Lab::new();
-    // Two links with one subnet; the routes know it behind the first.
+    // Two links have the same subnet; the routes lead to it by the first link.
     lab.router.host.add_address(LinkId(1), "10.0.0.253".parse().unwrap(), 24);
     assert_eq!(lab.receive(B, &request(BOB, ALICE4, own4(1))).len(), 1);
     assert_eq!((lab.router.host.neighbours(), known(&lab, LinkId(0), ALICE4.into())), (1, None));

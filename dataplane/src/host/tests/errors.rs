@@ -1,4 +1,4 @@
-//! ICMP errors, byte for byte, and how many.
+//! ICMP errors, byte for byte, and their number.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn with_ttl(dst: Ipv4Addr, ttl: u8) -> Vec<u8> {
     udp4(header, &[0x5a; 40])
 }
 
-/// What a packet is answered with: type, code, second word.
+/// The error that answers a packet: type, code, second word.
 fn error(lab: &mut Lab, packet: &[u8]) -> Option<((u8, u8), [u8; 4])> {
     // Long enough for the buckets to fill again.
     lab.now += 10 * S;
@@ -51,7 +51,7 @@ fn every_reason_has_its_message_v6() {
     }
     let big = udp6(ALICE6, CAROL6, 64, &[1; 1300]);
     assert_eq!(error(&mut lab, &big), Some(((2, 0), [0, 0, 5, 0])));
-    // A source that is bound to its link; the error goes to it there, when its address is known.
+    // A link-local source; the error reaches it on its link, once its address is known.
     let alice = eui64(ALICE.mac);
     lab.receive(A, &ip_frame(ALICE, &udp6(alice, BOB6, 64, b"x")));
     let told = one(lab.receive(A, &nd::advert(ALICE, alice, own_link_local(A), 0x60)));
@@ -66,7 +66,7 @@ fn an_error_is_what_linux_sends() {
     assert_eq!((error.port, error.dst_mac(), error.src_mac()), (A, ALICE.mac, router_mac(A)));
     assert_eq!(error.ends(), (own4(0).into(), ALICE4.into()));
     let (header, _) = error.ipv4();
-    // The TOS of 0xb8 keeps 0x18, and precedence 6 is put over it.
+    // TOS 0xb8 keeps 0x18, with precedence 6 over it.
     assert_eq!(error.packet()[1], 0xd8);
     assert_eq!((header.time_to_live, header.dont_fragment), (64, false));
     assert_eq!(error.icmp4().payload(), packet);
@@ -117,7 +117,7 @@ fn others_are_limited_by_destination() {
     assert_eq!(lab.receive_all(A, &frames).len(), 2);
     let frames = vec![ip_frame(ALICE, &udp6(ALICE6, BOB6, 1, b"x")); 20];
     assert_eq!(lab.receive_all(A, &frames).len(), 6);
-    // Echo is not.
+    // Echo is not an error.
     let mut echo = Vec::new();
     PacketBuilder::ipv4(ALICE4.octets(), own4(0).octets(), 64)
         .icmpv4_echo_request(1, 1)
@@ -148,13 +148,13 @@ fn no_error_is_sent_about_errors() {
     for kind in [1, 2, 3, 4, 127] {
         let packet = icmp6((ALICE6, BOB6), 1, kind, [0; 4], &[0; 40]);
         assert_eq!(error(&mut lab, &packet), None, "{kind}");
-        // Nor where extension headers hide it.
+        // Nor if extension headers hide it.
         let options = [&[58, 0, 1, 4, 0, 0, 0, 0][..], &packet[40..]].concat();
         assert_eq!(error(&mut lab, &raw6(ALICE6, BOB6, 60, 1, &options)), None);
         let first = [&[58, 0, 0, 1, 0, 0, 0, 1][..], &packet[40..]].concat();
         assert_eq!(error(&mut lab, &raw6(ALICE6, BOB6, 44, 1, &first)), None);
     }
-    // What is not at the front of its packet is no header.
+    // Bytes that are not at the front of their packet are no header.
     let second = [&[58, 0, 0, 8, 0, 0, 0, 1][..], &[1; 40]].concat();
     assert!(error(&mut lab, &raw6(ALICE6, BOB6, 44, 1, &second)).is_some());
     let echo = icmp6((ALICE6, BOB6), 1, 128, [0; 4], b"x");
@@ -171,7 +171,7 @@ fn no_error_is_sent_about_fragments_groups_and_strange_sources() {
     header.fragment_offset = 0.try_into().unwrap();
     header.more_fragments = true;
     assert_eq!(error(&mut lab, &udp4(header, b"x")), Some(((11, 0), [0; 4])));
-    // From a subnet's broadcast address, and to one; a UDP packet in a frame to a group.
+    // From and to a subnet's broadcast address; and a UDP packet in a group-addressed frame.
     let from_all = udp4(header4("10.0.0.255".parse().unwrap(), "172.16.0.1".parse().unwrap()), b"");
     assert_eq!(error(&mut lab, &from_all), None);
     let to_us = udp4(header4(ALICE4, own4(0)), b"x");
@@ -179,7 +179,7 @@ fn no_error_is_sent_about_fragments_groups_and_strange_sources() {
     let to_us = udp6(ALICE6, own6(0), 64, b"x");
     assert_eq!(lab.receive(A, &frame_to([0x33; 6], ALICE, 0x86dd, &to_us)), []);
     assert_eq!(lab.host().suppressed, 4);
-    // Who has no route back is not told.
+    // A sender without a route back gets no error.
     let lost = udp4(header4("172.16.0.9".parse().unwrap(), "172.16.0.1".parse().unwrap()), b"");
     assert_eq!(error(&mut lab, &lost), None);
     assert_eq!(lab.host().unroutable, 1);

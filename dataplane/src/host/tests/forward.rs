@@ -1,4 +1,4 @@
-//! Fragments, IPv4 options and hop-by-hop headers on their way through.
+//! Fragments, IPv4 options and hop-by-hop headers in transit.
 
 use super::*;
 
@@ -60,7 +60,7 @@ fn options_pass_cut_held_and_to_the_router_itself() {
     let sent = lab.receive(A, &ip_frame(ALICE, &packet));
     assert_eq!(sent.len(), 2);
     assert!(sent.iter().all(|one| one.ipv4().0.options.as_slice() == [148, 4, 0, 0]));
-    // To a neighbour that is not known.
+    // To an unknown neighbour.
     let nobody = Ipv4Addr::new(10, 0, 1, 50);
     let packet = with_options(nobody, &[1, 1, 1, 0], b"hello");
     lab.receive(A, &ip_frame(ALICE, &packet));
@@ -126,14 +126,14 @@ fn hop_by_hop_headers_pass_or_not_by_their_options() {
     }
     assert_eq!((lab.punts(PuntReason::HopByHop), lab.host().forwarded), (4, 4));
     for options in [
-        // Discarded by their upper bits, or a jumbogram, or malformed.
+        // Discarded because of their upper bits, or as a jumbogram, or as malformed.
         &[0x5e, 4, 1, 2, 3, 4][..],
         &[0xc2, 4, 0, 1, 0, 0],
         &[5, 1, 0, 0, 0, 0],
         &[1, 4, 0, 0, 1, 0],
         &[0x1e, 5, 1, 2, 3, 4],
         &[0, 0, 0, 0, 0, 0, 0, 0, 5, 2, 0, 0, 0, 0],
-        // More options than Linux takes.
+        // More options than Linux accepts.
         &[[0x1e, 0].repeat(9), vec![1, 2, 0, 0]].concat(),
     ] {
         assert_eq!(lab.receive(A, &ip_frame(ALICE, &hop_by_hop(DAVE6, options))), []);
@@ -147,7 +147,7 @@ fn hop_by_hop_headers_pass_or_not_by_their_options() {
         let error = one(lab.receive(A, &ip_frame(ALICE, &packet)));
         assert_eq!((error.icmp_kind(), error.icmp6().bytes5to8()), ((4, 2), [0, 0, 0, 43]));
     }
-    // Too large, at the end of its hops, and to the router itself.
+    // Too large, with its last hop, and to the router itself.
     let padding = [1, 4, 0, 0, 0, 0];
     let mut dying = hop_by_hop(BOB6, &padding);
     dying[7] = 1;

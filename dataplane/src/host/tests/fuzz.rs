@@ -1,10 +1,10 @@
-//! Any bytes at all: no panic, no lost frame, and every count adds up ([`Lab::drain`] asserts it).
+//! Arbitrary bytes: no panic, no lost frame, and all counters add up ([`Lab::drain`] asserts it).
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Frames that reach every corner of the host when they are not mutated.
+/// Frames that reach every part of the host when they are not mutated.
 fn seeds() -> Vec<(usize, Vec<u8>)> {
     let mut options = header4(ALICE4, CAROL4);
     options.options = [7, 7, 4, 0, 0, 0, 0, 0, 68, 12, 5, 1, 0, 0, 0, 0, 0, 0, 0, 0].into();
@@ -46,7 +46,7 @@ fn seeds() -> Vec<(usize, Vec<u8>)> {
     ]
 }
 
-/// Puts the IPv4 header's checksum right, so that a mutated packet gets further.
+/// Corrects the IPv4 header's checksum, so that a mutated packet gets further.
 fn repair(frame: &mut [u8]) {
     let at = if frame.get(12..14) == Some(&[0x81, 0]) { 18 } else { 14 };
     if let Some(packet) = frame.get_mut(at..).filter(|p| p.len() >= 20 && p[0] >> 4 == 4) {
@@ -57,7 +57,7 @@ fn repair(frame: &mut [u8]) {
     }
 }
 
-/// One step: which seed, bytes that are overwritten, the length, and how much time goes by.
+/// One step: the seed's number, bytes to overwrite, the length, and the time that passes.
 type Step = (usize, Vec<(usize, u8)>, Option<u16>, u64);
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -78,7 +78,7 @@ proptest! {
         for (seed, bytes, len, ms) in steps {
             let (port, mut frame) = seeds[seed % seeds.len()].clone();
             for (at, byte) in bytes {
-                // Mostly behind the Ethernet header; that one is the path's to judge.
+                // Mostly behind the Ethernet header, which the path checks.
                 if let Some(old) = frame.get_mut(at + usize::from(at % 8 != 0) * 12) {
                     *old = byte;
                 }
@@ -108,7 +108,7 @@ proptest! {
         }
     }
 
-    /// Straight into the host, with reasons and offsets that the path would never give.
+    /// Calls the host directly, with reasons and offsets that the path would never give.
     #[test]
     fn the_host_trusts_nobody(
         bytes in prop::collection::vec(any::<u8>(), 0..200),
@@ -135,7 +135,7 @@ proptest! {
         let Lab { router, now, .. } = &mut lab;
         let frame = router.umem.store(&bytes).unwrap();
         router.counters.received(PortId(0), 1, 0);
-        let packet = Packet { addr: frame.addr, len: frame.len as u16, l3, link: LinkId(0), steer: Steer::Not };
+        let packet = Packet { addr: frame.addr, len: frame.len as u16, l3, link: LinkId(0), policy_route: PolicyRoute::Not };
         let mut outbox = Vec::new();
         let Router { tables, umem, counters, host, .. } = router;
         let mut context =

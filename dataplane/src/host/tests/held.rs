@@ -16,8 +16,8 @@ fn numbers(sent: &[Sent]) -> Vec<u32> {
 fn packets_are_held_and_released_in_their_order() {
     let mut lab = Lab::new();
     let frames: Vec<_> = (0..50).map(numbered).collect();
-    let question = one(lab.receive_all(A, &frames));
-    assert_eq!((question.port, question.arp().target_protocol_addr()), (B, &BOB4.octets()[..]));
+    let query = one(lab.receive_all(A, &frames));
+    assert_eq!((query.port, query.arp().target_protocol_addr()), (B, &BOB4.octets()[..]));
     assert_eq!((lab.router.counters.held, lab.router.host.originated_waiting()), (50, 0));
     let sent = lab.receive(B, &arp::reply(BOB, BOB4, own4(1)));
     assert_eq!(numbers(&sent), (0..50).collect::<Vec<_>>());
@@ -66,11 +66,11 @@ fn who_waits_in_vain_is_told() {
     lab.receive(A, &ip_frame(ALICE, &udp4(header4(ALICE4, gone), b"hello")));
     let questions = lab.pass(3 * S - S / 10);
     assert_eq!(questions.len(), 2);
-    assert!(questions.iter().all(|question| question.dst_mac() == [0xff; 6]));
+    assert!(questions.iter().all(|query| query.dst_mac() == [0xff; 6]));
     let error = one(lab.pass(S / 5));
     assert_eq!((error.port, error.icmp_kind()), (A, (3, 1)));
     assert_eq!(error.ends(), (own4(0).into(), ALICE4.into()));
-    // The packet is told as Linux tells it: its TTL is already one less.
+    // The error quotes the packet as in Linux: with its TTL already decremented.
     assert_eq!(error.icmp4().payload()[8], 63);
     assert_eq!((lab.router.counters.held, lab.drops(DropReason::NeighFailed)), (0, 1));
     let gone = "2001:db8:1::99".parse().unwrap();
@@ -89,7 +89,7 @@ fn a_sender_that_is_not_known_itself_is_asked_for() {
     let error = one(lab.receive(A, &arp::reply(ALICE, ALICE4, own4(0))));
     assert_eq!(error.icmp_kind(), (3, 3));
     assert_eq!(lab.router.counters.originated, 2);
-    // And if it does not answer, nothing more comes of it.
+    // If the neighbour does not answer, nothing more happens.
     let mut lab = Lab::new();
     lab.receive(A, &ip_frame(ALICE, &udp4(header4(ALICE4, own4(1)), b"hello")));
     assert_eq!(lab.pass(10 * S).len(), 2);
@@ -107,7 +107,7 @@ fn what_is_too_big_does_not_wait() {
     assert_eq!((error.port, error.icmp_kind()), (A, (3, 4)));
     assert_eq!(error.icmp4().bytes5to8(), [0, 0, 2, 88]);
     assert_eq!((lab.router.counters.held, lab.punts(PuntReason::MtuExceeded)), (0, 1));
-    // What may be cut waits in fragments.
+    // A packet that may be fragmented waits in fragments.
     lab.receive(A, &ip_frame(ALICE, &udp4(header4(ALICE4, nobody), &[7; 900])));
     assert_eq!((lab.router.counters.held, lab.router.host.originated_waiting()), (0, 2));
     let sent = lab.receive(NARROW, &arp::reply(CAROL, nobody, own4(2)));
@@ -119,15 +119,15 @@ fn what_is_too_big_does_not_wait() {
 fn a_gateway_is_asked_for_in_place_of_the_destination() {
     let mut lab = Lab::new();
     let far = Ipv4Addr::new(192, 0, 2, 55);
-    let question = one(lab.receive(A, &ip_frame(ALICE, &udp4(header4(ALICE4, far), b"hello"))));
-    assert_eq!(question.arp().target_protocol_addr(), [10, 0, 1, 9]);
+    let query = one(lab.receive(A, &ip_frame(ALICE, &udp4(header4(ALICE4, far), b"hello"))));
+    assert_eq!(query.arp().target_protocol_addr(), [10, 0, 1, 9]);
     let gateway = Ipv4Addr::new(10, 0, 1, 9);
     let sent = one(lab.receive(B, &arp::reply(BOB, gateway, own4(1))));
     assert_eq!((sent.dst_mac(), sent.ends().1), (BOB.mac, far.into()));
-    // The gateway goes, and comes back: the route still leads to it.
+    // The gateway goes and comes back; the route still leads to it.
     lab.pass(60 * S);
-    let question = one(lab.receive(A, &ip_frame(ALICE, &udp4(header4(ALICE4, far), b"hello"))));
-    assert_eq!(question.arp().target_protocol_addr(), [10, 0, 1, 9]);
+    let query = one(lab.receive(A, &ip_frame(ALICE, &udp4(header4(ALICE4, far), b"hello"))));
+    assert_eq!(query.arp().target_protocol_addr(), [10, 0, 1, 9]);
     assert_eq!(lab.receive(B, &arp::reply(BOB, gateway, own4(1))).len(), 1);
 }
 
@@ -146,7 +146,7 @@ fn the_members_of_a_group_are_asked_for_by_flow() {
         .map(|gateway| lab.receive(B, &arp::reply(BOB, *gateway, own4(1))).len())
         .sum();
     assert_eq!((sent, lab.router.counters.held), (99, 0));
-    // The path sends each flow where the host has sent it.
+    // The path sends each flow to the same member as the host.
     assert_eq!(lab.receive_all(A, &frames).len(), 99);
 }
 
@@ -179,10 +179,10 @@ fn a_full_table_lets_its_oldest_go() {
     lab.receive(A, &ip_frame(ALICE, &udp4(header4(ALICE4, station(5000)), b"")));
     assert_eq!((lab.router.host.neighbours(), lab.host().neigh_evicted), (MAX_ENTRIES, 1));
     assert_eq!(lab.router.tables.lookup(vrf, station(0).into()), glean);
-    // The next one takes the place of the one that waits, which is worth less than an address.
+    // The next neighbour replaces the one without an address.
     lab.receive(A, &ip_frame(ALICE, &udp4(header4(ALICE4, station(5001)), b"")));
     assert_eq!((lab.drops(DropReason::NeighQueueFull), lab.router.counters.held), (1, 1));
-    // Where all are reachable, nobody goes.
+    // If all are reachable, none is evicted.
     for n in 1..MAX_ENTRIES {
         lab.receive(B, &arp::reply(BOB, station(n), own4(1)));
     }

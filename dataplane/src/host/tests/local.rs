@@ -39,7 +39,7 @@ fn tcp4(dst: Ipv4Addr, flags: impl Fn(&mut TcpHeader), payload: &[u8]) -> Vec<u8
 fn echo_is_answered_from_the_address_that_was_asked() {
     let mut lab = Lab::settled();
     for (n, target) in [own4(0), own4(1), own4(4)].into_iter().enumerate() {
-        // Shorter than an Ethernet frame: the padding is not echoed.
+        // The packet is shorter than an Ethernet frame; the reply does not contain the padding.
         let answer = one(lab.receive(A, &ip_frame(ALICE, &echo4(ALICE4, target, b"ping"))));
         assert_eq!((answer.port, answer.dst_mac()), (A, ALICE.mac));
         let (header, _) = answer.ipv4();
@@ -74,7 +74,7 @@ fn echo_to_groups_is_ignored_but_for_all_nodes() {
     let all = "ff02::1".parse().unwrap();
     let to_all = frame_to([0x33, 0x33, 0, 0, 0, 1], ALICE, 0x86dd, &echo6(ALICE6, all, b"x"));
     assert_eq!(one(lab.receive(A, &to_all)).ends(), (own6(0).into(), ALICE6.into()));
-    // A frame to a group with a packet to somebody else is nobody's.
+    // Nothing handles a packet for another station in a group-addressed frame.
     let stray = frame_to([0xff; 6], ALICE, 0x0800, &echo4(ALICE4, BOB4, b"x"));
     assert_eq!(lab.receive(A, &stray), []);
     let stray = frame_to([0x33; 6], ALICE, 0x86dd, &echo6(ALICE6, BOB6, b"x"));
@@ -138,7 +138,7 @@ fn ports_and_protocols_that_nobody_has_are_told() {
     let sum = Ipv4Header::from_slice(&packet).unwrap().0.calc_header_checksum();
     fixed[10..12].copy_from_slice(&sum.to_be_bytes());
     assert_eq!(one(lab.receive(A, &ip_frame(ALICE, &fixed))).icmp_kind(), (3, 2));
-    // Behind destination options, so the pointer is to the byte that names it there.
+    // Behind destination options, so the pointer leads to the byte that names it there.
     let payload = [200, 0, 1, 4, 0, 0, 0, 0, 9, 9];
     let error = one(lab.receive(A, &ip_frame(ALICE, &raw6(ALICE6, own6(0), 60, 64, &payload))));
     assert_eq!((error.icmp_kind(), error.icmp6().bytes5to8()), ((4, 1), [0, 0, 0, 40]));
@@ -150,7 +150,7 @@ fn connections_that_nobody_has_are_reset() {
     let reset = one(lab.receive(A, &ip_frame(ALICE, &tcp4(own4(1), |tcp| tcp.syn = true, b""))));
     assert_eq!(reset.ends(), (own4(1).into(), ALICE4.into()));
     assert!(reset.ipv4().0.dont_fragment);
-    // Congestion marks are the sender's own and do not come back.
+    // ECN bits belong to the sender and do not come back.
     assert_eq!(reset.packet()[1], 10 << 2);
     let header = tcp(&reset);
     assert_eq!((header.source_port, header.destination_port), (22, 4000));

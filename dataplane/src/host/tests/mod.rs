@@ -1,4 +1,4 @@
-//! The host behind a router and ports of memory; frames are built and read by `etherparse`, which
+//! The host behind a router with memory ports. `etherparse` builds and parses the frames, as it
 //! shares no code with the host.
 
 mod arp;
@@ -8,8 +8,8 @@ mod fuzz;
 mod held;
 mod local;
 mod nd;
+mod policy_route;
 mod reject;
-mod steer;
 mod swap;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -33,19 +33,19 @@ const CHUNKS: u32 = 1024;
 /// The router's ports, and the VLAN link on port 1.
 pub(super) const A: usize = 0;
 pub(super) const B: usize = 1;
-/// Has an MTU of 600.
+/// A link with an MTU of 600.
 pub(super) const NARROW: usize = 2;
-/// In a VRF of its own, with the addresses of port A.
+/// A link in its own VRF, with the addresses of port A.
 pub(super) const RED: usize = 3;
 pub(super) const VLAN: LinkId = LinkId(4);
 pub(super) const VID: u16 = 100;
 
-/// Stations: the host that sends, and those that are sent to.
-pub(super) const ALICE: Station = Station { mac: [2, 0, 0, 0, 1, 1], port: A, vid: None };
-pub(super) const BOB: Station = Station { mac: [2, 0, 0, 0, 2, 2], port: B, vid: None };
-pub(super) const CAROL: Station = Station { mac: [2, 0, 0, 0, 3, 3], port: NARROW, vid: None };
-pub(super) const DAVE: Station = Station { mac: [2, 0, 0, 0, 4, 4], port: B, vid: Some(VID) };
-pub(super) const RITA: Station = Station { mac: [2, 0, 0, 0, 5, 5], port: RED, vid: None };
+/// Stations: a sending host, and receivers.
+pub(super) const ALICE: LanHost = LanHost { mac: [2, 0, 0, 0, 1, 1], port: A, vid: None };
+pub(super) const BOB: LanHost = LanHost { mac: [2, 0, 0, 0, 2, 2], port: B, vid: None };
+pub(super) const CAROL: LanHost = LanHost { mac: [2, 0, 0, 0, 3, 3], port: NARROW, vid: None };
+pub(super) const DAVE: LanHost = LanHost { mac: [2, 0, 0, 0, 4, 4], port: B, vid: Some(VID) };
+pub(super) const RITA: LanHost = LanHost { mac: [2, 0, 0, 0, 5, 5], port: RED, vid: None };
 
 pub(super) const ALICE4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub(super) const BOB4: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
@@ -58,7 +58,7 @@ pub(super) const DAVE6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 4, 0, 0, 0, 0, 1
 
 /// A machine on a port.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Station {
+pub(super) struct LanHost {
     pub(super) mac: [u8; 6],
     pub(super) port: usize,
     pub(super) vid: Option<u16>,
@@ -95,7 +95,7 @@ pub(super) fn configuration() -> (Tables, Host) {
     tables.add_vlan(LinkId(1), 0x8100, vid, router_mac(B), main, 1500).unwrap();
     let mut host = Host::new();
     for link in 0..5_u16 {
-        // The red port has the addresses of port A: the VRF tells them apart.
+        // The red port has the addresses of port A; the VRF separates them.
         let subnet = if link == 3 { 0 } else { link };
         for (address, len) in [(IpAddr::V4(own4(subnet as u8)), 24), (IpAddr::V6(own6(subnet)), 64)]
         {
@@ -119,7 +119,7 @@ pub(super) fn configuration() -> (Tables, Host) {
     (tables, host)
 }
 
-/// A router with four ports and five links, and the time.
+/// A router with four ports and five links, and its clock.
 pub(super) struct Lab {
     pub(super) router: Router,
     #[expect(clippy::vec_box, reason = "a router takes its ports in boxes")]
@@ -135,7 +135,7 @@ impl Lab {
         Self { router: Router::new(tables, umem, host), ports, now: 0 }
     }
 
-    /// As `new`, with the neighbours known.
+    /// As `new`, with all neighbours known.
     pub(super) fn settled() -> Self {
         let mut lab = Self::new();
         for (link, address, mac) in [
@@ -155,7 +155,7 @@ impl Lab {
         lab
     }
 
-    /// Lets the router receive a frame; says what it sent by then.
+    /// Lets the router receive a frame; returns what it has sent.
     pub(super) fn receive(&mut self, port: usize, frame: &[u8]) -> Vec<Sent> {
         self.receive_all(port, &[frame.to_vec()])
     }
@@ -169,7 +169,7 @@ impl Lab {
         self.drain()
     }
 
-    /// Lets time go by, a tenth of a second at once; says what the router sent meanwhile.
+    /// Lets time pass in steps of a tenth of a second; returns what the router has sent.
     pub(super) fn pass(&mut self, ns: u64) -> Vec<Sent> {
         let end = self.now + ns;
         let mut sent = Vec::new();
@@ -181,7 +181,7 @@ impl Lab {
         sent
     }
 
-    /// Takes what was sent, and sees that the counts add up and no frame is lost.
+    /// Takes the sent frames, and asserts that the counters add up and no frame is lost.
     pub(super) fn drain(&mut self) -> Vec<Sent> {
         let mut sent = Vec::new();
         for (port, memory) in self.ports.iter_mut().enumerate() {
@@ -212,7 +212,7 @@ impl Lab {
     }
 }
 
-/// Gives a link an address and puts in the routes that follow.
+/// Gives a link an address, and enters the routes that follow.
 fn connect(tables: &mut Tables, host: &mut Host, link: LinkId, address: IpAddr, len: u8) {
     host.add_address(link, address, len);
     let vrf = tables.link(link).vrf;
@@ -225,7 +225,7 @@ fn connect(tables: &mut Tables, host: &mut Host, link: LinkId, address: IpAddr, 
     }
 }
 
-/// A group of the two ways to a prefix behind Bob's link.
+/// A group of two next hops for a prefix behind Bob's link.
 pub(super) fn add_group(lab: &mut Lab, prefix: &str, members: &[&str]) {
     let tables = &mut lab.router.tables;
     let member = |address: &&str| address.parse().unwrap();
@@ -272,12 +272,12 @@ impl Sent {
         }
     }
 
-    /// The IP packet: what is behind Ethernet header and tags.
+    /// The IP packet, behind Ethernet header and tags.
     pub(super) fn packet(&self) -> &[u8] {
         &self.bytes[14 + 4 * self.vids().len()..]
     }
 
-    /// The IPv4 header, whose checksum is right, and what follows it.
+    /// The IPv4 header, with its checksum verified, and what follows it.
     pub(super) fn ipv4(&self) -> (Ipv4Header, &[u8]) {
         let (header, payload) = Ipv4Header::from_slice(self.packet()).unwrap();
         assert_eq!(header.header_checksum, header.calc_header_checksum());
@@ -291,7 +291,7 @@ impl Sent {
         (header, payload)
     }
 
-    /// The ICMP message, whose checksum is right.
+    /// The ICMP message, with its checksum verified.
     pub(super) fn icmp4(&self) -> Icmpv4Slice<'_> {
         let (header, payload) = self.ipv4();
         assert_eq!(header.protocol.0, 1);
@@ -300,7 +300,7 @@ impl Sent {
         icmp
     }
 
-    /// The ICMPv6 message, whose checksum is right.
+    /// The ICMPv6 message, with its checksum verified.
     pub(super) fn icmp6(&self) -> Icmpv6Slice<'_> {
         let (header, payload) = self.ipv6();
         assert_eq!(header.next_header.0, 58);
@@ -329,19 +329,19 @@ impl Sent {
     }
 }
 
-/// The only frame of some.
+/// The only frame of a list.
 pub(super) fn one(sent: Vec<Sent>) -> Sent {
     assert_eq!(sent.len(), 1, "{sent:?}");
     sent.into_iter().next().unwrap()
 }
 
-/// A frame from a station to the router with this layer 3.
-pub(super) fn frame(from: Station, ethertype: u16, layer3: &[u8]) -> Vec<u8> {
+/// A frame from a station to the router, with this layer 3.
+pub(super) fn frame(from: LanHost, ethertype: u16, layer3: &[u8]) -> Vec<u8> {
     frame_to(router_mac(from.port), from, ethertype, layer3)
 }
 
-/// A frame from a station, padded as Ethernet demands.
-pub(super) fn frame_to(dst: [u8; 6], from: Station, ethertype: u16, layer3: &[u8]) -> Vec<u8> {
+/// A frame from a station, padded to Ethernet's minimum.
+pub(super) fn frame_to(dst: [u8; 6], from: LanHost, ethertype: u16, layer3: &[u8]) -> Vec<u8> {
     let mut bytes = [dst, from.mac].concat();
     if let Some(vid) = from.vid {
         bytes.extend_from_slice(&0x8100_u16.to_be_bytes());
@@ -349,17 +349,17 @@ pub(super) fn frame_to(dst: [u8; 6], from: Station, ethertype: u16, layer3: &[u8
     }
     bytes.extend_from_slice(&ethertype.to_be_bytes());
     bytes.extend_from_slice(layer3);
-    // Padding that is not zero shows whether it is taken for data.
+    // Padding that is not zero, to show whether it is mistaken for data.
     bytes.resize(bytes.len().max(60), 0xee);
     bytes
 }
 
 /// A frame with an IP packet of either family.
-pub(super) fn ip_frame(from: Station, packet: &[u8]) -> Vec<u8> {
+pub(super) fn ip_frame(from: LanHost, packet: &[u8]) -> Vec<u8> {
     frame(from, if packet[0] >> 4 == 4 { 0x0800 } else { 0x86dd }, packet)
 }
 
-/// An IPv4 header; what it carries is up to the caller.
+/// An IPv4 header; the caller sets the payload.
 pub(super) fn header4(src: Ipv4Addr, dst: Ipv4Addr) -> Ipv4Header {
     let mut header = Ipv4Header::new(0, 64, 17.into(), src.octets(), dst.octets()).unwrap();
     header.dont_fragment = false;
@@ -367,7 +367,7 @@ pub(super) fn header4(src: Ipv4Addr, dst: Ipv4Addr) -> Ipv4Header {
     header
 }
 
-/// A UDP packet with a header as given.
+/// A UDP packet with the given header.
 pub(super) fn udp4(header: Ipv4Header, payload: &[u8]) -> Vec<u8> {
     let builder = PacketBuilder::ip(IpHeaders::Ipv4(header, Default::default()));
     let mut bytes = Vec::new();
@@ -375,7 +375,7 @@ pub(super) fn udp4(header: Ipv4Header, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A UDP packet of IPv6.
+/// A UDP packet over IPv6.
 pub(super) fn udp6(src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8, payload: &[u8]) -> Vec<u8> {
     let builder = PacketBuilder::ipv6(src.octets(), dst.octets(), hop_limit);
     let mut bytes = Vec::new();
@@ -383,7 +383,7 @@ pub(super) fn udp6(src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8, payload: &[u8]) 
     bytes
 }
 
-/// Any IPv6 packet: next header and all that follows the fixed header.
+/// Any IPv6 packet: next header, and all bytes after the fixed header.
 pub(super) fn raw6(
     src: Ipv6Addr,
     dst: Ipv6Addr,

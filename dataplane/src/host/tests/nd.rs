@@ -13,15 +13,15 @@ fn body(target: Ipv6Addr, options: &[u8]) -> Vec<u8> {
     [&target.octets()[..], options].concat()
 }
 
-/// A solicitation from a station for an address of the router, to the group that has it.
-fn solicit(from: Station, src: Ipv6Addr, target: Ipv6Addr) -> Vec<u8> {
+/// A station's solicitation for an address of the router, to the address's group.
+fn solicit(from: LanHost, src: Ipv6Addr, target: Ipv6Addr) -> Vec<u8> {
     let dst = solicited_node(target);
     let options = if src.is_unspecified() { vec![] } else { option(1, from.mac) };
     let packet = icmp6((src, dst), 255, 135, [0; 4], &body(target, &options));
     frame_to(multicast_mac(dst), from, 0x86dd, &packet)
 }
 
-pub(super) fn advert(from: Station, src: Ipv6Addr, dst: Ipv6Addr, flags: u8) -> Vec<u8> {
+pub(super) fn advert(from: LanHost, src: Ipv6Addr, dst: Ipv6Addr, flags: u8) -> Vec<u8> {
     let packet = icmp6((src, dst), 255, 136, [flags, 0, 0, 0], &body(src, &option(2, from.mac)));
     ip_frame(from, &packet)
 }
@@ -40,7 +40,7 @@ fn a_solicitation_is_answered_and_who_asks_is_learned() {
     }
     let sent = lab.receive(B, &ip_frame(BOB, &udp6(BOB6, ALICE6, 64, b"hello")));
     assert_eq!(one(sent).dst_mac(), ALICE.mac);
-    // Another link's address is not this link's to answer for.
+    // This link does not answer for another link's address.
     assert_eq!(lab.receive(A, &solicit(ALICE, ALICE6, own6(1))), []);
     assert_eq!(lab.host().nd_adverts_sent, 2);
 }
@@ -99,7 +99,7 @@ fn invalid_messages_are_counted_and_ignored() {
         assert_eq!(lab.receive(A, &frame_to([0x33; 6], ALICE, 0x86dd, &packet)), []);
     }
     let invalid = lab.host().neigh_invalid;
-    // Some are so short that the wire library finds them malformed.
+    // Some are so short that the wire library reports them as malformed.
     assert_eq!(invalid + lab.host().malformed, count, "{:?}", lab.host());
     let mut corrupt = icmp6((ALICE6, group), 255, 135, [0; 4], &good);
     corrupt[50] ^= 1;
@@ -123,20 +123,20 @@ fn an_unasked_advertisement_adds_nobody() {
 #[test]
 fn a_destination_is_asked_for_and_its_packet_released() {
     let mut lab = Lab::new();
-    let question = one(lab.receive(A, &ip_frame(ALICE, &udp6(ALICE6, DAVE6, 64, b"hello"))));
-    assert_eq!((question.port, question.vids()), (B, vec![VID]));
-    assert_eq!(question.dst_mac(), multicast_mac(solicited_node(DAVE6)));
-    assert_eq!(question.ends(), (own_link_local(B).into(), solicited_node(DAVE6).into()));
-    assert_eq!(question.ipv6().0.hop_limit, 255);
-    assert_eq!(question.icmp_kind(), (135, 0));
-    assert_eq!(question.icmp6().payload(), body(DAVE6, &option(1, router_mac(B))));
+    let query = one(lab.receive(A, &ip_frame(ALICE, &udp6(ALICE6, DAVE6, 64, b"hello"))));
+    assert_eq!((query.port, query.vids()), (B, vec![VID]));
+    assert_eq!(query.dst_mac(), multicast_mac(solicited_node(DAVE6)));
+    assert_eq!(query.ends(), (own_link_local(B).into(), solicited_node(DAVE6).into()));
+    assert_eq!(query.ipv6().0.hop_limit, 255);
+    assert_eq!(query.icmp_kind(), (135, 0));
+    assert_eq!(query.icmp6().payload(), body(DAVE6, &option(1, router_mac(B))));
     assert_eq!(lab.router.counters.held, 1);
     let sent = one(lab.receive(B, &advert(DAVE, DAVE6, own_link_local(B), 0x60)));
     assert_eq!((sent.port, sent.vids(), sent.dst_mac()), (B, vec![VID], DAVE.mac));
     assert_eq!(sent.ipv6().0.hop_limit, 63);
     assert_eq!(udp_payload(sent.ipv6().1), b"hello");
     assert_eq!((lab.router.counters.held, lab.router.counters.sent), (0, 1));
-    // After its time it is asked by itself.
+    // After its time, the host probes it by itself.
     assert_eq!(lab.pass(35 * S - S / 5), []);
     let probe = one(lab.pass(S / 2));
     assert_eq!((probe.dst_mac(), probe.vids()), (DAVE.mac, vec![VID]));
@@ -152,13 +152,13 @@ fn a_link_local_neighbour_is_spoken_to_on_its_link() {
         .icmpv6_echo_request(1, 2)
         .write(&mut packet, b"x")
         .unwrap();
-    // The answer waits for the neighbour, and is not counted as held.
-    let question = one(lab.receive(A, &ip_frame(ALICE, &packet)));
-    assert_eq!((question.port, question.icmp_kind()), (A, (135, 0)));
+    // The reply waits for the neighbour, and does not count as held.
+    let query = one(lab.receive(A, &ip_frame(ALICE, &packet)));
+    assert_eq!((query.port, query.icmp_kind()), (A, (135, 0)));
     assert_eq!((lab.router.counters.held, lab.router.host.originated_waiting()), (0, 1));
     let answer = one(lab.receive(A, &advert(ALICE, alice, own_link_local(A), 0x60)));
     assert_eq!(answer.ends(), (own_link_local(A).into(), alice.into()));
     assert_eq!(answer.icmp_kind(), (129, 0));
-    // The same address on another link is not the router's.
+    // The same address on another link does not belong to the router.
     assert_eq!(lab.receive(B, &ip_frame(BOB, &packet)), []);
 }

@@ -1,4 +1,4 @@
-//! What a rule's `reject` is answered with.
+//! The host's answers to a rule's `reject`.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::burst::Burst;
 use crate::port::Port;
 use crate::stages::filter::{Filter, Op, Point, Reject, Rule, Rules};
 
-/// A router whose only rule rejects all that it is to forward.
+/// A router whose only rule rejects everything that it forwards.
 fn rejecting(point: Point, reject: Reject) -> Lab {
     let mut lab = Lab::settled();
     let rule = |op| Rule { ops: vec![op], next: 1, ..Rule::default() };
@@ -43,7 +43,7 @@ fn tcp6(src: Ipv6Addr, dst: Ipv6Addr, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Makes the TCP checksum right again.
+/// Corrects the TCP checksum.
 fn signed(mut packet: Vec<u8>) -> Vec<u8> {
     packet[36..38].fill(0);
     let length = (packet.len() - 20) as u16;
@@ -68,7 +68,7 @@ fn an_unreachable_comes_from_the_router_with_the_rules_code() {
         let error = one(answers(&mut lab, &packet));
         assert_eq!((error.port, error.icmp_kind()), (A, (3, 13)));
         assert_eq!(error.ends(), (own4(0).into(), ALICE4.into()));
-        // `ip_forward` has counted the hop off before hook forward.
+        // `ip_forward` has decremented the TTL before hook forward.
         let mut quoted = packet;
         if point == Point::Forward {
             build::decrement_ttl(&mut quoted);
@@ -100,7 +100,7 @@ fn a_reset_comes_from_whom_the_packet_was_for() {
     let reset = one(answers(&mut lab, &tcp6(ALICE6, BOB6, b"ab")));
     assert_eq!(reset.ends(), (BOB6.into(), ALICE6.into()));
     assert_eq!(tcp(&reset).acknowledgment_number, 8);
-    // No more than one at once would come, were it an ICMP error.
+    // An ICMP error would be limited to one at a time.
     assert_eq!(lab.host().resets_sent, 3);
 }
 
@@ -194,7 +194,7 @@ fn options_are_no_way_past_a_rule() {
 fn options_that_are_not_obeyed_end_the_way_before_the_rule() {
     let mut lab = rejecting(Point::Forward, Reject::Unreachable(13));
     let mut header = header4(ALICE4, BOB4);
-    // A route to be recorded in more bytes than the header has.
+    // A recorded route with more bytes than the header has.
     header.options = [7, 40, 4, 0][..].try_into().unwrap();
     assert_eq!(one(answers(&mut lab, &udp4(header, b"data"))).icmp_kind(), (12, 0));
     let mut lab = rejecting(Point::Prerouting, Reject::Unreachable(13));
@@ -210,7 +210,7 @@ fn what_is_behind_a_packet_is_no_way_past_a_rule() {
     let mut header = header4(ALICE4, BOB4);
     header.options = [1; 4][..].try_into().unwrap();
     header.dont_fragment = true;
-    // Of the size of the link's MTU, padding not counted.
+    // As large as the link's MTU, not counting padding.
     let mut packet = udp4(header, &[0; 1500 - 24 - 8]);
     packet.extend([0; 30]);
     assert_eq!(one(answers(&mut lab, &packet)).icmp_kind(), (3, 13));
@@ -245,7 +245,7 @@ fn no_error_is_sent_about_what_may_be_one() {
         let told = answers(&mut lab, &packet).len() == 1;
         assert_eq!(told, matches!(kind, 0 | 8 | 13..=18), "{kind}");
     }
-    // An error of ICMPv6 behind a fragment header and one of authentication; its hops have ended.
+    // An ICMPv6 error behind a fragment and an authentication header, with its last hop.
     let mut lab = Lab::settled();
     let auth = [&[58, 4, 0, 0, 0, 0, 0, 1][..], &[0; 16]].concat();
     for (kind, told) in [(1, 0), (128, 1)] {

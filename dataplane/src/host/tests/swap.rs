@@ -1,9 +1,9 @@
-//! Tables and host replaced while packets flow and wait.
+//! Replaces tables and host while packets flow and wait.
 
 use super::*;
 use crate::id::NextHopId;
 
-/// As many links, each as itself.
+/// The same links, each mapped to itself.
 const SAME: [Option<LinkId>; 5] =
     [Some(LinkId(0)), Some(LinkId(1)), Some(LinkId(2)), Some(LinkId(3)), Some(LinkId(4))];
 
@@ -28,11 +28,11 @@ fn what_was_learned_is_known_without_asking() {
         assert!(sent.iter().all(|one| one.dst_mac() == BOB.mac && one.ipv4().0.time_to_live == 63));
         let main = lab.router.tables.link(LinkId(1)).vrf;
         let next = lab.router.tables.lookup(main, BOB4.into());
-        assert_eq!(lab.router.tables.next_hop(next).neigh, Some(BOB4.into()), "on the fast road");
+        assert_eq!(lab.router.tables.next_hop(next).neigh, Some(BOB4.into()), "on the fast path");
     }
     assert_eq!((lab.router.counters.sent, lab.router.counters.held), (10, 0));
     assert_eq!(lab.router.host.counters().arp_requests_sent, 1, "counts go on");
-    // It is forgotten like one that was learned here.
+    // The new host forgets it like one that it has learned itself.
     lab.pass(60 * S);
     assert_eq!(one(lab.receive(A, &to_bob(9))).dst_mac(), [0xff; 6]);
 }
@@ -72,14 +72,14 @@ fn links_may_have_other_numbers_or_go() {
         assert_eq!(lab.router.counters.held, left, "{number:?}");
         assert_eq!(lab.drops(DropReason::NeighFailed), 1 - left, "{number:?}");
     }
-    // A sender whose link has gone can not be told, so its packet goes as well.
+    // A sender whose link has gone cannot get an error, so its packet is dropped as well.
     let mut lab = Lab::new();
     lab.receive(A, &dave(0));
     let mut links = SAME;
     links[0] = None;
     swap(&mut lab, configuration(), &links);
     assert_eq!((lab.router.counters.held, lab.drops(DropReason::NeighFailed)), (0, 1));
-    // The question goes on: only the packet was the lost link's.
+    // The solicitation goes on: only the packet belonged to the lost link.
     assert_eq!(lab.router.host.neighbours(), 1);
 }
 

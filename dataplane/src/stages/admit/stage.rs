@@ -4,18 +4,19 @@ use crate::tables::PortRecord;
 use crate::verdict::{DropReason, Verdict};
 use crate::wire::eth::{self, EthView, MacWord, ethertype};
 
-/// The frames that go on, by what they carry.
+/// The frames that continue, by what they carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Admitted {
     /// Untagged IPv4 to the port's address.
     pub ip4: Lanes,
     /// Untagged IPv6 to the port's address.
     pub ip6: Lanes,
-    /// To be looked at again: tagged, to whomever; in a burst whose first frame is, all of it.
+    /// Tagged frames to any address, which classify examines; the whole burst if its first frame is
+    /// tagged.
     pub tagged: Lanes,
 }
 
-/// Sorts the burst's frames; those that are not admitted leave with a verdict.
+/// Sorts the burst's frames; those that are not admitted exit with a verdict.
 #[inline(always)]
 pub fn run(burst: &mut Burst, umem: &Umem, port: &PortRecord) -> Admitted {
     let all = burst.lanes();
@@ -30,7 +31,7 @@ pub fn run(burst: &mut Burst, umem: &Umem, port: &PortRecord) -> Admitted {
     for lane in 0..burst.count.min(BURST) {
         let eth = EthView(umem.bytes(burst.addr[lane], 0));
         if eth.dst() != port.mac || eth.ethertype() != first {
-            rest.put_odd(lane);
+            rest.insert_rare(lane);
         }
     }
     let alike = all.without(rest);
@@ -57,14 +58,14 @@ pub fn sort(
             (ethertype::IPV4, true) => admitted.ip4.put(lane, true),
             (ethertype::IPV6, true) => admitted.ip6.put(lane, true),
             (ethertype::DOT1Q | ethertype::DOT1AD, _) => admitted.tagged.put(lane, true),
-            (ethertype, _) => burst.leave(lane, explain(eth, burst.len[lane], ethertype, mac)),
+            (ethertype, _) => burst.exit(lane, explain(eth, burst.len[lane], ethertype, mac)),
         }
     }
     admitted
 }
 
-/// The verdict for a frame that does not go on: `ethertype` is the one behind any tags, `mac` the
-/// address of the link that it arrived on.
+/// The verdict for a frame that exits: `ethertype` is the one behind any tags, `mac` the address of the
+/// link that it arrived on.
 #[cold]
 pub fn explain(eth: EthView<'_>, len: u16, ethertype: u16, mac: MacWord) -> Verdict {
     if usize::from(len) < eth::LEN {

@@ -1,8 +1,9 @@
-//! Classify: VLAN tags name the logical link that a frame arrived on, and the link its FIB.
+//! Classify: finds the logical link that a frame arrived on from its VLAN tags, and the FIB from the
+//! link.
 //!
 //! Kernel equivalent: `vlan_do_receive` (`net/8021q/vlan_core.c`) and the rounds of
-//! `__netif_receive_skb_core` (`net/core/dev.c`); IEEE 802.1Q-2018. Tags are 802.1Q (0x8100) or
-//! 802.1ad (0x88a8), stacked (QinQ). A priority tag (VLAN id 0) is skipped, as the kernel does.
+//! `__netif_receive_skb_core` (`net/core/dev.c`); IEEE 802.1Q-2018. Tags are 802.1Q (0x8100) or 802.1ad
+//! (0x88a8), stacked (QinQ). The stage skips a priority tag (VLAN id 0), as the kernel does.
 //!
 //! Limits: at most [`MAX_TAGS`] tags, priority tags included.
 
@@ -14,5 +15,5 @@ mod tests;
 pub use stage::{Classified, run};
 pub use table::{VlanEntry, VlanTable};
 
-/// Tags that are looked at before a frame is given up: two links deep and a priority tag each.
+/// The maximum number of tags in a frame: two links deep and a priority tag each.
 pub const MAX_TAGS: usize = 4;

@@ -10,7 +10,7 @@ use crate::verdict::{DropReason, Verdict};
 use crate::wire::eth::{self, EthView, MacWord, TagKind, ethertype};
 use crate::wire::vlan::{self, TagView};
 
-/// The packets that go on, by family.
+/// The packets that continue, by family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Classified {
     /// IPv4.
@@ -22,7 +22,7 @@ pub struct Classified {
 /// Bytes of an Ethernet header with one tag.
 const TAGGED: usize = eth::LEN + vlan::LEN;
 
-/// Finds each frame's link and FIB root; untagged frames have their port's.
+/// Finds each frame's link and FIB root; untagged frames have those of their port.
 #[inline(always)]
 pub fn run<F: Features>(
     burst: &mut Burst,
@@ -35,7 +35,7 @@ pub fn run<F: Features>(
         let unsorted = std::mem::take(&mut admitted.tagged);
         admitted = admit::sort(burst, umem, port.mac, unsorted, admitted);
         for lane in admitted.tagged {
-            burst.leave(lane, Verdict::Drop(DropReason::VlanUnknown));
+            burst.exit(lane, Verdict::Drop(DropReason::VlanUnknown));
         }
     }
     let mut classified = Classified { ip4: admitted.ip4, ip6: admitted.ip6 };
@@ -52,8 +52,8 @@ pub fn run<F: Features>(
     classified
 }
 
-/// Looks up frames with one tag, the usual number: those that are alike in tag protocol and
-/// ethertype in one loop. Frames without a tag are sorted as `admit` does, those with more tags
+/// Looks up frames with one tag, the usual number. One loop handles all those with the same tag
+/// protocol and ethertype. Frames without a tag are sorted like in `admit`; those with more tags are
 /// walked one by one.
 #[inline(always)]
 fn untag(
@@ -64,7 +64,7 @@ fn untag(
     mut admitted: Admitted,
     classified: &mut Classified,
 ) {
-    let (mut rest, mut odd) = (admitted.tagged, Lanes::NONE);
+    let (mut rest, mut rare) = (admitted.tagged, Lanes::NONE);
     while let Some(lane) = rest.lowest() {
         let first = EthView(umem.bytes(burst.addr[lane], 0));
         let kind = first.kind();
@@ -75,7 +75,7 @@ fn untag(
             continue;
         }
         let Some(links) = port.vlans.of(kind.protocol()).filter(|_| is_ip(kind)) else {
-            odd = odd.or(rest);
+            rare = rare.or(rest);
             break;
         };
         let (others, strays) = match (links.own_macs, rest.dense()) {
@@ -90,7 +90,7 @@ fn untag(
             ethertype::IPV4 => classified.ip4 = classified.ip4.or(done),
             _ => classified.ip6 = classified.ip6.or(done),
         }
-        odd = odd.or(strays);
+        rare = rare.or(strays);
         rest = others;
     }
     for lane in admitted.ip4 {
@@ -101,8 +101,8 @@ fn untag(
     }
     classified.ip4 = classified.ip4.or(admitted.ip4);
     classified.ip6 = classified.ip6.or(admitted.ip6);
-    if !odd.is_empty() {
-        walk_all(burst, umem, tables, port, odd, classified);
+    if !rare.is_empty() {
+        walk_all(burst, umem, tables, port, rare, classified);
     }
 }
 
@@ -112,7 +112,7 @@ const fn is_ip(kind: TagKind) -> bool {
 
 /// Looks up frames of one kind; returns those of other kinds, and those to be walked.
 ///
-/// Only where links have addresses of their own (`OWN_MACS`) is the port's not the one to compare
+/// Only if links have addresses of their own (`OWN_MACS`), the port's address is not the one to compare
 /// with.
 #[inline(never)]
 fn untag_alike<const OWN_MACS: bool>(
@@ -129,17 +129,17 @@ fn untag_alike<const OWN_MACS: bool>(
     for lane in lanes {
         let eth = EthView(umem.bytes(burst.addr[lane], 0));
         if eth.kind() != kind {
-            others.put_odd(lane);
+            others.insert_rare(lane);
             continue;
         }
         let entry = links.get(eth.vid());
         if !entry.is_some() {
-            strays.put_odd(lane);
+            strays.insert_rare(lane);
             continue;
         }
         let mac = if OWN_MACS { tables.link(entry.link).mac } else { port_mac };
         if eth.dst() != mac {
-            strays.put_odd(lane);
+            strays.insert_rare(lane);
             continue;
         }
         burst.l3[lane] = TAGGED as u8;
@@ -149,7 +149,7 @@ fn untag_alike<const OWN_MACS: bool>(
     (others, strays)
 }
 
-/// Walks the tags of frames that the straight loop left.
+/// Walks the tags of frames that the straight loop did not handle.
 #[cold]
 fn walk_all(
     burst: &mut Burst,
@@ -173,12 +173,12 @@ fn walk_all(
                     admit::explain(eth, len, ethertype, link.mac)
                 });
             }
-            Err(reason) => burst.leave(lane, Verdict::Drop(reason)),
+            Err(reason) => burst.exit(lane, Verdict::Drop(reason)),
         }
     }
 }
 
-/// Puts a packet among those that go on, or gives it the verdict that `explain` finds.
+/// Adds a packet to those that continue, or gives it the verdict from `explain`.
 fn enter(
     burst: &mut Burst,
     link: &LinkRecord,
@@ -197,11 +197,11 @@ fn enter(
             classified.ip6.0 |= 1 << lane;
             burst.root[lane] = link.root6;
         }
-        _ => burst.leave(lane, explain()),
+        _ => burst.exit(lane, explain()),
     }
 }
 
-/// Where the tags of a frame lead.
+/// The result of walking a frame's tags.
 struct Walk {
     l3: u8,
     link: LinkId,

@@ -1,14 +1,14 @@
 use crate::id::{LinkId, Vid};
 use crate::wire::eth::ethertype;
 
-/// Identifiers that 12 bits can say.
+/// The number of 12-bit identifiers.
 const VIDS: usize = 4096;
 
-/// What a tag leads to, with what the path needs of that link.
+/// The link behind a tag, with what the path needs of it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(16))]
 pub struct VlanEntry {
-    /// The link, or [`VlanEntry::NONE`]'s.
+    /// The link, or the one of [`VlanEntry::NONE`].
     pub link: LinkId,
     /// FIB root of the link's VRF, IPv4.
     pub root4: u32,
@@ -20,7 +20,7 @@ impl VlanEntry {
     /// No link is behind the tag.
     pub const NONE: Self = Self { link: LinkId(u16::MAX), root4: 0, root6: 0 };
 
-    /// Says if there is a link behind the tag.
+    /// Says whether there is a link behind the tag.
     #[inline(always)]
     #[must_use]
     pub const fn is_some(&self) -> bool {
@@ -28,17 +28,17 @@ impl VlanEntry {
     }
 }
 
-/// The VLAN links of a port for one tag protocol, by VLAN identifier: one array of 64 KB, of which
-/// one load finds link and FIB.
+/// The VLAN links of a port for one tag protocol, by VLAN identifier: one array of 64 KB, in which one
+/// load finds link and FIB.
 #[derive(Clone, Copy, Debug)]
 pub struct VlanLinks<'a> {
     entries: &'a [VlanEntry; VIDS],
-    /// Some link has an address that is not its port's.
+    /// Some link has an address other than its port's.
     pub own_macs: bool,
 }
 
 impl<'a> VlanLinks<'a> {
-    /// What is behind a VLAN identifier.
+    /// The entry for a VLAN identifier.
     #[inline(always)]
     #[must_use]
     pub fn get(self, vid: u16) -> &'a VlanEntry {
@@ -55,7 +55,7 @@ pub struct VlanTable {
 }
 
 impl VlanTable {
-    /// Puts a VLAN link behind a tag; `own_mac` says that its address is not the port's.
+    /// Adds a VLAN link for a tag; `own_mac` says that its address is not the port's.
     pub fn insert(&mut self, protocol: u16, vid: Vid, entry: VlanEntry, own_mac: bool) {
         let slot = match protocol {
             ethertype::DOT1AD => &mut self.dot1ad,
@@ -66,7 +66,7 @@ impl VlanTable {
         self.own_macs |= own_mac;
     }
 
-    /// The links behind tags of a protocol.
+    /// The links for tags of a protocol.
     #[inline(always)]
     #[must_use]
     pub fn of(&self, protocol: u16) -> Option<VlanLinks<'_>> {

@@ -2,19 +2,19 @@ use super::table::VlanEntry;
 use super::{MAX_TAGS, VlanTable};
 use crate::id::{LinkId, Vid};
 use crate::testkit::packet::{DOT1AD, DOT1Q, Mac, Tag, ip};
-use crate::testkit::road::{Outcome, Road};
-use crate::testkit::wires::{OVERLAP4, OVERLAP6, Way};
+use crate::testkit::path_bench::{Outcome, PathBench};
+use crate::testkit::wires::{LinkVariant, OVERLAP4, OVERLAP6};
 use crate::verdict::DropReason;
 
-/// What becomes of a packet with these tags, for the address `mac` of port 0; one outcome for
-/// both families.
+/// The outcome for a packet with these tags, for the address `mac` of port 0; the same for both
+/// families.
 fn outcome(tags: &[Tag], mac: Mac) -> Outcome {
-    let mut road = Road::new();
-    let [v4, v6] = [Way::Plain.host4(1), Way::Plain.host6(1)].map(|dst| {
-        let frame = Way::Plain.packet(0, dst).to(mac).tagged(tags).build();
-        match road.one(0, &frame) {
+    let mut path_bench = PathBench::new();
+    let [v4, v6] = [LinkVariant::Plain.host4(1), LinkVariant::Plain.host6(1)].map(|dst| {
+        let frame = LinkVariant::Plain.packet(0, dst).to(mac).tagged(tags).build();
+        match path_bench.one(0, &frame) {
             Outcome::Sent(port, bytes) => {
-                assert_eq!(bytes, Way::Plain.forwarded(1, &frame));
+                assert_eq!(bytes, LinkVariant::Plain.forwarded(1, &frame));
                 Outcome::Sent(port, Vec::new())
             }
             left => left,
@@ -29,11 +29,11 @@ fn drop(reason: DropReason) -> Outcome {
 }
 
 const FORWARDED: Outcome = Outcome::Sent(1, Vec::new());
-const MAC: Mac = Way::Plain.mac(0);
+const MAC: Mac = LinkVariant::Plain.mac(0);
 
 #[test]
 fn each_link_has_its_tags() {
-    for way in Way::ALL {
+    for way in LinkVariant::ALL {
         assert_eq!(outcome(way.tags(), way.mac(0)), FORWARDED, "{way:?}");
     }
 }
@@ -97,12 +97,12 @@ fn only_the_two_protocols_are_tags() {
 
 #[test]
 fn a_link_listens_to_its_own_address() {
-    let red = Way::Red.mac(0);
+    let red = LinkVariant::Red.mac(0);
     assert_ne!(red, MAC);
-    assert_eq!(outcome(Way::Red.tags(), MAC), drop(DropReason::OtherHost));
-    assert_eq!(outcome(Way::Vlan.tags(), red), drop(DropReason::OtherHost));
+    assert_eq!(outcome(LinkVariant::Red.tags(), MAC), drop(DropReason::OtherHost));
+    assert_eq!(outcome(LinkVariant::Vlan.tags(), red), drop(DropReason::OtherHost));
     assert_eq!(outcome(&[], red), drop(DropReason::OtherHost));
-    for way in Way::ALL {
+    for way in LinkVariant::ALL {
         let l3 = 14 + 4 * way.tags().len() as u8;
         assert_eq!(outcome(way.tags(), [0xff; 6]), Outcome::Local(way.link(0), l3), "{way:?}");
         assert_eq!(outcome(way.tags(), [6; 6]), drop(DropReason::OtherHost), "{way:?}");
@@ -112,28 +112,28 @@ fn a_link_listens_to_its_own_address() {
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn a_frame_cut_in_or_behind_its_tags_is_too_small() {
-    for way in Way::ALL {
-        for dst in [Way::Plain.host4(1), Way::Plain.host6(1)] {
+    for way in LinkVariant::ALL {
+        for dst in [LinkVariant::Plain.host4(1), LinkVariant::Plain.host6(1)] {
             let frame = way.packet(0, dst).build();
-            let mut road = Road::new().with_stale(&frame);
+            let mut path_bench = PathBench::new().with_stale(&frame);
             for len in 0..frame.len() {
-                let outcome = road.one(0, &frame[..len]);
+                let outcome = path_bench.one(0, &frame[..len]);
                 assert_eq!(outcome, drop(DropReason::PktTooSmall), "{way:?}, {len} bytes");
             }
-            assert!(matches!(road.one(0, &frame), Outcome::Sent(1, _)));
+            assert!(matches!(path_bench.one(0, &frame), Outcome::Sent(1, _)));
         }
     }
 }
 
 #[test]
 fn a_link_leads_to_its_vrf() {
-    let mut road = Road::new();
-    for way in Way::ALL {
+    let mut path_bench = PathBench::new();
+    for way in LinkVariant::ALL {
         for dst in [OVERLAP4, OVERLAP6] {
             let frame = way.packet(1, ip(dst)).build();
             let port = way.vrf().0;
-            let expected = Outcome::Sent(port, Way::Plain.forwarded(port as u8, &frame));
-            assert_eq!(road.one(1, &frame), expected, "{way:?} to {dst}");
+            let expected = Outcome::Sent(port, LinkVariant::Plain.forwarded(port as u8, &frame));
+            assert_eq!(path_bench.one(1, &frame), expected, "{way:?} to {dst}");
         }
     }
 }

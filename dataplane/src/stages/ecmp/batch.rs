@@ -1,12 +1,12 @@
 //! Hashes of several packets at once.
 //!
-//! A SipHash is one long chain: each step waits for the one before it, and most of a processor is idle. Packets
-//! do not wait for each other.
+//! A SipHash is one long chain: each step waits for the one before it, and most of a processor is idle.
+//! Packets are independent of each other, so hashing several at once uses it.
 
 use super::hash::{Key, hashes};
 use super::sip::{STATE, Sip};
 
-/// Packets that are hashed at once: the 64-bit words of an AVX-512 register.
+/// The number of packets hashed at once: the 64-bit words of an AVX-512 register.
 pub(super) const AT_ONCE: usize = 8;
 
 /// Keys of packets that wait to be hashed, as a structure of arrays.
@@ -23,7 +23,7 @@ impl<const WORDS: usize> Batch<WORDS> {
         Self { begun, words, lanes: [0; AT_ONCE], count: 0 }
     }
 
-    /// Adds the packet of a lane; true where the batch is full.
+    /// Adds packet `lane`; true if the batch is full.
     #[inline(always)]
     pub(super) fn push(&mut self, lane: usize, key: &Key<WORDS>) -> bool {
         let at = self.count % AT_ONCE;
@@ -38,11 +38,11 @@ impl<const WORDS: usize> Batch<WORDS> {
         self.count == AT_ONCE
     }
 
-    /// Gives each packet's lane and hash, and is empty again.
+    /// Returns each packet's lane and hash, and empties the batch.
     #[inline(always)]
     pub(super) fn drain(&mut self) -> impl Iterator<Item = (usize, u32)> {
         let count = std::mem::take(&mut self.count);
-        // Of slots that are not used, too: only loops of a known length become wide instructions.
+        // Unused slots are hashed, too: only loops of a known length become wide instructions.
         let hashes = match count {
             0 => [0; AT_ONCE],
             _ => hashes(Sip::of(self.begun), self.words),

@@ -1,13 +1,13 @@
-//! The kernel's hash of a flow, for the fields that its policy names.
+//! The kernel's hash of a flow, over the fields that its policy selects.
 //!
-//! What is hashed is `struct flow_keys` from `FLOW_KEYS_HASH_START_FIELD` on
-//! (`include/net/flow_dissector.h`), in which all that the policy does not name is zero, and addresses and
-//! ports are put in order, so that both ways of a connection have one hash (`__flow_hash_consistentify`):
+//! It covers `struct flow_keys` from `FLOW_KEYS_HASH_START_FIELD` on (`include/net/flow_dissector.h`).
+//! Fields that the policy does not select are zero. Addresses and ports are sorted, so that both
+//! directions of a connection have one hash (`__flow_hash_consistentify`):
 //!
 //! | bytes | what |
 //! |---|---|
 //! | 2 | protocol |
-//! | 4 to 7 | IPv6's flow label |
+//! | 4 to 7 | IPv6 flow label |
 //! | 28 to 31 | ports |
 //! | 36 to 43, or 67 | addresses |
 //! | 44 to 47, or 68 to 71 | the structure's padding |
@@ -27,18 +27,18 @@ const BEFORE: usize = 3;
 pub(super) const WORDS4: usize = 3;
 pub(super) const WORDS6: usize = 6;
 
-/// What tells flows apart that are spread over a group (`fib_multipath_hash_policy`).
+/// The fields that select a group's member for a flow (`fib_multipath_hash_policy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Hash {
-    /// Addresses (0); of an ICMP error those of the packet that it is about, so that it takes the way of
-    /// the flow that it belongs to. With IPv6 the next header and the flow label, too.
+    /// Addresses (0). For an ICMP error, those of the packet that it is about, so that it takes the
+    /// same path as its flow. For IPv6 also the next header and the flow label.
     L3,
     /// Addresses, protocol and ports (1).
     #[default]
     L4,
 }
 
-/// How flows are told apart.
+/// The hash policies and the key of both families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Multipath {
     pub(crate) v4: Hash,
@@ -52,11 +52,12 @@ impl Default for Multipath {
     }
 }
 
-/// The hash as far as most packets share it.
+/// The part of the hash that most packets share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Keyed {
     start: Sip,
-    /// Behind the words before the ports, all zero; and likewise for two protocols.
+    /// The state after the words before the ports, if they are all zero; the other fields are for two
+    /// protocols.
     zero: Sip,
     tcp: Sip,
     udp: Sip,
@@ -94,7 +95,7 @@ const fn before(protocol: u8, label: u32) -> [[u64; 1]; BEFORE] {
     [[(protocol as u64) << 16 | (label as u64) << 32], [0], [0]]
 }
 
-/// The bits of hashes that choose, 31 of each, as `fib_multipath_hash` gives them.
+/// The hash bits that select a member, 31 of each hash, as in `fib_multipath_hash`.
 #[inline(always)]
 pub(super) fn hashes<const WORDS: usize, const HASHES: usize>(
     begun: Sip<HASHES>,
@@ -109,32 +110,32 @@ pub(super) fn hashes<const WORDS: usize, const HASHES: usize>(
 }
 
 impl Tables {
-    /// Says what tells flows apart that are spread over groups; both are [`Hash::L4`] at first.
+    /// Sets the fields that select a group's member for a flow; both default to [`Hash::L4`].
     pub fn set_multipath(&mut self, v4: Hash, v6: Hash) {
         (self.multipath.v4, self.multipath.v6) = (v4, v6);
         self.epochs.changes.note();
     }
 
-    /// Says by which `fib_multipath_hash_seed` flows get a member of their group.
+    /// Sets the `fib_multipath_hash_seed` of the hash.
     pub fn set_multipath_seed(&mut self, seed: u32) {
         self.multipath.keyed = Keyed::new(seed);
         self.epochs.changes.note();
     }
 }
 
-/// What chooses a packet's member: the words that are hashed, of which an IPv4 packet has 3 behind those that
-/// most packets share, an IPv6 packet 6.
+/// The words that select a packet's member. Behind those that most packets share, an IPv4 packet has 3
+/// and an IPv6 packet 6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key<const WORDS: usize> {
     /// The hash of the words before.
     pub(super) begun: Sip,
     pub(super) words: [u64; WORDS],
-    /// What they depend on.
+    /// The properties that they depend on.
     pub(super) by: By,
 }
 
 impl<const WORDS: usize> Key<WORDS> {
-    /// The bits of its hash that choose.
+    /// The hash bits that select a member.
     #[inline(always)]
     pub(super) fn hash(&self) -> u32 {
         let [hash] = hashes(self.begun, self.words.map(|word| [word]));
@@ -142,20 +143,20 @@ impl<const WORDS: usize> Key<WORDS> {
     }
 }
 
-/// What a hash depends on.
+/// The properties that a hash depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum By {
-    /// What tells flows apart elsewhere: addresses, protocol, ports.
+    /// Those of the flow: addresses, protocol, ports.
     #[default]
     Flow,
-    /// That, and the flow label.
+    /// The flow and its flow label.
     Label,
-    /// What an ICMP error is about.
+    /// The packet that an ICMP error is about.
     Cause,
 }
 
 impl Multipath {
-    /// The hash of a packet of either family; 0 of one without a header.
+    /// The hash of a packet of either family; 0 if it has no header.
     pub(super) fn hash(&self, packet: &[u8]) -> u32 {
         match packet.first().map(|byte| byte >> 4) {
             Some(4) => self.key4(packet).map(|key| key.hash()),
@@ -165,14 +166,14 @@ impl Multipath {
         .unwrap_or_default()
     }
 
-    /// What chooses an IPv4 packet's member (`fib_multipath_hash`).
+    /// The key of an IPv4 packet (`fib_multipath_hash`).
     #[inline(always)]
     pub(super) fn key4(&self, packet: &[u8]) -> Option<Key<WORDS4>> {
         let header = packet.first_chunk()?;
         let ip = Ipv4View(header);
         Some(match self.v4 {
             Hash::L3 => {
-                // The packet that an error is about; which way that went makes no difference.
+                // The packet that an error is about; its direction makes no difference.
                 let about = cause4(ip, packet).and_then(<[u8]>::first_chunk);
                 let by = if about.is_some() { By::Cause } else { By::Flow };
                 let words = words4(0, Ipv4View(about.unwrap_or(header)));
@@ -187,7 +188,7 @@ impl Multipath {
         })
     }
 
-    /// The same of an IPv6 packet (`rt6_multipath_hash`).
+    /// The key of an IPv6 packet (`rt6_multipath_hash`).
     #[inline(always)]
     pub(super) fn key6(&self, packet: &[u8]) -> Option<Key<WORDS6>> {
         let header = packet.first_chunk()?;
@@ -213,7 +214,7 @@ impl Multipath {
 
 #[inline(always)]
 fn words4(ports: u32, ip: Ipv4View<'_>) -> [u64; WORDS4] {
-    // The kernel puts them in order by what its processor takes them for.
+    // The kernel sorts them as integers in its processor's byte order.
     let (src, dst) = (u64::from(ip.src().swap_bytes()), u64::from(ip.dst().swap_bytes()));
     [u64::from(ports) << 32, src.min(dst) << 32, src.max(dst)]
 }
@@ -227,14 +228,14 @@ fn words6(ports: u32, ip: Ipv6View<'_>) -> [u64; WORDS6] {
     [u64::from(ports) << 32, joined(0, a), joined(a, b), joined(b, c), joined(c, d), joined(d, 0)]
 }
 
-/// An address as it lies in memory, in two words.
+/// An address in memory order, as two words.
 #[inline(always)]
 const fn halves(address: u128) -> [u64; 2] {
     let address = address.swap_bytes();
     [address as u64, (address >> 64) as u64]
 }
 
-/// The packet that an ICMP error is about, if it is one that has it (`icmp_is_err`).
+/// The packet that an ICMP error is about, if it contains one (`icmp_is_err`).
 #[inline(always)]
 fn cause4<'a>(ip: Ipv4View<'_>, packet: &'a [u8]) -> Option<&'a [u8]> {
     if ip.protocol() != l4::ICMP || ip.is_later_fragment() {
@@ -245,7 +246,7 @@ fn cause4<'a>(ip: Ipv4View<'_>, packet: &'a [u8]) -> Option<&'a [u8]> {
     message.get(8..).filter(|inner| is_error && inner.len() >= ipv4::LEN)
 }
 
-/// The same of ICMPv6 (`icmpv6_is_err`).
+/// The packet that an ICMPv6 error is about, if it contains one (`icmpv6_is_err`).
 #[inline(always)]
 fn cause6<'a>(ip: Ipv6View<'_>, packet: &'a [u8]) -> Option<&'a [u8]> {
     let message = packet.get(ipv6::LEN..).filter(|_| ip.next_header() == l4::ICMPV6)?;
@@ -253,7 +254,7 @@ fn cause6<'a>(ip: Ipv6View<'_>, packet: &'a [u8]) -> Option<&'a [u8]> {
     message.get(8..).filter(|inner| is_error && inner.len() >= ipv6::LEN)
 }
 
-/// The protocol behind the extension headers that `__skb_flow_dissect` goes through, and its ports.
+/// The protocol behind the extension headers that `__skb_flow_dissect` skips, and its ports.
 fn transport6(ip: Ipv6View<'_>, packet: &[u8]) -> (u8, u32) {
     let (mut next, mut at) = (ip.next_header(), ipv6::LEN);
     for _ in 0..MAX_EXTENSIONS {
@@ -271,7 +272,7 @@ fn transport6(ip: Ipv6View<'_>, packet: &[u8]) -> (u8, u32) {
     (next, ports(packet, at, next))
 }
 
-/// The ports, in order, as they lie in memory; of IPsec its index (`skb_flow_get_ports`).
+/// The ports, sorted, in memory order; for IPsec its index (`skb_flow_get_ports`).
 #[inline(always)]
 fn ports(packet: &[u8], at: usize, protocol: u8) -> u32 {
     let at = match protocol {

@@ -1,18 +1,18 @@
-//! ECMP: a packet whose route is a next-hop group gets one member, always the same for its flow.
+//! ECMP: selects a member for packets whose route is a next-hop group, always the same for a flow.
 //!
 //! Kernel equivalent: `fib_select_path` (`net/ipv4/fib_semantics.c`) with `fib_multipath_hash`
 //! (`net/ipv4/route.c`) and `rt6_multipath_hash` (`net/ipv6/route.c`), next-hop groups
-//! (`net/ipv4/nexthop.c`); RFC 2992. [`Hash`](enum@Hash) is `fib_multipath_hash_policy`, of which there are
-//! 0 and 1. Fragments are spread by addresses and protocol alone, so that all fragments of a packet go one
-//! way.
+//! (`net/ipv4/nexthop.c`); RFC 2992. [`Hash`](enum@Hash) is `fib_multipath_hash_policy`, of which 0 and
+//! 1 are supported. For fragments the hash covers only addresses and protocol, so that all fragments of
+//! a packet take one path.
 //!
-//! The hash and the bounds between members are the kernel's, so that with its `fib_multipath_hash_seed` no
-//! flow changes its next hop when the kernel takes over.
+//! The hash and the bounds between members equal the kernel's. With the kernel's
+//! `fib_multipath_hash_seed`, no flow changes its next hop when the kernel takes over.
 //!
-//! Not called while no group is configured.
+//! The path skips this stage while no group is configured.
 //!
-//! Limits: [`MOST_GROUPS`] groups of at most [`MOST_MEMBERS`] members. IPv6 extension headers are walked up
-//! to [`MAX_EXTENSIONS`].
+//! Limits: [`MOST_GROUPS`] groups of at most [`MOST_MEMBERS`] members. The stage walks up to
+//! [`MAX_EXTENSIONS`] IPv6 extension headers.
 
 mod batch;
 mod hash;
@@ -28,5 +28,6 @@ pub(crate) use stage::member;
 pub use stage::run;
 pub use table::{Groups, MOST_GROUPS, MOST_HASH, MOST_MEMBERS, Member};
 
-/// Extension headers that are walked to find the ports (`MAX_FLOW_DISSECT_HDRS`, and the first).
+/// The maximum number of extension headers walked to find the ports (`MAX_FLOW_DISSECT_HDRS`, and the
+/// first).
 pub const MAX_EXTENSIONS: usize = 16;

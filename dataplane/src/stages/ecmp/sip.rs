@@ -3,10 +3,10 @@
 //! Kernel equivalent: `siphash` (`lib/siphash.c`) under `fib_multipath_hash_construct_key`
 //! (`include/net/ip_fib.h`); Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012.
 
-/// A word of each of several hashes.
+/// One word of each of several hashes.
 ///
-/// Each operation is a loop over all of them: the compiler makes one AVX-512 instruction of a loop over 8, and
-/// where it has none, the processor works on several of them at a time.
+/// Each operation is a loop over all hashes: the compiler turns a loop over 8 into one AVX-512
+/// instruction. Without AVX-512, the processor works on several of them at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Words<const HASHES: usize>([u64; HASHES]);
 
@@ -38,15 +38,15 @@ impl<const HASHES: usize> Words<HASHES> {
     }
 }
 
-/// Hashes, usually one, that have taken in some words each.
+/// The state of several hashes, usually one, after some words each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sip<const HASHES: usize = 1>([Words<HASHES>; STATE]);
 
-/// Words of a hash's state.
+/// The number of words of a hash's state.
 pub(super) const STATE: usize = 4;
 
 impl Sip {
-    /// The hash before the first word, under a `fib_multipath_hash_seed`.
+    /// The initial state with a `fib_multipath_hash_seed`.
     pub(super) fn keyed(seed: u32) -> Self {
         let key = u64::from(seed) << 32 | u64::from(seed);
         let start = [
@@ -67,13 +67,13 @@ impl Sip {
 }
 
 impl<const HASHES: usize> Sip<HASHES> {
-    /// The hashes whose states have these words.
+    /// Hashes with these state words.
     #[inline(always)]
     pub(super) fn of([a, b, c, d]: [[u64; HASHES]; STATE]) -> Self {
         Self([Words(a), Words(b), Words(c), Words(d)])
     }
 
-    /// Takes in a word of each.
+    /// Absorbs one word of each.
     #[inline(always)]
     pub(super) fn word(self, word: [u64; HASHES]) -> Self {
         let (Self([a, b, c, d]), word) = (self, Words(word));
@@ -81,7 +81,7 @@ impl<const HASHES: usize> Sip<HASHES> {
         Self([a.xor(word), b, c, d])
     }
 
-    /// Takes in several words of each.
+    /// Absorbs several words of each.
     #[inline(always)]
     pub(super) fn words(mut self, words: impl IntoIterator<Item = [u64; HASHES]>) -> Self {
         for word in words {
@@ -90,7 +90,7 @@ impl<const HASHES: usize> Sip<HASHES> {
         self
     }
 
-    /// The hashes of all words, which were so many bytes of each.
+    /// The final hashes, after `bytes` bytes of each.
     #[inline(always)]
     pub(super) fn finish(self, bytes: u64) -> [u64; HASHES] {
         let Self([a, b, c, d]) = self.word([bytes << 56; HASHES]);
@@ -120,7 +120,7 @@ impl<const HASHES: usize> Sip<HASHES> {
 mod tests {
     use super::*;
 
-    /// The paper's example has a key of two words that differ; these are the standard library's answers.
+    /// The paper's example has a key of two different words; these are the standard library's results.
     #[test]
     #[allow(deprecated, reason = "nothing else there is SipHash-2-4")]
     fn it_is_the_standard_librarys() {

@@ -5,16 +5,17 @@ use crate::frame::Umem;
 use crate::id::NextHopId;
 use crate::tables::Tables;
 
-/// Replaces groups by the member that each packet's flow has.
+/// Replaces groups by the member for each packet's flow.
 ///
-/// Part of the path, so that it is built for the path's instructions: the hashes are wide ones.
+/// It is part of the path, so that it is compiled for the path's instruction set: the hashes use wide
+/// instructions.
 #[inline(always)]
 pub fn run(burst: &mut Burst, umem: &Umem, tables: &Tables, (ip4, ip6): (Lanes, Lanes)) {
     spread(burst, umem, tables, ip4, |packet| tables.multipath.key4(packet));
     spread(burst, umem, tables, ip6, |packet| tables.multipath.key6(packet));
 }
 
-/// Replaces groups by the member that what `key` gives chooses.
+/// Replaces groups by the member that the result of `key` selects.
 #[inline(always)]
 fn spread<const WORDS: usize>(
     burst: &mut Burst,
@@ -30,7 +31,7 @@ fn spread<const WORDS: usize>(
         }
         let frame = umem.frame(burst.addr[lane], usize::from(burst.len[lane]));
         let packet = frame.get(usize::from(burst.l3[lane])..).unwrap_or_default();
-        // All that got here have a whole header.
+        // All packets that reach this stage have a complete header.
         let Some(key) = key(packet) else { continue };
         match key.by {
             By::Flow => {}
@@ -44,13 +45,13 @@ fn spread<const WORDS: usize>(
     choose(burst, tables, &mut batch);
 }
 
-/// Gives the packets of a batch their members.
+/// Sets the members for the packets of a batch.
 #[inline(always)]
 fn choose<const WORDS: usize>(burst: &mut Burst, tables: &Tables, batch: &mut Batch<WORDS>) {
     let next_hops = tables.next_hops.view();
     for (lane, hash) in batch.drain() {
         if let Some(group) = burst.next[lane].group() {
-            burst.next[lane] = next_hops.in_force(select(tables, group, hash));
+            burst.next[lane] = next_hops.installed(select(tables, group, hash));
         }
     }
 }
@@ -60,7 +61,7 @@ pub(crate) fn member(tables: &Tables, next: NextHopId, packet: &[u8]) -> NextHop
     select(tables, next, tables.multipath.hash(packet))
 }
 
-/// The member of group `next` for a flow's hash; a group that is not there has no route.
+/// The member of group `next` for a flow's hash; "no route" if the group does not exist.
 #[inline(always)]
 fn select(tables: &Tables, next: NextHopId, hash: u32) -> NextHopId {
     tables.groups.select(next.0 & (NextHopId::GROUP - 1), hash)

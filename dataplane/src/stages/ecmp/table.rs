@@ -6,24 +6,24 @@ use crate::id::NextHopId;
 use crate::memory::zeroed;
 use crate::sync::{AtomicU32, AtomicU64};
 
-/// Members that a group has at most.
+/// The maximum number of members of a group.
 pub const MOST_MEMBERS: usize = 256;
 
-/// Groups at most.
+/// The maximum number of groups.
 pub const MOST_GROUPS: usize = 1 << 16;
 
-/// The largest hash: they have 31 bits.
+/// The largest hash: hashes have 31 bits.
 pub const MOST_HASH: u32 = (1 << 31) - 1;
 
-/// Members whose bounds are compared at once: those of a cache line.
+/// The number of members whose bounds are compared at once: those of a cache line.
 const AT_ONCE: usize = 8;
 
 /// A member of a group and its weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Where its share of the flows goes.
+    /// The next hop for its share of the flows.
     pub next: NextHopId,
-    /// Its share, in proportion to the others'; 0 counts as 1.
+    /// Its share in proportion to the others'; 0 counts as 1.
     pub weight: u16,
 }
 
@@ -35,43 +35,43 @@ impl Member {
 
 /// Next-hop groups: flows are spread over a group's members by their hash.
 ///
-/// Each member has the hashes up to its bound that those before it do not have (`fib_rebalance`,
-/// `nexthop_select_path_hthr`), so their order counts. Members come and go one by one, each by one store,
-/// while workers read; whoever reads meanwhile gets a member of before or of after.
+/// Each member has the hashes up to its bound that no earlier member has (`fib_rebalance`,
+/// `nexthop_select_path_hthr`), so the order of members matters. A writer changes members one by one,
+/// each with one store, while workers read. A concurrent reader gets a member from before or after the
+/// change.
 pub struct Groups {
-    /// For each group its members: the bound above the next hop. Behind the last member it is repeated up to
-    /// the end of the cache line.
+    /// The members of each group: the bound above the next hop. The last member is repeated up to the
+    /// end of the cache line.
     members: Box<[AtomicU64]>,
     count: AtomicU32,
     epochs: Arc<Epochs>,
-    /// Held for changes only.
+    /// Locked for changes only.
     writer: Mutex<()>,
 }
 
 impl Groups {
-    /// No group; its changes are counted among those of `epochs`.
+    /// Creates a table without groups; its changes are counted among those of `epochs`.
     #[must_use]
     pub fn new(epochs: Arc<Epochs>) -> Self {
         let members = zeroed(MOST_GROUPS * MOST_MEMBERS);
         Self { members, count: AtomicU32::new(0), epochs, writer: Mutex::new(()) }
     }
 
-    /// How many there are.
+    /// The number of groups.
     #[inline(always)]
     #[must_use]
     pub fn len(&self) -> usize {
         self.count.load(Acquire) as usize
     }
 
-    /// Says if there is none.
+    /// Says whether there is no group.
     #[inline(always)]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Adds a group of 1 to [`MOST_MEMBERS`] members; none for another number of them, or where numbers
-    /// are used up.
+    /// Adds a group of 1 to [`MOST_MEMBERS`] members; none for other sizes, or if all numbers are used.
     pub fn push(&self, members: &[Member]) -> Option<u32> {
         let _changing = self.lock();
         let number = self.count.load(Relaxed);
@@ -80,10 +80,10 @@ impl Groups {
         Some(number)
     }
 
-    /// Gives a group other members, as the kernel would: of flows whose member stays some move as well, where
-    /// the bounds between the members move.
+    /// Replaces the members of a group like the kernel: if the bounds between members move, some flows
+    /// move although their member stays.
     ///
-    /// False for a group that is not there, or not 1 to [`MOST_MEMBERS`] members.
+    /// False if the group does not exist, or for other than 1 to [`MOST_MEMBERS`] members.
     pub fn set(&self, number: u32, members: &[Member]) -> bool {
         let _changing = self.lock();
         let done = number < self.count.load(Relaxed) && self.fill(number, members).is_some();
@@ -93,7 +93,8 @@ impl Groups {
         done
     }
 
-    /// The member for a flow, whose hash is [`MOST_HASH`] at most; no route for a group that is not there.
+    /// The member for a flow, whose hash is at most [`MOST_HASH`]; "no route" if the group does not
+    /// exist.
     #[inline(always)]
     #[must_use]
     pub fn select(&self, number: u32, hash: u32) -> NextHopId {
@@ -107,13 +108,13 @@ impl Groups {
         NextHopId::NO_ROUTE
     }
 
-    /// The members of a group in their order; none of one that is not there.
+    /// The members of a group in their order; empty if the group does not exist.
     pub(crate) fn nexts(&self, number: u32) -> impl Iterator<Item = NextHopId> {
         self.bounds(number).map(|(_, next)| next)
     }
 
-    /// The members of a group, and of each how many of [`MOST_MEMBERS`] parts of the flows it has, as its weight;
-    /// at least one. None for a group that is not there.
+    /// The members of a group. Each weight is the member's share of the flows in [`MOST_MEMBERS`]
+    /// parts, at least one. Empty if the group does not exist.
     #[must_use]
     pub fn members(&self, number: u32) -> Vec<Member> {
         let _no_change = self.lock();
@@ -133,7 +134,7 @@ impl Groups {
         shares.into_iter().map(|(next, share)| Member { next, weight: weight(share) }).collect()
     }
 
-    /// The bounds of a group that is there, up to the last.
+    /// The bounds of an existing group, up to the last.
     fn bounds(&self, number: u32) -> impl Iterator<Item = (u32, NextHopId)> {
         let members = if (number as usize) < self.len() { self.of(number) } else { &[] };
         let mut ended = false;
@@ -151,7 +152,7 @@ impl Groups {
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {
-        // Every member is good at every moment.
+        // Every member is valid at every moment.
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -166,12 +167,12 @@ impl Groups {
             weight += member.weight();
             // `DIV_ROUND_CLOSEST_ULL`.
             let end = ((weight << 31) + total / 2) / total;
-            // All weights are 2^24 at most, so each member has some of the hashes.
+            // All weights are at most 2^24, so each member has some of the hashes.
             packed.push((end - 1) << 32 | u64::from(member.next.0));
         }
         let last = *packed.last()?;
         packed.resize(packed.len().next_multiple_of(AT_ONCE), last);
-        // From the end, so that whoever reads meanwhile finds a last member at every moment.
+        // From the end, so that a concurrent reader always finds a last member.
         for (member, packed) in self.of(number).iter().zip(packed).rev() {
             member.store(packed, Release);
         }

@@ -8,27 +8,27 @@ use super::{Groups, Hash, MAX_EXTENSIONS, MOST_GROUPS, MOST_HASH, MOST_MEMBERS, 
 use crate::dispatch::Path;
 use crate::epoch::Epochs;
 use crate::id::NextHopId;
-use crate::path::Everything;
+use crate::path::AllStages;
 use crate::testkit::packet::Packet;
-use crate::testkit::road::{Outcome, Road};
-use crate::testkit::wires::{Special, WEIGHTS, Way, tables};
+use crate::testkit::path_bench::{Outcome, PathBench};
+use crate::testkit::wires::{LinkVariant, Special, WEIGHTS, tables};
 
-/// Packets for what is counted.
+/// The number of packets for counts.
 const MANY: u32 = 100_000;
 
 fn flow4() -> Packet {
-    Way::Plain.packet(0, Special::Group.host4())
+    LinkVariant::Plain.packet(0, Special::Group.host4())
 }
 
 fn flow6() -> Packet {
-    Way::Plain.packet(0, Special::Group.host6())
+    LinkVariant::Plain.packet(0, Special::Group.host6())
 }
 
-/// The member, by its port, that each packet gets.
+/// The member, by its port, for each packet.
 fn members(packets: &[Packet]) -> Vec<u16> {
-    let mut road = Road::new();
+    let mut path_bench = PathBench::new();
     let frames = packets.iter().map(Packet::build).collect::<Vec<_>>();
-    let outcomes = frames.chunks(64).flat_map(|frames| road.burst(0, frames));
+    let outcomes = frames.chunks(64).flat_map(|frames| path_bench.burst(0, frames));
     outcomes
         .map(|outcome| match outcome {
             Outcome::Sent(port @ 1..=2, _) => port,
@@ -41,7 +41,7 @@ fn one_member(packets: &[Packet]) -> bool {
     members(packets).windows(2).all(|pair| pair[0] == pair[1])
 }
 
-/// Changes a flow in 64 ways and says how many members there are then.
+/// Changes a flow in 64 ways and returns how many members it then gets.
 fn spread(flow: impl Fn(u16) -> Packet) -> usize {
     let mut members = members(&(0..64).map(flow).collect::<Vec<_>>());
     members.sort_unstable();
@@ -60,8 +60,8 @@ fn a_flow_stays_on_its_member() {
                 flow.clone().ttl(9),
                 flow.clone().size(1200),
                 flow.clone().padded(40),
-                flow.clone().tagged(Way::Vlan.tags()),
-                flow.clone().tagged(Way::Qinq.tags()),
+                flow.clone().tagged(LinkVariant::Vlan.tags()),
+                flow.clone().tagged(LinkVariant::Qinq.tags()),
             ];
             assert!(one_member(&packets), "source port {port}");
         }
@@ -82,7 +82,7 @@ fn addresses_ports_and_protocol_tell_flows_apart() {
     assert_eq!(spread(|n| flow4().v4(|header| header.protocol = IpNumber(n as u8))), 2);
 }
 
-/// Each family goes by its own choice, and a burst of both by both.
+/// Each family uses its own policy, and a burst of both uses both.
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn each_family_goes_by_the_hash_that_it_is_given() {
@@ -91,11 +91,11 @@ fn each_family_goes_by_the_hash_that_it_is_given() {
         let version = tables.version();
         tables.set_multipath(v4, v6);
         assert_ne!(tables.version(), version, "a change");
-        let mut road = Road::<Everything>::over(&tables, Path::detect(), 2048);
+        let mut path_bench = PathBench::<AllStages>::over(&tables, Path::detect(), 2048);
         let flows = (0..32).flat_map(|n| [flow4().ports(n, 53), flow6().ports(n, 53)]);
         let frames: Vec<_> = flows.map(|flow| flow.build()).collect();
         let mut members = [BTreeSet::new(), BTreeSet::new()];
-        for (index, outcome) in road.burst(0, &frames).into_iter().enumerate() {
+        for (index, outcome) in path_bench.burst(0, &frames).into_iter().enumerate() {
             let Outcome::Sent(port, _) = outcome else { panic!("{outcome:?}") };
             members[index % 2].insert(port);
         }
@@ -107,7 +107,7 @@ fn each_family_goes_by_the_hash_that_it_is_given() {
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn only_transports_with_ports_have_them_looked_at() {
-    // An authentication header's index stands where no port is.
+    // An authentication header's index stands in the place of ports.
     for protocol in (0..=u8::MAX).filter(|protocol| *protocol != 51) {
         let flow = |n: u16| flow4().ports(n, n).v4(|header| header.protocol = IpNumber(protocol));
         let expected = if matches!(protocol, 6 | 17 | 33 | 50 | 132 | 136) { 2 } else { 1 };
@@ -151,7 +151,7 @@ fn ports_are_found_behind_extension_headers() {
             assert!((0..32).all(|n| one_member(&[flow(n), flow(n).size(600)])));
         }
     }
-    // The kernel does not go on behind one; its index stands for ports.
+    // The kernel stops at such a header; its index replaces the ports.
     let authenticated = |n, index| {
         flow6().ports(n, 53).extend(IpNumber::AUTHENTICATION_HEADER, |next| {
             IpAuthHeader::new(next, index, 2, &[0; 12]).expect("fits").to_bytes().to_vec()
@@ -251,7 +251,7 @@ fn member((index, weight): (usize, &u16)) -> Member {
     Member { next: NextHopId(index as u32 + 1), weight: *weight }
 }
 
-/// A member that comes twice has two shares, not one after the other.
+/// A next hop that appears twice has two shares, which are not adjacent.
 #[test]
 fn one_next_hop_may_be_several_members() {
     let groups = Groups::new(Epochs::new());

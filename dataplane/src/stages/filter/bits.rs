@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-/// Rules of a point and family at most: the bits of a summary times those of a block.
+/// The maximum number of rules per point and family: the bits of a summary times those of a block.
 pub const MOST_RULES: usize = SUMMARY_BITS * BLOCK_BITS;
 
 /// Words that are read at once: a cache line.
@@ -10,13 +10,13 @@ pub(super) const BLOCK: usize = 8;
 pub(super) const BLOCK_BITS: usize = BLOCK * 64;
 const SUMMARY_BITS: usize = 64;
 
-/// Words of a set beyond which it has a summary.
+/// The number of words above which a set has a summary.
 pub(super) const MOST_DENSE: usize = 16;
 
-/// So many bits.
+/// The bits of a block.
 pub(super) type Block = [u64; BLOCK];
 
-/// Words that sets of so many rules are stored in: as many as one of the builds of the loop takes.
+/// The number of words to store sets of `rules` rules in: one for which the loop is built.
 pub(super) const fn width(rules: usize) -> usize {
     match rules.div_ceil(64) {
         0 | 1 => 1,
@@ -33,26 +33,26 @@ pub(super) const fn width(rules: usize) -> usize {
 pub(super) struct Sets {
     /// Words of a set.
     width: usize,
-    /// Sets of few rules, one behind the other.
+    /// Sets of few rules, one after the other.
     pub(super) dense: Vec<u64>,
-    /// Sets of many rules: which of their blocks have a bit, and where these begin.
+    /// For sets of many rules, the blocks that have a bit, and where they begin.
     pub(super) classes: Vec<Summary>,
-    /// Their blocks that have a bit.
+    /// The blocks that have a bit.
     pub(super) blocks: Vec<Block>,
 }
 
-/// A large set.
+/// The summary of a large set.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, align(16))]
 pub(super) struct Summary {
     /// Blocks that have a bit.
     pub(super) blocks: u64,
-    /// The first of them in [`Sets::blocks`].
+    /// The index of the first of them in [`Sets::blocks`].
     pub(super) first: u32,
 }
 
 impl Summary {
-    /// Where a block is that has a bit; for another, any.
+    /// The index of a block that has a bit; for another block, any index.
     #[inline(always)]
     pub(super) const fn place(self, block: u32) -> usize {
         let before = self.blocks & ((1 << (block & 63)) - 1);
@@ -74,7 +74,7 @@ impl Sets {
         self.blocks.get(summary.place(block)).map_or(0, |block| block[word % BLOCK])
     }
 
-    /// Which blocks of a large set have a bit; of a small one, all may.
+    /// The blocks of a large set that have a bit; for a small set, all may.
     #[inline(always)]
     pub(super) fn summary(&self, class: u32) -> Summary {
         self.classes.get(class as usize).copied().unwrap_or_default()
@@ -87,18 +87,18 @@ impl Sets {
     }
 }
 
-/// Sets as they are found, equal ones once.
+/// Collects sets, storing equal ones once.
 pub(super) struct Collector {
     width: usize,
     known: HashMap<Box<[u64]>, u32>,
     sets: Sets,
-    /// Whether equal sets have one class.
+    /// Says whether equal sets share one class.
     share: bool,
     count: u32,
 }
 
 impl Collector {
-    /// For sets of so many words; `share` says that equal sets are to have one class.
+    /// Creates a collector for sets of `width` words; `share` says whether equal sets share one class.
     pub(super) fn new(width: usize, share: bool) -> Self {
         let sets = Sets { width, dense: Vec::new(), classes: Vec::new(), blocks: Vec::new() };
         Self { width, known: HashMap::new(), sets, share, count: 0 }
@@ -136,7 +136,7 @@ impl Collector {
         self.sets.classes.push(summary);
     }
 
-    /// Classes so far.
+    /// The number of classes so far.
     pub(super) const fn count(&self) -> u32 {
         self.count
     }
@@ -151,7 +151,7 @@ pub(super) fn put(set: &mut [u64], rule: u32) {
     set[rule as usize / 64] |= 1 << (rule % 64);
 }
 
-/// Takes a rule out of a set.
+/// Removes a rule from a set.
 pub(super) fn take(set: &mut [u64], rule: u32) {
     set[rule as usize / 64] &= !(1 << (rule % 64));
 }

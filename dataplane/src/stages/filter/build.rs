@@ -1,4 +1,4 @@
-//! From a line of rules to a classifier.
+//! Compiles a list of rules into a classifier.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use super::rules::join;
 use super::{Condition, Field, LiveSet, Op, Point, Rule, Rules};
 use crate::cpu::Level;
 
-/// Fields that are looked up for every packet; what rules ask of others is checked when a rule is
-/// reached.
+/// The maximum number of fields that are looked up for every packet. Conditions on other fields are
+/// checked when a rule is reached.
 pub(super) const MOST_DIMS: usize = 16;
 
-/// Bits of a field up to which any mask is written out as ranges.
+/// The number of bits of a field up to which any mask is expanded into ranges.
 const MASKED_BITS: u32 = 16;
 
 /// Why rules could not be compiled.
@@ -25,16 +25,16 @@ const MASKED_BITS: u32 = 16;
 pub enum FilterError {
     /// More than [`MOST_RULES`].
     TooMany(usize),
-    /// The last rule has conditions, or one leads to a rule that is not behind it.
+    /// The last rule has conditions, or a rule leads to one that is not behind it.
     Astray(u32),
-    /// A rule names a live set that is not there, or not of its packets' version.
+    /// A rule uses a live set that does not exist, or is not of the version of its packets.
     NoSet(u16),
     /// No memory is left for a table.
     Memory,
 }
 
 impl Classifier {
-    /// Compiles a line of rules for packets of a version of IP at a point.
+    /// Compiles a list of rules for packets of a version of IP at a point.
     pub(super) fn build(
         level: Level,
         point: Point,
@@ -99,7 +99,8 @@ impl Classifier {
     }
 }
 
-/// Bytes of the transport header that rules look at, and whether its place has to be known.
+/// The number of bytes of the transport header that rules match on, and whether the lookup needs its
+/// position.
 fn wants(point: Point, version: u8, dims: &[Dim]) -> (u16, bool) {
     let bytes = dims.iter().map(|dim| dim.field.transport_bytes()).max().unwrap_or(0);
     let is_plain = version == 4 && point != Point::Ingress;
@@ -107,7 +108,7 @@ fn wants(point: Point, version: u8, dims: &[Dim]) -> (u16, bool) {
     (bytes, point == Point::Ingress || !is_plain && dims.iter().any(is_walked))
 }
 
-/// Adds a rule's ranges of a field; where it has some by another mask, what both share.
+/// Adds a rule's ranges of a field; if it already has some from another mask, their intersection.
 fn add(field: &mut Ranges, rule: u32, ranges: Vec<(u128, u128)>) {
     match field.last_mut() {
         Some((last, before)) if *last == rule => *before = both(before, &ranges),
@@ -115,7 +116,7 @@ fn add(field: &mut Ranges, rule: u32, ranges: Vec<(u128, u128)>) {
     }
 }
 
-/// What the conditions of a rule are for.
+/// The context of a rule's conditions.
 struct Shape {
     version: u8,
     /// Fields that ops may change before a rule is reached.
@@ -123,7 +124,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// The ranges of a condition that can be looked up ahead.
+    /// The ranges of a condition, if it can be looked up ahead.
     fn ranges(&self, condition: &Condition) -> Option<Vec<(u128, u128)>> {
         let is_packet = matches!(condition.field, Field::Payload { .. });
         if self.changed.contains(&condition.field) || is_packet && !self.changed.is_empty() {
@@ -150,7 +151,7 @@ impl Shape {
     }
 }
 
-/// How many bits a field has in packets of a version of IP.
+/// The number of bits of a field in packets of a version of IP.
 pub(super) const fn bits_of(field: Field, version: u8) -> u32 {
     match field {
         Field::Source | Field::Destination if version == 4 => 32,
@@ -158,7 +159,7 @@ pub(super) const fn bits_of(field: Field, version: u8) -> u32 {
     }
 }
 
-/// Conditions on one field made one.
+/// Merges conditions on the same field.
 fn merged(conditions: &[Condition]) -> Vec<Condition> {
     let mut merged: Vec<Condition> = Vec::with_capacity(conditions.len());
     for condition in conditions {
@@ -172,7 +173,7 @@ fn merged(conditions: &[Condition]) -> Vec<Condition> {
     merged
 }
 
-/// What two lists of ranges share.
+/// The intersection of two lists of ranges.
 fn both(left: &[(u128, u128)], right: &[(u128, u128)]) -> Vec<(u128, u128)> {
     let (mut left, mut right) = (left.iter().peekable(), right.iter().peekable());
     let mut shared = Vec::new();
@@ -206,7 +207,7 @@ fn changed(rules: &Rules) -> Vec<Field> {
     changed
 }
 
-/// Says if every live set is there that rules name.
+/// Checks that every live set that rules use exists.
 fn check_sets(rules: &Rules, version: u8, live: &[Arc<LiveSet>]) -> Result<(), FilterError> {
     let conditions = rules.rules.iter().flat_map(|rule| {
         let checks = rule.ops.iter().filter_map(|op| match op {
@@ -225,7 +226,7 @@ fn check_sets(rules: &Rules, version: u8, live: &[Arc<LiveSet>]) -> Result<(), F
     Ok(())
 }
 
-/// Holds the line against what [`Rules`] says.
+/// Checks the requirements of [`Rules`].
 fn check(rules: &Rules) -> Result<(), FilterError> {
     let count = rules.rules.len();
     if count > MOST_RULES {
@@ -239,7 +240,7 @@ fn check(rules: &Rules) -> Result<(), FilterError> {
     if !rules.rules.last().is_some_and(ends) {
         return Err(FilterError::Astray(last));
     }
-    // Where returns lead to, none may lead back from.
+    // A rule that is the target of returns must not return itself.
     let is_end = |at: u32| {
         let rule = rules.rules.get(at as usize);
         rule.is_some_and(|rule| {

@@ -1,7 +1,7 @@
-//! What was found for packets of the same classes before.
+//! A cache of the results for packets of the same classes.
 //!
-//! The first rule depends on the classes alone, so nothing that was once found is ever wrong while the
-//! rules stay. There are fewer combinations of classes than flows, and they fit one word.
+//! The first rule depends on the classes alone, so a result never becomes wrong while the rules stay.
+//! There are fewer combinations of classes than flows, and each fits one word.
 
 use super::bits::{MOST_DENSE, Sets};
 use super::dim::Dim;
@@ -9,19 +9,19 @@ use super::state::Room;
 use crate::burst::{BURST, Lanes};
 use crate::cpu::prefetch;
 
-/// Combinations that are kept: one word each.
+/// The number of cached combinations: one word each.
 const SLOTS: usize = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 16;
 
 /// Bits of a word for the rule; the others are for the classes.
 const RULE_BITS: u32 = 16;
 
-/// How classes are packed into a word.
+/// Packs classes into a word.
 #[derive(Clone, Debug)]
 pub(super) struct Packing(Vec<u32>);
 
 impl Packing {
-    /// For sets of many rules, where the classes of all fields fit.
+    /// The packing for sets of many rules, if the classes of all fields fit.
     pub(super) fn of(dims: &[Dim], width: usize) -> Option<Self> {
         let (mut shifts, mut bits) = (Vec::new(), 0);
         for dim in dims {
@@ -36,12 +36,13 @@ fn classes(sets: &Sets) -> u32 {
     sets.classes.len() as u32
 }
 
-/// Combinations by their hash: the classes, one more so that none is 0, and the rule.
+/// Creates an empty cache. An entry is found by its hash and has the classes, plus one so that none is
+/// 0, and the rule.
 pub(super) fn room() -> Vec<u64> {
     vec![0; SLOTS]
 }
 
-/// Writes the first rule of each packet that is known to [`Room::first`]; returns the others.
+/// Writes the first rule of each packet with a cached result to [`Room::first`]; returns the others.
 #[inline(always)]
 pub(super) fn recall(packing: &Packing, cache: &[u64], room: &mut Room, lanes: Lanes) -> Lanes {
     room.key = [1; BURST];
@@ -65,7 +66,7 @@ pub(super) fn recall(packing: &Packing, cache: &[u64], room: &mut Room, lanes: L
     unknown
 }
 
-/// Keeps what was found.
+/// Caches results.
 pub(super) fn keep(cache: &mut [u64], room: &Room, lanes: Lanes) {
     for lane in lanes {
         if let Some(word) = cache.get_mut(room.value[lane] as usize) {

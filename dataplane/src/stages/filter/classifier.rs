@@ -1,4 +1,4 @@
-//! A line of rules, compiled: which rule is the first from a place on that a packet matches.
+//! A compiled list of rules: finds the first rule from an index on that a packet matches.
 
 use std::sync::Arc;
 
@@ -9,52 +9,53 @@ use super::first::Classify;
 use super::{LiveSet, Op, Point, VERSIONS, place};
 use crate::burst::{BURST, Lanes};
 
-/// Rules of one point for one version of IP, or (0) for ARP.
+/// The rules of one point for one version of IP, or (0) for ARP.
 pub struct Classifier {
     pub(super) classify: Classify,
     pub(super) point: Point,
     pub(super) version: u8,
-    /// Whether IPv6 authentication headers are walked over, see [`super::Filter::look_past_auth`].
+    /// Says whether lookups skip IPv6 authentication headers, see [`super::Filter::look_past_auth`].
     pub(super) past_auth: bool,
-    /// Words of a set of rules.
+    /// The number of words of a set of rules.
     pub(super) width: usize,
-    /// How classes are packed, where what is found is kept.
+    /// How classes are packed for the cache, if there is one.
     pub(super) packing: Option<Packing>,
-    /// Bytes of the transport header that rules look at, and whether its place has to be known.
+    /// The number of bytes of the transport header that rules match on, and whether the lookup needs
+    /// its position.
     pub(super) wants: (u16, bool),
     /// The set of all rules.
     pub(super) all: Vec<u64>,
-    /// Sets by the numbers that fields name them by.
+    /// Live sets by the numbers in [`super::Field::InSet`].
     pub(super) live: Vec<Arc<LiveSet>>,
     /// Fields that are looked up.
     pub(super) dims: Vec<Dim>,
-    /// What each rule does, in short.
+    /// A summary of each rule.
     pub(super) acts: Vec<Act>,
-    /// The rules of the first word that let a packet go on, and those that drop it.
+    /// The rules of the first word that accept a packet, and those that drop it.
     pub(super) plain: Plain,
-    /// What each rule does, and where to go on.
+    /// The ops of each rule, and the next rule.
     pub(super) programs: Vec<(Box<[Op]>, u32)>,
-    /// Where returns without a call go on.
+    /// The target of returns without a call.
     pub(super) end: u32,
-    /// What of each rule's conditions depends on more than a flow's key, see [`super::flow`].
+    /// Whether each rule's conditions depend on more than a flow's key, see [`super::flow`].
     pub(super) varies: Vec<u8>,
-    /// Whether some rule looks at IPv4's DF.
+    /// Says whether some rule matches on IPv4's DF.
     pub(super) sees_df: bool,
 }
 
-/// What a rule does, in short.
+/// A summary of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Act {
-    /// Lets the packet go on, and nothing else.
+    /// Accepts the packet, and nothing else.
     Accept,
     /// Drops it, and nothing else.
     Drop,
-    /// Something else: see its program.
+    /// Anything else: see its program.
     Program,
 }
 
-/// Sets of the first 64 rules by what they do, for lists that are no longer.
+/// Sets of the first 64 rules by their action, for lists that are no longer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plain {
     accepts: u64,
@@ -70,8 +71,8 @@ impl Plain {
         Self { accepts: those(Act::Accept), drops: those(Act::Drop) }
     }
 
-    /// Of packets with these sets of rules that they match, those whose first rule drops them, and those
-    /// whose first rule does not just let them go on.
+    /// Given the sets of rules that packets match: the packets whose first rule drops them, and those
+    /// whose first rule does more than accept them.
     #[inline(always)]
     pub(super) fn sort(self, sets: &[u64; BURST]) -> (Lanes, Lanes) {
         let (mut drop, mut accept) = (Lanes::NONE, Lanes::NONE);
@@ -95,7 +96,8 @@ impl Act {
 }
 
 impl Classifier {
-    /// The first rule from `from` on that a packet of these classes matches; past all where none does.
+    /// The first rule from `from` on that a packet of these classes matches; beyond the last if none
+    /// does.
     pub(super) fn next(&self, classes: &[u32], from: u32) -> u32 {
         let candidates = self.candidates(classes);
         let mut word = from as usize / 64;
@@ -119,7 +121,7 @@ impl Classifier {
         u32::MAX
     }
 
-    /// Which of [`super::State`]'s rooms is for these rules.
+    /// The index of [`super::State`]'s room for these rules.
     pub(super) const fn index(&self) -> usize {
         self.point as usize * VERSIONS + place(self.version)
     }

@@ -1,36 +1,38 @@
-//! Values of up to 32 bits in many ranges: a table by their first bits, and a short search from there.
+//! Lookup of values of up to 32 bits in many ranges: a table by their first bits, then a short search.
 
 use std::hint::select_unpredictable;
 use std::ops::Range;
 
 use crate::burst::BURST;
 
-/// Steps of the search at most: beyond, values that lie close together are for another kind of table.
+/// The maximum number of steps of the search; values that lie closer together need another kind of
+/// table.
 const MOST_STEPS: u32 = 8;
 
-/// Bits of the table at most.
+/// The maximum number of bits of the table.
 const MOST_BITS: u32 = 16;
 
-/// Where values begin that are in another class than those before.
+/// The values at which a new class begins.
 ///
-/// Kin: DXR (Zec, Rizzo and Mikuc, 2012). Every search takes the same steps, so that no branch depends
-/// on the packet: the bounds behind those of a value's own part of the table are beyond it anyway.
+/// Related work: DXR (Zec, Rizzo and Mikuc, 2012). Every search takes the same number of steps, so that
+/// no branch depends on the packet: bounds behind those of a value's part of the table exceed the value
+/// anyway.
 #[derive(Debug)]
 pub(super) struct Cut {
-    /// How far a value is shifted down for the table.
+    /// How far to shift a value down for the table.
     shift: u32,
-    /// For each part how many bounds are not above its first value.
+    /// For each part of the table, the number of bounds that are not above its first value.
     top: Vec<u32>,
-    /// Bounds in ascending order, and as many greatest values as a search may look at beyond.
+    /// Bounds in ascending order, padded with greatest values for searches that reach beyond the end.
     bounds: Vec<u32>,
-    /// The class from each bound on; one more, for values below all.
+    /// The class from each bound on, and first the class of values below all bounds.
     classes: Vec<u32>,
     steps: u32,
 }
 
 impl Cut {
-    /// For values of `bits` bits; `starts` are where `classes` begin, 0 first. None where they lie too
-    /// close together.
+    /// Creates a table for values of `bits` bits; `starts` are where `classes` begin, 0 first. None if
+    /// they lie too close together.
     pub(super) fn new(starts: &[u128], classes: &[u32], bits: u32) -> Option<Self> {
         let bounds: Vec<u32> = starts.iter().skip(1).map(|start| *start as u32).collect();
         let wanted = (bounds.len().max(1) as u32).ilog2() + 3;
@@ -46,7 +48,7 @@ impl Cut {
         let parts = bounds.last().map_or(0, |last| last >> shift) + 1;
         let not_above = |part: u32| bounds.partition_point(|bound| *bound <= part << shift) as u32;
         let mut top: Vec<u32> = (0..parts).map(not_above).collect();
-        // One more for all parts behind the last bound.
+        // One more entry for all parts behind the last bound.
         top.push(bounds.len() as u32);
         let most = top.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
         let steps = u32::BITS - most.leading_zeros();
@@ -91,7 +93,7 @@ impl Cut {
         }
     }
 
-    /// How many bounds are not above the first value of a value's part.
+    /// The number of bounds that are not above the first value of a value's part.
     #[inline(always)]
     fn part(&self, value: u32) -> u32 {
         let last = self.top.len() - 1;
@@ -103,8 +105,8 @@ impl Cut {
         1 << self.steps >> 1
     }
 
-    /// Goes so many bounds on, if the value is not below the last of them. Which it is, nobody can
-    /// foresee, so this must not become a branch.
+    /// Advances by `step` bounds if the value is not below the last of them. The result is
+    /// unpredictable, so this must not become a branch.
     #[inline(always)]
     fn step(&self, place: u32, step: u32, value: u32) -> u32 {
         let bound = self.bounds.get((place + step - 1) as usize).copied().unwrap_or(u32::MAX);
@@ -113,12 +115,12 @@ impl Cut {
 
     #[inline(always)]
     fn class_at(&self, place: u32) -> u32 {
-        // The greatest value is not below what fills the bounds up.
+        // The greatest value is not below the padding of the bounds.
         let place = (place as usize).min(self.classes.len() - 1);
         self.classes.get(place).copied().unwrap_or(0)
     }
 
-    /// Steps of every search.
+    /// The number of steps of every search.
     pub(super) const fn steps(&self) -> u32 {
         self.steps
     }

@@ -1,24 +1,24 @@
-//! Packets that are forwarded off the road, for their IPv4 options or hop-by-hop header: the rules are asked
-//! for them too, or such a header would be a way past the firewall.
+//! Packets that are forwarded off the path because of their IPv4 options or hop-by-hop header. The
+//! rules are evaluated for them too; otherwise such a header would bypass the firewall.
 
 use super::stage::ask;
-use super::{Filter, Point, State, Steer, steer};
+use super::{Filter, Point, PolicyRoute, State, policy_route};
 use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
 use crate::host::obeys_options;
-use crate::stages::rule::question;
+use crate::stages::rule::query;
 use crate::tables::Tables;
 use crate::verdict::{PuntReason, Verdict};
 
-/// Packets on the way by the host, IPv4 and IPv6.
+/// Packets that the host will forward, IPv4 and IPv6.
 pub(super) type Detoured = [Lanes; 2];
 
-/// Finds them among the packets that have left the road. A hop-by-hop header that is not to be obeyed ends
-/// the way before hook prerouting (`ip6_rcv_core` in `net/ipv6/ip6_input.c`).
+/// Finds them among the packets that have exited the path. The kernel drops a packet with an invalid
+/// hop-by-hop header before hook prerouting (`ip6_rcv_core` in `net/ipv6/ip6_input.c`).
 #[cold]
 pub(super) fn find(burst: &Burst, umem: &Umem) -> Detoured {
     let mut detoured = [Lanes::NONE; 2];
-    for lane in burst.left {
+    for lane in burst.exited {
         match burst.verdict[lane] {
             Verdict::Punt(PuntReason::IpOptions) => detoured[0].put(lane, true),
             Verdict::Punt(PuntReason::HopByHop) => {
@@ -30,7 +30,7 @@ pub(super) fn find(burst: &Burst, umem: &Umem) -> Detoured {
     detoured
 }
 
-/// Asks the rules of a point; packets that they let go on keep their verdict.
+/// Evaluates the rules of a point; accepted packets keep their verdict.
 #[cold]
 pub(super) fn detour(
     filter: &Filter,
@@ -44,7 +44,8 @@ pub(super) fn detour(
         let Some(classifier) = filter.at(point, version) else { continue };
         let mut lanes = state.detoured[index];
         if point == Point::Forward && version == 4 {
-            // IPv4 options are looked at behind hook prerouting (`ip_rcv_options` in `net/ipv4/ip_input.c`).
+            // The kernel parses IPv4 options behind hook prerouting (`ip_rcv_options` in
+            // `net/ipv4/ip_input.c`).
             for lane in state.detoured[index] {
                 if !obeys_options(packet(burst, umem, lane)) {
                     lanes = lanes.without(Lanes(1 << lane));
@@ -53,12 +54,12 @@ pub(super) fn detour(
         }
         if point == Point::Forward {
             for lane in lanes {
-                let is_steered = match state.steer_of(lane) {
-                    Steer::Next(_) => continue,
-                    Steer::Vrf(_) => true,
-                    Steer::Not => false,
+                let is_policy_routed = match state.policy_route_of(lane) {
+                    PolicyRoute::Next(_) => continue,
+                    PolicyRoute::Vrf(_) => true,
+                    PolicyRoute::Not => false,
                 };
-                route(burst, umem, tables, (state.mark[lane], is_steered), version, lane);
+                route(burst, umem, tables, (state.mark[lane], is_policy_routed), version, lane);
             }
         }
         state.detoured[index] = ask(filter, classifier, burst, umem, tables, state, lanes);
@@ -70,16 +71,16 @@ fn route(
     burst: &mut Burst,
     umem: &Umem,
     tables: &Tables,
-    (mark, is_steered): (u32, bool),
+    (mark, is_policy_routed): (u32, bool),
     version: u8,
     lane: usize,
 ) {
-    let question = question(burst, umem, lane, version, mark);
-    let id = match is_steered {
-        true => tables.find_from(version, question.root, question.dst),
-        false => tables.find(&question),
+    let query = query(burst, umem, lane, version, mark);
+    let id = match is_policy_routed {
+        true => tables.find_from(version, query.root, query.dst),
+        false => tables.find(&query),
     };
-    burst.next[lane] = steer::record(burst, umem, tables, lane, id);
+    burst.next[lane] = policy_route::record(burst, umem, tables, lane, id);
 }
 
 fn packet<'a>(burst: &Burst, umem: &'a Umem, lane: usize) -> &'a [u8] {

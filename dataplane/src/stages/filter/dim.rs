@@ -1,4 +1,4 @@
-//! One field's lookup: from its value to the set of rules that it does not speak against.
+//! The lookup of one field: from its value to the set of rules that it does not exclude.
 
 use std::collections::HashMap;
 
@@ -10,19 +10,21 @@ use crate::epoch::Epochs;
 use crate::id::NextHopId;
 use crate::stages::route::{Capacity, Fib, Prefix, Root};
 
-/// Bounds that are compared one by one, for all packets at once, which takes less time than a lookup.
+/// The maximum number of bounds to compare one by one, for all packets at once; this takes less time
+/// than a lookup.
 const MOST_BOUNDS: usize = 32;
 
-/// Parts of the address space beyond which addresses are looked up in a trie.
+/// The number of parts of the address space above which addresses are looked up in a trie.
 const MOST_STARTS: usize = 1 << 16;
 
-/// Steps of a search up to which it is preferred to a table of all values, which takes more cache.
+/// The number of search steps up to which a search is preferred to a table of all values, which takes
+/// more cache.
 const SHORT: u32 = 2;
 
-/// A field that rules look at.
+/// A field that rules match on.
 #[derive(Debug)]
 pub(super) struct Dim {
-    /// Which.
+    /// The field.
     pub(super) field: Field,
     /// From value to class.
     pub(super) lookup: Lookup,
@@ -32,27 +34,27 @@ pub(super) struct Dim {
     pub(super) sets: Sets,
 }
 
-/// From a value to its class.
+/// A lookup from a value to its class.
 #[derive(Debug)]
 pub(super) enum Lookup {
-    /// The class is how many of these the value is not below; all of 32 bits.
+    /// The class is the number of these bounds that the value is not below; all values have 32 bits.
     Bounds(Vec<u32>),
-    /// Of up to 32 bits, in many ranges.
+    /// Values of up to 32 bits, in many ranges.
     Cut(Cut),
     /// A class for each value of 16 bits.
     Table(Box<[u16; 1 << 16]>),
     /// Addresses.
     Trie {
-        /// Whose next hops are classes.
+        /// A FIB whose next hops are classes.
         fib: Box<Fib>,
         /// Its only table.
         root: Root,
     },
-    /// Anything: where each class begins.
+    /// Any values: where each class begins.
     Search(Vec<(u128, u32)>),
 }
 
-/// Which rules have which ranges of a field.
+/// The ranges of a field by rule.
 pub(super) type Ranges = Vec<(u32, Vec<(u128, u128)>)>;
 
 impl Dim {
@@ -121,7 +123,7 @@ impl Dim {
     }
 }
 
-/// Where values of so many bits begin that are in other ranges than those before; 0 first.
+/// The values of `bits` bits at which the set of matching ranges changes; 0 first.
 fn starts(ranges: &Ranges, bits: u32) -> Vec<u128> {
     let max = u128::MAX >> (128 - bits);
     let ends = ranges.iter().flat_map(|(_, ranges)| ranges);
@@ -134,7 +136,7 @@ fn starts(ranges: &Ranges, bits: u32) -> Vec<u128> {
     starts
 }
 
-/// Goes through the values in ascending order; returns the class from each start on.
+/// Sweeps the values in ascending order; returns the class from each start on.
 fn sweep(ranges: &Ranges, starts: &[u128], wild: &[u64], collector: &mut Collector) -> Vec<u32> {
     let mut events: Vec<(u128, bool, u32)> = Vec::new();
     for (rule, ranges) in ranges {
@@ -145,7 +147,7 @@ fn sweep(ranges: &Ranges, starts: &[u128], wild: &[u64], collector: &mut Collect
             }
         }
     }
-    // Ends before beginnings: a rule may have ranges that touch.
+    // Ends before beginnings: a rule may have adjacent ranges.
     events.sort_unstable();
     let mut set = wild.to_vec();
     let mut events = events.into_iter().peekable();
@@ -169,7 +171,8 @@ fn table(starts: &[u128], classes: &[u32]) -> Result<Box<[u16; 1 << 16]>, Filter
     table.into_boxed_slice().try_into().map_err(|_| FilterError::Memory)
 }
 
-/// Addresses: a class for each prefix that a rule has, of all rules whose prefixes cover it.
+/// Builds the lookup of addresses: a class for each prefix in the rules, of all rules whose prefixes
+/// cover it.
 fn trie(field: Field, bits: u32, ranges: &Ranges, wild: &[u64]) -> Result<Dim, FilterError> {
     let mut rules: HashMap<Prefix, Vec<u32>> = HashMap::new();
     rules.insert(Prefix::v6(0, 0), Vec::new());
@@ -188,7 +191,7 @@ fn trie(field: Field, bits: u32, ranges: &Ranges, wild: &[u64]) -> Result<Dim, F
     let capacity = Capacity { roots: 1, nodes, values: nodes * 8 + (1 << 17) };
     let fib = Fib::new(Epochs::new(), capacity);
     let root = fib.add_root().map_err(|_| FilterError::Memory)?;
-    // The prefixes around the one at hand, with their sets.
+    // The prefixes that enclose the current one, with their sets.
     let mut around: Vec<(Prefix, Vec<u64>)> = Vec::new();
     for (prefix, rules) in prefixes {
         while around.last().is_some_and(|(outer, _)| !outer.contains(prefix.bits())) {
@@ -210,14 +213,14 @@ fn trie(field: Field, bits: u32, ranges: &Ranges, wild: &[u64]) -> Result<Dim, F
     })
 }
 
-/// Cuts a range of numbers of `bits` bits into prefixes.
+/// Splits a range of numbers of `bits` bits into prefixes.
 pub(super) fn for_each_prefix(first: u128, last: u128, bits: u32, mut each: impl FnMut(Prefix)) {
     let shift = 128 - bits;
     let mut first = first;
     loop {
         let aligned = first.trailing_zeros().min(bits);
         let mut open = aligned;
-        // The largest block that begins here and does not go beyond the end.
+        // The largest block that begins here and does not exceed the end.
         while open > 0 && last - first < (u128::MAX >> (128 - open)) {
             open -= 1;
         }

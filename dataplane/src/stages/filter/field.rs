@@ -1,4 +1,5 @@
-//! The parts of a packet that rules look at, taken one by one: for what the straight loops do not take.
+//! The parts of a packet that rules match on, extracted one by one, for those that the straight loops
+//! do not handle.
 
 use std::sync::Arc;
 
@@ -29,9 +30,9 @@ pub enum Field {
     Destination,
     /// Transport protocol, behind IPv6 extension headers.
     Protocol,
-    /// What follows the fixed IPv6 header.
+    /// The header that follows the fixed IPv6 header.
     NextHeader6,
-    /// The first two bytes of the transport header; lacking, as all of it, in later fragments.
+    /// The first two bytes of the transport header; later fragments lack it, like all of that header.
     SourcePort,
     /// Its third and fourth byte.
     DestinationPort,
@@ -49,30 +50,30 @@ pub enum Field {
     Length,
     /// Time to live or hop limit; one less at [`Point::Forward`].
     Ttl,
-    /// DF, MF and offset; lacking in IPv6 packets without a fragment header.
+    /// DF, MF and offset; IPv6 packets without a fragment header lack it.
     Fragment,
     /// Offset of a fragment, in units of 8 bytes.
     FragmentOffset,
     /// The number of the link that it arrived on.
     Input,
-    /// The number of the link that it leaves by.
+    /// The number of the egress link.
     Output,
     /// The mark.
     Mark,
-    /// Whether a live set has an address: 1 or 0.
+    /// Says whether a live set has an address: 1 or 0.
     InSet {
         /// The set's number in the filter.
         set: u16,
-        /// Which address.
+        /// The address to look up.
         of: Address,
     },
-    /// Bytes of a header, the first at the upper end.
+    /// Bytes of a header, the first one most significant.
     Payload {
-        /// What the offset counts from.
+        /// The start of the offset.
         base: HeaderBase,
-        /// Bytes before it.
+        /// The offset, in bytes.
         offset: u8,
-        /// How many, 1 to 16.
+        /// The number of bytes, 1 to 16.
         bytes: u8,
     },
 }
@@ -80,9 +81,9 @@ pub enum Field {
 /// An address of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Address {
-    /// Whose it is.
+    /// The source address.
     Source,
-    /// Whom it is for.
+    /// The destination address.
     Destination,
 }
 
@@ -97,19 +98,19 @@ impl Address {
     }
 }
 
-/// What the offset of a [`Field::Payload`] counts from.
+/// The start of the offset of a [`Field::Payload`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum HeaderBase {
-    /// The Ethernet header, as if without tags.
+    /// The Ethernet header, as if it had no tags.
     Link,
     /// The IP header.
     Network,
-    /// What is behind the IP headers.
+    /// The bytes behind the IP headers.
     Transport,
 }
 
 impl Field {
-    /// How many bits its number has at most.
+    /// The maximum number of bits of its value.
     #[must_use]
     pub const fn bits(self) -> u32 {
         match self {
@@ -139,7 +140,7 @@ impl Field {
         }
     }
 
-    /// Its greatest number.
+    /// Its greatest value.
     #[must_use]
     pub const fn max(self) -> u128 {
         match self.bits() {
@@ -149,7 +150,7 @@ impl Field {
         }
     }
 
-    /// Bytes of the transport header that it takes; 0 for another part.
+    /// The bytes of the transport header up to the field's end; 0 for a field elsewhere.
     pub(super) const fn transport_bytes(self) -> u16 {
         match self {
             Self::SourcePort | Self::IcmpCode => 2,
@@ -161,14 +162,14 @@ impl Field {
     }
 }
 
-/// Where a packet's headers are, and what they say of each other.
+/// A parsed packet: where its headers are, and what each contains about the next.
 #[derive(Clone, Copy, Debug)]
 pub struct Parsed<'a> {
-    /// The frame without what is behind the packet.
+    /// The frame without the bytes behind the packet.
     frame: &'a [u8],
     l3: usize,
     version: u8,
-    /// Bytes of the packet; none where its header contradicts itself.
+    /// Bytes of the packet; none if its header contradicts itself.
     length: Option<usize>,
     /// Transport protocol, and bytes before its header.
     transport: Option<(u8, usize)>,
@@ -178,14 +179,14 @@ pub struct Parsed<'a> {
     output: Option<u16>,
     /// Hops that count as taken.
     hops: u8,
-    /// What is behind the packet counts too.
+    /// The bytes behind the packet count too.
     padded: bool,
-    /// Sets that rules look addresses up in.
+    /// Sets in which rules look up addresses.
     live: &'a [Arc<LiveSet>],
 }
 
 impl<'a> Parsed<'a> {
-    /// Looks at a packet of a burst; `output` is the link that it leaves by.
+    /// Parses a packet of a burst; `output` is its egress link.
     pub(super) fn new(
         burst: &Burst,
         umem: &'a Umem,
@@ -220,7 +221,7 @@ impl<'a> Parsed<'a> {
         parsed
     }
 
-    /// What a field is; the mark is kept elsewhere.
+    /// The value of a field; the mark is kept elsewhere.
     #[must_use]
     pub fn number(&self, field: Field, mark: u32) -> Option<u128> {
         let six = self.version == 6;
@@ -282,13 +283,13 @@ impl<'a> Parsed<'a> {
         }
     }
 
-    /// Bytes of layer 3, for counters; before the header is checked, all that the frame has.
+    /// Bytes of layer 3, for counters; before the header is checked, all bytes of the frame.
     pub(super) fn bytes(&self) -> u64 {
         let length = self.length.filter(|_| !self.padded);
         length.unwrap_or_else(|| self.packet().len()) as u64
     }
 
-    /// The frame without what is behind the packet.
+    /// The frame without the bytes behind the packet.
     pub(super) fn frame(&self) -> &'a [u8] {
         self.frame
     }
@@ -298,12 +299,12 @@ impl<'a> Parsed<'a> {
         self.l3
     }
 
-    /// The links that it came by and leaves by.
+    /// The ingress and egress links.
     pub(super) fn links(&self) -> (LinkId, Option<LinkId>) {
         (LinkId(self.input), self.output.map(LinkId))
     }
 
-    /// Counts the hop off that is not yet counted off in the frame, in a copy of layer 3.
+    /// Decrements the TTL in a copy of layer 3, if the frame still has the old one.
     pub(super) fn count_hop(&self, layer3: &mut [u8]) {
         let at = if self.version == 4 { 8 } else { 7 };
         if let Some(ttl) = layer3.get_mut(at) {
@@ -311,14 +312,14 @@ impl<'a> Parsed<'a> {
         }
     }
 
-    /// How an IP header begins, if it is all there.
+    /// The start of the IP header, if it is complete.
     pub(super) fn head(&self) -> Option<Head> {
         let least = if self.version == 4 { 20 } else { 40 };
         let head = self.packet().first_chunk().filter(|_| self.packet().len() >= least);
         head.map(|bytes| Head { bytes: *bytes, version: self.version })
     }
 
-    /// What a field is, where the header begins otherwise than in the frame.
+    /// The value of a field if rules have changed the start of the header.
     pub(super) fn number_with(&self, head: &Head, field: Field, mark: u32) -> Option<u128> {
         let before = self.number(field, mark)?;
         Some(match field {
@@ -353,7 +354,7 @@ impl<'a> Parsed<'a> {
         number(self.packet().get(..self.end(self.length?))?, start + at, bytes)
     }
 
-    /// Where headers are read to: at hook ingress nobody has cut off yet what is behind the packet.
+    /// Where headers end: at hook ingress the bytes behind the packet are not cut off yet.
     fn end(&self, length: usize) -> usize {
         if self.padded { self.packet().len() } else { length }
     }
@@ -385,8 +386,9 @@ impl<'a> Parsed<'a> {
         Some(())
     }
 
-    /// `ipv6_find_hdr` (`net/ipv6/exthdrs_core.c`) as nft calls it: an authentication header is the end, but
-    /// not for who asks for a fragment header (`nft_exthdr_ipv6_eval`). `past_auth` as ip6tables calls it.
+    /// `ipv6_find_hdr` (`net/ipv6/exthdrs_core.c`) as nft calls it: it stops at an authentication
+    /// header, except when it looks for a fragment header (`nft_exthdr_ipv6_eval`). With `past_auth`,
+    /// as ip6tables calls it.
     fn walk6(&mut self, past_auth: bool) -> Option<()> {
         let packet = self.packet();
         let header = packet.first_chunk::<40>()?;
@@ -414,7 +416,7 @@ impl<'a> Parsed<'a> {
                 l4::FRAGMENT => {
                     let field = number(packet, at + 2, 2)? as u16;
                     self.offset = field >> 3;
-                    // Of two such headers the first is asked for.
+                    // Of two such headers the first one counts.
                     self.fragment.get_or_insert(field >> 3 | (field & 1) << 13);
                     if self.offset != 0 {
                         self.transport = (!is_extension(following)).then_some((following, 0));
@@ -430,13 +432,13 @@ impl<'a> Parsed<'a> {
     }
 }
 
-/// IPv6 extension headers that are walked (`ipv6_ext_hdr`); the one that says that nothing follows ends
-/// the walk.
+/// Says whether the walk continues behind this IPv6 extension header (`ipv6_ext_hdr`); the one that
+/// says that nothing follows ends the walk.
 pub(super) const fn is_extension(next: u8) -> bool {
     matches!(next, l4::HOP_BY_HOP | l4::ROUTING | l4::FRAGMENT | l4::AUTH | l4::DEST_OPTIONS)
 }
 
-/// So many bytes from there as a number, where they are.
+/// `count` bytes at `at` as a number, if they exist.
 fn number(bytes: &[u8], at: usize, count: usize) -> Option<u128> {
     let bytes = bytes.get(at..at.checked_add(count)?)?;
     Some(bytes.iter().fold(0, |number, byte| number << 8 | u128::from(*byte)))

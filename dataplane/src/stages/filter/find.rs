@@ -1,4 +1,4 @@
-//! From a packet's classes to the first rule that it matches.
+//! Finds the first rule that a packet matches from the packet's classes.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use super::wide::Wide;
 use crate::burst::{BURST, Lanes};
 use crate::cpu::prefetch;
 
-/// From classes to the first rule.
+/// Finds the first rules from the classes of a burst's packets.
 #[inline(always)]
 pub(super) fn find_first<V: Wide>(
     classifier: &Classifier,
@@ -33,7 +33,7 @@ pub(super) fn find_first<V: Wide>(
     }
 }
 
-/// Intersects the sets of each packet's classes, and notes the first rule.
+/// Intersects the sets of each packet's classes, and writes the first rule.
 #[inline(always)]
 fn find<const W: usize>(classifier: &Classifier, room: &mut Room, lanes: Range<usize>) {
     let mut all = [0; W];
@@ -68,7 +68,7 @@ fn lowest<const W: usize>(set: &[u64; W]) -> u32 {
     first
 }
 
-/// The same for sets of `N` blocks, `W` words.
+/// Like `find`, for sets of `N` blocks, `W` words.
 #[inline(always)]
 fn find_wide<V: Wide, const N: usize, const W: usize>(
     classifier: &Classifier,
@@ -105,7 +105,7 @@ fn find_wide<V: Wide, const N: usize, const W: usize>(
     }
 }
 
-/// The same for many rules: what is known, and the rest found and kept.
+/// Like `find`, for many rules: takes known results from the cache, and finds and keeps the others.
 #[inline(always)]
 fn find_in_many<V: Wide>(classifier: &Classifier, room: &mut Room, lanes: Lanes) {
     let Some(packing) = &classifier.packing else {
@@ -121,7 +121,7 @@ fn find_in_many<V: Wide>(classifier: &Classifier, room: &mut Room, lanes: Lanes)
     room.caches[classifier.index()] = cache;
 }
 
-/// Only blocks in which all the summaries have a bit.
+/// Reads only blocks in which all the summaries have a bit.
 #[inline(always)]
 fn find_in_blocks<V: Wide>(classifier: &Classifier, room: &mut Room, lanes: Lanes) {
     for lane in lanes {

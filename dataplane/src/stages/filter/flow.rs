@@ -1,21 +1,22 @@
-//! What rules say of a flow: of every packet of one key, as an express lane tells them apart.
+//! The result of the rules for a flow: for every packet of one key, as the XDP path distinguishes them.
 //!
-//! The lane repeats what was decided for one packet, which is right where nothing but the key was looked
-//! at. So a flow is taken through the rules by its key alone: a rule that its key speaks for, and that
-//! asks for something else as well, may match one packet and not the next.
+//! The XDP path repeats the decision on one packet, which is correct only if the rules matched on
+//! nothing except the key. So this module evaluates the rules with the flow's key alone. A rule that
+//! the key satisfies, but that also checks something else, may match one packet and not the next.
 
 use super::build::MOST_DIMS;
 use super::classifier::Classifier;
 use super::{Condition, Field, Filter, Op, Point, Rules, bits};
 use crate::id::LinkId;
 
-/// Counters that a flow's packets may count in.
+/// The maximum number of counters that a flow's packets may count in.
 pub const MOST_TOUCHED: usize = 8;
 
-/// Calls that may be in each other, as in the walk of one packet.
+/// The maximum depth of nested calls, as in the walk of one packet.
 const MOST_CALLS: usize = 16;
 
-/// What all packets of a flow have: none is a fragment, has options or extension headers.
+/// The properties that all packets of a flow share: none is a fragment, has options or extension
+/// headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowKey {
     /// 4 or 6.
@@ -26,15 +27,15 @@ pub struct FlowKey {
     pub destination: u128,
     /// Transport protocol.
     pub protocol: u8,
-    /// Source and destination port; none where they are not of the key.
+    /// Source and destination port; none if they are not part of the key.
     pub ports: Option<(u16, u16)>,
     /// The link that they arrive on.
     pub input: LinkId,
-    /// The link that they leave by.
+    /// The egress link.
     pub output: LinkId,
 }
 
-/// The counters that every packet of a flow counts in, in the order in which it meets them.
+/// The counters that every packet of a flow counts in, in the order of the rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Touched {
     counters: [u32; MOST_TOUCHED],
@@ -42,7 +43,7 @@ pub struct Touched {
 }
 
 impl Touched {
-    /// The counters' numbers.
+    /// The numbers of the counters.
     #[must_use]
     pub fn counters(&self) -> &[u32] {
         self.counters.get(..usize::from(self.count)).unwrap_or_default()
@@ -55,13 +56,13 @@ impl Touched {
     }
 }
 
-/// What of a rule depends on more than a flow's key.
+/// Some condition of the rule depends on more than a flow's key.
 pub(super) const VARIES: u8 = 1;
-/// The same, where ports are not of the key.
+/// Some condition of the rule depends on more than a key without ports.
 pub(super) const VARIES_BY_PORT: u8 = 2;
 
-/// What of a condition on a field depends on more than a flow's key; `any_sees_df` is as the function of
-/// that name says of the line.
+/// Whether a condition on a field depends on more than a flow's key; `any_sees_df` is the result of
+/// that function for the rules.
 pub(super) const fn varies(field: Field, any_sees_df: bool) -> u8 {
     match field {
         Field::SourcePort | Field::DestinationPort => VARIES_BY_PORT,
@@ -71,18 +72,18 @@ pub(super) const fn varies(field: Field, any_sees_df: bool) -> u8 {
     }
 }
 
-/// Whether a condition on the fragment field sees IPv4's DF, which differs from packet to packet.
+/// Says whether a condition on the fragment field sees IPv4's DF, which differs from packet to packet.
 fn sees_df(condition: &Condition, version: u8) -> bool {
     version == 4 && condition.mask & 0x4000 != 0
 }
 
-/// Whether some rule asks for IPv4's DF.
+/// Says whether some rule matches on IPv4's DF.
 pub(super) fn any_sees_df(rules: &Rules, version: u8) -> bool {
     let conditions = rules.rules.iter().flat_map(|rule| &rule.conditions);
     conditions.filter(|one| one.field == Field::Fragment).any(|one| sees_df(one, version))
 }
 
-/// Fields that all packets of a flow share.
+/// Says whether all packets of a flow share a field.
 const fn is_key(field: Field) -> bool {
     matches!(
         field,
@@ -98,15 +99,16 @@ const fn is_key(field: Field) -> bool {
             | Field::Input
             | Field::Output
             | Field::Mark
-            // Whoever changes a set counts it as a change, so that what was said of flows is void.
+            // A change of a set is counted as a change, so that earlier results for flows become void.
             | Field::InSet { .. }
     )
 }
 
 impl Filter {
-    /// The counters that every packet of a flow counts in, where rules let all of them go on as they
-    /// are. None where that depends on more than the key: on other fields, or a rate; where they are
-    /// changed or told of; where they count at hook ingress, or in more than [`MOST_TOUCHED`] counters.
+    /// The counters that every packet of a flow counts in, if the rules accept all of them unchanged.
+    ///
+    /// None if the result depends on more than the key (other fields, or a rate), if rules change or
+    /// log packets, or if they count at hook ingress or in more than [`MOST_TOUCHED`] counters.
     #[must_use]
     pub fn of_flow(&self, flow: &FlowKey) -> Option<Touched> {
         let (mut touched, mut mark) = (Touched::default(), 0);
@@ -122,7 +124,7 @@ impl Filter {
     }
 }
 
-/// A flow on its way through one line of rules.
+/// The walk of a flow through one list of rules.
 struct Walk<'a> {
     classifier: &'a Classifier,
     flow: &'a FlowKey,
@@ -133,18 +135,18 @@ struct Walk<'a> {
     end: u32,
 }
 
-/// Where an op leads to.
-enum Way {
+/// The continuation after an op.
+enum Jump {
     On,
     To(u32),
     Out,
 }
 
-/// Fields whose number is not the same for all packets of a flow.
+/// The error for fields whose value is not the same for all packets of a flow.
 struct Varies;
 
 impl Walk<'_> {
-    /// Whether all packets of the flow go on behind these rules.
+    /// Walks the rules; none unless all packets of the flow continue behind them.
     fn run(&mut self) -> Option<()> {
         let classes = self.classes();
         let varies = VARIES | if self.flow.ports.is_none() { VARIES_BY_PORT } else { 0 };
@@ -153,7 +155,7 @@ impl Walk<'_> {
             let at = self.next(&classes, from);
             let (ops, next) = self.classifier.programs.get(at as usize)?;
             if self.classifier.varies.get(at as usize)? & varies != 0 {
-                // No packet of the flow matches if the key fails what is checked besides.
+                // No packet of the flow matches if the key fails one of the checks.
                 let mut checks = ops.iter().map_while(|op| match op {
                     Op::Check(condition) => Some(self.check(condition)),
                     _ => None,
@@ -167,59 +169,59 @@ impl Walk<'_> {
             from = *next;
             for op in ops {
                 match self.op(op, at, *next)? {
-                    Way::On => {}
-                    Way::To(at) => {
+                    Jump::On => {}
+                    Jump::To(at) => {
                         from = at;
                         break;
                     }
-                    Way::Out => return Some(()),
+                    Jump::Out => return Some(()),
                 }
             }
         }
     }
 
-    /// Where an op leads to; none where the flow can not be told as one.
-    fn op(&mut self, op: &Op, at: u32, next: u32) -> Option<Way> {
+    /// Executes an op; none if the flow has no common result.
+    fn op(&mut self, op: &Op, at: u32, next: u32) -> Option<Jump> {
         Some(match op {
-            Op::Check(condition) if self.check(condition)? => Way::On,
-            Op::Check(_) => Way::To(at + 1),
-            // There the bytes behind a packet count too, which a lane does not see.
+            Op::Check(condition) if self.check(condition)? => Jump::On,
+            Op::Check(_) => Jump::To(at + 1),
+            // There the bytes behind a packet count too, which the XDP path does not see.
             Op::Count(_) if self.classifier.point == Point::Ingress => return None,
             Op::Count(counter) => {
                 self.touched.add(*counter)?;
-                Way::On
+                Jump::On
             }
             Op::Mark { keep, flip } => {
                 self.mark = self.mark & keep ^ flip;
-                Way::On
+                Jump::On
             }
-            Op::Skip(at) => Way::To(*at),
+            Op::Skip(at) => Jump::To(*at),
             Op::Chain { at, end } => {
                 self.depth = 0;
                 self.end = *end;
-                Way::To(*at)
+                Jump::To(*at)
             }
             Op::Leave => {
                 self.depth = 0;
-                Way::To(self.end + 1)
+                Jump::To(self.end + 1)
             }
             Op::Call(at) => {
                 *self.calls.get_mut(self.depth)? = next;
                 self.depth += 1;
-                Way::To(*at)
+                Jump::To(*at)
             }
             Op::Return if self.depth > 0 => {
                 self.depth -= 1;
-                Way::To(self.calls[self.depth])
+                Jump::To(self.calls[self.depth])
             }
-            Op::Return => Way::To(self.end),
-            Op::Accept => Way::Out,
-            // Whatever needs more than to be repeated.
+            Op::Return => Jump::To(self.end),
+            Op::Accept => Jump::Out,
+            // Other ops need more than repetition.
             _ => return None,
         })
     }
 
-    /// Whether a condition holds for all packets of the flow, or for none; none where that varies.
+    /// Says whether a condition holds for all packets of the flow; none if that varies.
     fn check(&self, condition: &Condition) -> Option<bool> {
         if condition.field == Field::Fragment && sees_df(condition, self.flow.version) {
             return None;
@@ -227,7 +229,7 @@ impl Walk<'_> {
         self.number(condition.field).ok().map(|number| condition.holds(number))
     }
 
-    /// The number of a field in all packets of the flow; none where they all lack it.
+    /// The value of a field in all packets of the flow; none if they all lack it.
     fn number(&self, field: Field) -> Result<Option<u128>, Varies> {
         let flow = self.flow;
         Ok(match (field, flow.version) {
@@ -239,7 +241,7 @@ impl Walk<'_> {
             (Field::NextHeader6, _) => None,
             (Field::SourcePort, _) => Some(flow.ports.ok_or(Varies)?.0.into()),
             (Field::DestinationPort, _) => Some(flow.ports.ok_or(Varies)?.1.into()),
-            // But for IPv4's DF, which nobody asks for who comes here.
+            // Except for IPv4's DF, on which no rule matches here.
             (Field::Fragment, 4) | (Field::FragmentOffset, _) => Some(0),
             (Field::Fragment, _) => None,
             (Field::Input, _) => Some(flow.input.0.into()),
@@ -256,7 +258,7 @@ impl Walk<'_> {
         })
     }
 
-    /// The flow's class of each field; none where that differs from packet to packet.
+    /// The flow's class of each field; none if that differs from packet to packet.
     fn classes(&self) -> [Option<u32>; MOST_DIMS] {
         let mut classes = [None; MOST_DIMS];
         for (class, dim) in classes.iter_mut().zip(&self.classifier.dims) {
@@ -268,7 +270,7 @@ impl Walk<'_> {
         classes
     }
 
-    /// The first rule from `from` on that the flow's key does not speak against.
+    /// The first rule from `from` on that the flow's key does not exclude.
     fn next(&self, classes: &[Option<u32>; MOST_DIMS], from: u32) -> u32 {
         let classifier = self.classifier;
         let known = || {

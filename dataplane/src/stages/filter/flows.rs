@@ -1,11 +1,12 @@
-//! What was found for flows seen lately: their packets need no lookup.
+//! A cache of the results for recent flows: their packets need no lookup.
 //!
-//! Where rules look at addresses, protocol and ports alone, a packet of a known flow has a known first rule;
-//! that its verdict is no program is required too, for these go on by classes. Keys are kept whole, so
-//! no flow is taken for another. Open vSwitch has the same before its classifier (the exact match cache).
+//! If rules match on addresses, protocol and ports alone, the first rule of a known flow is known. The
+//! result must be a verdict and not a program, because programs continue by classes. Entries hold whole
+//! keys, so no flow is taken for another. Open vSwitch has the same in front of its classifier (the
+//! exact match cache).
 //!
-//! With more flows than there is room for, asking in vain would cost more than it saves: where less than
-//! half of a sample is known, nobody asks for a while.
+//! With more flows than entries, lookups would cost more than they save. So if less than half of a
+//! sample hits, the cache pauses for a while.
 
 use super::Field;
 use super::classifier::{Act, Classifier};
@@ -13,21 +14,21 @@ use super::state::Room;
 use crate::burst::{BURST, Lanes};
 use crate::cpu::prefetch;
 
-/// Flows of a bucket, which is a cache line.
+/// The number of flows in a bucket, which is a cache line.
 const WAYS: usize = 3;
 /// Buckets: 512 KB, half of an L2 cache.
 const BUCKETS: usize = 1 << BUCKET_BITS;
 const BUCKET_BITS: u32 = 13;
-/// Packets by which it is decided whether to go on asking: more than there is room for flows, so that it
-/// is not those that come for the first time which decide.
+/// Packets in the sample that decides whether to continue: more than there are entries, so that first
+/// packets of flows do not decide it.
 const SAMPLE: u32 = 1 << 15;
-/// Bursts for which nobody asks then: a million packets where they are full.
+/// The length of the pause in bursts: a million packets if they are full.
 const PAUSE: u32 = 1 << 14;
 /// The protocol in its word of the header: behind the TTL, before the checksum.
 const PROTOCOL: u32 = 0x00ff_0000;
 /// No rule has this number.
 const NONE: u32 = u32::MAX;
-/// Odd numbers, by which the words of a key are mixed.
+/// Odd numbers that mix the words of a key.
 const MIX: [u32; 3] = [0x9e37_79b1, 0x85eb_ca77, 0xc2b2_ae3d];
 
 /// A cache line of flows: protocol, source, destination and ports, and the first rule of each.
@@ -36,7 +37,7 @@ const MIX: [u32; 3] = [0x9e37_79b1, 0x85eb_ca77, 0xc2b2_ae3d];
 struct Bucket {
     key: [[u32; 4]; WAYS],
     first: [u32; WAYS],
-    /// The place that is next given up.
+    /// The entry to replace next.
     next: u32,
 }
 
@@ -46,11 +47,12 @@ pub(super) struct Flows {
     buckets: Vec<Bucket>,
     asked: u32,
     known: u32,
-    /// Bursts until somebody asks again.
+    /// Bursts until the end of the pause.
     pause: u32,
 }
 
-/// Says if a flow decides by itself: rules of IPv4 look at nothing else, and are so many that it is worth it.
+/// Says whether a flow determines the result: rules of IPv4 match on nothing else, and are so many that
+/// the cache pays off.
 pub(super) fn decide(classifier: &Classifier) -> bool {
     let is_key = |field| {
         matches!(
@@ -69,13 +71,13 @@ pub(super) fn decide(classifier: &Classifier) -> bool {
 }
 
 impl Flows {
-    /// Room for flows, none yet.
+    /// Creates an empty cache.
     pub(super) fn new() -> Self {
         let empty = Bucket { key: [[0; 4]; WAYS], first: [NONE; WAYS], next: 0 };
         Self { buckets: vec![empty; BUCKETS], ..Self::default() }
     }
 
-    /// Says if it is worth asking now; to be called once for each burst.
+    /// Says whether lookups pay off now; call it once for each burst.
     #[inline(always)]
     pub(super) fn is_asked(&mut self) -> bool {
         if self.pause > 0 {
@@ -85,7 +87,7 @@ impl Flows {
         !self.buckets.is_empty()
     }
 
-    /// Writes the first rule of each packet whose flow is known to [`Room::first`]; returns the others.
+    /// Writes the first rule of each packet with a known flow to [`Room::first`]; returns the others.
     /// The headers' words have been gathered.
     #[inline(always)]
     pub(super) fn recall(&mut self, room: &mut Room, lanes: Lanes) -> Lanes {
@@ -116,7 +118,7 @@ impl Flows {
         unknown
     }
 
-    /// Keeps what was found, where that is a verdict.
+    /// Keeps the results that are verdicts.
     pub(super) fn keep(&mut self, classifier: &Classifier, room: &Room, lanes: Lanes) {
         for lane in lanes {
             let first = room.first[lane];
@@ -125,10 +127,10 @@ impl Flows {
                 classifier.acts.get(first as usize).is_some_and(|act| *act != Act::Program);
             let place = bucket_of(key) as usize;
             if let Some(bucket) = self.buckets.get_mut(place).filter(|_| is_verdict) {
-                let way = bucket.next as usize % WAYS;
-                bucket.key[way] = key;
-                bucket.first[way] = first;
-                bucket.next = (way + 1) as u32;
+                let jump = bucket.next as usize % WAYS;
+                bucket.key[jump] = key;
+                bucket.first[jump] = first;
+                bucket.next = (jump + 1) as u32;
             }
         }
     }

@@ -1,4 +1,4 @@
-//! How an IP header begins, where rules write into it.
+//! The start of an IP header, for rules that write into it.
 
 use super::state::HEAD;
 
@@ -10,7 +10,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Writes the DSCP. An IPv4 checksum that was right stays right, and a wrong one wrong
+    /// Writes the DSCP. A correct IPv4 checksum stays correct, and a wrong one wrong
     /// (`nft_payload_csum_inet`; RFC 1624, eqn. 3).
     pub(super) fn set_dscp(&mut self, dscp: u8) {
         let bytes = &mut self.bytes;
@@ -30,7 +30,7 @@ impl Head {
         bytes[10..].copy_from_slice(&(!(sum as u16)).to_be_bytes());
     }
 
-    /// IPv4 type of service, IPv6 traffic class.
+    /// The IPv4 type of service or IPv6 traffic class.
     pub(super) fn traffic_class(&self) -> u8 {
         match self.version {
             6 => self.bytes[0] << 4 | self.bytes[1] >> 4,

@@ -1,4 +1,4 @@
-//! Hook ingress: what a device has received, before anything is checked.
+//! Hook ingress: packets as a device has received them, before any check.
 //!
 //! Kernel equivalent: `nf_ingress` (`net/core/dev.c`, `__netif_receive_skb_core`).
 
@@ -12,7 +12,7 @@ use crate::verdict::Verdict;
 use crate::wire::be16;
 use crate::wire::eth::ethertype;
 
-/// Asks the rules of hook ingress; returns the packets that go on.
+/// Evaluates the rules of hook ingress; returns the packets that continue.
 #[inline(always)]
 pub fn ingress(
     burst: &mut Burst,
@@ -29,13 +29,13 @@ pub fn ingress(
     if let Some(classifier) = filter.at(Point::Ingress, 6) {
         packets.ip6 = ask(filter, classifier, burst, umem, tables, state, packets.ip6);
     }
-    if !burst.left.is_empty() {
+    if !burst.exited.is_empty() {
         ask_for_host(filter, burst, umem, tables, state);
     }
     packets
 }
 
-/// Asks for frames that are on their way to the host: ARP, and packets to groups.
+/// Evaluates the rules for frames to the host: ARP, and packets to group addresses.
 #[cold]
 fn ask_for_host(
     filter: &Filter,
@@ -45,7 +45,7 @@ fn ask_for_host(
     state: &mut State,
 ) {
     let mut of = [(4, Lanes::NONE), (6, Lanes::NONE), (0, Lanes::NONE)];
-    for lane in burst.left {
+    for lane in burst.exited {
         if burst.verdict[lane] == Verdict::Local {
             let at = usize::from(burst.l3[lane]).saturating_sub(2);
             let lanes = match be16(umem.bytes::<2>(burst.addr[lane], at), 0) {

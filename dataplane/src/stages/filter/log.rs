@@ -1,5 +1,5 @@
-//! What rules write to the log or to a capture: the heads of packets, until somebody takes them between
-//! two bursts. The path itself writes nothing anywhere.
+//! The queue of packets that rules log or capture: it keeps the start of each until a reader takes it
+//! between two bursts. The path itself does no output.
 
 use std::collections::VecDeque;
 
@@ -7,23 +7,23 @@ use super::Parsed;
 use super::head::Head;
 use crate::id::LinkId;
 
-/// Bytes of a frame that are kept: all the headers that a line of the log tells of.
+/// Bytes of a frame that are kept: all the headers that a log line shows.
 pub const LOG_BYTES: usize = 256;
 
-/// Packets that wait to be taken at most: as many as come in a tenth of a second of a rule that logs ten
-/// thousand in a second.
+/// The maximum number of waiting packets: a tenth of a second of a rule that logs ten thousand per
+/// second.
 pub const MOST_LOGGED: usize = 1024;
 
 /// A packet that a rule logs.
 #[derive(Clone, Debug)]
 pub struct Logged {
-    /// Which of the ruleset's logs.
+    /// The index among the ruleset's logs.
     pub log: u32,
-    /// When, ns.
+    /// The time in ns.
     pub now_ns: u64,
     /// The link that it arrived on.
     pub input: LinkId,
-    /// The link that it leaves by, where that is known there.
+    /// The egress link, if known at this point.
     pub output: Option<LinkId>,
     /// Its mark.
     pub mark: u32,
@@ -56,7 +56,7 @@ impl Logged {
         Self { log, now_ns, input, output, mark, len, l3, kept, bytes }
     }
 
-    /// How the frame begins, as the rule has seen it.
+    /// The start of the frame, as the rule saw it.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.kept)]
@@ -70,12 +70,12 @@ pub struct LogQueue {
     room: usize,
     /// Packets that found no room.
     pub lost: u64,
-    /// Packets beyond what a rule may log.
+    /// Packets above a rule's log limit.
     pub limited: u64,
 }
 
 impl LogQueue {
-    /// With room, or without where no rule logs.
+    /// Creates a queue, with room only if some rule logs.
     pub(super) fn new(is_used: bool) -> Self {
         let room = if is_used { MOST_LOGGED } else { 0 };
         Self { queue: VecDeque::with_capacity(room), room, lost: 0, limited: 0 }
@@ -89,7 +89,7 @@ impl LogQueue {
         }
     }
 
-    /// Takes the one that has waited longest.
+    /// Takes the oldest entry.
     pub fn pop(&mut self) -> Option<Logged> {
         self.queue.pop_front()
     }

@@ -1,4 +1,4 @@
-//! A burst's addresses looked up in a live set.
+//! Looks up a burst's addresses in a live set.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::state::Room;
 use super::{Address, Field, LiveSet};
 use crate::burst::BURST;
 
-/// Writes for each packet whether the set has its address to [`Room::value`].
+/// Writes to [`Room::value`] for each packet whether the set has its address.
 #[inline(always)]
 pub(super) fn are_members(
     classifier: &Classifier,
@@ -33,7 +33,7 @@ pub(super) fn are_members(
     set.look_up6(address, &mut room.value, &mut room.key, lanes);
 }
 
-/// Where an address is in an IPv6 header.
+/// The offset of an address in an IPv6 header.
 pub(super) const fn place6(field: Field) -> usize {
     if matches!(field, Field::Source) { 8 } else { 24 }
 }

@@ -1,28 +1,30 @@
-//! Filter: what rules say about a packet, at the points of its way where rules can hang.
+//! Filter: applies the firewall rules to a packet, at the points of the path that have rules.
 //!
 //! Kernel equivalent: `nft_do_chain` (`net/netfilter/nf_tables_core.c`) and `ipt_do_table`
-//! (`net/ipv4/netfilter/ip_tables.c`), which try rule by rule; here all rules are tried at once. Every
-//! part of a packet that rules look at (a [`Field`]) is looked up once and gives a set of bits, one for
-//! each rule that it does not speak against; their intersection is the rules that match. Baboescu and
-//! Varghese, "Scalable packet classification", 2001 (bit vectors with summaries).
+//! (`net/ipv4/netfilter/ip_tables.c`), which try rule by rule. This stage tries all rules at once. It
+//! looks up every part of a packet that rules match on (a [`Field`]) once. Each lookup gives a set of
+//! bits, one for each rule that the field does not exclude. The intersection of these sets is the rules
+//! that match. Baboescu and Varghese, "Scalable packet classification", 2001 (bit vectors with
+//! summaries).
 //!
-//! Rules lie in one line, chain behind chain ([`Rules`]); a jump goes on at another place of the line, so
-//! no chain is copied. The first rule that matches decides for most packets; where it does not end
-//! the matter, `walk.rs` goes on from rule to rule.
+//! Rules are one list, chain after chain ([`Rules`]). A jump continues at another index of the list, so
+//! no chain is copied. The first rule that matches decides for most packets; if it is not final,
+//! `walk.rs` continues from rule to rule.
 //!
-//! None configured costs nothing: the stage is not called.
+//! Without rules the filter costs nothing: the path skips the stage.
 //!
-//! Sets of addresses may change while packets flow ([`LiveSet`]). Other sets (of ports, of several keys,
-//! maps) are a part of the rules, and change when other rules are put in force.
+//! Sets of addresses may change while packets flow ([`LiveSet`]). Other sets (of ports, of several
+//! keys, maps) are part of the rules, and change when other rules are installed.
 //!
-//! Hook ingress is before all checks, so its packets may be broken in any way; it sees ARP and frames to
-//! groups as well, which are the host's or the kernel's behind it. Packets with IPv4 options or a
-//! hop-by-hop header leave the road before the other hooks: `detour.rs` asks the rules for them.
+//! Hook ingress runs before all checks, so its packets may be malformed in any way. It also sees ARP
+//! and frames to group addresses, which the host or the kernel handles afterwards. Packets with IPv4
+//! options or a hop-by-hop header exit the path before the other hooks: `detour.rs` evaluates the rules
+//! for them.
 //!
-//! Limits: [`MOST_RULES`] rules at one point and family, after sets of several keys are spread out. Frames
-//! that are dropped before hook ingress (for other stations, of other protocols than IPv4, IPv6 and ARP,
-//! with unknown tags) are not counted by its rules. What the kernel behind a port receives itself, such
-//! as packets for the router's own addresses, never comes here.
+//! Limits: [`MOST_RULES`] rules per point and family, after sets of several keys are expanded. Rules of
+//! hook ingress do not count frames that are dropped before it (for other stations, of other protocols
+//! than IPv4, IPv6 and ARP, with unknown tags). Packets that the kernel behind a port receives itself,
+//! such as those for the router's own addresses, never reach this stage.
 
 mod bits;
 mod build;
@@ -41,10 +43,10 @@ mod ingress;
 mod live;
 mod log;
 mod member;
+mod policy_route;
 mod rules;
 mod stage;
 mod state;
-mod steer;
 mod walk;
 mod wide;
 
@@ -56,10 +58,10 @@ pub use flow::{FlowKey, MOST_TOUCHED, Touched};
 pub use ingress::ingress;
 pub use live::{Element, LiveSet, LiveSetError};
 pub use log::{LOG_BYTES, LogQueue, Logged, MOST_LOGGED};
+pub use policy_route::PolicyRoute;
 pub use rules::{Condition, Limit, LimitUnit, Op, Reject, Rule, Rules};
 pub use stage::{forward, hangs, prerouting};
 pub use state::{Count, State};
-pub use steer::Steer;
 
 use std::sync::Arc;
 
@@ -68,24 +70,24 @@ use crate::epoch::Epochs;
 use crate::id::NextHopId;
 use crate::stages::route::Fib;
 
-/// Points of a packet's way where rules can hang.
+/// A point of the path at which rules run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Point {
-    /// Its link is known, nothing is checked yet: hook ingress.
+    /// The link is known, nothing is checked yet: hook ingress.
     Ingress,
-    /// Its header is sound: hook prerouting.
+    /// The header is valid: hook prerouting.
     Prerouting,
-    /// Its next hop is known: hooks forward, postrouting and egress, one after the other.
+    /// The next hop is known: hooks forward, postrouting and egress, one after the other.
     Forward,
 }
 
-/// How many points there are.
+/// The number of points.
 const POINTS: usize = 3;
 
-/// Versions of IP, and ARP.
+/// The number of versions: IPv4, IPv6 and ARP.
 const VERSIONS: usize = 3;
 
-/// Which of a point's classifiers is for a version.
+/// The index of a point's classifier for a version.
 const fn place(version: u8) -> usize {
     match version {
         4 => 0,
@@ -94,44 +96,44 @@ const fn place(version: u8) -> usize {
     }
 }
 
-/// Rules at all points, compiled.
+/// The compiled rules of all points.
 #[derive(Debug, Default)]
 pub struct Filter {
     /// For each [`Point`], IPv4, IPv6 and ARP.
     points: [[Option<Classifier>; VERSIONS]; POINTS],
     /// Limits by number.
     limits: Vec<Limit>,
-    /// What the counters begin with that rules count into.
+    /// The initial values of the rules' counters.
     counters: Vec<Count>,
-    /// Next hops that rules name, by number.
+    /// Next hops that rules refer to, by number.
     hops: Vec<NextHopId>,
     /// Sets that change while packets flow, by number.
     live: Vec<Arc<LiveSet>>,
-    /// Whether rules look behind an authentication header.
+    /// Says whether rules look behind an authentication header.
     past_auth: bool,
     /// The sets' prefixes, IPv4 and IPv6.
     tries: [Option<Arc<Fib>>; 2],
 }
 
 impl Filter {
-    /// No rules yet, but so many counters and these limits for those to come.
+    /// Creates a filter without rules, with `counters` counters and these limits for later rules.
     #[must_use]
     pub fn new(counters: usize, limits: Vec<Limit>) -> Self {
         Self { limits, counters: vec![Count::default(); counters], ..Self::default() }
     }
 
-    /// Lets rules that are set later look behind IPv6 authentication headers, as ip6tables does; nft takes
-    /// such a header for the transport header.
+    /// Makes rules that are set later look behind IPv6 authentication headers, as ip6tables does; nft
+    /// treats such a header as the transport header.
     pub const fn look_past_auth(&mut self) {
         self.past_auth = true;
     }
 
-    /// Adds a live set for rules that are set later, with what it begins with; returns the number by which
-    /// [`Field::InSet`] names it. `epochs` are those of the tables that the rules will be for.
+    /// Adds a live set for rules that are set later, with its initial elements. Returns the number by
+    /// which [`Field::InSet`] refers to it. `epochs` are those of the tables that will use the rules.
     ///
     /// # Errors
-    /// [`FilterError::Memory`] where there is no room, [`FilterError::NoSet`] where an element is none
-    /// of the version.
+    /// [`FilterError::Memory`] if there is no room, [`FilterError::NoSet`] if an element is not of the
+    /// version.
     pub fn add_live_set(
         &mut self,
         name: &str,
@@ -157,7 +159,7 @@ impl Filter {
         &self.live
     }
 
-    /// The live set of this name: the whole name, or its last word where no other set has that.
+    /// The live set with this name: the whole name, or its last word if that is unique.
     #[must_use]
     pub fn live_set(&self, name: &str) -> Option<&Arc<LiveSet>> {
         let whole = self.live.iter().find(|set| set.name() == name);
@@ -166,23 +168,23 @@ impl Filter {
         whole.or_else(|| ends.next().filter(|_| ends.next().is_none()))
     }
 
-    /// Has the counters begin with these, by number.
+    /// Sets the initial values of the counters, by number.
     pub fn begin_at(&mut self, counts: impl IntoIterator<Item = Count>) {
         for (counter, count) in self.counters.iter_mut().zip(counts) {
             *counter = count;
         }
     }
 
-    /// Compiles the rules of a point for a version of IP, or 0 for ARP, for the widest instructions that
-    /// the machine has.
+    /// Compiles the rules of a point for a version of IP, or 0 for ARP, for the widest instructions of
+    /// the machine.
     ///
     /// # Errors
-    /// See [`FilterError`]; the filter is as it was.
+    /// See [`FilterError`]; the filter is then unchanged.
     pub fn set(&mut self, point: Point, version: u8, rules: &Rules) -> Result<(), FilterError> {
         self.set_at(Level::detect(), point, version, rules)
     }
 
-    /// The same for instructions of the caller's choice, of those that the machine has.
+    /// Like [`Filter::set`], for a given instruction set that the machine supports.
     ///
     /// # Errors
     /// See [`FilterError`].
@@ -206,39 +208,39 @@ impl Filter {
         self.points[point as usize][place(version)].as_ref()
     }
 
-    /// Says if a point has rules.
+    /// Says whether a point has rules.
     #[inline(always)]
     #[must_use]
     pub fn hangs_at(&self, point: Point) -> bool {
         self.points[point as usize].iter().any(Option::is_some)
     }
 
-    /// Says if the rules of a point, in the order of [`State`]'s rooms, keep what they find.
+    /// Says whether the lookups of a point keep results; `index` is that of [`State`]'s rooms.
     fn keeps(&self, index: usize) -> bool {
         let classifier = self.points.as_flattened().get(index).and_then(Option::as_ref);
         classifier.is_some_and(|classifier| classifier.packing.is_some())
     }
 
-    /// Says if packets that come to some rule are left to the kernel.
+    /// Says whether some rule sends packets to the kernel path.
     #[must_use]
     pub fn leaves_to_kernel(&self) -> bool {
         let mut rules = self.points.iter().flatten().flatten().flat_map(|one| &one.programs);
         rules.any(|(ops, _)| ops.contains(&Op::Unsupported))
     }
 
-    /// Says if a rule logs.
+    /// Says whether a rule logs.
     fn logs(&self) -> bool {
         let mut rules = self.points.iter().flatten().flatten().flat_map(|one| &one.programs);
         rules.any(|(ops, _)| ops.iter().any(|op| matches!(op, Op::Log { .. })))
     }
 
-    /// Says if the rules of a point, in the same order, keep what they find for flows.
+    /// Says whether the lookups of a point keep results by flow; same index.
     fn decides_by_flow(&self, index: usize) -> bool {
         let classifier = self.points.as_flattened().get(index).and_then(Option::as_ref);
         classifier.is_some_and(flows::decide)
     }
 
-    /// Counters that rules count into.
+    /// The number of counters.
     #[must_use]
     pub fn counters(&self) -> usize {
         self.counters.len()

@@ -1,50 +1,50 @@
-//! Rules as they are handed to the classifier: one line of them, chain behind chain.
+//! The input of the classifier: one list of rules, chain after chain.
 
 use super::Field;
 use crate::id::VrfId;
 
-/// A line of rules; packets begin at the first.
+/// A list of rules; packets begin at the first.
 ///
-/// The last rule has no condition and ends the matter, so that every packet finds a rule wherever it goes
-/// on.
+/// The last rule has no condition and is final, so that every packet finds a rule from any index on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// Rules by number.
     pub rules: Vec<Rule>,
-    /// Where [`Op::Return`] goes on that no [`Op::Call`] came before.
+    /// The target of an [`Op::Return`] without a preceding [`Op::Call`].
     pub end: u32,
 }
 
-/// A rule: what has to hold, and what is done then.
+/// A rule: its conditions and operations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// All have to hold.
+    /// All of them must hold.
     pub conditions: Vec<Condition>,
-    /// Done in order, until one ends the rule.
+    /// Executed in order, until one ends the rule.
     pub ops: Vec<Op>,
-    /// The rule that is next tried where none of the ops says otherwise; behind this one.
+    /// The rule to try next if no op says otherwise; its index is greater than this rule's.
     pub next: u32,
 }
 
-/// A field is in one of these ranges, both ends included; a packet that lacks it is in none.
+/// Holds if a field is in one of these ranges, both ends included; it never holds for a packet that
+/// lacks the field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     /// The part of the packet.
     pub field: Field,
-    /// Bits of it that count; the others are taken for 0.
+    /// Bits of the field that count; the others are taken as 0.
     pub mask: u128,
-    /// In ascending order, apart from each other.
+    /// In ascending order, without overlap or contact.
     pub ranges: Vec<(u128, u128)>,
 }
 
 impl Condition {
-    /// The whole field is in one of these, in any order.
+    /// Creates a condition on the whole field, with ranges in any order.
     #[must_use]
     pub fn new(field: Field, ranges: impl Into<Vec<(u128, u128)>>) -> Self {
         Self { field, mask: field.max(), ranges: join(ranges.into()) }
     }
 
-    /// The field is there, and in none of the ranges.
+    /// The opposite condition: the field is present, and in none of the ranges.
     #[must_use]
     pub fn outside(&self) -> Self {
         let mut gaps = Vec::new();
@@ -61,7 +61,7 @@ impl Condition {
         Self { ranges: gaps, ..*self }
     }
 
-    /// Says if it holds for what a packet has.
+    /// Says whether it holds for a packet's field value.
     #[must_use]
     pub fn holds(&self, number: Option<u128>) -> bool {
         let Some(number) = number.map(|number| number & self.mask) else { return false };
@@ -70,7 +70,7 @@ impl Condition {
     }
 }
 
-/// The same numbers in as few ranges as can be, in ascending order.
+/// Joins ranges into the fewest possible, in ascending order.
 #[must_use]
 pub fn join(mut ranges: Vec<(u128, u128)>) -> Vec<(u128, u128)> {
     ranges.sort_unstable();
@@ -84,89 +84,89 @@ pub fn join(mut ranges: Vec<(u128, u128)>) -> Vec<(u128, u128)> {
     joined
 }
 
-/// What a rule does.
+/// One operation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Takes the rule for one that does not match where this does not hold: for what conditions can not
-    /// say, such as fields that ops before may have changed.
+    /// Treats the rule as one that does not match if this does not hold. For what conditions cannot
+    /// express, such as fields that earlier ops may have changed.
     Check(Condition),
-    /// Ends the rule where the packet is beyond the rate, or (`over`) within it.
+    /// Ends the rule if the packet exceeds the rate, or (`over`) if it does not.
     Limit {
         /// Its number in the filter.
         limit: u32,
-        /// Whether it goes on beyond the rate instead.
+        /// Says whether the rule continues above the rate instead.
         over: bool,
     },
     /// Counts packet and bytes.
     Count(u32),
-    /// Keeps how the packet begins for whoever writes the log.
+    /// Keeps the start of the packet for the log.
     Log {
-        /// Which of the ruleset's logs.
+        /// The index among the ruleset's logs.
         log: u32,
-        /// The limit of what it may log, if it has one.
+        /// The rate limit of the log, if any.
         limit: Option<u32>,
     },
-    /// Makes the mark `mark & keep ^ flip`.
+    /// Sets the mark to `mark & keep ^ flip`.
     Mark {
-        /// Bits that stay.
+        /// Bits that are kept.
         keep: u32,
-        /// Bits that are turned over.
+        /// Bits that are inverted.
         flip: u32,
     },
     /// Writes the DSCP, 6 bits.
     Dscp(u8),
     /// Sends the packet to a next hop, by its number in the filter.
     Forward(u32),
-    /// Has the packet routed by another VRF, where it has no route yet.
+    /// Routes the packet by another VRF, if it has no route yet.
     Fib(VrfId),
-    /// Goes on with another rule behind this one.
+    /// Continues with another rule behind this one.
     Skip(u32),
-    /// Goes on with the next base chain, where returns without a call lead to its end.
+    /// Continues with the next base chain; a return without a call then leads to its end.
     Chain {
         /// Its first rule.
         at: u32,
-        /// The rule that says its policy.
+        /// The rule that holds its policy.
         end: u32,
     },
-    /// Goes on behind the base chain: with the rule that follows its policy.
+    /// Leaves the base chain: continues with the rule that follows its policy.
     Leave,
-    /// Goes on with the first rule of another chain, and comes back.
+    /// Continues with the first rule of another chain, and comes back.
     Call(u32),
-    /// Goes back to behind the call.
+    /// Returns to the op behind the call.
     Return,
-    /// The packet goes on its way.
+    /// The packet continues on the path.
     Accept,
     /// The packet is dropped.
     Drop,
-    /// The packet is dropped, and its sender told.
+    /// The packet is dropped, and its sender notified.
     Reject(Reject),
-    /// The packet is the kernel's to decide.
+    /// The kernel decides about the packet.
     Unsupported,
 }
 
-/// What the sender of a rejected packet is told.
+/// The notification to the sender of a rejected packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reject {
-    /// That the destination is unreachable, with this code of ICMP or ICMPv6, whichever the packet's is.
+    /// The destination is unreachable, with this code of ICMP or ICMPv6, depending on the packet.
     Unreachable(u8),
-    /// That there is no such connection.
+    /// There is no such connection.
     TcpReset,
 }
 
 /// A token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Units in each period.
+    /// Units per period.
     pub rate: u64,
-    /// The period, ns.
+    /// The period in ns.
     pub period_ns: u64,
-    /// Units that it holds at most.
+    /// The maximum of units in the bucket.
     pub burst: u64,
-    /// What it counts.
+    /// The unit.
     pub unit: LimitUnit,
 }
 
-/// What a [`Limit`] counts.
+/// The unit of a [`Limit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitUnit {
     /// Packets.

@@ -2,7 +2,7 @@ use super::classifier::{Act, Classifier};
 use super::detour::{self, Detoured};
 use super::first::Work;
 use super::walk::walk;
-use super::{Filter, Point, State, Steer, steer};
+use super::{Filter, Point, PolicyRoute, State, policy_route};
 use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
 use crate::stages::validate::Valid6;
@@ -10,14 +10,14 @@ use crate::tables::{Action, Tables};
 use crate::verdict::{DropReason, PuntReason, Verdict};
 use crate::wire::{be16, ipv6};
 
-/// Says if there are rules at a point.
+/// Says whether there are rules at a point.
 #[inline(always)]
 #[must_use]
 pub fn hangs(tables: &Tables, point: Point) -> bool {
     tables.filter.as_ref().is_some_and(|filter| filter.hangs_at(point))
 }
 
-/// Asks the rules of hook prerouting; returns the packets that go on.
+/// Evaluates the rules of hook prerouting; returns the packets that continue.
 #[inline(always)]
 pub fn prerouting(
     burst: &mut Burst,
@@ -29,15 +29,15 @@ pub fn prerouting(
     if !hangs(tables, Point::Ingress) {
         state.begin();
     }
-    let none_is_ours = burst.left.is_empty() || state.kernel_has_rules;
+    let none_is_ours = burst.exited.is_empty() || state.kernel_has_rules;
     state.detoured = if none_is_ours { Detoured::default() } else { detour::find(burst, umem) };
     both(Point::Prerouting, burst, umem, tables, state, lanes)
 }
 
-/// Asks the rules of hooks forward, postrouting and egress; returns the packets that go on.
+/// Evaluates the rules of hooks forward, postrouting and egress; returns the packets that continue.
 ///
-/// What is not to be forwarded (for the router itself, without a route, at the end of its hops) does not
-/// come to these hooks; it goes on to where that is found out.
+/// Packets that are not to be forwarded (for the router itself, without a route, with an expired TTL)
+/// skip these hooks and continue; a later stage makes them exit.
 #[inline(always)]
 pub fn forward(
     burst: &mut Burst,
@@ -46,8 +46,8 @@ pub fn forward(
     state: &mut State,
     lanes: (Lanes, Valid6),
 ) -> (Lanes, Valid6) {
-    if !state.steered.is_empty() {
-        steer::take_place(burst, umem, tables, state);
+    if !state.policy_routed.is_empty() {
+        policy_route::take_place(burst, umem, tables, state);
     }
     both(Point::Forward, burst, umem, tables, state, lanes)
 }
@@ -75,7 +75,7 @@ fn both(
     (ip4, ip6)
 }
 
-/// Asks the rules of one point and version; returns the packets that go on.
+/// Evaluates the rules of one point and version; returns the packets that continue.
 #[inline(always)]
 pub(super) fn ask(
     filter: &Filter,
@@ -102,7 +102,7 @@ pub(super) fn ask(
     lanes.without(settle(filter, classifier, burst, umem, tables, state, rest))
 }
 
-/// The packets whose first rule drops them, and those whose first rule does not just let them go on.
+/// The packets whose first rule drops them, and those whose first rule does more than accept them.
 #[inline(always)]
 fn sort(classifier: &Classifier, state: &State, lanes: Lanes) -> (Lanes, Lanes) {
     if classifier.width == 1 {
@@ -119,7 +119,7 @@ fn sort(classifier: &Classifier, state: &State, lanes: Lanes) -> (Lanes, Lanes) 
     (drop, rest)
 }
 
-/// Does what the rules say with packets that do not just go on; returns those that have left.
+/// Executes the rules for packets that are not simply accepted; returns those that have exited.
 #[inline(never)]
 fn settle(
     filter: &Filter,
@@ -144,33 +144,33 @@ fn settle(
         } else {
             let mark = state.mark;
             let work = Work { burst, umem, tables, mark: &mark, lanes };
-            let said = walk(classifier, filter, &work, state, lane);
-            if let Some(head) = said.head {
+            let report = walk(classifier, filter, &work, state, lane);
+            if let Some(head) = report.head {
                 let bytes = umem.bytes_mut(burst.addr[lane], usize::from(burst.l3[lane]));
                 if kernel_has_rules {
                     state.written.push((lane, *bytes));
                 }
                 *bytes = head.bytes;
             }
-            if let Some(steer) = said.steer {
-                send_by(steer, classifier, burst, umem, tables, state, lane);
+            if let Some(policy_route) = report.policy_route {
+                send_by(policy_route, classifier, burst, umem, tables, state, lane);
             }
-            said.verdict
+            report.verdict
         };
         if let Some(verdict) = verdict {
             let is_rejected = verdict == Verdict::Punt(PuntReason::Reject);
             if classifier.point == Point::Forward && is_rejected && !state.kernel_has_rules {
                 count_hop(classifier, burst, umem, lane);
             }
-            burst.leave(lane, verdict);
+            burst.exit(lane, verdict);
             gone.put(lane, true);
         }
     }
     gone
 }
 
-/// Takes one hop off before the packet is quoted to its sender, as `ip_forward` and `ip6_forward` have done
-/// before hook forward.
+/// Decrements the TTL before the packet is quoted to its sender, as `ip_forward` and `ip6_forward` have
+/// done before hook forward.
 fn count_hop(classifier: &Classifier, burst: &Burst, umem: &mut Umem, lane: usize) {
     let header: &mut [u8; 12] = umem.bytes_mut(burst.addr[lane], usize::from(burst.l3[lane]));
     if classifier.version == 6 {
@@ -178,15 +178,15 @@ fn count_hop(classifier: &Classifier, burst: &Burst, umem: &mut Umem, lane: usiz
         return;
     }
     header[8] = header[8].saturating_sub(1);
-    // RFC 1141: a header whose TTL is less by one has a checksum that is greater by 0x100.
+    // RFC 1141: decrementing the TTL by one adds 0x100 to the header's checksum.
     let sum = u32::from(u16::from_be_bytes([header[10], header[11]])) + 0x100;
     let sum = (sum + (sum >> 16)) as u16;
     header[10..].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Sends a packet where rules want it; one that has its route already does not look for another.
+/// Sends a packet where rules redirect it; a packet that already has its route is not routed again.
 fn send_by(
-    steer: Steer,
+    policy_route: PolicyRoute,
     classifier: &Classifier,
     burst: &mut Burst,
     umem: &Umem,
@@ -194,25 +194,25 @@ fn send_by(
     state: &mut State,
     lane: usize,
 ) {
-    match (classifier.point, steer) {
-        (Point::Forward, Steer::Next(id)) => {
-            burst.next[lane] = steer::record(burst, umem, tables, lane, id);
-            state.steer(lane, steer);
+    match (classifier.point, policy_route) {
+        (Point::Forward, PolicyRoute::Next(id)) => {
+            burst.next[lane] = policy_route::record(burst, umem, tables, lane, id);
+            state.policy_route(lane, policy_route);
         }
         (Point::Forward, _) => {}
-        (_, Steer::Vrf(vrf)) => {
-            steer::set_root(burst, tables, classifier.version, lane, vrf);
-            state.steer(lane, steer);
+        (_, PolicyRoute::Vrf(vrf)) => {
+            policy_route::set_root(burst, tables, classifier.version, lane, vrf);
+            state.policy_route(lane, policy_route);
         }
-        _ => state.steer(lane, steer),
+        _ => state.policy_route(lane, policy_route),
     }
 }
 
-/// Says if a packet comes to hook forward (`ip_forward`, `ip6_forward`): it has a next hop and a hop left,
-/// and is not to be answered because of its size.
+/// Says whether a packet reaches hook forward (`ip_forward`, `ip6_forward`): it has a next hop and a
+/// hop left, and its size needs no answer.
 ///
-/// What waits for a neighbour has no size to be held against. A kernel that has the rules as well
-/// (`kernel_has_rules`) is asked for the neighbour, and then sees to it all.
+/// For a packet that waits for a neighbour, the MTU does not count. If the kernel has the rules as well
+/// (`kernel_has_rules`), it resolves the neighbour and handles the whole packet.
 fn reaches(
     classifier: &Classifier,
     burst: &Burst,
@@ -224,7 +224,7 @@ fn reaches(
     let Some(record) = tables.next_hops.view().record(burst.next[lane]) else { return false };
     let l3 = usize::from(burst.l3[lane]);
     let header: &[u8; 12] = umem.bytes(burst.addr[lane], l3);
-    // Off the road nobody has cut off yet what is behind the packet.
+    // Off the path, the bytes behind the packet are not cut off yet.
     let (ttl, may_cut, length) = match classifier.version {
         4 => (header[8], header[6] & 0x40 == 0, be16(header, 2)),
         _ => (header[7], false, be16(header, 4).saturating_add(ipv6::LEN as u16)),

@@ -1,9 +1,9 @@
-//! What a worker keeps beside the rules: counts, limits, marks, and room for its lookups.
+//! A worker's state beside the rules: counters, limits, marks, and room for its lookups.
 
 use super::build::MOST_DIMS;
 use super::detour::Detoured;
 use super::flows::Flows;
-use super::{Filter, Limit, LogQueue, POINTS, Reject, Steer, VERSIONS, cache};
+use super::{Filter, Limit, LogQueue, POINTS, PolicyRoute, Reject, VERSIONS, cache};
 use crate::burst::{BURST, Lanes};
 
 /// Packets and their bytes of layer 3.
@@ -15,30 +15,31 @@ pub struct Count {
     pub bytes: u64,
 }
 
-/// What one worker keeps for a [`Filter`].
+/// The state of one worker for a [`Filter`].
 #[derive(Clone, Debug)]
 pub struct State {
-    /// Counts by the counters' numbers.
+    /// Counts by counter number.
     pub counts: Vec<Count>,
-    /// The time, ns, for limits.
+    /// The time in ns, for limits.
     pub now_ns: u64,
     /// The burst's marks.
     pub mark: [u32; BURST],
-    /// What the senders of the burst's packets are told that rules reject; rubbish for the others.
+    /// The notifications to the senders of packets that rules reject; garbage for other packets.
     pub reject: [Reject; BURST],
-    /// Packets of the burst that rules send another way than their route.
-    pub(super) steered: Lanes,
-    /// Where; rubbish for the others.
-    pub(super) steer: [Steer; BURST],
+    /// Packets of the burst that rules reroute.
+    pub(super) policy_routed: Lanes,
+    /// Their targets; garbage for other packets.
+    pub(super) policy_route: [PolicyRoute; BURST],
     /// Packets that rules have logged.
     pub log: LogQueue,
-    /// Packets of the burst that are forwarded off the road.
+    /// Packets of the burst that are forwarded off the path.
     pub(super) detoured: Detoured,
-    /// The kernel has the same rules, and asks them for what leaves the road: nothing is done for it here.
+    /// Says whether the kernel has the same rules and evaluates them for packets that exit the path. If
+    /// so, this filter does nothing for them.
     pub(crate) kernel_has_rules: bool,
-    /// How the headers of the burst's packets began into which rules have written, the first time first.
+    /// The original header starts of the burst's packets into which rules have written.
     pub(super) written: Vec<(usize, [u8; HEAD])>,
-    /// Where packets of the burst have counted that the kernel may count as well, and their bytes.
+    /// Counts of the burst's packets that the kernel may count as well: lane, counter and bytes.
     counted: Vec<(usize, u32, u64)>,
     buckets: Vec<Bucket>,
     pub(super) room: Box<Room>,
@@ -47,12 +48,12 @@ pub struct State {
 /// Bytes of an IP header that rules may write into.
 pub(super) const HEAD: usize = 12;
 
-/// Where the words begin that are read all at once, bytes behind the IP header's start.
+/// Where the words that are gathered at once begin, in bytes behind the IP header's start.
 pub(super) const GATHERED_FROM: usize = 8;
-/// How many there are: TTL and protocol, addresses, ports.
+/// The number of these words: TTL and protocol, addresses, ports.
 pub(super) const GATHERED: usize = 4;
 
-/// What lookups write down for the packets of a burst; rubbish for those that do not take part.
+/// Scratch memory of lookups for the packets of a burst; garbage for those that do not take part.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Room {
@@ -74,7 +75,7 @@ pub(super) struct Room {
     pub(super) class: [[u32; BURST]; MOST_DIMS],
 }
 
-/// What is left of a limit, in units times its period, and when that was so.
+/// The content of a limit's bucket in units times its period, and the time of that content.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     held: u128,
@@ -82,7 +83,7 @@ struct Bucket {
 }
 
 impl State {
-    /// For no rules.
+    /// Creates the state for no rules.
     #[must_use]
     pub fn new() -> Self {
         let room = Room {
@@ -100,8 +101,8 @@ impl State {
             now_ns: 0,
             mark: [0; BURST],
             reject: [Reject::TcpReset; BURST],
-            steered: Lanes::NONE,
-            steer: [Steer::Not; BURST],
+            policy_routed: Lanes::NONE,
+            policy_route: [PolicyRoute::Not; BURST],
             log: LogQueue::default(),
             detoured: [Lanes::NONE; 2],
             kernel_has_rules: false,
@@ -112,9 +113,9 @@ impl State {
         }
     }
 
-    /// Begins anew for other rules; what is logged and not taken by then is gone. `carried` has for each of
-    /// their counters the number that it had before, where its count is to go on; others begin with what
-    /// the rules say.
+    /// Starts over for other rules; log entries that were not taken yet are lost. `carried` has for
+    /// each of their counters the previous number if its count continues. Other counters begin with the
+    /// rules' initial values.
     pub fn renew(&mut self, filter: &Filter, carried: &[Option<u32>]) {
         let before = std::mem::take(&mut self.counts);
         let count = |number: usize| {
@@ -134,16 +135,16 @@ impl State {
         self.buckets = filter.limits.iter().map(full).collect();
     }
 
-    /// Forgets the burst before.
+    /// Resets the state of the previous burst.
     #[inline(always)]
     pub(super) fn begin(&mut self) {
         self.mark = [0; BURST];
-        self.steered = Lanes::NONE;
+        self.policy_routed = Lanes::NONE;
         self.written.clear();
         self.counted.clear();
     }
 
-    /// How the header of a packet of the burst began that rules have written into.
+    /// The original start of a packet's header, if rules have written into it.
     #[must_use]
     pub fn received_head(&self, lane: usize) -> Option<&[u8; HEAD]> {
         self.written.iter().find(|(written, _)| *written == lane).map(|(_, head)| head)
@@ -161,7 +162,7 @@ impl State {
         }
     }
 
-    /// Takes back what a packet of the burst has counted: the kernel's rules count it.
+    /// Takes back a packet's counts: the kernel's rules count it.
     pub(crate) fn uncount(&mut self, lane: usize) {
         for (_, counter, bytes) in self.counted.iter().filter(|(counted, ..)| *counted == lane) {
             if let Some(count) = self.counts.get_mut(*counter as usize) {
@@ -171,7 +172,7 @@ impl State {
         }
     }
 
-    /// Whether so many units more are within a limit; if so, they are used.
+    /// Says whether `units` more units are within a limit; if so, uses them.
     pub(super) fn take(&mut self, number: u32, limit: &Limit, units: u64) -> bool {
         let Some(bucket) = self.buckets.get_mut(number as usize) else { return false };
         let passed = self.now_ns.saturating_sub(bucket.since_ns);
@@ -204,7 +205,7 @@ mod tests {
 
     const S: u64 = 1_000_000_000;
 
-    /// How many units at a time of some are within a limit, at each of these times.
+    /// How many requests of `each` units are within a limit, at each of these times.
     fn within(limit: Limit, each: u64, times: &[u64]) -> Vec<usize> {
         let mut state = State { now_ns: 77 * S, ..State::new() };
         state.renew(&Filter::new(0, vec![limit]), &[]);
@@ -215,7 +216,7 @@ mod tests {
         times.iter().map(&mut at).collect()
     }
 
-    /// `limit rate 10/second` of nft, with the burst that it has by default: `tokens_max` is that burst.
+    /// `limit rate 10/second` of nft, with its default burst: `tokens_max` is that burst.
     #[test]
     fn packets_begin_with_a_whole_burst_and_come_back_one_by_one() {
         let limit = Limit { rate: 10, period_ns: S, burst: 5, unit: LimitUnit::Packets };
@@ -228,7 +229,7 @@ mod tests {
     fn bytes_are_had_whole_or_not_at_all() {
         let limit = Limit { rate: 1000, period_ns: S, burst: 1500, unit: LimitUnit::Bytes };
         assert_eq!(within(limit, 700, &[0, S / 2, S, 9 * S]), [2, 0, 1, 2]);
-        // What does not fit at all uses nothing up.
+        // A request that can never fit uses nothing up.
         assert_eq!(within(limit, 1501, &[0, S, 100 * S]), [0, 0, 0]);
     }
 

@@ -1,33 +1,33 @@
-//! From rule to rule, where the first that matches does not end the matter.
+//! Walks from rule to rule if the first that matches is not final.
 
 use super::build::MOST_DIMS;
 use super::classifier::Classifier;
 use super::first::{Work, one};
 use super::head::Head;
-use super::{Filter, LimitUnit, Logged, Op, Parsed, State, Steer};
+use super::{Filter, LimitUnit, Logged, Op, Parsed, PolicyRoute, State};
 use crate::verdict::{DropReason, PuntReason, Verdict};
 
-/// Chains that may call each other, one in the other (nft: `NFT_JUMP_STACK_SIZE`).
+/// The maximum depth of nested chain calls (nft: `NFT_JUMP_STACK_SIZE`).
 const MOST_CALLS: usize = 16;
 
-/// What rules have said of a packet.
+/// The result of the rules for a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Said {
-    /// Where it leaves the road, if it does.
+pub(super) struct FilterReport {
+    /// The verdict, if the packet exits the path.
     pub(super) verdict: Option<Verdict>,
-    /// How its header begins then, if they have written into it.
+    /// The start of its header, if rules have written into it.
     pub(super) head: Option<Head>,
-    /// Where they send it, if anywhere.
-    pub(super) steer: Option<Steer>,
+    /// The target to which rules reroute it, if any.
+    pub(super) policy_route: Option<PolicyRoute>,
 }
 
-/// Where an op leads to.
-enum Way {
+/// The continuation after an op.
+enum Jump {
     /// To the next op.
     On,
-    /// Out of the rule.
+    /// To the next rule.
     Next,
-    /// To the rule behind this one in the line.
+    /// To the rule directly behind this one in the list.
     Other,
     /// To another rule.
     To(u32),
@@ -35,7 +35,7 @@ enum Way {
     End(Option<Verdict>),
 }
 
-/// One packet on its way.
+/// The walk of one packet.
 struct Walk<'a> {
     filter: &'a Filter,
     state: &'a mut State,
@@ -43,42 +43,42 @@ struct Walk<'a> {
     lane: usize,
     calls: [u32; MOST_CALLS],
     depth: usize,
-    /// Where a return without a call leads to.
+    /// The target of a return without a call.
     end: u32,
-    said: Said,
+    report: FilterReport,
 }
 
-/// Takes a packet through the rules from its first on.
+/// Walks a packet through the rules, from its first matching rule on.
 pub(super) fn walk(
     classifier: &Classifier,
     filter: &Filter,
     work: &Work<'_>,
     state: &mut State,
     lane: usize,
-) -> Said {
+) -> FilterReport {
     let mut at = state.room.first[lane];
     let parsed = work.parsed(classifier, lane);
     let (calls, end) = ([0; MOST_CALLS], classifier.end);
-    let said = Said::default();
-    let mut walk = Walk { filter, state, parsed, lane, calls, depth: 0, end, said };
+    let report = FilterReport::default();
+    let mut walk = Walk { filter, state, parsed, lane, calls, depth: 0, end, report };
     let mut classes = None;
-    // The last rule matches whatever it is, so there is always a program.
+    // The last rule matches every packet, so there is always a program.
     while let Some((ops, next)) = classifier.programs.get(at as usize) {
         let from = match walk.rule(ops, at, *next) {
             Ok(from) => from,
             Err(verdict) => {
-                walk.said.verdict = verdict;
-                return walk.said;
+                walk.report.verdict = verdict;
+                return walk.report;
             }
         };
         let classes = classes.get_or_insert_with(|| walk.classes(classifier, work));
         at = classifier.next(classes, from);
     }
-    walk.said
+    walk.report
 }
 
 impl Walk<'_> {
-    /// The packet's classes; where sets are one word, they have not been written down.
+    /// The packet's classes; if sets are one word, lookups have not stored them.
     fn classes(&self, classifier: &Classifier, work: &Work<'_>) -> [u32; MOST_DIMS] {
         let mut classes = [0; MOST_DIMS];
         for ((class, dim), room) in
@@ -92,16 +92,16 @@ impl Walk<'_> {
         classes
     }
 
-    /// Where to go on behind a rule, or how it ended.
+    /// Executes a rule; returns the rule to continue with, or the final verdict.
     fn rule(&mut self, ops: &[Op], at: u32, next: u32) -> Result<u32, Option<Verdict>> {
         for op in ops {
             match self.op(op, next) {
-                Way::On => {}
-                Way::Next => return Ok(next),
+                Jump::On => {}
+                Jump::Next => return Ok(next),
                 // As if it had not matched: the next alternative is tried.
-                Way::Other => return Ok(at + 1),
-                Way::To(at) => return Ok(at),
-                Way::End(verdict) => return Err(verdict),
+                Jump::Other => return Ok(at + 1),
+                Jump::To(at) => return Ok(at),
+                Jump::End(verdict) => return Err(verdict),
             }
         }
         Ok(next)
@@ -116,39 +116,39 @@ impl Walk<'_> {
             return;
         }
         let now = (self.state.now_ns, self.state.mark[self.lane]);
-        self.state.log.push(Logged::new(log, &self.parsed, self.said.head.as_ref(), now));
+        self.state.log.push(Logged::new(log, &self.parsed, self.report.head.as_ref(), now));
     }
 
-    fn op(&mut self, op: &Op, next: u32) -> Way {
+    fn op(&mut self, op: &Op, next: u32) -> Jump {
         match op {
             Op::Check(condition) => {
                 let mark = self.state.mark[self.lane];
-                let number = match &self.said.head {
+                let number = match &self.report.head {
                     Some(head) => self.parsed.number_with(head, condition.field, mark),
                     None => self.parsed.number(condition.field, mark),
                 };
-                return if condition.holds(number) { Way::On } else { Way::Other };
+                return if condition.holds(number) { Jump::On } else { Jump::Other };
             }
             Op::Limit { limit, over } => {
                 let Some(bucket) = self.filter.limits.get(*limit as usize) else {
-                    return Way::Next;
+                    return Jump::Next;
                 };
                 let units = match bucket.unit {
                     LimitUnit::Packets => 1,
                     LimitUnit::Bytes => self.parsed.bytes(),
                 };
                 let within = self.state.take(*limit, bucket, units);
-                return if within == *over { Way::Next } else { Way::On };
+                return if within == *over { Jump::Next } else { Jump::On };
             }
             Op::Count(counter) => self.state.count(self.lane, *counter, self.parsed.bytes()),
             Op::Log { log, limit } => self.log(*log, *limit),
             Op::Forward(hop) => match self.filter.hops.get(*hop as usize) {
-                Some(next) => self.said.steer = Some(Steer::Next(*next)),
-                None => return Way::End(Some(Verdict::Punt(PuntReason::FilterUnsupported))),
+                Some(next) => self.report.policy_route = Some(PolicyRoute::Next(*next)),
+                None => return Jump::End(Some(Verdict::Punt(PuntReason::FilterUnsupported))),
             },
             Op::Fib(vrf) => {
-                if !matches!(self.said.steer, Some(Steer::Next(_))) {
-                    self.said.steer = Some(Steer::Vrf(*vrf));
+                if !matches!(self.report.policy_route, Some(PolicyRoute::Next(_))) {
+                    self.report.policy_route = Some(PolicyRoute::Vrf(*vrf));
                 }
             }
             Op::Mark { keep, flip } => {
@@ -156,44 +156,44 @@ impl Walk<'_> {
                 *mark = *mark & keep ^ flip;
             }
             Op::Dscp(dscp) => {
-                self.said.head = self.said.head.or_else(|| self.parsed.head());
-                if let Some(head) = &mut self.said.head {
+                self.report.head = self.report.head.or_else(|| self.parsed.head());
+                if let Some(head) = &mut self.report.head {
                     head.set_dscp(*dscp);
                 }
             }
-            Op::Skip(at) => return Way::To(*at),
+            Op::Skip(at) => return Jump::To(*at),
             Op::Chain { at, end } => {
                 self.depth = 0;
                 self.end = *end;
-                return Way::To(*at);
+                return Jump::To(*at);
             }
             Op::Leave => {
                 self.depth = 0;
-                return Way::To(self.end + 1);
+                return Jump::To(self.end + 1);
             }
             Op::Call(at) => {
                 let Some(slot) = self.calls.get_mut(self.depth) else {
-                    return Way::End(Some(Verdict::Punt(PuntReason::FilterUnsupported)));
+                    return Jump::End(Some(Verdict::Punt(PuntReason::FilterUnsupported)));
                 };
                 *slot = next;
                 self.depth += 1;
-                return Way::To(*at);
+                return Jump::To(*at);
             }
             Op::Return if self.depth > 0 => {
                 self.depth -= 1;
-                return Way::To(self.calls[self.depth]);
+                return Jump::To(self.calls[self.depth]);
             }
-            Op::Return => return Way::To(self.end),
-            Op::Accept => return Way::End(None),
-            Op::Drop => return Way::End(Some(Verdict::Drop(DropReason::NetfilterDrop))),
+            Op::Return => return Jump::To(self.end),
+            Op::Accept => return Jump::End(None),
+            Op::Drop => return Jump::End(Some(Verdict::Drop(DropReason::NetfilterDrop))),
             Op::Reject(reject) => {
                 self.state.reject[self.lane] = *reject;
-                return Way::End(Some(Verdict::Punt(PuntReason::Reject)));
+                return Jump::End(Some(Verdict::Punt(PuntReason::Reject)));
             }
             Op::Unsupported => {
-                return Way::End(Some(Verdict::Punt(PuntReason::FilterUnsupported)));
+                return Jump::End(Some(Verdict::Punt(PuntReason::FilterUnsupported)));
             }
         }
-        Way::On
+        Jump::On
     }
 }

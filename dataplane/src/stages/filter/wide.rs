@@ -1,4 +1,4 @@
-//! Eight words at once, by the instructions that there are.
+//! Operations on eight words at once, with the available instructions.
 
 use super::bits::{BLOCK, Block};
 
@@ -6,7 +6,7 @@ use super::bits::{BLOCK, Block};
 pub(super) trait Wide: Copy {
     /// Reads it.
     fn load(block: &Block) -> Self;
-    /// What both have.
+    /// The intersection of both.
     fn and(self, other: Self) -> Self;
     /// A bit for each word that is not zero.
     fn nonzero(self) -> u32;
@@ -14,7 +14,7 @@ pub(super) trait Wide: Copy {
     fn store(self, block: &mut Block);
 }
 
-/// By whatever the compiler makes of it.
+/// Plain words, which the compiler vectorises.
 #[derive(Clone, Copy)]
 pub(super) struct Words(Block);
 
@@ -58,8 +58,8 @@ mod avx512 {
 
     use super::{Block, Wide};
 
-    /// One register of AVX-512. Only the loops have it that are built for these instructions, which are
-    /// only started where the machine has them.
+    /// One register of AVX-512. Only the loops built for these instructions use it, and they only run
+    /// on machines that support them.
     #[derive(Clone, Copy)]
     pub(in super::super) struct Avx512(__m512i);
 
@@ -67,7 +67,7 @@ mod avx512 {
     impl Wide for Avx512 {
         #[inline(always)]
         fn load(block: &Block) -> Self {
-            // SAFETY: the machine has AVX-512F, see above; 64 bytes are there to be read.
+            // SAFETY: the machine has AVX-512F, see above; 64 bytes can be read there.
             Self(unsafe { _mm512_loadu_si512(block.as_ptr().cast()) })
         }
 
@@ -85,7 +85,7 @@ mod avx512 {
 
         #[inline(always)]
         fn store(self, block: &mut Block) {
-            // SAFETY: the machine has AVX-512F, see above; 64 bytes are there to be written.
+            // SAFETY: the machine has AVX-512F, see above; 64 bytes can be written there.
             unsafe { _mm512_storeu_si512(block.as_mut_ptr().cast(), self.0) }
         }
     }

@@ -1,13 +1,13 @@
-//! Rewrite: the next hop's Ethernet header in front, TTL or hop limit down by one.
+//! Rewrite: prepends the next hop's Ethernet header and decrements TTL or hop limit.
 //!
-//! Kernel equivalent: `ip_forward` (`net/ipv4/ip_forward.c`), `ip6_forward`
-//! (`net/ipv6/ip6_output.c`), `neigh_hh_output` (`include/net/neighbour.h`), with the VLAN tags of
-//! `vlan_dev_hard_start_xmit`; RFC 1812, 5.3.1; RFC 1624.
+//! Kernel equivalent: `ip_forward` (`net/ipv4/ip_forward.c`), `ip6_forward` (`net/ipv6/ip6_output.c`),
+//! `neigh_hh_output` (`include/net/neighbour.h`), with the VLAN tags of `vlan_dev_hard_start_xmit`; RFC
+//! 1812, 5.3.1; RFC 1624.
 //!
-//! The header, tags included, is one byte string that the control side has made ready: a tag costs
-//! no instruction. Packets that may not go this way (TTL, MTU, not a forwarding next hop) are left
-//! as they came, for the slow path. What is behind the packet (Ethernet padding) is cut off, as
-//! the kernel does.
+//! The header, including tags, is one byte string that the controller has prepared: a tag costs no
+//! instruction. Packets that cannot be forwarded here (TTL, MTU, a next hop that does not forward) stay
+//! as they arrived, for the slow path. Bytes behind the packet (Ethernet padding) are cut off, as in
+//! the kernel.
 
 mod stage;
 #[cfg(test)]

@@ -5,14 +5,14 @@ use crate::tables::{Action, HEADER_ROOM, Record, Tables};
 use crate::verdict::{PuntReason, Verdict};
 use crate::wire::{checksum, word32};
 
-/// Room for the new Ethernet header, then as much of the IP header as is read or written.
+/// Room for the new Ethernet header and the part of the IP header that is read or written.
 const WINDOW: usize = HEADER_ROOM + 12;
 
-/// What the families do differently: the word of the IP header that has the TTL.
+/// The difference between the families: the word of the IP header that contains the TTL.
 trait Family {
-    /// Where the word is in the header, bytes.
+    /// Offset of the word in the header, in bytes.
     const WORD: usize;
-    /// TTL or hop limit, of the word as read little-endian.
+    /// TTL or hop limit, from the word read as little-endian.
     fn ttl(word: u32) -> u8;
     /// The word with one hop less.
     fn decrement(word: u32) -> u32;
@@ -68,17 +68,17 @@ pub fn ipv6(burst: &mut Burst, umem: &mut Umem, tables: &Tables, valid: Valid6) 
 
 #[inline(always)]
 fn rewrite<F: Family>(burst: &mut Burst, umem: &mut Umem, tables: &Tables, lanes: Lanes) -> Lanes {
-    let odd = match lanes.dense() {
+    let rare = match lanes.dense() {
         Some(range) => write::<F>(burst, umem, tables, range),
         None => write::<F>(burst, umem, tables, lanes),
     };
-    if !odd.is_empty() {
-        explain_all::<F>(burst, umem, tables, odd);
+    if !rare.is_empty() {
+        explain_all::<F>(burst, umem, tables, rare);
     }
-    lanes.without(odd)
+    lanes.without(rare)
 }
 
-/// Rewrites the packets that may go their way; returns the others.
+/// Rewrites the packets that can be forwarded; returns the others.
 #[inline(always)]
 fn write<F: Family>(
     burst: &mut Burst,
@@ -87,21 +87,21 @@ fn write<F: Family>(
     lanes: impl IntoIterator<Item = usize>,
 ) -> Lanes {
     let next_hops = tables.next_hops.view();
-    let mut odd = Lanes::NONE;
+    let mut rare = Lanes::NONE;
     for lane in lanes {
         let Some(hop) = next_hops.record(burst.next[lane]) else {
-            odd.put_odd(lane);
+            rare.insert_rare(lane);
             continue;
         };
         let l3 = usize::from(burst.l3[lane]);
         let window: &mut [u8; WINDOW] =
             umem.bytes_mut(burst.addr[lane], l3.wrapping_sub(HEADER_ROOM));
         let word = word32(window, HEADER_ROOM + F::WORD);
-        // Validate has cut off what is behind the packet.
+        // Validate has cut off the bytes behind the packet.
         let total_len = burst.len[lane].wrapping_sub(l3 as u16);
-        // A next hop that does not forward has an MTU of 0, so this asks that as well.
+        // A next hop that does not forward has an MTU of 0, so this test covers it, too.
         if total_len > hop.mtu() || F::ttl(word) <= 1 {
-            odd.put_odd(lane);
+            rare.insert_rare(lane);
             continue;
         }
         for (room, word) in window.as_chunks_mut().0.iter_mut().zip(hop.header()) {
@@ -114,20 +114,20 @@ fn write<F: Family>(
         burst.len[lane] = total_len.wrapping_add(header_len as u16);
         burst.egress[lane] = hop.port();
     }
-    odd
+    rare
 }
 
-/// Sends off the packets that can not be forwarded this way.
+/// Makes packets exit that cannot be forwarded here.
 #[cold]
-fn explain_all<F: Family>(burst: &mut Burst, umem: &Umem, tables: &Tables, odd: Lanes) {
-    for lane in odd {
+fn explain_all<F: Family>(burst: &mut Burst, umem: &Umem, tables: &Tables, rare: Lanes) {
+    for lane in rare {
         let action = action(tables, burst, lane);
         let verdict = explain(action, ttl::<F>(burst, umem, lane));
-        burst.leave(lane, verdict);
+        burst.exit(lane, verdict);
     }
 }
 
-/// What a packet's next hop does; no route where there is none.
+/// The action of a packet's next hop; "no route" if there is none.
 fn action(tables: &Tables, burst: &Burst, lane: usize) -> Action {
     let record = tables.next_hops.view().record(burst.next[lane]);
     record.map_or(Action::Punt(PuntReason::NoRoute), Record::action)
@@ -152,7 +152,7 @@ fn explain(action: Action, ttl: u8) -> Verdict {
     }
 }
 
-/// Sends off packets that would leave the link that their source is bound to.
+/// Makes packets exit that would be sent to another link than the one their source is bound to.
 #[cold]
 fn keep_on_link(burst: &mut Burst, umem: &Umem, tables: &Tables, valid: Valid6) -> Lanes {
     let mut lanes = valid.lanes;
@@ -163,7 +163,7 @@ fn keep_on_link(burst: &mut Burst, umem: &Umem, tables: &Tables, valid: Valid6) 
         }
         let expired = ttl::<V6>(burst, umem, lane) <= 1;
         let reason = if expired { PuntReason::TtlExpired } else { PuntReason::LinkLocalSource };
-        burst.leave(lane, Verdict::Punt(reason));
+        burst.exit(lane, Verdict::Punt(reason));
         lanes.0 &= !(1 << lane);
     }
     lanes

@@ -1,20 +1,20 @@
 use etherparse::{EtherType, Ethernet2Header, IpDscp, IpEcn, Ipv4Header, Ipv6Header};
 
 use crate::dispatch::Path;
-use crate::path::Everything;
+use crate::path::AllStages;
 use crate::testkit::packet::{Packet, layer3};
-use crate::testkit::road::{Outcome, Road, paths};
-use crate::testkit::wires::{MTU, PORTS, Special, TABLES, Way};
+use crate::testkit::path_bench::{Outcome, PathBench, paths};
+use crate::testkit::wires::{LinkVariant, MTU, PORTS, Special, TABLES};
 use crate::verdict::{DropReason, PuntReason};
 use crate::wire::checksum;
 
 /// Destinations of both families behind one link.
-fn hosts(port: u8, way: Way) -> [std::net::IpAddr; 2] {
+fn hosts(port: u8, way: LinkVariant) -> [std::net::IpAddr; 2] {
     [way.host4(port), way.host6(port)]
 }
 
-fn sent(road: &mut Road<'_>, port: u8, frame: &[u8]) -> Vec<u8> {
-    match road.one(port, frame) {
+fn sent(path_bench: &mut PathBench<'_>, port: u8, frame: &[u8]) -> Vec<u8> {
+    match path_bench.one(port, frame) {
         Outcome::Sent(1, bytes) => bytes,
         other => panic!("{other:?}"),
     }
@@ -23,13 +23,15 @@ fn sent(road: &mut Road<'_>, port: u8, frame: &[u8]) -> Vec<u8> {
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn from_every_link_to_every_link() {
-    let mut road = Road::new();
-    for (from, to) in Way::ALL.iter().flat_map(|from| Way::ALL.map(|to| (*from, to))) {
+    let mut path_bench = PathBench::new();
+    for (from, to) in
+        LinkVariant::ALL.iter().flat_map(|from| LinkVariant::ALL.map(|to| (*from, to)))
+    {
         for (port_in, port_out) in [(0, 1), (2, 2), (1, 0)] {
             for dst in hosts(port_out, to) {
                 let frame = from.packet(port_in, dst).build();
                 let expected = Outcome::Sent(port_out.into(), to.forwarded(port_out, &frame));
-                assert_eq!(road.one(port_in, &frame), expected, "{from:?} to {to:?}");
+                assert_eq!(path_bench.one(port_in, &frame), expected, "{from:?} to {to:?}");
             }
         }
     }
@@ -37,18 +39,18 @@ fn from_every_link_to_every_link() {
 
 #[test]
 fn etherparse_reads_what_was_written() {
-    let mut road = Road::new();
-    let packet = Way::Vlan.packet(0, Way::Qinq.host4(1)).v4(|header| {
+    let mut path_bench = PathBench::new();
+    let packet = LinkVariant::Vlan.packet(0, LinkVariant::Qinq.host4(1)).v4(|header| {
         header.dscp = IpDscp::try_new(46).expect("6 bits");
         header.ecn = IpEcn::try_new(2).expect("2 bits");
         header.dont_fragment = true;
         header.identification = 0xbeef;
     });
     let frame = packet.build();
-    let out = sent(&mut road, 0, &frame);
+    let out = sent(&mut path_bench, 0, &frame);
     let (ethernet, _) = Ethernet2Header::from_slice(&out).expect("a header");
-    assert_eq!(ethernet.destination, Way::Qinq.peer(1));
-    assert_eq!(ethernet.source, Way::Qinq.mac(1));
+    assert_eq!(ethernet.destination, LinkVariant::Qinq.peer(1));
+    assert_eq!(ethernet.source, LinkVariant::Qinq.mac(1));
     assert_eq!(ethernet.ether_type, EtherType::PROVIDER_BRIDGING);
     let (ether_type, inside) = layer3(&out);
     assert_eq!(ether_type, EtherType::IPV4);
@@ -59,8 +61,8 @@ fn etherparse_reads_what_was_written() {
     assert_eq!(header, Ipv4Header { time_to_live: 63, header_checksum, ..before });
     assert_eq!(body, body_before);
 
-    let frame = Way::Vlan.packet(0, Way::Qinq.host6(1)).build();
-    let out = sent(&mut road, 0, &frame);
+    let frame = LinkVariant::Vlan.packet(0, LinkVariant::Qinq.host6(1)).build();
+    let out = sent(&mut path_bench, 0, &frame);
     let (header, _) = Ipv6Header::from_slice(layer3(&out).1).expect("a header");
     let (before, _) = Ipv6Header::from_slice(layer3(&frame).1).expect("a header");
     assert_eq!(header, Ipv6Header { hop_limit: 63, ..before });
@@ -69,13 +71,13 @@ fn etherparse_reads_what_was_written() {
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn hops_run_out() {
-    let mut road = Road::new();
+    let mut path_bench = PathBench::new();
     for ttl in 0..=u8::MAX {
-        for dst in hosts(1, Way::Vlan) {
-            let frame = Way::Plain.packet(0, dst).ttl(ttl).build();
-            match road.one(0, &frame) {
+        for dst in hosts(1, LinkVariant::Vlan) {
+            let frame = LinkVariant::Plain.packet(0, dst).ttl(ttl).build();
+            match path_bench.one(0, &frame) {
                 Outcome::Sent(1, out) if ttl > 1 => {
-                    assert_eq!(out, Way::Vlan.forwarded(1, &frame));
+                    assert_eq!(out, LinkVariant::Vlan.forwarded(1, &frame));
                 }
                 outcome => {
                     assert!(ttl <= 1, "{ttl} hops left: {outcome:?}");
@@ -88,11 +90,11 @@ fn hops_run_out() {
 
 #[test]
 fn hops_matter_only_to_who_goes_on() {
-    let mut road = Road::new();
+    let mut path_bench = PathBench::new();
     for ttl in [0, 1, 2] {
         let mut outcome = |special: Special| {
             let [v4, v6] = [special.host4(), special.host6()]
-                .map(|dst| road.one(0, &Way::Plain.packet(0, dst).ttl(ttl).build()));
+                .map(|dst| path_bench.one(0, &LinkVariant::Plain.packet(0, dst).ttl(ttl).build()));
             assert_eq!(v4, v6);
             v4
         };
@@ -107,20 +109,20 @@ fn hops_matter_only_to_who_goes_on() {
     }
 }
 
-/// Every TTL with every checksum: the identification takes what the checksum leaves over.
+/// Every TTL with every checksum: the identification makes up the difference.
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn every_checksum_stays_good() {
-    let mut road = Road::new();
-    let frame = Packet::udp("10.9.8.7", "10.1.0.9").to(Way::Plain.mac(0)).build();
+    let mut path_bench = PathBench::new();
+    let frame = Packet::udp("10.9.8.7", "10.1.0.9").to(LinkVariant::Plain.mac(0)).build();
     let wanted: Vec<u16> = (0..=0xffff).step_by(7).chain(0..0x200).chain(0xfe00..=0xfffe).collect();
     for ttl in [2, 3, 64, 127, 128, 254, 255] {
         let mut frames = wanted.chunks(64).map(|wanted| {
             wanted.iter().map(|wanted| with_checksum(&frame, ttl, *wanted)).collect::<Vec<_>>()
         });
         for frames in &mut frames {
-            for (frame, outcome) in frames.iter().zip(road.burst(0, &frames)) {
-                assert_eq!(outcome, Outcome::Sent(1, Way::Plain.forwarded(1, frame)));
+            for (frame, outcome) in frames.iter().zip(path_bench.burst(0, &frames)) {
+                assert_eq!(outcome, Outcome::Sent(1, LinkVariant::Plain.forwarded(1, frame)));
             }
         }
     }
@@ -143,10 +145,10 @@ fn with_checksum(frame: &[u8], ttl: u8, wanted: u16) -> Vec<u8> {
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn every_ttl_with_every_checksum_as_a_number() {
     for checksum in 0..=u16::MAX {
-        // What the other words add up to when the checksum is right; the TTL is among them.
+        // The sum of the other words if the checksum is correct; it includes the TTL.
         let rest = u32::from(!checksum);
         let less = if rest >= 0x0100 { rest - 0x0100 } else { rest + 0xffff - 0x0100 };
-        // Of the two zeros, a header that is not all zero can only sum to the one of all ones.
+        // Of the two zeros, a header with any bit set can only sum to all ones.
         let less = if less == 0 { 0xffff } else { less as u16 };
         let [high, low] = checksum.to_be_bytes();
         let [new_high, new_low] = (!less).to_be_bytes();
@@ -158,38 +160,38 @@ fn every_ttl_with_every_checksum_as_a_number() {
     }
 }
 
-/// All ones is the other zero: some senders write it where the sum is zero, and it is good.
+/// All ones is the other zero: some senders write it if the sum is zero, and it is valid.
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn a_checksum_of_all_ones_is_zero() {
-    let mut road = Road::new();
-    let frame = Packet::udp("10.9.8.7", "10.1.0.9").to(Way::Plain.mac(0)).build();
+    let mut path_bench = PathBench::new();
+    let frame = Packet::udp("10.9.8.7", "10.1.0.9").to(LinkVariant::Plain.mac(0)).build();
     for ttl in 2..=u8::MAX {
         let zero = with_checksum(&frame, ttl, 0);
         let mut ones = zero.clone();
         ones[24..26].fill(0xff);
-        assert_eq!(sent(&mut road, 0, &ones), Way::Plain.forwarded(1, &zero));
+        assert_eq!(sent(&mut path_bench, 0, &ones), LinkVariant::Plain.forwarded(1, &zero));
     }
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn a_packet_of_the_mtu_passes_and_one_byte_more_does_not() {
-    let mut road = Road::new();
+    let mut path_bench = PathBench::new();
     for port in 0..PORTS {
-        for way in [Way::Plain, Way::Vlan, Way::Qinq] {
+        for way in [LinkVariant::Plain, LinkVariant::Vlan, LinkVariant::Qinq] {
             for dst in hosts(port, way) {
                 let mtu = usize::from(MTU[usize::from(port)]);
-                let frame = |size| Way::Plain.packet(0, dst).size(size).build();
+                let frame = |size| LinkVariant::Plain.packet(0, dst).size(size).build();
                 let fits = frame(mtu);
                 let expected = Outcome::Sent(port.into(), way.forwarded(port, &fits));
-                assert_eq!(road.one(0, &fits), expected);
-                let padded = Way::Plain.packet(0, dst).size(mtu).padded(30).build();
-                assert_eq!(road.one(0, &padded), expected);
-                let outcome = road.one(0, &frame(mtu + 1));
+                assert_eq!(path_bench.one(0, &fits), expected);
+                let padded = LinkVariant::Plain.packet(0, dst).size(mtu).padded(30).build();
+                assert_eq!(path_bench.one(0, &padded), expected);
+                let outcome = path_bench.one(0, &frame(mtu + 1));
                 assert_eq!(outcome.punted(), Some(PuntReason::MtuExceeded), "{mtu}");
-                let last = Way::Plain.packet(0, dst).size(mtu + 1).ttl(1).build();
-                assert_eq!(road.one(0, &last).punted(), Some(PuntReason::TtlExpired));
+                let last = LinkVariant::Plain.packet(0, dst).size(mtu + 1).ttl(1).build();
+                assert_eq!(path_bench.one(0, &last).punted(), Some(PuntReason::TtlExpired));
             }
         }
     }
@@ -198,24 +200,24 @@ fn a_packet_of_the_mtu_passes_and_one_byte_more_does_not() {
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn giants_exceed_the_mtu() {
-    let mut road = Road::over(&TABLES, Path::<Everything>::detect(), 65_536);
-    for dst in hosts(1, Way::Stacked) {
+    let mut path_bench = PathBench::over(&TABLES, Path::<AllStages>::detect(), 65_536);
+    for dst in hosts(1, LinkVariant::Stacked) {
         for size in [9001, 16_000, 65_000, 65_266 - 22] {
-            let frame = Way::Stacked.packet(0, dst).size(size).build();
-            assert_eq!(road.one(0, &frame).punted(), Some(PuntReason::MtuExceeded), "{size}");
+            let frame = LinkVariant::Stacked.packet(0, dst).size(size).build();
+            assert_eq!(path_bench.one(0, &frame).punted(), Some(PuntReason::MtuExceeded), "{size}");
         }
     }
 }
 
 #[test]
 fn padding_is_cut_off() {
-    let mut road = Road::new();
-    for dst in hosts(1, Way::Qinq) {
+    let mut path_bench = PathBench::new();
+    for dst in hosts(1, LinkVariant::Qinq) {
         for padding in [0, 1, 2, 18, 46, 200] {
             let shortest = if dst.is_ipv4() { 20 } else { 40 };
-            let frame = Way::Plain.packet(0, dst).size(shortest).padded(padding).build();
-            let out = sent(&mut road, 0, &frame);
-            assert_eq!(out, Way::Qinq.forwarded(1, &frame));
+            let frame = LinkVariant::Plain.packet(0, dst).size(shortest).padded(padding).build();
+            let out = sent(&mut path_bench, 0, &frame);
+            assert_eq!(out, LinkVariant::Qinq.forwarded(1, &frame));
             assert_eq!(out.len(), 22 + shortest);
         }
     }
@@ -223,11 +225,11 @@ fn padding_is_cut_off() {
 
 #[test]
 fn fragments_are_forwarded_like_any_packet() {
-    let mut road = Road::new();
-    for dst in hosts(1, Way::Plain) {
+    let mut path_bench = PathBench::new();
+    for dst in hosts(1, LinkVariant::Plain) {
         for (offset, more) in [(0, true), (1, true), (185, true), (185, false), (8191, false)] {
-            let frame = Way::Plain.packet(0, dst).fragment(offset, more).build();
-            assert_eq!(sent(&mut road, 0, &frame), Way::Plain.forwarded(1, &frame));
+            let frame = LinkVariant::Plain.packet(0, dst).fragment(offset, more).build();
+            assert_eq!(sent(&mut path_bench, 0, &frame), LinkVariant::Plain.forwarded(1, &frame));
         }
     }
 }
@@ -235,10 +237,10 @@ fn fragments_are_forwarded_like_any_packet() {
 #[test]
 fn every_instruction_set_writes_the_same() {
     for path in paths() {
-        let mut road = Road::over(&TABLES, path, 16_384);
-        for dst in hosts(1, Way::Qinq) {
-            let frame = Way::Stacked.packet(0, dst).padded(9).build();
-            assert_eq!(sent(&mut road, 0, &frame), Way::Qinq.forwarded(1, &frame));
+        let mut path_bench = PathBench::over(&TABLES, path, 16_384);
+        for dst in hosts(1, LinkVariant::Qinq) {
+            let frame = LinkVariant::Stacked.packet(0, dst).padded(9).build();
+            assert_eq!(sent(&mut path_bench, 0, &frame), LinkVariant::Qinq.forwarded(1, &frame));
         }
     }
 }

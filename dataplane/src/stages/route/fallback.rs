@@ -1,4 +1,4 @@
-//! FIBs that are asked where another has no route.
+//! FIBs that are looked up if another has no route.
 
 #[cfg(test)]
 mod tests;
@@ -9,11 +9,11 @@ use crate::frame::Umem;
 use crate::id::{NextHopId, VrfId};
 use crate::tables::{Tables, TablesError};
 
-/// No FIB is asked.
+/// No fallback FIB.
 const NONE: u32 = u32::MAX;
 
-/// Where FIBs fall back to: the tables that the kernel asks one after the other
-/// (`fib_rules_lookup` in `net/core/fib_rules.c`) need not be copied into one.
+/// The fallback of each FIB. It replaces copies of the tables that the kernel looks up one after the
+/// other (`fib_rules_lookup` in `net/core/fib_rules.c`).
 #[derive(Debug, Default)]
 pub(crate) struct Fallbacks {
     /// By root, IPv4 and IPv6.
@@ -23,14 +23,14 @@ pub(crate) struct Fallbacks {
 }
 
 impl Fallbacks {
-    /// The root that is asked where this one has no route.
+    /// The root to look up if this one has no route.
     #[inline(always)]
     pub(crate) fn after(&self, version: u8, root: u32) -> Option<u32> {
         let after = self.after[usize::from(version != 4)].get(root as usize).copied();
         after.filter(|other| *other != NONE)
     }
 
-    /// Whether a VRF falls back to another, however far.
+    /// Says whether a VRF falls back to another, directly or indirectly.
     fn leads(&self, from: VrfId, to: VrfId) -> bool {
         let next = |vrf: &VrfId| self.vrfs.get(usize::from(vrf.0)).copied().flatten();
         std::iter::successors(Some(from), next).any(|vrf| vrf == to)
@@ -46,11 +46,12 @@ impl Fallbacks {
 }
 
 impl Tables {
-    /// Says which VRF is asked where one has no route to an address: no entry covers it, or that with the
-    /// longest prefix is [`NextHopId::NO_ROUTE`] (a throw route). That VRF may fall back itself.
+    /// Sets the VRF to look up if a VRF has no route to an address: no entry covers it, or the entry
+    /// with the longest prefix is [`NextHopId::NO_ROUTE`] (a throw route). That VRF may have a fallback
+    /// itself.
     ///
     /// # Errors
-    /// See [`TablesError`]; [`TablesError::Loop`] where the VRF would fall back to itself.
+    /// See [`TablesError`]; [`TablesError::Loop`] if the VRF would fall back to itself.
     pub fn set_fallback(&mut self, vrf: VrfId, next: Option<VrfId>) -> Result<(), TablesError> {
         let of = |vrf: VrfId| self.vrfs.get(usize::from(vrf.0)).ok_or(TablesError::Unknown);
         let own = *of(vrf)?;
@@ -73,14 +74,14 @@ impl Tables {
         Ok(())
     }
 
-    /// The VRF that is asked where one has no route.
+    /// The VRF to look up if this one has no route.
     #[must_use]
     pub fn fallback(&self, vrf: VrfId) -> Option<VrfId> {
         self.fallbacks.as_ref()?.vrfs.get(usize::from(vrf.0)).copied().flatten()
     }
 }
 
-/// Looks packets that found no route up in the FIBs that theirs fall back to, level by level.
+/// Looks up packets without a route in the fallback FIBs, level by level.
 #[inline(never)]
 pub(crate) fn fall_back<F: Family>(
     burst: &mut Burst,
@@ -90,7 +91,7 @@ pub(crate) fn fall_back<F: Family>(
     lanes: Lanes,
 ) {
     let mut lost = lanes;
-    // It ends: no VRF falls back to itself.
+    // This terminates: no VRF falls back to itself.
     while !lost.is_empty() {
         let mut again = Lanes::NONE;
         for lane in lost {

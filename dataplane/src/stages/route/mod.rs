@@ -1,15 +1,15 @@
-//! Route: the longest prefix that covers the destination, in the FIB of the link's VRF.
+//! Route: finds the longest prefix that covers the destination, in the FIB of the link's VRF.
 //!
 //! Kernel equivalent: `fib_table_lookup` (`net/ipv4/fib_trie.c`), `fib6_table_lookup`
-//! (`net/ipv6/route.c`); the VRF device (`drivers/net/vrf.c`) costs nothing here, because a link
-//! names its FIB's root itself. One body serves both families.
+//! (`net/ipv6/route.c`). The VRF device (`drivers/net/vrf.c`) costs nothing here, because each link has
+//! its FIB's root. One function serves both families.
 //!
-//! Addresses that are never routed (0.0.0.0, 127/8, 224/4, `::1`, `ff00::/8`, ...) are entries of
-//! every FIB, see [`crate::tables`].
+//! Addresses that are never routed (0.0.0.0, 127/8, 224/4, `::1`, `ff00::/8`, ...) are entries of every
+//! FIB, see [`crate::tables`].
 //!
-//! A VRF may fall back to another ([`Tables::set_fallback`](crate::tables::Tables::set_fallback)), as the
-//! kernel's rules ask one table after the other (`fib_rules_lookup` in `net/core/fib_rules.c`); where no VRF
-//! does, nothing asks for it.
+//! A VRF may fall back to another ([`Tables::set_fallback`](crate::tables::Tables::set_fallback)), as
+//! the kernel's rules look up one table after the other (`fib_rules_lookup` in `net/core/fib_rules.c`).
+//! Without any fallback, the path skips this step.
 //!
 //! Limits: none on prefixes; 4,194,303 next hops.
 

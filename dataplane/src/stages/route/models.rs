@@ -1,4 +1,4 @@
-//! A FIB that changes while one thread looks up, in every order that loom finds.
+//! A FIB that changes while one thread looks up, in every order that loom explores.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use super::{Capacity, Fib, Prefix, Root};
 use crate::epoch::Epochs;
 use crate::id::NextHopId;
 
-/// Nodes that must be there for a route that comes.
+/// Nodes that must be free for an insertion.
 const INSERTION: usize = 12;
 
 const fn ip4(address: u32) -> u128 {
     (address as u128) << 96
 }
 
-/// Memory, routes that are there, changes that follow, and an address with the next hops that it may get.
+/// Memory, existing routes, changes that follow, and an address with the next hops that it may get.
 fn explore(
     nodes: usize,
     before: &'static [(Prefix, u32)],
@@ -48,7 +48,7 @@ fn explore(
         };
         for (prefix, next) in changes {
             match next {
-                // Refused while the reader holds what was taken out.
+                // Refused while the reader may still read what was taken out.
                 Some(next) => _ = fib.insert(root, *prefix, NextHopId(*next)),
                 None => assert_eq!(fib.remove(root, *prefix), Ok(true)),
             }
@@ -79,7 +79,7 @@ fn a_route_above_a_node_is_not_seen_beside_it() {
     explore(INSERTION + 4, &[(HOST, 1)], changes, ip4(0x0a01_0106), &[0, 2]);
 }
 
-/// Memory is so short that the second route has to do with what the first one had.
+/// Memory is so short that the second route has to reuse the memory of the first one.
 #[test]
 fn what_was_taken_out_is_not_used_again_while_it_is_read() {
     const BEFORE: &[(Prefix, u32)] =

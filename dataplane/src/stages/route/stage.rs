@@ -6,23 +6,23 @@ use crate::id::NextHopId;
 use crate::tables::{RecordId, Tables};
 use crate::wire::word64;
 
-/// Where the halves of an IPv6 destination are in the header, bytes.
+/// Offset of the upper half of an IPv6 destination in the header, in bytes.
 const DST_HIGH: usize = 24;
 const DST_LOW: usize = 32;
 
-/// What the families do differently.
+/// The differences between the families.
 pub trait Family {
-    /// Keys in an address.
+    /// The number of keys in an address.
     const HALVES: u32;
-    /// Of IP.
+    /// The IP version.
     const VERSION: u8;
     /// The FIBs of all VRFs.
     fn fib(tables: &Tables) -> &Fib;
-    /// Makes [`Burst::key`] what it was before the lookup.
+    /// Sets [`Burst::key`] back to its value before the lookup.
     fn restore_key(burst: &mut Burst, umem: &Umem, lane: usize);
 }
 
-/// IPv4: an address and nothing is one key.
+/// IPv4: the address, padded with zeros, is one key.
 pub struct V4;
 impl Family for V4 {
     const HALVES: u32 = 1;
@@ -36,7 +36,7 @@ impl Family for V4 {
     fn restore_key(_: &mut Burst, _: &Umem, _: usize) {}
 }
 
-/// IPv6: each half is a key.
+/// IPv6: each half of the address is a key.
 pub struct V6;
 impl Family for V6 {
     const HALVES: u32 = 2;
@@ -60,17 +60,17 @@ pub fn run<F: Family>(burst: &mut Burst, umem: &Umem, tables: &Tables, lanes: La
     let next_hops = tables.next_hops.view();
     if !next_hops.is_settled() {
         for lane in lanes {
-            burst.next[lane] = next_hops.in_force(NextHopId(burst.next[lane].0));
+            burst.next[lane] = next_hops.installed(NextHopId(burst.next[lane].0));
         }
     }
 }
 
-/// Where the tops of the packets' FIBs are found.
+/// How to find the top of each packet's FIB.
 trait Tops: Copy {
     fn top(self, view: View<'_>, root: u32) -> Top;
 }
 
-/// Packets of links in different VRFs: each has a top of its own.
+/// Links in different VRFs: each packet has a top of its own.
 #[derive(Clone, Copy)]
 struct Each;
 
@@ -81,7 +81,7 @@ impl Tops for Each {
     }
 }
 
-/// All packets have the same (the usual case): it stays in registers.
+/// All packets share one top (the usual case): it stays in registers.
 #[derive(Clone, Copy)]
 struct One(Top);
 
@@ -92,8 +92,8 @@ impl Tops for One {
     }
 }
 
-/// Looks every packet's destination up in a FIB; what [`Burst::next`] then has are the numbers of
-/// next hops, which are those of their records while none of them changes.
+/// Looks up every packet's destination in a FIB. [`Burst::next`] then holds numbers of next hops, which
+/// are those of their records while none of them changes.
 #[inline(always)]
 pub fn look_up<F: Family>(burst: &mut Burst, umem: &Umem, fib: &Fib, lanes: Lanes) {
     match lanes.dense() {
@@ -117,7 +117,7 @@ pub fn look_up<F: Family>(burst: &mut Burst, umem: &Umem, fib: &Fib, lanes: Lane
     }
 }
 
-/// Takes the prefix's length, which is the control side's, off every entry.
+/// Removes the prefix length, which only changes of the FIB use, from every entry.
 #[inline(always)]
 fn strip(burst: &mut Burst, lanes: impl IntoIterator<Item = usize>) {
     for lane in lanes {
@@ -125,9 +125,9 @@ fn strip(burst: &mut Burst, lanes: impl IntoIterator<Item = usize>) {
     }
 }
 
-/// Goes down to every packet's final entry.
+/// Descends to every packet's final entry.
 ///
-/// Level by level over the whole burst, so that the loads of different packets overlap.
+/// It works level by level over the whole burst, so that the loads of different packets overlap.
 #[inline(always)]
 fn find<F: Family>(
     burst: &mut Burst,
@@ -146,7 +146,7 @@ fn find<F: Family>(
     if !any.is_node() {
         return;
     }
-    // For IPv6: with IPv4 all go a step further, and the compiler leaves this out.
+    // For IPv6: with IPv4 all packets take one more step, and the compiler removes this.
     let mut pending = Lanes::NONE;
     for lane in lanes.clone() {
         let entry = Entry(burst.next[lane].0);
@@ -165,11 +165,11 @@ fn find<F: Family>(
     }
 }
 
-/// Takes the step from the top to the next level, which is the last for most of IPv4; returns the
-/// packets that have further to go.
+/// Takes the step from the top to the next level, which is the last for most IPv4 packets. Returns the
+/// packets that have to descend further.
 ///
-/// Those that have a final entry by now, or a leap before them, are few: they are taken along and
-/// read the same entry again, which takes less time than to look for the others.
+/// Few packets already have a final entry or are at a leap. They take part and read the same entry
+/// again, which takes less time than searching for the others.
 #[inline(always)]
 fn step(
     burst: &mut Burst,
@@ -190,8 +190,8 @@ fn step(
     read_entries(burst, view, lanes)
 }
 
-/// Goes down to final entries; with keys of the upper half of an IPv6 address (`UPPER`) to nodes in
-/// the lower half at least, and returns the packets that are there.
+/// Descends to final entries. With keys of the upper half of an IPv6 address (`UPPER`), it stops at
+/// nodes in the lower half and returns their packets.
 #[inline(always)]
 fn go_down<const UPPER: bool>(burst: &mut Burst, view: View<'_>, mut pending: Lanes) -> Lanes {
     let mut lower = Lanes::NONE;
@@ -210,8 +210,8 @@ fn go_down<const UPPER: bool>(burst: &mut Burst, view: View<'_>, mut pending: La
     lower
 }
 
-/// Finds in each packet's node where its entry is; returns the packets whose node is in the lower
-/// half of the address, where `UPPER` keys say nothing.
+/// Finds the place of each packet's entry in its node. Returns the packets whose node is in the lower
+/// half of the address, for which `UPPER` keys have no bits.
 #[inline(always)]
 fn find_places<const UPPER: bool>(
     burst: &mut Burst,
@@ -222,7 +222,7 @@ fn find_places<const UPPER: bool>(
     for lane in pending {
         let Some(node) = view.node(Entry(burst.next[lane].0)) else { continue };
         if UPPER && node.is_low() {
-            lower.put_odd(lane);
+            lower.insert_rare(lane);
             continue;
         }
         let place = node.place(burst.key[lane]);
@@ -232,8 +232,8 @@ fn find_places<const UPPER: bool>(
     lower
 }
 
-/// Reads each packet's entry at its place, a loop of its own so that no packet's load waits for that
-/// of the packet before; returns the packets that have further to go.
+/// Reads each packet's entry at its place, in a separate loop so that no packet's load waits for that
+/// of the packet before. Returns the packets that have to descend further.
 #[inline(always)]
 fn read_entries(
     burst: &mut Burst,
@@ -252,7 +252,7 @@ fn read_entries(
     deeper
 }
 
-/// Goes on with the lower halves of IPv6 destinations.
+/// Sets the keys to the lower halves of IPv6 destinations.
 #[cold]
 fn take_lower_half(burst: &mut Burst, umem: &Umem, lanes: Lanes) {
     for lane in lanes {

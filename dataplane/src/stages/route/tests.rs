@@ -10,11 +10,11 @@ use crate::burst::BURST;
 use crate::dispatch::Path;
 use crate::epoch::Epochs;
 use crate::id::{NextHopId, VrfId};
-use crate::path::Everything;
+use crate::path::AllStages;
 use crate::tables::{RoutePrefix, Tables};
 use crate::testkit::packet::ip;
-use crate::testkit::road::{Outcome, Road, paths};
-use crate::testkit::wires::{Way, tables};
+use crate::testkit::path_bench::{Outcome, PathBench, paths};
+use crate::testkit::wires::{LinkVariant, tables};
 
 const ROOTS: usize = 3;
 
@@ -22,15 +22,14 @@ fn new_fib() -> Fib {
     Fib::new(Epochs::new(), Capacity { roots: 32, nodes: 1 << 14, values: 1 << 19 })
 }
 
-/// What happens to a FIB.
+/// A change of a FIB.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Insert(usize, Prefix, NextHopId),
     Remove(usize, Prefix),
 }
 
-/// A FIB, and beside it a list of its routes that is searched from end to end, and the tries of
-/// another author.
+/// A FIB, a list of its routes that is searched linearly, and another author's tries.
 struct Pair {
     fib: Fib,
     roots: Vec<Root>,
@@ -80,7 +79,7 @@ impl Pair {
         }
     }
 
-    /// Looks an address up in every root, by all three.
+    /// Looks up an address in every root, in all three.
     fn check(&self, bits: u128) {
         for root in 0..ROOTS {
             let found = self.fib.lookup(self.roots[root], bits);
@@ -100,7 +99,7 @@ impl Pair {
         }
     }
 
-    /// Holds what is listed within and over a prefix against the list.
+    /// Compares the routes within and over a prefix with the list.
     fn check_lists(&self, prefix: Prefix) {
         for root in 0..ROOTS {
             let of_root = || {
@@ -134,7 +133,7 @@ impl Pair {
     }
 }
 
-/// Prefixes that nest: few bits differ, and those at places where lengths and blocks end.
+/// Prefixes that nest: few bits differ, at positions where lengths and blocks end.
 fn prefix(is_ipv4: bool) -> impl Strategy<Value = Prefix> {
     let width = if is_ipv4 { 32_u8 } else { 128 };
     let edges = [0_u8, 1, 7, 8, 9, 15, 16, 17, 23, 24, 25, 31, 32];
@@ -154,7 +153,7 @@ fn changes(is_ipv4: bool) -> impl Strategy<Value = Vec<Change>> {
         let mut seen: Vec<(usize, Prefix)> = Vec::new();
         let mut changes = Vec::new();
         for (at, (root, prefix, next, insert)) in steps.into_iter().enumerate() {
-            // Two of three removals hit a route that was there once.
+            // Two of three removals hit a route that once existed.
             let old = seen.get((at * 7) % seen.len().max(1)).copied();
             match (insert || at < 8, old) {
                 (true, _) => {
@@ -210,8 +209,8 @@ proptest! {
         replay(false, &changes);
     }
 
-    /// Routes that come and go in any order leave nothing behind: the second time needs no more
-    /// memory than the first.
+    /// Routes that come and go in any order leave nothing behind: the second time needs no more memory
+    /// than the first.
     #[test]
     #[cfg_attr(miri, ignore = "takes minutes there")]
     fn memory_comes_back(changes in changes(false), order: u64) {
@@ -234,7 +233,7 @@ proptest! {
             if cycle == 0 {
                 after_first = fib.memory_bytes();
             }
-            // What was taken out last is kept for readers, some 64 nodes at most.
+            // The last removed items are kept for readers, some 64 nodes at most.
             let kept = 64 * (64 + 257 * 4);
             prop_assert!(fib.memory_bytes() <= after_first + kept, "cycle {}", cycle);
         }
@@ -273,27 +272,27 @@ fn every_prefix_length_is_looked_up_on_the_road() {
     for (host, width) in [("10.0.128.200", 32), ("2001:db8:8000:1:8000:1:2:3", 128)] {
         let host = ip(host);
         let mut tables = tables();
-        let vrf = Way::Plain.vrf();
+        let vrf = LinkVariant::Plain.vrf();
         for len in 1..=width {
             let port = len % 3;
-            let next = tables.lookup(vrf, Way::Plain.host4(port));
-            let next6 = tables.lookup(vrf, Way::Plain.host6(port));
+            let next = tables.lookup(vrf, LinkVariant::Plain.host4(port));
+            let next6 = tables.lookup(vrf, LinkVariant::Plain.host6(port));
             let next = if host.is_ipv4() { next } else { next6 };
             tables.insert(vrf, RoutePrefix::new(host, len), next).unwrap();
-            assert_road(&tables, host, port);
+            assert_path(&tables, host, port);
         }
         for len in (2..=width).rev() {
             assert_eq!(tables.remove(vrf, RoutePrefix::new(host, len)), Ok(true));
-            assert_road(&tables, host, (len - 1) % 3);
+            assert_path(&tables, host, (len - 1) % 3);
         }
     }
 }
 
-/// A packet to `host` leaves by `port`.
-fn assert_road(tables: &Tables, host: IpAddr, port: u8) {
-    let frame = Way::Plain.packet(0, host).build();
-    let outcome = Road::over(tables, Path::<Everything>::detect(), 512).one(0, &frame);
-    assert_eq!(outcome, Outcome::Sent(port.into(), Way::Plain.forwarded(port, &frame)));
+/// Asserts that a packet to `host` is sent by `port`.
+fn assert_path(tables: &Tables, host: IpAddr, port: u8) {
+    let frame = LinkVariant::Plain.packet(0, host).build();
+    let outcome = PathBench::over(tables, Path::<AllStages>::detect(), 512).one(0, &frame);
+    assert_eq!(outcome, Outcome::Sent(port.into(), LinkVariant::Plain.forwarded(port, &frame)));
 }
 
 /// Longest match by looking at all routes.
@@ -305,13 +304,13 @@ fn scan(routes: &[(VrfId, Prefix, u8)], vrf: VrfId, host: u32) -> u8 {
     covering.expect("there is a default route").2
 }
 
-/// Packets whose way leaps from the top, beside packets that take one step, take several, or have
-/// their answer in the top; with a top of 16 bits, one of 8 bits, and both in one burst.
+/// Packets that leap from the top, beside packets that take one step, take several, or have their
+/// result in the top; with a top of 16 bits, one of 8 bits, and both in one burst.
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn leaps_steps_and_leaves_share_a_burst() {
     let mut tables = tables();
-    let (wide, narrow) = (Way::Plain, Way::Qinq);
+    let (wide, narrow) = (LinkVariant::Plain, LinkVariant::Qinq);
     let mut routes = Vec::new();
     for (vrf, steps) in [(wide.vrf(), 4200), (narrow.vrf(), 20)] {
         let mut add = |address: u32, len| {
@@ -339,22 +338,22 @@ fn leaps_steps_and_leaves_share_a_burst() {
             let leaping = 60 << 24 | at << 16 | (at * 7) << 8 | 64;
             let alone = (70 + at) << 24 | at << 16 | 0x0780;
             let step = 11 << 24 | at << 8;
-            // On the way of each leap, and off it in every byte that it passes over.
+            // Addresses under each leap, and addresses that differ in each byte that it skips.
             let leaps = [leaping, leaping ^ 0x40, leaping ^ 0x100, alone, alone ^ 0x100];
             let leaves = [alone ^ 0x1_0000, 61 << 24 | at << 16 | 9, 62 << 24 | at];
             [&leaps[..], &leaves, &[step | 9, step | 33, 11 << 24 | 99 << 16]].concat()
         })
         .collect();
-    // Shuffled by a step that shares no factor with their number.
+    // Shuffled by a step that is coprime to their number.
     let shuffled = |at: usize| hosts[at * 89 % hosts.len()];
-    let ways: [fn(usize) -> Way; 4] = [
-        |_| Way::Plain,
-        |_| Way::Qinq,
-        |lane| if lane % 2 == 0 { Way::Plain } else { Way::Qinq },
-        |lane| if lane < 63 { Way::Plain } else { Way::Qinq },
+    let ways: [fn(usize) -> LinkVariant; 4] = [
+        |_| LinkVariant::Plain,
+        |_| LinkVariant::Qinq,
+        |lane| if lane % 2 == 0 { LinkVariant::Plain } else { LinkVariant::Qinq },
+        |lane| if lane < 63 { LinkVariant::Plain } else { LinkVariant::Qinq },
     ];
     for path in paths() {
-        let mut road = Road::over(&tables, path, 512);
+        let mut path_bench = PathBench::over(&tables, path, 512);
         for (first, way_of) in (0..hosts.len()).step_by(16).flat_map(|at| ways.map(|way| (at, way)))
         {
             let sent: Vec<_> = (0..BURST)
@@ -368,7 +367,7 @@ fn leaps_steps_and_leaves_share_a_burst() {
                 .collect();
             let frames: Vec<_> = sent.iter().map(|(frame, ..)| frame).collect();
             for (lane, ((_, host, expected), outcome)) in
-                sent.iter().zip(road.burst(0, &frames)).enumerate()
+                sent.iter().zip(path_bench.burst(0, &frames)).enumerate()
             {
                 assert_eq!(outcome, *expected, "{} in lane {lane}", Ipv4Addr::from_bits(*host));
             }

@@ -40,7 +40,7 @@ fn a_small_fib_changes_while_it_is_read() {
             for change in 0..changes {
                 let at = 1 + (change * 7 / 3 + change / 5) % 3;
                 let (prefix, next) = prefixes[at];
-                // Refused while the reader holds what was taken out.
+                // Refused while the reader may still read what was taken out.
                 let done = if up[at] {
                     fib.remove(root, prefix).is_ok()
                 } else {

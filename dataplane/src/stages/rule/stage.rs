@@ -1,10 +1,10 @@
 use super::Policies;
 use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
-use crate::stages::filter::{State, Steer};
-use crate::tables::{Question, Tables};
+use crate::stages::filter::{PolicyRoute, State};
+use crate::tables::{RouteQuery, Tables};
 
-/// Finds the next hops of packets whose links have a policy, by that in place of their FIBs'.
+/// Finds the next hops of packets whose links have a policy, from the policy instead of their FIBs.
 #[inline(never)]
 pub(crate) fn run(
     burst: &mut Burst,
@@ -18,25 +18,19 @@ pub(crate) fn run(
     for (version, lanes) in [(4, ip4), (6, ip6)] {
         for lane in lanes {
             let link = burst.link[lane];
-            // A rule of the firewall has named the VRF.
-            let is_steered = matches!(state.steer_of(lane), Steer::Vrf(_));
-            if policies.of(link).is_none() || is_steered {
+            // A firewall rule has selected the VRF.
+            let is_policy_routed = matches!(state.policy_route_of(lane), PolicyRoute::Vrf(_));
+            if policies.of(link).is_none() || is_policy_routed {
                 continue;
             }
-            let question = question(burst, umem, lane, version, state.mark[lane]);
-            burst.next[lane] = next_hops.in_force(tables.find(&question));
+            let query = query(burst, umem, lane, version, state.mark[lane]);
+            burst.next[lane] = next_hops.installed(tables.find(&query));
         }
     }
 }
 
-/// What a packet's route is asked for; one that ends before its addresses has those of zeros.
-pub(crate) fn question(
-    burst: &Burst,
-    umem: &Umem,
-    lane: usize,
-    version: u8,
-    mark: u32,
-) -> Question {
+/// The query for a packet's route. If the packet ends before its addresses, they are zeros.
+pub(crate) fn query(burst: &Burst, umem: &Umem, lane: usize, version: u8, mark: u32) -> RouteQuery {
     let (link, root) = (burst.link[lane], burst.root[lane]);
     let l3 = usize::from(burst.l3[lane]);
     let frame = umem.frame(burst.addr[lane], usize::from(burst.len[lane]));
@@ -45,7 +39,7 @@ pub(crate) fn question(
         4 => (word4(packet, 12), word4(packet, 16)),
         _ => (word6(packet, 8), word6(packet, 24)),
     };
-    Question { version, link, root, src, dst, mark }
+    RouteQuery { version, link, root, src, dst, mark }
 }
 
 fn word4(packet: &[u8], at: usize) -> u128 {

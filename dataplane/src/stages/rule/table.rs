@@ -2,12 +2,12 @@ use std::sync::Arc;
 
 use crate::id::{LinkId, NextHopId, VrfId};
 use crate::stages::route::Prefix;
-use crate::tables::{Question, RoutePrefix, Tables, TablesError};
+use crate::tables::{RoutePrefix, RouteQuery, Tables, TablesError};
 use crate::verdict::{DropReason, PuntReason};
 
-/// One rule of a link's policy: what it selects has to match in all parts that are given.
+/// One rule of a link's policy: a packet matches if it matches all given selectors.
 ///
-/// A prefix makes it a rule for packets of its family; one without any is for both.
+/// A prefix makes it a rule for packets of its family; a rule without any is for both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyRule {
     /// Sources.
@@ -16,23 +16,23 @@ pub struct PolicyRule {
     pub dst: Option<RoutePrefix>,
     /// Marks that have this value in the bits of the mask: value, mask.
     pub mark: Option<(u32, u32)>,
-    /// What becomes of the packet.
+    /// The action for the packet.
     pub action: PolicyAction,
 }
 
-/// What becomes of a packet that a rule matches.
+/// The action for a packet that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyAction {
-    /// Its route in this VRF and those that it falls back to decides; the next rule does where there is
-    /// none.
+    /// The route in this VRF and those that it falls back to decides; without a route, the next rule
+    /// does.
     View(VrfId),
     /// Dropped.
     Blackhole,
-    /// Dropped; its sender is owed an ICMP unreachable.
+    /// Dropped; the router owes its sender an ICMP unreachable.
     Unreachable,
-    /// Dropped; its sender is owed an ICMP administratively prohibited.
+    /// Dropped; the router owes its sender an ICMP administratively prohibited.
     Prohibit,
-    /// The kernel's to decide.
+    /// The kernel decides.
     Punt,
 }
 
@@ -49,7 +49,7 @@ impl Policies {
         self.by_link.get(usize::from(link.0))?.as_ref()
     }
 
-    /// Says if two links decide alike, each packet that comes to the policy of either.
+    /// Says whether the policies of two links have the same result for every packet.
     pub(crate) fn are_alike(&self, one: LinkId, other: LinkId) -> bool {
         match (self.of(one), self.of(other)) {
             (None, None) => true,
@@ -67,13 +67,13 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    /// Those for a version of IP, in order.
+    /// The rules for a version of IP, in order.
     pub(crate) fn rules(&self, version: u8) -> &[Rule] {
         &self.rules[usize::from(version != 4)]
     }
 }
 
-/// A rule as it is asked.
+/// A compiled rule.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
     src: Prefix,
@@ -83,33 +83,33 @@ pub(crate) struct Rule {
     pub(crate) decision: Decision,
 }
 
-/// What a rule says.
+/// The result of a matching rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// The FIB with this root is asked.
+    /// Looks up the FIB with this root.
     Root(u32),
     /// The packet gets this next hop.
     Next(NextHopId),
 }
 
 impl Rule {
-    /// Says if the rule is for a packet.
-    pub(crate) fn matches(&self, question: &Question) -> bool {
-        // `fib_rule_match`: the bits that differ are none of the mask's.
-        (question.mark ^ self.mark) & self.mask == 0
-            && self.src.contains(question.src)
-            && self.dst.contains(question.dst)
+    /// Says whether the rule matches a packet.
+    pub(crate) fn matches(&self, query: &RouteQuery) -> bool {
+        // `fib_rule_match`: no differing bit is in the mask.
+        (query.mark ^ self.mark) & self.mask == 0
+            && self.src.contains(query.src)
+            && self.dst.contains(query.dst)
     }
 }
 
 impl Tables {
-    /// Gives a link a policy in place of its VRF's FIB; no rules take it away.
+    /// Sets a link's policy, which replaces its VRF's FIB; no rules remove it.
     ///
-    /// The first rule decides that matches a packet, and, where it names a VRF, of which that VRF or one that
-    /// it falls back to has a route for the packet. Where none does there is no route.
+    /// The first rule that matches a packet decides. A rule that selects a VRF only decides if that VRF
+    /// or one that it falls back to has a route for the packet. If no rule decides, there is no route.
     ///
     /// # Errors
-    /// See [`TablesError`]; the link has the policy that it had.
+    /// See [`TablesError`]; the link then keeps its policy.
     pub fn set_policy(&mut self, link: LinkId, rules: Vec<PolicyRule>) -> Result<(), TablesError> {
         self.links.get(usize::from(link.0)).ok_or(TablesError::Unknown)?;
         let policy = match rules.is_empty() {
@@ -159,7 +159,7 @@ impl Tables {
     }
 }
 
-/// What part of a rule asks of a family's addresses; none where it is for the other family.
+/// A rule's prefix for a family; none if the prefix is for the other family.
 fn part(prefix: Option<RoutePrefix>, is_ipv4: bool) -> Option<Prefix> {
     match (prefix.unwrap_or(RoutePrefix::all(is_ipv4)), is_ipv4) {
         (RoutePrefix::V4(prefix), true) | (RoutePrefix::V6(prefix), false) => Some(prefix),

@@ -6,13 +6,13 @@ use proptest::prelude::*;
 use super::{PolicyAction, PolicyRule};
 use crate::dispatch::Path;
 use crate::id::{LinkId, NextHopId, VrfId};
-use crate::path::Everything;
+use crate::path::AllStages;
 use crate::stages::filter::{Condition, Field, Filter, Op, Point, Rule, Rules};
 use crate::tables::{RoutePrefix, Tables, TablesError};
 use crate::testkit::dice::Dice;
 use crate::testkit::linux::{Fate, Linux, fates, mac, random_address, random_prefix};
 use crate::testkit::packet::{Packet, ip};
-use crate::testkit::road::Road;
+use crate::testkit::path_bench::PathBench;
 use crate::verdict::PuntReason;
 
 /// The link with a policy, and its port.
@@ -39,8 +39,8 @@ fn random_rule(dice: &mut Dice, tables: usize) -> PolicyRule {
     }
 }
 
-fn road(tables: &Tables) -> Road<'_, Everything> {
-    Road::over(tables, Path::detect(), 2048)
+fn path_bench(tables: &Tables) -> PathBench<'_, AllStages> {
+    PathBench::over(tables, Path::detect(), 2048)
 }
 
 /// Rules that mark packets by the last two bits of their source port.
@@ -78,9 +78,9 @@ proptest! {
         tables.set_policy(LINK, rules.clone()).unwrap();
         let is_marked = dice.one_in(2);
         tables.filter = is_marked.then(|| Arc::new(marks_by_port()));
-        let mut road = road(&tables);
+        let mut path_bench = path_bench(&tables);
         if let Some(filter) = &tables.filter {
-            road.filter.renew(filter, &[]);
+            path_bench.filter.renew(filter, &[]);
         }
         for _ in 0..4 {
             let packets: Vec<_> = (0..1 + dice.below(64))
@@ -94,7 +94,7 @@ proptest! {
                 Packet::between(*src, *dst).ports(*port, 7).to(mac(PORT)).build()
             };
             let frames: Vec<_> = packets.iter().map(frame).collect();
-            let outcomes = road.burst(PORT, &frames);
+            let outcomes = path_bench.burst(PORT, &frames);
             for ((src, dst, port), outcome) in packets.into_iter().zip(&outcomes) {
                 let mark = if is_marked { port.into() } else { 0 };
                 let expected = match linux.by_rules(&rules, (src, dst), mark) {
@@ -123,7 +123,7 @@ fn links_without_a_policy_have_their_vrf() {
     assert_ne!(tables.version(), before, "a change");
     let fate = |tables: &Tables, port| {
         let frame = Packet::between(ip("10.0.0.2"), dst).to(mac(port)).build();
-        Fate::of(&road(tables).one(port, &frame))
+        Fate::of(&path_bench(tables).one(port, &frame))
     };
     assert_eq!(fate(&tables, PORT), Fate::Punt(PuntReason::Prohibit));
     assert_eq!(fate(&tables, 1), Fate::By(0));
@@ -147,7 +147,7 @@ fn what_is_the_kernels_stays_with_it() {
             true => Fate::Punt(PuntReason::KernelLink),
             false => Fate::By(0),
         };
-        assert_eq!(Fate::of(&road(&tables).one(PORT, &frame)), fate);
+        assert_eq!(Fate::of(&path_bench(&tables).one(PORT, &frame)), fate);
     }
 }
 

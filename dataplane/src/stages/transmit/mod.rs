@@ -1,4 +1,4 @@
-//! Transmit: packets that are ready are grouped by port, in order, for the port to take at once.
+//! Transmit: groups packets by egress port, in order, so that the port takes them at once.
 //!
 //! Kernel equivalent: `dev_queue_xmit` (`net/core/dev.c`) with its bulk dequeue.
 

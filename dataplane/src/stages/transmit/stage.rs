@@ -2,7 +2,7 @@ use crate::burst::{BURST, Burst, Lanes};
 use crate::frame::Descriptor;
 use crate::id::PortId;
 
-/// Frames that wait to be handed to their ports, one queue for each.
+/// Queues of frames that wait for their ports, one for each port.
 #[derive(Clone, Debug, Default)]
 pub struct Egress {
     queues: Vec<Queue>,
@@ -15,7 +15,7 @@ struct Queue {
 }
 
 impl Egress {
-    /// Empty queues for so many ports.
+    /// Creates empty queues for `ports` ports.
     #[must_use]
     pub fn new(ports: usize) -> Self {
         let queue = Queue { count: 0, frames: [Descriptor::default(); BURST] };
@@ -29,7 +29,7 @@ impl Egress {
         queue.and_then(|queue| queue.frames.get(..queue.count)).unwrap_or_default()
     }
 
-    /// Calls `take` for each port that frames wait for, and empties its queue.
+    /// Calls `take` for each port with waiting frames, and empties its queue.
     #[inline(always)]
     pub fn drain(&mut self, mut take: impl FnMut(PortId, &[Descriptor])) {
         for (port, queue) in self.queues.iter_mut().enumerate() {
@@ -43,7 +43,7 @@ impl Egress {
     }
 }
 
-/// Queues every packet at its egress port; the queues are empty before a burst, so all fit.
+/// Queues every packet for its egress port; the queues are empty before a burst, so all fit.
 #[inline(always)]
 pub fn run(burst: &Burst, egress: &mut Egress, lanes: Lanes) {
     let Some(first) = lanes.lowest() else { return };
@@ -55,7 +55,7 @@ pub fn run(burst: &Burst, egress: &mut Egress, lanes: Lanes) {
     if differing { group(burst, egress, lanes) } else { append(burst, egress, port, lanes) }
 }
 
-/// Says if any packet goes elsewhere than to `port`.
+/// Says whether any packet has another egress port than `port`.
 #[inline(always)]
 fn differing(burst: &Burst, port: PortId, lanes: impl IntoIterator<Item = usize>) -> bool {
     let mut differing = 0;
@@ -65,7 +65,7 @@ fn differing(burst: &Burst, port: PortId, lanes: impl IntoIterator<Item = usize>
     differing != 0
 }
 
-/// Takes one port's packets after the other's.
+/// Queues the packets of one port after the other.
 fn group(burst: &Burst, egress: &mut Egress, mut rest: Lanes) {
     while let Some(first) = rest.lowest() {
         let port = burst.egress[first];
@@ -88,7 +88,7 @@ fn append(burst: &Burst, egress: &mut Egress, port: PortId, lanes: Lanes) {
     };
 }
 
-/// Writes descriptors until packets or room are used up; says how many.
+/// Writes descriptors until packets or room are used up; returns how many.
 #[inline(always)]
 fn fill(burst: &Burst, room: &mut [Descriptor], lanes: impl IntoIterator<Item = usize>) -> usize {
     let mut count = 0;

@@ -3,7 +3,7 @@ use crate::burst::{BURST, Burst, Lanes};
 use crate::frame::{Descriptor, FrameAddr};
 use crate::id::PortId;
 
-/// A burst whose packet `n` has its number as address and length, and leaves by `port(n)`.
+/// A burst whose packet `n` has its number as address and length, and `port(n)` as egress port.
 fn burst(port: impl Fn(usize) -> u16) -> Burst {
     let mut burst = Burst::new();
     for lane in 0..BURST {

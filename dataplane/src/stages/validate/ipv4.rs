@@ -5,9 +5,8 @@ use crate::wire::checksum;
 use crate::wire::ipv4::{self, Ipv4View, VERSION_IHL_PLAIN};
 use crate::wire::{word32, word64};
 
-/// First bytes of source addresses that hardly any packet has: 127/8 and 224/4, which are barred
-/// (RFC 1122, 3.2.1.3), and 0/8 and 255/8, of which one address is, as in Linux
-/// (`ip_route_input_slow`).
+/// First bytes of rare source addresses: 127/8 and 224/4, which are invalid (RFC 1122, 3.2.1.3), and
+/// 0/8 and 255/8, of which one address each is, as in Linux (`ip_route_input_slow`).
 static SUSPECT_SOURCE: [bool; 256] = {
     let mut suspect = [false; 256];
     let mut byte = 0;
@@ -18,20 +17,20 @@ static SUSPECT_SOURCE: [bool; 256] = {
     suspect
 };
 
-/// Checks IPv4 headers, cuts off what is behind each packet, and notes its destination as key.
+/// Checks IPv4 headers, cuts off bytes behind each packet, and stores its destination as the key.
 #[inline(always)]
 pub fn ipv4(burst: &mut Burst, umem: &Umem, lanes: Lanes) -> Lanes {
-    let odd = match lanes.dense() {
+    let rare = match lanes.dense() {
         Some(range) => check(burst, umem, range),
         None => check(burst, umem, lanes),
     };
-    if odd.is_empty() { lanes } else { lanes.without(odd).or(explain_all(burst, umem, odd)) }
+    if rare.is_empty() { lanes } else { lanes.without(rare).or(explain_all(burst, umem, rare)) }
 }
 
-/// Checks the packets that need no closer look; returns the others.
+/// Checks packets in a straight loop; returns those that need a closer look.
 #[inline(always)]
 fn check(burst: &mut Burst, umem: &Umem, lanes: impl IntoIterator<Item = usize>) -> Lanes {
-    let mut odd = Lanes::NONE;
+    let mut rare = Lanes::NONE;
     for lane in lanes {
         let l3 = u32::from(burst.l3[lane]);
         let header = umem.bytes::<{ ipv4::LEN }>(burst.addr[lane], l3 as usize);
@@ -44,19 +43,19 @@ fn check(burst: &mut Burst, umem: &Umem, lanes: impl IntoIterator<Item = usize>)
             || SUSPECT_SOURCE[(second >> 32) as usize & 0xff]
             || !checksum::header_is_valid(first, second, third)
         {
-            odd.put_odd(lane);
+            rare.insert_rare(lane);
             continue;
         }
         burst.len[lane] = (l3 + total_len) as u16;
     }
-    odd
+    rare
 }
 
-/// Looks again at packets that the straight loop found odd; returns those that are sound.
+/// Examines the unusual packets of the straight loop; returns those that are valid.
 #[cold]
-fn explain_all(burst: &mut Burst, umem: &Umem, odd: Lanes) -> Lanes {
+fn explain_all(burst: &mut Burst, umem: &Umem, rare: Lanes) -> Lanes {
     let mut sound = Lanes::NONE;
-    for lane in odd {
+    for lane in rare {
         let frame = umem.frame(burst.addr[lane], usize::from(burst.len[lane]));
         let packet = frame.get(usize::from(burst.l3[lane])..).unwrap_or_default();
         match explain(packet) {
@@ -64,13 +63,13 @@ fn explain_all(burst: &mut Burst, umem: &Umem, odd: Lanes) -> Lanes {
                 sound.0 |= 1 << lane;
                 burst.len[lane] = u16::from(burst.l3[lane]) + total_len;
             }
-            Err(verdict) => burst.leave(lane, verdict),
+            Err(verdict) => burst.exit(lane, verdict),
         }
     }
     sound
 }
 
-/// The packet's length; or the verdict for one that does not go on, in the kernel's order of checks.
+/// The packet's length; or the verdict for a packet that exits, in the kernel's order of checks.
 fn explain(packet: &[u8]) -> Result<u16, Verdict> {
     let Some(header) = packet.first_chunk() else {
         return Err(Verdict::Drop(DropReason::PktTooSmall));

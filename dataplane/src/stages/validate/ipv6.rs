@@ -10,34 +10,34 @@ use crate::wire::word64;
 pub struct Valid6 {
     /// All of them.
     pub lanes: Lanes,
-    /// Those whose source may not leave its link: link-local, or unspecified.
+    /// Those whose source must stay on its link: link-local, or unspecified.
     pub scoped: Lanes,
 }
 
 impl Valid6 {
-    /// Those that are not in `gone`.
+    /// The packets that are not in `gone`.
     #[must_use]
     pub const fn without(self, gone: Lanes) -> Self {
         Self { lanes: self.lanes.without(gone), scoped: self.scoped.without(gone) }
     }
 }
 
-/// Checks IPv6 headers, cuts off what is behind each packet, and notes the upper half of its
-/// destination as key.
+/// Checks IPv6 headers, cuts off bytes behind each packet, and stores the upper half of its destination
+/// as the key.
 #[inline(always)]
 pub fn ipv6(burst: &mut Burst, umem: &Umem, lanes: Lanes) -> Valid6 {
-    let odd = match lanes.dense() {
+    let rare = match lanes.dense() {
         Some(range) => check(burst, umem, range),
         None => check(burst, umem, lanes),
     };
-    let valid = Valid6 { lanes: lanes.without(odd), scoped: Lanes::NONE };
-    if odd.is_empty() { valid } else { explain_all(burst, umem, odd, valid) }
+    let valid = Valid6 { lanes: lanes.without(rare), scoped: Lanes::NONE };
+    if rare.is_empty() { valid } else { explain_all(burst, umem, rare, valid) }
 }
 
-/// Checks the packets that need no closer look; returns the others.
+/// Checks packets in a straight loop; returns those that need a closer look.
 #[inline(always)]
 fn check(burst: &mut Burst, umem: &Umem, lanes: impl IntoIterator<Item = usize>) -> Lanes {
-    let mut odd = Lanes::NONE;
+    let mut rare = Lanes::NONE;
     for lane in lanes {
         let l3 = u32::from(burst.l3[lane]);
         let header = umem.bytes::<{ ipv6::LEN }>(burst.addr[lane], l3 as usize);
@@ -49,24 +49,24 @@ fn check(burst: &mut Burst, umem: &Umem, lanes: impl IntoIterator<Item = usize>)
             || (first >> 48) as u8 == l4::HOP_BY_HOP
             || source_is_suspect(header[8])
         {
-            odd.put_odd(lane);
+            rare.insert_rare(lane);
             continue;
         }
         burst.len[lane] = end as u16;
     }
-    odd
+    rare
 }
 
-/// Says if a source's first byte is one of those that need a closer look: 0, 0xfe and 0xff.
+/// Says whether a source with this first byte needs a closer look: 0, 0xfe and 0xff.
 #[inline(always)]
 const fn source_is_suspect(byte: u8) -> bool {
     byte.wrapping_add(2) <= 2
 }
 
-/// Looks again at packets that the straight loop found odd.
+/// Examines the unusual packets of the straight loop.
 #[cold]
-fn explain_all(burst: &mut Burst, umem: &Umem, odd: Lanes, mut valid: Valid6) -> Valid6 {
-    for lane in odd {
+fn explain_all(burst: &mut Burst, umem: &Umem, rare: Lanes, mut valid: Valid6) -> Valid6 {
+    for lane in rare {
         let frame = umem.frame(burst.addr[lane], usize::from(burst.len[lane]));
         let packet = frame.get(usize::from(burst.l3[lane])..).unwrap_or_default();
         match explain(packet) {
@@ -75,13 +75,13 @@ fn explain_all(burst: &mut Burst, umem: &Umem, odd: Lanes, mut valid: Valid6) ->
                 valid.scoped.0 |= u64::from(sound.scoped) << lane;
                 burst.len[lane] = u16::from(burst.l3[lane]) + sound.total_len;
             }
-            Err(verdict) => burst.leave(lane, verdict),
+            Err(verdict) => burst.exit(lane, verdict),
         }
     }
     valid
 }
 
-/// What the closer look finds at a sound packet.
+/// The result of the closer look at a valid packet.
 struct Sound {
     /// Bytes, header included.
     total_len: u16,
@@ -89,7 +89,7 @@ struct Sound {
     scoped: bool,
 }
 
-/// What there is to say of a sound packet; or the verdict for one that is not.
+/// The properties of a valid packet; or the verdict for an invalid one.
 fn explain(packet: &[u8]) -> Result<Sound, Verdict> {
     let Some(header) = packet.first_chunk() else {
         return Err(Verdict::Drop(DropReason::PktTooSmall));

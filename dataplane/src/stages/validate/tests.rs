@@ -2,8 +2,8 @@ use etherparse::IpNumber;
 
 use crate::id::LinkId;
 use crate::testkit::packet::{Packet, ip};
-use crate::testkit::road::{Outcome, Road};
-use crate::testkit::wires::{Special, Way};
+use crate::testkit::path_bench::{Outcome, PathBench};
+use crate::testkit::wires::{LinkVariant, Special};
 use crate::verdict::{DropReason, PuntReason};
 use crate::wire::checksum;
 
@@ -11,18 +11,18 @@ use crate::wire::checksum;
 const L3: usize = 14;
 
 fn v4() -> Packet {
-    Way::Plain.packet(0, Way::Plain.host4(1))
+    LinkVariant::Plain.packet(0, LinkVariant::Plain.host4(1))
 }
 
 fn v6() -> Packet {
-    Way::Plain.packet(0, Way::Plain.host6(1))
+    LinkVariant::Plain.packet(0, LinkVariant::Plain.host6(1))
 }
 
 fn outcome(frame: &[u8]) -> Outcome {
-    Road::new().one(0, frame)
+    PathBench::new().one(0, frame)
 }
 
-/// Changes an IPv4 header's bytes and makes its checksum good again, over what it says it is long.
+/// Changes an IPv4 header's bytes and corrects its checksum, over the length in the header.
 fn changed(packet: &Packet, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let mut frame = packet.build();
     change(&mut frame[L3..]);
@@ -34,11 +34,11 @@ fn changed(packet: &Packet, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
 }
 
 fn from4(src: &str) -> Outcome {
-    outcome(&Packet::udp(src, "10.1.0.9").to(Way::Plain.mac(0)).build())
+    outcome(&Packet::udp(src, "10.1.0.9").to(LinkVariant::Plain.mac(0)).build())
 }
 
 fn from6(src: &str) -> Outcome {
-    outcome(&Packet::udp(src, "2001:db8:1::9").to(Way::Plain.mac(0)).build())
+    outcome(&Packet::udp(src, "2001:db8:1::9").to(LinkVariant::Plain.mac(0)).build())
 }
 
 #[test]
@@ -47,7 +47,9 @@ fn first_byte_of_ipv4_says_version_4_and_at_least_five_words() {
     for byte in 0..=u8::MAX {
         let frame = changed(&v4().size(100), |header| header[0] = byte);
         match (byte, outcome(&frame)) {
-            (0x45, Outcome::Sent(1, bytes)) => assert_eq!(bytes, Way::Plain.forwarded(1, &frame)),
+            (0x45, Outcome::Sent(1, bytes)) => {
+                assert_eq!(bytes, LinkVariant::Plain.forwarded(1, &frame))
+            }
             (0x46..=0x4f, outcome) => assert_eq!(outcome.punted(), Some(PuntReason::IpOptions)),
             (_, outcome) => assert_eq!(outcome, Outcome::Drop(DropReason::IpInhdr), "{byte:#x}"),
         }
@@ -86,9 +88,9 @@ fn every_length_of_options_is_punted() {
         let frame = packet.build();
         let punt = Outcome::Punt(PuntReason::IpOptions, LinkId(0), L3 as u8);
         assert_eq!(outcome(&frame), punt);
-        let mut road = Road::new().with_stale(&frame);
+        let mut path_bench = PathBench::new().with_stale(&frame);
         for len in L3..frame.len() {
-            assert_eq!(road.one(0, &frame[..len]), Outcome::Drop(DropReason::PktTooSmall));
+            assert_eq!(path_bench.one(0, &frame[..len]), Outcome::Drop(DropReason::PktTooSmall));
         }
     }
 }
@@ -101,7 +103,7 @@ fn total_length_lies_between_header_and_frame() {
         let frame = changed(&packet, |header| header[2..4].copy_from_slice(&total.to_be_bytes()));
         let expected = match total {
             0..20 => Outcome::Drop(DropReason::IpInhdr),
-            20..=60 => Outcome::Sent(1, Way::Plain.forwarded(1, &frame)),
+            20..=60 => Outcome::Sent(1, LinkVariant::Plain.forwarded(1, &frame)),
             _ => Outcome::Drop(DropReason::PktTooSmall),
         };
         assert_eq!(outcome(&frame), expected, "total length {total}");
@@ -116,7 +118,7 @@ fn payload_length_of_ipv6_fits_the_frame() {
         let mut frame = packet.build();
         frame[L3 + 4..L3 + 6].copy_from_slice(&payload.to_be_bytes());
         let expected = if payload <= 60 {
-            Outcome::Sent(1, Way::Plain.forwarded(1, &frame))
+            Outcome::Sent(1, LinkVariant::Plain.forwarded(1, &frame))
         } else {
             Outcome::Drop(DropReason::PktTooSmall)
         };
@@ -133,7 +135,9 @@ fn version_of_ipv6_is_6() {
         let mut frame = v6().build();
         frame[L3] = version << 4 | 3;
         match (version, outcome(&frame)) {
-            (6, Outcome::Sent(1, bytes)) => assert_eq!(bytes, Way::Plain.forwarded(1, &frame)),
+            (6, Outcome::Sent(1, bytes)) => {
+                assert_eq!(bytes, LinkVariant::Plain.forwarded(1, &frame))
+            }
             (_, outcome) => assert_eq!(outcome, Outcome::Drop(DropReason::IpInhdr), "{version}"),
         }
     }
@@ -185,7 +189,8 @@ fn martian_ipv6_sources_are_dropped() {
     for src in martians {
         assert_eq!(from6(src), Outcome::Drop(DropReason::IpInvalidSource), "{src}");
     }
-    // The kernel forwards for IPv4-mapped ones since Linux 5.12, and refuses them where it is the host.
+    // The kernel forwards packets from IPv4-mapped sources since Linux 5.12, and refuses them as a
+    // host.
     let senders =
         ["::2", "::ffff:10.0.0.1", "1::1", "64:ff9b::1", "2001:db8::1", "fc00::1", "fec0::1"];
     for src in senders {
@@ -196,7 +201,7 @@ fn martian_ipv6_sources_are_dropped() {
 #[test]
 fn sources_bound_to_their_link_do_not_leave_it() {
     for src in ["fe80::1", "febf:ffff::1", "::"] {
-        let packet = |dst: &str| Packet::udp(src, dst).to(Way::Plain.mac(0));
+        let packet = |dst: &str| Packet::udp(src, dst).to(LinkVariant::Plain.mac(0));
         let punted = |dst: &str| outcome(&packet(dst).build()).punted();
         assert_eq!(punted("2001:db8:1::9"), Some(PuntReason::LinkLocalSource), "{src}");
         let last_hop = outcome(&packet("2001:db8:1::9").ttl(1).build());
@@ -214,7 +219,7 @@ fn sources_bound_to_their_link_do_not_leave_it() {
 
 #[test]
 fn destinations_that_can_not_be_forwarded_to() {
-    let to = |dst: &str| outcome(&Way::Plain.packet(0, ip(dst)).build());
+    let to = |dst: &str| outcome(&LinkVariant::Plain.packet(0, ip(dst)).build());
     for dst in ["127.0.0.1", "127.255.255.255", "0.0.0.0", "::", "::1"] {
         assert_eq!(to(dst), Outcome::Drop(DropReason::IpInvalidDest), "{dst}");
     }
@@ -231,7 +236,7 @@ fn destinations_that_can_not_be_forwarded_to() {
         assert_eq!(to(dst), Outcome::Local(LinkId(0), L3 as u8), "{dst}");
     }
     for dst in [Special::Nowhere.host4(), Special::Nowhere.host6()] {
-        let frame = Way::Plain.packet(0, dst).build();
+        let frame = LinkVariant::Plain.packet(0, dst).build();
         assert_eq!(outcome(&frame).punted(), Some(PuntReason::NoRoute));
     }
 }
@@ -242,7 +247,7 @@ fn hop_by_hop_is_punted_unless_it_is_multicast() {
         let packet = v6().extension(IpNumber::IPV6_HEADER_HOP_BY_HOP, bytes);
         assert_eq!(outcome(&packet.build()).punted(), Some(PuntReason::HopByHop));
     }
-    let packet = Way::Plain.packet(0, ip("ff02::16"));
+    let packet = LinkVariant::Plain.packet(0, ip("ff02::16"));
     let report = packet.extension(IpNumber::IPV6_HEADER_HOP_BY_HOP, 8).build();
     assert_eq!(outcome(&report), Outcome::Local(LinkId(0), L3 as u8));
 }
@@ -257,6 +262,6 @@ fn other_extension_headers_go_the_fast_road() {
     for chain in chains {
         let packet = chain.iter().fold(v6(), |packet, kind| packet.extension(*kind, 16));
         let frame = packet.fragment(0, true).build();
-        assert_eq!(outcome(&frame), Outcome::Sent(1, Way::Plain.forwarded(1, &frame)));
+        assert_eq!(outcome(&frame), Outcome::Sent(1, LinkVariant::Plain.forwarded(1, &frame)));
     }
 }

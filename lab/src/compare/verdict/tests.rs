@@ -1,8 +1,8 @@
 use super::*;
 use crate::frames::Spread;
 
-/// Noise as this kind of machine has it, from a seed: pairs of processes that differ by some 0.04 ns, now
-/// and then by several; both of a pair drift, and now and then run at half the speed.
+/// Noise that is typical of such machines, from a seed. Pairs of processes differ by some 0.04 ns,
+/// now and then by several ns. Both processes of a pair drift, and now and then run at half speed.
 struct Noise(Spread);
 
 impl Noise {
@@ -14,12 +14,12 @@ impl Noise {
         Self(spread)
     }
 
-    /// Evenly from 0 to 1.
+    /// Uniform from 0 to 1.
     fn even(&mut self) -> f64 {
         (self.0.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Normal enough.
+    /// Approximately normal.
     fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.even()).sum::<f64>() - 6.0
     }
@@ -40,7 +40,7 @@ impl Noise {
     }
 }
 
-/// How many of so many runs tell a verdict.
+/// How many of `runs` runs report a verdict.
 fn told(runs: u64, pairs: usize, delay: f64, verdict: Verdict) -> u64 {
     let judge = |seed| Noise::new(seed).run(pairs, delay).verdict;
     (0..runs).filter(|seed| judge(*seed) == verdict).count() as u64
@@ -60,7 +60,7 @@ fn two_ns_are_found_whatever_the_noise() {
     assert!(short >= 80, "{short} of 100 with eight pairs");
 }
 
-/// Without a floor the tests alone keep what they promise: 1%.
+/// Without a floor the tests alone keep their promise: 1%.
 #[test]
 fn the_tests_alone_err_once_in_a_hundred_runs() {
     let lopsided = |seed: u64| {
@@ -72,7 +72,7 @@ fn the_tests_alone_err_once_in_a_hundred_runs() {
     assert!((15..70).contains(&errors), "{errors} of 4000");
 }
 
-/// Runs find the smallest detectable difference that they tell of as often as they promise.
+/// Runs find the smallest detectable difference as often as they promise.
 #[test]
 fn the_smallest_detectable_difference_is_found_nine_times_of_ten() {
     let least: Vec<_> =
@@ -101,7 +101,7 @@ fn more_rows_ask_for_more_pairs() {
     let [alone, among] = [1, 9].map(|rows| judge(&pairs, rows).unwrap());
     assert_eq!((alone.verdict, among.verdict), (Verdict::Slower, Verdict::BelowAccuracy));
     assert!(among.strict_interval_ns[0] <= alone.strict_interval_ns[0]);
-    // What no difference would have proven is not told as one that would have shown.
+    // A difference that no run could have proven is not reported as detectable.
     assert!(alone.smallest_detectable_ns.is_some() && among.smallest_detectable_ns.is_none());
 }
 

@@ -1,8 +1,8 @@
-//! What an audit takes from forwarding.
+//! The cost of an audit for forwarding.
 //!
-//! One Tollway forwards all the time, on one processor. The thread that audits goes on in one window and stands
-//! still in the next: so nothing but the audit is another, neither the place nor the generator. Whatever
-//! else that thread does for the mirror counts as the audit's.
+//! One Tollway forwards all the time, on one processor. The auditing thread runs in one window and
+//! stands still in the next. So only the audit differs, and neither the setup nor the generator.
+//! Whatever else that thread does counts as the audit's.
 
 use std::time::{Duration, Instant};
 
@@ -13,49 +13,49 @@ use super::router::{Mirror, Router};
 use super::{Bench, Row};
 use crate::stats::{Summary, paired_percent};
 
-/// An audit begins again at once.
+/// Audit interval in seconds: an audit restarts at once.
 const EVERY: &str = "1";
-/// The thread that audits, as Tollway calls it.
-const AUDITOR: &str = "mirror";
-/// Before the first measurement.
+/// Tollway's name for the thread that audits.
+const AUDITOR: &str = "controller";
+/// Time before the first measurement.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// After the auditor was told to stand still or go on: as long as it may pause.
+/// Time after the auditor stops or continues: as long as it may pause.
 const SETTLE: Duration = Duration::from_millis(250);
-/// A measurement: ten slices of an audit.
+/// Duration of a measurement: ten slices of an audit.
 const WINDOW: Duration = Duration::from_millis(500);
-/// Flows; through user space they are all alike.
+/// Number of flows, which makes no difference on the user path.
 const FLOWS: u32 = 256;
-/// How sure the interval is.
+/// The confidence of the interval.
 const CONFIDENCE: f64 = 0.95;
-/// How much slower forwarding may be, %.
+/// The highest acceptable slowdown of forwarding, %.
 const BAR: f64 = 2.0;
 
-/// A place where packets are forwarded.
-struct Lane<'a> {
+/// A setup that forwards packets.
+struct XdpTraffic<'a> {
     mirror: Mirror<'a>,
     sink: Sink,
     router: &'a Router,
 }
 
-/// What a window came to.
+/// The result of a window.
 struct Window {
-    /// Million frames a second.
+    /// Million frames per second.
     mpps: f64,
-    /// The auditor's part of the processor, %.
+    /// The auditor's share of the processor, %.
     auditor_percent: f64,
 }
 
-impl<'a> Lane<'a> {
+impl<'a> XdpTraffic<'a> {
     fn new(router: &'a Router) -> Result<Self, String> {
         let expect = Expect { vid: None, follow: false, place: Place::Tc };
         let sink = Sink::start(&router.topology.b, expect)?;
-        // On a processor of its own, with its audit.
-        let mirror = router.start(&["--express", "off", "--audit", EVERY], true)?;
+        // Tollway and its audit have a separate processor.
+        let mirror = router.start(&["--xdp", "off", "--audit", EVERY], true)?;
         mirror.talk()?.sync()?;
         Ok(Self { mirror, sink, router })
     }
 
-    /// Looks at what is forwarded.
+    /// Measures one window.
     fn window(&self, auditor: i32) -> Result<Window, String> {
         std::thread::sleep(SETTLE);
         let kernel = self.router.topology.kernel_forwarded()?;
@@ -79,20 +79,20 @@ impl<'a> Lane<'a> {
 
 /// Measures windows with and without an audit in turn.
 pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
-    let lane = Lane::new(bench.router)?;
-    let auditor = lane.mirror.thread(AUDITOR)?;
+    let traffic = XdpTraffic::new(bench.router)?;
+    let auditor = traffic.mirror.thread(AUDITOR)?;
     let stream = Stream { flows: FLOWS, vid: None, rate: None };
     let generator = Generator::start(&bench.router.topology.a, stream)?;
     std::thread::sleep(WARM_UP);
     let (mut audited, mut quiet, mut parts) = (Vec::new(), Vec::new(), Vec::new());
     for pair in 0..bench.options.pairs {
         let (mut mpps, mut percent) = ([0.0; 2], [0.0; 2]);
-        // Each goes first as often.
+        // Each comes first equally often.
         for turn in [pair % 2, 1 - pair % 2] {
             let stands_still = turn == 1;
             sys::let_idle(auditor, stands_still)
-                .map_err(|error| format!("the auditor can not be held up: {error}"))?;
-            let window = lane.window(auditor)?;
+                .map_err(|error| format!("the auditor cannot be held up: {error}"))?;
+            let window = traffic.window(auditor)?;
             (mpps[turn], percent[turn]) = (window.mpps, window.auditor_percent);
         }
         audited.push(mpps[0]);
@@ -101,7 +101,7 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
         bench.bar.inc(1);
     }
     generator.stop()?;
-    lane.mirror.stop()?;
+    traffic.mirror.stop()?;
     let title = format!("{} routes audited, forwarding slower", bench.table.len());
     let slower = audited.iter().zip(&quiet).map(|(audited, quiet)| (1.0 - audited / quiet) * 100.0);
     let slower: Vec<_> = slower.collect();
@@ -114,7 +114,7 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
     note("mpps", middle(&quiet));
     note("processor_percent", middle(&parts));
     let (_, [least, most]) = paired_percent(&quiet, &audited, CONFIDENCE);
-    // What is less by so much is slower by so much; of too few pairs nothing is known.
+    // A negative difference of the rate is a slowdown; with too few pairs the interval is unknown.
     if least.is_finite() && most.is_finite() {
         note("mean_low_percent", -most);
         note("mean_high_percent", -least);

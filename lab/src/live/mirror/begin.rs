@@ -1,9 +1,9 @@
-//! A kernel that has all routes already.
+//! The start with a kernel that already has all routes.
 
 use super::table::compare;
 use super::{Bench, Row};
 
-/// Measures how long it takes until all is mirrored, and how much memory.
+/// Measures the time until all routes are active, and the memory.
 pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
     let (mut seconds, mut peak, mut resident) = (Vec::new(), Vec::new(), Vec::new());
     let kernel = bench.router.routes()?;
@@ -20,7 +20,7 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
         bench.bar.inc(1);
     }
     let count = bench.table.len();
-    let time = format!("{count} routes in the kernel, until all are in force");
+    let time = format!("{count} routes in the kernel, until all are installed");
     bench.report.rows.extend([
         Row::new("begin", time, "s", &seconds, 5.0),
         Row::new("memory", "resident memory at most meanwhile", "MB", &peak, 400.0),

@@ -1,4 +1,4 @@
-//! One change after the other, until packets go by it.
+//! Single changes, one after the other: the time until each is active in Tollway.
 
 use std::time::{Duration, Instant};
 
@@ -7,20 +7,20 @@ use serde_json::Value;
 use super::router::{Ip, Talk};
 use super::{Bench, Row};
 
-/// No change takes longer.
+/// Time limit of a change.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What a change is to take at most, ms.
+/// The highest acceptable time of a change, ms.
 const BAR: f64 = 5.0;
 
-/// A kind of change: its name, and what it is.
+/// A kind of change: its name and description.
 const KINDS: [(&str, &str); 3] = [
     ("route", "a route comes or goes"),
     ("neighbour", "a neighbour comes or goes"),
     ("address", "an address of the router comes or goes"),
 ];
 
-/// Two lines for ip(8), the second of which takes back the first, with the address that is asked for
-/// and a word of the answer that is there in between and not after.
+/// Two lines for ip(8), the second of which reverts the first, and the address to query. `word` is
+/// in Tollway's answer between the two lines, and not after them.
 struct Change {
     lines: [String; 2],
     address: String,
@@ -68,7 +68,7 @@ impl Change {
         }
     }
 
-    /// Makes it and takes it back; how long each took, ms.
+    /// Makes the change and reverts it. Returns the time of each, ms.
     fn make(&self, ip: &mut Ip, talk: &mut Talk) -> Result<[f64; 2], String> {
         let mut times = [0.0; 2];
         for ((line, time), wanted) in self.lines.iter().zip(&mut times).zip([true, false]) {
@@ -77,7 +77,7 @@ impl Change {
             while says(&talk.route(&self.address)?, &self.word) != wanted {
                 if start.elapsed() > PATIENCE {
                     return Err(format!(
-                        "`ip {line}` is not in force after {} s",
+                        "`ip {line}` is not active after {} s",
                         PATIENCE.as_secs()
                     ));
                 }
@@ -92,7 +92,7 @@ fn says(answer: &Value, word: &str) -> bool {
     answer.to_string().contains(word)
 }
 
-/// Measures the 99th percentile of each kind, some rounds of them.
+/// Measures the 99th percentile of each kind over several rounds.
 pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
     let mirror = bench.router.start(&[], false)?;
     let (mut ip, mut talk) = (bench.router.ip()?, mirror.talk()?);

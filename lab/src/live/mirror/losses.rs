@@ -1,4 +1,4 @@
-//! Changes that nobody reads for a while, and more than there is room for.
+//! Changes that Tollway does not read for a while, and more than its receive buffer holds.
 
 use std::time::{Duration, Instant};
 
@@ -8,14 +8,14 @@ use super::{Bench, Row};
 
 /// Routes that change meanwhile.
 const CHANGES: usize = 100_000;
-/// How long nobody reads.
+/// How long Tollway stands still.
 const STOP: Duration = Duration::from_secs(5);
-/// More batches of changes than this do not fill a buffer that is as large as it should be.
+/// Batches of changes that must fill a receive buffer of the intended size.
 const MOST_BATCHES: usize = 40;
-/// How long it may take until all is as the kernel has it, s.
+/// The highest acceptable time until all routes equal the kernel's, s.
 const BAR: f64 = 3.0;
 
-/// Measures how long it takes until the routes are the kernel's again.
+/// Measures the time until Tollway's routes equal the kernel's again.
 pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
     let (mut stopped, mut overrun, mut turn) = (Vec::new(), Vec::new(), 0);
     let mirror = bench.router.start(&[], false)?;
@@ -62,7 +62,7 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
     mirror.stop()
 }
 
-/// Has as many routes lead elsewhere, in turn.
+/// Changes the gateways of [`CHANGES`] routes, to and fro.
 fn change(bench: &Bench<'_>, turn: &mut usize) -> Result<(), String> {
     *turn += 1;
     let by: fn(usize) -> usize =
@@ -71,7 +71,7 @@ fn change(bench: &Bench<'_>, turn: &mut usize) -> Result<(), String> {
     bench.router.batch(bench.table.lines(0..count, "replace", by))
 }
 
-/// Lets it go on; how long it took to have the kernel's routes.
+/// Lets Tollway continue. Returns the time until its routes equal the kernel's.
 fn recover(bench: &Bench<'_>, mirror: &Mirror<'_>) -> Result<f64, String> {
     let kernel = bench.router.routes()?;
     let start = Instant::now();
@@ -82,12 +82,13 @@ fn recover(bench: &Bench<'_>, mirror: &Mirror<'_>) -> Result<f64, String> {
     compare(&kernel, &talk.routes()?).map(|()| took)
 }
 
-/// Messages of the kernel that did not fit into a socket on the router.
+/// Number of netlink messages that did not fit into a socket on the router.
 fn dropped(bench: &Bench<'_>) -> Result<u64, String> {
     let read = || std::fs::read_to_string("/proc/thread-self/net/netlink");
     let text = bench.router.topology.r.run(read)?;
-    let text = text.map_err(|error| format!("the kernel's sockets can not be listed: {error}"))?;
-    // sk, Eth, Pid, Groups, Rmem, Wmem, Dump, Locks, Drops, Inode; the first line names them.
+    let text = text.map_err(|error| format!("the kernel's sockets cannot be listed: {error}"))?;
+    // Columns: sk, Eth, Pid, Groups, Rmem, Wmem, Dump, Locks, Drops, Inode. The first line has
+    // their names.
     let drops = text.lines().filter_map(|line| line.split_whitespace().nth(8)?.parse::<u64>().ok());
     Ok(drops.sum())
 }

@@ -1,7 +1,8 @@
-//! The mirror bench: how fast, how large and how true a Tollway is that the kernel configures.
+//! The mirror bench: speed, memory and correctness of a Tollway that follows the kernel's
+//! configuration.
 //!
-//! The router's kernel has a whole Internet table. Changes are made by ip(8), so every time contains
-//! what that and the kernel take.
+//! The router's kernel has a whole Internet table. ip(8) makes the changes, so every time includes
+//! what ip(8) and the kernel take.
 
 mod audit;
 mod begin;
@@ -26,19 +27,19 @@ use router::Router;
 use table::Table;
 pub use text::render;
 
-/// What is measured, by name.
+/// The measurements, by name.
 const PARTS: [&str; 4] = ["begin", "changes", "losses", "audit"];
 
 /// What to measure, and how often.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Only these parts; all where it is empty.
+    /// Parts to measure; empty for all.
     pub only: Vec<String>,
-    /// Routes in the kernel.
+    /// Number of routes in the kernel.
     pub routes: usize,
-    /// Changes of each kind in a round.
+    /// Changes of each kind per round.
     pub changes: usize,
-    /// Times that each is measured.
+    /// Number of measurements of each part.
     pub repeat: usize,
     /// Pairs of measurements, with and without an audit.
     pub pairs: usize,
@@ -46,18 +47,18 @@ pub struct Options {
     pub data: Option<PathBuf>,
 }
 
-/// Something measured.
+/// One measured item.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Its name, the same in every report.
     pub name: &'static str,
-    /// What it is, in words.
+    /// A description in words.
     pub title: String,
-    /// Of what the values are.
+    /// The unit of the values.
     pub unit: &'static str,
-    /// What was measured.
+    /// The measured values.
     pub value: Summary,
-    /// What it is to be at most.
+    /// The highest acceptable value.
     pub bar: f64,
 }
 
@@ -79,7 +80,7 @@ impl Row {
     }
 }
 
-/// What a part needs, and where it notes what it finds.
+/// What a part needs, and where it stores its results.
 struct Bench<'a> {
     options: &'a Options,
     table: &'a Table,
@@ -88,11 +89,11 @@ struct Bench<'a> {
     bar: &'a ProgressBar,
 }
 
-/// Measures.
+/// Measures the selected parts.
 ///
 /// # Errors
-/// A sentence, where a name is unknown, the machine does not allow it, something fails, or a route is not
-/// as the kernel has it.
+/// A message, if a name is unknown, the machine does not allow it, something fails, or a route
+/// differs from the kernel's.
 pub fn run(options: &Options) -> Result<Report<Row>, String> {
     if let Some(unknown) = options.only.iter().find(|name| !PARTS.contains(&&***name)) {
         return Err(format!("nothing is called {unknown}; there are {}", PARTS.join(", ")));
@@ -124,7 +125,7 @@ fn wants(options: &Options, name: &str) -> bool {
     options.only.is_empty() || options.only.iter().any(|only| only == name)
 }
 
-/// Steps of all parts that are wanted.
+/// Number of steps of all selected parts.
 fn steps(options: &Options) -> u64 {
     let repeat = options.repeat as u64;
     let steps = [repeat, repeat * (3 * options.changes) as u64, 2 * repeat, options.pairs as u64];

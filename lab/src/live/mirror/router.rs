@@ -1,4 +1,4 @@
-//! The router: a kernel with a whole table, and a Tollway that mirrors it.
+//! The router: a kernel with a whole table, and a Tollway that follows it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -11,20 +11,20 @@ use super::super::program::{self, Tollway};
 use super::super::topology::{B0, Topology, letters};
 use super::table::{self, GATEWAYS, Routes, Table, gateway};
 
-/// Where Tollway listens; /run is the host's own.
+/// Tollway's control socket; the host has its own /run.
 const SOCKET: &str = "/run/lab.sock";
-/// Where lines for ip(8) are left.
+/// The file with lines for ip(8).
 const BATCH: &str = "/run/lab.batch";
-/// No answer takes longer.
+/// Time limit of an answer.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Hosts and a router whose kernel has routes.
+/// Hosts, and a router whose kernel has routes.
 pub(super) struct Router {
     pub(super) topology: Topology,
 }
 
 impl Router {
-    /// Its kernel has a whole table. All gateways are B.
+    /// Creates a router whose kernel has a whole table. All gateways are on B.
     pub(super) fn new(table: &Table) -> Result<Self, String> {
         let router = Self { topology: Topology::new()? };
         let r = &router.topology.r;
@@ -43,22 +43,22 @@ impl Router {
         Ok(router)
     }
 
-    /// Has ip(8) do many lines, each of which must succeed.
+    /// Passes many lines to ip(8), each of which must succeed.
     pub(super) fn batch(&self, lines: String) -> Result<(), String> {
         let write = move || std::fs::write(BATCH, lines);
-        let failed = |error| format!("{BATCH} can not be written: {error}");
+        let failed = |error| format!("{BATCH} cannot be written: {error}");
         self.topology.r.run(write)?.map_err(failed)?;
         self.topology.r.sh(&format!("ip -batch {BATCH}")).map(|_| ())
     }
 
-    /// The routes with a gateway that its kernel has.
+    /// The kernel's routes with a gateway.
     pub(super) fn routes(&self) -> Result<Routes, String> {
         let mut routes = table::listed(&self.topology.r.sh("ip -4 route show table main")?);
         routes.extend(table::listed(&self.topology.r.sh("ip -6 route show table main")?));
         Ok(routes)
     }
 
-    /// Starts a Tollway that mirrors it, on processors of its own if it is to be `apart`, and waits until
+    /// Starts a Tollway that follows the kernel, on separate processors if `apart`, and waits until
     /// it forwards.
     pub(super) fn start(&self, more: &[&str], apart: bool) -> Result<Mirror<'_>, String> {
         let mut arguments = vec!["run", "r0", "r1", "--socket", SOCKET];
@@ -69,56 +69,56 @@ impl Router {
         Ok(Mirror { router: self, tollway: Some(tollway), took: start.elapsed() })
     }
 
-    /// An ip(8) on the router that does line after line.
+    /// An ip(8) on the router that reads line after line.
     pub(super) fn ip(&self) -> Result<Ip, String> {
         let mut command = Command::new("ip");
         command.args(["-force", "-batch", "-"]);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = self.topology.r.run(move || command.spawn())?;
-        child.map(Ip).map_err(|error| format!("ip can not be started ({error}): install iproute2"))
+        child.map(Ip).map_err(|error| format!("ip cannot be started ({error}): install iproute2"))
     }
 }
 
-/// A Tollway that mirrors. Dropped, it is gone.
+/// A Tollway that follows the kernel. Dropping this ends it.
 pub(super) struct Mirror<'a> {
     router: &'a Router,
     tollway: Option<Tollway>,
-    /// From its start until it forwarded.
+    /// Time from its start until it forwarded.
     pub(super) took: Duration,
 }
 
 impl Mirror<'_> {
-    /// Sends it a signal.
+    /// Sends a signal to its process.
     pub(super) fn signal(&self, signal: i32) -> Result<(), String> {
         self.tollway.as_ref().map_or(Ok(()), |tollway| tollway.signal(signal))
     }
 
-    /// Its process.
+    /// Its process id.
     pub(super) fn process(&self) -> u32 {
         self.tollway.as_ref().map_or(0, Tollway::process)
     }
 
-    /// A line of what the kernel says of its memory, MB.
+    /// A memory value of its process from /proc, MB.
     pub(super) fn memory_mb(&self, line: &str) -> Result<f64, String> {
         let text = self.read("status")?;
         let line = text.lines().find_map(|text| text.strip_prefix(line));
         let kb = line.and_then(|rest| rest.trim_matches([':', '\t', ' ']).split(' ').next());
         let kb: Option<f64> = kb.and_then(|kb| kb.parse().ok());
-        // As `ps` and the bar count them.
+        // 1 MB is 1024 kB, as `ps` and the bar count.
         kb.map(|kb| kb / 1024.0).ok_or_else(|| "its status does not say how much it has".to_owned())
     }
 
-    /// What the kernel says of its process in a file.
+    /// Reads a file of its process in /proc.
     fn read(&self, file: &str) -> Result<String, String> {
         let path = format!("/proc/{}/{file}", self.process());
-        std::fs::read_to_string(&path).map_err(|error| format!("{path} can not be read: {error}"))
+        std::fs::read_to_string(&path).map_err(|error| format!("{path} cannot be read: {error}"))
     }
 
-    /// The number of its thread of a name.
+    /// The id of its thread with that name.
     pub(super) fn thread(&self, name: &str) -> Result<i32, String> {
         let path = format!("/proc/{}/task", self.process());
         let tasks = std::fs::read_dir(&path);
-        let tasks = tasks.map_err(|error| format!("{path} can not be read: {error}"))?;
+        let tasks = tasks.map_err(|error| format!("{path} cannot be read: {error}"))?;
         let is_meant = |task: &std::fs::DirEntry| {
             let comm = std::fs::read_to_string(task.path().join("comm"));
             comm.is_ok_and(|comm| comm.trim_end() == name)
@@ -129,7 +129,7 @@ impl Mirror<'_> {
         number.ok_or_else(|| format!("Tollway has no thread {name}"))
     }
 
-    /// How long a thread of its had a processor.
+    /// Processor time of one of its threads.
     pub(super) fn spent(&self, thread: i32) -> Result<Duration, String> {
         let text = self.read(&format!("task/{thread}/schedstat"))?;
         let ns = text.split(' ').next().and_then(|ns| ns.parse().ok());
@@ -137,7 +137,7 @@ impl Mirror<'_> {
             .ok_or_else(|| format!("schedstat of thread {thread} says no time: {text}"))
     }
 
-    /// A talk with it.
+    /// Connects to its control socket.
     pub(super) fn talk(&self) -> Result<Talk, String> {
         let connect = || {
             let stream = UnixStream::connect(SOCKET)?;
@@ -147,7 +147,7 @@ impl Mirror<'_> {
         Ok(Talk(BufReader::new(self.router.topology.r.run(connect)?.map_err(failed)?)))
     }
 
-    /// Ends it, and what it has left in the kernel.
+    /// Ends it, and removes what it left in the kernel.
     pub(super) fn stop(mut self) -> Result<(), String> {
         match self.tollway.take() {
             Some(tollway) => tollway.stop(),
@@ -159,25 +159,25 @@ impl Mirror<'_> {
 impl Drop for Mirror<'_> {
     fn drop(&mut self) {
         self.tollway = None;
-        // What is left would be found by the next one, which says so.
+        // If this fails, the next Tollway finds the remains and reports them.
         let _ = program::clear(&self.router.topology);
     }
 }
 
-/// A talk over the control socket.
+/// A connection to the control socket.
 pub(super) struct Talk(BufReader<UnixStream>);
 
 impl Talk {
-    /// Asks something.
+    /// Sends a request and waits for the answer.
     pub(super) fn ask(&mut self, request: &str) -> Result<Value, String> {
         self.say(request)?;
         self.hear()
     }
 
     fn say(&mut self, request: &str) -> Result<(), String> {
-        let line = format!("{{\"v\":1,{request}}}\n");
+        let line = format!("{{\"v\":2,{request}}}\n");
         let sent = self.0.get_mut().write_all(line.as_bytes());
-        sent.map_err(|error| format!("Tollway can not be asked: {error}"))
+        sent.map_err(|error| format!("Tollway cannot be asked: {error}"))
     }
 
     fn hear(&mut self) -> Result<Value, String> {
@@ -191,28 +191,28 @@ impl Talk {
         }
     }
 
-    /// Waits until all is in force that the kernel has told.
+    /// Waits until everything that the kernel has notified of is active.
     pub(super) fn sync(&mut self) -> Result<(), String> {
         let answer = self.ask(r#""do":"sync""#)?;
-        match answer["held"].as_str() {
+        match answer["bypassed"].as_str() {
             Some(held) => Err(format!("the kernel forwards everything: {held}")),
             None => Ok(()),
         }
     }
 
-    /// A number of the mirror's.
+    /// A counter of the controller.
     pub(super) fn count(&mut self, name: &str) -> Result<u64, String> {
-        let answer = self.ask(r#""show":"mirror""#)?;
+        let answer = self.ask(r#""show":"controller""#)?;
         answer[name].as_u64().ok_or_else(|| format!("Tollway does not say how many {name}"))
     }
 
-    /// The route that packets to an address take; null where there is none.
+    /// The route of packets to an address; null if there is none.
     pub(super) fn route(&mut self, address: &str) -> Result<Value, String> {
         let mut answer = self.ask(&format!(r#""show":"route","address":"{address}""#))?;
         Ok(answer["route"].take())
     }
 
-    /// The routes with a gateway that packets are forwarded by.
+    /// The active routes with a gateway.
     pub(super) fn routes(&mut self) -> Result<Routes, String> {
         let mut routes = Routes::new();
         self.say(r#""show":"routes","vrf":"main""#)?;
@@ -233,11 +233,11 @@ impl Talk {
     }
 }
 
-/// An ip(8) that does what it is told. Dropped, it ends.
+/// A running ip(8) that reads commands. Dropping this ends it.
 pub(super) struct Ip(Child);
 
 impl Ip {
-    /// Has it make a change: it is in the kernel a moment later.
+    /// Passes a command to ip(8); the kernel has the change a moment later.
     pub(super) fn say(&mut self, line: &str) -> Result<(), String> {
         let told =
             self.0.stdin.as_mut().map(|stdin| stdin.write_all(format!("{line}\n").as_bytes()));

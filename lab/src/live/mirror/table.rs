@@ -1,4 +1,4 @@
-//! Routes as they are in the kernel.
+//! Routes in the kernel's form.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -8,29 +8,29 @@ use tollway_dataplane::stages::route::Prefix;
 
 use crate::fib::Internet;
 
-/// Routers behind B that routes lead to.
+/// Number of gateways behind B.
 pub(super) const GATEWAYS: usize = 16;
 
-/// Prefixes of both families, each by one of the gateways.
+/// Prefixes of both families, each with one of the gateways.
 pub(super) struct Table(Vec<String>);
 
-/// A way to say which gateway a route leads to, by its number.
+/// Maps a route's number to its gateway's number.
 type By = fn(usize) -> usize;
 
 impl Table {
-    /// So many prefixes of an Internet table, IPv4 first.
+    /// `count` prefixes of an Internet table, IPv4 first.
     pub(super) fn new(internet: &Internet, count: usize) -> Self {
         let v4 = internet.v4.iter().map(|prefix| text(*prefix, true));
         let v6 = internet.v6.iter().map(|prefix| text(*prefix, false));
         Self(v4.chain(v6).take(count).collect())
     }
 
-    /// How many there are.
+    /// The number of prefixes.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Lines for `ip -batch` that do something to routes from one number to another.
+    /// Lines for `ip -batch` that apply a command to a range of routes.
     pub(super) fn lines(&self, range: std::ops::Range<usize>, verb: &str, by: By) -> String {
         let mut lines = String::new();
         let routes = self.0.iter().enumerate().take(range.end).skip(range.start);
@@ -56,10 +56,10 @@ fn text(prefix: Prefix, v4: bool) -> String {
     format!("{address}/{}", prefix.len())
 }
 
-/// Routes with their gateways, as somebody has them.
+/// Routes by prefix, with their gateways.
 pub(super) type Routes = HashMap<String, String>;
 
-/// What `ip route show` lists: those with a gateway.
+/// Parses the output of `ip route show`: routes with a gateway.
 pub(super) fn listed(text: &str) -> Routes {
     let route = |line: &str| {
         let mut words = line.split(' ');
@@ -76,7 +76,7 @@ pub(super) fn listed(text: &str) -> Routes {
     text.lines().filter_map(route).collect()
 }
 
-/// A sentence, where what Tollway has differs from what the kernel has.
+/// A message, if Tollway's routes differ from the kernel's.
 pub(super) fn compare(kernel: &Routes, tollway: &Routes) -> Result<(), String> {
     let missing = kernel.iter().find(|(dst, via)| tollway.get(*dst) != Some(*via));
     let odd = tollway.keys().find(|dst| !kernel.contains_key(*dst));

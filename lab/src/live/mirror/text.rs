@@ -4,7 +4,7 @@ use super::Row;
 use crate::report::Report;
 use crate::text::{align, figure, heading, plain_table, trimmed};
 
-/// The rows, each with its bar.
+/// The rows, each with its highest acceptable value.
 #[must_use]
 pub fn render(report: &Report<Row>) -> String {
     let mut table = plain_table(&["row", "median", "min", "max", "bar", "unit", "what"]);

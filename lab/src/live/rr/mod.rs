@@ -1,8 +1,9 @@
 //! Requests and responses, and a stream, through two routers in turn.
 //!
-//! A client, a router and a server stand twice, in network namespaces of their own, once for each router
-//! that is compared. Each row is measured in pairs, first at one and then at the other, whose order
-//! alternates; the difference is judged by pairs, as it is between two builds.
+//! There are two setups of a client, a router and a server in separate network namespaces, one for
+//! each of the compared routers. Each row is measured in pairs, first with one router and then with
+//! the other, in alternating order. The difference is judged by pairs, like that between two
+//! builds.
 
 mod place;
 mod text;
@@ -23,65 +24,67 @@ use place::{Place, Router};
 pub use text::render;
 use traffic::Kind;
 
-/// How sure intervals are.
+/// The confidence of intervals.
 const CONFIDENCE: f64 = 0.95;
 
 /// Packets that the kernel may forward in Tollway's place, as a share of transactions.
 const STRAYS: f64 = 0.05;
-/// Where they are more, it is measured again, so often at most.
+/// The most attempts at a measurement with too many of them.
 const ATTEMPTS: usize = 8;
 
 /// What to measure, and how often.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Only these rows; all where it is empty.
+    /// Rows to measure; empty for all.
     pub only: Vec<String>,
-    /// The routers: kernel, tollway, express, file or vrf.
+    /// The routers: kernel, tollway, xdp, file or vrf.
     pub routers: [String; 2],
     /// Pairs of measurements of each row.
     pub pairs: usize,
-    /// How long one measurement is.
+    /// Duration of one measurement.
     pub time: Duration,
 }
 
-/// One kind of traffic over one family.
+/// One kind of traffic over one address family.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Its name, the same in every report.
     pub name: String,
-    /// Transactions a second, or Mbit/s of a stream.
+    /// Transactions per second, or Mbit/s of a stream.
     pub unit: &'static str,
-    /// What the first router came to.
+    /// The results of the first router.
     pub base: Side,
-    /// What the second came to.
+    /// The results of the second router.
     pub head: Side,
-    /// The second by the first, as a difference in percent: mean of all pairs; none where a rate was nought.
+    /// The difference of the second router from the first in percent, mean of all pairs; `None` if
+    /// a rate was zero.
     pub difference_percent: Option<f64>,
-    /// Where it lies, 95 of 100 times; none where pairs are too few to tell.
+    /// The 95% interval of the difference; `None` if there are too few pairs.
     pub interval_percent: [Option<f64>; 2],
-    /// What came of it.
+    /// The verdict in words.
     pub verdict: &'static str,
 }
 
-/// One router's part of a row.
+/// The results of one router in a row.
 #[derive(Clone, Debug, Serialize)]
 pub struct Side {
     /// Rates of all measurements.
     pub rate: Summary,
-    /// Microseconds that transactions took: median, 99 of 100, 999 of 1000; none of a stream.
+    /// Duration of transactions in microseconds: median, 99th percentile, 99.9th percentile; `None`
+    /// for a stream.
     pub latency_us: Option<[f64; 3]>,
     /// Datagrams without an answer.
     pub lost: u64,
 }
 
-/// All rows: what, over which family.
+/// All rows: name, kind of traffic, and whether over IPv6.
 fn rows() -> Vec<(String, Kind, bool)> {
     let name = |kind: &str, v6: bool| format!("{kind}-ip{}", if v6 { 6 } else { 4 });
     let both = |(kind, what): (&str, Kind)| [false, true].map(|v6| (name(kind, v6), what, v6));
     Kind::ALL.into_iter().flat_map(both).collect()
 }
 
-/// Looks a router up.
+/// The router of a name.
 fn router(name: &str) -> Result<Router, String> {
     let found = Router::ALL.iter().find(|(known, _)| *known == name);
     let names = Router::ALL.map(|(name, _)| name).join(", ");
@@ -90,10 +93,10 @@ fn router(name: &str) -> Result<Router, String> {
         .ok_or_else(|| format!("no router is called {name}; there are {names}"))
 }
 
-/// Says if all names are known.
+/// Checks that all names are known.
 ///
 /// # Errors
-/// A sentence, where one is not.
+/// A message, if one is unknown.
 pub fn check(options: &Options) -> Result<(), String> {
     let rows = rows();
     let names: Vec<_> = rows.iter().map(|(name, ..)| name.as_str()).collect();
@@ -103,10 +106,10 @@ pub fn check(options: &Options) -> Result<(), String> {
     options.routers.iter().try_for_each(|name| router(name).map(|_| ()))
 }
 
-/// Measures.
+/// Measures the selected rows.
 ///
 /// # Errors
-/// A sentence, where a name is unknown, the machine does not allow it, or something fails.
+/// A message, if a name is unknown, the machine does not allow it, or something fails.
 pub fn run(options: &Options) -> Result<Report<Row>, String> {
     check(options)?;
     let [base, head] = [router(&options.routers[0])?, router(&options.routers[1])?];
@@ -121,7 +124,7 @@ pub fn run(options: &Options) -> Result<Report<Row>, String> {
     for (name, kind, v6) in wanted {
         let mut sides = [Series::default(), Series::default()];
         for pair in 0..options.pairs {
-            // Each goes first as often: what the machine does meanwhile is nobody's advantage.
+            // Each comes first equally often, so that disturbances of the machine favour neither.
             for turn in [pair % 2, 1 - pair % 2] {
                 let measured = one(&places[turn], kind, v6, options.time);
                 sides[turn].take(measured.map_err(|error| format!("row {name}: {error}"))?);
@@ -137,8 +140,8 @@ pub fn run(options: &Options) -> Result<Report<Row>, String> {
     Ok(report)
 }
 
-/// One measurement, by the router that it is to be of: the kernel goes on for a Tollway that had no
-/// processor for 20 ms, and what was measured then is measured again.
+/// One measurement of the intended router. The kernel takes over from a Tollway that had no
+/// processor for 20 ms; the measurement is then repeated.
 fn one(place: &Place, kind: Kind, v6: bool, time: Duration) -> Result<traffic::Measured, String> {
     let to = Place::server_address(v6)?;
     let mut strays = 0;
@@ -146,7 +149,7 @@ fn one(place: &Place, kind: Kind, v6: bool, time: Duration) -> Result<traffic::M
         let before = place.kernel_forwarded()?;
         let measured = traffic::measure(&place.topology.a, &place.server, to, kind, time)?;
         strays = place.kernel_forwarded()? - before;
-        // Of a stream a thousand packets are little.
+        // For a stream, a thousand packets are few.
         let all = if kind == Kind::TcpStream { 1e4 } else { measured.rate * time.as_secs_f64() };
         if place.is_the_kernels() || strays as f64 <= all * STRAYS + 20.0 {
             return Ok(measured);
@@ -209,7 +212,7 @@ fn row(name: String, kind: Kind, [base, head]: &[Series; 2]) -> Row {
     }
 }
 
-/// A number that JSON has, and a reader can use.
+/// A number that JSON can represent; `None` for others.
 fn finite(value: f64) -> Option<f64> {
     value.is_finite().then_some(value)
 }
@@ -260,7 +263,7 @@ mod tests {
             routers: ["cisco".to_owned(), "kernel".to_owned()],
             ..options
         };
-        assert!(run(&options).unwrap_err().contains("express"));
+        assert!(run(&options).unwrap_err().contains("xdp"));
     }
 
     #[test]
@@ -279,7 +282,7 @@ mod tests {
         assert_eq!(rows.len(), 8);
         let goes = |row: &Row| row.base.rate.min > 0.0 && row.head.rate.min > 0.0;
         for row in &mut rows {
-            // A segment that is lost stops a stream for longer than is measured here.
+            // A lost segment stops a stream for longer than this test measures.
             for _ in 0..5 {
                 if goes(row) {
                     break;

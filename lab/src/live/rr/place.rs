@@ -1,4 +1,4 @@
-//! A client, a router and a server, and who routes.
+//! A client, a router and a server, and the kinds of routers.
 
 use std::net::IpAddr;
 
@@ -10,23 +10,23 @@ use super::traffic::Server;
 const LEFT_V6: [&str; 2] = ["fd00:1::2", "fd00:1::1"];
 /// Addresses of B, and the router's on the same wire.
 const RIGHT_V6: [&str; 2] = ["fd00:2::2", "fd00:2::1"];
-/// Where Tollway listens; /run is the host's own.
+/// Tollway's control socket; the host has its own /run.
 const SOCKET: &str = "/run/lab.sock";
-/// Where its configuration is, if it has one.
+/// Path of its configuration, if it has one.
 const CONFIG: &str = "/run/lab-rr.toml";
 
-/// Who routes.
+/// The kind of router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Router {
     /// The kernel.
     Kernel,
-    /// Tollway, every packet through user space.
+    /// Tollway with every packet on the user path.
     UserSpace,
-    /// Tollway with its express lane.
-    Express,
-    /// Tollway by a configuration file, every packet through user space.
+    /// Tollway with its XDP path.
+    Xdp,
+    /// Tollway with a configuration file, every packet on the user path.
     File,
-    /// The same with everything in a VRF.
+    /// Like `File`, with everything in a VRF.
     Vrf,
 }
 
@@ -35,30 +35,30 @@ impl Router {
     pub(super) const ALL: [(&'static str, Self); 5] = [
         ("kernel", Self::Kernel),
         ("tollway", Self::UserSpace),
-        ("express", Self::Express),
+        ("xdp", Self::Xdp),
         ("file", Self::File),
         ("vrf", Self::Vrf),
     ];
 
-    /// What Tollway is started with; none of the kernel.
+    /// Tollway's arguments; `None` for the kernel.
     fn arguments(self) -> Option<Vec<&'static str>> {
-        let express = match self {
+        let xdp_path = match self {
             Self::Kernel => return None,
             Self::File | Self::Vrf => return Some(vec!["run", "--config", CONFIG]),
             Self::UserSpace => "off",
-            Self::Express => "on",
+            Self::Xdp => "on",
         };
-        Some(vec!["run", "r0", "r1", "--socket", SOCKET, "--express", express])
+        Some(vec!["run", "r0", "r1", "--socket", SOCKET, "--xdp", xdp_path])
     }
 
-    /// The configuration file, where it has one.
+    /// The configuration file, if there is one.
     fn config(self) -> Option<String> {
         let vrf = match self {
             Self::File => "",
             Self::Vrf => "vrf = \"red\"\n",
             _ => return None,
         };
-        let mut text = "express = \"off\"\n".to_owned();
+        let mut text = "xdp = \"off\"\n".to_owned();
         for (port, v4, v6, mac) in [("r0", LEFT, LEFT_V6, A0), ("r1", RIGHT, RIGHT_V6, B0)] {
             text += &format!(
                 "[ports.{port}]\nkind = \"af_xdp\"\n{vrf}addresses = [\"{}/24\", \"{}/64\"]\n",
@@ -78,7 +78,7 @@ impl Router {
     }
 }
 
-/// A topology with its router at work.
+/// A topology with its running router.
 pub(super) struct Place {
     pub(super) topology: Topology,
     pub(super) server: Server,
@@ -87,7 +87,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Makes one.
+    /// Creates the topology and starts its router.
     pub(super) fn new(router: Router) -> Result<Self, String> {
         let topology = Topology::new()?;
         let Topology { a, r, b } = &topology;
@@ -113,21 +113,21 @@ impl Place {
         }
         a.sh(&format!("ip route add default via {}", LEFT_V6[1]))?;
         b.sh(&format!("ip route add default via {}", RIGHT_V6[1]))?;
-        // Connections end at A, one after the other: its ports are many, and soon used again.
+        // Connections end at A, in succession: it needs many ports, and soon again.
         a.sysctl("ipv4/ip_local_port_range", "1024 65535")?;
         a.sysctl("ipv4/tcp_tw_reuse", "1")?;
-        // What one connection has learned of the way is not to be a reading's head start, or its burden.
+        // What one connection learned of the path must not help or burden the next measurement.
         a.sysctl("ipv4/tcp_no_metrics_save", "1")?;
         for (host, device) in [(a, "a0"), (b, "b0")] {
-            // Checksums that are left to a device stay unfinished between two that have none; and what
-            // is one packet to the kernel's router is to be one to any.
+            // Checksums that are left to a device stay incomplete between two veths. And what is
+            // one packet to the kernel's router has to be one packet to any router.
             host.sh(&format!("ethtool -K {device} tx off"))?;
         }
         let server = Server::start(b)?;
         let mut place = Self { topology, server, router, tollway: None };
         if let Some(config) = router.config() {
             let written = place.topology.r.run(move || std::fs::write(CONFIG, config))?;
-            written.map_err(|error| format!("{CONFIG} can not be written: {error}"))?;
+            written.map_err(|error| format!("{CONFIG} cannot be written: {error}"))?;
         }
         if let Some(arguments) = router.arguments() {
             let mut tollway = Tollway::launch(&place.topology, &arguments, false)?;
@@ -137,28 +137,28 @@ impl Place {
         Ok(place)
     }
 
-    /// Where the server is.
+    /// The server's address.
     pub(super) fn server_address(v6: bool) -> Result<IpAddr, String> {
         let text = if v6 { RIGHT_V6[0] } else { RIGHT[0] };
         text.parse().map_err(|error| format!("{text}: {error}"))
     }
 
-    /// Packets that the router's kernel has forwarded, of both families.
+    /// Number of packets of both families that the router's kernel has forwarded.
     pub(super) fn kernel_forwarded(&self) -> Result<u64, String> {
         let path = "/proc/thread-self/net/snmp6";
         let text = self.topology.r.run(move || std::fs::read_to_string(path))?;
-        let text = text.map_err(|error| format!("{path} can not be read: {error}"))?;
+        let text = text.map_err(|error| format!("{path} cannot be read: {error}"))?;
         let line = text.lines().find_map(|line| line.strip_prefix("Ip6OutForwDatagrams"));
         let v6: u64 = line.and_then(|rest| rest.trim().parse().ok()).unwrap_or(0);
         Ok(self.topology.kernel_forwarded()? + v6)
     }
 
-    /// Whether the kernel may have forwarded these packets.
+    /// Whether the kernel is the router, and so may forward these packets.
     pub(super) const fn is_the_kernels(&self) -> bool {
         matches!(self.router, Router::Kernel)
     }
 
-    /// Ends its router.
+    /// Ends the router.
     pub(super) fn end(mut self) -> Result<(), String> {
         if let Some(tollway) = self.tollway.take() {
             tollway.stop()?;

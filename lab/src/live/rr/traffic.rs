@@ -13,21 +13,21 @@ use crate::live::host::Host;
 
 /// The services' port.
 const PORT: u16 = 7777;
-/// An answer that takes longer is lost.
+/// Time after which an answer counts as lost.
 const LOST: Duration = Duration::from_millis(250);
-/// No connection takes longer.
+/// Time limit of a connection.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes that a stream hands over at once.
+/// Bytes per write of a stream.
 const CHUNK: usize = 64 << 10;
-/// Not counted after the first transaction.
+/// Time after the first transaction that does not count.
 const WARM_UP: Duration = Duration::from_millis(50);
 
-/// A kind of traffic, called as netperf calls it.
+/// A kind of traffic, with netperf's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Transactions over one connection.
     TcpRr,
-    /// Each over a connection of its own.
+    /// Transactions, each over a new connection.
     TcpCrr,
     /// Transactions of datagrams.
     UdpRr,
@@ -45,29 +45,29 @@ impl Kind {
     ];
 }
 
-/// What a measurement came to.
+/// The result of a measurement.
 pub(super) struct Measured {
-    /// Transactions a second, or million bits a second of a stream.
+    /// Transactions per second, or million bits per second of a stream.
     pub(super) rate: f64,
-    /// How long transactions took, ns; nothing of a stream.
+    /// Duration of transactions, ns; empty for a stream.
     pub(super) latency: Histogram<u64>,
     /// Datagrams without an answer.
     pub(super) lost: u64,
 }
 
-/// A server on a host. Dropped, it takes no more clients.
+/// A server on a host. Dropping this makes it refuse further clients.
 pub(super) struct Server {
     stop: Arc<AtomicBool>,
     taken: Arc<AtomicU64>,
 }
 
 impl Server {
-    /// Serves all kinds on a host, by both families.
+    /// Serves all kinds on a host, over both families.
     pub(super) fn start(host: &Host) -> Result<Self, String> {
         let stop = Arc::new(AtomicBool::new(false));
         let taken = Arc::new(AtomicU64::new(0));
         let server = Self { stop: Arc::clone(&stop), taken: Arc::clone(&taken) };
-        // Threads that a host starts live there.
+        // Threads that a host starts are in its namespaces.
         host.run(move || serve(&stop, &taken))??;
         Ok(server)
     }
@@ -82,9 +82,9 @@ impl Drop for Server {
 fn serve(stop: &Arc<AtomicBool>, taken: &Arc<AtomicU64>) -> Result<(), String> {
     let failed = |what: &str| {
         let what = what.to_owned();
-        move |error| format!("the server's {what} can not be had: {error}")
+        move |error| format!("the server's {what} cannot be had: {error}")
     };
-    // By both families: IPv4 comes as mapped addresses.
+    // Serves both families: IPv4 arrives as mapped addresses.
     let any = SocketAddr::new(IpAddr::from([0_u16; 8]), PORT);
     let listener = TcpListener::bind(any).map_err(failed("TCP port"))?;
     listener.set_nonblocking(true).map_err(failed("TCP port"))?;
@@ -110,12 +110,12 @@ fn serve(stop: &Arc<AtomicBool>, taken: &Arc<AtomicU64>) -> Result<(), String> {
     )
 }
 
-/// Serves clients one after the other: there is one at a time.
+/// Serves clients one after the other, since there is only one at a time.
 fn accept(listener: &TcpListener, stop: &AtomicBool, taken: &AtomicU64) {
     while !stop.load(Ordering::Relaxed) {
         match listener.accept() {
             Ok((stream, _)) => {
-                // Whoever breaks off ends by that.
+                // A client that disconnects is done.
                 let _ = attend(stream, taken);
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
@@ -124,7 +124,8 @@ fn accept(listener: &TcpListener, stop: &AtomicBool, taken: &AtomicU64) {
     }
 }
 
-/// The first byte says what is wanted: `r` has each byte answered, `s` all bytes counted.
+/// The first byte selects the service: with `r` each byte is answered, with `s` all bytes are
+/// counted.
 fn attend(mut stream: TcpStream, taken: &AtomicU64) -> std::io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
@@ -149,7 +150,7 @@ fn attend(mut stream: TcpStream, taken: &AtomicU64) -> std::io::Result<()> {
     }
 }
 
-/// Has a host's client talk with the server at an address for so long.
+/// Makes a host's client exchange traffic with the server at an address for `time`.
 pub(super) fn measure(
     host: &Host,
     server: &Server,
@@ -201,7 +202,7 @@ fn udp_rr(to: SocketAddr, time: Duration) -> std::io::Result<Measured> {
         loop {
             let mut answer = [0; 8];
             match socket.recv(&mut answer) {
-                // An answer that was given up may come yet.
+                // An answer may still arrive after its time limit.
                 Ok(_) if answer != number.to_be_bytes() => {}
                 Ok(_) => return Ok(true),
                 Err(error)
@@ -215,7 +216,7 @@ fn udp_rr(to: SocketAddr, time: Duration) -> std::io::Result<Measured> {
     })
 }
 
-/// Does one transaction after the other; each says whether it got its answer.
+/// Runs one transaction after the other; each says whether it received its answer.
 fn transactions(
     time: Duration,
     mut one: impl FnMut() -> std::io::Result<bool>,

@@ -2,7 +2,7 @@ use std::fmt::Write as _;
 
 use super::{Graph, colour, percent};
 
-/// The graph in the language of graphviz, for who wants to draw it otherwise.
+/// The graph in graphviz's language, for other layouts.
 pub(in crate::profile) fn dot(graph: &Graph, caption: &str) -> String {
     let mut text = format!(
         "digraph calls {{\n  label={};\n  labelloc=t;\n  node [shape=box, style=filled, fontname=\"sans-serif\"];\n  \

@@ -36,7 +36,7 @@ pub(in crate::profile) fn draw(graph: &Graph, caption: &str) -> String {
         arrow(&mut svg, edge, points, left);
     }
     nodes(&mut svg, graph, &layout, &widths, left);
-    // Last, so that no arrow runs through them.
+    // Labels come last, so that no arrow runs through them.
     for (edge, points) in graph.edges.iter().zip(&layout.edges) {
         label(&mut svg, edge, points, left);
     }
@@ -74,7 +74,7 @@ fn nodes(svg: &mut Svg, graph: &Graph, layout: &Layout, widths: &[f64], left: f6
     }
 }
 
-/// Where an edge leaves and where it arrives, and what it passes.
+/// The points of an edge: its start, what it passes, its end.
 fn path(points: &[(f64, usize)], left: f64) -> Vec<(f64, f64)> {
     let last = points.len() - 1;
     let downwards = points[last].1 >= points[0].1;
@@ -103,7 +103,7 @@ fn arrow(svg: &mut Svg, edge: &Edge, points: &[(f64, usize)], left: f64) {
     ));
 }
 
-/// The share, where the edge is halfway to the first layer that it comes to.
+/// Writes the share halfway to the first layer that the edge reaches.
 fn label(svg: &mut Svg, edge: &Edge, points: &[(f64, usize)], left: f64) {
     let path = path(points, left);
     let at = path.len().div_ceil(2).min(path.len() - 1);

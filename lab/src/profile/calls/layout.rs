@@ -1,22 +1,22 @@
-//! Where the boxes of a graph go: in layers, callers above, with few crossings (Sugiyama's method).
+//! The layout of a graph's boxes: in layers, callers above, with few crossings (Sugiyama's method).
 
 use std::collections::HashMap;
 
 /// Rounds of sorting and of moving.
 const ROUNDS: usize = 24;
 
-/// Where everything is.
+/// The positions of boxes and edges.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// The middle of each box, across; and its layer.
+    /// The horizontal centre of each box, and its layer.
     pub(super) nodes: Vec<(f64, usize)>,
-    /// For each edge the middles that it passes, layer by layer, both ends included.
+    /// For each edge the horizontal centres that it passes, layer by layer, both ends included.
     pub(super) edges: Vec<Vec<(f64, usize)>>,
     pub(super) layers: usize,
     pub(super) width: f64,
 }
 
-/// Places boxes of these widths, `gap` apart, whose edges go from the first to the second.
+/// Lays out boxes of these widths, `gap` apart. Edges lead from the first to the second node.
 pub(super) fn lay_out(widths: &[f64], edges: &[(usize, usize)], gap: f64) -> Layout {
     let layers = layers(widths.len(), edges);
     let mut graph = Layered::new(widths, edges, &layers, gap);
@@ -31,7 +31,8 @@ pub(super) fn lay_out(widths: &[f64], edges: &[(usize, usize)], gap: f64) -> Lay
     Layout { nodes, edges, layers: graph.rows.len(), width }
 }
 
-/// The layer of each node: one below the lowest of those that lead to it, but for edges that close a circle.
+/// The layer of each node: one below the lowest of its predecessors, except edges that close a
+/// cycle.
 fn layers(nodes: usize, edges: &[(usize, usize)]) -> Vec<usize> {
     let mut next = vec![Vec::new(); nodes];
     for (from, to) in edges {
@@ -76,7 +77,8 @@ fn layers(nodes: usize, edges: &[(usize, usize)]) -> Vec<usize> {
     layers
 }
 
-/// A graph whose edges lead from one layer to the next, with a node of no box wherever one passes a layer.
+/// A graph whose edges connect adjacent layers, with a node without a box wherever an edge passes a
+/// layer.
 struct Layered {
     width: Vec<f64>,
     layer: Vec<usize>,
@@ -114,7 +116,7 @@ impl Layered {
         made
     }
 
-    /// The nodes of an edge, made where it passes a layer.
+    /// The nodes of an edge; creates one in each layer that it passes.
     fn chain(&mut self, from: usize, to: usize) -> Vec<usize> {
         let (top, bottom) = (self.layer[from], self.layer[to]);
         let between: Vec<usize> = if top < bottom {
@@ -144,7 +146,8 @@ impl Layered {
         chain
     }
 
-    /// Sorts the layers so that few edges cross: each by the mean place of its neighbours, down and up.
+    /// Sorts the layers to reduce crossings: each by the mean position of its neighbours, downwards
+    /// and upwards.
     fn sort(&mut self) {
         let mut best = (self.crossings(), self.rows.clone());
         for round in 0..ROUNDS {
@@ -197,7 +200,7 @@ impl Layered {
         self.rows.windows(2).map(crossings).sum()
     }
 
-    /// Moves the nodes of every layer to where their neighbours are, as near as their order lets them.
+    /// Moves the nodes of every layer towards their neighbours, as far as their order permits.
     fn place(&mut self) {
         for row in 0..self.rows.len() {
             let wanted = vec![0.0; self.rows[row].len()];
@@ -219,7 +222,7 @@ impl Layered {
         }
     }
 
-    /// The middle of a node's neighbours.
+    /// The mean position of a node's neighbours.
     fn wanted(&self, node: usize) -> f64 {
         let all = self.above[node].iter().chain(&self.below[node]);
         let (sum, count) =
@@ -227,8 +230,8 @@ impl Layered {
         if count == 0 { self.x[node] } else { sum / f64::from(count) }
     }
 
-    /// Places a layer with the least sum of squares from what is wanted: neighbours that are too near are
-    /// moved as one (isotonic regression).
+    /// Places a layer with the least sum of squared distances from the wanted positions. Nodes that
+    /// are too close move together (isotonic regression).
     fn settle(&mut self, row: usize, wanted: &[f64]) {
         let mut offsets = Vec::with_capacity(wanted.len());
         let mut offset = 0.0;
@@ -293,7 +296,7 @@ mod tests {
 
     #[test]
     fn edges_that_need_not_cross_do_not() {
-        // 0 and 1 lead to 3 and 2: as they come they cross.
+        // 0 and 1 lead to 3 and 2: in the given order they cross.
         let layout = lay_out(&[50.0; 4], &[(0, 3), (1, 2)], 10.0);
         let x = |node: usize| layout.nodes[node].0;
         assert_eq!(x(0) < x(1), x(3) < x(2));

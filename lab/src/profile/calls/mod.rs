@@ -1,4 +1,4 @@
-//! The call graph: who calls whom, with what share of the time, as DOT and as a picture.
+//! The call graph: callers, callees and shares of the time, as DOT and as a picture.
 
 mod dot;
 mod draw;
@@ -13,10 +13,10 @@ use super::symbols::Frame;
 pub(super) use dot::dot;
 pub(super) use draw::draw;
 
-/// Functions and calls with less than this are not shown.
+/// The share below which functions and calls are omitted.
 const LEAST: f64 = 0.005;
 
-/// Functions that are shown at most.
+/// The most functions in the graph.
 const MOST: usize = 40;
 
 /// Functions and their calls, as shares of all samples.
@@ -30,9 +30,9 @@ pub(super) struct Graph {
 pub(super) struct Node {
     pub(super) name: Rc<str>,
     pub(super) inlined: bool,
-    /// In the function itself.
+    /// Share in the function itself.
     pub(super) own: f64,
-    /// In what it calls, too.
+    /// Share including its callees.
     pub(super) total: f64,
 }
 
@@ -41,14 +41,14 @@ pub(super) struct Edge {
     pub(super) from: usize,
     pub(super) to: usize,
     pub(super) share: f64,
-    /// Whether the function called has no code of its own there.
+    /// Whether the callee is inlined there.
     pub(super) inlined: bool,
 }
 
-/// Who calls, and who is called.
+/// Caller and callee.
 type Call = (Rc<str>, Rc<str>);
 
-/// The graph of stacks; the language's library counts for who calls it.
+/// The graph of stacks. Standard library code counts for its caller.
 pub(super) fn graph(stacks: &Stacks) -> Graph {
     let mut nodes: BTreeMap<Rc<str>, Node> = BTreeMap::new();
     let mut calls: BTreeMap<Call, (u64, bool)> = BTreeMap::new();
@@ -91,7 +91,7 @@ pub(super) fn graph(stacks: &Stacks) -> Graph {
 
 /// The colour of a share: pale yellow for little, red for much.
 fn colour(share: f64) -> String {
-    // Shares of single functions are mostly small; the root lets them differ.
+    // Most shares of single functions are small; the square root separates them.
     let heat = share.clamp(0.0, 1.0).sqrt();
     let mix = |cold: f64, hot: f64| (cold + (hot - cold) * heat).round() as u8;
     format!("#{:02x}{:02x}{:02x}", mix(252.0, 226.0), mix(248.0, 70.0), mix(236.0, 40.0))

@@ -1,4 +1,4 @@
-//! What FreeBSD's ministat prints of two series: what reviewers of packet paths are used to.
+//! The output of FreeBSD's ministat for two series, which reviewers of packet paths know.
 
 mod plot;
 mod print;
@@ -7,15 +7,15 @@ use super::{Difference, Sample, pooled};
 pub use plot::plot;
 use print::general;
 
-/// How it is printed.
+/// Options of the output.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
     /// Columns of the plot, ministat's `-w`.
     pub width: usize,
-    /// Whether each series has its bar on a line of its own, `-s`.
+    /// Whether each series has its bar on a separate line, `-s`.
     pub separate: bool,
-    /// The confidence as a share, `-c` in hundredths. Of ministat's levels 99.5 differs: there its table
-    /// has the values of 99.8.
+    /// The confidence as a share; ministat's `-c` in percent. The level 99.5 differs: ministat's
+    /// table has the values of 99.8 there.
     pub confidence: f64,
 }
 
@@ -25,8 +25,8 @@ impl Default for Options {
     }
 }
 
-/// Everything that ministat prints of two series: legend, plot, table and what is proven. None for fewer
-/// than three values in either, as ministat asks for.
+/// ministat's complete output for two series: legend, plot, table and significance. `None` if
+/// either has fewer than three values, as ministat requires.
 #[must_use]
 pub fn text(names: [&str; 2], series: [&Sample; 2], options: Options) -> Option<String> {
     if series.iter().any(|sample| sample.values().len() < 3) {
@@ -52,7 +52,7 @@ fn table(series: [&Sample; 2]) -> String {
     text
 }
 
-/// What ministat says of the difference.
+/// ministat's statement on the difference.
 fn proof(series: [&Sample; 2], confidence: f64) -> Option<String> {
     let found = pooled(series[0], series[1], confidence)?;
     let level = format!("{:.1}% confidence", confidence * 100.0);

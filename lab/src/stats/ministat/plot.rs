@@ -1,9 +1,9 @@
 use crate::stats::Sample;
 
-/// What stands where neither series has a value, the first, the second, or both.
+/// Symbols for a value in neither series, the first, the second, or both.
 const SYMBOLS: [char; 4] = [' ', 'x', '+', '*'];
 
-/// Where a value's column is.
+/// Maps values to columns.
 struct Scale {
     start: f64,
     step: f64,
@@ -11,7 +11,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// A scale that has room for all values and bars; none where all are alike.
+    /// A scale with room for all values and bars; `None` if all are equal.
     fn of(series: [&Sample; 2], width: usize) -> Option<Self> {
         let ends = series.iter().flat_map(|sample| {
             let [low, high] = bar(sample);
@@ -35,9 +35,9 @@ fn bar(sample: &Sample) -> [f64; 2] {
     [sample.mean() - sample.deviation(), sample.mean() + sample.deviation()]
 }
 
-/// ministat's plot: a column of symbols for every place where values are, `x` for the first series, `+` for
-/// the second, `*` for both; below, from one standard deviation under the mean to one over it, a bar with
-/// the mean `A` and the median `M`.
+/// ministat's plot. Above, a column of symbols for every position with values: `x` for the first
+/// series, `+` for the second, `*` for both. Below, a bar from one standard deviation below the
+/// mean to one above, with the mean `A` and the median `M`.
 #[must_use]
 pub fn plot(series: [&Sample; 2], width: usize, separate: bool) -> String {
     let Some(scale) = Scale::of(series, width) else {
@@ -60,7 +60,7 @@ fn line(text: &mut String, symbols: impl Iterator<Item = char>) {
     text.push_str("|\n");
 }
 
-/// The values heaped up, the lowest row first: by bits, which series have one there.
+/// The stacked values, the lowest row first. Bits say which series have a value at a position.
 fn heap(series: [&Sample; 2], scale: &Scale) -> Vec<Vec<usize>> {
     let mut rows: Vec<Vec<usize>> = Vec::new();
     for (index, sample) in series.iter().enumerate() {
@@ -78,7 +78,7 @@ fn heap(series: [&Sample; 2], scale: &Scale) -> Vec<Vec<usize>> {
     rows
 }
 
-/// The bars, one over the other unless they are to be apart.
+/// The bars, on one line unless `separate`.
 fn bars(series: [&Sample; 2], scale: &Scale, separate: bool) -> Vec<Vec<char>> {
     let mut rows = vec![vec![' '; scale.width]; if separate { 2 } else { 1 }];
     for (index, sample) in series.into_iter().enumerate() {

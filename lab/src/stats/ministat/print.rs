@@ -14,7 +14,7 @@ pub(super) fn general(value: f64, digits: usize) -> String {
     short(&format!("{value:.decimals$}")).to_owned()
 }
 
-/// Without the noughts that say nothing.
+/// A number without insignificant zeros.
 fn short(number: &str) -> &str {
     if !number.contains('.') {
         return number;

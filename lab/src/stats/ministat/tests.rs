@@ -1,8 +1,8 @@
 use super::*;
 
-/// What FreeBSD's ministat (Debian's package 20150715-1) prints: the animals of its manual page, and
-/// numbers drawn at random, odd in number: for the median of others it takes the higher of the two in the
-/// middle, where FreeBSD's own has their mean by now.
+/// Output of FreeBSD's ministat (Debian's package 20150715-1): the animals of its manual page, and
+/// random numbers, odd in count. For an even count that version takes the higher of the two middle
+/// values as median; FreeBSD's current one takes their mean.
 const CASES: [&str; 8] = [
     include_str!("cases/no-difference.txt"),
     include_str!("cases/lower-standards.txt"),
@@ -18,7 +18,7 @@ fn sample(values: &[f64]) -> Sample {
     Sample::of(values).unwrap()
 }
 
-/// The numbers of a line behind the word that it begins with.
+/// The numbers of a line after its first word.
 fn numbers(line: Option<&str>) -> Sample {
     let words = line.unwrap().split_whitespace().skip(1);
     sample(&words.map(|word| word.parse().unwrap()).collect::<Vec<_>>())
@@ -39,8 +39,8 @@ fn options(line: Option<&str>) -> Options {
     options
 }
 
-/// Our text without the highest rows of the plot that ministat's lacks: where the first series heaps
-/// higher than the second, as the iguana does, it loses what is higher.
+/// Our text without the top rows of the plot that ministat omits: if the first series rises higher
+/// than the second, as in the iguana example, ministat loses the higher part.
 fn as_low_as(told: &str, ours: &str) -> String {
     let more = ours.lines().count() - told.lines().count();
     let lines = ours.split_inclusive('\n').enumerate();
@@ -59,7 +59,7 @@ fn the_text_is_ministats_to_the_letter() {
     }
 }
 
-/// The example of ministat's README; the values are the ones that have the moments it tells.
+/// The example of ministat's README; these values have the moments that it states.
 #[test]
 fn a_clear_cut_difference_is_told() {
     let base = sample(&[0.133, 0.135, 0.136, 0.136, 0.137]);

@@ -1,4 +1,4 @@
-//! The receive function in C, built by the compilers that are there.
+//! The receive function in C, built with the available compilers.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,26 +12,26 @@ const SOURCES: [(&str, &str); 5] = [
     ("harness.c", include_str!("../../../studies/call-split/harness.c")),
 ];
 
-/// Orders in which the variants' objects are linked: by where code lies, the same code differs.
+/// Link orders of the variants' objects: the same code differs by its address.
 const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1], [2, 0, 1], [1, 0, 2]];
 
-/// What a kernel is built with on x86-64 against speculation and overflows, as far as the compiler has it.
-/// Debian's clang 14 guards indirect branches alone; gcc guards returns as well.
+/// Kernel options for x86-64 against speculation and overflows, as far as the compiler has them.
+/// Debian's clang 14 guards only indirect branches; gcc guards returns as well.
 const HARDENED: &[&str] = &["-fno-omit-frame-pointer", "-fstack-protector-strong"];
 const GCC_THUNKS: &[&str] = &["-mindirect-branch=thunk", "-mfunction-return=thunk"];
 
-/// One way to build it.
+/// One build configuration.
 #[derive(Clone, Debug)]
 pub(super) struct Setting {
     /// The name of its rows.
     pub(super) name: String,
-    /// What it is, in words.
+    /// A description in words.
     pub(super) title: String,
     compiler: &'static str,
     flags: Vec<&'static str>,
 }
 
-/// Compilers that are there, and what is to be said of those that are not.
+/// The available compilers, and notes on the missing ones.
 pub(super) fn settings() -> (Vec<Setting>, Vec<String>) {
     let (mut settings, mut notes) = (Vec::new(), Vec::new());
     for compiler in ["gcc", "clang"] {
@@ -61,7 +61,7 @@ pub(super) fn settings() -> (Vec<Setting>, Vec<String>) {
     (settings, notes)
 }
 
-/// What a compiler says that it is, in a line; none where it can not be started.
+/// A compiler's version line; `None` if it cannot be started.
 fn version(compiler: &str) -> Option<String> {
     let output = Command::new(compiler).arg("--version").output().ok()?;
     let text = String::from_utf8(output.stdout).ok().filter(|_| output.status.success())?;
@@ -72,23 +72,23 @@ fn version(compiler: &str) -> Option<String> {
     Some(number.map_or_else(|| compiler.to_owned(), |number| format!("{compiler} {number}")))
 }
 
-/// A directory of its own, which goes with this.
-pub(super) struct Workshop {
+/// A temporary directory. Dropping this deletes it.
+pub(super) struct BuildDir {
     directory: PathBuf,
 }
 
-impl Workshop {
-    /// Writes down the sources, and the frames.
+impl BuildDir {
+    /// Writes the sources and the frames.
     ///
     /// # Errors
-    /// A sentence where that failed.
+    /// A message, if that fails.
     pub(super) fn new(frames: &[u8]) -> Result<Self, String> {
         use std::sync::atomic::{AtomicU32, Ordering};
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let name = format!("tollway-call-split-{}-{number}", process::id());
         let made = Self { directory: env::temp_dir().join(name) };
-        // Not `create_dir_all`: what is there already is not ours.
+        // Not `create_dir_all`: an existing directory is not ours.
         fs::create_dir(&made.directory).map_err(|error| made.said(&error))?;
         for (name, text) in SOURCES {
             fs::write(made.path(name), text).map_err(|error| made.said(&error))?;
@@ -103,13 +103,13 @@ impl Workshop {
 
     fn said(&self, error: &std::io::Error) -> String {
         let place = self.directory.display();
-        format!("{place} can not be written ({error}): name another directory by TMPDIR")
+        format!("{place} cannot be written ({error}): name another directory by TMPDIR")
     }
 
-    /// Compiles harness and variants by a setting.
+    /// Compiles harness and variants with a setting.
     ///
     /// # Errors
-    /// A sentence, with what the compiler said.
+    /// A message with the compiler's output.
     pub(super) fn compile(&self, setting: &Setting) -> Result<(), String> {
         for split in 0..3 {
             let object = self.path(&format!("{}-{split}.o", setting.name));
@@ -120,10 +120,10 @@ impl Workshop {
         self.cc(setting, &["-c", "harness.c", "-o"], &object)
     }
 
-    /// Links it, in an order of a number; done once for each.
+    /// Links the objects in the order of that number, once for each.
     ///
     /// # Errors
-    /// A sentence, with what the linker said.
+    /// A message with the linker's output.
     pub(super) fn link(&self, setting: &Setting, number: usize) -> Result<PathBuf, String> {
         let number = number % ORDERS.len();
         let program = self.path(&format!("{}.{number}", setting.name));
@@ -144,7 +144,7 @@ impl Workshop {
         command.args(&setting.flags).args(arguments).arg(output);
         let done = command
             .output()
-            .map_err(|error| format!("{} can not be started: {error}", setting.compiler))?;
+            .map_err(|error| format!("{} cannot be started: {error}", setting.compiler))?;
         if done.status.success() {
             return Ok(());
         }
@@ -154,7 +154,7 @@ impl Workshop {
     }
 }
 
-impl Drop for Workshop {
+impl Drop for BuildDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.directory);
     }
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_workshop_leaves_nothing_behind() {
-        let workshop = Workshop::new(b"frames").unwrap();
+        let workshop = BuildDir::new(b"frames").unwrap();
         let directory = workshop.directory.clone();
         assert!(directory.join("receive.c").exists());
         drop(workshop);

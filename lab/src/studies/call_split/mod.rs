@@ -1,4 +1,4 @@
-//! `call-split`: what it costs to split a receive function in two.
+//! `call-split`: the cost of splitting a receive function in two.
 
 mod compile;
 mod rust;
@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use super::experiment::{Child, Experiment, Slice};
-use super::road::{self, Agreement};
+use super::small_path::{self, Agreement};
 use super::{Options, Plan, Size, Spec, Study, alone};
 use crate::frames::Template;
-use compile::Workshop;
-use rust::{Frame, Road, VARIANTS};
+use compile::BuildDir;
+use rust::{Frame, SmallPath, VARIANTS};
 
 pub(super) const STUDY: Study = Study {
     name: "call-split",
@@ -28,21 +28,21 @@ const FRAMES: usize = 1024;
 /// Passes of each variant in a slice.
 const PASSES: usize = 48;
 
-/// What is sent, with the UDP port that makes it so.
+/// Kinds of traffic, with the UDP port that selects each.
 const TRAFFIC: [(&str, u16); 2] = [("forward", 53), ("drop", 7)];
 
-/// The published figures: not inlined and inlined, forwarding and early drop.
+/// The published figures: not inlined and inlined, for forwarding and early drop.
 const PUBLISHED: [[&str; 2]; 2] =
     [["+25.18 ns", "+7.55 ns"], ["-10.05 ns", "-1.54 ns, below accuracy"]];
 
 fn frames() -> Vec<Vec<Template>> {
-    TRAFFIC.iter().map(|(_, port)| road::templates(FRAMES, &[], *port)).collect()
+    TRAFFIC.iter().map(|(_, port)| small_path::templates(FRAMES, &[], *port)).collect()
 }
 
 fn plan(study: &Study, options: &Options) -> Result<Plan, String> {
     let (settings, notes) = compile::settings();
     let bytes: Vec<u8> = frames().into_iter().flatten().flatten().collect();
-    let workshop = Workshop::new(&bytes)?;
+    let workshop = BuildDir::new(&bytes)?;
     for setting in &settings {
         workshop.compile(setting)?;
     }
@@ -52,7 +52,7 @@ fn plan(study: &Study, options: &Options) -> Result<Plan, String> {
     }
     specs.extend(rows("rustc", "this program's own build"));
     let mut own = alone(study, options);
-    let ns = road::ns_per_clock().to_string();
+    let ns = small_path::ns_per_clock().to_string();
     let crew = move |number| {
         let mut crew = own(number)?;
         for setting in &settings {
@@ -84,7 +84,7 @@ fn rows(name: &str, title: &str) -> Vec<Spec> {
 
 /// The function in Rust.
 struct Rust {
-    road: Road,
+    small_path: SmallPath,
     templates: Vec<Vec<Template>>,
     frames: Vec<Frame>,
     passes: usize,
@@ -94,11 +94,11 @@ struct Rust {
 
 fn open(size: Size) -> Result<Box<dyn Experiment>, String> {
     Ok(Box::new(Rust {
-        road: Road::new(),
+        small_path: SmallPath::new(),
         templates: frames(),
         frames: Vec::with_capacity(FRAMES),
         passes: if size == Size::Full { PASSES } else { 2 },
-        ns_per_clock: road::ns_per_clock(),
+        ns_per_clock: small_path::ns_per_clock(),
         agreement: Agreement::default(),
     }))
 }
@@ -106,12 +106,13 @@ fn open(size: Size) -> Result<Box<dyn Experiment>, String> {
 impl Experiment for Rust {
     fn slice(&mut self) -> Result<Slice, String> {
         let mut agreed = Ok(());
-        let taken = road::in_turn(VARIANTS.len() * TRAFFIC.len(), self.passes, |at| {
+        let taken = small_path::in_turn(VARIANTS.len() * TRAFFIC.len(), self.passes, |at| {
             let (variant, traffic) = (at % VARIANTS.len(), at / VARIANTS.len());
             let (name, receive) = VARIANTS[variant];
             self.frames.clear();
             self.frames.extend(self.templates[traffic].iter().copied().map(Frame::new));
-            let clocks = road::clocks(|| rust::run(receive, &mut self.road, &mut self.frames));
+            let clocks =
+                small_path::clocks(|| rust::run(receive, &mut self.small_path, &mut self.frames));
             if agreed.is_ok() {
                 let digest = rust::digest(&self.frames);
                 agreed = self.agreement.take(TRAFFIC[traffic].0, name, digest);

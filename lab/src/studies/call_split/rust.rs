@@ -1,13 +1,14 @@
-//! The receive function in Rust, whole and split in two: what `receive.c` does, line by line.
+//! The receive function in Rust, as one function and split in two: the same as `receive.c`, line by
+//! line.
 
 use std::hint::black_box;
 
 use tollway_dataplane::wire::{be16, be32};
 
-use super::super::road::{Digest, Next, ROUTER_MAC, Routes};
+use super::super::small_path::{Digest, Next, ROUTER_MAC, Routes};
 use crate::frames::{FRAME_LEN, Template};
 
-/// What became of a frame; the numbers are those of `receive.h`.
+/// The verdict on a frame; the numbers are those of `receive.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 enum Verdict {
@@ -33,7 +34,7 @@ struct Device {
     forwarded: u64,
 }
 
-pub(super) struct Road {
+pub(super) struct SmallPath {
     device: Device,
     verdicts: [u64; 5],
     tapped: u64,
@@ -43,13 +44,13 @@ pub(super) struct Road {
 }
 
 /// A variant of the receive function.
-pub(super) type Receive = fn(&mut Road, &mut Frame) -> usize;
+pub(super) type Receive = fn(&mut SmallPath, &mut Frame) -> usize;
 
 /// The variants, by name.
 pub(super) const VARIANTS: [(&str, Receive); 3] =
     [("whole", whole), ("call", split_called), ("inline", split_inlined)];
 
-impl Road {
+impl SmallPath {
     pub(super) fn new() -> Self {
         Self {
             device: Device::default(),
@@ -68,32 +69,32 @@ impl Frame {
     }
 }
 
-/// What is the link's: counts, Ethernet, taps; where layer 3 begins.
+/// First half, about the link: counters, Ethernet, taps. Returns where layer 3 begins.
 macro_rules! first {
-    ($road:ident, $frame:ident, $leave:tt) => {{
-        $road.device.packets += 1;
-        $road.device.bytes += u64::from($frame.len);
+    ($small_path:ident, $frame:ident, $leave:tt) => {{
+        $small_path.device.packets += 1;
+        $small_path.device.bytes += u64::from($frame.len);
         if $frame.len < 42 {
             break $leave Verdict::Bad;
         }
         if $frame.data[..6] != ROUTER_MAC {
             break $leave Verdict::OtherHost;
         }
-        if $road.taps > 0 {
-            $road.tapped += 1;
+        if $small_path.taps > 0 {
+            $small_path.tapped += 1;
         }
         14_usize
     }};
 }
 
-/// What is the packet's: early drop, IPv4, route, rewriting.
+/// Second half, about the packet: early drop, IPv4, route, rewriting.
 macro_rules! second {
-    ($road:ident, $frame:ident, $l3:expr, $len:expr, $leave:tt) => {{
+    ($small_path:ident, $frame:ident, $l3:expr, $len:expr, $leave:tt) => {{
         let Some(ip) = $frame.data[$l3..].first_chunk::<24>() else { break $leave Verdict::Bad };
         if be16(&$frame.data, $l3 - 2) != 0x0800 {
             break $leave Verdict::Bad;
         }
-        if $road.drop_port != 0 && ip[9] == 17 && be16(ip, 22) == $road.drop_port {
+        if $small_path.drop_port != 0 && ip[9] == 17 && be16(ip, 22) == $small_path.drop_port {
             break $leave Verdict::Dropped;
         }
         if ip[0] != 0x45 || u32::from(be16(ip, 2)) > $len - 14 || ip[8] < 2 {
@@ -104,7 +105,7 @@ macro_rules! second {
         if (sum & 0xffff) + (sum >> 16) != 0xffff {
             break $leave Verdict::Bad;
         }
-        let Next { header, port } = *$road.routes.find(be32(ip, 16));
+        let Next { header, port } = *$small_path.routes.find(be32(ip, 16));
         if port == 0 {
             break $leave Verdict::NoRoute;
         }
@@ -114,65 +115,75 @@ macro_rules! second {
         $frame.data[22] -= 1;
         $frame.data[..14].copy_from_slice(&header);
         $frame.out = port;
-        $road.device.forwarded += 1;
+        $small_path.device.forwarded += 1;
         Verdict::Sent
     }};
 }
 
 #[inline(always)]
-fn done(road: &mut Road, frame: &mut Frame, verdict: Verdict) -> usize {
+fn done(small_path: &mut SmallPath, frame: &mut Frame, verdict: Verdict) -> usize {
     frame.verdict = verdict as u16;
-    road.verdicts[verdict as usize] += 1;
+    small_path.verdicts[verdict as usize] += 1;
     verdict as usize
 }
 
 #[inline(never)]
-fn whole(road: &mut Road, frame: &mut Frame) -> usize {
+fn whole(small_path: &mut SmallPath, frame: &mut Frame) -> usize {
     let verdict = 'leave: {
-        let l3 = first!(road, frame, 'leave);
-        second!(road, frame, l3, frame.len, 'leave)
+        let l3 = first!(small_path, frame, 'leave);
+        second!(small_path, frame, l3, frame.len, 'leave)
     };
-    done(road, frame, verdict)
+    done(small_path, frame, verdict)
 }
 
 #[inline(never)]
-fn split_called(road: &mut Road, frame: &mut Frame) -> usize {
+fn split_called(small_path: &mut SmallPath, frame: &mut Frame) -> usize {
     let verdict = 'leave: {
-        let mut l3 = first!(road, frame, 'leave);
-        called_second(road, frame, &mut l3, frame.len)
+        let mut l3 = first!(small_path, frame, 'leave);
+        called_second(small_path, frame, &mut l3, frame.len)
     };
-    done(road, frame, verdict)
+    done(small_path, frame, verdict)
 }
 
 #[inline(never)]
-fn split_inlined(road: &mut Road, frame: &mut Frame) -> usize {
+fn split_inlined(small_path: &mut SmallPath, frame: &mut Frame) -> usize {
     let verdict = 'leave: {
-        let mut l3 = first!(road, frame, 'leave);
-        inlined_second(road, frame, &mut l3, frame.len)
+        let mut l3 = first!(small_path, frame, 'leave);
+        inlined_second(small_path, frame, &mut l3, frame.len)
     };
-    done(road, frame, verdict)
+    done(small_path, frame, verdict)
 }
 
 #[inline(never)]
-fn called_second(road: &mut Road, frame: &mut Frame, l3: &mut usize, len: u32) -> Verdict {
-    inlined_second(road, frame, l3, len)
+fn called_second(
+    small_path: &mut SmallPath,
+    frame: &mut Frame,
+    l3: &mut usize,
+    len: u32,
+) -> Verdict {
+    inlined_second(small_path, frame, l3, len)
 }
 
 #[inline(always)]
-fn inlined_second(road: &mut Road, frame: &mut Frame, l3: &mut usize, len: u32) -> Verdict {
-    'leave: { second!(road, frame, *l3, len, 'leave) }
+fn inlined_second(
+    small_path: &mut SmallPath,
+    frame: &mut Frame,
+    l3: &mut usize,
+    len: u32,
+) -> Verdict {
+    'leave: { second!(small_path, frame, *l3, len, 'leave) }
 }
 
-/// Hands all frames to a variant.
+/// Passes all frames to a variant.
 #[inline(never)]
-pub(super) fn run(receive: Receive, road: &mut Road, frames: &mut [Frame]) {
+pub(super) fn run(receive: Receive, small_path: &mut SmallPath, frames: &mut [Frame]) {
     let receive = black_box(receive);
     for frame in frames {
-        receive(road, frame);
+        receive(small_path, frame);
     }
 }
 
-/// The digest that the harness in C makes of its frames.
+/// The same digest of frames as in the C harness.
 pub(super) fn digest(frames: &[Frame]) -> u64 {
     let mut digest = Digest::new();
     for frame in frames {
@@ -185,24 +196,27 @@ pub(super) fn digest(frames: &[Frame]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::road::templates;
+    use super::super::super::small_path::templates;
     use super::*;
 
     #[test]
     fn every_variant_forwards_and_drops_what_it_should() {
         for (name, receive) in VARIANTS {
-            let mut road = Road::new();
+            let mut small_path = SmallPath::new();
             for (port, verdict) in [(53, Verdict::Sent), (7, Verdict::Dropped)] {
                 for template in templates(100, &[], port) {
                     let mut frame = Frame::new(template);
-                    assert_eq!(receive(&mut road, &mut frame), verdict as usize, "{name}");
+                    assert_eq!(receive(&mut small_path, &mut frame), verdict as usize, "{name}");
                     let is_sent = verdict == Verdict::Sent;
                     assert_eq!(frame.data[22], if is_sent { 63 } else { 64 });
                     assert_eq!(frame.out > 0, is_sent);
                 }
             }
-            assert_eq!(road.verdicts, [100, 100, 0, 0, 0]);
-            assert_eq!((road.device.packets, road.device.forwarded, road.tapped), (200, 100, 0));
+            assert_eq!(small_path.verdicts, [100, 100, 0, 0, 0]);
+            assert_eq!(
+                (small_path.device.packets, small_path.device.forwarded, small_path.tapped),
+                (200, 100, 0)
+            );
         }
     }
 
@@ -218,7 +232,7 @@ mod tests {
             for (name, receive) in VARIANTS {
                 let mut template = templates(1, &[], 53)[0];
                 template[at] = value;
-                let found = receive(&mut Road::new(), &mut Frame::new(template));
+                let found = receive(&mut SmallPath::new(), &mut Frame::new(template));
                 assert_eq!(found, verdict as usize, "{name}, byte {at}");
             }
         }

@@ -1,29 +1,32 @@
-//! A firewall that walks a list of rules for each packet, after ipfw: with a state of 240 bytes that is zeroed
-//! each time, with one of 128 bytes and flags that say which of them mean anything, and with the router's own
-//! form of state, which lies beside the packets of a burst.
+//! A firewall that walks a list of rules for each packet, modelled on ipfw. It has three forms of
+//! packet state:
+//!
+//! - 240 bytes that are zeroed each time;
+//! - 128 bytes with flags that say which fields are valid;
+//! - the router's own form, which lies beside the packets of a burst.
 
 use tollway_dataplane::burst::{BURST, Lanes};
 use tollway_dataplane::wire::{be16, be32};
 
-use super::super::road::HEADER;
+use super::super::small_path::HEADER;
 
-/// Bytes of a packet that the firewall may look at.
+/// Bytes of a packet that the firewall may read.
 pub(super) const PACKET: usize = HEADER + 8;
 
-/// What a rule asks or does.
+/// A condition or action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
-    /// Goes on where the destination lies in a prefix.
+    /// Continues if the destination is in a prefix.
     Destination { bits: u32, mask: u32 },
-    /// Goes on where the destination port is this one.
+    /// Continues if the destination port is this one.
     Port(u16),
-    /// Lets the packet by.
+    /// Accepts the packet.
     Allow,
     /// Drops it.
     Deny,
 }
 
-/// A rule and what it has seen.
+/// A rule and its counters.
 #[derive(Clone, Debug)]
 pub(super) struct Rule {
     pub(super) ops: Vec<Op>,
@@ -31,7 +34,8 @@ pub(super) struct Rule {
     pub(super) bytes: u64,
 }
 
-/// "allow ip from any to any". What comes behind is never reached, but no compiler may know that.
+/// "allow ip from any to any" first. The rules after it are never reached, but the compiler must
+/// not know.
 pub(super) fn rules() -> Vec<Rule> {
     let rule = |ops: &[Op]| Rule { ops: ops.to_vec(), packets: 0, bytes: 0 };
     let loopback = Op::Destination { bits: 0x7f00_0000, mask: 0xff00_0000 };
@@ -39,7 +43,7 @@ pub(super) fn rules() -> Vec<Rule> {
     std::iter::once(rule(&[Op::Allow])).chain(rest).collect()
 }
 
-/// What tells flows apart, of either version of IP: 56 bytes.
+/// The fields that distinguish flows, for either version of IP: 56 bytes.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Flow {
@@ -72,7 +76,7 @@ impl Flow {
     }
 }
 
-/// What a packet is checked with: 240 bytes, all zeroed, as addresses that are none say what is not set.
+/// The state of a packet: 240 bytes, all zeroed, since zero addresses mark unset fields.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Zeroed {
@@ -89,7 +93,7 @@ pub(super) struct Zeroed {
     hop6: [u32; 8],
 }
 
-/// The same with flags that say what is set: 128 bytes, of which most are never written.
+/// The same with flags that say what is set: 128 bytes, most of which are never written.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Flagged {
@@ -100,7 +104,7 @@ pub(super) struct Flagged {
     socket: u64,
     flow: Flow,
     rule: [u64; 3],
-    /// One of several things, by the flags.
+    /// Contains one of several things, by the flags.
     hop: [u64; 2],
 }
 
@@ -110,7 +114,8 @@ const HAS_ETHERNET: u32 = 4;
 
 const _: () = assert!(size_of::<Zeroed>() == 240 && size_of::<Flagged>() == 128);
 
-/// The router's: columns of a burst, of which each stage fills its own. 32 bytes a packet, never zeroed.
+/// The router's form: columns of a burst, each filled by one stage. 32 bytes per packet, never
+/// zeroed.
 #[derive(Debug)]
 pub(super) struct Columns {
     pub(super) addr: [u32; BURST],
@@ -135,14 +140,14 @@ impl Columns {
     }
 }
 
-/// One invocation with a state that is zeroed.
+/// One invocation with a zeroed state.
 #[inline(never)]
 pub(super) fn zeroed(rules: &mut [Rule], packet: &[u8; PACKET], len: u16, out: u64) -> bool {
     let mut state = Zeroed { packet: packet.as_ptr() as u64, out, ..Zeroed::default() };
     walk_zeroed(rules, packet, len, &mut state)
 }
 
-/// One invocation with a state that is not: only what its flags name means anything.
+/// One invocation with a state that is not zeroed: only fields with a flag are valid.
 #[inline(never)]
 pub(super) fn flagged(
     rules: &mut [Rule],
@@ -177,8 +182,8 @@ fn walk_flagged(rules: &mut [Rule], packet: &[u8; PACKET], len: u16, state: &mut
     walk(rules, first, len, |op| holds(op, &state.flow))
 }
 
-/// One invocation for a burst, rule by rule instead of packet by packet: what a rule does not ask for is not
-/// looked up, and it counts all of its packets at once.
+/// One invocation for a burst, rule by rule instead of packet by packet. It reads only fields that
+/// a rule checks, and a rule counts all of its packets at once.
 #[inline(never)]
 pub(super) fn columns(
     rules: &mut [Rule],
@@ -238,7 +243,7 @@ fn holds(op: Op, flow: &Flow) -> bool {
     }
 }
 
-/// Walks the list until a rule decides; whether it lets the packet by.
+/// Walks the list until a rule decides. Says whether it accepts the packet.
 #[inline(always)]
 fn walk(rules: &mut [Rule], first: usize, len: u16, holds: impl Fn(Op) -> bool) -> bool {
     'rules: for rule in rules.iter_mut().skip(first) {
@@ -258,7 +263,7 @@ fn walk(rules: &mut [Rule], first: usize, len: u16, holds: impl Fn(Op) -> bool) 
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::road::templates;
+    use super::super::super::small_path::templates;
     use super::*;
 
     #[test]

@@ -1,4 +1,4 @@
-//! `metadata`: what a packet's state costs, by its size and by whether it is zeroed.
+//! `metadata`: the cost of a packet's state, by its size and by whether it is zeroed.
 
 mod check;
 
@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use tollway_dataplane::burst::BURST;
 use tollway_dataplane::frame::{FrameAddr, Umem};
-use tollway_dataplane::path::Everything;
+use tollway_dataplane::path::AllStages;
 use tollway_dataplane::stages::filter::{Filter, Op, Point, Rule as PathRule, Rules};
 use tollway_dataplane::stages::route::Prefix;
 use tollway_dataplane::tables::{RoutePrefix, Tables, TablesError};
 use tollway_dataplane::wire::be16;
 
 use super::experiment::{Experiment, Slice};
-use super::road::{self, Agreement, Digest, HEADER, ROUTER_MAC, Routes};
+use super::small_path::{self, Agreement, Digest, HEADER, ROUTER_MAC, Routes};
 use super::{Options, Plan, Size, Spec, Study, alone};
 use crate::frames::{FRAME_LEN, Source, Template};
 use crate::memory;
@@ -34,11 +34,11 @@ pub(super) const STUDY: Study = Study {
 const FRAMES: usize = 1024;
 const PASSES: usize = 48;
 
-/// Passes of the router's own path, of each sort.
+/// Passes of each sort on the router's own path.
 const PATH_PASSES: usize = 32;
 
-/// A road of one packet at a time or of a burst, and how often it asks the firewall.
-struct Way {
+/// A path for one packet at a time or for a burst, and how often it calls the firewall.
+struct Method {
     name: &'static str,
     title: &'static str,
     base: Option<&'static str>,
@@ -55,41 +55,42 @@ enum State {
     Columns,
 }
 
-const WAYS: [Way; 8] = [
-    Way { title: "no firewall, one packet at a time", ..way("none", State::None, 0) },
-    Way { base: Some("none"), ..way("zeroed-once", State::Zeroed, 1) },
-    Way { base: Some("none"), ..way("zeroed-twice", State::Zeroed, 2) },
-    Way {
+const METHODS: [Method; 8] = [
+    Method { title: "no firewall, one packet at a time", ..method("none", State::None, 0) },
+    Method { base: Some("none"), ..method("zeroed-once", State::Zeroed, 1) },
+    Method { base: Some("none"), ..method("zeroed-twice", State::Zeroed, 2) },
+    Method {
         base: Some("zeroed-once"),
         published: Some("+4.65%, +3.57%, +0.3% pps"),
-        ..way("flagged-once", State::Flagged, 1)
+        ..method("flagged-once", State::Flagged, 1)
     },
-    Way {
+    Method {
         base: Some("zeroed-twice"),
         published: Some("about +11% pps"),
-        ..way("flagged-twice", State::Flagged, 2)
+        ..method("flagged-twice", State::Flagged, 2)
     },
-    Way {
+    Method {
         title: "no firewall, bursts of 64",
         base: Some("none"),
-        ..way("columns-none", State::Columns, 0)
+        ..method("columns-none", State::Columns, 0)
     },
-    Way { base: Some("columns-none"), ..way("columns-once", State::Columns, 1) },
-    Way { base: Some("columns-none"), ..way("columns-twice", State::Columns, 2) },
+    Method { base: Some("columns-none"), ..method("columns-once", State::Columns, 1) },
+    Method { base: Some("columns-none"), ..method("columns-twice", State::Columns, 2) },
 ];
 
-const fn way(name: &'static str, state: State, times: usize) -> Way {
+const fn method(name: &'static str, state: State, times: usize) -> Method {
     let title = match state {
         State::None => "no firewall",
         State::Zeroed => "240 bytes, zeroed",
         State::Flagged => "128 bytes, flags",
         State::Columns => "columns of a burst, 32 bytes a packet",
     };
-    Way { name, title, base: None, published: None, state, times }
+    Method { name, title, base: None, published: None, state, times }
 }
 
-/// A row of the router's own path: the points at which the rule is, and whether it counts what it lets by.
-struct PathWay {
+/// A row of the router's own path: the hooks with the rule, and whether the rule counts accepted
+/// packets.
+struct PathMethod {
     name: &'static str,
     title: &'static str,
     points: &'static [Point],
@@ -99,42 +100,47 @@ struct PathWay {
 const ONCE: &[Point] = &[Point::Forward];
 const TWICE: &[Point] = &[Point::Prerouting, Point::Forward];
 
-const PATH: [PathWay; 5] = [
-    PathWay { name: "path-none", title: "no rules", points: &[], counted: false },
-    PathWay { name: "path-once", title: "in hook forward", points: ONCE, counted: false },
-    PathWay {
+const PATH: [PathMethod; 5] = [
+    PathMethod { name: "path-none", title: "no rules", points: &[], counted: false },
+    PathMethod { name: "path-once", title: "in hook forward", points: ONCE, counted: false },
+    PathMethod {
         name: "path-twice",
         title: "in prerouting and forward",
         points: TWICE,
         counted: false,
     },
-    PathWay {
+    PathMethod {
         name: "path-once-counted",
         title: "in forward, counted",
         points: ONCE,
         counted: true,
     },
-    PathWay { name: "path-twice-counted", title: "in both, counted", points: TWICE, counted: true },
+    PathMethod {
+        name: "path-twice-counted",
+        title: "in both, counted",
+        points: TWICE,
+        counted: true,
+    },
 ];
 
 fn plan(study: &Study, options: &Options) -> Result<Plan, String> {
-    let group = "a small road that walks a list of rules";
-    let spec = |way: &Way| {
-        let mut spec = Spec::new(group, way.name, way.title);
-        spec.base = way.base.map(str::to_owned);
-        spec.published = way.published.map(str::to_owned);
+    let group = "a small path that walks a list of rules";
+    let spec = |method: &Method| {
+        let mut spec = Spec::new(group, method.name, method.title);
+        spec.base = method.base.map(str::to_owned);
+        spec.published = method.published.map(str::to_owned);
         spec
     };
-    let mut specs: Vec<_> = WAYS.iter().map(spec).collect();
-    for PathWay { name, title, points, .. } in PATH {
+    let mut specs: Vec<_> = METHODS.iter().map(spec).collect();
+    for PathMethod { name, title, points, .. } in PATH {
         let spec = Spec::new("the router's whole path, bursts of 64", name, title);
         specs.push(if points.is_empty() { spec } else { spec.against("path-none", None) });
     }
     Ok(Plan { specs, notes: Vec::new(), crew: alone(study, options) })
 }
 
-/// The small road.
-struct Road {
+/// The small path.
+struct SmallPath {
     umem: Umem,
     frames: Vec<FrameAddr>,
     templates: Vec<Template>,
@@ -143,14 +149,14 @@ struct Road {
     sent: Vec<u16>,
 }
 
-impl Road {
+impl SmallPath {
     fn new() -> Result<Self, String> {
         let mut umem = memory::umem(FRAMES as u32, 4096).ok_or("no memory for the frames")?;
         let frames = std::iter::from_fn(|| umem.alloc()).collect();
         Ok(Self {
             umem,
             frames,
-            templates: road::templates(FRAMES, &[], 53),
+            templates: small_path::templates(FRAMES, &[], 53),
             routes: Routes::new(),
             rules: check::rules(),
             sent: Vec::with_capacity(FRAMES),
@@ -164,8 +170,8 @@ impl Road {
         }
     }
 
-    fn run(&mut self, way: &Way) {
-        match (way.state, way.times) {
+    fn run(&mut self, method: &Method) {
+        match (method.state, method.times) {
             (State::None, _) => self.singly(|_, _, _| true, |_, _, _| true),
             (State::Zeroed, 1) => self.singly(zeroed(1), |_, _, _| true),
             (State::Zeroed, _) => self.singly(zeroed(1), zeroed(2)),
@@ -175,7 +181,7 @@ impl Road {
         }
     }
 
-    /// One packet after the other, asking as it comes in and as it goes out.
+    /// One packet after the other, with the firewall called on input and on output.
     #[inline(always)]
     fn singly(
         &mut self,
@@ -185,7 +191,7 @@ impl Road {
         for addr in &self.frames {
             let packet: &mut [u8; PACKET] = self.umem.bytes_mut(*addr, 0);
             let Some(header) = packet.first_chunk::<HEADER>() else { continue };
-            let Some(dst) = road::destination(header) else { continue };
+            let Some(dst) = small_path::destination(header) else { continue };
             if !come(&mut self.rules, packet, FRAME_LEN as u16) {
                 continue;
             }
@@ -194,7 +200,7 @@ impl Road {
                 continue;
             }
             if let Some(header) = packet.first_chunk_mut::<HEADER>() {
-                road::rewrite(header, next);
+                small_path::rewrite(header, next);
             }
             self.sent.push(next.port);
         }
@@ -232,7 +238,7 @@ fn burst(
     for (lane, addr) in frames.iter().enumerate() {
         columns.addr[lane] = addr.0;
         columns.len[lane] = FRAME_LEN as u16;
-        let dst = road::destination(umem.bytes(*addr, 0));
+        let dst = small_path::destination(umem.bytes(*addr, 0));
         columns.key[lane] = u64::from(dst.unwrap_or(0));
         going |= u64::from(dst.is_some()) << lane;
     }
@@ -244,7 +250,7 @@ fn burst(
         let next = routes.find(columns.key[lane] as u32);
         columns.link[lane] = 0;
         if going >> lane & 1 != 0 {
-            road::rewrite(umem.bytes_mut(*addr, 0), next);
+            small_path::rewrite(umem.bytes_mut(*addr, 0), next);
             columns.link[lane] = next.port;
         }
     }
@@ -260,8 +266,8 @@ fn flagged(out: u64) -> impl FnMut(&mut [Rule], &[u8; PACKET], u16) -> bool {
 }
 
 struct Bench {
-    road: Road,
-    paths: Vec<PathBench<Everything>>,
+    small_path: SmallPath,
+    paths: Vec<PathBench<AllStages>>,
     passes: [usize; 2],
     ns_per_clock: f64,
     agreement: Agreement,
@@ -270,19 +276,19 @@ struct Bench {
 fn open(size: Size) -> Result<Box<dyn Experiment>, String> {
     let full = size == Size::Full;
     Ok(Box::new(Bench {
-        road: Road::new()?,
+        small_path: SmallPath::new()?,
         paths: PATH.iter().map(path).collect::<Result<_, _>>()?,
         passes: if full { [PASSES, PATH_PASSES] } else { [2, 2] },
-        ns_per_clock: road::ns_per_clock(),
+        ns_per_clock: small_path::ns_per_clock(),
         agreement: Agreement::default(),
     }))
 }
 
 /// The router's path with the rule.
-fn path(of: &PathWay) -> Result<PathBench<Everything>, String> {
+fn path(of: &PathMethod) -> Result<PathBench<AllStages>, String> {
     let points = of.points;
     let tables = tables().map_err(|error| format!("tables: {error:?}"))?;
-    let frames = Source::Whole(road::templates(FRAMES, &[], 53));
+    let frames = Source::Whole(small_path::templates(FRAMES, &[], 53));
     let mut bench = PathBench::over(tables, frames, BURST)?;
     if points.is_empty() {
         return Ok(bench);
@@ -298,13 +304,13 @@ fn path(of: &PathWay) -> Result<PathBench<Everything>, String> {
         let rules = Rules { rules: vec![rule, end], end: 1 };
         filter
             .set(*point, 4, &rules)
-            .map_err(|error| format!("the rule can not be compiled: {error:?}"))?;
+            .map_err(|error| format!("the rule cannot be compiled: {error:?}"))?;
     }
     bench.filter(Arc::new(filter), false);
     Ok(bench)
 }
 
-/// Two ports, and a route from the first out by the second.
+/// Two ports, and a route from the first through the second.
 fn tables() -> Result<Tables, TablesError> {
     let mut tables = Tables::new();
     let vrf = tables.add_vrf()?;
@@ -319,23 +325,23 @@ fn tables() -> Result<Tables, TablesError> {
 impl Experiment for Bench {
     fn slice(&mut self) -> Result<Slice, String> {
         let mut agreed = Ok(());
-        let road = &mut self.road;
-        let taken = road::in_turn(WAYS.len(), self.passes[0], |at| {
-            road.restore();
-            let clocks = road::clocks(|| road.run(&WAYS[at]));
+        let small_path = &mut self.small_path;
+        let taken = small_path::in_turn(METHODS.len(), self.passes[0], |at| {
+            small_path.restore();
+            let clocks = small_path::clocks(|| small_path.run(&METHODS[at]));
             if agreed.is_ok() {
-                agreed = self.agreement.take("packets", WAYS[at].name, road.digest());
+                agreed = self.agreement.take("packets", METHODS[at].name, small_path.digest());
             }
             clocks / FRAMES as f64
         });
         agreed?;
         let mut rows = BTreeMap::new();
-        for (way, clocks) in WAYS.iter().zip(taken) {
-            rows.insert(way.name.to_owned(), clocks * self.ns_per_clock);
+        for (method, clocks) in METHODS.iter().zip(taken) {
+            rows.insert(method.name.to_owned(), clocks * self.ns_per_clock);
         }
-        for (way, bench) in PATH.iter().zip(&mut self.paths) {
+        for (method, bench) in PATH.iter().zip(&mut self.paths) {
             let clocks = bench.clocks_per_packet(self.passes[1]);
-            rows.insert(way.name.to_owned(), clocks * self.ns_per_clock);
+            rows.insert(method.name.to_owned(), clocks * self.ns_per_clock);
         }
         Ok(Slice { rows, digests: self.agreement.clone(), ..Slice::default() })
     }

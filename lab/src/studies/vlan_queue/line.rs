@@ -1,24 +1,24 @@
-//! Contexts that hand packets on to each other, and those that do not.
+//! Contexts that pass packets on to each other, and contexts that do not.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::super::road::Routes;
-use super::queue::{Packet, Parcel, Queue};
-use super::work::{self, Way};
+use super::super::small_path::Routes;
+use super::queue::{Packet, Queue, QueuedPacket};
+use super::work::{self, Method};
 use crate::frames::Template;
 
 /// Packets that a context takes at once.
 const BURST: usize = 64;
 
-/// Buffers that there are: more than the queues take.
+/// Number of buffers: more than the queues accept.
 const BUFFERS: usize = 24_576;
 
-/// Sent packets that go back to the receiver at once.
+/// Sent packets that return to the receiver at once.
 const BACK: usize = 256;
 
-/// What became of the packets.
+/// The outcomes of the packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Tally {
     pub(super) received: u64,
@@ -33,23 +33,23 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Whether every packet is accounted for, and right.
-    pub(super) fn check(&self, way: Way) -> Result<(), String> {
+    /// Checks that every packet is accounted for and correct.
+    pub(super) fn check(&self, method: Method) -> Result<(), String> {
         let gone = self.sent + self.input_drops + self.output_drops + self.left;
         if self.wrong > 0 || gone != self.received {
-            return Err(format!("{}: packets went astray: {self:?}", way.name()));
+            return Err(format!("{}: packets went astray: {self:?}", method.name()));
         }
         Ok(())
     }
 }
 
-/// The road with its queues.
+/// The path with its queues.
 struct Line {
-    way: Way,
+    method: Method,
     input: Queue,
     output: Queue,
     /// Buffers on their way back to the receiver.
-    back: Mutex<Vec<Parcel>>,
+    back: Mutex<Vec<QueuedPacket>>,
     stop: AtomicBool,
     received: AtomicU64,
     sent: AtomicU64,
@@ -57,9 +57,9 @@ struct Line {
 }
 
 impl Line {
-    fn new(way: Way) -> Self {
+    fn new(method: Method) -> Self {
         Self {
-            way,
+            method,
             input: Queue::input(),
             output: Queue::output(),
             back: Mutex::new(Vec::with_capacity(BUFFERS)),
@@ -70,11 +70,11 @@ impl Line {
         }
     }
 
-    fn give_back(&self, parcels: &mut Vec<Parcel>) {
+    fn give_back(&self, parcels: &mut Vec<QueuedPacket>) {
         self.back.lock().unwrap_or_else(PoisonError::into_inner).append(parcels);
     }
 
-    /// The counts are a context's own until it ends.
+    /// A context counts alone until it ends, and then adds its counts here.
     fn add(&self, received: u64, sent: u64, wrong: u64) {
         self.received.fetch_add(received, Ordering::Relaxed);
         self.sent.fetch_add(sent, Ordering::Relaxed);
@@ -82,22 +82,23 @@ impl Line {
     }
 }
 
-/// The part that takes packets from the card, takes their tags off and puts them on the input queue.
+/// The part that takes packets from the card, removes their tags and puts them into the input
+/// queue.
 struct Receiver<'a> {
     line: &'a Line,
     templates: &'a [Template],
     at: usize,
-    free: Vec<Parcel>,
-    burst: Vec<Parcel>,
+    free: Vec<QueuedPacket>,
+    burst: Vec<QueuedPacket>,
     received: u64,
     livelocks: u64,
-    /// Turns that it leaves the card alone, having been told to slow down.
+    /// Turns for which it pauses the card after the request to slow down.
     pause: u32,
 }
 
 impl<'a> Receiver<'a> {
     fn new(line: &'a Line, templates: &'a [Template]) -> Self {
-        let count = if line.way.has_queues() { BUFFERS } else { BACK };
+        let count = if line.method.has_queues() { BUFFERS } else { BACK };
         let free = (0..count).map(|_| Box::new(Packet::new())).collect();
         Self {
             line,
@@ -111,10 +112,10 @@ impl<'a> Receiver<'a> {
         }
     }
 
-    /// A burst from the card, as far as there are buffers.
+    /// Takes a burst from the card, as far as there are buffers.
     fn take(&mut self) {
-        if self.line.way.has_queues() {
-            // The last to come back is the first to go out again: caches still know it.
+        if self.line.method.has_queues() {
+            // The last buffer to return is the first to be used again: the caches still have it.
             let mut back = self.line.back.lock().unwrap_or_else(PoisonError::into_inner);
             self.free.append(&mut back);
         }
@@ -136,7 +137,7 @@ impl<'a> Receiver<'a> {
         self.take();
         let mut slow = false;
         self.burst.iter_mut().for_each(|packet| work::untag(packet));
-        if self.line.way == Way::Burst {
+        if self.line.method == Method::Burst {
             slow = self.line.input.put_all(&mut self.burst);
             self.free.append(&mut self.burst);
         } else {
@@ -160,12 +161,13 @@ impl Drop for Receiver<'_> {
     }
 }
 
-/// The part that forwards: the whole input queue at once, and packet by packet or by bursts to the output.
+/// The part that forwards: takes the whole input queue at once, and outputs single packets or
+/// bursts.
 struct Forwarder<'a> {
     line: &'a Line,
     routes: &'a Routes,
-    list: Vec<Parcel>,
-    dropped: Vec<Parcel>,
+    list: Vec<QueuedPacket>,
+    dropped: Vec<QueuedPacket>,
     wrong: u64,
 }
 
@@ -180,7 +182,7 @@ impl<'a> Forwarder<'a> {
         for packet in &mut self.list {
             self.wrong += u64::from(!work::forward(packet, self.routes));
         }
-        if self.line.way == Way::Burst {
+        if self.line.method == Method::Burst {
             self.line.output.put_all(&mut self.list);
             self.dropped.append(&mut self.list);
         } else {
@@ -200,11 +202,11 @@ impl Drop for Forwarder<'_> {
     }
 }
 
-/// The part that takes packets from the output queue, puts their tags on and sends them.
+/// The part that takes packets from the output queue, adds their tags and sends them.
 struct Sender<'a> {
     line: &'a Line,
-    burst: Vec<Parcel>,
-    done: Vec<Parcel>,
+    burst: Vec<QueuedPacket>,
+    done: Vec<QueuedPacket>,
     sent: u64,
     wrong: u64,
 }
@@ -216,7 +218,7 @@ impl<'a> Sender<'a> {
     }
 
     fn turn(&mut self) {
-        if self.line.way == Way::Burst {
+        if self.line.method == Method::Burst {
             self.line.output.take_all(BURST, &mut self.burst);
         } else {
             for _ in 0..BURST {
@@ -227,7 +229,7 @@ impl<'a> Sender<'a> {
         for mut packet in self.burst.drain(..) {
             work::tag(&mut packet);
             self.sent += 1;
-            self.wrong += u64::from(!work::is_right(&packet, self.line.way));
+            self.wrong += u64::from(!work::is_right(&packet, self.line.method));
             self.done.push(packet);
         }
         if self.done.len() >= BACK {
@@ -249,45 +251,45 @@ fn complete(line: &Line, templates: &[Template], routes: &Routes) {
     while !line.stop.load(Ordering::Relaxed) {
         receiver.take();
         for mut packet in receiver.burst.drain(..) {
-            match line.way {
-                Way::Plain => work::forward(&mut packet, routes),
+            match line.method {
+                Method::Plain => work::forward(&mut packet, routes),
                 _ => work::forward_tagged(&mut packet, routes),
             };
             sent += 1;
-            wrong += u64::from(!work::is_right(&packet, line.way));
+            wrong += u64::from(!work::is_right(&packet, line.method));
             receiver.free.push(packet);
         }
     }
     line.add(0, sent, wrong);
 }
 
-/// One part of the road, or several in turn, until told to stop.
+/// Runs one part of the path, or several in turn, until `stop` is set.
 fn work_until(stop: &AtomicBool, mut turn: impl FnMut()) {
     while !stop.load(Ordering::Relaxed) {
         turn();
     }
 }
 
-/// Has so many contexts (1 to 3) forward for so long.
+/// Lets 1 to 3 contexts forward for `time`.
 pub(super) fn run(
-    way: Way,
+    method: Method,
     contexts: usize,
     templates: &[Template],
     routes: &Routes,
     time: Duration,
 ) -> Tally {
-    let line = &Line::new(way);
+    let line = &Line::new(method);
     let ready = &Barrier::new(contexts + 1);
     let mut seconds = 0.0;
     std::thread::scope(|scope| {
         for context in 0..contexts {
             scope.spawn(move || {
                 let stop = &line.stop;
-                if !way.has_queues() {
+                if !method.has_queues() {
                     ready.wait();
                     return complete(line, templates, routes);
                 }
-                // The parts of the road from the first to the last, as evenly as they can be.
+                // Divides the parts of the path among the contexts as evenly as possible.
                 let parts = match (contexts, context) {
                     (1, _) => [true; 3],
                     (2, 0) => [true, false, false],
@@ -333,19 +335,19 @@ fn tally(line: &Line, seconds: f64) -> Tally {
 mod tests {
     use tollway_dataplane::wire::eth::ethertype;
 
-    use super::super::super::road;
+    use super::super::super::small_path;
     use super::*;
 
     #[test]
     fn every_packet_is_accounted_for_in_every_way() {
         let routes = Routes::new();
-        for way in Way::ALL {
+        for method in Method::ALL {
             let tag = [(ethertype::DOT1Q, work::VIDS[0])];
-            let tags: &[_] = if way == Way::Plain { &[] } else { &tag };
-            let templates = road::templates(100, tags, 53);
+            let tags: &[_] = if method == Method::Plain { &[] } else { &tag };
+            let templates = small_path::templates(100, tags, 53);
             for contexts in 1..=3 {
-                let tally = run(way, contexts, &templates, &routes, Duration::from_millis(5));
-                assert_eq!(tally.check(way), Ok(()), "{contexts}");
+                let tally = run(method, contexts, &templates, &routes, Duration::from_millis(5));
+                assert_eq!(tally.check(method), Ok(()), "{contexts}");
             }
         }
     }
@@ -353,8 +355,8 @@ mod tests {
     #[test]
     fn what_is_wrong_or_missing_is_found() {
         let good = Tally { received: 5, sent: 3, input_drops: 1, left: 1, ..Tally::default() };
-        assert_eq!(good.check(Way::Mutex), Ok(()));
-        assert!(Tally { wrong: 1, ..good }.check(Way::Mutex).is_err());
-        assert!(Tally { left: 0, ..good }.check(Way::Mutex).is_err());
+        assert_eq!(good.check(Method::Mutex), Ok(()));
+        assert!(Tally { wrong: 1, ..good }.check(Method::Mutex).is_err());
+        assert!(Tally { left: 0, ..good }.check(Method::Mutex).is_err());
     }
 }

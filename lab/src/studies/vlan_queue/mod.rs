@@ -1,4 +1,4 @@
-//! `vlan-queue`: what it costs to hand each packet of a VLAN over by a queue with a mutex.
+//! `vlan-queue`: the cost of passing each packet of a VLAN through a queue with a mutex.
 
 mod line;
 mod queue;
@@ -7,16 +7,16 @@ mod work;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tollway_dataplane::path::Everything;
+use tollway_dataplane::path::AllStages;
 use tollway_dataplane::wire::eth::ethertype;
 
 use super::experiment::{Experiment, Slice};
-use super::road::{self, Routes};
+use super::small_path::{self, Routes};
 use super::{Options, Plan, Size, Spec, Study, alone};
 use crate::frames::Template;
 use crate::tolls::{self, Bench as PathBench};
 use line::Tally;
-use work::{VIDS, Way};
+use work::{Method, VIDS};
 
 pub(super) const STUDY: Study = Study {
     name: "vlan-queue",
@@ -27,13 +27,13 @@ pub(super) const STUDY: Study = Study {
     further: None,
 };
 
-/// Contexts at most.
+/// The most contexts.
 const MOST: usize = 3;
 
-/// How long a way is measured in a slice.
+/// How long each method is measured in a slice.
 const TIME: Duration = Duration::from_millis(20);
 
-/// How often it is measured again, longer each time, where nothing came through.
+/// How often the measurement is repeated, longer each time, if no packet came through.
 const TRIES: u32 = 30;
 
 /// Passes of the router's own path in a slice.
@@ -42,8 +42,8 @@ const PATH_PASSES: usize = 32;
 /// Rows of the router's own path.
 const PATH: [&str; 2] = ["ip4-all-off", "ip4-vlan"];
 
-fn row(way: Way, contexts: usize) -> String {
-    format!("{}-{contexts}", way.name())
+fn row(method: Method, contexts: usize) -> String {
+    format!("{}-{contexts}", method.name())
 }
 
 fn plan(study: &Study, options: &Options) -> Result<Plan, String> {
@@ -53,16 +53,16 @@ fn plan(study: &Study, options: &Options) -> Result<Plan, String> {
             1 => "one context".to_owned(),
             _ => format!("{contexts} contexts"),
         };
-        for way in Way::ALL {
-            let (title, published) = match way {
-                Way::Plain => ("no tags, no queue", Some("1.42 Mpps")),
-                Way::Mutex => ("one mutex a packet on input, two on output", Some("0.88 Mpps")),
-                Way::Burst => ("the same queues, a burst at a time", None),
-                Way::InPlace => ("no queue: the tag is part of the header", None),
+        for method in Method::ALL {
+            let (title, published) = match method {
+                Method::Plain => ("no tags, no queue", Some("1.42 Mpps")),
+                Method::Mutex => ("one mutex a packet on input, two on output", Some("0.88 Mpps")),
+                Method::Burst => ("the same queues, a burst at a time", None),
+                Method::InPlace => ("no queue: the tag is part of the header", None),
             };
-            let mut spec = Spec::new(&group, row(way, contexts), title);
-            if way != Way::Plain {
-                spec = spec.against(row(Way::Plain, contexts), None);
+            let mut spec = Spec::new(&group, row(method, contexts), title);
+            if method != Method::Plain {
+                spec = spec.against(row(Method::Plain, contexts), None);
             }
             spec.published = published.filter(|_| contexts == 1).map(str::to_owned);
             specs.push(spec);
@@ -78,10 +78,10 @@ fn plan(study: &Study, options: &Options) -> Result<Plan, String> {
 }
 
 struct Bench {
-    /// Without tags and with.
+    /// Packets without tags and with.
     templates: [Vec<Template>; 2],
     routes: Routes,
-    paths: [PathBench<Everything>; 2],
+    paths: [PathBench<AllStages>; 2],
     time: Duration,
     passes: usize,
     ns_per_clock: f64,
@@ -92,18 +92,18 @@ fn open(size: Size) -> Result<Box<dyn Experiment>, String> {
     let full = size == Size::Full;
     let tag = [(ethertype::DOT1Q, VIDS[0])];
     Ok(Box::new(Bench {
-        templates: [road::templates(1024, &[], 53), road::templates(1024, &tag, 53)],
+        templates: [small_path::templates(1024, &[], 53), small_path::templates(1024, &tag, 53)],
         routes: Routes::new(),
         paths: [path(PATH[0])?, path(PATH[1])?],
         time: if full { TIME } else { Duration::from_millis(2) },
         passes: if full { PATH_PASSES } else { 2 },
-        ns_per_clock: road::ns_per_clock(),
+        ns_per_clock: small_path::ns_per_clock(),
     }))
 }
 
-/// What the queues did, for the report.
-fn counts(way: Way, contexts: usize, tally: &Tally, into: &mut BTreeMap<String, f64>) {
-    let name = |what| format!("{}_{contexts}_{what}", way.name());
+/// Adds the queues' counts to the report.
+fn counts(method: Method, contexts: usize, tally: &Tally, into: &mut BTreeMap<String, f64>) {
+    let name = |what| format!("{}_{contexts}_{what}", method.name());
     let received = tally.received.max(1) as f64;
     into.insert(name("input_drops_percent"), 100.0 * tally.input_drops as f64 / received);
     into.insert(name("output_drops_percent"), 100.0 * tally.output_drops as f64 / received);
@@ -112,20 +112,23 @@ fn counts(way: Way, contexts: usize, tally: &Tally, into: &mut BTreeMap<String, 
 }
 
 impl Bench {
-    /// What became of the packets in a while in which some came through: where processors are few, the
-    /// contexts may not all have had one.
-    fn tally(&self, way: Way, contexts: usize) -> Result<Tally, String> {
-        let templates = &self.templates[usize::from(way != Way::Plain)];
+    /// Measures until some packets come through: with few processors, the contexts may not all have
+    /// run.
+    fn tally(&self, method: Method, contexts: usize) -> Result<Tally, String> {
+        let templates = &self.templates[usize::from(method != Method::Plain)];
         for tries in 1..=TRIES {
-            // Where contexts take turns on a processor it takes a while until each has had some.
+            // Contexts that share a processor need more time until each has run.
             let time = self.time * tries * if contexts > 1 { 3 } else { 1 };
-            let tally = line::run(way, contexts, templates, &self.routes, time);
-            tally.check(way)?;
+            let tally = line::run(method, contexts, templates, &self.routes, time);
+            tally.check(method)?;
             if tally.sent > 0 {
                 return Ok(tally);
             }
         }
-        Err(format!("{}: nothing came through {contexts} contexts: free a processor", way.name()))
+        Err(format!(
+            "{}: nothing came through {contexts} contexts: free a processor",
+            method.name()
+        ))
     }
 }
 
@@ -133,12 +136,12 @@ impl Experiment for Bench {
     fn slice(&mut self) -> Result<Slice, String> {
         let mut slice = Slice::default();
         for contexts in 1..=MOST {
-            for way in Way::ALL {
-                let tally = self.tally(way, contexts)?;
+            for method in Method::ALL {
+                let tally = self.tally(method, contexts)?;
                 let ns = 1e9 * tally.seconds / tally.sent as f64;
-                slice.rows.insert(row(way, contexts), ns);
-                if way.has_queues() {
-                    counts(way, contexts, &tally, &mut slice.counts);
+                slice.rows.insert(row(method, contexts), ns);
+                if method.has_queues() {
+                    counts(method, contexts, &tally, &mut slice.counts);
                 }
             }
         }

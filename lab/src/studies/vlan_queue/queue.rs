@@ -1,13 +1,13 @@
-//! A VLAN device's queues as OpenBSD had them: every packet goes in and out under a mutex.
+//! A VLAN device's queues as OpenBSD had them: every packet enters and exits under a mutex.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
-/// Bytes before a packet when it comes in: room for a tag.
+/// Bytes before an arriving packet: room for a tag.
 pub(super) const ROOM: usize = 32;
 
-/// A packet and what is known of it.
+/// A packet and its state.
 #[derive(Clone, Debug)]
 pub(super) struct Packet {
     pub(super) data: [u8; 128],
@@ -22,32 +22,32 @@ impl Packet {
     }
 }
 
-/// A packet, on whose way nothing is allocated: it comes back when it was sent.
-pub(super) type Parcel = Box<Packet>;
+/// A packet that needs no allocation on its way: it returns after it was sent.
+pub(super) type QueuedPacket = Box<Packet>;
 
-/// Packets in an input queue beyond which the card is told to slow down, and beyond which all are dropped:
-/// three and five times 2,048.
+/// Length of an input queue above which the card is asked to slow down, and above which all packets
+/// are dropped: three and five times 2,048.
 const PRESSURE: usize = 3 * 2048;
 const FULL: usize = 5 * 2048;
 
-/// Packets that an output queue takes.
+/// Packets that an output queue accepts.
 const OUTPUT: usize = 2048;
 
-/// Turns that a context spins for a lock before it lets others run: a kernel's contexts are not interrupted
-/// while they hold one, but these may be.
+/// How often a context spins for a lock before it yields. A kernel's contexts are not interrupted
+/// while they hold a lock, but these may be.
 const SPINS: u32 = 200;
 
 /// A queue of packets under a mutex that spins.
 #[derive(Debug)]
 pub(super) struct Queue {
-    packets: Mutex<VecDeque<Parcel>>,
+    packets: Mutex<VecDeque<QueuedPacket>>,
     limit: usize,
     pressure: usize,
-    /// Packets that were dropped since it was full.
+    /// Packets that a full queue dropped.
     pub(super) drops: AtomicU64,
-    /// How often it told the card to slow down.
+    /// How often it asked the card to slow down.
     pub(super) livelocks: AtomicU64,
-    /// How often somebody had to wait for the lock.
+    /// How often a context had to wait for the lock.
     pub(super) contended: AtomicU64,
 }
 
@@ -71,7 +71,7 @@ impl Queue {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Parcel>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<QueuedPacket>> {
         let mut tries = 0_u32;
         loop {
             match self.packets.try_lock() {
@@ -90,8 +90,9 @@ impl Queue {
         }
     }
 
-    /// Puts one packet in, or gives it back where the queue is full; and whether the card is to slow down.
-    pub(super) fn put(&self, packet: Parcel) -> (Option<Parcel>, bool) {
+    /// Adds one packet, or returns it if the queue is full. Also says whether the card has to slow
+    /// down.
+    pub(super) fn put(&self, packet: QueuedPacket) -> (Option<QueuedPacket>, bool) {
         let mut packets = self.lock();
         let len = packets.len();
         if len >= self.limit {
@@ -103,9 +104,9 @@ impl Queue {
         (None, len > self.pressure)
     }
 
-    /// Puts packets in, as many as there is room for; those that are left are the caller's. Whether the card
-    /// is to slow down.
-    pub(super) fn put_all(&self, from: &mut Vec<Parcel>) -> bool {
+    /// Adds as many packets as fit; the rest stay in `from`. Says whether the card has to slow
+    /// down.
+    pub(super) fn put_all(&self, from: &mut Vec<QueuedPacket>) -> bool {
         let mut packets = self.lock();
         let len = packets.len();
         let room = self.limit.saturating_sub(len).min(from.len());
@@ -115,13 +116,13 @@ impl Queue {
         !from.is_empty() || len > self.pressure
     }
 
-    /// Takes one packet out.
-    pub(super) fn take(&self) -> Option<Parcel> {
+    /// Removes one packet.
+    pub(super) fn take(&self) -> Option<QueuedPacket> {
         self.lock().pop_front()
     }
 
-    /// Takes so many packets out at most.
-    pub(super) fn take_all(&self, most: usize, into: &mut Vec<Parcel>) {
+    /// Removes at most `most` packets.
+    pub(super) fn take_all(&self, most: usize, into: &mut Vec<QueuedPacket>) {
         let mut packets = self.lock();
         let count = packets.len().min(most);
         into.extend(packets.drain(..count));

@@ -1,29 +1,29 @@
-//! What is done to a packet on a VLAN: the tag taken off, the packet forwarded, another tag put on.
+//! The work on a packet of a VLAN: remove the tag, forward the packet, add another tag.
 
 use tollway_dataplane::wire::be16;
 use tollway_dataplane::wire::eth::ethertype;
 
-use super::super::road::{self, HEADER, Routes};
+use super::super::small_path::{self, HEADER, Routes};
 use super::queue::{Packet, ROOM};
 use crate::frames::{FRAME_LEN, Template};
 
 /// Tags in and out.
 pub(super) const VIDS: [u16; 2] = [100, 200];
 
-/// How packets go from one part of the road to the next.
+/// How packets go from one part of the path to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// No tags, and no queue.
+pub(super) enum Method {
+    /// No tags and no queue.
     Plain,
-    /// By queues, one packet at a time.
+    /// Through queues, one packet at a time.
     Mutex,
-    /// By queues, a burst at a time.
+    /// Through queues, a burst at a time.
     Burst,
     /// Not at all: a tag is two bytes to read and four more to write.
     InPlace,
 }
 
-impl Way {
+impl Method {
     pub(super) const ALL: [Self; 4] = [Self::Plain, Self::Mutex, Self::Burst, Self::InPlace];
 
     pub(super) const fn name(self) -> &'static str {
@@ -40,7 +40,7 @@ impl Way {
     }
 }
 
-/// What the card does: a frame in a buffer.
+/// The network card's work: puts a frame into a buffer.
 #[inline(always)]
 pub(super) fn arrive(packet: &mut Packet, template: &Template) {
     packet.start = ROOM;
@@ -49,7 +49,7 @@ pub(super) fn arrive(packet: &mut Packet, template: &Template) {
     }
 }
 
-/// Takes the tag off.
+/// Removes the tag.
 #[inline(always)]
 pub(super) fn untag(packet: &mut Packet) {
     let start = packet.start & 63;
@@ -58,17 +58,17 @@ pub(super) fn untag(packet: &mut Packet) {
     packet.start = start + 4;
 }
 
-/// Routes a packet without tags and rewrites it; whether it goes on.
+/// Routes and rewrites an untagged packet. Says whether it continues.
 #[inline(always)]
 pub(super) fn forward(packet: &mut Packet, routes: &Routes) -> bool {
     let start = packet.start & 63;
     let Some(header) = packet.data[start..].first_chunk_mut::<HEADER>() else { return false };
-    let Some(dst) = road::destination(header) else { return false };
-    road::rewrite(header, routes.find(dst));
+    let Some(dst) = small_path::destination(header) else { return false };
+    small_path::rewrite(header, routes.find(dst));
     true
 }
 
-/// Puts the tag of the way out on.
+/// Adds the egress tag.
 #[inline(always)]
 pub(super) fn tag(packet: &mut Packet) {
     let start = (packet.start & 63).max(4);
@@ -84,7 +84,7 @@ fn write_tag(packet: &mut Packet) {
     packet.data[at + 2..at + 4].copy_from_slice(&VIDS[1].to_be_bytes());
 }
 
-/// Forwards a tagged packet where it lies: the header that it leaves with has the tag in it.
+/// Forwards a tagged packet in place: the new header contains the egress tag.
 #[inline(always)]
 pub(super) fn forward_tagged(packet: &mut Packet, routes: &Routes) -> bool {
     let start = packet.start & 63;
@@ -92,24 +92,24 @@ pub(super) fn forward_tagged(packet: &mut Packet, routes: &Routes) -> bool {
     let Some(tagged) = packet.data[start..].first_chunk_mut::<{ HEADER + 4 }>() else {
         return false;
     };
-    // As it would lie without its tag, which the addresses are then written over.
+    // The header as it would be without the tag; the addresses then overwrite it.
     let mut header = [0; HEADER];
     header[..12].copy_from_slice(&tagged[..12]);
     header[12..].copy_from_slice(&tagged[16..]);
-    let Some(dst) = road::destination(&header) else { return false };
-    road::rewrite(&mut header, routes.find(dst));
+    let Some(dst) = small_path::destination(&header) else { return false };
+    small_path::rewrite(&mut header, routes.find(dst));
     tagged[..12].copy_from_slice(&header[..12]);
     tagged[16..].copy_from_slice(&header[12..]);
     write_tag(packet);
     true
 }
 
-/// Whether a frame is what it is to be when it is sent.
+/// Whether a frame is correct when it is sent.
 #[inline(always)]
-pub(super) fn is_right(packet: &Packet, way: Way) -> bool {
+pub(super) fn is_right(packet: &Packet, method: Method) -> bool {
     let start = packet.start & 63;
     let from_us = packet.data[start + 11] == 2;
-    if way == Way::Plain {
+    if method == Method::Plain {
         return from_us && packet.data[start + 22] == 63;
     }
     let tagged = be16(&packet.data, start + 12) == ethertype::DOT1Q
@@ -119,7 +119,7 @@ pub(super) fn is_right(packet: &Packet, way: Way) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::road::templates;
+    use super::super::super::small_path::templates;
     use super::*;
 
     #[test]
@@ -129,14 +129,14 @@ mod tests {
             let mut by_queues = Packet::new();
             arrive(&mut by_queues, &template);
             let mut in_place = by_queues.clone();
-            assert!(!is_right(&by_queues, Way::Mutex));
+            assert!(!is_right(&by_queues, Method::Mutex));
             untag(&mut by_queues);
             assert!(forward(&mut by_queues, &routes));
             tag(&mut by_queues);
             assert!(forward_tagged(&mut in_place, &routes));
             let frame = |packet: &Packet| packet.data[packet.start..][..FRAME_LEN].to_vec();
             assert_eq!(frame(&by_queues), frame(&in_place));
-            assert!(is_right(&by_queues, Way::Mutex) && is_right(&in_place, Way::InPlace));
+            assert!(is_right(&by_queues, Method::Mutex) && is_right(&in_place, Method::InPlace));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Bars that lie, from nought to the left or right, each with the interval of its value.
+//! Horizontal bars from zero to the left or right, each with the interval of its value.
 
 use crate::svg::{Anchor, Svg};
 
@@ -9,10 +9,10 @@ const ROW: f64 = 24.0;
 const HEAD: f64 = 12.0;
 const FOOT: f64 = 44.0;
 
-/// One of them.
+/// A bar.
 pub(super) struct Bar {
     pub(super) name: String,
-    /// What stands beside the name, in grey.
+    /// Grey text beside the name.
     pub(super) note: String,
     pub(super) title: String,
     pub(super) value: f64,
@@ -20,7 +20,7 @@ pub(super) struct Bar {
     pub(super) colour: &'static str,
 }
 
-/// Draws them one below the other; nothing where there is none.
+/// Draws the bars one below the other; empty if there are none.
 pub(super) fn draw(bars: &[Bar], unit: &str) -> String {
     if bars.is_empty() {
         return String::new();
@@ -70,7 +70,7 @@ pub(super) fn draw(bars: &[Bar], unit: &str) -> String {
     svg.done()
 }
 
-/// How far marks are apart, so that there are some six: 1, 2 or 5 of a power of ten.
+/// The distance between about six marks: 1, 2 or 5 times a power of ten.
 pub(super) fn step(range: f64) -> f64 {
     let rough = (range / 6.0).max(1e-6);
     let power = 10_f64.powf(rough.log10().floor());
@@ -81,7 +81,7 @@ pub(super) fn step(range: f64) -> f64 {
 /// A mark's figure, with as many decimals as its step needs.
 pub(super) fn label(value: f64, step: f64) -> String {
     let decimals = if step >= 1.0 { 0 } else { (-step.log10()).ceil() as usize };
-    // Nought has no sign.
+    // Zero has no sign.
     let value = if value.abs() < step / 2.0 { 0.0 } else { value };
     format!("{value:.decimals$}")
 }

@@ -1,4 +1,4 @@
-//! The toll table as a page that needs nothing besides itself: one file of HTML with its pictures in it.
+//! The toll table as a self-contained page: one HTML file that includes its pictures.
 
 mod bars;
 mod stages;
@@ -27,21 +27,21 @@ tr.g td{text-align:left;font-weight:600;padding-top:.9rem}.slower{color:#b3261e}
 /// Writes a run as a page.
 ///
 /// # Errors
-/// A sentence, where it can not be drawn or written.
+/// A message, if it cannot be drawn or written.
 pub fn write(tolls: &Tolls, path: &Path) -> Result<(), String> {
     fs::write(path, page(tolls)?).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Says if a page can be written there, before anything is measured for it; what is there stays.
+/// Checks that a page can be written there before anything is measured. An existing file stays.
 ///
 /// # Errors
-/// A sentence, where it can not.
+/// A message, if it cannot be written.
 pub fn check(path: &Path) -> Result<(), String> {
     let is_new = !path.exists();
     let opened = fs::OpenOptions::new().append(true).create(true).open(path);
     opened.map_err(|error| format!("{}: {error}", path.display()))?;
     if is_new {
-        // It will be made again; where it is not, nothing is left behind.
+        // The page is created again later. If not, no empty file stays behind.
         let _ = fs::remove_file(path);
     }
     Ok(())
@@ -82,12 +82,12 @@ fn page(tolls: &Tolls) -> Result<String, String> {
     ))
 }
 
-/// A heading, what is seen, and a picture; nothing where there is no picture.
+/// A heading, a description and a picture; empty without a picture.
 fn section(heading: &str, words: &str, picture: &str) -> String {
     if picture.is_empty() {
         return String::new();
     }
-    // Within HTML a picture needs no name space.
+    // Inside HTML, SVG needs no namespace.
     let picture = picture.replace(" xmlns=\"http://www.w3.org/2000/svg\"", "");
     format!("<h2>{heading}</h2>\n<p>{words}</p>\n{picture}\n")
 }

@@ -1,4 +1,4 @@
-//! Rows as bars that the stages share.
+//! Rows as bars divided into stages.
 
 use tollway_dataplane::tolls::Stage;
 
@@ -13,13 +13,13 @@ const ROW: f64 = 22.0;
 const FOOT: f64 = 44.0;
 const KEY: f64 = 22.0;
 
-/// Of each stage, in the order of the path.
+/// The colour of each stage, in path order.
 const COLOURS: [&str; 13] = [
     "#1f5fa8", "#7fa8d4", "#0f766e", "#5eb5a6", "#6d8b2f", "#c9a227", "#e3a486", "#c84b1a",
     "#8c2d19", "#7b4fa3", "#b79ad1", "#4a5568", "#a0aec0",
 ];
 
-/// Draws the rows that have stages; nothing where none has.
+/// Draws the rows that have stages; empty if there are none.
 pub(super) fn draw(rows: &[Row], ns_per_clock: f64) -> String {
     let rows: Vec<&Row> = rows.iter().filter(|row| !row.row.stages.is_empty()).collect();
     let sum = |row: &&Row| row.row.stages.values().sum::<f64>() * ns_per_clock;
@@ -78,7 +78,7 @@ pub(super) fn draw(rows: &[Row], ns_per_clock: f64) -> String {
     svg.done()
 }
 
-/// Stages that stand in one line of the key.
+/// Stages per line of the legend.
 const PER_LINE: usize = 7;
 
 fn key_height(stages: usize) -> f64 {

@@ -1,22 +1,21 @@
-//! Network devices: what would be fast between them.
+//! Network devices: reports what the fast path would carry between them.
 
 use std::path::{Path, PathBuf};
 
 use super::super::text::width;
-use super::super::{CliError, coverage, print, print_json};
-use crate::control::Coverage;
-use crate::mirror::coverage::Sight;
-use crate::mirror::devices;
+use super::super::{CliError, offload, print, print_json};
+use crate::control::Offload;
+use crate::controller::devices;
+use crate::controller::offload::Sight;
 use crate::ports;
 
-/// `IFNAMSIZ`, its zero included.
+/// `IFNAMSIZ`, including the final zero.
 const LONGEST_NAME: usize = 16;
 
-/// The file that is meant, if it is no devices: one that is there and is not called as a device is, or one
-/// that can not be a device for its name.
+/// The file to check, or none if the arguments name devices. A file exists without being the name
+/// of a device, or has a name that no device can have.
 ///
-/// # Errors
-/// Files and devices together, or several files.
+/// # Errors Files and devices together, or several files.
 pub(super) fn file_of(what: &[String]) -> Result<Option<PathBuf>, CliError> {
     pick(what, &|name| known().iter().any(|known| known == name))
 }
@@ -33,32 +32,33 @@ fn pick(what: &[String], is_device: &dyn Fn(&str) -> bool) -> Result<Option<Path
     }
 }
 
-/// Whether a name is one that files have and devices do not: a path, or an end that is no VLAN's number.
+/// Whether only a file can have this name: it is a path, too long, or has letters after the last
+/// dot. A VLAN device ends in a number there.
 fn is_path(name: &str) -> bool {
     let end = Path::new(name).extension().and_then(|end| end.to_str()).unwrap_or_default();
     name.len() >= LONGEST_NAME || name.contains('/') || end.chars().any(|c| c.is_ascii_alphabetic())
 }
 
-/// The names of this namespace's devices (`/proc/net/dev`); none where they can not be told.
+/// The names of the devices in this namespace (`/proc/net/dev`); empty if they cannot be read.
 fn known() -> Vec<String> {
     let table = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
     let names = table.lines().filter_map(|line| line.split_once(':'));
     names.map(|(name, _)| name.trim().to_owned()).collect()
 }
 
-/// Says what would be fast between devices, and why the rest would not.
+/// Reports what the fast path would carry between devices, and why not the rest.
 pub(super) fn check(names: &[String], json: bool) -> Result<(), CliError> {
     let sight = Sight::take()
         .map_err(|error| CliError::failed(error, "Try again, or look at what the kernel logs"))?;
     let found = devices::find(&sight.kernel, names)
         .map_err(|error| CliError::usage(error, "See `ip link` for what there is"))?;
-    let judged = sight.coverage(&found, ports::MOST_MTU);
+    let judged = sight.offload(&found, ports::MOST_MTU);
     let traffic = sight.traffic(&judged).map(Into::into);
-    let coverage = Coverage { traffic, ..Coverage::from(&judged) };
+    let offload = Offload { traffic, ..Offload::from(&judged) };
     if json {
-        return print_json(&coverage);
+        return print_json(&offload);
     }
-    print(coverage::text(&coverage, width()))
+    print(offload::text(&offload, width()))
 }
 
 #[cfg(test)]

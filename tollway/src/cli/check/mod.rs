@@ -1,5 +1,5 @@
-//! `tollway check`: reads a configuration or a file of rules and says what is wrong with it, or says of
-//! network devices what would be fast between them.
+//! `tollway check`: checks a configuration or a rules file, or reports what network devices can
+//! offload.
 
 mod devices;
 mod rules;
@@ -23,7 +23,7 @@ Examples:
   tollway check rules.nft        which rules of a file Tollway decides by
   tollway check eth0 eth1        what `tollway run eth0 eth1` would do faster than the kernel")]
 pub(super) struct Args {
-    /// The configuration, or a file of rules (nftables, iptables-save, ipfw), or network devices
+    /// Check a TOML file, nft/iptables-save/ipfw rules, or devices
     #[arg(required = true, value_name = "FILE|DEVICE")]
     what: Vec<String>,
     /// Print JSON
@@ -53,7 +53,7 @@ fn file(path: &Path, json: bool) -> Result<(), CliError> {
     super::print(format_args!("{} is in order: {}\n", path.display(), words(&things)))
 }
 
-/// The text of a file of rules, and its language; none where the file is something else.
+/// The text and language of a rules file; none for any other file.
 fn rules_of(path: &Path) -> Option<(String, Language)> {
     if path.extension().is_some_and(|end| end == "toml") {
         return None;
@@ -63,7 +63,7 @@ fn rules_of(path: &Path) -> Option<(String, Language)> {
     Some((text, language))
 }
 
-/// What a model has, and of what.
+/// The objects of a model, by number and kind.
 fn inventory(model: &Model) -> Vec<(usize, &'static str)> {
     let is_vlan = |kind| matches!(kind, LinkKind::Vlan { .. });
     let vlans = model.links.iter().filter(|link| is_vlan(link.kind)).count();
@@ -78,7 +78,7 @@ fn inventory(model: &Model) -> Vec<(usize, &'static str)> {
     ]
 }
 
-/// The same in words; what there is none of is left out.
+/// Formats the inventory as text, without kinds that are absent.
 fn words(things: &[(usize, &str)]) -> String {
     let told = things.iter().filter(|(count, _)| *count > 0);
     let told =
@@ -86,7 +86,7 @@ fn words(things: &[(usize, &str)]) -> String {
     told.collect::<Vec<_>>().join(", ")
 }
 
-/// What JSON calls it.
+/// The JSON key for a kind.
 fn key(what: &str) -> String {
     plural(2, what).to_lowercase().replace([' ', '-'], "_")
 }

@@ -1,4 +1,4 @@
-//! A file of rules: who decides by each.
+//! A rules file: reports where each rule is evaluated.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -8,16 +8,16 @@ use tollway_dataplane::epoch::Epochs;
 
 use super::super::text::{cut, one_line, plural, thousands, width};
 use super::super::{CliError, print, refuse};
-use crate::filter::coverage::{Coverage, Covered};
 use crate::filter::flatten::flatten;
 use crate::filter::ir::{Place, Ruleset};
 use crate::filter::listing::listed;
+use crate::filter::offload::{Covered, Offload};
 use crate::filter::source::{self, Language};
 
-/// Places are told in so many columns at most, so that there is room for the rules.
+/// The most columns for a place, so that room remains for the rule.
 const MOST_PLACE: usize = 28;
 
-/// Reads the rules, and says of each who decides by it.
+/// Reads the rules, and reports where each is evaluated.
 pub(super) fn check(
     path: &Path,
     text: &str,
@@ -36,7 +36,7 @@ pub(super) fn check(
     print(as_text(&file, language, &rules, &covered, width()))
 }
 
-/// Rules by who decides by them.
+/// The numbers of rules, by where they are evaluated.
 #[derive(Default)]
 struct Counts {
     compiled: usize,
@@ -48,17 +48,17 @@ impl Counts {
     fn of(covered: &[Covered<'_>]) -> Self {
         let mut counts = Self::default();
         for one in covered {
-            match one.coverage {
-                Coverage::Compiled => counts.compiled += 1,
-                Coverage::Kernel(_) => counts.kernel += 1,
-                Coverage::Elsewhere(_) => counts.elsewhere += 1,
+            match one.offload {
+                Offload::Compiled => counts.compiled += 1,
+                Offload::Kernel(_) => counts.kernel += 1,
+                Offload::Elsewhere(_) => counts.elsewhere += 1,
             }
         }
         counts
     }
 }
 
-/// One line for each rule, and a summary.
+/// Formats one line for each rule, and a summary.
 fn as_text(
     file: &str,
     language: Language,
@@ -70,13 +70,13 @@ fn as_text(
     let widest = places.iter().map(|place| place.chars().count()).max().unwrap_or(0);
     let mut out = String::new();
     for (one, place) in covered.iter().zip(places) {
-        let verdict = match &one.coverage {
-            Coverage::Compiled => "compiled".to_owned(),
-            Coverage::Kernel(why) => format!("left to the kernel: {why}"),
-            Coverage::Elsewhere(why) => format!("elsewhere: {why}"),
+        let verdict = match &one.offload {
+            Offload::Compiled => "compiled".to_owned(),
+            Offload::Kernel(why) => format!("left to the kernel: {why}"),
+            Offload::Elsewhere(why) => format!("elsewhere: {why}"),
         };
         let line = format!("{place:<0$}  {verdict}  {1}", widest, one_line(&one.rule.text));
-        // Writing to a String cannot fail.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(out, "{}", cut(&line, width));
     }
     if !covered.is_empty() {
@@ -117,7 +117,7 @@ fn summary(file: &str, language: Language, rules: &Ruleset, counts: &Counts) -> 
     out
 }
 
-/// Where a rule is, in few columns: the file without its directories, and the line or handle.
+/// The place of a rule in few columns: the file name without directories, and the line or handle.
 fn place(file: &str, place: &Place) -> String {
     let file = place.file.as_deref().unwrap_or(file);
     let name = Path::new(file).file_name().map_or(file.into(), |name| name.to_string_lossy());
@@ -127,7 +127,7 @@ fn place(file: &str, place: &Place) -> String {
         (line, _) => format!("{name}:{line}"),
     };
     match told.chars().count().checked_sub(MOST_PLACE) {
-        // The line is at the end.
+        // The end has the line number, so cut the beginning.
         Some(over @ 1..) => told.chars().skip(over).collect(),
         _ => told,
     }
@@ -139,10 +139,10 @@ fn as_json(file: &str, language: Language, rules: &Ruleset, covered: &[Covered<'
         .iter()
         .map(|one| {
             let Place { file: own, line, handle } = &one.rule.place;
-            let (verdict, why) = match &one.coverage {
-                Coverage::Compiled => ("compiled", None),
-                Coverage::Kernel(why) => ("kernel", Some(why.as_str())),
-                Coverage::Elsewhere(why) => ("elsewhere", Some(*why)),
+            let (verdict, why) = match &one.offload {
+                Offload::Compiled => ("compiled", None),
+                Offload::Kernel(why) => ("kernel", Some(why.as_str())),
+                Offload::Elsewhere(why) => ("elsewhere", Some(*why)),
             };
             json!({
                 "chain": one.chain.name,
@@ -179,7 +179,7 @@ mod tests {
             steps,
         };
         let drop = || vec![Step::Verdict(Verdict::Drop)];
-        let why = "connection tracking is the kernel's".to_owned();
+        let why = "connection tracking takes the kernel path".to_owned();
         let mut forward = Chain::new("inet filter forward", Family::Inet);
         forward.base = Some(Base::new(Hook::Forward, 0, Policy::Accept));
         let long = format!("ip saddr {{ {} }} drop", "192.0.2.1, ".repeat(20));
@@ -207,16 +207,16 @@ mod tests {
             told(Some(80)),
             "\
 rules.nft:9   compiled  ip saddr 192.0.2.0/24 drop
-rules.nft:10  left to the kernel: connection tracking is the kernel's  ct state\u{2026}
+rules.nft:10  left to the kernel: connection tracking takes the kernel path  ct\u{2026}
 rules.nft:11  compiled  ip saddr { 192.0.2.1, 192.0.2.1, 192.0.2.1, 192.0.2.1,\u{2026}
-rules.nft:20  elsewhere: hook input: packets for this host are its kernel's  tc\u{2026}
+rules.nft:20  elsewhere: hook input: packets for this host go to its kernel  tc\u{2026}
 
 /etc/tollway/rules.nft is in order, nftables: 4 rules in 2 chains: 2 compiled, 1 left to the kernel, 1 elsewhere
 a configuration that names this file is refused: there the kernel has not these rules
 "
         );
         let wide = told(Some(200));
-        assert!(wide.contains("kernel's  ct state established accept\n"), "{wide}");
+        assert!(wide.contains("kernel path  ct state established accept\n"), "{wide}");
         assert!(wide.lines().take(4).all(|line| line.chars().count() <= 200), "{wide}");
         assert_eq!(told(None).matches("192.0.2.1,").count(), 20, "nothing is cut for a pipe");
     }
@@ -234,7 +234,7 @@ a configuration that names this file is refused: there the kernel has not these 
                 "line": 10,
                 "handle": null,
                 "verdict": "kernel",
-                "why": "connection tracking is the kernel's",
+                "why": "connection tracking takes the kernel path",
                 "text": "ct state established accept",
             })
         );

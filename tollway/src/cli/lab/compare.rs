@@ -14,32 +14,32 @@ use super::{CliError, show};
                   \"faster\", \"slower\" or \"below accuracy\"; the guide says by which rule."
 )]
 pub(super) struct Args {
-    /// A revision of the repository that you are in, or the path of a program
+    /// Build this revision of the current repository, or run this program
     base: String,
-    /// What it is compared with, likewise; the same again is fine
+    /// Compare it with this one, likewise; both may be the same
     head: String,
-    /// Measure these rows of `lab tolls` [default: ip4-one-flow]
+    /// Measure these toll rows [default: ip4-one-flow]
     #[arg(long, num_args = 1.., value_name = "ROW")]
     scenario: Vec<String>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Have every packet cost so many nanoseconds more on the second side, to test the bench
+    /// Delay HEAD's packets N ns (a test)
     #[arg(long, default_value_t = 0.0, value_name = "N", value_parser = super::inject_ns)]
     inject_ns: f64,
-    /// Measure for so long, over all rows
+    /// Measure for S seconds in total
     #[arg(long, default_value_t = 30.0, value_name = "S", value_parser = super::seconds)]
     seconds: f64,
-    /// Leave out what has changed by function, and the instructions of a packet
+    /// Omit changes by function and instruction counts
     #[arg(long)]
     no_profile: bool,
-    /// Build with this toolchain of rustup's, or the second side with another
+    /// Build with a rustup toolchain, or with A and B
     #[arg(long, value_name = "T|A..B")]
     toolchain: Option<String>,
-    /// Build for this processor, or the second side for another
+    /// Build for this processor, or for A and B
     #[arg(long, value_name = "CPU|A..B")]
     target_cpu: Option<String>,
-    /// Build with this level of optimisation, or the second side with another
+    /// Build with this optimisation level, or A and B
     #[arg(long, value_name = "LEVEL|A..B")]
     opt_level: Option<String>,
 }

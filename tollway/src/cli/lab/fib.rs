@@ -15,15 +15,21 @@ pub(super) struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Measure only these rows and parts: ip4-10k ip4-full ip6-10k ip6-full, build vrfs lookups updates
-    /// growth
+    /// Measure only these rows and parts
+    ///
+    /// Rows: ip4-10k ip4-full ip6-10k ip6-full.
+    ///
+    /// Parts: build vrfs lookups updates growth.
     #[arg(long, num_args = 1.., value_name = "NAME")]
     only: Vec<String>,
-    /// A gzipped list of prefixes, one a line, or the word `generated` (default:
-    /// ../shared/data/bgp-prefixes.txt.gz where it is, else generated)
+    /// Read a gzipped list of prefixes, one per line
+    ///
+    /// Write `generated` to generate the prefixes.
+    ///
+    /// Default: ../shared/data/bgp-prefixes.txt.gz; generated if missing.
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
-    /// Write what forwarding costs as the table grows to this file, as SVG
+    /// Plot the cost against the table size to an SVG file
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }

@@ -15,15 +15,21 @@ pub(super) struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Measure only these rows and parts: none rules-1 rules-100-uniform rules-100-mixed rules-1000-mixed
-    /// acl1-941-64k acl1-10k-64k early-drop vlan-vrf-100-mixed-64k, build growth
+    /// Measure only these rows and parts
+    ///
+    /// Rows: none rules-1 rules-100-uniform rules-100-mixed rules-1000-mixed
+    ///
+    /// More: acl1-941-64k acl1-10k-64k early-drop vlan-vrf-100-mixed-64k.
+    ///
+    /// Parts: build growth.
     #[arg(long, num_args = 1.., value_name = "NAME")]
     only: Vec<String>,
-    /// A list of rules in ClassBench's form (default: ../shared/data/acl1-941.rules where it is, else
-    /// made up)
+    /// Read a list of rules in ClassBench's format
+    ///
+    /// Default: ../shared/data/acl1-941.rules; generated if missing.
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
-    /// Write what forwarding costs as rules grow to this file, as SVG
+    /// Plot the cost against the rule count to an SVG file
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }

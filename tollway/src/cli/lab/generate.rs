@@ -1,4 +1,5 @@
-//! `tollway lab generate`: frames with numbers and times, and what becomes of them.
+//! `tollway lab generate`: sends frames with numbers and timestamps, and reports what becomes of
+//! them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,14 +7,14 @@ use std::sync::atomic::AtomicBool;
 
 use tollway_lab::generate::sink::Sink;
 use tollway_lab::generate::track::Wanted;
-use tollway_lab::generate::{self, Error, Way, any_run, xdp};
+use tollway_lab::generate::{self, Error, SendMethod, any_run, xdp};
 
 use super::port::Via;
 use super::traffic::{Amount, Frames, sizes, working};
 use super::{CliError, show};
 use crate::worker;
 
-/// What is said of frames that are made, and of a capture's can not be.
+/// Options of generated frames that do not apply to the frames of a capture.
 const MADE: [&str; 13] = [
     "size",
     "imix",
@@ -42,29 +43,33 @@ pub(super) struct Args {
     /// Send to memory instead, without a device
     #[arg(long, conflicts_with = "device")]
     memory: bool,
-    /// Send frames of so many bytes, check sequence included [default: the smallest]
+    /// Set the frame size with FCS [default: smallest]
     #[arg(short = 's', long, value_name = "BYTES", conflicts_with = "imix")]
     size: Option<usize>,
-    /// Send 64, 594 and 1518 bytes, 7 to 4 to 1
+    /// Send 64, 594 and 1518 bytes in ratio 7:4:1
     #[arg(long)]
     imix: bool,
-    /// Send the frames of a capture (pcap, pcapng) again and again
+    /// Send the frames of a pcap or pcapng file in a loop
     #[arg(long, value_name = "FILE", conflicts_with_all = MADE)]
     replay: Option<PathBuf>,
     #[command(flatten)]
     frames: Frames,
     #[command(flatten)]
     amount: Amount,
-    /// Send by this
+    /// Choose how to send
     #[arg(long, default_value = "auto", value_enum)]
     via: Via,
-    /// Receive at this device, and report what came; with --memory any word looks at what is sent
+    /// Receive at this device, and report the result
+    ///
+    /// With --memory, any word inspects the frames that are sent.
     #[arg(long, value_name = "DEV")]
     sink: Option<String>,
-    /// Receive by this
+    /// Choose how to receive
     #[arg(long, default_value = "auto", value_enum, requires = "sink")]
     sink_via: Via,
-    /// Take the latency of one frame in N [default: 1, or where no rate is given one of each burst]
+    /// Sample the latency of one frame in N
+    ///
+    /// Default: 1; without a rate, one frame of each burst.
     #[arg(long, value_name = "N")]
     sample: Option<u64>,
     /// Print one JSON object
@@ -77,7 +82,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     show(&report, args.json, generate::render)
 }
 
-/// What is told of an error.
+/// Converts an error of the generator.
 pub(super) fn refuse(error: &Error) -> CliError {
     match error.usage {
         true => CliError::usage(&error.what, &error.remedy),
@@ -85,13 +90,13 @@ pub(super) fn refuse(error: &Error) -> CliError {
     }
 }
 
-/// Says so when the process is asked to end; a second time it ends at once.
+/// A flag that a signal sets to stop the run. The second signal ends the process at once.
 pub(super) fn stop_flag() -> Result<Arc<AtomicBool>, Error> {
     worker::stop_flag()
-        .map_err(|error| Error::failed(format!("signals can not be taken: {error}"), "Try again"))
+        .map_err(|error| Error::failed(format!("signals cannot be taken: {error}"), "Try again"))
 }
 
-/// A sink at a device.
+/// Opens a sink at a device.
 pub(super) fn sink(device: &str, via: Via, wanted: Wanted, sample: u64) -> Result<Sink, Error> {
     working(device)?;
     match via {
@@ -125,7 +130,7 @@ fn send(args: &Args) -> Result<generate::Report, Error> {
     }
     let (stop, run) = (stop_flag()?, any_run());
     let Some(device) = device else {
-        let way = Way::Memory { looks: args.sink.is_some() };
+        let way = SendMethod::Memory { looks: args.sink.is_some() };
         return generate::run(&traffic, &load, run, &way, None, &stop);
     };
     let mut via = args.via;
@@ -134,7 +139,7 @@ fn send(args: &Args) -> Result<generate::Report, Error> {
     }
     let via = match via {
         Via::Memory => return Err(Error::usage("memory has no device", "Say --memory without -i")),
-        // A sink at the peer may be what makes it take redirected frames; so that comes first.
+        // A sink at the peer may enable it to take redirected frames, so the sink opens first.
         via => via,
     };
     let each = if load.rate.is_some() { 1 } else { load.burst as u64 };
@@ -151,6 +156,7 @@ fn send(args: &Args) -> Result<generate::Report, Error> {
     }
     traffic.fits(device, working(device)?.mtu, via == Via::Xdp)?;
     let open = || via.open(device, false);
-    let way = if via == Via::Xdp { Way::Xdp { device, plain } } else { Way::Port(&open) };
+    let way =
+        if via == Via::Xdp { SendMethod::Xdp { device, plain } } else { SendMethod::Port(&open) };
     generate::run(&traffic, &load, run, &way, sink, &stop)
 }

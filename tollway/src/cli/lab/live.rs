@@ -7,7 +7,7 @@ use super::{CliError, show};
 /// Arguments of `tollway lab live`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Rows: kernel express express-features express-64k express-1m af-xdp, and af-packet where it is \
+    after_help = "Rows: kernel xdp xdp-features xdp-64k xdp-1m af-xdp, and af-packet where it is \
                   named; parts: kill stop upgrade latency."
 )]
 pub(super) struct Args {
@@ -17,10 +17,10 @@ pub(super) struct Args {
     /// Measure only these rows and parts
     #[arg(long, num_args = 1.., value_name = "NAME")]
     only: Vec<String>,
-    /// Measure the kernel and Tollway in turn so many times
+    /// Measure both routers N times in turn
     #[arg(long, default_value_t = 9, value_name = "N")]
     pairs: usize,
-    /// Kill and stop Tollway so many times
+    /// Kill and stop Tollway N times
     #[arg(long, default_value_t = 10, value_name = "N")]
     repeat: usize,
 }

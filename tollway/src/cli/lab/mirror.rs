@@ -1,4 +1,4 @@
-//! `tollway lab mirror`.
+//! `tollway lab mirror`: how Tollway follows the kernel.
 
 use std::path::PathBuf;
 
@@ -16,20 +16,23 @@ pub(super) struct Args {
     /// Measure only these parts
     #[arg(long, num_args = 1.., value_name = "NAME")]
     only: Vec<String>,
-    /// Routes in the kernel, as far as the table has them
+    /// Load N routes into the kernel, at most all of the list
     #[arg(long, default_value_t = 1_000_000, value_name = "N")]
     routes: usize,
-    /// Changes of each kind in a round, 4000 at most
+    /// Make N changes of each kind in a round, at most 4000
     #[arg(long, default_value_t = 500, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4000))]
     changes: u32,
-    /// Measure each so many times
+    /// Measure each part N times
     #[arg(long, default_value_t = 3, value_name = "N")]
     repeat: usize,
-    /// Forward with and without an audit in turn so many times
+    /// Forward with and without an audit N times in turn
     #[arg(long, default_value_t = 60, value_name = "N")]
     pairs: usize,
-    /// A gzipped list of prefixes, one a line, or the word `generated` (default:
-    /// ../shared/data/bgp-prefixes.txt.gz where it is, else generated)
+    /// Read a gzipped list of prefixes, one per line
+    ///
+    /// Write `generated` to generate the prefixes.
+    ///
+    /// Default: ../shared/data/bgp-prefixes.txt.gz; generated if missing.
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
 }

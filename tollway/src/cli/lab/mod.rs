@@ -31,30 +31,37 @@ pub(super) struct Args {
 enum Bench {
     /// Measure what forwarding costs a packet, and what each feature adds
     Tolls(tolls::Args),
-    /// Measure what routes cost: forwarding over tables of all sizes, memory, building, changes
+    /// Measure routes: forwarding at all table sizes, memory, changes
+    ///
+    /// Building the tables is measured too.
     Fib(fib::Args),
-    /// Measure forwarding between real interfaces, by the kernel and by Tollway in turn (root's)
+    /// Measure the kernel and Tollway in turn on real interfaces (root)
     Live(live::Args),
-    /// Measure how a Tollway follows a kernel with a million routes: start, memory, changes, losses, audits
-    /// (root's)
+    /// Measure how Tollway follows a kernel with a million routes (root)
+    ///
+    /// Measure start, memory, changes, losses and audits.
     Mirror(mirror::Args),
-    /// Measure what rules cost: forwarding under lists of all sizes and shapes, building, memory
+    /// Measure rules: forwarding under all lists, build time, memory
+    ///
+    /// Lists have all sizes and shapes.
     Filter(filter::Args),
-    /// Send frames with numbers and times out of a device, and report what becomes of them (root's)
+    /// Send numbered, timestamped frames, and report the result (root)
     Generate(Box<generate::Args>),
-    /// Count the generator's frames at a device: loss, order, latency (root's)
+    /// Count generated frames at a device: loss, order, latency (root)
     Sink(sink::Args),
-    /// Find the highest rate that gets through without loss, or with little (RFC 2544; root's)
+    /// Find the highest rate with no or little loss (RFC 2544; root)
     Throughput(Box<throughput::Args>),
-    /// Measure requests and responses through two routers in turn: the kernel, Tollway (root's)
+    /// Measure requests and responses through two routers in turn (root)
+    ///
+    /// By default these are the kernel and Tollway.
     Rr(rr::Args),
-    /// Compare two builds: revisions, programs, or settings of the compiler
+    /// Compare two builds: revisions, programs, or compiler settings
     Compare(compare::Args),
-    /// Show where the time of a row goes, function by function: a table, a flame graph, a call graph
+    /// Show the time of a row by function: table, flame and call graph
     Profile(profile::Args),
-    /// Make a published measurement anew: what it found, and what it is here
+    /// Repeat a published measurement, and show both results
     Study(study::Args),
-    /// Measure one row for each line on stdin, and print a JSON object for each
+    /// Measure one row for each line on stdin, and print JSON for each
     #[command(hide = true)]
     Probe(probe::Args),
 }
@@ -77,13 +84,13 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     }
 }
 
-/// Reads a delay that is to be injected, ns a packet.
+/// Parses a delay to inject, ns per packet.
 fn inject_ns(text: &str) -> Result<f64, String> {
     let ns = text.parse().ok().filter(|ns| (0.0..=1e6).contains(ns));
     ns.ok_or_else(|| "write nanoseconds a packet, from 0 to 1000000".to_owned())
 }
 
-/// Reads how long something is to be measured, seconds.
+/// Parses a duration of a measurement, seconds.
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds| (1.0..=86_400.0).contains(seconds));
     seconds.ok_or_else(|| "write seconds, from 1 to 86400".to_owned())

@@ -1,4 +1,4 @@
-//! Ports of network devices, for the generator and its sink.
+//! Ports on network devices, for the generator and its sink.
 
 use std::os::fd::BorrowedFd;
 
@@ -11,18 +11,17 @@ use crate::ports::af_packet::AfPacket;
 use crate::ports::af_xdp::{AfXdp, Failure, Kept, Program, Refusal, SharedUmem, Target, list};
 use crate::ports::redirect;
 
-/// Chunks of a port's memory: both rings, and some.
+/// The number of chunks in a port's memory: both rings, and a reserve.
 const CHUNKS: u32 = 16_384;
-/// Bytes of a chunk, as the kernel takes them.
+/// The size of a chunk that the kernel accepts, bytes.
 const CHUNK_BYTES: u32 = 4096;
 
-/// By what frames are sent or received.
+/// How frames are sent or received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Via {
-    /// A BPF program that the kernel runs with live frames, where the device takes redirected ones,
-    /// else packet sockets
+    /// xdp if the device takes redirected frames, else af_packet
     Auto,
-    /// That BPF program
+    /// A BPF program that the kernel runs with live frames
     Xdp,
     /// AF_XDP sockets
     #[value(name = "af_xdp")]
@@ -35,7 +34,7 @@ pub(super) enum Via {
 }
 
 impl Via {
-    /// What it comes to at a device that sends.
+    /// Resolves `auto` for a device that sends, and checks the method.
     pub(super) fn for_sender(self, device: &str) -> Result<Self, Error> {
         match self {
             Self::Auto if redirect::takes_redirected(device) => Ok(Self::Xdp),
@@ -51,13 +50,13 @@ impl Via {
         }
     }
 
-    /// Opens a port.
+    /// Opens a port on a device.
     pub(super) fn open(self, device: &str, receives: bool) -> Result<Opened, Error> {
         let failed = || Error::failed("there is no memory for frames", "Free some");
         let mut umem = memory::umem(CHUNKS, CHUNK_BYTES).ok_or_else(failed)?;
         if self != Self::AfXdp {
             let port = AfPacket::open("lab", device, umem.limit()).map_err(|error| {
-                Error::failed(format!("{device} can not be opened: {error}"), error.remedy())
+                Error::failed(format!("{device} cannot be opened: {error}"), error.remedy())
             })?;
             return Ok((Box::new(port), umem));
         }
@@ -81,7 +80,7 @@ impl Via {
     }
 }
 
-/// The program of a port that receives, or none for one that only sends.
+/// The XDP program of a receiving port; none for a port that only sends.
 struct Steps(Option<Redirect>);
 
 fn refusal(what: String) -> Refusal {

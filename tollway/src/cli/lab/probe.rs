@@ -1,4 +1,4 @@
-//! `tollway lab probe`: one row measured on request, for comparisons.
+//! `tollway lab probe`: measures one row on request, for comparisons.
 
 use std::io;
 
@@ -9,10 +9,10 @@ use super::CliError;
 /// Arguments of `tollway lab probe`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// A row of `lab tolls`
+    /// Measure this row of `lab tolls`
     #[arg(value_name = "SCENARIO")]
     scenario: String,
-    /// Have every packet cost so many nanoseconds more
+    /// Delay each packet N ns
     #[arg(long, default_value_t = 0.0, value_name = "N", value_parser = super::inject_ns)]
     inject_ns: f64,
 }

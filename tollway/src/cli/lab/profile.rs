@@ -1,4 +1,4 @@
-//! `tollway lab profile`: where the time of a row goes.
+//! `tollway lab profile`: shows where the time of a row goes.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,22 +14,22 @@ use super::{CliError, show};
                   profile-SCENARIO-flame.svg, -calls.svg and -calls.dot."
 )]
 pub(super) struct Args {
-    /// A row of `lab tolls`
+    /// Profile this row of `lab tolls`
     #[arg(value_name = "SCENARIO")]
     scenario: String,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Sample for so long
+    /// Sample for S seconds
     #[arg(long, default_value_t = 5.0, value_name = "S", value_parser = super::seconds)]
     seconds: f64,
-    /// Put the pictures into this directory
+    /// Write the pictures to this directory
     #[arg(long, default_value = ".", value_name = "DIR")]
     out: PathBuf,
     /// Draw nothing
     #[arg(long, conflicts_with = "out")]
     no_pictures: bool,
-    /// Have every packet cost so many nanoseconds more, to test the bench
+    /// Delay each packet N ns (bench test)
     #[arg(long, default_value_t = 0.0, value_name = "N", value_parser = super::inject_ns)]
     inject_ns: f64,
 }

@@ -10,24 +10,24 @@ use super::{CliError, show};
 /// Arguments of `tollway lab rr`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Routers: kernel, tollway (through user space), express, file (tollway by a configuration file), vrf (the same \
+    after_help = "Routers: kernel, tollway (on the user path), xdp, file (tollway by a configuration file), vrf (the same \
                   in a VRF). Rows: tcp-rr tcp-crr udp-rr tcp-stream, each \
                   with -ip4 or -ip6 behind."
 )]
 pub(super) struct Args {
-    /// Compare with this router
+    /// Take this router as the base
     #[arg(default_value = "kernel", value_name = "BASE")]
     base: String,
-    /// This one
+    /// Compare this router with it
     #[arg(default_value = "tollway", value_name = "HEAD")]
     head: String,
     /// Measure only these rows
     #[arg(long, num_args = 1.., value_name = "ROW")]
     only: Vec<String>,
-    /// Measure both in turn so many times
+    /// Measure both N times in turn
     #[arg(long, default_value_t = 9, value_name = "N")]
     pairs: usize,
-    /// Measure for so long each time, in seconds
+    /// Measure for S seconds each time
     #[arg(long, default_value = "0.5", value_name = "S", value_parser = seconds)]
     time: Duration,
     /// Print one JSON object

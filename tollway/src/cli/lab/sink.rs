@@ -18,13 +18,13 @@ pub(super) struct Args {
     /// Receive at this device
     #[arg(short = 'i', long, value_name = "DEV")]
     device: String,
-    /// Receive by this
+    /// Choose how to receive
     #[arg(long, default_value = "auto", value_enum)]
     via: Via,
-    /// Receive for so long, in seconds [default: until it is told to end]
+    /// Receive for S seconds [default: until a signal]
     #[arg(long, value_name = "S", value_parser = seconds)]
     time: Option<Duration>,
-    /// Take the latency of one frame in N
+    /// Sample the latency of one frame in N
     #[arg(long, default_value_t = 1, value_name = "N")]
     sample: u64,
     /// Print one JSON object

@@ -1,4 +1,4 @@
-//! `tollway lab study`: published measurements, made anew.
+//! `tollway lab study`: repeats published measurements.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::{CliError, print, seconds, show};
     after_help = "Each study has a page in docs/studies/: the question, what was published, what was found."
 )]
 pub(super) struct Args {
-    /// The study
+    /// Name the study
     #[arg(required_unless_present = "list")]
     name: Option<String>,
     /// List the studies
@@ -26,13 +26,15 @@ pub(super) struct Args {
     /// Draw the result to this file, as SVG
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Write the result with its picture to this file, as HTML
+    /// Write result and picture as HTML to this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Measure for so long
+    /// Measure for S seconds
     #[arg(long, default_value_t = 45.0, value_name = "S", value_parser = seconds)]
     seconds: f64,
-    /// Measure by so many processes, each an observation; few prove nothing
+    /// Run N processes, each one observation
+    ///
+    /// Few processes prove nothing.
     #[arg(long, default_value_t = 15, value_name = "N", value_parser = clap::value_parser!(u16).range(3..=1000))]
     processes: u16,
     /// Measure a slice for each line on stdin, as one of those processes
@@ -49,7 +51,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         return studies::serve(study, io::stdin().lock(), io::stdout().lock()).map_err(failed);
     }
     let program = std::env::current_exe().map_err(|error| {
-        CliError::failed(format!("this program can not be found: {error}"), "Install it anew")
+        CliError::failed(format!("this program cannot be found: {error}"), "Install it again")
     })?;
     let options = Options {
         program: Some(program),

@@ -1,4 +1,4 @@
-//! `tollway lab throughput`: the highest rate that gets through, by RFC 2544.
+//! `tollway lab throughput`: finds the highest rate with little loss, as in RFC 2544.
 
 use std::time::Duration;
 
@@ -24,30 +24,32 @@ pub(super) struct Args {
     /// Receive at this device
     #[arg(long, value_name = "DEV")]
     sink: String,
-    /// Send frames of these sizes [default: 64 128 256 512 1024 1280 1518, as far as headers fit]
+    /// Send frames of these sizes
+    ///
+    /// Default: 64 128 256 512 1024 1280 1518, raised to fit all headers.
     #[arg(short = 's', long, num_args = 1.., value_name = "BYTES")]
     size: Vec<usize>,
     #[command(flatten)]
     frames: Frames,
-    /// Start so many threads, each with a processor of its own
+    /// Start N threads, each on its own CPU
     #[arg(short = 't', long, default_value_t = 1, value_name = "N")]
     threads: usize,
-    /// Begin with this processor
+    /// Run the first thread on this processor
     #[arg(short = 'f', long, default_value_t = 0, value_name = "CPU")]
     first_cpu: usize,
-    /// Hand over so many frames at once
+    /// Hand over N frames at once
     #[arg(short = 'b', long, default_value_t = 32, value_name = "N")]
     burst: usize,
-    /// Allow this share of loss; several for several rates
+    /// Find the rate for each of these shares of loss
     #[arg(long, num_args = 1.., default_values_t = [0.0, 0.005], value_name = "SHARE")]
     loss: Vec<f64>,
-    /// Send for so long in a trial, in seconds
+    /// Send for S seconds in a trial
     #[arg(long, default_value = "2", value_name = "S", value_parser = seconds)]
     trial: Duration,
-    /// Spend no more on one size, in seconds
+    /// Spend at most S seconds on one size
     #[arg(long, default_value = "120", value_name = "S", value_parser = seconds)]
     within: Duration,
-    /// Bring the rates that hold and that do not so close together, as a share
+    /// Stop when good and bad rate differ by this share
     #[arg(long, default_value_t = 0.01, value_name = "SHARE")]
     precision: f64,
     /// Try no higher rate

@@ -18,19 +18,19 @@ pub(super) struct Args {
     /// Measure only these rows
     #[arg(long, num_args = 1.., value_name = "NAME")]
     only: Vec<String>,
-    /// Write a page with plots to this file, which needs nothing besides itself
+    /// Write a self-contained page with plots to this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Keep the run as a file in this directory, named by date and commit
+    /// Record the run in this directory, by date and commit
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = record::DIRECTORY)]
     record: Option<PathBuf>,
-    /// Show what has changed since a run that was recorded
+    /// Show the changes since a recorded run
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), CliError> {
-    // Before anything is measured, which takes its time.
+    // These checks come first, because the measurement takes long.
     let record = args.against.as_deref().map(|path| Ok((record::read(path)?, path))).transpose();
     let record = record.map_err(|error: String| {
         CliError::usage(error, "Name a file that `tollway lab tolls --record` has written")
@@ -39,7 +39,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     args.html.as_deref().map_or(Ok(()), html::check).map_err(unwritable)?;
     let mut tolls = tolls::run(&args.only)
         .map_err(|error| CliError::usage(error, "Run `tollway lab tolls` for all rows"))?;
-    // A record is of this run alone.
+    // A record contains this run only.
     let kept = args.record.as_deref().map(|directory| record::keep(&tolls, directory)).transpose();
     tolls.against = record.map(|(record, path)| against::hold(&tolls, &record, path));
     show(&tolls, args.json, tolls::render)?;

@@ -1,4 +1,4 @@
-//! The options of frames that are sent, as the scripts of the kernel's pktgen have them.
+//! The options for frames to send, as in the scripts of the kernel's pktgen.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,73 +12,88 @@ use crate::config::octets;
 use crate::ports::capture::{CaptureError, CaptureReader};
 use crate::ports::{self, Ethernet};
 
-/// What frames are like.
+/// The contents of frames.
 #[derive(clap::Args)]
 pub(super) struct Frames {
-    /// Send to ADDRESS, NETWORK/LENGTH or FIRST-LAST [default: 198.18.0.42, or 2001:2::42]
+    /// Send to ADDRESS, NETWORK/LENGTH or FIRST-LAST
+    ///
+    /// Default: 198.18.0.42, or 2001:2::42 for IPv6.
     #[arg(short = 'd', long, value_name = "RANGE")]
     dst: Option<Range>,
-    /// Send from these addresses, likewise [default: 198.19.0.1, or 2001:2:0:1::1]
+    /// Send from these addresses, likewise
+    ///
+    /// Default: 198.19.0.1, or 2001:2:0:1::1 for IPv6.
     #[arg(long, value_name = "RANGE")]
     src: Option<Range>,
     /// Send to this Ethernet address
     #[arg(short = 'm', long = "dst-mac", value_name = "MAC", value_parser = mac)]
     dst_mac: Option<Mac>,
-    /// Send from this Ethernet address [default: the device's]
+    /// Send from this Ethernet address [default: device's]
     #[arg(long, value_name = "MAC", value_parser = mac)]
     src_mac: Option<Mac>,
-    /// Send to port N, or to ports FIRST-LAST
+    /// Send to this port, or ports FIRST-LAST
     #[arg(short = 'p', long = "dport", default_value = "9", value_name = "PORTS", value_parser = port_range)]
     dst_ports: (u16, u16),
     /// Send from these ports, likewise
     #[arg(long = "sport", default_value = "9", value_name = "PORTS", value_parser = port_range)]
     src_ports: (u16, u16),
-    /// Give UDP a checksum (over IPv6 it always has one)
+    /// Set the UDP checksum (always set over IPv6)
     #[arg(short = 'k', long)]
     udp_csum: bool,
     /// Send IPv6
     #[arg(short = '6', long)]
     ipv6: bool,
-    /// Tag frames with this VLAN; twice for two tags, the outer one first
+    /// Tag frames with this VLAN; repeat for an inner tag
     #[arg(long, value_name = "VID")]
     vlan: Vec<u16>,
-    /// Send so many flows, drawn at random where there are more [default: all, 1024 at most]
+    /// Send N flows, drawn at random if there are more
+    ///
+    /// Default: all, at most 1024.
     #[arg(long, value_name = "N")]
     flows: Option<usize>,
-    /// Draw flows by this number
+    /// Seed the random choice of flows
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
-    /// Send to and from addresses that are neither loopback nor 198.18.0.0/15 nor 2001:2::/48, and of a
-    /// capture what is neither IP nor ARP
+    /// Allow all addresses, and all frames of a capture
+    ///
+    /// Otherwise addresses must be loopback, 198.18.0.0/15 or 2001:2::/48.
+    ///
+    /// Otherwise a capture may contain only IP and ARP.
     #[arg(long)]
     pub(super) i_know: bool,
 }
 
-/// How much is sent.
+/// The amount and rate of frames.
 #[derive(clap::Args)]
 pub(super) struct Amount {
-    /// Start so many threads, each with a processor of its own
+    /// Start N threads, each on its own CPU
     #[arg(short = 't', long, default_value_t = 1, value_name = "N")]
     threads: usize,
-    /// Begin with this processor
+    /// Run the first thread on this processor
     #[arg(short = 'f', long, default_value_t = 0, value_name = "CPU")]
     first_cpu: usize,
-    /// Hand over so many frames at once
+    /// Hand over N frames at once
     #[arg(short = 'b', long, default_value_t = 32, value_name = "N")]
     burst: usize,
-    /// Send so many frames from each thread, 0 for no end [default: for 10 seconds]
+    /// Send N frames per thread, 0 for no end
+    ///
+    /// Default: send for 10 seconds.
     #[arg(short = 'n', long, value_name = "N")]
     count: Option<u64>,
-    /// Send for so long at most, in seconds
+    /// Send for at most S seconds
     #[arg(long, value_name = "S", value_parser = seconds)]
     time: Option<Duration>,
-    /// Send so many frames a second in all (500000, 1.5Mpps), or bits on the wire (10Gbit)
+    /// Send at this total rate
+    ///
+    /// Use frames per second (500000, 1.5Mpps) or bits on the wire (10Gbit).
     #[arg(long, value_name = "RATE", conflicts_with = "delay")]
     rate: Option<Rate>,
-    /// Leave so many nanoseconds between two frames of a thread
+    /// Wait NS nanoseconds between two frames of a thread
     #[arg(short = 'w', long, value_name = "NS", value_parser = delay_ns)]
     delay: Option<f64>,
-    /// Send frames without number and time, as xdp-trafficgen does (--via xdp)
+    /// Send frames without number and time (--via xdp)
+    ///
+    /// This is what xdp-trafficgen does.
     #[arg(long)]
     pub(super) plain: bool,
 }
@@ -91,7 +106,7 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 fn delay_ns(text: &str) -> Result<f64, String> {
-    // No number is in no range.
+    // NaN is in no range.
     let ns = text.parse().ok().filter(|ns| (0.0..=1e15).contains(ns));
     ns.ok_or_else(|| "write nanoseconds, 0 or more".to_owned())
 }
@@ -106,11 +121,11 @@ fn port_range(text: &str) -> Result<(u16, u16), String> {
     ports.ok_or_else(|| "write a port, or FIRST-LAST".to_owned())
 }
 
-/// The sizes that are asked for, with check sequence.
+/// The frame sizes to send, including the check sequence, with their shares.
 pub(super) fn sizes(size: Option<usize>, imix: bool, frames: &Frames) -> Vec<(usize, usize)> {
     match size {
         _ if imix => {
-            // The smallest grows where headers do not fit, as its users do it.
+            // Frames grow if the headers do not fit into the smallest size, as is usual with IMIX.
             let least = frames.smallest();
             IMIX.iter().map(|(size, share)| ((*size).max(least), *share)).collect()
         }
@@ -129,7 +144,7 @@ impl Frames {
         smallest(self.is_v6(), self.vlan.len())
     }
 
-    /// What is to be sent out of a device, or to memory.
+    /// The specification of frames to send to a device or to memory.
     pub(super) fn spec(
         &self,
         device: Option<&str>,
@@ -183,7 +198,7 @@ impl Frames {
         })
     }
 
-    /// The frames of a capture, or those of a specification.
+    /// The frames of a capture, or those of the specification.
     pub(super) fn traffic(
         &self,
         replay: Option<&PathBuf>,
@@ -206,7 +221,7 @@ impl Frames {
     }
 }
 
-/// A device that is to send or to receive: it has to be of Ethernet, and up.
+/// Checks that a device can send and receive: it must be Ethernet, and up.
 pub(super) fn working(device: &str) -> Result<Ethernet, Error> {
     let missing = format!("there is no interface {device}");
     let found = ports::ethernet_of(device)
@@ -221,7 +236,7 @@ pub(super) fn working(device: &str) -> Result<Ethernet, Error> {
 }
 
 impl Amount {
-    /// As the generator takes it.
+    /// Converts the options for the generator.
     pub(super) fn load(&self) -> Result<Load, Error> {
         let rate = match self.delay {
             Some(ns) if ns > 0.0 => Some(Rate::Pps(1e9 / ns * self.threads as f64)),

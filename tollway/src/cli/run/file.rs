@@ -1,4 +1,4 @@
-//! Forwarding by a configuration file.
+//! Runs a router from a configuration file.
 
 use std::io;
 use std::path::Path;
@@ -9,8 +9,8 @@ use crate::cli::log::Log;
 use crate::cli::{CliError, load, replay};
 use crate::compile::compile;
 use crate::control::Powers;
-use crate::kernel::{self, Follower, Gaps};
 use crate::model::{Model, PortKind};
+use crate::neighbours::{self, Follower, Gaps};
 use crate::ports::{self, Facts};
 use crate::reload::{Reloader, Started};
 use crate::replay::Files;
@@ -25,7 +25,7 @@ pub(super) fn run(args: &Args, file: &Path, log: &Arc<Log>) -> Result<(), CliErr
     }
     log.detach();
     let mut stage = Stage::set(args, model.control.as_deref())?;
-    let mut machine = Machine::open(&mut model, &[], stage.post.clone(), compile)?;
+    let mut machine = Machine::open(&mut model, &[], stage.mailbox.clone(), compile)?;
     let started = Started {
         file: file.to_owned(),
         configured,
@@ -47,11 +47,11 @@ pub(super) fn run(args: &Args, file: &Path, log: &Arc<Log>) -> Result<(), CliErr
     machine.end(&model, ran)
 }
 
-/// Follows what changes while the router runs: the configuration at its file's owner's wish, and the
-/// kernel's neighbours where the kernel is the host.
+/// Starts what changes the running router: reloads of the configuration file, and the follower of
+/// the kernel's neighbours on ports where the kernel is the host.
 fn live(started: Started) -> io::Result<(Reloader, Option<Gaps>)> {
     let parts = &started.parts;
-    let (post, watch) = (parts.post.clone(), parts.watch(&parts.model));
+    let (mailbox, watch) = (parts.mailbox.clone(), parts.watch(&parts.model));
     let mut gaps = None;
     let reloader = Reloader::start(started, |reloader| {
         if watch.is_empty() {
@@ -59,14 +59,14 @@ fn live(started: Started) -> io::Result<(Reloader, Option<Gaps>)> {
         }
         let reloader = reloader.clone();
         let on_device = Box::new(move |port, facts| reloader.device_changed(port, facts));
-        let follower = Follower::start(watch, post, on_device, kernel::Settings::default())?;
+        let follower = Follower::start(watch, mailbox, on_device, neighbours::Settings::default())?;
         gaps = Some(follower.gaps());
         Ok(Some(follower))
     })?;
     Ok((reloader, gaps))
 }
 
-/// The files of a configuration without any live port.
+/// The files of a configuration that has no live port; none if it has one.
 fn only_files(model: &Model) -> Option<Files> {
     let mut files = Files::default();
     for (index, port) in model.ports.iter().enumerate() {
@@ -84,7 +84,8 @@ fn only_files(model: &Model) -> Option<Files> {
     Some(files)
 }
 
-/// The kernel does not know the rules of a file, and forwards before the start and after a stop.
+/// Warns that the kernel lacks the rules of the file, and forwards before the start and after a
+/// stop.
 fn warn_of_kernel(model: &Model) {
     let is_steered = |port: &crate::model::Port| matches!(port.kind, PortKind::AfXdp { .. });
     if model.filter.is_some() && model.ports.iter().any(is_steered) {

@@ -1,4 +1,4 @@
-//! A router with its ports, from being put together to its report.
+//! A router with its ports, from setup to the final report.
 
 use std::io;
 use std::sync::Arc;
@@ -10,83 +10,80 @@ use super::Stage;
 use crate::cli::summary::Summary;
 use crate::cli::{CliError, print};
 use crate::compile::{CompileError, Compiled, rule_links};
-use crate::control::{Board, Names};
+use crate::control::{NameTable, Names};
 use crate::filter::log::{Journal, Logger};
-use crate::force::Parts;
+use crate::installer::Parts;
 use crate::model::{Model, PortKind};
+use crate::ports::dispatcher::Dispatcher;
 use crate::ports::redirect::Watch;
-use crate::ports::steering::ModelSteering;
 use crate::ports::{self, Devices, State};
 use crate::service::Watchdog;
-use crate::worker::{self, Duties, OnGap, Post, Stopper};
+use crate::worker::{self, Duties, Mailbox, OnGap, Stopper};
 
 /// A router with its ports.
 pub(super) struct Machine {
     pub(super) router: Router,
     pub(super) devices: Devices,
-    pub(super) board: Board,
-    pub(super) steering: Arc<ModelSteering>,
+    pub(super) name_table: NameTable,
+    pub(super) dispatcher: Arc<Dispatcher>,
     journal: Journal,
-    post: Post,
-    /// Watches where the express lane can send.
+    mailbox: Mailbox,
+    /// Watches the devices to which the XDP path can redirect.
     _watch: Option<Watch>,
 }
 
 impl Machine {
-    /// Opens the ports of a model, adopts what their devices say of themselves, and puts the router
-    /// together by `compile`. Ports for which `idle` has a reason are left to the kernel for now.
+    /// Opens the ports of a model, adopts the facts that their devices report, and builds the
+    /// router with `compile`. A port with a reason in `idle` stays on the kernel path for now.
     pub(super) fn open(
         model: &mut Model,
         idle: &[Option<String>],
-        post: Post,
+        mailbox: Mailbox,
         compile: impl FnOnce(&Model) -> Result<Compiled, CompileError>,
     ) -> Result<Self, CliError> {
         let mut umem = ports::umem(model).ok_or_else(|| {
-            CliError::failed("the memory for frames can not be had", "Lower the MTUs")
+            CliError::failed("the memory for frames cannot be had", "Lower the MTUs")
         })?;
-        let steering = Arc::new(ModelSteering::load(model));
-        let mut programs = |_: &Model, port| steering.program(port);
+        let dispatcher = Arc::new(Dispatcher::load(model));
+        let mut programs = |_: &Model, port| dispatcher.program(port);
         let devices = ports::open(model, &mut umem, &mut programs, idle);
         let devices = devices.map_err(|error| CliError::failed(&error, error.remedy()))?;
         let compiled = compile(model).map_err(|error| CliError::failed(&error, error.remedy()))?;
         let mut router = Router::new(compiled.tables, umem, compiled.host);
-        let lane = steering.lane(model).map_err(|error| {
-            CliError::failed(
-                format!("the express lane can not be had: {error}"),
-                "Set express = \"off\"",
-            )
+        let xdp_path = dispatcher.xdp_path(model).map_err(|error| {
+            CliError::failed(format!("the XDP path cannot be had: {error}"), "Set xdp = \"off\"")
         })?;
-        let watch = lane.map(|(lane, watch)| {
-            router.express = Some(lane);
+        let watch = xdp_path.map(|(xdp_path, watch)| {
+            router.xdp_path = Some(xdp_path);
             watch
         });
         let journal = journal(model)?;
-        let board = Board::new(Names::from(&*model));
-        Ok(Self { router, devices, board, steering, journal, post, _watch: watch })
+        let name_table = NameTable::new(Names::from(&*model));
+        Ok(Self { router, devices, name_table, dispatcher, journal, mailbox, _watch: watch })
     }
 
-    /// What whoever changes the model needs to know of the router.
+    /// The parts of the router that a change of the model needs.
     pub(super) fn parts(&self, model: &Model) -> Parts {
         Parts {
             model: model.clone(),
             kernel: self.devices.iter().map(|device| device.has_kernel()).collect(),
-            board: self.board.clone(),
-            steering: Arc::clone(&self.steering),
+            name_table: self.name_table.clone(),
+            dispatcher: Arc::clone(&self.dispatcher),
             journal: self.journal.clone(),
-            post: self.post.clone(),
+            mailbox: self.mailbox.clone(),
         }
     }
 
-    /// What makes the router end and leave its ports to a successor.
+    /// A function that stops the router and leaves its ports to a successor.
     pub(super) fn hand_over(&self, stopper: Stopper) -> Box<dyn Fn() + Send + Sync> {
-        let steering = Arc::clone(&self.steering);
+        let dispatcher = Arc::clone(&self.dispatcher);
         Box::new(move || {
-            steering.leave();
+            dispatcher.leave();
             stopper.stop();
         })
     }
 
-    /// Forwards until told to stop.
+    /// Forwards until a signal or a request stops the router.
     pub(super) fn run(
         &mut self,
         stage: &mut Stage,
@@ -94,17 +91,17 @@ impl Machine {
         on_gap: Option<OnGap>,
     ) -> io::Result<()> {
         let priority = stage.priority;
-        let pulse = self.steering.start(&self.devices);
-        let Stage { stop, inbox, .. } = stage;
-        let counts = self.steering.counts();
-        let names = self.board.names().ports.iter().map(|port| port.name.clone()).collect();
-        let steered = counts.map(|counts| (counts, names));
+        let pulse = self.dispatcher.start(&self.devices);
+        let Stage { stop, mailbox_receiver, .. } = stage;
+        let counts = self.dispatcher.counts();
+        let names = self.name_table.names().ports.iter().map(|port| port.name.clone()).collect();
+        let xdp_counts = counts.map(|counts| (counts, names));
         let journal = self.journal.clone();
-        let duties = Duties { pulse, on_gap, steered, priority, journal, watchdog };
-        worker::run(&mut self.router, &mut self.devices, stop, inbox, duties)
+        let duties = Duties { pulse, on_gap, xdp_counts, priority, journal, watchdog };
+        worker::run(&mut self.router, &mut self.devices, stop, mailbox_receiver, duties)
     }
 
-    /// Says what the ports are.
+    /// Logs the ports.
     pub(super) fn announce(&self, model: &Model) {
         for ((port, link), behind) in model.ports.iter().zip(&model.links).zip(&self.devices) {
             let what = match &port.kind {
@@ -118,7 +115,7 @@ impl Machine {
             let state = match behind.state() {
                 State::Up => String::new(),
                 State::Down(why) | State::Gone(why) => format!(", not working: {why}"),
-                // Its reason was told when it was detached.
+                // The reason was logged when the port was detached.
                 State::Detached(_) => String::new(),
             };
             tracing::info!(
@@ -130,7 +127,7 @@ impl Machine {
         }
     }
 
-    /// Prints what became of the packets, and makes sure that none is missing.
+    /// Prints what became of the packets, and checks that none is missing.
     pub(super) fn end(mut self, model: &Model, ran: io::Result<()>) -> Result<(), CliError> {
         let (router, devices) = (&mut self.router, &mut self.devices);
         let ports = model.ports.iter().map(|port| port.name.as_str()).collect();
@@ -139,12 +136,12 @@ impl Machine {
         let adds_up = counters.check().and_then(|()| router.check_memory(devices));
         let host = router.host.counters();
         let summary = Summary { ports, counters: &counters, host, missed }.text();
-        // All of them, whatever went wrong with one: they give their devices back to the kernel, which
-        // waits for nobody who reads the summary.
+        // This finishes all ports, even after an error, so that their devices return to the kernel.
+        // It does not wait for a reader of the summary.
         let finished: Vec<_> = devices.iter_mut().map(|device| device.finish()).collect();
         let printed = print(summary);
         ran.map_err(|error| {
-            CliError::failed(format!("the ports can not be waited for: {error}"), "Start again")
+            CliError::failed(format!("the ports cannot be waited for: {error}"), "Start again")
         })?;
         adds_up.map_err(|sentence| {
             CliError::failed(
@@ -158,7 +155,7 @@ impl Machine {
     }
 }
 
-/// Where what the rules log is written.
+/// The journal for packets and lines that the rules log.
 fn journal(model: &Model) -> Result<Journal, CliError> {
     let logger =
         Logger::of(model.filter.as_deref(), &rule_links(model), model.filter_log.as_deref());

@@ -13,10 +13,10 @@ use super::CliError;
 use super::log::Log;
 use crate::config;
 use crate::control::{Powers, Server, Socket};
-use crate::model::ExpressMode;
+use crate::model::XdpPathMode;
 use crate::ports::sys;
 use crate::worker::priority::Priority;
-use crate::worker::{self, Inbox, Post, Stop};
+use crate::worker::{self, Mailbox, MailboxReceiver, Stop};
 use machine::Machine;
 
 /// Arguments of `tollway run`.
@@ -27,55 +27,67 @@ use machine::Machine;
                   `tollway replay`."
 )]
 pub(super) struct Args {
-    /// Network devices to forward between, by what the kernel is configured with: addresses, routes,
-    /// rules, neighbours, VLANs, VRFs, nftables. What Tollway can not do exactly so, the kernel does
+    /// Forward between these network devices
+    ///
+    /// Follow the kernel's addresses, routes, policy rules and neighbours.
+    ///
+    /// Follow its VLANs, VRFs and nftables rules likewise.
+    ///
+    /// Traffic that Tollway cannot forward exactly so takes the kernel path.
     #[arg(value_name = "DEVICE", required_unless_present = "config", conflicts_with = "config")]
     devices: Vec<String>,
-    /// A configuration file, in place of the kernel's configuration
+    /// Use this file instead of the kernel's configuration
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Which devices have the express lane: those without zero-copy, all, or none
+    /// Select the devices that have the XDP path
+    ///
+    /// auto: devices without zero-copy; on: all; off: none.
     #[arg(long, value_enum, default_value = "auto", conflicts_with = "config")]
-    express: Express,
-    /// Flows of each family that the express lane holds at most
+    xdp: XdpPathArg,
+    /// Limit the flows of each family in the XDP path
     #[arg(long, value_name = "NUMBER", default_value_t = config::DEFAULT_FLOWS,
           value_parser = clap::value_parser!(u32).range(FLOWS), conflicts_with = "config")]
-    express_flows: u32,
-    /// How often all that is known of the kernel is compared with what it has
+    xdp_flows: u32,
+    /// Set how often to compare all state with the kernel
     #[arg(long, value_name = "SECONDS", default_value_t = 60,
           value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "config")]
     audit: u32,
-    /// The control socket, by which `tollway show` and `tollway top` ask (default: what the
-    /// configuration says, else /run/tollway/net-NAMESPACE.sock for root and
-    /// $XDG_RUNTIME_DIR/tollway.sock for others)
+    /// Set the control socket of `tollway show` and `top`
+    ///
+    /// Default for root: /run/tollway/net-NAMESPACE.sock.
+    ///
+    /// Default for other users: $XDG_RUNTIME_DIR/tollway.sock.
+    ///
+    /// A configuration file may name another default.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// How soon the worker gets a processor that others want too
+    /// Set the worker's priority for the processor
     #[arg(long, value_enum, default_value = "realtime")]
     priority: Priority,
-    /// Take the ports over from the router that has the same control socket; the kernel forwards
-    /// meanwhile
+    /// Take over the ports of the router at this socket
+    ///
+    /// The kernel forwards meanwhile.
     #[arg(long)]
     replace: bool,
 }
 
-/// Flows that the express lane can have.
+/// The numbers of flows that the XDP path can have.
 const FLOWS: RangeInclusive<i64> = *config::FLOWS.start() as i64..=*config::FLOWS.end() as i64;
 
-/// Which devices have the express lane.
+/// The devices that have the XDP path.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Express {
+enum XdpPathArg {
     Auto,
     On,
     Off,
 }
 
-impl From<Express> for ExpressMode {
-    fn from(express: Express) -> Self {
-        match express {
-            Express::Auto => Self::Auto,
-            Express::On => Self::On,
-            Express::Off => Self::Off,
+impl From<XdpPathArg> for XdpPathMode {
+    fn from(xdp: XdpPathArg) -> Self {
+        match xdp {
+            XdpPathArg::Auto => Self::Auto,
+            XdpPathArg::On => Self::On,
+            XdpPathArg::Off => Self::Off,
         }
     }
 }
@@ -87,49 +99,57 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     }
 }
 
-/// What a router needs before it has ports.
+/// The parts of a router that exist before its ports.
 struct Stage {
     stop: Stop,
-    post: Post,
-    inbox: Inbox,
+    mailbox: Mailbox,
+    mailbox_receiver: MailboxReceiver,
     socket: Option<Socket>,
     priority: Priority,
 }
 
 impl Stage {
-    /// Listens to signals, and takes the control socket, from a predecessor if that is wanted.
-    /// `usual` is where the socket is if the arguments do not say.
+    /// Installs the signal handlers and opens the control socket; takes the socket over from a
+    /// predecessor if asked to. `usual` is the socket's path if the arguments name none.
     fn set(args: &Args, usual: Option<&Path>) -> Result<Self, CliError> {
         has_address_space()?;
         let no_descriptor = |error| {
-            let what = format!("signals can not be waited for: {error}");
+            let what = format!("signals cannot be waited for: {error}");
             CliError::failed(what, "Close other programs")
         };
         let stop = Stop::on_signals().map_err(no_descriptor)?;
-        let (post, inbox) = worker::post().map_err(no_descriptor)?;
+        let (mailbox, mailbox_receiver) = worker::mailbox().map_err(no_descriptor)?;
         let path = args.socket.as_deref().or(usual);
         if args.replace {
             socket::succeed(path)?;
         }
-        Ok(Self { stop, post, inbox, socket: socket::open(path)?, priority: args.priority })
+        Ok(Self {
+            stop,
+            mailbox,
+            mailbox_receiver,
+            socket: socket::open(path)?,
+            priority: args.priority,
+        })
     }
 
-    /// Answers those who ask by the control socket, if there is one, from now on.
+    /// Starts to serve the control socket, if there is one.
     fn serve(&mut self, machine: &Machine, powers: Powers) -> Result<Option<Server>, CliError> {
         let Some(socket) = self.socket.take() else { return Ok(None) };
         tracing::info!("control socket {}", socket.path().display());
         let stopper = self.stop.stopper();
         let hand_over = machine.hand_over(stopper);
         let powers = Powers { hand_over: Some(hand_over), ..powers };
-        let server = Server::start(socket, self.post.clone(), machine.board.clone(), powers);
+        let server =
+            Server::start(socket, self.mailbox.clone(), machine.name_table.clone(), powers);
         server.map(Some).map_err(|error| CliError::failed(&error, error.remedy()))
     }
 }
 
-/// Address space that a router takes, bytes. Most of it is kept free for tables to grow, and takes no memory.
+/// The address space that a router reserves, bytes. Most of it lets tables grow, and uses no
+/// memory.
 const ADDRESS_SPACE: u64 = 1600 << 20;
 
-/// Makes sure that the tables fit in the address space that this process may have.
+/// Checks that the tables fit into the address space that this process may use.
 fn has_address_space() -> Result<(), CliError> {
     match sys::address_space_limit() {
         Ok(limit) if limit < ADDRESS_SPACE => Err(CliError::failed(
@@ -144,7 +164,7 @@ fn has_address_space() -> Result<(), CliError> {
     }
 }
 
-/// The kernel's messages can not be had.
+/// The error of a router that cannot receive the kernel's messages.
 fn unfollowed(error: std::io::Error) -> CliError {
-    CliError::failed(format!("the kernel can not be followed: {error}"), "Close other programs")
+    CliError::failed(format!("the kernel cannot be followed: {error}"), "Close other programs")
 }

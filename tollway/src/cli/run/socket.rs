@@ -1,4 +1,4 @@
-//! The control socket of a router that is about to run, and whoever has it now.
+//! Opens the control socket of a new router, and takes over from a predecessor.
 
 use std::io;
 use std::path::Path;
@@ -10,11 +10,11 @@ use crate::control::{
 };
 use crate::ports;
 
-/// A predecessor has so long to end.
+/// How long a predecessor may take to end.
 const HAND_OVER: Duration = Duration::from_secs(10);
 
-/// Has the router at a control socket hand its ports over, and waits until it has ended. Where nobody
-/// is there is nothing to take over.
+/// Asks the router at a control socket to hand its ports over, and waits until it has ended.
+/// Without a router there, there is nothing to take over.
 pub(super) fn succeed(path: Option<&Path>) -> Result<(), CliError> {
     let failed = |error: ClientError| CliError::control(&error);
     let mut client = match Client::connect(path) {
@@ -25,7 +25,7 @@ pub(super) fn succeed(path: Option<&Path>) -> Result<(), CliError> {
     let who = format!("the tollway at {}", client.path().display());
     let unwatched = |error: io::Error| {
         CliError::failed(
-            format!("{who} can not be waited for: {}", ports::why(&error)),
+            format!("{who} cannot be waited for: {}", ports::why(&error)),
             "Start again",
         )
     };
@@ -43,8 +43,8 @@ pub(super) fn succeed(path: Option<&Path>) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Makes the control socket. One that was asked for must be had; without one at its usual place the
-/// router forwards as well, unless there is another router already.
+/// Opens the control socket. A socket that the user names is required. Without one at a default
+/// path the router forwards as well, unless another router already answers there.
 pub(super) fn open(wanted: Option<&Path>) -> Result<Option<Socket>, CliError> {
     let failed = |error: SocketError| CliError::failed(&error, error.remedy());
     if let Some(path) = wanted {

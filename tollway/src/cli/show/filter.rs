@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::super::text::{arranged, cut, one_line, table, thousands};
 use crate::control::{Filter, FilterChain, FilterRule};
 
-/// The firewall as text, chain by chain; lines are cut to fit.
+/// Formats the firewall as text, chain by chain; cuts lines to the width.
 pub(super) fn filter(answer: &Filter, width: Option<usize>) -> String {
     if !answer.on {
         return "no rules: every packet goes on\n".to_owned();
@@ -50,10 +50,10 @@ pub(super) fn filter(answer: &Filter, width: Option<usize>) -> String {
     out
 }
 
-/// A chain in a line: its name, and where it hangs.
+/// The heading of a chain: its name, hook, devices, priority and policy.
 fn head(chain: &FilterChain) -> String {
     let mut head = format!("chain {}", chain.name);
-    // Writing to a String cannot fail.
+    // Writing to a `String` cannot fail.
     if let Some(hook) = &chain.hook {
         let _ = write!(head, ": hook {hook}");
     }

@@ -1,4 +1,4 @@
-//! `tollway show`: asks a running router, and prints what it says as tables or as JSON.
+//! `tollway show`: queries a running router, and prints the answers as tables or JSON.
 
 mod filter;
 mod routes;
@@ -17,7 +17,7 @@ use crate::control::{Ask, Client};
 pub(super) struct Args {
     #[command(subcommand)]
     what: What,
-    /// The router's control socket (default: where `tollway run` has it if nobody says otherwise)
+    /// Use this control socket [default: as `tollway run`]
     #[arg(long, global = true, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Print JSON
@@ -27,29 +27,29 @@ pub(super) struct Args {
 
 #[derive(clap::Subcommand)]
 enum What {
-    /// Ports: how they are driven, whether they work, what they received and sent
+    /// Show ports: how they are driven, their state, packets in and out
     Ports,
-    /// Links: addresses, VLANs, VRFs
+    /// Show links with their addresses, VLANs and VRFs
     Links,
-    /// Routes, or the route that an address takes
+    /// Show routes, or the route to an address
     Routes(routes::Args),
-    /// Neighbours: who is known on which link
+    /// Show the known neighbours of each link
     #[command(alias = "neighbors")]
     Neighbours,
-    /// Dropped packets by reason, and what became of the others
+    /// Show dropped packets by reason, and totals of the others
     Drops,
-    /// Packets handed to the slow path by reason, and what became of the others
+    /// Show packets punted to the slow path by reason, and other totals
     Punts,
-    /// The express lane
-    Express,
-    /// The firewall: chains and rules with what they have counted
+    /// Show the state and counters of the XDP path
+    Xdp,
+    /// Show the firewall's chains and rules with their counters
     Filter,
-    /// What each stage costs a packet
+    /// Show the toll of each stage: what it costs a packet
     Tolls,
-    /// What the kernel is configured with, and what of it is in force
-    Mirror,
-    /// Which traffic takes which road, why, and how much has
-    Coverage,
+    /// Show the kernel's configuration, and how much of it is active
+    Controller,
+    /// Show which traffic takes which path, why, and how much
+    Offload,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), CliError> {
@@ -63,24 +63,22 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         What::Neighbours => talk.show(&Ask::Neighbours, tables::neighbours),
         What::Drops => talk.show(&Ask::Drops, tables::drops),
         What::Punts => talk.show(&Ask::Punts, tables::punts),
-        What::Express => talk.show(&Ask::Express, tables::express),
+        What::Xdp => talk.show(&Ask::Xdp, tables::xdp),
         What::Filter => talk.show(&Ask::Filter, |all| filter::filter(all, text::width())),
-        What::Mirror => talk.show(&Ask::Mirror, tables::mirror),
-        What::Coverage => {
-            talk.show(&Ask::Coverage, |all| super::coverage::text(all, text::width()))
-        }
+        What::Controller => talk.show(&Ask::Controller, tables::controller),
+        What::Offload => talk.show(&Ask::Offload, |all| super::offload::text(all, text::width())),
         What::Tolls => talk.show(&Ask::Tolls, tables::tolls),
     }
 }
 
-/// A talk with a router whose answers are printed.
+/// A connection to a router whose answers are printed.
 struct Talk<'a> {
     client: &'a mut Client,
     json: bool,
 }
 
 impl Talk<'_> {
-    /// Asks, and prints the answer: as it came, or as text.
+    /// Sends a query and prints the answer: as received, or as text.
     fn show<T: DeserializeOwned>(
         &mut self,
         ask: &Ask,

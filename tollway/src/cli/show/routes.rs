@@ -1,4 +1,4 @@
-//! `tollway show routes`: page by page, since there may be a million.
+//! `tollway show routes`: prints page by page, because there may be a million routes.
 
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, Write};
@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use super::Talk;
 use crate::cli::CliError;
-use crate::control::{Ask, Found, NextHop, Route, RoutesPage};
+use crate::control::{Ask, NextHop, Route, RouteLookup, RoutesPage};
 use crate::ports::why;
 
 /// Arguments of `tollway show routes`.
@@ -23,24 +23,24 @@ Examples:
 pub(super) struct Args {
     #[command(subcommand)]
     get: Option<Get>,
-    /// Show the routes within this prefix, or for an address the one that it takes
+    /// Show routes within a prefix, or the route to an address
     #[arg(value_name = "PREFIX|ADDRESS", value_parser = filter)]
     filter: Option<Filter>,
-    /// Show the routes of this VRF only (default: all; for an address: main)
+    /// Show one VRF [default: all; for an address: main]
     #[arg(long, value_name = "NAME")]
     vrf: Option<String>,
-    /// Show the router's own addresses and what is never forwarded as well
+    /// Show own addresses and what is never forwarded too
     #[arg(long)]
     all: bool,
 }
 
 #[derive(clap::Subcommand)]
 enum Get {
-    /// Show the route that an address takes, and its next hop
+    /// Show the route to an address, and its next hop
     Get {
-        /// The address
+        /// Look up this address
         address: IpAddr,
-        /// The VRF that it is looked up in
+        /// Look it up in this VRF
         #[arg(long, value_name = "NAME", default_value = "main")]
         vrf: String,
     },
@@ -75,9 +75,9 @@ pub(super) fn run(talk: &mut Talk<'_>, args: &Args) -> Result<(), CliError> {
     printer.print(talk)
 }
 
-/// The answer to which route an address takes.
-fn found(answer: &Found) -> String {
-    let Found { vrf, address, route } = answer;
+/// Formats the answer about the route to an address.
+fn found(answer: &RouteLookup) -> String {
+    let RouteLookup { vrf, address, route } = answer;
     let Some(route) = route else { return format!("{address} has no route in the VRF {vrf}\n") };
     let mut out = format!("{address} takes {} in the VRF {vrf}\n\n", route.prefix);
     let mut section = Section::default();
@@ -85,7 +85,7 @@ fn found(answer: &Found) -> String {
     out
 }
 
-/// Prints pages as they come.
+/// Prints pages as they arrive.
 struct Printer<W> {
     out: W,
     json: bool,
@@ -96,10 +96,10 @@ impl<W: Write> Printer<W> {
         match self.pages(talk) {
             Ok(()) => Ok(()),
             Err(Trouble::Router(error)) => Err(error),
-            // Who has stopped reading has what they wanted.
+            // The reader has closed the pipe, so it has read what it wants.
             Err(Trouble::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             Err(Trouble::Output(error)) => Err(CliError::failed(
-                format!("the routes can not be written to stdout: {}", why(&error)),
+                format!("the routes cannot be written to stdout: {}", why(&error)),
                 "Send them to where there is room",
             )),
         }
@@ -129,7 +129,7 @@ impl<W: Write> Printer<W> {
         Ok(self.out.flush()?)
     }
 
-    /// One object, a route a line, each with its VRF.
+    /// Writes one JSON object with one route per line, each with its VRF.
     fn json_page(&mut self, page: &RoutesPage, first: bool) -> Result<(), Trouble> {
         let mut between = if first { "{\"routes\": [\n" } else { ",\n" };
         if first && page.routes.is_empty() {
@@ -164,7 +164,7 @@ impl From<io::Error> for Trouble {
     }
 }
 
-/// Pages of a VRF and family each follow under one heading.
+/// Groups the pages of a VRF and family under one heading.
 #[derive(Default)]
 struct Sections {
     current: Option<(Option<String>, bool)>,
@@ -180,7 +180,7 @@ impl Sections {
             let family = if key.1 { "IPv4" } else { "IPv6" };
             let before = if self.current.is_some() { "\n" } else { "" };
             let vrf = page.vrf.as_deref().unwrap_or_default();
-            // Writing to a String cannot fail.
+            // Writing to a `String` cannot fail.
             let _ = writeln!(out, "{before}{family} routes of the VRF {vrf}");
             self.section = Section::default();
             self.current = Some(key);
@@ -190,7 +190,7 @@ impl Sections {
     }
 }
 
-/// Columns as wide as the first page needs: later ones can not change what was printed.
+/// Columns with the widths of the first page: later pages cannot change what is already printed.
 #[derive(Default)]
 struct Section {
     widths: Option<[usize; 5]>,
@@ -218,7 +218,7 @@ impl Section {
     }
 }
 
-/// A row for each next hop; what they have in common stands in the first.
+/// One row for each next hop; only the first has the route's own cells.
 fn rows(route: &Route) -> Vec<[String; 5]> {
     let none = NextHop { via: None, dev: "-".to_owned(), mac: None, share: None };
     let hops = if route.nexthops.is_empty() { &[none][..] } else { &route.nexthops };

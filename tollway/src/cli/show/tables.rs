@@ -1,4 +1,4 @@
-//! Answers as tables.
+//! Formats answers as tables.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use comfy_table::{Cell, Table};
 
 use super::super::text::{arranged, table, thousands};
-use crate::control::{Drops, Express, Links, Neighbours, Ports, Punts, Tolls, Totals};
-use crate::mirror::handle::Status;
+use crate::control::{Drops, Links, Neighbours, Ports, Punts, Tolls, Totals, Xdp};
+use crate::controller::handle::Status;
 
 /// `show ports`.
 pub(super) fn ports(answer: &Ports, width: Option<u16>) -> String {
@@ -35,11 +35,11 @@ pub(super) fn ports(answer: &Ports, width: Option<u16>) -> String {
     out + &defect(&answer.totals)
 }
 
-/// Keeps lines from being broken within a column's words.
+/// Gives a column a minimum width, so that its words are not broken.
 fn keep_whole(table: &mut Table, column: usize, least: u16) {
     use comfy_table::{ColumnConstraint, Width};
     if let Some(column) = table.column_mut(column) {
-        // Two for the padding.
+        // The padding takes two columns.
         column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least + 2)));
     }
 }
@@ -86,7 +86,7 @@ pub(super) fn punts(answer: &Punts) -> String {
     reasons("punted", &answer.punts) + &fates(&answer.totals)
 }
 
-/// The reasons with their counts, most frequent first.
+/// The reasons with their counters, the most frequent first.
 fn reasons(title: &str, counts: &BTreeMap<String, u64>) -> String {
     if counts.is_empty() {
         return format!("no packet was {title}\n");
@@ -100,7 +100,7 @@ fn reasons(title: &str, counts: &BTreeMap<String, u64>) -> String {
     arranged(table, "lr", None)
 }
 
-/// What became of all packets.
+/// The totals of all packets, by what became of them.
 fn fates(totals: &Totals) -> String {
     let mut table = table(&["packets", ""]);
     for (name, count) in [
@@ -118,7 +118,7 @@ fn fates(totals: &Totals) -> String {
     format!("\n{}{}", arranged(table, "lr", None), defect(totals))
 }
 
-/// Says so where counts do not add up.
+/// Reports counters that do not add up.
 fn defect(totals: &Totals) -> String {
     let sentence = totals.defect.as_ref();
     sentence.map_or_else(String::new, |sentence| {
@@ -126,8 +126,8 @@ fn defect(totals: &Totals) -> String {
     })
 }
 
-/// `show mirror`.
-pub(super) fn mirror(answer: &Status) -> String {
+/// `show controller`.
+pub(super) fn controller(answer: &Status) -> String {
     let mut table = table(&["the kernel has", ""]);
     for (name, count) in [
         ("devices", answer.devices as u64),
@@ -136,7 +136,7 @@ pub(super) fn mirror(answer: &Status) -> String {
         ("destinations", answer.routes as u64),
         ("next-hop objects", answer.nexthops as u64),
         ("changes told", answer.changes),
-        ("changes in force", answer.in_force),
+        ("changes installed", answer.installed),
         ("tables made", answer.rebuilds),
         ("messages lost", answer.lost),
         ("audits", answer.audits),
@@ -144,21 +144,21 @@ pub(super) fn mirror(answer: &Status) -> String {
     ] {
         table.add_row([name.to_owned(), thousands(count)]);
     }
-    let held = answer.held.as_ref().map_or_else(String::new, |why| {
+    let held = answer.bypassed.as_ref().map_or_else(String::new, |why| {
         format!("\nThe kernel forwards everything at the moment: {why}\n")
     });
     arranged(table, "lr", None) + &held
 }
 
-/// `show express`.
-pub(super) fn express(answer: &Express) -> String {
-    let mut out = format!("the express lane is {}", if answer.on { "on" } else { "off" });
+/// `show xdp`.
+pub(super) fn xdp(answer: &Xdp) -> String {
+    let mut out = format!("the XDP path is {}", if answer.on { "on" } else { "off" });
     if let Some(why) = &answer.why {
         let _ = write!(out, ": {why}");
     }
     out.push('\n');
     if !answer.counts.is_empty() {
-        let mut table = table(&["express", ""]);
+        let mut table = table(&["xdp", ""]);
         for (name, count) in &answer.counts {
             table.add_row([name.replace('_', " "), thousands(*count)]);
         }

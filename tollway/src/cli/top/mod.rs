@@ -1,4 +1,4 @@
-//! `tollway top`: what a running router does, live.
+//! `tollway top`: shows live what a running router does.
 
 mod rates;
 #[cfg(test)]
@@ -24,23 +24,23 @@ use crate::ports::why;
 use rates::Rates;
 use view::Screen;
 
-/// A key or a signal is noticed within this time.
+/// A key or signal takes effect within this time.
 const ATTENTION: Duration = Duration::from_millis(100);
 
 /// Arguments of `tollway top`.
 #[derive(clap::Args)]
 #[command(after_help = "q ends it.")]
 pub(super) struct Args {
-    /// The router's control socket (default: where `tollway run` has it if nobody says otherwise)
+    /// Use this control socket [default: as `tollway run`]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Seconds between two looks
+    /// Set the seconds between two refreshes
     #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
-    /// Print one screen as text, with the rates of one interval, and end
+    /// Print one screen as text after one interval, exit
     #[arg(long)]
     once: bool,
-    /// The size of the screen that is printed (default: the terminal's, else 80x24)
+    /// Set the printed size [default: terminal, or 80x24]
     #[arg(long, value_name = "COLUMNSxROWS", requires = "once", value_parser = size)]
     size: Option<(u16, u16)>,
 }
@@ -75,7 +75,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         return Err(CliError::usage(what, "Use --once for one screen as text"));
     }
     let trouble = |error: &io::Error| {
-        let what = format!("the terminal can not be used: {}", why(error));
+        let what = format!("the terminal cannot be used: {}", why(error));
         CliError::failed(what, "Use --once for one screen as text")
     };
     let stop = Arc::new(AtomicBool::new(false));
@@ -83,7 +83,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         let listening = signal_hook::flag::register(signal, Arc::clone(&stop));
         listening.map_err(|error| trouble(&error))?;
     }
-    // From here on a panic restores the terminal as well.
+    // From here on, a panic restores the terminal too.
     let mut terminal = ratatui::try_init().map_err(|error| trouble(&error))?;
     let ended = watch.live(&mut terminal, args.interval, &stop);
     let restored = ratatui::try_restore();
@@ -94,7 +94,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     }
 }
 
-/// Why watching ended.
+/// Why the live view ended.
 enum End {
     Terminal(io::Error),
     Router(ClientError),
@@ -106,7 +106,7 @@ impl From<io::Error> for End {
     }
 }
 
-/// Who watches: the talk, the last answer, and what is shown.
+/// The state of the view: the connection, the last answer, and the screen.
 struct Watch {
     client: Client,
     last: Option<All>,
@@ -114,7 +114,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Asks once more. A router that says that it can not answer now is asked again later.
+    /// Sends the next query. If the router refuses for the moment, the next call tries again.
     fn look(&mut self) -> Result<(), ClientError> {
         let new: All = match self.client.ask(&Ask::All) {
             Ok(new) => new,
@@ -171,14 +171,14 @@ fn quits(key: KeyEvent) -> bool {
     }
 }
 
-/// A screen as text.
+/// Renders a screen as text.
 fn text(screen: &Screen, (columns, rows): (u16, u16)) -> String {
     let Ok(mut terminal) = Terminal::new(TestBackend::new(columns, rows));
     let Ok(_) = terminal.draw(|frame| view::draw(frame, screen));
     lines(terminal.backend().buffer())
 }
 
-/// The characters of a screen, line by line, without what is empty at the end.
+/// The characters of a screen, line by line, without trailing blanks.
 fn lines(buffer: &Buffer) -> String {
     let width = usize::from(buffer.area.width).max(1);
     let lines = buffer.content.chunks(width).map(|cells| {

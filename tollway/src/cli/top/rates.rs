@@ -1,10 +1,10 @@
-//! What happened between two answers of a router, per second.
+//! Rates per second, computed from two answers of a router.
 
 use std::collections::BTreeMap;
 
 use crate::control::{All, PortState, StageToll, Totals, Traffic};
 
-/// What happens, per second.
+/// Rates per second.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Rates {
     /// Received, sent on, dropped, punted, delivered.
@@ -13,8 +13,8 @@ pub(super) struct Rates {
     pub(super) drops: Vec<Reason>,
     pub(super) punts: Vec<Reason>,
     pub(super) tolls: Vec<Toll>,
-    /// What the express lane says of itself.
-    pub(super) express: Vec<(String, u64)>,
+    /// The counters of the XDP path.
+    pub(super) xdp: Vec<(String, u64)>,
 }
 
 /// A port's rates.
@@ -34,7 +34,7 @@ pub(super) struct Flow {
     pub(super) bits: f64,
 }
 
-/// A reason for drops or punts: now, and in all.
+/// A reason for drops or punts: rate and total.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Reason {
     pub(super) name: String,
@@ -42,7 +42,7 @@ pub(super) struct Reason {
     pub(super) count: u64,
 }
 
-/// A stage's toll: ns a packet now, and since the start.
+/// The toll of a stage, ns per packet: in this interval, and since the start.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Toll {
     pub(super) stage: String,
@@ -51,11 +51,11 @@ pub(super) struct Toll {
 }
 
 impl Rates {
-    /// What happened from `old` to `new`; both are of one router.
+    /// The rates between `old` and `new`, two answers of the same router.
     pub(super) fn between(old: &All, new: &All) -> Self {
         let seconds = new.uptime_ns.saturating_sub(old.uptime_ns) as f64 / 1e9;
         let rate = |old: u64, new: u64| {
-            // A count that fell is another router's, or of tables that were replaced.
+            // A counter that fell belongs to another router, or to tables that were replaced.
             if seconds > 0.0 { new.saturating_sub(old) as f64 / seconds } else { 0.0 }
         };
         let flow = |old: Traffic, new: Traffic| Flow {
@@ -97,12 +97,12 @@ impl Rates {
             drops: reasons(&old.drops, &new.drops),
             punts: reasons(&old.punts, &new.punts),
             tolls: new.tolls.tolls.iter().map(|toll| toll_between(old, toll)).collect(),
-            express: new.express.counts.iter().map(|(name, n)| (name.clone(), *n)).collect(),
+            xdp: new.xdp.counts.iter().map(|(name, n)| (name.clone(), *n)).collect(),
         }
     }
 }
 
-/// A stage's toll over what was sampled in between.
+/// The toll of a stage, from the samples of this interval.
 fn toll_between(old: &All, new: &StageToll) -> Toll {
     let old = old.tolls.tolls.iter().find(|old| old.stage == new.stage);
     let sum = |toll: &StageToll| toll.ns_per_packet.unwrap_or(0.0) * toll.packets as f64;

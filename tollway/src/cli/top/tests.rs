@@ -1,11 +1,11 @@
-//! Rates of known answers, and the screens drawn from them.
+//! Rates from known answers, and the screens drawn from them.
 
 use std::collections::BTreeMap;
 
 use super::rates::{Flow, Rates};
 use super::view::si;
 use super::{Screen, text};
-use crate::control::{All, Express, PortState, Ports, StageToll, Tolls, Totals, Traffic};
+use crate::control::{All, PortState, Ports, StageToll, Tolls, Totals, Traffic, Xdp};
 
 fn counts(list: &[(&str, u64)]) -> BTreeMap<String, u64> {
     list.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
@@ -28,7 +28,7 @@ fn port(name: &str, state: &str, packets: u64) -> PortState {
     }
 }
 
-/// What a router with so many ports says after some seconds.
+/// The answer of a router with so many ports after some seconds.
 fn answer(seconds: u64, ports: usize) -> All {
     let names = ["wan", "lan", "a_long_name_015"].iter().cycle().take(ports);
     let state = |index| if index == 1 { "down" } else { "up" };
@@ -54,7 +54,7 @@ fn answer(seconds: u64, ports: usize) -> All {
         },
         drops: counts(&[("ip_csum", seconds * 10), ("otherhost", 12_345)]),
         punts: counts(&[("ttl_expired", seconds * 2000)]),
-        express: Express { on: false, why: None, counts: BTreeMap::new() },
+        xdp: Xdp { on: false, why: None, counts: BTreeMap::new() },
         tolls: Tolls {
             tsc_mhz: 2600.0,
             tolls: vec![stage("admit", Some(seconds as f64)), stage("ecmp", None)],
@@ -83,7 +83,7 @@ fn rates_are_differences_over_time() {
     assert_eq!(rates.tolls[0].now, Some(6.0));
     assert_eq!(rates.tolls[0].ever, Some(4.0));
     assert_eq!(rates.tolls[1].ever, None);
-    // A router that was started anew counts from zero.
+    // A restarted router counts from zero.
     let rates = Rates::between(&answer(4, 3), &answer(2, 3));
     assert!(rates.ports[0].rx.packets.abs() < 1e-9);
 }
@@ -129,7 +129,7 @@ fn no_number_is_cut() {
     let of = |count: u64| {
         let mut answer = answer(4, 1);
         answer.drops = counts(&[("ip_csum", count)]);
-        answer.express.counts = counts(&[("hits", count)]);
+        answer.xdp.counts = counts(&[("hits", count)]);
         let mut screen = screen(1);
         screen.rates = Some(Rates::between(&answer, &answer));
         screen

@@ -1,4 +1,4 @@
-//! One frame of `tollway top`.
+//! Draws one frame of `tollway top`.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -9,14 +9,14 @@ use ratatui::widgets::{Cell, Row, Table};
 use super::rates::{PortRates, Rates, Reason};
 use crate::cli::text::thousands;
 
-/// What is shown.
+/// The contents of the screen.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Screen {
     /// The router's socket.
     pub(super) socket: String,
-    /// The time since it began to listen, s.
+    /// The time since the server was started, s.
     pub(super) uptime_s: u64,
-    /// What happens; none before the second answer.
+    /// The rates; none before the second answer.
     pub(super) rates: Option<Rates>,
     /// Why there is no answer.
     pub(super) trouble: Option<String>,
@@ -25,11 +25,11 @@ pub(super) struct Screen {
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const ALARM: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 
-/// Draws a frame, however large.
+/// Draws a frame of any size.
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     let area = frame.area();
     let count = screen.rates.as_ref().map_or(0, |rates| rates.ports.len()) as u16;
-    // Half of the height is for the rest, as far as there is a rest.
+    // Half of the height is for the other tables, if they need it.
     let most = (area.height / 2).max(area.height.saturating_sub(16));
     let ports = (count + 1).min(most);
     let rows = [Constraint::Length(3), Constraint::Length(ports + 1), Constraint::Min(0)];
@@ -43,12 +43,12 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     draw_tolls(frame, tolls, rates);
 }
 
-/// Columns of a table of reasons, of that of tolls, and between them.
+/// Widths of the tables of reasons and tolls, and of the gap between them.
 const REASONS: Constraint = Constraint::Length(44);
 const TOLLS: Constraint = Constraint::Length(33);
 const GAP: Constraint = Constraint::Length(3);
 
-/// Where drops, punts and tolls go: side by side if there is room.
+/// The areas for drops, punts and tolls: side by side if there is room.
 fn places(area: Rect, rates: &Rates) -> (Rect, Rect, Rect) {
     if area.width >= 44 + 3 + 44 + 3 + 33 {
         let columns = [REASONS, GAP, REASONS, GAP, TOLLS];
@@ -84,16 +84,16 @@ fn title(screen: &Screen) -> ratatui::text::Text<'static> {
     ratatui::text::Text::from(vec![first, second])
 }
 
-/// Columns of a port's name, of its state, and of a rate, which takes [`LEAST_RATE`] at least.
+/// Widths of a port's name, state, and a rate. A rate takes at least [`LEAST_RATE`].
 const NAME: u16 = 15;
 const STATE: u16 = 5;
 const RATE: u16 = 9;
 
-/// The widest that [`si`] writes.
+/// The widest text that [`si`] returns.
 const LEAST_RATE: u16 = 6;
 
-/// The ports; where there is less room names are cut, then rates are narrower, then the last are left out. No
-/// number is cut: it would be another one.
+/// The table of ports. In a narrow area it cuts names, then narrows the rates, then drops the last
+/// columns. It never cuts a number, which would show another value.
 fn port_table(ports: &[PortRates], width: u16) -> Table<'static> {
     let heads = ["port", "state", "rx pkt/s", "rx bit/s", "tx pkt/s", "tx bit/s", "missed/s"];
     let room = width.saturating_sub(STATE + 1);
@@ -114,7 +114,7 @@ fn port_table(ports: &[PortRates], width: u16) -> Table<'static> {
     Table::new(ports.iter().map(row), widths).header(header.style(BOLD)).column_spacing(1)
 }
 
-/// Columns of a reason's rate and of its count at most.
+/// The widest columns of a reason's rate and of its count.
 const REASON_RATE: u16 = 8;
 const COUNT: u16 = 15;
 
@@ -138,27 +138,27 @@ fn draw_tolls(frame: &mut Frame<'_>, area: Rect, rates: &Rates) {
     let rows = [Constraint::Length(rates.tolls.len() as u16 + 2), Constraint::Min(0)];
     let [above, below] = Layout::vertical(rows).areas(area);
     frame.render_widget(tolls, above);
-    if rates.express.is_empty() {
+    if rates.xdp.is_empty() {
         return;
     }
-    // Its counts are wider than a toll.
+    // Its counters are wider than a toll.
     let width = COUNT.min(area.width.saturating_sub(1));
     let lane = rates
-        .express
+        .xdp
         .iter()
         .map(|(name, count)| right([name.replace('_', " "), within(*count, width)], 1));
-    let header = right(["express lane", ""], 1).style(BOLD);
+    let header = right(["XDP path", ""], 1).style(BOLD);
     let widths = [Constraint::Fill(1), Constraint::Length(width)];
     frame.render_widget(Table::new(lane, widths).header(header).column_spacing(1), below);
 }
 
-/// A count in so many characters: whole, or rounded where it is wider.
+/// A count within a width: exact, or rounded if too wide.
 fn within(count: u64, width: u16) -> String {
     let whole = thousands(count);
     if whole.len() <= usize::from(width) { whole } else { si(count as f64) }
 }
 
-/// A row with the cells after the first `words` ones to the right.
+/// A row; the cells after the first `words` ones are aligned to the right.
 fn right(cells: impl IntoIterator<Item = impl Into<String>>, words: usize) -> Row<'static> {
     let cell = |(index, cell): (usize, _)| {
         let line = Line::from(Into::<String>::into(cell));
@@ -167,7 +167,7 @@ fn right(cells: impl IntoIterator<Item = impl Into<String>>, words: usize) -> Ro
     Row::new(cells.into_iter().enumerate().map(cell).collect::<Vec<_>>())
 }
 
-/// A number in few characters: 999, 1.23k, 45.6M.
+/// Formats a number in few characters: 999, 1.23k, 45.6M.
 pub(super) fn si(number: f64) -> String {
     let mut scaled = number;
     for unit in ["", "k", "M", "G", "T"] {

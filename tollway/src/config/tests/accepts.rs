@@ -1,4 +1,4 @@
-//! Configurations without mistakes, and the whole model that each gives.
+//! Configurations without mistakes, and the complete model of each.
 
 use std::path::PathBuf;
 
@@ -6,8 +6,9 @@ use super::super::parse;
 use super::super::values::derived_mac;
 use super::{BASE, mistakes};
 use crate::model::{
-    ExpressMode, FailMode, GroupIndex, Left, Link, LinkIndex, LinkKind, Mac, Model, Neigh, NextHop,
+    FailMode, GroupIndex, Left, Link, LinkIndex, LinkKind, Mac, Model, Neigh, NextHop,
     NextHopGroup, Port, PortIndex, PortKind, Route, RouteTarget, VlanProtocol, Vrf, VrfIndex,
+    XdpPathMode,
 };
 
 const EXAMPLE: &str = include_str!("../../../../examples/three-ports.toml");
@@ -96,9 +97,9 @@ fn the_example_gives_this_model() {
             members: vec![hop("198.51.100.253", 0, 2), hop("198.51.100.254", 0, 1)],
         }],
         neighs: vec![neigh(0, "198.51.100.254", 0xfe), neigh(3, "fd00:10::2", 2)],
-        express: ExpressMode::Auto,
+        xdp_path: XdpPathMode::Auto,
         own: Vec::new(),
-        express_flows: 1 << 18,
+        xdp_flows: 1 << 18,
         filter: None,
         fail: FailMode::Closed,
         kernel_rules: None,
@@ -114,7 +115,7 @@ fn the_shortest_configuration_has_one_port() {
         links: vec![link("p", LinkKind::Port(PortIndex(0)), 1500, 0, &[])],
         vrfs: vec![Vrf { name: "main".to_owned() }],
         own: Vec::new(),
-        express_flows: 1 << 18,
+        xdp_flows: 1 << 18,
         ..Model::default()
     };
     assert_eq!(model("[ports.p]\nkind = \"memory\""), expected);
@@ -129,16 +130,16 @@ fn rules_fail_as_the_file_says() {
 }
 
 #[test]
-fn the_express_lane_is_where_it_is_wanted() {
-    let mode = |line: &str| model(&format!("{line}\n[ports.p]\nkind = \"memory\"")).express;
-    assert_eq!(mode(""), ExpressMode::Auto);
-    assert_eq!(mode("express = \"auto\""), ExpressMode::Auto);
-    assert_eq!(mode("express = \"on\""), ExpressMode::On);
-    assert_eq!(mode("express = \"off\""), ExpressMode::Off);
+fn the_xdp_path_is_where_it_is_wanted() {
+    let mode = |line: &str| model(&format!("{line}\n[ports.p]\nkind = \"memory\"")).xdp_path;
+    assert_eq!(mode(""), XdpPathMode::Auto);
+    assert_eq!(mode("xdp = \"auto\""), XdpPathMode::Auto);
+    assert_eq!(mode("xdp = \"on\""), XdpPathMode::On);
+    assert_eq!(mode("xdp = \"off\""), XdpPathMode::Off);
     for (mode, zero_copy, copy) in [
-        (ExpressMode::Auto, false, true),
-        (ExpressMode::On, true, true),
-        (ExpressMode::Off, false, false),
+        (XdpPathMode::Auto, false, true),
+        (XdpPathMode::On, true, true),
+        (XdpPathMode::Off, false, false),
     ] {
         assert_eq!((mode.is_on(true), mode.is_on(false)), (zero_copy, copy), "{mode:?}");
     }
@@ -210,15 +211,16 @@ fn unusual_but_right() {
         // Two subnets of one link may nest, and VRFs may have the same ones.
         "[ports.x]\nkind = \"memory\"\naddresses = [\"10.9.0.1/16\", \"10.9.1.1/24\"]",
         "[ports.x]\nkind = \"memory\"\nvrf = \"red\"\naddresses = [\"192.0.2.1/24\"]",
-        // Link-local addresses mean something else on each link.
+        // Each link has its own link-local addresses.
         "[ports.x]\nkind = \"memory\"\naddresses = [\"fe80::1/64\"]\n\
          [ports.y]\nkind = \"memory\"\naddresses = [\"fe80::1/64\"]\n\
          [[neighbours]]\ndev = \"x\"\naddress = \"fe80::2\"\nmac = \"02:00:00:00:00:02\"",
-        // On the link itself, and out of the VRF.
+        // A next hop on the link itself, and one outside the VRF.
         "[[routes]]\nto = \"10.0.0.0/8\"\ndev = \"dmz\"",
         "[[routes]]\nto = \"10.8.0.0/16\"\nvia = \"10.0.10.2\"\ndev = \"lan.10\"",
         "[[routes]]\nvrf = \"main\"\nto = \"10.0.0.0/8\"\ntype = \"unicast\"\ngroup = \"uplinks\"",
-        // Discarding what is never forwarded, and a second route to a connected prefix.
+        // A discard of destinations that are never forwarded, and a second route to a connected
+        // prefix.
         "[[routes]]\nto = \"240.0.0.0/4\"\ntype = \"blackhole\"",
         "[[routes]]\nto = \"127.0.0.0/8\"\ntype = \"prohibit\"",
         "[[routes]]\nto = \"192.0.2.0/24\"\ntype = \"unreachable\"\nmetric = 5",

@@ -1,4 +1,4 @@
-//! The firewall's rules: a file of their own.
+//! The firewall's rules, in a file of their own.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use super::assert_alone;
 
 const PORT: &str = "[ports.a]\nkind = \"memory\"\n";
 
-/// What is wrong with a configuration that names `rules` as its rules, which are these.
+/// The mistakes of a configuration whose `filter` file has this content.
 fn wrong(dir: &Path, rules: &[u8]) -> Vec<String> {
     let config = dir.join("t.toml");
     std::fs::write(dir.join("rules"), rules).unwrap();

@@ -28,7 +28,7 @@ fn unknown_keys() {
         ("[vlans.x]\nparent = \"lan\"\nvid = 5\nid = 5", 4, &["VLAN link x", "vid?"]),
         ("[[routes]]\nto = \"10.0.0.0/8\"\nvia = \"192.0.2.2\"\ngateway = 1", 4, &["via?"]),
         ("[groups.g]\nnexthops = [{ dev = \"lan\" }]\nnexthop = 1", 3, &["nexthop"]),
-        // The mistyped key stands for the one that would be missing.
+        // The mistyped key hides that a key is missing.
         ("[[routes]]\nto = \"10.0.0.0/8\"\ngateway = \"192.0.2.2\"", 3, &["via?"]),
         ("[vlans.x]\nparnt = \"lan\"\nvid = 5", 2, &["parent?"]),
         ("[groups.g]\nnexthop = []", 2, &["nexthops?"]),
@@ -89,24 +89,21 @@ fn ways_to_fail() {
 }
 
 #[test]
-fn the_express_lane() {
+fn the_xdp_path() {
     let file = |line: &str| format!("{line}\n[ports.wan]\nkind = \"memory\"");
     let cases: [(&str, &[&str]); 5] = [
-        (
-            "express = \"yes\"",
-            &["\"yes\" is not a known mode of the express lane", "auto, on, off"],
-        ),
-        ("express = \"atuo\"", &["did you mean auto?"]),
-        ("express = true", &["express of the configuration is true or false, not a string"]),
-        ("express = [\"on\"]", &["is a list, not a string"]),
-        ("expres = \"on\"", &["unknown key \"expres\"", "did you mean express?"]),
+        ("xdp = \"yes\"", &["\"yes\" is not a known mode of the XDP path", "auto, on, off"]),
+        ("xdp = \"atuo\"", &["did you mean auto?"]),
+        ("xdp = true", &["xdp of the configuration is true or false, not a string"]),
+        ("xdp = [\"on\"]", &["is a list, not a string"]),
+        ("xpd = \"on\"", &["unknown key \"xpd\"", "did you mean xdp?"]),
     ];
     for (line, words) in cases {
         assert_only(&file(line), 1, words);
     }
-    // A port has no such key.
-    let text = "[ports.wan]\nkind = \"memory\"\nexpress = \"on\"";
-    assert_only(text, 3, &["unknown key \"express\""]);
+    // A port does not have this key.
+    let text = "[ports.wan]\nkind = \"memory\"\nxdp = \"on\"";
+    assert_only(text, 3, &["unknown key \"xdp\""]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::{BASE, BASE_LINES, assert_after_base, assert_only};
 
-/// Checks the mistakes of one route: its keys, the line of the mistake among them, and the words.
+/// Checks the mistakes of one route, given its keys, the line among them, and the words.
 fn assert_route(cases: &[(&str, usize, &[&str])]) {
     for (keys, line, words) in cases {
         assert_only(&format!("{BASE}[[routes]]\n{keys}"), BASE_LINES + 1 + line, words);

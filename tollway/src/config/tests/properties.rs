@@ -1,4 +1,4 @@
-//! No text whatever makes the reader panic.
+//! No text makes the reader panic.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use super::BASE;
 
 const EXAMPLE: &str = include_str!("../../../../examples/three-ports.toml");
 
-/// Words that the reader knows, to get past the syntax.
+/// Words that the reader knows, so that texts get past the syntax.
 const WORDS: &[&str] = &[
     "[ports.wan]\n",
     "[vlans.a]\n",

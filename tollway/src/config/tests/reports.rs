@@ -1,4 +1,4 @@
-//! How mistakes are told, several at once, and files that cannot be read.
+//! How several mistakes are reported, and files that cannot be read.
 
 use std::path::Path;
 
@@ -38,7 +38,7 @@ fn all_mistakes_are_told_in_file_order() {
 
 #[test]
 fn a_mistake_is_not_told_again_by_what_depends_on_it() {
-    // The next hop would be on the link if its address were right.
+    // The next hop would be on the link if the link's address were correct.
     let text = "[ports.a]\nkind = \"memory\"\naddresses = [\"10.0.0.1\"]\n[[routes]]\n\
                 to = \"0.0.0.0/0\"\nvia = \"10.0.0.2\"\n[[neighbours]]\ndev = \"a\"\n\
                 address = \"10.0.0.2\"\nmac = \"02:00:00:00:00:02\"";

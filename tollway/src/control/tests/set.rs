@@ -1,4 +1,4 @@
-//! Sets of the firewall, changed over the socket.
+//! Changing the firewall's sets over the socket.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ fn scene() -> (Scene, Arc<Filter>) {
         router.set_filter(Some(Arc::clone(&filter)), &[]);
         filter
     };
-    let filter = scene.post.ask(Duration::from_secs(10), put).unwrap();
+    let filter = scene.mailbox.ask(Duration::from_secs(10), put).unwrap();
     (scene, filter)
 }
 
@@ -69,7 +69,7 @@ fn what_can_not_be_changed_is_said_in_a_sentence() {
     }
     assert_eq!(filter.live_set("bad").unwrap().count(), 0);
     let stream = scene.raw();
-    let strange = json!({"v": 1, "do": "set", "name": "bad", "change": "flush", "elements": []});
+    let strange = json!({"v": 2, "do": "set", "name": "bad", "change": "flush", "elements": []});
     let answer = exchange(&stream, format!("{strange}\n").as_bytes());
     assert!(answer["error"].as_str().unwrap().contains("not understood"), "{answer}");
 }

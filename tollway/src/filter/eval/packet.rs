@@ -1,20 +1,20 @@
-//! A packet as the evaluator sees it, taken apart as the kernel's `nft_set_pktinfo` does it.
+//! A packet as the evaluator sees it, parsed as by the kernel's `nft_set_pktinfo`.
 
 use std::net::IpAddr;
 
 use crate::filter::ir::{Hook, PayloadBase, Selector};
 
-/// A link, as rules name it.
+/// A link, with what rules need to identify it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
     /// Its name.
     pub name: String,
     /// Its VRF's name.
     pub vrf: String,
-    /// The link that it is a VLAN on.
+    /// The lower link, if it is a VLAN.
     pub on: Option<String>,
-    /// The VRF device that it belongs to, where that is a device as the kernel's are: packets meet
-    /// prerouting once more as if they came from there, and the hooks behind it so.
+    /// The VRF device that it belongs to, if the VRF is a device as in the kernel. Its packets meet
+    /// prerouting once more as if received by that device, and later hooks only so.
     pub vrf_device: Option<String>,
 }
 
@@ -23,34 +23,34 @@ pub struct Link {
 pub struct Packet<'a> {
     /// The frame as received, tags included.
     frame: Vec<u8>,
-    /// Bytes before layer 3.
+    /// Number of bytes before layer 3.
     l3: usize,
-    /// Whether rules look behind an authentication header, see [`super::Ruleset::past_auth`].
+    /// Whether rules look behind an authentication header; see [`super::Ruleset::past_auth`].
     pub(super) past_auth: bool,
-    /// The link that it arrived on.
+    /// The ingress link.
     pub input: &'a Link,
-    /// The link that it leaves by, once that is known.
+    /// The egress link, once it is known.
     pub output: Option<&'a Link>,
     /// Its mark.
     pub mark: u32,
-    /// The neighbour that a rule sent it to.
+    /// The neighbour that a rule has chosen.
     pub via: Option<IpAddr>,
-    /// The table that a rule had it routed by.
+    /// The table that a rule has chosen for the route lookup.
     pub fib: Option<u32>,
 }
 
-/// Where a packet's headers are, and what they say of each other.
+/// Positions of a packet's headers, and some of their fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parsed {
-    /// 4, 6, or 0 for neither, or for a header that contradicts itself.
+    /// 4, 6, or 0 for anything else or for an inconsistent header.
     pub version: u8,
-    /// Bytes of the packet with all its headers.
+    /// Length of the packet with all its headers, in bytes.
     pub length: usize,
-    /// Transport protocol, and bytes before its header.
+    /// Transport protocol, and number of bytes before its header.
     pub transport: Option<(u8, usize)>,
-    /// Offset of a fragment, in units of 8 bytes.
+    /// Fragment offset, in units of 8 bytes.
     pub offset: u16,
-    /// The fields of a fragment's header, see [`Selector::Fragment`].
+    /// The fields of a fragment header, see [`Selector::Fragment`].
     pub fragment: Option<u16>,
 }
 
@@ -61,24 +61,24 @@ const AUTH: u8 = 51;
 const NONE: u8 = 59;
 const OPTIONS: u8 = 60;
 
-/// Bytes of a routing header that `ipv6_find_hdr` reads.
+/// Number of bytes of a routing header that `ipv6_find_hdr` reads.
 const LEAST_ROUTING: usize = 4;
 
 impl<'a> Packet<'a> {
-    /// A frame that has arrived, its layer 3 behind so many bytes.
+    /// A received frame whose layer 3 begins at offset `l3`.
     #[must_use]
     pub fn new(frame: &[u8], l3: usize, input: &'a Link) -> Self {
         let frame = frame.to_vec();
         Self { frame, l3, past_auth: false, input, output: None, mark: 0, via: None, fib: None }
     }
 
-    /// The frame, with the DSCP that rules have written.
+    /// The frame, with the DSCP as rules have written it.
     #[must_use]
     pub fn frame(&self) -> &[u8] {
         &self.frame
     }
 
-    /// The packet's version of IP by its ethertype; 0 for neither.
+    /// The packet's version of IP by its ethertype; 0 for any other.
     #[must_use]
     pub fn version(&self) -> u8 {
         match self.ethertype() {
@@ -88,14 +88,14 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Where its headers are.
+    /// Parses its headers.
     #[must_use]
     pub fn parsed(&self) -> Parsed {
         self.parsed_at(Hook::Forward)
     }
 
-    /// Where its headers are as rules at a hook see it: at hook ingress nobody has cut off yet what is
-    /// behind the packet.
+    /// Parses its headers as rules at a hook see them: at hook ingress the bytes behind the packet have not
+    /// been cut off yet.
     #[must_use]
     pub fn parsed_at(&self, hook: Hook) -> Parsed {
         let packet = self.layer3();
@@ -107,7 +107,7 @@ impl<'a> Packet<'a> {
         parsed.unwrap_or(Parsed { length: packet.len(), ..Parsed::default() })
     }
 
-    /// Says if it has IPv4 options or a hop-by-hop header, with which no router forwards it in a hurry.
+    /// Says whether it has IPv4 options or a hop-by-hop header, which no router forwards on its fast path.
     #[must_use]
     pub fn has_options(&self) -> bool {
         match (self.version(), self.layer3()) {
@@ -117,7 +117,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The link that a selector names.
+    /// The link of a selector.
     #[must_use]
     pub fn link(&self, selector: Selector) -> Option<&'a Link> {
         match selector {
@@ -127,7 +127,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// What a selector finds at a hook; none where the packet lacks it.
+    /// A selector's number at a hook; `None` if the packet lacks it.
     #[must_use]
     pub fn number(&self, selector: Selector, hook: Hook) -> Option<u128> {
         let parsed = self.parsed_at(hook);
@@ -184,8 +184,8 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Bytes of layer 3 that are counted at a hook (`skb->len`): before the header is checked, what is
-    /// behind the packet too.
+    /// Number of bytes from layer 3 on that counters count at a hook (`skb->len`). Before the header is
+    /// checked, it includes the bytes behind the packet.
     #[must_use]
     pub fn bytes(&self, hook: Hook) -> u64 {
         let length = match hook {
@@ -195,7 +195,8 @@ impl<'a> Packet<'a> {
         length as u64
     }
 
-    /// Writes the DSCP; an IPv4 checksum that was right stays right, and a wrong one wrong.
+    /// Writes the DSCP. Updates the IPv4 checksum incrementally: a correct one stays correct, a wrong one
+    /// wrong.
     pub fn set_dscp(&mut self, dscp: u8) {
         let version = self.version();
         let Some(packet) = self.frame.get_mut(self.l3..) else { return };
@@ -217,7 +218,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The packet behind its frame's header, with what is behind the packet.
+    /// The bytes behind the frame's header, including those behind the packet.
     #[must_use]
     pub fn layer3(&self) -> &[u8] {
         self.frame.get(self.l3..).unwrap_or_default()
@@ -239,7 +240,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// So many bytes from there as a number, where they are.
+/// This many bytes at this position as a number, if they exist.
 fn number(bytes: &[u8], at: usize, count: usize) -> Option<u128> {
     let bytes = bytes.get(at..at.checked_add(count)?)?;
     Some(bytes.iter().fold(0, |number, byte| number << 8 | u128::from(*byte)))
@@ -290,7 +291,7 @@ fn parse6(packet: &[u8], padded: bool, past_auth: bool) -> Option<Parsed> {
         if next == FRAGMENT {
             let Some(field) = number(packet, at + 2, 2) else { return Some(parsed) };
             let field = field as u16;
-            // Of two such headers the first is asked for.
+            // The first of two such headers counts.
             parsed.fragment.get_or_insert(field >> 3 | (field & 1) << 13);
             parsed.offset = field >> 3;
             if parsed.offset != 0 {
@@ -318,7 +319,7 @@ fn parse6(packet: &[u8], padded: bool, past_auth: bool) -> Option<Parsed> {
     Some(parsed)
 }
 
-/// The fields of the fragment header behind an authentication header: who asks for that header alone
+/// The fields of the fragment header behind an authentication header. A lookup of the fragment header alone
 /// does not end there (`nft_exthdr_ipv6_eval` in `net/netfilter/nft_exthdr.c`).
 fn fragment_behind(packet: &[u8], mut at: usize) -> Option<u16> {
     let mut next = AUTH;

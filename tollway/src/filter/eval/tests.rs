@@ -170,7 +170,7 @@ fn circles_and_strangers_are_found() {
     assert!(rules.check().unwrap_err().to_string().contains("rule 1: leads to a chain"));
 }
 
-/// A frame of IPv6 with these bytes behind the header, and more behind the packet.
+/// An IPv6 frame with these bytes behind the header, and padding behind the packet.
 fn six(next: u8, payload: &[u8], padding: &[u8]) -> Vec<u8> {
     let mut frame = [&[2; 12][..], &[0x86, 0xdd, 0x60, 0, 0, 0, 0]].concat();
     frame.extend([payload.len() as u8, next, 64]);
@@ -191,12 +191,12 @@ fn headers_are_found_as_the_kernel_finds_them() {
     assert_eq!(found(&behind, Selector::Protocol, Hook::Forward), Some(51));
     let two = six(44, &[fragment(44, 1), fragment(17, 0)].concat(), &[]);
     assert_eq!(found(&two, Selector::Fragment, Hook::Forward), Some(1 << 13));
-    // Four bytes of a routing header are read, two of options.
+    // The kernel reads four bytes of a routing header, two of options.
     for (next, protocol) in [(43, None), (60, Some(17))] {
         let cut = six(next, &[17, 0], &[]);
         assert_eq!(found(&cut, Selector::Protocol, Hook::Forward), protocol);
     }
-    // Hook ingress is before the packet is cut to its length.
+    // At hook ingress the packet is not yet cut to its length.
     let padded = six(17, &[], &[0, 53, 0, 80, 0, 8, 0, 0]);
     assert_eq!(found(&padded, Selector::DestinationPort, Hook::Ingress), Some(80));
     assert_eq!(found(&padded, Selector::DestinationPort, Hook::Forward), None);

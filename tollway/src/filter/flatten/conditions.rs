@@ -1,4 +1,4 @@
-//! From matches to conditions: families, links, sets and negations resolved.
+//! Turns matches into conditions: resolves families, links, sets and negations.
 
 use tollway_dataplane::stages::filter::{Condition, Field, HeaderBase};
 
@@ -8,48 +8,48 @@ use crate::filter::ir::{
     Elements, Item, Key, LinkPattern, Match, PayloadBase, Ruleset, Selector, Set, Test,
 };
 
-/// The only ethertype that comes to rules beside those of IP.
+/// The only ethertype beside those of IP that rules see.
 const ARP: u128 = 0x0806;
 
 /// Ranges of one field.
 pub(super) type Ranges = Vec<(u128, u128)>;
 
-/// What can be said of a match for packets of one version of IP.
+/// When a match holds, for packets of one version of IP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Holds {
     /// For every packet.
     Always,
     /// For none.
     Never,
-    /// Where all of one of these hold.
+    /// If all conditions of one of these hold.
     Any(Vec<Vec<Condition>>),
-    /// Where the packet has all of these fields, and none of these hold whole.
+    /// If the packet has all of these fields, and of none of these all conditions hold.
     Unless(Vec<Condition>, Vec<Vec<Condition>>),
 }
 
-/// What a selector is for packets of one version.
+/// A selector for packets of one version.
 enum Part {
     Field(Field),
-    /// The same for every packet.
+    /// The same number for every packet.
     Is(u128),
     /// Lacking in every packet.
     Lacking,
 }
 
-/// What matches are resolved by.
+/// The context in which matches are resolved.
 #[derive(Clone, Copy)]
 pub(super) struct Resolver<'a> {
     pub(super) rules: &'a Ruleset,
     pub(super) live: &'a Live,
-    /// What it takes the links for that packets arrive on, and those that they leave by.
+    /// The links that rules see as ingress links; `outputs` likewise as egress links.
     pub(super) inputs: &'a [Link],
     pub(super) outputs: &'a [Link],
-    /// Of IP, or 0 for ARP.
+    /// The version of IP, or 0 for ARP.
     pub(super) version: u8,
 }
 
 impl Resolver<'_> {
-    /// When a match holds.
+    /// Returns when a match holds.
     pub(super) fn resolve(&self, one: &Match) -> Holds {
         if let Test::Set(set) = one.test
             && let Some(field) = self.live.field(set, &one.keys)
@@ -75,7 +75,7 @@ impl Resolver<'_> {
         self.tuples(&one.keys, elements, one.negate)
     }
 
-    /// When a set's element has the keys.
+    /// Returns when a set's element has the keys.
     pub(super) fn element(&self, keys: &[Key], items: &[Item]) -> Holds {
         let ranges = keys.iter().zip(items).map(|(key, item)| self.item(*key, item)).collect();
         self.tuples(keys, vec![ranges], false)
@@ -91,7 +91,7 @@ impl Resolver<'_> {
                 let tuples = tuples
                     .map(|key| key.map(|(key, item)| self.item(*key, item)).collect::<Vec<_>>());
                 if set.key.len() == 1 {
-                    // One key: all in one condition.
+                    // A single key: one condition for all elements.
                     return vec![vec![tuples.flatten().flatten().collect()]];
                 }
                 tuples.collect()
@@ -207,7 +207,7 @@ impl Resolver<'_> {
     }
 }
 
-/// Says if only IPv4 and IPv6 packets have a part.
+/// Says whether only IPv4 and IPv6 packets have this part.
 const fn is_of_ip(selector: Selector) -> bool {
     !matches!(
         selector,
@@ -218,7 +218,7 @@ const fn is_of_ip(selector: Selector) -> bool {
     )
 }
 
-/// One condition as what holds.
+/// A single condition.
 fn one(condition: Condition) -> Holds {
     if condition.ranges.is_empty() { Holds::Never } else { Holds::Any(vec![vec![condition]]) }
 }

@@ -1,20 +1,20 @@
-//! Links on top of each other, as hooks ingress and prerouting meet them.
+//! Stacked links as hooks ingress and prerouting see them.
 //!
-//! A tagged frame comes to hook ingress of the device below, its tag taken off, then again to that of the
-//! VLAN's device (`another_round` in `__netif_receive_skb_core`, `net/core/dev.c`). A packet of a VRF's device
-//! comes to hook prerouting once as that device's and once as the VRF's (`vrf_ip_rcv`, `drivers/net/vrf.c`),
-//! and stays the VRF's.
+//! A tagged frame meets hook ingress of the lower device with its tag removed, then that of the VLAN device
+//! (`another_round` in `__netif_receive_skb_core`, `net/core/dev.c`). A packet of a device in a VRF meets
+//! hook prerouting once for that device and once for the VRF (`vrf_ip_rcv`, `drivers/net/vrf.c`). From then
+//! on its ingress device is the VRF.
 
 use crate::filter::eval::Link;
 use crate::filter::ir::LinkPattern;
 
-/// What rules take the links of packets for; a link without a name is none.
+/// The links that rules see in place of the packets' own; one without a name matches nothing.
 pub(super) struct Level {
-    /// By the link that the packet arrived on.
+    /// By the ingress link.
     pub(super) inputs: Vec<Link>,
-    /// By the link that it leaves by.
+    /// By the egress link.
     pub(super) outputs: Vec<Link>,
-    /// Numbers of links whose packets have a tag left there: what is behind it, rules can not see.
+    /// Numbers of links whose packets still have a tag at this level; rules cannot see behind it.
     pub(super) tagged: Vec<usize>,
 }
 
@@ -23,7 +23,7 @@ impl Level {
         Self { inputs, outputs: outputs.to_vec(), tagged: Vec::new() }
     }
 
-    /// The levels of hook prerouting: every link as what it is, then VRFs.
+    /// The levels of hook prerouting: every link as itself, then as its VRF.
     pub(super) fn prerouting(links: &[Link]) -> Vec<Self> {
         let own = |link: &Link| match link.vrf_device {
             Some(_) => vrf(link),
@@ -34,12 +34,12 @@ impl Level {
         std::iter::once(Self::new(links.to_vec(), links)).chain(second).collect()
     }
 
-    /// The level behind it.
+    /// The level of the hooks behind it.
     pub(super) fn forward(links: &[Link]) -> Self {
         Self::new(links.iter().map(vrf).collect(), links)
     }
 
-    /// The levels of hook ingress, the ports' first.
+    /// The levels of hook ingress, ports first.
     pub(super) fn ingress(links: &[Link]) -> Vec<Self> {
         let stacks: Vec<_> = links.iter().map(|link| stack(links, link)).collect();
         let depth = stacks.iter().map(Vec::len).max().unwrap_or(0);
@@ -51,7 +51,7 @@ impl Level {
         (0..depth).map(level).collect()
     }
 
-    /// Numbers of links that are on top of one that is among these devices.
+    /// Numbers of links on top of one of these devices.
     pub(super) fn above(&self, devices: &[LinkPattern]) -> Vec<usize> {
         let is_device = |link: &&&Link| devices.iter().any(|device| link.is(device));
         let is_above = |number: &usize| {
@@ -62,7 +62,7 @@ impl Level {
     }
 }
 
-/// A link as its VRF, if it has one that is a device.
+/// A link's VRF if that is a device, else the link.
 fn vrf(link: &Link) -> Link {
     match &link.vrf_device {
         Some(name) => Link { name: name.clone(), vrf: link.vrf.clone(), ..Link::default() },
@@ -75,7 +75,7 @@ fn stack<'a>(links: &'a [Link], top: &'a Link) -> Vec<&'a Link> {
     let mut stack = vec![top];
     while let Some(below) = stack.last().and_then(|link| link.on.as_deref())
         && let Some(link) = links.iter().find(|link| link.name == below)
-        // A link is on no other twice.
+        // Guards against a cycle.
         && !stack.contains(&link)
     {
         stack.push(link);

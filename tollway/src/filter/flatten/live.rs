@@ -1,8 +1,8 @@
-//! Which sets change while packets flow, instead of being a part of the rules.
+//! Chooses the sets that change while packets flow instead of being part of the program.
 //!
-//! Those with a name whose elements are addresses, whole ones as rules look at them, where they are told to
-//! change ([`Set::dynamic`]) or are large: more than [`MOST_WRITTEN_OUT`] elements. The classifier
-//! has small sets at no cost of their own; a live one costs a lookup for each packet.
+//! Such a live set has a name, its elements are addresses, and rules look up whole addresses in it. It is
+//! declared as changing ([`Set::dynamic`]) or large: more than [`MOST_WRITTEN_OUT`] elements. Small sets as
+//! conditions cost the classifier nothing extra; a live set costs one lookup per packet.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use tollway_dataplane::stages::filter::{Address, Field, Filter, FilterError, Liv
 
 use crate::filter::ir::{Elements, Key, Match, Range, Ruleset, Selector, Set, SetId, Step, Test};
 
-/// Elements up to which a set that is not told to change is written out in the rules.
+/// Up to this many elements, a set that is not declared as changing becomes conditions of rules.
 const MOST_WRITTEN_OUT: usize = 64;
 
-/// For each set of a ruleset its number among the live ones, if it is one.
+/// For each set of a ruleset its number among the live sets, if it is one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Live(Vec<Option<u16>>);
 
 impl Live {
-    /// Chooses the sets, and adds them to the filter.
+    /// Chooses the live sets and adds them to the filter.
     pub(super) fn choose(
         rules: &Ruleset,
         filter: &mut Filter,
@@ -40,7 +40,7 @@ impl Live {
         Ok(live)
     }
 
-    /// The field that says if a set has a packet's address, where it is a live one.
+    /// The field that says whether a set contains a packet's address, if the set is live.
     pub(super) fn field(&self, set: SetId, keys: &[Key]) -> Option<Field> {
         let number = self.0.get(set.0).copied().flatten()?;
         let [key] = keys else { return None };
@@ -49,7 +49,7 @@ impl Live {
     }
 }
 
-/// For each set of a ruleset that will be a live one, the version of IP of its addresses.
+/// For each set of a ruleset, the version of IP of its addresses if it becomes a live set.
 pub(crate) fn live_versions(rules: &Ruleset) -> Vec<Option<u8>> {
     let mut versions: Vec<_> = rules.sets.iter().map(version).collect();
     for one in matches(rules) {
@@ -63,7 +63,7 @@ pub(crate) fn live_versions(rules: &Ruleset) -> Vec<Option<u8>> {
     versions
 }
 
-/// The version of IP that a set has addresses of, if it may be a live one.
+/// The version of IP of a set's addresses, if the set may be live.
 fn version(set: &Set) -> Option<u8> {
     let Elements::Ranges(ranges) = &set.elements else { return None };
     let is_wanted = set.dynamic || ranges.len() > MOST_WRITTEN_OUT;
@@ -76,7 +76,7 @@ fn version(set: &Set) -> Option<u8> {
     (is_wanted && !set.name.is_empty()).then_some(version)
 }
 
-/// The address that a key is the whole of.
+/// The address of which a key is the whole.
 fn address(key: Key, version: u8) -> Option<Address> {
     let of = match (key.selector, version) {
         (Selector::Source4, 4) | (Selector::Source6, 6) => Address::Source,
@@ -97,7 +97,8 @@ fn matches(rules: &Ruleset) -> impl Iterator<Item = &Match> {
 }
 
 impl Ruleset {
-    /// Takes over what the live sets of a filter have by now, that was made of this ruleset.
+    /// Updates the sets to the current elements of the live sets of a filter, which was compiled from this
+    /// ruleset.
     pub fn take_live_sets(&mut self, filter: &Filter) {
         for set in &mut self.sets {
             let Elements::Ranges(ranges) = &mut set.elements else { continue };

@@ -1,25 +1,25 @@
-//! A rule cut into parts: each has conditions, then things that are done.
+//! Cuts a rule into parts: each has conditions, followed by actions.
 
 use tollway_dataplane::id::VrfId;
 use tollway_dataplane::stages::filter::{Condition, Op};
 
 use super::conditions::{Holds, Resolver};
-use super::place::{Layout, TooMany, Within};
+use super::place::{EnclosingChain, Layout, TooMany};
 use crate::filter::ir::{
     Action, Datum, Element, Elements, Key, Match, Rule, SetId, Step, Target, Verdict,
 };
 
-/// Alternatives that conditions of one rule may be multiplied out to.
+/// The most alternatives that the conditions of one rule may be multiplied out to.
 const MOST_ALTERNATIVES: usize = 4096;
 
 /// A part of a rule.
 #[derive(Debug)]
 pub(super) struct Part {
-    /// The part is not for packets of which all of one of these hold.
+    /// Excludes packets that meet all conditions of one of these.
     pub(super) unless: Vec<Vec<Condition>>,
-    /// The first of which all conditions hold is done.
+    /// The first alternative whose conditions all hold is executed.
     pub(super) alternatives: Vec<(Vec<Condition>, Vec<Op>)>,
-    /// Whether something is done already, so that conditions begin another part.
+    /// Whether the part already has an action, so that further conditions begin another part.
     acts: bool,
 }
 
@@ -42,29 +42,29 @@ impl Part {
     }
 }
 
-/// A rule in the cutting.
+/// A rule being cut.
 struct Cut<'l, 'a> {
     layout: &'l Layout<'a>,
-    within: Within,
+    within: EnclosingChain,
     parts: Vec<Part>,
     /// The number of the next log.
     log: u32,
 }
 
-/// What there is to do behind a step.
+/// What follows a step.
 enum Then {
     More,
     Nothing,
 }
 
-/// Cuts a rule; `log` is the number of its first log.
+/// Cuts a rule into parts; `log` is the number of its first log.
 ///
 /// # Errors
-/// Where its alternatives are too many.
+/// The rule has too many alternatives.
 pub(super) fn cut(
     layout: &Layout<'_>,
     rule: &Rule,
-    within: Within,
+    within: EnclosingChain,
     log: u32,
 ) -> Result<Vec<Part>, TooMany> {
     let mut cut = Cut { layout, within, parts: vec![Part::new()], log };
@@ -74,7 +74,7 @@ pub(super) fn cut(
         }
     }
     let mut parts = cut.parts;
-    // Conditions with nothing behind them.
+    // Conditions without an action behind them.
     while parts.last().is_some_and(|part| !part.acts) {
         parts.pop();
     }
@@ -121,7 +121,7 @@ impl<'a> Cut<'_, 'a> {
                 if !self.continues(*map) {
                     return Ok(Then::Nothing);
                 }
-                // Whom an element tells to continue, the next part takes; a verdict ends the rule before.
+                // A verdict ends the rule; packets of an element that says continue go on to the next part.
                 self.parts.push(Part::new());
                 Then::More
             }
@@ -168,7 +168,7 @@ impl<'a> Cut<'_, 'a> {
         Then::More
     }
 
-    /// The part at hand; another one where that does something already.
+    /// The current part; a new one if that already has an action.
     fn part(&mut self) -> &mut Part {
         if self.parts.last().is_none_or(|part| part.acts) {
             self.parts.push(Part::new());
@@ -203,14 +203,14 @@ impl<'a> Cut<'_, 'a> {
         Then::More
     }
 
-    /// What comes next is for no packet; what was done before stays done.
+    /// No packet gets beyond this point; earlier actions stay.
     fn never(&mut self) {
         let part = self.part();
         part.alternatives.clear();
         part.acts = false;
     }
 
-    /// Alternatives, in a part that has none yet: so numbers of them are never multiplied.
+    /// Adds alternatives to a part that has none yet, so that their numbers never multiply.
     fn branch(&mut self, alternatives: Vec<(Vec<Condition>, Vec<Op>)>) {
         if self.part().alternatives.len() != 1 {
             self.parts.push(Part::new());
@@ -246,14 +246,14 @@ impl<'a> Cut<'_, 'a> {
         self.part().acts = true;
     }
 
-    /// Says if an element of a map has packets go on with the rule.
+    /// Says whether an element of a map lets packets continue with the rule.
     fn continues(&self, map: SetId) -> bool {
         let elements = &self.resolver().rules.sets[map.0].elements;
         let Elements::Tuples(elements) = elements else { return false };
         elements.iter().any(|one| one.datum == Some(Datum::Verdict(Verdict::Continue)))
     }
 
-    /// When one of several conjunctions holds.
+    /// Returns when at least one of several conjunctions holds.
     fn any(&self, any: &[Vec<Match>]) -> Result<Holds, TooMany> {
         let mut alternatives = Vec::new();
         for all in any {
@@ -280,7 +280,7 @@ impl<'a> Cut<'_, 'a> {
     }
 }
 
-/// All of one and all of another.
+/// The conjunctions of each of `left` with each of `right`.
 fn times(
     left: &[Vec<Condition>],
     right: &[Vec<Condition>],
@@ -293,7 +293,7 @@ fn times(
     Ok(left.iter().flat_map::<Vec<_>, _>(pair).collect())
 }
 
-/// All of the fields, and of no element all.
+/// The conjunctions in which all fields hold, but of no element all conditions.
 fn without(
     fields: &[Condition],
     elements: &[Vec<Condition>],

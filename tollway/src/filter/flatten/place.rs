@@ -1,4 +1,4 @@
-//! The line of rules: every chain at its place.
+//! The program of rules: places every chain in it.
 
 use std::net::IpAddr;
 
@@ -20,38 +20,38 @@ use crate::filter::undone::At;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooMany;
 
-/// A place in the line, known before it is reached.
+/// A position in the program, usable before it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Label(u32);
 
-/// The line in the making; all that leads anywhere has labels in place of rules' numbers.
+/// The program under construction; jumps refer to labels instead of rule numbers.
 pub(super) struct Layout<'a> {
     ruleset: &'a Ruleset,
-    /// Sets that change while packets flow.
+    /// The live sets.
     live: &'a Live,
-    /// What links are taken for; but at hook ingress there is one.
+    /// The links that rules see, level by level; one level except at hooks ingress and prerouting.
     levels: &'a [Level],
     version: u8,
     at: At,
     rules: Vec<Rule>,
-    /// The rule of each label.
+    /// The rule number of each label.
     labels: Vec<u32>,
-    /// Where each chain begins that is jumped to, level by level.
+    /// The start of each chain that is jumped to, by level.
     starts: Vec<Vec<Label>>,
     /// Next hops that rules name.
     hops: Vec<Hop<'a>>,
     /// The number of each rule's first log, by chain.
     logs: Vec<Vec<u32>>,
-    /// Where each base chain of these hooks begins, and where its policy is.
+    /// The start of each base chain of these hooks, and the position of its policy.
     bases: Vec<(Label, Label)>,
 }
 
-/// The chain that a rule is in.
+/// The chain that contains a rule.
 #[derive(Clone, Copy)]
-pub(super) struct Within {
+pub(super) struct EnclosingChain {
     /// The number of the level.
     level: usize,
-    /// The number of the base chain, or none for one that is jumped to.
+    /// The number of the base chain; `None` for a chain that is jumped to.
     base: Option<usize>,
 }
 
@@ -82,8 +82,8 @@ impl<'a> Layout<'a> {
         layout
     }
 
-    /// What matches are resolved by in a chain.
-    pub(super) fn resolver(&self, within: Within) -> Resolver<'a> {
+    /// The context for resolving matches in a chain.
+    pub(super) fn resolver(&self, within: EnclosingChain) -> Resolver<'a> {
         let level = self.levels.get(within.level);
         Resolver {
             rules: self.ruleset,
@@ -94,7 +94,7 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// The line for hooks that follow each other; none where no chain is for these packets.
+    /// Compiles the program for consecutive hooks; `None` if no chain sees these packets.
     pub(super) fn line(mut self, hooks: &[Hook]) -> Option<Result<Rules, TooMany>> {
         let rules = self.ruleset;
         let all = hooks.iter().flat_map(|hook| rules.base_chains(*hook));
@@ -121,13 +121,13 @@ impl<'a> Layout<'a> {
         let rules = self.ruleset;
         for number in 0..count {
             let (level, (id, base)) = (number / bases.len(), bases[number % bases.len()]);
-            let within = Within { level, base: Some(number) };
+            let within = EnclosingChain { level, base: Some(number) };
             let (start, end) = self.bases[number];
             self.bind(start);
             self.only_devices(base, within)?;
             self.only_sound(&rules.chains[id.0], base)?;
             self.chain(id, within)?;
-            // The policy, and behind it where those go on that are accepted.
+            // The policy, followed by where accepted packets go on.
             self.bind(end);
             let accept = self.accept(within);
             let policy = match base.policy {
@@ -140,15 +140,15 @@ impl<'a> Layout<'a> {
         for level in 0..self.levels.len() {
             for id in called(rules, bases) {
                 self.bind(self.starts[level][id.0]);
-                self.chain(id, Within { level, base: None })?;
+                self.chain(id, EnclosingChain { level, base: None })?;
                 self.push(Vec::new(), vec![Op::Return], None)?;
             }
         }
         self.push(Vec::new(), vec![Op::Accept], None)
     }
 
-    /// Sends packets of other devices on to the next base chain.
-    fn only_devices(&mut self, base: &Base, within: Within) -> Result<(), TooMany> {
+    /// Lets packets of other devices go on to the next base chain.
+    fn only_devices(&mut self, base: &Base, within: EnclosingChain) -> Result<(), TooMany> {
         let levels = self.levels;
         let Some(level) = levels.get(within.level) else { return Ok(()) };
         let one_of = |field, links: Vec<usize>| {
@@ -166,7 +166,7 @@ impl<'a> Layout<'a> {
             if !others.ranges.is_empty() {
                 self.push(vec![others], vec![self.accept(within)], None)?;
             }
-            // Behind a second tag rules see nothing there (`skb->protocol` is the tag's).
+            // Rules there see nothing behind a second tag (`skb->protocol` is the tag's).
             let tagged = input(level.tagged.iter().copied().filter(is_mine).collect());
             if !tagged.ranges.is_empty() {
                 self.push(vec![tagged], vec![Op::Unsupported], None)?;
@@ -177,7 +177,7 @@ impl<'a> Layout<'a> {
             return Ok(());
         }
         if base.hook == Hook::Egress {
-            // It comes to the devices below as well, one after the other.
+            // The packet meets the devices below as well, one after the other.
             let above = one_of(Field::Output, level.above(&base.devices));
             if !above.ranges.is_empty() {
                 self.push(vec![above], vec![Op::Unsupported], None)?;
@@ -201,7 +201,7 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// Drops packets whose headers contradict themselves, where the kernel does (`nft_do_chain_inet_ingress` in
+    /// Drops packets with inconsistent headers where the kernel does (`nft_do_chain_inet_ingress` in
     /// `net/netfilter/nft_chain_filter.c`).
     fn only_sound(&mut self, chain: &Chain, base: &Base) -> Result<(), TooMany> {
         if (chain.family, base.hook) != (Family::Inet, Hook::Ingress) {
@@ -215,7 +215,7 @@ impl<'a> Layout<'a> {
         Ok(())
     }
 
-    fn chain(&mut self, id: ChainId, within: Within) -> Result<(), TooMany> {
+    fn chain(&mut self, id: ChainId, within: EnclosingChain) -> Result<(), TooMany> {
         let ruleset = self.ruleset;
         for (number, rule) in ruleset.chains[id.0].rules.iter().enumerate() {
             let log = self.logs[id.0][number];
@@ -225,7 +225,7 @@ impl<'a> Layout<'a> {
         Ok(())
     }
 
-    /// Lays the parts of a rule down.
+    /// Adds the parts of a rule to the program.
     fn rule(&mut self, parts: Vec<Part>) -> Result<(), TooMany> {
         let after = self.label();
         let count = parts.len();
@@ -249,24 +249,24 @@ impl<'a> Layout<'a> {
         Ok(())
     }
 
-    /// Where the line is asked.
+    /// The point at which the program is evaluated.
     pub(super) const fn at(&self) -> At {
         self.at
     }
 
-    /// The number of a next hop; none of one that is of the other version of IP.
+    /// The number of a next hop; `None` if it is of the other version of IP.
     pub(super) fn hop(&self, via: IpAddr, link: Option<&str>) -> Option<u32> {
         let number = self.hops.iter().position(|hop| *hop == (via, link))?;
         (via.is_ipv4() == (self.version == 4)).then_some(number as u32)
     }
 
-    /// The number of the limit that is a log's.
+    /// The number of the limit of a log.
     pub(super) fn limit_of_log(&self, log: u32) -> u32 {
         self.ruleset.limits.len() as u32 + log
     }
 
-    /// What is done for a verdict; none to go on with the next rule.
-    pub(super) fn verdict(&self, verdict: &Verdict, within: Within) -> Option<Op> {
+    /// The op for a verdict; `None` to go on with the next rule.
+    pub(super) fn verdict(&self, verdict: &Verdict, within: EnclosingChain) -> Option<Op> {
         if self.at.verdict(verdict).is_some() {
             return Some(Op::Unsupported);
         }
@@ -282,7 +282,7 @@ impl<'a> Layout<'a> {
         })
     }
 
-    /// What the sender is told (`nft_reject_icmp_code`, `nft_reject_icmpv6_code`).
+    /// The error for the sender (`nft_reject_icmp_code`, `nft_reject_icmpv6_code`).
     fn reject(&self, reject: ir::Reject) -> Reject {
         let code = match reject {
             ir::Reject::TcpReset => return Reject::TcpReset,
@@ -295,8 +295,8 @@ impl<'a> Layout<'a> {
         Reject::Unreachable(code)
     }
 
-    /// Where packets go on that are accepted.
-    fn accept(&self, within: Within) -> Op {
+    /// Where accepted packets go on.
+    fn accept(&self, within: EnclosingChain) -> Op {
         match within.base {
             _ if self.bases.len() == 1 => Op::Accept,
             None => Op::Leave,
@@ -316,7 +316,7 @@ impl<'a> Layout<'a> {
         self.labels[label.0 as usize] = self.rules.len() as u32;
     }
 
-    /// Adds a rule; `next` is where it goes on if no op says so, else the rule behind it.
+    /// Adds a rule; `next` is where packets go on if no op decides, by default the following rule.
     fn push(
         &mut self,
         conditions: Vec<Condition>,
@@ -331,7 +331,7 @@ impl<'a> Layout<'a> {
         Ok(())
     }
 
-    /// Puts numbers in the place of labels.
+    /// Replaces labels by rule numbers.
     fn finish(self) -> Rules {
         let Self { mut rules, labels, bases, .. } = self;
         let place = |label: &mut u32| *label = labels[*label as usize];
@@ -356,7 +356,7 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// The number of each rule's first log, as [`crate::filter::log::logs`] counts them.
+/// The number of each rule's first log, in the order of [`crate::filter::log::logs`].
 fn logs(rules: &Ruleset) -> Vec<Vec<u32>> {
     let mut next = 0;
     let mut first = |rule: &ir::Rule| {
@@ -368,9 +368,9 @@ fn logs(rules: &Ruleset) -> Vec<Vec<u32>> {
     rules.chains.iter().map(|chain| chain.rules.iter().map(&mut first).collect()).collect()
 }
 
-/// Chains that are jumped to from base chains, callers first.
+/// Chains that base chains jump to, callers first.
 fn called(rules: &Ruleset, bases: &[(ChainId, &Base)]) -> Vec<ChainId> {
-    // Depth first, each chain noted behind all that it leads to: callers first from the end.
+    // Depth first, each chain after all that it leads to; reversed, callers come first.
     let (mut seen, mut order) = (vec![false; rules.chains.len()], Vec::new());
     let mut stack: Vec<_> = bases.iter().map(|(id, _)| (*id, false)).collect();
     while let Some((id, left)) = stack.pop() {

@@ -1,4 +1,4 @@
-//! The whole compiler and the stage against the evaluator: random rulesets, random packets.
+//! Compares the whole compiler and the filter stage with the evaluator: random rulesets, random packets.
 
 mod edges;
 mod flows;
@@ -7,7 +7,7 @@ mod hooks;
 mod hostile;
 mod known;
 mod million;
-mod road;
+mod path_bench;
 mod rulesets;
 
 use tollway_dataplane::epoch::Epochs;
@@ -20,10 +20,10 @@ use super::{FlattenError, flatten};
 use crate::filter::eval::Link;
 use crate::filter::ir::{Hook, Ruleset};
 pub(in crate::filter) use frames::Frames;
-use road::Road;
+use path_bench::PathBench;
 use rulesets::Draw;
 
-/// Random numbers that are the same each time (splitmix64).
+/// Reproducible random numbers (splitmix64).
 #[derive(Clone, Debug)]
 pub(in crate::filter) struct Dice(pub(in crate::filter) u64);
 
@@ -52,12 +52,12 @@ impl Dice {
 /// How packets are drawn.
 type Drawn = fn(&Frames, &mut Dice) -> Vec<u8>;
 
-/// Sends packets through rulesets both ways.
+/// Sends packets through rulesets in both implementations.
 fn compare(seed: u64, rulesets: usize, rules: &[usize], packets: usize, drawn: Drawn) {
-    compare_links(&road::links(), seed, rulesets, rules, packets, drawn);
+    compare_links(&path_bench::links(), seed, rulesets, rules, packets, drawn);
 }
 
-/// The same with what links are called.
+/// Like [`compare`], with the identities of links given.
 fn compare_links(
     links: &[Link],
     seed: u64,
@@ -72,7 +72,7 @@ fn compare_links(
         let mut dice = Dice(seed);
         let count = dice.pick(rules);
         let ruleset = Draw::new(&mut dice).ruleset(count);
-        // Negated sets of several keys, in alternatives, can be too many to write out.
+        // Alternatives with negated sets of several keys may be too many to multiply out.
         if let Err(FlattenError::TooMany(_)) = flatten(&ruleset, links, &Epochs::new()) {
             refused += 1;
             continue;
@@ -83,25 +83,25 @@ fn compare_links(
     assert!(refused * 10 <= rulesets, "{refused} of {rulesets} rulesets were refused");
 }
 
-/// Sends packets through a ruleset both ways, for front ends.
+/// Sends packets through a ruleset in both implementations, for front ends.
 pub(in crate::filter) fn compare_one(
     ruleset: &Ruleset,
     seed: u64,
     dice: &mut Dice,
     packets: usize,
 ) {
-    compare_drawn(ruleset, &road::links(), seed, dice, packets, Frames::draw);
+    compare_drawn(ruleset, &path_bench::links(), seed, dice, packets, Frames::draw);
 }
 
-/// What a comparison has met.
+/// Statistics of a comparison.
 struct Met {
-    /// Elements of live sets that came or went.
+    /// Elements added to and removed from live sets.
     changes: usize,
-    /// Counters that have counted, of how many.
+    /// Counters that have counted, and all counters.
     counters: (usize, usize),
 }
 
-/// The same with packets of the caller's drawing.
+/// Like [`compare_one`], with packets drawn by the caller's function.
 fn compare_drawn(
     ruleset: &Ruleset,
     links: &[Link],
@@ -110,8 +110,8 @@ fn compare_drawn(
     packets: usize,
     drawn: Drawn,
 ) -> Met {
-    let mut road = Road::with(ruleset, links.to_vec());
-    // What sets have changes between two bursts, as often as not.
+    let mut path_bench = PathBench::with(ruleset, links.to_vec());
+    // In half of the cases, elements of sets change between bursts.
     let (changes, mut changed) = (dice.one_in(2), 0);
     let frames = Frames::new(ruleset, dice);
     let mut left = packets;
@@ -119,21 +119,21 @@ fn compare_drawn(
         let burst: Vec<_> = (0..dice.below(64) + 1).map(|_| drawn(&frames, dice)).collect();
         left = left.saturating_sub(burst.len());
         if changes && dice.one_in(4) {
-            changed += road.change_sets(dice);
+            changed += path_bench.change_sets(dice);
         }
-        if let Err((lane, how)) = road.send(&burst) {
-            let rules = shrink(road.rules(), links, &burst[lane]);
+        if let Err((lane, how)) = path_bench.send(&burst) {
+            let rules = shrink(path_bench.rules(), links, &burst[lane]);
             panic!("seed {seed:#x}: {how}\n{:02x?}\n{}", burst[lane], tell(&rules, links));
         }
     }
-    road.same_counts(seed);
-    Met { changes: changed, counters: road.met() }
+    path_bench.same_counts(seed);
+    Met { changes: changed, counters: path_bench.met() }
 }
 
-/// The same without whatever the packet fares alike without.
+/// The ruleset reduced to what the packet's different fate requires.
 fn shrink(mut rules: Ruleset, links: &[Link], frame: &[u8]) -> Ruleset {
     let differs =
-        |rules: &Ruleset| Road::with(rules, links.to_vec()).send(&[frame.to_vec()]).is_err();
+        |rules: &Ruleset| PathBench::with(rules, links.to_vec()).send(&[frame.to_vec()]).is_err();
     if !differs(&rules) {
         return rules;
     }
@@ -157,7 +157,7 @@ fn shrink(mut rules: Ruleset, links: &[Link], frame: &[u8]) -> Ruleset {
     rules
 }
 
-/// A ruleset, one rule a line, and what it is made into.
+/// A ruleset, one rule per line, and the compiled rules.
 fn tell(rules: &Ruleset, links: &[Link]) -> String {
     let mut text = String::new();
     let live = Live::choose(rules, &mut Filter::default(), &Epochs::new()).expect("room");
@@ -193,7 +193,7 @@ fn tell(rules: &Ruleset, links: &[Link]) -> String {
     text
 }
 
-/// Random packets of the numbers that the rules are made of, see [`Frames::plain`].
+/// Random packets with numbers that occur in the rules; see [`Frames::plain`].
 pub(in crate::filter) fn plain(rules: &Ruleset, dice: &mut Dice, count: usize) -> Vec<Vec<u8>> {
     let frames = Frames::new(rules, dice);
     (0..count).map(|_| frames.plain(dice)).collect()
@@ -201,7 +201,7 @@ pub(in crate::filter) fn plain(rules: &Ruleset, dice: &mut Dice, count: usize) -
 
 /// The router's links in the order of their numbers.
 pub(in crate::filter) fn links() -> Vec<Link> {
-    road::links()
+    path_bench::links()
 }
 
 #[test]
@@ -211,8 +211,8 @@ fn small_rulesets_are_as_they_are_evaluated() {
 
 #[test]
 fn packets_of_vrf_devices_meet_rules_as_they_are_evaluated() {
-    let mut links = road::links();
-    // Rules name links alone, VRFs alone, and by what both begin with.
+    let mut links = path_bench::links();
+    // Rules name links, VRFs, or a prefix that both share.
     links[1].vrf_device = Some("wan9".to_owned());
     links[3].vrf_device = Some("wan0".to_owned());
     compare_links(&links, 4, 120, &[1, 2, 5, 12, 60], 5000, Frames::draw);

@@ -1,17 +1,17 @@
-//! The head of a rule: what it does.
+//! The head of a rule: its action.
 
 use std::net::IpAddr;
 
 use super::address::wrong;
 use super::names;
-use super::rule::{Action, Told};
-use super::words::{Word, Words, Wrong, number};
+use super::rule::{Action, RejectKind};
+use super::words::{SpannedFault, Word, Words, number};
 use crate::mistake::quoted;
 
-/// The number of the last rule, which is always there.
+/// The number of the last rule, which always exists.
 pub(super) const LAST: u16 = 65_535;
 
-/// Actions that are known but not done, and what to do instead.
+/// Known but unsupported actions, and what to use instead.
 const UNDONE: &[(&[&str], &str, &str)] = &[
     (
         &["check-state"],
@@ -41,17 +41,17 @@ const UNDONE: &[(&[&str], &str, &str)] = &[
     ),
 ];
 
-/// Reads the action with its arguments.
-pub(super) fn action(words: &mut Words<'_>) -> Result<(Action, String), Wrong> {
+/// Parses the action and its arguments.
+pub(super) fn action(words: &mut Words<'_>) -> Result<(Action, String), SpannedFault> {
     let word = words.need("the action")?;
     let action = match word.text.as_str() {
         "allow" | "accept" | "pass" | "permit" => Action::Allow,
         "deny" | "drop" => Action::Deny,
-        "reject" => Action::Reject(Told::Unreach(1)),
-        "unreach" => Action::Reject(Told::Unreach(code(words, names::UNREACH)?)),
-        "unreach6" => Action::Reject(Told::Unreach6(code(words, names::UNREACH6)?)),
-        "reset" => Action::Reject(Told::Reset),
-        "reset6" => Action::Reject(Told::Reset6),
+        "reject" => Action::Reject(RejectKind::Unreach(1)),
+        "unreach" => Action::Reject(RejectKind::Unreach(code(words, names::UNREACH)?)),
+        "unreach6" => Action::Reject(RejectKind::Unreach6(code(words, names::UNREACH6)?)),
+        "reset" => Action::Reject(RejectKind::Reset),
+        "reset6" => Action::Reject(RejectKind::Reset6),
         "count" => Action::Count,
         "skipto" => Action::Skipto(rule_number(words, "skipto")?),
         "call" => Action::Call(rule_number(words, "call")?),
@@ -76,14 +76,16 @@ pub(super) fn action(words: &mut Words<'_>) -> Result<(Action, String), Wrong> {
     Ok((action, deed))
 }
 
-/// What the log calls it (`sys/netpfil/ipfw/ip_fw_log.c`).
+/// The log's name of the action (`sys/netpfil/ipfw/ip_fw_log.c`).
 fn deed(action: &Action) -> String {
     match action {
         Action::Allow => "Accept".to_owned(),
         Action::Deny => "Deny".to_owned(),
-        Action::Reject(Told::Reset | Told::Reset6) => "Reset".to_owned(),
-        Action::Reject(Told::Unreach(1)) => "Reject".to_owned(),
-        Action::Reject(Told::Unreach(code) | Told::Unreach6(code)) => format!("Unreach {code}"),
+        Action::Reject(RejectKind::Reset | RejectKind::Reset6) => "Reset".to_owned(),
+        Action::Reject(RejectKind::Unreach(1)) => "Reject".to_owned(),
+        Action::Reject(RejectKind::Unreach(code) | RejectKind::Unreach6(code)) => {
+            format!("Unreach {code}")
+        }
         Action::Count => "Count".to_owned(),
         Action::Skipto(number) => format!("SkipTo {number}"),
         Action::Call(number) => format!("Call {number}"),
@@ -95,7 +97,7 @@ fn deed(action: &Action) -> String {
     }
 }
 
-fn code(words: &mut Words<'_>, names: &[(&str, u8)]) -> Result<u8, Wrong> {
+fn code(words: &mut Words<'_>, names: &[(&str, u8)]) -> Result<u8, SpannedFault> {
     let word = words.need("the code")?;
     let code = number(&word.text, 255).map(|number| number as u8);
     match code.or_else(|| names::named(names, &word.text)) {
@@ -108,8 +110,8 @@ fn code(words: &mut Words<'_>, names: &[(&str, u8)]) -> Result<u8, Wrong> {
     }
 }
 
-/// A number that could also come out of a table, which is not done.
-fn plain(words: &mut Words<'_>, what: &str, action: &str, most: u32) -> Result<u32, Wrong> {
+/// A number; ipfw could also take it from a table (`tablearg`), which is not supported.
+fn plain(words: &mut Words<'_>, what: &str, action: &str, most: u32) -> Result<u32, SpannedFault> {
     if words.peek() == Some("tablearg") {
         let word = words.need(what)?;
         return tablearg(word, action);
@@ -117,19 +119,19 @@ fn plain(words: &mut Words<'_>, what: &str, action: &str, most: u32) -> Result<u
     words.number(what, most)
 }
 
-fn tablearg<T>(word: &Word, action: &str) -> Result<T, Wrong> {
+fn tablearg<T>(word: &Word, action: &str) -> Result<T, SpannedFault> {
     wrong(
         word,
-        format!("{action} can not take its argument out of a table"),
+        format!("{action} cannot take its argument out of a table"),
         format!("write a rule for each value: {action} NUMBER ... table(name,value)"),
     )
 }
 
-fn rule_number(words: &mut Words<'_>, action: &str) -> Result<u16, Wrong> {
+fn rule_number(words: &mut Words<'_>, action: &str) -> Result<u16, SpannedFault> {
     Ok(plain(words, "rule's number", action, LAST.into())? as u16)
 }
 
-fn forward(words: &mut Words<'_>) -> Result<Action, Wrong> {
+fn forward(words: &mut Words<'_>) -> Result<Action, SpannedFault> {
     let word = words.need("the neighbour's address")?;
     let text = word.text.as_str();
     if text == "tablearg" {
@@ -158,7 +160,7 @@ fn forward(words: &mut Words<'_>) -> Result<Action, Wrong> {
     }
 }
 
-fn dscp(words: &mut Words<'_>) -> Result<Action, Wrong> {
+fn dscp(words: &mut Words<'_>) -> Result<Action, SpannedFault> {
     let word = words.need("the DSCP")?;
     match names::dscp(&word.text) {
         Some(dscp) => Ok(Action::Dscp(dscp)),
@@ -171,8 +173,8 @@ fn dscp(words: &mut Words<'_>) -> Result<Action, Wrong> {
     }
 }
 
-/// Reads what stands between the action and the body; says if the rule logs.
-pub(super) fn parameters(words: &mut Words<'_>) -> Result<bool, Wrong> {
+/// Parses what stands between the action and the body. Returns whether the rule logs.
+pub(super) fn parameters(words: &mut Words<'_>) -> Result<bool, SpannedFault> {
     let mut log = false;
     while let Some(word) = words.next() {
         match word.text.as_str() {

@@ -4,14 +4,14 @@ use super::address::{address, ports, wrong};
 use super::names;
 use super::options;
 use super::rule::{Side, Term, Test};
-use super::words::{Word, Words, Wrong};
+use super::words::{SpannedFault, Word, Words};
 use crate::mistake::{Fault, quoted};
 
-/// Blocks of a rule: all have to hold, of each one term.
+/// Blocks of a rule: all must hold, each by at least one of its terms.
 pub(super) type Blocks = Vec<Vec<Term>>;
 
-/// Reads all behind the action.
-pub(super) fn body(words: &mut Words<'_>) -> Result<Blocks, Wrong> {
+/// Parses everything after the action.
+pub(super) fn body(words: &mut Words<'_>) -> Result<Blocks, SpannedFault> {
     let mut blocks = Blocks::new();
     if begins_with_protocol(words) {
         push(&mut blocks, block(words, protocol)?);
@@ -36,7 +36,7 @@ pub(super) fn body(words: &mut Words<'_>) -> Result<Blocks, Wrong> {
     Ok(blocks)
 }
 
-/// A rule may begin with its options at once.
+/// Says whether the body begins with a protocol: a rule may begin with its options instead.
 fn begins_with_protocol(words: &Words<'_>) -> bool {
     let mut ahead = 0;
     while matches!(words.peek_at(ahead), Some("not" | "{" | "(")) {
@@ -55,7 +55,7 @@ fn protocol_test(text: &str) -> Option<Test> {
     })
 }
 
-fn protocol(words: &mut Words<'_>, not: bool) -> Result<Vec<Term>, Wrong> {
+fn protocol(words: &mut Words<'_>, not: bool) -> Result<Vec<Term>, SpannedFault> {
     let word = words.need("the protocol")?;
     let remedy = "write ip, tcp, udp, icmp, another name of /etc/protocols, or a number";
     match protocol_test(&word.text) {
@@ -65,8 +65,8 @@ fn protocol(words: &mut Words<'_>, not: bool) -> Result<Vec<Term>, Wrong> {
     }
 }
 
-/// An address or block of such, and ports where they are.
-fn end(words: &mut Words<'_>, side: Side, blocks: &mut Blocks) -> Result<(), Wrong> {
+/// An address or a block of addresses, with ports if there are any.
+fn end(words: &mut Words<'_>, side: Side, blocks: &mut Blocks) -> Result<(), SpannedFault> {
     let addresses = block(words, |words, not| {
         let word = words.need("an address")?;
         let test = address(word, side)?;
@@ -85,7 +85,7 @@ fn end(words: &mut Words<'_>, side: Side, blocks: &mut Blocks) -> Result<(), Wro
     Ok(())
 }
 
-fn one_of_ports(words: &mut Words<'_>, not: bool, side: Side) -> Result<Vec<Term>, Wrong> {
+fn one_of_ports(words: &mut Words<'_>, not: bool, side: Side) -> Result<Vec<Term>, SpannedFault> {
     let word = words.need("a list of ports")?;
     match word.text.as_str() {
         "any" if not => not_any(word),
@@ -94,12 +94,12 @@ fn one_of_ports(words: &mut Words<'_>, not: bool, side: Side) -> Result<Vec<Term
     }
 }
 
-/// FreeBSD takes it for `any`, which nobody can mean.
-pub(super) fn not_any<T>(word: &Word) -> Result<T, Wrong> {
+/// FreeBSD treats it as `any`, which cannot be intended.
+pub(super) fn not_any<T>(word: &Word) -> Result<T, SpannedFault> {
     wrong(word, format!("not {} holds for nothing", word.text), "leave not out, or the rule")
 }
 
-/// Names of options are no names of ports; everything else here is a list of ports.
+/// Says whether a word is a list of ports: anything here that is not the name of an option.
 fn looks_like_ports(text: &str) -> bool {
     let first = text.split([',', '-']).next().unwrap_or_default();
     text == "any"
@@ -114,11 +114,11 @@ fn push(blocks: &mut Blocks, block: Vec<Term>) {
     }
 }
 
-/// One term, or several in `{ a or b }`; `one` reads what is behind a `not`.
+/// A term, or several in `{ a or b }`; `one` parses what follows `not`.
 fn block(
     words: &mut Words<'_>,
-    mut one: impl FnMut(&mut Words<'_>, bool) -> Result<Vec<Term>, Wrong>,
-) -> Result<Vec<Term>, Wrong> {
+    mut one: impl FnMut(&mut Words<'_>, bool) -> Result<Vec<Term>, SpannedFault>,
+) -> Result<Vec<Term>, SpannedFault> {
     let opened = words.peek().is_some_and(|text| text == "{" || text == "(");
     if !opened {
         let not = words.take("not");
@@ -129,11 +129,11 @@ fn block(
     loop {
         let not = words.take("not");
         let mut read = one(words, not)?;
-        // What is several tests in a row can not be one of several.
+        // Several tests in a row cannot be one alternative.
         if read.len() != 1 {
             return wrong(
                 open,
-                "this option can not be one of several",
+                "this option cannot be one of several",
                 "write it behind the block",
             );
         }

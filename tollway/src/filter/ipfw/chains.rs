@@ -1,8 +1,8 @@
-//! From a list of numbered rules to chains.
+//! Turns a list of numbered rules into chains.
 //!
-//! The list is cut where `skipto` and `call` lead; each piece is a chain that ends by going on to the
-//! next. `return` without a `call` before it does nothing in FreeBSD, so a piece that can be come to
-//! both ways is there twice.
+//! The list is cut at the targets of `skipto` and `call`; each piece is a chain that ends by going on to the
+//! next. In FreeBSD, `return` without a `call` before it does nothing. So a piece that can be reached both
+//! ways exists twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,13 +10,13 @@ use super::action::LAST;
 use super::conditions::{Conditions, Pass, Sets};
 use super::guard;
 use super::list::List;
-use super::rule::{Action, Rule, Term, Test, Told};
+use super::rule::{Action, RejectKind, Rule, Term, Test};
 use crate::filter::ir::{
     Action as IrAction, Base, Chain, ChainId, Counter, CounterId, Family, Log, Match, Place,
     Policy, Ruleset, Selector, Step, Verdict,
 };
 
-/// Brings what a file says to the intermediate form.
+/// Turns the content of a file into the intermediate form.
 pub(super) fn chains(list: &List, file: &str) -> Ruleset {
     let active = list.rules.iter().filter(|rule| list.disabled >> rule.set & 1 == 0);
     let mut rules: Vec<Rule> = active.cloned().collect();
@@ -51,7 +51,7 @@ pub(super) fn chains(list: &List, file: &str) -> Ruleset {
     ruleset
 }
 
-/// The rule that is always there.
+/// The rule that always exists.
 fn last(open: bool) -> Rule {
     let action = if open { Action::Allow } else { Action::Deny };
     let word = if open { "allow" } else { "deny" };
@@ -69,7 +69,8 @@ fn last(open: bool) -> Rule {
     }
 }
 
-/// Layer 2 is asked only if a rule is about it, as if `net.link.ether.ipfw` were set then.
+/// The passes of a packet. Layer 2 is included only if a rule concerns it, as if `net.link.ether.ipfw` were
+/// set then.
 pub(super) fn passes(rules: &[Rule]) -> Vec<Pass> {
     let about = |term: &Term| matches!(term.test, Test::Layer2 | Test::Mac(_) | Test::EtherType(_));
     let ether = rules.iter().flat_map(|rule| rule.blocks.iter().flatten()).any(about);
@@ -77,11 +78,11 @@ pub(super) fn passes(rules: &[Rule]) -> Vec<Pass> {
     passes.into_iter().filter(|pass| ether || !pass.is_ether()).collect()
 }
 
-/// Where each rule leads that leads anywhere: the first rule of that number or behind it.
+/// For each rule that jumps, its target: the first rule of that number or a higher one.
 fn targets(rules: &[Rule]) -> Vec<Option<usize>> {
     let find = |number: u16| rules.partition_point(|rule| rule.number < number);
     let target = |rule: &Rule| match rule.action {
-        // Never back.
+        // Never backwards.
         Action::Skipto(to) => Some(find(to.max(rule.number.saturating_add(1)))),
         Action::Call(to) => Some(find(to)),
         _ => None,
@@ -89,22 +90,22 @@ fn targets(rules: &[Rule]) -> Vec<Option<usize>> {
     rules.iter().map(target).collect()
 }
 
-/// The list of one pass in the cutting.
+/// The list of one pass, being cut.
 struct Cut<'a> {
     rules: &'a [Rule],
     counters: &'a [CounterId],
     file: &'a str,
     pass: Pass,
-    /// What each rule asks for; none for one that never matches here.
+    /// The conditions of each rule; `None` for one that never matches in this pass.
     matches: Vec<Option<Vec<Step>>>,
     targets: Vec<Option<usize>>,
-    /// Rules that chains begin with.
+    /// The rules at which chains begin.
     cuts: BTreeSet<usize>,
     ruleset: &'a mut Ruleset,
-    /// Chains by the rule that they begin with, and whether a call led there.
+    /// Chains by their first rule, and whether a call led there.
     made: BTreeMap<(usize, bool), ChainId>,
-    /// Chains that tell senders.
-    told: BTreeMap<Told, ChainId>,
+    /// Chains that reject packets.
+    told: BTreeMap<RejectKind, ChainId>,
     waiting: Vec<(usize, bool, ChainId)>,
 }
 
@@ -142,7 +143,7 @@ impl Cut<'_> {
         self.ruleset.add_chain(chain)
     }
 
-    /// The rules from one to the next cut, or to one that all packets end at.
+    /// The rules from `first` to the next cut, or to one that ends all packets.
     fn piece(&mut self, first: usize, called: bool) -> Vec<crate::filter::ir::Rule> {
         let mut piece = Vec::new();
         for index in first..self.rules.len() {
@@ -171,8 +172,8 @@ impl Cut<'_> {
         crate::filter::ir::Rule { place, text, steps }
     }
 
-    /// Adds what a rule does; says if no packet goes on to the next rule then. None if it does
-    /// nothing here, and does not count either.
+    /// Adds the steps of a rule's action. Returns whether no packet goes on to the next rule; `None` if the
+    /// rule does nothing here, not even count.
     fn deed(&mut self, index: usize, called: bool, steps: &mut Vec<Step>) -> Option<bool> {
         let rule = &self.rules[index];
         let (action, ether) = (rule.action.clone(), self.pass.is_ether());
@@ -219,7 +220,7 @@ impl Cut<'_> {
         self.chain(self.targets[index].unwrap_or(self.rules.len() - 1), called)
     }
 
-    /// A call comes back to the first rule of a higher number, which may not be the next.
+    /// A call returns to the first rule of a higher number, which may not be the next one.
     fn call(&mut self, index: usize, called: bool) -> Verdict {
         let sub = self.target(index, true);
         let number = self.rules[index].number;
@@ -241,8 +242,8 @@ impl Cut<'_> {
         Verdict::Goto(self.add(format!("ipfw {} call {number}", self.pass.name()), rules))
     }
 
-    /// The chain that tells a packet's sender.
-    fn told(&mut self, told: Told) -> ChainId {
+    /// The chain that rejects a packet this way.
+    fn told(&mut self, told: RejectKind) -> ChainId {
         if let Some(id) = self.told.get(&told) {
             return *id;
         }
@@ -251,7 +252,7 @@ impl Cut<'_> {
         id
     }
 
-    /// The chain that sends packets of the neighbour's version to it; others just go.
+    /// The chain that sends packets of the neighbour's version of IP to it; it accepts others.
     fn forward(&mut self, index: usize, via: std::net::IpAddr) -> ChainId {
         let version = if via.is_ipv4() { 4 } else { 6 };
         let text = format!("(fwd {via})");

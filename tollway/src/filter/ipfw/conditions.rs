@@ -1,19 +1,20 @@
-//! From tests to matches, for one pass of the list over a packet.
+//! Turns tests into matches, for one pass of the list over a packet.
 //!
-//! A test of ipfw holds or not, `not` turns it over; a match of the intermediate form holds neither way
-//! where the packet lacks the field. So each test is written out as alternatives, and so is its
-//! contrary: "not port 80" is no protocol with ports, or a later fragment, or another port.
+//! A test of ipfw holds or not, and `not` inverts it. A match of the intermediate form holds neither way if
+//! the packet lacks the field. So this module writes each test as alternatives, and its inverse too: "not
+//! port 80" becomes a protocol without ports, or a later fragment, or another port.
 
 use std::collections::BTreeMap;
 
-use super::rule::{Bits, Links, Lookup, Rule, Side, Term, Test, Which};
+use super::rule::{Bits, LinkSelector, Links, Lookup, Rule, Side, Term, Test};
 use super::table::{Kind, Tables};
 use crate::filter::ir::{
     Elements, Hook, Key, LinkPattern, Match, PayloadBase, Range, Ruleset, Selector, Set, SetId,
     Step, Test as IrTest,
 };
 
-/// Alternatives, of which all matches of one have to hold. None: never; one without matches: always.
+/// Alternatives; all matches of at least one must hold. Empty: never; one alternative without matches:
+/// always.
 type Any = Vec<Vec<Match>>;
 
 /// Protocols whose header begins with ports.
@@ -62,7 +63,7 @@ impl Pass {
     }
 }
 
-/// What rules of all passes share.
+/// Data that the rules of all passes share.
 pub(super) struct Sets<'a> {
     tables: &'a Tables,
     made: BTreeMap<(String, u8, Option<u32>), SetId>,
@@ -74,7 +75,7 @@ impl<'a> Sets<'a> {
     }
 }
 
-/// Brings the tests of one pass's rules to matches.
+/// Turns the tests of one pass's rules into matches.
 pub(super) struct Conditions<'s, 'a> {
     pub(super) pass: Pass,
     pub(super) sets: &'s mut Sets<'a>,
@@ -167,7 +168,7 @@ impl Conditions<'_, '_> {
         }
     }
 
-    /// A field that every IP packet has which comes to the rules.
+    /// A field that all IP packets that reach the rules have.
     fn field(&self, one: Match, not: bool) -> Any {
         let mut any = vec![vec![one.turned(not)]];
         if not {
@@ -176,13 +177,13 @@ impl Conditions<'_, '_> {
         any
     }
 
-    /// What is no IP comes by at layer 2 only.
+    /// Packets that are not IP occur at layer 2 only.
     fn no_ip(&self) -> Any {
         let none = || vec![Match::in_ranges(Selector::IpVersion, [Range::new(4, 6)]).negated()];
         self.pass.is_ether().then(none).into_iter().collect()
     }
 
-    /// A field of the transport header of some protocols.
+    /// A field of the transport header of certain protocols.
     fn transport(&self, protocols: &[u8], one: Match, not: bool) -> Any {
         let protocol = one_of(Selector::Protocol, protocols);
         if !not {
@@ -214,8 +215,8 @@ impl Conditions<'_, '_> {
         self.transport(&WITH_PORTS, Match::in_ranges(selector, ranges), not)
     }
 
-    /// Bytes of data: those of the transport header and data less the header's length, which is a
-    /// nibble: one alternative for each.
+    /// Number of data bytes: those of transport header and data, less the length of the header. Since that
+    /// length is a nibble, there is one alternative for each.
     fn tcp_data(&self, ranges: &[(u16, u16)], not: bool) -> Any {
         let mut any = Any::new();
         if not {
@@ -240,7 +241,7 @@ impl Conditions<'_, '_> {
         any
     }
 
-    /// `mf`, `df` and `rf` are looked at in IPv4 only; `offset` alone in IPv6 too.
+    /// `mf`, `df` and `rf` apply to IPv4 only, `offset` to IPv6 too.
     fn fragment(&self, bits: Bits, not: bool) -> Any {
         let Some((mask, set)) = both(bits) else { return always(not) };
         let four = Match::is(Selector::IpVersion, 4);
@@ -275,11 +276,11 @@ impl Conditions<'_, '_> {
         }
     }
 
-    fn link(&mut self, which: Which, links: &Links, not: bool) -> Any {
+    fn link(&mut self, which: LinkSelector, links: &Links, not: bool) -> Any {
         let selector = match (which, self.pass.is_in()) {
-            (Which::Recv, _) | (Which::Via, true) => Selector::Input,
-            (Which::Xmit | Which::Via, false) => Selector::Output,
-            (Which::Xmit, true) => return always(not),
+            (LinkSelector::Recv, _) | (LinkSelector::Via, true) => Selector::Input,
+            (LinkSelector::Xmit | LinkSelector::Via, false) => Selector::Output,
+            (LinkSelector::Xmit, true) => return always(not),
         };
         let patterns = match links {
             Links::Any => return always(!not),
@@ -298,7 +299,7 @@ impl Conditions<'_, '_> {
         vec![vec![Match { keys: vec![selector.into()], test, negate: not }]]
     }
 
-    /// An address by a table.
+    /// An address in a table.
     fn table(&mut self, side: Side, name: &str, value: Option<u32>, not: bool) -> Any {
         let mut any = Any::new();
         for version in [4, 6] {
@@ -317,7 +318,7 @@ impl Conditions<'_, '_> {
         any
     }
 
-    /// The set of a table's addresses of one version; none without any.
+    /// The set of a table's addresses of one version; `None` if there are none.
     fn set(&mut self, name: &str, version: u8, value: Option<u32>) -> Option<SetId> {
         let key = (name.to_owned(), version, value);
         if let Some(set) = self.sets.made.get(&key) {
@@ -390,7 +391,7 @@ fn dscp(all: impl Iterator<Item = u128>) -> Match {
     Match::in_ranges(Key::masked(Selector::TrafficClass, 0xfc), ranges)
 }
 
-/// Bits that count, and those of them that are set; none if one must be both.
+/// The bits that matter, and those of them that are set; `None` if a bit must be both set and clear.
 fn both(bits: Bits) -> Option<(u128, u128)> {
     (bits.set & bits.clear == 0).then(|| ((bits.set | bits.clear).into(), bits.set.into()))
 }
@@ -403,7 +404,7 @@ fn transport(offset: u8, bytes: u8) -> Key {
     Selector::Payload { base: PayloadBase::Transport, offset, bytes }.into()
 }
 
-/// What only IPv4 packets are asked for.
+/// A match that applies only to IPv4 packets.
 fn of_four(one: Match, not: bool) -> Any {
     let four = Match::is(Selector::IpVersion, 4);
     match not {
@@ -444,7 +445,7 @@ fn addresses6(side: Side, list: &[(u128, u8)], not: bool) -> Any {
     of_version(6, std::iter::once(Match::in_ranges(address(side, 6), ranges)), not)
 }
 
-/// One of several matches on a field that only this version has.
+/// At least one of several matches on a field that only this version has.
 fn of_version(version: u8, parts: impl Iterator<Item = Match>, not: bool) -> Any {
     match not {
         false => parts.map(|part| vec![part]).collect(),
@@ -455,8 +456,8 @@ fn of_version(version: u8, parts: impl Iterator<Item = Match>, not: bool) -> Any
     }
 }
 
-/// Lengths of header and data, of which the data are in a range; numbers of 16 bits, as the kernel
-/// reckons, so that a header longer than all leaves very many.
+/// Total lengths of header and data for which the data are in a range. The kernel computes with 16 bits, so a
+/// header longer than the packet leaves a very large number.
 fn with_header((first, last): (u16, u16), header: u32) -> Vec<Range> {
     let (first, last) = (u32::from(first) + header, u32::from(last) + header);
     let plain = (first <= 65_535).then(|| (first, last.min(65_535)));
@@ -465,7 +466,7 @@ fn with_header((first, last): (u16, u16), header: u32) -> Vec<Range> {
     all.map(|(first, last)| Range::new(first.into(), last.into())).collect()
 }
 
-/// Alternatives on one field made one.
+/// Merges alternatives on one field into one.
 fn joined(any: Any) -> Any {
     let mut out = Any::new();
     for all in any {

@@ -1,13 +1,13 @@
-//! What FreeBSD does without a rule: it denies packets whose headers are not whole before any rule, and
-//! tells senders only of packets that may be answered (`ipfw_chk`, `send_reject`).
+//! What FreeBSD does without a rule: it denies packets with truncated headers before any rule, and answers
+//! only packets that may be answered (`ipfw_chk`, `send_reject`).
 
-use super::rule::Told;
+use super::rule::RejectKind;
 use crate::filter::ir::{
     Action, ChainId, Counter, CounterId, Key, Match, Place, Range, Reject, Rule, Ruleset, Selector,
     Step, Verdict,
 };
 
-/// Transport protocols of each version, and bytes that their headers have at least.
+/// Transport protocols of each version of IP, and the least length of their headers in bytes.
 const WHOLE: &[(u8, u8, u128)] = &[
     (0, 6, 20),
     (0, 17, 8),
@@ -23,10 +23,10 @@ const WHOLE: &[(u8, u8, u128)] = &[
     (6, 4, 20),
 ];
 
-/// Upper layers of IPv6 that are known; others are denied (`net.inet6.ip6.fw.deny_unknown_exthdrs`).
+/// Known upper layers of IPv6; others are denied (`net.inet6.ip6.fw.deny_unknown_exthdrs`).
 const KNOWN6: &[u8] = &[4, 6, 17, 41, 47, 50, 58, 59, 89, 103, 112, 132, 136];
 
-/// What is counted before any rule.
+/// Counters of packets denied before any rule.
 pub(super) struct Counters {
     short: CounterId,
     unknown: CounterId,
@@ -40,7 +40,7 @@ impl Counters {
         Self { short: named("ipfw short headers"), unknown: named("ipfw unknown IPv6 headers") }
     }
 
-    /// The rules before the list, which begins with `start`.
+    /// The rules before the list, which begins with the chain `start`.
     pub(super) fn rules(&self, start: ChainId, ether: bool) -> Vec<Rule> {
         let short = vec![
             Step::Any(short()),
@@ -54,7 +54,7 @@ impl Counters {
             Step::Do(Action::Count(self.unknown)),
             Step::Verdict(Verdict::Drop),
         ];
-        // What can not be walked through has no offset.
+        // A packet whose headers cannot be walked has no offset.
         let mut whole =
             vec![vec![Match::in_ranges(Selector::FragmentOffset, [Range::new(0, 0x1fff)])]];
         if ether {
@@ -69,7 +69,7 @@ impl Counters {
     }
 }
 
-/// Says if a packet is IPv4 or IPv6.
+/// Says whether a packet is IPv4 or IPv6.
 pub(super) fn is_ip() -> Match {
     Match::in_ranges(Selector::IpVersion, [Range::new(4, 6)])
 }
@@ -90,7 +90,7 @@ fn short() -> Vec<Vec<Match>> {
         let less = Match::in_ranges(Selector::TransportLength, [Range::new(0, bytes - 1)]);
         of.into_iter().chain([is, less]).collect()
     });
-    // RFC 3128: a second fragment that would write over TCP's flags.
+    // RFC 3128: a second fragment that would overwrite TCP's flags.
     let over = vec![
         Match::is(Selector::IpVersion, 4),
         Match::is(Selector::Protocol, 6),
@@ -99,13 +99,15 @@ fn short() -> Vec<Vec<Match>> {
     whole.chain([over]).collect()
 }
 
-/// The rules that tell a packet's sender, or just drop.
-pub(super) fn told(told: Told) -> Vec<Rule> {
+/// The rules that reject a packet, or just drop it.
+pub(super) fn told(told: RejectKind) -> Vec<Rule> {
     let (four, six) = match told {
-        Told::Unreach(code) => (Some(Reject::Icmp(code)), Some(Reject::Icmp6(as_icmp6(code)))),
-        Told::Unreach6(code) => (None, Some(Reject::Icmp6(code))),
-        Told::Reset => (Some(Reject::TcpReset), Some(Reject::Icmp6(1))),
-        Told::Reset6 => (None, Some(Reject::TcpReset)),
+        RejectKind::Unreach(code) => {
+            (Some(Reject::Icmp(code)), Some(Reject::Icmp6(as_icmp6(code))))
+        }
+        RejectKind::Unreach6(code) => (None, Some(Reject::Icmp6(code))),
+        RejectKind::Reset => (Some(Reject::TcpReset), Some(Reject::Icmp6(1))),
+        RejectKind::Reset6 => (None, Some(Reject::TcpReset)),
     };
     let mut rules = Vec::new();
     for (version, reject) in [(4, four), (6, six)] {
@@ -122,7 +124,7 @@ pub(super) fn told(told: Told) -> Vec<Rule> {
     rules
 }
 
-/// Not to groups, and not to errors.
+/// The destination is not a group, and the packet is not an ICMP error.
 fn answerable(version: u128, reject: Reject) -> Vec<Step> {
     let group = match version {
         4 => Match::in_ranges(Selector::Destination4, [Range::prefix(0xe000_0000, 4, 32)]),
@@ -142,7 +144,7 @@ fn answerable(version: u128, reject: Reject) -> Vec<Step> {
     vec![group, Step::Any(vec![other, query])]
 }
 
-/// RFC 7915, 4.2, as `map_icmp_unreach` has it.
+/// RFC 7915, section 4.2, as in `map_icmp_unreach`.
 fn as_icmp6(code: u8) -> u8 {
     match code {
         0 | 1 | 5 | 6 | 7 | 11 | 12 => 0,

@@ -5,16 +5,16 @@ use super::address::wrong;
 use super::body;
 use super::rule::{Action, Rule};
 use super::table::{self, Tables};
-use super::words::{self, Word, Words, Wrong, number};
+use super::words::{self, SpannedFault, Word, Words, number};
 use crate::mistake::{Fault, Ledger, quoted};
 
-/// Between rules without a number (`net.inet.ip.fw.autoinc_step`).
+/// The distance between rules without a number (`net.inet.ip.fw.autoinc_step`).
 const STEP: u16 = 100;
 
 /// The set that is never flushed or disabled.
 const KEPT_SET: u8 = 31;
 
-/// Words that a pipe's or queue's configuration is made of.
+/// Words of the configuration of a pipe or queue.
 const PIPE_WORDS: &[&str] = &[
     "bw",
     "bandwidth",
@@ -59,7 +59,7 @@ const PIPE_WORDS: &[&str] = &[
     "flows",
 ];
 
-/// What a file says.
+/// The content of a file.
 #[derive(Debug, Default)]
 pub(super) struct List {
     /// Rules in the order in which packets meet them, without the last.
@@ -67,18 +67,18 @@ pub(super) struct List {
     pub(super) tables: Tables,
     /// A bit for each set that is disabled.
     pub(super) disabled: u32,
-    /// Whether the last rule lets packets go.
+    /// Whether the last rule accepts.
     pub(super) open: bool,
 }
 
-/// What is said before the command.
+/// Flags before the command.
 #[derive(Clone, Copy, Default)]
 struct Flags {
     quiet: bool,
 }
 
 impl List {
-    /// Reads a file.
+    /// Parses a file.
     pub(super) fn read(text: &str, ledger: &mut Ledger<'_>) -> Self {
         let mut list = Self::default();
         for line in words::lines(text) {
@@ -90,7 +90,7 @@ impl List {
         list
     }
 
-    fn line(&mut self, text: &str, line: &[Word], number: usize) -> Result<(), Wrong> {
+    fn line(&mut self, text: &str, line: &[Word], number: usize) -> Result<(), SpannedFault> {
         if let Some(word) = line.iter().find(|word| word.text.contains(['$', '`'])) {
             return wrong(
                 word,
@@ -124,7 +124,7 @@ impl List {
         }
     }
 
-    /// Adds a rule; `listed` if it is as `ipfw list` or `ipfw show` print it.
+    /// Adds a rule; `listed` says whether it is in the format of `ipfw list` or `ipfw show`.
     fn add(
         &mut self,
         text: &str,
@@ -132,7 +132,7 @@ impl List {
         words: &mut Words<'_>,
         number_of_line: usize,
         listed: bool,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), SpannedFault> {
         let given = self.number(words, listed)?;
         let mut counts = (0, 0);
         if listed && words.peek().is_some_and(|text| text.parse::<u64>().is_ok()) {
@@ -176,8 +176,8 @@ impl List {
         Ok(())
     }
 
-    /// The rule's number, which may be missing: then a step behind the last one's.
-    fn number(&self, words: &mut Words<'_>, listed: bool) -> Result<u16, Wrong> {
+    /// The rule's number; if it is missing, the last rule's number plus a step.
+    fn number(&self, words: &mut Words<'_>, listed: bool) -> Result<u16, SpannedFault> {
         let last = self.rules.last().map_or(0, |rule| rule.number);
         let next = if last < LAST - STEP { last + STEP } else { last };
         let digits = |text: &str| text.starts_with(|digit: char| digit.is_ascii_digit());
@@ -197,7 +197,7 @@ impl List {
     }
 
     /// `delete [set] number...`, also with ranges.
-    fn delete(&mut self, words: &mut Words<'_>) -> Result<(), Wrong> {
+    fn delete(&mut self, words: &mut Words<'_>) -> Result<(), SpannedFault> {
         let by_set = words.take("set");
         loop {
             let word = words.need("a rule's number")?;
@@ -218,7 +218,7 @@ impl List {
     }
 
     /// `set disable N... enable N...`.
-    fn set(&mut self, words: &mut Words<'_>) -> Result<(), Wrong> {
+    fn set(&mut self, words: &mut Words<'_>) -> Result<(), SpannedFault> {
         let mut disable = None;
         loop {
             let word = words.need("a set")?;
@@ -252,8 +252,8 @@ impl List {
     }
 }
 
-/// Passes over the program's name and its flags.
-fn flags(words: &mut Words<'_>) -> Result<Flags, Wrong> {
+/// Skips the program's name and parses its flags.
+fn flags(words: &mut Words<'_>) -> Result<Flags, SpannedFault> {
     let mut flags = Flags::default();
     if words.peek().is_some_and(|text| text == "ipfw" || text.ends_with("/ipfw")) {
         words.next();
@@ -269,8 +269,8 @@ fn flags(words: &mut Words<'_>) -> Result<Flags, Wrong> {
     Ok(flags)
 }
 
-/// The configuration of a pipe, which nothing is sent through yet.
-fn pipe(words: &mut Words<'_>) -> Result<(), Wrong> {
+/// The configuration of a pipe, which no rule can send packets through yet.
+fn pipe(words: &mut Words<'_>) -> Result<(), SpannedFault> {
     if matches!(words.peek(), Some("flush" | "list" | "show" | "delete")) {
         return Ok(());
     }
@@ -291,16 +291,16 @@ fn pipe(words: &mut Words<'_>) -> Result<(), Wrong> {
     Ok(())
 }
 
-fn count(words: &mut Words<'_>) -> Result<u64, Wrong> {
+fn count(words: &mut Words<'_>) -> Result<u64, SpannedFault> {
     let word = words.need("a count")?;
     word.text.parse().or_else(|_| {
         wrong(word, format!("{} is no count", quoted(&word.text)), "give what ipfw show prints")
     })
 }
 
-/// Refuses a rule that ends behind its action, as ipfw does, to which a comment is a body (`compile_rule` in its
-/// `ipfw2.c`).
-fn bodyless(text: &str, words: &Words<'_>) -> Result<(), Wrong> {
+/// Rejects a rule that ends after its action, as ipfw does; a comment counts as a body (`compile_rule` in
+/// ipfw's `ipfw2.c`).
+fn bodyless(text: &str, words: &Words<'_>) -> Result<(), SpannedFault> {
     let behind = text.get(words.taken().end..).unwrap_or_default();
     if behind.trim_start_matches([' ', '\t']).starts_with("//") {
         return Ok(());
@@ -312,7 +312,7 @@ fn bodyless(text: &str, words: &Words<'_>) -> Result<(), Wrong> {
     Err((words.taken(), fault))
 }
 
-/// A rule as `ipfw list` would begin it, in one line, with the comment behind it.
+/// A rule on one line, as `ipfw list` would begin it, followed by the comment.
 fn one_line(number: u16, said: &str, behind: &str) -> String {
     let words = said.split_whitespace().filter(|word| *word != "\\");
     let body = words.skip_while(|word| {

@@ -1,25 +1,26 @@
-//! ipfw: FreeBSD's rule files (ipfw(8)), into the intermediate form.
+//! ipfw: reads FreeBSD's rule files (ipfw(8)) into the intermediate form.
 //!
-//! A file is what is given to `ipfw FILE`, a script of `ipfw add ...` lines without variables, or what
-//! `ipfw list` and `ipfw show` print. What rules mean is what `ipfw_chk` does with them
+//! A file is one of these: the argument of `ipfw FILE`, a script of `ipfw add ...` lines without variables,
+//! or the output of `ipfw list` or `ipfw show`. Rules mean what `ipfw_chk` does with them
 //! (`sys/netpfil/ipfw/ip_fw2.c`, FreeBSD 13 and later).
 //!
-//! - The list is gone through twice for each packet: received (`in`, hook prerouting, before the route is
-//!   looked up) and to be sent (`out`, hook forward). Rules about layer 2 (`layer2`, `mac`, `mac-type`) make
-//!   it four times: hooks ingress and egress too, as `net.link.ether.ipfw=1` would; then the whole list
-//!   is for layer 2 as well, and rules that are not say `not layer2`. A rule's counter is the same in all.
-//! - `allow` ends the pass, not the whole: what is allowed `in` can be denied `out`. Rule 65535 denies.
-//! - Before the rules, packets are denied whose headers are not whole, and IPv6 packets of unknown
-//!   headers, as in FreeBSD; counters of their own say how many.
+//! - Each packet passes the list twice: when received (`in`, hook prerouting, before the route lookup) and
+//!   before it is sent (`out`, hook forward). If the file has rules about layer 2 (`layer2`, `mac`,
+//!   `mac-type`), the packet passes it four times: at hooks ingress and egress too, as with
+//!   `net.link.ether.ipfw=1`. Then the whole list applies to layer 2 as well; rules that are not meant for it
+//!   say `not layer2`. All passes share a rule's counter.
+//! - `allow` ends the pass only: a packet allowed `in` can be denied `out`. Rule 65535 denies.
+//! - Before the rules, as in FreeBSD, packets with truncated headers and IPv6 packets with unknown headers
+//!   are denied. They have counters of their own.
 //! - `skipto` never goes back; `call` may, but not in a circle.
-//! - Tables: addresses (longest prefix first), links, numbers, with values that rules compare.
+//! - Tables: addresses (longest prefix first), links, and numbers, with values that rules compare.
 //!
-//! Limits: no states, no translation, no pipes, no `me`: a mistake each, with what to write instead. All
-//! mistakes of a file are told. IPv6 packets with an authentication header are denied, as what is
-//! behind it is not looked at, and so are later fragments whose first header is another extension
-//! header; unknown types of routing headers are not. `logamount` is taken and does not stop the log. Bytes
-//! that are counted of what is received at layer 2 are those behind the packet too. What the router itself
-//! sends is the kernel's and does not come to these rules.
+//! Limits: no states, no translation, no pipes, no `me`: each is a mistake whose message says what to write
+//! instead. The reader reports all mistakes of a file. IPv6 packets with an authentication header are denied,
+//! since the reader does not look behind it. So are later fragments whose first header is another extension
+//! header. Unknown types of routing headers are not denied. `logamount` is accepted but does not stop the
+//! log. The bytes counted at layer 2 for received packets include those behind the packet. The rules do not
+//! see what the router itself sends: it takes the kernel path.
 
 mod action;
 mod address;
@@ -45,7 +46,7 @@ use table::Kind;
 /// Reads a rule file; `file` is its name, for messages.
 ///
 /// # Errors
-/// Every mistake found. A rule that cannot be done exactly is one too: there is no kernel behind that
+/// Every mistake found. A rule that cannot be done exactly is a mistake too: there is no kernel behind that
 /// could decide.
 pub fn read(text: &str, file: &str) -> Result<Ruleset, Vec<Mistake>> {
     let mut ledger = Ledger::new(file, text);
@@ -67,7 +68,8 @@ pub fn read(text: &str, file: &str) -> Result<Ruleset, Vec<Mistake>> {
     if mistakes.is_empty() { Ok(rules) } else { Err(mistakes) }
 }
 
-/// What is wrong with a rule beside others: pipes of rules that run, tables of another type.
+/// Reports what is wrong with a rule in the context of others: pipes of rules that run, tables of another
+/// type.
 fn hold(list: &List, rule: &Rule, ledger: &mut Ledger<'_>) {
     if list.disabled >> rule.set & 1 == 1 {
         return;

@@ -1,5 +1,5 @@
-//! Names of protocols, services and codes: `/etc/protocols`, `/etc/services` and the tables of
-//! FreeBSD's `sbin/ipfw/ipfw2.c`, of what rules use.
+//! Names of protocols, services and codes that rules use: `/etc/protocols`, `/etc/services` and the tables of
+//! FreeBSD's `sbin/ipfw/ipfw2.c`.
 
 use super::words::number;
 use crate::filter::names::{DSCP, Names};
@@ -38,7 +38,7 @@ const PROTOCOLS: Names = &[
     ("udplite", 136),
 ];
 
-/// Codes of ICMP's destination unreachable.
+/// Codes of ICMP destination unreachable.
 pub(super) const UNREACH: Names = &[
     ("net", 0),
     ("host", 1),
@@ -58,11 +58,11 @@ pub(super) const UNREACH: Names = &[
     ("precedence-cutoff", 15),
 ];
 
-/// Codes of ICMPv6's destination unreachable.
+/// Codes of ICMPv6 destination unreachable.
 pub(super) const UNREACH6: Names =
     &[("no-route", 0), ("admin-prohib", 1), ("address", 3), ("port", 4)];
 
-/// Flags of TCP.
+/// TCP flags.
 pub(super) const TCP_FLAGS: Names =
     &[("fin", 1), ("syn", 2), ("rst", 4), ("psh", 8), ("ack", 0x10), ("urg", 0x20)];
 
@@ -70,10 +70,10 @@ pub(super) const TCP_FLAGS: Names =
 pub(super) const TOS: Names =
     &[("lowdelay", 0x10), ("throughput", 0x08), ("reliability", 0x04), ("mincost", 0x02)];
 
-/// What a fragment is asked for, as the upper byte of its field; `offset` is any but 0.
+/// Tests of a fragment, as the upper byte of its field; `offset` is any but 0.
 pub(super) const FRAGMENT: Names = &[("rf", 0x80), ("df", 0x40), ("mf", 0x20), ("offset", 0x01)];
 
-/// Ports that rules name most.
+/// The most used names of ports.
 const SERVICES: &[(&str, u16)] = &[
     ("ftp-data", 20),
     ("ftp", 21),
@@ -136,7 +136,7 @@ const SERVICES: &[(&str, u16)] = &[
     ("http-alt", 8080),
 ];
 
-/// What a name stands for.
+/// The number of a name.
 pub(super) fn named(names: &[(&str, u8)], name: &str) -> Option<u8> {
     names.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| *value)
 }
@@ -146,7 +146,7 @@ pub(super) fn list(names: &[(&str, u8)]) -> String {
     names.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
 }
 
-/// A protocol by name or number; 0 is none.
+/// A protocol by name or number, except 0.
 pub(super) fn protocol(text: &str) -> Option<u8> {
     let by_number = number(text, 255).filter(|number| *number > 0).map(|number| number as u8);
     by_number.or_else(|| named(PROTOCOLS, text))
@@ -171,7 +171,7 @@ pub(super) fn ethertype(text: &str) -> Option<u16> {
         4 => u16::from_str_radix(text, 16).ok(),
         _ => None,
     };
-    // ipfw(8) takes them in hexadecimal, with or without `0x`.
+    // ipfw(8) reads them as hexadecimal, with or without `0x`.
     text.strip_prefix("0x")
         .and_then(|digits| u16::from_str_radix(digits, 16).ok())
         .or_else(named)

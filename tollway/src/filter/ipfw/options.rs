@@ -2,11 +2,11 @@
 
 use super::address::{address, address6, bits, link, mac, ports, ranges, wrong};
 use super::names;
-use super::rule::{Links, Lookup, Side, Term, Test, Which};
-use super::words::{Word, Words, Wrong, number};
+use super::rule::{LinkSelector, Links, Lookup, Side, Term, Test};
+use super::words::{SpannedFault, Word, Words, number};
 use crate::mistake::quoted;
 
-/// What is known but not done, and how else to say it.
+/// Known but unsupported options, and what to write instead.
 const UNDONE: &[(&[&str], &str, &str)] = &[
     (
         &[
@@ -27,7 +27,7 @@ const UNDONE: &[(&[&str], &str, &str)] = &[
     ),
     (
         &["verrevpath", "versrcreach", "antispoof"],
-        "looks routes up, which rules can not",
+        "looks routes up, which rules cannot",
         "set rp_filter on the link, or name the networks that may be there",
     ),
     (
@@ -52,7 +52,7 @@ const UNDONE: &[(&[&str], &str, &str)] = &[
     ),
 ];
 
-/// Words that begin an option which is done.
+/// Words that begin a supported option.
 const DONE: &[&str] = &[
     "in",
     "out",
@@ -100,21 +100,21 @@ const DONE: &[&str] = &[
     "ip6",
 ];
 
-/// Says if a word begins an option.
+/// Says whether a word begins an option.
 pub(super) fn is_option(text: &str) -> bool {
     DONE.contains(&text) || UNDONE.iter().any(|(names, ..)| names.contains(&text))
 }
 
-/// Reads an option; `setup` is one test, all others too.
-pub(super) fn option(words: &mut Words<'_>, not: bool) -> Result<Vec<Term>, Wrong> {
+/// Parses an option; each becomes a single test, `setup` too.
+pub(super) fn option(words: &mut Words<'_>, not: bool) -> Result<Vec<Term>, SpannedFault> {
     let word = words.need("an option")?;
     let test = match word.text.as_str() {
         "in" => Test::In,
         "out" => return Ok(vec![Term { not: !not, test: Test::In }]),
         "layer2" => Test::Layer2,
-        "via" => on_link(words, Which::Via, not)?,
-        "recv" => on_link(words, Which::Recv, not)?,
-        "xmit" => on_link(words, Which::Xmit, not)?,
+        "via" => on_link(words, LinkSelector::Via, not)?,
+        "recv" => on_link(words, LinkSelector::Recv, not)?,
+        "xmit" => on_link(words, LinkSelector::Xmit, not)?,
         "frag" => Test::Fragment(match words.peek().is_some_and(is_fragment_spec) {
             true => bits(words.need("a list")?, names::FRAGMENT)?,
             false => super::rule::Bits { set: 1, clear: 0 },
@@ -152,7 +152,7 @@ pub(super) fn option(words: &mut Words<'_>, not: bool) -> Result<Vec<Term>, Wron
     Ok(vec![Term { not, test }])
 }
 
-fn on_link(words: &mut Words<'_>, which: Which, not: bool) -> Result<Test, Wrong> {
+fn on_link(words: &mut Words<'_>, which: LinkSelector, not: bool) -> Result<Test, SpannedFault> {
     let word = words.need("a link")?;
     match link(word)? {
         Links::Any if not => super::body::not_any(word),
@@ -161,8 +161,8 @@ fn on_link(words: &mut Words<'_>, which: Which, not: bool) -> Result<Test, Wrong
     }
 }
 
-/// Options that take numbers.
-fn numbers(word: &Word, words: &mut Words<'_>) -> Result<Test, Wrong> {
+/// Options whose arguments are numbers.
+fn numbers(word: &Word, words: &mut Words<'_>) -> Result<Test, SpannedFault> {
     let short = |text: &str| number(text, 65_535).map(|number| number as u16);
     let byte = |text: &str| number(text, 255).map(|number| number as u16);
     let mut list =
@@ -185,7 +185,7 @@ fn numbers(word: &Word, words: &mut Words<'_>) -> Result<Test, Wrong> {
     })
 }
 
-fn unknown(word: &Word) -> Result<Test, Wrong> {
+fn unknown(word: &Word) -> Result<Test, SpannedFault> {
     let text = word.text.as_str();
     match UNDONE.iter().find(|(names, ..)| names.contains(&text)) {
         Some((_, what, remedy)) => wrong(word, format!("\"{text}\" {what}"), *remedy),
@@ -207,7 +207,7 @@ fn is_fragment_spec(text: &str) -> bool {
     text.split(',').all(known)
 }
 
-fn types(word: &Word, most: u32) -> Result<Vec<u8>, Wrong> {
+fn types(word: &Word, most: u32) -> Result<Vec<u8>, SpannedFault> {
     let one = |text: &str| number(text, most).map(|number| number as u8);
     match word.text.split(',').map(one).collect() {
         Some(types) => Ok(types),
@@ -219,7 +219,7 @@ fn types(word: &Word, most: u32) -> Result<Vec<u8>, Wrong> {
     }
 }
 
-fn dscps(word: &Word) -> Result<Vec<u8>, Wrong> {
+fn dscps(word: &Word) -> Result<Vec<u8>, SpannedFault> {
     match word.text.split(',').map(names::dscp).collect() {
         Some(all) => Ok(all),
         None => wrong(
@@ -230,7 +230,7 @@ fn dscps(word: &Word) -> Result<Vec<u8>, Wrong> {
     }
 }
 
-fn lookup(words: &mut Words<'_>) -> Result<Test, Wrong> {
+fn lookup(words: &mut Words<'_>) -> Result<Test, SpannedFault> {
     let word = words.need("what to look up")?;
     let what = match word.text.as_str() {
         "src-ip" => Lookup::Address(Side::Source),

@@ -1,33 +1,33 @@
-//! What a rule says, before it is brought to the intermediate form.
+//! A rule as parsed, before its translation to the intermediate form.
 
 use std::net::IpAddr;
 use std::ops::Range;
 
-/// A rule as read.
+/// A parsed rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
     pub(super) number: u16,
     pub(super) set: u8,
     pub(super) span: Range<usize>,
     pub(super) line: usize,
-    /// In one line, comment and all.
+    /// The rule on one line, including its comment.
     pub(super) text: String,
     pub(super) log: bool,
     pub(super) action: Action,
-    /// What the action is in the words of the log.
+    /// The log's name of the action.
     pub(super) deed: String,
-    /// All have to hold, each where one of its terms does.
+    /// All blocks must hold, each by at least one of its terms.
     pub(super) blocks: Vec<Vec<Term>>,
-    /// Packets and bytes that it begins with.
+    /// Initial packets and bytes.
     pub(super) counts: (u64, u64),
 }
 
-/// What a rule does.
+/// The action of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Allow,
     Deny,
-    Reject(Told),
+    Reject(RejectKind),
     Count,
     Skipto(u16),
     Call(u16),
@@ -35,20 +35,20 @@ pub(super) enum Action {
     Forward(IpAddr),
     Fib(u32),
     Dscp(u8),
-    /// To a pipe or queue of dummynet, which is not there yet.
+    /// To a pipe or queue of dummynet, which does not exist yet.
     Pipe,
 }
 
-/// What the sender is told.
+/// How a packet is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Told {
+pub(super) enum RejectKind {
     Unreach(u8),
     Unreach6(u8),
     Reset,
     Reset6,
 }
 
-/// A test, or what it must not be.
+/// A test, or its inverse.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Term {
     pub(super) not: bool,
@@ -58,16 +58,16 @@ pub(super) struct Term {
 /// Ranges of numbers, both ends included.
 pub(super) type Ranges = Vec<(u16, u16)>;
 
-/// Whose address or port.
+/// The side whose address or port is tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Side {
     Source,
     Destination,
 }
 
-/// Which link is asked for.
+/// The link that is tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Which {
+pub(super) enum LinkSelector {
     Recv,
     Xmit,
     Via,
@@ -82,7 +82,7 @@ pub(super) enum Links {
     Table(String, Option<u32>),
 }
 
-/// What `lookup` looks up.
+/// The field that `lookup` looks up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lookup {
     Address(Side),
@@ -96,16 +96,16 @@ pub(super) enum Test {
     Any,
     Version(u8),
     Protocol(u8),
-    /// Addresses, each with the bits that count.
+    /// Addresses, each with the bits that matter.
     Four(Side, Vec<(u32, u32)>),
-    /// Addresses with their lengths.
+    /// Prefixes: addresses with their lengths.
     Six(Side, Vec<(u128, u8)>),
     Table(Side, String, Option<u32>),
     Lookup(Lookup, String),
     Ports(Side, Ranges),
     In,
     Layer2,
-    Link(Which, Links),
+    Link(LinkSelector, Links),
     Fragment(Bits),
     TcpFlags(Bits),
     Established,
@@ -121,12 +121,12 @@ pub(super) enum Test {
     TcpSequence(u32),
     TcpAck(u32),
     TcpWindow(Ranges),
-    /// Destination and source, each with the bits that count.
+    /// Destination and source, each with the bits that matter.
     Mac([(u64, u64); 2]),
     EtherType(Ranges),
 }
 
-/// Bits that have to be set, and such that have to be clear.
+/// Bits that must be set, and bits that must be clear.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bits {
     pub(super) set: u8,

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use super::address::{self, wrong};
 use super::names;
-use super::words::{Word, Words, Wrong, number};
+use super::words::{SpannedFault, Word, Words, number};
 use crate::filter::ir::Range;
 use crate::mistake::quoted;
 
-/// What a table has.
+/// The type of a table's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Address,
@@ -42,8 +42,7 @@ impl Table {
         Self { kind, entries: BTreeMap::new() }
     }
 
-    /// Ranges of one version's addresses, not overlapping: of those whose longest prefix has this
-    /// value, or of all.
+    /// Ranges of one version's addresses, not overlapping: those whose longest prefix has this value, or all.
     pub(super) fn prefixes(&self, version: u8, value: Option<u32>) -> Vec<Range> {
         let prefixes = self.entries.iter().filter_map(|(key, own)| match *key {
             Key::Four(address, len) if version == 4 => {
@@ -57,7 +56,7 @@ impl Table {
         join(layers(prefixes.collect()), value)
     }
 
-    /// Ranges of numbers that have this value, or of all.
+    /// Ranges of numbers with this value, or all.
     pub(super) fn numbers(&self, value: Option<u32>) -> Vec<Range> {
         let numbers = self.entries.iter().filter_map(|(key, own)| match key {
             Key::Number(number) => Some((Range::one((*number).into()), *own)),
@@ -66,7 +65,7 @@ impl Table {
         join(numbers.collect(), value)
     }
 
-    /// Links that have this value, or all.
+    /// Links with this value, or all.
     pub(super) fn links(&self, value: Option<u32>) -> Vec<String> {
         let links = self.entries.iter().filter_map(|(key, own)| match key {
             Key::Link(name) if value.is_none_or(|value| value == *own) => Some(name.clone()),
@@ -76,11 +75,11 @@ impl Table {
     }
 }
 
-/// Lays prefixes that lie in each other out, the inner ones first.
+/// Turns nested prefixes into ranges that do not overlap; inner prefixes win.
 fn layers(mut prefixes: Vec<(Range, u32)>) -> Vec<(Range, u32)> {
     prefixes.sort_by_key(|(range, _)| (range.first, std::cmp::Reverse(range.last)));
     let (mut out, mut open) = (Vec::new(), Vec::<(u128, u32)>::new());
-    // The first number that is not laid out; none behind the last.
+    // The first number that is not covered yet; `None` after the last.
     let mut next = Some(0_u128);
     let mut upto = |next: &mut Option<u128>, last: u128, value: u32| {
         if let Some(first) = next.filter(|first| *first <= last) {
@@ -108,7 +107,7 @@ fn layers(mut prefixes: Vec<(Range, u32)>) -> Vec<(Range, u32)> {
     out
 }
 
-/// Those of one value, neighbours made one.
+/// Ranges of one value, with adjacent ones merged.
 fn join(ranges: Vec<(Range, u32)>, value: Option<u32>) -> Vec<Range> {
     let mut joined: Vec<Range> = Vec::new();
     for (range, own) in ranges {
@@ -123,12 +122,12 @@ fn join(ranges: Vec<(Range, u32)>, value: Option<u32>) -> Vec<Range> {
     joined
 }
 
-/// Does what a line behind `table` says.
+/// Executes the command that follows `table`.
 pub(super) fn command(
     tables: &mut Tables,
     words: &mut Words<'_>,
     quiet: bool,
-) -> Result<(), Wrong> {
+) -> Result<(), SpannedFault> {
     let name = words.need("the table's name")?;
     if name.text == "all" {
         let word = words.need("what to do")?;
@@ -169,7 +168,7 @@ pub(super) fn command(
     }
 }
 
-fn unknown(word: &Word) -> Result<(), Wrong> {
+fn unknown(word: &Word) -> Result<(), SpannedFault> {
     wrong(
         word,
         format!("{} is not done with tables here", quoted(&word.text)),
@@ -177,7 +176,7 @@ fn unknown(word: &Word) -> Result<(), Wrong> {
     )
 }
 
-fn create(tables: &mut Tables, name: &Word, words: &mut Words<'_>) -> Result<(), Wrong> {
+fn create(tables: &mut Tables, name: &Word, words: &mut Words<'_>) -> Result<(), SpannedFault> {
     let mut kind = Kind::Address;
     let mut missing = false;
     while let Some(word) = words.next() {
@@ -212,7 +211,7 @@ fn create(tables: &mut Tables, name: &Word, words: &mut Words<'_>) -> Result<(),
     Ok(())
 }
 
-fn read_kind(word: &Word) -> Result<Kind, Wrong> {
+fn read_kind(word: &Word) -> Result<Kind, SpannedFault> {
     match word.text.as_str() {
         "addr" | "cidr" => Ok(Kind::Address),
         "iface" => Ok(Kind::Link),
@@ -225,8 +224,8 @@ fn read_kind(word: &Word) -> Result<Kind, Wrong> {
     }
 }
 
-/// Only the values that rules can compare are kept.
-fn valtype(word: &Word) -> Result<(), Wrong> {
+/// Accepts only the types of values that rules can compare.
+fn valtype(word: &Word) -> Result<(), SpannedFault> {
     let kept = |part: &str| matches!(part, "legacy" | "tag" | "skipto" | "number");
     if word.text.split(',').all(kept) {
         return Ok(());
@@ -238,7 +237,7 @@ fn valtype(word: &Word) -> Result<(), Wrong> {
     )
 }
 
-fn key(kind: Kind, word: &Word) -> Result<Key, Wrong> {
+fn key(kind: Kind, word: &Word) -> Result<Key, SpannedFault> {
     let text = word.text.as_str();
     let key = match kind {
         Kind::Address => {
@@ -265,13 +264,18 @@ fn key(kind: Kind, word: &Word) -> Result<Key, Wrong> {
     )
 }
 
-fn add(tables: &mut Tables, name: &Word, words: &mut Words<'_>, quiet: bool) -> Result<(), Wrong> {
+fn add(
+    tables: &mut Tables,
+    name: &Word,
+    words: &mut Words<'_>,
+    quiet: bool,
+) -> Result<(), SpannedFault> {
     let table = tables.entry(name.text.clone()).or_insert_with(|| Table::new(Kind::Address));
     loop {
         let word = words.need("an element")?;
         let key = key(table.kind, word)?;
         let value = match words.peek().map(address::value) {
-            // A number that more words follow is the next key only in tables of numbers.
+            // A number followed by more words is the next key only in tables of numbers.
             Some(Some(value)) if !is_key(table.kind, words) => {
                 words.next();
                 value
@@ -293,7 +297,7 @@ fn add(tables: &mut Tables, name: &Word, words: &mut Words<'_>, quiet: bool) -> 
     }
 }
 
-/// Says if the next word, which could be a value, is a key without one before it.
+/// Says whether the next word, which could be a value, is a key; then the key before it has no value.
 fn is_key(kind: Kind, words: &Words<'_>) -> bool {
     let dotted = words.peek().is_some_and(|text| text.contains('.'));
     kind == Kind::Address
@@ -301,7 +305,7 @@ fn is_key(kind: Kind, words: &Words<'_>) -> bool {
         && words.peek_at(1).is_some_and(|text| number(text, u32::MAX).is_some())
 }
 
-fn delete(tables: &mut Tables, name: &Word, words: &mut Words<'_>) -> Result<(), Wrong> {
+fn delete(tables: &mut Tables, name: &Word, words: &mut Words<'_>) -> Result<(), SpannedFault> {
     let Some(table) = tables.get_mut(&name.text) else {
         return wrong(
             name,

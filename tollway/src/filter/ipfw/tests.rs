@@ -1,4 +1,4 @@
-//! Files, what becomes of packets by them, and what is said of mistakes.
+//! Files, the fates of packets, and messages for mistakes.
 
 mod hostile;
 mod naive;
@@ -35,7 +35,7 @@ fn link(name: &str) -> Link {
     Link { name: name.into(), vrf: "main".into(), on: None, vrf_device: None }
 }
 
-/// A packet through both passes.
+/// The fate of a packet in both passes.
 fn fate(rules: &Ruleset, frame: &[u8], input: &str, output: &str) -> Fate {
     counted(rules, frame, input, output).0
 }
@@ -56,7 +56,7 @@ fn counted(rules: &Ruleset, frame: &[u8], input: &str, output: &str) -> (Fate, e
     (Fate::Accept, state)
 }
 
-/// TCP from one address to another; flags are SYN where there is no ACK.
+/// TCP from one address to another, with SYN unless there is ACK.
 fn tcp(source: [u8; 4], destination: [u8; 4], port: u16, ack: bool) -> Vec<u8> {
     let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 7, 1], [2, 0, 0, 0, 0, 1])
         .ipv4(source, destination, 64)
@@ -195,7 +195,7 @@ fn rules_keep_their_place_and_words() {
     assert_eq!(last.text, "65535 deny ip from any to any");
 }
 
-/// Rules of which each is written for a packet to `B` port 80, and whether that passes.
+/// Rules about a packet to `B` port 80, and whether it passes.
 const VERDICTS: &[(&str, bool)] = &[
     ("", false),
     ("add allow ip from any to any", true),
@@ -317,7 +317,7 @@ fn counters_are_shared_by_the_passes() {
     assert_eq!(state.counts, [(2, 88), (2, 88), (0, 0), (0, 0), (0, 0)]);
 }
 
-/// Lines with a mistake, the column where it is said to be, and words of what is said.
+/// Lines with a mistake, the column that the message names, and words of the message.
 const MISTAKES: &[(&str, usize, &str)] = &[
     ("add allow tcp from any to any keep-state", 31, "keeps states"),
     ("add allow tcp from any to any 22 setup limit src-addr 4", 40, "keeps states"),

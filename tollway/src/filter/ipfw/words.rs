@@ -1,4 +1,4 @@
-//! A rule file's lines as words, each with its place.
+//! Splits a rule file into lines and words, each with its position.
 
 use std::ops::Range;
 
@@ -11,10 +11,10 @@ pub(super) struct Word {
     pub(super) span: Range<usize>,
 }
 
-/// What is wrong, and at which bytes of the text.
-pub(super) type Wrong = (Range<usize>, Fault);
+/// A mistake and the bytes of the text that it is about.
+pub(super) type SpannedFault = (Range<usize>, Fault);
 
-/// The lines of a text that say something. A line that ends with a backslash goes on with the next.
+/// The non-empty lines of a text. A line that ends with a backslash continues on the next.
 pub(super) fn lines(text: &str) -> Vec<Vec<Word>> {
     let mut lines = Vec::new();
     let mut at = 0;
@@ -28,7 +28,7 @@ pub(super) fn lines(text: &str) -> Vec<Vec<Word>> {
     lines
 }
 
-/// The words from a place to the end of its line, and where the next line begins.
+/// The words from a position to the end of its line, and the start of the next line.
 fn line(text: &str, start: usize) -> (Vec<Word>, usize) {
     let mut line = Line { text, at: start, words: Vec::new() };
     while let Some(letter) = line.peek() {
@@ -68,7 +68,7 @@ impl<'a> Line<'a> {
         self.at += self.rest().find('\n').unwrap_or(self.rest().len());
     }
 
-    /// Reads a word. Blanks behind a comma do not end it, as in ipfw(8).
+    /// Reads a word. Spaces after a comma do not end it, as in ipfw(8).
     fn word(&mut self) {
         let start = self.at;
         let mut word = String::new();
@@ -98,7 +98,7 @@ impl<'a> Line<'a> {
         self.push(word, start..self.at);
     }
 
-    /// Adds a word; braces around several are words of their own.
+    /// Adds a word; braces around several words become words of their own.
     fn push(&mut self, mut word: String, span: Range<usize>) {
         if word.len() > 1 && word.starts_with(['{', '(']) {
             self.words.push(Word { text: word.remove(0).into(), span: span.start..span.start + 1 });
@@ -115,7 +115,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Goes through the words of a line.
+/// A cursor over the words of a line.
 pub(super) struct Words<'a> {
     words: &'a [Word],
     at: usize,
@@ -130,7 +130,7 @@ impl<'a> Words<'a> {
         self.words.get(self.at).map(|word| word.text.as_str())
     }
 
-    /// The words behind the next.
+    /// The word `ahead` positions after the next.
     pub(super) fn peek_at(&self, ahead: usize) -> Option<&'a str> {
         self.words.get(self.at + ahead).map(|word| word.text.as_str())
     }
@@ -152,8 +152,8 @@ impl<'a> Words<'a> {
         is
     }
 
-    /// The next word, which has to be there.
-    pub(super) fn need(&mut self, what: &str) -> Result<&'a Word, Wrong> {
+    /// The next word, or a mistake if there is none.
+    pub(super) fn need(&mut self, what: &str) -> Result<&'a Word, SpannedFault> {
         let place = self.place();
         self.next().ok_or_else(|| {
             (place, Fault::new(format!("{what} is missing at the end of the line"), "write it"))
@@ -161,7 +161,7 @@ impl<'a> Words<'a> {
     }
 
     /// The next word as a number up to `most`.
-    pub(super) fn number(&mut self, what: &str, most: u32) -> Result<u32, Wrong> {
+    pub(super) fn number(&mut self, what: &str, most: u32) -> Result<u32, SpannedFault> {
         let word = self.need(what)?;
         number(&word.text, most).ok_or_else(|| {
             let what = format!("{} is no {what}", crate::mistake::quoted(&word.text));
@@ -169,19 +169,19 @@ impl<'a> Words<'a> {
         })
     }
 
-    /// Where the next word is, or the last one.
+    /// The position of the next word, or of the last one.
     pub(super) fn place(&self) -> Range<usize> {
         let last = self.words.len().saturating_sub(1);
         self.words.get(self.at.min(last)).map_or(0..0, |word| word.span.clone())
     }
 
-    /// Where the last word is that was taken.
+    /// The position of the last word taken.
     pub(super) fn taken(&self) -> Range<usize> {
         self.words.get(self.at.saturating_sub(1)).map_or(0..0, |word| word.span.clone())
     }
 }
 
-/// A number as C writes them: decimal, or hexadecimal behind `0x`.
+/// A number in C's notation: decimal, or hexadecimal after `0x`.
 pub(super) fn number(text: &str, most: u32) -> Option<u32> {
     let number = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) if digits.starts_with('+') => return None,

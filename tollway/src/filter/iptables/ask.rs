@@ -1,27 +1,27 @@
-//! What a rule asks of a packet, in the order in which the kernel asks.
+//! What a rule checks of a packet, in the kernel's order.
 
 use crate::filter::ir::{Limit, LinkPattern, Match, Range, Selector, Step};
 
-/// One thing that a rule asks.
+/// One check of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
     /// A condition.
     Holds(Step),
-    /// It leaves by another link; before the route is known it does.
+    /// The egress link is another one; holds before the route is known.
     NotOutput(LinkPattern),
-    /// No packet does.
+    /// No packet passes.
     Never,
-    /// Packets of which all of one of these hold are dropped at once, whatever follows.
+    /// Drops packets at once that meet all matches of one of these, whatever follows.
     Hotdrop(Vec<Vec<Match>>),
-    /// IPv6 packets whose extension headers are broken are dropped at once.
+    /// Drops IPv6 packets with broken extension headers at once.
     Headers6,
-    /// It is within a rate.
+    /// The packet is within a rate.
     Limit(Limit),
-    /// It can not be said, and why; nothing but the packet decides.
+    /// An unsupported check and why; its result depends only on the packet.
     Unknown(String),
-    /// It can not be said, and asking changes what is answered to the next packet.
+    /// An unsupported check and why; making it changes the result for the next packet.
     UnknownState(String),
-    /// Packets of which this holds are the kernel's if all else holds.
+    /// Packets that fulfil this take the kernel path if all else holds.
     Unless(Match, String),
 }
 

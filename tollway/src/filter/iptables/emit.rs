@@ -1,14 +1,14 @@
-//! From what was read to the form.
+//! Turns parsed tables into the intermediate form.
 //!
-//! A rule becomes rules: before it those that drop packets which one of its matches would drop because a
-//! header is cut short, under the conditions that the kernel asks before that match. Most of these say
-//! what one above in the chain has said for more packets, and are left out.
+//! A rule becomes several. Before it come guards, which drop the packets that one of its matches would drop
+//! for a truncated header. A guard has the conditions that the kernel checks before that match. Most guards
+//! repeat one above in the chain that covers more packets, and are omitted.
 
 use super::ask::Ask;
 use super::file::{self, Line, Table};
 use super::graph::{self, Reach};
 use super::header::has_extensions;
-use super::target::{self, Does};
+use super::target::{self, Effect};
 use super::tracking;
 use crate::filter::ir::{
     Action, Base, Chain, ChainId, Counter, CounterId, Family, LinkPattern, Match, Place, Policy,
@@ -16,7 +16,7 @@ use crate::filter::ir::{
 };
 use crate::mistake::{Fault, Ledger, quoted};
 
-/// Fills the form with tables.
+/// Builds a ruleset from tables.
 pub(super) fn ruleset(
     tables: &[Table],
     saver: Saver,
@@ -38,16 +38,16 @@ pub(super) fn ruleset(
     rules
 }
 
-/// Whose save it is.
+/// The program that saved the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Saver {
     /// x_tables.
     Legacy,
-    /// nf_tables, some of whose matches drop no short headers.
+    /// nf_tables, some of whose matches do not drop truncated headers.
     Nft,
 }
 
-/// The family as chains are named.
+/// The family as in names of chains.
 pub(super) const fn family_name(family: Family) -> &'static str {
     match family {
         Family::Ip6 => "ip6",
@@ -55,7 +55,7 @@ pub(super) const fn family_name(family: Family) -> &'static str {
     }
 }
 
-/// A line of a file.
+/// The place of a line.
 pub(super) fn place(file: &str, line: usize) -> Place {
     Place::line(file, line)
 }
@@ -66,34 +66,34 @@ struct Emit<'e, 'l> {
     file: &'e str,
     family: Family,
     ledger: &'e mut Ledger<'l>,
-    /// The chain for packets with extension headers: broken ones are dropped.
+    /// The chain for packets with extension headers: it drops broken ones.
     headers: Option<ChainId>,
 }
 
-/// The chain at hand.
+/// The chain being built.
 struct Here<'t> {
     table: &'t Table,
     ids: &'t [Option<ChainId>],
     id: ChainId,
     reach: Reach,
-    /// The policy and its counter, in a built-in chain.
+    /// The policy of a built-in chain and its counter.
     policy: Option<(Policy, Option<CounterId>)>,
-    /// Guards above that hold for all that comes after.
+    /// Guards above that hold for everything after them.
     said: Vec<(Vec<Step>, Step)>,
 }
 
-/// What a rule has asked so far.
+/// What a rule has checked so far.
 #[derive(Default)]
 struct Asked {
     steps: Vec<Step>,
-    /// The conditions before the first limit: guards behind it may not use it up.
+    /// The conditions before the first limit: later guards must not use the limit up.
     before_limit: Option<Vec<Step>>,
-    /// Why the rest is the kernel's.
+    /// Why the rest is unsupported.
     unknown: Option<String>,
 }
 
 impl Asked {
-    /// The conditions of a guard that asks for more.
+    /// The conditions of a guard with more conditions added.
     fn and(&self, more: Vec<Step>) -> Vec<Step> {
         [self.before_limit.as_ref().unwrap_or(&self.steps).clone(), more].concat()
     }
@@ -114,7 +114,7 @@ impl Asked {
 }
 
 /// What a guard does with packets.
-enum Fate {
+enum TargetEnd {
     Drop,
     Unsupported(String),
 }
@@ -144,7 +144,7 @@ impl Emit<'_, '_> {
         }
     }
 
-    /// Adds a chain, but for one that does nothing.
+    /// Adds a chain, unless it does nothing.
     fn declare(&mut self, table: &Table, chain: &file::Chain) -> Option<ChainId> {
         if chain.rules.is_empty() && matches!(chain.base, Some((_, _, Policy::Accept))) {
             return None;
@@ -157,9 +157,9 @@ impl Emit<'_, '_> {
 
     fn line(&mut self, here: &mut Here<'_>, line: &Line) {
         let asks = &line.rule.asks;
-        let does = self.does(here, line);
+        let effect = self.effect(here, line);
         let is_unknown = |ask: &Ask| matches!(ask, Ask::Unknown(_) | Ask::UnknownState(_));
-        let punts = does.is_err() || asks.iter().any(is_unknown);
+        let punts = effect.is_err() || asks.iter().any(is_unknown);
         let mut asked = Asked::default();
         for ask in asks {
             match ask {
@@ -167,10 +167,11 @@ impl Emit<'_, '_> {
                 Ask::Never => return,
                 Ask::NotOutput(pattern) => asked.not_output(pattern, here.reach),
                 Ask::Hotdrop(cases) => {
-                    let then = if self.drops(&asked) { Fate::Drop } else { Fate::short() };
+                    let then =
+                        if self.drops(&asked) { TargetEnd::Drop } else { TargetEnd::short() };
                     self.guard(here, line, asked.and(any(cases)), then.step());
                 }
-                // In nf_tables such a packet has no protocol, and is no rule's.
+                // In nf_tables such a packet has no protocol and matches no rule.
                 Ask::Headers6 if self.saver == Saver::Nft => {}
                 Ask::Headers6 => {
                     let chain = self.headers();
@@ -179,7 +180,7 @@ impl Emit<'_, '_> {
                 }
                 Ask::Unless(one, why) => {
                     let guard = asked.and(vec![Step::Match(one.clone())]);
-                    self.guard(here, line, guard, Fate::Unsupported(why.clone()).step());
+                    self.guard(here, line, guard, TargetEnd::Unsupported(why.clone()).step());
                 }
                 Ask::Limit(limit) if !punts => {
                     let limit = self.rules.add_limit(*limit);
@@ -190,29 +191,29 @@ impl Emit<'_, '_> {
                     asked.unknown.get_or_insert_with(|| why.clone());
                 }
                 Ask::Limit(_) | Ask::UnknownState(_) => {
-                    // What the kernel asks behind this does not say which packets get here.
-                    let why = asked.unknown.unwrap_or_else(|| first_reason(asks, &does));
+                    // Later checks of the kernel do not affect which packets get here.
+                    let why = asked.unknown.unwrap_or_else(|| first_reason(asks, &effect));
                     asked.steps.push(Step::Unsupported(why));
                     return self.push(here.id, line, asked.steps);
                 }
             }
         }
         let Asked { mut steps, unknown, .. } = asked;
-        match (unknown, does) {
+        match (unknown, effect) {
             (Some(why), _) | (None, Err(why)) => steps.push(Step::Unsupported(why)),
-            (None, Ok(does)) => {
+            (None, Ok(effect)) => {
                 if !here.table.is_nat() {
                     let (packets, bytes) = line.counts;
                     let counter = self.rules.add_counter(Counter { name: None, packets, bytes });
                     steps.push(Step::Do(Action::Count(counter)));
                 }
-                steps.extend(does);
+                steps.extend(effect);
             }
         }
         self.push(here.id, line, steps);
     }
 
-    /// Says if it is sure that a short header is dropped by a match that comes next.
+    /// Says whether the next match certainly drops a truncated header.
     fn drops(&self, asked: &Asked) -> bool {
         asked.unknown.is_none() && asked.before_limit.is_none() && self.saver == Saver::Legacy
     }
@@ -222,11 +223,11 @@ impl Emit<'_, '_> {
         self.rules.chains[id.0].rules.push(Rule { place, text: line.text.clone(), steps });
     }
 
-    /// Adds a rule that keeps packets out of the next, if none above does so already.
+    /// Adds a rule that keeps packets out of the next, unless one above already does.
     fn guard(&mut self, here: &mut Here<'_>, line: &Line, steps: Vec<Step>, then: Step) {
         let ends = |step: &Step| !matches!(step, Step::Verdict(Verdict::Jump(_)));
-        let covers = |(said, does): &(Vec<Step>, Step)| {
-            let same = *does == then || ends(does) && ends(&then);
+        let covers = |(said, effect): &(Vec<Step>, Step)| {
+            let same = *effect == then || ends(effect) && ends(&then);
             same && said.iter().all(|step| steps.contains(step))
         };
         if here.said.iter().any(covers) {
@@ -241,25 +242,25 @@ impl Emit<'_, '_> {
         self.rules.chains[here.id.0].rules.push(Rule { place, text, steps });
     }
 
-    /// What is done behind a rule's counter, or why it can not be.
-    fn does(&mut self, here: &Here<'_>, line: &Line) -> Result<Vec<Step>, String> {
+    /// The steps after a rule's counter, or why they are unsupported.
+    fn effect(&mut self, here: &Here<'_>, line: &Line) -> Result<Vec<Step>, String> {
         let nat = here.table.is_nat();
-        Ok(match &line.rule.does {
-            Does::Nothing => Vec::new(),
-            Does::Verdict(Verdict::Return) => match here.policy {
+        Ok(match &line.rule.effect {
+            Effect::Nothing => Vec::new(),
+            Effect::Verdict(Verdict::Return) => match here.policy {
                 Some((policy, counter)) => {
                     let count = counter.map(|counter| Step::Do(Action::Count(counter)));
                     count.into_iter().chain([decide(policy)]).collect()
                 }
                 None => vec![Step::Verdict(Verdict::Return)],
             },
-            Does::Verdict(verdict) if nat && *verdict != Verdict::Accept => {
+            Effect::Verdict(verdict) if nat && *verdict != Verdict::Accept => {
                 return Err("the nat table does not filter".to_owned());
             }
-            Does::Verdict(verdict) => vec![Step::Verdict(verdict.clone())],
-            Does::Act(action) => vec![Step::Do(action.clone())],
-            Does::Unsupported(why) => return Err(why.clone()),
-            Does::Chain(name) => vec![self.call(here, line, name)?],
+            Effect::Verdict(verdict) => vec![Step::Verdict(verdict.clone())],
+            Effect::Act(action) => vec![Step::Do(action.clone())],
+            Effect::Unsupported(why) => return Err(why.clone()),
+            Effect::Chain(name) => vec![self.call(here, line, name)?],
         })
     }
 
@@ -298,7 +299,7 @@ impl Emit<'_, '_> {
         }))
     }
 
-    /// A chain that goes through another and then does what a policy says: a goto in a built-in chain.
+    /// A chain that goes through another, then applies a policy: for a goto in a built-in chain.
     fn and_policy(
         &mut self,
         here: &Here<'_>,
@@ -314,7 +315,7 @@ impl Emit<'_, '_> {
         added
     }
 
-    /// The chain for IPv6 packets with extension headers: those whose headers are sound come back.
+    /// The chain for IPv6 packets with extension headers: packets with valid headers return.
     fn headers(&mut self) -> ChainId {
         if let Some(chain) = self.headers {
             return chain;
@@ -324,7 +325,7 @@ impl Emit<'_, '_> {
         let mut chain = Chain::new("ip6 extension headers", self.family);
         chain.rules = vec![
             rule("(sound headers)", vec![Step::Match(any), Step::Verdict(Verdict::Return)]),
-            rule("(broken headers)", vec![Fate::Drop.step()]),
+            rule("(broken headers)", vec![TargetEnd::Drop.step()]),
         ];
         let chain = self.rules.add_chain(chain);
         self.headers = Some(chain);
@@ -332,7 +333,7 @@ impl Emit<'_, '_> {
     }
 }
 
-impl Fate {
+impl TargetEnd {
     fn short() -> Self {
         Self::Unsupported("a match wants to see a header that is cut short".to_owned())
     }
@@ -345,7 +346,7 @@ impl Fate {
     }
 }
 
-/// All matches of any of these.
+/// All matches of at least one of these.
 fn any(cases: &[Vec<Match>]) -> Vec<Step> {
     match cases {
         [all] => all.iter().cloned().map(Step::Match).collect(),
@@ -353,7 +354,7 @@ fn any(cases: &[Vec<Match>]) -> Vec<Step> {
     }
 }
 
-/// Says if a step looks at what rules write.
+/// Says whether a step looks at something that rules write.
 fn changes(step: &Step) -> bool {
     let of = |one: &Match| {
         let written = |selector| matches!(selector, Selector::Mark | Selector::TrafficClass);
@@ -366,13 +367,13 @@ fn changes(step: &Step) -> bool {
     }
 }
 
-/// Why a rule is the kernel's.
-fn first_reason(asks: &[Ask], does: &Result<Vec<Step>, String>) -> String {
+/// Why a rule is unsupported.
+fn first_reason(asks: &[Ask], effect: &Result<Vec<Step>, String>) -> String {
     let reason = asks.iter().find_map(|ask| match ask {
         Ask::Unknown(why) | Ask::UnknownState(why) => Some(why.clone()),
         _ => None,
     });
-    reason.or_else(|| does.as_ref().err().cloned()).unwrap_or_default()
+    reason.or_else(|| effect.as_ref().err().cloned()).unwrap_or_default()
 }
 
 const fn policy_name(policy: Policy) -> &'static str {

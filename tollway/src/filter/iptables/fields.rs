@@ -1,17 +1,17 @@
-//! Matches on a field of the packet, and the rate of packets.
+//! Matches on a field of the packet, and the rate limit of packets.
 
 use super::Family;
 use super::ask::Ask;
 use super::names;
-use super::value::{self, Wrong, wrong};
+use super::value::{self, SpannedFault, wrong};
 use super::words::{Cursor, Word};
 use crate::filter::ir::{Key, Limit, LimitUnit, Match, Range, Selector};
 use crate::mistake::quoted;
 
-/// Parts of a second in which `xt_limit` counts: `XT_LIMIT_SCALE`.
+/// Units per second in which `xt_limit` counts: `XT_LIMIT_SCALE`.
 const LIMIT_SCALE: u64 = 10_000;
 
-/// Says if a match is one of these.
+/// Says whether a match is one of these.
 pub(super) fn is_one(name: &str, family: Family) -> bool {
     match name {
         "comment" | "dscp" | "iprange" | "length" | "mac" | "mark" | "pkttype" | "tos" => true,
@@ -21,14 +21,14 @@ pub(super) fn is_one(name: &str, family: Family) -> bool {
     }
 }
 
-/// Takes an option of a match; none if it has no such option.
+/// Parses an option of a match; `None` if the match has no such option.
 pub(super) fn option(
     name: &str,
     option: &Word,
     negate: bool,
     words: &mut Cursor<'_>,
     family: Family,
-) -> Result<Option<Vec<Ask>>, Wrong> {
+) -> Result<Option<Vec<Ask>>, SpannedFault> {
     let six = family == Family::Ip6;
     let of = |key: Key, ranges: Vec<Range>| Ask::one(Match::in_ranges(key, ranges), negate);
     let number = |number: u64| vec![Range::one(number.into())];
@@ -91,8 +91,8 @@ pub(super) fn option(
     Ok(Some(vec![ask]))
 }
 
-/// The DSCP of a class's name.
-pub(super) fn dscp_class(word: &Word) -> Result<u8, Wrong> {
+/// The DSCP of a class name.
+pub(super) fn dscp_class(word: &Word) -> Result<u8, SpannedFault> {
     match names::dscp_class(&word.text) {
         Some(dscp) => Ok(dscp),
         None => wrong(
@@ -103,16 +103,16 @@ pub(super) fn dscp_class(word: &Word) -> Result<u8, Wrong> {
     }
 }
 
-/// An option that can not be negated.
-fn plain(option: &Word, negate: bool) -> Result<(), Wrong> {
+/// Rejects the negation of an option that does not allow it.
+fn plain(option: &Word, negate: bool) -> Result<(), SpannedFault> {
     if negate {
-        return wrong(option, format!("{} can not be negated", option.text), "take the ! out");
+        return wrong(option, format!("{} cannot be negated", option.text), "take the ! out");
     }
     Ok(())
 }
 
-/// To whom the frame was sent, by its address.
-fn packet_type(word: &Word, negate: bool) -> Result<Ask, Wrong> {
+/// The kind of destination, by the frame's MAC address.
+fn packet_type(word: &Word, negate: bool) -> Result<Ask, SpannedFault> {
     let all = Selector::EtherDestination.max();
     let group = Key::masked(Selector::EtherDestination, 1 << 40);
     let is_all = Match::is(Selector::EtherDestination, all);
@@ -136,10 +136,10 @@ fn packet_type(word: &Word, negate: bool) -> Result<Ask, Wrong> {
     })
 }
 
-/// A `limit`: so many packets in a time.
+/// A `limit`: a number of packets per period.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
-    /// What a packet costs, in parts of a second.
+    /// The cost of a packet, in units of [`LIMIT_SCALE`].
     cost: u64,
     burst: u64,
 }
@@ -151,13 +151,13 @@ impl Default for Rate {
 }
 
 impl Rate {
-    /// Takes an option; says if it is one of these.
+    /// Parses an option. Returns whether it is one of these.
     pub(super) fn option(
         &mut self,
         option: &Word,
         negate: bool,
         words: &mut Cursor<'_>,
-    ) -> Result<bool, Wrong> {
+    ) -> Result<bool, SpannedFault> {
         match option.text.as_str() {
             "--limit" => {
                 plain(option, negate)?;
@@ -185,8 +185,8 @@ impl Rate {
     }
 }
 
-/// What a packet costs at a rate, rounded as iptables rounds it.
-fn cost(word: &Word) -> Result<u64, Wrong> {
+/// The cost of a packet at a rate, rounded as by iptables.
+fn cost(word: &Word) -> Result<u64, SpannedFault> {
     let (count, unit) = word.text.split_once('/').unwrap_or((&word.text, "second"));
     let units = [("second", 1), ("minute", 60), ("hour", 3600), ("day", 86_400)];
     let unit = unit.to_ascii_lowercase();

@@ -1,30 +1,30 @@
-//! The lines of a save: tables, chains with policies and counts, rules.
+//! The lines of a save: tables, chains with policies and counts, and rules.
 
 use std::collections::HashMap;
 
 use super::Family;
 use super::rule::{self, Parsed};
-use super::value::{Wrong, wrong};
+use super::value::{SpannedFault, wrong};
 use super::words::{self, Word};
 use crate::filter::ir::{Hook, Policy};
 use crate::mistake::{Fault, Ledger, Span, quoted};
 
-/// A table, as it was read.
+/// A parsed table.
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) kind: &'static Kind,
     pub(super) chains: Vec<Chain>,
-    /// Where each chain is, by name.
+    /// The position of each chain, by name.
     names: HashMap<String, usize>,
-    /// Its name in the file, until `COMMIT` is read.
+    /// Its name in the file, until its `COMMIT`.
     open: Option<Span>,
 }
 
-/// A table that there is.
+/// A known table.
 #[derive(Debug)]
 pub(super) struct Kind {
     pub(super) name: &'static str,
-    /// Its built-in chains, their hooks and priorities.
+    /// Its built-in chains with their hooks and priorities.
     chains: &'static [(&'static str, Hook, i32)],
 }
 
@@ -34,9 +34,9 @@ pub(super) struct Chain {
     pub(super) name: String,
     /// The line that declares it.
     pub(super) line: usize,
-    /// Where it hangs, its priority and policy; none for a user chain.
+    /// Its hook, priority and policy; `None` for a user chain.
     pub(super) base: Option<(Hook, i32, Policy)>,
-    /// What its policy begins with.
+    /// Initial counts of its policy.
     pub(super) counts: (u64, u64),
     pub(super) rules: Vec<Line>,
 }
@@ -57,7 +57,7 @@ const FILTER: i32 = 0;
 const SECURITY: i32 = 50;
 const SNAT: i32 = 100;
 
-/// Longest name of a chain: `XT_EXTENSION_MAXNAMELEN` less its end.
+/// Longest name of a chain: `XT_EXTENSION_MAXNAMELEN` without the NUL.
 const LONGEST_NAME: usize = 28;
 
 const KINDS: [Kind; 5] = [
@@ -102,7 +102,7 @@ const KINDS: [Kind; 5] = [
     },
 ];
 
-/// Reads all lines.
+/// Parses all lines.
 pub(super) fn tables(text: &str, family: Family, ledger: &mut Ledger<'_>) -> Vec<Table> {
     let mut tables: Vec<Table> = Vec::new();
     let (mut start, mut number) = (0, 0);
@@ -126,7 +126,7 @@ fn line(
     start: usize,
     number: usize,
     family: Family,
-) -> Result<(), Wrong> {
+) -> Result<(), SpannedFault> {
     let trimmed = whole.trim_start();
     if trimmed.is_empty() || trimmed.starts_with('#') {
         return Ok(());
@@ -155,7 +155,7 @@ fn line(
     }
 }
 
-fn begin(tables: &mut Vec<Table>, word: &Word, rest: &[Word]) -> Result<(), Wrong> {
+fn begin(tables: &mut Vec<Table>, word: &Word, rest: &[Word]) -> Result<(), SpannedFault> {
     let name = &word.text[1..];
     let Some(kind) = KINDS.iter().find(|kind| kind.name == name) else {
         return wrong(
@@ -177,7 +177,7 @@ fn begin(tables: &mut Vec<Table>, word: &Word, rest: &[Word]) -> Result<(), Wron
     no_more(rest)
 }
 
-fn no_more(rest: &[Word]) -> Result<(), Wrong> {
+fn no_more(rest: &[Word]) -> Result<(), SpannedFault> {
     match rest.first() {
         None => Ok(()),
         Some(word) => {
@@ -191,13 +191,13 @@ impl Table {
         self.kind.name == "nat"
     }
 
-    /// Where a chain is, by name.
+    /// The position of a chain, by name.
     pub(super) fn position(&self, name: &str) -> Option<usize> {
         self.names.get(name).copied()
     }
 
     /// A line like `:FORWARD DROP [7:420]`.
-    fn declare(&mut self, first: &Word, rest: &[Word], line: usize) -> Result<(), Wrong> {
+    fn declare(&mut self, first: &Word, rest: &[Word], line: usize) -> Result<(), SpannedFault> {
         let name = &first.text[1..];
         let sound = !name.is_empty() && name.len() <= LONGEST_NAME && !name.starts_with(['-', '!']);
         if !sound || name.contains(|char: char| char.is_control()) {
@@ -256,7 +256,7 @@ impl Table {
         start: usize,
         number: usize,
         family: Family,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), SpannedFault> {
         let (counts, first, rest) = match words {
             [word, first, rest @ ..] if word.text.starts_with('[') => (counts(word)?, first, rest),
             [first, rest @ ..] => ((0, 0), first, rest),
@@ -287,7 +287,7 @@ impl Table {
 }
 
 /// Packets and bytes, like `[7:420]`.
-fn counts(word: &Word) -> Result<(u64, u64), Wrong> {
+fn counts(word: &Word) -> Result<(u64, u64), SpannedFault> {
     let inner = word.text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
     let counts = inner.and_then(|text| text.split_once(':'));
     let decimal = |text: &str| {

@@ -1,34 +1,34 @@
-//! Which chains of a table lead to which, and from which hooks.
+//! Finds which chains of a table lead to which, and from which hooks.
 
 use super::file::Table;
-use super::target::Does;
+use super::target::Effect;
 use crate::filter::ir::{Hook, MOST_JUMPS};
 use crate::mistake::Ledger;
 
-/// Jumps that the front end itself puts behind the deepest chain.
+/// Jumps that the front end itself adds behind the deepest chain.
 const OWN_JUMPS: usize = 2;
 
-/// What is known of a chain by those that lead to it.
+/// What the chains that lead to a chain imply for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reach {
-    /// Packets come here whose output link is not known.
+    /// Packets without a known egress link reach it.
     pub(super) before_route: bool,
-    /// Packets come here whose output link is known.
+    /// Packets with a known egress link reach it.
     pub(super) after_route: bool,
-    /// Packets come here that are forwarded.
+    /// Forwarded packets reach it.
     pub(super) forwarded: bool,
-    /// How many jumps deep it is at most.
+    /// Its greatest depth in jumps.
     depth: usize,
 }
 
 impl Reach {
-    /// Says if a jump from here is deeper than the form allows.
+    /// Says whether a jump from here is deeper than the intermediate form allows.
     pub(super) const fn is_deepest(self) -> bool {
         self.depth + OWN_JUMPS >= MOST_JUMPS
     }
 }
 
-/// Looks at all chains; none if they lead in a circle, which is a mistake.
+/// Examines all chains; `None` if they form a circle, which is a mistake.
 pub(super) fn reaches(table: &Table, ledger: &mut Ledger<'_>) -> Option<Vec<Reach>> {
     let order = callers_first(table, ledger)?;
     let mut reaches = vec![Reach::default(); table.chains.len()];
@@ -42,7 +42,7 @@ pub(super) fn reaches(table: &Table, ledger: &mut Ledger<'_>) -> Option<Vec<Reac
         }
         let from = reaches[chain];
         for line in &table.chains[chain].rules {
-            let Does::Chain(name) = &line.rule.does else { continue };
+            let Effect::Chain(name) = &line.rule.effect else { continue };
             let Some(target) = table.position(name) else { continue };
             let reach = &mut reaches[target];
             reach.before_route |= from.before_route;
@@ -54,7 +54,7 @@ pub(super) fn reaches(table: &Table, ledger: &mut Ledger<'_>) -> Option<Vec<Reac
     Some(reaches)
 }
 
-/// Where a walk through a chain is.
+/// The position of a walk in a chain.
 struct Walk {
     chain: usize,
     rule: usize,
@@ -79,7 +79,7 @@ fn callers_first(table: &Table, ledger: &mut Ledger<'_>) -> Option<Vec<usize>> {
                 continue;
             };
             walk.rule += 1;
-            let Does::Chain(name) = &line.rule.does else { continue };
+            let Effect::Chain(name) = &line.rule.effect else { continue };
             let Some(target) = table.position(name) else { continue };
             if is_open[target] {
                 let what = format!("the chain {name} leads to itself");

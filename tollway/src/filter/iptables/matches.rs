@@ -1,4 +1,4 @@
-//! Matches: which there are, and those that look at the transport header.
+//! Matches: which exist, and those that look at the transport header.
 
 use super::Family;
 use super::ask::Ask;
@@ -6,12 +6,12 @@ use super::fields;
 use super::header::{Header, has_extensions};
 use super::names;
 use super::once::{Options, Used, needs_option};
-use super::value::{self, Wrong, wrong};
+use super::value::{self, SpannedFault, wrong};
 use super::words::{Cursor, Word};
 use crate::filter::ir::{Match, PayloadBase, Range, Selector, Step};
 use crate::mistake::{Fault, Span, quoted};
 
-/// Matches that are not done, which look at nothing but the packet, or at what the packet does not change.
+/// Unsupported matches that look only at the packet, or at state that the packet does not change.
 const UNKNOWN: [&str; 25] = [
     "addrtype",
     "bpf",
@@ -40,7 +40,7 @@ const UNKNOWN: [&str; 25] = [
     "u32",
 ];
 
-/// Matches that ask connection tracking.
+/// Matches that need connection tracking.
 const TRACKING: [&str; 9] = [
     "cluster",
     "connbytes",
@@ -65,7 +65,7 @@ pub(super) struct Loaded {
     /// Rate and burst of a limit.
     rate: fields::Rate,
     used: Used,
-    /// Where the rule names it.
+    /// Its position in the rule.
     place: Span,
 }
 
@@ -77,7 +77,7 @@ enum Kind {
     },
     Multiport,
     Icmp,
-    /// A number of 32 bits in the header.
+    /// A 32-bit number in the header.
     Spi {
         option: &'static str,
         protocol: u8,
@@ -85,20 +85,20 @@ enum Kind {
     },
     Field,
     Limit,
-    /// An extension header of IPv6: packets without never match.
+    /// An IPv6 extension header: packets without it never match.
     Extension,
     Unknown,
     UnknownState,
 }
 
 impl Loaded {
-    /// Begins a match.
+    /// Starts a match.
     pub(super) fn new(
         word: &Word,
         name: &str,
         header: &Header,
         family: Family,
-    ) -> Result<Self, Wrong> {
+    ) -> Result<Self, SpannedFault> {
         let six = family == Family::Ip6;
         let kind = match name {
             "tcp" => Kind::Ports { protocol: 6 },
@@ -132,13 +132,13 @@ impl Loaded {
         Ok(loaded)
     }
 
-    /// Says if connection tracking is asked.
+    /// Says whether it needs connection tracking.
     pub(super) fn tracks(&self) -> bool {
         TRACKING.contains(&self.name.as_str())
     }
 
-    /// A header that a rule looks at must be there: the kernel takes no other rule.
-    fn check(&self, word: &Word, header: &Header, family: Family) -> Result<(), Wrong> {
+    /// Checks that the rule requires the header that the match looks at: the kernel rejects other rules.
+    fn check(&self, word: &Word, header: &Header, family: Family) -> Result<(), SpannedFault> {
         let wanted: &[u8] = match self.kind {
             Kind::Ports { protocol } | Kind::Spi { protocol, .. } => &[protocol],
             Kind::Icmp if family == Family::Ip6 => &[58],
@@ -170,7 +170,7 @@ impl Loaded {
             Kind::Field | Kind::Limit => return,
         };
         let mut cases = vec![Ask::shorter_than(least)];
-        // IPv6 counts offsets in bytes there (`ip6_packet_match`): none is 1.
+        // Here IPv6 counts offsets in bytes (`ip6_packet_match`): no such offset is 1.
         if self.kind == (Kind::Ports { protocol: 6 }) && family == Family::Ip {
             cases.push(vec![Match::is(Selector::FragmentOffset, 1)]);
         }
@@ -178,7 +178,7 @@ impl Loaded {
     }
 
     fn unknown(&mut self, what: &str) {
-        let why = format!("{what} {} of iptables is the kernel's", self.name);
+        let why = format!("{what} {} of iptables takes the kernel path", self.name);
         self.asks.push(match self.kind {
             Kind::UnknownState => Ask::UnknownState(why),
             _ => Ask::Unknown(why),
@@ -197,7 +197,7 @@ impl Options for Loaded {
         negate: bool,
         words: &mut Cursor<'_>,
         family: Family,
-    ) -> Result<bool, Wrong> {
+    ) -> Result<bool, SpannedFault> {
         let name = option.text.as_str();
         let ask = match (self.kind, name) {
             (Kind::Ports { .. }, "--sport" | "--source-port") => {
@@ -245,18 +245,21 @@ impl Options for Loaded {
 }
 
 impl Loaded {
-    /// Takes an option that is not known.
+    /// Handles an unknown option.
     pub(super) fn other(&mut self, option: &Word, words: &mut Cursor<'_>) {
         words.skip_values();
         if !matches!(self.kind, Kind::Unknown | Kind::UnknownState | Kind::Extension) {
-            let why =
-                format!("{} of the match {} is the kernel's", quoted(&option.text), self.name);
+            let why = format!(
+                "{} of the match {} takes the kernel path",
+                quoted(&option.text),
+                self.name
+            );
             self.asks.push(Ask::Unknown(why));
         }
     }
 
-    /// Says what is missing, once the whole rule is read.
-    pub(super) fn check_whole(&self) -> Result<(), Wrong> {
+    /// Reports what is missing, once the whole rule is parsed.
+    pub(super) fn check_whole(&self) -> Result<(), SpannedFault> {
         if self.used.is_any() || !needs_option(&self.name) {
             return Ok(());
         }
@@ -264,12 +267,12 @@ impl Loaded {
         Err((self.place.clone(), Fault::new(what, "write what it is to match")))
     }
 
-    /// What it asks.
+    /// Its checks.
     pub(super) fn asks(self) -> Vec<Ask> {
         let mut asks = self.asks;
         match self.kind {
             Kind::Limit => asks.push(self.rate.ask()),
-            // Not of later fragments, which a condition on the header says as well.
+            // Excludes later fragments; a condition on the header does that too.
             Kind::Ports { .. } | Kind::Spi { .. } | Kind::Icmp
                 if !asks.iter().any(|ask| matches!(ask, Ask::Holds(_) | Ask::Never)) =>
             {
@@ -291,7 +294,7 @@ fn flags(mask: u8, set: u8, negate: bool) -> Ask {
     Ask::one(Match::is(key, set.into()), negate)
 }
 
-fn tcp_flags(word: &Word) -> Result<u8, Wrong> {
+fn tcp_flags(word: &Word) -> Result<u8, SpannedFault> {
     match names::tcp_flags(&word.text) {
         Some(flags) => Ok(flags),
         None => wrong(
@@ -302,8 +305,8 @@ fn tcp_flags(word: &Word) -> Result<u8, Wrong> {
     }
 }
 
-/// A type, with a code.
-fn icmp(word: &Word, negate: bool, family: Family) -> Result<Ask, Wrong> {
+/// A type, optionally with a code.
+fn icmp(word: &Word, negate: bool, family: Family) -> Result<Ask, SpannedFault> {
     let (kind, code) = match names::icmp(&word.text, family) {
         Some(found) => found,
         None => match word.text.split_once('/') {
@@ -314,7 +317,7 @@ fn icmp(word: &Word, negate: bool, family: Family) -> Result<Ask, Wrong> {
             }
         },
     };
-    // `icmp_type_code_match`: of IPv4, 255 is any.
+    // `icmp_type_code_match`: 255 means any in IPv4.
     if kind == 255 && family == Family::Ip {
         return Ok(if negate {
             Ask::Never
@@ -333,8 +336,8 @@ fn icmp(word: &Word, negate: bool, family: Family) -> Result<Ask, Wrong> {
     })
 }
 
-/// Ports and ranges with both their ends, as many as `xt_multiport` has room for: a range takes two places.
-fn port_list(word: &Word) -> Result<Vec<Range>, Wrong> {
+/// Ports and ranges, at most as many as `xt_multiport` has room for: a range takes two places.
+fn port_list(word: &Word) -> Result<Vec<Range>, SpannedFault> {
     let parts = || word.text.split(',');
     if parts().any(|part| part.starts_with(':') || part.ends_with(':')) {
         let what = format!("{} has a range with one end", quoted(&word.text));
@@ -352,7 +355,7 @@ fn multiport(
     option: &Word,
     negate: bool,
     words: &mut Cursor<'_>,
-) -> Result<Option<Vec<Ask>>, Wrong> {
+) -> Result<Option<Vec<Ask>>, SpannedFault> {
     let (source, destination) = (Selector::SourcePort, Selector::DestinationPort);
     let selectors: &[Selector] = match option.text.as_str() {
         "--sports" | "--source-ports" => &[source],

@@ -1,9 +1,9 @@
-//! What iptables calls numbers.
+//! iptables' names of numbers.
 
 use crate::filter::ir::{Family, Reject};
 use crate::filter::names::{Names, PROTOCOLS};
 
-/// What iptables and `/etc/protocols` have beside [`PROTOCOLS`].
+/// Names of iptables and `/etc/protocols` in addition to [`PROTOCOLS`].
 const MORE_PROTOCOLS: Names = &[
     ("ipv6-crypt", 50),
     ("ipv6-auth", 51),
@@ -20,7 +20,7 @@ pub(super) fn protocol(name: &str) -> Option<u8> {
     all.find(|(known, _)| *known == name).map(|(_, number)| *number)
 }
 
-/// The match that a protocol's own options belong to.
+/// The match that has the options of a protocol.
 pub(super) const fn match_of(protocol: u8, family: Family) -> Option<&'static str> {
     Some(match (protocol, family) {
         (6, _) => "tcp",
@@ -111,14 +111,14 @@ const ICMP6: [(&str, u8, Option<u8>); 28] = [
     ("redirect", 137, None),
 ];
 
-/// Type and code of an ICMP message's name.
+/// Type and code of an ICMP message, by its name.
 pub(super) fn icmp(name: &str, family: Family) -> Option<(u8, Option<u8>)> {
     let names = if family == Family::Ip6 { &ICMP6[..] } else { &ICMP };
     let found = names.iter().find(|(known, ..)| known.eq_ignore_ascii_case(name));
     found.map(|(_, kind, code)| (*kind, *code))
 }
 
-/// What `--reject-with` names.
+/// The error that `--reject-with` names.
 pub(super) fn reject(name: &str, family: Family) -> Option<Reject> {
     Some(match (name, family) {
         ("tcp-reset" | "tcp-rst", _) => Reject::TcpReset,
@@ -139,13 +139,13 @@ pub(super) fn reject(name: &str, family: Family) -> Option<Reject> {
     })
 }
 
-/// Says if syslog has such a level.
+/// Says whether syslog has this level.
 pub(super) fn is_log_level(name: &str) -> bool {
     let names = ["alert", "crit", "debug", "emerg", "error", "info", "notice", "panic", "warning"];
     names.contains(&name) || super::value::plain(name).is_some_and(|level| level < 8)
 }
 
-/// TCP flags, some with commas between.
+/// TCP flags, separated by commas.
 pub(super) fn tcp_flags(list: &str) -> Option<u8> {
     list.split(',').try_fold(0, |flags, name| {
         let flag = match name.to_ascii_uppercase().as_str() {

@@ -1,18 +1,19 @@
-//! Options that a rule may have once, that exclude each other, or that it needs.
+//! Options that a rule may have only once, that exclude each other, or that it needs.
 //!
-//! libxtables knows this of each option (`XTOPT_MULTI`, `excl`, `XTOPT_MAND`): a rule that breaks it is no rule.
+//! libxtables has this for each option (`XTOPT_MULTI`, `excl`, `XTOPT_MAND`) and rejects a rule that breaks
+//! it.
 
 use super::Family;
-use super::value::{Wrong, wrong};
+use super::value::{SpannedFault, wrong};
 use super::words::{Cursor, Word};
 
-/// Options of a match or a target that a rule has so far, by what stands for all that exclude each other.
+/// Options of a match or a target so far; options that exclude each other share a name.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Used(Vec<String>);
 
 impl Used {
-    /// Notes an option.
-    pub(super) fn note(&mut self, option: &Word) -> Result<(), Wrong> {
+    /// Notes an option; rejects a second one.
+    pub(super) fn note(&mut self, option: &Word) -> Result<(), SpannedFault> {
         let kind = kind(&option.text);
         if self.0.iter().any(|used| used == kind) {
             let what = format!("{} is there twice, or with one that excludes it", option.text);
@@ -22,34 +23,34 @@ impl Used {
         Ok(())
     }
 
-    /// Says if there is any.
+    /// Says whether there are any.
     pub(super) fn is_any(&self) -> bool {
         !self.0.is_empty()
     }
 }
 
-/// A part of a rule that has options, each of them once.
+/// A part of a rule with options, each of which occurs once.
 pub(super) trait Options {
-    /// Those that it has so far.
+    /// Its options so far.
     fn used(&mut self) -> &mut Used;
 
-    /// Takes an option, however often; says if it is one of this part.
+    /// Parses an option, however often. Returns whether it belongs to this part.
     fn take(
         &mut self,
         option: &Word,
         negate: bool,
         words: &mut Cursor<'_>,
         family: Family,
-    ) -> Result<bool, Wrong>;
+    ) -> Result<bool, SpannedFault>;
 
-    /// Takes an option; says if it is one of this part.
+    /// Parses an option once. Returns whether it belongs to this part.
     fn option(
         &mut self,
         option: &Word,
         negate: bool,
         words: &mut Cursor<'_>,
         family: Family,
-    ) -> Result<bool, Wrong> {
+    ) -> Result<bool, SpannedFault> {
         let takes = self.take(option, negate, words, family)?;
         if takes {
             self.used().note(option)?;
@@ -58,7 +59,7 @@ pub(super) trait Options {
     }
 }
 
-/// One name for all options of which a rule has one.
+/// A common name for options of which a rule may have only one.
 fn kind(option: &str) -> &str {
     match option {
         "--source" | "--src" => "-s",
@@ -82,7 +83,7 @@ fn kind(option: &str) -> &str {
     }
 }
 
-/// Says if a match is none without one of its options.
+/// Says whether a match needs at least one of its options.
 pub(super) fn needs_option(name: &str) -> bool {
     let needing = [
         "comment",

@@ -1,32 +1,32 @@
-//! A rule: the options behind `-A`.
+//! A rule: the options after `-A`.
 
 use super::ask::Ask;
 use super::header::Header;
 use super::matches::Loaded;
 use super::once::Options;
-use super::target::{Aim, Does};
-use super::value::{Wrong, wrong};
+use super::target::{Aim, Effect};
+use super::value::{SpannedFault, wrong};
 use super::words::{Cursor, Word};
 use super::{Family, names};
 use crate::mistake::{Span, quoted};
 
-/// A rule as it was read.
+/// A parsed rule.
 #[derive(Clone, Debug)]
 pub(super) struct Parsed {
-    /// What it asks, in the kernel's order.
+    /// Its checks, in the kernel's order.
     pub(super) asks: Vec<Ask>,
-    pub(super) does: Does,
-    /// Whether a chain that it goes through comes back to where the last jump was.
+    pub(super) effect: Effect,
+    /// Whether the chain that it jumps to returns to where the last jump was.
     pub(super) goto: bool,
-    /// Where its target is, or the whole rule.
+    /// The position of its target, or of the whole rule.
     pub(super) target: Span,
     /// Whether it needs connection tracking.
     pub(super) tracks: bool,
-    /// An option of the target, which it has not if it is a chain.
+    /// An option of the target that would be wrong if the target is a chain.
     pub(super) stray: Option<Span>,
 }
 
-/// What the options before have begun.
+/// The state of parsing.
 struct Reading {
     header: Header,
     matches: Vec<Loaded>,
@@ -34,8 +34,8 @@ struct Reading {
     family: Family,
 }
 
-/// Reads the options of a rule that begins with `first`.
-pub(super) fn parse(first: &Word, words: &[Word], family: Family) -> Result<Parsed, Wrong> {
+/// Parses the options of a rule that begins with `first`.
+pub(super) fn parse(first: &Word, words: &[Word], family: Family) -> Result<Parsed, SpannedFault> {
     let mut reading = Reading { header: Header::default(), matches: Vec::new(), aim: None, family };
     let mut words = Cursor::new(words);
     while let Some(word) = words.next() {
@@ -53,7 +53,12 @@ pub(super) fn parse(first: &Word, words: &[Word], family: Family) -> Result<Pars
 }
 
 impl Reading {
-    fn option(&mut self, option: &Word, negate: bool, words: &mut Cursor<'_>) -> Result<(), Wrong> {
+    fn option(
+        &mut self,
+        option: &Word,
+        negate: bool,
+        words: &mut Cursor<'_>,
+    ) -> Result<(), SpannedFault> {
         if !option.is_option() || option.is("!") {
             return wrong(
                 option,
@@ -79,14 +84,19 @@ impl Reading {
         }
     }
 
-    fn load(&mut self, word: &Word, name: &str) -> Result<(), Wrong> {
+    fn load(&mut self, word: &Word, name: &str) -> Result<(), SpannedFault> {
         let loaded = Loaded::new(word, name, &self.header, self.family)?;
         self.matches.push(loaded);
         Ok(())
     }
 
-    /// An option of the header, of the target, of a match, or of the protocol's match that is not named.
-    fn inner(&mut self, option: &Word, negate: bool, words: &mut Cursor<'_>) -> Result<(), Wrong> {
+    /// Parses an option of the header, of the target, of a match, or of the protocol's implicit match.
+    fn inner(
+        &mut self,
+        option: &Word,
+        negate: bool,
+        words: &mut Cursor<'_>,
+    ) -> Result<(), SpannedFault> {
         let family = self.family;
         if self.header.option(option, negate, words, family)? {
             return Ok(());
@@ -126,8 +136,8 @@ impl Reading {
         Ok(())
     }
 
-    /// The match that the protocol brings along, if it is not there yet.
-    fn implied(&self, option: &Word) -> Result<Option<Loaded>, Wrong> {
+    /// The implicit match of the protocol, unless the rule already has it.
+    fn implied(&self, option: &Word) -> Result<Option<Loaded>, SpannedFault> {
         let name = self
             .header
             .only_protocol()
@@ -136,14 +146,14 @@ impl Reading {
         name.map(|name| Loaded::new(option, name, &self.header, self.family)).transpose()
     }
 
-    fn finish(self, first: &Word) -> Result<Parsed, Wrong> {
+    fn finish(self, first: &Word) -> Result<Parsed, SpannedFault> {
         let mut asks = self.header.asks(self.family);
         self.matches.iter().try_for_each(Loaded::check_whole)?;
         let mut tracks = self.matches.iter().any(Loaded::tracks);
         asks.extend(self.matches.into_iter().flat_map(Loaded::asks));
         let mut parsed = Parsed {
             asks,
-            does: Does::Nothing,
+            effect: Effect::Nothing,
             goto: false,
             target: first.span.clone(),
             tracks: false,
@@ -154,8 +164,8 @@ impl Reading {
             parsed.target = aim.word.span.clone();
             parsed.goto = aim.goto;
             parsed.stray = aim.stray();
-            let (does, ask) = aim.finish(self.header.only_protocol())?;
-            parsed.does = does;
+            let (effect, ask) = aim.finish(self.header.only_protocol())?;
+            parsed.effect = effect;
             parsed.asks.extend(ask);
         }
         parsed.tracks = tracks;

@@ -1,16 +1,16 @@
-//! Targets: what a rule does.
+//! Targets: the actions of rules.
 
 use super::Family;
 use super::ask::Ask;
 use super::fields::dscp_class;
 use super::names;
 use super::once::{Options, Used};
-use super::value::{self, Wrong, wrong};
+use super::value::{self, SpannedFault, wrong};
 use super::words::{Cursor, Word};
 use crate::filter::ir::{Action, Key, Log, Match, Range, Reject, Selector, Verdict};
 use crate::mistake::{Span, quoted};
 
-/// Targets that translate addresses, or else need connections.
+/// Targets that translate addresses or otherwise need connection tracking.
 const TRACKING: [&str; 11] = [
     "CONNMARK",
     "CONNSECMARK",
@@ -25,60 +25,60 @@ const TRACKING: [&str; 11] = [
     "TPROXY",
 ];
 
-/// What a rule does with packets of which all holds.
+/// The effect of a rule on packets that pass its checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Does {
-    /// Counts them.
+pub(super) enum Effect {
+    /// Only counts them.
     Nothing,
-    /// Goes on after this.
+    /// Does this and continues.
     Act(Action),
-    /// Ends.
+    /// Ends with this verdict.
     Verdict(Verdict),
     /// Goes through a user chain.
     Chain(String),
-    /// Can not be done, and why.
+    /// Unsupported, and why.
     Unsupported(String),
 }
 
-/// A target in the reading.
+/// A target being parsed.
 #[derive(Clone, Debug)]
 pub(super) struct Aim {
     pub(super) word: Word,
     pub(super) goto: bool,
-    does: Does,
-    /// What is to be asked before it can be done.
+    effect: Effect,
+    /// What to check before.
     ask: Option<Ask>,
-    /// Options without which it can not be done are there.
+    /// Whether all required options are there.
     complete: bool,
-    /// Why it can not be done with one of its options.
+    /// Why an option is unsupported.
     unknown: Option<String>,
     used: Used,
-    /// An option, where the target may be a chain, which has none.
+    /// An option, in case the target is a chain, which has none.
     stray: Option<Span>,
 }
 
 impl Aim {
-    /// Begins a target.
+    /// Starts a target.
     pub(super) fn new(word: &Word, goto: bool, family: Family) -> Self {
         let name = word.text.as_str();
-        let does = match name {
-            _ if goto => Does::Chain(name.to_owned()),
-            "ACCEPT" => Does::Verdict(Verdict::Accept),
-            "DROP" => Does::Verdict(Verdict::Drop),
-            "RETURN" => Does::Verdict(Verdict::Return),
-            "REJECT" if family == Family::Ip6 => Does::Verdict(Verdict::Reject(Reject::Icmp6(4))),
-            "REJECT" => Does::Verdict(Verdict::Reject(Reject::Icmp(3))),
-            "LOG" => Does::Act(Action::Log(Log::default())),
-            "NFLOG" => Does::Act(Action::Log(Log { group: Some(0), ..Log::default() })),
-            "NOTRACK" => Does::Act(Action::NoTrack),
-            "MARK" | "DSCP" | "TOS" | "CT" => Does::Unsupported(unsupported(name)),
-            _ => Does::Chain(name.to_owned()),
+        let effect = match name {
+            _ if goto => Effect::Chain(name.to_owned()),
+            "ACCEPT" => Effect::Verdict(Verdict::Accept),
+            "DROP" => Effect::Verdict(Verdict::Drop),
+            "RETURN" => Effect::Verdict(Verdict::Return),
+            "REJECT" if family == Family::Ip6 => Effect::Verdict(Verdict::Reject(Reject::Icmp6(4))),
+            "REJECT" => Effect::Verdict(Verdict::Reject(Reject::Icmp(3))),
+            "LOG" => Effect::Act(Action::Log(Log::default())),
+            "NFLOG" => Effect::Act(Action::Log(Log { group: Some(0), ..Log::default() })),
+            "NOTRACK" => Effect::Act(Action::NoTrack),
+            "MARK" | "DSCP" | "TOS" | "CT" => Effect::Unsupported(unsupported(name)),
+            _ => Effect::Chain(name.to_owned()),
         };
         let complete = !matches!(name, "MARK" | "DSCP" | "TOS");
         Self {
             word: word.clone(),
             goto,
-            does,
+            effect,
             ask: None,
             complete,
             unknown: None,
@@ -99,15 +99,15 @@ impl Options for Aim {
         negate: bool,
         words: &mut Cursor<'_>,
         family: Family,
-    ) -> Result<bool, Wrong> {
+    ) -> Result<bool, SpannedFault> {
         if negate {
             return Ok(false);
         }
         let all = u64::from(u32::MAX);
         let mark = |keep: u64, flip: u64| {
-            Does::Act(Action::Mark { keep: !(keep as u32), flip: flip as u32 })
+            Effect::Act(Action::Mark { keep: !(keep as u32), flip: flip as u32 })
         };
-        let does = match (self.word.text.as_str(), option.text.as_str()) {
+        let effect = match (self.word.text.as_str(), option.text.as_str()) {
             ("REJECT", "--reject-with") => reject(words.value(option)?, family)?,
             ("LOG", "--log-prefix") | ("NFLOG", "--nflog-prefix") => {
                 let word = words.value(option)?;
@@ -155,19 +155,19 @@ impl Options for Aim {
             }
             ("MARK", "--xor-mark") => mark(0, value::number(words.value(option)?, all)?),
             ("DSCP", "--set-dscp") => {
-                Does::Act(Action::Dscp(value::number(words.value(option)?, 63)? as u8))
+                Effect::Act(Action::Dscp(value::number(words.value(option)?, 63)? as u8))
             }
             ("DSCP", "--set-dscp-class") => {
-                Does::Act(Action::Dscp(dscp_class(words.value(option)?)?))
+                Effect::Act(Action::Dscp(dscp_class(words.value(option)?)?))
             }
             ("TOS", "--set-tos") => {
                 let (tos, mask) = value::masked(words.value(option)?, 255, 255)?;
                 self.set_tos(tos as u8, mask as u8)
             }
-            ("CT", "--notrack") => Does::Act(Action::NoTrack),
+            ("CT", "--notrack") => Effect::Act(Action::NoTrack),
             _ => return Ok(false),
         };
-        self.does = does;
+        self.effect = effect;
         self.complete = true;
         Ok(true)
     }
@@ -175,16 +175,17 @@ impl Options for Aim {
 
 impl Aim {
     fn log(&mut self, change: impl FnOnce(&mut Log)) -> bool {
-        if let Does::Act(Action::Log(log)) = &mut self.does {
+        if let Effect::Act(Action::Log(log)) = &mut self.effect {
             change(log);
         }
         true
     }
 
-    /// The form has no action for the lower two bits: where they are what they are to be, none is needed.
-    fn set_tos(&mut self, tos: u8, mask: u8) -> Does {
+    /// The intermediate form has no action for the lower two bits. Where they already are as wanted, none is
+    /// needed.
+    fn set_tos(&mut self, tos: u8, mask: u8) -> Effect {
         if mask & 0xfc != 0xfc || tos & !mask != 0 {
-            return Does::Unsupported(format!(
+            return Effect::Unsupported(format!(
                 "the form has nothing for a TOS {tos:#04x}/{mask:#04x}"
             ));
         }
@@ -192,54 +193,58 @@ impl Aim {
         let others = Match::in_ranges(ecn, [Range::one((tos & 3).into())]).negated();
         self.ask = (mask & 3 != 0)
             .then(|| Ask::Unless(others, "the form has nothing to write ECN with".to_owned()));
-        Does::Act(Action::Dscp(tos >> 2))
+        Effect::Act(Action::Dscp(tos >> 2))
     }
 
-    /// Takes an option that is not known.
+    /// Handles an unknown option.
     pub(super) fn other(&mut self, option: &Word, words: &mut Cursor<'_>) {
         words.skip_values();
         self.complete = true;
-        if matches!(self.does, Does::Chain(_)) {
+        if matches!(self.effect, Effect::Chain(_)) {
             self.stray.get_or_insert(option.span.clone());
         } else {
             let name = &self.word.text;
-            let why = format!("{} of the target {name} is the kernel's", quoted(&option.text));
+            let why =
+                format!("{} of the target {name} takes the kernel path", quoted(&option.text));
             self.unknown = Some(why);
         }
     }
 
-    /// Says if connection tracking is needed.
+    /// Says whether it needs connection tracking.
     pub(super) fn tracks(&self) -> bool {
-        TRACKING.contains(&self.word.text.as_str()) && self.does != Does::Act(Action::NoTrack)
+        TRACKING.contains(&self.word.text.as_str()) && self.effect != Effect::Act(Action::NoTrack)
     }
 
-    /// An option that a chain has not.
+    /// An option that a chain does not have.
     pub(super) fn stray(&self) -> Option<Span> {
         self.stray.clone()
     }
 
-    /// What it does, and what is to be asked before.
-    pub(super) fn finish(self, protocol: Option<u8>) -> Result<(Does, Option<Ask>), Wrong> {
+    /// Its effect, and what to check before.
+    pub(super) fn finish(
+        self,
+        protocol: Option<u8>,
+    ) -> Result<(Effect, Option<Ask>), SpannedFault> {
         if !self.complete {
             let what = format!("{} does not say what it sets", self.word.text);
             return wrong(&self.word, what, "write its option");
         }
-        let does = match self.does {
-            _ if self.unknown.is_some() => Does::Unsupported(self.unknown.unwrap_or_default()),
-            Does::Verdict(Verdict::Reject(Reject::TcpReset)) if protocol != Some(6) => {
+        let effect = match self.effect {
+            _ if self.unknown.is_some() => Effect::Unsupported(self.unknown.unwrap_or_default()),
+            Effect::Verdict(Verdict::Reject(Reject::TcpReset)) if protocol != Some(6) => {
                 return wrong(
                     &self.word,
                     "a TCP reset is in a rule for other protocols",
                     "write -p tcp before it",
                 );
             }
-            does => does,
+            effect => effect,
         };
-        Ok((does, self.ask))
+        Ok((effect, self.ask))
     }
 }
 
-/// Why a target that is no chain is not done; none if it has no target's name.
+/// Why a target that is not a chain is unsupported; `None` if the name is not a target's.
 pub(super) fn stranger(name: &str) -> Option<String> {
     let plain = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
     let sound = !name.is_empty() && name.len() < 30 && name.bytes().all(plain);
@@ -247,12 +252,12 @@ pub(super) fn stranger(name: &str) -> Option<String> {
 }
 
 fn unsupported(name: &str) -> String {
-    format!("the target {name} of iptables is the kernel's")
+    format!("the target {name} of iptables takes the kernel path")
 }
 
-fn reject(word: &Word, family: Family) -> Result<Does, Wrong> {
+fn reject(word: &Word, family: Family) -> Result<Effect, SpannedFault> {
     match names::reject(&word.text, family) {
-        Some(reject) => Ok(Does::Verdict(Verdict::Reject(reject))),
+        Some(reject) => Ok(Effect::Verdict(Verdict::Reject(reject))),
         None => wrong(
             word,
             format!("{} is nothing to reject with", quoted(&word.text)),

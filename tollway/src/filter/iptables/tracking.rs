@@ -1,9 +1,9 @@
 //! What rules that need connection tracking mean for all other packets.
 //!
-//! Who tracks connections has to see all their packets: the answer to a packet that the kernel has not
-//! seen is none to it. So where forwarded packets meet such a rule, all packets are the kernel's. Where only
-//! packets meet one that are for the router or from it, the kernel tracks as well, and it puts fragments
-//! together before any rule (`nf_defrag_ipv4.c`, `nf_defrag_ipv6_hooks.c`): fragments are its own.
+//! Connection tracking has to see all packets of a connection: it cannot assign the answer to a packet that
+//! the kernel has not seen. So if forwarded packets meet such a rule, all packets take the kernel path. If
+//! only packets to or from the router meet one, the kernel tracks too, and it reassembles fragments before
+//! any rule (`nf_defrag_ipv4.c`, `nf_defrag_ipv6_hooks.c`). Then fragments take the kernel path.
 
 use super::emit::place;
 use super::file::{Line, Table};
@@ -17,7 +17,7 @@ const DEFRAG: i32 = -400;
 /// `NF_IP_PRI_CONNTRACK`.
 const CONNTRACK: i32 = -200;
 
-/// Adds the chains that leave packets to connection tracking, where a rule needs it.
+/// Adds the chains that send packets to the kernel path for connection tracking, if a rule needs it.
 pub(super) fn leave(
     rules: &mut Ruleset,
     tables: &[(&Table, Vec<Reach>)],
@@ -51,7 +51,7 @@ pub(super) fn leave(
     }
 }
 
-/// A chain of one rule, because of a line.
+/// A chain of a single rule, caused by a line.
 fn only(
     family: Family,
     name: &str,

@@ -6,19 +6,19 @@ use super::words::Word;
 use crate::filter::ir::{Family, Range};
 use crate::mistake::{Fault, Span, quoted};
 
-/// What is wrong, and where.
-pub(super) type Wrong = (Span, Fault);
+/// A mistake and its position.
+pub(super) type SpannedFault = (Span, Fault);
 
 /// A mistake at a word.
 pub(super) fn wrong<T>(
     word: &Word,
     what: impl Into<String>,
     remedy: impl Into<String>,
-) -> Result<T, Wrong> {
+) -> Result<T, SpannedFault> {
     Err((word.span.clone(), Fault::new(what, remedy)))
 }
 
-/// A number as `strtoul` reads it: decimal, 0x hexadecimal, 0 octal.
+/// A number in the notation of `strtoul`: decimal, 0x hexadecimal, 0 octal.
 pub(super) fn plain(text: &str) -> Option<u64> {
     let digits = |text: &str, radix| {
         let sound = text.bytes().all(|byte| byte.is_ascii_alphanumeric());
@@ -32,12 +32,12 @@ pub(super) fn plain(text: &str) -> Option<u64> {
 }
 
 /// A number up to `max`.
-pub(super) fn number(word: &Word, max: u64) -> Result<u64, Wrong> {
+pub(super) fn number(word: &Word, max: u64) -> Result<u64, SpannedFault> {
     in_word(word, &word.text, max)
 }
 
 /// A number that is a part of a word.
-pub(super) fn in_word(word: &Word, part: &str, max: u64) -> Result<u64, Wrong> {
+pub(super) fn in_word(word: &Word, part: &str, max: u64) -> Result<u64, SpannedFault> {
     match plain(part).filter(|number| *number <= max) {
         Some(number) => Ok(number),
         None => wrong(
@@ -48,12 +48,12 @@ pub(super) fn in_word(word: &Word, part: &str, max: u64) -> Result<u64, Wrong> {
     }
 }
 
-/// A number, or two with a colon between, either of which may be left out.
-pub(super) fn range(word: &Word, max: u64) -> Result<Range, Wrong> {
+/// A number, or two separated by a colon, either of which may be missing.
+pub(super) fn range(word: &Word, max: u64) -> Result<Range, SpannedFault> {
     part_range(word, &word.text, max)
 }
 
-fn part_range(word: &Word, part: &str, max: u64) -> Result<Range, Wrong> {
+fn part_range(word: &Word, part: &str, max: u64) -> Result<Range, SpannedFault> {
     let (first, last) = match part.split_once(':') {
         None => {
             let number = in_word(word, part, max)?;
@@ -70,13 +70,13 @@ fn part_range(word: &Word, part: &str, max: u64) -> Result<Range, Wrong> {
     Ok(Range::new(first.into(), last.into()))
 }
 
-/// Several numbers or ranges with commas between.
-pub(super) fn ranges(word: &Word, max: u64) -> Result<Vec<Range>, Wrong> {
+/// Several numbers or ranges, separated by commas.
+pub(super) fn ranges(word: &Word, max: u64) -> Result<Vec<Range>, SpannedFault> {
     word.text.split(',').map(|part| part_range(word, part, max)).collect()
 }
 
-/// A number with a mask behind a stroke; without, `whole`.
-pub(super) fn masked(word: &Word, max: u64, whole: u64) -> Result<(u64, u64), Wrong> {
+/// A number with a mask after a slash; without one, the mask is `whole`.
+pub(super) fn masked(word: &Word, max: u64, whole: u64) -> Result<(u64, u64), SpannedFault> {
     match word.text.split_once('/') {
         None => Ok((number(word, max)?, whole)),
         Some((value, mask)) => Ok((in_word(word, value, max)?, in_word(word, mask, max)?)),
@@ -84,7 +84,7 @@ pub(super) fn masked(word: &Word, max: u64, whole: u64) -> Result<(u64, u64), Wr
 }
 
 /// An address of the family as a number.
-pub(super) fn address(word: &Word, part: &str, family: Family) -> Result<u128, Wrong> {
+pub(super) fn address(word: &Word, part: &str, family: Family) -> Result<u128, SpannedFault> {
     match (part.parse::<IpAddr>(), family) {
         (Ok(IpAddr::V4(address)), Family::Ip) => Ok(u32::from(address).into()),
         (Ok(IpAddr::V6(address)), Family::Ip6) => Ok(u128::from(address)),
@@ -99,8 +99,8 @@ pub(super) fn address(word: &Word, part: &str, family: Family) -> Result<u128, W
     }
 }
 
-/// An address with a mask: its length, or itself as an address.
-pub(super) fn network(word: &Word, family: Family) -> Result<(u128, u128), Wrong> {
+/// An address with a mask, given as a length or as an address.
+pub(super) fn network(word: &Word, family: Family) -> Result<(u128, u128), SpannedFault> {
     let bits = if family == Family::Ip6 { 128 } else { 32 };
     let all = u128::MAX >> (128 - bits);
     let (part, mask) = match word.text.split_once('/') {
@@ -120,8 +120,8 @@ pub(super) fn network(word: &Word, family: Family) -> Result<(u128, u128), Wrong
     Ok((address(word, part, family)? & mask, mask))
 }
 
-/// Two addresses with a dash between.
-pub(super) fn address_range(word: &Word, family: Family) -> Result<Range, Wrong> {
+/// Two addresses separated by a dash.
+pub(super) fn address_range(word: &Word, family: Family) -> Result<Range, SpannedFault> {
     let Some((first, last)) = word.text.split_once('-') else {
         return wrong(
             word,
@@ -141,7 +141,7 @@ pub(super) fn address_range(word: &Word, family: Family) -> Result<Range, Wrong>
 }
 
 /// A MAC address.
-pub(super) fn mac(word: &Word) -> Result<u128, Wrong> {
+pub(super) fn mac(word: &Word) -> Result<u128, SpannedFault> {
     let parts: Vec<_> = word.text.split(':').collect();
     let byte = |part: &&str| {
         let sound = part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_hexdigit());

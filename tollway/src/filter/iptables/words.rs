@@ -1,32 +1,32 @@
-//! Words of a line, as `iptables-restore` cuts it.
+//! Splits a line into words, as `iptables-restore` does.
 
-use crate::filter::iptables::value::Wrong;
+use crate::filter::iptables::value::SpannedFault;
 use crate::mistake::{Fault, Span};
 
 /// A word, without its quotes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Word {
     pub(super) text: String,
-    /// Where it is in the file.
+    /// Its position in the file.
     pub(super) span: Span,
-    /// Whether it has quotes: then it is no option.
+    /// Whether it is quoted, and so not an option.
     quoted: bool,
 }
 
 impl Word {
-    /// Says if it begins an option, or negates one.
+    /// Says whether it begins an option or negates one.
     pub(super) fn is_option(&self) -> bool {
         !self.quoted && (self.text == "!" || self.text.len() > 1 && self.text.starts_with('-'))
     }
 
-    /// Says if it is a plain word that reads so.
+    /// Says whether it is this word, unquoted.
     pub(super) fn is(&self, text: &str) -> bool {
         !self.quoted && self.text == text
     }
 }
 
-/// Cuts a line that begins at this byte of the file.
-pub(super) fn split(line: &str, start: usize) -> Result<Vec<Word>, Wrong> {
+/// Splits a line that begins at this byte of the file.
+pub(super) fn split(line: &str, start: usize) -> Result<Vec<Word>, SpannedFault> {
     let mut words = Vec::new();
     let mut word: Option<Word> = None;
     let mut quote: Option<(char, usize)> = None;
@@ -65,7 +65,7 @@ pub(super) fn split(line: &str, start: usize) -> Result<Vec<Word>, Wrong> {
     Ok(words)
 }
 
-/// The words of a line from one on.
+/// The words of a line from a position on.
 pub(super) struct Cursor<'w> {
     words: &'w [Word],
 }
@@ -81,15 +81,15 @@ impl<'w> Cursor<'w> {
         Some(first)
     }
 
-    /// The value that an option needs.
-    pub(super) fn value(&mut self, option: &Word) -> Result<&'w Word, Wrong> {
+    /// The value that an option requires.
+    pub(super) fn value(&mut self, option: &Word) -> Result<&'w Word, SpannedFault> {
         self.next().ok_or_else(|| {
             let what = format!("{} has no value", option.text);
             (option.span.clone(), Fault::new(what, "write one behind it"))
         })
     }
 
-    /// Takes what belongs to an option that is not known: all up to the next option.
+    /// Skips the values of an unknown option: everything up to the next option.
     pub(super) fn skip_values(&mut self) {
         while self.words.first().is_some_and(|word| !word.is_option()) {
             self.next();

@@ -1,4 +1,4 @@
-//! What rules do.
+//! Actions and verdicts of rules.
 
 use std::net::IpAddr;
 
@@ -7,32 +7,32 @@ use super::{ChainId, CounterId};
 /// What a rule does without ending.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Counts the packet and its bytes of layer 3.
+    /// Counts the packet and its bytes from layer 3 on.
     Count(CounterId),
-    /// Makes the mark `mark & keep ^ flip`.
+    /// Sets the mark to `mark & keep ^ flip`.
     Mark {
-        /// Bits that stay.
+        /// Bits to keep.
         keep: u32,
-        /// Bits that are turned over, of what stayed.
+        /// Bits to invert afterwards.
         flip: u32,
     },
     /// Writes the DSCP, 6 bits.
     Dscp(u8),
-    /// Writes the packet to the log, rate limited.
+    /// Logs the packet, rate limited.
     Log(Log),
     /// Keeps the packet out of connection tracking.
     NoTrack,
-    /// Routes the packet to this address instead, whatever its own route is, where it is of the same
-    /// version of IP; see [`crate::filter::hops`] (ipfw `fwd`). Not at hook ingress, where nft's `fwd`
-    /// is another thing.
+    /// Routes the packet to this address instead of by its own route, if both are of the same version of IP
+    /// (ipfw `fwd`); see [`crate::filter::hops`]. Not at hook ingress, where nft's `fwd` means something
+    /// else.
     Forward {
         /// The neighbour's address.
         via: IpAddr,
-        /// The link it is on, where that was said.
+        /// The link to the neighbour, if the rule names one.
         link: Option<String>,
     },
-    /// Routes the packet by another VRF, by its number in the configuration, 0 being the main one; nothing
-    /// once it has a route (ipfw `setfib`).
+    /// Routes the packet by another VRF, given by its number in the configuration; 0 is the main one. No
+    /// effect once the packet has a route (ipfw `setfib`).
     Fib(u32),
 }
 
@@ -58,40 +58,39 @@ pub enum Target {
 pub struct Log {
     /// What the line begins with.
     pub prefix: String,
-    /// A group of listeners, where it does not go to the log but to a capture.
+    /// The netlink group that receives the packet, if it goes to a capture instead of the log.
     pub group: Option<u16>,
 }
 
-/// What becomes of a packet.
+/// A decision on a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Goes on behind this base chain.
+    /// The packet passes this base chain and goes on behind it.
     Accept,
-    /// Is dropped.
+    /// The packet is dropped.
     Drop,
-    /// Is dropped, and the sender told.
+    /// The packet is dropped, and its sender receives an error.
     Reject(Reject),
-    /// Goes on with the next rule; out of a map, with the next step of the same one.
+    /// The next rule follows; from a map, the next step of the same rule.
     Continue,
-    /// Goes back to the chain that jumped here; in a base chain, the policy.
+    /// The packet returns to the chain that jumped here; in a base chain, the policy applies.
     Return,
-    /// Goes through another chain and comes back.
+    /// The packet goes through another chain and comes back.
     Jump(ChainId),
-    /// Goes through another chain and comes back to where the last jump was.
+    /// The packet goes through another chain and comes back to where the last jump was.
     Goto(ChainId),
-    /// Is left to the kernel, and why: what can not be done exactly.
+    /// The kernel forwards the packet, since Tollway cannot do this exactly; and why.
     Unsupported(String),
 }
 
-/// What the sender is told.
+/// The error that the sender receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reject {
-    /// An ICMP destination unreachable of this code.
+    /// An ICMP destination unreachable with this code.
     Icmp(u8),
-    /// An ICMPv6 destination unreachable of this code.
+    /// An ICMPv6 destination unreachable with this code.
     Icmp6(u8),
-    /// An ICMP or ICMPv6 error by nft's numbers for both (`icmpx`): 0 no route, 1 port, 2 host, 3
-    /// prohibited.
+    /// An ICMP or ICMPv6 error by nft's common numbers (`icmpx`): 0 no route, 1 port, 2 host, 3 prohibited.
     Icmpx(u8),
     /// A TCP reset.
     TcpReset,
@@ -99,16 +98,16 @@ pub enum Reject {
 
 /// A token bucket, full at first.
 ///
-/// nft (`nft_limit.c`): a limit of packets holds its burst, 5 where it has none; one of bytes holds the bytes
-/// of a period and its burst. iptables (`xt_limit.c`): one unit each `avg` ten-thousandths of a second, and
-/// holds its burst.
+/// In nft (`nft_limit.c`), a limit of packets holds its burst, 5 by default; one of bytes holds the bytes of
+/// one period plus its burst. In iptables (`xt_limit.c`), a limit gains one unit every `avg` ten-thousandths
+/// of a second and holds its burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limit {
-    /// Units in each period.
+    /// Units per period.
     pub rate: u64,
-    /// The period, ns.
+    /// The period in ns.
     pub period_ns: u64,
-    /// Units that it holds at most.
+    /// Capacity in units.
     pub burst: u64,
     /// What it counts.
     pub unit: LimitUnit,
@@ -119,6 +118,6 @@ pub struct Limit {
 pub enum LimitUnit {
     /// Packets.
     Packets,
-    /// Bytes of layer 3, as they are counted.
+    /// Bytes from layer 3 on, as in counters.
     Bytes,
 }

@@ -1,14 +1,14 @@
-//! What a ruleset must hold to, whoever filled it.
+//! What every ruleset must satisfy, whichever front end produced it.
 
 use super::{
     Chain, ChainId, Datum, Elements, Item, Key, Match, Range, Rule, Ruleset, Set, SetId, Step,
     Test, Verdict,
 };
 
-/// Chains that may call each other, one in the other: nft's `NFT_JUMP_STACK_SIZE`.
+/// The deepest nesting of chains that jump to one another: nft's `NFT_JUMP_STACK_SIZE`.
 pub const MOST_JUMPS: usize = 16;
 
-/// What is wrong with a ruleset: the chain or set, the rule where there is one, and a sentence.
+/// What is wrong with a ruleset: the chain or set, the rule if there is one, and a sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {problem}")]
 pub struct IrError {
@@ -19,11 +19,11 @@ pub struct IrError {
 }
 
 impl Ruleset {
-    /// Holds a ruleset against what [`super`] says: numbers are of something, ranges fit their
-    /// selectors, elements their sets, jumps end.
+    /// Checks that numbers refer to something, ranges fit their selectors, elements fit their sets, and jumps
+    /// end.
     ///
     /// # Errors
-    /// The first thing that is not so.
+    /// The first violation.
     pub fn check(&self) -> Result<(), IrError> {
         for set in &self.sets {
             self.check_set(set)
@@ -40,7 +40,7 @@ impl Ruleset {
         self.check_jumps()
     }
 
-    /// Goes through the chains from those that nobody leads to, each after all that lead to it.
+    /// Walks the chains from those that no jump leads to, each after all that lead to it.
     fn check_jumps(&self) -> Result<(), IrError> {
         let edges: Vec<Vec<_>> = self.chains.iter().map(|chain| self.exits(chain)).collect();
         let mut callers = vec![0_usize; self.chains.len()];
@@ -68,13 +68,13 @@ impl Ruleset {
         })
     }
 
-    /// Chains that a chain's rules lead to, and whether they come back.
+    /// Returns the chains that a chain's rules lead to, and whether control comes back.
     pub(crate) fn exits(&self, chain: &Chain) -> Vec<(ChainId, bool)> {
         let steps = chain.rules.iter().flat_map(|rule| &rule.steps);
         steps.flat_map(|step| self.targets(step)).collect()
     }
 
-    /// Chains that a step leads to, and whether they come back.
+    /// Returns the chains that a step leads to, and whether control comes back.
     fn targets(&self, step: &Step) -> Vec<(ChainId, bool)> {
         let target = |verdict: &Verdict| match verdict {
             Verdict::Jump(chain) => Some((*chain, true)),
@@ -177,7 +177,7 @@ impl Ruleset {
             }
             (Test::Link(_), [key]) if key.selector.is_link() => Ok(()),
             (Test::Set(set), keys) => self.check_lookup(keys, *set, |_| true),
-            _ => Err("compares something with what it can not be".to_owned()),
+            _ => Err("compares something with what it cannot be".to_owned()),
         }
     }
 

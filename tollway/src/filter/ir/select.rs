@@ -2,25 +2,25 @@
 
 use super::SetId;
 
-/// A part of a packet, as a number in host order.
+/// A field of a packet, as a number in host order.
 ///
-/// A packet may lack it; then no match on it holds, negated or not (nft: the expression breaks off).
+/// A packet may lack it. Then no match on it holds, negated or not (in nft: the expression breaks).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Selector {
-    /// 4 or 6, 0 for what is neither; never lacking.
+    /// 4 or 6; 0 for any other packet. Never lacking.
     IpVersion,
-    /// The ethertype behind the tags that the links took off, 16 bits; never lacking.
+    /// The ethertype behind the tags that the links removed, 16 bits. Never lacking.
     EtherType,
     /// Source MAC address, 48 bits.
     EtherSource,
     /// Destination MAC address, 48 bits.
     EtherDestination,
-    /// VLAN identifier of the outermost tag as received, 12 bits; lacking without a tag. Front ends use
-    /// it only at hooks where their kernel still has the tag.
+    /// VLAN identifier of the outermost tag as received, 12 bits; lacking without a tag. Front ends use it
+    /// only at hooks where their kernel still has the tag.
     VlanId,
     /// Priority of the outermost tag, 3 bits; lacking without a tag.
     VlanPriority,
-    /// IPv4 source, 32 bits; lacking in other packets, as are all that are of one version.
+    /// IPv4 source, 32 bits. IPv6 packets lack it; the same goes for every field of one version.
     Source4,
     /// IPv4 destination, 32 bits.
     Destination4,
@@ -28,49 +28,49 @@ pub enum Selector {
     Source6,
     /// IPv6 destination, 128 bits.
     Destination6,
-    /// The transport protocol, behind IPv6 extension headers, 8 bits; lacking where the chain of these
-    /// is broken. Of a later fragment it is what its fragment header says.
+    /// The transport protocol, behind IPv6 extension headers, 8 bits; lacking if the chain of these is
+    /// broken. For a later fragment it is what its fragment header says.
     Protocol,
-    /// What follows the fixed IPv6 header, 8 bits.
+    /// The next header field of the fixed IPv6 header, 8 bits.
     NextHeader6,
-    /// The first two bytes behind the IP headers, whatever the protocol. Lacking, as are all of the
-    /// transport header, in later fragments and in packets that end before it.
+    /// The first two bytes behind the IP headers, whatever the protocol. As with all fields of the transport
+    /// header, later fragments and packets that end before it lack it.
     SourcePort,
     /// The third and fourth byte of the transport header.
     DestinationPort,
-    /// TCP's flags, the 14th byte of the transport header.
+    /// TCP flags, the 14th byte of the transport header.
     TcpFlags,
-    /// ICMP's type, the first byte of the transport header.
+    /// ICMP type, the first byte of the transport header.
     IcmpType,
-    /// ICMP's code, the second byte of the transport header.
+    /// ICMP code, the second byte of the transport header.
     IcmpCode,
-    /// Bytes behind the IP headers, 16 bits; lacking in later fragments.
+    /// Number of bytes behind the IP headers, 16 bits; lacking in later fragments.
     TransportLength,
     /// IPv4 type of service or IPv6 traffic class, 8 bits: DSCP is the upper six.
     TrafficClass,
-    /// Bytes of the IP packet with all headers, 16 bits.
+    /// Length of the IP packet with all headers, in bytes, 16 bits.
     Length,
-    /// Time to live or hop limit, 8 bits; from hook forward on, one less than received.
+    /// TTL or hop limit, 8 bits; from hook forward on, one less than received.
     Ttl,
-    /// Where it belongs in the whole: DF 0x4000, MF 0x2000, offset in units of 8 bytes 0x1fff. IPv6 has no
-    /// DF; lacking in IPv6 packets without a fragment header.
+    /// Fragment flags and offset: DF 0x4000, MF 0x2000, offset in units of 8 bytes 0x1fff. IPv6 has no DF;
+    /// lacking in IPv6 packets without a fragment header.
     Fragment,
-    /// Offset of a fragment, in units of 8 bytes; 0 for the first and for whole packets, never lacking in
+    /// Fragment offset, in units of 8 bytes; 0 for the first fragment and for whole packets. Never lacking in
     /// an IP packet whose headers can be walked.
     FragmentOffset,
-    /// The link that it arrived on; see [`Test::Link`].
+    /// The ingress link; see [`Test::Link`].
     Input,
-    /// The link that it leaves by; lacking before the route is known.
+    /// The egress link; lacking before the route is known.
     Output,
     /// The packet's mark, 32 bits; 0 at first.
     Mark,
-    /// Bytes of a header, as one number, the first byte at the upper end.
+    /// Bytes of a header as one number, the first byte being the most significant.
     Payload {
         /// What the offset counts from.
         base: Base,
-        /// Bytes before it.
+        /// Offset in bytes.
         offset: u8,
-        /// How many, 1 to 16.
+        /// Length in bytes, 1 to 16.
         bytes: u8,
     },
 }
@@ -78,16 +78,16 @@ pub enum Selector {
 /// What the offset of a [`Selector::Payload`] counts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Base {
-    /// The Ethernet header, as if without tags.
+    /// The Ethernet header as it is without tags.
     Link,
     /// The IP header.
     Network,
-    /// What is behind the IP headers; lacking in later fragments.
+    /// The header behind the IP headers; lacking in later fragments.
     Transport,
 }
 
 impl Selector {
-    /// How many bits its number has at most.
+    /// The width of its number in bits, at most.
     #[must_use]
     pub const fn bits(self) -> u32 {
         match self {
@@ -117,7 +117,7 @@ impl Selector {
         }
     }
 
-    /// Its greatest number.
+    /// The greatest number it can have.
     #[must_use]
     pub const fn max(self) -> u128 {
         match self.bits() {
@@ -126,19 +126,19 @@ impl Selector {
         }
     }
 
-    /// Says if it is a link, which is not compared as a number.
+    /// Says whether it is a link, which is not compared as a number.
     #[must_use]
     pub const fn is_link(self) -> bool {
         matches!(self, Self::Input | Self::Output)
     }
 }
 
-/// A selector, and which of its bits count.
+/// A selector and the bits of it that matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// The part of the packet.
+    /// The field of the packet.
     pub selector: Selector,
-    /// Bits that count; the others are taken for 0.
+    /// Bits that matter; the others count as 0.
     pub mask: u128,
 }
 
@@ -156,7 +156,7 @@ impl From<Selector> for Key {
     }
 }
 
-/// Numbers from `first` to `last`, both included.
+/// The numbers from `first` to `last`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Range {
     /// The least.
@@ -186,43 +186,43 @@ impl Range {
         Self { first: number & !below, last: number | below }
     }
 
-    /// Says if a number lies in it.
+    /// Says whether the range contains a number.
     #[must_use]
     pub const fn has(self, number: u128) -> bool {
         self.first <= number && number <= self.last
     }
 }
 
-/// Links by what people call them.
+/// Links by name, prefix or VRF.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LinkPattern {
-    /// The one of this name.
+    /// The link of this name.
     Name(String),
-    /// Those whose names begin so (`eth*`).
+    /// Links whose names begin with this (`eth*`).
     Prefix(String),
-    /// Those of a VRF.
+    /// Links of this VRF.
     Vrf(String),
 }
 
-/// A condition on one part of a packet.
+/// A condition on one field of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Match {
-    /// What is looked at; several for a concatenation, which only [`Test::Set`] takes.
+    /// The fields; several for a concatenation, which only [`Test::Set`] takes.
     pub keys: Vec<Key>,
-    /// What has to hold.
+    /// The test.
     pub test: Test,
-    /// Whether it must not hold instead. A packet that lacks a key does not match either way.
+    /// Whether the test must fail instead. A packet that lacks a key does not match either way.
     pub negate: bool,
 }
 
-/// What has to hold of a key.
+/// A test of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Test {
-    /// It is in one of these.
+    /// The key is in one of these.
     Ranges(Vec<Range>),
     /// The link is one of these.
     Link(Vec<LinkPattern>),
-    /// The set has it.
+    /// The set contains the key.
     Set(SetId),
 }
 
@@ -239,7 +239,7 @@ impl Match {
         Self { keys: vec![key.into()], test: Test::Ranges(ranges.into()), negate: false }
     }
 
-    /// The set has the key.
+    /// The set contains the key.
     #[must_use]
     pub fn in_set(key: impl Into<Key>, set: SetId) -> Self {
         Self { keys: vec![key.into()], test: Test::Set(set), negate: false }
@@ -251,7 +251,7 @@ impl Match {
         Self { keys: vec![selector.into()], test: Test::Link(vec![pattern]), negate: false }
     }
 
-    /// The same, if not.
+    /// The same match, negated.
     #[must_use]
     pub fn negated(mut self) -> Self {
         self.negate = !self.negate;

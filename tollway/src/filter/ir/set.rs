@@ -2,26 +2,26 @@
 
 use super::{Key, LinkPattern, Range, Verdict};
 
-/// A set, or (where its elements have data) a map.
+/// A set, or a map if its elements have data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
-    /// Its name with its table's; empty for one without.
+    /// Its name after its table's; empty for an anonymous one.
     pub name: String,
-    /// What its elements are made of: one for a plain set, several for a concatenation. Only the
-    /// selectors' kinds matter; which field is looked up is the rule's to say.
+    /// The types of its elements: one for a plain set, several for a concatenation. Only the kinds of the
+    /// selectors matter; the rule names the field to look up.
     pub key: Vec<Key>,
     /// Whether elements come and go while the ruleset stays.
     pub dynamic: bool,
-    /// What it has.
+    /// Its elements.
     pub elements: Elements,
 }
 
-/// What a set has. Elements do not overlap; where they do, the first counts.
+/// The elements of a set. They do not overlap; if they do, the first counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Elements {
-    /// Of a plain set of numbers, in the shortest form, for there may be millions.
+    /// Elements of a plain set of numbers, in the most compact form, since there may be millions.
     Ranges(Vec<Range>),
-    /// Of any other set, and of maps.
+    /// Elements of any other set, and of maps.
     Tuples(Vec<Element>),
 }
 
@@ -30,11 +30,11 @@ pub enum Elements {
 pub struct Element {
     /// One for each key.
     pub key: Vec<Item>,
-    /// What a map has for it.
+    /// The map's datum for it.
     pub datum: Option<Datum>,
 }
 
-/// What an element has for one key.
+/// An element's value for one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
     /// Numbers.
@@ -43,7 +43,7 @@ pub enum Item {
     Link(LinkPattern),
 }
 
-/// What a map has for an element.
+/// A map's datum for an element.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Datum {
     /// A number.

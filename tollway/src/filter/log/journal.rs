@@ -1,4 +1,4 @@
-//! The logger of the rules that are in force, which changes with them.
+//! The logger of the active rules, which changes with them.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,37 +10,37 @@ use crate::filter::eval::Link;
 use crate::filter::ir::Ruleset;
 use crate::ports::capture::CaptureError;
 
-/// The logger in force; cheap to clone. Only the worker's thread drains and changes it.
+/// The active logger; cheap to clone. Only the worker's thread drains and replaces it.
 #[derive(Clone)]
 pub struct Journal(Arc<Mutex<Logger>>);
 
 impl Default for Journal {
-    /// For a router without rules.
+    /// A journal for a router without rules.
     fn default() -> Self {
         Self::new(Logger::none())
     }
 }
 
 impl Journal {
-    /// Begins with the logger of the first rules, or of none.
+    /// A journal with the logger of the first rules, or of none.
     #[must_use]
     pub fn new(first: Logger) -> Self {
         Self(Arc::new(Mutex::new(first)))
     }
 
-    /// Writes what has been logged by now.
+    /// Writes what has been logged so far.
     pub fn drain(&self, state: &mut State) {
         complain(self.lock().drain(state));
     }
 
-    /// The same by a clock of packets' own: what is logged has the time that `state` has.
+    /// The same by the packets' own clock: log entries get the time of `state`.
     pub fn drain_at_own_time(&self, state: &mut State) {
         let now_ns = state.now_ns;
         complain(self.lock().drain_at(state, now_ns));
     }
 
-    /// Writes what the rules before have logged, and goes on with those that take their place right after.
-    /// `goes_on` says that the capture is the same.
+    /// Writes what the old rules have logged, then continues with the logger of the rules that replace them.
+    /// `goes_on` says whether the capture stays the same.
     pub fn change(&self, state: &mut State, mut next: Logger, goes_on: bool) {
         let mut logger = self.lock();
         complain(logger.drain(state));
@@ -51,7 +51,7 @@ impl Journal {
         complain(before.finish());
     }
 
-    /// Writes what is left, and ends the capture.
+    /// Writes the rest and ends the capture.
     pub fn finish(&self, state: &mut State) {
         let mut logger = self.lock();
         complain(logger.drain(state));
@@ -60,7 +60,7 @@ impl Journal {
     }
 
     fn lock(&self) -> MutexGuard<'_, Logger> {
-        // What is written is whole at every moment.
+        // The logger is consistent at every moment.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -72,15 +72,15 @@ fn complain(written: Result<(), CaptureError>) {
 }
 
 impl Logger {
-    /// For no rules.
+    /// A logger for no rules.
     fn none() -> Self {
         Self::new(&Ruleset::default(), &[])
     }
 
-    /// For the rules of a configuration, if it has any; `file` is where what they log to groups goes.
+    /// A logger for the rules of a configuration, if it has any; `file` receives what they log to groups.
     ///
     /// # Errors
-    /// The file can not be made.
+    /// The file cannot be created.
     pub fn of(
         rules: Option<&Ruleset>,
         links: &[Link],

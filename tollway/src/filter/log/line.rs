@@ -1,4 +1,4 @@
-//! A line of the log, as `nf_log_syslog` writes it without any flags.
+//! A log line in the format of `nf_log_syslog` without any flags.
 
 use std::fmt::Write as _;
 
@@ -37,12 +37,12 @@ pub(super) fn line(logged: &Logged, prefix: &str, input: &str, output: &str) -> 
     dump.line
 }
 
-/// A line in the making. What returns none has broken off: nothing comes behind it.
+/// A line under construction. A function that returns `None` ends the line.
 struct Dump<'a> {
     line: String,
-    /// Layer 3, as far as it is kept.
+    /// Layer 3, as far as it was captured.
     packet: &'a [u8],
-    /// Bytes that layer 3 had.
+    /// Original length of layer 3 in bytes.
     len: usize,
     mark: u32,
 }
@@ -87,7 +87,7 @@ impl<'a> Dump<'a> {
         Some(())
     }
 
-    /// An IPv4 packet; one that is quoted does not quote again.
+    /// Writes an IPv4 packet; a quoted packet does not quote again.
     fn ip4(&mut self, at: usize) -> Option<()> {
         let Some(ip) = self.part::<20>(at) else { return self.truncated() };
         let (src, dst) = (dotted(&ip[12..16]), dotted(&ip[16..20]));
@@ -146,7 +146,7 @@ impl<'a> Dump<'a> {
         Some(())
     }
 
-    /// What is behind the extension headers, where it is, and if it is in a later fragment.
+    /// The protocol behind the extension headers, its position, and whether it is in a later fragment.
     fn extensions(&mut self, mut next: u8, mut at: usize) -> Option<(u8, usize, bool)> {
         let mut is_later = false;
         while matches!(next, 0 | 43 | 44 | ESP | AH | 60) {
@@ -320,7 +320,7 @@ fn dotted(bytes: &[u8]) -> String {
     bytes.iter().map(u8::to_string).collect::<Vec<_>>().join(".")
 }
 
-/// All the digits, as the kernel's `%pI6`.
+/// All digits, as in the kernel's `%pI6`.
 fn colons(bytes: &[u8]) -> String {
     let words = bytes.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1]));
     words.collect::<Vec<_>>().join(":")

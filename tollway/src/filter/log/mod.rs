@@ -1,13 +1,13 @@
-//! What rules log: lines as the kernel writes them, and captures.
+//! What rules log: lines in the kernel's format, and captures.
 //!
-//! Kernel equivalent: `nf_log_syslog` (`net/netfilter/nf_log_syslog.c`) for logs without a group, and a
-//! listener of `nfnetlink_log` that writes a capture for those with one.
+//! Kernel equivalent: `nf_log_syslog` (`net/netfilter/nf_log_syslog.c`) for logs without a group. For logs
+//! with a group, a listener of `nfnetlink_log` that writes a capture.
 //!
-//! The path keeps what is logged in [`State::log`]; [`Logger::drain`] takes it out between two bursts, some
-//! ten times a second.
+//! The fast path stores what it logs in [`State::log`]; [`Logger::drain`] empties that between two bursts,
+//! some ten times a second.
 //!
-//! Limits: of each log statement at most [`LINES_A_SECOND`] lines are written a second; the kernel has no
-//! such limit. A capture has the first 256 bytes of each packet. Log levels and flags are not looked at.
+//! Limits: each log statement writes at most [`LINES_A_SECOND`] lines per second; the kernel has no such
+//! limit. A capture contains the first 256 bytes of each packet. Log levels and flags are ignored.
 
 mod journal;
 mod line;
@@ -25,14 +25,14 @@ use super::eval::Link;
 use super::ir::{Action, Log, Ruleset, Step};
 use crate::ports::capture::{CaptureError, CaptureWriter};
 
-/// Lines of one log statement in a second. A line costs as much as a thousand packets, so whoever may send
-/// packets that are logged could stop the router with them.
+/// Lines per second of one log statement. A line costs as much as a thousand packets, so without this limit
+/// anyone who can send logged packets could stop the router.
 pub const LINES_A_SECOND: u64 = 10;
 
-/// Lines of one log statement at once.
+/// Burst of lines of one log statement.
 pub const LINES_AT_ONCE: u64 = 20;
 
-/// What each log statement may write.
+/// The rate limit of each log statement.
 pub(super) const LINES: Limit = Limit {
     rate: LINES_A_SECOND,
     period_ns: 1_000_000_000,
@@ -40,7 +40,7 @@ pub(super) const LINES: Limit = Limit {
     unit: LimitUnit::Packets,
 };
 
-/// A ruleset's log statements in their order, which gives them their numbers.
+/// A ruleset's log statements in order; their positions are their numbers.
 pub(super) fn logs(rules: &Ruleset) -> impl Iterator<Item = &Log> {
     let steps = rules.chains.iter().flat_map(|chain| &chain.rules).flat_map(|rule| &rule.steps);
     steps.filter_map(|step| match step {
@@ -49,19 +49,19 @@ pub(super) fn logs(rules: &Ruleset) -> impl Iterator<Item = &Log> {
     })
 }
 
-/// Writes down what the rules of one ruleset log.
+/// Writes what the rules of one ruleset log.
 pub struct Logger {
     logs: Vec<Log>,
     /// Names of links by number.
     links: Vec<String>,
     capture: Option<CaptureWriter>,
-    /// What was told of already.
+    /// Losses already reported.
     lost: u64,
     limited: u64,
 }
 
 impl Logger {
-    /// For a ruleset; `links` are those that it was compiled for.
+    /// A logger for a ruleset; `links` are those that it was compiled for.
     #[must_use]
     pub fn new(rules: &Ruleset, links: &[Link]) -> Self {
         Self {
@@ -73,30 +73,30 @@ impl Logger {
         }
     }
 
-    /// Has packets that are logged to a group written to a file, over one of that name.
+    /// Makes packets that are logged to a group go to a capture file; replaces an existing file.
     ///
     /// # Errors
-    /// It can not be made.
+    /// The file cannot be created.
     pub fn capture_to(&mut self, file: &Path) -> Result<(), CaptureError> {
         self.capture = Some(CaptureWriter::create(file)?);
         Ok(())
     }
 
-    /// Goes on with the capture that another has begun: for rules that take the place of others.
+    /// Takes over the capture of the logger before it, when new rules replace others.
     pub fn continue_capture(&mut self, before: &mut Self) {
         self.capture = before.capture.take();
     }
 
-    /// Writes what has been logged by now; lines go to `tracing`, target `filter`.
+    /// Writes what has been logged so far; lines go to `tracing`, target `filter`.
     ///
     /// # Errors
-    /// The capture can not be written; no more is written to it from then on.
+    /// The capture cannot be written; nothing more is written to it from then on.
     pub fn drain(&mut self, state: &mut State) -> Result<(), CaptureError> {
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         self.drain_at(state, u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// The same, `wall_ns` being the time now since 1970.
+    /// Like [`Logger::drain`]; `wall_ns` is the current time in ns since 1970.
     fn drain_at(&mut self, state: &mut State, wall_ns: u64) -> Result<(), CaptureError> {
         let mut written = Ok(());
         while let Some(logged) = state.log.pop() {
@@ -115,15 +115,15 @@ impl Logger {
         written
     }
 
-    /// Writes what is still held back of the capture.
+    /// Flushes the capture.
     ///
     /// # Errors
-    /// It can not be written.
+    /// The capture cannot be written.
     pub fn finish(self) -> Result<(), CaptureError> {
         self.capture.map_or(Ok(()), CaptureWriter::finish)
     }
 
-    /// The line for a packet; none for one that goes to a group.
+    /// The line for a packet; `None` if its log goes to a group.
     fn line(&self, logged: &Logged) -> Option<String> {
         let log = self.logs.get(logged.log as usize).filter(|log| log.group.is_none())?;
         let name = |number: u16| self.links.get(usize::from(number)).map_or("", String::as_str);

@@ -37,7 +37,7 @@ fn ruleset(hook: Hook, family: Family, steps: Vec<Step>) -> Ruleset {
     rules
 }
 
-/// What a filter keeps of frames that come by the first link and leave by the second.
+/// What a filter logs of frames that arrive by the first link and are sent by the second.
 fn logged(rules: &Ruleset, frames: &[Vec<u8>], now_ns: u64, state: &mut State) {
     let mut tables = Tables::new();
     let vrf = tables.add_vrf().unwrap();
@@ -59,7 +59,7 @@ fn logged(rules: &Ruleset, frames: &[Vec<u8>], now_ns: u64, state: &mut State) {
         assert!(burst.push(stored.addr, frame.len() as u16));
     }
     let (mut tolls, mut egress) = (Tolls::new(), Egress::new(2));
-    Path::<tollway_dataplane::path::Everything>::detect().forward(
+    Path::<tollway_dataplane::path::AllStages>::detect().forward(
         &mut burst,
         &mut umem,
         &tables,
@@ -69,7 +69,7 @@ fn logged(rules: &Ruleset, frames: &[Vec<u8>], now_ns: u64, state: &mut State) {
     );
 }
 
-/// The lines for frames.
+/// The log lines of frames.
 fn lines(hook: Hook, family: Family, frames: &[Vec<u8>]) -> Vec<String> {
     let rules = ruleset(hook, family, vec![log("seen: ", None)]);
     let (mut state, logger) = (State::new(), Logger::new(&rules, &links()));
@@ -109,7 +109,7 @@ fn tcp_is_told_as_the_kernel_tells_it() {
         line(Hook::Forward, frame.clone()),
         format!("seen: IN=eth0 OUT=eth1 {MAC}08:00 {packet}")
     );
-    // Where it leaves by, and that a hop is over, is not so yet.
+    // At this hook there is no egress link yet, and the TTL is not decremented.
     let packet = packet.replace("TTL=63", "TTL=64");
     assert_eq!(line(Hook::Prerouting, frame), format!("seen: IN=eth0 OUT= {MAC}08:00 {packet}"));
     assert_eq!(

@@ -1,4 +1,4 @@
-//! The listing as a whole: tables, chains in the order in which packets meet them, named things.
+//! The listing as a whole: tables, chains in the order in which packets meet them, and named objects.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -14,10 +14,10 @@ use crate::filter::ir::{
 };
 use crate::mistake::{Fault, quoted};
 
-/// A table (`inet filter`) and the name of something in it.
+/// A table (`inet filter`) and the name of an object in it.
 type Name = (String, String);
 
-/// A listing in the reading.
+/// A listing being read.
 #[derive(Default)]
 pub(super) struct Listing<'v> {
     pub(super) rules: Ruleset,
@@ -29,7 +29,7 @@ pub(super) struct Listing<'v> {
     counters: HashMap<Name, CounterId>,
     limits: HashMap<Name, Result<(LimitId, bool), String>>,
     dormant: HashSet<String>,
-    /// Tables of which it is not known if they are dormant.
+    /// Tables that may be dormant.
     doubtful: HashSet<String>,
     faults: Vec<Fault>,
 }
@@ -41,7 +41,7 @@ struct Listed<'v> {
     family: Family,
     base: Option<Base>,
     rules: Vec<&'v Value>,
-    /// Why the chain as a whole is the kernel's.
+    /// Why the whole chain is unsupported.
     refused: Option<String>,
 }
 
@@ -70,13 +70,13 @@ pub(super) fn read(value: &Value, file: &str) -> Result<Ruleset, Vec<Fault>> {
     if listing.faults.is_empty() { Ok(listing.rules) } else { Err(listing.faults) }
 }
 
-/// The table of an object, as things in it are kept under.
+/// The key of an object's table in the maps of [`Listing`].
 fn table_of(object: &Value) -> String {
     format!("{} {}", text(object, "family"), text(object, "table"))
 }
 
 impl<'v> Listing<'v> {
-    /// Takes note of everything that has a name; gives the chains.
+    /// Collects everything that has a name. Returns the chains.
     fn collect(&mut self, objects: &'v [Value]) -> Vec<Listed<'v>> {
         let objects: Vec<_> = objects.iter().filter_map(only).collect();
         for (kind, object) in objects.iter().filter(|(_, object)| is_ip(object)) {
@@ -185,7 +185,7 @@ impl<'v> Listing<'v> {
         Some(listed)
     }
 
-    /// For each chain the hooks from which packets get there.
+    /// For each chain, the hooks whose packets reach it.
     fn hooks(&self, chains: &[Listed<'v>]) -> Vec<BTreeSet<Hook>> {
         let exits: Vec<_> = chains.iter().map(|chain| self.exits(chain)).collect();
         let mut hooks = vec![BTreeSet::new(); chains.len()];
@@ -200,7 +200,7 @@ impl<'v> Listing<'v> {
         hooks
     }
 
-    /// Chains that a chain's rules lead to, by themselves or by maps that they look up.
+    /// Chains that a chain's rules lead to, directly or by maps that they look up.
     fn exits(&self, chain: &Listed<'v>) -> BTreeSet<usize> {
         let mut exits = BTreeSet::new();
         let mut maps = BTreeSet::new();
@@ -249,7 +249,7 @@ impl<'v> Listing<'v> {
         self.rules.add_chain(chain);
     }
 
-    /// What a rule's statements do.
+    /// Turns a rule's statements into steps.
     fn steps(&mut self, site: &Site, statements: &[Value]) -> Vec<Step> {
         let mut rule = Rule::new(self, site);
         for statement in statements {
@@ -265,19 +265,19 @@ impl<'v> Listing<'v> {
         rule.steps
     }
 
-    /// A chain of the site's table.
+    /// A chain in the site's table.
     pub(super) fn chain(&self, site: &Site, name: &str) -> Result<ChainId, String> {
         let chain = self.chains.get(&(site.table.clone(), name.to_owned()));
         chain.copied().ok_or_else(|| format!("chain {} is not in the table", quoted(name)))
     }
 
-    /// A counter of the site's table.
+    /// A counter in the site's table.
     pub(super) fn named_counter(&self, site: &Site, name: &str) -> Result<CounterId, String> {
         let counter = self.counters.get(&(site.table.clone(), name.to_owned()));
         counter.copied().ok_or_else(|| format!("counter {} is not in the table", quoted(name)))
     }
 
-    /// A limit of the site's table, and whether packets beyond it go on.
+    /// A limit in the site's table, and whether packets beyond it go on.
     pub(super) fn named_limit(&self, site: &Site, name: &str) -> Result<(LimitId, bool), String> {
         let limit = self.limits.get(&(site.table.clone(), name.to_owned()));
         let missing = || Err(format!("limit {} is not in the table", quoted(name)));
@@ -333,20 +333,20 @@ fn base(chain: &Value) -> Result<Base, Fault> {
     Ok(Base { hook, devices, priority, policy })
 }
 
-/// Why a base chain as a whole is the kernel's.
+/// Why a whole base chain is unsupported.
 fn refused(chain: &Value, base: &Base) -> Option<String> {
     let kind = text(chain, "type");
     if kind != "filter" {
-        // The later packets of a flow are translated without meeting the chain's rules.
-        return Some(format!("chains of type {kind} are the kernel's"));
+        // Later packets of a flow are translated without meeting the chain's rules.
+        return Some(format!("chains of type {kind} take the kernel path"));
     }
     let at_device = matches!(base.hook, Hook::Ingress | Hook::Egress);
     (at_device && base.devices.is_empty())
         .then(|| "the listing does not name the chain's devices".to_owned())
 }
 
-/// Chains in the order in which packets meet them: of those of one hook with one priority the kernel
-/// puts the newest first (`nf_hook_entries_grow` in `net/netfilter/core.c`).
+/// Chains in the order in which packets meet them. Of chains of one hook and priority, the kernel runs the
+/// newest first (`nf_hook_entries_grow` in `net/netfilter/core.c`).
 fn in_order(chains: Vec<Listed<'_>>) -> Vec<Listed<'_>> {
     let mut alike: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for (at, chain) in chains.iter().enumerate() {

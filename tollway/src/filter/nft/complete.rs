@@ -1,7 +1,7 @@
-//! What nft 1.0.6 leaves out of its JSON, from the listing in its text.
+//! Adds what nft 1.0.6 omits from its JSON, taken from its text listing.
 //!
-//! Its JSON does not name the devices of chains nor the flag `dynamic` of sets, and has something else in the
-//! place of a table's flags.
+//! Its JSON names neither the devices of chains nor the flag `dynamic` of sets, and contains something else
+//! in place of a table's flags.
 
 use std::collections::HashMap;
 
@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::json::text;
 
-/// The JSON of a listing (`nft -j list ruleset`) with devices and flags as the same listing in nft's text
-/// (`nft list ruleset`) says them. JSON that cannot be read stays as it is.
+/// Returns the JSON of a listing (`nft -j list ruleset`) with devices and flags from the same listing in
+/// nft's text (`nft list ruleset`). JSON that cannot be parsed is returned unchanged.
 #[must_use]
 pub fn complete(listing: &str, words: &str) -> String {
     let Ok(mut value) = serde_json::from_str::<Value>(listing) else {
@@ -43,7 +43,7 @@ fn complete_value(value: &mut Value, words: &str) {
     }
 }
 
-/// For each table, set and map its flags, for each chain its devices; by what they are and their names.
+/// The flags of each table, set and map and the devices of each chain, by kind and name.
 fn said(words: &str) -> HashMap<String, Vec<String>> {
     let mut said = HashMap::new();
     let (mut table, mut object) = (String::new(), None);
@@ -79,7 +79,7 @@ fn said(words: &str) -> HashMap<String, Vec<String>> {
     said
 }
 
-/// The lines of a listing. What is between quotes may be of several lines, and is of one.
+/// The lines of a listing. A line break between quotes does not end a line.
 fn lines(words: &str) -> impl Iterator<Item = &str> {
     let mut is_quoted = false;
     words.split(move |c| {
@@ -88,12 +88,12 @@ fn lines(words: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The name in a line that begins an object: `chain NAME {`.
+/// The name in the first line of an object: `chain NAME {`.
 fn name_of<'a>(line: &'a str, kind: &str) -> Option<&'a str> {
     line.strip_prefix(kind)?.strip_prefix(' ')?.strip_suffix(" {")
 }
 
-/// `type filter hook ingress device "a" priority 0; ...` or `... devices = { a, b } priority 0; ...`.
+/// Parses `type filter hook ingress device "a" priority 0; ...` or `... devices = { a, b } priority 0; ...`.
 fn devices(line: &str) -> Option<Vec<String>> {
     let (head, _) = line.split_once(" priority ")?;
     let list = head.split_once(" devices = ").or_else(|| head.split_once(" device "));

@@ -1,4 +1,4 @@
-//! What a rule looks at, with what that presumes.
+//! What a rule looks at, and the conditions that this implies.
 
 use serde_json::Value;
 
@@ -9,8 +9,7 @@ use super::value;
 use crate::filter::ir::{Family, Match, PayloadBase, Range, Selector};
 
 impl Rule<'_, '_> {
-    /// The fields of an expression, several for a concatenation; conditions that it presumes are added
-    /// to the rule.
+    /// The fields of an expression, several for a concatenation. Adds the implied conditions to the rule.
     pub(super) fn fields(&mut self, expression: &Value) -> Result<Vec<Field>, String> {
         match inner(expression, "concat") {
             Some(parts) => {
@@ -58,7 +57,7 @@ impl Rule<'_, '_> {
 
     fn payload(&mut self, protocol: &str, name: &str) -> Result<Field, String> {
         if protocol == "arp" {
-            // No packet of IP gets further than to this.
+            // No IP packet gets beyond this.
             self.need(Match::is(Selector::EtherType, 0x0806));
         }
         let field = fields::payload(protocol, name)
@@ -80,7 +79,7 @@ impl Rule<'_, '_> {
             self.need(Match::in_ranges(Selector::IcmpType, types));
         }
         if self.site.is_at_device() && protocol == "ip" {
-            // No header has been checked yet: what it says is taken as it is.
+            // No header has been checked yet: its content is taken as it is.
             match name {
                 "protocol" => return Ok(fields::unchecked(72, 8, field.kind)),
                 "length" => return Ok(fields::unchecked(16, 16, field.kind)),
@@ -149,7 +148,7 @@ impl Rule<'_, '_> {
     }
 }
 
-/// Why an expression or statement cannot be done.
+/// Why an expression or statement is unsupported.
 pub(super) fn refusal(name: &str, inner: &Value) -> String {
     let key = text(inner, "key");
     match name {
@@ -160,7 +159,7 @@ pub(super) fn refusal(name: &str, inner: &Value) -> String {
         "fib" => "fib looks at the routes again".to_owned(),
         "socket" | "tproxy" => format!("{name} looks at the sockets of this machine"),
         "snat" | "dnat" | "masquerade" | "redirect" => format!("{name} needs address translation"),
-        "set" | "meter" => "a set that packets fill is the kernel's".to_owned(),
+        "set" | "meter" => "a set that packets fill takes the kernel path".to_owned(),
         "xt" => format!("xt {} is a module of iptables", text(inner, "name")),
         "map" => "a map is not known in this place".to_owned(),
         "unlisted" => "the kernel has it, and nft does not list it".to_owned(),

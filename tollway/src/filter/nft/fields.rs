@@ -1,8 +1,8 @@
-//! The parts of a packet that nft has names for (`src/proto.c`, `src/meta.c`), as selectors.
+//! The fields of a packet that nft has names for (`src/proto.c`, `src/meta.c`), as selectors.
 
 use crate::filter::ir::{Key, PayloadBase, Selector};
 
-/// What the values of a field mean, and so which words they may be.
+/// What the values of a field mean, which decides which names they may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     Plain,
@@ -25,14 +25,14 @@ pub(super) enum Kind {
     Link,
 }
 
-/// A field: bits of a selector, and what their number means.
+/// A field: bits of a selector, and their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Field {
     /// The selector and the field's bits in it.
     pub(super) key: Key,
-    /// Bits of the selector below the field.
+    /// Number of bits of the selector below the field.
     pub(super) shift: u32,
-    /// Bits of the field.
+    /// Number of bits of the field.
     pub(super) bits: u32,
     /// What its number means.
     pub(super) kind: Kind,
@@ -48,7 +48,7 @@ impl Field {
         Self { key, shift, bits, kind }
     }
 
-    /// Bits of a header, from the first on; none where they are more than a selector takes.
+    /// Bits of a header, from `offset` on; `None` if they are more than a selector can hold.
     pub(super) fn bits(base: PayloadBase, offset: u64, bits: u64, kind: Kind) -> Option<Self> {
         let end = offset.checked_add(bits)?;
         let (first, last) = (offset / 8, end.div_ceil(8));
@@ -60,14 +60,14 @@ impl Field {
         Some(Self { key: Key::masked(selector, mask), shift, bits, kind })
     }
 
-    /// Only these of its bits, as they stand in its number.
+    /// The field restricted to these bits of its number.
     pub(super) fn masked(mut self, mask: u128) -> Self {
         self.key.mask &= mask.checked_shl(self.shift).unwrap_or(0);
         self
     }
 }
 
-/// A field of a header by its protocol and name.
+/// A field of a header, by protocol and name.
 pub(super) fn payload(protocol: &str, field: &str) -> Option<Field> {
     match protocol {
         "ether" => ether(field),
@@ -79,7 +79,7 @@ pub(super) fn payload(protocol: &str, field: &str) -> Option<Field> {
     }
 }
 
-/// Bits of a network header that is not known to be sound.
+/// Bits of a network header that may be invalid.
 pub(super) fn unchecked(offset: u32, bits: u32, kind: Kind) -> Field {
     let (offset, bytes) = ((offset / 8) as u8, (bits / 8) as u8);
     Field::whole(Selector::Payload { base: PayloadBase::Network, offset, bytes }, kind)
@@ -103,7 +103,7 @@ pub(super) fn protocol(name: &str) -> Option<u128> {
     })
 }
 
-/// Types of ICMP or ICMPv6 that have such a field.
+/// The types of ICMP or ICMPv6 that have this field.
 pub(super) fn icmp_types(protocol: &str, field: &str) -> &'static [u128] {
     match (protocol, field) {
         ("icmp", "id" | "sequence") => &[0, 8],
@@ -117,7 +117,7 @@ pub(super) fn icmp_types(protocol: &str, field: &str) -> &'static [u128] {
     }
 }
 
-/// A part of what a packet is accompanied by.
+/// A field of the packet's metadata.
 pub(super) fn meta(key: &str) -> Option<Field> {
     Some(match key {
         "length" => Field { bits: 32, ..Field::whole(Selector::Length, Kind::Plain) },
@@ -131,7 +131,7 @@ pub(super) fn meta(key: &str) -> Option<Field> {
     })
 }
 
-/// A field of IPv6's fragment header.
+/// A field of the IPv6 fragment header.
 pub(super) fn fragment(field: &str) -> Option<Field> {
     match field {
         "frag-off" => Some(Field::part(Selector::Fragment, 0, 13, Kind::Plain)),

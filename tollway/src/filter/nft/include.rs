@@ -1,4 +1,4 @@
-//! A file with what it includes in the place where it does.
+//! Expands the include statements of a file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use super::tokens::{Kind, Tokens};
 
 /// Where nft looks for names without a path: `DEFAULT_INCLUDE_PATH`.
 const FOLDER: &str = "/etc";
-/// Files in files: `MAX_INCLUDE_DEPTH`.
+/// The deepest nesting of includes: `MAX_INCLUDE_DEPTH`.
 const DEEPEST: usize = 16;
 
-/// A text, and the file and line that each of its lines is of.
+/// An expanded text, with the file and line of each of its lines.
 pub(super) struct Expanded {
     pub(super) text: String,
     files: Vec<String>,
@@ -18,7 +18,7 @@ pub(super) struct Expanded {
 }
 
 impl Expanded {
-    /// The file and line of a line, counted from 1.
+    /// The file and line that a line, counted from 1, comes from.
     pub(super) fn place(&self, line: usize) -> (&str, usize) {
         let place = line.checked_sub(1).and_then(|line| self.lines.get(line));
         let (file, line) = place.copied().unwrap_or((0, 0));
@@ -47,7 +47,7 @@ impl Expanded {
     }
 }
 
-/// The text of a file with all that it includes. What cannot be found as nft finds it stays as it is.
+/// The text of a file with all that it includes. An include that nft's search does not find stays as it is.
 pub(super) fn expanded(file: &str, text: &str) -> Expanded {
     let mut expanded = Expanded { text: String::new(), files: Vec::new(), lines: Vec::new() };
     expanded.add(file, text, 0);
@@ -64,7 +64,7 @@ fn included(line: &str) -> Option<&str> {
     (is && words.next().is_none()).then_some(name)
 }
 
-/// The files of a name, in order, and their texts: one, or those that an asterisk stands for.
+/// The files that a name stands for, in order, with their texts: one, or those that match its asterisk.
 fn found(name: &str) -> Option<Vec<(String, String)>> {
     let apart = name.starts_with('/') || name.starts_with("./") || name.starts_with("../");
     let path = if apart { PathBuf::from(name) } else { Path::new(FOLDER).join(name) };
@@ -76,7 +76,7 @@ fn found(name: &str) -> Option<Vec<(String, String)>> {
     files.into_iter().map(read).collect()
 }
 
-/// Files whose name begins and ends as that of a path with one asterisk, in glob(3)'s order.
+/// Files that match a path with one asterisk in its last part, in the order of glob(3).
 fn matching(path: &Path) -> Option<Vec<PathBuf>> {
     let (folder, pattern) = (path.parent()?, path.file_name()?.to_str()?);
     let (head, tail) = pattern.split_once('*')?;

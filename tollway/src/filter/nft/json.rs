@@ -1,4 +1,4 @@
-//! The shapes that nft's JSON is made of.
+//! The basic structures of nft's JSON.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ pub(super) fn inner<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
     only(value).filter(|(found, _)| *found == name).map(|(_, inner)| inner)
 }
 
-/// A member that is a string; empty where it is not there.
+/// A member that is a string; empty if it is missing.
 pub(crate) fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
@@ -24,7 +24,7 @@ pub(crate) fn number(value: &Value, name: &str) -> Option<u64> {
     value.get(name)?.as_u64()
 }
 
-/// What stands where one or several may: the members of an array, or the value itself.
+/// The members of an array, or else the value itself: nft lists a single value without an array.
 pub(crate) fn several(value: &Value) -> &[Value] {
     match value {
         Value::Array(values) => values,
@@ -33,7 +33,7 @@ pub(crate) fn several(value: &Value) -> &[Value] {
     }
 }
 
-/// Two values in an array.
+/// The two values of an array of two.
 pub(super) fn pair(value: &Value) -> Option<(&Value, &Value)> {
     match value.as_array().map(Vec::as_slice) {
         Some([left, right]) => Some((left, right)),
@@ -41,12 +41,12 @@ pub(super) fn pair(value: &Value) -> Option<(&Value, &Value)> {
     }
 }
 
-/// A set or map that has a name (`"@bad"`).
+/// The name of a named set or map (`"@bad"`).
 pub(super) fn set_name(value: &Value) -> Option<&str> {
     value.as_str()?.strip_prefix('@')
 }
 
-/// Every chain and every named set that a value speaks of, however deep.
+/// Reports every chain and every named set that a value mentions, at any depth.
 pub(super) fn mentions<'a>(value: &'a Value, note: &mut impl FnMut(Mention<'a>)) {
     match value {
         Value::String(_) => {

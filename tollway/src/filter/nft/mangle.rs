@@ -1,4 +1,4 @@
-//! What rules write: the mark, the DSCP, by numbers, by bits, and by maps.
+//! Writes to the mark and the DSCP: of numbers, of bits, and by maps.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use super::rule::Rule;
 use super::value;
 use crate::filter::ir::{Action, Key, SetId, Step, Target};
 
-/// What of the old mark stays, and which bits are turned over.
+/// Which bits of the old mark stay, and which are inverted.
 #[derive(Clone, Copy)]
 struct Bits {
     keep: u32,
@@ -16,7 +16,7 @@ struct Bits {
 }
 
 impl Rule<'_, '_> {
-    /// Writes to a packet or to what accompanies it.
+    /// Writes to a packet or its metadata.
     pub(super) fn mangle(&mut self, mangle: &Value) -> Result<(), String> {
         let none = Value::Null;
         let (key, value) =
@@ -55,8 +55,8 @@ impl Rule<'_, '_> {
         Ok(())
     }
 
-    /// The keys that are looked up in a map; none where no packet has them. `data` are the map's, verdicts
-    /// where there is no kind.
+    /// The keys for a lookup in a map; `None` if no packet has them. `data` is the type of the map's data;
+    /// without a kind they are verdicts.
     pub(super) fn lookup(
         &mut self,
         map: &Value,
@@ -89,7 +89,7 @@ fn dscp(value: &Value) -> Result<u8, String> {
         .ok_or_else(|| format!("no DSCP is {number}"))
 }
 
-/// What a value makes of the mark.
+/// The change of the mark that a value describes.
 fn bits(value: &Value) -> Result<Bits, String> {
     if inner(value, "meta").is_some_and(|meta| text(meta, "key") == "mark") {
         return Ok(Bits { keep: u32::MAX, flip: 0 });

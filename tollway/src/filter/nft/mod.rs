@@ -1,21 +1,21 @@
-//! nftables: the JSON of `nft -j list ruleset` (libnftables-json(5)), into the intermediate form.
+//! nftables: reads the JSON of `nft -j list ruleset` (libnftables-json(5)) into the intermediate form.
 //!
-//! The kernel's rule is a line of small steps that each break off where they do not hold; so is ours, and
-//! they are in the same order. nft leaves steps out of a listing that others imply (`tcp dport 22` says
-//! `meta l4proto tcp` as well); they are put back where nft puts them (`payload_gen_dependency` in its
-//! `src/payload.c`).
+//! A rule in the kernel is a list of small expressions, each of which breaks if it does not hold. A rule of
+//! the intermediate form is the same, in the same order. nft omits expressions from a listing that others
+//! imply (`tcp dport 22` implies `meta l4proto tcp`). This module puts them back where nft puts them
+//! (`payload_gen_dependency` in its `src/payload.c`).
 //!
-//! What cannot be done exactly (connection tracking, NAT, sets that packets fill, whatever this does not
-//! know) is [`super::ir::Step::Unsupported`] where it stands: only packets that get there are the
-//! kernel's. Limits:
+//! What cannot be done exactly becomes [`super::ir::Step::Unsupported`] at its place in the rule: connection
+//! tracking, NAT, sets that packets fill, and whatever this module does not know. Only packets that reach
+//! that step take the kernel path. Limits:
 //!
-//! - Tables of family arp are not IP's and are left out; dormant tables hang nowhere.
-//! - The JSON of nft 1.0.6 names neither the devices of chains nor dormant tables, as later versions do:
-//!   [`complete`] adds them from the listing in its text; without that such chains are the kernel's.
-//! - nft leaves conditions out of its JSON that it takes for implied: a file of JSON means what it says. Of rules in
-//!   nft's own text ([`load`]) the kernel says what they are.
+//! - Tables of family arp do not concern IP and are omitted; chains of dormant tables are attached nowhere.
+//! - The JSON of nft 1.0.6 names neither the devices of chains nor dormant tables, as later versions do.
+//!   [`complete`] adds them from the text listing; without that, packets of such chains take the kernel path.
+//! - nft omits conditions from its JSON that it considers implied. A file of JSON means what it says. For
+//!   rules in nft's own text ([`load`]), the kernel says what they are.
 //! - A fragment header of IPv6 behind an authentication header is not seen.
-//! - Elements' own counters are not counted.
+//! - Counters of set elements do not count.
 
 mod chains;
 mod complete;
@@ -50,7 +50,7 @@ use crate::mistake::{Fault, Ledger, Mistake};
 /// Reads a ruleset in nft's JSON; `file` is its name, for messages.
 ///
 /// # Errors
-/// Every mistake found. What is sound but cannot be done exactly is none: it becomes
+/// Every mistake found. Valid input that cannot be done exactly is no mistake: it becomes
 /// [`super::ir::Step::Unsupported`].
 pub fn read(text: &str, file: &str) -> Result<Ruleset, Vec<Mistake>> {
     let mut ledger = Ledger::new(file, text);
@@ -75,17 +75,17 @@ pub fn read(text: &str, file: &str) -> Result<Ruleset, Vec<Mistake>> {
     }
 }
 
-/// The same for JSON that is read already, with mistakes that have no place.
+/// Like [`read`], for JSON that is already parsed; its mistakes have no position.
 pub(crate) fn read_value(value: &Value, file: &str) -> Result<Ruleset, Vec<Fault>> {
     chains::read(value, file)
 }
 
-/// A rule of the listing as nft writes it, on one line.
+/// A rule of the listing in nft's syntax, on one line.
 pub(crate) fn words(rule: &Value) -> String {
     text::rule(rule)
 }
 
-/// What serde says, without the place that it adds.
+/// serde's message without the position that it appends.
 fn problem(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.split(" at line ").next().unwrap_or_default().to_owned()

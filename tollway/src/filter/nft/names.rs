@@ -1,11 +1,11 @@
-//! The words that nft has for numbers (`src/datatype.c`, `src/proto.c`, /etc/protocols).
+//! nft's names of numbers (`src/datatype.c`, `src/proto.c`, /etc/protocols).
 
 use super::fields::Kind;
 use crate::filter::names;
 
 type Words = &'static [(&'static str, u128)];
 
-/// The number that a word stands for, where something of this kind is meant.
+/// The number that a name stands for in fields of this kind.
 pub(super) fn number(kind: Kind, word: &str) -> Option<u128> {
     let words = match kind {
         Kind::Protocol => MORE_PROTOCOLS,
@@ -33,7 +33,7 @@ pub(super) fn number(kind: Kind, word: &str) -> Option<u128> {
     all.find(|(name, _)| *name == word).map(|(_, number)| number)
 }
 
-/// Beside [`names::PROTOCOLS`].
+/// In addition to [`names::PROTOCOLS`].
 const MORE_PROTOCOLS: Words = &[("ipv4", 4), ("comp", 108), ("mptcp", 262)];
 
 const ETHER_TYPES: Words = &[
@@ -47,7 +47,7 @@ const ETHER_TYPES: Words = &[
 
 const NFPROTO: Words = &[("ipv4", 4), ("ipv6", 6)];
 
-/// Beside [`names::DSCP`].
+/// In addition to [`names::DSCP`].
 const MORE_DSCP: Words = &[("df", 0), ("lephb", 1)];
 
 const ECN: Words = &[("not-ect", 0), ("ect1", 1), ("ect0", 2), ("ce", 3)];

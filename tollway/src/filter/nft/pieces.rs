@@ -1,10 +1,9 @@
-//! nft's text in pieces, each small enough for one message to the kernel.
+//! Cuts nft's text into pieces, each small enough for one message to the kernel.
 //!
 //! nft sends a file as one batch, which has to fit a socket's send buffer. Only root may have a large one
-//! (`SO_SNDBUFFORCE`), so that an ordinary user's rules go piece by piece. A piece has some rules and elements
-//! of the file, and of the rest what they stand in: variables, and tables with chains and sets, which may be
-//! added again. What nft does with the elements and rules of a table is done here in the same order: elements
-//! come first.
+//! (`SO_SNDBUFFORCE`), so an ordinary user's rules are loaded piece by piece. A piece contains some of the
+//! file's rules and elements, and what they need around them: variables, and tables with chains and sets,
+//! which may be added repeatedly. Like nft, this module loads a table's elements before its rules.
 
 use std::ops::Range;
 
@@ -12,28 +11,28 @@ use super::tokens::{Kind, Token, Tokens};
 
 type Span = Range<usize>;
 
-/// Bytes of a batch that a rule and an element take at least, beside those for each byte of their text.
+/// Estimated bytes of a batch for a rule and for an element, beside those for each byte of their text.
 const RULE_BYTES: usize = 200;
 const RULE_BYTES_PER_BYTE: usize = 18;
 const ELEMENT_BYTES: usize = 12;
 
-/// Columns are kept up to here: a line may have a hundred thousand elements.
+/// Columns are preserved up to this one: a line may have a hundred thousand elements.
 const LAST_COLUMN: usize = 1000;
 
-/// What chains say of themselves; all else in them is a rule.
+/// Words that begin a chain's own statements; everything else in a chain is a rule.
 const CHAIN_WORDS: [&str; 7] =
     ["type", "policy", "comment", "flags", "devices", "define", "redefine"];
 
-/// A file's text, taken apart.
+/// A file's text, split into units.
 pub(super) struct Pieces<'t> {
     text: &'t str,
     units: Vec<Unit>,
     frames: Vec<Frame>,
-    /// Variables, which every piece behind them has.
+    /// Variables; all pieces behind a definition contain it.
     defines: Vec<Span>,
 }
 
-/// What is loaded once: a rule, an element, a command, or a table's frame.
+/// The smallest part to load: a rule, an element, a command, or a table's frame.
 struct Unit {
     span: Span,
     frame: Option<usize>,
@@ -41,7 +40,7 @@ struct Unit {
     bytes: usize,
 }
 
-/// The command that a unit is of, and its rank there.
+/// The number of the unit's command, and its rank there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Order(usize, Rank);
 
@@ -52,13 +51,13 @@ enum Rank {
     Rule,
 }
 
-/// What stands around units: a table without its rules and elements, or a list without its members.
+/// What surrounds units: a table without its rules and elements, or a list without its members.
 struct Frame {
     kept: Vec<Span>,
     parent: Option<usize>,
 }
 
-/// A piece, and the line of the file that each of its lines is.
+/// A piece, with the file's line for each of its lines.
 pub(super) struct Piece {
     pub(super) text: String,
     pub(super) lines: Vec<usize>,
@@ -69,7 +68,7 @@ pub(super) struct Piece {
 }
 
 impl<'t> Pieces<'t> {
-    /// Takes a text apart.
+    /// Splits a text.
     pub(super) fn new(text: &'t str) -> Self {
         let mut pieces = Self { text, units: Vec::new(), frames: Vec::new(), defines: Vec::new() };
         let mut tokens = Tokens::new(text);
@@ -82,7 +81,7 @@ impl<'t> Pieces<'t> {
         pieces
     }
 
-    /// Pieces of at most so many bytes for the kernel, by estimate; one unit's at least.
+    /// Returns pieces of at most `bytes` bytes for the kernel, by estimate; each contains at least one unit.
     pub(super) fn of(&self, bytes: usize) -> Vec<Piece> {
         let starts = line_starts(self.text);
         let (mut pieces, mut first, mut sum) = (Vec::new(), 0, 0);
@@ -97,7 +96,7 @@ impl<'t> Pieces<'t> {
         pieces
     }
 
-    /// How many units there are: pieces at most.
+    /// The number of units, which is the greatest number of pieces.
     pub(super) const fn most(&self) -> usize {
         self.units.len()
     }
@@ -121,7 +120,7 @@ impl<'t> Pieces<'t> {
         piece
     }
 
-    /// A frame and all around it.
+    /// A frame and all frames around it.
     fn around(&self, frame: Option<usize>) -> impl Iterator<Item = usize> {
         std::iter::successors(frame, |frame| self.frames[*frame].parent)
     }
@@ -146,7 +145,7 @@ impl<'t> Pieces<'t> {
         self.units.push(Unit { span, frame, order, bytes });
     }
 
-    /// A command of the file.
+    /// Splits a command of the file.
     fn command(&mut self, statement: &Statement, number: usize) {
         let mut words = statement.words(self.text);
         let first = words.next().unwrap_or_default();
@@ -171,7 +170,7 @@ impl<'t> Pieces<'t> {
         }
     }
 
-    /// What stands between the braces of a table, a chain, a set or a map.
+    /// Splits the content between the braces of a table, a chain, a set or a map.
     fn block(&mut self, object: &str, body: Span, inside: &mut Inside) {
         let text = self.text;
         let mut tokens = Tokens::within(text, body);
@@ -204,7 +203,7 @@ impl<'t> Pieces<'t> {
         }
     }
 
-    /// A list of elements, with commas between.
+    /// Splits a list of elements, separated by commas.
     fn list(&mut self, statement: &Statement, body: Span, parent: Option<usize>, order: Order) {
         let frame = self.frame(parent);
         self.keep(frame, statement.span.start..body.start);
@@ -231,16 +230,16 @@ impl<'t> Pieces<'t> {
     }
 }
 
-/// Where the reading of a block is.
+/// The position in a block.
 struct Inside {
     frame: usize,
-    /// What has not been kept or made a unit yet begins here.
+    /// Start of the text that is not yet kept or part of a unit.
     from: usize,
     /// The command's number.
     number: usize,
 }
 
-/// Tokens up to the end of a line, or a semicolon, outside all braces.
+/// Tokens up to the end of a line or a semicolon, outside of braces.
 struct Statement {
     span: Span,
     tokens: Vec<Token>,
@@ -273,7 +272,7 @@ impl Statement {
         words.map(|token| &text[token.span.clone()])
     }
 
-    /// What is between the first brace and the one that closes it.
+    /// The text between the first brace and its closing brace.
     fn body(&self) -> Option<Span> {
         let open = self.tokens.iter().position(|token| token.kind == Kind::Open)?;
         let mut depth = 0_usize;
@@ -292,7 +291,7 @@ impl Statement {
 }
 
 impl Piece {
-    /// Adds a stretch of the file, in its column.
+    /// Adds a span of the file, in its original column.
     fn add(&mut self, text: &str, span: Span, starts: &[usize]) {
         let line = line_of(span.start, starts);
         let column = span.start - starts[line - 1];
@@ -324,7 +323,7 @@ fn line_of(at: usize, starts: &[usize]) -> usize {
     starts.partition_point(|start| *start <= at)
 }
 
-/// Where lines begin.
+/// The offsets at which lines begin.
 fn line_starts(text: &str) -> Vec<usize> {
     let ends = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
     std::iter::once(0).chain(ends.map(|(at, _)| at + 1)).collect()
@@ -354,7 +353,7 @@ add element ip t s { 10.0.0.3, 10.0.0.4 }
         let pieces = Pieces::new(TEXT).of(bytes);
         let lines: Vec<_> = TEXT.lines().collect();
         for piece in &pieces {
-            // Every line is one of the file's, less some of it.
+            // Every line of a piece is a line of the file with parts removed.
             for (line, number) in piece.text.lines().zip(&piece.lines) {
                 let whole = lines[number - 1].bytes();
                 let same = line.bytes().zip(whole).all(|(one, other)| one == b' ' || one == other);

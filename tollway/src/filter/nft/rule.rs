@@ -1,4 +1,4 @@
-//! One rule in the making, and where it stands.
+//! A rule under construction, and its context.
 
 use std::collections::BTreeSet;
 
@@ -6,17 +6,17 @@ use super::chains::Listing;
 use super::fields::Field;
 use crate::filter::ir::{Family, Hook, Match, Selector, Step};
 
-/// Where a rule stands: what its chain is for, and whence packets come to it.
+/// The context of a rule: its chain's family, and the hooks whose packets reach it.
 #[derive(Clone, Debug)]
 pub(super) struct Site {
     pub(super) family: Family,
-    /// The table, as its sets and chains are kept under it.
+    /// The table, as the key of its sets and chains.
     pub(super) table: String,
-    /// Hooks from which packets get to the chain.
+    /// The hooks whose packets reach the chain.
     pub(super) hooks: BTreeSet<Hook>,
 }
 
-/// Whether packets have a link where a rule stands.
+/// Whether packets have a certain link in a rule's context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Presence {
     Always,
@@ -38,13 +38,13 @@ impl Site {
         }
     }
 
-    /// Whether the header's TTL and checksum may be others than received.
+    /// Whether the header's TTL and checksum may differ from those received.
     pub(super) fn is_behind_routing(&self) -> bool {
         let before = [Hook::Ingress, Hook::Prerouting, Hook::Input];
         !self.hooks.iter().all(|hook| before.contains(hook))
     }
 
-    /// Whether frames are as a device has received them, tags included.
+    /// Whether frames are as a device has received them, including tags.
     pub(super) fn is_at_device(&self) -> bool {
         matches!(self.family, Family::Netdev | Family::Bridge)
             || self.hooks.contains(&Hook::Ingress)
@@ -52,12 +52,12 @@ impl Site {
     }
 }
 
-/// A rule in the making.
+/// A rule under construction.
 pub(super) struct Rule<'l, 'v> {
     pub(super) listing: &'l mut Listing<'v>,
     pub(super) site: &'l Site,
     pub(super) steps: Vec<Step>,
-    /// The version of IP that packets have which come to the next step, where that is known.
+    /// The version of IP of packets that reach the next step, if it is known.
     pub(super) version: Option<u8>,
 }
 
@@ -71,7 +71,7 @@ impl<'l, 'v> Rule<'l, 'v> {
         Self { listing, site, steps: Vec::new(), version }
     }
 
-    /// Adds a condition on what rules do not write, but where it was asked for already.
+    /// Adds a condition on a field that rules do not write, unless it is already there.
     pub(super) fn need(&mut self, one: Match) {
         let step = Step::Match(one);
         if !self.steps.contains(&step) {
@@ -79,7 +79,7 @@ impl<'l, 'v> Rule<'l, 'v> {
         }
     }
 
-    /// What comes next is for one version of IP.
+    /// Restricts what follows to one version of IP.
     pub(super) fn need_version(&mut self, version: u8) {
         if self.version != Some(version) {
             self.need(Match::is(Selector::IpVersion, version.into()));
@@ -87,16 +87,16 @@ impl<'l, 'v> Rule<'l, 'v> {
         }
     }
 
-    /// What comes next is for no packet.
+    /// No packet gets beyond this point.
     pub(super) fn never(&mut self) {
         self.need(Match::in_ranges(Selector::IpVersion, []));
     }
 
-    /// What a test of fields says by itself: the kernel takes the name of a link that a packet does not
-    /// have for an empty one. None where it is to be tested.
+    /// The result of a test of fields that does not depend on the packet; `None` if it does. The kernel uses
+    /// an empty name for a link that a packet does not have.
     ///
     /// # Errors
-    /// Where it says different things for packets that come here on different ways.
+    /// The result differs between the hooks whose packets reach the rule.
     pub(super) fn without_link(
         &self,
         fields: &[Field],

@@ -1,4 +1,4 @@
-//! Rules in nft's own text: the real `nft` reads them, in a scratch namespace that they end with.
+//! Loads rules in nft's own text: the real `nft` reads them, in a scratch namespace that exists only as long.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -8,27 +8,27 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::include::Expanded;
 use super::pieces::{Piece, Pieces};
+use crate::controller::rules::file::{Loaded, ROOM};
 use crate::filter::ir::Ruleset;
-use crate::mirror::rules::file::{Loaded, ROOM};
 use crate::mistake::{Fault, Ledger, Mistake};
-use crate::netlink::{Apart, Door};
+use crate::netlink::{Apart, SocketHandover};
 use crate::ports::why as reason;
 use crate::programs::search_path;
 
-/// How long nft may take, s: a hundred thousand elements take a busy machine half a minute.
+/// How long nft may take, in s: a hundred thousand elements take a busy machine half a minute.
 const PATIENCE: &str = "60";
 
-/// Makes the devices that the file's chains hang at, loads the file, lists it. The first argument is
-/// the file, the others are devices. Behind `--` are sizes of pieces, which are loaded from standard input
-/// in the file's place. Devices have numbers that no rule means: nft would list `iif 2` by the name of
-/// that one.
+/// Creates the devices that the file's chains are attached to, loads the file, and lists it. The first
+/// argument is the file, the others are devices. After `--` follow sizes of pieces, which the script then
+/// loads from standard input instead of the file. The devices get numbers that no rule uses: otherwise nft
+/// would list `iif 2` by the name of such a device.
 const SCRIPT: &str = r#"file="$1"; shift
 number=2000000000
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
   number=$((number + 1))
   ip link add name "$1" index $number type dummy 2>/dev/null ||
     ip link add name "$1" index $number type bridge 2>/dev/null ||
-    ip link add name "$1" index $number type veth peer index $((number / 2)) 2>/dev/null
+    ip link add name "$1" index $number type veth peer index $((number - 1000000000)) 2>/dev/null
   shift
 done
 if [ $# -gt 0 ]; then
@@ -42,25 +42,26 @@ else
 fi
 nft -j list ruleset"#;
 
-/// What the script says of each piece.
+/// What the script prints for each piece.
 const LOADED: &str = "loaded";
 
-/// What the kernel says of a batch for which the socket's send buffer is too small.
+/// The kernel's error for a batch that is too large for the socket's send buffer.
 const TOO_LONG: &str = "Message too long";
 
-/// Bytes of a batch that any user may send, about: twice the kernel's usual `net.core.wmem_max`.
+/// Approximate size in bytes of a batch that any user may send: twice the kernel's usual `net.core.wmem_max`.
 const BATCH_BYTES: usize = 2 * 212_992;
-/// Estimates of a batch are not wrong by more than a hundredth part of it.
+/// The smallest size tried: estimates are off by at most a factor of a hundred.
 const LEAST_BYTES: usize = BATCH_BYTES / 256;
 
-/// Loads a file of nft's text in a scratch user and network namespace, and reads what nft lists there and
-/// what the kernel has there.
+/// Loads a file of nft's text in a scratch user and network namespace. Reads what nft lists there and what
+/// the kernel has there.
 ///
-/// Devices that chains hang at are made there; `iif` and `oif` stand for numbers of devices, so that
-/// nft refuses names that are not there. What is too much for a user's one message goes in pieces.
+/// The scratch namespace contains the devices that chains are attached to. `iif` and `oif` stand for device
+/// numbers, so nft rejects names that do not exist there. A file too large for one message of an ordinary
+/// user is loaded in pieces.
 ///
 /// # Errors
-/// nft's own, each at its place; or why it could not be asked.
+/// nft's own mistakes, each at its place; or why nft could not run.
 pub fn load(path: &Path) -> Result<Ruleset, Vec<Mistake>> {
     let file = path.display().to_string();
     let rules = loaded(path)?.rules(&file);
@@ -70,18 +71,18 @@ pub fn load(path: &Path) -> Result<Ruleset, Vec<Mistake>> {
     })
 }
 
-/// The same as it was loaded.
+/// Like [`load`], but returns the rules as loaded.
 pub(crate) fn loaded(path: &Path) -> Result<Loaded, Vec<Mistake>> {
     Script::new(path)?.load()
 }
 
-/// What nft lists of such a file, with what its listing leaves out.
+/// nft's listing of such a file, with what the listing omits added.
 #[cfg(test)]
 pub(crate) fn script(path: &Path) -> Result<String, Vec<Mistake>> {
     Ok(loaded(path)?.listing())
 }
 
-/// A file to be loaded.
+/// A file to load.
 struct Script<'p> {
     path: &'p Path,
     file: String,
@@ -89,10 +90,10 @@ struct Script<'p> {
     devices: Vec<String>,
 }
 
-/// What came of loading it.
+/// The result of loading it.
 struct Ran {
     output: Output,
-    door: Door,
+    handover: SocketHandover,
 }
 
 impl<'p> Script<'p> {
@@ -113,7 +114,7 @@ impl<'p> Script<'p> {
         self.judge(&ran, None)
     }
 
-    /// Loads the whole file, as root where that can be: no other may send large batches.
+    /// Loads the whole file, as root if possible: other users may not send large batches.
     fn whole(&self) -> io::Result<(Ran, Apart)> {
         match self.run(Apart::Net, None) {
             Ok(ran) if !said(&ran.output).contains("Operation not permitted") => {
@@ -124,7 +125,7 @@ impl<'p> Script<'p> {
         }
     }
 
-    /// Loads pieces of so many bytes at most, or of fewer.
+    /// Loads pieces of at most `bytes` bytes, or smaller ones if necessary.
     fn in_pieces(&self, place: Apart, mut bytes: usize) -> Result<Loaded, Vec<Mistake>> {
         let text = super::include::expanded(&self.file, &self.text);
         let pieces = Pieces::new(&text.text);
@@ -154,7 +155,9 @@ impl<'p> Script<'p> {
     fn not_run(&self, error: &io::Error) -> Vec<Mistake> {
         let what = format!("cannot be loaded: {}", reason(error));
         let remedy = match error.kind() {
-            io::ErrorKind::NotFound => "install the package coreutils",
+            io::ErrorKind::NotFound => {
+                "install the package coreutils, and see that /proc is mounted"
+            }
             _ => "allow user namespaces, or start as root",
         };
         vec![alone(&self.file, what, remedy)]
@@ -186,13 +189,13 @@ impl<'p> Script<'p> {
     }
 
     fn loaded(&self, ran: &Ran) -> Result<Loaded, String> {
-        let socket = ran.door.socket(ROOM);
+        let socket = ran.handover.socket(ROOM);
         let socket = socket.map_err(|error| format!("cannot be asked for: {}", reason(&error)))?;
         Loaded::new(&String::from_utf8_lossy(&ran.output.stdout), socket)
     }
 
     fn run(&self, place: Apart, pieces: Option<&[Piece]>) -> io::Result<Ran> {
-        // A leading dash would make an option of it.
+        // A leading dash would make it an option.
         let path = self.path;
         let file = if path.is_absolute() { path.to_owned() } else { Path::new(".").join(path) };
         let mut command = Command::new("timeout");
@@ -202,7 +205,7 @@ impl<'p> Script<'p> {
             .args(&self.devices)
             .env("LC_ALL", "C")
             .env("PATH", search_path());
-        let door = place.put(&mut command, NETLINK_NETFILTER as _)?;
+        let handover = place.put(&mut command, NETLINK_NETFILTER as _)?;
         let output = match pieces {
             None => command.stdin(Stdio::null()).output()?,
             Some(pieces) => {
@@ -210,7 +213,7 @@ impl<'p> Script<'p> {
                 feed(&mut command, pieces)?
             }
         };
-        Ok(Ran { output, door })
+        Ok(Ran { output, handover })
     }
 }
 
@@ -222,7 +225,7 @@ fn feed(command: &mut Command, pieces: &[Piece]) -> io::Result<Output> {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut input = input;
-            // Who has failed reads no more, and says why.
+            // A failed process reads no more; its output says why.
             let _ = pieces.iter().try_for_each(|piece| match &mut input {
                 Some(input) => input.write_all(piece.text.as_bytes()),
                 None => Ok(()),
@@ -232,12 +235,12 @@ fn feed(command: &mut Command, pieces: &[Piece]) -> io::Result<Output> {
     })
 }
 
-/// How many pieces were loaded.
+/// The number of pieces that were loaded.
 fn loaded_of(said: &str) -> usize {
     said.lines().filter(|line| *line == LOADED).count()
 }
 
-/// nft's messages about a piece, as if they were about the file.
+/// nft's messages about a piece, with the places of the file.
 fn placed(said: &str, text: &Expanded, pieces: &[Piece]) -> String {
     let lines = pieces.get(loaded_of(said)).map_or(&[][..], |piece| &piece.lines);
     let place = |line: &str| {
@@ -297,7 +300,7 @@ fn mistakes(said: &str, file: &str, text: &str) -> Vec<Mistake> {
     mistakes
 }
 
-/// Whether nft's name of a file is ours.
+/// Says whether a name in nft's messages is that of this file.
 fn is_named(name: &str, file: &str) -> bool {
     name == file || name.strip_prefix("./") == Some(file)
 }
@@ -324,8 +327,8 @@ fn remedy(what: &str) -> &'static str {
     }
 }
 
-/// Devices that chains hang at: what follows `device`, and the names in `devices = { ... }`. Words that
-/// begin with `$` are looked up in what the file defines.
+/// Devices that chains are attached to: the word after `device`, and the names in `devices = { ... }`. Words
+/// that begin with `$` are looked up among the file's variables.
 fn devices(text: &str) -> Vec<String> {
     let words = words(text);
     let mut devices = Vec::new();
@@ -350,7 +353,7 @@ fn devices(text: &str) -> Vec<String> {
     devices
 }
 
-/// What a variable is defined as.
+/// The definition of a variable.
 fn defined<'w>(words: &'w [String], variable: &str) -> &'w [String] {
     let is_it = |three: &[String]| three[0] == "define" && three[1] == variable && three[2] == "=";
     match words.windows(3).position(is_it) {
@@ -359,7 +362,7 @@ fn defined<'w>(words: &'w [String], variable: &str) -> &'w [String] {
     }
 }
 
-/// One word, or those between braces.
+/// A single word, or those between braces.
 fn list(words: &[String]) -> &[String] {
     match words.first().map(String::as_str) {
         Some("{") => {

@@ -1,4 +1,4 @@
-//! Sets and maps, with names and without.
+//! Named and anonymous sets and maps.
 
 use serde_json::Value;
 
@@ -11,14 +11,14 @@ use crate::filter::ir::{
     Datum, Element, Elements, Item, LinkPattern, Match, Range, Set, SetId, Test, Verdict,
 };
 
-/// What a map's data are: verdicts, or numbers of a kind. None for a set.
+/// The type of a map's data: verdicts, or numbers of a kind. `None` for a set.
 pub(super) type Data = Option<Option<Kind>>;
 
-/// A named set as one kind of key reads it.
+/// A named set, as keys of these kinds read it.
 pub(super) type Reading = (String, String, Vec<(Kind, u32, u32)>, Data);
 
 impl Listing<'_> {
-    /// A set that has a name, as these fields look it up.
+    /// A named set, for a lookup by these fields.
     pub(super) fn named_set(
         &mut self,
         site: &Site,
@@ -77,7 +77,7 @@ impl Listing<'_> {
         Ok(self.rules.add_set(Set { name: String::new(), key, dynamic: false, elements }))
     }
 
-    /// A test of one field against what is written there.
+    /// A test of one field against values written in the rule.
     pub(super) fn one_of(&self, field: &Field, elements: &[Value]) -> Result<Match, String> {
         let keys = vec![field.key];
         let elements = elements.iter().map(bare).collect::<Result<Vec<_>, _>>()?;
@@ -126,7 +126,7 @@ impl Listing<'_> {
                 tuples.push(element);
             }
         }
-        // It is for what no other element has.
+        // It matches what no other element matches.
         tuples.extend(catch_all);
         Ok(Elements::Tuples(tuples))
     }
@@ -164,7 +164,7 @@ fn every(field: &Field) -> Result<Item, String> {
     }
 }
 
-/// An element without what is said of it besides.
+/// An element without its additional properties.
 fn bare(element: &Value) -> Result<&Value, String> {
     let Some(outer) = inner(element, "elem") else { return Ok(element) };
     let stateful = ["limit", "quota", "ct count", "last"];

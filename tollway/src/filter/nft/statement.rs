@@ -1,4 +1,4 @@
-//! What a rule's statements do, step by step.
+//! Turns a rule's statements into steps.
 
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ use crate::filter::ir::{
 };
 
 impl Rule<'_, '_> {
-    /// Adds what a statement does; says if more may come behind it.
+    /// Adds the steps of a statement. Returns whether more may follow.
     pub(super) fn statement(&mut self, statement: &Value) -> Result<bool, String> {
         let (name, inner) = only(statement)
             .ok_or_else(|| format!("{statement} is no statement that is known here"))?;
@@ -35,7 +35,7 @@ impl Rule<'_, '_> {
                 self.steps.push(Step::Verdict(Verdict::Reject(reject)));
                 return Ok(false);
             }
-            // The kernel goes on with what is behind it.
+            // The kernel continues with the next statement.
             "continue" => {}
             _ => {
                 let verdict = self.listing.verdict(self.site, statement)?;
@@ -65,12 +65,12 @@ impl Rule<'_, '_> {
         let mut one = self.test(&fields, operator, right)?;
         one.negate = negate;
         self.note_version(&fields, &one);
-        // What the rule has written may be what it asks for again.
+        // The rule itself may have written the field that it looks at again.
         self.steps.push(Step::Match(one));
         Ok(())
     }
 
-    /// Whether there is an extension header.
+    /// A test for the presence of an extension header.
     fn presence(&mut self, name: &str, operator: &str, right: &Value) -> Result<(), String> {
         let wanted = matches!(operator, "==" | "in") && right.as_bool() == Some(true);
         if name != "frag" || !wanted {
@@ -115,7 +115,7 @@ impl Rule<'_, '_> {
         }
     }
 
-    /// What a condition says of the version of IP.
+    /// Notes what a condition implies about the version of IP.
     fn note_version(&mut self, fields: &[Field], one: &Match) {
         let ([field], Test::Ranges(ranges), false) = (fields, &one.test, one.negate) else {
             return;
@@ -195,7 +195,7 @@ impl Rule<'_, '_> {
 }
 
 impl super::chains::Listing<'_> {
-    /// The verdict that a statement, or a map's datum, is.
+    /// The verdict of a statement or of a map's datum.
     pub(super) fn verdict(
         &self,
         site: &super::rule::Site,
@@ -214,7 +214,7 @@ impl super::chains::Listing<'_> {
     }
 }
 
-/// Less or greater than a number.
+/// Less than or greater than a number.
 fn order(field: &Field, operator: &str, right: &Value) -> Result<Match, String> {
     if matches!(field.kind, Kind::Link | Kind::Nfproto) {
         return Err(format!("{operator} is not known for this"));
@@ -255,7 +255,7 @@ pub(super) fn limit(inner: &Value) -> Result<(Limit, bool), String> {
     };
     let (rate, burst) = (units("rate", "rate_unit")?, units("burst", "burst_unit")?);
     let bytes = !matches!(text(inner, "rate_unit"), "" | "packets");
-    // The kernel's bucket for bytes holds what comes in one period besides.
+    // The kernel's bucket for bytes also holds what arrives in one period.
     let (unit, burst) = match (bytes, burst) {
         (true, burst) => (LimitUnit::Bytes, rate.saturating_add(burst)),
         (false, 0) => (LimitUnit::Packets, 5),

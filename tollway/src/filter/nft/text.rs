@@ -1,4 +1,4 @@
-//! A rule in nft's own words, from its JSON.
+//! Writes a rule in nft's own syntax, from its JSON.
 
 mod phrase;
 mod statement;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::json::{several, text};
 
-/// A rule as nft writes it, on one line.
+/// A rule in nft's syntax, on one line.
 pub(super) fn rule(rule: &Value) -> String {
     let statements = rule.get("expr").map(several).unwrap_or_default();
     let mut words: Vec<_> = statements.iter().map(statement::statement).collect();

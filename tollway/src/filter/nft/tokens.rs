@@ -1,15 +1,15 @@
-//! The tokens of nft's text, as far as its structure needs them: its `src/scanner.l`.
+//! The tokens of nft's text, as far as its structure requires (nft's `src/scanner.l`).
 
 use std::ops::Range;
 
-/// A token, and where it is.
+/// A token and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Token {
     pub(super) kind: Kind,
     pub(super) span: Range<usize>,
 }
 
-/// What a token is.
+/// The kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Word,
@@ -22,24 +22,24 @@ pub(super) enum Kind {
     Line,
 }
 
-/// The tokens of a stretch of text.
+/// The tokens of a part of a text.
 pub(super) struct Tokens<'t> {
     bytes: &'t [u8],
     at: usize,
 }
 
 impl<'t> Tokens<'t> {
-    /// Those of the whole text.
+    /// The tokens of the whole text.
     pub(super) const fn new(text: &'t str) -> Self {
         Self { bytes: text.as_bytes(), at: 0 }
     }
 
-    /// Those of a stretch of it.
+    /// The tokens of a part of the text.
     pub(super) fn within(text: &'t str, span: Range<usize>) -> Self {
         Self { bytes: &text.as_bytes()[..span.end], at: span.start }
     }
 
-    /// Passes all bytes that are so, and says where the first other is.
+    /// Skips all bytes for which `is` is true. Returns the position of the first other byte.
     fn pass(&mut self, is: impl Fn(u8) -> bool) -> usize {
         let rest = &self.bytes[self.at..];
         self.at += rest.iter().position(|byte| !is(*byte)).unwrap_or(rest.len());

@@ -9,7 +9,7 @@ use super::json::{inner, only, pair};
 use super::names;
 use crate::filter::ir::{Item, LinkPattern, Range};
 
-/// The number that a value is; flags may be several.
+/// The number of a value; a value of flags may be a list.
 pub(super) fn number(kind: Kind, value: &Value) -> Result<u128, String> {
     match value {
         Value::Number(number) => {
@@ -70,7 +70,7 @@ fn operation(kind: Kind, value: &Value) -> Result<u128, String> {
     })
 }
 
-/// What a value is for a field: an element of a set, or the one thing it is compared with.
+/// A value for a field: an element of a set, or the single value of a comparison.
 pub(super) fn item(field: &Field, value: &Value) -> Result<Item, String> {
     match field.kind {
         Kind::Link => link(value).map(Item::Link),
@@ -78,7 +78,7 @@ pub(super) fn item(field: &Field, value: &Value) -> Result<Item, String> {
     }
 }
 
-/// A range of a field's selector.
+/// A value as a range of a field's selector.
 pub(super) fn range(field: &Field, value: &Value) -> Result<Range, String> {
     let number = |value| number(field.kind, value);
     let range = if value.as_str() == Some("*") {
@@ -91,7 +91,8 @@ pub(super) fn range(field: &Field, value: &Value) -> Result<Range, String> {
         let len = len.filter(|len| *len <= field.bits).ok_or("a prefix is too long")?;
         let range = Range::prefix(address, len, field.bits);
         if range.first != address {
-            // `meta mark & 0xff00 == 1` is listed so: the kernel compares with bits that are never there.
+            // nft lists `meta mark & 0xff00 == 1` like this: the kernel compares with bits that are never
+            // set.
             return Err("a prefix with more bits than it has is met by no packet".to_owned());
         }
         range
@@ -104,12 +105,12 @@ pub(super) fn range(field: &Field, value: &Value) -> Result<Range, String> {
     shifted(field, range)
 }
 
-/// A range of a field's numbers as one of its selector.
+/// Converts a range of a field's numbers into one of its selector.
 pub(super) fn shifted(field: &Field, range: Range) -> Result<Range, String> {
     if range.first > range.last || range.last > all(field) {
         return Err(format!("{} to {} is no range of the field", range.first, range.last));
     }
-    // A field may have more bits in the kernel than its selector, whose numbers are never as great.
+    // In the kernel a field may have more bits than its selector, whose numbers never get that large.
     let most = field.key.selector.max() >> field.shift;
     if range.first > most {
         return Err(format!("{} is more than there can be here", range.first));
@@ -122,7 +123,7 @@ pub(super) fn all(field: &Field) -> u128 {
     u128::MAX >> (128 - field.bits.clamp(1, 128))
 }
 
-/// A link by its name; a star at the end stands for whatever follows.
+/// A link by its name; a star at the end makes it a prefix.
 pub(super) fn link(value: &Value) -> Result<LinkPattern, String> {
     let Some(name) = value.as_str() else {
         return Err(format!("interface {value} has no name; write iifname or oifname"));

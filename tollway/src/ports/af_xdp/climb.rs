@@ -1,7 +1,8 @@
-//! A port's program and its way up to open sockets.
+//! A port's program, and the opening of its sockets.
 //!
-//! Loading and attaching takes tens of milliseconds, in which the worker has other ports to serve: a
-//! port that comes back climbs on a thread of its own, and has no program meanwhile.
+//! Loading and attaching takes tens of milliseconds, in which the worker has other ports to serve.
+//! So a port that comes back opens its sockets on a thread of its own, which has the program
+//! meanwhile.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -16,34 +17,35 @@ use super::steps::{self, Open, Refusal, Target};
 use super::umem::SharedUmem;
 use crate::model::AfXdpMode;
 
-/// A predecessor's queue is free so long after its end at most; a busy machine takes its time.
+/// The longest time until a predecessor's queue is free after its end, with a margin for a busy
+/// machine.
 const QUEUE_RETURNS: Duration = Duration::from_secs(2);
 
-/// What a climb comes to: the sockets and in words how they work, or why there are none.
+/// The result of opening: the sockets and how they work in words, or why there are none.
 pub(super) type Outcome = Result<(Open, String), Vec<Refusal>>;
 
-/// Chunks that sockets get before they are bound. Whoever lends them has them in custody.
+/// Chunks that sockets get before they are bound. The lender has them in custody.
 pub(super) type Lent = Vec<FrameAddr>;
 
-/// A port's program, at home or on its way up.
-pub(super) struct Climber {
-    /// None while it is away.
+/// A port's program, here or at the thread that opens sockets.
+pub(super) struct ModeClimber {
+    /// `None` while the thread has it.
     program: Option<Box<dyn Kept>>,
     away: Option<Receiver<(Box<dyn Kept>, Outcome)>>,
 }
 
-impl Climber {
-    /// With the program at home.
+impl ModeClimber {
+    /// Takes charge of a program.
     pub(super) fn new(program: Box<dyn Kept>) -> Self {
         Self { program: Some(program), away: None }
     }
 
-    /// The program, if it is at home.
+    /// The program, unless the thread has it.
     pub(super) fn program(&self) -> Option<&dyn Kept> {
         self.program.as_deref()
     }
 
-    /// Climbs and waits for what comes of it.
+    /// Opens sockets and waits for the outcome.
     pub(super) fn climb(
         &mut self,
         umem: &SharedUmem,
@@ -59,7 +61,7 @@ impl Climber {
         }
     }
 
-    /// Begins to climb.
+    /// Starts to open sockets on a thread.
     pub(super) fn begin(
         &mut self,
         umem: &SharedUmem,
@@ -74,12 +76,12 @@ impl Climber {
         std::thread::Builder::new().name("port".to_owned()).spawn(move || {
             let Ok(mut program) = given.recv() else { return };
             let target = Target { device: &device, ifindex, queues, mac, mtu };
-            // What is busy is tried again later: whoever ends the port waits for this thread.
+            // A busy queue is tried again later: ending the port waits for this thread.
             let outcome = steps::climb(&umem, &mut *program, target, mode, (&lent, Duration::ZERO));
-            // A port that has ended meanwhile takes nothing: program and sockets end here.
+            // If the port has ended meanwhile, program and sockets end here.
             let _ = tell.send((program, outcome));
         })?;
-        // Only now, so that it is not lost where there is no thread.
+        // Only now, so that the program is not lost if there is no thread.
         if let Some(program) = self.program.take() {
             let _ = give.send(program);
             self.away = Some(told);
@@ -87,7 +89,7 @@ impl Climber {
         Ok(())
     }
 
-    /// What has come of a climb, once; nothing where none was begun.
+    /// The outcome of opening sockets, once; `Ready(None)` if that was not started.
     pub(super) fn poll(&mut self) -> Poll<Option<Outcome>> {
         let Some(away) = &self.away else { return Poll::Ready(None) };
         let arrived = away.try_recv();
@@ -104,7 +106,7 @@ impl Climber {
         }))
     }
 
-    /// Takes the program from its device, wherever it is by now.
+    /// Detaches the program from its device, even if the thread has it.
     pub(super) fn detach(&mut self) {
         if let Some(away) = self.away.take() {
             self.program = away.recv().ok().map(|(program, _)| program);
@@ -114,7 +116,7 @@ impl Climber {
         }
     }
 
-    /// Says which socket has a queue's frames.
+    /// Directs a queue's frames to a socket.
     pub(super) fn set_socket(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Refusal> {
         match &mut self.program {
             Some(program) => program.set_socket(queue, socket),
@@ -122,13 +124,13 @@ impl Climber {
         }
     }
 
-    /// Hands a frame to the kernel; false where that failed.
+    /// Hands a frame to the kernel; returns false if that failed.
     pub(super) fn punt(&mut self, frame: &[u8]) -> bool {
         self.program.as_mut().is_some_and(|program| program.punt(frame))
     }
 }
 
-/// Whoever had the program has ended badly.
+/// The thread with the program has panicked.
 fn lost() -> Vec<Refusal> {
     let what = "its XDP program is lost; restart tollway".to_owned();
     vec![Refusal { what, remedy: "Restart tollway".to_owned(), is_final: true }]

@@ -1,21 +1,21 @@
-//! Which chunks the kernel has: what is to be had back when its sockets close.
+//! Which chunks the kernel has, to get them back when its sockets close.
 
-/// One bit for each chunk.
+/// A set of chunks, with one bit for each chunk.
 #[derive(Clone, Debug)]
 pub(super) struct Custody {
     bits: Vec<u64>,
-    /// Bytes of a chunk are two to the power of this.
+    /// The size of a chunk in bytes, as a power of two.
     shift: u32,
 }
 
 impl Custody {
-    /// The kernel has none of an area's chunks.
+    /// Creates the set for an area, of which the kernel has no chunks.
     pub(super) fn new(bytes: usize, chunk_bytes: u32) -> Self {
         let shift = chunk_bytes.trailing_zeros();
         Self { bits: vec![0; (bytes >> shift).div_ceil(64)], shift }
     }
 
-    /// The kernel gets the chunk that holds this address.
+    /// Records that the kernel gets the chunk that holds this address.
     #[inline(always)]
     pub(super) fn give(&mut self, addr: u32) {
         let chunk = addr >> self.shift;
@@ -24,7 +24,7 @@ impl Custody {
         }
     }
 
-    /// The kernel has given it back; false where it did not have it.
+    /// Records that the kernel returns the chunk; returns false if it did not have it.
     #[inline(always)]
     pub(super) fn take(&mut self, addr: u32) -> bool {
         let chunk = addr >> self.shift;
@@ -34,12 +34,12 @@ impl Custody {
         had
     }
 
-    /// Chunks that the kernel has.
+    /// The number of chunks that the kernel has.
     pub(super) fn count(&self) -> usize {
         self.bits.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// The kernel has nothing any more; says what it had, by the addresses of the chunks.
+    /// Records that the kernel has no chunks any more; returns the addresses of those that it had.
     pub(super) fn take_all(&mut self) -> Vec<u32> {
         let mut chunks = Vec::new();
         for (index, word) in self.bits.iter_mut().enumerate() {

@@ -1,26 +1,32 @@
 //! A network interface of this machine, through AF_XDP sockets
 //! (`Documentation/networking/af_xdp.rst`).
 //!
-//! An XDP program on the device ([`Program`]) decides which frames come here; the kernel keeps the
-//! rest, and is the host behind the port: it answers ARP and pings, and gets back what the path can
-//! not forward. One socket serves one receive queue. All sockets of all ports have one memory, so a
-//! frame goes from port to port where it lies: the chunk that it was received into is put into the
-//! other port's TX ring and comes back by the completion ring.
+//! An XDP program on the device ([`Program`]) selects the frames for this port. The kernel gets the
+//! rest, and is the host behind the port: it answers ARP and pings, and gets back what the path
+//! cannot forward. Each socket serves one receive queue.
 //!
-//! A port that has nothing to do is told to rest ([`State::Detached`]): its device then is as if there was
-//! no Tollway.
+//! All sockets of all ports share one memory, so forwarding copies no frame: the port puts the
+//! chunk of a received frame into the egress port's TX ring, and the chunk comes back by the
+//! completion ring.
 //!
-//! Limits: everything leaves by the first queue. Packets whose checksums a sender on this machine left to a
-//! network card are the kernel's: turn that off there (`ethtool -K DEVICE tx off`). A VLAN tag that
-//! the device has taken out of a frame is lost: turn that off as well (`ethtool -K DEVICE rxvlan
-//! off`). An interface of another name is still the same one; a new one of the old name takes the
-//! place of one that is gone.
+//! A port that has nothing to do is detached ([`State::Detached`]); its device then works as if
+//! there was no Tollway.
+//!
+//! Limits:
+//!
+//! - All frames leave by the first queue.
+//! - Packets whose checksums a sender on this machine left to a network card take the kernel path.
+//!   Avoid that there with `ethtool -K DEVICE tx off`.
+//! - A VLAN tag that the device has removed from a frame is lost. Avoid that with `ethtool -K
+//!   DEVICE rxvlan off`.
+//! - A renamed interface is still the same one. If an interface is gone, a new one with its old
+//!   name replaces it.
 
 mod climb;
 mod custody;
+mod loaded_port;
 mod ring;
 mod socket;
-mod steered;
 mod steps;
 mod sys;
 mod umem;
@@ -36,42 +42,42 @@ use tollway_dataplane::counters::Traffic;
 use tollway_dataplane::frame::{Descriptor, FrameAddr, Umem};
 use tollway_dataplane::port::Port;
 
-pub use steered::{LaneOfPort, Plan, Steered};
+pub use loaded_port::{LoadedPort, Plan, XdpPathOfPort};
 pub use steps::{Program, Refusal, Target};
 pub use umem::SharedUmem;
 
 use super::interface::{self, Facts, is_absent};
 use super::{Device, PortError, State, why};
 use crate::model::{AfXdpMode, Mac};
-use crate::steer;
-use climb::{Climber, Lent, Outcome};
+use crate::xdp;
+use climb::{Lent, ModeClimber, Outcome};
 use custody::Custody;
 use steps::Open;
 
-/// Chunks that the rings of a device with so many queues hold at most.
+/// The most chunks in the rings of a device with so many queues.
 #[must_use]
 pub const fn chunks_held(queues: u32) -> u32 {
     chunks_received(queues) + queues * socket::RING
 }
 
-/// Chunks that a device with so many queues receives into.
+/// Chunks in which a device with so many queues receives.
 const fn chunks_received(queues: u32) -> u32 {
     queues * socket::receive_chunks(queues)
 }
 
-/// A device is looked at so often, and a failed one tried again.
+/// The interval between checks of a device, and between attempts to recover it.
 const RETRY_NS: u64 = 1_000_000_000;
-/// A device may still write to chunks for so long after its sockets are closed, with room to spare.
+/// How long a device may still write to chunks after its sockets are closed, with a margin.
 const DEVICE_STOPS: Duration = Duration::from_millis(50);
 /// Bytes of Ethernet header and two VLAN tags.
 const L2_ROOM: usize = 22;
 
-/// How a port works that is left to the kernel.
+/// How a port works that leaves its device to the kernel.
 const NOT_ATTACHED: &str = "not attached";
 
-/// A port's XDP program, as the port has it for as long as it lives.
+/// A port's XDP program, owned by the port.
 pub trait Kept: Program {
-    /// Says if it is where it was attached; true as well where that can not be told at once.
+    /// Whether the program still is where it was attached; true if that cannot be checked at once.
     fn is_attached(&self) -> bool;
 }
 
@@ -80,30 +86,30 @@ pub struct AfXdp {
     port: String,
     /// The device's name in the configuration.
     device: String,
-    /// What it is called now.
+    /// The device's current name.
     called: String,
     mode: AfXdpMode,
     umem: SharedUmem,
-    program: Climber,
-    /// For questions about interfaces.
+    program: ModeClimber,
+    /// The socket for interface requests.
     control: UnixDatagram,
     facts: Facts,
-    /// The address that the port was opened with; a device that follows it may have another, which
-    /// the program learns from its plan.
+    /// The address that the port was opened with. A device that follows the port may have another,
+    /// which the program learns from its plan.
     mac: Mac,
     queues: u32,
     how: String,
     state: State,
     open: Option<Open>,
-    /// A climb is to begin as soon as there are chunks for its sockets.
+    /// Whether to open sockets as soon as there are chunks for them.
     climbs: bool,
     custody: Custody,
-    /// Chunks to be freed: what sockets had that are closed.
+    /// Chunks to free, which closed sockets had.
     orphans: Vec<FrameAddr>,
-    /// The same, not before that time: a device may still write to them.
+    /// Such chunks with the time before which a device may still write to them.
     quarantine: Vec<(u64, Vec<FrameAddr>)>,
     oversized: Traffic,
-    /// What sockets missed that are closed.
+    /// Frames that closed sockets missed.
     missed: u64,
     next_look_ns: u64,
     maintained_ns: u64,
@@ -111,14 +117,14 @@ pub struct AfXdp {
 
 /// Why a port has no AF_XDP socket.
 pub enum Failure {
-    /// It has to be told.
+    /// An error to report.
     Fatal(PortError),
-    /// Something else can be tried.
+    /// AF_XDP is not available; another kind of port may work.
     NotOffered(Vec<Refusal>),
 }
 
 impl Failure {
-    /// What follows from what was refused.
+    /// The failure that follows from these refusals.
     pub(super) fn of(port: &str, device: &str, causes: Vec<Refusal>) -> Self {
         match causes.last() {
             Some(last) if last.is_final => Self::Fatal(refused(port, device, last)),
@@ -127,30 +133,30 @@ impl Failure {
     }
 }
 
-/// What there is to attach and to bind to.
+/// What to attach and to bind to.
 fn target<'a>(device: &'a str, facts: &Facts, queues: u32, mac: Mac) -> Target<'a> {
     Target { device, ifindex: facts.index as u32, queues, mac, mtu: facts.mtu }
 }
 
-/// Chunks for the sockets of a device with so many queues, as far as there are any.
+/// Allocates chunks for the sockets of a device with so many queues, as far as there are any.
 fn lend(umem: &mut Umem, custody: &mut Custody, queues: u32) -> Lent {
     let lent: Lent = (0..chunks_received(queues)).map_while(|_| umem.alloc()).collect();
     lent.iter().for_each(|chunk| custody.give(chunk.0));
     lent
 }
 
-/// The receive queues of a device, 1 where it can not be asked.
+/// The number of a device's receive queues; 1 if unknown.
 #[must_use]
 pub fn queues(device: &str) -> u32 {
     UnixDatagram::unbound().map_or(1, |socket| interface::queues(socket.as_fd(), device))
 }
 
 impl AfXdp {
-    /// Opens `device` as `mode` says, by an XDP program of its own; or leaves it to the kernel for now, where
-    /// there is a reason to.
+    /// Opens `device` in `mode`, with an XDP program of its own. With a reason in `idle`, leaves it
+    /// to the kernel for now.
     ///
     /// # Errors
-    /// No such interface, no Ethernet, another's, no privilege, not offered.
+    /// No such interface, no Ethernet, in use by another program, no privilege, not available.
     pub fn open(
         (port, device): (&str, &str),
         mode: AfXdpMode,
@@ -169,7 +175,7 @@ impl AfXdp {
             called: device.to_owned(),
             mode,
             umem: shared.clone(),
-            program: Climber::new(program),
+            program: ModeClimber::new(program),
             queues: interface::queues(control.as_fd(), device),
             control,
             facts,
@@ -186,8 +192,8 @@ impl AfXdp {
             next_look_ns: 0,
             maintained_ns: 0,
         };
-        // What a predecessor has left on a device is taken over first, so that it can be taken off.
-        if idle.is_none() || steer::program_of(facts.index.cast_unsigned()).is_some() {
+        // A predecessor's program is taken over first, so that it can be detached.
+        if idle.is_none() || xdp::program_of(facts.index.cast_unsigned()).is_some() {
             let target = target(device, &facts, this.queues, this.mac);
             let lent = lend(umem, &mut this.custody, this.queues);
             let outcome = this.program.climb(shared, target, mode, &lent);
@@ -204,17 +210,17 @@ impl AfXdp {
         Ok(this)
     }
 
-    /// Takes what came of a climb.
+    /// Applies the outcome of opening sockets.
     fn arrive(&mut self, outcome: Outcome) -> Result<(), Vec<Refusal>> {
         let outcome = outcome.map(|(open, how)| (self.open, self.how) = (Some(open), how));
         if outcome.is_err() {
-            // No socket has what was lent.
+            // No socket has the lent chunks.
             self.orphans.extend(self.custody.take_all().into_iter().map(FrameAddr));
         }
         outcome
     }
 
-    /// Gives the sockets room for frames, and then frames: what came before would be lost.
+    /// Gives the sockets chunks first, and then frames, which would be lost without chunks.
     #[cold]
     fn serve(&mut self, umem: &mut Umem) {
         let Some(open) = &mut self.open else { return };
@@ -237,7 +243,7 @@ impl AfXdp {
             chunks.extend(socket.take_partial());
         }
         let zero_copy = open.binding.zero_copy;
-        // The kernel waits for whoever still writes copies before this returns.
+        // Before this returns, the kernel waits for pending copies.
         drop(open);
         chunks.extend(self.custody.take_all().into_iter().map(FrameAddr));
         if zero_copy {
@@ -247,7 +253,7 @@ impl AfXdp {
         }
     }
 
-    /// Ends the port and gives back all its frames, which takes some milliseconds.
+    /// Ends the port and frees all its chunks, which takes some milliseconds.
     pub fn retire(mut self, umem: &mut Umem) {
         let zero_copy = self.open.as_ref().is_some_and(|open| open.binding.zero_copy);
         self.close(0);
@@ -271,7 +277,7 @@ impl AfXdp {
         });
     }
 
-    /// Enters a state and says so, once.
+    /// Enters a state and logs it once.
     fn enter(&mut self, state: State) {
         if self.state == state {
             return;
@@ -290,7 +296,7 @@ impl AfXdp {
         self.state = state;
     }
 
-    /// Takes back what was lent to sockets that have closed on their way up.
+    /// Takes back the chunks of sockets that were closed before they worked.
     fn recall(&mut self) {
         let lent: Vec<_> = self.custody.take_all().into_iter().map(FrameAddr).collect();
         if !lent.is_empty() {
@@ -298,7 +304,7 @@ impl AfXdp {
         }
     }
 
-    /// Takes the program off the device and stays like that.
+    /// Detaches the program from the device, until [`Self::wake`].
     fn rest(&mut self, why: &str) {
         self.close(self.maintained_ns);
         self.program.detach();
@@ -308,25 +314,25 @@ impl AfXdp {
         self.enter(State::Detached(why.to_owned()));
     }
 
-    /// Begins to attach the program to a device that was left to the kernel.
+    /// Starts to attach the program to a device that was left to the kernel.
     fn wake(&mut self) {
         self.look_at_rest();
         self.state = State::Down("it is being attached".to_owned());
         self.climbs = true;
     }
 
-    /// Looks what became of a device that is left to the kernel.
+    /// Checks a device that is left to the kernel.
     fn look_at_rest(&mut self) {
         let name = interface::name(self.control.as_fd(), self.facts.index);
         let name = name.unwrap_or_else(|_| self.device.clone());
-        // Where it has gone, another of its name may come.
+        // If it has gone, another with its name may come.
         if let Ok(facts) = interface::ask(self.control.as_fd(), &name) {
             self.note_name(name);
             self.note_facts(facts);
         }
     }
 
-    /// Begins to attach the program and to bind the sockets.
+    /// Starts to attach the program and to bind the sockets.
     #[cold]
     fn climb(&mut self, umem: &mut Umem) {
         self.climbs = false;
@@ -338,7 +344,7 @@ impl AfXdp {
         }
     }
 
-    /// Looks whether the interface is still there, up, and what it was.
+    /// Checks whether the interface still exists, is up, and has the same properties.
     fn look(&mut self, now_ns: u64) {
         if matches!(self.state, State::Detached(_)) {
             return self.look_at_rest();
@@ -375,7 +381,7 @@ impl AfXdp {
         }
     }
 
-    /// Takes what a device says of itself by now; says if it has another number of queues.
+    /// Applies a device's current properties; returns whether its number of queues has changed.
     fn note_facts(&mut self, facts: Facts) -> bool {
         if facts.mtu != self.facts.mtu {
             let (was, is) = (self.facts.mtu, facts.mtu);
@@ -420,7 +426,7 @@ impl AfXdp {
     }
 }
 
-/// What is to be told where AF_XDP is wanted and not offered.
+/// The error if AF_XDP is required and not available.
 #[must_use]
 pub fn refused(port: &str, device: &str, refusal: &Refusal) -> PortError {
     PortError::NoXdp {
@@ -541,7 +547,7 @@ impl Device for AfXdp {
             },
         }
         if self.has_error() {
-            // Its device has gone, as a rule; what it is, `look` says.
+            // Its device has gone, as a rule; `look` finds out.
             self.close(now_ns);
         } else if now_ns < self.next_look_ns {
             return;
@@ -552,7 +558,7 @@ impl Device for AfXdp {
 
     fn look_again(&mut self) {
         self.next_look_ns = 0;
-        // A tick ago, which is near enough.
+        // The time of the last tick, which is close enough.
         self.maintain(self.maintained_ns);
     }
 

@@ -1,43 +1,43 @@
 //! The rings that an AF_XDP socket shares with the kernel: one side produces, the other consumes.
 //!
-//! Each side owns an index that only ever grows and stores it (Release) when slots are ready for
-//! the other, which loads it (Acquire). Both sides keep a copy of the other's index and look again
-//! only when that is used up, so that a burst costs one load of a foreign cache line. The code does
-//! not care where the memory comes from: it runs the same on rings that no kernel knows.
+//! Each side owns an index that only grows. It stores the index (Release) when slots are ready for
+//! the other side, which loads it (Acquire). Each side keeps a copy of the other's index and loads
+//! it again only when the copy is used up, so a burst costs one load of a foreign cache line. The
+//! code does not depend on the source of the memory: it works the same on rings without a kernel.
 
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// XDP_RING_NEED_WAKEUP: the kernel wants a system call before it looks at the ring.
+/// XDP_RING_NEED_WAKEUP: the kernel needs a system call before it looks at the ring.
 const NEED_WAKEUP: u32 = 1;
 
-/// Memory that a ring is in.
+/// The memory of a ring.
 ///
 /// # Safety
-/// `slots` points to `size` slots (a power of two), aligned, which live as long as the value and
-/// hold no invalid bit pattern; all calls give the same; only one producer and one consumer access
-/// the slots, by the rule of the indices.
+/// `slots` points to `size` slots (a power of two), aligned. They live as long as the value and
+/// hold no invalid bit pattern. All calls return the same. Only one producer and one consumer
+/// access the slots, by the rule of the indices.
 pub(super) unsafe trait Memory {
-    /// What is in a slot.
+    /// The content of a slot.
     type Item: Copy;
-    /// Slots that were filled since the beginning, modulo 2^32.
+    /// The number of slots filled so far, modulo 2^32.
     fn producer(&self) -> &AtomicU32;
-    /// Slots that were emptied since the beginning, modulo 2^32.
+    /// The number of slots emptied so far, modulo 2^32.
     fn consumer(&self) -> &AtomicU32;
-    /// What the kernel wants.
+    /// The kernel's flags.
     fn flags(&self) -> &AtomicU32;
     /// The first slot.
     fn slots(&self) -> NonNull<Self::Item>;
-    /// How many slots there are.
+    /// The number of slots.
     fn size(&self) -> u32;
 }
 
-/// The slot that an index stands for.
+/// The slot of an index.
 fn slot<M: Memory>(memory: &M, index: u32) -> NonNull<M::Item> {
     let offset = index & (memory.size() - 1);
-    // SAFETY: the offset is less than the size, which `Memory` says is how many slots there are.
+    // SAFETY: the offset is less than the size, which by `Memory` is the number of slots.
     unsafe { memory.slots().add(offset as usize) }
 }
 
@@ -47,19 +47,19 @@ pub(super) struct Producer<M> {
     memory: M,
     /// The next slot to fill.
     next: u32,
-    /// Where the consumer was when it was last looked at.
+    /// The last known index of the consumer.
     consumer: u32,
 }
 
 impl<M: Memory> Producer<M> {
-    /// The producer of a ring in which both indices agree with what is in it.
+    /// Creates the producer of a ring whose indices match its content.
     pub(super) fn new(memory: M) -> Self {
         let next = memory.producer().load(Ordering::Relaxed);
         let consumer = memory.consumer().load(Ordering::Acquire);
         Self { memory, next, consumer }
     }
 
-    /// Slots that can be filled; looks again where fewer than `want` are known of.
+    /// The number of free slots; loads the consumer's index if fewer than `want` are known.
     #[inline]
     pub(super) fn room(&mut self, want: u32) -> u32 {
         let size = self.memory.size();
@@ -71,32 +71,32 @@ impl<M: Memory> Producer<M> {
         size.saturating_sub(self.next.wrapping_sub(self.consumer))
     }
 
-    /// Fills the next slot, which the consumer does not see yet; false where there is none.
+    /// Fills the next slot, not yet visible to the consumer; returns false if there is none.
     #[inline]
     pub(super) fn push(&mut self, item: M::Item) -> bool {
         if self.room(1) == 0 {
             return false;
         }
         let slot = slot(&self.memory, self.next);
-        // SAFETY: the slot lies in the ring, and is this side's until the index says otherwise.
+        // SAFETY: the slot lies in the ring, and this side owns it until the index says otherwise.
         unsafe { slot.write(item) };
         self.next = self.next.wrapping_add(1);
         true
     }
 
-    /// Lets the consumer see what has been filled.
+    /// Makes the filled slots visible to the consumer.
     #[inline]
     pub(super) fn publish(&self) {
         self.memory.producer().store(self.next, Ordering::Release);
     }
 
-    /// Slots that the consumer has not emptied.
+    /// The number of slots that the consumer has not emptied.
     pub(super) fn pending(&mut self) -> u32 {
         self.consumer = self.memory.consumer().load(Ordering::Acquire);
         self.next.wrapping_sub(self.consumer)
     }
 
-    /// Says if the kernel wants a system call before it looks at the ring.
+    /// Whether the kernel needs a system call before it looks at the ring.
     #[inline]
     pub(super) fn needs_wakeup(&self) -> bool {
         self.memory.flags().load(Ordering::Relaxed) & NEED_WAKEUP != 0
@@ -109,18 +109,18 @@ pub(super) struct Consumer<M> {
     memory: M,
     /// The next slot to empty.
     next: u32,
-    /// Where the producer was when it was last looked at.
+    /// The last known index of the producer.
     producer: u32,
 }
 
 impl<M: Memory> Consumer<M> {
-    /// The consumer of a ring in which both indices agree with what is in it.
+    /// Creates the consumer of a ring whose indices match its content.
     pub(super) fn new(memory: M) -> Self {
         let next = memory.consumer().load(Ordering::Relaxed);
         Self { memory, next, producer: next }
     }
 
-    /// Takes what is in the next slot, which the producer does not get back yet.
+    /// Takes the content of the next slot, which is not yet returned to the producer.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<M::Item> {
         if self.next == self.producer {
@@ -130,20 +130,20 @@ impl<M: Memory> Consumer<M> {
             }
         }
         let slot = slot(&self.memory, self.next);
-        // SAFETY: the slot lies in the ring, was filled before the producer's index was stored, and
-        // is this side's until its own index says otherwise.
+        // SAFETY: the slot lies in the ring, and was filled before the producer's index was stored.
+        // This side owns it until its own index says otherwise.
         let item = unsafe { slot.read() };
         self.next = self.next.wrapping_add(1);
         Some(item)
     }
 
-    /// Slots that the producer has filled and nobody has emptied.
+    /// The number of slots that are filled and not yet emptied.
     pub(super) fn waiting(&mut self) -> u32 {
         self.producer = self.memory.producer().load(Ordering::Acquire);
         self.producer.wrapping_sub(self.next).min(self.memory.size())
     }
 
-    /// Gives the slots back that were emptied.
+    /// Returns the emptied slots to the producer.
     #[inline]
     pub(super) fn release(&self) {
         self.memory.consumer().store(self.next, Ordering::Release);

@@ -1,4 +1,4 @@
-//! Rings on plain memory, one side played by the test.
+//! Rings in plain memory, with the test as the other side.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A ring of plain memory, for both sides.
+/// A ring in plain memory, for both sides.
 struct Plain {
     indices: [AtomicU32; 3],
     slots: Box<[UnsafeCell<u64>]>,
@@ -64,7 +64,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 0..if cfg!(miri) { 20 } else { 200 })
 }
 
-/// What a ring does, said with queues.
+/// A model of a ring, made of queues.
 #[derive(Default)]
 struct Oracle {
     filled: VecDeque<u64>,

@@ -1,4 +1,4 @@
-//! One AF_XDP socket: a queue of a device, by four rings.
+//! One AF_XDP socket: a queue of a device, with four rings.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,11 +15,12 @@ use super::ring::{Consumer, Producer};
 use super::sys::{self, Kind, Mapped};
 use super::umem::{Binding, SharedUmem};
 
-/// Slots of the rings to send by.
+/// Slots of the TX and completion rings.
 pub(super) const RING: u32 = 2048;
 
-/// Slots of the rings to receive by, for each queue of a device that has so many. Together they hold 8 ms of a
-/// million packets a second, so that a burst waits there while the worker is elsewhere; and each alone 2 ms.
+/// Slots of the RX and fill rings, for each queue of a device with so many queues. Together they
+/// hold 8 ms of a million packets a second, so that a burst waits there while the worker is
+/// elsewhere; each alone holds at least 2 ms.
 pub(super) const fn receive_slots(queues: u32) -> u32 {
     match queues {
         0 | 1 => 4 * RING,
@@ -27,27 +28,29 @@ pub(super) const fn receive_slots(queues: u32) -> u32 {
         _ => RING,
     }
 }
-/// So many more chunks than the RX ring has slots: when that is full, the device keeps these, and so it never has
-/// nothing to receive into. Where igb has an interrupt for sending and another for receiving, as on two
-/// processors, it would then receive nothing ever again: whoever wakes it has it look at what it sends
-/// (`igb_xsk_wakeup`, Linux 7.3).
+/// The surplus of chunks over the slots of the RX ring. When that ring is full, the device still
+/// has these chunks, so it never lacks one to receive in.
+///
+/// Otherwise igb would stop receiving for good, if it has separate interrupts for sending and
+/// receiving, as on two processors: a wakeup makes it look only at what it sends (`igb_xsk_wakeup`,
+/// Linux 7.3).
 const SPARE: u32 = 64;
 
-/// Chunks to receive into, for each queue of a device that has so many.
+/// Chunks to receive in, for each queue of a device with so many queues.
 pub(super) const fn receive_chunks(queues: u32) -> u32 {
     receive_slots(queues) + SPARE
 }
 
-/// So many chunks are owed to the fill ring before it is filled up again.
+/// The number of chunks missing in the fill ring at which it is refilled.
 const REFILL: u32 = 32;
 
-/// A frame of which only the first chunks have come.
+/// A frame of which only the first chunks have arrived.
 #[derive(Clone, Copy, Debug)]
 struct Partial {
     head: FrameAddr,
     last: Descriptor,
     len: u32,
-    /// It is larger than a frame may be, and what comes of it is freed.
+    /// The frame exceeds the largest size; the rest of it is freed.
     too_large: bool,
 }
 
@@ -58,11 +61,11 @@ pub(super) struct Socket {
     tx: Producer<Mapped<xdp_desc>>,
     fill: Producer<Mapped<u64>>,
     completion: Consumer<Mapped<u64>>,
-    /// Chunks that the fill ring is short of.
+    /// The number of chunks that the fill ring lacks.
     owed: u32,
     /// Chunks that were put into the TX ring and have not come back.
     in_flight: u32,
-    /// The kernel may not have taken all that is in the TX ring.
+    /// Whether the kernel may not have taken all of the TX ring.
     unsent: bool,
     partial: Option<Partial>,
     /// The kernel writes to it until the socket is closed.
@@ -70,8 +73,8 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Binds a new socket to a queue, with so many slots to receive by, and with chunks in its fill ring: a device whose
-    /// frames come without copies has no other memory from then on.
+    /// Binds a new socket to a queue, with so many slots to receive by, and with chunks in its fill
+    /// ring. From then on, a zero-copy device has no other memory.
     pub(super) fn open(
         umem: &SharedUmem,
         binding: Binding,
@@ -80,7 +83,7 @@ impl Socket {
     ) -> Result<Self, (&'static str, io::Error)> {
         while let Some(owner) = umem.owner(binding) {
             match Self::bind(umem, binding, (at, chunks), Some(&owner)) {
-                // Its device has gone, and with it what it registered.
+                // Its device has gone, and its registration with it.
                 Err((_, error)) if error.raw_os_error() == Some(libc::EBADF) => umem.forget(&owner),
                 done => return done,
             }
@@ -128,17 +131,17 @@ impl Socket {
         })
     }
 
-    /// What to wait on.
+    /// The descriptor to poll.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// The error that waits, if one does.
+    /// The pending error, if any.
     pub(super) fn error(&self) -> Option<io::Error> {
         sys::error(&*self.fd)
     }
 
-    /// Frames that the kernel could not hand over.
+    /// The number of frames that the kernel could not deliver.
     pub(super) fn missed(&self) -> u64 {
         sys::statistics(self.fd()).map_or(0, |counts| counts.rx_dropped + counts.rx_ring_full)
     }
@@ -177,7 +180,7 @@ impl Socket {
         }
     }
 
-    /// Takes the next chunk of a frame that has several.
+    /// Takes the next chunk of a frame with several chunks.
     #[cold]
     fn assemble(
         &mut self,
@@ -204,14 +207,14 @@ impl Socket {
         }
     }
 
-    /// Gives the kernel chunks to receive into, as many as there are for it.
+    /// Gives the kernel chunks to receive in, as far as it lacks some and there are any.
     pub(super) fn refill(&mut self, umem: &mut Umem, custody: &mut Custody) {
         let room = self.fill.room(self.owed).min(self.owed);
         let mut given = 0;
         while given < room
             && let Some(FrameAddr(addr)) = umem.alloc()
         {
-            // The kernel finds the chunk, and the place in it, by itself.
+            // The kernel finds the chunk and the offset in it by itself.
             if !self.fill.push(u64::from(addr)) {
                 umem.free(FrameAddr(addr));
                 break;
@@ -228,7 +231,7 @@ impl Socket {
         }
     }
 
-    /// Queues frames to be sent and says how many; they are the kernel's from then on.
+    /// Queues frames to send; returns how many. The kernel owns those from then on.
     #[inline]
     pub(super) fn transmit(
         &mut self,
@@ -240,7 +243,7 @@ impl Socket {
         let mut taken = 0;
         for frame in frames {
             if !self.queue(umem, custody, *frame) {
-                // Once more, when the kernel has taken what waits.
+                // Once more, after the kernel has taken what waits.
                 self.send();
                 self.reap(umem, custody);
                 if !self.queue(umem, custody, *frame) {
@@ -255,7 +258,7 @@ impl Socket {
         taken
     }
 
-    /// Puts one frame into the TX ring; false where there is no room.
+    /// Puts one frame into the TX ring; returns false if there is no room.
     #[inline]
     fn queue(&mut self, umem: &mut Umem, custody: &mut Custody, frame: Descriptor) -> bool {
         if umem.has_chains() {
@@ -272,7 +275,7 @@ impl Socket {
         true
     }
 
-    /// The same for a frame that may have several chunks.
+    /// As above, for a frame that may have several chunks.
     #[cold]
     fn queue_chain(&mut self, umem: &mut Umem, custody: &mut Custody, frame: Descriptor) -> bool {
         let count = umem.pieces(frame).count();
@@ -301,7 +304,7 @@ impl Socket {
         self.in_flight += 1;
     }
 
-    /// Has the kernel send what is queued: one call for a burst.
+    /// Makes the kernel send what is queued: one call per burst.
     fn send(&mut self) {
         self.tx.publish();
         if self.tx.needs_wakeup() {
@@ -310,7 +313,7 @@ impl Socket {
         }
     }
 
-    /// Frees what has been sent, and has the kernel go on where it stopped.
+    /// Frees what was sent, and makes the kernel go on where it stopped.
     #[inline]
     pub(super) fn look_after_sent(&mut self, umem: &mut Umem, custody: &mut Custody) {
         if self.in_flight == 0 {
@@ -337,17 +340,17 @@ impl Socket {
         }
     }
 
-    /// Chunks that were received and not read.
+    /// The number of received chunks that were not read.
     pub(super) fn unread(&mut self) -> u64 {
         u64::from(self.rx.waiting())
     }
 
-    /// The chunks of a frame that has not come whole, by its head.
+    /// The head of a frame that has not arrived completely.
     pub(super) fn partial(&self) -> Option<FrameAddr> {
         self.partial.as_ref().filter(|frame| !frame.too_large).map(|frame| frame.head)
     }
 
-    /// The same, to be freed.
+    /// Takes out such a frame, to be freed.
     pub(super) fn take_partial(&mut self) -> Option<FrameAddr> {
         let head = self.partial();
         self.partial = None;
@@ -355,7 +358,7 @@ impl Socket {
     }
 }
 
-/// A frame with its next chunk.
+/// Appends the next chunk to a frame.
 fn follow(umem: &mut Umem, frame: Partial, piece: Descriptor) -> Partial {
     if frame.too_large {
         umem.free(piece.addr);
@@ -365,7 +368,7 @@ fn follow(umem: &mut Umem, frame: Partial, piece: Descriptor) -> Partial {
     Partial { last: piece, len: frame.len + piece.len, ..frame }
 }
 
-/// Whether the kernel takes this as a frame; what it does not take it would not give back either.
+/// Whether the kernel accepts this as a frame; otherwise it would not return it either.
 #[inline(always)]
 fn is_sendable(umem: &Umem, frame: Descriptor) -> bool {
     frame.len >= eth::LEN as u32 && fits_chunk(umem, frame)

@@ -1,4 +1,4 @@
-//! The steps by which a device is tried: zero-copy, else copies, else generic XDP.
+//! The modes in which a device is tried: zero-copy, then copy mode, then generic XDP.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -11,28 +11,28 @@ use super::umem::{Binding, SharedUmem};
 use super::{DEVICE_STOPS, why};
 use crate::model::{AfXdpMode, Mac};
 
-/// A queue that is still another's is asked for again after that.
+/// The pause before a busy queue is tried again.
 const AGAIN: Duration = Duration::from_millis(5);
 
 /// Why an XDP program was not attached, or a socket not bound.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refusal {
-    /// What and why, a clause such as `native XDP: operation not supported`.
+    /// What failed and why: a clause such as `native XDP: operation not supported`.
     pub what: String,
-    /// What a user can do about it.
+    /// The remedy for the user.
     pub remedy: String,
-    /// Nothing else is to be tried: the device is another's.
+    /// Whether no other mode is tried, because another program has the device.
     pub is_final: bool,
 }
 
 /// The device that a program is attached to.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
-    /// What it is called now.
+    /// Its current name.
     pub device: &'a str,
-    /// Its number.
+    /// Its ifindex.
     pub ifindex: u32,
-    /// Its receive queues.
+    /// The number of its receive queues.
     pub queues: u32,
     /// Its Ethernet address.
     pub mac: Mac,
@@ -40,48 +40,52 @@ pub struct Target<'a> {
     pub mtu: u16,
 }
 
-/// A port's XDP program, which sends frames to its sockets.
+/// A port's XDP program, which directs frames to the port's sockets.
 pub trait Program: Send {
-    /// Attaches it to a device, in the driver or behind it (`generic`); it is then on no other.
+    /// Attaches the program to a device, in the driver or behind it (`generic`); it leaves any
+    /// other device.
     ///
     /// # Errors
-    /// The kernel or the driver refuses, or the device carries another's program.
+    /// The kernel or the driver refuses, or the device carries another program.
     fn attach(&mut self, target: Target<'_>, generic: bool) -> Result<(), Refusal>;
 
-    /// Says which socket has a queue's frames.
+    /// Directs a queue's frames to a socket.
     ///
     /// # Errors
     /// The kernel refuses.
     fn set_socket(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Refusal>;
 
-    /// Learns that all sockets are there, and if frames come to them without a copy.
+    /// Called when all sockets are bound, with whether they are zero-copy.
     fn bound(&mut self, zero_copy: bool) {
         let _ = zero_copy;
     }
 
-    /// Takes it from its device.
+    /// Detaches the program from its device.
     fn detach(&mut self);
 
-    /// Says if frames can be handed back to the kernel.
+    /// Whether frames can be handed back to the kernel.
     fn can_punt(&self) -> bool;
 
-    /// Hands a frame to the kernel as if its device had just received it; false where that failed.
+    /// Hands a frame to the kernel as if its device had just received it; returns false if that
+    /// failed.
     fn punt(&mut self, frame: &[u8]) -> bool;
 }
 
 /// A device's sockets, one for each queue.
 pub(super) struct Open {
     pub(super) sockets: Vec<Socket>,
-    /// The queue that is looked at first next time.
+    /// The queue to read first next time.
     pub(super) turn: usize,
     pub(super) binding: Binding,
-    /// Whether the program sends frames to the sockets: from when they have room for them.
+    /// Whether the program directs frames to the sockets, which it does once they have chunks.
     pub(super) serves: bool,
 }
 
-/// Attaches the program and binds the sockets in the best way that `mode` allows and the device
-/// offers; says in words which that is. The sockets get the chunks that are `lent`, shared evenly. Waits `patience`
-/// for queues that are another's.
+/// Attaches the program and binds the sockets, in the best mode that `mode` allows and the device
+/// supports.
+///
+/// Returns the mode in words. The sockets share the `lent` chunks evenly. If another socket has a
+/// queue, this waits for up to `patience`.
 pub(super) fn climb(
     umem: &SharedUmem,
     program: &mut dyn Program,
@@ -124,7 +128,7 @@ pub(super) fn climb(
     Err(causes)
 }
 
-/// What to try in this order.
+/// The bindings to try, in this order.
 fn bindings(umem: &SharedUmem, mode: AfXdpMode, generic: bool) -> Vec<Binding> {
     let multi_buffer = umem.multi_buffer();
     let (zero_copy, copy) = match (mode, generic) {
@@ -167,7 +171,7 @@ fn bind_all(
             Ok(socket) => sockets.push(socket),
             Err((action, error)) => {
                 if binding.zero_copy && !sockets.is_empty() {
-                    // What they have is another's next.
+                    // The sockets tried next get the same chunks.
                     drop(sockets);
                     std::thread::sleep(DEVICE_STOPS);
                 }
@@ -178,8 +182,8 @@ fn bind_all(
     Ok(Open { sockets, turn: 0, binding, serves: false })
 }
 
-/// Binds a socket. A queue is free only some time after its last socket was closed, for the kernel does
-/// that by a work of its own (`xp_put_pool` in `net/xdp/xsk_buff_pool.c`).
+/// Binds a socket. A queue is free only some time after its last socket was closed, because the
+/// kernel frees it in a separate work item (`xp_put_pool` in `net/xdp/xsk_buff_pool.c`).
 fn bind(
     umem: &SharedUmem,
     binding: Binding,
@@ -221,7 +225,7 @@ fn refusal(name: &str, target: Target<'_>, action: &'static str, error: &io::Err
     Refusal { what, remedy: remedy.to_owned(), is_final: false }
 }
 
-/// What was reached, and why nothing better.
+/// The mode in words, and why it is no better one.
 fn words(binding: Binding, generic: bool, causes: &[Refusal]) -> String {
     let copies = if binding.zero_copy { "AF_XDP zero-copy" } else { "AF_XDP copy mode" };
     let place = if generic { "generic XDP" } else { "native XDP" };

@@ -15,13 +15,13 @@ use tollway_dataplane::frame::{Area, HEADROOM};
 use super::super::sys::{Plain, check, get_option, set_option};
 use super::ring::Memory;
 
-/// What the kernel leaves before a received frame (XDP_PACKET_HEADROOM).
+/// The kernel's headroom before a received frame (XDP_PACKET_HEADROOM).
 const KERNEL_HEADROOM: u32 = 256;
-/// `setsockopt` since Linux 6.18: frames that one call sends in copy mode.
+/// `setsockopt` since Linux 6.18: the most frames that one call sends in copy mode.
 const XDP_MAX_TX_SKB_BUDGET: c_int = 9;
-/// Frames that one call is to send in copy mode (the default is 32).
+/// The most frames that one call is to send in copy mode (the default is 32).
 const TX_BUDGET: c_int = 256;
-/// Bytes that may be on their way through the kernel in copy mode.
+/// Bytes that may be in transit through the kernel in copy mode.
 const SEND_BYTES: c_int = 16 << 20;
 
 // SAFETY: numbers, four of 64 bits for each of four rings.
@@ -34,11 +34,11 @@ unsafe impl Plain for libc::xdp_statistics {}
 /// The four rings of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Frames received.
+    /// Received frames.
     Rx,
-    /// Frames to be sent.
+    /// Frames to send.
     Tx,
-    /// Chunks for frames to be received.
+    /// The fill ring: chunks to receive in.
     Fill,
     /// Chunks of frames that were sent.
     Completion,
@@ -78,11 +78,11 @@ pub(super) fn socket() -> io::Result<OwnedFd> {
     // SAFETY: takes numbers only.
     let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     let fd = check(fd)?;
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Registers an area as the socket's UMEM. The area has to live as long as the socket.
+/// Registers an area as the socket's UMEM. The area must live as long as the socket.
 pub(super) fn register(socket: BorrowedFd<'_>, area: &Area) -> io::Result<()> {
     let registration = libc::xdp_umem_reg {
         addr: area.address() as u64,
@@ -108,13 +108,13 @@ pub(super) fn ring<T: Slot>(
     Mapped::new(socket, kind, size, kind.offsets(&all))
 }
 
-/// Asks for what makes sending in bursts cheap; kernels that do not know it are slower, not worse.
+/// Sets options that make sending in bursts cheap; kernels without them are slower, not worse.
 pub(super) fn prepare_sending(socket: BorrowedFd<'_>) {
     let _ = set_option(socket, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &TX_BUDGET);
     let _ = set_option(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BYTES);
 }
 
-/// Binds a socket to a queue of an interface; `share` is a socket whose UMEM it is to have.
+/// Binds a socket to a queue of an interface; `share` is a socket whose UMEM it uses.
 pub(super) fn bind(
     socket: BorrowedFd<'_>,
     (ifindex, queue): (u32, u32),
@@ -123,33 +123,34 @@ pub(super) fn bind(
 ) -> io::Result<()> {
     let address = libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,
-        // A socket that shares has the flags of the one that registered.
+        // A socket that shares inherits the flags of the one that registered.
         sxdp_flags: if share.is_some() { libc::XDP_SHARED_UMEM } else { flags },
         sxdp_ifindex: ifindex,
         sxdp_queue_id: queue,
         sxdp_shared_umem_fd: share.map_or(0, |socket| socket.as_raw_fd() as u32),
     };
     let len = size_of::<libc::sockaddr_xdp>() as libc::socklen_t;
-    // SAFETY: the address is a sockaddr_xdp of the length given and outlives the call.
+    // SAFETY: the address is a sockaddr_xdp of the given length and outlives the call.
     check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) })?;
     Ok(())
 }
 
-/// Has the kernel look at the TX ring. It says when it has not sent all: the caller asks the ring.
+/// Makes the kernel process the TX ring. Errors only mean that frames are left, which the ring
+/// shows, too.
 pub(super) fn kick_tx(socket: BorrowedFd<'_>) {
     let (fd, flags) = (socket.as_raw_fd(), libc::MSG_DONTWAIT);
     // SAFETY: no bytes and no address are passed.
     let _ = unsafe { libc::sendto(fd, null(), 0, flags, null(), 0) };
 }
 
-/// Has the kernel look at the fill ring.
+/// Makes the kernel process the fill ring.
 pub(super) fn kick_fill(socket: BorrowedFd<'_>) {
     let (fd, flags) = (socket.as_raw_fd(), libc::MSG_DONTWAIT);
     // SAFETY: no bytes are received and no address is asked for.
     let _ = unsafe { libc::recvfrom(fd, null_mut(), 0, flags, null_mut(), null_mut()) };
 }
 
-/// What the kernel dropped at the socket since it was made.
+/// The kernel's counters of frames dropped at the socket.
 pub(super) fn statistics(socket: BorrowedFd<'_>) -> io::Result<libc::xdp_statistics> {
     let none = libc::xdp_statistics {
         rx_dropped: 0,
@@ -162,10 +163,10 @@ pub(super) fn statistics(socket: BorrowedFd<'_>) -> io::Result<libc::xdp_statist
     get_option(socket, libc::SOL_XDP, libc::XDP_STATISTICS, none)
 }
 
-/// Types that rings hold: plain numbers.
+/// Types in rings: plain numbers.
 ///
 /// # Safety
-/// Any bit pattern is a value.
+/// Any bit pattern must be valid.
 pub(super) unsafe trait Slot: Copy {}
 // SAFETY: a number.
 unsafe impl Slot for u64 {}
@@ -185,7 +186,7 @@ pub(super) struct Mapped<T> {
     items: PhantomData<T>,
 }
 
-// SAFETY: the mapping is this value's own and bound to no thread.
+// SAFETY: this value owns the mapping, which is bound to no thread.
 unsafe impl<T: Slot> Send for Mapped<T> {}
 
 impl<T: Slot> Mapped<T> {
@@ -199,7 +200,7 @@ impl<T: Slot> Mapped<T> {
             [offsets.producer, offsets.consumer, offsets.flags, offsets.desc].map(|o| o as usize);
         let bytes = slots + size as usize * size_of::<T>();
         let fits = |offset: usize| offset.is_multiple_of(4) && offset + 4 <= bytes;
-        // Kernels before 5.4 tell no flags and shorter offsets.
+        // Kernels before 5.4 report no flags and shorter offsets.
         let sound = [producer, consumer, flags].into_iter().all(fits)
             && slots > 0
             && slots.is_multiple_of(align_of::<T>())
@@ -221,13 +222,13 @@ impl<T: Slot> Mapped<T> {
 
     fn index(&self, offset: usize) -> &AtomicU32 {
         let pointer: *mut u32 = self.base.as_ptr().wrapping_add(offset).cast();
-        // SAFETY: `new` has made sure that four bytes are there, aligned; the mapping lives as long
-        // as self, and both sides access the index as a whole.
+        // SAFETY: `new` has checked that four aligned bytes are there. The mapping lives as long as
+        // self, and both sides access the index as a whole.
         unsafe { AtomicU32::from_ptr(pointer) }
     }
 }
 
-// SAFETY: `new` has mapped `size` slots from `slots` on, a power of two, aligned; the kernel is the
+// SAFETY: `new` has mapped `size` slots from `slots` on, a power of two, aligned. The kernel is the
 // other side and keeps the rule.
 unsafe impl<T: Slot> Memory for Mapped<T> {
     type Item = T;
@@ -245,7 +246,7 @@ unsafe impl<T: Slot> Memory for Mapped<T> {
     }
 
     fn slots(&self) -> NonNull<T> {
-        // SAFETY: the offset is within the mapping, as `new` has made it.
+        // SAFETY: the offset is within the mapping made by `new`.
         unsafe { self.base.add(self.slots) }.cast()
     }
 
@@ -257,13 +258,13 @@ unsafe impl<T: Slot> Memory for Mapped<T> {
 impl<T> Drop for Mapped<T> {
     fn drop(&mut self) {
         let memory: *mut c_void = self.base.as_ptr().cast();
-        // SAFETY: the mapping of `new`, to which no borrow is left. An error could only mean that
-        // it is gone already.
+        // SAFETY: the mapping of `new`, of which no borrow is left. An error could only mean that
+        // it no longer exists.
         let _ = unsafe { libc::munmap(memory, self.bytes) };
     }
 }
 
-/// The error that waits at a socket, if one does.
+/// The pending error of a socket, if any.
 pub(super) fn error(socket: &impl AsFd) -> Option<io::Error> {
     match get_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR, 0) {
         Ok(0) => None,

@@ -1,9 +1,8 @@
 //! One area of memory for the frames of all ports, registered with the kernel.
 //!
-//! The first socket of a kind registers it, those that follow share that registration
-//! (XDP_SHARED_UMEM), on whatever device and queue they are. The kernel has one kind of binding for
-//! each registration, so zero-copy sockets have one and copying ones have another, of the same
-//! memory.
+//! The first socket of a kind registers the area. The following sockets share that registration
+//! (XDP_SHARED_UMEM), on any device and queue. The kernel allows one kind of binding per
+//! registration, so zero-copy sockets have one and copy-mode sockets another, for the same memory.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, Weak};
@@ -15,9 +14,9 @@ use crate::sync::lock;
 /// How a socket is bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Binding {
-    /// The device writes to and reads from the chunks itself.
+    /// Whether the device itself reads and writes the chunks.
     pub(super) zero_copy: bool,
-    /// Frames may have several chunks.
+    /// Whether frames may have several chunks.
     pub(super) multi_buffer: bool,
 }
 
@@ -30,14 +29,14 @@ impl Binding {
     }
 }
 
-/// A socket and how it is bound.
+/// A socket and its binding.
 type Owner = (Binding, Weak<OwnedFd>);
 
-/// The area, and the sockets by which it is registered.
+/// The area, and the sockets that registered it.
 #[derive(Clone)]
 pub struct SharedUmem {
     area: Arc<Area>,
-    /// Bytes that a frame can have in one chunk, and in all that it may have.
+    /// The largest frame in one chunk, and in several, in bytes.
     sizes: (usize, usize),
     owners: Arc<Mutex<Vec<Owner>>>,
 }
@@ -62,25 +61,25 @@ impl SharedUmem {
         self.sizes.1 > self.sizes.0
     }
 
-    /// Bytes that a frame can have in one chunk.
+    /// The largest frame in one chunk, in bytes.
     pub(super) const fn room(&self) -> usize {
         self.sizes.0
     }
 
-    /// A socket whose registration one that is bound like this can share.
+    /// A socket whose registration can be shared by a socket with this binding.
     pub(super) fn owner(&self, binding: Binding) -> Option<Arc<OwnedFd>> {
         let mut owners = lock(&self.owners);
         owners.retain(|(_, fd)| fd.strong_count() > 0);
         owners.iter().filter(|(of, _)| *of == binding).find_map(|(_, fd)| fd.upgrade())
     }
 
-    /// Says that a socket is bound, so that others can share.
+    /// Records a bound socket, so that others can share its registration.
     pub(super) fn add(&self, binding: Binding, fd: &Arc<OwnedFd>) {
         let mut owners = lock(&self.owners);
         owners.push((binding, Arc::downgrade(fd)));
     }
 
-    /// Says that a socket is bound no longer.
+    /// Removes a socket that is no longer bound.
     pub(super) fn forget(&self, fd: &Arc<OwnedFd>) {
         let mut owners = lock(&self.owners);
         owners.retain(|(_, other)| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(fd)));

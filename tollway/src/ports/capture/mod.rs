@@ -1,4 +1,4 @@
-//! Capture files as ports: frames come from pcap or pcapng files and leave into one.
+//! Capture files as ports: frames come from a pcap or pcapng file, and leave into another.
 
 mod read;
 #[cfg(test)]
@@ -19,16 +19,16 @@ pub use write::CaptureWriter;
 /// The link type of Ethernet frames (LINKTYPE_ETHERNET).
 const ETHERNET: u32 = 1;
 
-/// What is wrong with a capture file.
+/// An error of a capture file.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
-    /// It can not be opened.
-    #[error("the capture {} can not be opened: {}", .0.display(), why(.1))]
+    /// It cannot be opened.
+    #[error("the capture {} cannot be opened: {}", .0.display(), why(.1))]
     Open(PathBuf, std::io::Error),
-    /// It can not be made or written.
-    #[error("the capture {} can not be written: {}", .0.display(), why(.1))]
+    /// It cannot be created or written.
+    #[error("the capture {} cannot be written: {}", .0.display(), why(.1))]
     Write(PathBuf, std::io::Error),
-    /// It is in no format that is read.
+    /// It has no supported format.
     #[error("{} is neither a pcap nor a pcapng capture", .0.display())]
     Format(PathBuf),
     /// Its frames are not Ethernet.
@@ -36,23 +36,23 @@ pub enum CaptureError {
     LinkType {
         /// The file.
         file: PathBuf,
-        /// Name or number of what was found.
+        /// The name or number of the link type found.
         found: String,
     },
-    /// It breaks off or contradicts itself; the packets before were used.
+    /// It is truncated or inconsistent; the packets before that were used.
     #[error("{} is damaged at packet {packet}: {reason}", .file.display())]
     Damaged {
         /// The file.
         file: PathBuf,
-        /// The packet that could not be read, counted from 1.
+        /// The number of the unreadable packet, counted from 1.
         packet: u64,
-        /// What is wrong there.
+        /// The error at that packet.
         reason: String,
     },
 }
 
 impl CaptureError {
-    /// What a user can do about it.
+    /// The remedy for the user.
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {
@@ -87,48 +87,48 @@ impl CaptureError {
 /// A frame from a capture file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Captured {
-    /// When it was captured, ns since 1970.
+    /// The time of its capture, ns since 1970.
     pub time_ns: u64,
     /// The bytes that were captured.
     pub bytes: Vec<u8>,
 }
 
-/// A port of capture files. Frames come one at a time, as they are staged (see [`crate::replay`]),
-/// or straight from the file as fast as they are read.
+/// A port of capture files. Frames arrive one by one as they are staged (see [`crate::replay`]), or
+/// directly from the file as fast as they are read.
 #[derive(Default)]
 pub struct CapturePort {
     input: Option<CaptureReader>,
     staged: Option<Captured>,
     output: Option<CaptureWriter>,
-    /// The time that written frames get, ns since 1970; none for the wall clock's.
+    /// The time for written frames, ns since 1970; `None` for the wall clock.
     now_ns: Option<u64>,
     oversized: Traffic,
     error: Option<CaptureError>,
 }
 
 impl CapturePort {
-    /// A port that reads one file and writes another; either may be absent.
+    /// Opens a port that reads one file and writes another; either may be absent.
     ///
     /// # Errors
-    /// A file can not be opened or is no Ethernet capture.
+    /// A file cannot be opened or is not an Ethernet capture.
     pub fn open(input: Option<&Path>, output: Option<&Path>) -> Result<Self, CaptureError> {
         let input = input.map(CaptureReader::open).transpose()?;
         let output = output.map(CaptureWriter::create).transpose()?;
         Ok(Self { input, output, ..Self::default() })
     }
 
-    /// Offers one frame to receive, in place of one that was not taken.
+    /// Offers one frame to receive; replaces one that was not taken.
     pub fn stage(&mut self, frame: Captured) {
         self.staged = Some(frame);
     }
 
-    /// Says if the staged frame still waits to be received.
+    /// Whether the staged frame still waits to be received.
     #[must_use]
     pub fn is_staged(&self) -> bool {
         self.staged.is_some()
     }
 
-    /// Sets the time that frames written from now on get, ns since 1970.
+    /// Sets the time of frames written from now on, ns since 1970.
     pub fn set_now(&mut self, now_ns: u64) {
         self.now_ns = Some(now_ns);
     }
@@ -167,7 +167,7 @@ impl Port for CapturePort {
     fn transmit(&mut self, umem: &mut Umem, frames: &[Descriptor]) -> usize {
         let now_ns = self.now_ns.unwrap_or_else(wall_clock);
         let Some(output) = &mut self.output else {
-            // Without a file to go to, frames go where a cable without an end would lead them.
+            // Without an output file, frames are lost as on a cable without an end.
             return send_each(umem, frames, |_| true);
         };
         let error = &mut self.error;

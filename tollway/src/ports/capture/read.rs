@@ -1,9 +1,9 @@
 //! Reads pcap (micro- or nanoseconds, either byte order) and pcapng.
 //!
-//! The crate reads pcap records; what it leaves to the caller (units, lengths beyond the snapshot
-//! length, check sequences) is done here. pcapng is read here altogether: version 2.0 of the crate
-//! takes every timestamp for nanoseconds and refuses files whose options have no end mark, which
-//! the format allows.
+//! The crate reads pcap records. This module handles what it leaves to the caller: units, lengths
+//! beyond the snapshot length, frame check sequences. It reads pcapng without the crate, because
+//! version 2.0 takes every timestamp for nanoseconds. It also refuses files whose options have no
+//! end mark, which the format allows.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -17,16 +17,16 @@ use pcap_file::{DataLink, PcapError, TsResolution};
 use super::{CaptureError, Captured, ETHERNET};
 
 const NS_PER_S: u64 = 1_000_000_000;
-/// Times after this one, in the year 2262, are taken for it, so that a clock that starts there can
-/// go on.
+/// Later times, after the year 2262, are clamped to this one, so that a clock that starts there can
+/// advance.
 const LATEST_NS: u64 = i64::MAX as u64;
 
-/// A capture file that is read frame by frame.
+/// A capture file, read frame by frame.
 pub struct CaptureReader {
     file: PathBuf,
     format: Format,
     packets: u64,
-    /// What the first look at the file found, until it is asked for.
+    /// The result of the first read at opening, until it is taken.
     first: Option<Result<Option<Captured>, CaptureError>>,
     bytes_read: Arc<AtomicU64>,
     size: u64,
@@ -40,7 +40,7 @@ enum Format {
 
 type Source = BufReader<Counting>;
 
-/// Counts what is read, for the progress bar.
+/// Counts the bytes read, for the progress bar.
 struct Counting {
     file: File,
     bytes_read: Arc<AtomicU64>,
@@ -67,7 +67,7 @@ impl From<PcapError> for Fault {
             PcapError::IoError(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 "the file ends within it".to_owned()
             }
-            PcapError::IoError(error) => format!("it can not be read: {error}"),
+            PcapError::IoError(error) => format!("it cannot be read: {error}"),
             other => other.to_string().to_lowercase(),
         })
     }
@@ -83,7 +83,7 @@ impl CaptureReader {
     /// Opens a capture file.
     ///
     /// # Errors
-    /// It can not be opened, is no capture, or has frames of another link type than Ethernet.
+    /// It cannot be opened, is no capture, or has frames of another link type than Ethernet.
     pub fn open(path: &Path) -> Result<Self, CaptureError> {
         let failed = |error| CaptureError::Open(path.to_owned(), error);
         let file = File::open(path).map_err(failed)?;
@@ -107,7 +107,7 @@ impl CaptureReader {
             _ => return Err(CaptureError::Format(this.file)),
         };
         this.format = format.map_err(|fault| this.explain(fault))?;
-        // In pcapng it is the frames that say what they are.
+        // In pcapng, only the frames show the link type.
         match this.next_frame() {
             Err(error @ CaptureError::LinkType { .. }) => return Err(error),
             first => this.first = Some(first),
@@ -115,10 +115,10 @@ impl CaptureReader {
         Ok(this)
     }
 
-    /// The next frame, or none at the end. After an error there is nothing more.
+    /// The next frame; `None` at the end, and after an error.
     ///
     /// # Errors
-    /// The file is damaged, or goes on with frames of another link type.
+    /// The file is damaged, or continues with frames of another link type.
     pub fn next_frame(&mut self) -> Result<Option<Captured>, CaptureError> {
         if let Some(first) = self.first.take() {
             return first;
@@ -140,7 +140,7 @@ impl CaptureReader {
         }
     }
 
-    /// Bytes of the file, and a count of those read so far.
+    /// The size of the file in bytes, and a counter of the bytes read so far.
     #[must_use]
     pub fn progress(&self) -> (u64, Arc<AtomicU64>) {
         (self.size, Arc::clone(&self.bytes_read))
@@ -157,7 +157,7 @@ impl CaptureReader {
     }
 }
 
-/// The name that tcpdump has for a link type, or its number.
+/// tcpdump's name for a link type, or its number.
 fn link_type_name(number: u32) -> String {
     match DataLink::from(number) {
         DataLink::Unknown(number) => format!("{number}"),
@@ -167,7 +167,8 @@ fn link_type_name(number: u32) -> String {
 
 fn open_pcap(source: Source) -> Result<Format, Fault> {
     let reader = PcapReader::new(source)?;
-    // The upper bits are flags: whether frames end with a check sequence, and its 16-bit words.
+    // The upper bits are flags: whether frames end with a check sequence, and its length in 16-bit
+    // words.
     let field = u32::from(reader.header().datalink);
     let (link_type, has_fcs, words) = (field & 0x03ff_ffff, field & 0x0400_0000, field >> 28);
     if link_type != ETHERNET {
@@ -185,7 +186,7 @@ fn next_pcap(reader: &mut PcapReader<Source>, fcs: usize) -> Result<Option<Captu
     let Some(packet) = reader.next_raw_packet() else { return Ok(None) };
     let RawPcapPacket { ts_sec, ts_frac, incl_len, orig_len, data } = packet?;
     let whole = strip_fcs(&data, incl_len, orig_len, fcs);
-    // Some programs write fractions of a second and more; time is what they add up to.
+    // Some programs write fractions of a second or more; the time is the sum.
     let time_ns = u64::from(ts_sec) * NS_PER_S + u64::from(ts_frac) * unit_ns;
     Ok(Some(Captured { time_ns, bytes: whole.to_vec() }))
 }
@@ -196,11 +197,11 @@ fn strip_fcs(data: &[u8], captured: u32, original: u32, fcs: usize) -> &[u8] {
     &data[..data.len().saturating_sub(fcs.saturating_sub(missing))]
 }
 
-/// What is known of an interface of a pcapng section.
+/// The properties of an interface in a pcapng section.
 struct Interface {
     link_type: u32,
     snaplen: u32,
-    /// Units of a timestamp in a second.
+    /// Timestamp units per second.
     units: u64,
     offset_s: i64,
     fcs: usize,
@@ -220,7 +221,7 @@ fn open_pcapng(source: Source) -> Format {
     Format::PcapNg { blocks, interfaces: Vec::new() }
 }
 
-/// A pcapng file, block by block.
+/// A pcapng file, read block by block.
 struct Blocks {
     source: Source,
     /// The section's byte order.
@@ -228,12 +229,12 @@ struct Blocks {
     body: Vec<u8>,
 }
 
-/// Bytes of the shortest block, and a length that no sound block exceeds.
+/// The length of the shortest block, and a length that no sound block exceeds, in bytes.
 const BLOCK_LENGTHS: std::ops::RangeInclusive<u32> = 12..=1 << 24;
 const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 
 impl Blocks {
-    /// The type of the next block, whose body is then in [`Blocks::body`]; none at the end.
+    /// The type of the next block, whose body is then in [`Blocks::body`]; `None` at the end.
     fn next(&mut self) -> Result<Option<u32>, Fault> {
         if self.source.fill_buf().map_err(PcapError::IoError)?.is_empty() {
             return Ok(None);
@@ -243,7 +244,7 @@ impl Blocks {
         let mut fields = Fields { body: &head, little: self.little };
         let kind = fields.u32(0)?;
         if kind == block::SECTION {
-            // Here a byte order ends and another begins; the type is the same in both.
+            // The byte order may change here; the block type reads the same in both.
             fields.little = true;
             fields.little = fields.u32(8)? == BYTE_ORDER_MAGIC;
             if fields.u32(8)? != BYTE_ORDER_MAGIC {
@@ -253,7 +254,7 @@ impl Blocks {
         }
         let len = fields.u32(4)?;
         if !BLOCK_LENGTHS.contains(&len) || !len.is_multiple_of(4) {
-            return Err(Fault::Reason(format!("its block can not have {len} bytes")));
+            return Err(Fault::Reason(format!("its block cannot have {len} bytes")));
         }
         self.body.clear();
         self.body.extend_from_slice(&head[8..]);
@@ -278,14 +279,14 @@ fn next_pcapng(
             block::SECTION => interfaces.clear(),
             block::INTERFACE => interfaces.push(interface(fields)?),
             block::ENHANCED | block::PACKET => {
-                // The older block has a drop count in the upper half.
+                // The older block type has a drop count in the upper half.
                 let id =
                     if kind == block::PACKET { fields.u16(0)?.into() } else { fields.u32(0)? };
                 let units = u64::from(fields.u32(4)?) << 32 | u64::from(fields.u32(8)?);
                 return frame(interfaces, id as usize, units, fields).map(Some);
             }
             block::SIMPLE => return simple(interfaces, fields).map(Some),
-            // Names, statistics and what is yet to be invented.
+            // Names, statistics and future block types.
             _ => {}
         }
     }
@@ -318,7 +319,8 @@ fn interface(fields: Fields<'_>) -> Result<Interface, Fault> {
     let snaplen = fields.u32(4)?;
     let mut known = Interface { link_type, snaplen, units: 1_000_000, offset_s: 0, fcs: 0 };
     let mut at = 8;
-    // Options: code, length, value padded to 4 bytes. An odd one ends the list, not the file.
+    // Options: code, length, value padded to 4 bytes. A malformed option ends the list, not the
+    // file.
     while let (Ok(code), Ok(len)) = (fields.u16(at), fields.u16(at + 2)) {
         let value = fields.body.get(at + 4..at + 4 + usize::from(len)).unwrap_or_default();
         match (code, value) {
@@ -338,8 +340,8 @@ fn interface(fields: Fields<'_>) -> Result<Interface, Fault> {
     Ok(known)
 }
 
-/// Units in a second of an `if_tsresol`: a power of ten, or with the top bit of two. What is finer
-/// than 64 bits can count in a second is taken as the finest.
+/// Units per second of an `if_tsresol`: a power of ten, or of two if the top bit is set.
+/// Resolutions beyond 64 bits per second are clamped to the finest.
 fn units(resolution: u8) -> u64 {
     let exponent = u32::from(resolution & 0x7f);
     let base: u64 = if resolution & 0x80 == 0 { 10 } else { 2 };

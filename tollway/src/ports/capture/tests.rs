@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A file of these bytes in a directory of its own.
+/// A file with these bytes in its own directory.
 fn file(name: &str, bytes: &[u8]) -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(name);
@@ -29,7 +29,7 @@ fn read_all(path: &Path) -> (Vec<Captured>, Option<CaptureError>) {
     }
 }
 
-/// Bytes of numbers of 32 bits, in either order.
+/// The bytes of 32-bit numbers, in either byte order.
 fn words(big: bool, words: &[u32]) -> Vec<u8> {
     let bytes = |word: &u32| if big { word.to_be_bytes() } else { word.to_le_bytes() };
     words.iter().flat_map(bytes).collect()
@@ -37,7 +37,7 @@ fn words(big: bool, words: &[u32]) -> Vec<u8> {
 
 fn pcap(big: bool, magic: u32, link_type: u32, packets: &[(u32, u32, u32, &[u8])]) -> Vec<u8> {
     let version = if big { 2 << 16 | 4 } else { 4 << 16 | 2 };
-    // A snapshot length below the original length, which is what such a length is for.
+    // A snapshot length below the original length, as intended by the format.
     let mut out = words(big, &[magic, version, 0, 0, 64, link_type]);
     for (seconds, fraction, original, data) in packets {
         out.extend(words(big, &[*seconds, *fraction, data.len() as u32, *original]));
@@ -61,7 +61,7 @@ fn section(big: bool) -> Vec<u8> {
     block(big, 0x0a0d_0d0a, &words(big, &[0x1a2b_3c4d, version, u32::MAX, u32::MAX]))
 }
 
-/// An interface of a link type, with an `if_tsresol` where there is one.
+/// An interface of a link type, with an `if_tsresol` if given.
 fn interface(big: bool, link_type: u16, resolution: Option<u8>) -> Vec<u8> {
     let number = |n: u16| if big { n.to_be_bytes() } else { n.to_le_bytes() };
     let mut body = [number(link_type), number(0)].concat();
@@ -101,7 +101,7 @@ fn pcapng_times_have_the_units_of_their_interface() {
         (Some(0), 3, 3_000_000_000),
         (Some(0x80 | 1), 3, 1_500_000_000),
         (Some(0x80 | 20), 1 << 20, 1_000_000_000),
-        // The clock has to be able to go on from there.
+        // The clock must be able to advance from there.
         (Some(9), u64::MAX, i64::MAX as u64),
         (Some(0), u64::MAX, i64::MAX as u64),
     ];
@@ -243,7 +243,8 @@ proptest! {
         prop_assert_eq!(read, frames);
     }
 
-    /// Whatever a file holds: an end or an error, never a panic, never without end.
+    /// Whatever a file holds, reading ends with the end of the file or an error, never with a
+    /// panic.
     #[test]
     fn rubbish_is_survived(
         kind in 0..3_usize,

@@ -1,4 +1,4 @@
-//! Writes captures of nanosecond resolution: pcapng where the file is called so, else pcap.
+//! Writes captures of nanosecond resolution: pcapng if the file name ends so, else pcap.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -16,12 +16,12 @@ use pcap_file::{DataLink, Endianness, PcapError, TsResolution};
 
 use super::CaptureError;
 
-/// The longest frame that a file may announce (tcpdump's MAXIMUM_SNAPLEN).
+/// The longest frame that a file may declare (tcpdump's MAXIMUM_SNAPLEN).
 const SNAPLEN: u32 = 262_144;
 /// `if_tsresol` of nanoseconds.
 const NANOSECONDS: u8 = 9;
 
-/// A capture file that is written frame by frame.
+/// A capture file, written frame by frame.
 pub struct CaptureWriter {
     file: PathBuf,
     format: Format,
@@ -33,10 +33,10 @@ enum Format {
 }
 
 impl CaptureWriter {
-    /// Makes the file, over one of that name.
+    /// Creates the file, replacing one of that name.
     ///
     /// # Errors
-    /// It can not be made.
+    /// It cannot be created.
     pub fn create(path: &Path) -> Result<Self, CaptureError> {
         let file = path.to_owned();
         match Format::create(path) {
@@ -53,7 +53,7 @@ impl CaptureWriter {
         self.write_head(time_ns, frame, frame.len() as u32)
     }
 
-    /// Writes how a frame of so many bytes begins.
+    /// Writes the beginning of a frame of `len` bytes.
     ///
     /// # Errors
     /// As [`CaptureWriter::write`].
@@ -62,7 +62,7 @@ impl CaptureWriter {
         written.map_err(|error| CaptureError::Write(self.file.clone(), cause(error)))
     }
 
-    /// Writes what is still held back.
+    /// Writes what is still buffered.
     ///
     /// # Errors
     /// As [`CaptureWriter::write`].

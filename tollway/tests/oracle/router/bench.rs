@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::case::Case;
 use super::draw::Able;
 use super::mirror::{Counts, Mirror};
-use super::roads::{self, Judged};
+use super::paths::{self, Judged};
 use super::side::{Nobody, Side};
 use super::traffic::Packet;
 use crate::kernel::{Sent, on_one_processor};
@@ -49,7 +49,7 @@ pub struct Both {
     pub first: Vec<Sent>,
     pub second: Vec<Sent>,
     pub counts: Counts,
-    /// What Tollway says of itself that can not be.
+    /// What Tollway says of itself that cannot be.
     pub complaints: Vec<String>,
     /// A neighbour was answered so late that it may have been given up: this machine is slow.
     pub late: bool,
@@ -88,7 +88,7 @@ impl Bench {
         }
     }
 
-    /// Puts a case's configuration in force in both; how many of its lines were refused. Sentences if the
+    /// Puts a case's configuration active in both; how many of its lines were refused. Sentences if the
     /// two do not take it alike.
     pub fn configure(&mut self, case: &Case) -> Result<usize, Vec<String>> {
         let able = self.able;
@@ -121,7 +121,7 @@ impl Bench {
         Ok(told[0].matches("Command failed").count())
     }
 
-    /// Waits until both have the same in force, and nothing more: the kernel puts IPv6 addresses in force
+    /// Waits until both have the same active, and nothing more: the kernel puts IPv6 addresses active
     /// after it has taken them.
     fn rest(&mut self) {
         let start = Instant::now();
@@ -165,7 +165,7 @@ impl Bench {
 
     /// Sends a case's packets to Tollway, of one link and family at a time: sentences where it does not do
     /// what it says.
-    pub fn roads(&mut self, case: &Case) -> Result<(Vec<String>, Judged), String> {
+    pub fn paths(&mut self, case: &Case) -> Result<(Vec<String>, Judged), String> {
         let mut judged = Judged::default();
         let Second::Tollway(Some(mirror)) = &mut self.second else {
             return Ok((Vec::new(), judged));
@@ -173,18 +173,18 @@ impl Bench {
         let checked = check(&self.sides[1], case.config.ports)?;
         let start = Instant::now();
         let (said, mut wrong) = loop {
-            let said = mirror.coverage()?;
-            let wrong = roads::agree(&checked, &said);
+            let said = mirror.offload()?;
+            let wrong = paths::agree(&checked, &said);
             if wrong.is_empty() || start.elapsed() > AGREED {
                 break (said, wrong);
             }
             std::thread::sleep(Duration::from_millis(50));
         };
-        for (class, packets) in roads::classes(&case.config, &case.packets) {
+        for (class, packets) in paths::classes(&case.config, &case.packets) {
             let before = mirror.everything()?;
             self.sides[1].send(&packets, mirror);
             let counts = (&before, &mirror.everything()?);
-            wrong.extend(roads::judge(&said, &class, counts, &mut judged));
+            wrong.extend(paths::judge(&said, &class, counts, &mut judged));
         }
         Ok((wrong, judged))
     }

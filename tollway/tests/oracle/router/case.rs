@@ -6,7 +6,7 @@ use super::bench::{Bench, Start};
 use super::config::Config;
 use super::draw::{self, Able};
 use super::excluded::differences;
-use super::roads::Judged;
+use super::paths::Judged;
 use super::traffic::{self, Packet};
 use crate::dice::Dice;
 
@@ -35,9 +35,9 @@ pub struct Tally {
     /// Packets that Tollway has had, and those of them that it has left to the kernel.
     pub received: u64,
     pub punted: u64,
-    /// Packets that the express lane has forwarded.
-    pub express: u64,
-    /// What was said of roads, and held.
+    /// Packets that the XDP path has forwarded.
+    pub xdp_path: u64,
+    /// What was said of paths, and held.
     pub judged: Judged,
 }
 
@@ -46,7 +46,7 @@ pub enum Outcome {
     Same(Tally),
     /// Sentences that say where the two differ.
     Differs(Vec<String>),
-    /// Sentences that say where Tollway does not what it says of its roads.
+    /// Sentences that say where Tollway does not what it says of its paths.
     Strays(Vec<String>),
 }
 
@@ -87,7 +87,7 @@ impl Case {
         if !told.is_empty() {
             return (Outcome::Differs(told), sent.late);
         }
-        let judged = match bench.roads(self) {
+        let judged = match bench.paths(self) {
             Ok((wrong, judged)) if wrong.is_empty() => judged,
             Ok((wrong, _)) => return (Outcome::Strays(wrong), sent.late),
             Err(error) => return (Outcome::Differs(vec![error]), sent.late),
@@ -99,7 +99,7 @@ impl Case {
             sent: sent.first.len(),
             received: sent.counts.received,
             punted: sent.counts.punted,
-            express: sent.counts.express,
+            xdp_path: sent.counts.xdp_path,
             judged,
         };
         (Outcome::Same(tally), sent.late)

@@ -91,8 +91,8 @@ impl Group {
 }
 
 impl Config {
-    /// The script that puts it in force in a router that is as [`reset`] leaves it. What it prints are
-    /// complaints about lines; the others are in force all the same.
+    /// The script that installs it in a router that is as [`reset`] leaves it. What it prints are
+    /// complaints about lines; the others are active all the same.
     pub fn script(&self) -> String {
         let mut script = String::new();
         for kind in [Kind::Link, Kind::Sysctl, Kind::Four, Kind::Six, Kind::Last] {

@@ -312,7 +312,7 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// What happens when all is in force.
+    /// What happens when all is active.
     fn failures(&mut self) {
         if self.dice.one_in(14) {
             let link = self.link();

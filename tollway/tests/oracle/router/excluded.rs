@@ -22,7 +22,7 @@
 //!   compared, of whom and to whom.
 //! - The order of frames: a packet that is left to the kernel goes a longer way.
 //! - What is behind a packet in a frame that is as small as Ethernet's may be (46 bytes behind the header): the
-//!   kernel cuts it off and a card puts it back; the express lane leaves it there.
+//!   kernel cuts it off and a card puts it back; the XDP path leaves it there.
 //! - Fragments but the first, where nft's rules look at transport headers, and limits: see the oracle of the
 //!   filter.
 //! - Errors of one source beyond the fifth, which the kernel holds back by time (`ip_error`): the packets of
@@ -180,7 +180,7 @@ fn blocked(config: &Config, packets: &[Packet]) -> BTreeSet<IpAddr> {
     sources.flat_map(|from| config.silent_hops(from)).collect()
 }
 
-/// Whether a frame says that a host can not be reached, which is behind one of these neighbours.
+/// Whether a frame says that a host cannot be reached, which is behind one of these neighbours.
 fn is_unreachable_by(config: &Config, blocked: &BTreeSet<IpAddr>, frame: &[u8]) -> bool {
     let is_it =
         matches!((is_four(frame), icmp(frame)), (true, Some([3, 1])) | (false, Some([1, 3])));

@@ -18,7 +18,7 @@ use crate::net::DEVICES;
 pub struct Counts {
     pub received: u64,
     pub punted: u64,
-    pub express: u64,
+    pub xdp_path: u64,
     /// Whatever moves when packets do.
     moved: u64,
 }
@@ -28,7 +28,7 @@ impl Counts {
         Self {
             received: self.received - before.received,
             punted: self.punted - before.punted,
-            express: self.express.saturating_sub(before.express),
+            xdp_path: self.xdp_path.saturating_sub(before.xdp_path),
             moved: self.moved.wrapping_sub(before.moved),
         }
     }
@@ -85,7 +85,7 @@ impl Mirror {
     fn answer(&self, request: &str) -> io::Result<String> {
         let mut control = UnixStream::connect(self.dir.path().join("control.sock"))?;
         control.set_read_timeout(Some(PATIENCE))?;
-        control.write_all(format!("{{\"v\":1,{request}}}\n").as_bytes())?;
+        control.write_all(format!("{{\"v\":2,{request}}}\n").as_bytes())?;
         let mut answer = String::new();
         BufReader::new(control).read_line(&mut answer)?;
         Ok(answer)
@@ -105,30 +105,31 @@ impl Mirror {
         let all = self.ask(r#""show":"all""#).unwrap_or_default();
         let count = |value: &Value| value.as_u64().unwrap_or(0);
         let totals = &all["totals"];
-        let express: u64 = all["express"]["counts"]["packets"].as_u64().unwrap_or(0);
+        let xdp_path: u64 = all["xdp"]["counts"]["packets"].as_u64().unwrap_or(0);
         let names = ["received", "sent", "dropped", "punted", "delivered", "transmitted"];
-        let moved = names.iter().map(|name| count(&totals[*name])).fold(express, u64::wrapping_add);
+        let moved =
+            names.iter().map(|name| count(&totals[*name])).fold(xdp_path, u64::wrapping_add);
         Counts {
             received: count(&totals["received"]),
             punted: count(&totals["punted"]),
-            express,
+            xdp_path,
             moved,
         }
     }
 
-    /// Which traffic takes which road, as it says.
-    pub fn coverage(&mut self) -> Result<Value, String> {
-        self.ask(r#""show":"coverage""#)
+    /// Which traffic takes which path, as it says.
+    pub fn offload(&mut self) -> Result<Value, String> {
+        self.ask(r#""show":"offload""#)
     }
 
     /// Everything that it has counted.
     pub fn everything(&mut self) -> Result<Value, String> {
         let mut all = self.ask(r#""show":"all""#)?;
-        all["counts"] = self.coverage()?["counts"].take();
+        all["counts"] = self.offload()?["counts"].take();
         Ok(all)
     }
 
-    /// What it says of itself that can not be.
+    /// What it says of itself that cannot be.
     pub fn complaints(&mut self) -> Vec<String> {
         let all = match self.ask(r#""show":"all""#) {
             Ok(all) => all,

@@ -9,7 +9,7 @@ mod draw;
 mod excluded;
 mod mirror;
 mod net;
-mod roads;
+mod paths;
 mod routes;
 mod selectors;
 mod shrink;
@@ -168,10 +168,10 @@ fn run(bench: &mut Bench, seed: u64, cases: u64) -> Vec<String> {
             break;
         }
     }
-    let Tally { lines, refused, packets, sent, received, punted, express, judged } = all;
+    let Tally { lines, refused, packets, sent, received, punted, xdp_path, judged } = all;
     println!(
         "{lines} lines, {refused} refused; {packets} packets, {sent} frames of the kernel; Tollway had {received} \
-         packets, left {punted} of them to the kernel, and the express lane forwarded {express}; {:.0} s",
+         packets, left {punted} of them to the kernel, and the XDP path forwarded {xdp_path}; {:.0} s",
         start.elapsed().as_secs_f64()
     );
     println!(
@@ -180,7 +180,7 @@ fn run(bench: &mut Bench, seed: u64, cases: u64) -> Vec<String> {
     );
     let has_tollway = matches!(bench.second, Second::Tollway(_));
     let is_judged = judged.fast > cases && judged.kernel > cases / 4;
-    assert!(!has_tollway || cases < 10 || is_judged, "too little was said of roads to tell much");
+    assert!(!has_tollway || cases < 10 || is_judged, "too little was said of paths to tell much");
     assert!(refused * 5 < lines.max(1), "too many lines were none");
     assert!(sent * 4 > packets, "too few packets were forwarded to tell much");
     failed
@@ -193,7 +193,7 @@ fn add(all: &mut Tally, one: Tally) {
     all.sent += one.sent;
     all.received += one.received;
     all.punted += one.punted;
-    all.express += one.express;
+    all.xdp_path += one.xdp_path;
     all.judged.fast += one.judged.fast;
     all.judged.kernel += one.judged.kernel;
 }

@@ -112,7 +112,7 @@ impl Side {
         run(&self.namespace, script, input)
     }
 
-    /// Puts a configuration in force; what was said against it.
+    /// Puts a configuration active; what was said against it.
     pub fn apply(&mut self, config: &Config) -> String {
         let mut told = self.run(&config.script(), "").unwrap();
         if let Some(rules) = &config.rules
@@ -132,7 +132,7 @@ impl Side {
         self.settle(&mut Nobody, &mut Vec::new());
     }
 
-    /// What it has in force, in the kernel's words, in an order that no history has made.
+    /// What it has active, in the kernel's words, in an order that no history has made.
     pub fn listing(&self) -> Vec<String> {
         let all = "route show table all\nrule\naddress show\n";
         let script =

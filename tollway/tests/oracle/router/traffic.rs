@@ -1,5 +1,5 @@
-//! Random packets for a router, in waves: the first packets of flows, and the same again, which an express
-//! lane may take.
+//! Random packets for a router, in waves: the first packets of flows, and the same again, which the
+//! XDP path may take.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

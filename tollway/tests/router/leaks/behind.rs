@@ -1,5 +1,5 @@
 //! Whoever is behind what the kernel has told has the kernel forward: after a pause, and while more is told than
-//! can be put in force at once.
+//! can be installed at once.
 
 use std::fmt::Write as _;
 use std::process::{Command, Stdio};
@@ -71,7 +71,7 @@ pub fn flooded() {
     assert!((0..TRIES).any(|_| leak() <= TOLD && leak() <= TOLD));
 }
 
-/// Who has waited for a change to be in force sees no packet more that is sent from then on.
+/// Who has waited for a change to be active sees no packet more that is sent from then on.
 pub fn synced() {
     let bench = Bench::new();
     for (stop, go) in [

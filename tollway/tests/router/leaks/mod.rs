@@ -15,7 +15,7 @@ use super::running::{Mirror, Net};
 use flow::Flow;
 pub use flow::role;
 
-/// What the kernel tells of is in force within this.
+/// What the kernel tells of is active within this.
 const TOLD: Duration = Duration::from_millis(10);
 /// And in the middle within this.
 const TOLD_MEDIAN: Duration = Duration::from_millis(1);
@@ -45,8 +45,13 @@ const fn told(name: &'static str, stop: &'static str, go: &'static str) -> Chang
     Change { name, stop: How::Commands(stop, go), limit: TOLD }
 }
 
-const CHANGES: [Change; 11] = [
+const CHANGES: [Change; 12] = [
     told("a rule of nft", "nft add rule inet f fw udp dport 9 drop", "nft flush chain inet f fw"),
+    told(
+        "a rule of nft while others are read",
+        "nft add rule inet o others udp dport 99 accept; sleep 0.005; nft add rule inet f fw udp dport 9 drop",
+        "nft flush chain inet f fw; nft flush chain inet o others",
+    ),
     told(
         "an element of a set",
         "nft add element inet f s { 172.16.5.5 }",
@@ -90,7 +95,7 @@ const CHANGES: [Change; 11] = [
     Change { name: "a program of tcx", stop: How::Tcx, limit: POLLED },
 ];
 
-/// What runs while a change is in force.
+/// What runs while a change is active.
 enum Undo {
     Command(&'static str),
     Link(#[expect(dead_code, reason = "it is there to be dropped")] tcx::Link),
@@ -101,13 +106,18 @@ impl Change {
     fn make(&self) -> (u64, Undo) {
         let undo = match self.stop {
             How::Commands(stop, go) => {
-                sh(stop);
+                run(stop);
                 Undo::Command(go)
             }
             How::Tcx => Undo::Link(tcx::drop_all("ra")),
         };
         (flow::now_ns(), undo)
     }
+}
+
+/// Runs commands one after the other.
+fn run(commands: &str) {
+    commands.split("; ").for_each(|command| drop(sh(command)));
 }
 
 /// The flow is what the kernel and Tollway forward alike until something changes.
@@ -130,6 +140,8 @@ impl Bench {
         sh("nft add chain inet f first { type filter hook forward priority -1 ; }");
         sh("nft add rule inet f first ip daddr @s drop");
         sh("nft add chain inet f fw { type filter hook forward priority 0 ; }");
+        sh("nft add table inet o");
+        sh("nft add chain inet o others { type filter hook input priority 0 ; }");
         let mirror = Mirror::start("ra rb");
         flow::hurry();
         let flow = Flow::start((&net.a, "198.51.100.7"), (&net.b, "172.16.5.5"));
@@ -156,7 +168,7 @@ impl Bench {
         let (done_ns, undo) = change.make();
         let last_ns = self.flow.last_ns();
         match undo {
-            Undo::Command(line) => drop(sh(line)),
+            Undo::Command(line) => run(line),
             Undo::Link(_) => {}
         }
         Duration::from_nanos(last_ns.saturating_sub(done_ns))

@@ -12,13 +12,13 @@ const LINK_CREATE: i64 = 28;
 const SCHED_CLS: u32 = 3;
 const TCX_INGRESS: u32 = 46;
 
-/// It is in force until this is dropped.
+/// It is active until this is dropped.
 pub struct Link {
     _program: OwnedFd,
     _link: OwnedFd,
 }
 
-/// Puts it in force.
+/// Puts it active.
 pub fn drop_all(device: &str) -> Link {
     // `r0 = TC_ACT_SHOT; exit`.
     let code: [u64; 2] = [0x2_0000_00b7, 0x95];

@@ -10,7 +10,7 @@ const NOTICED: Duration = Duration::from_millis(200);
 /// By how much one time differs from the next on an emulated machine, whose cards look for their cables each 2 s.
 const SPREAD: Duration = Duration::from_secs(3);
 
-/// A card begins anew when its sockets are closed and when others are bound, and loses what is in its rings: 10 ms to
+/// A card begins again when its sockets are closed and when others are bound, and loses what is in its rings: 10 ms to
 /// 30 ms were seen for both of two cards.
 const BEGINS_ANEW: Duration = Duration::from_millis(300);
 

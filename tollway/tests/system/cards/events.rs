@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::plug;
 use crate::namespaces::{sh, until};
 use crate::running::Router;
-use crate::ways::Way;
+use crate::variants::PathVariant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -49,14 +49,14 @@ const WHILE: Duration = Duration::from_millis(500);
 impl Event {
     /// All that can happen to the kernel alone, or to a router that forwards in that way, whose end comes last. It is
     /// brief where it can be tried often: then what takes longest happens once, or not at all.
-    pub fn all(way: Option<Way>, is_thorough: bool) -> Vec<Self> {
+    pub fn all(variant: Option<PathVariant>, is_thorough: bool) -> Vec<Self> {
         let is_rare = |event: &&Self| match event {
             Self::MoreQueues | Self::FewerQueues => true,
-            Self::Replace | Self::Rebind => way != Some(Way::Path),
+            Self::Replace | Self::Rebind => variant != Some(PathVariant::Path),
             _ => false,
         };
         let is_possible = |event: &&Self| {
-            way.is_some() || !matches!(event, Self::Stop | Self::Replace | Self::Kill)
+            variant.is_some() || !matches!(event, Self::Stop | Self::Replace | Self::Kill)
         };
         let possible = ALL.iter().filter(is_possible);
         possible.filter(|event| is_thorough || !is_rare(event)).copied().collect()
@@ -67,7 +67,7 @@ impl Event {
         if self == Self::Kill { 1 } else { 3 }
     }
 
-    /// Has it happen; why it can not.
+    /// Has it happen; why it cannot.
     pub fn happen(self, router: &mut Option<Router>) -> Result<(), String> {
         match self {
             Self::Quiet => std::thread::sleep(4 * WHILE),

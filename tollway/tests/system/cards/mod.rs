@@ -17,7 +17,7 @@ use crate::numbered::{Losses, Numbered};
 use crate::router::{Net, config};
 use crate::running::Router;
 use crate::transfer::Transfer;
-use crate::ways::{self, Way};
+use crate::variants::{self, PathVariant};
 
 /// What starts the machine, and what fetches what it is made of.
 const RUN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/qemu/run.sh");
@@ -117,7 +117,7 @@ pub fn inside(model: &str, suite: &str, is_thorough: bool) -> ExitCode {
     let of = |kind: &&Kind| kind.model == model && kind.suite == suite;
     let kind = KINDS.iter().find(of).unwrap();
     let net = plug::plug();
-    ways::prepare(&net);
+    variants::prepare(&net);
     until("the cables", || is_answered(&net, "10.0.2.2"));
     let mut machine = Machine { net: &net, model, is_thorough, seen: Vec::new(), faults: 0 };
     if is_thorough {
@@ -132,7 +132,7 @@ pub fn inside(model: &str, suite: &str, is_thorough: bool) -> ExitCode {
 }
 
 fn is_answered(net: &Net, target: &str) -> bool {
-    ways::told(&net.a, &format!("ping -n -q -c 1 -W 2 {target}")).contains(" 0% packet loss")
+    variants::told(&net.a, &format!("ping -n -q -c 1 -W 2 {target}")).contains(" 0% packet loss")
 }
 
 /// Two hosts and the router between them.
@@ -153,16 +153,16 @@ impl Machine<'_> {
 
     /// All of it with routers that get their frames in that mode, and say so.
     fn routers(&mut self, mode: &str, told: &str) {
-        for way in ways::TOLLWAY {
-            let router = way.start(&config(mode, 1500, true));
-            let what = format!("{}: {mode}, {way:?}", self.model);
+        for variant in variants::TOLLWAY {
+            let router = variant.start(&config(mode, 1500, true));
+            let what = format!("{}: {mode}, {variant:?}", self.model);
             let log = router.read("stderr");
             if log.matches(told).count() != 2 {
                 self.fault(format!("{what}: not by {told}: {log}"));
             }
             self.forwards(&what);
             self.transfers(&what);
-            self.events(&what, Some((way, router)), mode == ZERO_COPY);
+            self.events(&what, Some((variant, router)), mode == ZERO_COPY);
         }
     }
 
@@ -170,7 +170,8 @@ impl Machine<'_> {
     fn forwards(&mut self, what: &str) {
         for size in [0, 1, 56, 500, 1000, 1472, 4000] {
             for target in ["10.0.2.2", "fd00:2::2"] {
-                let told = ways::told(&self.net.a, &ping(PINGS, &format!("-s {size} {target}")));
+                let told =
+                    variants::told(&self.net.a, &ping(PINGS, &format!("-s {size} {target}")));
                 if !unanswered(&told, PINGS).is_empty() {
                     self.fault(format!("{what}, {size} bytes to {target}: {told}"));
                 }
@@ -182,7 +183,7 @@ impl Machine<'_> {
     fn transfers(&mut self, what: &str) {
         let Net { a, b, .. } = self.net;
         let both = [([a, b], "10.0.2.2:7000"), ([b, a], "[fd00:1::2]:7000")];
-        let (offloads, ways) = if self.is_thorough {
+        let (offloads, variants) = if self.is_thorough {
             (&["off", "on"][..], &both[..])
         } else {
             (&["on"][..], &both[..1])
@@ -191,7 +192,7 @@ impl Machine<'_> {
             for (host, device) in [(a, "ha"), (b, "hb")] {
                 host.sh(&format!("ethtool -K {device} tx {offload}"));
             }
-            for (hosts, address) in ways {
+            for (hosts, address) in variants {
                 let (start, what) =
                     (Instant::now(), format!("{what}: {MEGABYTES} MB to {address}, tx {offload}"));
                 if Transfer::start_whole(*hosts, address, MEGABYTES).ends_whole() {
@@ -204,13 +205,13 @@ impl Machine<'_> {
     }
 
     /// What happens to a router and its devices, or to the kernel's alone.
-    fn events(&mut self, what: &str, routed: Option<(Way, Router)>, is_zero_copy: bool) {
-        let (way, mut router) = routed.unzip();
+    fn events(&mut self, what: &str, routed: Option<(PathVariant, Router)>, is_zero_copy: bool) {
+        let (variant, mut router) = routed.unzip();
         let mut numbered = Numbered::start(self.net);
         if numbered.settled(PATIENCE).is_none() {
             return self.fault(format!("{what}: datagrams are always lost"));
         }
-        for event in Event::all(way, self.is_thorough) {
+        for event in Event::all(variant, self.is_thorough) {
             let what = format!("{what}: {event:?}");
             let mut told = String::new();
             // A host that is busy lets a machine lose what it need not.

@@ -58,7 +58,7 @@ pub fn driver() -> PathBuf {
     fs::canonicalize("/sys/class/net/rb/device/driver").unwrap()
 }
 
-/// Takes the driver from the second cable's near end and gives it back: the device is made anew.
+/// Takes the driver from the second cable's near end and gives it back: the device is rebuilt.
 pub fn rebind() {
     let (device, driver) = (fs::canonicalize("/sys/class/net/rb/device").unwrap(), driver());
     for door in ["unbind", "bind"] {

@@ -16,7 +16,7 @@ fn layer3(packet: &Packet) -> Vec<u8> {
     packet.build()[14..].to_vec()
 }
 
-/// An ICMP message of a type from a router on the way, to whom the packet came from.
+/// An ICMP message of a type from a router on the path to the packet's sender.
 fn error(kind: u8, about: &Packet, to: &str) -> Packet {
     let inner = layer3(about);
     let (router, protocol) = match about.ip {
@@ -32,7 +32,7 @@ fn error(kind: u8, about: &Packet, to: &str) -> Packet {
     packet
 }
 
-/// The seed that what is known to be right was had with.
+/// The seed with which the known results were measured.
 const SEED: u32 = 0x1234_5678;
 
 fn multipath(by: Hash) -> Multipath {
@@ -47,7 +47,7 @@ fn hash(by: Hash, packet: &Packet) -> u32 {
     hash_of(by, &layer3(packet))
 }
 
-/// What the hash of a packet depends on.
+/// The properties that the hash of a packet depends on.
 fn by(hash: Hash, packet: &[u8]) -> By {
     match packet[0] >> 4 {
         4 => multipath(hash).key4(packet).unwrap().by,
@@ -66,7 +66,7 @@ fn distinct(hashes: impl IntoIterator<Item = u32>) -> usize {
     hashes.into_iter().collect::<std::collections::BTreeSet<_>>().len()
 }
 
-/// The answers are those by which Linux 6.18 chose.
+/// The results are those by which Linux 6.18 chose.
 #[test]
 fn hashes_are_the_kernels() {
     let (four, six) = (Packet::udp(A4, B4), Packet::udp(A6, B6));
@@ -86,7 +86,7 @@ fn hashes_are_the_kernels() {
     }
 }
 
-/// Both ways of a connection have one hash.
+/// Both directions of a connection have one hash.
 #[test]
 fn which_way_a_packet_goes_makes_no_difference() {
     for (a, b) in [(A4, B4), (A6, B6)] {
@@ -96,7 +96,7 @@ fn which_way_a_packet_goes_makes_no_difference() {
             assert_eq!(hash(by, &there), hash(by, &back));
             assert!(hash(by, &there) <= MOST_HASH);
         }
-        // Addresses and ports are put in order each for itself.
+        // Addresses and ports are sorted independently.
         assert_eq!(hash(Hash::L4, &there), hash(Hash::L4, &Packet::udp(a, b).ports(80, 4711)));
     }
 }
@@ -132,7 +132,7 @@ fn a_flow_label_counts_by_layer_3_alone() {
     assert_eq!(by(Hash::L3, &Packet::udp(A4, B4)), By::Flow);
 }
 
-/// An error goes where the other packets go to the same host from the one that it did not reach.
+/// An error takes the path of other packets from the unreached host to the same destination.
 #[test]
 fn by_layer_3_an_error_goes_the_way_of_its_flow() {
     let v4 = [3, 4, 5, 11, 12].map(|kind| (A4, B4, kind));
@@ -143,7 +143,7 @@ fn by_layer_3_an_error_goes_the_way_of_its_flow() {
         let flow = hash(Hash::L3, &labelled(Packet::udp(b, a), 77));
         assert_eq!(hash_of(Hash::L3, &error), flow, "{kind}");
         assert_eq!(by(Hash::L4, &error), By::Flow, "{kind}");
-        // What is not all there has the hash of its own addresses.
+        // A truncated packet has the hash of its own addresses.
         let short = &error[..error.len() - 30];
         assert_ne!(by(Hash::L3, short), By::Cause);
         assert_ne!(hash_of(Hash::L3, short), flow);
@@ -193,7 +193,7 @@ fn any_bytes_have_both_hashes() {
     }
 }
 
-/// Several packets at once have the hashes that each has alone, whatever their number, in their order.
+/// Packets hashed at once have the same hashes as each alone, whatever their number, in their order.
 #[test]
 fn a_batch_has_the_hashes_of_its_packets() {
     fn all<const WORDS: usize>(keys: &[Key<WORDS>]) -> Vec<(usize, u32)> {

@@ -1,20 +1,20 @@
-//! Live sets: addresses that rules look up, which come and go while packets flow.
+//! Live sets: sets of addresses for rules, whose elements come and go while packets flow.
 //!
-//! Kernel equivalent: a named set (`net/netfilter/nft_set_hash.c`, `nft_set_rbtree.c`), changed by
-//! `nft add element` and `nft delete element`. Rules stay as they are: to the classifier a set is a field
-//! of two values, member or not ([`super::Field::InSet`]), looked up once for each packet.
+//! Kernel equivalent: a named set (`net/netfilter/nft_set_hash.c`, `nft_set_rbtree.c`), changed by `nft
+//! add element` and `nft delete element`. The rules stay unchanged. To the classifier, a set is a field
+//! of two values, member or not ([`super::Field::InSet`]), which it looks up once for each packet.
 //!
-//! Single addresses are in a hash table, for a million of them at random would be two lines each in a
-//! trie. Prefixes are in a FIB of their own, whose next hops say how many elements there are to a prefix;
-//! other ranges are cut into prefixes. Where a set has none of these, the trie is not looked at.
+//! Single addresses are in a hash table, because a million random addresses would take two cache lines
+//! each in a trie. Prefixes are in a FIB of their own, whose next hops count the elements of each
+//! prefix. Other ranges are split into prefixes. If a set has neither, lookups skip the trie.
 //!
-//! Readers take no lock. An answer is one that was true at some moment of the lookup. Changes are counted
-//! ([`crate::changes`]) many at a time, so that who keeps what the path once decided need not forget
-//! it each time.
+//! Readers take no lock. A result was true at some moment during the lookup. Changes are counted
+//! ([`crate::changes`]) many at a time, so that caches of the path's decisions need not discard them
+//! each time.
 //!
-//! Limits: 20 million IPv4 addresses, 8 million IPv6 addresses, prefixes as a [`Fib`] of 2 million nodes
-//! has room for. A set that has grown keeps the memory of its smaller tables, as much again as the last.
-//! Elements do not time out.
+//! Limits: 20 million IPv4 addresses, 8 million IPv6 addresses, and prefixes up to the capacity of a
+//! [`Fib`] of 2 million nodes. A set that has grown keeps the memory of its smaller tables, together as
+//! much as the last one. Elements do not time out.
 
 mod table;
 #[cfg(test)]
@@ -34,25 +34,25 @@ use crate::stages::route::{Capacity, Fib, Prefix, Root};
 use crate::sync::{AtomicU32, Mutex, MutexGuard};
 use table::Table;
 
-/// Changes that are counted as one: a millisecond's, at the rate of one thread.
+/// The number of changes that are counted as one: those of a millisecond, at the rate of one thread.
 const NOTE_EVERY: usize = 1024;
 
-/// An address or a range of them, both ends included, as numbers of 32 or 128 bits.
+/// An address or a range of addresses, both ends included, as numbers of 32 or 128 bits.
 pub type Element = (u128, u128);
 
-/// Why a set was not changed as told. Elements before the one named are as they were to be; it and
-/// those behind it are as they were.
+/// Why a set was not changed as requested. Elements before the reported one are changed; it and those
+/// behind it are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LiveSetError {
-    /// No room is left for this element, by its position.
+    /// No room is left for this element; the number is its position in the request.
     Full(usize),
     /// This element is not in the set.
     Missing(usize),
-    /// This element is no range of the set's family.
+    /// This element is not a range of the set's family.
     Astray(usize),
 }
 
-/// Addresses of one family that rules look up.
+/// A set of addresses of one family for rules.
 #[derive(Debug)]
 pub struct LiveSet {
     name: String,
@@ -61,31 +61,31 @@ pub struct LiveSet {
     six: Table<2>,
     prefixes: Arc<Fib>,
     root: Root,
-    /// Prefixes in the trie.
+    /// The number of prefixes in the trie.
     pieces: AtomicU32,
     is_changed: AtomicBool,
     epochs: Arc<Epochs>,
     writer: Mutex<Writer>,
 }
 
-/// What those have who change a set.
+/// The writers' state.
 #[derive(Debug)]
 struct Writer {
     four: table::Writer<1>,
     six: table::Writer<2>,
-    /// Prefixes that are elements themselves.
+    /// The number of prefixes that are elements themselves.
     prefixes: usize,
     /// Elements that are neither addresses nor prefixes.
     ranges: BTreeSet<Element>,
 }
 
-/// The tries that the sets of a filter share, a table for each set.
+/// The tries that the sets of a filter share, with one FIB for each set.
 pub(super) fn tries(epochs: &Arc<Epochs>) -> Arc<Fib> {
     let capacity = Capacity { roots: 1 << 12, nodes: 1 << 21, values: 1 << 24 };
     Arc::new(Fib::new(Arc::clone(epochs), capacity))
 }
 
-/// Where an element is kept.
+/// Where an element is stored.
 enum Kind {
     Four([u64; 1]),
     Six([u64; 2]),
@@ -93,24 +93,25 @@ enum Kind {
     Range,
 }
 
-/// The key of an IPv4 address: not 0, whatever the address.
+/// The key of an IPv4 address: never 0.
 #[inline(always)]
 const fn key4(address: u32) -> [u64; 1] {
     [address as u64 | 1 << 32]
 }
 
-/// The key of an IPv6 address; its first word is 0 for addresses that are kept as prefixes.
+/// The key of an IPv6 address; its first word is 0 for addresses that are stored as prefixes.
 #[inline(always)]
 const fn key6(address: u128) -> [u64; 2] {
     [(address >> 64) as u64, address as u64]
 }
 
-/// The next hop of a prefix that is an element itself; each range that it is a part of adds 2.
+/// The next hop of a prefix that is an element itself; each range that contains it as a part adds 2.
 const ELEMENT: u32 = 1;
 const PART: u32 = 2;
 
 impl LiveSet {
-    /// An empty set; what is taken out is used again when the readers of `epochs` have passed.
+    /// Creates an empty set; memory that was taken out is reused when the readers of `epochs` have
+    /// passed.
     pub(super) fn new(
         name: &str,
         version: u8,
@@ -137,40 +138,40 @@ impl LiveSet {
         })
     }
 
-    /// What rules call it.
+    /// The set's name in the rules.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// 4 or 6: the version of IP whose addresses it has.
+    /// The IP version of its addresses, 4 or 6.
     #[must_use]
     pub const fn version(&self) -> u8 {
         self.version
     }
 
-    /// Elements in it.
+    /// The number of elements.
     #[must_use]
     pub fn count(&self) -> usize {
         let writer = self.lock();
         writer.four.count() + writer.six.count() + writer.prefixes + writer.ranges.len()
     }
 
-    /// Says if it was changed since the rules were put in force.
+    /// Says whether it was changed since the rules were installed.
     #[must_use]
     pub fn is_changed(&self) -> bool {
         self.is_changed.load(Relaxed)
     }
 
-    /// Says if an element covers an address.
+    /// Says whether an element covers an address.
     #[must_use]
     pub fn covers(&self, address: u128) -> bool {
-        // Nothing changes meanwhile: the caller is no reader of the epochs.
+        // Nothing may change during this lookup: the caller is no reader of the epochs.
         let _writer = self.lock();
         self.has(address)
     }
 
-    /// Every element in the order of addresses. Changes wait meanwhile; lookups do not.
+    /// All elements in address order. Changes wait for it; lookups do not.
     #[must_use]
     pub fn elements(&self) -> Vec<Element> {
         let writer = self.lock();
@@ -190,7 +191,7 @@ impl LiveSet {
         all
     }
 
-    /// Puts elements in; those that are there stay. Returns how many are new.
+    /// Adds elements; existing ones stay. Returns how many are new.
     ///
     /// # Errors
     /// See [`LiveSetError`].
@@ -198,11 +199,11 @@ impl LiveSet {
         self.note_changed(self.add_all(elements))
     }
 
-    /// The same for elements that the rules begin with.
+    /// Like [`LiveSet::add`], for the initial elements of the rules.
     pub(super) fn fill(&self, elements: &[Element]) -> Result<usize, LiveSetError> {
         let singles = elements.iter().filter(|(first, last)| first == last).count();
         let mut writer = self.lock();
-        // In one step, where there is room; if there is not, that is found out below.
+        // In one step, if there is room; otherwise the loop below reports it.
         let _ = match self.version {
             4 => writer.four.reserve(&self.four, singles),
             _ => writer.six.reserve(&self.six, singles),
@@ -217,10 +218,10 @@ impl LiveSet {
         })
     }
 
-    /// Takes elements out. Returns how many.
+    /// Removes elements. Returns how many.
     ///
     /// # Errors
-    /// See [`LiveSetError`]: all have to be there.
+    /// See [`LiveSetError`]: all must exist.
     pub fn remove(&self, elements: &[Element]) -> Result<usize, LiveSetError> {
         self.note_changed(self.change(elements, |set, writer, element, at| {
             match set.remove_one(writer, element).ok_or(LiveSetError::Full(at))? {
@@ -237,7 +238,7 @@ impl LiveSet {
         done
     }
 
-    /// Bytes of memory for single addresses; the trie is shared by the sets of a filter.
+    /// Bytes of memory for single addresses; the sets of a filter share the trie.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.four.memory_bytes() + self.six.memory_bytes()
@@ -273,7 +274,7 @@ impl LiveSet {
         outcome.map(|()| changed)
     }
 
-    /// Whether it was not there before; none where no room is left.
+    /// Says whether the element is new; none if no room is left.
     fn add_one(&self, writer: &mut Writer, element: Element) -> Option<bool> {
         match self.kind(element) {
             Kind::Four(key) => writer.four.insert(&self.four, key).ok(),
@@ -302,7 +303,7 @@ impl LiveSet {
         }
     }
 
-    /// Whether it was there; none where no room is left for the change.
+    /// Says whether the element existed; none if no room is left for the change.
     fn remove_one(&self, writer: &mut Writer, element: Element) -> Option<bool> {
         Some(match self.kind(element) {
             Kind::Four(key) => writer.four.remove(&self.four, key),
@@ -321,7 +322,7 @@ impl LiveSet {
                 let pieces = self.pieces_of(element);
                 let left = self.take_pieces(&pieces);
                 if left > 0 {
-                    // What is gone comes back: the memory for it has just become free, or soon will.
+                    // Restores what was removed: the memory for it has just become free, or soon will.
                     for piece in &pieces[..pieces.len() - left] {
                         self.set_value(*piece, self.value(*piece) + PART)?;
                     }
@@ -332,7 +333,7 @@ impl LiveSet {
         })
     }
 
-    /// Takes a range's part of its prefixes away, until that fails; returns how many are left.
+    /// Removes a range's part of its prefixes, until that fails; returns how many are left.
     fn take_pieces(&self, pieces: &[Prefix]) -> usize {
         let take = |piece: &&Prefix| {
             let value = self.value(**piece).saturating_sub(PART);
@@ -371,7 +372,7 @@ impl LiveSet {
         self.prefixes.get(self.root, prefix).map_or(0, |next| next.0)
     }
 
-    /// None where no room is left.
+    /// None if no room is left.
     fn set_value(&self, prefix: Prefix, value: u32) -> Option<()> {
         let before = self.value(prefix);
         if value == 0 {
@@ -379,7 +380,7 @@ impl LiveSet {
         } else {
             self.prefixes.put(self.root, prefix, NextHopId(value)).ok()?;
         }
-        // Behind the change: a lookup that does not look yet, or still looks, is right either way.
+        // After the change: a lookup is correct whether it still skips the trie or already reads it.
         match (before, value) {
             (0, 1..) => self.pieces.fetch_add(1, Release),
             (1.., 0) => self.pieces.fetch_sub(1, Release),
@@ -389,11 +390,11 @@ impl LiveSet {
     }
 
     fn lock(&self) -> MutexGuard<'_, Writer> {
-        // A change that panicked may be half done; lookups stay sound, since every index is checked.
+        // A change that panicked may be half done; lookups stay safe, since every index is checked.
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts 1 in the place of each IPv4 address that is covered, and 0 in that of others.
+    /// Replaces each covered IPv4 address by 1, and the others by 0.
     #[inline(always)]
     pub(super) fn look_up4(
         &self,
@@ -427,7 +428,7 @@ impl LiveSet {
         }
     }
 
-    /// The same for IPv6 addresses, which `address` reads, to `value`.
+    /// The same for IPv6 addresses, which `address` reads, written to `value`.
     #[inline(always)]
     pub(super) fn look_up6(
         &self,
@@ -450,14 +451,14 @@ impl LiveSet {
         for lane in lanes {
             let lane = lane & (BURST - 1);
             let address = address(lane);
-            // An empty cell has no first word: nor has a key that is kept as a prefix.
+            // An empty cell has a first word of 0, like a key that is stored as a prefix.
             let key = key6(address);
             let found = key[0] != 0 && view.is_some_and(|view| view.has(place[lane] as usize, key));
             value[lane] = u32::from(found || looks_under && self.is_under_prefix(address));
         }
     }
 
-    /// Says if a packet's address is covered: the same for one.
+    /// Says whether a packet's address is covered: the lookup for a single packet.
     pub(super) fn has(&self, address: u128) -> bool {
         let is_there = match self.version {
             4 => self.four.has(key4(address as u32)),
@@ -478,7 +479,7 @@ impl LiveSet {
     }
 }
 
-/// So many bits, all set.
+/// A number with the `bits` lowest bits set.
 const fn below(bits: u32) -> u128 {
     if bits == 0 { 0 } else { u128::MAX >> (128 - bits) }
 }

@@ -1,9 +1,9 @@
-//! Single addresses by their hash: buckets of one cache line, read while they change.
+//! A hash table of single addresses: buckets of one cache line, read while they change.
 //!
-//! A key stays in the cell that it was put in until it is taken out, so that a reader finds every key
-//! that is there all the time that it looks. A bucket counts the keys that it had no room for and that
-//! lie behind it: most have none, and then one line is all that is read. A table that has become too small
-//! is built anew at twice the size, and readers go over with their next lookup.
+//! A key stays in its cell until it is removed, so that a reader always finds a key that exists during
+//! its whole lookup. A bucket counts the keys that did not fit and lie behind it. Most buckets have
+//! none, so a lookup reads only one cache line. A table that has become too small is rebuilt at twice
+//! the size, and readers switch to it with their next lookup.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -17,16 +17,16 @@ use crate::memory::zeroed;
 use crate::retired::Retired;
 use crate::sync::{AtomicU32, AtomicU64};
 
-/// Words of a bucket: one cache line. The first counts keys that lie behind it, cells follow.
+/// Words of a bucket: one cache line. The first counts keys that lie behind it, then follow cells.
 const LINE: usize = 8;
 const LINE_BYTES: usize = 64;
 
-/// Buckets of the smallest table, and of the largest: 256 MB.
+/// Bits of the bucket count in the smallest table, and in the largest: 256 MB.
 const LEAST_BITS: u32 = 3;
 const MOST_BITS: u32 = 22;
 const AREAS: usize = (MOST_BITS - LEAST_BITS + 1) as usize;
 
-/// Cells taken out before it is asked which can be used again.
+/// Cells taken out before the writer computes which can be reused.
 const RECLAIM_FROM: usize = 64;
 
 /// No room is left for another key.
@@ -36,9 +36,9 @@ pub(super) struct Full;
 /// A set of keys of `W` words, of which the first is not 0.
 #[derive(Debug)]
 pub(super) struct Table<const W: usize> {
-    /// The memory of each size; one that was grown out of stays, for readers may be in it.
+    /// The memory of each size; outgrown ones stay, because readers may still use them.
     areas: [OnceLock<Area>; AREAS],
-    /// Which of them readers take.
+    /// The one that readers use.
     now: AtomicU32,
     seed: u64,
 }
@@ -49,7 +49,7 @@ struct Area {
     words: Box<[AtomicU64]>,
     /// The first word of the first line.
     start: usize,
-    /// How far a hash is shifted down for a bucket.
+    /// How far to shift a hash down for a bucket.
     shift: u32,
 }
 
@@ -70,7 +70,7 @@ impl Area {
         self.start + (hash >> self.shift) as usize * LINE
     }
 
-    /// The first word of the bucket behind another.
+    /// The first word of the next bucket.
     #[inline(always)]
     const fn behind(&self, bucket: usize) -> usize {
         let next = bucket + LINE;
@@ -83,18 +83,19 @@ impl Area {
     }
 }
 
-/// Says where in a line its cells begin.
+/// The positions in a line at which its cells begin.
 #[inline(always)]
 fn cells<const W: usize>() -> impl Iterator<Item = usize> {
     (1..=LINE - W).step_by(W)
 }
 
-/// Keys of a table at most, by its buckets: so many that few have no room in the first line.
+/// The maximum number of keys in a table of `buckets` buckets: so many that few do not fit their first
+/// line.
 const fn most<const W: usize>(buckets: usize) -> usize {
     buckets * if W == 1 { 5 } else { 2 }
 }
 
-/// What a burst's lookups read: none for an empty table.
+/// The view that a burst's lookups read: none for an empty table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View<'a, const W: usize> {
     area: &'a Area,
@@ -108,19 +109,19 @@ impl<const W: usize> View<'_, W> {
         self.area.home(hash(self.seed, key))
     }
 
-    /// Asks for the line where a lookup begins.
+    /// Prefetches the line where a lookup begins.
     #[inline(always)]
     pub(super) fn prefetch(&self, place: usize) {
         prefetch(self.area.words.as_ptr().wrapping_add(place));
     }
 
-    /// Says if a key is there, whose lookup begins at a place.
+    /// Says whether the table has a key, whose lookup begins at `place`.
     #[inline(always)]
     pub(super) fn has(&self, place: usize, key: [u64; W]) -> bool {
         let Some(line) = self.area.line(place) else { return false };
-        // Before the cells: what has come to lie behind the line later was not there now.
+        // Before the cells: keys that come to lie behind the line later did not exist yet.
         let behind = line[0].load(Acquire);
-        // Where it is in the line, nobody can foresee: no branch.
+        // The position in the line is unpredictable: no branch.
         let found = cells::<W>().fold(false, |found, at| found | is(line, at, key));
         found || behind != 0 && self.has_behind(place, key)
     }
@@ -142,8 +143,9 @@ impl<const W: usize> View<'_, W> {
     }
 }
 
-/// Says if a cell has a key. The first word is written last and read first, so the others are of the same
-/// key: a cell is used again when all who may have read its first word have passed.
+/// Says whether a cell holds a key. The first word is written last and read first, so the others belong
+/// to the same key: a cell is reused only after all readers that may have read its first word have
+/// passed.
 #[inline(always)]
 fn is<const W: usize>(line: &[AtomicU64; LINE], at: usize, key: [u64; W]) -> bool {
     let mut same = true;
@@ -168,12 +170,12 @@ impl<const W: usize> Table<W> {
         Self {
             areas: [const { OnceLock::new() }; AREAS],
             now: AtomicU32::new(0),
-            // Nobody who sends packets is to know which addresses share a bucket.
+            // A sender of packets must not know which addresses share a bucket.
             seed: RandomState::new().hash_one(0_u8),
         }
     }
 
-    /// What lookups read; none where nothing was ever put in.
+    /// The view for lookups; none if the table was never filled.
     #[inline(always)]
     pub(super) fn view(&self) -> Option<View<'_, W>> {
         let area = self.areas.get(self.now.load(Acquire) as usize)?.get()?;
@@ -201,12 +203,12 @@ impl<const W: usize> Table<W> {
     }
 }
 
-/// What the one has who changes a table.
+/// The state of the one writer of a table.
 #[derive(Debug)]
 pub(super) struct Writer<const W: usize> {
     count: usize,
     epochs: Arc<Epochs>,
-    /// Cells that readers may still have begun to read.
+    /// Cells that readers may have begun to read.
     held: HashSet<usize>,
     retired: Retired<usize>,
 }
@@ -217,12 +219,12 @@ impl<const W: usize> Writer<W> {
         Self { count: 0, epochs, held: HashSet::new(), retired }
     }
 
-    /// Keys that are there.
+    /// The number of keys.
     pub(super) const fn count(&self) -> usize {
         self.count
     }
 
-    /// Puts a key in; false where it was there.
+    /// Inserts a key; false if it existed.
     pub(super) fn insert(&mut self, table: &Table<W>, key: [u64; W]) -> Result<bool, Full> {
         if table.has(key) {
             return Ok(false);
@@ -234,7 +236,7 @@ impl<const W: usize> Writer<W> {
         if placed { Ok(true) } else { Err(Full) }
     }
 
-    /// Takes a key out; false where there was none.
+    /// Removes a key; false if it did not exist.
     pub(super) fn remove(&mut self, table: &Table<W>, key: [u64; W]) -> bool {
         let Some(View { area, .. }) = table.view() else { return false };
         let home = area.home(hash(table.seed, key));
@@ -256,7 +258,7 @@ impl<const W: usize> Writer<W> {
         false
     }
 
-    /// Makes room for so many more.
+    /// Makes room for `more` keys.
     pub(super) fn reserve(&mut self, table: &Table<W>, more: usize) -> Result<(), Full> {
         let wanted = self.count + self.held.len() + more;
         let now = table.view().map(|view| view.area);
@@ -268,7 +270,7 @@ impl<const W: usize> Writer<W> {
         let number = bits - LEAST_BITS;
         let keys = table.keys();
         let area = table.areas[number as usize].get_or_init(|| Area::new(bits));
-        // No reader has been in this one yet.
+        // No reader has used this one yet.
         self.held = HashSet::new();
         self.retired = Retired::new(Arc::clone(&self.epochs));
         for key in keys {
@@ -278,7 +280,7 @@ impl<const W: usize> Writer<W> {
         Ok(())
     }
 
-    /// Puts a key in the first bucket from its own on that has a free cell.
+    /// Inserts a key into the first bucket from its own on that has a free cell.
     fn place(&self, area: &Area, seed: u64, key: [u64; W]) -> bool {
         let home = area.home(hash(seed, key));
         let mut bucket = home;
@@ -300,8 +302,8 @@ impl<const W: usize> Writer<W> {
         false
     }
 
-    /// Keeps a cell that a reader may have read the first word of. A key of one word is read at once, and
-    /// its cell is free.
+    /// Keeps a cell whose first word a reader may have read. A key of one word is read at once, so its
+    /// cell is free immediately.
     fn hold(&mut self, cell: usize) {
         if W == 1 {
             return;
@@ -317,7 +319,7 @@ impl<const W: usize> Writer<W> {
     }
 }
 
-/// Adds to what the buckets count that a key's lookup passes.
+/// Adds to the counts of the buckets that a key's lookup passes.
 fn add_behind(area: &Area, home: usize, bucket: usize, more: u64) {
     let mut passed = home;
     while passed != bucket {

@@ -1,4 +1,4 @@
-//! Live sets against an ordered list, and while they are read.
+//! Live sets compared with an ordered list, and during lookups.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-/// Random numbers that are the same each time (splitmix64).
+/// A random number generator with the same sequence each time (splitmix64).
 struct Dice(u64);
 
 impl Dice {
@@ -36,7 +36,7 @@ fn set(version: u8, epochs: &Arc<Epochs>) -> LiveSet {
     LiveSet::new("inet t bad", version, epochs, &tries(epochs)).unwrap()
 }
 
-/// What the burst's lookups and the single one say of addresses, which is the same where nothing changes.
+/// The results of the burst's lookups and of the single one, which are equal if nothing changes.
 fn look_up(set: &LiveSet, addresses: &[u128]) -> Vec<bool> {
     let (mut value, mut place) = ([7; BURST], [9; BURST]);
     let mut all = Vec::new();
@@ -54,7 +54,8 @@ fn look_up(set: &LiveSet, addresses: &[u128]) -> Vec<bool> {
     all
 }
 
-/// An element among few addresses, so that they meet: at both ends of the space, in both halves of it.
+/// An element from few addresses, so that elements meet: at both ends of the space, in both halves of
+/// it.
 fn element(dice: &mut Dice, bits: u32) -> Element {
     let max = below(bits);
     let base = dice.pick(&[0, max - 0x3ff, 0x0a00_0000, max >> 64 << 64, 1 << (bits / 2)]) & max;
@@ -78,7 +79,7 @@ fn changes_are_as_in_a_list(version: u8, seed: u64) {
     let mut oracle: BTreeSet<Element> = BTreeSet::new();
     for step in 0..6000 {
         let some: Vec<_> = (0..1 + dice.below(3)).map(|_| element(&mut dice, bits)).collect();
-        // More comes than goes for a while, then the other way round.
+        // More elements come than go for a while, then the other way round.
         let adds = dice.below(3) < if step / 1000 % 2 == 0 { 2 } else { 1 };
         if adds {
             let new = some.iter().filter(|one| oracle.insert(**one)).count();
@@ -168,7 +169,7 @@ fn what_is_refused_leaves_the_rest() {
     assert_eq!(set.add(&[(1, 1), (0, 1 << 32)]), Err(LiveSetError::Astray(1)));
     assert_eq!(set.remove(&[(1, 1), (1, 1)]), Err(LiveSetError::Missing(1)));
     assert_eq!(set.elements(), []);
-    // A part of an element is none.
+    // A part of an element is not an element.
     set.add(&[(8, 15), (16, 18)]).unwrap();
     assert_eq!(set.remove(&[(16, 17)]), Err(LiveSetError::Missing(0)));
     assert_eq!(set.remove(&[(8, 8)]), Err(LiveSetError::Missing(0)));
@@ -193,7 +194,7 @@ fn changes_are_counted_and_not_one_by_one() {
     let before = epochs.changes.version();
     assert_eq!(set.add(&[(1000, 2000)]), Ok(0));
     assert_eq!(before, epochs.changes.version(), "nothing changed");
-    // 100,000 changes are some hundred for who looks.
+    // 100,000 changes are some hundred for a reader of the version.
     let stop = AtomicBool::new(false);
     let seen = std::thread::scope(|scope| {
         let watch = scope.spawn(|| {
@@ -233,14 +234,14 @@ fn a_million_addresses_take_less_than_64_mb() {
     }
 }
 
-/// Some addresses stay, some never come, and others come and go: a lookup may only say of the last what it
-/// likes.
+/// Some addresses stay, some never come, and others come and go: only for the last may a lookup return
+/// either result.
 fn changes_while_read(version: u8) {
     const PAIRS: usize = 4000;
     let epochs = Epochs::new();
     let set = set(version, &epochs);
     let mut dice = Dice(8);
-    // Same halves in different pairs: what is torn would be another one's.
+    // The same halves in different pairs: a torn read would return another address.
     let halves: Vec<u64> = (0..64).map(|_| dice.roll() | 1 << 63).collect();
     let mut known = BTreeSet::new();
     let mut draw = |dice: &mut Dice| loop {
@@ -257,7 +258,8 @@ fn changes_while_read(version: u8) {
         (0..if version == 4 { PAIRS } else { 1000 }).map(|_| draw(&mut dice)).collect();
     let single = |addresses: &[u128]| addresses.iter().map(|a| (*a, *a)).collect::<Vec<_>>();
     set.add(&single(&stay)).unwrap();
-    // A range that flaps over addresses that stay, and one below all of them that nobody asks for.
+    // A range that comes and goes over addresses that stay, and one below all of them that is never
+    // looked up.
     let (low, wide) = ((3, 9), (stay[0] & !0xff, stay[0] | 0xff));
     let stop = AtomicBool::new(false);
     let lookups = AtomicU64::new(0);

@@ -1,4 +1,4 @@
-//! VRFs that fall back to others, against a list that is searched from end to end.
+//! VRFs that fall back to others, compared with a list that is searched linearly.
 
 use std::net::IpAddr;
 
@@ -6,12 +6,12 @@ use proptest::prelude::*;
 
 use crate::dispatch::Path;
 use crate::id::{NextHopId, VrfId};
-use crate::path::Everything;
+use crate::path::AllStages;
 use crate::tables::{Action, RoutePrefix, Tables, TablesError};
 use crate::testkit::dice::Dice;
 use crate::testkit::linux::{Fate, Linux, bits, fates, mac, random_address};
 use crate::testkit::packet::{Packet, ip};
-use crate::testkit::road::Road;
+use crate::testkit::path_bench::PathBench;
 use crate::verdict::DropReason;
 
 fn packet(port: u8, dst: IpAddr) -> Vec<u8> {
@@ -19,8 +19,8 @@ fn packet(port: u8, dst: IpAddr) -> Vec<u8> {
     Packet::between(src, dst).to(mac(port)).build()
 }
 
-fn road(tables: &Tables) -> Road<'_, Everything> {
-    Road::over(tables, Path::detect(), 2048)
+fn path_bench(tables: &Tables) -> PathBench<'_, AllStages> {
+    PathBench::over(tables, Path::detect(), 2048)
 }
 
 proptest! {
@@ -45,7 +45,7 @@ proptest! {
                 })
                 .collect();
             let frames: Vec<_> = packets.iter().map(|dst| packet(1, *dst)).collect();
-            let outcomes = road(&tables).burst(1, &frames);
+            let outcomes = path_bench(&tables).burst(1, &frames);
             for (dst, outcome) in packets.iter().zip(&outcomes) {
                 let found = linux.search(0, bits(*dst), dst.is_ipv4());
                 prop_assert!(fates(found).contains(&Fate::of(outcome)), "{dst}: {outcome:?}");
@@ -87,7 +87,7 @@ fn without_any_fallback_there_is_nothing_to_ask() {
     assert!(tables.fallbacks.is_none());
 }
 
-/// As many views as a large router has: thousands that fall back to one.
+/// As many lookup chains as in a large router: thousands that share one fallback.
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn thousands_of_vrfs_share_what_they_fall_back_to() {

@@ -1,11 +1,11 @@
-//! The memory of a FIB, and who has which part of it.
+//! The memory of a FIB and its allocator.
 
 use super::node::{Node, SLOTS};
 use super::{Capacity, Entry};
 use crate::memory::{Aligned, zeroed};
 use crate::sync::{AtomicU32, AtomicU64};
 
-/// What readers see.
+/// The memory that readers see.
 pub(super) struct Arenas {
     pub(super) roots: Box<[AtomicU64]>,
     pub(super) nodes: Aligned<Node>,
@@ -22,9 +22,9 @@ impl Arenas {
     }
 }
 
-/// Gives out stretches of 1 to 257 values, and single nodes, and takes them back.
+/// Allocates ranges of 1 to 257 values and single nodes, and frees them.
 ///
-/// A stretch is rounded up to one of a few sizes, so that what comes back fits again.
+/// A range is rounded up to one of a few sizes, so that freed ranges fit again.
 #[derive(Debug)]
 pub(super) struct Allocator {
     free_values: [Vec<u32>; SIZES.len()],
@@ -33,14 +33,14 @@ pub(super) struct Allocator {
     next_node: u32,
     value_limit: u32,
     node_limit: u32,
-    /// Something was given back since stretches were last joined.
+    /// Ranges were freed since free ranges were last joined.
     scattered: bool,
 }
 
-/// Most values of a node: one for each slot, and the one for what is not under it.
+/// The maximum number of values in a node: one for each slot, and one for keys that are not under it.
 pub(super) const MOST_VALUES: u32 = SLOTS as u32 + 1;
 
-/// Sizes of stretches: at most a third is unused.
+/// Sizes of ranges: at most a third is unused.
 const SIZES: [u32; 18] =
     [2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, MOST_VALUES];
 
@@ -63,7 +63,7 @@ impl Allocator {
         }
     }
 
-    /// Says if that many nodes are there, each with as many values as a node can have.
+    /// Says whether there is memory for that many nodes, each with as many values as a node can have.
     pub(super) fn has(&self, nodes: u32) -> bool {
         let free_nodes = (self.node_limit - self.next_node) as usize + self.free_nodes.len();
         let stretches = (self.fresh_values() / MOST_VALUES) as usize;
@@ -71,12 +71,12 @@ impl Allocator {
         free_nodes.min(stretches) >= nodes as usize
     }
 
-    /// Values that were never given out.
+    /// The number of values that were never allocated.
     pub(super) fn fresh_values(&self) -> u32 {
         self.value_limit - self.next_value
     }
 
-    /// `count` values in a row: 1 to 257, or more that are never given back.
+    /// Allocates `count` consecutive values: 1 to 257, or more if they are never freed.
     pub(super) fn values(&mut self, count: u32) -> Option<u32> {
         if count > MOST_VALUES {
             return self.fresh(count);
@@ -92,7 +92,7 @@ impl Allocator {
         Some(base)
     }
 
-    /// The beginning of a longer stretch, where no other memory is left.
+    /// Takes the beginning of a longer range, if no other memory is left.
     fn cut_off(&mut self, size: u32) -> Option<u32> {
         let fits = |longer: u32| longer >= size + SIZES[0];
         let (longer, bases) = SIZES
@@ -109,8 +109,8 @@ impl Allocator {
         self.scattered = true;
     }
 
-    /// Puts free stretches together that lie side by side: after many small ones long ones too can
-    /// be given out again. Takes time, so it is for when memory is short.
+    /// Joins adjacent free ranges, so that after many small ranges long ones can be allocated again. It
+    /// takes time, so call it when memory is short.
     pub(super) fn join(&mut self) {
         if !std::mem::take(&mut self.scattered) {
             return;
@@ -138,9 +138,9 @@ impl Allocator {
         }
     }
 
-    /// Gives a stretch of any length from 2 on back, in as few pieces as there are sizes for.
+    /// Frees a range of any length from 2 on, in as few pieces as the sizes allow.
     fn free_pieces(&mut self, mut base: u32, mut length: u32) {
-        // A single value fits no size, so none is left over.
+        // No size fits a single value, so none may be left over.
         let fits = |length: u32, size: u32| length == size || length >= size + SIZES[0];
         while let Some(class) = SIZES.iter().rposition(|size| fits(length, *size)) {
             self.free_values[class].push(base);
@@ -162,7 +162,7 @@ impl Allocator {
         self.free_nodes.push(node);
     }
 
-    /// Bytes of all that was ever given out.
+    /// Bytes of all memory that was ever allocated.
     pub(super) fn bytes(&self) -> usize {
         self.next_value as usize * size_of::<AtomicU32>()
             + self.next_node as usize * size_of::<Node>()

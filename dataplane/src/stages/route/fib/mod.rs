@@ -1,18 +1,18 @@
 //! The FIBs of all VRFs for one family: a compressed trie that workers read while it changes.
 //!
-//! Eight bits a level. A node is one cache line: a bitmap of the 256 slots, in which a bit marks a
-//! slot that differs from the one before, and where its values are; the slot's value is found by
-//! counting bits. A value is a next hop or leads to a node below, which may be many bits below: what
-//! is between is compared. Shorter prefixes are pushed into
-//! the leaves, so that there is nothing to go back to. The top of a FIB is a plain table, of 8 bits
-//! while routes are few, of 16 when they are many.
+//! Each level resolves eight bits. A node is one cache line. It has a bitmap of its 256 slots, in which
+//! a bit marks a slot whose value differs from the one before, and the place of its values. A lookup
+//! finds a slot's value by counting bits. A value is a next hop or points to a node below. A pointer
+//! may leap over many bits; the lookup then compares the bits between. Shorter prefixes are pushed into
+//! the leaves, so that a lookup never has to backtrack. The top of a FIB is a plain table, of 8 bits
+//! while routes are few and of 16 when they are many.
 //!
-//! Kin: Degermark and others, "Small forwarding tables for fast routing lookups", 1997 (bitmaps of
-//! changes); Asai and Ohara, "Poptrie", 2015 (population counts).
+//! Related work: Degermark and others, "Small forwarding tables for fast routing lookups", 1997
+//! (bitmaps of changes); Asai and Ohara, "Poptrie", 2015 (population counts).
 //!
-//! Readers take no lock: an entry is one word. A change is a store where the bitmap stays as it is;
-//! else the node is built anew and put in with one store, and the old one is used again when every
-//! reader has passed a burst boundary ([`crate::epoch`]).
+//! Readers take no lock: an entry is one word. If the bitmap stays as it is, a change is one store.
+//! Otherwise the writer rebuilds the node and installs it with one store. It reuses the old node when
+//! every reader has passed a burst boundary ([`crate::epoch`]).
 
 mod arena;
 mod entry;
@@ -46,7 +46,7 @@ use update::Writer;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Root(pub u32);
 
-/// Why a route could not be put in or taken out; the table is as it was.
+/// Why a route could not be inserted or removed; the table is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FibError {
     /// No memory, or no number, is left for another FIB or node.
@@ -55,7 +55,7 @@ pub enum FibError {
     NextHopRange,
 }
 
-/// How much a [`Fib`] may grow; memory is taken as it is used.
+/// The limits of a [`Fib`]; memory is taken as it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     /// FIBs.
@@ -67,7 +67,7 @@ pub struct Capacity {
 }
 
 impl Default for Capacity {
-    /// 65,536 VRFs, 4 million nodes, 64 million values: some 10 million routes of any mixture.
+    /// 65,536 VRFs, 4 million nodes, 64 million values: some 10 million routes of any mix.
     fn default() -> Self {
         Self { roots: 1 << 16, nodes: 1 << 22, values: 1 << 26 }
     }
@@ -75,19 +75,19 @@ impl Default for Capacity {
 
 /// The FIBs of all VRFs for one family.
 ///
-/// Any number of threads may look up; changes take a lock among themselves.
+/// Any number of threads may look up; changes lock out each other.
 pub struct Fib {
-    /// For each FIB where its top is ([`Top`]).
+    /// The top of each FIB ([`Top`]).
     roots: Box<[AtomicU64]>,
     nodes: Aligned<Node>,
     values: Box<[AtomicU32]>,
     epochs: Arc<Epochs>,
-    /// Of IP, where its changes are written down by prefix.
+    /// The IP version, if changes are recorded by prefix.
     version: Option<u8>,
     writer: Apart<Mutex<Writer>>,
 }
 
-/// Where a FIB's top begins in the values, and how far a key is shifted down for it: one word.
+/// One word: where a FIB's top begins in the values, and how far to shift a key down for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Top(u64);
 
@@ -108,14 +108,14 @@ impl Top {
         64 - (self.0 >> Self::SHIFT_SHIFT) as u32
     }
 
-    /// Where the entry for a key is, its first bit at the upper end.
+    /// The place of the entry for a key, which is left-aligned.
     #[inline(always)]
     pub(super) const fn place(self, key: u64) -> u32 {
-        // The shift of a top that is not there is 0, and the place then likely none either.
+        // A missing top has shift 0, which most likely gives a missing place, too.
         (self.0 as u32).wrapping_add((key >> (self.0 >> Self::SHIFT_SHIFT & 63)) as u32)
     }
 
-    /// The slot for a key in a node that is a step below.
+    /// The slot for a key in the node one step below.
     #[inline(always)]
     pub(super) const fn slot_below(self, key: u64) -> u8 {
         let shift = (self.0 >> Self::SHIFT_SHIFT).wrapping_sub(NODE_BITS as u64);
@@ -124,7 +124,7 @@ impl Top {
 }
 
 impl Fib {
-    /// No FIB yet; what is taken out is freed when the readers of `epochs` have passed.
+    /// Creates a table without FIBs; removed items are freed when the readers of `epochs` have passed.
     #[must_use]
     pub fn new(epochs: Arc<Epochs>, capacity: Capacity) -> Self {
         let Arenas { roots, nodes, values } = Arenas::new(capacity);
@@ -132,8 +132,8 @@ impl Fib {
         Self { roots, nodes, values, epochs, version: None, writer }
     }
 
-    /// Has changes written down by the prefixes that they are about, as such of a version of IP, where they
-    /// were counted for all addresses.
+    /// Records changes by their prefixes, for the given IP version, instead of counting them for all
+    /// addresses.
     #[must_use]
     pub fn of_version(mut self, version: u8) -> Self {
         self.version = Some(version);
@@ -147,7 +147,7 @@ impl Fib {
         }
     }
 
-    /// The next hop for an address, its bits at the upper end.
+    /// The next hop for an address, which is left-aligned.
     #[inline]
     #[must_use]
     pub fn lookup(&self, root: Root, bits: u128) -> NextHopId {
@@ -160,8 +160,8 @@ impl Fib {
         entry.next()
     }
 
-    /// The next hops for the keys of a burst's packets, each the first bits of an address of up to 64;
-    /// level by level, so that the loads of different packets overlap.
+    /// The next hops for the keys of a burst's packets, each the first up to 64 bits of an address. It
+    /// works level by level, so that the loads of different packets overlap.
     #[inline(always)]
     pub(crate) fn look_up_keys(
         &self,
@@ -196,22 +196,22 @@ impl Fib {
         }
     }
 
-    /// The next hop of a route, where there is one to exactly this prefix.
+    /// The next hop of the route to exactly this prefix, if any.
     #[must_use]
     pub fn get(&self, root: Root, prefix: Prefix) -> Option<NextHopId> {
         self.lock().rib.get(root, prefix)
     }
 
-    /// The route with the longest prefix that covers `prefix`, itself included: for an address, its
-    /// host prefix, the one that [`Fib::lookup`] follows.
+    /// The route with the longest prefix that covers `prefix`, including `prefix` itself. For an
+    /// address's host prefix, it is the route that [`Fib::lookup`] follows.
     #[must_use]
     pub fn longest(&self, root: Root, prefix: Prefix) -> Option<(Prefix, NextHopId)> {
         self.lock().rib.longest(root, prefix)
     }
 
-    /// The routes of one FIB that lie within a prefix, itself included, in the order of addresses.
+    /// The routes of one FIB that lie within a prefix, including the prefix itself, in address order.
     ///
-    /// Changes wait meanwhile, some milliseconds for a full Internet table; lookups do not.
+    /// Changes wait for it, some milliseconds for a full Internet table; lookups do not.
     #[must_use]
     pub fn within(&self, root: Root, prefix: Prefix) -> Vec<(Prefix, NextHopId)> {
         let mut routes = self.lock().rib.within(root, prefix);
@@ -225,7 +225,7 @@ impl Fib {
         self.lock().rib.len()
     }
 
-    /// Says if there is no route.
+    /// Says whether there is no route.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -245,7 +245,7 @@ impl Fib {
         self.lock().add_root(self)
     }
 
-    /// Puts a route in, over one to the same prefix.
+    /// Inserts a route, replacing any route to the same prefix.
     ///
     /// # Errors
     /// See [`FibError`].
@@ -256,7 +256,7 @@ impl Fib {
         Ok(())
     }
 
-    /// The same for who counts changes themselves; says if it is one.
+    /// Like [`Fib::insert`], for callers that count changes themselves; says whether it is a change.
     pub(crate) fn put(
         &self,
         root: Root,
@@ -266,10 +266,10 @@ impl Fib {
         self.lock().insert(self, root, prefix, next)
     }
 
-    /// Takes a route out; false where there was none.
+    /// Removes a route; false if there was none.
     ///
     /// # Errors
-    /// [`FibError::Full`], where a node has to be built anew and no memory is left for it.
+    /// [`FibError::Full`], if a node has to be rebuilt and no memory is left for it.
     pub fn remove(&self, root: Root, prefix: Prefix) -> Result<bool, FibError> {
         let removed = self.take(root, prefix)?;
         if removed {
@@ -278,18 +278,18 @@ impl Fib {
         Ok(removed)
     }
 
-    /// The same for who counts changes themselves.
+    /// Like [`Fib::remove`], for callers that count changes themselves.
     pub(crate) fn take(&self, root: Root, prefix: Prefix) -> Result<bool, FibError> {
         self.lock().remove(self, root, prefix)
     }
 
     fn lock(&self) -> MutexGuard<'_, Writer> {
-        // A change that panicked may have left its route half way; lookups stay sound, since every
-        // index is checked.
+        // A change that panicked may have left its route half way; lookups stay safe, since every index
+        // is checked.
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a lookup reads.
+    /// The view that lookups read.
     #[inline(always)]
     pub(super) fn view(&self) -> View<'_> {
         View { roots: &self.roots, nodes: self.nodes.get(), values: &self.values }
@@ -303,7 +303,7 @@ impl Fib {
         self.view().entry(place)
     }
 
-    /// A node whose number an entry gave.
+    /// The node with a number from an entry.
     fn node(&self, number: usize) -> &Node {
         &self.nodes.get()[number]
     }
@@ -312,13 +312,13 @@ impl Fib {
         self.roots[root.0 as usize].store(top.0, Release);
     }
 
-    /// Writes the entry at a place; readers see it whole, and what it leads to before it.
+    /// Writes the entry at a place. Readers see it as a whole, and first what it points to.
     fn set(&self, place: u32, entry: Entry) {
         self.values[place as usize].store(entry.0, Release);
     }
 }
 
-/// A [`Fib`] as lookups read it: no index can lead out of it, since each is checked.
+/// A [`Fib`] as lookups read it: no index can point outside, since each is checked.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
     roots: &'a [AtomicU64],
@@ -339,25 +339,25 @@ impl<'a> View<'a> {
         Entry(self.values.get(place as usize).map_or(0, |value| value.load(Acquire)))
     }
 
-    /// Asks for the entry at a place.
+    /// Prefetches the entry at a place.
     #[inline(always)]
     pub(super) fn prefetch_entry(self, place: u32) {
         prefetch(self.values.as_ptr().wrapping_add(place as usize));
     }
 
-    /// Asks for the node that an entry leads to (for another entry: for any memory).
+    /// Prefetches the node that an entry points to (for another entry: any memory).
     #[inline(always)]
     pub(super) fn prefetch_node(self, entry: Entry) {
         prefetch(self.nodes.as_ptr().wrapping_add((entry.0 & Entry::NUMBER) as usize));
     }
 
-    /// The node that a step leads to, and for another entry any node.
+    /// The node that a step points to; for another entry any node.
     #[inline(always)]
     pub(super) fn next_node(self, entry: Entry) -> Option<&'a Node> {
         self.nodes.get(if entry.is_step() { entry.0 & Entry::NUMBER } else { 0 } as usize)
     }
 
-    /// The node that an entry leads to.
+    /// The node that an entry points to.
     #[inline(always)]
     pub(super) fn node(self, entry: Entry) -> Option<&'a Node> {
         self.nodes.get(entry.node()?)

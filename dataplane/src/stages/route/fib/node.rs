@@ -7,39 +7,38 @@ use crate::sync::{AtomicU32, AtomicU64};
 /// Slots of a node.
 pub(super) const SLOTS: usize = 256;
 
-/// Bits that a node resolves.
+/// The number of bits that a node resolves.
 pub(super) const NODE_BITS: u32 = 8;
 
-/// Bits of a key: half an IPv6 address, or an IPv4 address and nothing.
+/// The number of bits of a key: half an IPv6 address, or an IPv4 address padded with zeros.
 pub(super) const KEY_BITS: u32 = 64;
 
 /// Which of 256 slots differ from the one before, and where the values are.
 ///
-/// A node may begin many bits below the slot that leads to it; what lies between is compared.
+/// A node may begin many bits below the slot that points to it; a lookup compares the bits between.
 ///
-/// Written while no reader can reach it, then read only: its words need no order of their own,
-/// that of the entry that leads here is enough.
+/// A writer fills it while no reader can reach it; then it is only read. So its words need no memory
+/// order of their own: the order of the entry that points to it is enough.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Node {
     changes: [AtomicU64; 4],
-    /// For each word of the bitmap where the value before its first change is; the first of them is
-    /// the place of the value for keys that are not under the node.
+    /// For each word of the bitmap, the place of the value before its first change. The first of them
+    /// is the place of the value for keys that are not under the node.
     places: [AtomicU32; 4],
-    /// The bits of a key above the node, the rest zero.
+    /// The bits of a key above the node, the other bits zero.
     expected: AtomicU64,
-    /// How far the node's bits of a key are to be shifted down (a byte), the bit of an address that
-    /// it begins at (a byte), and the length of the prefix that its values of depth 0 are from (a
-    /// byte).
+    /// Three bytes: how far to shift a key down to get the node's bits, the bit of an address at which
+    /// the node begins, and the length of the prefix that its values of depth 0 come from.
     shape: AtomicU32,
 }
 
-/// Where a node is in the address space.
+/// The position of a node in the address space.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Location {
     /// The bit that it begins at, a multiple of 8.
     pub(super) level: u32,
-    /// An address under it, bits at the upper end.
+    /// An address under it, left-aligned.
     pub(super) bits: u128,
 }
 
@@ -51,17 +50,17 @@ impl Location {
 }
 
 impl Node {
-    /// Where the value for a key is: the half of an address that the node is in.
+    /// The place of the value for a key, which is the half of the address that the node is in.
     #[inline(always)]
     pub(in crate::stages::route) fn place(&self, key: u64) -> u32 {
-        // What is expected has no bits from the node on, so the slot comes out as it is.
+        // `expected` has no bits from the node on, so the slot's bits are unchanged.
         let apart = key ^ self.expected.load(Relaxed);
         let bits = apart >> (self.shape.load(Relaxed) % KEY_BITS);
         let place = self.place_of(bits as u8);
         if bits <= u64::from(u8::MAX) { place } else { self.places[0].load(Relaxed) }
     }
 
-    /// Where the value of a slot is.
+    /// The place of a slot's value.
     #[inline(always)]
     pub(in crate::stages::route) fn place_of(&self, slot: u8) -> u32 {
         let word = usize::from(slot >> 6);
@@ -70,7 +69,7 @@ impl Node {
         self.places[word].load(Relaxed).wrapping_add(changes.count_ones())
     }
 
-    /// Says if the node is in the lower half of the address.
+    /// Says whether the node is in the lower half of the address.
     #[inline(always)]
     pub(in crate::stages::route) fn is_low(&self) -> bool {
         self.shape.load(Relaxed) & KEY_BITS << 8 != 0
@@ -81,8 +80,8 @@ impl Node {
         self.shape.load(Relaxed) >> 8 & 0xff
     }
 
-    /// The length of the prefix that values of depth 0 are from, and that one too that keys get
-    /// which are not under the node.
+    /// The length of the prefix that values of depth 0 come from, as does the value for keys that are
+    /// not under the node.
     pub(super) fn inherited(&self) -> u8 {
         (self.shape.load(Relaxed) >> 16) as u8
     }
@@ -100,14 +99,14 @@ impl Node {
         Changes(std::array::from_fn(|word| self.changes[word].load(Relaxed)))
     }
 
-    /// An address under the node as far as its half of an address says, the rest zero.
+    /// An address under the node, as far as its half of an address determines it; the rest is zero.
     pub(super) fn bits(&self) -> u128 {
         let key = u128::from(self.expected.load(Relaxed));
         if self.is_low() { key } else { key << KEY_BITS }
     }
 
-    /// The first bit of an address in which it is not under the node, and the node's level where
-    /// it is.
+    /// The first bit in which an address differs from those under the node; the node's level if it is
+    /// under the node.
     pub(super) fn apart_from(&self, bits: u128) -> u32 {
         let level = self.level();
         let key = Location { level, bits }.key();
@@ -115,7 +114,7 @@ impl Node {
         if apart == 0 { level } else { level / KEY_BITS * KEY_BITS + apart.leading_zeros() }
     }
 
-    /// Which slot of a node at `level` above this one it is under.
+    /// The slot of this node in a node at `level` above it.
     pub(super) fn slot_above(&self, level: u32) -> usize {
         let shift = KEY_BITS - NODE_BITS - level % KEY_BITS;
         (self.expected.load(Relaxed) >> shift & 0xff) as usize
@@ -140,27 +139,27 @@ impl Node {
 pub(super) struct Changes(pub(super) [u64; 4]);
 
 impl Changes {
-    /// None but slot 0.
+    /// Only slot 0.
     pub(super) const NONE: Self = Self([1, 0, 0, 0]);
 
-    /// How many runs there are.
+    /// The number of runs.
     pub(super) fn count(self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// Says if a slot begins a run.
+    /// Says whether a slot begins a run.
     pub(super) const fn at(self, slot: usize) -> bool {
         self.0[slot / 64] >> (slot % 64) & 1 != 0
     }
 
-    /// Which run a slot is in, the first being 0.
+    /// The index of the run that a slot is in, from 0.
     pub(super) fn run(self, slot: usize) -> usize {
         let (word, upto) = (slot / 64, u64::MAX >> (63 - slot % 64));
         let before: u32 = self.0[..word].iter().map(|word| word.count_ones()).sum();
         (before + (self.0[word] & upto).count_ones()) as usize - 1
     }
 
-    /// Says of a slot if it begins a run.
+    /// Sets whether a slot begins a run.
     pub(super) const fn put(&mut self, slot: usize, begins: bool) {
         let bit = 1 << (slot % 64);
         let others = self.0[slot / 64] & !bit;

@@ -1,4 +1,4 @@
-/// A prefix of either family, its bits at the upper end; host bits are zero.
+/// A prefix of either family, left-aligned; host bits are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Prefix {
     bits: u128,
@@ -6,13 +6,13 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// An IPv4 prefix; host bits are cleared, a length over 32 is taken as 32.
+    /// An IPv4 prefix; host bits are cleared, a length over 32 counts as 32.
     #[must_use]
     pub const fn v4(address: u32, len: u8) -> Self {
         Self::new((address as u128) << 96, if len > 32 { 32 } else { len })
     }
 
-    /// An IPv6 prefix; host bits are cleared, a length over 128 is taken as 128.
+    /// An IPv6 prefix; host bits are cleared, a length over 128 counts as 128.
     #[must_use]
     pub const fn v6(address: u128, len: u8) -> Self {
         Self::new(address, if len > 128 { 128 } else { len })
@@ -34,19 +34,19 @@ impl Prefix {
         self.len
     }
 
-    /// Says if this is the default route's prefix.
+    /// Says whether this is the default route's prefix.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// Says if an address (bits at the upper end) is covered.
+    /// Says whether the prefix covers an address, which is left-aligned.
     #[must_use]
     pub const fn contains(self, bits: u128) -> bool {
         bits & mask(self.len) == self.bits
     }
 
-    /// The address, bits at the upper end.
+    /// The address, left-aligned.
     #[must_use]
     pub const fn bits(self) -> u128 {
         self.bits

@@ -1,4 +1,4 @@
-//! The routes themselves, kept beside the trie: to know what is under a route that goes.
+//! The routes themselves, kept beside the trie: a removal needs the routes under and above it.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -8,18 +8,19 @@ use crate::id::NextHopId;
 
 /// Every route of a family: exact match by FIB and prefix.
 ///
-/// Kept small, since a full Internet table is in it: 12 bytes an entry for prefixes of up to 32 bits.
+/// It is compact, since it holds a full Internet table: 12 bytes per entry for prefixes of up to 32
+/// bits.
 #[derive(Debug, Default)]
 pub(super) struct Rib {
     short: HashMap<[u32; 2], u32, Mixed>,
     long: HashMap<[u32; 5], u32, Mixed>,
-    /// Routes of each FIB.
+    /// The number of routes of each FIB.
     counts: Vec<u32>,
-    /// Routes of each prefix length, over all FIBs.
+    /// The number of routes of each prefix length, over all FIBs.
     lengths: Vec<u32>,
 }
 
-/// Where a route is kept.
+/// The key of a route.
 enum Key {
     Short([u32; 2]),
     Long([u32; 5]),
@@ -40,14 +41,14 @@ impl Key {
 }
 
 impl Rib {
-    /// FIBs at most.
+    /// The maximum number of FIBs.
     pub(super) const MAX_ROOT: u32 = (1 << 24) - 1;
 
     pub(super) fn len(&self) -> usize {
         self.short.len() + self.long.len()
     }
 
-    /// Routes of one FIB.
+    /// The number of routes of one FIB.
     pub(super) fn count(&self, root: Root) -> u32 {
         self.counts.get(root.0 as usize).copied().unwrap_or(0)
     }
@@ -60,7 +61,7 @@ impl Rib {
         next.copied().map(NextHopId)
     }
 
-    /// Puts a route in; gives the next hop that it had before.
+    /// Inserts a route; returns its previous next hop.
     pub(super) fn insert(
         &mut self,
         root: Root,
@@ -100,14 +101,14 @@ impl Rib {
         })
     }
 
-    /// The route with the longest prefix that covers `prefix`, itself included.
+    /// The route with the longest prefix that covers `prefix`, including `prefix` itself.
     pub(super) fn longest(&self, root: Root, prefix: Prefix) -> Option<(Prefix, NextHopId)> {
         let own = self.get(root, prefix).map(|next| (prefix.len(), next));
         let (len, next) = own.or_else(|| self.cover(root, prefix))?;
         Some((Prefix::new(prefix.bits(), len), next))
     }
 
-    /// The routes of a FIB that lie within a prefix, itself included, in no order.
+    /// The routes of a FIB that lie within a prefix, including the prefix itself, in no order.
     pub(super) fn within(&self, root: Root, prefix: Prefix) -> Vec<(Prefix, NextHopId)> {
         let short = self.short.iter().map(|(&[tag, word], next)| (tag, [word, 0, 0, 0], *next));
         let long = self.long.iter().map(|(&[tag, a, b, c, d], next)| (tag, [a, b, c, d], *next));
@@ -120,7 +121,7 @@ impl Rib {
         routes.filter(|(of, _)| is_within(*of)).collect()
     }
 
-    /// Bytes of the tables, by what the standard library's map takes: a byte beside each entry.
+    /// Bytes of the tables, as the standard library's map allocates them: one byte beside each entry.
     pub(super) fn memory_bytes(&self) -> usize {
         let buckets = |capacity: usize| (capacity * 8 / 7).next_power_of_two();
         let short = size_of::<([u32; 2], u32)>() + 1;
@@ -141,8 +142,8 @@ fn at(counts: &mut Vec<u32>, index: usize) -> &mut u32 {
     &mut counts[index]
 }
 
-/// Makes a quick hash of a few words, another one in each table: prefixes come from the network, and
-/// nobody there is to know which of them collide.
+/// A fast hash of a few words, different in each table. Prefixes come from the network, where nobody
+/// may know which of them collide.
 #[derive(Clone, Debug)]
 struct Mixed {
     seed: u64,

@@ -1,4 +1,4 @@
-//! The slots of a node while it changes, as its memory has them: run by run.
+//! The slots of a node during a change, stored like in its memory: run by run.
 
 #[cfg(test)]
 mod tests;
@@ -10,7 +10,7 @@ use super::{Entry, Fib};
 
 /// 256 slots: where the value changes, and one value for each run between.
 ///
-/// Runs side by side never have the same value, so that the bitmap says all about their shape.
+/// Adjacent runs never have the same value, so that the bitmap fully describes their boundaries.
 #[derive(Clone, Debug)]
 pub(super) struct Runs {
     changes: Changes,
@@ -26,7 +26,7 @@ impl Runs {
         Self { changes: Changes::NONE, values, count: 1 }
     }
 
-    /// Those of a node.
+    /// The runs of a node.
     pub(super) fn of(fib: &Fib, node: &Node) -> Self {
         let changes = node.changes();
         let count = changes.count() as usize;
@@ -56,12 +56,12 @@ impl Runs {
         })
     }
 
-    /// Gives a slot a value.
+    /// Sets a slot's value.
     pub(super) fn set(&mut self, slot: usize, value: Entry) {
         self.map(slot..slot + 1, |_| value);
     }
 
-    /// Replaces the values in some slots, one or more: each run in them is asked for once.
+    /// Replaces the values in one or more slots: calls `change` once for each run in them.
     pub(super) fn map(&mut self, slots: Range<usize>, mut change: impl FnMut(Entry) -> Entry) {
         let first = self.split(slots.start);
         let end = if slots.end < SLOTS { self.split(slots.end) } else { self.count };
@@ -71,7 +71,7 @@ impl Runs {
         self.join(slots, first);
     }
 
-    /// Lets a run begin at a slot; says which one that is.
+    /// Makes a run begin at a slot; returns its index.
     fn split(&mut self, slot: usize) -> usize {
         let run = self.changes.run(slot);
         if self.changes.at(slot) {
@@ -83,7 +83,7 @@ impl Runs {
         run + 1
     }
 
-    /// Joins equal runs side by side, of which one is in these slots; `first` begins with them.
+    /// Joins adjacent equal runs, one of which is in these slots; `first` begins with them.
     fn join(&mut self, slots: Range<usize>, first: usize) {
         let (mut from, mut to) = (first, first);
         for slot in slots.start..=slots.end.min(SLOTS - 1) {

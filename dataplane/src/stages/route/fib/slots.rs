@@ -1,27 +1,27 @@
-//! What a change makes of the slots of a node and of a top.
+//! The effect of a change on the slots of a node and of a top.
 
 use super::node::{KEY_BITS, NODE_BITS, Node, SLOTS};
 use super::runs::Runs;
 use super::{Entry, Fib, Prefix, Top};
 use crate::id::NextHopId;
 
-/// What a change does to the final values under a prefix.
+/// A change of the final values under a prefix.
 #[derive(Clone, Copy)]
 pub(super) struct Change {
     /// The values that it replaces.
     pub(super) old: Replaces,
-    /// Length of the prefix that the new value is from.
+    /// Length of the prefix that the new value comes from.
     pub(super) len: u8,
     /// The new value.
     pub(super) next: NextHopId,
 }
 
-/// Which values a change replaces.
+/// Selects the values that a change replaces.
 #[derive(Clone, Copy)]
 pub(super) enum Replaces {
     /// Those from prefixes of this length and shorter ones.
     UpTo(u8),
-    /// Those from prefixes of just this length.
+    /// Those from prefixes of exactly this length.
     Just(u8),
 }
 
@@ -33,16 +33,16 @@ impl Change {
         }
     }
 
-    /// The new value in a level that begins at a bit.
+    /// The new value in a level that begins at this bit.
     const fn entry(self, level: u32) -> Entry {
         Inherited { len: self.len, next: self.next }.below(level)
     }
 }
 
-/// What the slots of a node are without any route that ends in it.
+/// The value that slots of a node have without any route that ends in it.
 #[derive(Clone, Copy)]
 pub(super) struct Inherited {
-    /// Length of the prefix that it is from.
+    /// Length of the prefix that it comes from.
     pub(super) len: u8,
     pub(super) next: NextHopId,
 }
@@ -52,24 +52,24 @@ impl Inherited {
         Self { len: node.inherited(), next: fib.entry(node.base()).next() }
     }
 
-    /// In the node itself.
+    /// The entry in the node itself.
     pub(super) const fn entry(self) -> Entry {
         Entry::leaf(0, self.next)
     }
 
-    /// In a level that begins at a bit, which may be before the prefix ends.
+    /// The entry in a level that begins at this bit, which may be before the prefix ends.
     pub(super) const fn below(self, level: u32) -> Entry {
         Entry::leaf((self.len as u32).saturating_sub(level) as u8, self.next)
     }
 }
 
-/// The eight bits of an address from a bit on.
+/// The eight bits of an address that start at this bit.
 pub(super) const fn slot_of(bits: u128, level: u32) -> usize {
     (bits << level >> (128 - NODE_BITS)) as usize
 }
 
-/// Changes the entry at a place of a top. Nodes below are changed in place, which needs no memory,
-/// since all the values that they inherit change alike.
+/// Changes the entry at a place of a top. Nodes below are changed in place, which needs no memory: all
+/// the values that they inherit change in the same way.
 pub(super) fn replace(fib: &Fib, place: u32, change: Change) {
     let old = fib.entry(place);
     let new = changed(fib, old, 0, 0, change);
@@ -78,7 +78,7 @@ pub(super) fn replace(fib: &Fib, place: u32, change: Change) {
     }
 }
 
-/// Carries a change out in the slots that a prefix covers, which ends in their level.
+/// Applies a change to the slots that a prefix covers, which ends in their level.
 pub(super) fn cover(
     fib: &Fib,
     runs: &mut Runs,
@@ -92,7 +92,7 @@ pub(super) fn cover(
     runs.map(first..first + count, |entry| changed(fib, entry, level, inherited, change));
 }
 
-/// What a change makes of an entry in a level that begins at a bit.
+/// The result of a change for an entry in a level that begins at this bit.
 fn changed(fib: &Fib, entry: Entry, level: u32, inherited: u8, change: Change) -> Entry {
     if let Some(node) = entry.node() {
         push_down(fib, fib.node(node), change);
@@ -102,10 +102,10 @@ fn changed(fib: &Fib, entry: Entry, level: u32, inherited: u8, change: Change) -
     if change.concerns(len) { change.entry(level) } else { entry }
 }
 
-/// Carries a change of a prefix that ends above a node into it and what is below.
+/// Applies a change of a prefix that ends above a node to it and to the nodes below.
 fn push_down(fib: &Fib, node: &Node, change: Change) {
     if !change.concerns(node.inherited()) {
-        // Nothing below can be from a shorter prefix than what is inherited here.
+        // No value below can come from a shorter prefix than the inherited one.
         return;
     }
     for place in node.base()..=node.base() + node.changes().count() {
@@ -119,13 +119,13 @@ fn push_down(fib: &Fib, node: &Node, change: Change) {
     node.set_inherited(change.len);
 }
 
-/// What a node with certain slots is good for.
+/// Says whether a node with certain slots is necessary.
 pub(super) enum Use {
-    /// Nothing: all of them are inherited.
+    /// No: all slots are inherited.
     Inherits,
-    /// Nothing: they lead to one node, which can be led to from above.
+    /// No: the slots point to one node, which the level above can point to.
     LeadsTo(Entry),
-    /// Ways part in it, or a route ends.
+    /// Yes: it has several branches, or a route ends in it.
     Parts,
 }
 
@@ -139,11 +139,12 @@ impl Use {
         match (others.next(), others.next()) {
             (None, _) => Self::Inherits,
             (Some(below), None) => match below.node() {
-                // A node below is under one slot, so this run is no longer than that.
+                // A node below is under one slot, so this run is one slot long.
                 Some(node) => {
                     let node = fib.node(node);
-                    // The halves of an address are different keys: no way leaps from one to the
-                    // other. And where a route ends above the node below, others must not get it.
+                    // The halves of an address are different keys, so a pointer cannot leap from one to
+                    // the other. And if a route ends above the node below, it must not cover other
+                    // addresses.
                     let leaps = level < KEY_BITS && node.is_low();
                     let ends = node.inherited() != inherited.len;
                     if leaps || ends { Self::Parts } else { Self::LeadsTo(below) }
@@ -155,7 +156,7 @@ impl Use {
     }
 }
 
-/// What a wide top has for an entry of a narrow one: the slots from bit 8 to bit 16.
+/// The entries of a wide top for one of a narrow top: the slots from bit 8 to bit 16.
 pub(super) fn at_the_top(fib: &Fib, entry: Entry) -> [Entry; SLOTS] {
     let Some(number) = entry.node() else { return [entry; SLOTS] };
     let node = fib.node(number);
@@ -169,7 +170,7 @@ pub(super) fn at_the_top(fib: &Fib, entry: Entry) -> [Entry; SLOTS] {
     slots.map(|slot| with_length(slot, node.inherited()))
 }
 
-/// An entry of a level that begins at bit 8, as one that begins at bit 0 says it.
+/// Converts an entry of a level that begins at bit 8 to a level that begins at bit 0.
 fn with_length(entry: Entry, inherited: u8) -> Entry {
     match (entry.node(), entry.depth()) {
         (Some(_), _) => entry,

@@ -12,24 +12,25 @@ use crate::epoch::Epochs;
 use crate::id::NextHopId;
 use crate::retired::Retired;
 
-/// Routes at which a FIB's top gets 16 bits: below, 256 KB for it would be more than the routes take.
+/// The number of routes from which a FIB's top has 16 bits: below, its 256 KB would exceed the memory
+/// of the routes.
 const WIDE_FROM: u32 = 4096;
 
-/// Nodes that a removal needs at most: one built anew.
+/// The maximum number of nodes that a removal needs: one rebuilt node.
 const REMOVAL_NODES: u32 = 1;
 
-/// Nodes that must be there for a route that comes: one that parts two ways, two for the new way, one
-/// built anew (that below, or the last above); and some for removals, so that there is a way back from full tables.
+/// Nodes that must be free for an insertion: one for a branch, two for the new prefix, one rebuilt (the
+/// one below, or the last above). The rest is for removals, so that full tables can shrink again.
 const INSERTION_NODES: u32 = 4 + 8 * REMOVAL_NODES;
 
 /// The last level in the upper half of an address.
 const LAST_OF_UPPER_HALF: u32 = KEY_BITS - NODE_BITS;
 
-/// Things taken out before it is asked again what is free: asking takes a lock, and a cache line from
-/// every reader.
+/// Items taken out before the writer computes again what is free: this takes a lock, and a cache line
+/// from every reader.
 const RECLAIM_FROM: usize = 64;
 
-/// What writers have, behind one lock.
+/// The writers' state, behind one lock.
 #[derive(Debug)]
 pub(super) struct Writer {
     pub(super) rib: Rib,
@@ -39,14 +40,14 @@ pub(super) struct Writer {
     root_limit: u32,
 }
 
-/// What readers may still look at.
+/// Memory that readers may still look at.
 #[derive(Clone, Copy, Debug)]
 enum Part {
     Node(u32),
     Values { base: u32, count: u32 },
 }
 
-/// A node on the way down, and what leads to it.
+/// A node on the path down, and the place that points to it.
 #[derive(Clone, Copy)]
 struct Step {
     place: u32,
@@ -54,10 +55,11 @@ struct Step {
     level: u32,
 }
 
-/// The entry of a slot that ends before bit `end`, to a node that is there or further below.
+/// The entry of a slot that ends before bit `end`, pointing to a node that begins there or further
+/// below.
 fn way_to(fib: &Fib, end: u32, node: u32) -> Entry {
     let level = fib.node(node as usize).level();
-    // The halves of an address are different keys, so that no step crosses from one to the other.
+    // The halves of an address are different keys, so no step crosses from one to the other.
     Entry::of_node(node, level != end || level == KEY_BITS)
 }
 
@@ -92,7 +94,7 @@ impl Writer {
         Ok(root)
     }
 
-    /// Puts a route in; false where it was there already.
+    /// Inserts a route; false if it was already there.
     pub(super) fn insert(
         &mut self,
         fib: &Fib,
@@ -132,9 +134,9 @@ impl Writer {
         Ok(true)
     }
 
-    /// Refuses a change before it begins, where memory might not do.
+    /// Checks the memory before a change begins, and refuses the change if it is short.
     fn make_sure(&mut self, nodes: u32) -> Result<(), FibError> {
-        // Also before a removal that needs less: what is kept longer scatters what is left.
+        // Reclaim even before a removal that needs less: memory kept longer fragments what is left.
         if self.retired.unmarked() >= RECLAIM_FROM || !self.memory.has(INSERTION_NODES) {
             self.reclaim();
         }
@@ -144,14 +146,14 @@ impl Writer {
         if self.memory.has(nodes) { Ok(()) } else { Err(FibError::Full) }
     }
 
-    /// Where the next change has to do with what this one took out, lets readers pass it from now on.
+    /// If the next change depends on the memory that this one took out, starts an epoch for it now.
     fn make_ready(&mut self) {
         if !self.memory.has(INSERTION_NODES) {
             self.retired.mark();
         }
     }
 
-    /// Carries a change out; memory is there.
+    /// Applies a change; `make_sure` has checked the memory.
     fn apply(&mut self, fib: &Fib, root: Root, prefix: Prefix, change: Change) {
         let top = fib.top(root);
         let first = top.place((prefix.bits() >> KEY_BITS) as u64);
@@ -182,7 +184,7 @@ impl Writer {
         self.grow(fib, &way, place, end, prefix, change);
     }
 
-    /// Changes the slots of the last node on the way that the prefix covers.
+    /// Changes the slots of the last node on the path down that the prefix covers.
     fn change_node(&mut self, fib: &Fib, way: &[Step], prefix: Prefix, change: Change) {
         let Some(step) = way.last() else { return };
         let node = fib.node(step.node);
@@ -191,11 +193,11 @@ impl Writer {
         self.store(fib, way, prefix, &runs);
     }
 
-    /// Puts a node between a place and the node that it leads to, where the prefix ends or leaves
-    /// the way.
+    /// Inserts a node between a place and the node that it points to, where the prefix ends or
+    /// diverges.
     ///
-    /// The node below is built anew: a reader that is on the way to the old one from above may have
-    /// an address that is not under the new one between, and must not see what changes only there.
+    /// The node below is rebuilt: a reader on its way to the old one from above may have an address
+    /// that is not under the new node, and must not see changes that apply only there.
     fn part(&mut self, fib: &Fib, place: u32, end: u32, prefix: Prefix, change: Change) {
         let Some(below) = fib.entry(place).node() else { return };
         let node = fib.node(below);
@@ -217,14 +219,14 @@ impl Writer {
         self.retire_node(fib, below);
     }
 
-    /// A node with the same slots, which no reader can reach yet.
+    /// Creates a node with the same slots, which no reader can reach yet.
     fn copy(&mut self, fib: &Fib, number: usize) -> u32 {
         let node = fib.node(number);
         let at = Location { level: node.level(), bits: node.bits() };
         self.node(fib, at, &Runs::of(fib, node), Inherited::of(fib, node))
     }
 
-    /// Puts a way to the prefix where a final entry is, whose slot ends before bit `end`.
+    /// Adds the nodes for a prefix below a final entry, whose slot ends before bit `end`.
     fn grow(
         &mut self,
         fib: &Fib,
@@ -252,8 +254,8 @@ impl Writer {
         }
     }
 
-    /// The node in which a prefix ends that goes beyond bit `end`; and one above it where the way
-    /// crosses from the upper half of an address to the lower, which are different keys.
+    /// Creates the node in which a prefix ends that extends beyond bit `end`. If the path down crosses
+    /// from the upper half of an address to the lower, which are different keys, it adds a node above.
     fn chain(
         &mut self,
         fib: &Fib,
@@ -276,8 +278,8 @@ impl Writer {
         self.node(fib, Location { level, bits }, &runs, inherited)
     }
 
-    /// Gives the last node on the way to a prefix these slots: in place where the bitmap stays, else
-    /// in a node built anew. One that has become of no use goes.
+    /// Stores the slots of the last node on the path down to a prefix: in place if the bitmap stays,
+    /// otherwise in a rebuilt node. A node that is no longer needed is removed.
     fn store(&mut self, fib: &Fib, way: &[Step], prefix: Prefix, runs: &Runs) {
         let Some((step, above)) = way.split_last() else { return };
         let node = fib.node(step.node);
@@ -287,7 +289,7 @@ impl Writer {
             Use::LeadsTo(below) => below.leaping(),
             Use::Parts if node.changes() == runs.changes() => {
                 for (place, value) in (node.base() + 1..).zip(runs.values()) {
-                    // Most are as they were, and a store would take their line from the readers.
+                    // Most are unchanged, and a store would take their cache line from the readers.
                     if fib.entry(place) != value {
                         fib.set(place, value);
                     }
@@ -310,9 +312,9 @@ impl Writer {
         self.retire_node(fib, step.node);
     }
 
-    /// A new node with these slots, which no reader can reach yet.
+    /// Creates a node with these slots, which no reader can reach yet.
     ///
-    /// Memory has been made sure of; were it not so, the node is the first of all, unharmed.
+    /// `make_sure` has checked the memory. If that were wrong, this returns node 0, which is valid.
     fn node(&mut self, fib: &Fib, at: Location, runs: &Runs, inherited: Inherited) -> u32 {
         let changes = runs.changes();
         let memory = self.memory.node().zip(self.memory.values(changes.count() + 1));
@@ -326,14 +328,14 @@ impl Writer {
         number
     }
 
-    /// Gives a FIB with many routes a top of 16 bits, where there is memory for it.
+    /// Gives a FIB with many routes a top of 16 bits, if there is memory for it.
     fn widen(&mut self, fib: &Fib, root: Root) {
         let top = fib.top(root);
         if top.bits() == Top::WIDE_BITS || self.rib.count(root) < WIDE_FROM {
             return;
         }
         let room = 1 << Top::WIDE_BITS;
-        // Not out of the last memory: what a FIB needs to grow comes first.
+        // Not from the last memory: the FIB's growth takes precedence.
         let nodes = 1 << Top::NARROW_BITS;
         if self.memory.fresh_values() / 3 < room || !self.memory.has(INSERTION_NODES + nodes) {
             return;
@@ -344,7 +346,7 @@ impl Writer {
             if let Some(number) = entry.node()
                 && fib.node(number).level() != Top::NARROW_BITS
             {
-                // For the same reason as where ways part.
+                // For the same reason as in `part`.
                 entry = way_to(fib, Top::WIDE_BITS, self.copy(fib, number));
             }
             let slots = at_the_top(fib, entry);
@@ -368,7 +370,7 @@ impl Writer {
         self.retired.push(Part::Node(number as u32));
     }
 
-    /// Takes back what every reader has passed.
+    /// Frees the items that every reader has passed.
     fn reclaim(&mut self) {
         let memory = &mut self.memory;
         self.retired.reclaim(|part| match part {

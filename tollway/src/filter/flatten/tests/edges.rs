@@ -1,4 +1,4 @@
-//! Packets at the edges of what rules say: fields at, just below and above every bound.
+//! Packets at the edges of rules: fields at, just below and above every bound.
 
 use tollway_dataplane::wire::checksum;
 
@@ -6,17 +6,17 @@ use super::Dice;
 use crate::filter::eval::{Link, Packet};
 use crate::filter::ir::*;
 
-/// A field and a number at the edge of what a rule says of it.
+/// A field and a number at the edge of a condition on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Edge {
     selector: Selector,
     number: u128,
 }
 
-/// No packet is made longer than this.
+/// The greatest length of a packet.
 const LONGEST: usize = 1400;
 
-/// Every edge of a ruleset, once.
+/// The distinct edges of a ruleset.
 pub(super) fn edges(rules: &Ruleset) -> Vec<Edge> {
     let mut edges = Vec::new();
     for step in rules.chains.iter().flat_map(|chain| &chain.rules).flat_map(|rule| &rule.steps) {
@@ -70,8 +70,7 @@ fn of_range(key: Key, range: Range, edges: &mut Vec<Edge>) {
 }
 
 impl Edge {
-    /// Writes the number into a frame that has the field; not where that would keep the frame from the
-    /// rules.
+    /// Writes the number into a frame that has the field, unless that would keep the frame from the rules.
     pub(super) fn put(self, frame: &mut Vec<u8>, dice: &mut Dice) {
         let l3 = if frame[12] == 0x81 { 18 } else { 14 };
         let link = Link::default();
@@ -121,7 +120,7 @@ impl Edge {
     }
 }
 
-/// Where a field lies in the transport header, and how many bytes it has.
+/// A field's offset in the transport header, and its length in bytes.
 fn in_transport(selector: Selector) -> Option<(usize, usize)> {
     Some(match selector {
         Selector::SourcePort => (0, 2),
@@ -136,7 +135,7 @@ fn in_transport(selector: Selector) -> Option<(usize, usize)> {
     })
 }
 
-/// Says if neither side of a protocol's number is a header of IPv6 that others follow.
+/// Says whether neither number is an IPv6 header that others follow.
 fn is_last(now: u8, number: u128) -> bool {
     ![u128::from(now), number].iter().any(|one| matches!(one, 0 | 43 | 44 | 51 | 60))
 }
@@ -149,7 +148,7 @@ fn is_routed6(address: u128) -> bool {
     address >> 112 == 0x2001
 }
 
-/// Makes a packet so long, where it can be.
+/// Gives a packet this length, if possible.
 fn resize(frame: &mut Vec<u8>, l3: usize, version: u8, length: usize) {
     let header = if version == 4 { usize::from(frame[l3] & 15) * 4 } else { 40 };
     let length = length.clamp(header, LONGEST);
@@ -160,14 +159,14 @@ fn resize(frame: &mut Vec<u8>, l3: usize, version: u8, length: usize) {
     }
 }
 
-/// Writes a number into the frame, where it is long enough.
+/// Writes a number into the frame, if it is long enough.
 fn write(frame: &mut [u8], at: usize, bytes: usize, number: u128) {
     if let Some(place) = frame.get_mut(at..at + bytes) {
         place.copy_from_slice(&number.to_be_bytes()[16 - bytes..]);
     }
 }
 
-/// Makes the checksum of an IPv4 header right.
+/// Corrects the checksum of an IPv4 header.
 pub(super) fn finish(frame: &mut [u8]) {
     let l3 = if frame[12] == 0x81 { 18 } else { 14 };
     if frame[l3 - 2..l3] != [8, 0] {

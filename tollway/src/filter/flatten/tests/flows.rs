@@ -1,4 +1,4 @@
-//! What is said of a flow against each of its packets, as they are evaluated.
+//! Compares the result for a flow with the evaluation of each of its packets.
 
 use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::id::LinkId;
@@ -7,7 +7,7 @@ use tollway_dataplane::stages::filter::FlowKey;
 use super::super::flatten;
 use super::Dice;
 use super::frames::{ADDRESSES, Frames, six};
-use super::road::{self, MAC, VID};
+use super::path_bench::{self, MAC, VID};
 use super::rulesets::Draw;
 use crate::filter::eval::{self, Fate, Packet};
 use crate::filter::ir::Hook;
@@ -15,7 +15,7 @@ use crate::filter::ir::Hook;
 const HOOKS: [Hook; 5] =
     [Hook::Ingress, Hook::Prerouting, Hook::Forward, Hook::Postrouting, Hook::Egress];
 
-/// The links that flows arrive on: two ports, and the VLAN on the first.
+/// The ingress links of flows: two ports, and the VLAN on the first.
 const INPUTS: [u16; 3] = [0, 1, 3];
 
 fn draw(frames: &Frames, dice: &mut Dice) -> FlowKey {
@@ -36,7 +36,7 @@ fn draw(frames: &Frames, dice: &mut Dice) -> FlowKey {
     }
 }
 
-/// Any packet of a flow: all that its key does not say is drawn.
+/// Any packet of a flow: everything outside of its key is random.
 fn packet(flow: &FlowKey, dice: &mut Dice) -> Vec<u8> {
     let mut body: Vec<u8> = (0..4 + dice.below(30)).map(|_| dice.roll() as u8).collect();
     if let Some((source, destination)) = flow.ports {
@@ -71,7 +71,7 @@ fn packet(flow: &FlowKey, dice: &mut Dice) -> Vec<u8> {
 #[test]
 fn what_is_said_of_a_flow_holds_for_each_of_its_packets() {
     let (mut flows, mut told) = (0, 0);
-    let links = road::links();
+    let links = path_bench::links();
     for number in 0..400 {
         let seed = 4 << 32 | number;
         let mut dice = Dice(seed);
@@ -92,7 +92,7 @@ fn what_is_said_of_a_flow_holds_for_each_of_its_packets() {
                 let mut state = eval::State::new(&rules);
                 let before = state.counts.clone();
                 if own.on.is_some() {
-                    // The device below comes first.
+                    // The lower device comes first.
                     packet.input = &links[0];
                     let fate = eval::run(&rules, &mut state, Hook::Ingress, &mut packet, 0);
                     assert_eq!(fate, Fate::Accept, "seed {seed:#x}, {flow:?}, {frame:02x?}");

@@ -1,11 +1,11 @@
-//! Random packets that the path takes, of the numbers that the rules are made of.
+//! Random packets that the fast path forwards, with numbers that occur in the rules.
 
 use super::Dice;
 use super::edges::{self, Edge};
-use super::road::{MAC, VID};
+use super::path_bench::{MAC, VID};
 use crate::filter::ir::{Match, Ruleset, Selector, Step, Test};
 
-/// Where IPv4 addresses are drawn from, and the lower bits of IPv6 addresses.
+/// IPv4 addresses to draw from, also used as the lower bits of IPv6 addresses.
 pub(super) const ADDRESSES: [u32; 8] = [
     0x0a00_0000,
     0x0a00_0100,
@@ -24,7 +24,7 @@ pub(super) fn six(low: u32) -> u128 {
     0x2001_0db8_u128 << 96 | u128::from(low)
 }
 
-/// What packets are drawn from: numbers at the edges of what rules say.
+/// Numbers to draw packets from, at the edges of rules.
 pub(in crate::filter) struct Frames {
     pub(super) ports: Vec<u16>,
     pub(super) sources: Vec<u32>,
@@ -57,13 +57,13 @@ impl Frames {
                 }
             }
         }
-        // Martians do not come to the rules.
+        // Martian packets do not reach the rules.
         sources.retain(|source| !matches!(source >> 24, 0 | 127 | 224..));
         ports.push(dice.roll() as u16);
         Self { ports, sources, edges: edges::edges(rules) }
     }
 
-    /// A frame without a tag, of IPv4 or IPv6, to one station.
+    /// An untagged IPv4 or IPv6 frame to one station.
     pub(in crate::filter) fn plain(&self, dice: &mut Dice) -> Vec<u8> {
         loop {
             let frame = self.draw(dice);
@@ -77,12 +77,12 @@ impl Frames {
         let is_six = dice.one_in(3);
         let protocol = dice.pick(&PROTOCOLS);
         let mut body = self.transport(dice);
-        // Ends anywhere, in its transport header too.
+        // The packet ends anywhere, even in its transport header.
         if dice.one_in(6) {
             body.truncate(dice.below(body.len() + 1));
         }
         let source = dice.pick(&self.sources);
-        // Routes are for these and their neighbours.
+        // Routes exist for these and their neighbours.
         let destination = dice.pick(&ADDRESSES) ^ dice.below(2) as u32;
         let mut frame = [&MAC[..], &[2, 0, 0, 0, 7, dice.below(3) as u8]].concat();
         if dice.one_in(8) {
@@ -109,7 +109,7 @@ impl Frames {
         frame
     }
 
-    /// A frame with some fields at the edges of what rules say.
+    /// A frame with some fields at the edges of rules.
     pub(super) fn at_edges(&self, dice: &mut Dice) -> Vec<u8> {
         let mut frame = self.draw(dice);
         if !self.edges.is_empty() {
@@ -170,7 +170,7 @@ impl Frames {
 }
 
 fn four(source: u32, destination: u32, protocol: u8, body: &[u8], dice: &mut Dice) -> Vec<u8> {
-    // No-operations, as many as say themselves.
+    // No-operation options up to the header's length.
     let options = vec![1; if dice.one_in(8) { 4 + dice.below(10) * 4 } else { 0 }];
     let header_len = 20 + options.len();
     let mut packet = vec![0x40 | (header_len / 4) as u8, (dice.below(4) as u8) << 2];

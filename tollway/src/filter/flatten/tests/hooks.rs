@@ -1,10 +1,10 @@
-//! What a packet takes along from hook to hook, and what each hook sees of it.
+//! What a packet carries from hook to hook, and what each hook sees of it.
 
 use tollway_dataplane::epoch::Epochs;
 
 use super::Dice;
 use super::frames::Frames;
-use super::road::{Done, Road};
+use super::path_bench::{Done, PathBench};
 use crate::filter::eval::Link;
 use crate::filter::flatten::levels::Level;
 use crate::filter::ir::*;
@@ -31,18 +31,18 @@ fn is(selector: Selector, number: u128) -> Step {
 
 const DROP: Step = Step::Verdict(Verdict::Drop);
 
-/// What becomes of frames of one kind; never otherwise than evaluated.
+/// The fates of frames of one kind; fails if they differ from the evaluation.
 fn sent(rules: &Ruleset, kind: impl Fn(&[u8]) -> bool) -> Vec<Done> {
     let mut dice = Dice(11);
     let frames = Frames::new(rules, &mut dice);
-    let mut road = Road::new(rules);
+    let mut path_bench = PathBench::new(rules);
     let mut done = Vec::new();
     while done.len() < 40 {
         let frame = frames.draw(&mut dice);
         if kind(&frame) {
-            assert_eq!(road.send(std::slice::from_ref(&frame)), Ok(()), "{frame:02x?}");
-            if !road.left_early(0) {
-                done.push(road.fate(0));
+            assert_eq!(path_bench.send(std::slice::from_ref(&frame)), Ok(()), "{frame:02x?}");
+            if !path_bench.left_early(0) {
+                done.push(path_bench.fate(0));
             }
         }
     }
@@ -70,7 +70,7 @@ fn a_dscp_is_seen_by_rules_behind() {
     let set = || vec![Step::Do(Action::Dscp(46))];
     let dscp = Key::masked(Selector::TrafficClass, 0xfc);
     let matched = || vec![Step::Match(Match::is(dscp, 46 << 2)), DROP];
-    // The same as bytes of the header, of either version.
+    // The same as bytes of the header, in either version.
     let bytes = Selector::Payload { base: PayloadBase::Network, offset: 0, bytes: 2 };
     let raw = |mask, number| vec![Step::Match(Match::is(Key::masked(bytes, mask), number)), DROP];
     let raws = vec![raw(0xf0fc, 0x4000 | 46 << 2), raw(0xffc0, 0x6000 | 46 << 6)];
@@ -148,7 +148,7 @@ fn a_tagged_frame_meets_the_device_below_first() {
         ]
     };
     let rules = ruleset(vec![
-        // Meets it second, though it stands first.
+        // The packet meets this chain second, though it is listed first.
         chain(
             Hook::Ingress,
             Some("wan0.7"),
@@ -174,19 +174,19 @@ fn a_vrf_is_what_packets_of_its_links_come_from() {
     let from =
         |name: &str| Step::Match(Match::link(Selector::Input, LinkPattern::Name(name.into())));
     let add = || Step::Do(Action::Mark { keep: !1, flip: 1 });
-    let mut links = super::road::links();
+    let mut links = super::path_bench::links();
     links[1].vrf_device = Some("red".to_owned());
     let sent = |rules: &Ruleset| {
         let mut dice = Dice(12);
         let frames = Frames::new(rules, &mut dice);
-        let mut road = Road::with(rules, links.clone());
+        let mut path_bench = PathBench::with(rules, links.clone());
         let mut drops = [0, 0];
         for number in 0..200 {
             let frame = frames.draw(&mut dice);
             let is_one = is_plain(&frame);
-            assert_eq!(road.send(&[frame]), Ok(()));
-            // Ports take turns.
-            drops[(number + 1) % 2] += usize::from(is_one && road.drops(0));
+            assert_eq!(path_bench.send(&[frame]), Ok(()));
+            // The two ports alternate.
+            drops[(number + 1) % 2] += usize::from(is_one && path_bench.drops(0));
         }
         drops
     };
@@ -201,7 +201,7 @@ fn a_vrf_is_what_packets_of_its_links_come_from() {
         let drops = sent(&ruleset(vec![chain(hook, None, vec![vec![from(name), DROP]])]));
         assert_eq!(drops.map(|drops| drops > 0), of, "{hook:?} {name}");
     }
-    // A packet that the first round has marked.
+    // A packet that was marked in the first round.
     let marked = vec![from("red"), is(Selector::Mark, 1), DROP];
     let drops = sent(&ruleset(vec![chain(Hook::Prerouting, None, vec![marked, vec![add()]])]));
     assert_eq!(drops.map(|drops| drops > 0), [false, true]);
@@ -209,7 +209,7 @@ fn a_vrf_is_what_packets_of_its_links_come_from() {
 
 #[test]
 fn the_device_below_at_hook_egress_is_the_kernels() {
-    let mut links = super::road::links();
+    let mut links = super::path_bench::links();
     links[1].on = Some("lan0".to_owned());
     let rules = ruleset(vec![chain(Hook::Egress, Some("lan0"), vec![vec![DROP]])]);
     let filter = crate::filter::flatten::flatten(&rules, &links, &Epochs::new()).unwrap();

@@ -1,11 +1,11 @@
-//! Packets that are made to get past rules: headers cut off, that lie about lengths, fragments of any kind,
+//! Packets built to get past rules: truncated headers, headers with wrong lengths, fragments of any kind,
 //! chains of extension headers.
 
 use super::Dice;
 use super::frames::Frames;
 
-/// A frame of [`Frames`], with something wrong about it as a rule. Destination and TTL stay, for where it
-/// would go is not the rules' to say.
+/// A frame of [`Frames`], usually with a defect. Destination and TTL stay, since rules do not decide where it
+/// would go.
 pub(super) fn draw(frames: &Frames, dice: &mut Dice) -> Vec<u8> {
     let mut frame = frames.draw(dice);
     let l3 = if frame[12] == 0x81 { 18 } else { 14 };
@@ -32,7 +32,7 @@ fn break4(packet: &mut [u8], dice: &mut Dice) {
             let total = dice.pick(&[0, 19, 20, 21, 24, 33, 34, 39, 40, packet.len(), 0xffff]);
             packet[2..4].copy_from_slice(&(total as u16).to_be_bytes());
         }
-        // The first of a pair may be too short for ports or flags, the second lie over it.
+        // The first of a pair may be too short for ports or flags, the second may overlap it.
         3 => {
             let field = dice.pick(&[0x2000_u16, 0x2001, 0x0001, 0x0002, 0x1fff, 0x8000, 0xffff]);
             packet[6..8].copy_from_slice(&field.to_be_bytes());
@@ -41,7 +41,7 @@ fn break4(packet: &mut [u8], dice: &mut Dice) {
         _ => packet[dice.below(10)] ^= 1 << dice.below(8),
     }
     packet[8] = packet[8].max(2);
-    // As often the checksum is right for what the header says of itself.
+    // In half of the cases the checksum is correct for the header as it is.
     if dice.one_in(2) {
         let header_len = (usize::from(packet[0] & 15) * 4).clamp(20, packet.len());
         packet[10..12].fill(0);
@@ -70,7 +70,7 @@ fn break6(frame: &mut Vec<u8>, l3: usize, dice: &mut Dice) {
     frame[l3 + 7] = frame[l3 + 7].max(2);
 }
 
-/// Puts so many extension headers in front of what there is.
+/// Inserts extension headers before the existing content.
 fn chain(frame: &mut Vec<u8>, l3: usize, dice: &mut Dice) {
     let mut headers = Vec::new();
     let mut next = frame[l3 + 6];
@@ -90,7 +90,7 @@ fn chain(frame: &mut Vec<u8>, l3: usize, dice: &mut Dice) {
     frame.splice(l3 + 40..l3 + 40, headers);
 }
 
-/// Whether a packet is a fragment but the first, by its own headers, whatever else is wrong with it.
+/// Whether a packet's own headers make it a later fragment, whatever else is wrong with it.
 fn is_later_fragment(frame: &[u8]) -> bool {
     let l3 = if frame[12] == 0x81 { 18 } else { 14 };
     let packet = &frame[l3..];
@@ -149,15 +149,16 @@ fn no_rule_about_ports_matches_a_later_fragment() {
             chain.rules.push(Rule { place: Place::default(), text: String::new(), steps });
             rules.add_chain(chain);
             let mut dice = Dice(7);
-            let (mut road, frames) = (super::Road::new(&rules), Frames::new(&rules, &mut dice));
+            let (mut path_bench, frames) =
+                (super::PathBench::new(&rules), Frames::new(&rules, &mut dice));
             let (mut later, mut dropped) = (0, 0);
             for _ in 0..1500 {
                 let frame = draw(&frames, &mut dice);
-                assert_eq!(road.send(std::slice::from_ref(&frame)), Ok(()), "{frame:02x?}");
+                assert_eq!(path_bench.send(std::slice::from_ref(&frame)), Ok(()), "{frame:02x?}");
                 let is_later = is_later_fragment(&frame);
-                assert!(!(is_later && road.drops(0)), "{hook:?} {selector:?}: {frame:02x?}");
+                assert!(!(is_later && path_bench.drops(0)), "{hook:?} {selector:?}: {frame:02x?}");
                 later += usize::from(is_later);
-                dropped += usize::from(road.drops(0));
+                dropped += usize::from(path_bench.drops(0));
             }
             assert!(later > 100 && dropped > 100, "{hook:?} {selector:?}: {later}, {dropped}");
         }

@@ -1,15 +1,15 @@
-//! Flows that come again and again: what the stage keeps for them is what it found, whichever burst they are
-//! in, and packets that only look like theirs are none.
+//! Recurring flows: what the stage remembers for a flow is what it found, in whichever burst its packets are.
+//! Packets that only look similar do not belong to the flow.
 
 use super::frames::{ADDRESSES, PORTS, PROTOCOLS};
-use super::road::Road;
+use super::path_bench::PathBench;
 use super::{Dice, Frames};
 use crate::filter::ir::{
     Action, Base, Chain, Counter, Family, Hook, Match, Place, Policy, Range, Rule, Ruleset,
     Selector, Step, Verdict,
 };
 
-/// Rules enough for sets of several words, about nothing but addresses, protocol and ports.
+/// Rules that look only at addresses, protocol and ports, enough of them for sets of several words.
 fn rules(dice: &mut Dice) -> Ruleset {
     let mut rules = Ruleset::default();
     let mut chain = Chain::new("ip filter forward", Family::Ip);
@@ -46,16 +46,16 @@ fn known_flows_fare_as_if_they_were_new() {
     for seed in 0..20 {
         let mut dice = Dice(seed);
         let ruleset = rules(&mut dice);
-        let mut road = Road::new(&ruleset);
+        let mut path_bench = PathBench::new(&ruleset);
         let frames = Frames::new(&ruleset, &mut dice);
         let mut pool: Vec<_> = (0..200).map(|_| frames.plain(&mut dice)).collect();
         pool.extend((0..50).map(|_| frames.draw(&mut dice)));
         for _ in 0..300 {
             let burst: Vec<_> = (0..dice.below(64) + 1).map(|_| dice.pick(&pool)).collect();
-            if let Err((lane, how)) = road.send(&burst) {
+            if let Err((lane, how)) = path_bench.send(&burst) {
                 panic!("seed {seed}: {how}\n{:02x?}", burst[lane]);
             }
         }
-        road.same_counts(seed);
+        path_bench.same_counts(seed);
     }
 }

@@ -1,22 +1,22 @@
-//! A million packets for each ruleset, in each language: rules drawn as text, read by the front end, and
-//! the classifier against the evaluator.
+//! A million packets for each ruleset in each language: draws rules as text, reads them by the front end, and
+//! compares the classifier with the evaluator.
 //!
-//! `TOLLWAY_ORACLE_SEED` and `TOLLWAY_ORACLE_CASES` say which rulesets and how many of each language
-//! (`make oracle KIND=rules SEED=n CASES=n`).
+//! `TOLLWAY_ORACLE_SEED` and `TOLLWAY_ORACLE_CASES` set the first ruleset and the number of rulesets in each
+//! language (`make oracle KIND=rules SEED=n CASES=n`).
 
 use std::time::Instant;
 
-use super::{Dice, Frames, compare_drawn, road};
+use super::{Dice, Frames, compare_drawn, path_bench};
 use crate::filter::ir::Ruleset;
 use crate::filter::{ipfw, iptables, nft};
 
-/// Packets of a ruleset.
+/// Packets per ruleset.
 const PACKETS: usize = 1_000_000;
-/// Packets that say beforehand if rules are met at all.
+/// Packets to check in advance whether a ruleset's rules match at all.
 const PROBES: usize = 2000;
-/// Rules of rulesets, by turns.
+/// Numbers of rules, in turn.
 const SIZES: [usize; 3] = [6, 40, 160];
-/// Rulesets of each language in a run that is not told how many.
+/// Default number of rulesets of each language.
 const CASES: u64 = 6;
 
 /// Draws rules of a language.
@@ -39,7 +39,7 @@ fn compare(language: &str, draw: Draw) {
         let count: usize = rules.chains.iter().map(|chain| chain.rules.len()).sum();
         let start = Instant::now();
         let (met, counters) =
-            compare_drawn(&rules, &road::links(), seed, &mut dice, PACKETS, Frames::at_edges)
+            compare_drawn(&rules, &path_bench::links(), seed, &mut dice, PACKETS, Frames::at_edges)
                 .counters;
         println!(
             "{language}, seed {seed:#x}: {count} rules, {met} of {counters} counters met, {:.1} s",
@@ -48,12 +48,13 @@ fn compare(language: &str, draw: Draw) {
     }
 }
 
-/// A ruleset of which packets meet a good part: the first rules of some drop everything.
+/// A ruleset of which packets meet a good part: in some rulesets, the first rules drop everything.
 fn drawn(seed: u64, dice: &mut Dice, draw: Draw, size: usize) -> Ruleset {
     for _ in 0..100 {
         let rules = draw(dice, size);
         let (met, counters) =
-            compare_drawn(&rules, &road::links(), seed, dice, PROBES, Frames::at_edges).counters;
+            compare_drawn(&rules, &path_bench::links(), seed, dice, PROBES, Frames::at_edges)
+                .counters;
         if met * 4 >= counters {
             return rules;
         }

@@ -1,17 +1,17 @@
-//! Random rulesets of all that the form has.
+//! Random rulesets with everything that the intermediate form has.
 
 use super::Dice;
 use super::frames::{ADDRESSES, PORTS, PROTOCOLS, six};
-use super::road::{LINKS, VID};
+use super::path_bench::{LINKS, VID};
 use crate::filter::ir::*;
 
-/// A ruleset in the drawing.
+/// A ruleset being drawn.
 pub(super) struct Draw<'a> {
     dice: &'a mut Dice,
     rules: Ruleset,
 }
 
-/// Chains that are jumped to; each only leads to those behind it.
+/// Chains that are jumped to; each leads only to later ones.
 const CALLED: usize = 4;
 
 impl<'a> Draw<'a> {
@@ -19,7 +19,7 @@ impl<'a> Draw<'a> {
         Self { dice, rules: Ruleset::default() }
     }
 
-    /// So many rules, over some chains.
+    /// Draws this many rules, in several chains.
     pub(super) fn ruleset(mut self, count: usize) -> Ruleset {
         for _ in 0..4 {
             self.rules.add_counter(Counter::default());
@@ -87,7 +87,7 @@ impl<'a> Draw<'a> {
 
     fn rule(&mut self, chain: usize, count: usize) -> Rule {
         let mut steps = Vec::new();
-        // Of many rules each is to match few packets, or none behind the first is reached.
+        // If there are many rules, each should match few packets, or packets reach none behind the first.
         let least = if count > 20 { 2 } else { 0 };
         for _ in 0..least + self.dice.below(3) {
             steps.push(self.step());
@@ -96,7 +96,7 @@ impl<'a> Draw<'a> {
         match self.dice.below(12) {
             0 if chain != CALLED - 1 => {
                 steps.push(Step::VerdictMap { keys: port_keys(), map: SetId(5) });
-                // For those whom the map tells to continue.
+                // For packets for which the map says continue.
                 if self.dice.one_in(2) {
                     steps.push(self.step());
                     steps.push(Step::Verdict(verdict));
@@ -161,7 +161,7 @@ impl<'a> Draw<'a> {
             0 => {
                 let set = self.dice.below(4);
                 let mut keys = self.rules.sets[set].key.clone();
-                // What is looked up is the rule's to say.
+                // The rule decides which field to look up.
                 if keys == [Selector::Source4.into()] && self.dice.one_in(2) {
                     keys = vec![Selector::Destination4.into()];
                 }

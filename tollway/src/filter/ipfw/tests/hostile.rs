@@ -1,8 +1,8 @@
-//! Text that nobody means.
+//! Meaningless text.
 
 use proptest::prelude::*;
 
-/// Words that files are made of, and such as have no business there.
+/// Words of files, and words that do not belong there.
 fn word() -> impl Strategy<Value = String> {
     const WORDS: &[&str] = &[
         "add",
@@ -124,7 +124,7 @@ fn a_rule_says_which_packets_it_is_for() {
         let told = super::super::read(&format!("add {body}\n"), "t").unwrap_err();
         assert_eq!(told.len(), 1, "{body}");
     }
-    // To ipfw a comment is a body, as an option is.
+    // To ipfw a comment is a body, like an option.
     for body in ["allow // all", "count // a heading", "deny in", "allow ip from any to any"] {
         let rules = super::super::read(&format!("add {body}\n"), "t").unwrap();
         assert!(rules.rule_count() > 0, "{body}");

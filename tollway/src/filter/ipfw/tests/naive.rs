@@ -1,17 +1,19 @@
-//! ipfw once more, as `ipfw_chk` does it: one rule after the other by position, on the packet's bytes.
-//! It shares nothing with the front end but the rules as they were read.
+//! A second implementation of ipfw, in the manner of `ipfw_chk`: one rule after the other by position, on the
+//! packet's bytes. It shares only the parsed rules with the front end.
 
 use crate::filter::eval::Fate;
 use crate::filter::ipfw::list::List;
-use crate::filter::ipfw::rule::{Action, Bits, Links, Lookup, Rule, Side, Term, Test, Told, Which};
+use crate::filter::ipfw::rule::{
+    Action, Bits, LinkSelector, Links, Lookup, RejectKind, Rule, Side, Term, Test,
+};
 use crate::filter::ipfw::table::{Key, Table};
 use crate::filter::ir::Reject;
 
-/// What a packet meets.
+/// The rules that a packet meets.
 pub(super) struct Naive<'a> {
     list: &'a List,
     rules: Vec<&'a Rule>,
-    /// Packets and bytes of each rule, and of the last.
+    /// Packets and bytes of each rule, and of the last one.
     pub(super) counts: Vec<(u64, u64)>,
 }
 
@@ -20,20 +22,20 @@ pub(super) struct Naive<'a> {
 pub(super) struct Passing<'a> {
     pub(super) frame: Vec<u8>,
     pub(super) input: &'a str,
-    /// The link that it is to leave by, in the passes for what is sent.
+    /// The egress link, in the passes before sending.
     pub(super) output: Option<&'a str>,
     pub(super) ether: bool,
     pub(super) via: Option<std::net::IpAddr>,
     pub(super) fib: Option<u32>,
 }
 
-/// What `ipfw_chk` gathers before the rules.
+/// What `ipfw_chk` collects before the rules.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     version: u8,
     protocol: u8,
     offset: u16,
-    /// Where the upper layer begins, behind layer 2.
+    /// Offset of the upper layer behind layer 2.
     upper: usize,
     length: usize,
 }
@@ -118,7 +120,7 @@ impl<'a> Naive<'a> {
     }
 
     fn count(&mut self, at: usize, seen: &Seen, packet: &Passing<'_>) {
-        // As the form has it: what is received at layer 2 is counted with what is behind it.
+        // As in the intermediate form, bytes of packets received at layer 2 include those behind the packet.
         let whole = seen.version == 0 || packet.ether && packet.output.is_none();
         let bytes = if whole { packet.frame.len() - L3 } else { seen.length };
         let count = &mut self.counts[at];
@@ -139,7 +141,7 @@ impl<'a> Naive<'a> {
         }
     }
 
-    fn reject(&self, told: Told, seen: &Seen, frame: &[u8]) -> Fate {
+    fn reject(&self, told: RejectKind, seen: &Seen, frame: &[u8]) -> Fate {
         let upper = |at: usize| frame[L3 + seen.upper + at];
         if seen.version == 0 || seen.offset != 0 {
             return Fate::Drop;
@@ -159,16 +161,16 @@ impl<'a> Naive<'a> {
             false => Fate::Drop,
         };
         match (told, four) {
-            (Told::Unreach(code), true) => Fate::Reject(Reject::Icmp(code)),
-            (Told::Unreach(code), false) => Fate::Reject(Reject::Icmp6(match code {
+            (RejectKind::Unreach(code), true) => Fate::Reject(Reject::Icmp(code)),
+            (RejectKind::Unreach(code), false) => Fate::Reject(Reject::Icmp6(match code {
                 3 => 4,
                 2 | 4 | 8..=10 | 13.. => 1,
                 _ => 0,
             })),
-            (Told::Reset, true) | (Told::Reset6, false) => reset(),
-            (Told::Reset, false) => Fate::Reject(Reject::Icmp6(1)),
-            (Told::Unreach6(code), false) => Fate::Reject(Reject::Icmp6(code)),
-            (Told::Unreach6(_) | Told::Reset6, true) => Fate::Drop,
+            (RejectKind::Reset, true) | (RejectKind::Reset6, false) => reset(),
+            (RejectKind::Reset, false) => Fate::Reject(Reject::Icmp6(1)),
+            (RejectKind::Unreach6(code), false) => Fate::Reject(Reject::Icmp6(code)),
+            (RejectKind::Unreach6(_) | RejectKind::Reset6, true) => Fate::Drop,
         }
     }
 
@@ -242,7 +244,7 @@ impl<'a> Naive<'a> {
             }
             Test::Length(ranges) => seen.version != 0 && within(ranges, seen.length as u16),
             Test::Ttl(ranges) => {
-                // One hop is counted off before it is sent.
+                // The TTL is decremented before sending.
                 four && within(ranges, u16::from(ip[8]) - u16::from(packet.output.is_some()))
             }
             Test::Id(ranges) => four && within(ranges, short(4)),
@@ -296,11 +298,11 @@ impl<'a> Naive<'a> {
         table.is_some_and(|table| table.entries.contains_key(&Key::Number(number)))
     }
 
-    fn link(&self, which: Which, links: &Links, packet: &Passing<'_>) -> bool {
+    fn link(&self, which: LinkSelector, links: &Links, packet: &Passing<'_>) -> bool {
         let link = match which {
-            Which::Recv => Some(packet.input),
-            Which::Xmit => packet.output,
-            Which::Via => packet.output.or(Some(packet.input)),
+            LinkSelector::Recv => Some(packet.input),
+            LinkSelector::Xmit => packet.output,
+            LinkSelector::Via => packet.output.or(Some(packet.input)),
         };
         let Some(link) = link else { return false };
         match links {
@@ -341,7 +343,7 @@ fn port(seen: &Seen, ip: &[u8], side: Side) -> Option<u16> {
     has.then(|| u16::from_be_bytes([ip[at], ip[at + 1]]))
 }
 
-/// Takes a packet apart; none for what is denied before any rule.
+/// Parses a packet; `None` for one that is denied before any rule.
 fn seen(frame: &[u8]) -> Option<Seen> {
     let ip = &frame[L3..];
     match (frame[12], frame[13]) {
@@ -394,7 +396,7 @@ fn six(ip: &[u8]) -> Option<Seen> {
                 let offset = u16::from_be_bytes([header[2], header[3]]) >> 3;
                 if offset != 0 {
                     let seen = Seen { version: 6, protocol: header[0], offset, upper: 0, length };
-                    // A limit: other headers of a later fragment are not looked behind.
+                    // A limit: in a later fragment, no other headers are skipped.
                     return (!matches!(header[0], 0 | 43 | 44 | 51 | 60)).then_some(seen);
                 }
                 (next, at) = (header[0], at + 8);

@@ -1,4 +1,4 @@
-//! Random files and random packets: the naive interpreter, the evaluator and the classifier are one.
+//! Random files and random packets: the naive interpreter, the evaluator and the classifier agree.
 
 use tollway_dataplane::epoch::Epochs;
 
@@ -137,12 +137,12 @@ const ACTIONS: &[&str] = &[
 
 const BEYOND: &[&str] = &["fwd 10.0.0.9", "fwd 2001:db8::9", "setfib 3", "count log logamount 9"];
 
-/// A file in the drawing.
+/// A file being drawn.
 struct Draw<'a> {
     dice: &'a mut Dice,
-    /// Also rules about layer 2.
+    /// Whether to include rules about layer 2.
     layer2: bool,
-    /// Also what sends packets another way, and logs.
+    /// Whether to include rules that redirect packets or log.
     beyond: bool,
 }
 
@@ -154,7 +154,7 @@ impl Draw<'_> {
             table ports create type number\ntable ports add 0 1 22 53 4 8080\n\
             table ifs create type iface\ntable ifs add wan1 2 lan0 3\n"
                 .to_owned();
-        // A called part that comes back, which calls another before it.
+        // A called part that returns after it calls another.
         text += "add 60000 return ip4 from any to any iplen 0-60\nadd 60000 call 61000 tcp from any to any\nadd 60000 count ip from any to any\n\
             add 60100 return ip from any to any\nadd 61000 count udp from any to any\nadd 61001 return ip from any to any\n";
         for _ in 0..rules {
@@ -166,13 +166,13 @@ impl Draw<'_> {
 
     fn rule(&mut self, among_many: bool) -> String {
         let dice = &mut *self.dice;
-        // Numbers that rules share now and then.
+        // Some rules share a number.
         let number = 1 + dice.below(50) * 100 / (1 + dice.below(3));
         let action = match dice.below(10) {
             0 if dice.one_in(3) => format!("skipto {}", number.saturating_sub(dice.below(3))),
             0 | 1 => format!("skipto {}", number + dice.below(900)),
             2 if number < 60_000 => "call 60000".to_owned(),
-            // Of many rules most let packets go on, or none behind the first is reached.
+            // If there are many rules, most should let packets go on, or packets reach none behind the first.
             4.. if among_many && !dice.one_in(6) => "count".to_owned(),
             3 if self.beyond => dice.pick(BEYOND).to_owned(),
             _ => dice.pick(ACTIONS).to_owned(),
@@ -209,13 +209,13 @@ impl Draw<'_> {
     }
 }
 
-/// A random ruleset with all that there is: rules about layer 2, or such that send packets another way,
-/// which is not done there.
+/// A random ruleset with all features: either rules about layer 2, or rules that redirect packets, which are
+/// not supported there.
 pub(in crate::filter) fn drawn(dice: &mut Dice, count: usize) -> Ruleset {
     let layer2 = dice.one_in(3);
     let mut text = Draw { dice, layer2, beyond: !layer2 }.file(count);
     if !layer2 {
-        // Before others deny the packet, and with a way for it through both passes.
+        // Before other rules deny the packet, and with a way for it through both passes.
         for fib in 0..3 {
             text +=
                 &format!("add {} setfib {fib} ip from {} to any\n", fib + 1, dice.pick(ADDRESSES));
@@ -235,7 +235,7 @@ fn read(text: &str, seed: u64) -> (List, Ruleset) {
     (list, rules)
 }
 
-/// Turns some bytes behind the addresses over, or says that the frame is of something else.
+/// Inverts some bytes behind the addresses, or changes the frame's type.
 fn spoil(frame: &mut [u8], ether: bool, dice: &mut Dice) {
     let six = frame[12] == 0x86;
     let from = if six { 14 + 40 } else { 14 + 20 };
@@ -262,7 +262,7 @@ fn spoil(frame: &mut [u8], ether: bool, dice: &mut Dice) {
     }
 }
 
-/// Sends packets through both; says how many rules were for some.
+/// Sends packets through both. Returns how many rules matched some.
 fn compare(list: &List, rules: &Ruleset, packets: &[Vec<u8>], what: &str) -> usize {
     let links = links();
     let (mut naive, mut state) = (Naive::new(list), eval::State::new(rules));

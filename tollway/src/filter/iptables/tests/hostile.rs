@@ -1,11 +1,11 @@
-//! Text that is no save.
+//! Text that is not a save.
 
 use proptest::prelude::*;
 
 use super::{forward, read};
 use crate::filter::ir::Family;
 
-/// The place and words of the first mistake.
+/// Line, column and text of the first mistake.
 fn first(text: &str) -> (usize, usize, String) {
     let mistakes = read(text, "rules.v4", Family::Ip).expect_err(text);
     let mistake = &mistakes[0];
@@ -33,7 +33,7 @@ fn mistakes_say_where_they_are() {
         ("-i a-name-that-is-too-long", 15, "is no name of a link"),
         ("-m limit --limit 0/sec", 29, "is no rate"),
         ("-m limit --limit 20000/sec", 29, "is no rate"),
-        ("-m limit ! --limit 5/sec", 23, "can not be negated"),
+        ("-m limit ! --limit 5/sec", 23, "cannot be negated"),
         ("-m mac --mac-source 02:00:00:00:07", 32, "is no MAC address"),
         ("-m iprange --src-range 10.0.0.9-10.0.0.1", 35, "ends before it begins"),
         ("-m ../x --y", 15, "is no match"),
@@ -91,7 +91,7 @@ fn all_mistakes_are_told() {
     assert_eq!(lines, [5, 7]);
 }
 
-/// Words that rules are made of, and others.
+/// Words of rules, and others.
 fn word() -> impl Strategy<Value = String> {
     let known: Vec<&str> = include_str!("saves/v4-legacy.save")
         .split_whitespace()

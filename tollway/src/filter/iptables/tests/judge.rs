@@ -1,16 +1,16 @@
-//! What is compiled is what iptables takes.
+//! What Tollway compiles is what iptables accepts.
 
 use std::fmt::Write as _;
 use std::process::Command;
 
 use super::read;
-use crate::filter::coverage::{Coverage, coverage};
 use crate::filter::ir::Family;
+use crate::filter::offload::{Offload, offload};
 
-/// Of the pairs of options one in so many is tried; all take a minute.
+/// The test tries one in this many pairs of options; all would take a minute.
 const ONE_IN: usize = 23;
 
-/// Options of each family, table and beginning of a rule.
+/// Options for each family, table and beginning of a rule.
 const OPTIONS: &str = include_str!("options.txt");
 
 /// A rule of a table, and its family.
@@ -27,11 +27,11 @@ impl Case {
         format!("*{table}\n:{chain} ACCEPT [0:0]\n:a - [0:0]\n-A {chain} {rule}\nCOMMIT\n")
     }
 
-    /// Whether it is read, and none of it is left to the kernel.
+    /// Whether the rule is accepted and no part of it is unsupported.
     fn is_compiled(&self) -> bool {
-        let is_kernels = |coverage: &Coverage| matches!(coverage, Coverage::Kernel(_));
+        let is_kernels = |offload: &Offload| matches!(offload, Offload::Kernel(_));
         read(&self.text(), "rules", self.family)
-            .is_ok_and(|rules| !coverage(&rules).iter().any(|one| is_kernels(&one.coverage)))
+            .is_ok_and(|rules| !offload(&rules).iter().any(|one| is_kernels(&one.offload)))
     }
 }
 
@@ -62,7 +62,7 @@ fn cases(one_in: usize) -> Vec<Case> {
     cases
 }
 
-/// Which of them iptables refuses, and why.
+/// The cases that iptables rejects, and why.
 fn refused(cases: &[&Case]) -> Vec<(usize, String)> {
     let folder = tempfile::tempdir().unwrap();
     let mut script = String::new();
@@ -96,7 +96,7 @@ fn what_iptables_refuses_is_not_compiled() {
         .map(|(number, why)| format!("{}{why}\n", compiled[number].text()))
         .collect();
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), compiled.len(), wrong.join("\n"));
-    // The judge refuses at all.
+    // iptables rejects anything at all.
     let none = Case { family: Family::Ip, table: "filter", rule: "--nonsense".to_owned() };
     assert_eq!(refused(&[&none]).len(), 1);
 }

@@ -1,7 +1,7 @@
-//! What the kernel does with rules, written after its sources (`ipt_do_table`, `ip6t_do_table`, `tcp_mt`,
-//! `udp_mt`, `icmp_match`, `multiport_mt`, `ipv6_find_hdr`), and nothing of the form.
+//! What the kernel does with rules, written from its sources (`ipt_do_table`, `ip6t_do_table`, `tcp_mt`,
+//! `udp_mt`, `icmp_match`, `multiport_mt`, `ipv6_find_hdr`) without the intermediate form.
 
-/// A number or the numbers between two, or what is none of them.
+/// A range of numbers, or with `true` everything outside of it.
 pub(super) type Numbers = (u32, u32, bool);
 
 /// A match of a rule.
@@ -21,7 +21,7 @@ pub(super) enum Match {
         code: Option<u8>,
         negate: bool,
     },
-    /// Of sources, of destinations, or of both.
+    /// Ports of sources, of destinations, or of both.
     Multiport {
         of: (bool, bool),
         ports: Vec<(u32, u32)>,
@@ -37,7 +37,7 @@ pub(super) enum Match {
     Dscp(Numbers),
 }
 
-/// What a rule does.
+/// The action of a rule.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target {
     Nothing,
@@ -51,7 +51,7 @@ pub(super) enum Target {
     Dscp(u8),
 }
 
-/// A rule. Addresses are of 32 bits, with the length of their mask; those of IPv6 are the lower ones.
+/// A rule. Addresses are 32 bits with the length of their mask; of IPv6 addresses they are the lower bits.
 #[derive(Clone, Debug)]
 pub(super) struct Rule {
     pub(super) source: Option<(u32, u32, bool)>,
@@ -64,7 +64,7 @@ pub(super) struct Rule {
     pub(super) target: Target,
 }
 
-/// A chain; a built-in one drops what comes to its end, or accepts it.
+/// A chain; a built-in one has a policy to drop or accept.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Chain {
     pub(super) name: String,
@@ -72,7 +72,7 @@ pub(super) struct Chain {
     pub(super) rules: Vec<Rule>,
 }
 
-/// A packet on its way.
+/// A packet.
 #[derive(Clone, Debug)]
 pub(super) struct Skb {
     /// From the IP header to the packet's end.
@@ -83,7 +83,7 @@ pub(super) struct Skb {
     pub(super) mark: u32,
 }
 
-/// What becomes of it.
+/// The fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Accept,
@@ -91,13 +91,13 @@ pub(super) enum Verdict {
     Reject,
 }
 
-/// Why a rule did not take a packet.
+/// Why a rule did not match a packet.
 enum Not {
     Matched,
     Ends(Verdict),
 }
 
-/// Where the transport header is: protocol, bytes before it, offset.
+/// The transport header: protocol, number of bytes before it, fragment offset.
 type Place = (u8, usize, u32);
 
 impl Skb {
@@ -236,7 +236,7 @@ impl Match {
     }
 }
 
-/// Takes a packet through a table from a built-in chain on; `count` is told of chain and rule, or of the
+/// Takes a packet through a table, starting at a built-in chain; `count` receives chain and rule, or the
 /// chain's end.
 pub(super) fn do_table(
     chains: &[Chain],

@@ -1,4 +1,4 @@
-//! The front end through the evaluator.
+//! Tests the front end by the evaluator.
 
 mod hostile;
 mod judge;
@@ -11,7 +11,7 @@ use super::read;
 use crate::filter::eval::{self, Fate, Link, Packet, State};
 use crate::filter::ir::{Family, Hook, Ruleset};
 
-/// Reads rules that are sound.
+/// Reads valid rules.
 fn sound(text: &str, family: Family) -> Ruleset {
     let rules = match read(text, "rules.v4", family) {
         Ok(rules) => rules,
@@ -21,12 +21,12 @@ fn sound(text: &str, family: Family) -> Ruleset {
     rules
 }
 
-/// Links that packets of these tests take.
+/// The links of the tests' packets.
 fn link(name: &str) -> Link {
     Link { name: name.into(), vrf: "main".into(), on: None, vrf_device: None }
 }
 
-/// What becomes of a frame from wan0 to lan0 at all hooks.
+/// The fate of a frame from wan0 to lan0 at all hooks.
 fn fate(rules: &Ruleset, state: &mut State, frame: &[u8], now_ns: u64) -> (Fate, u32, Vec<u8>) {
     let (input, output) = (link("wan0"), link("lan0"));
     let mut packet = Packet::new(frame, 14, &input);

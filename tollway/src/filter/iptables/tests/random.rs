@@ -1,4 +1,4 @@
-//! Random rules: the front end and the evaluator against the kernel's way, and the classifier against the
+//! Random rules: compares front end and evaluator with the model of the kernel, and the classifier with the
 //! evaluator.
 
 use super::kernel::{Chain, Match, Numbers, Rule, Skb, Target, Verdict, do_table};
@@ -11,7 +11,7 @@ use crate::filter::ir::{Action, CounterId, Family, Hook, Ruleset, Step};
 const TABLES: [(&str, &[&str]); 2] =
     [("mangle", &["PREROUTING", "FORWARD"]), ("filter", &["FORWARD"])];
 
-/// User chains of each table; each leads only to those behind it.
+/// Number of user chains of each table; each leads only to later ones.
 const CALLED: usize = 3;
 
 const ADDRESSES: [u32; 6] =
@@ -25,7 +25,7 @@ struct Draw<'d> {
 }
 
 impl Draw<'_> {
-    /// All tables; what their rules count into is told apart by a comment.
+    /// All tables; a comment identifies each rule's counter.
     fn tables(&mut self, most: usize) -> Vec<Vec<Chain>> {
         let tables = TABLES.iter().map(|(_, bases)| {
             let mut chains: Vec<_> = bases
@@ -42,7 +42,7 @@ impl Draw<'_> {
             );
             for _ in 0..most {
                 let chain = self.dice.below(chains.len());
-                // Before the route the kernel knows no output, which is no rule's fault.
+                // Before the route the kernel knows no egress link; matching on it there is not an error.
                 let rule = self.rule(chain, bases.len(), chains.len());
                 chains[chain].rules.push(rule);
             }
@@ -186,7 +186,7 @@ const MORE: [&str; 9] = [
     "-i wan0 -o lan0 -m mark --mark 0x1/0x3",
 ];
 
-/// A random ruleset of IPv4 or IPv6 with all that there is.
+/// A random ruleset of IPv4 or IPv6 with all features.
 pub(in crate::filter) fn drawn(dice: &mut Dice, count: usize) -> Ruleset {
     let six = dice.one_in(3);
     let tables = Draw { dice, six }.tables(count);
@@ -204,7 +204,7 @@ pub(in crate::filter) fn drawn(dice: &mut Dice, count: usize) -> Ruleset {
     sound(&text, if six { Family::Ip6 } else { Family::Ip })
 }
 
-/// The tables as a save, rules marked by a comment.
+/// The tables as a save; comments mark the rules.
 fn save(tables: &[Vec<Chain>], six: bool) -> String {
     let mut text = String::new();
     for ((name, _), chains) in TABLES.iter().zip(tables) {
@@ -340,7 +340,7 @@ fn flags(flags: u8) -> String {
     if set.is_empty() { "NONE".to_owned() } else { set.join(",") }
 }
 
-/// The counter of the rule with this in its text.
+/// The counter of the rule whose text contains this.
 fn counter(rules: &Ruleset, mark: &str) -> Option<CounterId> {
     let all = rules.chains.iter().flat_map(|chain| &chain.rules);
     let own = all.filter(|rule| rule.text.split(' ').any(|word| word == mark));

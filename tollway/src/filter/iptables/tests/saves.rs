@@ -1,4 +1,4 @@
-//! What iptables itself has written: 1.8.9, both its kinds.
+//! Output of iptables itself: version 1.8.9, both variants.
 
 use tollway_dataplane::epoch::Epochs;
 
@@ -12,7 +12,7 @@ const V6: [&str; 2] = [include_str!("saves/v6-legacy.save"), include_str!("saves
 const ROUTER: [&str; 2] =
     [include_str!("saves/router-legacy.save"), include_str!("saves/router-nft.save")];
 
-/// Why rules are the kernel's, with the line of each.
+/// The reasons for unsupported rules, with their lines' text.
 fn reasons(rules: &Ruleset) -> Vec<(&str, &str)> {
     let rules = rules.chains.iter().flat_map(|chain| &chain.rules);
     rules
@@ -32,7 +32,7 @@ fn all_saves_are_read_and_compiled() {
     {
         let rules = sound(save, family);
         flatten(&rules, &links, &Epochs::new()).expect("it compiles");
-        // Every line has become a rule, at its place, with its text.
+        // Every line became a rule, with its place and its text.
         for (index, line) in save.lines().enumerate() {
             let Some((_, text)) = line.split_once("] -A ") else { continue };
             let text = format!("-A {text}");
@@ -79,7 +79,7 @@ fn what_is_the_kernels_is_known_by_name() {
         let there = |(text, reason): &(&str, &str)| text.contains(part) && reason.contains(why);
         assert!(reasons.iter().any(there), "{part}: {why}\n{reasons:#?}");
     }
-    // And nothing else, but for headers cut short behind those.
+    // And nothing else, except truncated headers behind those.
     for (text, _) in &reasons {
         let known = ["-m comment", "-m iprange", "-m ttl", "-m length", "-m limit", "--set-xmark"];
         assert!(known.iter().all(|part| !text.contains(part)), "{text}");
@@ -97,7 +97,7 @@ fn both_kinds_of_iptables_say_the_same_of_sound_packets() {
             assert_eq!(fates[0], fates[1]);
         }
     }
-    // Their tables are in another order.
+    // The order of their tables differs.
     one.counts.sort_unstable();
     other.counts.sort_unstable();
     assert_eq!(one.counts, other.counts);

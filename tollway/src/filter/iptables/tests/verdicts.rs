@@ -1,10 +1,10 @@
-//! Packets and what rules make of them.
+//! Fates of packets.
 
 use super::{fate, forward, sound};
 use crate::filter::eval::{Fate, State};
 use crate::filter::ir::{Action, Family, Log, Reject, Step};
 
-/// An IPv4 packet in a frame; `fragment` is its field with flags and offset.
+/// An IPv4 packet in a frame; `fragment` is the field with flags and offset.
 pub(super) fn four(protocol: u8, fragment: u16, body: &[u8]) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 7, 8, 0, 0x45, 0];
     frame.extend_from_slice(&(20 + body.len() as u16).to_be_bytes());
@@ -48,7 +48,7 @@ pub(super) fn tcp(source: [u8; 4], destination: [u8; 4], port: u16) -> Vec<u8> {
 const DROP: Fate = Fate::Drop;
 const ACCEPT: Fate = Fate::Accept;
 
-/// What rules in the chain FORWARD, which accepts, make of a packet.
+/// The fate of a packet by rules in the chain FORWARD, which accepts.
 fn of(rules: &[&str], family: Family, frame: &[u8]) -> Fate {
     let rules = sound(&forward(rules), family);
     fate(&rules, &mut State::new(&rules), frame, 0).0

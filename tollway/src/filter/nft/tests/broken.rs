@@ -1,11 +1,11 @@
-//! Whatever a listing says, it is read or refused.
+//! Any listing is either read or rejected.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::super::read;
 
-/// Words that mean something somewhere.
+/// Words with a meaning in some place.
 const WORDS: &[&str] = &[
     "", "*", "@s", "@m", "accept", "c", "d", "0x", "eth*", "::1", "10.0.0.1", "syn", "tcp", "ip",
     "ip6", "inet", "netdev", "bridge", "forward", "ingress", "egress", "dport", "saddr", "flags",
@@ -83,7 +83,7 @@ fn whole() -> Value {
     ]})
 }
 
-/// How many values there are in a value, itself too.
+/// The number of values in a value, including itself.
 fn size(value: &Value) -> usize {
     1 + match value {
         Value::Array(values) => values.iter().map(size).sum(),
@@ -92,7 +92,7 @@ fn size(value: &Value) -> usize {
     }
 }
 
-/// The value so far in, depth first.
+/// The value with this number, depth first.
 fn at(value: &mut Value, mut number: usize) -> &mut Value {
     if number == 0 {
         return value;

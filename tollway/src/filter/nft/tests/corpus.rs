@@ -1,7 +1,7 @@
-//! Rulesets as people write them, loaded by the real nft, and what becomes of packets.
+//! Realistic rulesets, loaded by the real nft, and the fates of packets.
 //!
-//! A line `#: PACKET => FATE` of a file says what becomes of a packet; packets of one file come one after
-//! the other. `#= NAME PACKETS BYTES` says what a counter has in the end.
+//! A line `#: PACKET => FATE` of a file states the fate of a packet; the packets of one file come one after
+//! the other. `#= NAME PACKETS BYTES` states the final value of a counter.
 
 use std::path::PathBuf;
 

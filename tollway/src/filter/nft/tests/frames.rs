@@ -1,11 +1,11 @@
-//! Packets that the corpus writes as words: `src=192.0.2.1 tcp=1>22 flags=syn+ack`.
+//! Packets that the corpus describes in words: `src=192.0.2.1 tcp=1>22 flags=syn+ack`.
 
 use std::net::IpAddr;
 
 use crate::filter::eval::Link;
 use crate::filter::ir::Hook;
 
-/// A packet, and where and when it comes.
+/// A packet, and where and when it arrives.
 pub(super) struct Given {
     pub(super) hook: Hook,
     pub(super) input: Link,
@@ -138,7 +138,7 @@ fn flags(words: &str) -> u8 {
     words.split('+').map(|word| 1 << names.iter().position(|name| *name == word).unwrap()).sum()
 }
 
-/// All but the addresses.
+/// A header without its addresses.
 fn ip4(words: &Words<'_>, protocol: u8, body: usize) -> Vec<u8> {
     let mut header = vec![0x45, (words.number("dscp", 0) << 2 | words.number("ecn", 0)) as u8];
     header.extend((20 + body as u16).to_be_bytes());
@@ -153,7 +153,7 @@ fn ip4(words: &Words<'_>, protocol: u8, body: usize) -> Vec<u8> {
     header
 }
 
-/// All but the addresses.
+/// A header without its addresses.
 fn ip6(words: &Words<'_>, next: u8, body: usize) -> Vec<u8> {
     let class = (words.number("dscp", 0) << 2 | words.number("ecn", 0)) as u32;
     let mut header = (6 << 28 | class << 20).to_be_bytes().to_vec();
@@ -162,11 +162,11 @@ fn ip6(words: &Words<'_>, next: u8, body: usize) -> Vec<u8> {
     header
 }
 
-/// Extension headers of 8 bytes by their numbers (`ext=60,43`), and what comes first then.
+/// Extension headers of 8 bytes by their numbers (`ext=60,43`), after the number of the first.
 fn extensions(words: &Words<'_>, next: u8) -> (u8, Vec<u8>) {
     let numbers = words.get("ext").unwrap_or_default().split(',').filter(|word| !word.is_empty());
     let chain: Vec<_> = numbers.map(|word| number(word) as u8).chain([next]).collect();
-    // Of options the one header has padding, of routing no segments are left.
+    // Headers of options contain padding, a routing header has no segments left.
     let headers = chain.windows(2).flat_map(|pair| match pair[0] {
         60 => [pair[1], 0, 1, 4, 0, 0, 0, 0],
         _ => [pair[1], 0, 0, 0, 0, 0, 0, 0],

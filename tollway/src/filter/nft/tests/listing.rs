@@ -1,4 +1,4 @@
-//! What a listing may have that nft does not write on every machine.
+//! Parts of listings that nft does not produce on every machine.
 
 use serde_json::{Value, json};
 
@@ -226,7 +226,7 @@ fn saddr_in(set: &str) -> Value {
 
 #[test]
 fn bits_beyond_a_mask_are_not_taken_for_a_prefix() {
-    // `meta mark & 0 == 3`, as nft lists it.
+    // `meta mark & 0 == 3` as nft lists it.
     let mark = json!({"match": {"op": "==", "left": {"meta": {"key": "mark"}},
         "right": {"prefix": {"addr": 3, "len": 0}}}});
     let steps = steps(json!([mark, {"drop": null}]));

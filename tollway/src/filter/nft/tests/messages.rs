@@ -1,4 +1,4 @@
-//! Mistakes are one sentence, at their place.
+//! Each mistake is one sentence at its place.
 
 use super::super::{read, script};
 

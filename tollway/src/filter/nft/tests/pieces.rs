@@ -1,14 +1,14 @@
-//! Rules in pieces are the same rules.
+//! Rules loaded in pieces are the same rules.
 
 use serde_json::Value;
 
 use super::Script;
+use crate::controller::rules::file::Loaded;
 use crate::filter::ir::Step;
 use crate::filter::nft::json::{only, several, text};
-use crate::mirror::rules::file::Loaded;
 use crate::netlink::Apart;
 
-/// What nft lists, without the numbers that the kernel gave by the way.
+/// nft's listing without the numbers that the kernel assigned.
 fn listed(loaded: &Loaded) -> Value {
     let mut listed: Value = serde_json::from_str(&loaded.listing()).unwrap();
     let objects = listed["nftables"].as_array_mut().unwrap();
@@ -20,13 +20,13 @@ fn listed(loaded: &Loaded) -> Value {
     listed
 }
 
-/// The rules of what nft lists.
+/// The rules of a listing.
 fn rules(listed: &Value) -> Vec<&Value> {
     let objects = several(&listed["nftables"]).iter().filter_map(only);
     objects.filter(|(kind, _)| *kind == "rule").map(|(_, rule)| rule).collect()
 }
 
-/// Says that a file does not differ when it is loaded in pieces of so many bytes.
+/// Checks that a file loaded in pieces of this many bytes does not differ.
 fn same(path: &std::path::Path, bytes: usize) {
     let script = Script::new(path).unwrap();
     let whole = script.whole().unwrap().0;
@@ -50,7 +50,7 @@ fn pieces_are_the_whole() {
     }
 }
 
-/// 10,000 rules with a set of 100,000 elements, half of them in a file that is included.
+/// 10,000 rules with a set of 100,000 elements, half of them in an included file.
 fn large(folder: &std::path::Path) -> std::path::PathBuf {
     let rule = |number: usize| {
         format!(
@@ -84,7 +84,7 @@ fn a_user_loads_what_one_message_has_no_room_for() {
     let folder = tempfile::tempdir().unwrap();
     let path = large(folder.path());
     let script = Script::new(&path).unwrap();
-    // As a user's, whoever runs this.
+    // As an ordinary user, even if root runs the test.
     let whole = script.run(Apart::User, None).unwrap();
     assert!(super::said(&whole.output).contains(super::TOO_LONG), "{}", super::said(&whole.output));
     let loaded = script.in_pieces(Apart::User, super::BATCH_BYTES).unwrap();
@@ -98,7 +98,7 @@ fn a_user_loads_what_one_message_has_no_room_for() {
     assert_eq!(rules.chains.iter().map(|chain| chain.rules.len()).sum::<usize>(), 10_002);
     let steps = rules.chains.iter().flat_map(|chain| &chain.rules).flat_map(|rule| &rule.steps);
     assert!(!steps.into_iter().any(|step| matches!(step, Step::Unsupported(_))));
-    // The machine's own way, which is another one for root.
+    // The default way, which differs for root.
     assert_eq!(super::load(&path).unwrap().rule_count(), 10_003 - 1);
 }
 

@@ -1,10 +1,10 @@
-//! Random rules as people write them for nft.
+//! Random rules in nft's language.
 
 use super::super::load;
 use crate::filter::flatten::tests::Dice;
 use crate::filter::ir::Ruleset;
 
-/// What all rulesets have beside their rules. Each chain leads only to those behind it.
+/// What all rulesets contain beside their rules. Each chain leads only to later ones.
 const OBJECTS: &str = "
   counter hits { }
   limit slow { rate 20000/second burst 5 packets }
@@ -80,7 +80,7 @@ const TRANSPORT: &[&str] = &[
     "meta mark set tcp dport map @marks",
 ];
 
-/// With addresses of IPv4 before ports.
+/// With IPv4 addresses before ports.
 const TOGETHER: &[&str] = &[
     "ip saddr . tcp dport @pairs",
     "ip daddr . udp dport != @pairs",
@@ -121,7 +121,7 @@ const ACTIONS: &[&str] = &[
 
 struct Draw<'d> {
     dice: &'d mut Dice,
-    /// Of many rules each is for few packets.
+    /// Whether there are many rules, each for few packets.
     many: bool,
 }
 
@@ -151,7 +151,7 @@ impl Draw<'_> {
             }
             _ => {}
         }
-        // A verdict that a map has ends the rule.
+        // A map's verdict ends the rule.
         if words.iter().any(|word| word.contains("vmap")) {
             words.sort_by_key(|word| word.contains("vmap"));
             return self.plain(words, hook).join(" ");
@@ -170,7 +170,7 @@ impl Draw<'_> {
         words.join(" ")
     }
 
-    /// Without what the hook does not take.
+    /// Without words that are not valid at the hook.
     fn plain(&self, mut words: Vec<&'static str>, hook: &str) -> Vec<String> {
         const ELSEWHERE: [&str; 4] = ["meta length", "@", "name", "notrack"];
         if hook == "ingress" {
@@ -199,7 +199,7 @@ impl Draw<'_> {
     }
 
     fn text(&mut self, count: usize) -> String {
-        // What is called stands before who calls, for nft's sake.
+        // nft requires a chain before the rules that jump to it.
         const CHAINS: [(&str, &str, &str); 7] = [
             ("u2", "", ""),
             ("u1", "", ""),
@@ -227,7 +227,7 @@ impl Draw<'_> {
     }
 }
 
-/// A random ruleset as the front end reads it of nft's listing; whatever nft does not take of it is left out.
+/// A random ruleset as the front end reads it from nft's listing, without what nft rejects.
 pub(in crate::filter) fn drawn(dice: &mut Dice, count: usize) -> Ruleset {
     let mut text = Draw { dice, many: count > 20 }.text(count);
     let dir = tempfile::tempdir().expect("a directory");

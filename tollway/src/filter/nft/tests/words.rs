@@ -1,4 +1,4 @@
-//! Rules in nft's words are the same rules to nft.
+//! To nft, rules in our rendering of its syntax are the same rules.
 
 use std::io::Write as _;
 
@@ -8,7 +8,7 @@ use super::super::json::{only, several, text};
 use super::super::{read, script};
 use super::corpus::files;
 
-/// A listing's rules: where each stands, and what it says.
+/// A listing's rules with their places.
 fn rules(listing: &str) -> Vec<(String, Value)> {
     let listing: Value = serde_json::from_str(listing).unwrap();
     let rules = several(&listing["nftables"]).iter().filter_map(only);

@@ -1,10 +1,10 @@
-//! Expressions and values in nft's words.
+//! Expressions and values in nft's syntax.
 
 use serde_json::Value;
 
 use crate::filter::nft::json::{inner, number, only, pair, several, text};
 
-/// Text in nft's quotes. It knows no escapes, so that quotes inside are left out.
+/// Text in nft's quotes. nft knows no escapes, so quotes inside are dropped.
 pub(super) fn quoted(text: &str) -> String {
     let plain = text.chars().filter(|c| *c != '"');
     format!("\"{}\"", plain.map(|c| if c.is_control() { ' ' } else { c }).collect::<String>())
@@ -63,7 +63,7 @@ pub(super) fn lookup(name: &str, lookup: &Value) -> String {
     format!("{} {name} {data}", expression(key))
 }
 
-/// An element of a map that an expression is looked up in.
+/// An element of a map in which an expression is looked up.
 fn mapping(key: &Value, element: &Value) -> String {
     let Some((value, datum)) = pair(element) else { return compared(key, element) };
     let value = inner(value, "elem").and_then(|outer| outer.get("val")).unwrap_or(value);
@@ -163,7 +163,7 @@ fn concatenated(parts: &[Value], value: &Value) -> String {
     parts.join(" . ")
 }
 
-/// A constant, a set, or what stands for one.
+/// A constant, a set, or a reference to one.
 pub(super) fn literal(value: &Value, style: Words) -> String {
     let word = |value: &Value| literal(value, style);
     let Some((name, inner)) = only(value) else {
@@ -195,7 +195,7 @@ pub(super) fn literal(value: &Value, style: Words) -> String {
     }
 }
 
-/// What is written as it is.
+/// A value written as it is.
 pub(super) fn plain(value: &Value) -> String {
     match value {
         Value::String(text) if text.chars().any(|c| c.is_whitespace() || c == '"') => quoted(text),
@@ -204,23 +204,23 @@ pub(super) fn plain(value: &Value) -> String {
     }
 }
 
-/// Each of several, with something between.
+/// Each of several values, with a separator between them.
 pub(super) fn joined(values: &Value, between: &str, each: impl Fn(&Value) -> String) -> String {
     several(values).iter().map(each).collect::<Vec<_>>().join(between)
 }
 
-/// Words with blanks between, empty ones left out.
+/// Words separated by spaces, without empty ones.
 pub(super) fn words<const N: usize>(words: [&str; N]) -> String {
     let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
     words.join(" ")
 }
 
-/// A number, 0 where there is none.
+/// A number, 0 if it is missing.
 fn part(inner: &Value, name: &str) -> u64 {
     number(inner, name).unwrap_or(0)
 }
 
-/// A number with its name before it, where it is not 0.
+/// A number preceded by its name, unless it is 0.
 fn option(inner: &Value, name: &str) -> String {
     match part(inner, name) {
         0 => String::new(),

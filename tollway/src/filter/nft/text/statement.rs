@@ -1,4 +1,4 @@
-//! Statements in nft's words.
+//! Statements in nft's syntax.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use super::phrase::{
 };
 use crate::filter::nft::json::{inner, number, only, text};
 
-/// A statement as nft writes it; what is not known, as JSON.
+/// A statement in nft's syntax; an unknown one as JSON.
 pub(super) fn statement(value: &Value) -> String {
     let Some((name, inner)) = only(value) else { return plain(value) };
     match name {
@@ -72,7 +72,7 @@ fn counter(inner: &Value) -> String {
     }
 }
 
-/// An object by its name, or by a map of names.
+/// A reference to an object by its name, or by a map of names.
 fn named(inner: &Value) -> String {
     match inner {
         Value::String(name) => quoted(name),

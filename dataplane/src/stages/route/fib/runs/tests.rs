@@ -8,7 +8,7 @@ use crate::stages::route::Capacity;
 use crate::stages::route::fib::node::{Changes, Location, SLOTS};
 use crate::stages::route::fib::{Entry, Fib};
 
-/// Says all that runs say of themselves as a plain list of slots says it.
+/// Compares every property of runs with a plain list of slots.
 fn assert_is(runs: &Runs, slots: &[u32; SLOTS]) {
     assert_eq!(runs.expand().map(|entry| entry.0), *slots);
     let begins: Vec<_> =
@@ -20,7 +20,7 @@ fn assert_is(runs: &Runs, slots: &[u32; SLOTS]) {
     assert_eq!(runs.values().collect::<Vec<_>>(), values);
 }
 
-/// Changes both, and says with which values they asked.
+/// Changes both, and returns the values that each passed to the function.
 fn change(
     runs: &mut Runs,
     slots: &mut [u32; SLOTS],
@@ -108,7 +108,7 @@ fn a_bitmap_counts_runs() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
-    /// Few values, so that many runs join; ranges as prefixes have them, and any others.
+    /// Few values, so that many runs join; ranges like those of prefixes, and any others.
     #[test]
     fn random_changes_are_those_of_a_plain_list(
         steps in prop::collection::vec((0..SLOTS, 0..9_u32, 0..SLOTS, 0..4_u32, 0..4_u32), 1..80),

@@ -1,0 +1,86 @@
+//! Packets that rules reroute (ipfw: `fwd`, `setfib`).
+//!
+//! A rule that runs before the route lookup replaces the route, or selects the VRF of the lookup. Off
+//! the path, use [`State::policy_route_of`] for such a packet, not the route.
+
+use super::{Filter, State};
+use crate::burst::Burst;
+use crate::frame::Umem;
+use crate::id::{NextHopId, VrfId};
+use crate::stages::ecmp;
+use crate::tables::{RecordId, Tables};
+
+/// The target to which rules reroute a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PolicyRoute {
+    /// None: the packet follows its route.
+    #[default]
+    Not,
+    /// This next hop.
+    Next(NextHopId),
+    /// The packet's route in this VRF.
+    Vrf(VrfId),
+}
+
+impl State {
+    /// The target to which rules reroute a packet of the burst.
+    #[must_use]
+    pub fn policy_route_of(&self, lane: usize) -> PolicyRoute {
+        if self.policy_routed.has(lane) { self.policy_route[lane] } else { PolicyRoute::Not }
+    }
+
+    /// Records the target of a packet. A VRF does not replace a next hop.
+    pub(super) fn policy_route(&mut self, lane: usize, policy_route: PolicyRoute) {
+        if !matches!(
+            (self.policy_route_of(lane), policy_route),
+            (PolicyRoute::Next(_), PolicyRoute::Vrf(_))
+        ) {
+            self.policy_route[lane] = policy_route;
+            self.policy_routed.put(lane, true);
+        }
+    }
+}
+
+impl Filter {
+    /// Sets the next hops that rules refer to, by number. Packets that rules send to others take the
+    /// kernel path.
+    #[must_use]
+    pub fn with_hops(mut self, hops: Vec<NextHopId>) -> Self {
+        self.hops = hops;
+        self
+    }
+}
+
+/// Sets a packet's FIB to that of the VRF from the rules.
+pub(super) fn set_root(burst: &mut Burst, tables: &Tables, version: u8, lane: usize, vrf: VrfId) {
+    if let Some(vrf) = tables.vrfs.get(usize::from(vrf.0)) {
+        burst.root[lane] = if version == 4 { vrf.root4.0 } else { vrf.root6.0 };
+    }
+}
+
+/// Replaces the routes' next hops by those from the rules.
+#[cold]
+pub(super) fn take_place(burst: &mut Burst, umem: &Umem, tables: &Tables, state: &State) {
+    for lane in state.policy_routed {
+        if let PolicyRoute::Next(id) = state.policy_route[lane] {
+            burst.next[lane] = record(burst, umem, tables, lane, id);
+        }
+    }
+}
+
+/// The record of a next hop, or of a group's member for a packet.
+pub(super) fn record(
+    burst: &Burst,
+    umem: &Umem,
+    tables: &Tables,
+    lane: usize,
+    id: NextHopId,
+) -> RecordId {
+    let frame = umem.frame(burst.addr[lane], usize::from(burst.len[lane]));
+    let packet = frame.get(usize::from(burst.l3[lane])..).unwrap_or_default();
+    let id = match id.is_group() {
+        true => ecmp::member(tables, id, packet),
+        false => id,
+    };
+    tables.next_hops.view().installed(id)
+}

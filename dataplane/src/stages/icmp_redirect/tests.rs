@@ -1,0 +1,84 @@
+use std::net::IpAddr;
+
+use crate::dispatch::Path;
+use crate::id::{LinkId, VrfId};
+use crate::path::AllStages;
+use crate::tables::{RoutePrefix, Tables, TablesError};
+use crate::testkit::linux::Fate;
+use crate::testkit::packet::{Packet, ip};
+use crate::testkit::path_bench::PathBench;
+use crate::testkit::wires::{LinkVariant, Special, tables};
+use crate::verdict::PuntReason;
+
+fn fate(tables: &Tables, way: LinkVariant, packet: &Packet) -> Fate {
+    let packet = packet.clone().to(way.mac(0)).tagged(way.tags());
+    let mut path_bench = PathBench::<AllStages>::over(tables, Path::detect(), 2048);
+    Fate::of(&path_bench.one(0, &packet.build()))
+}
+
+fn to(way: LinkVariant, dst: IpAddr) -> Packet {
+    way.packet(0, dst)
+}
+
+#[test]
+fn what_goes_back_is_the_kernels_and_nothing_else() {
+    let mut tables = tables();
+    for (v4, v6) in [(true, false), (false, true), (true, true), (false, false)] {
+        for way in LinkVariant::ALL {
+            tables.set_redirects(way.link(0), v4, v6).unwrap();
+        }
+        for from in LinkVariant::ALL {
+            for onto in LinkVariant::ALL {
+                for (port, back) in [(0, from == onto), (1, false)] {
+                    let fate4 = fate(&tables, from, &to(from, onto.host4(port)));
+                    let fate6 = fate(&tables, from, &to(from, onto.host6(port)));
+                    let expected = |on: bool| match on && back {
+                        true => Fate::Punt(PuntReason::Redirect),
+                        false => Fate::By(port.into()),
+                    };
+                    assert_eq!((fate4, fate6), (expected(v4), expected(v6)), "{from:?}");
+                }
+            }
+        }
+    }
+    assert!(tables.redirects.is_none(), "nothing is asked any more");
+    assert_eq!(tables.set_redirects(LinkId(999), true, true), Err(TablesError::Unknown));
+}
+
+/// Next hops without a device have the first link's number.
+#[test]
+fn what_goes_nowhere_does_not_go_back() {
+    let mut tables = tables();
+    tables.set_redirects(LinkId(0), true, true).unwrap();
+    for special in Special::ALL {
+        let leads = matches!(special, Special::Glean | Special::Resolve);
+        for dst in [special.host4(), special.host6()] {
+            let fate = fate(&tables, LinkVariant::Plain, &to(LinkVariant::Plain, dst));
+            assert_eq!(fate == Fate::Punt(PuntReason::Redirect), leads, "{special:?}");
+        }
+    }
+}
+
+/// `ip6_forward` only checks the source's scope for packets that do not go back.
+#[test]
+fn a_source_of_the_link_may_go_back() {
+    let mut tables = tables();
+    let back = Packet::between(ip("fe80::7"), LinkVariant::Plain.host6(0));
+    let on = Packet::between(ip("fe80::7"), LinkVariant::Plain.host6(1));
+    assert_eq!(fate(&tables, LinkVariant::Plain, &back), Fate::Punt(PuntReason::LinkLocalSource));
+    tables.set_redirects(LinkId(0), true, true).unwrap();
+    assert_eq!(fate(&tables, LinkVariant::Plain, &back), Fate::Punt(PuntReason::Redirect));
+    assert_eq!(fate(&tables, LinkVariant::Plain, &on), Fate::Punt(PuntReason::LinkLocalSource));
+}
+
+#[test]
+fn a_change_of_the_route_is_seen_at_once() {
+    let mut tables = tables();
+    tables.set_redirects(LinkId(0), true, true).unwrap();
+    let dst = LinkVariant::Plain.host4(1);
+    let packet = to(LinkVariant::Plain, dst);
+    assert_eq!(fate(&tables, LinkVariant::Plain, &packet), Fate::By(1));
+    let back = tables.lookup(VrfId(0), LinkVariant::Plain.host4(0));
+    tables.insert(VrfId(0), RoutePrefix::host(dst), back).unwrap();
+    assert_eq!(fate(&tables, LinkVariant::Plain, &packet), Fate::Punt(PuntReason::Redirect));
+}

@@ -1,0 +1,218 @@
+use std::net::Ipv4Addr;
+
+use crate::id::LinkId;
+use crate::tables::{Tables, TablesError};
+
+/// Whether the stage looks up the route to a source, and what it must be (`rp_filter`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Rpf {
+    /// No lookup.
+    #[default]
+    Off,
+    /// No `rp_filter`, but the route decides the source's kind: there are policy rules, or local routes
+    /// beside those of addresses (`fib_has_custom_rules`, `fib_has_custom_local_routes`).
+    Kind,
+    /// The route must exist, over whichever link (`rp_filter` 2).
+    Loose,
+    /// The route must lead to the link that the packet arrived on (`rp_filter` 1).
+    Strict,
+    /// Like `Strict`, for a link without IPv4 addresses; the kernel uses it for `rp_filter` 2, too.
+    /// When the link loses its last address, its next hops die (`fib_disable_ip`) and leave the groups
+    /// here. The kernel's check also covers dead next hops (`fib_info_nh_uses_dev`), so it decides if a
+    /// group leads elsewhere.
+    Unnumbered,
+}
+
+/// A link's check of the sources of IPv4 packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SourceCheck {
+    /// The source must not be one of the router's own addresses (unless `accept_local` is set).
+    pub own: bool,
+    /// The check of the route back.
+    pub rpf: Rpf,
+    /// Martians take the kernel path, so that the kernel logs them (`log_martians`).
+    pub martians_to_kernel: bool,
+}
+
+/// How the route to a source is looked up, if at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SourceLookup {
+    /// With the packet's mark (`src_valid_mark`); otherwise without a mark.
+    pub mark: bool,
+    /// Rules match on the input device, which for the way back is the packet's egress device.
+    pub by_input: bool,
+    /// The VRF device that the link belongs to.
+    pub vrf_device: Option<u32>,
+}
+
+/// The source checks of all links.
+#[derive(Debug)]
+pub(crate) struct Sources {
+    checks: Vec<Check>,
+    own: Addresses,
+    broadcast: Addresses,
+    /// On some link, the kernel logs martians.
+    pub(crate) tells: bool,
+    /// Some link belongs to a VRF device.
+    has_vrfs: bool,
+}
+
+/// The check of one link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Check {
+    pub(crate) is: SourceCheck,
+    pub(crate) by: SourceLookup,
+}
+
+impl Sources {
+    fn new() -> Self {
+        let [own, broadcast] = [Addresses::new(&[]), Addresses::new(&[])];
+        Self { checks: Vec::new(), own, broadcast, tells: false, has_vrfs: false }
+    }
+
+    /// The check of a link.
+    #[inline(always)]
+    pub(crate) fn of(&self, link: LinkId) -> Check {
+        self.checks.get(usize::from(link.0)).copied().unwrap_or_default()
+    }
+
+    /// Says whether the route back is the same for every egress link.
+    #[inline(always)]
+    pub(super) const fn has_one_way_back(&self, check: Check) -> bool {
+        !check.by.by_input && (check.by.vrf_device.is_some() || !self.has_vrfs)
+    }
+
+    /// Says whether an address may be among the own or broadcast addresses.
+    #[inline(always)]
+    pub(super) fn may_have(&self, address: u32) -> bool {
+        self.own.may_have(address) | self.broadcast.may_have(address)
+    }
+
+    /// Says whether an address is one of the router's own.
+    pub(super) fn is_own(&self, address: u32) -> bool {
+        self.own.has(address)
+    }
+
+    /// Says whether an address is a broadcast address.
+    pub(super) fn is_broadcast(&self, address: u32) -> bool {
+        self.broadcast.has(address)
+    }
+
+    fn is_idle(&self) -> bool {
+        let asks = self.checks.iter().any(|check| *check != Check::default());
+        !asks && self.own.is_empty() && self.broadcast.is_empty()
+    }
+}
+
+/// A set of addresses behind a sieve that most others do not pass: one bit for the hash of each.
+#[derive(Debug)]
+struct Addresses {
+    sorted: Vec<u32>,
+    sieve: Box<[u64]>,
+    /// The number of bits to shift a hash down to get a bit's number.
+    shift: u32,
+}
+
+impl Addresses {
+    fn new(addresses: &[Ipv4Addr]) -> Self {
+        let mut sorted: Vec<_> = addresses.iter().map(|address| address.to_bits()).collect();
+        sorted.sort_unstable();
+        sorted.dedup();
+        // At most one bit in 64 is set; few addresses take a quarter of a page.
+        let bits = (sorted.len() * 64).next_power_of_two().clamp(1 << 13, 1 << 24);
+        let mut new =
+            Self { sieve: vec![0; bits / 64].into(), shift: 32 - bits.trailing_zeros(), sorted };
+        for index in 0..new.sorted.len() {
+            let bit = new.bit(new.sorted[index]);
+            new.sieve[bit / 64] |= 1 << (bit % 64);
+        }
+        new
+    }
+
+    #[inline(always)]
+    fn bit(&self, address: u32) -> usize {
+        // Any odd number works; this one is 2^32 divided by the golden ratio.
+        (address.wrapping_mul(0x9e37_79b9) >> (self.shift & 31)) as usize
+    }
+
+    #[inline(always)]
+    fn may_have(&self, address: u32) -> bool {
+        let bit = self.bit(address);
+        self.sieve.get(bit / 64).is_some_and(|word| word >> (bit % 64) & 1 != 0)
+    }
+
+    fn has(&self, address: u32) -> bool {
+        self.sorted.binary_search(&address).is_ok()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.sorted.is_empty()
+    }
+}
+
+impl Tables {
+    /// Sets a link's check of the sources of IPv4 packets.
+    ///
+    /// # Errors
+    /// See [`TablesError`].
+    pub fn set_source(&mut self, link: LinkId, check: SourceCheck) -> Result<(), TablesError> {
+        self.change_check(link, |known| known.is = check)
+    }
+
+    /// Sets how a link looks up the routes to sources.
+    ///
+    /// # Errors
+    /// See [`TablesError`].
+    pub fn set_source_lookup(
+        &mut self,
+        link: LinkId,
+        lookup: SourceLookup,
+    ) -> Result<(), TablesError> {
+        self.change_check(link, |known| known.by = lookup)
+    }
+
+    fn change_check(
+        &mut self,
+        link: LinkId,
+        change: impl FnOnce(&mut Check),
+    ) -> Result<(), TablesError> {
+        self.links.get(usize::from(link.0)).ok_or(TablesError::Unknown)?;
+        self.change_sources(|all| {
+            let index = usize::from(link.0);
+            if all.checks.len() <= index {
+                all.checks.resize(index + 1, Check::default());
+            }
+            change(&mut all.checks[index]);
+        });
+        Ok(())
+    }
+
+    /// Replaces the router's own IPv4 addresses, over all VRFs.
+    pub fn set_own_addresses(&mut self, v4: &[Ipv4Addr]) {
+        self.change_sources(|all| all.own = Addresses::new(v4));
+    }
+
+    /// Replaces the IPv4 broadcast addresses. The kernel decides about these if the route to a source
+    /// is not looked up.
+    pub fn set_broadcast_addresses(&mut self, v4: &[Ipv4Addr]) {
+        self.change_sources(|all| all.broadcast = Addresses::new(v4));
+    }
+
+    fn change_sources(&mut self, change: impl FnOnce(&mut Sources)) {
+        let all = self.sources.get_or_insert_with(|| Box::new(Sources::new()));
+        change(all);
+        all.tells = all.checks.iter().any(|check| check.is.martians_to_kernel);
+        all.has_vrfs = all.checks.iter().any(|check| check.by.vrf_device.is_some());
+        if all.is_idle() {
+            self.sources = None;
+        }
+        self.epochs.changes.note();
+    }
+
+    /// Says whether the verdict on packets from a link depends on the route to their source.
+    #[inline(always)]
+    #[must_use]
+    pub fn asks_for_source(&self, link: LinkId) -> bool {
+        self.sources.as_ref().is_some_and(|sources| sources.of(link).is.rpf != Rpf::Off)
+    }
+}

@@ -1,0 +1,261 @@
+//! What an XDP path is told: which packets, and that nothing it was told before holds any more.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use etherparse::IpNumber;
+use tollway_dataplane::burst::{Burst, Lanes};
+use tollway_dataplane::changes::{Changes, Touched, Version};
+use tollway_dataplane::frame::Umem;
+use tollway_dataplane::id::{NextHopId, VrfId};
+use tollway_dataplane::stages::ecmp::{Hash, Member};
+use tollway_dataplane::stages::route::Prefix;
+use tollway_dataplane::tables::{RoutePrefix, Tables};
+use tollway_dataplane::xdp_path::XdpPath;
+
+use crate::testkit::net::Net;
+use crate::testkit::packet::{Packet, ip};
+use crate::testkit::wires::{LinkVariant, Special, tables};
+
+/// What was told.
+#[derive(Clone, Debug, PartialEq)]
+enum PathEvent {
+    /// Another version than the last.
+    Change,
+    /// Forwarded packets, by lane.
+    Forwarded(Vec<usize>),
+    /// Those of which nothing may be kept.
+    Bound(Vec<usize>),
+}
+
+#[derive(Clone, Default)]
+struct Listener {
+    told: Arc<Mutex<Vec<PathEvent>>>,
+    version: Option<Version>,
+}
+
+impl XdpPath for Listener {
+    fn begin(&mut self, changes: &Changes, _now_ns: u64) {
+        let version = changes.version();
+        if self.version.replace(version) != Some(version) {
+            self.told.lock().expect("no panic").push(PathEvent::Change);
+        }
+    }
+
+    fn forwarded(&mut self, burst: &Burst, _umem: &Umem, tables: &Tables, lanes: Lanes) {
+        assert_eq!(self.version, Some(tables.version()), "the burst's own, in one thread");
+        let list = |lanes: Lanes| lanes.into_iter().collect::<Vec<_>>();
+        let mut told = self.told.lock().expect("no panic");
+        if !burst.bound.is_empty() {
+            told.push(PathEvent::Bound(list(burst.bound)));
+        }
+        if lanes != burst.bound {
+            told.push(PathEvent::Forwarded(list(lanes.without(burst.bound))));
+        }
+    }
+}
+
+/// The test network with somebody who listens.
+fn net() -> (Net, Listener) {
+    let mut net = Net::new(64);
+    let listener = Listener::default();
+    net.router.xdp_path = Some(Box::new(listener.clone()));
+    (net, listener)
+}
+
+impl Listener {
+    fn take(&self) -> Vec<PathEvent> {
+        std::mem::take(&mut self.told.lock().expect("no panic"))
+    }
+}
+
+#[test]
+fn only_forwarded_packets_are_told() {
+    let (mut net, listener) = net();
+    for dst in [
+        LinkVariant::Plain.host4(1),
+        Special::Blackhole.host4(),
+        LinkVariant::Red.host6(2),
+        Special::Nowhere.host6(),
+        Special::Local.host4(),
+    ] {
+        assert!(net.inject(0, &LinkVariant::Plain.packet(0, dst).build()));
+    }
+    net.run();
+    assert_eq!(listener.take(), [PathEvent::Change, PathEvent::Forwarded(vec![0, 2])]);
+}
+
+/// A prefix without its family.
+const fn bare(prefix: RoutePrefix) -> Prefix {
+    match prefix {
+        RoutePrefix::V4(prefix) | RoutePrefix::V6(prefix) => prefix,
+    }
+}
+
+/// Says whether the next turn, without any packet, learns of a change.
+fn notices(net: &mut Net, listener: &Listener, change: impl FnOnce(&mut Tables)) -> bool {
+    net.run();
+    listener.take();
+    change(&mut net.router.tables);
+    net.run();
+    let told = listener.take();
+    assert!(told.is_empty() || told == [PathEvent::Change], "{told:?}");
+    !told.is_empty()
+}
+
+#[test]
+fn every_change_is_noticed_before_the_next_packet() {
+    let (mut net, listener) = net();
+    let vrf = LinkVariant::Plain.vrf();
+    let link = LinkVariant::Plain.link(1);
+    let [near, far] = [ip("10.255.1.1"), ip("10.255.1.77")];
+    let group = net.router.tables.lookup(vrf, Special::Group.host4());
+    let next = net.router.tables.lookup(vrf, LinkVariant::Plain.host4(1));
+    let prefix = RoutePrefix::new(ip("203.0.113.0"), 24);
+    let root4 = net.router.tables.vrfs[0].root4;
+    type Change = Box<dyn FnOnce(&mut Tables)>;
+    let changes: [(&str, Change); 8] = [
+        ("a route", Box::new(move |t| t.insert(vrf, prefix, next).unwrap())),
+        ("no route", Box::new(move |t| assert!(t.remove(vrf, prefix).unwrap()))),
+        ("a route by way of the FIB", {
+            Box::new(move |t| t.fib4.insert(root4, bare(prefix), next).unwrap())
+        }),
+        ("an IPv6 route", {
+            let prefix = RoutePrefix::new(ip("2001:db8:5::"), 48);
+            Box::new(move |t| t.insert(vrf, prefix, next).unwrap())
+        }),
+        ("a neighbour that moved", {
+            Box::new(move |t| assert!(t.set_neigh(link, near, Some([4; 6])).is_ok()))
+        }),
+        ("a neighbour forgotten", Box::new(move |t| t.forget_neigh(link, near))),
+        ("a group's members", {
+            Box::new(move |t| t.set_group(group, &[Member { next, weight: 1 }]).unwrap())
+        }),
+        ("other tables", Box::new(|t| *t = tables())),
+    ];
+    for (what, change) in changes {
+        assert!(notices(&mut net, &listener, change), "{what}");
+    }
+    // What cannot concern a packet that was forwarded is no change.
+    let next = net.router.tables.lookup(vrf, LinkVariant::Plain.host4(1));
+    assert!(notices(&mut net, &listener, |t| t.insert(vrf, prefix, next).unwrap()));
+    type Still = Box<dyn Fn(&mut Tables)>;
+    let stills: [(&str, Still); 5] = [
+        ("the same route", Box::new(move |t| t.insert(vrf, prefix, next).unwrap())),
+        ("a route that is not there", {
+            let prefix = RoutePrefix::new(ip("203.0.112.0"), 24);
+            Box::new(move |t| assert!(!t.remove(vrf, prefix).unwrap()))
+        }),
+        ("a neighbour confirmed", {
+            let mac = LinkVariant::Plain.peer(1);
+            Box::new(move |t| assert!(t.set_neigh(link, near, Some(mac)).is_ok()))
+        }),
+        ("a neighbour that comes", {
+            Box::new(move |t| assert!(t.learn_neigh(link, far, Some([4; 6])).is_ok()))
+        }),
+        ("a new group", {
+            Box::new(move |t| assert!(t.add_group(&[Member { next, weight: 1 }]).is_ok()))
+        }),
+    ];
+    for (what, still) in stills {
+        assert!(!notices(&mut net, &listener, still), "{what}");
+    }
+    assert!(notices(&mut net, &listener, |t| t.forget_neigh(link, far)), "it had come");
+}
+
+/// The routes that the next turn learns of; none where it learns that more has changed.
+fn touched(tables: &mut Tables, change: impl FnOnce(&mut Tables)) -> Option<Vec<Touched>> {
+    let then = tables.version();
+    change(tables);
+    let mut touched = Vec::new();
+    let changes = &tables.epochs.changes;
+    let only = changes.routes_between(then, changes.version(), |one| touched.push(one));
+    only.then_some(touched)
+}
+
+#[test]
+fn routes_change_for_the_addresses_that_they_cover() {
+    let mut tables = tables();
+    let next = tables.lookup(VrfId(0), LinkVariant::Plain.host4(1));
+    let neigh = ip("10.255.1.99");
+    let glean = RoutePrefix::new(ip("10.255.0.0"), 16);
+    let connected = tables.glean(LinkVariant::Plain.link(1)).unwrap();
+    tables.insert(VrfId(2), glean, connected).unwrap();
+    let v4 = RoutePrefix::new(ip("203.0.113.0"), 24);
+    let v6 = RoutePrefix::new(ip("2001:db8:5::"), 48);
+    let of = |version, bits, len| Touched { version, bits, len };
+    for vrf in [VrfId(0), VrfId(1)] {
+        let four = of(4, 0xcb00_7100, 24);
+        let six = of(6, 0x2001_0db8, 32);
+        let insert = |prefix| move |tables: &mut Tables| tables.insert(vrf, prefix, next).unwrap();
+        assert_eq!(touched(&mut tables, insert(v4)), Some(vec![four]));
+        assert_eq!(touched(&mut tables, insert(v4)), Some(vec![]), "the same");
+        assert_eq!(touched(&mut tables, insert(v6)), Some(vec![six]));
+        let gone = touched(&mut tables, |tables| assert!(tables.remove(vrf, v4).unwrap()));
+        assert_eq!(gone, Some(vec![four]));
+    }
+    // A neighbour that comes has a host route, and one that goes was somebody's next hop.
+    let link = LinkVariant::Plain.link(1);
+    let came = touched(&mut tables, |tables| {
+        tables.publish_neigh(link, neigh, [4; 6]).unwrap();
+    });
+    assert_eq!(came, Some(vec![of(4, 0x0aff_0163, 32)]));
+    assert_eq!(touched(&mut tables, |tables| tables.withdraw_neigh(link, neigh)), None);
+    assert_eq!(touched(&mut tables, |tables| tables.set_multipath(Hash::L3, Hash::L4)), None);
+}
+
+/// By layer 3, an ICMP error goes the way of the flow that it is about: that is not in its own addresses.
+#[test]
+fn an_error_on_a_group_may_not_be_kept() {
+    let dst = Special::Group.host4();
+    let about = &Packet::between(dst, ip("198.51.100.1")).build()[14..];
+    let mut error = LinkVariant::Plain.packet(0, dst).v4(|header| header.protocol = IpNumber::ICMP);
+    error.body = [&[3, 1, 0, 0, 0, 0, 0, 0], about].concat();
+    let echo = Packet { body: vec![8; 16], ..error.clone() };
+    for (hash, packet, is_bound) in
+        [(Hash::L3, &error, true), (Hash::L3, &echo, false), (Hash::L4, &error, false)]
+    {
+        let (mut net, listener) = net();
+        net.router.tables.set_multipath(hash, hash);
+        assert!(net.inject(0, &packet.build()));
+        net.run();
+        let told = if is_bound { PathEvent::Bound(vec![0]) } else { PathEvent::Forwarded(vec![0]) };
+        assert!(listener.take().contains(&told), "{hash:?}");
+    }
+}
+
+/// Lets the other thread get somewhere.
+fn dawdle(times: u32) {
+    for _ in 0..times {
+        std::hint::spin_loop();
+    }
+}
+
+#[test]
+fn what_was_found_under_a_version_that_holds_is_no_older_than_any_change_made() {
+    const ROUNDS: u32 = 100_000;
+    let tables = tables();
+    let (vrf, host) = (LinkVariant::Plain.vrf(), ip("203.0.113.5"));
+    let (root, prefix) = (tables.vrfs[0].root4, bare(RoutePrefix::host(host)));
+    tables.fib4.insert(root, prefix, NextHopId(0)).unwrap();
+    let done = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for round in 1..=ROUNDS {
+                tables.fib4.insert(root, prefix, NextHopId(round)).unwrap();
+                done.store(round, Ordering::Release);
+                dawdle(100);
+            }
+        });
+        let mut turn = 0;
+        while !writer.is_finished() {
+            let version = tables.version();
+            let found = tables.lookup(vrf, host);
+            turn = (turn + 7) % 300;
+            dawdle(turn);
+            let made = done.load(Ordering::Acquire);
+            assert!(tables.version() != version || found.0 >= made, "{found:?} after {made}");
+        }
+    });
+    assert_eq!(tables.lookup(vrf, host), NextHopId(ROUNDS));
+}

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * The XDP program of a port. It dispatches each frame to the XDP path, to a socket of user space,
+ * or to the kernel. A frame that only the kernel can handle correctly goes to the kernel. So does
+ * every frame while no worker answers in user space.
+ */
+#include "checksum.h"
+#include "xdp_path.h"
+#include "packet.h"
+#include "punted.h"
+
+struct vlan {
+	__be16 tci;
+	__be16 protocol;
+};
+
+/* No worker is there. A packet that fails closed is counted later, where its fate is decided. */
+static __always_inline int nobody(struct packet *packet, enum pass_reason reason)
+{
+	if (!fails_closed(packet))
+		packet->counts->pass[reason]++;
+	return 0;
+}
+
+/*
+ * Says whether user space is there and takes packets; counts the packet if not. The coarse clock
+ * advances once per tick, so one read per tick is as good as one per packet, and reading the tick
+ * costs only a load.
+ */
+static __always_inline int is_served(struct packet *packet)
+{
+	__u64 tick = bpf_jiffies64();
+	__s64 age;
+
+	if (packet->state->bypass)
+		return nobody(packet, PASS_BYPASS);
+	if (packet->counts->alive_tick == tick)
+		return 1;
+	age = bpf_ktime_get_coarse_ns() - packet->state->heartbeat_ns;
+	/*
+	 * Signed: a heartbeat from another processor may be newer than the clock that was read
+	 * here.
+	 */
+	if (age > STALE_NS)
+		return nobody(packet, PASS_STALE);
+	packet->counts->alive_tick = tick;
+	return 1;
+}
+
+/*
+ * Removes the mark from a frame that user space handed to the kernel; the kernel gets it in any
+ * case.
+ */
+static __always_inline int unmark(struct packet *packet)
+{
+	/* Fails if less than an Ethernet header follows the mark; the kernel drops such a frame. */
+	bpf_xdp_adjust_head(packet->ctx, MARK_BYTES);
+	return packet->counts ? pass(packet, PASS_PUNTED) : XDP_PASS;
+}
+
+static __always_inline int is_special4(__be32 address)
+{
+	__u32 first = bpf_ntohl(address) >> 24;
+
+	return first == 0 || first == 127 || first >= 224;
+}
+
+static __always_inline int is_link_local4(__be32 address)
+{
+	return (address & bpf_htonl(0xffff0000)) == bpf_htonl(0xa9fe0000);
+}
+
+static __always_inline int is_link_local6(const struct in6_addr *address)
+{
+	return (address->s6_addr32[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
+}
+
+/* Multicast, unspecified, loopback. */
+static __always_inline int is_special6(const struct in6_addr *address)
+{
+	const __be32 *words = address->s6_addr32;
+
+	return address->s6_addr[0] == 0xff ||
+	       ((words[0] | words[1] | words[2]) == 0 && bpf_ntohl(words[3]) <= 1);
+}
+
+/*
+ * Sends a packet to user space. The kernel gets it if user space would only hand it over; if no
+ * worker is there, the packet is dropped.
+ */
+static __always_inline int to_whom(struct packet *packet, int served, int v4)
+{
+	__u64 crowded = v4 ? packet->state->crowded4 : packet->state->crowded6;
+
+	if (!served)
+		return drop_closed(packet);
+	if (crowded >> PORT & 1)
+		return pass(packet, PASS_CROWDED);
+	return to_user(packet);
+}
+
+/* The kernel forwards these itself, but it does not know the rules of a firewall in user space. */
+static __always_inline int pass_options(struct packet *packet, int served)
+{
+	if (!served)
+		return drop_closed(packet);
+	return packet->state->ruled ? to_user(packet) : pass(packet, PASS_OPTIONS);
+}
+
+/*
+ * The functions below dispatch two kinds of packets: those for which user space is there
+ * (`served`), and those that must fail closed meanwhile. The compiler knows which.
+ */
+/*
+ * Says whether a packet takes the kernel path because its checksum may be unfinished. The kernel
+ * does not know the rules of a firewall in user space, so under such a firewall these packets are
+ * dispatched like all others.
+ */
+static __always_inline int lacks_checksum4(const struct packet *packet, const struct iphdr *ip,
+					   const void *end)
+{
+	return UNFINISHED && !packet->state->ruled && is_unfinished4(ip, end);
+}
+
+static __always_inline int lacks_checksum6(const struct packet *packet, const struct ipv6hdr *ip,
+					   const void *end)
+{
+	return UNFINISHED && !packet->state->ruled && is_unfinished6(ip, end);
+}
+
+static __always_inline int dispatch4(struct packet *packet, void *data, void *end, __u32 l3, int served)
+{
+	struct iphdr *ip = data + l3;
+	__u32 l3_len, len, header_len;
+
+	if ((void *)(ip + 1) > end)
+		return pass(packet, PASS_MALFORMED);
+	l3_len = bpf_ntohs(ip->tot_len);
+	len = frame_len(packet, data, end, l3 + l3_len);
+	header_len = 4 * ip->ihl;
+	if (ip->version != 4 || header_len < sizeof(*ip) || l3_len < header_len ||
+	    l3 + l3_len > len)
+		return pass(packet, PASS_MALFORMED);
+	if (served && lacks_checksum4(packet, ip, end))
+		return pass(packet, PASS_CHECKSUM);
+	if (served && XDP_PATH && header_len == sizeof(*ip)) {
+		int action = xdp_forward4(packet, ip, end, l3, len);
+
+		if (action != NOT_TAKEN)
+			return action;
+	}
+	if (is_special4(ip->daddr))
+		return pass(packet, PASS_SPECIAL);
+	if (is_link_local4(ip->daddr))
+		return pass(packet, PASS_LINK_LOCAL);
+	if (bpf_map_lookup_elem(&locals4, &ip->daddr))
+		return pass(packet, PASS_LOCAL);
+	if (packet->left & LINK_FRAGMENTS4 && ip->frag_off & bpf_htons(0x3fff))
+		return pass(packet, PASS_OFFLOAD);
+	if (header_len != sizeof(*ip))
+		return pass_options(packet, served);
+	if (ip->ttl <= 1)
+		return pass(packet, PASS_TTL);
+	return to_whom(packet, served, 1);
+}
+
+/* Says whether a header may precede a fragment header, or is one (`ipv6_ext_hdr`). */
+static __always_inline int is_extension(__u8 header)
+{
+	return header == IPPROTO_HOPOPTS || header == IPPROTO_ROUTING ||
+	       header == IPPROTO_FRAGMENT || header == IPPROTO_AH || header == IPPROTO_DSTOPTS;
+}
+
+static __always_inline int dispatch6(struct packet *packet, void *data, void *end, __u32 l3, int served)
+{
+	struct ipv6hdr *ip = data + l3;
+	__u32 l3_len, len;
+
+	if ((void *)(ip + 1) > end)
+		return pass(packet, PASS_MALFORMED);
+	l3_len = sizeof(*ip) + bpf_ntohs(ip->payload_len);
+	len = frame_len(packet, data, end, l3 + l3_len);
+	if (ip->version != 6 || l3 + l3_len > len)
+		return pass(packet, PASS_MALFORMED);
+	if (served && lacks_checksum6(packet, ip, end))
+		return pass(packet, PASS_CHECKSUM);
+	if (served && XDP_PATH) {
+		int action = xdp_forward6(packet, ip, end, l3, len);
+
+		if (action != NOT_TAKEN)
+			return action;
+	}
+	if (is_special6(&ip->daddr))
+		return pass(packet, PASS_SPECIAL);
+	if (is_link_local6(&ip->daddr) || is_link_local6(&ip->saddr))
+		return pass(packet, PASS_LINK_LOCAL);
+	if (bpf_map_lookup_elem(&locals6, &ip->daddr))
+		return pass(packet, PASS_LOCAL);
+	if (packet->left & LINK_FRAGMENTS6 && is_extension(ip->nexthdr))
+		return pass(packet, PASS_OFFLOAD);
+	if (ip->nexthdr == IPPROTO_HOPOPTS)
+		return pass_options(packet, served);
+	if (ip->hop_limit <= 1)
+		return pass(packet, PASS_TTL);
+	return to_whom(packet, served, 0);
+}
+
+/* Dispatches a packet whose layer-3 header begins at `l3`, a compile-time constant. */
+static __always_inline int dispatch_l3(struct packet *packet, void *data, void *end, __be16 protocol,
+				    __u32 l3, int served)
+{
+	if (protocol == bpf_htons(ETH_P_IP))
+		return packet->left & LINK_LEFT4 ? pass(packet, PASS_OFFLOAD) :
+						   dispatch4(packet, data, end, l3, served);
+	if (protocol == bpf_htons(ETH_P_IPV6))
+		return packet->left & LINK_LEFT6 ? pass(packet, PASS_OFFLOAD) :
+						   dispatch6(packet, data, end, l3, served);
+	return pass(packet, PASS_ETHERTYPE);
+}
+
+static __always_inline int is_tag(__be16 protocol)
+{
+	return protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD);
+}
+
+/* Finds the link; returns 0 if there is none. */
+static __always_inline int find_link(struct packet *packet, __be16 protocol, __u32 vid)
+{
+	__u32 slot = PORT * LINKS_PER_PORT + vid;
+	__u32 *link;
+
+	if (vid && protocol == bpf_htons(ETH_P_8021AD))
+		slot += LINKS_PER_PORT / 2;
+	link = bpf_map_lookup_elem(&links, &slot);
+	if (!link || !(*link & LINK_EXISTS))
+		return 0;
+	packet->link = (__u16)*link;
+	packet->left = *link & ~LINK_EXISTS;
+	return 1;
+}
+
+/* Dispatches a packet with a second tag; user space finds the link that more tags name. */
+static __always_inline int dispatch_twice_tagged(struct packet *packet, void *data, void *end)
+{
+	struct vlan *vlan = data + ETH_HLEN + sizeof(*vlan);
+	void *l3 = vlan + 1;
+
+	if (!UNFINISHED || packet->state->ruled)
+		return to_user(packet);
+	if (l3 > end)
+		return pass(packet, PASS_MALFORMED);
+	if (vlan->protocol == bpf_htons(ETH_P_IP)) {
+		if (l3 + sizeof(struct iphdr) > end)
+			return pass(packet, PASS_MALFORMED);
+		return is_unfinished4(l3, end) ? pass(packet, PASS_CHECKSUM) : to_user(packet);
+	}
+	if (vlan->protocol == bpf_htons(ETH_P_IPV6)) {
+		if (l3 + sizeof(struct ipv6hdr) > end)
+			return pass(packet, PASS_MALFORMED);
+		return is_unfinished6(l3, end) ? pass(packet, PASS_CHECKSUM) : to_user(packet);
+	}
+	return pass(packet, PASS_ETHERTYPE);
+}
+
+static __always_inline int dispatch_tagged(struct packet *packet, void *data, void *end,
+					__be16 protocol, int served)
+{
+	struct vlan *vlan = data + ETH_HLEN;
+
+	if ((void *)(vlan + 1) > end)
+		return pass(packet, PASS_MALFORMED);
+	if (!find_link(packet, protocol, bpf_ntohs(vlan->tci) & 0xfff))
+		return pass(packet, PASS_VLAN_UNKNOWN);
+	if (is_tag(vlan->protocol))
+		return served ? dispatch_twice_tagged(packet, data, end) : drop_closed(packet);
+	return dispatch_l3(packet, data, end, vlan->protocol, ETH_HLEN + sizeof(*vlan), served);
+}
+
+static __always_inline int dispatch_frame(struct packet *packet, int served)
+{
+	void *data = (void *)(long)packet->ctx->data;
+	void *end = (void *)(long)packet->ctx->data_end;
+	struct ethhdr *eth = data;
+
+	if ((void *)(eth + 1) > end)
+		return pass(packet, PASS_MALFORMED);
+	if (*(__u32 *)eth->h_dest != MAC_FIRST || *(__u16 *)(eth->h_dest + 4) != MAC_LAST)
+		return pass(packet, eth->h_dest[0] & 1 ? PASS_GROUP_MAC : PASS_NOT_OURS_MAC);
+	if (is_tag(eth->h_proto))
+		return dispatch_tagged(packet, data, end, eth->h_proto, served);
+	if (!find_link(packet, 0, 0))
+		return pass(packet, PASS_VLAN_UNKNOWN);
+	return dispatch_l3(packet, data, end, eth->h_proto, ETH_HLEN, served);
+}
+
+SEC("xdp.frags")
+int dispatch(struct xdp_md *ctx)
+{
+	struct packet packet = { .ctx = ctx };
+	__u32 zero = 0, port = PORT;
+
+	packet.state = bpf_map_lookup_elem(&state, &zero);
+	packet.counts = bpf_map_lookup_elem(&counts, &port);
+	if (GENERIC && has_mark((void *)(long)ctx->data, (void *)(long)ctx->data_end))
+		return unmark(&packet);
+	if (!packet.state || !packet.counts)
+		return XDP_PASS;
+	if (is_served(&packet))
+		return dispatch_frame(&packet, 1);
+	/* The worker that evaluates the rules is not there, and the kernel does not know them. */
+	return fails_closed(&packet) ? dispatch_frame(&packet, 0) : XDP_PASS;
+}
+
+char _license[] SEC("license") = "Dual MIT/GPL";

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* The XDP path: forwards packets of flows that user space has decided on. */
+#ifndef TOLLWAY_XDP_PATH_H
+#define TOLLWAY_XDP_PATH_H
+
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+
+#include "egress.h"
+#include "flows.h"
+#include "packet.h"
+
+/* Packets and layer-3 bytes of flows that matched the same counters of the firewall. */
+struct tally {
+	__u64 packets;
+	__u64 bytes;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, MOST_TALLIES);
+	__type(key, __u32);
+	__type(value, struct tally);
+} tallies SEC(".maps");
+
+/* The XDP path did not take the packet, which is unchanged. */
+#define NOT_TAKEN (-1)
+
+/*
+ * Bytes after the Ethernet header below which trailing bytes are a small frame's padding (802.3).
+ */
+#define PADDED 46
+
+/* The protocols that the XDP path knows, and whether they have ports. */
+static __always_inline int has_ports(__u8 protocol)
+{
+	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP;
+}
+
+static __always_inline int is_known4(__u8 protocol)
+{
+	return has_ports(protocol) || protocol == IPPROTO_ICMP;
+}
+
+static __always_inline int is_known6(__u8 protocol)
+{
+	return has_ports(protocol) || protocol == IPPROTO_ICMPV6;
+}
+
+/* Says whether the checksum of a header without options is right. */
+static __always_inline int checksum_is_right(const struct iphdr *ip)
+{
+	const __u32 *word = (const __u32 *)ip;
+	__u64 sum = (__u64)word[0] + word[1] + word[2] + word[3] + word[4];
+
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum == 0xffff;
+}
+
+/* As ip_decrease_ttl() in include/net/ip.h. */
+static __always_inline void decrease_ttl(struct iphdr *ip)
+{
+	__u32 check = ip->check;
+
+	check += bpf_htons(0x0100);
+	ip->check = check + (check >= 0xffff);
+	ip->ttl--;
+}
+
+/* A consistent copy of a flow's decision for a packet. */
+struct way {
+	__u64 l2[3]; /* the new Ethernet header and, in the last two bytes, `tally_tags` */
+	__u16 mtu;
+	__u8 egress_port;
+};
+
+/*
+ * The generation under which a flow between two addresses is active: the sum of the XDP path's
+ * generation and those of the regions of the routes that were looked up. Each of them only grows.
+ * So whatever changes during the reads, the sum never equals one that was superseded before them.
+ */
+static __always_inline __u32 active_generation(const struct packet *packet,
+						 const struct found *found, const __be32 *src,
+						 const __be32 *dst, int v4)
+{
+	const struct flow *head = (const struct flow *)&found->head;
+	__u32 sum = packet->state->generation;
+
+	sum += v4 ? generation4(*dst) : generation6(dst);
+	if (head->egress_port & FLOW_BY_SOURCE)
+		sum += v4 ? generation4(*src) : generation6(src);
+	return sum;
+}
+
+/* Reads a flow that was found; fails if it is inactive or has changed since. */
+static __always_inline int read_way(const struct found *found, __u32 generation, struct way *way)
+{
+	const __u64 *l2 = (const __u64 *)found->flow->l2;
+	const struct flow *head = (const struct flow *)&found->head;
+
+	if (!head->generation || head->generation != generation)
+		return 0;
+	way->l2[0] = l2[0];
+	way->l2[1] = l2[1];
+	way->l2[2] = l2[2];
+	way->mtu = head->mtu;
+	way->egress_port = head->egress_port & ~FLOW_BY_SOURCE;
+	read_fence();
+	return read_head(found->flow) == found->head;
+}
+
+/* Stores a header whose length is a compile-time constant. */
+static __always_inline void store_header(void *data, const struct way *way, __u32 len)
+{
+	const __u8 *l2 = (const __u8 *)way->l2;
+
+	*(__u64 *)data = way->l2[0];
+	if (len == 14) {
+		*(__u32 *)(data + 8) = *(const __u32 *)(l2 + 8);
+		*(__u16 *)(data + 12) = *(const __u16 *)(l2 + 12);
+		return;
+	}
+	*(__u64 *)(data + 8) = way->l2[1];
+	if (len == 18) {
+		*(__u16 *)(data + 16) = *(const __u16 *)(l2 + 16);
+		return;
+	}
+	*(__u32 *)(data + 16) = *(const __u32 *)(l2 + 16);
+	*(__u16 *)(data + 20) = *(const __u16 *)(l2 + 20);
+}
+
+/*
+ * Gives the packet a header of `l2` bytes, for which there is room, and decrements its TTL. The
+ * length is a compile-time constant.
+ */
+static __always_inline int rewrite(struct packet *packet, const struct way *way, __u32 l2, int v4)
+{
+	void *data = (void *)(long)packet->ctx->data;
+	void *end = (void *)(long)packet->ctx->data_end;
+
+	if (data + l2 + sizeof(struct iphdr) > end)
+		return XDP_ABORTED; /* it was there a moment ago */
+	if (v4)
+		decrease_ttl(data + l2);
+	else
+		((struct ipv6hdr *)(data + l2))->hop_limit--;
+	store_header(data, way, l2);
+	return XDP_REDIRECT;
+}
+
+/*
+ * Counts a packet of a flow. Another flow may have taken the slot meanwhile; that does no harm, for
+ * the counts of single flows serve only reports and the choice of a flow to evict.
+ */
+static __always_inline void count_flow(const struct packet *packet, struct flow *flow, __u32 len)
+{
+	__u64 tick = packet->state->heartbeat_ns >> FLOW_TICK_SHIFT;
+
+	flow->used = ((flow->used + 1) & FLOW_PACKETS) | tick << 48;
+	flow->bytes += len;
+}
+
+/* Forwards a packet whose flow was found, if it meets all other conditions of the flow. */
+static __always_inline int go(struct packet *packet, const struct found *found,
+			      __u32 generation, __u32 l3, __u32 l3_len, __u32 len, int v4)
+{
+	struct port_counts *sent;
+	struct tally *tally;
+	struct way way;
+	__u32 l2, port, met;
+	int action;
+
+	if (!read_way(found, generation, &way))
+		return NOT_TAKEN;
+	if (l3_len > way.mtu)
+		return packet->state->ruled ? NOT_TAKEN : pass(packet, PASS_MTU);
+	if (way.egress_port & FLOW_TO_KERNEL) {
+		count_flow(packet, found->flow, len);
+		return pass(packet, PASS_KERNEL_FLOW);
+	}
+	met = ((const __u16 *)way.l2)[11];
+	l2 = 14 + 4 * (met & 3);
+	met >>= 2;
+	port = way.egress_port;
+	/* The path trims the bytes behind a packet; a small frame's padding may stay. */
+	if (len != l3 + l3_len && len > l3 + PADDED)
+		return NOT_TAKEN;
+	if (l2 != 14 && l2 != 18 && l2 != 22)
+		return NOT_TAKEN;
+	if (bpf_redirect_map(&egress, port, XDP_PASS) != XDP_REDIRECT)
+		return NOT_TAKEN;
+	/*
+	 * No room before the frame, which is unchanged; the verifier would require new bounds
+	 * checks.
+	 */
+	if (l2 != l3 && bpf_xdp_adjust_head(packet->ctx, (int)l3 - (int)l2))
+		return to_user(packet);
+	if (l2 == 14)
+		action = rewrite(packet, &way, 14, v4);
+	else if (l2 == 18)
+		action = rewrite(packet, &way, 18, v4);
+	else
+		action = rewrite(packet, &way, 22, v4);
+	if (action != XDP_REDIRECT)
+		return action;
+	count_flow(packet, found->flow, len);
+	packet->counts->xdp_rx_packets++;
+	packet->counts->xdp_rx_bytes += len;
+	sent = bpf_map_lookup_elem(&counts, &port);
+	if (sent) {
+		sent->xdp_tx_packets++;
+		sent->xdp_tx_bytes += len - l3 + l2;
+	}
+	if (met) {
+		tally = bpf_map_lookup_elem(&tallies, &met);
+		if (tally) {
+			tally->packets++;
+			tally->bytes += l3_len;
+		}
+	}
+	return XDP_REDIRECT;
+}
+
+/* Tries an IPv4 packet without options and with valid lengths. */
+static __always_inline int xdp_forward4(struct packet *packet, const struct iphdr *ip, const void *end,
+				    __u32 l3, __u32 len)
+{
+	struct flow4_key key;
+	struct found found;
+	__u32 l3_len = bpf_ntohs(ip->tot_len), generation;
+
+	if (ip->ttl <= 1 || ip->frag_off & bpf_htons(0x3fff) || !is_known4(ip->protocol))
+		return NOT_TAKEN;
+	key.ports = 0;
+	if (has_ports(ip->protocol)) {
+		if (l3_len < sizeof(*ip) + 4 || (const void *)(ip + 1) + 4 > end)
+			return NOT_TAKEN;
+		key.ports = *(const __be32 *)(ip + 1);
+	}
+	key.src = ip->saddr;
+	key.dst = ip->daddr;
+	key.protocol = ip->protocol;
+	key.pad = 0;
+	key.link = packet->link;
+	found = find4(&key);
+	if (!found.flow || !checksum_is_right(ip))
+		return NOT_TAKEN;
+	generation = active_generation(packet, &found, &key.src, &key.dst, 1);
+	return go(packet, &found, generation, l3, l3_len, len, 1);
+}
+
+/*
+ * Says whether a packet has the flow label that its flow requires. The flow's head shows whether
+ * the flow changes meanwhile.
+ */
+static __always_inline int has_label(const struct found *found, const struct ipv6hdr *ip)
+{
+	const struct flow_label *label = (const struct flow_label *)(found->flow + 1);
+
+	return !((*(const __be32 *)ip ^ label->value) & label->mask);
+}
+
+/* Tries an IPv6 packet with valid lengths. */
+static __always_inline int xdp_forward6(struct packet *packet, const struct ipv6hdr *ip,
+				    const void *end, __u32 l3, __u32 len)
+{
+	struct flow6_key key;
+	struct found found;
+	__u32 l3_len = sizeof(*ip) + bpf_ntohs(ip->payload_len), generation;
+
+	if (ip->hop_limit <= 1 || !is_known6(ip->nexthdr))
+		return NOT_TAKEN;
+	key.ports = 0;
+	if (has_ports(ip->nexthdr)) {
+		if (l3_len < sizeof(*ip) + 4 || (const void *)(ip + 1) + 4 > end)
+			return NOT_TAKEN;
+		key.ports = *(const __be32 *)(ip + 1);
+	}
+	__builtin_memcpy(key.src, &ip->saddr, sizeof(key.src));
+	__builtin_memcpy(key.dst, &ip->daddr, sizeof(key.dst));
+	key.protocol = ip->nexthdr;
+	key.pad = 0;
+	key.link = packet->link;
+	found = find6(&key);
+	if (!found.flow || !has_label(&found, ip))
+		return NOT_TAKEN;
+	generation = active_generation(packet, &found, key.src, key.dst, 0);
+	return go(packet, &found, generation, l3, l3_len, len, 0);
+}
+
+#endif

@@ -1,0 +1,211 @@
+//! Checks of the devices that a router is started with.
+
+use super::kernel::{Ifindex, Kernel, Netdev};
+
+/// `IFF_LOOPBACK`.
+const LOOPBACK: u32 = 1 << 3;
+/// The prefix of names of devices that Tollway makes for itself, to hand packets to the kernel.
+const OWN: &str = "toll";
+
+/// Why a device cannot be one of the router's ports.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceError {
+    /// There is no device of that name.
+    #[error("there is no network device {name}; there {kernel_state}")]
+    Unknown {
+        /// The name.
+        name: String,
+        /// Devices that could be meant, as the end of a sentence.
+        kernel_state: String,
+    },
+    /// It was named before.
+    #[error("{0} is named twice; name each device once")]
+    Twice(String),
+    /// Nothing arrives by it.
+    #[error("{0} is the loopback device, by which nothing arrives; name devices that have a cable")]
+    Loopback(String),
+    /// It is Tollway's own.
+    #[error("{0} is one of Tollway's own devices; name those that packets arrive by")]
+    Own(String),
+    /// Its frames are not Ethernet's.
+    #[error(
+        "{name} carries no Ethernet{kind}; the kernel forwards what arrives there, so leave it out"
+    )]
+    NotEthernet {
+        /// The name.
+        name: String,
+        /// What it is, in brackets.
+        kind: String,
+    },
+    /// It is a VLAN, which comes with the device below.
+    #[error("{name} is a VLAN of {below}; name {below}, and its VLANs come with it")]
+    Vlan {
+        /// The name.
+        name: String,
+        /// The device below.
+        below: String,
+    },
+    /// It belongs to another device, which takes its packets.
+    #[error(
+        "{name} belongs to the {kind} {master}, whose traffic the kernel forwards; leave it out (to take it \
+         from there would cut off whoever reaches this host by {master})"
+    )]
+    Member {
+        /// The name.
+        name: String,
+        /// What the other device is.
+        kind: String,
+        /// The other device.
+        master: String,
+    },
+    /// It represents other devices, by which the packets arrive.
+    #[error("{name} is a {kind}; name the devices that belong to it{hint}")]
+    Master {
+        /// The name.
+        name: String,
+        /// What it is.
+        kind: String,
+        /// What else there is to say.
+        hint: &'static str,
+    },
+}
+
+/// Finds the devices that are to be ports, in their order.
+///
+/// # Errors
+/// The first that cannot be one.
+pub fn find(kernel: &Kernel, names: &[String]) -> Result<Vec<Ifindex>, DeviceError> {
+    let mut found: Vec<Ifindex> = Vec::new();
+    for name in names {
+        let Some((index, netdev)) = kernel.named(name) else {
+            let (name, kernel_state) = (name.clone(), candidates(kernel));
+            return Err(DeviceError::Unknown { name, kernel_state });
+        };
+        if found.contains(&index) {
+            return Err(DeviceError::Twice(name.clone()));
+        }
+        judge(kernel, netdev)?;
+        found.push(index);
+    }
+    Ok(found)
+}
+
+fn judge(kernel: &Kernel, netdev: &Netdev) -> Result<(), DeviceError> {
+    let name = netdev.name.clone();
+    let named = |index: Option<Ifindex>| {
+        let netdev = index.and_then(|index| kernel.netdevs.get(&index));
+        netdev.map_or_else(|| "another namespace's device".to_owned(), |dev| dev.name.clone())
+    };
+    if netdev.flags & LOOPBACK != 0 {
+        return Err(DeviceError::Loopback(name));
+    }
+    if is_own(netdev) {
+        return Err(DeviceError::Own(name));
+    }
+    let kind = netdev.kind.clone().unwrap_or_default();
+    match kind.as_str() {
+        "vlan" => return Err(DeviceError::Vlan { name, below: named(netdev.lower) }),
+        "vrf" => return Err(DeviceError::Master { name, kind: "VRF".to_owned(), hint: "" }),
+        "bridge" => {
+            let hint = " once they have been taken from it: the kernel forwards what a bridge has";
+            return Err(DeviceError::Master { name, kind, hint });
+        }
+        _ => {}
+    }
+    if netdev.mac.is_none() {
+        let kind = if kind.is_empty() { kind } else { format!(" (it is of the kind {kind})") };
+        return Err(DeviceError::NotEthernet { name, kind });
+    }
+    let master = netdev.master.and_then(|master| kernel.netdevs.get(&master));
+    match master.and_then(|master| master.kind.clone()) {
+        Some(kind) if kind != "vrf" => {
+            Err(DeviceError::Member { name, kind, master: named(netdev.master) })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Says whether Tollway has made a device for itself; no route uses such a device.
+#[must_use]
+pub fn is_own(netdev: &Netdev) -> bool {
+    let number = netdev.name.strip_prefix(OWN).map(|rest| rest.trim_end_matches(['b', 'c']));
+    netdev.kind.as_deref() == Some("tun")
+        && number
+            .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// The devices that can be ports, as the end of a sentence.
+fn candidates(kernel: &Kernel) -> String {
+    let can_be = kernel.netdevs.values().filter(|netdev| judge(kernel, netdev).is_ok());
+    let names: Vec<&str> = can_be.map(|netdev| netdev.name.as_str()).collect();
+    match names[..] {
+        [] => "is none that could be meant".to_owned(),
+        [one] => format!("is {one}"),
+        [ref rest @ .., last] => format!("are {} and {last}", rest.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn netdev(name: &str, kind: &str) -> Netdev {
+        let kind = (!kind.is_empty()).then(|| kind.to_owned());
+        Netdev { name: name.to_owned(), kind, mac: Some([2; 6]), ..Netdev::default() }
+    }
+
+    fn kernel() -> Kernel {
+        let mut kernel = Kernel::default();
+        let devices = [
+            Netdev { flags: LOOPBACK, ..netdev("lo", "") },
+            netdev("eth0", ""),
+            netdev("eth1", "veth"),
+            Netdev { lower: Some(2), vlan: Some((5, 0x8100)), ..netdev("eth0.5", "vlan") },
+            netdev("br0", "bridge"),
+            Netdev { master: Some(5), ..netdev("eth2", "") },
+            netdev("red", "vrf"),
+            Netdev { master: Some(7), ..netdev("eth3", "") },
+            Netdev { mac: None, ..netdev("wg0", "wireguard") },
+            netdev("toll2", "tun"),
+            netdev("toll2b", "tun"),
+            netdev("tollgate", "tun"),
+        ];
+        kernel
+            .netdevs
+            .extend(devices.into_iter().enumerate().map(|(at, dev)| (at as u32 + 1, dev)));
+        kernel
+    }
+
+    fn told(names: &[&str]) -> String {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        match find(&kernel(), &names) {
+            Ok(found) => format!("{found:?}"),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn each_mistake_is_one_sentence() {
+        assert_eq!(told(&["eth0", "eth1", "eth3"]), "[2, 3, 8]");
+        assert_eq!(
+            told(&["eth0", "eth9"]),
+            "there is no network device eth9; there are eth0, eth1, eth3 and tollgate"
+        );
+        assert_eq!(told(&["eth0", "eth0"]), "eth0 is named twice; name each device once");
+        assert!(told(&["lo"]).starts_with("lo is the loopback device"));
+        assert_eq!(
+            told(&["eth0.5"]),
+            "eth0.5 is a VLAN of eth0; name eth0, and its VLANs come with it"
+        );
+        assert!(told(&["br0"]).starts_with("br0 is a bridge; name the devices that belong to it"));
+        assert!(told(&["red"]).starts_with("red is a VRF; name the devices"));
+        assert!(told(&["eth2"]).starts_with("eth2 belongs to the bridge br0"));
+        assert!(
+            told(&["wg0"]).starts_with("wg0 carries no Ethernet (it is of the kind wireguard)")
+        );
+        for own in ["toll2", "toll2b"] {
+            assert!(told(&[own]).contains("Tollway's own"), "{own}");
+        }
+        assert_eq!(told(&["tollgate"]), "[12]");
+    }
+}

@@ -1,0 +1,379 @@
+//! Keeps the tables' routes in step with the RIB: fills them once, then applies changes in place.
+//!
+//! [`FibSync::build`] fills tables that have no readers yet. [`FibSync::sync`] then applies what
+//! [`Rib::take_touched`] reports as changed, while packets flow. Most changes go straight into the FIBs,
+//! which readers share, so a hundred thousand routes cost the worker nothing. Only two kinds of changes
+//! happen between two bursts ([`Installed`]): those about neighbours, whose host routes depend on the
+//! routes around them, and new next hops. A given prefix always changes in the same way, so its changes
+//! cannot overtake each other.
+//!
+//! A next hop that many routes share changes in one place (`hops.rs`).
+
+mod changes;
+mod hops;
+mod merge;
+mod space;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tollway_dataplane::epoch::Epochs;
+use tollway_dataplane::id::{NextHopId, VrfId};
+use tollway_dataplane::stages::route::{Fib, Prefix};
+use tollway_dataplane::tables::{RoutePrefix, Tables, TablesError, VrfRecord};
+use tollway_dataplane::verdict::{DropReason, PuntReason};
+
+use super::kernel::{Family, RouteKind, TableId};
+use super::lookup_chains::{BaseTable, DEFAULT, Item, LookupChains, RouteAction};
+use super::rib::{Choice, Dest, Rib, RouteAttrsId};
+use crate::compile::is_never_forwarded;
+pub use changes::{Followed, Installed};
+pub use hops::{EgressLink, EgressLinks};
+use hops::{HopKey, HopTable, Shared};
+use merge::Content;
+use space::Space;
+
+/// Why tables cannot be kept in step. They have to be rebuilt, and until then the kernel forwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FibSyncError {
+    /// So much has changed that the RIB did not note what.
+    #[error("the routes are others altogether; fill new tables")]
+    All,
+    /// A table that no lookup chain has, since it was empty, has a route now.
+    #[error("a table that was empty has routes; rebuild lookup chains and tables")]
+    LookupChains,
+    /// The tables could not take something.
+    #[error("the tables could not take a route ({0:?}); fill new ones")]
+    Tables(TablesError),
+    /// The worker has ended.
+    #[error("the worker does not answer")]
+    Gone,
+}
+
+impl From<TablesError> for FibSyncError {
+    fn from(error: TablesError) -> Self {
+        Self::Tables(error)
+    }
+}
+
+/// The routes in the tables, and the means to change them.
+pub struct FibSync {
+    lookup_chains: LookupChains,
+    egress_links: EgressLinks,
+    egress_links_are_new: bool,
+    /// The lookup chains that use a table, by table and family.
+    uses: Uses,
+    fibs: [Arc<Fib>; 2],
+    epochs: Arc<Epochs>,
+    roots: Vec<VrfRecord>,
+    hops: HopTable,
+    /// Connected prefixes of each lookup chain, IPv4 and IPv6.
+    spaces: Vec<[Space; 2]>,
+    /// The local table has had a route that continues the search in the next table.
+    throws: bool,
+    /// A packet that the main table drops may still find a route (`fib_lookup` in `include/net/ip_fib.h`
+    /// goes on to the default table, if there ever was one).
+    drops_are_kernels: bool,
+}
+
+/// The lookup chains that use a table, by table and family.
+type Uses = HashMap<(Family, TableId), Arc<[Use]>>;
+
+/// A lookup chain that uses a table.
+#[derive(Clone, Copy, Debug)]
+struct Use {
+    lookup_chain: usize,
+    item: Item,
+    /// The table shadows the other.
+    is_over: bool,
+}
+
+/// The next hop of a prefix.
+#[derive(Clone, Debug)]
+enum To {
+    Shared(Shared),
+    Key(HopKey),
+}
+
+/// An IPv4 route for new tables: VRF, address, length, next hop; in the order of insertion.
+type New4 = (u16, u32, u8, NextHopId);
+/// The same for IPv6.
+type New6 = (u16, u128, u8, NextHopId);
+
+impl FibSync {
+    /// Fills tables that have no routes yet. Their first VRFs are the lookup chains, in order.
+    ///
+    /// # Errors
+    /// The tables are full, or have other VRFs or links.
+    pub fn build(
+        rib: &mut Rib,
+        lookup_chains: LookupChains,
+        egress_links: EgressLinks,
+        tables: &mut Tables,
+    ) -> Result<Self, TablesError> {
+        rib.take_touched();
+        let roots = tables
+            .vrfs
+            .get(..lookup_chains.lookup_chains.len())
+            .ok_or(TablesError::Unknown)?
+            .to_vec();
+        let mut fib_sync = Self {
+            uses: uses(&lookup_chains),
+            fibs: [Arc::clone(&tables.fib4), Arc::clone(&tables.fib6)],
+            epochs: Arc::clone(&tables.epochs),
+            spaces: roots.iter().map(|_| Default::default()).collect(),
+            roots,
+            hops: HopTable::default(),
+            throws: false,
+            drops_are_kernels: rib.has_had(DEFAULT),
+            lookup_chains,
+            egress_links,
+            egress_links_are_new: false,
+        };
+        fib_sync.chain(tables)?;
+        fib_sync.routes(rib, tables)?;
+        Ok(fib_sync)
+    }
+
+    /// The lookup chains that the tables have.
+    #[must_use]
+    pub const fn lookup_chains(&self) -> &LookupChains {
+        &self.lookup_chains
+    }
+
+    /// The counter of the tables' changes.
+    #[must_use]
+    pub const fn epochs(&self) -> &Arc<Epochs> {
+        &self.epochs
+    }
+
+    /// Sets the egress links; the next [`FibSync::sync`] applies them.
+    pub fn set_ways(&mut self, egress_links: EgressLinks) {
+        self.egress_links_are_new |= egress_links != self.egress_links;
+        self.egress_links = egress_links;
+    }
+
+    /// Sets the fallbacks of lookup chains.
+    fn chain(&self, tables: &mut Tables) -> Result<(), TablesError> {
+        for (index, lookup_chain) in self.lookup_chains.lookup_chains.iter().enumerate() {
+            let next = lookup_chain.next.map(vrf_id).transpose()?;
+            if next.is_some() {
+                tables.set_fallback(vrf_id(index)?, next)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn routes(&mut self, rib: &Rib, tables: &mut Tables) -> Result<(), TablesError> {
+        let (mut v4, mut v6): (Vec<New4>, Vec<New6>) = (Vec::new(), Vec::new());
+        let (mut known, mut failed) = (HashMap::new(), None);
+        rib.each(|dest, choice| {
+            if let Err(error) =
+                self.collect(rib, tables, dest, choice, &mut known, &mut v4, &mut v6)
+            {
+                failed.get_or_insert(error);
+            }
+        });
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        self.collect_fates(rib, tables, &mut v4, &mut v6)?;
+        // By address, shorter prefixes first: neighbours in the trie come one after the other.
+        v4.sort_unstable();
+        v4.dedup();
+        v6.sort_unstable();
+        v6.dedup();
+        for (vrf, address, len, next) in v4 {
+            self.insert(tables, vrf, RoutePrefix::V4(Prefix::v4(address, len)), next)?;
+        }
+        for (vrf, address, len, next) in v6 {
+            self.insert(tables, vrf, RoutePrefix::V6(Prefix::v6(address, len)), next)?;
+        }
+        Ok(())
+    }
+
+    fn insert(
+        &mut self,
+        tables: &mut Tables,
+        vrf: u16,
+        prefix: RoutePrefix,
+        next: NextHopId,
+    ) -> Result<(), TablesError> {
+        if self.hops.is_glean(next) {
+            self.space(usize::from(vrf), prefix).add(bare(prefix));
+        }
+        tables.insert(VrfId(vrf), prefix, next)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what is collected is of two families")]
+    fn collect(
+        &mut self,
+        rib: &Rib,
+        tables: &mut Tables,
+        dest: Dest,
+        choice: Choice,
+        known: &mut HashMap<RouteAttrsId, NextHopId>,
+        v4: &mut Vec<New4>,
+        v6: &mut Vec<New6>,
+    ) -> Result<(), TablesError> {
+        if is_never_forwarded(dest.prefix) {
+            return Ok(());
+        }
+        for of in self.uses_of(dest).iter() {
+            let content = merge::content_of(rib, of, dest, choice);
+            self.throws |= of.is_over && merge::is(rib, choice, RouteKind::Throw);
+            let next = match content {
+                Content::Route(Choice::Is(id)) => match known.get(&id) {
+                    Some(next) => *next,
+                    None => {
+                        let next = self.next_hop(rib, tables, content)?;
+                        known.insert(id, next);
+                        next
+                    }
+                },
+                Content::Nothing => continue,
+                content => self.next_hop(rib, tables, content)?,
+            };
+            let lookup_chain = vrf_id(of.lookup_chain)?.0;
+            match dest.prefix {
+                RoutePrefix::V4(prefix) => {
+                    v4.push((lookup_chain, (prefix.bits() >> 96) as u32, prefix.len(), next));
+                }
+                RoutePrefix::V6(prefix) => {
+                    v6.push((lookup_chain, prefix.bits(), prefix.len(), next))
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The lookup chains that have a destination's table.
+    fn uses_of(&self, dest: Dest) -> Arc<[Use]> {
+        let uses = self.uses.get(&(merge::family(dest.prefix), dest.table));
+        uses.cloned().unwrap_or_default()
+    }
+
+    /// Collects the answers that lookup chains have for all packets.
+    fn collect_fates(
+        &mut self,
+        rib: &Rib,
+        tables: &mut Tables,
+        v4: &mut Vec<New4>,
+        v6: &mut Vec<New6>,
+    ) -> Result<(), TablesError> {
+        for index in 0..self.lookup_chains.lookup_chains.len() {
+            let (vrf, lookup_chain) = (vrf_id(index)?.0, self.lookup_chains.lookup_chains[index]);
+            for (item, is_ipv4) in [(lookup_chain.v4, true), (lookup_chain.v6, false)] {
+                let Some(item) = item.filter(|item| matches!(item.base, BaseTable::All(_))) else {
+                    continue;
+                };
+                let content = merge::content(rib, &item, RoutePrefix::all(is_ipv4));
+                let next = self.next_hop(rib, tables, content)?;
+                if is_ipv4 {
+                    v4.push((vrf, 0, 0, next));
+                } else {
+                    v6.push((vrf, 0, 0, next));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn next_hop(
+        &mut self,
+        rib: &Rib,
+        tables: &mut Tables,
+        content: Content,
+    ) -> Result<NextHopId, TablesError> {
+        match self.to(rib, content) {
+            Some(To::Shared(shared)) => self.hops.make_shared(tables, shared),
+            Some(To::Key(key)) => {
+                if let Some(id) = self.hops.id(&key) {
+                    return Ok(id);
+                }
+                let mut wanted = Vec::new();
+                self.hops.want(rib, &self.egress_links, key.clone(), &mut wanted);
+                self.hops.make(tables, wanted)?;
+                self.hops.id(&key).ok_or(TablesError::Unknown)
+            }
+            None => Ok(NextHopId::NO_ROUTE),
+        }
+    }
+
+    /// The next hop for a content; none if there is no entry.
+    fn to(&self, rib: &Rib, content: Content) -> Option<To> {
+        let kernel = To::Shared(Shared::Punt(PuntReason::KernelRoute));
+        Some(match content {
+            Content::Nothing => return None,
+            Content::NoRoute => To::Shared(Shared::NoRoute),
+            Content::All(fate) => To::Shared(of_fate(fate)),
+            Content::Kernel | Content::Route(Choice::Kernel | Choice::Nothing) => kernel,
+            Content::Route(Choice::Is(id)) => {
+                let attrs = rib.attrs(id);
+                match attrs.route.kind {
+                    RouteKind::Unicast => To::Key(HopKey::of(attrs)),
+                    RouteKind::Local
+                    | RouteKind::Broadcast
+                    | RouteKind::Anycast
+                    | RouteKind::Multicast => To::Shared(Shared::Local),
+                    RouteKind::Blackhole if self.drops_are_kernels => kernel,
+                    RouteKind::Blackhole => To::Shared(Shared::Drop(DropReason::Blackhole)),
+                    RouteKind::Unreachable => To::Shared(Shared::Punt(PuntReason::Unreachable)),
+                    RouteKind::Prohibit => To::Shared(Shared::Punt(PuntReason::Prohibit)),
+                    RouteKind::Throw => To::Shared(Shared::NoRoute),
+                    RouteKind::Other(_) => kernel,
+                }
+            }
+        })
+    }
+
+    fn space(&mut self, lookup_chain: usize, prefix: RoutePrefix) -> &mut Space {
+        &mut self.spaces[lookup_chain][place(prefix)]
+    }
+}
+
+fn uses(lookup_chains: &LookupChains) -> Uses {
+    let mut uses: HashMap<_, Vec<Use>> = HashMap::new();
+    for (index, lookup_chain) in lookup_chains.lookup_chains.iter().enumerate() {
+        for (family, item) in [(Family::V4, lookup_chain.v4), (Family::V6, lookup_chain.v6)] {
+            let Some(item) = item else { continue };
+            if let BaseTable::Table(table) = item.base {
+                let of = Use { lookup_chain: index, item, is_over: false };
+                uses.entry((family, table)).or_default().push(of);
+            }
+            if let Some(table) = item.over {
+                let of = Use { lookup_chain: index, item, is_over: true };
+                uses.entry((family, table)).or_default().push(of);
+            }
+        }
+    }
+    uses.into_iter().map(|(table, uses)| (table, uses.into())).collect()
+}
+
+const fn of_fate(fate: RouteAction) -> Shared {
+    match fate {
+        RouteAction::Blackhole => Shared::Drop(DropReason::Blackhole),
+        RouteAction::Unreachable => Shared::Punt(PuntReason::Unreachable),
+        RouteAction::Prohibit => Shared::Punt(PuntReason::Prohibit),
+        RouteAction::Kernel => Shared::Punt(PuntReason::KernelRule),
+    }
+}
+
+fn vrf_id(lookup_chain: usize) -> Result<VrfId, TablesError> {
+    u16::try_from(lookup_chain).map(VrfId).map_err(|_| TablesError::Full)
+}
+
+const fn bare(prefix: RoutePrefix) -> Prefix {
+    match prefix {
+        RoutePrefix::V4(prefix) | RoutePrefix::V6(prefix) => prefix,
+    }
+}
+
+const fn place(prefix: RoutePrefix) -> usize {
+    match prefix {
+        RoutePrefix::V4(_) => 0,
+        RoutePrefix::V6(_) => 1,
+    }
+}

@@ -1,0 +1,63 @@
+//! Which prefixes concern neighbours: those whose destinations are on a link themselves, the prefixes
+//! within them, and the prefixes around them.
+
+use std::collections::{BTreeSet, HashSet};
+
+use tollway_dataplane::stages::route::Prefix;
+
+/// The connected prefixes of one FIB; former ones stay.
+#[derive(Debug, Default)]
+pub(super) struct Space {
+    prefixes: HashSet<(u8, u128)>,
+    lengths: BTreeSet<u8>,
+    /// By first address.
+    sorted: BTreeSet<u128>,
+}
+
+impl Space {
+    pub(super) fn add(&mut self, prefix: Prefix) {
+        self.prefixes.insert((prefix.len(), prefix.bits()));
+        self.lengths.insert(prefix.len());
+        self.sorted.insert(prefix.bits());
+    }
+
+    /// Says whether a prefix covers a connected one or is within one.
+    pub(super) fn meets(&self, prefix: Prefix) -> bool {
+        let (len, bits) = (prefix.len(), prefix.bits());
+        let mask = |len: u8| !u128::MAX.checked_shr(len.into()).unwrap_or(0);
+        let covers = |of: u8| self.prefixes.contains(&(of, bits & mask(of)));
+        if self.lengths.range(..=len).any(|of| covers(*of)) {
+            return true;
+        }
+        let last = bits | u128::MAX.checked_shr(len.into()).unwrap_or(0);
+        self.sorted.range(bits..=last).next().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_within_and_what_it_is_within_meets() {
+        let mut space = Space::default();
+        space.add(Prefix::v4(0x0a01_0200, 24));
+        space.add(Prefix::v4(0x0a02_0001, 32));
+        for (address, len, meets) in [
+            (0x0a01_0200, 24, true),
+            (0x0a01_0280, 25, true),
+            (0x0a01_02ff, 32, true),
+            (0x0a00_0000, 8, true),
+            (0, 0, true),
+            (0x0a02_0001, 32, true),
+            (0x0a02_0000, 31, true),
+            (0x0a01_0300, 24, false),
+            (0x0a02_0002, 31, false),
+            (0x0a02_0000, 32, false),
+            (0x0b00_0000, 8, false),
+        ] {
+            assert_eq!(space.meets(Prefix::v4(address, len)), meets, "{address:x}/{len}");
+        }
+        assert!(!Space::default().meets(Prefix::v4(0, 0)));
+    }
+}

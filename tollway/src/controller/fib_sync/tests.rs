@@ -1,0 +1,185 @@
+//! Compares lookup chains and routes in tables with a plain model of the kernel, before and after random
+//! changes.
+
+mod naive;
+mod random;
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use tollway_dataplane::id::{LinkId, NextHopId, VrfId};
+use tollway_dataplane::tables::{Action, Tables};
+use tollway_dataplane::verdict::{DropReason, PuntReason};
+
+use super::{EgressLink, EgressLinks, FibSync, FibSyncError, Installed};
+use crate::controller::event::Event;
+use crate::controller::kernel::Family;
+use crate::controller::lookup_chains::LookupChains;
+use crate::controller::rib::{Ignoring, Rib};
+use naive::{Answer, Packet};
+use random::{KernelState, LINKS};
+
+/// Tables without other readers.
+struct Bench(RefCell<Tables>);
+
+impl Installed for Bench {
+    fn between_bursts<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Tables) -> T + Send + 'static,
+    ) -> Option<T> {
+        Some(job(&mut self.0.borrow_mut()))
+    }
+}
+
+/// Known neighbours: gateways of routes, and some of the connected hosts.
+fn stations() -> Vec<IpAddr> {
+    let mut stations: Vec<IpAddr> = vec!["fe80::7".parse().unwrap()];
+    for family in [Family::V4, Family::V6] {
+        let lasts = (0..8).chain(99..103);
+        stations.extend(lasts.map(|last| random::address(family, last)));
+    }
+    stations
+}
+
+fn egress_links() -> EgressLinks {
+    let links = LINKS.into_iter().enumerate();
+    let egress_link =
+        |(at, index)| (index, EgressLink { link: LinkId(at as u16), v4: true, v6: index != 2 });
+    EgressLinks {
+        links: links.map(egress_link).collect(),
+        kernel_groups4: false,
+        kernel_groups6: false,
+    }
+}
+
+fn fib_sync(world: &KernelState, rib: &mut Rib) -> (FibSync, Bench) {
+    let has = |family, table| rib.has(table, family);
+    let lookup_chains = LookupChains::of(&world.naive.kernel, LINKS, has);
+    let mut tables = Tables::new();
+    for _ in &lookup_chains.lookup_chains {
+        tables.add_vrf().unwrap();
+    }
+    for (at, _) in LINKS.iter().enumerate() {
+        tables.add_port([2, 0, 0, 0, 0, at as u8], VrfId(0), 1500).unwrap();
+    }
+    let fib_sync =
+        FibSync::build(rib, lookup_chains, world.naive.egress_links.clone(), &mut tables).unwrap();
+    for link in 0..LINKS.len() as u16 {
+        for station in stations() {
+            tables.publish_neigh(LinkId(link), station, [2, 0, 0, 0, 1, 1]).unwrap();
+        }
+    }
+    (fib_sync, Bench(RefCell::new(tables)))
+}
+
+/// The answer of the tables, by lookup chains and policies.
+fn ask(fib_sync: &FibSync, tables: &Tables, packet: &Packet) -> NextHopId {
+    let ingress = &fib_sync.lookup_chains().links[&packet.iif];
+    if ingress.policy.is_empty() {
+        return tables.resolve(VrfId(ingress.lookup_chain as u16), packet.dst);
+    }
+    let family = if packet.dst.is_ipv4() { Family::V4 } else { Family::V6 };
+    let mut lines = ingress.policy.iter().filter(|line| {
+        line.family.is_none_or(|of| of == family)
+            && line.src.is_none_or(|src| src.contains(&packet.src))
+            && line.dst.is_none_or(|dst| dst.contains(&packet.dst))
+            && line.mark.is_none_or(|(value, mask)| (packet.mark ^ value) & mask == 0)
+    });
+    let found = lines.find_map(|line| {
+        let next = tables.resolve(VrfId(line.lookup_chain as u16), packet.dst);
+        (next != NextHopId::NO_ROUTE).then_some(next)
+    });
+    found.unwrap_or(NextHopId::NO_ROUTE)
+}
+
+fn answer(tables: &Tables, next: NextHopId, packet: &Packet, in_group: bool) -> Answer {
+    if next == NextHopId::NO_ROUTE {
+        return Answer::NoRoute;
+    }
+    if next.is_group() {
+        let members = tables.groups.members(next.0 & !NextHopId::GROUP);
+        let all = members.iter().map(|member| answer(tables, member.next, packet, true));
+        return Answer::Any(all.collect::<BTreeSet<_>>());
+    }
+    let record = tables.next_hop(next);
+    let device = LINKS[usize::from(record.link.0).min(2)];
+    match record.action {
+        Action::Local => Answer::Local,
+        Action::Drop(DropReason::Blackhole) => Answer::Blackhole,
+        Action::Punt(PuntReason::Unreachable) => Answer::Unreachable,
+        Action::Punt(PuntReason::Prohibit) => Answer::Prohibit,
+        Action::Punt(PuntReason::KernelRoute | PuntReason::KernelRule) => Answer::Kernel,
+        Action::Forward => {
+            let is_ipv4 = record.header[22..] == [8, 0];
+            assert_eq!(is_ipv4, packet.dst.is_ipv4(), "{record:?}");
+            let mtu = if record.mtu == 1500 { 0 } else { record.mtu.into() };
+            Answer::By(device, record.neigh.unwrap(), mtu)
+        }
+        Action::Glean => {
+            assert!(in_group || !stations().contains(&packet.dst), "{packet:?}: no host route");
+            Answer::By(device, packet.dst, 0)
+        }
+        other => panic!("{packet:?} leads to {other:?}"),
+    }
+}
+
+fn compare(world: &mut KernelState, fib_sync: &FibSync, bench: &Bench, what: &str) -> usize {
+    let mut fast = 0;
+    for _ in 0..60 {
+        let packet = world.packet();
+        let (expected, unsure) = world.naive.look_up(&packet);
+        let tables = bench.0.borrow();
+        let found = answer(&tables, ask(fib_sync, &tables, &packet), &packet, false);
+        let left_to_kernel = found == Answer::Kernel || found == Answer::Local;
+        if found != expected && !(unsure && left_to_kernel) {
+            let about = world.naive.about(&packet);
+            panic!(
+                "{what}: {packet:?}: {found:?}, not {expected:?}\n{:?}\n{about}",
+                fib_sync.lookup_chains()
+            );
+        }
+        fast += usize::from(!left_to_kernel);
+    }
+    fast
+}
+
+#[test]
+fn tables_answer_as_rules_and_routes_do() {
+    let mut fast = 0;
+    for seed in 0..400 {
+        let mut world = KernelState::new(seed);
+        world.naive.egress_links = egress_links();
+        world.naive.egress_links.kernel_groups4 = seed % 16 == 0;
+        let ignored = [1, 2, 3, 4].into_iter().filter(|at| seed >> at & 1 == 1);
+        let ignored: std::collections::HashSet<u32> = ignored.collect();
+        let ignoring = Ignoring { v4: ignored.clone(), v6: ignored };
+        world.naive.ignoring = ignoring.clone();
+        let mut rib = Rib::new();
+        rib.take(&Event::Whole(Box::new(world.naive.kernel.clone())));
+        rib.set_ignoring(ignoring);
+        for _ in 0..60 {
+            world.step().iter().for_each(|event| rib.take(event));
+        }
+        let (mut now, mut bench) = fib_sync(&world, &mut rib);
+        fast += compare(&mut world, &now, &bench, &format!("seed {seed}, fresh"));
+        for step in 0..40 {
+            let lost = step % 8 == 7;
+            for _ in 0..step % 4 {
+                let events = world.step();
+                events.iter().filter(|_| !lost).for_each(|event| rib.take(event));
+            }
+            if lost {
+                world.list().iter().for_each(|event| rib.take(event));
+            }
+            match now.sync(&mut rib, &bench) {
+                Ok(_) => {}
+                Err(FibSyncError::LookupChains) => (now, bench) = fib_sync(&world, &mut rib),
+                Err(error) => panic!("{error}"),
+            }
+            fast += compare(&mut world, &now, &bench, &format!("seed {seed}, step {step}"));
+        }
+    }
+    // Make sure that the test is not empty: most answers are no punts.
+    assert!(fast > 400 * 41 * 20, "{fast} of {}", 400 * 41 * 60);
+}

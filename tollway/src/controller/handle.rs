@@ -1,0 +1,170 @@
+//! Requests to a running controller.
+
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::sync::lock;
+use crate::xdp::State;
+
+/// The state and the counters of a controller.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Network devices.
+    pub devices: usize,
+    /// Addresses.
+    pub addresses: usize,
+    /// Rules of policy routing.
+    pub rules: usize,
+    /// Destinations in all tables.
+    pub routes: usize,
+    /// Next-hop objects.
+    pub nexthops: usize,
+    /// Changes that the kernel has notified of, including lists.
+    pub changes: u64,
+    /// How many of these changes are active.
+    pub installed: u64,
+    /// Why the kernel forwards everything at the moment, if it does.
+    pub bypassed: Option<String>,
+    /// How often the tables were rebuilt.
+    pub rebuilds: u64,
+    /// How often messages of the kernel were lost, and everything was listed again.
+    pub lost: u64,
+    /// How often all routes were listed as a check.
+    pub audits: u64,
+    /// The number of things that such checks found to be wrong.
+    pub drift: u64,
+}
+
+/// The answer when everything that the kernel had notified of is active.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Synced {
+    /// Changes that the kernel had notified of, including lists.
+    pub changes: u64,
+    /// Why the kernel forwards everything nevertheless, if it does.
+    pub bypassed: Option<String>,
+}
+
+/// A request to the controller's thread.
+pub(super) enum Request {
+    /// Answer when everything that the kernel has notified of by now is active.
+    Sync(SyncSender<Synced>),
+    /// Let the XDP programs forward again when everything that the kernel has notified of by now is active;
+    /// the worker has been away this often.
+    Gap(u64, State),
+    /// Count the routes and evaluate the offload.
+    Judge(SyncSender<()>),
+    /// Compare everything with the kernel's configuration.
+    Audit,
+    /// End.
+    Stop,
+}
+
+/// A handle for requests to a running controller; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    requests: Sender<Request>,
+    wake: Arc<UnixStream>,
+    status: Arc<Mutex<Status>>,
+    /// How often the worker has been away.
+    gaps: Arc<AtomicU64>,
+}
+
+/// The thread's end of its [`Handle`].
+pub(super) struct ControllerMailbox {
+    pub(super) requests: Receiver<Request>,
+    /// Readable when there are requests.
+    pub(super) woken: UnixStream,
+    pub(super) status: Arc<Mutex<Status>>,
+    pub(super) gaps: Arc<AtomicU64>,
+}
+
+impl ControllerMailbox {
+    /// Lets the XDP programs forward again after `gaps` absences of the worker, since everything is active;
+    /// not if the worker has been away again.
+    pub(super) fn go_on(&self, gaps: u64, state: &State) {
+        state.set_behind(false);
+        if self.gaps.load(Ordering::SeqCst) != gaps {
+            // The request for the last absence follows.
+            state.set_behind(true);
+        }
+    }
+}
+
+/// A handle and its other end.
+pub(super) fn handle() -> io::Result<(Handle, ControllerMailbox)> {
+    let (requests, received) = mpsc::channel();
+    let (wake, woken) = UnixStream::pair()?;
+    wake.set_nonblocking(true)?;
+    woken.set_nonblocking(true)?;
+    let status = Arc::<Mutex<Status>>::default();
+    let gaps = Arc::<AtomicU64>::default();
+    let mailbox = ControllerMailbox {
+        requests: received,
+        woken,
+        status: Arc::clone(&status),
+        gaps: Arc::clone(&gaps),
+    };
+    Ok((Handle { requests, wake: Arc::new(wake), status, gaps }, mailbox))
+}
+
+impl Handle {
+    /// Waits until everything that the kernel has notified of by now is active; none where that takes longer.
+    #[must_use]
+    pub fn sync(&self, patience: Duration) -> Option<Synced> {
+        let (answer, answered) = mpsc::sync_channel(1);
+        self.ask(Request::Sync(answer));
+        answered.recv_timeout(patience).ok()
+    }
+
+    /// Waits until the published offload ([`Live`](super::offload::Live)) considers the present routes; false
+    /// where that takes longer.
+    #[must_use]
+    pub fn judge(&self, patience: Duration) -> bool {
+        let (answer, answered) = mpsc::sync_channel(1);
+        self.ask(Request::Judge(answer));
+        answered.recv_timeout(patience).is_ok()
+    }
+
+    /// Starts an audit now: compares everything with the kernel's configuration.
+    pub fn audit(&self) {
+        self.ask(Request::Audit);
+    }
+
+    /// Lets the kernel forward until everything that it has notified of by now is active. The worker calls
+    /// this after an absence, before the XDP programs take it for alive again.
+    pub fn was_away(&self, state: &State) {
+        // In this order: see `ControllerMailbox::go_on`.
+        let gaps = self.gaps.fetch_add(1, Ordering::SeqCst) + 1;
+        state.set_behind(true);
+        self.ask(Request::Gap(gaps, state.clone()));
+    }
+
+    /// The state and the counters.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        lock(&self.status).clone()
+    }
+
+    /// Ends the thread.
+    pub(super) fn stop(&self) {
+        self.ask(Request::Stop);
+    }
+
+    fn ask(&self, request: Request) {
+        // An error means that the thread has ended; then there is no answer.
+        let _ = self.requests.send(request);
+        self.wake();
+    }
+
+    /// Wakes the thread.
+    pub(super) fn wake(&self) {
+        // If the pipe is full, the thread wakes anyway.
+        let _ = (&*self.wake).write(&[0]);
+    }
+}

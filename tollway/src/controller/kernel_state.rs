@@ -1,0 +1,461 @@
+//! The known state of the kernel: from its notifications and from queries.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tollway_dataplane::stages::filter::Filter;
+
+use super::event::Event;
+use super::exceptions::Exceptions;
+use super::kernel::{Family, Ifindex, Kernel, Netdev, RouteKind, Rule, RuleAction};
+use super::lookup_chains::LookupChains;
+use super::offload::{
+    self, Facts, Firewall, Glance, Offload, PerFamily, Probes, RouteTally, Spread,
+};
+use super::own::Own;
+use super::plan::{self, Plan, StickyFlags};
+use super::ports::Port;
+use super::rib::{Ignoring, Rib};
+use super::rules::Reading;
+use super::seed;
+use super::sysctl::Sysctls;
+use super::take::Effect;
+use crate::model::XdpPathMode;
+use crate::ports::sys;
+
+/// Sysctls are read this often, since the kernel does not notify of all of them ...
+const SYSCTLS_EVERY: Duration = Duration::from_millis(80);
+/// ... and the other things that it does not notify of are glanced at this often, which costs less ...
+const GLANCE_EVERY: Duration = Duration::from_millis(50);
+/// ... but either takes at most one part in this many of the time.
+const LOOK_SHARE: u32 = 250;
+/// Everything attached to devices is queried this often.
+const PROBES_EVERY: Duration = Duration::from_secs(1);
+/// Queries of other namespaces take one part in this many of the time, unless something relevant changes.
+const NAMESPACES_SHARE: u32 = 100;
+/// The protocol of routes that the kernel adds by itself (`RTPROT_KERNEL`).
+const BY_KERNEL: u8 = 2;
+
+/// What is known of the firewall's rules.
+#[derive(Clone, Debug)]
+pub(super) enum Rules {
+    /// They are unknown, for this reason.
+    Unread(String),
+    /// The rules, and why they cannot be compiled, if so.
+    Read(Arc<Reading>, Option<String>),
+}
+
+/// The known state of the kernel.
+pub(super) struct KernelState {
+    pub(super) ports: Vec<Port>,
+    pub(super) kernel: Kernel,
+    pub(super) rib: Rib,
+    rules: Rules,
+    /// The effect of the rules on packets.
+    firewall: Firewall,
+    /// The largest packet that a buffer holds, in bytes.
+    pub(super) most_mtu: u32,
+    own: Own,
+    routes: RouteTally,
+    /// The number of events taken when the routes were last counted.
+    tallied: u64,
+    sysctls: Sysctls,
+    probes: Probes,
+    glance: Option<Glance>,
+    sticky_flags: StickyFlags,
+    /// The plan was last made with routes with several next hops.
+    groups: PerFamily<bool>,
+    /// Setting the seed of the kernel's hash failed.
+    seed_refused: bool,
+    xdp_path: (XdpPathMode, u32),
+    of_sysctls: Looks,
+    of_glance: Looks,
+    pub(super) exceptions: Exceptions,
+    probes_at: Instant,
+    /// When to query other namespaces together with the rest.
+    namespaces_at: Instant,
+    /// Something has changed since the last query.
+    unasked: bool,
+    /// Something has changed that the plan depends on.
+    pub(super) stale: bool,
+    /// A port's device has changed.
+    linked: bool,
+    /// A device has come, gone or got another name.
+    renamed: bool,
+    /// The number of events taken.
+    pub(super) changes: u64,
+}
+
+impl KernelState {
+    pub(super) fn new(xdp_path: (XdpPathMode, u32)) -> Self {
+        let now = Instant::now();
+        let rules = Rules::Unread("they have not been read yet".to_owned());
+        Self {
+            ports: Vec::new(),
+            kernel: Kernel::default(),
+            rib: Rib::new(),
+            firewall: firewall(&rules),
+            rules,
+            most_mtu: u32::MAX,
+            own: Own::default(),
+            routes: RouteTally::default(),
+            tallied: 0,
+            sysctls: Sysctls::default(),
+            probes: Probes::default(),
+            glance: None,
+            sticky_flags: StickyFlags::default(),
+            groups: PerFamily::default(),
+            seed_refused: false,
+            xdp_path,
+            of_sysctls: Looks::new(SYSCTLS_EVERY),
+            of_glance: Looks::new(GLANCE_EVERY),
+            exceptions: Exceptions::open(),
+            probes_at: now,
+            namespaces_at: now,
+            unasked: true,
+            stale: true,
+            linked: true,
+            renamed: false,
+            changes: 0,
+        }
+    }
+
+    /// Takes in a notification of the kernel.
+    pub(super) fn take(&mut self, event: Event) {
+        let Some(event) = self.own.without(event) else { return };
+        self.changes += 1;
+        let sticky_flags = self.sticky_flags;
+        self.renamed |= renames(&self.kernel, &event);
+        let may_move = matches!(&event, Event::Link(index, netdev)
+            if is_stacked(self.kernel.netdevs.get(index)) || is_stacked(netdev.as_deref()));
+        let effect = self.kernel.take(&event);
+        self.rib.take(&event);
+        self.exceptions.take(&event);
+        match &event {
+            Event::Link(..) => {
+                self.probe_again();
+                self.of_sysctls.at = self.probes_at;
+            }
+            Event::Whole(_) => self.ask_again(),
+            Event::Tc(_) => self.probe_again(),
+            Event::Sysctl(..) => self.of_sysctls.at = Instant::now(),
+            Event::Rule(..) => self.sticky_flags.rules = true,
+            Event::Route(key, route, _) => {
+                let by_hand = route.kind == RouteKind::Local && route.protocol != BY_KERNEL;
+                self.sticky_flags.local_routes |= by_hand && key.family() == Family::V4;
+            }
+            _ => {}
+        }
+        let spreads = seed::spreads(&event, &self.kernel);
+        for family in [Family::V4, Family::V6] {
+            if *spreads.of(family) {
+                *self.sticky_flags.groups.of_mut(family) = true;
+                self.stale |= !*self.groups.of(family);
+            }
+        }
+        if self.sticky_flags.groups != sticky_flags.groups {
+            self.of_sysctls.at = Instant::now();
+        }
+        if matches!(event, Event::Whole(_)) {
+            self.sticky_flags.rules |= has_custom_rules(&self.kernel.rules);
+        }
+        if let Event::Link(index, None) = &event {
+            self.ports.iter_mut().for_each(|port| port.lose(*index));
+        }
+        self.linked |= match &event {
+            Event::Link(index, netdev) => self.ports.iter().any(|port| {
+                let named = netdev.as_ref().is_some_and(|netdev| netdev.name == port.name);
+                named || port.device.is_none() || port.device == Some(*index)
+            }),
+            Event::Whole(_) => true,
+            _ => false,
+        };
+        if may_move || self.linked {
+            self.namespaces_at = self.probes_at;
+        }
+        self.stale |= effect == Effect::Topology || sticky_flags != self.sticky_flags;
+    }
+
+    /// Returns whether a device has come, gone or got another name since the last call.
+    pub(super) fn take_renamed(&mut self) -> bool {
+        std::mem::take(&mut self.renamed)
+    }
+
+    /// Returns whether a port's device has changed since the last call.
+    pub(super) fn take_linked(&mut self) -> bool {
+        std::mem::take(&mut self.linked)
+    }
+
+    /// Notes that the rules cannot be compiled; false if that is known already, or there are no rules.
+    pub(super) fn refuse_rules(&mut self, why: &str) -> bool {
+        let Rules::Read(_, refused @ None) = &mut self.rules else { return false };
+        tracing::warn!("{why}; what the rules are about takes the kernel path");
+        *refused = Some(why.to_owned());
+        self.firewall = firewall(&self.rules);
+        self.stale = true;
+        true
+    }
+
+    /// What is known of the firewall's rules.
+    pub(super) const fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// Replaces what is known of the firewall's rules.
+    pub(super) fn set_rules(&mut self, rules: Rules) {
+        (self.firewall, self.rules) = (firewall(&rules), rules);
+        self.stale = true;
+    }
+
+    /// Gives the rules' sets the elements that a filter's sets have by now; the rules' effect stays the same.
+    pub(super) fn take_live_sets(&mut self, filter: &Filter) {
+        if let Rules::Read(reading, _) = &mut self.rules {
+            Arc::make_mut(&mut Arc::make_mut(reading).rules).take_live_sets(filter);
+        }
+    }
+
+    /// Has the plan rebuilt.
+    pub(super) fn doubt(&mut self) {
+        self.stale = true;
+    }
+
+    /// Has everything queried again.
+    pub(super) fn ask_again(&mut self) {
+        self.probe_again();
+        (self.of_sysctls.at, self.namespaces_at) = (self.probes_at, self.probes_at);
+    }
+
+    /// Has everything attached to devices queried again.
+    fn probe_again(&mut self) {
+        self.probes_at = Instant::now();
+        self.unasked = true;
+    }
+
+    /// When the next query is due.
+    pub(super) fn due(&self) -> Instant {
+        self.of_sysctls.at.min(self.probes_at).min(self.of_glance.at).min(self.exceptions.at)
+    }
+
+    /// Takes in answers about path MTUs that hold for forwarded packets, and sends the queries that are due.
+    pub(super) fn hear_path_mtus(&mut self) {
+        let netdevs = &self.kernel.netdevs;
+        let vrfs = || {
+            let vrfs = netdevs.iter().filter(|(_, netdev)| netdev.vrf_table.is_some());
+            vrfs.map(|(index, _)| *index).collect()
+        };
+        if let Some(held) = self.exceptions.look(vrfs) {
+            self.changes += 1;
+            self.rib.hold(held);
+        }
+    }
+
+    /// Makes the queries that are due; false if something has changed and the kernel does not answer.
+    pub(super) fn ask(&mut self) -> bool {
+        let now = Instant::now();
+        if self.of_sysctls.at <= now {
+            let began = sys::thread_time();
+            let mut sysctls = Sysctls::read(self.asked());
+            let mut spread = Spread { groups: self.sticky_flags.groups, ..self.spread() };
+            seed::settle(&mut sysctls, &mut spread);
+            self.seed_refused = spread.seed_refused;
+            self.of_sysctls.done(began);
+            if sysctls != self.sysctls {
+                self.sysctls = sysctls;
+                self.stale = true;
+            }
+        }
+        if self.of_glance.at <= now {
+            let began = sys::thread_time();
+            let glance = Some(Glance::take(self.probed(), &self.probes));
+            self.of_glance.done(began);
+            if glance != self.glance {
+                self.glance = glance;
+                self.probes_at = now;
+            }
+        }
+        if self.probes_at <= now {
+            self.probes_at = now + PROBES_EVERY;
+            let elsewhere = (self.namespaces_at > now).then(|| self.probes.elsewhere.clone());
+            let asks_all = elsewhere.is_none();
+            match Probes::read(&self.kernel.netdevs, self.probed(), elsewhere) {
+                Ok(probes) => {
+                    self.stale |= probes != self.probes;
+                    (self.probes, self.unasked) = (probes, false);
+                    if asks_all {
+                        self.namespaces_at = now + now.elapsed() * NAMESPACES_SHARE;
+                    }
+                }
+                Err(error) => tracing::warn!("the kernel cannot be asked: {error}; asking again"),
+            }
+        }
+        !self.unasked
+    }
+
+    const fn spread(&self) -> Spread {
+        Spread { groups: self.groups, seed_refused: self.seed_refused }
+    }
+
+    /// The devices whose sysctls matter: those of links and VRFs, and those that are up without a carrier,
+    /// whose routes may not count.
+    fn asked(&self) -> impl Iterator<Item = &str> {
+        const UP: u32 = 1;
+        const LOWER_UP: u32 = 1 << 16;
+        let probed = self.probed();
+        self.kernel.netdevs.iter().filter_map(move |(index, netdev)| {
+            let counts = probed.contains(index)
+                || netdev.vrf_table.is_some()
+                || netdev.flags & (UP | LOWER_UP) == UP;
+            counts.then_some(netdev.name.as_str())
+        })
+    }
+
+    /// The devices to probe: those of ports, and VLAN devices.
+    fn probed(&self) -> BTreeSet<Ifindex> {
+        let vlans = self.kernel.netdevs.iter().filter(|(_, netdev)| netdev.vlan.is_some());
+        let ports = self.ports.iter().filter_map(|port| port.device);
+        ports.chain(vlans.map(|(index, _)| *index)).collect()
+    }
+
+    /// Counts the routes for the offload report; takes some 100 ms for a million.
+    pub(super) fn tally(&mut self) {
+        if self.tallied == self.changes {
+            return;
+        }
+        let tally = RouteTally::of(&self.rib, &self.kernel.nexthops);
+        self.tallied = self.changes;
+        self.stale |= tally != self.routes;
+        self.routes = tally;
+    }
+
+    /// The plan and the offload, if anything has changed since the last call.
+    pub(super) fn plan(&mut self) -> Option<(Plan, Offload)> {
+        if !std::mem::take(&mut self.stale) {
+            return None;
+        }
+        self.ports.iter_mut().for_each(|port| port.find(&self.kernel));
+        self.rib.set_ignoring(self.ignoring());
+        if self.sticky_flags.groups != PerFamily::default() {
+            self.groups = seed::groups(&self.rib);
+        }
+        let ports: Vec<Ifindex> = self.ports.iter().filter_map(|port| port.device).collect();
+        let rooms = self.ports.iter().filter_map(|port| Some((port.device?, port.room?))).collect();
+        let offload = Offload::of(&Facts {
+            ports: &ports,
+            kernel: &self.kernel,
+            sysctls: &self.sysctls,
+            probes: &self.probes,
+            routes: &self.routes,
+            firewall: &self.firewall,
+            most_mtu: self.most_mtu,
+            rooms: &rooms,
+            spread: self.spread(),
+        });
+        let links = offload.links.iter().map(|link| link.ifindex);
+        let lookup_chains =
+            LookupChains::of(&self.kernel, links, |family, table| self.rib.has(table, family));
+        let plan = Plan::of(&plan::Facts {
+            ports: &self.ports,
+            kernel: &self.kernel,
+            sysctls: &self.sysctls,
+            offload: &offload,
+            lookup_chains: &lookup_chains,
+            sticky_flags: self.sticky_flags,
+            xdp_path: self.xdp_path,
+        });
+        Some((plan, offload))
+    }
+
+    /// Devices whose routes do not count while they have no carrier.
+    fn ignoring(&self) -> Ignoring {
+        let mut ignoring = Ignoring::default();
+        for (index, netdev) in &self.kernel.netdevs {
+            let sysctls = self.sysctls.link(&netdev.name);
+            if sysctls.ignore_linkdown4 {
+                ignoring.v4.insert(*index);
+            }
+            if sysctls.ignore_linkdown6 {
+                ignoring.v6.insert(*index);
+            }
+        }
+        ignoring
+    }
+}
+
+/// A look that is repeated.
+#[derive(Debug)]
+struct Looks {
+    every: Duration,
+    at: Instant,
+    /// The processor time of the last look.
+    took: Duration,
+}
+
+impl Looks {
+    fn new(every: Duration) -> Self {
+        Self { every, at: Instant::now(), took: Duration::ZERO }
+    }
+
+    /// Schedules the next look; `began` is this thread's processor time before the last one.
+    fn done(&mut self, began: Duration) {
+        let took = sys::thread_time().saturating_sub(began);
+        let before = std::mem::replace(&mut self.took, took);
+        // The time includes interrupts: a single long look is no reason to slow down.
+        self.at = Instant::now() + self.every.max(took.min(before) * LOOK_SHARE);
+    }
+}
+
+/// The effect of the rules on packets.
+fn firewall(rules: &Rules) -> Firewall {
+    let (reading, refused) = match rules {
+        Rules::Unread(why) => return Firewall::Unread(why.clone()),
+        Rules::Read(reading, refused) => (&**reading, refused),
+    };
+    match (Firewall::from(reading), refused) {
+        (Firewall::Read(rules), Some(why)) => {
+            let whole = PerFamily::each(|_| vec![why.clone()]);
+            Firewall::Read(offload::Rules { whole, compiled: 0, ..rules })
+        }
+        (firewall, _) => firewall,
+    }
+}
+
+/// Whether an event says that a device comes, goes, or gets another name.
+fn renames(kernel: &Kernel, event: &Event) -> bool {
+    match event {
+        Event::Link(index, netdev) => {
+            let had = kernel.netdevs.get(index).map(|had| &had.name);
+            had != netdev.as_ref().map(|netdev| &netdev.name)
+        }
+        Event::Whole(whole) => {
+            let names = |kernel: &Kernel| {
+                kernel
+                    .netdevs
+                    .iter()
+                    .map(|(index, had)| (*index, had.name.clone()))
+                    .collect::<Vec<_>>()
+            };
+            names(kernel) != names(whole)
+        }
+        _ => false,
+    }
+}
+
+/// Whether a device may receive frames of another, other than as the end of a cable.
+fn is_stacked(netdev: Option<&Netdev>) -> bool {
+    netdev.is_some_and(|netdev| netdev.lower.is_some() && netdev.kind.as_deref() != Some("veth"))
+}
+
+/// Whether there are other IPv4 rules than the first three.
+fn has_custom_rules(rules: &[Rule]) -> bool {
+    let first = [(0, 255), (32766, 254), (32767, 253)];
+    let is_plain = |rule: &Rule| {
+        let selects = rule.src.is_some() || rule.dst.is_some() || rule.iif.is_some();
+        !selects && rule.mark.is_none() && rule.odd.is_none()
+    };
+    let of_v4 = rules.iter().filter(|rule| rule.family == Family::V4);
+    of_v4.clone().count() != first.len()
+        || !of_v4.zip(first).all(|(rule, (priority, table))| {
+            is_plain(rule) && rule.priority == priority && rule.action == RuleAction::Table(table)
+        })
+}

@@ -1,0 +1,219 @@
+//! The differences that an audit finds.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fmt;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+
+use super::touched::MOST;
+use crate::controller::event::Event;
+use crate::controller::kernel::{Family, Ifindex, Kernel, Netdev, NexthopId, RouteKey, TableId};
+
+/// A list may be ahead of a notification, which is awaited for this long.
+const GRACE: Duration = Duration::from_secs(1);
+/// The most differences that are logged one by one.
+const TOLD: usize = 20;
+
+/// Something that can change, as an audit distinguishes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Thing {
+    Small(Object),
+    /// The routes to a destination of a table.
+    Routes(TableId, IpNet),
+}
+
+/// Something that can change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Object {
+    Link(Ifindex),
+    Address(Ifindex, IpNet, Option<IpAddr>),
+    Nexthop(NexthopId),
+    Rules(Family),
+    Route(RouteKey),
+}
+
+impl Object {
+    /// The object of an event.
+    pub(super) const fn of(event: &Event) -> Option<Self> {
+        Some(match event {
+            Event::Link(index, _) => Self::Link(*index),
+            Event::Address(address, _) => {
+                Self::Address(address.ifindex, address.address, address.peer)
+            }
+            Event::Nexthop(id, _) => Self::Nexthop(*id),
+            Event::Rule(rule, _) => Self::Rules(rule.family),
+            Event::Route(key, ..) => Self::Route(*key),
+            _ => return None,
+        })
+    }
+}
+
+/// The findings of an audit so far.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    suspects: BTreeSet<Thing>,
+    /// Objects with a notification since the audit began: the list may have been ahead of it.
+    heard: HashSet<Thing>,
+    /// An audit is running.
+    open: bool,
+    /// When suspects become certain.
+    due: Option<Instant>,
+}
+
+impl Findings {
+    /// An audit begins.
+    pub(super) fn open(&mut self) {
+        self.forget();
+        self.open = true;
+    }
+
+    /// Takes in a notification of a change.
+    pub(super) fn hear(&mut self, event: &Event) {
+        if self.open
+            && let Some(object) = Object::of(event)
+        {
+            let thing = Thing::of(object);
+            self.suspects.remove(&thing);
+            self.heard.insert(thing);
+        }
+    }
+
+    /// Routes to a destination were wrong.
+    pub(super) fn suspect_routes(&mut self, table: TableId, dst: IpNet) {
+        self.suspect(Thing::Routes(table, dst));
+    }
+
+    fn suspect(&mut self, thing: Thing) {
+        if self.open && !self.heard.contains(&thing) {
+            self.suspects.insert(thing);
+        }
+    }
+
+    /// Says whether there were too many notifications.
+    pub(super) fn is_full(&self) -> bool {
+        self.heard.len() > MOST
+    }
+
+    /// Compares everything apart from routes.
+    pub(super) fn compare(&mut self, known: &Kernel, fresh: &Kernel) {
+        // The kernel does not notify of programs attached by a link of bpf(2), such as Tollway's own.
+        let netdevs = |kernel: &Kernel| -> BTreeMap<_, _> {
+            let all = kernel.netdevs.iter();
+            all.map(|(index, netdev)| (*index, Netdev { xdp: None, ..netdev.clone() })).collect()
+        };
+        self.compare_maps(netdevs(known).iter(), netdevs(fresh).iter(), |id| Object::Link(*id));
+        self.compare_maps(known.nexthops.iter(), fresh.nexthops.iter(), |id| Object::Nexthop(*id));
+        let addresses = |kernel: &Kernel| -> BTreeMap<_, _> {
+            let all = kernel.addresses.iter();
+            all.map(|own| ((own.ifindex, own.address, own.peer), *own)).collect()
+        };
+        self.compare_maps(
+            addresses(known).iter(),
+            addresses(fresh).iter(),
+            |(index, address, peer)| Object::Address(*index, *address, *peer),
+        );
+        for family in [Family::V4, Family::V6] {
+            let rules = |kernel: &Kernel| -> Vec<_> {
+                kernel.rules.iter().filter(|rule| rule.family == family).cloned().collect()
+            };
+            if rules(known) != rules(fresh) {
+                self.suspect(Thing::Small(Object::Rules(family)));
+            }
+        }
+    }
+
+    fn compare_maps<'a, K: Ord + 'a, V: PartialEq + 'a>(
+        &mut self,
+        known: impl Iterator<Item = (&'a K, &'a V)>,
+        fresh: impl Iterator<Item = (&'a K, &'a V)>,
+        object: impl Fn(&K) -> Object,
+    ) {
+        let mut known: BTreeMap<_, _> = known.collect();
+        for (key, value) in fresh {
+            if known.remove(key) != Some(value) {
+                self.suspect(Thing::Small(object(key)));
+            }
+        }
+        known.into_keys().for_each(|key| self.suspect(Thing::Small(object(key))));
+    }
+
+    /// The audit has seen everything; a notification in the next moment may still explain a difference.
+    pub(super) fn close(&mut self, now: Instant) {
+        self.due = Some(now + GRACE);
+    }
+
+    pub(super) const fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Drops all findings.
+    pub(super) fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The names of the suspects that are logged one by one.
+    pub(super) fn names(&self, known: &Kernel) -> Vec<String> {
+        let first = self.suspects.iter().take(TOLD);
+        first.map(|thing| Named { thing, known }.to_string()).collect()
+    }
+
+    /// Logs the differences; returns their number.
+    pub(super) fn tell(&mut self, known: &Kernel) -> usize {
+        for name in self.names(known) {
+            tracing::error!("{name} was not known as the kernel has it; it is now");
+        }
+        let count = self.suspects.len();
+        if count > TOLD {
+            tracing::error!("{} more things were not as the kernel has them", count - TOLD);
+        }
+        self.forget();
+        count
+    }
+}
+
+impl Thing {
+    const fn of(object: Object) -> Self {
+        match object {
+            Object::Route(RouteKey { table, dst, .. }) => Self::Routes(table, dst),
+            small => Self::Small(small),
+        }
+    }
+}
+
+/// The name of a suspect for people.
+struct Named<'a> {
+    thing: &'a Thing,
+    known: &'a Kernel,
+}
+
+impl Named<'_> {
+    fn device(&self, index: Ifindex) -> String {
+        let netdev = self.known.netdevs.get(&index);
+        netdev.map_or_else(|| format!("number {index}"), |netdev| netdev.name.clone())
+    }
+}
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (table, dst) = match self.thing {
+            Thing::Small(Object::Link(index)) => {
+                return write!(f, "device {}", self.device(*index));
+            }
+            Thing::Small(Object::Address(index, address, _)) => {
+                return write!(f, "address {address} of device {}", self.device(*index));
+            }
+            Thing::Small(Object::Nexthop(id)) => return write!(f, "next-hop object {id}"),
+            Thing::Small(Object::Rules(Family::V4)) => return write!(f, "the list of IPv4 rules"),
+            Thing::Small(Object::Rules(Family::V6)) => return write!(f, "the list of IPv6 rules"),
+            Thing::Small(Object::Route(RouteKey { table, dst, .. }))
+            | Thing::Routes(table, dst) => (table, dst),
+        };
+        match table {
+            254 => write!(f, "route {dst} of table main"),
+            255 => write!(f, "route {dst} of table local"),
+            number => write!(f, "route {dst} of table {number}"),
+        }
+    }
+}

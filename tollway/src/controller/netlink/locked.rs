@@ -1,0 +1,55 @@
+//! IPv4 exceptions whose MTU is locked: the kernel's list (`fib_dump_info_fnhe` in `net/ipv4/route.c`), and
+//! its answer about one destination (`inet_rtm_getroute`).
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use netlink_sys::protocols::NETLINK_ROUTE;
+
+use super::message::{self, is};
+use super::route;
+use crate::controller::kernel::Ifindex;
+use crate::netlink::Asker;
+
+/// Destinations, and how long their exceptions hold.
+pub(in crate::controller) type Locked = Vec<(Ipv4Addr, Duration)>;
+
+/// Lists the kernel's exceptions whose MTU is locked. Waits for the kernel: 100 ms with a million routes.
+///
+/// # Errors
+/// The query failed.
+pub(in crate::controller) fn list_locked() -> io::Result<Locked> {
+    let mut asker = Asker::open(NETLINK_ROUTE)?;
+    // Without this the kernel would list the routes as well.
+    asker.ask_strictly();
+    asker.list(is::GET_ROUTE, &message::exceptions_body(), |_, body| match route::locked(body) {
+        Some((IpAddr::V4(to), left)) => Some((to, left)),
+        _ => None,
+    })
+}
+
+/// A packet of the host's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::controller) struct Flow {
+    pub(in crate::controller) src: Option<Ipv4Addr>,
+    pub(in crate::controller) dst: Ipv4Addr,
+    /// Its type of service.
+    pub(in crate::controller) tos: u8,
+}
+
+/// Queries how long an exception with a locked MTU holds for a packet of the host's own, which leaves by a
+/// VRF device or by none. None if there is no such exception, or no route.
+///
+/// # Errors
+/// The query could not be made.
+pub(in crate::controller) fn ask_locked(
+    asker: &mut Asker,
+    flow: Flow,
+    vrf: Option<Ifindex>,
+) -> io::Result<Option<Duration>> {
+    let answer = asker.answer(is::GET_ROUTE, &message::route_body(flow, vrf))?;
+    // The kernel answers with an error if there is no route.
+    let left = answer.ok().and_then(|body| route::locked(&body));
+    Ok(left.map(|(_, left)| left))
+}

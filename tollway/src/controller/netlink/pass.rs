@@ -1,0 +1,136 @@
+//! A pass through all lists.
+
+use super::drift::Object;
+use super::implicit_deletes::implicit_deletes;
+use super::message::List;
+use super::touched::Touched;
+use crate::controller::event::Event;
+use crate::controller::kernel::{Family, Kernel};
+
+/// How often a list is read at most when too much changes meanwhile.
+const ROUNDS: u8 = 3;
+/// The same for rules, which are few: a change notified during the other family's list would be lost.
+const RULE_ROUNDS: u8 = 100;
+
+/// The state of a pass.
+#[derive(Debug)]
+pub(super) struct Pass {
+    pub(super) audit: bool,
+    /// The present list, and the sequence number of its request.
+    pub(super) list: List,
+    pub(super) sequence: u32,
+    /// Everything listed so far apart from routes.
+    fresh: Box<Kernel>,
+    /// The list is not of one moment, and the kernel continues lists of its kind by count.
+    interrupted: bool,
+    /// How often the list was read in vain.
+    round: u8,
+}
+
+/// What follows a list.
+#[derive(Debug, PartialEq)]
+pub(super) enum Next {
+    /// Another list, or the same again.
+    List(List),
+    /// The configuration apart from routes is complete; then routes follow.
+    Whole(Box<Kernel>),
+    /// The family's routes are settled if this many lists agree.
+    Listed(Family, u8),
+}
+
+impl Pass {
+    pub(super) fn new(audit: bool) -> Self {
+        Self {
+            audit,
+            list: List::Links,
+            sequence: 0,
+            fresh: Box::default(),
+            interrupted: false,
+            round: 0,
+        }
+    }
+
+    /// Continues with a list that was requested with a sequence number.
+    pub(super) const fn ask(&mut self, list: List, sequence: u32) {
+        (self.list, self.sequence, self.interrupted) = (list, sequence, false);
+    }
+
+    /// The list was not of one moment.
+    pub(super) const fn interrupt(&mut self) {
+        self.interrupted = true;
+    }
+
+    /// Says whether the list is not of routes.
+    const fn is_small(&self) -> bool {
+        !matches!(self.list, List::Routes(_))
+    }
+
+    /// Takes in a change, which is newer than the list.
+    pub(super) fn hear(&mut self, event: &Event, touched: &mut Touched) {
+        touched.hear(event);
+        if !self.is_small() {
+            return;
+        }
+        // Rules have no names to tell apart what list and changes say.
+        if matches!(event, Event::Rule(..)) {
+            self.interrupted |= matches!(self.list, List::Rules(_));
+            return;
+        }
+        for event in &implicit_deletes(&self.fresh, event) {
+            touched.hear(event);
+            self.fresh.take(event);
+        }
+        self.fresh.take(event);
+    }
+
+    /// Takes in a listed object; returns a route if the list is valid for it.
+    pub(super) fn listed(&mut self, event: Event, touched: &mut Touched) -> Option<Event> {
+        match (&event, self.list) {
+            (Event::Route(key, route, _), List::Routes(family)) => {
+                (key.family() == family && touched.listed(key, route)).then_some(event)
+            }
+            (Event::Rule(rule, _), List::Rules(family)) => {
+                if rule.family == family {
+                    self.fresh.take(&event);
+                }
+                None
+            }
+            (Event::Link(..), List::Links)
+            | (Event::Address(..), List::Addresses)
+            | (Event::Nexthop(..), List::Nexthops) => {
+                if Object::of(&event).is_some_and(|object| !touched.has(&object)) {
+                    self.fresh.take(&event);
+                }
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// What follows the present list, which is complete.
+    pub(super) fn next(&mut self, touched: &Touched) -> Next {
+        self.round += 1;
+        let again = self.round < ROUNDS;
+        let next = match self.list {
+            List::Links => Next::List(List::Addresses),
+            // Changed addresses are right already; another may have been left out.
+            List::Addresses if self.interrupted && again => return Next::List(List::Addresses),
+            List::Addresses => Next::List(List::Nexthops),
+            List::Nexthops => Next::List(List::Rules(Family::V4)),
+            // A change may have been of the family listed before.
+            List::Rules(_) if self.interrupted && self.round < RULE_ROUNDS => {
+                self.fresh.rules.clear();
+                return Next::List(List::Rules(Family::V4));
+            }
+            // Rounds count for both families.
+            List::Rules(Family::V4) => return Next::List(List::Rules(Family::V6)),
+            List::Rules(Family::V6) => Next::Whole(std::mem::take(&mut self.fresh)),
+            List::Routes(family) if touched.is_settled(family) => Next::Listed(family, 1),
+            // An audit has time: the next one comes anyway.
+            List::Routes(family) if self.audit || !again => Next::Listed(family, ROUNDS),
+            List::Routes(family) => return Next::List(List::Routes(family)),
+        };
+        self.round = 0;
+        next
+    }
+}

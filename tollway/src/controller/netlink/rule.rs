@@ -1,0 +1,168 @@
+//! Rules in the kernel's messages (`struct fib_rule_hdr`, `FRA_*`; `fib_nl_fill_rule`).
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::controller::kernel::{Family, Rule, RuleAction};
+use crate::netlink::{Attribute, attributes};
+
+/// Length of `struct fib_rule_hdr`.
+const HEADER: usize = 12;
+/// `FIB_RULE_INVERT`: the rule is for packets that do not match its selectors.
+const INVERT: u32 = 2;
+/// The word for a rule that is only for packets of VRFs, and does not look up their tables.
+pub(in crate::controller) const VRF_ONLY: &str = "l3mdev";
+/// The word for a rule for packets that do not match its selectors.
+pub(in crate::controller) const NOT: &str = "not";
+/// The value for "no limit" (`FRA_SUPPRESS_*`).
+const NONE: u32 = u32::MAX;
+
+/// `FRA_*`.
+mod is {
+    pub(super) const DST: u16 = 1;
+    pub(super) const SRC: u16 = 2;
+    pub(super) const IIF: u16 = 3;
+    pub(super) const GOTO: u16 = 4;
+    pub(super) const PRIORITY: u16 = 6;
+    pub(super) const MARK: u16 = 10;
+    pub(super) const FLOW: u16 = 11;
+    pub(super) const TUN_ID: u16 = 12;
+    pub(super) const SUPPRESS_GROUP: u16 = 13;
+    pub(super) const SUPPRESS_LEN: u16 = 14;
+    pub(super) const TABLE: u16 = 15;
+    pub(super) const MASK: u16 = 16;
+    pub(super) const OIF: u16 = 17;
+    pub(super) const PAD: u16 = 18;
+    pub(super) const L3MDEV: u16 = 19;
+    pub(super) const UID_RANGE: u16 = 20;
+    pub(super) const PROTOCOL: u16 = 21;
+    pub(super) const IP_PROTO: u16 = 22;
+    pub(super) const SPORT: u16 = 23;
+    pub(super) const DPORT: u16 = 24;
+    pub(super) const DSCP: u16 = 25;
+    pub(super) const FLOW_LABEL: u16 = 26;
+    pub(super) const FLOW_LABEL_MASK: u16 = 27;
+    pub(super) const SPORT_MASK: u16 = 28;
+    pub(super) const DPORT_MASK: u16 = 29;
+    pub(super) const DSCP_MASK: u16 = 30;
+}
+
+#[derive(Default)]
+struct Parts {
+    dst: Option<IpAddr>,
+    src: Option<IpAddr>,
+    iif: Option<String>,
+    goto: u32,
+    priority: u32,
+    mark: Option<u32>,
+    mask: Option<u32>,
+    table: u32,
+    vrf: bool,
+    odd: Vec<String>,
+}
+
+/// The rule in the body of an `RTM_NEWRULE` or `RTM_DELRULE`; none for families other than IPv4 and IPv6.
+pub(super) fn read(body: &[u8]) -> Option<Rule> {
+    let [family, dst_len, src_len, tos, table, _, _, action, flags @ ..] =
+        *body.first_chunk::<HEADER>()?;
+    let family = match i32::from(family) {
+        libc::AF_INET => Family::V4,
+        libc::AF_INET6 => Family::V6,
+        _ => return None,
+    };
+    let mut parts = Parts { table: table.into(), ..Parts::default() };
+    attributes(body, HEADER).for_each(|attribute| parts.take(attribute));
+    if tos != 0 {
+        parts.odd.push(format!("tos {tos:#x}"));
+    }
+    if u32::from_ne_bytes(flags) & INVERT != 0 {
+        parts.odd.push(NOT.to_owned());
+    }
+    let action = parts.action(action);
+    let prefix = |address: Option<IpAddr>, len| address.and_then(|a| IpNet::new(a, len).ok());
+    let selects = parts.mark.is_some() || parts.mask.is_some();
+    Some(Rule {
+        family,
+        priority: parts.priority,
+        src: prefix(parts.src, src_len),
+        dst: prefix(parts.dst, dst_len),
+        iif: parts.iif,
+        mark: selects.then(|| (parts.mark.unwrap_or(0), parts.mask.unwrap_or(u32::MAX))),
+        action,
+        odd: (!parts.odd.is_empty()).then(|| parts.odd.join(", ")),
+    })
+}
+
+impl Parts {
+    fn take(&mut self, attribute: Attribute<'_>) {
+        let number = attribute.u32().unwrap_or_default();
+        match attribute.kind {
+            is::DST => self.dst = attribute.address(),
+            is::SRC => self.src = attribute.address(),
+            is::IIF => self.iif = Some(attribute.text()),
+            is::GOTO => self.goto = number,
+            is::PRIORITY => self.priority = number,
+            is::MARK => self.mark = Some(number),
+            is::MASK => self.mask = Some(number),
+            is::TABLE => self.table = number,
+            is::L3MDEV => self.vrf = attribute.u8() == Some(1),
+            is::PAD | is::PROTOCOL => {}
+            is::SUPPRESS_GROUP | is::SUPPRESS_LEN if number == NONE => {}
+            other => self.odd.push(words(other, attribute)),
+        }
+    }
+
+    fn action(&mut self, number: u8) -> RuleAction {
+        if self.vrf && number != 1 {
+            // Only for packets of VRFs: `l3mdev unreachable` comes behind their tables.
+            self.odd.push(VRF_ONLY.to_owned());
+        }
+        match number {
+            1 if self.vrf => RuleAction::Vrf,
+            1 => RuleAction::Table(self.table),
+            2 => RuleAction::Goto(self.goto),
+            3 => RuleAction::Nop,
+            6 => RuleAction::Blackhole,
+            7 => RuleAction::Unreachable,
+            8 => RuleAction::Prohibit,
+            other => {
+                self.odd.push(format!("action {other}"));
+                RuleAction::Nop
+            }
+        }
+    }
+}
+
+/// A selector by its name in ip-rule(8). Two rules that differ have different words.
+fn words(kind: u16, attribute: Attribute<'_>) -> String {
+    let name = match kind {
+        is::FLOW => "realms",
+        is::TUN_ID => "tun_id",
+        is::SUPPRESS_GROUP => "suppress_ifgroup",
+        is::SUPPRESS_LEN => "suppress_prefixlength",
+        is::OIF => return format!("oif {}", attribute.text()),
+        is::UID_RANGE => "uidrange",
+        is::IP_PROTO => "ipproto",
+        is::SPORT => "sport",
+        is::DPORT => "dport",
+        is::DSCP => "dscp",
+        is::FLOW_LABEL => "flowlabel",
+        is::FLOW_LABEL_MASK => "flowlabel mask",
+        is::SPORT_MASK => "sport mask",
+        is::DPORT_MASK => "dport mask",
+        is::DSCP_MASK => "dscp mask",
+        other => return format!("attribute {other} = {:x?}", attribute.value),
+    };
+    let number = match *attribute.value {
+        [a] => u64::from(a),
+        [a, b] => u16::from_ne_bytes([a, b]).into(),
+        [a, b, c, d] if matches!(kind, is::SPORT | is::DPORT) => {
+            let end = |a, b| u16::from_ne_bytes([a, b]);
+            return format!("{name} {}-{}", end(a, b), end(c, d));
+        }
+        [a, b, c, d] => u32::from_ne_bytes([a, b, c, d]).into(),
+        _ => return format!("{name} {:x?}", attribute.value),
+    };
+    format!("{name} {number}")
+}

@@ -1,0 +1,175 @@
+//! Parts of otherwise fast traffic that take the kernel path, and notes.
+
+use std::collections::BTreeSet;
+
+use super::{Facts, Firewall, Link, PerFamily, Reason};
+use crate::controller::kernel::{Family, Ifindex, Kernel, Netdev, Rule, RuleAction};
+use crate::controller::lookup_chains;
+use crate::filter::ir::Hook;
+
+/// A part of the traffic whose packets take the kernel path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The routes, the rule of routing or the rule of the firewall.
+    pub what: String,
+    /// Why.
+    pub why: String,
+}
+
+/// Something to know that concerns no path: a sentence without a full stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note(pub String);
+
+/// The parts that take the kernel path.
+pub(super) fn parts(
+    facts: &Facts<'_>,
+    links: &[Link],
+    groups: &PerFamily<Vec<Reason>>,
+) -> Vec<Part> {
+    let mut parts = Vec::new();
+    let mut say = |what: String, why: String| parts.push(Part { what, why });
+    let routes = facts.routes;
+    let links: BTreeSet<_> = links.iter().map(|link| link.ifindex).collect();
+    for (device, count) in routes.by_device.iter().filter(|(device, _)| !links.contains(device)) {
+        let (name, why) = elsewhere(facts, *device);
+        // The default route may be the only one.
+        let is_default = routes.defaults.contains(device);
+        let which = match (is_default, count) {
+            (false, _) => "",
+            (true, 1) => ", a default route",
+            (true, _) => ", a default route among them",
+        };
+        say(format!("{} by {name}{which}", plural(*count, "route")), why);
+    }
+    for family in [Family::V4, Family::V6] {
+        let count = *routes.several.of(family);
+        if let Some(reason) = groups.of(family).first().filter(|_| count > 0) {
+            let name = super::reason::family_name(family);
+            say(
+                format!("{} with several next hops", plural(count, &format!("{name} route"))),
+                reason.to_string(),
+            );
+        }
+    }
+    for (count, why) in [
+        (routes.wrapped, "their packets are wrapped on the way (encap)"),
+        (routes.of_tos, "they are for one type of service alone (tos)"),
+        (
+            routes.in_turn,
+            "others differ from them in the next hop alone, and the kernel tries them in turn",
+        ),
+        (routes.odd, "they say something that the router does not do"),
+    ] {
+        if count > 0 {
+            say(plural(count, "route"), why.to_owned());
+        }
+    }
+    for rule in &facts.kernel.rules {
+        if let Some(odd) = rule.odd.clone().or_else(|| leap(facts.kernel, rule)) {
+            let family = match rule.family {
+                Family::V4 => "ip rule",
+                Family::V6 => "ip -6 rule",
+            };
+            say(format!("packets that {family} {} may be for", rule.priority), odd);
+        }
+    }
+    if let Firewall::Read(rules) = facts.firewall {
+        for (rule, why) in &rules.kernel {
+            say(format!("packets that come to the nft rule {rule}"), why.clone());
+        }
+        let tags = most_tags(facts);
+        for (hook, chain) in &rules.at_devices {
+            let (least, what, why) = match hook {
+                Hook::Ingress => (2, "two VLAN tags", "behind a second tag they see no packet"),
+                _ => (1, "VLAN tags", "they come to the rules of one device after the other"),
+            };
+            if tags >= least {
+                say(
+                    format!("packets with {what} that come to the nft rules of {chain}"),
+                    why.to_owned(),
+                );
+            }
+        }
+    }
+    parts
+}
+
+/// The largest number of stacked VLAN devices, at most 2.
+fn most_tags(facts: &Facts<'_>) -> usize {
+    let netdevs = &facts.kernel.netdevs;
+    let is_tagged = |netdev: &&Netdev| netdev.vlan.is_some();
+    let tags = netdevs.values().filter(is_tagged).map(|netdev| {
+        let below = netdev.lower.and_then(|lower| netdevs.get(&lower));
+        1 + usize::from(below.is_some_and(|below| below.vlan.is_some()))
+    });
+    tags.max().unwrap_or(0)
+}
+
+/// Fragments, where rules for the host's own packets enable their reassembly.
+pub(super) fn fragments(rules: &PerFamily<Option<String>>) -> Vec<Part> {
+    let of = |what: &str, rule: &Option<String>| {
+        rule.as_ref().map(|rule| Part {
+            what: what.to_owned(),
+            why: format!("the kernel puts them together, for {rule}"),
+        })
+    };
+    let v4 = of("IPv4 fragments", &rules.v4);
+    let v6 = of("IPv6 packets with extension headers, which may be fragments", &rules.v6);
+    v4.into_iter().chain(v6).collect()
+}
+
+/// Why packets of a rule take the kernel path: it sends some to another rule, or selects by a VRF's devices.
+fn leap(kernel: &Kernel, rule: &Rule) -> Option<String> {
+    if lookup_chains::is_by_member(kernel, rule) {
+        return Some("kernels differ in which device's they are in a VRF (iif)".to_owned());
+    }
+    let selects = rule.src.is_some() || rule.dst.is_some() || rule.mark.is_some();
+    let leaps = selects && matches!(rule.action, RuleAction::Goto(_));
+    leaps.then(|| "for some packets another rule is next (goto)".to_owned())
+}
+
+/// The name of a device that is no link of the router, and what it is.
+fn elsewhere(facts: &Facts<'_>, device: Ifindex) -> (String, String) {
+    let Some(netdev) = facts.kernel.netdevs.get(&device) else {
+        return (format!("device {device}"), "there is no such device any more".to_owned());
+    };
+    let is = match netdev.kind.as_deref() {
+        _ if netdev.vlan.is_some() => "a VLAN device that is on no port".to_owned(),
+        Some(kind) => format!("a {kind} that is no port"),
+        None => "a device that is no port".to_owned(),
+    };
+    (netdev.name.clone(), format!("{} is {is}", netdev.name))
+}
+
+/// The notes.
+pub(super) fn notes(
+    facts: &Facts<'_>,
+    links: &[Link],
+    fragments: &PerFamily<Option<String>>,
+) -> Vec<Note> {
+    let mut notes = Vec::new();
+    let taps = &facts.probes.taps;
+    if fragments.v4.is_some() || fragments.v6.is_some() {
+        notes.push(Note(
+            "connections on the fast path are not in the kernel's list of connections (conntrack -L)"
+                .to_owned(),
+        ));
+    }
+    for link in links {
+        if taps.contains(&None) || taps.contains(&Some(link.ifindex)) {
+            notes.push(Note(format!(
+                "somebody captures on {}: packets on the fast path are not seen there",
+                link.name
+            )));
+        }
+        if !link.up {
+            notes.push(Note(format!("{} is down, or has no carrier", link.name)));
+        }
+    }
+    notes
+}
+
+/// A count with its word.
+fn plural(count: u64, word: &str) -> String {
+    if count == 1 { format!("{count} {word}") } else { format!("{count} {word}s") }
+}

@@ -1,0 +1,61 @@
+//! Destinations that take the kernel path whatever the routes say.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+
+use super::route_store::{Key4, Tag};
+use super::{Contents, Dest, Rib, Where, place};
+use crate::controller::kernel::Family;
+
+/// The length of a host's prefix.
+const HOST: u8 = 32;
+
+impl Rib {
+    /// Sets the IPv4 destinations that take the kernel path from now on, whatever table packets are looked up
+    /// in.
+    pub fn hold(&mut self, held: BTreeSet<Ipv4Addr>) {
+        let before = std::mem::replace(&mut self.held, held);
+        let changed: Vec<_> = before.symmetric_difference(&self.held).copied().collect();
+        for at in self.in_all_tables(&changed).collect::<Vec<_>>() {
+            self.touch(at);
+        }
+    }
+
+    pub(super) fn is_bypassed(&self, at: Where) -> bool {
+        let Where::V4(Key4(tag, address)) = at else { return false };
+        tag.len() == HOST
+            && self.held.contains(&Ipv4Addr::from_bits(address))
+            && self.tables.get(tag.table() as usize).is_some_and(Contents::has_v4)
+    }
+
+    /// Touches the held destinations of a table that got its first IPv4 route, or lost its last.
+    pub(super) fn touch_held(&mut self, of: Tag) {
+        let tag = Tag::new(of.table(), HOST);
+        let held: Vec<_> = self.held.iter().map(|held| Key4(tag, held.to_bits())).collect();
+        held.into_iter().for_each(|key| self.touch(Where::V4(key)));
+    }
+
+    /// The held destinations that have no route of their own.
+    pub(super) fn held_alone(&self) -> impl Iterator<Item = Dest> {
+        let all = self.in_all_tables(&self.held);
+        all.filter(|at| self.look(*at, <[_]>::is_empty)).map(|at| self.dest(at))
+    }
+
+    /// Addresses, in all tables that have IPv4 routes.
+    fn in_all_tables<'a>(
+        &'a self,
+        addresses: impl IntoIterator<Item = &'a Ipv4Addr>,
+    ) -> impl Iterator<Item = Where> {
+        let tables = || self.tables.iter().enumerate().filter(|(_, table)| table.has_v4());
+        addresses.into_iter().flat_map(move |address| {
+            let at = |table| Where::V4(Key4(Tag::new(table, HOST), address.to_bits()));
+            tables().map(move |(number, _)| at(number as u32))
+        })
+    }
+}
+
+impl Contents {
+    fn has_v4(&self) -> bool {
+        !self.lengths[place(Family::V4)].is_empty()
+    }
+}

@@ -1,0 +1,184 @@
+//! The order of the routes to one destination, and how a message changes it.
+//!
+//! `fib_table_insert` (`net/ipv4/fib_trie.c`) sorts by type of service, higher first, then by metric;
+//! `fib6_add_rt2node` (`net/ipv6/ip6_fib.c`) sorts by metric. Among routes of one key, the message says
+//! where a route belongs ([`Place`]).
+
+use std::cmp::Reverse;
+use std::ops::Range;
+
+use super::attrs_store::{RouteAttrs, RouteAttrsId, RouteAttrsStore};
+use super::route_store::Alias;
+use crate::controller::event::{Change, Place};
+use crate::controller::kernel::{Family, Hop, Hops, RouteKey};
+
+/// The routes to one destination while a message changes them.
+pub(super) struct Edit<'a> {
+    pub(super) attrs_store: &'a mut RouteAttrsStore,
+    pub(super) aliases: &'a mut Vec<Alias>,
+    pub(super) generation: u8,
+    /// Attributes of removed routes. Their users are decremented later: their numbers must not be reused
+    /// while the old and the new state are compared.
+    pub(super) gone: Vec<RouteAttrsId>,
+    /// The message is about an unknown route, or one that cannot be told apart from another.
+    pub(super) astray: bool,
+}
+
+impl Edit<'_> {
+    /// Applies a message.
+    pub(super) fn make(&mut self, attrs: RouteAttrs, change: Change) {
+        match change {
+            Change::Listed => self.list(attrs),
+            Change::Add(place) => self.add(attrs, place),
+            Change::Del => self.delete(&attrs),
+        }
+    }
+
+    fn attrs(&self, at: usize) -> &RouteAttrs {
+        self.attrs_store.get(self.aliases[at].attrs)
+    }
+
+    /// The routes of one key.
+    fn rivals(&self, attrs: &RouteAttrs) -> Range<usize> {
+        let rank = |attrs: &RouteAttrs| (Reverse(attrs.tos), attrs.priority);
+        let before = |alias: &Alias| rank(self.attrs_store.get(alias.attrs)) < rank(attrs);
+        let start = self.aliases.partition_point(before);
+        let upto = |alias: &Alias| rank(self.attrs_store.get(alias.attrs)) <= rank(attrs);
+        start..self.aliases.partition_point(upto)
+    }
+
+    fn same(&self, attrs: &RouteAttrs) -> Option<usize> {
+        self.rivals(attrs).find(|at| self.attrs(*at).route.is_same(&attrs.route))
+    }
+
+    /// The route of the key that combines the siblings.
+    fn joined(&self, attrs: &RouteAttrs) -> Option<usize> {
+        let joins = attrs.family == Family::V6 && attrs.route.joins();
+        self.rivals(attrs).find(|at| joins && self.attrs(*at).route.joins())
+    }
+
+    /// Places a listed route behind those that this list has had before.
+    fn list(&mut self, attrs: RouteAttrs) {
+        let known = self.joined(&attrs).or_else(|| self.same(&attrs));
+        if let Some(at) = known {
+            if self.aliases[at].stamp == self.generation && self.same(&attrs) == Some(at) {
+                return self.set(at, attrs);
+            }
+            let alias = self.aliases.remove(at);
+            self.gone.push(alias.attrs);
+        }
+        let rivals = self.rivals(&attrs);
+        let told = self.aliases[rivals.clone()].iter();
+        let told = told.take_while(|alias| alias.stamp == self.generation).count();
+        self.insert(rivals.start + told, attrs);
+    }
+
+    fn add(&mut self, mut attrs: RouteAttrs, place: Place) {
+        if let Some(at) = self.joined(&attrs) {
+            if place == Place::Last {
+                keep_order(&self.attrs(at).route.hops, &mut attrs.route.hops);
+            }
+            return self.set(at, attrs);
+        }
+        let rivals = self.rivals(&attrs);
+        if attrs.family == Family::V6 && attrs.tos == RouteKey::OF_SOURCES {
+            // The others may be for other sources.
+            match self.same(&attrs) {
+                Some(at) => self.set(at, attrs),
+                None => self.insert(rivals.end, attrs),
+            }
+            return;
+        }
+        if let Some(at) = self.same(&attrs) {
+            // Two routes that differ only in what is not kept are one here.
+            self.astray |= matches!(place, Place::First | Place::Last);
+            self.set(at, attrs);
+            if place == Place::Only {
+                self.keep_only(rivals, at);
+            }
+            return;
+        }
+        match place {
+            Place::Only => {
+                let start = rivals.start;
+                self.keep_only(rivals, usize::MAX);
+                self.insert(start, attrs);
+            }
+            Place::First => self.insert(rivals.start, attrs),
+            Place::Last => self.insert(rivals.end, attrs),
+            Place::Instead => match self.replaced(rivals.clone(), &attrs) {
+                Some(at) => self.set(at, attrs),
+                None => self.insert(rivals.start, attrs),
+            },
+        }
+    }
+
+    fn replaced(&self, mut rivals: Range<usize>, attrs: &RouteAttrs) -> Option<usize> {
+        let first = (!rivals.is_empty()).then_some(rivals.start);
+        if attrs.family == Family::V4 {
+            return first;
+        }
+        let alike = |at: &usize| self.attrs(*at).route.joins() == attrs.route.joins();
+        rivals.find(alike).or(first)
+    }
+
+    fn delete(&mut self, attrs: &RouteAttrs) {
+        let Some(at) = self.joined(attrs) else {
+            match self.same(attrs) {
+                Some(at) => {
+                    let alias = self.aliases.remove(at);
+                    self.gone.push(alias.attrs);
+                }
+                None => self.astray = true,
+            }
+            return;
+        };
+        let gone = attrs.route.hops.list();
+        let mut left = self.attrs(at).clone();
+        let hops = left.route.hops.list().iter().copied();
+        let hops: Vec<Hop> =
+            hops.filter(|hop| !gone.iter().any(|gone| gone.leads_alike(hop))).collect();
+        left.route.hops = as_hops(hops);
+        if left.route.hops == Hops::None {
+            let alias = self.aliases.remove(at);
+            self.gone.push(alias.attrs);
+        } else {
+            self.set(at, left);
+        }
+    }
+
+    fn insert(&mut self, at: usize, attrs: RouteAttrs) {
+        let alias = Alias { attrs: self.attrs_store.enter(attrs), stamp: self.generation };
+        self.aliases.insert(at, alias);
+    }
+
+    fn set(&mut self, at: usize, attrs: RouteAttrs) {
+        let new = self.attrs_store.enter(attrs);
+        self.gone.push(self.aliases[at].attrs);
+        self.aliases[at] = Alias { attrs: new, stamp: self.generation };
+    }
+
+    fn keep_only(&mut self, range: Range<usize>, kept: usize) {
+        for at in range.rev().filter(|at| *at != kept) {
+            let alias = self.aliases.remove(at);
+            self.gone.push(alias.attrs);
+        }
+    }
+}
+
+/// Next hops in the form that a route has them.
+pub(super) fn as_hops(hops: Vec<Hop>) -> Hops {
+    match hops[..] {
+        [] => Hops::None,
+        [hop] => Hops::One(hop),
+        _ => Hops::Many(hops.into()),
+    }
+}
+
+/// Sorts next hops: known ones in their previous order, then new ones.
+fn keep_order(before: &Hops, now: &mut Hops) {
+    let place = |hop: &Hop| before.list().iter().position(|before| before.leads_alike(hop));
+    if let Hops::Many(hops) = now {
+        hops.sort_by_key(|hop| place(hop).unwrap_or(usize::MAX));
+    }
+}

@@ -1,0 +1,100 @@
+//! Rules of a file, which nft has loaded in a private namespace: its listing there, verified against what the
+//! kernel has there.
+
+use serde_json::Value;
+
+use super::kernel::{Kernel, verify};
+use super::read::{knows_numbers, parse};
+use super::socket::Asker;
+use crate::filter::ir::Ruleset;
+use crate::filter::nft;
+use crate::filter::nft::json::{only, several};
+use crate::mistake::Fault;
+use crate::netlink::Socket;
+use crate::ports::why;
+
+/// Size of the receive buffer for the kernel's answers, in bytes.
+pub(crate) use super::socket::ROOM;
+
+/// Rules as loaded.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    value: Value,
+    kernel: Kernel,
+}
+
+impl Loaded {
+    /// Corrects nft's listing by what the kernel of the socket's namespace has. Nothing may change there
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub(crate) fn new(listing: &str, socket: Socket) -> Result<Self, String> {
+        let mut value = parse(listing)?;
+        let mut asker = Asker::of(socket);
+        let kernel = asker.tables().and_then(|tables| Kernel::read(&tables, &mut asker));
+        let kernel = kernel
+            .map_err(|error| format!("the kernel does not say what it loaded: {}", why(&error)))?;
+        kernel.complete(&mut value);
+        numbers_of_devices(&mut value);
+        Ok(Self { value, kernel })
+    }
+
+    /// nft's listing, corrected.
+    #[cfg(test)]
+    pub(crate) fn listing(&self) -> String {
+        self.value.to_string()
+    }
+
+    /// The same rules with a changed listing.
+    #[cfg(test)]
+    pub(super) fn with(mut self, change: impl FnOnce(&mut Value)) -> Self {
+        change(&mut self.value);
+        self.kernel.complete(&mut self.value);
+        self
+    }
+
+    /// The rules. Where nft's listing differs from the kernel's rules and the meaning is not clear, they are
+    /// [`crate::filter::ir::Step::Unsupported`]. `file` is their file.
+    ///
+    /// # Errors
+    /// Every mistake found.
+    pub(crate) fn rules(&self, file: &str) -> Result<Ruleset, Vec<Fault>> {
+        let mut rules = nft::read_value(&self.value, file)?;
+        verify(&mut rules, &self.kernel);
+        Ok(rules)
+    }
+}
+
+/// nft lists `iif 5` as `iif "5"` if no device has that number, as if it were a name. Which device it is
+/// where the rules will run is unknown.
+fn numbers_of_devices(value: &mut Value) {
+    let objects = value.get_mut("nftables").and_then(Value::as_array_mut);
+    for object in objects.into_iter().flatten() {
+        let types = only(object).and_then(|(_, inner)| inner.get("type"));
+        let types = types.map(several).unwrap_or_default();
+        let is_of_devices = types.iter().any(|kind| kind.as_str() == Some("iface_index"));
+        if is_of_devices {
+            for kind in ["set", "map"] {
+                let set = object.get_mut(kind);
+                set.and_then(|set| set.get_mut("elem")).into_iter().for_each(numbers);
+            }
+        }
+        let steps = object.pointer_mut("/rule/expr").and_then(Value::as_array_mut);
+        steps.into_iter().flatten().filter(|step| knows_numbers(step)).for_each(numbers);
+    }
+}
+
+/// Replaces strings that are numbers by numbers.
+fn numbers(value: &mut Value) {
+    match value {
+        Value::String(word) => {
+            if let Ok(number) = word.parse::<u32>() {
+                *value = number.into();
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(numbers),
+        Value::Object(members) => members.values_mut().for_each(numbers),
+        _ => {}
+    }
+}

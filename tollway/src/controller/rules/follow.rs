@@ -1,0 +1,482 @@
+//! The thread that follows the kernel's rules.
+
+use std::collections::{HashMap, HashSet};
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::elements::{Outcome, outcome};
+use super::kernel::Kernel;
+use super::message::{Elements, Message, RulesMessage, Table};
+use super::read::{self, Read, Use, met, uses};
+use super::socket::{Asker, Listener, RulesReceived};
+use super::{Event, Report, contents, is_reached, program};
+use crate::ports::{sys, why};
+use crate::priority::Hurry;
+
+/// Changes come in groups: the thread reads the rules after this long without one ...
+const QUIET: Duration = Duration::from_millis(5);
+/// ... or this long after the first.
+const FLOCK: Duration = Duration::from_millis(50);
+/// First and longest pause between attempts to read rules that change meanwhile.
+const MOVING: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
+/// First and longest pause between attempts to read what cannot be read.
+const BROKEN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
+/// A change whose generation number does not arrive within this time is not part of a transaction.
+const DOUBT: Duration = Duration::from_millis(50);
+/// If the oldest unread message may be older than this, the kernel forwards.
+const LATE: Duration = Duration::from_millis(5);
+/// How often to check for tables that may disappear without a notification.
+const AUDIT: Duration = Duration::from_secs(1);
+/// Datagrams received before anything else is done.
+const BATCH: usize = 256;
+/// A change of more elements than this is not applied one by one.
+const MOST_ELEMENTS: usize = 1 << 20;
+
+/// The thread's state.
+pub(super) struct Follow {
+    report: Report,
+    /// Readable when the rules are to be read again; closed when the thread is to end.
+    wake: UnixStream,
+    listener: Listener,
+    asker: Asker,
+    /// The rules last reported, as long as the kernel still has them.
+    held: Option<Held>,
+    /// What was received of an unfinished change.
+    change: Change,
+    /// When a message arrived that does not look like a part of a change.
+    doubt: Option<Instant>,
+    /// When to read the rules, and when at the latest.
+    due: Option<(Instant, Instant)>,
+    /// How long to wait when that fails.
+    pause: Duration,
+    /// Sets whose elements have changed alone.
+    moving: HashSet<String>,
+    /// The reported reason why the rules could not be read.
+    broken: Option<String>,
+    audit_at: Instant,
+    /// Since when there have been unread messages, if there are any.
+    unread_since: Option<Instant>,
+    /// Whether [`Event::Behind`] was last reported as `true`.
+    is_behind: bool,
+}
+
+/// Rules that were reported and that the kernel still has.
+struct Held {
+    generation: u32,
+    uses: HashMap<String, Use>,
+    /// Chains that forwarded packets meet.
+    met: HashSet<String>,
+    /// The kernel's tables, if some of them may disappear without a notification.
+    tables: Option<Vec<Table>>,
+}
+
+/// A change that is being received.
+#[derive(Default)]
+struct Change {
+    elements: Vec<Elements>,
+    /// It contains rules that no forwarded packet meets, or sets that nothing looks up yet.
+    has_others: bool,
+    has_more: bool,
+}
+
+/// How an attempt to read the rules ended.
+enum Attempt {
+    Read(Box<Read>, Vec<Table>),
+    /// The rules have changed meanwhile.
+    Moved,
+    /// The thread is to end.
+    Stopped,
+}
+
+impl Follow {
+    pub(super) fn new(report: Report, wake: UnixStream) -> io::Result<Self> {
+        let now = Instant::now();
+        Ok(Self {
+            report,
+            wake,
+            listener: Listener::open()?,
+            asker: Asker::open()?,
+            held: None,
+            change: Change::default(),
+            doubt: None,
+            due: Some((now, now)),
+            pause: MOVING[0],
+            moving: HashSet::new(),
+            broken: None,
+            audit_at: now,
+            unread_since: None,
+            is_behind: false,
+        })
+    }
+
+    /// Follows until the other end is closed.
+    pub(super) fn run(mut self) {
+        let mut hurry = Hurry::begin();
+        loop {
+            hurry.look();
+            match self.turn() {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    self.fail(format!("the kernel does not answer: {}", why(&error)));
+                    std::thread::sleep(BROKEN[0]);
+                }
+            }
+        }
+    }
+
+    /// Waits, then does what is due. Returns whether the thread is to go on.
+    fn turn(&mut self) -> io::Result<bool> {
+        let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut fds = [entry(self.wake.as_fd().as_raw_fd()), entry(self.listener.fd().as_raw_fd())];
+        sys::wait(&mut fds, self.patience())?;
+        if fds[0].revents != 0 && !self.is_woken() {
+            return Ok(false);
+        }
+        let began = Instant::now();
+        let more = self.hear(began)?;
+        self.notice_late(more, began);
+        if more {
+            return Ok(true);
+        }
+        let now = Instant::now();
+        if self.doubt.is_some_and(|at| at <= now) {
+            self.changed();
+        }
+        if self.audit_at <= now {
+            self.audit_at = now + AUDIT;
+            self.audit()?;
+        }
+        if self.due.is_some_and(|(at, latest)| at.min(latest) <= now) {
+            return self.read();
+        }
+        Ok(true)
+    }
+
+    /// How long there is nothing to do, in ms.
+    fn patience(&self) -> i32 {
+        if self.unread_since.is_some() {
+            return 0;
+        }
+        let audit = self.held.as_ref().and_then(|held| held.tables.as_ref()).map(|_| self.audit_at);
+        let due = self.due.map(|(at, latest)| at.min(latest));
+        let next = [audit, due, self.doubt].into_iter().flatten().min();
+        let left = next.map(|at| at.saturating_duration_since(Instant::now()));
+        left.map_or(-1, |left| left.as_micros().div_ceil(1000).min(60_000) as i32)
+    }
+
+    /// Reads what has woken the thread. Returns `false` if the thread is to end.
+    fn is_woken(&mut self) -> bool {
+        let mut bytes = [0; 64];
+        match self.wake.read(&mut bytes) {
+            Ok(0) => false,
+            Ok(_) => {
+                self.changed();
+                true
+            }
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+        }
+    }
+
+    /// Reports when more messages arrive than are read in time, and when all are read.
+    fn notice_late(&mut self, more: bool, began: Instant) {
+        let since = self.unread_since.filter(|_| more).unwrap_or(began);
+        self.unread_since = more.then_some(since);
+        let is_behind = more && (self.is_behind || since.elapsed() >= LATE);
+        if is_behind != self.is_behind {
+            self.is_behind = is_behind;
+            (self.report)(Event::Behind(is_behind));
+        }
+    }
+
+    /// Receives the kernel's messages for a limited time. Returns whether there may be more.
+    fn hear(&mut self, began: Instant) -> io::Result<bool> {
+        for _ in 0..BATCH {
+            match self.listener.hear()? {
+                RulesReceived::Nothing => return Ok(false),
+                RulesReceived::Lost => {
+                    self.change = Change::default();
+                    self.changed();
+                }
+                RulesReceived::RulesMessage(told) => {
+                    for told in told {
+                        self.take(told);
+                    }
+                }
+            }
+            if began.elapsed() >= LATE {
+                break;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Handles one message.
+    fn take(&mut self, told: RulesMessage) {
+        let Some(held) = &self.held else {
+            // The rules are to be read in any case.
+            self.changed();
+            return;
+        };
+        match told.message {
+            Message::Generation(number) => {
+                let change = std::mem::take(&mut self.change);
+                self.doubt = None;
+                if is_reached(number, held.generation) {
+                    // A late message: the reading includes the change.
+                } else if number == following(held.generation) && !change.has_more {
+                    self.elements(number, &change.elements);
+                    if change.has_others {
+                        self.read_soon();
+                    }
+                } else {
+                    self.changed();
+                }
+            }
+            Message::Elements(elements) => {
+                let room = MOST_ELEMENTS.saturating_sub(self.change.elements.len());
+                if room > 0 {
+                    self.change.elements.push(elements);
+                } else {
+                    self.change.has_more = true;
+                }
+            }
+            Message::Rule(rule) if rule.is_plain && !held.met.contains(&rule.chain) => {
+                self.change.has_others = true;
+            }
+            // If rules look the set up, they change with it.
+            Message::Set(set) if !held.uses.contains_key(&set) => self.change.has_others = true,
+            // For example a used-up quota. Changes do not include what an object holds.
+            Message::Object if told.generation == held.generation as u16 => {}
+            Message::Done | Message::Refused(_) => {}
+            _ => {
+                self.change.has_more = true;
+                let is_new = told.generation.wrapping_sub(held.generation as u16).cast_signed() > 0;
+                if is_new {
+                    self.changed();
+                } else {
+                    // A late message, or one outside of a change (`nf_tables_netdev_event`).
+                    self.doubt.get_or_insert_with(|| Instant::now() + DOUBT);
+                }
+            }
+        }
+    }
+
+    /// Handles a change of nothing but elements.
+    fn elements(&mut self, number: u32, change: &[Elements]) {
+        let Some(held) = &mut self.held else { return };
+        match outcome(change, &held.uses) {
+            Outcome::Applies(changes) => {
+                held.generation = number;
+                (self.report)(Event::Elements { generation: number, changes });
+            }
+            Outcome::Reread(fixed) => {
+                self.moving.extend(fixed);
+                self.changed();
+            }
+        }
+    }
+
+    /// The kernel no longer has the rules that were reported; the thread reads them soon.
+    fn changed(&mut self) {
+        self.doubt = None;
+        if self.held.take().is_some() {
+            self.change = Change::default();
+            self.pause = MOVING[0];
+            (self.report)(Event::Changed);
+        }
+        self.read_soon();
+    }
+
+    fn read_soon(&mut self) {
+        let now = Instant::now();
+        let latest = match self.due {
+            // A pause because of changes ends first.
+            Some((at, latest)) if at > now + QUIET => {
+                self.due = Some((at, latest));
+                return;
+            }
+            Some((_, latest)) => latest,
+            None => now + FLOCK,
+        };
+        self.due = Some((now + QUIET, latest));
+    }
+
+    fn read(&mut self) -> io::Result<bool> {
+        self.due = None;
+        let began = Instant::now();
+        let attempt = match self.held {
+            Some(_) => self.attempt_and_watch(),
+            None => attempt(&self.wake, &mut self.asker, &self.moving),
+        };
+        match attempt {
+            Ok(Attempt::Stopped) => return Ok(false),
+            Ok(Attempt::Read(read, tables)) => self.reported(*read, tables),
+            Ok(Attempt::Moved) => {
+                // Reading takes at most a third of the time.
+                let pause =
+                    self.pause.max(began.elapsed() * 2).min(MOVING[1].max(began.elapsed() * 2));
+                self.pause = (self.pause * 2).min(MOVING[1]);
+                self.wait(pause);
+            }
+            Err(reason) => self.fail(reason),
+        }
+        Ok(true)
+    }
+
+    fn wait(&mut self, pause: Duration) {
+        let at = Instant::now() + pause;
+        self.due = Some((at, at));
+    }
+
+    fn reported(&mut self, read: Read, tables: Vec<Table>) {
+        let held = Held {
+            generation: read.reading.generation,
+            uses: uses(&read),
+            met: met(&read.reading.rules),
+            tables: tables.iter().any(Table::is_owned).then_some(tables),
+        };
+        self.held = Some(held);
+        self.change = Change::default();
+        self.pause = MOVING[0];
+        self.broken = None;
+        self.audit_at = Instant::now() + AUDIT;
+        (self.report)(Event::Read(Arc::new(read.reading)));
+    }
+
+    /// Reports that the rules cannot be read.
+    fn fail(&mut self, reason: String) {
+        if self.broken.is_none() {
+            self.pause = BROKEN[0];
+        }
+        let pause = self.pause;
+        self.pause = (pause * 2).clamp(BROKEN[0], BROKEN[1]);
+        self.wait(pause);
+        self.held = None;
+        if self.broken.as_ref() != Some(&reason) {
+            self.broken = Some(reason.clone());
+            (self.report)(Event::Unreadable(reason));
+        }
+    }
+
+    /// Reads the rules on a thread of its own while those reported last are still active. As soon as the
+    /// kernel notifies of another change, these may be outdated; then this reports [`Event::Behind`].
+    fn attempt_and_watch(&mut self) -> Result<Attempt, String> {
+        let Self { wake, asker, moving, listener, report, .. } = self;
+        let mut is_told = false;
+        let mut tell = || {
+            if !is_told {
+                is_told = true;
+                report(Event::Behind(true));
+            }
+        };
+        let outcome = std::thread::scope(|scope| {
+            let Ok((done, ended)) = UnixStream::pair() else {
+                tell();
+                return attempt(wake, asker, moving);
+            };
+            let thread = std::thread::Builder::new().name("rules-reader".to_owned());
+            let reader = thread.spawn_scoped(scope, || {
+                // Closing it ends the wait.
+                let _done = done;
+                // New threads are ordinary ones (SCHED_RESET_ON_FORK).
+                let _ = sys::set_nice(-20);
+                attempt(wake, asker, moving)
+            });
+            let reader = reader.map_err(|error| format!("no thread reads the rules: {error}"))?;
+            let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            let mut fds = [entry(ended.as_raw_fd()), entry(listener.fd().as_raw_fd())];
+            while fds[0].revents == 0 {
+                if sys::wait(&mut fds, -1).is_err() {
+                    tell();
+                    break;
+                }
+                if fds[1].revents != 0 {
+                    tell();
+                    // One notification is enough.
+                    fds[1] = entry(-1);
+                }
+            }
+            reader.join().unwrap_or_else(|_| Err("the rules cannot be read".to_owned()))
+        });
+        if is_told {
+            self.is_behind = true;
+            self.unread_since = Some(Instant::now());
+        }
+        outcome
+    }
+
+    /// Checks for tables that have disappeared without a notification.
+    fn audit(&mut self) -> io::Result<()> {
+        let Some(tables) = self.held.as_ref().and_then(|held| held.tables.as_ref()) else {
+            return Ok(());
+        };
+        if self.asker.tables()? != *tables {
+            self.changed();
+        }
+        Ok(())
+    }
+}
+
+/// Reads the rules once.
+fn attempt(
+    wake: &UnixStream,
+    asker: &mut Asker,
+    moving: &HashSet<String>,
+) -> Result<Attempt, String> {
+    let unasked = |error: io::Error| match error.raw_os_error() {
+        Some(libc::EPERM) => {
+            "the kernel does not tell its rules; give CAP_NET_ADMIN, or start as root".to_owned()
+        }
+        _ => format!("the kernel cannot be asked for its rules: {}", why(&error)),
+    };
+    let Some(before) = asker.generation().map_err(unasked)? else {
+        return Ok(Attempt::Read(Box::new(read::empty(0)), Vec::new()));
+    };
+    let tables = asker.tables().map_err(unasked)?;
+    let read = if tables.is_empty() {
+        read::empty(before)
+    } else {
+        let stopped = || is_closed(wake);
+        let Some(listing) = program::list(&stopped)? else { return Ok(Attempt::Stopped) };
+        let mut value = read::parse(&listing)?;
+        let kernel = Kernel::read(&tables, asker);
+        let nft = |words: &[&str]| program::ask(words, &stopped);
+        let filled = kernel.as_ref().map(|kernel| {
+            kernel.complete(&mut value);
+            contents::fill(&mut value, kernel, asker, &nft)
+        });
+        // Interrupted lists and sets that have disappeared meanwhile are not errors.
+        if asker.generation().map_err(unasked)? != Some(before) {
+            return Ok(Attempt::Moved);
+        }
+        let is_filled = filled.unwrap_or(Ok(true))?;
+        let kernel = kernel.map_err(unasked)?;
+        if !is_filled {
+            return Ok(Attempt::Stopped);
+        }
+        read::read(value, before, moving, Some(&kernel))?
+    };
+    Ok(match asker.generation().map_err(unasked)? == Some(before) {
+        true => Attempt::Read(Box::new(read), tables),
+        false => Attempt::Moved,
+    })
+}
+
+/// The generation number after another (`nf_tables_commit`): it is never 0.
+const fn following(generation: u32) -> u32 {
+    match generation.wrapping_add(1) {
+        0 => 1,
+        next => next,
+    }
+}
+
+/// Says whether the other end is closed; does not consume what it has written.
+fn is_closed(wake: &UnixStream) -> bool {
+    let fd = wake.as_raw_fd();
+    let mut fds = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
+    sys::wait(&mut fds, 0).is_ok() && fds[0].revents & (libc::POLLRDHUP | libc::POLLHUP) != 0
+}

@@ -1,0 +1,302 @@
+//! The conditions of a rule in nft's listing, in the same form as the kernel's.
+
+use super::field::{
+    Base, Field, IIF, IIFNAME, L4PROTO, LEN, Lookup, MARK, NFPROTO, OIF, OIFNAME, PROTOCOL, Test,
+    all,
+};
+use crate::filter::ir::{
+    Key, LinkPattern, Match, PayloadBase, Range, Selector, Set, Test as Asked,
+};
+
+/// The context of a condition.
+#[derive(Clone, Copy)]
+pub(super) struct Site<'a> {
+    pub(super) sets: &'a [Set],
+    /// Names of chains.
+    pub(super) names: &'a [String],
+    /// The version of IP of packets there, if that is known.
+    pub(super) version: Option<u8>,
+    /// Whether frames are as a device has received them.
+    pub(super) is_at_device: bool,
+    /// The table after its family, with a trailing space.
+    pub(super) table: &'a str,
+}
+
+impl Site<'_> {
+    /// Says whether a condition of the kernel is this one.
+    pub(super) fn is(&self, one: &Match, test: &Test) -> bool {
+        match (&one.test, &one.keys[..]) {
+            (Asked::Link(patterns), [key]) => self.is_link(key, patterns, one.negate, test),
+            (Asked::Ranges(ranges), [key]) => self.is_ranges(key, ranges, one.negate, test),
+            (Asked::Set(set), keys) => {
+                let Test::Set { keys: fields, set: name, negate } = test else { return false };
+                let Some(set) = self.sets.get(set.0) else { return false };
+                *negate == one.negate && self.is_set(set, name, keys, fields)
+            }
+            _ => false,
+        }
+    }
+
+    /// Says whether a set is the one that the kernel looks up, by the same fields.
+    pub(super) fn is_set(
+        &self,
+        listed: &Set,
+        own: &Lookup,
+        keys: &[Key],
+        fields: &[Field],
+    ) -> bool {
+        let is = match own {
+            Lookup::Nameless(Some(own)) => {
+                listed.name.is_empty() && self.has(&listed.elements, keys, fields, own)
+            }
+            Lookup::Nameless(None) => false,
+            Lookup::Named(name) => listed.name.strip_prefix(self.table) == Some(name),
+        };
+        is && self.are(keys, fields)
+    }
+
+    /// Says whether the fields are those of the keys.
+    fn are(&self, keys: &[Key], fields: &[Field]) -> bool {
+        let is = |(key, field): (&Key, &Field)| self.is_key(key, field);
+        keys.len() == fields.len() && keys.iter().zip(fields).all(is)
+    }
+
+    fn is_key(&self, key: &Key, field: &Field) -> bool {
+        match key.selector {
+            Selector::Input => field.is_meta(&[IIF, IIFNAME]),
+            Selector::Output => field.is_meta(&[OIF, OIFNAME]),
+            Selector::IpVersion => *field == Field::meta(NFPROTO),
+            _ => self.places(key).iter().any(|place| place.field.as_key() == *field),
+        }
+    }
+
+    fn is_ranges(&self, key: &Key, ranges: &[Range], negate: bool, test: &Test) -> bool {
+        match test {
+            // Ranges written in the rule form an anonymous set.
+            Test::Set { keys, set: Lookup::Nameless(Some(own)), negate: other } => {
+                let [field] = &keys[..] else { return false };
+                *other == negate
+                    && self.is_key(key, field)
+                    && self.has_ranges(ranges, key, field, own)
+            }
+            Test::Set { .. } => false,
+            Test::Ranges { field, ranges: others, negate: other } => {
+                let same = |(one, other): (&Range, &(u128, u128))| (one.first, one.last) == *other;
+                *other == negate
+                    && self.is_key(key, field)
+                    && ranges.len() == others.len()
+                    && ranges.iter().zip(others).all(same)
+            }
+            Test::Range { .. } => match ranges {
+                [range] => self.forms_of(key, *range, negate).contains(test),
+                _ => false,
+            },
+        }
+    }
+
+    /// The conditions that the kernel may have for one on a range of one field.
+    pub(super) fn forms(&self, one: &Match) -> Vec<Test> {
+        match (&one.test, &one.keys[..]) {
+            (Asked::Ranges(ranges), [key]) => match ranges[..] {
+                [range] => self.forms_of(key, range, one.negate),
+                _ => Vec::new(),
+            },
+            _ => Vec::new(),
+        }
+    }
+
+    fn forms_of(&self, key: &Key, range: Range, negate: bool) -> Vec<Test> {
+        if key.selector == Selector::IpVersion {
+            return self.versions(range, negate);
+        }
+        let form = |place: &Place| {
+            let (first, last) = (place.number(range.first)?, place.number(range.last)?);
+            // The field may have more bits than the selector.
+            let last = match range.last == key.selector.max() && place.up == 0 {
+                true => all(place.field.bytes),
+                false => last,
+            };
+            let last = if place.field.mask == all(place.field.bytes) {
+                last
+            } else {
+                last.min(place.field.mask)
+            };
+            Some(Test::range(place.field, first, last, negate))
+        };
+        self.places(key).iter().filter_map(form).collect()
+    }
+
+    fn versions(&self, range: Range, negate: bool) -> Vec<Test> {
+        let (protocol, kind) = match (range.first, range.last) {
+            (4, 4) => (2, 0x0800),
+            (6, 6) => (10, 0x86dd),
+            _ => return Vec::new(),
+        };
+        let is = |field: Field, number| Test::range(field, number, number, negate);
+        let mut forms = vec![is(Field::meta(NFPROTO), protocol), is(Field::meta(PROTOCOL), kind)];
+        if !negate {
+            // Behind a tag, or where the kernel has removed it.
+            let at = if self.is_at_device { 16 } else { 12 };
+            forms.push(is(Field::whole(Base::Link, at, 2), kind));
+        }
+        forms
+    }
+
+    fn is_link(&self, key: &Key, patterns: &[LinkPattern], negate: bool, test: &Test) -> bool {
+        let (number, name) = match key.selector {
+            Selector::Input => (IIF, IIFNAME),
+            _ => (OIF, OIFNAME),
+        };
+        match (test, patterns) {
+            (Test::Set { keys, set: Lookup::Nameless(Some(own)), negate: other }, _) => {
+                let [field] = &keys[..] else { return false };
+                *other == negate
+                    && field.is_meta(&[number, name])
+                    && self.has_links(patterns, key, field, own)
+            }
+            // nft has queried the device's name.
+            (Test::Range { field, negate: other, .. }, [LinkPattern::Name(_)])
+                if *field == Field::meta(number) =>
+            {
+                *other == negate
+            }
+            (Test::Range { .. }, [pattern]) => named(name, pattern, negate) == Some(test.clone()),
+            _ => false,
+        }
+    }
+
+    /// Where the kernel finds the selector of a key, if in this field.
+    pub(super) fn place_of(&self, key: &Key, field: &Field) -> Option<Place> {
+        self.places(key).into_iter().find(|place| place.field.as_key() == *field)
+    }
+
+    /// All places where the kernel may find the selector of a key.
+    fn places(&self, key: &Key) -> Vec<Place> {
+        let whole = |base, offset, bytes| Place::new(base, offset, bytes, key.mask);
+        let network = |offset, bytes| whole(Base::Network, offset, bytes);
+        let transport = |offset, bytes| whole(Base::Transport, offset, bytes);
+        let link = |offset, bytes| whole(Base::Link, offset, bytes);
+        let meta =
+            |of| Place { field: Field { mask: key.mask, ..Field::meta(of) }, up: 0, down: 0 };
+        let (is_4, is_6) = (self.version == Some(4), self.version == Some(6));
+        let mut places = Vec::new();
+        let mut add = |is: bool, place: Place| places.extend(is.then_some(place));
+        match key.selector {
+            Selector::EtherType => {
+                add(true, meta(PROTOCOL));
+                add(!self.is_at_device, link(12, 2));
+            }
+            Selector::EtherSource => add(true, link(6, 6)),
+            Selector::EtherDestination => add(true, link(0, 6)),
+            Selector::VlanId => add(true, link(14, 2)),
+            Selector::VlanPriority => add(true, link(14, 1).shifted(5, 0)),
+            Selector::Source4 => add(is_4, network(12, 4)),
+            Selector::Destination4 => add(is_4, network(16, 4)),
+            Selector::Source6 => add(is_6, network(8, 16)),
+            Selector::Destination6 => add(is_6, network(24, 16)),
+            Selector::Protocol => {
+                add(true, meta(L4PROTO));
+                add(is_4 && !self.is_at_device, network(9, 1));
+            }
+            Selector::NextHeader6 => add(is_6, network(6, 1)),
+            Selector::SourcePort => add(true, transport(0, 2)),
+            Selector::DestinationPort => add(true, transport(2, 2)),
+            Selector::TcpFlags => add(true, transport(13, 1)),
+            Selector::IcmpType => add(true, transport(0, 1)),
+            Selector::IcmpCode => add(true, transport(1, 1)),
+            Selector::TrafficClass => {
+                add(is_4, network(1, 1));
+                add(is_6, network(0, 2).shifted(4, 0));
+            }
+            Selector::Length => {
+                // The selector has fewer bits than the kernel's number.
+                let mask = if key.mask == key.selector.max() { all(4) } else { key.mask };
+                let of_meta = Place { field: Field { mask, ..Field::meta(LEN) }, up: 0, down: 0 };
+                add(true, of_meta);
+                add(is_4 && !self.is_at_device, network(2, 2));
+            }
+            Selector::Ttl => {
+                add(is_4, network(8, 1));
+                add(is_6, network(7, 1));
+            }
+            Selector::Fragment => {
+                let offset = key.mask & !0x1fff == 0;
+                let more = key.mask == 0x2000;
+                let extension = whole(Base::Extension(44), 2, 2);
+                add(offset, extension.shifted(3, 0));
+                add(more, whole(Base::Extension(44), 3, 1).shifted(0, 13));
+            }
+            Selector::Mark => add(true, meta(MARK)),
+            Selector::Payload { base, offset, bytes } => {
+                let base = match base {
+                    PayloadBase::Link => Base::Link,
+                    PayloadBase::Network => Base::Network,
+                    PayloadBase::Transport => Base::Transport,
+                };
+                add(true, whole(base, offset.into(), bytes.into()));
+            }
+            Selector::IpVersion
+            | Selector::TransportLength
+            | Selector::FragmentOffset
+            | Selector::Input
+            | Selector::Output => {}
+        }
+        places
+    }
+}
+
+/// A field, and the position of a selector's number in it.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) field: Field,
+    up: u32,
+    down: u32,
+}
+
+impl Place {
+    const fn new(base: Base, offset: u32, bytes: u32, mask: u128) -> Self {
+        Self { field: Field { base, offset, bytes, mask }, up: 0, down: 0 }
+    }
+
+    /// Moves the selector's number up or down in the field.
+    const fn shifted(mut self, up: u32, down: u32) -> Self {
+        self.field.mask = self.field.mask << up >> down;
+        (self.up, self.down) = (up, down);
+        self
+    }
+
+    /// Converts a number of the selector into one of the field.
+    pub(super) fn number(&self, number: u128) -> Option<u128> {
+        let moved = number.checked_shl(self.up)? >> self.down;
+        (moved <= all(self.field.bytes)).then_some(moved)
+    }
+}
+
+/// A condition on a device's name.
+fn named(key: u32, pattern: &LinkPattern, negate: bool) -> Option<Test> {
+    let (first, last) = name_range(pattern)?;
+    let field = Field { mask: !(last - first), ..Field::meta(key) };
+    Some(Test::range(field, first, first, negate))
+}
+
+/// The names that a pattern stands for, as a range of numbers.
+pub(super) fn name_range(pattern: &LinkPattern) -> Option<(u128, u128)> {
+    let (name, len) = match pattern {
+        // Including the trailing NULs.
+        LinkPattern::Name(name) => (name, 16),
+        LinkPattern::Prefix(prefix) => (prefix, prefix.len()),
+        LinkPattern::Vrf(_) => return None,
+    };
+    let behind = 16_u32.checked_sub(u32::try_from(len).ok()?)? * 8;
+    let bytes = name.bytes().chain(std::iter::repeat(0)).take(16);
+    let first = bytes.fold(0, |all, byte| all << 8 | u128::from(byte));
+    let open = !u128::MAX.checked_shl(behind).unwrap_or(0);
+    (name.len() <= 16).then_some((first, first | open))
+}
+
+/// Says whether `test` is the presence of a fragment header, on any IPv6 packet.
+pub(super) fn is_presence(one: &Match, test: &Test) -> bool {
+    let asks = Match::in_ranges(Selector::Fragment, [Range::new(0, Selector::Fragment.max())]);
+    let there = Field::whole(Base::Presence(44), 0, 1);
+    *one == asks && test.number() == Some((there, 1))
+}

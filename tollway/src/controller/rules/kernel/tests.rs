@@ -1,0 +1,96 @@
+use super::expression::{Expression, expressions};
+use super::field::{Base, Field, LEN, Test};
+use super::multiport;
+use super::program::{Act, SetContents, Sets, parts};
+use crate::netlink::push;
+
+struct NoSets;
+
+impl Sets for NoSets {
+    fn find(&self, _: &str) -> Option<SetContents<'_>> {
+        None
+    }
+}
+
+#[test]
+fn conditions_that_mean_the_same_are_the_same() {
+    let network = |offset, bytes, mask| Field { base: Base::Network, offset, bytes, mask };
+    let whole = |offset, bytes| Field::whole(Base::Network, offset, bytes);
+    for (one, other) in [
+        // 10.0.0.0/8, by its first byte and by its range.
+        (
+            Test::range(whole(12, 1), 10, 10, false),
+            Test::range(whole(12, 4), 0x0a00_0000, 0x0aff_ffff, false),
+        ),
+        // 10.16.0.0/12, masked.
+        (
+            Test::range(network(12, 4, 0xfff0_0000), 0x0a10_0000, 0x0a10_0000, true),
+            Test::range(whole(12, 4), 0x0a10_0000, 0x0a1f_ffff, true),
+        ),
+        // Some bit is set, or not all are clear.
+        (Test::range(network(13, 1, 2), 1, 255, false), Test::range(network(13, 1, 2), 0, 0, true)),
+        // DSCPs greater than 5, by the whole byte and by the field.
+        (
+            Test::range(network(1, 1, 0xfc), 0x15, 0xff, false),
+            Test::range(network(1, 1, 0xfc), 6 << 2, 63 << 2, false),
+        ),
+        // Lengths have no upper bound, but packets do.
+        (
+            Test::range(Field::meta(LEN), 61, u32::MAX.into(), false),
+            Test::range(Field::meta(LEN), 61, 0xffff, false),
+        ),
+    ] {
+        assert_eq!(one, other);
+    }
+    let ports = Field::whole(Base::Transport, 2, 2);
+    assert_ne!(Test::range(ports, 10, 20, false), Test::range(ports, 10, 20, true));
+    assert_ne!(Test::range(ports, 10, 20, false), Test::range(ports, 10, 21, false));
+}
+
+#[test]
+fn ports_of_a_module() {
+    let info = |flags: u8, ports: &[(u16, u8)], invert: u8| {
+        let mut info = vec![flags, ports.len() as u8];
+        (0..15).for_each(|at| info.extend(ports.get(at).map_or(0, |port| port.0).to_ne_bytes()));
+        info.extend((0..15).map(|at| ports.get(at).map_or(0, |port| port.1)));
+        info.push(invert);
+        info
+    };
+    let read = |info: &[u8]| multiport::read("multiport", 1, info);
+    let some = info(1, &[(22, 0), (1000, 1), (2000, 0)], 0);
+    let ports = read(&some).unwrap();
+    assert_eq!((ports.ranges, ports.negate), (vec![(22, 22), (1000, 2000)], false));
+    assert!(read(&info(0, &[(53, 0)], 1)).unwrap().negate);
+    assert!(read(&info(2, &[(53, 0)], 0)).is_none(), "of either side");
+    assert!(read(&info(0, &[(53, 1)], 0)).is_none(), "a range without an end");
+    assert!(read(&info(0, &[], 0)).is_none());
+    assert!(multiport::read("multiport", 0, &some).is_none());
+    (0..some.len()).for_each(|end| assert!(read(&some[..end]).is_none(), "{end}"));
+}
+
+fn expression(name: &str, data: &[(u16, &[u8])]) -> Vec<u8> {
+    let (mut inner, mut element, mut all) = (Vec::new(), Vec::new(), Vec::new());
+    data.iter().for_each(|(kind, value)| push(&mut inner, *kind, value));
+    push(&mut element, 1, format!("{name}\0").as_bytes());
+    push(&mut element, 2, &inner);
+    push(&mut all, 1, &element);
+    all
+}
+
+#[test]
+fn what_is_not_known_of_an_expression_is_not_passed_over() {
+    let (one, two) = (1_u32.to_be_bytes(), 2_u32.to_be_bytes());
+    let load: [(u16, &[u8]); 4] = [(1, &one), (2, &two), (3, &one), (4, &two)];
+    let known = expressions(&expression("payload", &load));
+    assert_eq!(known, [Expression::Payload { to: 0, base: 2, offset: 1, len: 2 }]);
+    let more = [&load[..], &[(77, &one)]].concat();
+    for (name, data) in [("payload", &more[..]), ("payload", &load[..3]), ("unheard_of", &load)] {
+        let other = expressions(&expression(name, data));
+        assert_eq!(other, [Expression::Other(name.to_owned())]);
+        let parts = parts(&other, &NoSets);
+        assert_eq!(parts[0].act, Some(Act::Unknown(name.to_owned())));
+    }
+    // A broken expression is unknown, and affects nothing but itself.
+    let whole = [expression("payload", &load), expression("counter", &[])].concat();
+    (0..whole.len()).for_each(|end| drop(parts(&expressions(&whole[..end]), &NoSets)));
+}

@@ -1,0 +1,278 @@
+//! Follows the kernel's firewall: reads its nftables ruleset in the form that the compiler takes.
+//!
+//! The kernel notifies of each change by netlink (`NFNLGRP_NFTABLES`, nfnetlink(7)). Then the follower reads:
+//!
+//! ```text
+//! generation before -> nft -j -t list ruleset     everything but the elements of sets
+//!                      elements of each set       contents.rs
+//!                      chains and rules           kernel/: the kernel's own lists, to verify nft's listing
+//! generation after  -> the same number? one moment in time; else try again, more slowly each time
+//! ```
+//!
+//! From the notification until the new rules are read, the active rules are older than the kernel's, so the
+//! kernel forwards.
+//!
+//! Changes of elements alone (blocklists) need neither a reading nor the kernel path. Where rules look the
+//! set up as one of addresses, the controller applies them to the live sets of the active filter ([`apply`]).
+//! A set whose elements change becomes a live set with the next reading.
+//!
+//! Nor does the kernel forward while the follower reads rules that are only for chains of hooks input or
+//! output and only look at packets.
+//!
+//! [`crate::filter::ir::Step::Unsupported`] marks in the ruleset what Tollway cannot decide. Beside what any
+//! file of rules may contain, that is: rules that log, apply a rate limit, look at a set whose elements
+//! expire, or write a DSCP that other rules look at; and a few packets that kernels classify differently
+//! (`guard.rs`). [`Needs`] lists what concerns packets that do not meet such a rule.
+//!
+//! Limits:
+//!
+//! - The kernel's rule counters do not count what Tollway forwards.
+//! - For base chains of one hook and priority in several tables, the listing does not say which was
+//!   registered first. Tollway assumes that tables came with their chains.
+//! - A table that ends with the process that owns it disappears without a notification. If there is such a
+//!   table, the follower checks for it once a second.
+
+mod contents;
+mod elements;
+pub(crate) mod file;
+mod follow;
+mod guard;
+mod kernel;
+mod leave;
+mod message;
+mod program;
+mod reach;
+mod read;
+mod socket;
+#[cfg(test)]
+mod tests;
+mod tracking;
+
+use std::fmt;
+use std::io::{self, Write as _};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tollway_dataplane::stages::filter::{Element, Filter, LiveSetError};
+
+use crate::filter::ir::{Family, Hook, Policy, Ruleset};
+use crate::mistake::quoted;
+use follow::Follow;
+use socket::Asker;
+
+/// A notification of a [`Follower`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The active rules are older than the kernel's: the kernel forwards from now on.
+    Changed,
+    /// `true`: the kernel sends more notifications than the follower reads within milliseconds; `false`: that
+    /// is over. In between, what was reported may be older than the kernel's state, and the kernel forwards.
+    Behind(bool),
+    /// The kernel's complete rules.
+    Read(Arc<Reading>),
+    /// Elements were added or removed since the last reading, and nothing else has changed.
+    Elements {
+        /// The number of the kernel's generation.
+        generation: u32,
+        /// The changes in sets that rules look up, for [`apply`].
+        changes: Vec<ElementChange>,
+    },
+    /// The rules cannot be read, and why, in a sentence. The kernel forwards until the next reading; the
+    /// follower retries now and then.
+    Unreadable(String),
+}
+
+/// The kernel's rules at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// The rules, with packets for the kernel path marked. Their counters are 0.
+    pub rules: Arc<Ruleset>,
+    /// Needs that concern all packets.
+    pub needs: Needs,
+    /// The number of the kernel's generation.
+    pub generation: u32,
+    /// Whether rules know devices by number (`iif`, `oif`, chains of devices), regardless of the names read.
+    pub knows_numbers: bool,
+}
+
+impl Reading {
+    /// Says whether forwarded packets meet any rules.
+    #[must_use]
+    pub fn has_rules(&self) -> bool {
+        self.rules.chains.iter().any(|chain| {
+            chain.family != Family::Bridge
+                && chain.base.as_ref().is_some_and(|base| {
+                    !matches!(base.hook, Hook::Input | Hook::Output)
+                        && (!chain.rules.is_empty() || base.policy == Policy::Drop)
+                })
+        })
+    }
+}
+
+/// What the rules need from the kernel beside their verdicts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// Rules and objects for which the kernel has to see all packets: connection tracking, which packets of
+    /// the fast path would bypass, and reassembly of fragments.
+    pub tracking: Vec<Need>,
+}
+
+impl Needs {
+    /// Why all packets of a version of IP (IPv4 if `v4`) take the kernel path, if they do.
+    #[must_use]
+    pub fn tracking(&self, v4: bool) -> Option<&Need> {
+        self.of(v4).find(|need| !need.host)
+    }
+
+    /// Why the fragments of a version of IP take the kernel path, where neither the rules that forwarded
+    /// packets meet nor those that the errors they cause meet need any of it.
+    #[must_use]
+    pub fn fragments(&self, v4: bool) -> Option<&Need> {
+        self.of(v4).next()
+    }
+
+    fn of(&self, v4: bool) -> impl Iterator<Item = &Need> {
+        self.tracking.iter().filter(move |need| if v4 { need.v4 } else { need.v6 })
+    }
+}
+
+/// A rule or an object for which the kernel has to see all packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// Its chain after its table's name; for an object, the table.
+    pub chain: String,
+    /// nft's handle.
+    pub handle: Option<u64>,
+    /// The rule in nft's syntax, or the object's kind and name.
+    pub text: String,
+    /// What the rule or object makes the kernel do.
+    pub why: &'static str,
+    /// Whether it applies to IPv4.
+    pub v4: bool,
+    /// Whether it applies to IPv6.
+    pub v6: bool,
+    /// Whether it concerns only packets for the host itself (hook input). To forwarded packets the kernel
+    /// then does no more than reassemble fragments.
+    pub host: bool,
+}
+
+impl fmt::Display for Need {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in {}: {}", quoted(&self.text), self.chain, self.why)
+    }
+}
+
+/// Waits for the first rules that a [`Follower`] reports, or for the reason why it cannot read them.
+///
+/// # Errors
+/// The follower has reported neither within `patience`, or has ended.
+pub fn first(
+    told: &Receiver<Event>,
+    patience: Duration,
+) -> Result<Result<Arc<Reading>, String>, RecvTimeoutError> {
+    let until = Instant::now() + patience;
+    loop {
+        match told.recv_timeout(until.saturating_duration_since(Instant::now()))? {
+            Event::Read(reading) => return Ok(Ok(reading)),
+            Event::Unreadable(why) => return Ok(Err(why)),
+            Event::Changed | Event::Behind(_) | Event::Elements { .. } => {}
+        }
+    }
+}
+
+/// Elements added to and removed from a set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ElementChange {
+    /// The set's name after its table's (`inet filter bad`), as in [`Filter::live_sets`].
+    pub set: String,
+    /// The elements to add.
+    pub add: Vec<Element>,
+    /// The elements to remove, after those of `add` are in.
+    pub remove: Vec<Element>,
+}
+
+/// Applies changes of elements to the live sets of a filter, which must come from the last reading.
+///
+/// # Errors
+/// A set is full or differs from the kernel's, as a sentence. Then the rules must be read again
+/// ([`Follower::read_again`]), and until then the kernel forwards.
+pub fn apply(filter: &Filter, changes: &[ElementChange]) -> Result<(), String> {
+    for change in changes {
+        let found = filter.live_sets().iter().find(|set| set.name() == change.set);
+        let name = quoted(&change.set);
+        let set = found.ok_or_else(|| format!("the active filter has no live set {name}"))?;
+        let done = set.add(&change.add).and_then(|_| set.remove(&change.remove));
+        done.map_err(|error| match error {
+            LiveSetError::Full(_) => format!("the set {name} is full"),
+            LiveSetError::Missing(_) | LiveSetError::Astray(_) => {
+                format!("the set {name} is another than the kernel's")
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// The kernel's current generation number, 0 if it has no nf_tables; see [`is_reached`].
+///
+/// # Errors
+/// The kernel does not answer, or refuses for lack of `CAP_NET_ADMIN`.
+pub fn generation() -> io::Result<u32> {
+    Ok(Asker::open()?.generation()?.unwrap_or(0))
+}
+
+/// Says whether `known` is `generation` or a later one.
+#[must_use]
+pub const fn is_reached(generation: u32, known: u32) -> bool {
+    known.wrapping_sub(generation).cast_signed() >= 0
+}
+
+/// Receives the events in order, on the follower's thread.
+pub type Report = Box<dyn FnMut(Event) + Send>;
+
+/// Follows the rules of the kernel in the network namespace where it is started, on a thread of its own,
+/// until it is dropped.
+#[derive(Debug)]
+pub struct Follower {
+    thread: Option<JoinHandle<()>>,
+    /// Writing a byte makes the thread read the rules again; closing it ends the thread.
+    wake: Option<UnixStream>,
+}
+
+impl Follower {
+    /// Starts to follow. Nothing is known at first, so the kernel forwards until the first [`Event::Read`].
+    ///
+    /// Needs `CAP_NET_ADMIN`, for itself and for the program nft.
+    ///
+    /// # Errors
+    /// The system provides no netlink socket or no thread.
+    pub fn start(report: Report) -> io::Result<Self> {
+        let (wake, woken) = UnixStream::pair()?;
+        wake.set_nonblocking(true)?;
+        woken.set_nonblocking(true)?;
+        let follow = Follow::new(report, woken)?;
+        let thread = std::thread::Builder::new().name("rules".to_owned());
+        let thread = Some(thread.spawn(move || follow.run())?);
+        Ok(Self { thread, wake: Some(wake) })
+    }
+
+    /// Makes the follower read the rules again: when devices, which rules may know by number, have come, gone
+    /// or been renamed, or when a live set differs from the kernel's.
+    pub fn read_again(&self) {
+        if let Some(mut wake) = self.wake.as_ref() {
+            // A full socket wakes the thread as well.
+            let _ = wake.write(&[0]);
+        }
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.wake = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Runs the program nft in the caller's network namespace.
+
+use std::io::{self, Read};
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::mistake::quoted;
+use crate::ports::why;
+use crate::programs::{file_of, search_path};
+
+/// How long nft may run.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How often to check whether it has ended, at first and at the longest.
+const LOOK_EVERY: [Duration; 2] = [Duration::from_micros(500), Duration::from_millis(20)];
+/// The largest accepted listing: 512 MiB hold some millions of elements.
+const MOST_BYTES: u64 = 512 << 20;
+
+/// Lists the ruleset (`nft -j -t list ruleset`: without the elements of named sets). Gives up as soon as
+/// `stopped` returns true, and then returns `None`.
+///
+/// # Errors
+/// A sentence.
+pub(super) fn list(stopped: &dyn Fn() -> bool) -> Result<Option<String>, String> {
+    list_by("nft", stopped)
+}
+
+/// Like [`list`], by a program of another name.
+pub(super) fn list_by(nft: &str, stopped: &dyn Fn() -> bool) -> Result<Option<String>, String> {
+    run(nft, &["-j", "-t", "list", "ruleset"], stopped)
+}
+
+/// Runs nft with other arguments. Gives up as soon as `stopped` returns true, and then returns `None`.
+///
+/// # Errors
+/// A sentence.
+pub(super) fn ask(words: &[&str], stopped: &dyn Fn() -> bool) -> Result<Option<String>, String> {
+    run("nft", words, stopped)
+}
+
+/// Returns the program's output; `None` if it was abandoned.
+fn run(nft: &str, words: &[&str], stopped: &dyn Fn() -> bool) -> Result<Option<String>, String> {
+    let mut run = Run::start(nft, words)?;
+    let until = Instant::now() + PATIENCE;
+    let [mut pause, longest] = LOOK_EVERY;
+    while !run.has_ended()? {
+        if stopped() {
+            return Ok(None);
+        }
+        if Instant::now() >= until {
+            return Err(format!("nft did not end within {} s", PATIENCE.as_secs()));
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(longest);
+    }
+    run.text().map(Some)
+}
+
+/// A running nft; dropping this ends it.
+struct Run {
+    child: Child,
+    /// Reads its standard output.
+    output: Option<JoinHandle<io::Result<Vec<u8>>>>,
+    /// Reads its standard error.
+    errors: Option<JoinHandle<io::Result<Vec<u8>>>>,
+}
+
+impl Run {
+    fn start(nft: &str, words: &[&str]) -> Result<Self, String> {
+        let mut command = Command::new(file_of(nft));
+        command.args(words).env("LC_ALL", "C").env("PATH", search_path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                "the program nft is not there; install the package nftables".to_owned()
+            }
+            _ => format!("the program nft cannot be started: {}", why(&error)),
+        })?;
+        let (output, errors) = (child.stdout.take(), child.stderr.take());
+        Ok(Self { child, output: output.and_then(reader), errors: errors.and_then(reader) })
+    }
+
+    fn has_ended(&mut self) -> Result<bool, String> {
+        let ended = self.child.try_wait();
+        let ended = ended.map_err(|error| format!("nft is lost: {}", why(&error)))?.is_some();
+        // Processes that it started may still write.
+        let readers = [&self.output, &self.errors];
+        Ok(ended && readers.into_iter().flatten().all(JoinHandle::is_finished))
+    }
+
+    /// Returns its output, once it has ended successfully.
+    fn text(mut self) -> Result<String, String> {
+        let unread = |error: &io::Error| format!("what nft writes cannot be read: {}", why(error));
+        let status = self.child.wait().map_err(|error| unread(&error))?;
+        let errors = take(&mut self.errors).unwrap_or_default();
+        if !status.success() {
+            let errors = String::from_utf8_lossy(&errors);
+            let first = errors.lines().find(|line| !line.trim().is_empty());
+            let first = first.unwrap_or("it says nothing");
+            return Err(format!(
+                "nft cannot list the ruleset ({status}): {}",
+                quoted(first.trim())
+            ));
+        }
+        let output = take(&mut self.output).map_err(|error| unread(&error))?;
+        String::from_utf8(output).map_err(|_| "what nft writes is not UTF-8".to_owned())
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn reader(pipe: impl Read + Send + 'static) -> Option<JoinHandle<io::Result<Vec<u8>>>> {
+    let read = move || {
+        let mut bytes = Vec::new();
+        pipe.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > MOST_BYTES {
+            return Err(io::Error::other(format!("it is larger than {} MiB", MOST_BYTES >> 20)));
+        }
+        Ok(bytes)
+    };
+    std::thread::Builder::new().name("nft".to_owned()).spawn(read).ok()
+}
+
+fn take(reader: &mut Option<JoinHandle<io::Result<Vec<u8>>>>) -> io::Result<Vec<u8>> {
+    let lost = || io::Error::other("no thread reads it");
+    reader.take().ok_or_else(lost)?.join().map_err(|_| lost())?
+}

@@ -1,0 +1,200 @@
+//! Turns nft's listing into the rules that the compiler takes.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::kernel::{Kernel, verify};
+use super::{Reading, guard, leave, tracking};
+use crate::filter::ir::{Base, Hook, Ruleset};
+use crate::filter::nft;
+use crate::filter::nft::json::{only, several, text};
+use crate::mistake::quoted;
+
+/// Where rules are from, in messages.
+const SOURCE: &str = "the kernel";
+
+/// A parsed listing.
+pub(super) struct Read {
+    pub(super) reading: Reading,
+    /// Sets of intervals.
+    pub(super) intervals: HashSet<String>,
+}
+
+/// Parses nft's JSON listing.
+///
+/// # Errors
+/// A sentence.
+pub(super) fn parse(json: &str) -> Result<Value, String> {
+    serde_json::from_str(json)
+        .map_err(|error| format!("what nft lists is no JSON: {}", quoted(&error.to_string())))
+}
+
+/// Reads the listing of a generation and, if the kernel's own lists are known, verifies it against them.
+/// `moving` are sets whose elements have changed alone.
+///
+/// # Errors
+/// A sentence.
+pub(super) fn read(
+    mut value: Value,
+    generation: u32,
+    moving: &HashSet<String>,
+    kernel: Option<&Kernel>,
+) -> Result<Read, String> {
+    without_counts(&mut value);
+    let knows_numbers = knows_numbers(&value);
+    let sets = Sets::read(&value);
+    let needs = tracking::needs(&value);
+    let mut rules = nft::read_value(&value, SOURCE).map_err(|faults| {
+        let first = faults.into_iter().next().map(|fault| fault.what);
+        format!("what nft lists cannot be read: {}", first.unwrap_or_default())
+    })?;
+    drop(value);
+    if let Some(kernel) = kernel {
+        verify(&mut rules, kernel);
+    }
+    for set in rules.sets.iter_mut().filter(|set| moving.contains(&set.name)) {
+        set.dynamic = true;
+    }
+    leave::leave(&mut rules, &sets.expiring);
+    guard::guard(&mut rules);
+    rules.check().map_err(|error| format!("the rules contradict themselves: {error}"))?;
+    let reading = Reading { rules: Arc::new(rules), needs, generation, knows_numbers };
+    Ok(Read { reading, intervals: sets.intervals })
+}
+
+/// No rules at all.
+pub(super) fn empty(generation: u32) -> Read {
+    let rules = Arc::new(Ruleset::default());
+    let needs = super::Needs::default();
+    let reading = Reading { rules, needs, generation, knows_numbers: false };
+    Read { reading, intervals: HashSet::new() }
+}
+
+/// Says whether a value contains a device number (`NFT_META_IIF`, `NFT_META_OIF`) or a hook of devices.
+pub(super) fn knows_numbers(value: &Value) -> bool {
+    match value {
+        Value::Array(all) => all.iter().any(knows_numbers),
+        Value::Object(object) => {
+            let has = |name: &str, words: &[&str]| {
+                object.get(name).and_then(Value::as_str).is_some_and(|word| words.contains(&word))
+            };
+            has("key", &["iif", "oif"])
+                || has("hook", &["ingress", "egress"])
+                || object.values().any(knows_numbers)
+        }
+        _ => false,
+    }
+}
+
+/// Removes the counters' values: the kernel counts what it has forwarded itself, so Tollway does not continue
+/// from them. Without them an unchanged ruleset compares equal.
+fn without_counts(value: &mut Value) {
+    let objects = value.get_mut("nftables").and_then(Value::as_array_mut);
+    for object in objects.into_iter().flatten() {
+        if let Some(counter) = object.get_mut("counter") {
+            counter["packets"] = json!(0);
+            counter["bytes"] = json!(0);
+        }
+        let steps = object.pointer_mut("/rule/expr").and_then(Value::as_array_mut);
+        for step in steps.into_iter().flatten() {
+            if let Some(counter) =
+                step.get_mut("counter").filter(|one| one.get("packets").is_some())
+            {
+                *counter = Value::Null;
+            }
+        }
+    }
+}
+
+/// Properties of sets beside their elements; names follow their table's.
+#[derive(Default)]
+struct Sets {
+    /// Sets whose elements expire.
+    expiring: HashSet<String>,
+    intervals: HashSet<String>,
+}
+
+impl Sets {
+    fn read(value: &Value) -> Self {
+        let mut sets = Self::default();
+        let objects = value.get("nftables").and_then(Value::as_array);
+        for (kind, set) in objects.into_iter().flatten().filter_map(only) {
+            if !matches!(kind, "set" | "map" | "meter") {
+                continue;
+            }
+            let name =
+                || format!("{} {} {}", text(set, "family"), text(set, "table"), text(set, "name"));
+            let flags = set.get("flags").map(several).unwrap_or_default();
+            let has = |wanted: &str| flags.iter().any(|flag| flag.as_str() == Some(wanted));
+            if has("interval") {
+                sets.intervals.insert(name());
+            }
+            let elements = set.get("elem").map(several).unwrap_or_default();
+            if set.get("timeout").is_some() || has("timeout") && elements.iter().any(expires) {
+                sets.expiring.insert(name());
+            }
+        }
+        sets
+    }
+}
+
+/// Says whether an element of a set, or of a map with its datum, expires.
+fn expires(element: &Value) -> bool {
+    let key = match element {
+        Value::Array(pair) => pair.first(),
+        key => Some(key),
+    };
+    let inner = key.and_then(|key| key.get("elem"));
+    inner.is_some_and(|inner| inner.get("timeout").is_some() || inner.get("expires").is_some())
+}
+
+/// How the rules of the fast path use a set whose elements may change alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// As a live set of addresses of this version of IP.
+    Live {
+        /// 4 or 6.
+        version: u8,
+        /// Whether the kernel stores the ends of intervals.
+        is_interval: bool,
+    },
+    /// As a part of the rules.
+    Fixed,
+}
+
+/// The names of chains that forwarded packets meet. Chains behind a rule for the kernel path do not count:
+/// packets that meet them take the kernel path already.
+pub(super) fn met(rules: &Ruleset) -> HashSet<String> {
+    let is_met = |base: &Base| !matches!(base.hook, Hook::Input | Hook::Output);
+    let bases = rules.chains.iter().enumerate();
+    let mut open: Vec<_> = bases
+        .filter(|(_, chain)| chain.base.as_ref().is_some_and(is_met))
+        .map(|(at, _)| at)
+        .collect();
+    let mut met = HashSet::new();
+    while let Some(at) = open.pop() {
+        let Some(chain) = rules.chains.get(at) else { continue };
+        if met.insert(at) {
+            open.extend(rules.exits(chain).into_iter().map(|(next, _)| next.0));
+        }
+    }
+    met.into_iter().filter_map(|at| rules.chains.get(at)).map(|chain| chain.name.clone()).collect()
+}
+
+/// Every named set that rules look up; changes of others do not matter.
+pub(super) fn uses(read: &Read) -> HashMap<String, Use> {
+    let rules = &read.reading.rules;
+    let mut uses = HashMap::new();
+    for (set, version) in rules.sets.iter().zip(crate::filter::flatten::live_versions(rules)) {
+        if set.name.is_empty() {
+            continue;
+        }
+        let is_interval = read.intervals.contains(&set.name);
+        let here = version.map_or(Use::Fixed, |version| Use::Live { version, is_interval });
+        // A set looked up in several ways exists several times, and a change would reach only one.
+        uses.entry(set.name.clone()).and_modify(|one| *one = Use::Fixed).or_insert(here);
+    }
+    uses
+}

@@ -1,0 +1,6 @@
+//! Tests of messages and listings.
+
+mod elements;
+mod file;
+mod listings;
+mod messages;

@@ -1,0 +1,448 @@
+//! The controller's thread, which keeps the tables as the kernel is configured.
+//!
+//! It first takes in all pending notifications, then installs what has changed by the smallest
+//! sufficient means. It changes routes and checks of packets in tables that are in use, and replaces
+//! the firewall's rules beside them. It rebuilds tables only where links or lookup chains differ. While
+//! the active tables are known to be wrong, the kernel forwards.
+
+mod apply;
+mod attached;
+mod bypass_reasons;
+
+use std::io::{self, Read};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
+use std::time::{Duration, Instant};
+
+use super::begin::{self, Startup};
+use super::event::Event;
+use super::fib_sync::FibSync;
+use super::handle::{ControllerMailbox, Request, Status, Synced};
+use super::kernel_state::{KernelState, Rules};
+use super::locals::Locals;
+use super::netlink::{self, Source};
+use super::offload::Live;
+use super::plan::Plan;
+use super::policies::Policies;
+use super::rules;
+use crate::installer::{Installer, PATIENCE};
+use crate::ports::{sys, why};
+use crate::priority::Hurry;
+use crate::service::Beat;
+use crate::sync::lock;
+use crate::xdp;
+use attached::AttachRequests;
+use bypass_reasons::BypassReasons;
+
+/// The longest time between two signs of life of the thread.
+const BEAT: Duration = Duration::from_millis(500);
+/// After a failed installation, the controller retries in this time.
+const AGAIN: Duration = Duration::from_secs(1);
+/// The controller reads notifications for at most this long before it installs them.
+const SLICE: Duration = Duration::from_millis(2);
+/// The controller asks the ports this often whether they work, and this often while one does not.
+const PORTS_EVERY: Duration = Duration::from_millis(250);
+const PORTS_AGAIN: Duration = Duration::from_millis(20);
+/// The controller looks this often for an answer that it does not wait for.
+const PORTS_ANSWER: Duration = Duration::from_millis(5);
+/// The kernel forwards once the oldest notification that is not active yet may be older than this.
+const LATE: Duration = Duration::from_millis(5);
+
+/// The state of the controller's thread.
+pub(super) struct Controller {
+    source: Source,
+    policies: Policies,
+    settings: netlink::Settings,
+    kernel_state: KernelState,
+    /// The active plan.
+    plan: Plan,
+    locals: Locals,
+    /// The active routes; none before the first tables.
+    fib_sync: Option<FibSync>,
+    installer: Installer,
+    rules: rules::Follower,
+    told: Receiver<rules::Event>,
+    mailbox: ControllerMailbox,
+    bypass_reasons: BypassReasons,
+    /// The offload, published for others.
+    live: Live,
+    /// When to ask the ports whether they work.
+    ports_at: Instant,
+    /// The pending answer of the ports.
+    asked_ports: Option<Receiver<apply::Looked>>,
+    /// Since when there are notifications that are not active, if there are any.
+    unread_since: Option<Instant>,
+    /// None before the first turn.
+    hurry: Option<Hurry>,
+    /// When this turn began.
+    turned_at: Instant,
+    /// Which ports should have their programs attached.
+    attach_requests: AttachRequests,
+    /// Rules were read that are not active yet.
+    rules_are_new: bool,
+    /// The kernel's rules differ from those that were read.
+    rules_are_old: bool,
+    /// The active filter got or lost elements that the rules as read do not have.
+    elements_applied: bool,
+    /// The last generation of rules that the kernel notified of.
+    rules_generation: u32,
+    /// Elements that sets got or lost, for the active rules or for new ones.
+    elements: Vec<rules::ElementChange>,
+    /// When to rebuild the tables whatever has changed.
+    again_at: Option<Instant>,
+    /// Those who wait for a generation of rules, and for all notifications before it.
+    waiting: Vec<(u32, Waiting)>,
+    /// Those who wait for a new evaluation of the offload.
+    judging: Vec<SyncSender<()>>,
+    status: Status,
+    beat: Beat,
+}
+
+/// Who waits until everything is active.
+enum Waiting {
+    Asks(SyncSender<Synced>),
+    /// The XDP programs, after the worker was away.
+    Steers(u64, xdp::State),
+}
+
+impl Controller {
+    pub(super) fn new(mirror: Startup, installer: Installer, live: Live, beat: Beat) -> Self {
+        let attach_requests = AttachRequests::new(mirror.idle());
+        let Startup { source, settings, kernel_state, plan, locals, fib_sync, .. } = mirror;
+        let Startup { policies, rules, told, mailbox, .. } = mirror;
+        let rules_generation = match kernel_state.rules() {
+            Rules::Read(reading, _) => reading.generation,
+            Rules::Unread(_) => 0,
+        };
+        let bypass_reasons = BypassReasons { starting: true, ..BypassReasons::default() };
+        Self {
+            source,
+            policies,
+            settings,
+            kernel_state,
+            plan,
+            locals,
+            fib_sync,
+            installer,
+            rules,
+            told,
+            mailbox,
+            bypass_reasons,
+            live,
+            ports_at: Instant::now(),
+            asked_ports: None,
+            unread_since: None,
+            hurry: None,
+            turned_at: Instant::now(),
+            attach_requests,
+            rules_are_new: false,
+            rules_are_old: false,
+            elements_applied: false,
+            rules_generation,
+            elements: Vec::new(),
+            again_at: None,
+            waiting: Vec::new(),
+            judging: Vec::new(),
+            status: Status::default(),
+            beat,
+        }
+    }
+
+    /// Runs until it receives a request to stop.
+    pub(super) fn run(mut self, ready: impl FnOnce()) {
+        let (mut more, mut ready) = (true, Some(ready));
+        loop {
+            match self.turn(more) {
+                Ok(Some(next)) => {
+                    more = next;
+                    if let Some(ready) = ready.take_if(|_| !self.bypass_reasons.starting) {
+                        ready();
+                    }
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    self.recover(&error);
+                    more = true;
+                }
+            }
+        }
+    }
+
+    /// Waits unless there is more to do, then does one turn of work. Returns whether there is more; none if
+    /// the thread should end.
+    fn turn(&mut self, more: bool) -> io::Result<Option<bool>> {
+        let mut fds =
+            begin::entries(&self.source, &self.mailbox, &self.policies, &self.kernel_state);
+        sys::wait(&mut fds, if more { 0 } else { self.patience() })?;
+        self.turned_at = Instant::now();
+        self.hurry.get_or_insert_with(Hurry::begin).look();
+        self.beat.beat();
+        if !self.hear() {
+            return Ok(None);
+        }
+        let more = self.read()?;
+        self.notice_late();
+        self.doubt_rules();
+        self.hear_rules();
+        self.hear_policies();
+        self.kernel_state.hear_path_mtus();
+        self.bypass_reasons.unasked = !self.kernel_state.ask();
+        self.apply();
+        if self.source.is_drained() {
+            self.unread_since = None;
+            self.bypass_reasons.late = false;
+        }
+        self.bypass();
+        if !more {
+            self.bypass_reasons.starting = false;
+            self.bypass();
+            self.answer();
+        }
+        for judging in self.judging.drain(..) {
+            // The requester may have gone.
+            let _ = judging.try_send(());
+        }
+        self.report();
+        Ok(Some(more))
+    }
+
+    /// How long there is nothing to do, in milliseconds.
+    fn patience(&self) -> i32 {
+        let due = self.source.due().min(self.kernel_state.due()).min(self.ports_at);
+        let due = self.again_at.map_or(due, |at| at.min(due));
+        let due = self.attach_requests.due().map_or(due, |at| at.min(due));
+        let left = due.saturating_duration_since(Instant::now()).min(BEAT);
+        left.as_micros().div_ceil(1000) as i32
+    }
+
+    /// Handles requests; false if the thread should end.
+    fn hear(&mut self) -> bool {
+        let mut bytes = [0; 64];
+        while matches!(self.mailbox.woken.read(&mut bytes), Ok(1..)) {}
+        while let Ok(request) = self.mailbox.requests.try_recv() {
+            match request {
+                Request::Sync(answer) => {
+                    self.wait(Waiting::Asks(answer));
+                    self.kernel_state.ask_again();
+                }
+                Request::Gap(gaps, state) => self.wait(Waiting::Steers(gaps, state)),
+                Request::Judge(answer) => {
+                    self.kernel_state.tally();
+                    self.judging.push(answer);
+                }
+                Request::Audit => {
+                    self.source.audit();
+                    self.rules.read_again();
+                    self.kernel_state.ask_again();
+                }
+                Request::Stop => return false,
+            }
+        }
+        true
+    }
+
+    /// Registers a waiter for the present generation of rules and all notifications so far.
+    fn wait(&mut self, waiting: Waiting) {
+        // Where there is no generation, there are no rules.
+        let generation = rules::generation().unwrap_or(self.rules_generation);
+        self.waiting.push((generation, waiting));
+    }
+
+    /// Lets the kernel forward where more notifications come than can be installed at once: the active
+    /// tables are then older than what the kernel forwards by.
+    fn notice_late(&mut self) {
+        if self.source.is_drained() {
+            return;
+        }
+        let since = *self.unread_since.get_or_insert(self.turned_at);
+        if since.elapsed() >= LATE {
+            self.bypass_reasons.late = true;
+            self.installer.bypass(true);
+        }
+    }
+
+    /// Reads the kernel's notifications; returns whether there are more.
+    fn read(&mut self) -> io::Result<bool> {
+        let start = Instant::now();
+        let Self { source, kernel_state, bypass_reasons, .. } = self;
+        loop {
+            let more = source.read(&mut |event| {
+                match event {
+                    Event::Lost => bypass_reasons.lost = true,
+                    Event::Complete => bypass_reasons.lost = false,
+                    _ => {}
+                }
+                kernel_state.take(event);
+            })?;
+            if bypass_reasons.lost {
+                self.installer.bypass(true);
+            }
+            if !more || start.elapsed() > SLICE {
+                return Ok(more);
+            }
+        }
+    }
+
+    /// Has rules that may refer to devices by number read again after a number or name has changed.
+    fn doubt_rules(&mut self) {
+        let by_number =
+            matches!(self.kernel_state.rules(), Rules::Read(reading, _) if reading.knows_numbers);
+        if self.kernel_state.take_renamed() && by_number {
+            self.outdate_rules();
+            self.rules.read_again();
+        }
+    }
+
+    /// Lets the kernel forward until its rules have been read.
+    fn outdate_rules(&mut self) {
+        (self.rules_are_old, self.bypass_reasons.rules) = (true, true);
+        self.installer.bypass(true);
+    }
+
+    /// After a change of IPsec policies, lets the kernel forward until its consequences are active: in this
+    /// turn, unless a query of the kernel fails.
+    fn hear_policies(&mut self) {
+        if self.policies.have_changed() {
+            self.installer.bypass(true);
+            self.kernel_state.ask_again();
+        }
+    }
+
+    /// Receives events of the firewall's rules.
+    fn hear_rules(&mut self) {
+        loop {
+            let event = match self.told.try_recv() {
+                Ok(event) => event,
+                Err(TryRecvError::Empty) => return,
+                // The thread that follows the rules has ended.
+                Err(TryRecvError::Disconnected) => return self.outdate_rules(),
+            };
+            match event {
+                rules::Event::Changed => self.outdate_rules(),
+                rules::Event::Behind(is_behind) => {
+                    self.bypass_reasons.rules_late = is_behind;
+                    if is_behind {
+                        self.installer.bypass(true);
+                    }
+                }
+                rules::Event::Read(reading) => {
+                    self.rules_generation = reading.generation;
+                    self.elements.clear();
+                    self.rules_are_old = false;
+                    self.take_rules(Rules::Read(reading, None));
+                }
+                rules::Event::Unreadable(why) => {
+                    tracing::error!("{why}; until then the kernel forwards what rules are about");
+                    // From the first moment without rules on: packets do not all take the kernel path yet.
+                    self.installer.bypass(true);
+                    self.bypass_reasons.rules = true;
+                    self.rules_are_old = false;
+                    self.take_rules(Rules::Unread(why));
+                }
+                rules::Event::Elements { generation, changes } => {
+                    self.rules_generation = generation;
+                    self.elements.extend(changes);
+                }
+            }
+        }
+    }
+
+    fn take_rules(&mut self, rules: Rules) {
+        let same = match (&rules, self.kernel_state.rules()) {
+            (Rules::Read(new, _), Rules::Read(old, _)) => {
+                let is_active = !self.elements_applied || self.rules_are_new;
+                is_active && new.rules == old.rules && new.needs == old.needs
+            }
+            _ => false,
+        };
+        if same {
+            self.bypass_reasons.rules = self.rules_are_new;
+        } else {
+            self.kernel_state.set_rules(rules);
+            self.elements_applied = false;
+            self.rules_are_new = true;
+        }
+    }
+
+    /// Turns the bypass on or off, as its reasons demand.
+    fn bypass(&mut self) {
+        self.installer.bypass(self.bypass_reasons.why().is_some());
+    }
+
+    /// Answers those who wait, if everything is active.
+    fn answer(&mut self) {
+        let BypassReasons { starting, lost, rules, .. } = self.bypass_reasons;
+        let is_read = |generation| match self.kernel_state.rules() {
+            Rules::Read(..) => rules::is_reached(generation, self.rules_generation),
+            Rules::Unread(_) => true,
+        };
+        let due = self.waiting.iter().all(|(generation, _)| is_read(*generation));
+        if self.waiting.is_empty() || !due || starting || lost || rules {
+            return;
+        }
+        if let Some(follower) = self.installer.follower() {
+            let _ = follower.catch_up(PATIENCE);
+        }
+        // When the worker answers, it has done all earlier jobs.
+        let _ = self.installer.mailbox().ask(PATIENCE, |_, _| ());
+        // It may not have finished a turn since.
+        if let Some(fib_sync) = &self.fib_sync {
+            self.installer.void(fib_sync.epochs());
+        }
+        let synced =
+            Synced { changes: self.kernel_state.changes, bypassed: self.bypass_reasons.why() };
+        for (_, waiting) in self.waiting.drain(..) {
+            match waiting {
+                // The requester may have gone.
+                Waiting::Asks(answer) => drop(answer.try_send(synced.clone())),
+                Waiting::Steers(gaps, state) => self.mailbox.go_on(gaps, &state),
+            }
+        }
+    }
+
+    fn report(&mut self) {
+        let KernelState { kernel, rib, changes, .. } = &self.kernel_state;
+        let stats = self.source.stats();
+        self.status = Status {
+            devices: kernel.netdevs.len(),
+            addresses: kernel.addresses.len(),
+            rules: kernel.rules.len(),
+            routes: rib.len(),
+            nexthops: kernel.nexthops.len(),
+            changes: *changes,
+            installed: if self.bypass_reasons.broken.is_none() {
+                *changes
+            } else {
+                self.status.installed
+            },
+            bypassed: self.bypass_reasons.why(),
+            rebuilds: self.status.rebuilds,
+            lost: stats.lost,
+            audits: stats.audits,
+            drift: stats.drifts,
+        };
+        lock(&self.mailbox.status).clone_from(&self.status);
+    }
+
+    /// Opens the source of notifications again.
+    fn recover(&mut self, error: &io::Error) {
+        tracing::warn!("the kernel does not answer: {}; beginning again", why(error));
+        self.bypass_reasons.lost = true;
+        self.installer.bypass(true);
+        std::thread::sleep(BEAT / 10);
+        match Source::open(self.settings) {
+            Ok(source) => self.source = source,
+            Err(_) => std::thread::sleep(BEAT),
+        }
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.installer.bypass(true);
+            tracing::error!(
+                "this is a defect of Tollway; the kernel forwards until it is restarted"
+            );
+        }
+    }
+}

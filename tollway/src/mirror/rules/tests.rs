@@ -1,6 +1,0 @@
-//! What is made of messages and listings.
-
-mod elements;
-mod file;
-mod listings;
-mod messages;

@@ -1,0 +1,382 @@
+//! The thread that follows the kernel's neighbours.
+
+use std::collections::HashSet;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::LinkMessage;
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage,
+};
+
+use super::event::{self, Event, Ifindex, Key};
+use super::socket::{Netlink, Received};
+use super::state::{self, State};
+use super::sweep::Sweep;
+use super::{Counts, OnDevice, Settings, Waiter};
+use crate::ports::sys;
+use crate::priority::Hurry;
+use crate::sync::lock;
+use crate::worker::{Mailbox, Overdue};
+
+/// Datagrams read before the worker is notified.
+const BATCH: usize = 64;
+/// Changes that the worker makes between two bursts.
+const CHANGES_PER_JOB: usize = 32;
+/// Stale neighbours that the kernel is asked to confirm per second.
+const CONFIRMED_PER_SECOND: usize = 64;
+const SECOND: Duration = Duration::from_secs(1);
+/// The longest wait for the worker.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The kernel forwards once the oldest message unknown to the worker may be older than this.
+const LATE: Duration = Duration::from_millis(5);
+/// A list that takes longer is lost.
+const LIST_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The present list, with the sequence number of its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Idle,
+    Links(u32),
+    Neighs(u32),
+}
+
+/// The state of the thread.
+pub(super) struct Follow {
+    netlink: Netlink,
+    state: Arc<Mutex<State>>,
+    mailbox: Mailbox,
+    settings: Settings,
+    on_device: OnDevice,
+    counts: Arc<Counts>,
+    /// Closed when the thread has to end; readable when there are requests.
+    wake: UnixStream,
+    asked: Receiver<Waiter>,
+    /// Those who wait until the worker has all notifications of the kernel.
+    waiting: Vec<Waiter>,
+    /// Since when there are unread messages, if there are any.
+    unread_since: Option<Instant>,
+    /// The kernel forwards meanwhile: the worker lags far behind, or messages were lost.
+    behind: Option<Overdue>,
+    phase: Phase,
+    since: Instant,
+    /// When to list everything (again).
+    list_at: Option<Instant>,
+    links: Sweep<Ifindex>,
+    neighs: Sweep<Key>,
+    /// Neighbours that the kernel has to confirm, and when to ask it.
+    confirm: Vec<Key>,
+    confirm_at: Instant,
+    look_at: Instant,
+    told_unprivileged: bool,
+    /// The worker could not apply all changes.
+    failed: Arc<AtomicBool>,
+}
+
+impl Follow {
+    pub(super) fn new(
+        state: Arc<Mutex<State>>,
+        (mailbox, on_device): (Mailbox, OnDevice),
+        settings: Settings,
+        counts: Arc<Counts>,
+        (wake, asked): (UnixStream, Receiver<Waiter>),
+    ) -> io::Result<Self> {
+        wake.set_nonblocking(true)?;
+        let now = Instant::now();
+        Ok(Self {
+            netlink: Netlink::open(settings.receive_buffer)?,
+            state,
+            mailbox,
+            on_device,
+            counts,
+            wake,
+            asked,
+            waiting: Vec::new(),
+            unread_since: None,
+            behind: None,
+            phase: Phase::Idle,
+            since: now,
+            list_at: Some(now),
+            links: Sweep::default(),
+            neighs: Sweep::default(),
+            confirm: Vec::new(),
+            confirm_at: now,
+            look_at: now + settings.confirm_every,
+            told_unprivileged: false,
+            failed: Arc::default(),
+            settings,
+        })
+    }
+
+    /// Runs until it receives a request to stop.
+    pub(super) fn run(mut self) {
+        let mut hurry = Hurry::begin();
+        loop {
+            hurry.look();
+            match self.turn() {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => self.recover(&error),
+            }
+        }
+    }
+
+    /// Waits, then does one turn of work; returns whether the thread should continue.
+    fn turn(&mut self) -> io::Result<bool> {
+        let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut fds = [entry(self.wake.as_fd().as_raw_fd()), entry(self.netlink.fd().as_raw_fd())];
+        let due = [self.list_at, Some(self.look_at), self.confirm_due()].into_iter().flatten();
+        let until = due.min().map_or(SECOND, |at| at.saturating_duration_since(Instant::now()));
+        let timeout = until.min(SECOND).as_micros().div_ceil(1000);
+        sys::wait(&mut fds, timeout as i32)?;
+        if fds[0].revents != 0 && !self.hear()? {
+            return Ok(false);
+        }
+        let more = self.read()?;
+        self.list()?;
+        if !more && self.phase == Phase::Idle && self.list_at.is_none() {
+            self.caught_up();
+        }
+        self.confirm()?;
+        Ok(true)
+    }
+
+    /// Takes in requests; false if all requesters have gone.
+    fn hear(&mut self) -> io::Result<bool> {
+        let mut bytes = [0; 64];
+        loop {
+            match self.wake.read(&mut bytes) {
+                Ok(0) => return Ok(false),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        self.waiting.extend(self.asked.try_iter());
+        Ok(true)
+    }
+
+    /// Notes that the worker has all notifications of the kernel.
+    fn caught_up(&mut self) {
+        self.unread_since = None;
+        if let Some(behind) = self.behind.take() {
+            // The worker has yet to do the earlier jobs.
+            self.mailbox.leave(move |_, _| drop(behind));
+        }
+        self.waiting.drain(..).for_each(|waiter| waiter());
+    }
+
+    /// Lets the kernel forward until the worker has all notifications.
+    fn fall_behind(&mut self) {
+        if self.behind.is_none() {
+            self.behind = Some(self.mailbox.detour());
+        }
+    }
+
+    /// Reads the kernel's notifications and passes changes to the worker; returns whether there may be more.
+    fn read(&mut self) -> io::Result<bool> {
+        let began = Instant::now();
+        let (mut received, mut more) = (Vec::new(), true);
+        for _ in 0..BATCH {
+            more = self.netlink.receive(|message| received.push(message))?;
+            if !more {
+                break;
+            }
+        }
+        if more && self.unread_since.get_or_insert(began).elapsed() >= LATE {
+            self.fall_behind();
+        }
+        let state = Arc::clone(&self.state);
+        // With the state locked no other thread leaves changes, so they keep their order.
+        let mut state = lock(&state);
+        for message in received {
+            self.take(&mut state, message)?;
+        }
+        if self.failed.swap(false, Ordering::Relaxed) {
+            state.repeat();
+        }
+        for changes in state.changes.chunks(CHANGES_PER_JOB) {
+            let (changes, failed) = (changes.to_vec(), Arc::clone(&self.failed));
+            let version = state.version;
+            self.counts.changes.fetch_add(changes.len() as u64, Ordering::Relaxed);
+            self.mailbox.leave(move |router, _| {
+                if !state::apply(router, version, &changes) {
+                    failed.store(true, Ordering::Relaxed);
+                }
+            });
+        }
+        let has_changed = !std::mem::take(&mut state.changes).is_empty();
+        let moved = std::mem::take(&mut state.moved);
+        let aged = std::mem::take(&mut state.aged);
+        drop(state);
+        if has_changed {
+            // When this is done, all of them are. If that takes long, the kernel forwards meanwhile.
+            let _ = self.mailbox.change(PATIENCE, |_, _| ());
+        }
+        let known: HashSet<Key> = self.confirm.iter().copied().collect();
+        self.confirm.extend(aged.into_iter().filter(|key| !known.contains(key)));
+        for (port, facts) in moved {
+            (self.on_device)(port, facts);
+        }
+        Ok(more)
+    }
+
+    fn take(&mut self, state: &mut State, received: Received) -> io::Result<()> {
+        match received {
+            Received::Change(message) => {
+                let Some(event) = event::read(&message) else { return Ok(()) };
+                if self.phase != Phase::Idle {
+                    match &event {
+                        Event::Link(index, _) => self.links.changed(*index),
+                        Event::Neigh(key, _) => self.neighs.changed(*key),
+                    }
+                }
+                state.take(event);
+            }
+            Received::Listed(number, message) if self.is_current(number) => {
+                let Some(event) = event::read(&message) else { return Ok(()) };
+                let believed = match &event {
+                    Event::Link(index, _) => self.links.listed(*index),
+                    Event::Neigh(key, _) => self.neighs.listed(*key),
+                };
+                if believed {
+                    state.take(event);
+                }
+            }
+            Received::Done(number, whole) if self.is_current(number) => {
+                if !whole {
+                    self.list_at = Some(Instant::now());
+                }
+                self.sweep(state, whole && self.list_at.is_none())?;
+            }
+            Received::Refused(number, error) => self.refused(number, &error),
+            Received::Lost => {
+                self.counts.lost.fetch_add(1, Ordering::Relaxed);
+                self.fall_behind();
+                self.list_at = Some(Instant::now());
+            }
+            Received::Listed(..) | Received::Done(..) => {}
+        }
+        Ok(())
+    }
+
+    fn is_current(&self, number: u32) -> bool {
+        matches!(self.phase, Phase::Links(own) | Phase::Neighs(own) if own == number)
+    }
+
+    /// Removes what a complete list does not have; continues with the next list.
+    fn sweep(&mut self, state: &mut State, whole: bool) -> io::Result<()> {
+        let of_links = matches!(self.phase, Phase::Links(_));
+        let gone: Vec<Event> = match (whole, of_links) {
+            (false, _) => Vec::new(),
+            (true, true) => {
+                let gone = self.links.gone(state.netdevs());
+                gone.into_iter().map(|index| Event::Link(index, None)).collect()
+            }
+            (true, false) => {
+                let gone = self.neighs.gone(state.neighs());
+                gone.into_iter().map(|key| Event::Neigh(key, None)).collect()
+            }
+        };
+        gone.into_iter().for_each(|event| state.take(event));
+        self.phase = if of_links {
+            let all = RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default());
+            Phase::Neighs(self.netlink.list(all)?)
+        } else {
+            if whole {
+                self.counts.lists.fetch_add(1, Ordering::Relaxed);
+            }
+            Phase::Idle
+        };
+        Ok(())
+    }
+
+    /// Begins to list everything, if that is due and not under way.
+    fn list(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        if self.phase != Phase::Idle {
+            return match now.duration_since(self.since) > LIST_PATIENCE {
+                true => Err(io::ErrorKind::TimedOut.into()),
+                false => Ok(()),
+            };
+        }
+        if self.list_at.is_none_or(|at| at > now) {
+            return Ok(());
+        }
+        (self.list_at, self.since) = (None, now);
+        (self.links, self.neighs) = (Sweep::default(), Sweep::default());
+        let all = RouteNetlinkMessage::GetLink(LinkMessage::default());
+        self.phase = Phase::Links(self.netlink.list(all)?);
+        Ok(())
+    }
+
+    fn refused(&mut self, number: u32, error: &io::Error) {
+        if self.is_current(number) {
+            tracing::warn!("the kernel does not list its neighbours: {error}; asking again");
+            self.phase = Phase::Idle;
+            self.list_at = Some(Instant::now() + SECOND);
+        } else if error.kind() == io::ErrorKind::PermissionDenied && !self.told_unprivileged {
+            self.told_unprivileged = true;
+            tracing::warn!(
+                "neighbours are not kept fresh without CAP_NET_ADMIN; run as root, or grant it with \
+                 `setcap cap_net_raw,cap_net_admin+ep`"
+            );
+        }
+    }
+
+    /// Begins again with another socket.
+    fn recover(&mut self, error: &io::Error) {
+        tracing::warn!("the kernel's neighbours cannot be followed: {error}; trying again");
+        self.fall_behind();
+        std::thread::sleep(SECOND / 10);
+        (self.phase, self.list_at) = (Phase::Idle, Some(Instant::now()));
+        match Netlink::open(self.settings.receive_buffer) {
+            Ok(netlink) => self.netlink = netlink,
+            Err(_) => std::thread::sleep(SECOND),
+        }
+    }
+
+    fn confirm_due(&self) -> Option<Instant> {
+        (!self.confirm.is_empty()).then_some(self.confirm_at)
+    }
+
+    /// Has the kernel confirm stale neighbours. It sees no traffic to them, so on its own it would neither
+    /// notice that one has moved nor keep it.
+    fn confirm(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        if now >= self.look_at {
+            self.confirm = lock(&self.state).stale();
+            self.look_at = now + self.settings.confirm_every;
+        }
+        if self.confirm_due().is_none_or(|at| at > now) {
+            return Ok(());
+        }
+        self.confirm_at = now + SECOND;
+        let rest = self.confirm.len().saturating_sub(CONFIRMED_PER_SECOND);
+        for (index, address) in self.confirm.split_off(rest) {
+            let mut message = NeighbourMessage::default();
+            message.header.ifindex = index;
+            message.header.flags = NeighbourFlags::Use;
+            let destination = match address {
+                std::net::IpAddr::V4(v4) => {
+                    message.header.family = netlink_packet_route::AddressFamily::Inet;
+                    NeighbourAddress::Inet(v4)
+                }
+                std::net::IpAddr::V6(v6) => {
+                    message.header.family = netlink_packet_route::AddressFamily::Inet6;
+                    NeighbourAddress::Inet6(v6)
+                }
+            };
+            message.attributes.push(NeighbourAttribute::Destination(destination));
+            self.netlink.send(RouteNetlinkMessage::NewNeighbour(message), 0)?;
+            self.counts.confirmed.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,245 @@
+//! Follows the kernel's neighbours, for ports where the kernel acts as the host behind Tollway.
+//!
+//! There the kernel speaks ARP and ND. Tollway follows the results by rtnetlink (rtnetlink(7),
+//! `RTM_NEWNEIGH`, `net/core/neighbour.c`). It adds a neighbour to the tables while it is in a state in which
+//! the kernel would send to it, and removes any other. It punts a packet for a missing neighbour; the kernel
+//! resolves the neighbour, and its notification adds it here. So the kernel decides, and Tollway itself
+//! resolves nothing.
+//!
+//! At the start, and after a loss of messages, everything is listed; what the list does not have is removed
+//! while packets flow. The kernel sees no packets of the fast path. So Tollway asks it to confirm neighbours
+//! as soon as they are stale, and repeats this for those that remain stale, as if the kernel had sent to them
+//! (`NTF_USE`). A neighbour that moved or went is thus noticed as soon as by the kernel alone, and one in use
+//! is not garbage collected.
+//!
+//! The kernel uses a neighbour's new address at once, while its notification may be read later. The kernel
+//! forwards until the worker is up to date in three cases: more notifications come than are read within
+//! milliseconds, messages were lost, or the worker was away ([`Gaps`]). With rules from a configuration,
+//! which the kernel does not have, nothing is forwarded meanwhile.
+//!
+//! Limits: a VLAN link's neighbours are those of the kernel's VLAN device with its tag or, without such a
+//! device, of the device with its name. Neighbours with a group's Ethernet address take the kernel path.
+//! Tollway does not know which neighbours are in use, so it has all stale ones confirmed.
+
+mod event;
+mod follow;
+mod socket;
+mod state;
+mod sweep;
+mod watch;
+
+use std::io::{self, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::compile::Compiled;
+use crate::model::PortIndex;
+use crate::ports::Facts;
+use crate::sync::lock;
+use crate::worker::Mailbox;
+use crate::xdp;
+use follow::Follow;
+pub use state::Before;
+use state::State;
+pub use watch::Watch;
+
+/// How to follow the kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Bytes of messages that may wait to be read.
+    pub receive_buffer: usize,
+    /// How often stale neighbours are confirmed.
+    pub confirm_every: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { receive_buffer: 8 << 20, confirm_every: Duration::from_secs(30) }
+    }
+}
+
+/// Called when the device behind a port has got another address or MTU, and at first.
+pub type OnDevice = Box<dyn Fn(PortIndex, Facts) + Send>;
+
+/// The counters of a follower, while it runs.
+#[derive(Debug, Default)]
+struct Counts {
+    lists: AtomicU64,
+    lost: AtomicU64,
+    changes: AtomicU64,
+    confirmed: AtomicU64,
+}
+
+/// The counters of a [`Follower`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// How often everything was listed without a loss meanwhile.
+    pub lists: u64,
+    /// How often the receive buffer was full and messages were lost.
+    pub lost: u64,
+    /// Changes passed to the worker.
+    pub changes: u64,
+    /// Stale neighbours that the kernel was asked to confirm.
+    pub confirmed: u64,
+}
+
+/// Follows the kernel's neighbours on a thread of its own, until it is dropped.
+pub struct Follower {
+    state: Arc<Mutex<State>>,
+    counts: Arc<Counts>,
+    thread: Option<JoinHandle<()>>,
+    bell: Bell,
+    mailbox: Mailbox,
+}
+
+/// Called when the worker has all notifications of the kernel.
+type Waiter = Box<dyn FnOnce() + Send>;
+
+/// Sends requests to the thread; cheap to clone.
+#[derive(Clone)]
+struct Bell {
+    asks: Sender<Waiter>,
+    /// Its shutdown ends the thread.
+    wake: Arc<UnixStream>,
+}
+
+impl Bell {
+    /// Sends a request; false if the thread has ended.
+    fn ask(&self, waiter: Waiter) -> bool {
+        let is_asked = self.asks.send(waiter).is_ok();
+        // If the pipe is full, the thread wakes anyway.
+        let _ = (&*self.wake).write(&[0]);
+        is_asked
+    }
+}
+
+/// Lets the worker report its absences; cheap to clone.
+#[derive(Clone)]
+pub struct Gaps {
+    bell: Bell,
+    mailbox: Mailbox,
+    count: Arc<AtomicU64>,
+}
+
+impl Gaps {
+    /// Lets the kernel forward until the worker has applied everything that the kernel has notified of by
+    /// now. The worker calls this after an absence, before the XDP programs take it for alive again.
+    pub fn was_away(&self, state: &xdp::State) {
+        let gaps = self.count.fetch_add(1, Ordering::SeqCst) + 1;
+        state.set_behind(true);
+        let (mailbox, count, of_job) =
+            (self.mailbox.clone(), Arc::clone(&self.count), state.clone());
+        let is_asked = self.bell.ask(Box::new(move || {
+            mailbox.leave(move |_, _| {
+                // The worker may have been away again.
+                if count.load(Ordering::SeqCst) == gaps {
+                    of_job.bump_generation();
+                    of_job.set_behind(false);
+                }
+            });
+        }));
+        if !is_asked {
+            state.set_behind(false);
+        }
+    }
+}
+
+impl Follower {
+    /// Starts to follow the neighbours of some links of the worker's tables.
+    ///
+    /// # Errors
+    /// The system gives no netlink socket or no thread.
+    pub fn start(
+        watch: Watch,
+        mailbox: Mailbox,
+        on_device: OnDevice,
+        settings: Settings,
+    ) -> io::Result<Self> {
+        let own_post = mailbox.clone();
+        let state = Arc::new(Mutex::new(State::new(watch)));
+        let counts = Arc::new(Counts::default());
+        let (wake, woken) = UnixStream::pair()?;
+        // The writer may be the worker.
+        wake.set_nonblocking(true)?;
+        let (asks, asked) = mpsc::channel();
+        let follow = Follow::new(
+            Arc::clone(&state),
+            (mailbox, on_device),
+            settings,
+            Arc::clone(&counts),
+            (woken, asked),
+        )?;
+        let thread = std::thread::Builder::new().name("neighbours".to_owned());
+        let thread = Some(thread.spawn(move || follow.run())?);
+        let bell = Bell { asks, wake: Arc::new(wake) };
+        Ok(Self { state, counts, thread, bell, mailbox: own_post })
+    }
+
+    /// Waits until the worker's mailbox has all changes that the kernel has notified of by now; false where
+    /// that takes longer.
+    #[must_use]
+    pub fn catch_up(&self, patience: Duration) -> bool {
+        let (answer, answered) = mpsc::sync_channel(1);
+        // The requester may have gone.
+        let is_asked = self.bell.ask(Box::new(move || _ = answer.try_send(())));
+        is_asked && answered.recv_timeout(patience).is_ok()
+    }
+
+    /// For a worker without a [controller](crate::controller), which otherwise does this itself.
+    #[must_use]
+    pub fn gaps(&self) -> Gaps {
+        Gaps { bell: self.bell.clone(), mailbox: self.mailbox.clone(), count: Arc::default() }
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let Counts { lists, lost, changes, confirmed } = &*self.counts;
+        Stats {
+            lists: read(lists),
+            lost: read(lost),
+            changes: read(changes),
+            confirmed: read(confirmed),
+        }
+    }
+
+    /// Switches to other tables: adds all neighbours to them, and passes them to `leave`, which leaves them
+    /// to the worker. No change can be lost or overtaken meanwhile. The result is for [`Follower::go_back`].
+    pub fn hand_over(
+        &self,
+        watch: Watch,
+        mut compiled: Compiled,
+        leave: impl FnOnce(Compiled),
+    ) -> Before {
+        let mut state = lock(&self.state);
+        let Compiled { tables, host } = &mut compiled;
+        let is_static = |link, address| host.has_static(link, address);
+        let (failed, before) = state.rebind(watch, tables, is_static);
+        if failed > 0 {
+            tracing::warn!("{failed} neighbours found no room in the tables");
+        }
+        leave(compiled);
+        before
+    }
+
+    /// Switches back to the earlier tables, if those handed over never become active. The worker receives
+    /// what has changed meanwhile within a second.
+    pub fn go_back(&self, before: Before) {
+        lock(&self.state).go_back(before);
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let _ = self.bell.wake.shutdown(Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Mark and sweep: finds objects that a list from the kernel does not have any more.
+
+use std::collections::HashSet;
+use std::hash::Hash;
+
+/// What was received during a list.
+#[derive(Debug)]
+pub(super) struct Sweep<K> {
+    listed: HashSet<K>,
+    /// Objects with a notification meanwhile. That may be newer than the list, which the kernel fills before
+    /// it sends it; the list is never newer than the next such notification.
+    changed: HashSet<K>,
+}
+
+impl<K> Default for Sweep<K> {
+    fn default() -> Self {
+        Self { listed: HashSet::new(), changed: HashSet::new() }
+    }
+}
+
+impl<K: Eq + Hash + Copy> Sweep<K> {
+    /// Notes that an object has changed.
+    pub(super) fn changed(&mut self, key: K) {
+        self.changed.insert(key);
+    }
+
+    /// Notes a listed object; returns whether the list is valid for it.
+    pub(super) fn listed(&mut self, key: K) -> bool {
+        self.listed.insert(key);
+        !self.changed.contains(&key)
+    }
+
+    /// The objects that are gone, after a complete list.
+    pub(super) fn gone(&self, known: impl Iterator<Item = K>) -> Vec<K> {
+        known.filter(|key| !self.listed.contains(key) && !self.changed.contains(key)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changed_meanwhile_is_newer_than_the_list() {
+        let mut sweep = Sweep::default();
+        sweep.changed(1);
+        assert!(!sweep.listed(1));
+        assert!(sweep.listed(2));
+        sweep.changed(3);
+        assert_eq!(sweep.gone([1, 2, 3, 4].into_iter()), [4]);
+    }
+}

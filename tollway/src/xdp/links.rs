@@ -1,0 +1,67 @@
+//! Lists the BPF programs that netfilter calls, by an iterator over links (`bpf/links.c`).
+
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::{Mutex, PoisonError};
+
+use aya::programs::Iter;
+use aya::{Btf, Ebpf, include_bytes_aligned};
+
+static LINKS: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/links.o"));
+
+/// Why the kernel does not list them.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// The name of such links among the kernel's types.
+const LINK: &[u8] = b"\0bpf_nf_link\0";
+/// Bytes per record.
+const RECORD: usize = 12;
+
+/// The iterator, once it is loaded; the inner `None` if this kernel has no such programs.
+static LOADED: Mutex<Option<Option<Ebpf>>> = Mutex::new(None);
+
+/// The types of the kernel's structures.
+const BTF: &str = "/sys/kernel/btf/vmlinux";
+
+/// The protocol families (`NFPROTO_*`) and hooks (`NF_INET_*`) at which this network namespace has
+/// BPF programs; `None` if this kernel does not describe its structures.
+///
+/// # Errors
+/// The kernel does not permit this process to list them.
+pub fn netfilter_hooks() -> io::Result<Option<Vec<(u32, u32)>>> {
+    // A namespace's number is the inode of its file.
+    let own = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
+    let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    if loaded.is_none() {
+        let Ok(btf) = std::fs::read(BTF) else { return Ok(None) };
+        // Kernels before 6.4 have no such links.
+        let has_links = btf.windows(LINK.len()).any(|bytes| bytes == LINK);
+        *loaded = Some(has_links.then(load).transpose().map_err(io::Error::other)?);
+    }
+    let Some(Some(ebpf)) = loaded.as_mut() else { return Ok(Some(Vec::new())) };
+    let all = read(ebpf).map_err(io::Error::other)?;
+    let word = |record: &[u8], at: usize| {
+        let bytes = record.get(at..at + 4).and_then(|bytes| bytes.first_chunk());
+        bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+    };
+    let here = all.chunks_exact(RECORD).filter(|record| u64::from(word(record, 8)) == own);
+    Ok(Some(here.map(|record| (word(record, 0), word(record, 4))).collect()))
+}
+
+fn load() -> Result<Ebpf, Failure> {
+    let mut ebpf = Ebpf::load(LINKS)?;
+    let program: &mut Iter = ebpf.program_mut("links").ok_or("the iterator is lost")?.try_into()?;
+    program.load("bpf_link", &Btf::from_sys_fs()?)?;
+    Ok(ebpf)
+}
+
+/// All output of the iterator.
+fn read(ebpf: &mut Ebpf) -> Result<Vec<u8>, Failure> {
+    let program = ebpf.program_mut("links").ok_or("the iterator is lost")?;
+    let program: &mut Iter = program.try_into()?;
+    let link = program.attach()?;
+    let mut file = program.take_link(link)?.into_file()?;
+    let mut all = Vec::new();
+    file.read_to_end(&mut all)?;
+    Ok(all)
+}

@@ -1,0 +1,137 @@
+//! The memory that a worker and the XDP program share: heartbeat, bypass and generation.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use tollway_dataplane::id::PortId;
+
+use super::clock;
+use super::shared::{Atomics, Shared};
+
+/// The coarse monotonic clock of the host, as read by `bpf_ktime_get_coarse_ns`.
+#[inline]
+pub(super) fn coarse_ns() -> u64 {
+    let own_ns = own_coarse_ns();
+    own_ns.wrapping_sub(*AHEAD_NS.get_or_init(clock::ahead_ns) as u64)
+}
+
+/// How far this process's clock is ahead of the host's; constant, as the process stays in its time
+/// namespace.
+static AHEAD_NS: OnceLock<i64> = OnceLock::new();
+
+/// The same clock as this process sees it (time_namespaces(7)).
+fn own_coarse_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes the timespec, which is borrowed exclusively. It cannot fail: the clock exists.
+    let _ = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The only element of the map `state`, shared with the XDP program.
+pub(super) struct Page(Shared<Words>);
+
+/// `struct state` of bpf/maps.h.
+#[repr(C)]
+struct Words {
+    heartbeat_ns: AtomicU64,
+    bypass: AtomicU32,
+    generation: AtomicU32,
+    ruled: AtomicU32,
+    region_changes: AtomicU32,
+    crowded4: AtomicU64,
+    crowded6: AtomicU64,
+}
+
+// SAFETY: all fields are atomics.
+unsafe impl Atomics for Words {}
+
+impl Page {
+    /// Maps the memory of the map.
+    pub(super) fn map(map: BorrowedFd<'_>) -> io::Result<Self> {
+        Shared::map(map, 1).map(Self)
+    }
+
+    fn words(&self) -> &Words {
+        &self.0[0]
+    }
+
+    pub(super) fn set_heartbeat_ns(&self, now_ns: u64) {
+        let heartbeat_ns = &self.words().heartbeat_ns;
+        // The coarse clock advances by ticks. Skip the store if nothing changed, for the XDP
+        // program reads this cache line for each packet. A heartbeat orders no other data.
+        if heartbeat_ns.load(Ordering::Relaxed) != now_ns {
+            heartbeat_ns.store(now_ns, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets or clears bits of the bypass, which is active while any is set.
+    pub(super) fn set_bypass(&self, bits: u32, on: bool) {
+        let bypass = &self.words().bypass;
+        if on {
+            bypass.fetch_or(bits, Ordering::AcqRel);
+        } else {
+            bypass.fetch_and(!bits, Ordering::AcqRel);
+        }
+    }
+
+    /// Sets the flags of bpf/maps.h for a firewall that filters every forwarded packet.
+    pub(super) fn set_ruled(&self, ruled: u32) {
+        self.words().ruled.store(ruled, Ordering::Release);
+    }
+
+    pub(super) fn ruled(&self) -> u32 {
+        self.words().ruled.load(Ordering::Acquire)
+    }
+
+    /// Sets for each family whether a port is crowded.
+    pub(super) fn set_crowded(&self, port: PortId, (v4, v6): (bool, bool)) {
+        let Some(bit) = 1_u64.checked_shl(port.0.into()) else { return };
+        for (word, is_crowded) in [(&self.words().crowded4, v4), (&self.words().crowded6, v6)] {
+            if is_crowded {
+                word.fetch_or(bit, Ordering::Relaxed);
+            } else {
+                word.fetch_and(!bit, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether any of these bits of the bypass is set.
+    pub(super) fn bypass(&self, bits: u32) -> bool {
+        self.words().bypass.load(Ordering::Acquire) & bits != 0
+    }
+
+    /// Whether the last heartbeat is at most `limit_ns` old.
+    pub(super) fn is_alive(&self, limit_ns: u64) -> bool {
+        let last_ns = self.last_heartbeat_ns();
+        last_ns != 0 && coarse_ns().saturating_sub(last_ns) <= limit_ns
+    }
+
+    pub(super) fn last_heartbeat_ns(&self) -> u64 {
+        self.words().heartbeat_ns.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn generation(&self) -> u32 {
+        self.words().generation.load(Ordering::Acquire)
+    }
+
+    pub(super) fn region_changes(&self) -> u32 {
+        self.words().region_changes.load(Ordering::Acquire)
+    }
+
+    pub(super) fn count_region_change(&self) {
+        self.words().region_changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn bump_generation(&self) -> u32 {
+        let generation = &self.words().generation;
+        match generation.fetch_add(1, Ordering::AcqRel).wrapping_add(1) {
+            // 0 means no flow, so skip it.
+            0 => generation.fetch_add(1, Ordering::AcqRel).wrapping_add(1),
+            next => next,
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! What outlives the process: pins in the BPF file system.
+//!
+//! Each device has a directory with two pins: the link, which keeps the program on the device, and
+//! the map with the heartbeat that the program reads. A process that dies leaves both. The program
+//! then finds the heartbeat stale, so the kernel forwards, and the next process takes the link
+//! over. A living process has the directory's lock, even while it is stopped.
+
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::Mode;
+use super::error::XdpError;
+use super::home::{self, Home};
+use super::maps::BYPASS_IDLE;
+use super::page::Page;
+use super::sys;
+
+/// The longest time between a living process's heartbeats, with a margin.
+const PULSE: Duration = Duration::from_millis(100);
+/// With a heartbeat this old, the process is dead without a second check.
+const DEAD_NS: u64 = 1_000_000_000;
+
+fn make(directory: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The number of this network namespace.
+pub(super) fn namespace() -> io::Result<u64> {
+    Ok(fs::metadata("/proc/self/ns/net")?.ino())
+}
+
+/// The prefix of the names of directories for a load.
+const LOAD: &str = "load-";
+
+/// A directory in which maps have names while the loader looks for them.
+///
+/// Processes that share the file system may not see each other, as in containers. So the name is
+/// random, and the loading process has the directory's lock.
+pub(super) struct Names(Claim);
+
+impl Names {
+    pub(super) fn new() -> Result<Self, XdpError> {
+        Self::within(&Home::make()?).map_err(XdpError::NoBpffs)
+    }
+
+    fn within(home: &Home) -> io::Result<Self> {
+        loop {
+            let drawn = RandomState::new().build_hasher().finish();
+            // The name may exist by chance, or a sweep may have the lock; then try another.
+            if let Some(claim) = claim(home, &format!("{LOAD}{drawn:016x}"))? {
+                return Ok(Self(claim));
+            }
+        }
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+}
+
+impl Drop for Names {
+    fn drop(&mut self) {
+        remove(&self.0.path());
+    }
+}
+
+/// Removes a directory of pins; a later [`sweep`] finds what cannot be removed.
+fn remove(directory: &Path) {
+    empty(directory);
+    let _ = fs::remove_dir(directory);
+}
+
+fn empty(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let _ = fs::remove_file(entry.path());
+    }
+}
+
+/// A directory locked by this process: a device's, or one for a load.
+pub(super) struct Claim {
+    directory: File,
+    home: Home,
+    name: String,
+}
+
+impl Claim {
+    /// A second handle to the same lock.
+    pub(super) fn share(&self) -> io::Result<Self> {
+        let Self { directory, home, name } = self;
+        Ok(Self { directory: directory.try_clone()?, home: home.clone(), name: name.clone() })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.home.path().join(&self.name)
+    }
+
+    /// Whether the locked directory still has the name.
+    fn is_in_place(&self) -> bool {
+        let (named, ours) = (fs::symlink_metadata(self.path()), self.directory.metadata());
+        named.is_ok_and(|named| ours.is_ok_and(|ours| ours.ino() == named.ino()))
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.is_in_place() {
+            // This fails while the directory is in use, as it is not empty then.
+            let _ = fs::remove_dir(self.path());
+        }
+    }
+}
+
+/// Creates a directory if necessary, and takes its lock; `None` if another process has the lock.
+fn claim(home: &Home, name: &str) -> io::Result<Option<Claim>> {
+    let path = home.path().join(name);
+    loop {
+        make(&path)?;
+        let directory = match home::directory(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            opened => opened?,
+        };
+        match directory.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        let claim = Claim { directory, home: home.clone(), name: name.to_owned() };
+        // Otherwise the last owner has removed it meanwhile.
+        if claim.is_in_place() {
+            return Ok(Some(claim));
+        }
+    }
+}
+
+/// The pins of a device.
+pub(super) struct Pins {
+    home: Home,
+    /// The directory's name in `home`.
+    name: String,
+}
+
+impl Pins {
+    /// The pins of a device of this network namespace.
+    pub(super) fn of(ifindex: u32) -> Result<Self, XdpError> {
+        let namespace = namespace().map_err(XdpError::system("/proc/self/ns/net", "reading"))?;
+        Ok(Self { home: Home::make()?, name: format!("{ifindex}-{namespace}") })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.home.path().join(&self.name)
+    }
+
+    fn link_path(&self, mode: Mode) -> PathBuf {
+        self.path().join(match mode {
+            Mode::Native => "link-native",
+            Mode::Generic => "link-generic",
+        })
+    }
+
+    fn state_path(&self) -> PathBuf {
+        self.path().join("state")
+    }
+
+    /// Claims the device for this process; `None` if another process has it.
+    pub(super) fn claim(&self) -> io::Result<Option<Claim>> {
+        claim(&self.home, &self.name)
+    }
+
+    /// Whether a living process has the device, even if that is stopped.
+    fn is_claimed(&self) -> bool {
+        let locked = home::directory(&self.path()).map(|directory| directory.try_lock());
+        matches!(locked, Ok(Err(TryLockError::WouldBlock)))
+    }
+
+    /// The link and its mode.
+    pub(super) fn link(&self) -> Option<(Mode, OwnedFd)> {
+        let link = |mode| Some((mode, sys::pinned(&self.link_path(mode)).ok()?));
+        link(Mode::Native).or_else(|| link(Mode::Generic))
+    }
+
+    /// The map with the heartbeat.
+    fn state(&self) -> Option<OwnedFd> {
+        sys::pinned(&self.state_path()).ok()
+    }
+
+    /// Whether the pinned heartbeat is this process's own.
+    pub(super) fn are_of(&self, state: BorrowedFd<'_>) -> bool {
+        let Some(pinned) = self.state() else { return false };
+        sys::map_id(pinned.as_fd()).ok() == sys::map_id(state).ok()
+    }
+
+    /// Whether a process updates the heartbeat; waits as long as a living process may take.
+    pub(super) fn are_alive(&self) -> bool {
+        let page = self.state().and_then(|state| Page::map(state.as_fd()).ok());
+        // A process that lets the kernel forward while the configuration changes is alive all the
+        // same.
+        let is_busy = |page: &Page| page.is_alive(DEAD_NS) && !page.bypass(BYPASS_IDLE);
+        let Some(page) = page.filter(is_busy) else {
+            return false;
+        };
+        let before_ns = page.last_heartbeat_ns();
+        (0..10).any(|_| {
+            std::thread::sleep(PULSE / 10);
+            page.last_heartbeat_ns() != before_ns
+        })
+    }
+
+    /// Pins a link, and the map with the heartbeat that its program reads.
+    pub(super) fn keep(
+        &self,
+        link: Option<(Mode, BorrowedFd<'_>)>,
+        state: BorrowedFd<'_>,
+    ) -> io::Result<()> {
+        make(&self.path())?;
+        if let Some((mode, link)) = link {
+            sys::pin(link, &self.link_path(mode))?;
+        }
+        match fs::remove_file(self.state_path()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        sys::pin(state, &self.state_path())
+    }
+
+    /// Removes the pins, but keeps the claim on the device.
+    pub(super) fn empty(&self) {
+        empty(&self.path());
+    }
+
+    /// Removes the pins and the directory.
+    pub(super) fn remove(&self) {
+        remove(&self.path());
+    }
+
+    /// Detaches the program, and removes the pins and the directory.
+    fn clear(&self) {
+        if let Some((_, link)) = self.link() {
+            // A device that is gone has lost its program already.
+            let _ = sys::detach(link.as_fd());
+        }
+        self.remove();
+    }
+
+    /// Whether its device is gone, or never had a program.
+    fn is_left_over(&self) -> bool {
+        !self.is_claimed()
+            && self
+                .link()
+                .is_none_or(|(_, link)| sys::link_ifindex(link.as_fd()).is_ok_and(|of| of == 0))
+    }
+}
+
+/// The id of Tollway's program on a device, if it has one and this process may see it.
+#[must_use]
+pub fn program_of(ifindex: u32) -> Option<u32> {
+    let pins = Pins { home: Home::find()?, name: format!("{ifindex}-{}", namespace().ok()?) };
+    let (program, device) = sys::link_program(pins.link()?.1.as_fd()).ok()?;
+    (device == ifindex).then_some(program)
+}
+
+/// Removes the remains of devices that are gone, and of interrupted loads.
+pub(super) fn sweep() -> Result<(), XdpError> {
+    let home = Home::make()?;
+    for name in directories(&home)? {
+        if name.starts_with(LOAD) {
+            remove_unlocked(&home, &name);
+            continue;
+        }
+        let pins = Pins { home: home.clone(), name };
+        if pins.is_left_over() {
+            pins.remove();
+        }
+    }
+    Ok(())
+}
+
+/// Removes a directory that is not locked, and holds its lock meanwhile.
+fn remove_unlocked(home: &Home, name: &str) {
+    let Ok(directory) = home::directory(&home.path().join(name)) else { return };
+    // Only the holder of the lock may create a claim: a claim removes the directory at its end, if
+    // that is empty.
+    if directory.try_lock().is_err() {
+        return;
+    }
+    let claim = Claim { directory, home: home.clone(), name: name.to_owned() };
+    if claim.is_in_place() {
+        remove(&claim.path());
+    }
+}
+
+/// Detaches the programs of dead Tollways in this network namespace; returns the number of devices.
+///
+/// # Errors
+/// There is no BPF file system, or no privilege.
+pub fn clean() -> Result<usize, XdpError> {
+    sweep()?;
+    let namespace = namespace().map_err(XdpError::system("/proc/self/ns/net", "reading"))?;
+    let (home, ours) = (Home::make()?, format!("-{namespace}"));
+    let names = directories(&home)?.into_iter().filter(|name| name.ends_with(&ours));
+    let pins = names.map(|name| Pins { home: home.clone(), name });
+    let is_served = |pins: &Pins| pins.is_claimed() || pins.are_alive();
+    Ok(pins.filter(|pins| !is_served(pins)).map(|pins| pins.clear()).count())
+}
+
+/// The directories in the home, by name; nothing else belongs there.
+fn directories(home: &Home) -> Result<Vec<String>, XdpError> {
+    let entries = fs::read_dir(home.path()).map_err(XdpError::NoBpffs)?.flatten();
+    let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    Ok(directories.filter_map(|entry| entry.file_name().into_string().ok()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loads_of_processes_that_do_not_see_each_other_are_apart() {
+        let directory = tempfile::tempdir().unwrap();
+        let home = Home::at(directory.path());
+        let loads = || fs::read_dir(directory.path()).unwrap().count();
+        let names: Vec<_> = (0..50).map(|_| Names::within(&home).unwrap()).collect();
+        assert_eq!(loads(), 50);
+        names.iter().for_each(|names| fs::write(names.path("state"), "").unwrap());
+        let cut_short = directory.path().join("load-2-0");
+        fs::create_dir(&cut_short).unwrap();
+        fs::write(cut_short.join("state"), "").unwrap();
+        let all = directories(&home).unwrap();
+        all.iter().for_each(|name| remove_unlocked(&home, name));
+        assert!(!cut_short.exists());
+        assert!(names.iter().all(|names| names.path("state").exists()), "who loads is left alone");
+        drop(names);
+        assert_eq!(loads(), 0);
+    }
+
+    #[test]
+    fn a_load_that_meets_a_sweep_goes_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let home = Home::at(directory.path());
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..2000 {
+                        let names = Names::within(&home).unwrap();
+                        fs::write(names.path("state"), "").unwrap();
+                        assert!(names.0.is_in_place());
+                    }
+                });
+            }
+            scope.spawn(|| {
+                for _ in 0..2000 {
+                    let all = directories(&home).unwrap();
+                    all.iter().for_each(|name| remove_unlocked(&home, name));
+                }
+            });
+        });
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,161 @@
+//! Single changes, and what comes of them.
+
+use std::net::IpAddr;
+
+use tollway::controller::kernel::{Hops, Nexthop, RouteKey};
+use tollway::controller::netlink::Settings;
+
+use crate::ip::cables;
+use crate::model::Mirror;
+use crate::namespaces::{ifindex, sh, until};
+
+fn key(dst: &str) -> RouteKey {
+    let dst: ipnet::IpNet = dst.parse().unwrap();
+    let priority = if dst.addr().is_ipv6() { 1024 } else { 0 };
+    RouteKey { table: 254, dst, tos: 0, priority }
+}
+
+impl Mirror {
+    /// The routers that the routes of a prefix lead to, those of one route joined by `+`.
+    fn routers(&self, dst: &str) -> String {
+        let plain = self.model.plain();
+        let Some(aliases) = plain.get(&key(dst)) else { return String::new() };
+        let last = |via: Option<IpAddr>| match via {
+            Some(IpAddr::V4(v4)) => v4.octets()[3].to_string(),
+            Some(IpAddr::V6(v6)) => format!("{:x}", v6.segments()[7]),
+            None => "-".to_owned(),
+        };
+        let one =
+            |hops: &Hops| -> Vec<String> { hops.list().iter().map(|hop| last(hop.via)).collect() };
+        let all: Vec<_> = aliases.iter().map(|route| one(&route.hops).join("+")).collect();
+        all.join(" ")
+    }
+
+    fn does(&mut self, line: &str) {
+        sh(line);
+        self.settle();
+    }
+}
+
+/// Several routes of one key: each comes where the kernel has it.
+pub fn order() {
+    cables();
+    let mut mirror = Mirror::new(Settings::default());
+    let steps = [
+        ("add", "via 10.0.0.2", "2"),
+        ("append", "via 10.0.0.3", "2 3"),
+        ("prepend", "via 10.0.0.4", "4 2 3"),
+        ("replace", "via 10.0.0.5", "5 2 3"),
+        ("change", "via 10.0.1.6", "6 2 3"),
+        ("append", "nexthop via 10.0.0.7 nexthop via 10.0.1.8 weight 5", "6 2 3 7+8"),
+        ("del", "via 10.0.0.2", "6 3 7+8"),
+        ("del", "", "3 7+8"),
+        ("replace", "via 10.0.0.9", "9 7+8"),
+    ];
+    for (what, to, expected) in steps {
+        mirror.does(&format!("ip route {what} 192.0.2.0/24 {to}"));
+        assert_eq!(mirror.routers("192.0.2.0/24"), expected, "after {what} {to}");
+        mirror.agrees();
+    }
+    // As many lists later, it is still the same.
+    for _ in 0..3 {
+        mirror.source.resync();
+        mirror.agrees();
+        assert_eq!(mirror.routers("192.0.2.0/24"), "9 7+8");
+    }
+    assert_eq!(mirror.source.stats().resyncs, 4);
+}
+
+/// IPv6: routes with a router join those of their key; others stand beside them.
+pub fn siblings() {
+    cables();
+    let mut mirror = Mirror::new(Settings::default());
+    let two = "nexthop via fd00:0::2 nexthop via fd00:1::3";
+    let steps = [
+        ("add", "via fd00:0::2", "2"),
+        ("append", "via fd00:1::3", "2+3"),
+        ("append", "via fd00:2::4", "2+3+4"),
+        ("append", "nexthop via fd00:0::5 nexthop via fd00:1::6", "2+3+4+5+6"),
+        ("del", "via fd00:1::3", "2+4+5+6"),
+        ("append", "dev a2", "2+4+5+6 -"),
+        ("replace", "via fd00:3::7", "7 -"),
+        ("del", "dev a2", "7"),
+        ("replace", two, "2+3"),
+        ("replace", "dev a2", "-"),
+        ("replace", "via fd00:0::9", "9"),
+        ("append", two, "9+2+3"),
+        ("del", "", ""),
+        ("add", two, "2+3"),
+        ("replace", "nexthop via fd00:1::3 nexthop via fd00:0::2", "3+2"),
+    ];
+    for (what, to, expected) in steps {
+        mirror.does(&format!("ip -6 route {what} 2001:db8::/48 {to}"));
+        let known = mirror.routers("2001:db8::/48");
+        println!("{what} {to}: {known}");
+        mirror.agrees();
+        assert_eq!(known, expected, "after {what} {to}");
+    }
+}
+
+/// Objects that the kernel drops without telling.
+pub fn implicit_deletes() {
+    cables();
+    for (id, device) in [(1, 0), (2, 1), (3, 1)] {
+        sh(&format!("ip nexthop add id {id} via 10.0.{device}.9 dev a{device}"));
+    }
+    sh("ip nexthop add id 10 group 1/2,3");
+    sh("ip nexthop add id 11 group 2/3");
+    sh("ip nexthop add id 12 group 1,2/2,5 type resilient buckets 32");
+    sh("ip nexthop add id 13 blackhole");
+    let mut mirror = Mirror::new(Settings::default());
+    mirror.agrees_but_for_routes();
+    assert_eq!(mirror.model.kernel.nexthops.len(), 7);
+    // The carrier goes, and a moment later what needs it.
+    sh("ip link set b1 down");
+    until("next hops to go", || sh("ip -oneline nexthop").lines().count() == 4);
+    mirror.settle();
+    mirror.agrees_but_for_routes();
+    let nexthops = &mirror.model.kernel.nexthops;
+    assert_eq!(nexthops[&10], Nexthop::Group { members: vec![(1, 1)], resilient: false });
+    assert_eq!(nexthops.len(), 4, "{nexthops:?}");
+    mirror.does("ip link set b1 up");
+    mirror.does("ip nexthop add id 2 via 10.0.1.9 dev a1");
+    mirror.does("ip nexthop replace id 10 group 1/2");
+    mirror.agrees_but_for_routes();
+    mirror.does("ip nexthop del id 1");
+    mirror.agrees_but_for_routes();
+    mirror.does("ip link del a1");
+    mirror.agrees_but_for_routes();
+    let nexthops = &mirror.model.kernel.nexthops;
+    assert_eq!(nexthops.keys().collect::<Vec<_>>(), [&13]);
+}
+
+/// What is told of settings, and what a device says of them.
+pub fn settings() {
+    cables();
+    let mut mirror = Mirror::new(Settings::default());
+    let a1 = ifindex("a1");
+    let expect = |mirror: &mut Mirror, line: &str, told: &str| {
+        mirror.model.told.clear();
+        mirror.does(line);
+        let found = mirror.model.told.iter().any(|event| event == told);
+        assert!(found, "{line}: {told} is not in {:#?}", mirror.model.told);
+    };
+    for (setting, told) in [
+        ("ipv4.conf.a1.forwarding=1", format!("Sysctl(V4, Some({a1}))")),
+        ("ipv4.conf.a1.rp_filter=2", format!("Sysctl(V4, Some({a1}))")),
+        ("ipv4.conf.all.rp_filter=1", "Sysctl(V4, None)".to_owned()),
+        ("ipv6.conf.a1.forwarding=1", format!("Sysctl(V6, Some({a1}))")),
+    ] {
+        expect(&mut mirror, &format!("sysctl -qw net.{setting}"), &told);
+    }
+    let tc = format!("Tc(Some({a1}))");
+    expect(&mut mirror, "tc qdisc add dev a1 root pfifo limit 9", &tc);
+    assert_eq!(mirror.model.kernel.netdevs[&a1].qdisc, "pfifo");
+    expect(&mut mirror, "tc qdisc replace dev a1 root bfifo limit 9999", &tc);
+    assert_eq!(mirror.model.kernel.netdevs[&a1].qdisc, "bfifo");
+    expect(&mut mirror, "tc qdisc add dev a1 clsact", &tc);
+    expect(&mut mirror, "tc qdisc del dev a1 root", &tc);
+    assert_eq!(mirror.model.kernel.netdevs[&a1].qdisc, "noqueue");
+    mirror.agrees();
+}

@@ -1,0 +1,71 @@
+//! The kernel's configuration changed, and cables to have it on.
+
+use std::io::Write;
+use std::process::{Child, Command, Stdio};
+
+use crate::namespaces::{Process, sh};
+
+/// Devices `a0` to `a3`, cables with the other ends `b0` to `b3`, each with addresses.
+pub fn cables() {
+    sh("ip link set lo up");
+    for n in 0..4 {
+        sh(&format!("ip link add a{n} type veth peer name b{n}"));
+        for device in ["a", "b"] {
+            sh(&format!("sysctl -qw net.ipv6.conf.{device}{n}.accept_dad=0"));
+            sh(&format!("sysctl -qw net.ipv6.conf.{device}{n}.router_solicitations=0"));
+            sh(&format!("ip link set {device}{n} up"));
+        }
+        sh(&format!("ip address add 10.0.{n}.1/24 dev a{n}"));
+        sh(&format!("ip address add fd00:{n}::1/64 dev a{n} nodad"));
+    }
+}
+
+/// `ip` that does line after line as they are written, and minds no mistake.
+pub struct Ip(Process);
+
+impl Ip {
+    pub fn new() -> Self {
+        let mut ip = Command::new("ip");
+        ip.args(["-force", "-batch", "-"]).stdin(Stdio::piped());
+        ip.stdout(Stdio::null()).stderr(Stdio::null());
+        Self(Process(ip.spawn().unwrap()))
+    }
+
+    pub fn run(&mut self, lines: &str) {
+        let Child { stdin, .. } = &mut self.0.0;
+        stdin.as_mut().unwrap().write_all(lines.as_bytes()).unwrap();
+    }
+
+    /// Waits until all is done.
+    pub fn finish(mut self) {
+        drop(self.0.0.stdin.take());
+        // Whatever the kernel refuses ends in 1, a line that `ip` cannot read in all the others.
+        assert!(matches!(self.0.0.wait().unwrap().code(), Some(0 | 1)));
+    }
+}
+
+/// Does some lines, each of which must succeed.
+pub fn batch(lines: &str) {
+    let mut ip = Command::new("ip");
+    let mut ip = ip.args(["-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    ip.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    assert!(ip.wait().unwrap().success());
+}
+
+/// Random numbers of a seed.
+pub struct Dice(pub u64);
+
+impl Dice {
+    /// Below `count`.
+    pub fn roll(&mut self, count: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % count
+    }
+
+    pub fn pick<'a>(&mut self, from: &[&'a str]) -> &'a str {
+        from[self.roll(from.len() as u64) as usize]
+    }
+}

@@ -1,0 +1,63 @@
+//! Messages that are lost.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use tollway::controller::netlink::Settings;
+
+use crate::ip::{Dice, Ip, cables};
+use crate::model::Mirror;
+use crate::random;
+
+/// A receive buffer that is far too small.
+pub fn buffer() {
+    cables();
+    let mut dice = Dice(7);
+    let settings = Settings { receive_buffer: 1, ..Settings::default() };
+    let mut mirror = Mirror::new(settings);
+    for _ in 0..5 {
+        let mut ip = Ip::new();
+        ip.run(&random::lines(&mut dice, 3000));
+        ip.finish();
+        mirror.agrees();
+    }
+    println!("{:?}", mirror.source.stats());
+    assert!(mirror.source.stats().lost > 0, "nothing was lost, so this test tests nothing");
+}
+
+/// Nobody reads for five seconds, in which 100,000 routes change.
+pub fn stop() {
+    const COUNT: u32 = 100_000;
+    cables();
+    let settings = Settings { receive_buffer: 4 << 20, ..Settings::default() };
+    let mut mirror = Mirror::new(settings);
+    for round in 0..2 {
+        let start = Instant::now();
+        let mut lines = String::new();
+        for n in 0..COUNT / 2 {
+            let _ = writeln!(
+                lines,
+                "route add {}.{}.{}.0/24 via 10.0.{round}.2",
+                20 + (n >> 16),
+                n >> 8 & 255,
+                n & 255
+            );
+            let _ = writeln!(lines, "route add 2001:db8:{n:x}::/48 via fd00:{round}::2");
+        }
+        if round == 1 {
+            lines = lines.replace(" add ", " replace ");
+        }
+        let mut ip = Ip::new();
+        ip.run(&lines);
+        ip.finish();
+        std::thread::sleep(Duration::from_secs(5).saturating_sub(start.elapsed()));
+        let stopped = Instant::now();
+        mirror.settle();
+        let took = stopped.elapsed();
+        println!("as the kernel has it after {took:?}: {:?}", mirror.source.stats());
+        assert!(took < Duration::from_secs(3));
+        mirror.agrees();
+        assert!(mirror.model.routes.len() > 100_000);
+        assert!(mirror.model.lost > round);
+    }
+}

@@ -1,0 +1,39 @@
+//! The kernel's configuration heard by rtnetlink, in network namespaces of their own.
+
+#![allow(clippy::unwrap_used)]
+
+mod audit;
+mod changes;
+mod ip;
+mod losses;
+mod model;
+#[path = "../namespaces/mod.rs"]
+mod namespaces;
+mod random;
+mod speed;
+mod words;
+
+use std::process::ExitCode;
+
+/// The tests by name; each runs in a network namespace of its own.
+const TESTS: [namespaces::Test; 14] = [
+    ("routes_are_read_as_ip_shows_them", words::routes),
+    ("devices_addresses_rules_and_objects_are_read", words::small),
+    ("changes_are_heard_in_order", changes::order),
+    ("siblings_of_ipv6_are_one_route", changes::siblings),
+    ("devices_that_go_take_their_objects_along", changes::implicit_deletes),
+    ("sysctls_and_traffic_control_are_heard_of", changes::settings),
+    ("random_changes_end_in_what_is_listed", random::changes),
+    ("random_changes_during_lists_end_in_what_is_listed", random::lists),
+    ("lost_messages_end_in_what_is_listed", losses::buffer),
+    ("a_stop_of_five_seconds_ends_in_what_is_listed", losses::stop),
+    ("an_audit_names_and_mends_what_is_wrong", audit::drift),
+    ("an_audit_among_changes_finds_nothing", audit::busy),
+    ("many_routes_are_read_at_once", speed::list),
+    ("one_change_is_heard_within_milliseconds", speed::latency),
+];
+
+fn main() -> ExitCode {
+    let missing = |_: &str| namespaces::lacks_namespaces();
+    namespaces::main(&TESTS, "-n", missing, |_| ExitCode::FAILURE)
+}

@@ -1,0 +1,177 @@
+//! Random changes, by `ip -batch`, and what is known after them.
+
+use std::fmt::Write as _;
+
+use tollway::controller::netlink::Settings;
+
+use crate::ip::{Dice, Ip, batch, cables};
+use crate::model::Mirror;
+
+/// What `ip` is told, at random: much of it is refused, or changes nothing.
+fn line(dice: &mut Dice, lines: &mut String, addresses: bool) {
+    let written = match dice.roll(40) {
+        0 => rule(dice, lines),
+        1 if addresses => address(dice, lines),
+        2..6 => nexthop(dice, lines),
+        _ => route(dice, lines),
+    };
+    written.unwrap();
+}
+
+fn route(dice: &mut Dice, lines: &mut String) -> std::fmt::Result {
+    let what = dice.pick(&["add", "append", "prepend", "replace", "change", "del", "del"]);
+    let table = dice.pick(&["main", "100", "local"]);
+    let metric = dice.pick(&["", "metric 5", "metric 6"]);
+    let (n, m, dev) = (dice.roll(3), dice.roll(4), dice.roll(4));
+    let id = dice.roll(8);
+    if dice.roll(2) == 0 {
+        let len = 22 + dice.roll(3);
+        let dst = format!("192.0.{}.0/{len}", dice.roll(4) >> (24 - len) << (24 - len));
+        let tos = dice.pick(&["", "", "tos 0x10"]);
+        let to = match dice.roll(8) {
+            0 => format!("nexthop via 10.0.{m}.2 nexthop via 10.0.{n}.3 weight {}", 1 + n),
+            1 => format!("nhid {id}"),
+            2 => format!("dev a{dev}"),
+            3 => format!("via 10.0.{dev}.{} mtu 1400", 2 + n),
+            4 if what == "del" => String::new(),
+            _ => format!("via 10.0.{dev}.{}", 2 + n),
+        };
+        let kind = dice.pick(&["", "", "", "blackhole", "throw", "unreachable"]);
+        let to = if kind.is_empty() { to } else { String::new() };
+        return writeln!(lines, "route {what} {kind} {dst} {tos} {metric} table {table} {to}");
+    }
+    let len = 46 + dice.roll(3);
+    let dst = format!("2001:db8:{}::/{len}", dice.roll(4) >> (48 - len) << (48 - len));
+    // Of one metric the kernel does not list all where some are siblings and some are not: it skips from
+    // the first sibling to the last (`fib6_dump_node`).
+    let siblings = metric != "metric 5";
+    // One that stands there twice, which only this can do, is not told apart.
+    let what = if siblings { what } else { dice.pick(&["add", "append", "del"]) };
+    let to = match dice.roll(4) {
+        0 if siblings => {
+            format!("nexthop via fd00:{m}::2 nexthop via fd00:{n}::3 weight {}", 1 + n)
+        }
+        _ if siblings => format!("via fd00:{dev}::{}", 2 + n),
+        0 => format!("nhid {id}"),
+        _ => format!("dev a{dev}"),
+    };
+    let kind = if siblings { "" } else { dice.pick(&["", "", "blackhole", "unreachable"]) };
+    let to = if kind.is_empty() { to } else { String::new() };
+    let to = if what == "del" && dice.roll(3) == 0 { String::new() } else { to };
+    writeln!(lines, "route {what} {kind} {dst} {metric} table {table} {to}")
+}
+
+/// Objects that routes may use; those that are in use are never deleted, for then the routes go untold.
+fn nexthop(dice: &mut Dice, lines: &mut String) -> std::fmt::Result {
+    let (id, dev) = (dice.roll(4), dice.roll(4));
+    let router = if id < 2 { format!("10.0.{dev}.9") } else { format!("fd00:{dev}::9") };
+    match dice.roll(4) {
+        0 => writeln!(lines, "nexthop replace id {} via {router} dev a{dev}", id + 1),
+        1 => writeln!(lines, "nexthop replace id {} group 1/2", 5 + id % 2),
+        2 => writeln!(lines, "nexthop replace id 7 group 3,{}/4", 1 + dev),
+        _ => {
+            writeln!(lines, "nexthop replace id {} blackhole", 20 + id)?;
+            writeln!(lines, "nexthop del id {}", 20 + dev)
+        }
+    }
+}
+
+fn rule(dice: &mut Dice, lines: &mut String) -> std::fmt::Result {
+    let what = dice.pick(&["add", "del"]);
+    let (pref, table, n) = (100 + dice.roll(4), 100 + dice.roll(2), dice.roll(3));
+    writeln!(lines, "rule {what} pref {pref} from 192.0.{n}.0/24 table {table}")
+}
+
+fn address(dice: &mut Dice, lines: &mut String) -> std::fmt::Result {
+    let what = dice.pick(&["add", "del"]);
+    let (dev, n) = (dice.roll(4), dice.roll(3));
+    match dice.roll(2) {
+        0 => writeln!(lines, "address {what} 10.{dev}.{n}.77/24 dev a{dev}"),
+        _ => writeln!(lines, "address {what} fd00:{dev}:{n}::77/64 dev a{dev} nodad"),
+    }
+}
+
+pub fn lines(dice: &mut Dice, count: usize) -> String {
+    let mut lines = String::new();
+    (0..count).for_each(|_| line(dice, &mut lines, true));
+    lines
+}
+
+/// The same without addresses, with which routes go untold.
+pub fn told_lines(dice: &mut Dice, count: usize) -> String {
+    let mut lines = String::new();
+    (0..count).for_each(|_| line(dice, &mut lines, false));
+    lines
+}
+
+fn seed() -> u64 {
+    let seed = std::env::var("TOLLWAY_MIRROR_SEED").map_or(1, |seed| seed.parse().unwrap());
+    println!("TOLLWAY_MIRROR_SEED={seed}");
+    seed
+}
+
+/// While nothing is listed.
+pub fn changes() {
+    cables();
+    let mut dice = Dice(seed());
+    let mut mirror = Mirror::new(Settings::default());
+    for _ in 0..40 {
+        let mut ip = Ip::new();
+        ip.run(&lines(&mut dice, 300));
+        ip.finish();
+        mirror.agrees();
+    }
+    assert_eq!(mirror.source.stats().lost, 0);
+    assert_eq!(mirror.source.stats().resyncs, 1, "nothing was in doubt");
+}
+
+/// So many prefixes of each family that a list is many datagrams.
+const PREFIXES: u64 = 8000;
+
+/// A route to each of them.
+pub fn many() -> String {
+    let one = |n| format!("route add {} via 10.0.0.2\nroute add {} via fd00::2\n", v4(n), v6(n));
+    (0..PREFIXES).map(one).collect()
+}
+
+fn v4(n: u64) -> String {
+    format!("192.{}.{}.0/24", 1 + n / 250, n % 250)
+}
+
+fn v6(n: u64) -> String {
+    format!("2001:db8:8000:{n:x}::/64")
+}
+
+/// Changes all over the [many].
+pub fn spread(dice: &mut Dice, count: usize) -> String {
+    let mut one = || {
+        let (n, m) = (dice.roll(PREFIXES), 2 + dice.roll(3));
+        let what = dice.pick(&["add", "append", "replace", "del", "del", "del"]);
+        let (dst, router) = match dice.roll(2) {
+            0 => (v4(n), format!("10.0.0.{m}")),
+            _ => (v6(n), format!("fd00::{m}")),
+        };
+        format!("route {what} {dst} via {router}\n")
+    };
+    (0..count).map(|_| one()).collect()
+}
+
+/// While everything is listed over and over.
+pub fn lists() {
+    cables();
+    let mut dice = Dice(seed());
+    batch(&many());
+    let mut mirror = Mirror::new(Settings::default());
+    for _ in 0..10 {
+        let mut ip = Ip::new();
+        ip.run(&(lines(&mut dice, 1000) + &spread(&mut dice, 3000)));
+        let before = mirror.source.stats().resyncs;
+        for round in 1..4 {
+            mirror.source.resync();
+            mirror.until("a list", |mirror| mirror.source.stats().resyncs >= before + round);
+        }
+        ip.finish();
+        mirror.agrees();
+    }
+    println!("{:?}", mirror.source.stats());
+}

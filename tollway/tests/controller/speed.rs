@@ -1,0 +1,118 @@
+//! How long it takes.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use tollway::controller::event::Event;
+use tollway::controller::kernel::RouteKey;
+use tollway::controller::netlink::{Settings, Source};
+
+use crate::ip::{Ip, cables};
+use crate::namespaces::PATIENCE;
+
+/// As many routes as `TOLLWAY_MIRROR_ROUTES` says.
+fn count() -> u32 {
+    let given = std::env::var("TOLLWAY_MIRROR_ROUTES").ok().and_then(|count| count.parse().ok());
+    given.unwrap_or(100_000)
+}
+
+pub fn list() {
+    let count = count();
+    cables();
+    let mut ip = Ip::new();
+    for start in (0..count).step_by(1000) {
+        let mut lines = String::new();
+        for n in start..count.min(start + 1000) {
+            let (a, b, c, dev) = (20 + (n >> 16), n >> 8 & 255, n & 255, n % 4);
+            let _ = writeln!(lines, "route add {a}.{b}.{c}.0/24 via 10.0.{dev}.2 proto bgp");
+        }
+        ip.run(&lines);
+    }
+    ip.finish();
+    for _ in 0..3 {
+        let mut source = Source::open(Settings::default()).unwrap();
+        let (start, mut routes, mut complete) = (Instant::now(), 0, false);
+        while !complete {
+            let mut take = |event| match event {
+                Event::Route(..) => routes += 1,
+                Event::Complete => complete = true,
+                _ => {}
+            };
+            source.read(&mut take).unwrap();
+            assert!(start.elapsed() < PATIENCE);
+        }
+        let took = start.elapsed();
+        println!("{routes} routes in {took:?}, {:?} each", took / routes);
+        assert!(routes >= count);
+        // Five times what it takes on a machine that does nothing else.
+        assert!(took < Duration::from_micros(10) * count.max(100_000), "{took:?}");
+    }
+    audit(count);
+}
+
+/// An audit takes its share and no more.
+fn audit(count: u32) {
+    let settings = Settings { audit_every: Duration::from_millis(1), ..Settings::default() };
+    let mut source = Source::open(settings).unwrap();
+    let (start, mut busy, mut routes) = (Instant::now(), Duration::ZERO, 0);
+    let mut audit_began = None;
+    while source.stats().audits == 0 {
+        let now = Instant::now();
+        let mut take = |event| match event {
+            Event::Listing { audit: true, .. } => audit_began = audit_began.or(Some(now)),
+            Event::Route(..) if audit_began.is_some() => routes += 1,
+            _ => {}
+        };
+        source.read(&mut take).unwrap();
+        if audit_began.is_some() {
+            busy += now.elapsed();
+        }
+        assert!(start.elapsed() < PATIENCE * 10);
+        std::thread::sleep(source.due().saturating_duration_since(Instant::now()));
+    }
+    let took = audit_began.unwrap().elapsed();
+    let share = busy.as_secs_f64() / took.as_secs_f64();
+    println!("an audit of {routes} routes in {took:?}, of which busy {:.2}%", share * 100.0);
+    assert!(routes >= count && share < 0.05);
+}
+
+/// From the moment that `ip` is told, so with its time and the kernel's.
+pub fn latency() {
+    cables();
+    let mut source = Source::open(Settings::default()).unwrap();
+    let start = Instant::now();
+    while source.stats().resyncs == 0 {
+        source.read(&mut |_| ()).unwrap();
+        assert!(start.elapsed() < PATIENCE);
+    }
+    let mut ip = Ip::new();
+    // A machine that does much else at the same time gets another try.
+    let rounds = (0..5).map(|_| {
+        let mut times: Vec<_> = (0..300_u32)
+            .map(|n| {
+                let dst = format!("192.0.{}.{}/32", n / 200, n % 200);
+                let told = Instant::now();
+                ip.run(&format!("route replace {dst} via 10.0.0.2\n"));
+                heard(&mut source, &dst);
+                told.elapsed()
+            })
+            .collect();
+        times.sort_unstable();
+        println!("heard after {:?} (median), {:?} (p99)", times[150], times[297]);
+        times[297]
+    });
+    assert!(rounds.into_iter().any(|p99| p99 < Duration::from_millis(5)));
+}
+
+/// Waits, without sleeping, for a route.
+fn heard(source: &mut Source, dst: &str) {
+    let dst: ipnet::IpNet = dst.parse().unwrap();
+    let (start, mut found) = (Instant::now(), false);
+    while !found {
+        let is_it = |key: &RouteKey| key.dst == dst;
+        source
+            .read(&mut |event| found |= matches!(event, Event::Route(key, ..) if is_it(&key)))
+            .unwrap();
+        assert!(start.elapsed() < PATIENCE);
+    }
+}

@@ -1,0 +1,151 @@
+//! A worker in this process, whose ports are memory, and which is told that they are devices.
+
+use std::io::Write;
+use std::net::IpAddr;
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tollway::compile::compile;
+use tollway::model::Model;
+use tollway::neighbours::{Follower, OnDevice, Settings, Watch};
+use tollway::ports::Devices;
+use tollway::worker::{self, Duties, Mailbox, Stop};
+use tollway_dataplane::frame::Umem;
+use tollway_dataplane::id::VrfId;
+use tollway_dataplane::port::MemoryPort;
+use tollway_dataplane::router::Router;
+use tollway_dataplane::tables::{Action, HEADER_ROOM};
+
+use crate::namespaces::{PATIENCE, Process, sh};
+
+/// One port on the device `ra`, with a gateway behind it.
+pub const CONFIG: &str = r#"
+[ports.a]
+kind = "af_packet"
+device = "ra"
+addresses = ["10.0.0.1/16", "fd00::1/64"]
+
+[[routes]]
+to = "192.0.2.0/24"
+via = "10.0.0.9"
+"#;
+
+/// A cable between `ra` and `ha`, both here.
+pub fn cable() {
+    sh("ip link set lo up");
+    sh("ip link add ra type veth peer name ha");
+    sh("ip link set ra up");
+    sh("ip link set ha up");
+}
+
+pub fn parse(config: &str) -> Model {
+    tollway::config::parse(config, "test.toml").unwrap().model
+}
+
+/// A worker on a thread of its own.
+pub struct Worker {
+    pub mailbox: Mailbox,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    pub fn start(model: &Model) -> Self {
+        let stop = Stop::on_signals().unwrap();
+        let (mailbox, mut mailbox_receiver) = worker::mailbox().unwrap();
+        let compiled = compile(model).unwrap();
+        let count = model.ports.len();
+        let thread = std::thread::spawn(move || {
+            let umem = Umem::new(256, 4096).unwrap();
+            let mut router = Router::new(compiled.tables, umem, compiled.host);
+            let mut devices = Devices::new();
+            devices.resize_with(count, || Box::new(MemoryPort::new(64)));
+            worker::run(&mut router, &mut devices, &stop, &mut mailbox_receiver, Duties::default())
+                .unwrap();
+            router.counters.check().unwrap();
+        });
+        Self { mailbox, thread: Some(thread) }
+    }
+
+    pub fn follow(&self, model: &Model, settings: Settings) -> Follower {
+        self.follow_with(model, settings, Box::new(|_, _| ()))
+    }
+
+    pub fn follow_with(&self, model: &Model, settings: Settings, on_device: OnDevice) -> Follower {
+        let watch = Watch::of(model, |_| true);
+        Follower::start(watch, self.mailbox.clone(), on_device, settings).unwrap()
+    }
+
+    /// The Ethernet address that packets for some addresses are sent to, where they are sent.
+    pub fn macs(&self, addresses: Vec<IpAddr>) -> Vec<Option<[u8; 6]>> {
+        let look = move |router: &mut Router, _: &mut Devices| {
+            let tables = &router.tables;
+            let mac = |address: &IpAddr| {
+                let next = tables.next_hop(tables.lookup(VrfId(0), *address));
+                let start = HEADER_ROOM - usize::from(next.header_len);
+                let header = &next.header[start..];
+                (next.action == Action::Forward).then(|| *header.first_chunk().unwrap())
+            };
+            addresses.iter().map(mac).collect()
+        };
+        self.mailbox.ask(PATIENCE, look).unwrap()
+    }
+
+    pub fn mac(&self, address: &str) -> Option<[u8; 6]> {
+        self.macs(vec![address.parse().unwrap()])[0]
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        sh(&format!("kill -TERM {}", std::process::id()));
+        let ended = self.thread.take().unwrap().join();
+        assert!(ended.is_ok() || std::thread::panicking());
+    }
+}
+
+/// `ip` that does line after line as they are written.
+pub struct Ip(Process);
+
+impl Ip {
+    pub fn new() -> Self {
+        let mut ip = Command::new("ip");
+        ip.args(["-batch", "-"]).stdin(Stdio::piped());
+        Self(Process(ip.spawn().unwrap()))
+    }
+
+    pub fn run(&mut self, lines: &str) {
+        let Child { stdin, .. } = &mut self.0.0;
+        stdin.as_mut().unwrap().write_all(lines.as_bytes()).unwrap();
+    }
+
+    /// Waits until all is done.
+    pub fn finish(mut self) {
+        drop(self.0.0.stdin.take());
+        assert!(self.0.0.wait().unwrap().success());
+    }
+}
+
+/// The neighbours of `ra` that the kernel has an Ethernet address of.
+pub fn kernel_neighbours() -> Vec<(IpAddr, [u8; 6])> {
+    let told = sh("ip neigh show dev ra") + &sh("ip -6 neigh show dev ra");
+    let mut neighbours: Vec<_> = told
+        .lines()
+        .filter_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let at = words.iter().position(|word| *word == "lladdr")?;
+            Some((words[0].parse().ok()?, mac(words[at + 1])))
+        })
+        .collect();
+    neighbours.sort_unstable();
+    neighbours.dedup();
+    neighbours
+}
+
+pub fn mac(text: &str) -> [u8; 6] {
+    let bytes: Vec<u8> = text.split(':').map(|b| u8::from_str_radix(b, 16).unwrap()).collect();
+    bytes.try_into().unwrap()
+}
+
+/// A moment between two looks.
+pub const MOMENT: Duration = Duration::from_millis(1);

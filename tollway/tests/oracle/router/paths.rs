@@ -1,0 +1,207 @@
+//! What Tollway says of its paths, held against what it does: traffic that it calls the kernel's it does not
+//! forward, and traffic that it calls fast it does not leave to the kernel for want of knowledge.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::config::{Config, Kind};
+use super::net::{addresses, is_four, is_six, packet_at};
+use super::traffic::{Packet, did_not_fit};
+use crate::net::DEVICES;
+
+/// The XDP program's reason for what is left to the kernel only because of how it is configured.
+const LEFT: &str = "offload";
+
+/// Packets that come in alike: by a link, of a family.
+pub type Class = (String, bool);
+
+/// The packets of a case by their class. Those of no link are left out.
+pub fn classes(config: &Config, packets: &[Packet]) -> BTreeMap<Class, Vec<Packet>> {
+    let links = links(config);
+    let too_small: BTreeSet<_> =
+        packets.iter().filter_map(|packet| did_not_fit(&packet.frame)).collect();
+    let mut classes: BTreeMap<Class, Vec<Packet>> = BTreeMap::new();
+    for packet in packets.iter().filter(|packet| packet.wave == 0) {
+        let frame = &packet.frame;
+        let Some(tags) = frame.get(12..packet_at(frame) - 2) else { continue };
+        let is_of = |link: &&(String, usize, Vec<u8>)| link.1 == packet.device && link.2 == tags;
+        let Some((name, ..)) = links.iter().find(is_of) else { continue };
+        // What is the router's own is the kernel's by nature, and so is what has a path MTU there.
+        let is_own =
+            addresses(frame).is_some_and(|[_, to]| config.is_local(to) || too_small.contains(&to));
+        if (is_four(frame) || is_six(frame)) && !is_own {
+            classes.entry((name.clone(), is_four(frame))).or_default().push(packet.clone());
+        }
+    }
+    classes
+}
+
+/// Links by name, device and tags.
+fn links(config: &Config) -> Vec<(String, usize, Vec<u8>)> {
+    let mut links: Vec<_> = DEVICES[..config.ports]
+        .iter()
+        .enumerate()
+        .map(|(device, name)| ((*name).to_owned(), device, Vec::new()))
+        .collect();
+    for line in config.lines.iter().filter(|line| line.kind == Kind::Link) {
+        let words: Vec<_> = line.text.split(' ').collect();
+        let [
+            "link",
+            "add",
+            "link",
+            parent,
+            "name",
+            name,
+            "type",
+            "vlan",
+            "protocol",
+            protocol,
+            "id",
+            vid,
+            ..,
+        ] = words[..]
+        else {
+            continue;
+        };
+        let Some((_, device, tags)) = links.iter().find(|link| link.0 == parent).cloned() else {
+            continue;
+        };
+        let kind: u16 = if protocol == "802.1ad" { 0x88a8 } else { 0x8100 };
+        let vid: u16 = vid.parse().unwrap();
+        let tags = [&tags[..], &kind.to_be_bytes(), &vid.to_be_bytes()].concat();
+        links.push((name.to_owned(), device, tags));
+    }
+    links
+}
+
+/// What a class was good for: packets of it that Tollway forwarded where it called them fast, and that it did
+/// not get where it called them the kernel's.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Judged {
+    pub fast: u64,
+    pub kernel: u64,
+}
+
+/// Where a Tollway that runs says other than `tollway check` does.
+///
+/// What a device has grown beyond since it was started it has no memory for: that is not what a router would
+/// do that is started now.
+pub fn agree(checked: &Value, live: &Value) -> Vec<String> {
+    let mut now = live.clone();
+    for link in now["links"].as_array_mut().into_iter().flatten() {
+        for way in ["arrives", "leaves"] {
+            for family in ["ipv4", "ipv6"] {
+                if let Some(whys) = link[way][family].as_array_mut() {
+                    whys.retain(|why| why["reason"] != "large_mtu");
+                }
+            }
+        }
+    }
+    let paths = |said: &Value| {
+        let mut said = said.clone();
+        for link in
+            said["links"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut)
+        {
+            // They follow from the rest.
+            link.remove("ipv4_fast");
+            link.remove("ipv6_fast");
+        }
+        said
+    };
+    let (checked, now) = (paths(checked), paths(&now));
+    let differ = ["general", "links", "groups", "parts"].into_iter().filter(|of| {
+        // What leaves by a device that has grown is told of its routes, too.
+        checked[*of] != now[*of] && !(*of == "parts" && has_grown(live))
+    });
+    differ
+        .map(|of| format!("check says of {of}: {}; the router: {}", checked[of], now[of]))
+        .collect()
+}
+
+fn has_grown(live: &Value) -> bool {
+    live.to_string().contains("\"large_mtu\"")
+}
+
+/// Where what was done with packets of a class is not what was said; `before` and `after` are what Tollway
+/// has counted of everything.
+pub fn judge(
+    said: &Value,
+    class: &Class,
+    (before, after): (&Value, &Value),
+    judged: &mut Judged,
+) -> Vec<String> {
+    let (link, is_four) = class;
+    let family = if *is_four { "ipv4" } else { "ipv6" };
+    let count = |path: &str| {
+        let of = |all: &Value| all.pointer(path).and_then(Value::as_u64).unwrap_or(0);
+        of(after).saturating_sub(of(before))
+    };
+    let is_any = |value: &Value| value.as_array().is_some_and(|whys| !whys.is_empty());
+    let has = |value: &Value| is_any(&value[family]);
+    let all: Vec<&Value> = said["links"].as_array().into_iter().flatten().collect();
+    let general = has(&said["general"]);
+    let Some(own) = all.iter().find(|one| one["link"] == link.as_str()) else {
+        return vec![format!("Tollway does not know of the link {link}")];
+    };
+    let mut wrong = Vec::new();
+    let forwarded = count("/totals/sent") + count("/xdp/counts/packets");
+    let port = DEVICES.iter().position(|device| own["port"] == *device).unwrap_or(0);
+    let left = count(&format!("/counts/ports/{port}/kernel/{LEFT}"));
+    let is_kernels = general || has(&own["arrives"]);
+    if is_kernels {
+        judged.kernel += left + count("/punts/kernel_link");
+    } else {
+        judged.fast += forwarded;
+    }
+    if is_kernels && forwarded > 0 {
+        wrong.push(format!(
+            "{family} of {link} is called the kernel's ({}), and Tollway forwards {forwarded} packets",
+            own["arrives"]
+        ));
+    }
+    for (at, port) in DEVICES.iter().enumerate() {
+        let mut of_port = all.iter().filter(|one| one["port"] == *port).peekable();
+        let none = of_port.peek().is_some() && of_port.all(|one| general || has(&one["leaves"]));
+        let sent = count(&format!("/ports/{at}/tx/packets"));
+        if none && sent > 0 {
+            wrong.push(format!(
+                "{family} by {port} is called the kernel's, and Tollway sends {sent} packets"
+            ));
+        }
+    }
+    if is_kernels {
+        return wrong;
+    }
+    let is_said = |of: &str| {
+        let parts = said["parts"].as_array().into_iter().flatten();
+        parts.filter_map(|part| part["what"].as_str()).any(|what| what.contains(of))
+    };
+    let leaves = all.len() < DEVICES.len() || all.iter().any(|one| has(&one["leaves"]));
+    let reasons = [
+        ("kernel_link", false),
+        ("kernel_route", leaves || has(&said["groups"]) || is_said("route")),
+        ("kernel_rule", is_said("ip rule") || is_said("ip -6 rule")),
+        ("filter_unsupported", is_said("nft rule")),
+    ];
+    for (reason, _) in reasons.into_iter().filter(|(_, is_said)| !is_said) {
+        let left = count(&format!("/punts/{reason}"));
+        if left > 0 {
+            wrong.push(format!(
+                "{family} of {link} is called fast, and {left} packets are punted: {reason}"
+            ));
+        }
+    }
+    // What neighbours answer by other links and families is counted there as well.
+    let of_port = all.iter().filter(|one| one["port"] == own["port"]);
+    let mut ways = of_port.flat_map(|one| ["ipv4", "ipv6"].map(|family| &one["arrives"][family]));
+    let only_fast =
+        !ways.any(is_any) && !["ipv4", "ipv6"].iter().any(|of| is_any(&said["general"][*of]));
+    let fragments = if *is_four { "IPv4 fragments" } else { "IPv6 packets with extension headers" };
+    if left > 0 && only_fast && !is_said(fragments) {
+        wrong.push(format!(
+            "{family} of {link} is called fast, and {left} packets are left to the kernel"
+        ));
+    }
+    wrong
+}

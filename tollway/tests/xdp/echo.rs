@@ -1,0 +1,65 @@
+//! Echo requests between hosts, and what they add to the counts of ports.
+
+use tollway::xdp::maps::PassReason;
+use tollway::xdp::{PortCounts, XdpPrograms};
+use tollway_dataplane::id::PortId;
+
+use super::namespaces::{Host, unanswered};
+
+/// Host B by its addresses of both families.
+pub const BOTH: [&str; 2] = ["10.0.2.2", "fd00:2::2"];
+
+pub fn counts(programs: &XdpPrograms, port: PortId) -> PortCounts {
+    programs.counts().port(port).unwrap()
+}
+
+/// Sends ten echo requests at once; what ping said, which waits for the last answer for a second.
+fn ask(host: &Host, target: &str) -> String {
+    let mut ping = host.command(&format!("ping -n -c 10 -l 10 -i 1 -W 5 {target}"));
+    String::from_utf8(ping.output().unwrap().stdout).unwrap()
+}
+
+/// Asserts that the ten were answered, by a host behind so many routers.
+#[track_caller]
+fn assert_answered(told: &str, routers: u8) {
+    let ttl = format!("ttl={}", 64 - routers);
+    assert!(unanswered(told, 10).is_empty() && told.contains(&ttl), "{told}");
+}
+
+/// Ten echo requests, all answered by a host behind one router.
+#[track_caller]
+pub fn pings(host: &Host, target: &str) {
+    assert_answered(&ask(host, target), 1);
+}
+
+/// Ten echo requests to each target, all answered, while hearts beat all the while; what they have added to
+/// the ports' counts. A worker that is late leaves packets to the kernel, which a busy machine may see now and
+/// then, but not each time.
+#[track_caller]
+pub fn beating(
+    programs: &XdpPrograms,
+    ports: &[PortId],
+    (host, targets, routers): (&Host, &[&str], u8),
+) -> Vec<PortCounts> {
+    let all = || ports.iter().map(|port| counts(programs, *port)).collect::<Vec<_>>();
+    for _ in 0..10 {
+        let before = all();
+        let told: Vec<_> = targets.iter().map(|target| ask(host, target)).collect();
+        let grown: Vec<_> = all().into_iter().zip(before).map(since).collect();
+        if grown.iter().all(|port| port.passed(PassReason::Stale) == 0) {
+            told.iter().for_each(|told| assert_answered(told, routers));
+            return grown;
+        }
+    }
+    panic!("this machine is too busy for a heartbeat");
+}
+
+fn since((mut now, before): (PortCounts, PortCounts)) -> PortCounts {
+    now.xdp_rx_packets -= before.xdp_rx_packets;
+    now.xdp_rx_bytes -= before.xdp_rx_bytes;
+    now.xdp_tx_packets -= before.xdp_tx_packets;
+    now.xdp_tx_bytes -= before.xdp_tx_bytes;
+    now.to_user -= before.to_user;
+    now.pass.iter_mut().zip(before.pass).for_each(|(now, before)| *now -= before);
+    now
+}

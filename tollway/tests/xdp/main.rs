@@ -1,0 +1,69 @@
+//! The XDP program: what it does with each frame, run by the kernel on frames that are nowhere
+//! (BPF_PROG_TEST_RUN), and on devices in network namespaces.
+//!
+//! Only root can load it. Whoever is not, is told what was left out.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../namespaces/mod.rs"]
+mod namespaces;
+
+mod devices;
+mod directory;
+mod dispatcher;
+mod echo;
+mod frames;
+mod regions;
+#[path = "../oracle/socket.rs"]
+mod socket;
+mod unfinished;
+mod xdp_path;
+
+use std::process::ExitCode;
+
+use namespaces::{Test, is_root};
+
+const TESTS: [Test; 31] = [
+    ("each_reason_to_pass_has_its_frame", dispatcher::reasons),
+    ("a_firewall_is_asked_for_options_too", dispatcher::ruled),
+    ("a_family_can_be_left_to_the_kernel", xdp_path::left),
+    ("nobody_there_means_the_kernel", dispatcher::nobody),
+    ("rules_that_cannot_be_asked_close_a_port", dispatcher::closed),
+    ("what_has_no_flow_at_a_crowded_port_is_the_kernels", dispatcher::crowded),
+    ("a_checksum_that_is_not_finished_is_the_kernels", unfinished::checksums),
+    ("a_socket_gets_the_packets_of_its_queue", dispatcher::sockets),
+    ("links_addresses_and_ports_can_change", dispatcher::changes),
+    ("a_flow_is_repeated_byte_for_byte", xdp_path::rewrites),
+    ("all_checksums_are_verified_and_updated", xdp_path::checksums),
+    ("what_a_flow_does_not_promise_is_not_taken", xdp_path::conditions),
+    ("flows_are_kept_in_batches_and_counted", xdp_path::batches),
+    ("flows_in_use_keep_their_places", xdp_path::room),
+    ("a_region_makes_void_what_goes_there", regions::regions),
+    ("flows_of_a_region_that_changed_make_room", regions::room_of_regions),
+    ("a_flow_that_changes_is_never_half_the_old_one", xdp_path::torn),
+    ("the_lane_joins_two_hosts", devices::lane),
+    ("the_lane_joins_vlans", devices::vlans),
+    ("a_device_that_refuses_leaves_the_lane", devices::refusals),
+    ("a_device_that_refuses_is_noticed_without_btf", devices::refusals_by_record),
+    ("where_nobody_notices_refusals_a_router_runs", devices::refusals_unnoticed),
+    ("a_device_that_takes_some_stays_in_the_lane", devices::partial_refusals),
+    ("the_kernel_forwards_when_nobody_beats", devices::fail_open),
+    ("generic_mode_is_a_step_down", devices::generic),
+    ("a_successor_takes_over_and_the_predecessor_lets_go", devices::takeover),
+    ("a_device_with_another_program_is_refused", devices::refusal),
+    ("what_the_dead_leave_is_taken_over_or_cleaned", devices::the_dead),
+    ("the_kernel_answers_what_is_handed_back", devices::punts),
+    ("what_comes_from_outside_is_never_taken_for_handed_back", devices::lookalikes),
+    ("a_directory_of_pins_that_others_made_is_refused", directory::intruders),
+];
+
+fn main() -> ExitCode {
+    let missing = |_: &str| {
+        (!is_root()).then_some("only root may load BPF programs (CAP_BPF and CAP_NET_ADMIN)")
+    };
+    // `-m`: what is mounted and pinned is gone with the test.
+    namespaces::main(&TESTS, "-nm", missing, |words| match words {
+        ["--serve", way] => devices::serve(way),
+        _ => ExitCode::FAILURE,
+    })
+}

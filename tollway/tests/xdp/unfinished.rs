@@ -1,0 +1,110 @@
+//! Packets whose checksum a sender left to a network card.
+
+use std::net::IpAddr;
+
+use tollway::xdp::maps::PassReason;
+use tollway::xdp::{Mode, Options, XdpPort, XdpPrograms};
+use tollway_dataplane::id::PortId;
+use tollway_dataplane::wire::checksum;
+
+use super::frames::{Bench, ICMP, Packet, TCP, UDP, port};
+use super::namespaces::{ifindex, sh};
+
+const SCTP: u8 = 132;
+const IPIP: u8 = 4;
+const ESP: u8 = 50;
+
+/// The frame of a packet with this in the field of its checksum.
+fn frame(packet: &Packet, at: usize, field: u16) -> Vec<u8> {
+    let mut frame = packet.frame();
+    let header = if packet.src.is_ipv4() { 20 + packet.options } else { 40 };
+    let at = packet.l3() + header + at;
+    frame[at..at + 2].copy_from_slice(&field.to_be_bytes());
+    frame
+}
+
+/// What the kernel leaves there: the sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1).
+fn pseudo(packet: &Packet) -> u16 {
+    let mut bytes = Vec::new();
+    for address in [packet.src, packet.dst] {
+        match address {
+            IpAddr::V4(v4) => bytes.extend(v4.octets()),
+            IpAddr::V6(v6) => bytes.extend(v6.octets()),
+        }
+    }
+    bytes.extend((8 + packet.payload as u16).to_be_bytes());
+    bytes.extend([0, packet.protocol]);
+    checksum::sum(&bytes)
+}
+
+fn packets() -> Vec<(Packet, usize)> {
+    let mut packets = Vec::new();
+    for packet in [Packet::v4(), Packet::v6()] {
+        for tags in [&[][..], &[(0x8100, 10)], &[(0x88a8, 20), (0x8100, 99)]] {
+            for (protocol, at) in [(TCP, 16), (UDP, 6)] {
+                let packet = Packet { protocol, ..packet.clone().tagged(tags) };
+                packets.push((packet, at));
+            }
+        }
+    }
+    packets
+}
+
+/// A program for a device that is there.
+fn bench(device: &str) -> Bench {
+    let port = XdpPort { device: device.to_owned(), ifindex: ifindex(device), ..port() };
+    let options = Options { flows4: 4096, flows6: 4096, replace: false };
+    let programs = XdpPrograms::load(&[port], &options).unwrap();
+    programs.state().set_bypass(false);
+    let program = programs.program(PortId(0), Mode::Native, true).unwrap();
+    Bench::of(programs, program)
+}
+
+pub fn checksums() {
+    sh("ip link add x0 type veth peer name x1");
+    sh("ip link add b0 type bridge");
+    // User space's, but there is no socket.
+    let user = PassReason::NoSocket;
+    for (device, unfinished) in [("x0", PassReason::Checksum), ("b0", user)] {
+        let mut bench = bench(device);
+        for (packet, at) in packets() {
+            let sum = pseudo(&packet);
+            let told = |what: &str| format!("{what} at {device}: {packet:?}");
+            assert_eq!(bench.passes(&frame(&packet, at, sum)), unfinished, "{}", told("left"));
+            for other in [!sum, sum.wrapping_add(1), sum.swap_bytes()] {
+                assert_eq!(bench.passes(&frame(&packet, at, other)), user, "{}", told("whole"));
+            }
+            if packet.src.is_ipv4() && packet.tags.len() < 2 {
+                let options = Packet { options: 8, ..packet.clone() };
+                let left = frame(&options, at, sum);
+                let expected =
+                    if unfinished == user { PassReason::Options } else { PassReason::Checksum };
+                assert_eq!(bench.passes(&left), expected, "{}", told("options"));
+                // What is cut into fragments is finished first.
+                let fragment = Packet { fragment: 0x2000, ..packet.clone() };
+                assert_eq!(bench.passes(&frame(&fragment, at, sum)), user, "{}", told("fragment"));
+            }
+        }
+        let v4 = |protocol| Packet { protocol, ..Packet::v4() };
+        let vxlan = Packet { ports: (40_000, 4789), ..Packet::v4() };
+        let options = Packet { protocol: 60, ..Packet::v6() };
+        for (what, frame, expected) in [
+            ("ICMP", v4(ICMP).frame(), user),
+            ("ESP", v4(ESP).frame(), user),
+            ("in a tunnel", v4(IPIP).frame(), unfinished),
+            ("in VXLAN", vxlan.frame(), unfinished),
+            ("behind options", options.frame(), unfinished),
+            ("SCTP without a CRC", with_crc(0), unfinished),
+            ("SCTP", with_crc(7), user),
+        ] {
+            assert_eq!(bench.passes(&frame), expected, "{what} at {device}");
+        }
+    }
+}
+
+/// A packet of SCTP with such a CRC.
+fn with_crc(crc: u32) -> Vec<u8> {
+    let mut frame = Packet { protocol: SCTP, ..Packet::v4() }.frame();
+    frame[42..46].copy_from_slice(&crc.to_be_bytes());
+    frame
+}

@@ -1,0 +1,135 @@
+//! The test network with real devices below its ports, and the XDP program for them.
+
+use std::num::NonZeroU32;
+
+use tollway::model::{Left, Mac, VlanProtocol};
+use tollway::xdp::maps::PassReason;
+use tollway::xdp::{
+    Action, FlowMaps, Mode, Options, Program, State, XdpLink, XdpPort, XdpPrograms,
+};
+use tollway::xdp_path::{Exit, Ports, Reading, XdpFlows};
+use tollway_dataplane::id::{PortId, Vid};
+
+use crate::namespaces::{ifindex, sh};
+use crate::testkit::net::Net;
+use crate::testkit::packet::{DOT1AD, Tag};
+use crate::testkit::wires::{LinkVariant, PORTS};
+
+/// Both paths: the path over memory ports, and the XDP program of each port.
+pub struct Bench {
+    pub net: Net,
+    pub programs: XdpPrograms,
+    pub loaded: Vec<Program>,
+    ports: Vec<XdpPort>,
+}
+
+fn steer_link(port: u8, way: LinkVariant) -> XdpLink {
+    let tag = |(protocol, vid): &Tag| {
+        let protocol = if *protocol == DOT1AD { VlanProtocol::Dot1ad } else { VlanProtocol::Dot1q };
+        (protocol, Vid::new(*vid).unwrap())
+    };
+    XdpLink { tag: way.tags().first().map(tag), link: way.link(port), left: Left::default() }
+}
+
+/// A port with a device of its own.
+fn steer_port(port: u8) -> XdpPort {
+    let device = format!("p{port}");
+    sh(&format!("ip link add {device} type veth peer name q{port}"));
+    let ifindex = ifindex(&device);
+    let links = LinkVariant::ALL.into_iter().filter(|way| way.tags().len() < 2);
+    XdpPort {
+        port: PortId(port.into()),
+        device,
+        ifindex,
+        mac: Mac(LinkVariant::Plain.mac(port)),
+        queues: 1,
+        links: links.map(|way| steer_link(port, way)).collect(),
+    }
+}
+
+/// An XDP path between these ports.
+pub fn lane(programs: &XdpPrograms, ports: &[XdpPort]) -> XdpFlows<(State, FlowMaps)> {
+    let handle = Ports::new(ports.len());
+    for port in ports {
+        handle.set_entrance(port.port, true);
+        let ifindex = NonZeroU32::new(port.ifindex);
+        handle.set_exit(
+            port.port,
+            ifindex.map(|ifindex| Exit { ifindex, mtu: u16::MAX, takes_pieces: true }),
+        );
+    }
+    XdpFlows::new((programs.state(), programs.flows()), handle, 1 << 16)
+}
+
+impl Bench {
+    pub fn new() -> Self {
+        let ports: Vec<_> = (0..PORTS).map(steer_port).collect();
+        let programs = XdpPrograms::load(&ports, &Options::default()).unwrap();
+        programs.state().set_bypass(false);
+        let program = |port: &XdpPort| programs.program(port.port, Mode::Native, true).unwrap();
+        let loaded = ports.iter().map(program).collect();
+        let mut net = Net::with_memory(256, 16_384);
+        net.router.xdp_path = Some(Box::new(lane(&programs, &ports)));
+        Self { net, programs, loaded, ports }
+    }
+
+    /// Gives a port's XDP program another address.
+    pub fn set_mac(&mut self, port: u8, mac: [u8; 6]) {
+        let index = usize::from(port);
+        self.ports[index].mac = Mac(mac);
+        self.programs.set_port(self.ports[index].clone()).unwrap();
+        let id = self.ports[index].port;
+        self.loaded[index] = self.programs.program(id, Mode::Native, true).unwrap();
+    }
+
+    /// What the XDP path makes of a frame; none where it leaves the frame to others.
+    pub fn lane(&self, port: u8, frame: &[u8]) -> Option<Vec<u8>> {
+        let (action, output) = self.alive(port, frame);
+        match action {
+            Action::Redirect => Some(output),
+            Action::Pass => {
+                assert_eq!(output, frame, "who gets it next gets it as it was");
+                None
+            }
+            Action::Other(code) => panic!("{code} for {frame:02x?}"),
+        }
+    }
+
+    /// Tries a frame while the heartbeat is fresh: a busy machine may look away for too long, but not
+    /// each time.
+    fn alive(&self, port: u8, frame: &[u8]) -> (Action, Vec<u8>) {
+        let counts = || self.programs.counts().port(PortId(port.into())).unwrap();
+        for _ in 0..10 {
+            let stale = counts().passed(PassReason::Stale);
+            self.programs.state().beat();
+            let done = self.loaded[usize::from(port)].probe(frame).unwrap();
+            if counts().passed(PassReason::Stale) == stale {
+                return done;
+            }
+        }
+        panic!("this machine is too busy for a heartbeat");
+    }
+
+    /// Sends a frame by the path; what came out.
+    pub fn path(&mut self, port: u8, frame: &[u8]) -> Vec<(u8, Vec<u8>)> {
+        self.net.send(port, frame)
+    }
+
+    /// Tries a frame on the XDP path, and sends it by the path, which must make the same of it: but for
+    /// a small frame's padding, which only the path cuts off. Says whether the XDP path took it.
+    pub fn both(&mut self, port: u8, frame: &[u8]) -> bool {
+        let by_lane = self.lane(port, frame);
+        let by_path = self.path(port, frame);
+        let Some(by_lane) = by_lane else { return false };
+        assert_eq!(by_path.len(), 1, "the lane forwards what the path does not: {frame:02x?}");
+        let (_, by_path) = &by_path[0];
+        let (same, padding) = by_lane.split_at(by_path.len().min(by_lane.len()));
+        assert_eq!(same, by_path, "of {frame:02x?}");
+        assert!(padding.is_empty() || frame.len() <= 14 + 2 * 4 + 46, "{by_lane:02x?}");
+        true
+    }
+
+    pub fn reading(&self) -> Reading {
+        Reading::of(&self.programs.counts(), None, usize::from(PORTS)).unwrap()
+    }
+}

@@ -1,0 +1,40 @@
+//! the XDP path whole: flows that the path decides on and the XDP program repeats, which the
+//! kernel runs on frames that are nowhere (BPF_PROG_TEST_RUN).
+//!
+//! Only root can load it. Whoever is not, is told what was left out.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../namespaces/mod.rs"]
+mod namespaces;
+#[path = "../../../dataplane/src/testkit/mod.rs"]
+mod testkit;
+
+mod bench;
+mod follows;
+mod repeats;
+mod rules;
+
+use std::process::ExitCode;
+
+use namespaces::{Test, is_root};
+
+const TESTS: [Test; 9] = [
+    ("the_third_packet_goes_by_the_lane_just_as_by_the_path", repeats::third),
+    ("a_group_keeps_each_flow_on_its_member", repeats::group),
+    ("vrfs_with_the_same_addresses_are_apart", repeats::vrfs),
+    ("the_lane_never_does_what_the_path_does_not", repeats::mixture),
+    ("both_roads_are_in_all_counts", repeats::counts),
+    ("a_change_is_in_force_with_the_next_packet", follows::changes),
+    ("a_change_is_in_force_within_ten_milliseconds", follows::soon),
+    ("rules_count_packets_of_the_lane", rules::counted),
+    ("a_rule_drops_flows_of_the_lane_at_once", rules::dropped),
+];
+
+fn main() -> ExitCode {
+    let missing = |_: &str| {
+        (!is_root()).then_some("only root may load BPF programs (CAP_BPF and CAP_NET_ADMIN)")
+    };
+    // `-m`: what is mounted and pinned is gone with the test.
+    namespaces::main(&TESTS, "-nm", missing, |_| ExitCode::FAILURE)
+}

@@ -1,0 +1,108 @@
+//! The XDP program beside the path: where it takes a frame, the path makes the same of it.
+
+use tollway::xdp_path::Tally;
+
+use crate::bench::Bench;
+use crate::testkit::dice::Dice;
+use crate::testkit::mixed;
+use crate::testkit::packet::ip;
+use crate::testkit::wires::{LinkVariant, OVERLAP4, OVERLAP6, PORTS, Special};
+
+/// Links by which the XDP program sees frames: untagged or one tag, of the port's address.
+const IN: [LinkVariant; 4] =
+    [LinkVariant::Plain, LinkVariant::Vlan, LinkVariant::Service, LinkVariant::Outer];
+
+pub fn third() {
+    let mut bench = Bench::new();
+    for way in IN {
+        for (to, out) in (0..PORTS).flat_map(|to| LinkVariant::ALL.map(|out| (to, out))) {
+            for dst in [out.host4(to), out.host6(to)] {
+                let frame = way.packet(0, dst).size(200).build();
+                let lanes = [(); 4].map(|()| bench.both(0, &frame));
+                assert_eq!(lanes, [false, false, true, true], "{way:?} to {out:?} of {to}");
+                let by_lane = bench.lane(0, &frame).unwrap();
+                assert_eq!(by_lane, out.forwarded(to, &frame), "another author says");
+            }
+        }
+    }
+    let two_tags = LinkVariant::Qinq.packet(0, LinkVariant::Plain.host4(1)).build();
+    assert_eq!([(); 4].map(|()| bench.both(0, &two_tags)), [false; 4]);
+}
+
+pub fn group() {
+    let mut bench = Bench::new();
+    let mut flows = [0; 3];
+    for port in 0..100_u16 {
+        for dst in [Special::Group.host4(), Special::Group.host6()] {
+            let frame = LinkVariant::Vlan.packet(0, dst).ports(port, 53).build();
+            let lanes = [(); 3].map(|()| bench.both(0, &frame));
+            assert_eq!(lanes, [false, false, true]);
+            let egress = bench.path(0, &frame)[0].0;
+            flows[usize::from(egress)] += 1;
+        }
+    }
+    assert!(flows[1] > 0 && flows[2] > flows[1], "{flows:?}");
+}
+
+pub fn vrfs() {
+    let mut bench = Bench::new();
+    for (way, to) in [(LinkVariant::Plain, 0), (LinkVariant::Red, 1), (LinkVariant::Vlan, 0)] {
+        // The XDP program knows one address of a port; Red has one of its own.
+        bench.set_mac(2, way.mac(2));
+        for dst in [OVERLAP4, OVERLAP6] {
+            let frame = way.packet(2, ip(dst)).build();
+            assert_eq!([(); 3].map(|()| bench.both(2, &frame)), [false, false, true]);
+            let by_lane = bench.lane(2, &frame).unwrap();
+            assert_eq!(by_lane, LinkVariant::Plain.forwarded(to, &frame), "{way:?}");
+        }
+    }
+    assert_eq!(bench.programs.flows().len(), (3, 3), "each link has its own");
+}
+
+pub fn mixture() {
+    let mut bench = Bench::new();
+    let (mut dice, mut hits) = (Dice(4711), 0);
+    for _ in 0..4000 {
+        let port = dice.below(PORTS.into()) as u8;
+        // Often the same, so that flows get into the XDP path.
+        let frame = mixed::frame(port, dice.roll() % 150);
+        if frame.len() < 14 {
+            continue;
+        }
+        let Some(by_lane) = bench.lane(port, &frame) else {
+            bench.path(port, &frame);
+            if bench.net.counters().held > 100 {
+                // The neighbours do not answer, and memory comes back.
+                bench.net.pass(5);
+                bench.net.take_all();
+            }
+            continue;
+        };
+        hits += 1;
+        assert!(bench.both(port, &frame), "{by_lane:02x?}");
+    }
+    assert!(hits > 300, "{hits} hits");
+}
+
+pub fn counts() {
+    let mut bench = Bench::new();
+    let mut tally = Tally::new(bench.reading());
+    let frame = LinkVariant::Plain.packet(0, LinkVariant::Vlan.host4(1)).size(200).build();
+    bench.path(0, &frame);
+    bench.path(0, &frame);
+    for _ in 0..1000 {
+        assert!(bench.lane(0, &frame).is_some());
+    }
+    tally.update(bench.reading());
+    let mut counters = bench.net.counters().clone();
+    tally.add_to(&mut counters);
+    counters.check().unwrap();
+    assert_eq!((counters.sent, counters.held), (1002, 0));
+    assert_eq!(counters.rx[0].packets, 1002);
+    assert_eq!(counters.rx[0].bytes, 1002 * 214);
+    assert_eq!(counters.tx[1].packets, 1002);
+    assert_eq!(counters.tx[1].bytes, 1002 * 218);
+    // A successor begins again.
+    let tally = Tally::new(bench.reading());
+    assert!(tally.sum().rx.iter().all(|traffic| traffic.packets == 0));
+}

@@ -1,0 +1,83 @@
+//! The firewall beside the XDP path: what rules count of packets that the XDP program forwards, and how
+//! soon other rules are active.
+
+use std::sync::Arc;
+
+use tollway::filter::carry::carried;
+use tollway::filter::eval::Link;
+use tollway::filter::flatten::flatten;
+use tollway::filter::ir::*;
+use tollway_dataplane::stages::filter::Count;
+
+use crate::bench::Bench;
+use crate::testkit::wires::LinkVariant;
+
+/// One rule at hook forward that counts UDP to a port, and what becomes of it.
+fn ruleset(port: u128, verdict: Verdict) -> Ruleset {
+    let mut rules = Ruleset::default();
+    let counter = rules.add_counter(Counter { packets: 1000, bytes: 0, name: None });
+    let mut chain = Chain::new("inet t forward", Family::Inet);
+    chain.base = Some(Base::new(Hook::Forward, 0, Policy::Accept));
+    chain.rules.push(Rule {
+        place: Place::line("t.nft", 3),
+        text: format!("udp dport {port} counter"),
+        steps: vec![
+            Step::Match(Match::is(Selector::Protocol, 17)),
+            Step::Match(Match::is(Selector::DestinationPort, port)),
+            Step::Do(Action::Count(counter)),
+            Step::Verdict(verdict),
+        ],
+    });
+    rules.add_chain(chain);
+    rules
+}
+
+fn set(bench: &mut Bench, before: Option<&Ruleset>, rules: &Ruleset) {
+    let router = &mut bench.net.router;
+    let links = vec![Link::default(); router.tables.links.len()];
+    let filter = flatten(rules, &links, &router.tables.epochs).unwrap();
+    router.set_filter(Some(Arc::new(filter)), &carried(before, Some(rules)));
+}
+
+/// Packets of both paths are in a rule's count, which goes on where the rule is still there.
+pub fn counted() {
+    let mut bench = Bench::new();
+    let rules = ruleset(53, Verdict::Accept);
+    set(&mut bench, None, &rules);
+    let frames = [LinkVariant::Plain.host4(1), LinkVariant::Plain.host6(1)]
+        .map(|dst| LinkVariant::Vlan.packet(0, dst).ports(9, 53).size(200).build());
+    let (mut packets, mut bytes) = (1000, 0);
+    for frame in &frames {
+        for sent in 0..10 {
+            let by_lane = bench.lane(0, frame);
+            assert_eq!(by_lane.is_some(), sent >= 2, "{sent}");
+            if by_lane.is_none() {
+                bench.path(0, frame);
+            }
+            // The frame is tagged.
+            (packets, bytes) = (packets + 1, bytes + frame.len() as u64 - 18);
+        }
+    }
+    assert_eq!(bench.net.router.rule_counts(), [Count { packets, bytes }]);
+    // Read again: the same rule, then another.
+    set(&mut bench, Some(&rules), &rules);
+    assert_eq!(bench.net.router.rule_counts(), [Count { packets, bytes }]);
+    set(&mut bench, Some(&rules), &ruleset(54, Verdict::Accept));
+    assert_eq!(bench.net.router.rule_counts(), [Count { packets: 1000, bytes: 0 }]);
+}
+
+/// A flow in the XDP path meets a rule that drops it with the worker's next turn.
+pub fn dropped() {
+    let mut bench = Bench::new();
+    let rules = ruleset(53, Verdict::Accept);
+    set(&mut bench, None, &rules);
+    let frame = LinkVariant::Plain.packet(0, LinkVariant::Plain.host4(1)).ports(9, 53).build();
+    assert_eq!([(); 3].map(|()| bench.both(0, &frame)), [false, false, true]);
+    set(&mut bench, Some(&rules), &ruleset(53, Verdict::Drop));
+    // What the worker does all the time, packets or none.
+    bench.net.run();
+    for _ in 0..4 {
+        assert_eq!(bench.lane(0, &frame), None);
+        assert_eq!(bench.path(0, &frame), []);
+    }
+}
