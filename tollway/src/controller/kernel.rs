@@ -195,14 +195,15 @@ impl Route {
     }
 
     /// Says whether an IPv6 route is one of the siblings of its key, which together are one route with
-    /// several next hops (`rt6_qualify_for_ecmp`). Odd routes never join: their sources may differ.
+    /// several next hops (`rt6_qualify_for_ecmp`). Routes of sources ([`RouteKey::OF_SOURCES`]) share a key
+    /// here, but not in the kernel: the caller excludes them.
     #[must_use]
     pub fn joins(&self) -> bool {
         /// `RTPROT_RA`.
         const ADVERTISED: u8 = 9;
         let hops = self.hops.list();
         let by_routers = !hops.is_empty() && hops.iter().all(|hop| hop.via.is_some());
-        by_routers && self.protocol != ADVERTISED && !self.odd
+        by_routers && self.protocol != ADVERTISED
     }
 }
 

@@ -92,6 +92,16 @@ pub(super) struct Claim {
 }
 
 impl Claim {
+    /// Takes a directory's lock; `None` if another process has it. This is the only way to a claim, as the
+    /// end of one removes the directory if that is empty.
+    fn lock(directory: File, home: &Home, name: &str) -> io::Result<Option<Self>> {
+        match directory.try_lock() {
+            Ok(()) => Ok(Some(Self { directory, home: home.clone(), name: name.to_owned() })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
     /// A second handle to the same lock.
     pub(super) fn share(&self) -> io::Result<Self> {
         let Self { directory, home, name } = self;
@@ -127,12 +137,7 @@ fn claim(home: &Home, name: &str) -> io::Result<Option<Claim>> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             opened => opened?,
         };
-        match directory.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Ok(None),
-            Err(TryLockError::Error(error)) => return Err(error),
-        }
-        let claim = Claim { directory, home: home.clone(), name: name.to_owned() };
+        let Some(claim) = Claim::lock(directory, home, name)? else { return Ok(None) };
         // Otherwise the last owner has removed it meanwhile.
         if claim.is_in_place() {
             return Ok(Some(claim));
@@ -285,13 +290,9 @@ pub(super) fn sweep() -> Result<(), XdpError> {
 /// Removes a directory that is not locked, and holds its lock meanwhile.
 fn remove_unlocked(home: &Home, name: &str) {
     let Ok(directory) = home::directory(&home.path().join(name)) else { return };
-    // Only the holder of the lock may create a claim: a claim removes the directory at its end, if
-    // that is empty.
-    if directory.try_lock().is_err() {
-        return;
-    }
-    let claim = Claim { directory, home: home.clone(), name: name.to_owned() };
-    if claim.is_in_place() {
+    if let Ok(Some(claim)) = Claim::lock(directory, home, name)
+        && claim.is_in_place()
+    {
         remove(&claim.path());
     }
 }

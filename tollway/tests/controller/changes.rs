@@ -2,12 +2,14 @@
 
 use std::net::IpAddr;
 
-use tollway::controller::kernel::{Hops, Nexthop, RouteKey};
-use tollway::controller::netlink::Settings;
+use tollway::controller::kernel::{Hops, Nexthop, Route, RouteKey};
+use tollway::controller::netlink::{Settings, Source};
+use tollway::controller::rib::{Choice, Dest, Rib};
+use tollway_dataplane::tables::RoutePrefix;
 
 use crate::ip::cables;
 use crate::model::Mirror;
-use crate::namespaces::{ifindex, sh, until};
+use crate::namespaces::{PATIENCE, ifindex, sh, until};
 
 fn key(dst: &str) -> RouteKey {
     let dst: ipnet::IpNet = dst.parse().unwrap();
@@ -94,6 +96,49 @@ pub fn siblings() {
         println!("{what} {to}: {known}");
         mirror.agrees();
         assert_eq!(known, expected, "after {what} {to}");
+    }
+}
+
+/// IPv6: siblings that differ in more than their next hops are one route, as the kernel lists them, and go.
+pub fn different_siblings() {
+    cables();
+    let mut source = Source::open(Settings::default()).unwrap();
+    let mut followed = Rib::new();
+    assert!(source.read_all(PATIENCE, &mut |event| followed.take(&event)).unwrap());
+    let steps = [
+        "add via fd00:0::2",
+        "append via fd00:1::3 pref high",
+        "append via fd00:2::4 proto 99 mtu 1400",
+        "append via fd00:3::5 expires 600",
+        "del via fd00:2::4",
+        "del via fd00:3::5",
+        "del via fd00:0::2",
+        "append via fd00:2::4 pref low",
+        "del via fd00:1::3",
+        "del via fd00:2::4",
+    ];
+    for step in steps {
+        let (what, to) = step.split_once(' ').unwrap();
+        sh(&format!("ip -6 route {what} 2001:db8::/48 {to}"));
+        while source.read(&mut |event| followed.take(&event)).unwrap() {}
+        let mut listed = Rib::new();
+        let mut lister = Source::open(Settings::default()).unwrap();
+        assert!(lister.read_all(PATIENCE, &mut |event| listed.take(&event)).unwrap());
+        let [known, kernels] = [&followed, &listed].map(|rib| route_of(rib, "2001:db8::/48"));
+        assert_eq!(known, kernels, "after {step}");
+        assert!(!followed.doubts(), "after {step}");
+    }
+    assert_eq!(route_of(&followed, "2001:db8::/48"), None);
+}
+
+/// The route to a prefix that applies.
+fn route_of(rib: &Rib, prefix: &str) -> Option<Route> {
+    let prefix: ipnet::IpNet = prefix.parse().unwrap();
+    let prefix = RoutePrefix::new(prefix.addr(), prefix.prefix_len());
+    match rib.choice(Dest { table: 254, prefix }) {
+        Choice::Is(id) => Some(rib.attrs(id).route.clone()),
+        Choice::Nothing => None,
+        Choice::Kernel => panic!("the kernel decides, though there is one route"),
     }
 }
 

@@ -16,11 +16,12 @@ mod words;
 use std::process::ExitCode;
 
 /// The tests by name; each runs in a network namespace of its own.
-const TESTS: [namespaces::Test; 14] = [
+const TESTS: [namespaces::Test; 15] = [
     ("routes_are_read_as_ip_shows_them", words::routes),
     ("devices_addresses_rules_and_objects_are_read", words::small),
     ("changes_are_heard_in_order", changes::order),
     ("siblings_of_ipv6_are_one_route", changes::siblings),
+    ("siblings_that_differ_are_one_route_as_listed", changes::different_siblings),
     ("devices_that_go_take_their_objects_along", changes::implicit_deletes),
     ("sysctls_and_traffic_control_are_heard_of", changes::settings),
     ("random_changes_end_in_what_is_listed", random::changes),

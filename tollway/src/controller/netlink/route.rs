@@ -144,8 +144,8 @@ impl Parts {
             is::CACHEINFO => {
                 self.odd |= attribute.value.get(8..12).is_some_and(|time| time != [0; 4])
             }
-            // Any preference but medium makes a difference among routes of one metric.
-            is::PREF => self.odd |= attribute.u8() != Some(0),
+            // It matters only among several routes of one metric, where the kernel decides anyway.
+            is::PREF => {}
             _ => {
                 self.hop.take(attribute);
                 self.odd |= std::mem::take(&mut self.hop.odd);

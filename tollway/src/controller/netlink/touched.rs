@@ -118,6 +118,7 @@ impl Touched {
 
 /// Says whether a change depends on other routes of its key.
 fn is_relative(key: &RouteKey, route: &Route, change: Change) -> bool {
-    let siblings = matches!(key.dst, IpNet::V6(_)) && route.joins();
+    let siblings =
+        matches!(key.dst, IpNet::V6(_)) && key.tos != RouteKey::OF_SOURCES && route.joins();
     matches!(change, Change::Add(Place::First | Place::Last)) && !siblings
 }

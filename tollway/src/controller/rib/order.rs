@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::attrs_store::{RouteAttrs, RouteAttrsId, RouteAttrsStore};
 use super::route_store::Alias;
 use crate::controller::event::{Change, Place};
-use crate::controller::kernel::{Family, Hop, Hops, RouteKey};
+use crate::controller::kernel::{Family, Hop, Hops, Route, RouteKey};
 
 /// The routes to one destination while a message changes them.
 pub(super) struct Edit<'a> {
@@ -53,7 +53,8 @@ impl Edit<'_> {
 
     /// The route of the key that combines the siblings.
     fn joined(&self, attrs: &RouteAttrs) -> Option<usize> {
-        let joins = attrs.family == Family::V6 && attrs.route.joins();
+        let joins =
+            attrs.family == Family::V6 && attrs.tos != RouteKey::OF_SOURCES && attrs.route.joins();
         self.rivals(attrs).find(|at| joins && self.attrs(*at).route.joins())
     }
 
@@ -76,7 +77,10 @@ impl Edit<'_> {
     fn add(&mut self, mut attrs: RouteAttrs, place: Place) {
         if let Some(at) = self.joined(&attrs) {
             if place == Place::Last {
-                keep_order(&self.attrs(at).route.hops, &mut attrs.route.hops);
+                // All but the next hops is the new sibling's own; the kernel lists what the first one has.
+                let first = self.attrs(at).route.clone();
+                keep_order(&first.hops, &mut attrs.route.hops);
+                attrs.route = Route { hops: attrs.route.hops, ..first };
             }
             return self.set(at, attrs);
         }

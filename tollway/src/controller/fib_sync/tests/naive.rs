@@ -298,7 +298,8 @@ impl Naive {
             routes[at].dead.extend(new.iter().map(|_| false));
             hops.extend(new);
             routes[at].route.hops = Hops::Many(hops.into());
-            return routes[at].route.clone();
+            // All but the next hops is the new sibling's own.
+            return Route { hops: routes[at].route.hops.clone(), ..route };
         }
         let kept = Kept::new(key, route.clone());
         let first = routes.iter().position(|other| rank(&other.key) >= rank(&key));
