@@ -197,13 +197,26 @@ impl Route {
     /// Says whether an IPv6 route is one of the siblings of its key, which together are one route with
     /// several next hops (`rt6_qualify_for_ecmp`). Routes of sources ([`RouteKey::OF_SOURCES`]) share a key
     /// here, but not in the kernel: the caller excludes them.
+    ///
+    /// What routers advertise joins nothing, but a route that a user gives that protocol does, and the kernel
+    /// does not say which of the two a route is. Several next hops are siblings in any case.
     #[must_use]
     pub fn joins(&self) -> bool {
         /// `RTPROT_RA`.
         const ADVERTISED: u8 = 9;
         let hops = self.hops.list();
         let by_routers = !hops.is_empty() && hops.iter().all(|hop| hop.via.is_some());
-        by_routers && self.protocol != ADVERTISED
+        by_routers && (self.protocol != ADVERTISED || hops.len() > 1)
+    }
+}
+
+impl Route {
+    /// Says whether this is one of several siblings that another route is.
+    #[must_use]
+    pub fn is_among(&self, other: &Self) -> bool {
+        let (own, others) = (self.hops.list(), other.hops.list());
+        let is_there = |hop: &Hop| others.iter().any(|other| other.leads_alike(hop));
+        others.len() > 1 && !own.is_empty() && own.iter().all(is_there)
     }
 }
 

@@ -101,11 +101,7 @@ pub fn siblings() {
 
 /// IPv6: siblings that differ in more than their next hops are one route, as the kernel lists them, and go.
 pub fn different_siblings() {
-    cables();
-    let mut source = Source::open(Settings::default()).unwrap();
-    let mut followed = Rib::new();
-    assert!(source.read_all(PATIENCE, &mut |event| followed.take(&event)).unwrap());
-    let steps = [
+    const STEPS: [&str; 18] = [
         "add via fd00:0::2",
         "append via fd00:1::3 pref high",
         "append via fd00:2::4 proto 99 mtu 1400",
@@ -116,29 +112,56 @@ pub fn different_siblings() {
         "append via fd00:2::4 pref low",
         "del via fd00:1::3",
         "del via fd00:2::4",
+        "add via fd00:0::2 proto ra",
+        "append via fd00:1::3 proto ra",
+        "del via fd00:0::2",
+        "del via fd00:1::3",
+        "add via fd00:0::2",
+        "append via fd00:1::3 proto ra",
+        "del via fd00:1::3",
+        "del via fd00:0::2",
     ];
-    for step in steps {
-        let (what, to) = step.split_once(' ').unwrap();
-        sh(&format!("ip -6 route {what} 2001:db8::/48 {to}"));
-        while source.read(&mut |event| followed.take(&event)).unwrap() {}
-        let mut listed = Rib::new();
-        let mut lister = Source::open(Settings::default()).unwrap();
-        assert!(lister.read_all(PATIENCE, &mut |event| listed.take(&event)).unwrap());
-        let [known, kernels] = [&followed, &listed].map(|rib| route_of(rib, "2001:db8::/48"));
-        assert_eq!(known, kernels, "after {step}");
-        assert!(!followed.doubts(), "after {step}");
+    cables();
+    for lists in [false, true] {
+        let mut source = Source::open(Settings::default()).unwrap();
+        let mut followed = Rib::new();
+        assert!(source.read_all(PATIENCE, &mut |event| followed.take(&event)).unwrap());
+        for step in STEPS {
+            let (what, to) = step.split_once(' ').unwrap();
+            sh(&format!("ip -6 route {what} 2001:db8::/48 {to}"));
+            while source.read(&mut |event| followed.take(&event)).unwrap() {}
+            let mut listed = Rib::new();
+            let mut lister = Source::open(Settings::default()).unwrap();
+            assert!(lister.read_all(PATIENCE, &mut |event| listed.take(&event)).unwrap());
+            let [known, kernels] = [&followed, &listed].map(chosen);
+            println!("{step}: {known:?}");
+            assert!(known == kernels || known == Chosen::Kernel, "{known:?}, not {kernels:?}");
+            let doubts = followed.doubts();
+            assert!(doubts || known == kernels, "it stays {known:?}, and not {kernels:?}");
+            if doubts || lists {
+                source.resync();
+                assert!(source.read_all(PATIENCE, &mut |event| followed.take(&event)).unwrap());
+                assert_eq!(chosen(&followed), kernels, "after {step}, and a list");
+            }
+        }
+        assert_eq!(chosen(&followed), Chosen::Nothing);
     }
-    assert_eq!(route_of(&followed, "2001:db8::/48"), None);
 }
 
-/// The route to a prefix that applies.
-fn route_of(rib: &Rib, prefix: &str) -> Option<Route> {
-    let prefix: ipnet::IpNet = prefix.parse().unwrap();
-    let prefix = RoutePrefix::new(prefix.addr(), prefix.prefix_len());
-    match rib.choice(Dest { table: 254, prefix }) {
-        Choice::Is(id) => Some(rib.attrs(id).route.clone()),
-        Choice::Nothing => None,
-        Choice::Kernel => panic!("the kernel decides, though there is one route"),
+/// What applies to the prefix of different siblings.
+#[derive(Debug, PartialEq)]
+enum Chosen {
+    Nothing,
+    Kernel,
+    Route(Route),
+}
+
+fn chosen(rib: &Rib) -> Chosen {
+    let address: IpAddr = "2001:db8::".parse().unwrap();
+    match rib.choice(Dest { table: 254, prefix: RoutePrefix::new(address, 48) }) {
+        Choice::Nothing => Chosen::Nothing,
+        Choice::Kernel => Chosen::Kernel,
+        Choice::Is(id) => Chosen::Route(rib.attrs(id).route.clone()),
     }
 }
 

@@ -38,7 +38,6 @@ route add local 10.8.0.0/16 dev lo table 9
 route add 10.9.0.0/16 tos 0x10 via 10.0.0.9
 route add ::/0 via fd00::2
 route add 2001:db8::/33 via fd00::3 metric 5 mtu 1290
-route add 2001:db8:13::/48 via fd00::2 pref high
 route add 2001:db8:8000::/33 nexthop via fd00:0::4 weight 2 nexthop via fd00:1::4 weight 7
 route add 2001:db8:1::/48 dev a3 src fd00:3::1 table 12345
 route add 2001:db8:2::/48 nhid 9
@@ -54,6 +53,7 @@ route add 172.16.1.0/24 via 10.0.0.2 realm 7
 route add 172.16.2.0/24 via 10.0.0.2 mtu lock 1400
 route add 2001:db8:11::/48 via fd00::2 expires 1000
 route add 2001:db8:12::/48 from 2001:db8::/32 via fd00::2
+route add 2001:db8:13::/48 via fd00::2 pref high
 ";
 
 type Words = BTreeMap<String, Vec<String>>;

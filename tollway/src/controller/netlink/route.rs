@@ -144,8 +144,9 @@ impl Parts {
             is::CACHEINFO => {
                 self.odd |= attribute.value.get(8..12).is_some_and(|time| time != [0; 4])
             }
-            // It matters only among several routes of one metric, where the kernel decides anyway.
-            is::PREF => {}
+            // Any preference but medium makes a difference among routes of one metric; before Linux 6.15 among
+            // siblings, too (`fib6_select_path`).
+            is::PREF => self.odd |= attribute.u8() != Some(0),
             _ => {
                 self.hop.take(attribute);
                 self.odd |= std::mem::take(&mut self.hop.odd);

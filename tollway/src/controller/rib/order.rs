@@ -53,9 +53,14 @@ impl Edit<'_> {
 
     /// The route of the key that combines the siblings.
     fn joined(&self, attrs: &RouteAttrs) -> Option<usize> {
-        let joins =
-            attrs.family == Family::V6 && attrs.tos != RouteKey::OF_SOURCES && attrs.route.joins();
-        self.rivals(attrs).find(|at| joins && self.attrs(*at).route.joins())
+        if attrs.family != Family::V6 || attrs.tos == RouteKey::OF_SOURCES {
+            return None;
+        }
+        let route = &attrs.route;
+        let joins = |known: &Route| {
+            (known.joins() && route.joins()) || known.is_among(route) || route.is_among(known)
+        };
+        self.rivals(attrs).find(|at| joins(&self.attrs(*at).route))
     }
 
     /// Places a listed route behind those that this list has had before.
@@ -77,10 +82,15 @@ impl Edit<'_> {
     fn add(&mut self, mut attrs: RouteAttrs, place: Place) {
         if let Some(at) = self.joined(&attrs) {
             if place == Place::Last {
+                let known = self.attrs(at).route.clone();
+                keep_order(&known.hops, &mut attrs.route.hops);
+                let first = |route: &Route| route.hops.list().first().copied();
                 // All but the next hops is the new sibling's own; the kernel lists what the first one has.
-                let first = self.attrs(at).route.clone();
-                keep_order(&first.hops, &mut attrs.route.hops);
-                attrs.route = Route { hops: attrs.route.hops, ..first };
+                if let (Some(before), Some(now)) = (first(&known), first(&attrs.route))
+                    && before.leads_alike(&now)
+                {
+                    attrs.route = Route { hops: attrs.route.hops, ..known };
+                }
             }
             return self.set(at, attrs);
         }
@@ -140,6 +150,8 @@ impl Edit<'_> {
         let gone = attrs.route.hops.list();
         let mut left = self.attrs(at).clone();
         let hops = left.route.hops.list().iter().copied();
+        let first = left.route.hops.list().first();
+        let loses_first = first.is_some_and(|first| gone.iter().any(|hop| hop.leads_alike(first)));
         let hops: Vec<Hop> =
             hops.filter(|hop| !gone.iter().any(|gone| gone.leads_alike(hop))).collect();
         left.route.hops = as_hops(hops);
@@ -147,6 +159,10 @@ impl Edit<'_> {
             let alias = self.aliases.remove(at);
             self.gone.push(alias.attrs);
         } else {
+            if loses_first {
+                // The kernel told all but the next hops of the first only.
+                (left.route.odd, self.astray) = (true, true);
+            }
             self.set(at, left);
         }
     }

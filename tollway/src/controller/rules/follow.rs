@@ -314,6 +314,8 @@ impl Follow {
         };
         match attempt {
             Ok(Attempt::Stopped) => return Ok(false),
+            // What has been read may be from before whatever it is to be read again for.
+            Ok(Attempt::Read(..)) if is_readable(&self.wake) => self.read_soon(),
             Ok(Attempt::Read(read, tables)) => self.reported(*read, tables),
             Ok(Attempt::Moved) => {
                 // Reading takes at most a third of the time.
@@ -382,8 +384,9 @@ impl Follow {
             let reader = thread.spawn_scoped(scope, || {
                 // Closing it ends the wait.
                 let _done = done;
-                // New threads are ordinary ones (SCHED_RESET_ON_FORK).
+                // A new thread is an ordinary one (SCHED_RESET_ON_FORK), and so is nft then.
                 let _ = sys::set_nice(-20);
+                let _ = sys::set_schedule(sys::Schedule::Ordinary);
                 attempt(wake, asker, moving)
             });
             let reader = reader.map_err(|error| format!("no thread reads the rules: {error}"))?;
@@ -472,6 +475,12 @@ const fn following(generation: u32) -> u32 {
         0 => 1,
         next => next,
     }
+}
+
+/// Says whether there is something to read, be it that the other end is closed.
+fn is_readable(wake: &UnixStream) -> bool {
+    let mut fds = [libc::pollfd { fd: wake.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+    sys::wait(&mut fds, 0).is_ok() && fds[0].revents != 0
 }
 
 /// Says whether the other end is closed; does not consume what it has written.

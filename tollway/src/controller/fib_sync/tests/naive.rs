@@ -338,11 +338,15 @@ impl Naive {
         if hops.len() < 2 {
             return None;
         }
-        let gone = hops.remove(at % hops.len());
-        kept.dead.remove(at % (hops.len() + 1));
+        let at = at % hops.len();
+        let gone = hops.remove(at);
+        let told = Route { hops: Hops::One(Hop { weight: 1, ..gone }), ..kept.route.clone() };
+        kept.dead.remove(at);
         kept.route.hops =
             if let [hop] = hops[..] { Hops::One(hop) } else { Hops::Many(hops.into()) };
-        Some(Route { hops: Hops::One(Hop { weight: 1, ..gone }), ..kept.route.clone() })
+        // What the next one has of its own, only a list tells.
+        kept.route.odd |= at == 0;
+        Some(told)
     }
 
     /// `NETDEV_DOWN`, or with `all` the loss of the last address (IPv4 only).
