@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Mode;
 use super::error::XdpError;
@@ -22,6 +22,8 @@ use super::sys;
 
 /// The longest time between a living process's heartbeats, with a margin.
 const PULSE: Duration = Duration::from_millis(100);
+/// The longest time for which a sweep has the lock of a directory, with a margin.
+const SWEPT: Duration = Duration::from_millis(20);
 /// With a heartbeat this old, the process is dead without a second check.
 const DEAD_NS: u64 = 1_000_000_000;
 
@@ -174,9 +176,16 @@ impl Pins {
         self.path().join("state")
     }
 
-    /// Claims the device for this process; `None` if another process has it.
+    /// Claims the device for this process; `None` if another process has it, and not just for a moment, as
+    /// [`sweep`] has.
     pub(super) fn claim(&self) -> io::Result<Option<Claim>> {
-        claim(&self.home, &self.name)
+        let until = Instant::now() + SWEPT;
+        loop {
+            match claim(&self.home, &self.name)? {
+                None if Instant::now() < until => std::thread::sleep(SWEPT / 20),
+                claimed => return Ok(claimed),
+            }
+        }
     }
 
     /// Whether a living process has the device, even if that is stopped.
@@ -255,11 +264,9 @@ impl Pins {
     }
 
     /// Whether its device is gone, or never had a program.
-    fn is_left_over(&self) -> bool {
-        !self.is_claimed()
-            && self
-                .link()
-                .is_none_or(|(_, link)| sys::link_ifindex(link.as_fd()).is_ok_and(|of| of == 0))
+    fn has_no_device(&self) -> bool {
+        let is_gone = |link: OwnedFd| sys::link_ifindex(link.as_fd()).is_ok_and(|of| of == 0);
+        self.link().is_none_or(|(_, link)| is_gone(link))
     }
 }
 
@@ -275,23 +282,18 @@ pub fn program_of(ifindex: u32) -> Option<u32> {
 pub(super) fn sweep() -> Result<(), XdpError> {
     let home = Home::make()?;
     for name in directories(&home)? {
-        if name.starts_with(LOAD) {
-            remove_unlocked(&home, &name);
-            continue;
-        }
         let pins = Pins { home: home.clone(), name };
-        if pins.is_left_over() {
-            pins.remove();
-        }
+        remove_unlocked(&home, &pins.name, || pins.name.starts_with(LOAD) || pins.has_no_device());
     }
     Ok(())
 }
 
-/// Removes a directory that is not locked, and holds its lock meanwhile.
-fn remove_unlocked(home: &Home, name: &str) {
+/// Removes a directory that is not locked if it is left over, and holds its lock meanwhile.
+fn remove_unlocked(home: &Home, name: &str, is_left_over: impl FnOnce() -> bool) {
     let Ok(directory) = home::directory(&home.path().join(name)) else { return };
     if let Ok(Some(claim)) = Claim::lock(directory, home, name)
         && claim.is_in_place()
+        && is_left_over()
     {
         remove(&claim.path());
     }
@@ -334,7 +336,7 @@ mod tests {
         fs::create_dir(&cut_short).unwrap();
         fs::write(cut_short.join("state"), "").unwrap();
         let all = directories(&home).unwrap();
-        all.iter().for_each(|name| remove_unlocked(&home, name));
+        all.iter().for_each(|name| remove_unlocked(&home, name, || true));
         assert!(!cut_short.exists());
         assert!(names.iter().all(|names| names.path("state").exists()), "who loads is left alone");
         drop(names);
@@ -358,7 +360,7 @@ mod tests {
             scope.spawn(|| {
                 for _ in 0..2000 {
                     let all = directories(&home).unwrap();
-                    all.iter().for_each(|name| remove_unlocked(&home, name));
+                    all.iter().for_each(|name| remove_unlocked(&home, name, || true));
                 }
             });
         });

@@ -169,7 +169,7 @@ impl Exit {
     /// `l2_len` bytes.
     ///
     /// The kernel frees redirected frames that are longer than the device's MTU with an Ethernet
-    /// header and one VLAN tag (`xdp_ok_fwd_dev` in `include/net/xdp.h`), without notice.
+    /// header and one VLAN tag (`xdp_ok_fwd_dev` in `include/linux/filter.h`), without notice.
     const fn takes(self, mtu: u16, l2_len: u8) -> bool {
         let frame = mtu as u32 + l2_len as u32;
         frame <= self.mtu as u32 + LONGEST_L2 && (self.takes_pieces || frame <= ONE_PIECE)
@@ -178,9 +178,9 @@ impl Exit {
 
 /// `ETH_HLEN` and `VLAN_HLEN`.
 const LONGEST_L2: u32 = 18;
-/// A frame of up to this many bytes lies in one piece with any driver: drivers with frames in
-/// several pieces have receive buffers of at least 2,048 bytes.
-const ONE_PIECE: u32 = 2000;
+/// A frame of up to this many bytes lies in one piece with any driver. Of the drivers with frames in
+/// several pieces, ice and i40e have the smallest receive buffers, of 1,664 bytes (`legacy-rx`).
+const ONE_PIECE: u32 = 1600;
 
 impl Ports {
     /// Creates the state of so many ports, none of which has the XDP path.

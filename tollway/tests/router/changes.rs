@@ -4,7 +4,7 @@ use std::fs::File;
 use std::time::{Duration, Instant};
 
 use super::namespaces::{Host, Process, ping, sh, unanswered, until};
-use super::running::{Mirror, Net, plug};
+use super::running::{Mirror, Net, dress, plug};
 
 pub fn forwards() {
     let net = Net::new();
@@ -158,6 +158,30 @@ pub fn port() {
     mirror.stop();
 }
 
+/// A device gets more queues than it had when the router started: the other ports keep memory to receive in.
+pub fn queues() {
+    const MOST: u32 = 16;
+    let net = Net::new();
+    let queues = format!("numrxqueues {MOST} numtxqueues {MOST}");
+    let pid = net.b.0.0.id();
+    sh("ip link del rb");
+    sh(&format!("ip link add rb {queues} type veth peer name hb netns {pid}"));
+    sh("ethtool -L rb rx 1 tx 1");
+    dress(&net.b, "b", 2);
+    let mut mirror = Mirror::start("ra rb");
+    mirror.forwards(&net.a, "10.0.2.2");
+    sh(&format!("ethtool -L rb rx {MOST}"));
+    until("all queues", || mirror.read("stderr").contains(&format!("had 1 queues and has {MOST}")));
+    mirror.forwards(&net.a, "10.0.2.2");
+    // The other port needs memory once more.
+    sh("ip link del ra");
+    mirror.stops(&net.a, "10.0.2.2");
+    plug(&net.a, "a", 1);
+    until("the port to be back", || mirror.read("stderr").contains("port ra: ra is back"));
+    mirror.forwards(&net.a, "10.0.2.2");
+    mirror.stop();
+}
+
 /// Two devices exchange their names; each port, and its XDP path, stays where it was.
 pub fn swapped() {
     let net = Net::new();
@@ -178,12 +202,12 @@ pub fn swapped() {
     for (host, address) in [(&net.a, "10.0.2.2"), (&net.b, "10.0.1.2")] {
         // It may take the XDP path half a second to know of a device that is up again.
         let goes = |_| {
-            let before = mirror.by_lane();
+            let before = mirror.by_xdp_path();
             let output = host.command(&ping(50, address)).output().unwrap();
             let lost = unanswered(&String::from_utf8_lossy(&output.stdout), 50);
-            let by_lane = mirror.by_lane().saturating_sub(before);
-            tried.push((address, lost.len(), by_lane));
-            lost.is_empty() && by_lane >= 40
+            let by_xdp_path = mirror.by_xdp_path().saturating_sub(before);
+            tried.push((address, lost.len(), by_xdp_path));
+            lost.is_empty() && by_xdp_path >= 40
         };
         assert!((0..5).any(goes), "{tried:?}\n{}", mirror.read("stderr"));
     }

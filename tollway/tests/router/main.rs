@@ -40,7 +40,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, is_root};
 
-const TESTS: [Test; 57] = [
+const TESTS: [Test; 58] = [
     ("what_the_kernel_forwards_is_forwarded", changes::forwards),
     ("nothing_is_attached_where_nothing_is_fast", attached::gateway),
     ("hosts_that_leave_checksums_transfer_at_the_kernels_rate", attached::offloads),
@@ -51,6 +51,7 @@ const TESTS: [Test; 57] = [
     ("a_path_mtu_that_holds_for_forwarding_is_heeded", exceptions::locked),
     ("links_go_down_and_up", changes::links),
     ("a_port_goes_and_comes_back", changes::port),
+    ("more_queues_leave_memory_for_others", changes::queues),
     ("devices_may_swap_their_names", changes::swapped),
     ("devices_of_others_come_and_go", changes::others),
     ("an_audit_has_nothing_to_tell", changes::audit),
@@ -64,7 +65,7 @@ const TESTS: [Test; 57] = [
     ("a_packet_counts_once", rules::counted),
     ("more_rules_than_fit_are_the_kernels", rules::many),
     ("sets_have_the_kernels_elements_whatever_happens", sets::live),
-    ("old_rules_are_not_in_force_while_new_ones_are_read", sets::slow),
+    ("old_rules_are_not_active_while_new_ones_are_read", sets::slow),
     ("rules_mean_the_names_that_devices_have", sets::names),
     ("a_firewall_of_the_host_takes_fragments_only", rules::host),
     ("frames_whose_tags_are_not_seen_are_the_kernels", tags::beside),
@@ -75,7 +76,7 @@ const TESTS: [Test; 57] = [
     ("who_takes_frames_first_may_move", uppers::moved),
     ("ipsec_policies_count_at_once", ipsec::policies),
     ("a_router_takes_five_minutes", guide::five_minutes),
-    ("a_change_is_in_force_within_milliseconds", latency::changes),
+    ("a_change_is_active_within_milliseconds", latency::changes),
     ("what_is_forbidden_ends_at_once", leaks::idle),
     ("what_is_forbidden_ends_soon_on_a_busy_machine", leaks::loaded),
     ("the_kernel_forwards_after_a_pause_until_all_is_read", leaks::behind::stopped),

@@ -35,6 +35,11 @@ impl Net {
 pub fn plug(host: &Host, cable: &str, net: u8) {
     let pid = host.0.0.id();
     sh(&format!("ip link add r{cable} type veth peer name h{cable} netns {pid}"));
+    dress(host, cable, net);
+}
+
+/// Gives both ends of a cable their addresses.
+pub fn dress(host: &Host, cable: &str, net: u8) {
     host.sh("ip link set lo up");
     // Nobody else finishes its checksums; and it takes what the XDP path redirects.
     host.sh(&format!("ethtool -K h{cable} tx off gro on"));
@@ -155,7 +160,7 @@ impl Mirror {
     }
 
     /// Packets that the XDP path has forwarded so far.
-    pub fn by_lane(&self) -> u64 {
+    pub fn by_xdp_path(&self) -> u64 {
         self.ask(&Ask::Xdp)["counts"]["packets"].as_u64().unwrap_or(0)
     }
 

@@ -70,12 +70,12 @@ impl ModeClimber {
         lent: Lent,
     ) -> io::Result<()> {
         let (device, umem) = (target.device.to_owned(), umem.clone());
-        let Target { ifindex, queues, mac, mtu, .. } = target;
+        let Target { ifindex, queues, slots, mac, mtu, .. } = target;
         let (give, given) = mpsc::sync_channel::<Box<dyn Kept>>(1);
         let (tell, told) = mpsc::sync_channel(1);
         std::thread::Builder::new().name("port".to_owned()).spawn(move || {
             let Ok(mut program) = given.recv() else { return };
-            let target = Target { device: &device, ifindex, queues, mac, mtu };
+            let target = Target { device: &device, ifindex, queues, slots, mac, mtu };
             // A busy queue is tried again later: ending the port waits for this thread.
             let outcome = steps::climb(&umem, &mut *program, target, mode, (&lent, Duration::ZERO));
             // If the port has ended meanwhile, program and sockets end here.

@@ -128,8 +128,17 @@ impl Program for LoadedPort {
         set.map_err(|error| Refusal::from(&error))
     }
 
-    fn bound(&mut self, zero_copy: bool) {
+    fn bound(&mut self, zero_copy: bool, multi_buffer: bool) {
         if !self.xdp_path.wanted.is_on(zero_copy) {
+            return;
+        }
+        if zero_copy && multi_buffer {
+            // The kernel would redirect the first piece of a frame only (`xdp_convert_zc_to_xdp_frame`).
+            tracing::warn!(
+                "{}: there is no XDP path for what arrives there: frames may have several pieces, of \
+                 which zero-copy sockets lose all but the first; copy mode and smaller MTUs have one",
+                self.device
+            );
             return;
         }
         let mut programs = lock(&self.programs);

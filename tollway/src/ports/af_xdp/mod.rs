@@ -62,7 +62,7 @@ pub const fn chunks_held(queues: u32) -> u32 {
 
 /// Chunks in which a device with so many queues receives.
 const fn chunks_received(queues: u32) -> u32 {
-    queues * socket::receive_chunks(queues)
+    queues * socket::receive_chunks(socket::receive_slots(queues))
 }
 
 /// The interval between checks of a device, and between attempts to recover it.
@@ -98,6 +98,8 @@ pub struct AfXdp {
     /// which the program learns from its plan.
     mac: Mac,
     queues: u32,
+    /// The most chunks in which it receives; its share of the memory.
+    chunks: u32,
     how: String,
     state: State,
     open: Option<Open>,
@@ -133,14 +135,21 @@ impl Failure {
     }
 }
 
-/// What to attach and to bind to.
-fn target<'a>(device: &'a str, facts: &Facts, queues: u32, mac: Mac) -> Target<'a> {
-    Target { device, ifindex: facts.index as u32, queues, mac, mtu: facts.mtu }
+/// What to attach and to bind to; `chunks` are for all queues.
+fn target<'a>(
+    device: &'a str,
+    facts: &Facts,
+    (queues, chunks): (u32, u32),
+    mac: Mac,
+) -> Target<'a> {
+    let slots = socket::receive_slots_within(queues, chunks);
+    Target { device, ifindex: facts.index as u32, queues, slots, mac, mtu: facts.mtu }
 }
 
-/// Allocates chunks for the sockets of a device with so many queues, as far as there are any.
-fn lend(umem: &mut Umem, custody: &mut Custody, queues: u32) -> Lent {
-    let lent: Lent = (0..chunks_received(queues)).map_while(|_| umem.alloc()).collect();
+/// Allocates chunks for the sockets of a device, as far as there are any.
+fn lend(umem: &mut Umem, custody: &mut Custody, target: Target<'_>) -> Lent {
+    let chunks = target.queues * socket::receive_chunks(target.slots);
+    let lent: Lent = (0..chunks).map_while(|_| umem.alloc()).collect();
     lent.iter().for_each(|chunk| custody.give(chunk.0));
     lent
 }
@@ -169,6 +178,7 @@ impl AfXdp {
         };
         let control = UnixDatagram::unbound().map_err(|error| fatal(("socket", error)))?;
         let facts = interface::ask(control.as_fd(), device).map_err(fatal)?;
+        let queues = interface::queues(control.as_fd(), device);
         let mut this = Self {
             port: port.to_owned(),
             device: device.to_owned(),
@@ -176,7 +186,8 @@ impl AfXdp {
             mode,
             umem: shared.clone(),
             program: ModeClimber::new(program),
-            queues: interface::queues(control.as_fd(), device),
+            queues,
+            chunks: chunks_received(queues),
             control,
             facts,
             mac: facts.mac,
@@ -194,8 +205,8 @@ impl AfXdp {
         };
         // A predecessor's program is taken over first, so that it can be detached.
         if idle.is_none() || xdp::program_of(facts.index.cast_unsigned()).is_some() {
-            let target = target(device, &facts, this.queues, this.mac);
-            let lent = lend(umem, &mut this.custody, this.queues);
+            let target = target(device, &facts, (queues, this.chunks), this.mac);
+            let lent = lend(umem, &mut this.custody, target);
             let outcome = this.program.climb(shared, target, mode, &lent);
             if let Err(causes) = this.arrive(outcome) {
                 umem.free_all(this.orphans.drain(..));
@@ -336,8 +347,8 @@ impl AfXdp {
     #[cold]
     fn climb(&mut self, umem: &mut Umem) {
         self.climbs = false;
-        let target = target(&self.called, &self.facts, self.queues, self.mac);
-        let lent = lend(umem, &mut self.custody, self.queues);
+        let target = target(&self.called, &self.facts, (self.queues, self.chunks), self.mac);
+        let lent = lend(umem, &mut self.custody, target);
         if let Err(error) = self.program.begin(&self.umem, target, self.mode, lent) {
             self.recall();
             self.enter(State::Down(format!("no thread for it: {}", why(&error))));
@@ -399,6 +410,13 @@ impl AfXdp {
         if queues != self.queues {
             let (was, port) = (self.queues, &self.port);
             tracing::info!("port {port}: {} had {was} queues and has {queues}", self.called);
+            let slots = socket::receive_slots_within(queues, self.chunks);
+            if slots < socket::receive_slots(queues) {
+                tracing::info!(
+                    "port {port}: each queue has room for {slots} frames, since memory was allocated for \
+                     fewer queues; restart tollway for more"
+                );
+            }
         }
         self.facts = facts;
         std::mem::replace(&mut self.queues, queues) != queues

@@ -18,9 +18,9 @@ use super::umem::{Binding, SharedUmem};
 /// Slots of the TX and completion rings.
 pub(super) const RING: u32 = 2048;
 
-/// Slots of the RX and fill rings, for each queue of a device with so many queues. Together they
-/// hold 8 ms of a million packets a second, so that a burst waits there while the worker is
-/// elsewhere; each alone holds at least 2 ms.
+/// Slots of the RX ring, for each queue of a device with so many queues. Together they hold 8 ms of a
+/// million packets a second, so that a burst waits there while the worker is elsewhere; each alone
+/// holds at least 2 ms.
 pub(super) const fn receive_slots(queues: u32) -> u32 {
     match queues {
         0 | 1 => 4 * RING,
@@ -28,6 +28,20 @@ pub(super) const fn receive_slots(queues: u32) -> u32 {
         _ => RING,
     }
 }
+
+/// The same where so many chunks have to do for all queues: a device may get more queues than it had when
+/// the memory was allocated, and other ports need the rest.
+pub(super) const fn receive_slots_within(queues: u32, chunks: u32) -> u32 {
+    let mut slots = receive_slots(queues);
+    while slots > FEWEST_SLOTS && queues * receive_chunks(slots) > chunks {
+        slots /= 2;
+    }
+    slots
+}
+
+/// The fewest slots: a burst.
+const FEWEST_SLOTS: u32 = BURST as u32;
+
 /// The surplus of chunks over the slots of the RX ring. When that ring is full, the device still
 /// has these chunks, so it never lacks one to receive in.
 ///
@@ -36,9 +50,9 @@ pub(super) const fn receive_slots(queues: u32) -> u32 {
 /// Linux 7.3).
 const SPARE: u32 = 64;
 
-/// Chunks to receive in, for each queue of a device with so many queues.
-pub(super) const fn receive_chunks(queues: u32) -> u32 {
-    receive_slots(queues) + SPARE
+/// Chunks in which a queue receives whose RX ring has so many slots.
+pub(super) const fn receive_chunks(slots: u32) -> u32 {
+    slots + SPARE
 }
 
 /// The number of chunks missing in the fill ring at which it is refilled.
@@ -123,7 +137,7 @@ impl Socket {
             tx: Producer::new(tx),
             fill,
             completion: Consumer::new(completion),
-            owed: slots + SPARE - given as u32,
+            owed: receive_chunks(slots) - given as u32,
             in_flight: 0,
             unsent: false,
             partial: None,
@@ -378,4 +392,24 @@ fn is_sendable(umem: &Umem, frame: Descriptor) -> bool {
 fn fits_chunk(umem: &Umem, piece: Descriptor) -> bool {
     let offset = piece.addr.0 & (umem.chunk_bytes() - 1);
     piece.len <= umem.chunk_bytes() - offset && (piece.addr.0 as usize) < umem.area().bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_queues_share_the_chunks_of_fewer() {
+        let chunks = |queues| queues * receive_chunks(receive_slots(queues));
+        for had in [1, 2, 4, 16] {
+            for has in 1..=64 {
+                let slots = receive_slots_within(has, chunks(had));
+                let fits = has * receive_chunks(slots) <= chunks(had);
+                assert!(slots.is_power_of_two() && slots <= receive_slots(has));
+                assert!(fits || slots == FEWEST_SLOTS, "{had} queues become {has}: {slots} slots");
+            }
+            assert_eq!(receive_slots_within(had, chunks(had)), receive_slots(had));
+        }
+        assert_eq!(receive_slots_within(16, chunks(1)), 256);
+    }
 }

@@ -34,6 +34,8 @@ pub struct Target<'a> {
     pub ifindex: u32,
     /// The number of its receive queues.
     pub queues: u32,
+    /// Slots of the RX ring of each.
+    pub slots: u32,
     /// Its Ethernet address.
     pub mac: Mac,
     /// Its MTU.
@@ -55,9 +57,10 @@ pub trait Program: Send {
     /// The kernel refuses.
     fn set_socket(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Refusal>;
 
-    /// Called when all sockets are bound, with whether they are zero-copy.
-    fn bound(&mut self, zero_copy: bool) {
-        let _ = zero_copy;
+    /// Called when all sockets are bound: whether they are zero-copy, and whether frames may have several
+    /// chunks.
+    fn bound(&mut self, zero_copy: bool, multi_buffer: bool) {
+        let _ = (zero_copy, multi_buffer);
     }
 
     /// Detaches the program from its device.
@@ -110,7 +113,7 @@ pub(super) fn climb(
         for binding in bindings {
             match bind_all(umem, target, binding, (lent, patience)) {
                 Ok(open) => {
-                    program.bound(binding.zero_copy);
+                    program.bound(binding.zero_copy, binding.multi_buffer);
                     return Ok((open, words(binding, generic, &causes)));
                 }
                 Err(refusal) => {
@@ -162,8 +165,8 @@ fn bind_all(
         Binding { multi_buffer: true, .. } => "copies of frames with several chunks",
         _ => "copy mode",
     };
-    let slots = socket::receive_slots(target.queues);
-    let mut shares = lent.chunks(socket::receive_chunks(target.queues) as usize);
+    let slots = target.slots;
+    let mut shares = lent.chunks(socket::receive_chunks(slots) as usize);
     let mut sockets = Vec::new();
     for queue in 0..target.queues {
         let share = shares.next().unwrap_or_default();
