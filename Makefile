@@ -102,7 +102,7 @@ routes: setup
 
 bgp: setup
 	CI=1 TOLLWAY_BGP_ROUTES=$(BGP_ROUTES) \
-	  cargo test --release -p tollway --test frr --locked -- routes_that_arrive_by_bgp_are_in_force
+	  cargo test --release -p tollway --test frr --locked -- routes_that_arrive_by_bgp_are_active
 
 leaks: setup
 	CI=1 TOLLWAY_LEAKS=$(LEAKS) cargo test -p tollway --test router --locked -- what_is_forbidden

@@ -130,13 +130,13 @@ fn main() {
         ("a flood of single packets", |round, packet| (round * PACKETS + packet) as u32),
     ];
     for (name, flow) in shapes {
-        let (Some(mut plain), Some(mut lane)) = (router(false), router(true)) else { return };
+        let (Some(mut plain), Some(mut flows)) = (router(false), router(true)) else { return };
         let (mut now, mut also_now) = (1_000_000_000, 1_000_000_000);
         let mut figures: Vec<[f64; 2]> = (0..ROUNDS)
             .map(|round| {
                 [
                     clocks(&mut plain, |packet| flow(round, packet), &mut now),
-                    clocks(&mut lane, |packet| flow(round, packet), &mut also_now),
+                    clocks(&mut flows, |packet| flow(round, packet), &mut also_now),
                 ]
             })
             .collect();

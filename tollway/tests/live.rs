@@ -35,7 +35,7 @@ const TESTS: [(&str, fn()); 14] = [
     ("stripped_vlan_tags_are_put_back", vlan_tags),
     ("a_tap_device_is_a_port", tap),
     ("a_running_router_tells_what_it_has_and_does", control::shows),
-    ("mistakes_in_rules_leave_those_in_force", filter::refused),
+    ("mistakes_in_rules_leave_the_active_ones", filter::refused),
     ("rules_change_while_packets_flow", filter::drops),
     ("what_rules_log_is_written_once", filter::logs),
     ("sets_are_what_the_file_says_after_a_reload", filter::sets),

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_that_stay_in_force_are_followed_on() {
+    fn tables_that_stay_active_are_followed_on() {
         let mut state = state();
         let key = |index, last| (index, IpAddr::from([10, 0, 0, last]));
         let known = Some(NeighEntry { mac: MAC, stale: false });

@@ -17,7 +17,7 @@ use crate::xdp::maps::CountMap;
 
 /// An XDP path, and what the XDP program has forwarded by it.
 pub struct Counted<F> {
-    lane: XdpFlows<F>,
+    flows: XdpFlows<F>,
     counts: CountMap,
     refusals: Option<Refusals>,
     ports: usize,
@@ -30,10 +30,10 @@ impl<F: Flows> Counted<F> {
     ///
     /// # Errors
     /// The counters cannot be read.
-    pub fn new(lane: XdpFlows<F>, counts: CountMap, ports: usize) -> io::Result<Self> {
-        let refusals = lane.ports.refusals().cloned();
+    pub fn new(flows: XdpFlows<F>, counts: CountMap, ports: usize) -> io::Result<Self> {
+        let refusals = flows.ports.refusals().cloned();
         let tally = Tally::new(Reading::of(&counts, refusals.as_ref(), ports)?);
-        Ok(Self { lane, counts, refusals, ports, tally, told: false })
+        Ok(Self { flows, counts, refusals, ports, tally, told: false })
     }
 
     /// Reads the XDP program's counters; keeps the last values if that fails.
@@ -52,20 +52,20 @@ impl<F: Flows> Counted<F> {
 impl<F: Flows> XdpPath for Counted<F> {
     #[inline]
     fn begin(&mut self, changes: &Changes, now_ns: u64) {
-        self.lane.begin(changes, now_ns);
+        self.flows.begin(changes, now_ns);
     }
 
     #[inline]
     fn forwarded(&mut self, burst: &Burst, umem: &Umem, tables: &Tables, lanes: Lanes) {
-        self.lane.forwarded(burst, umem, tables, lanes);
+        self.flows.forwarded(burst, umem, tables, lanes);
     }
 
     fn idle(&mut self, port: PortId) {
-        self.lane.idle(port);
+        self.flows.idle(port);
     }
 
     fn punted(&mut self, burst: &Burst, umem: &Umem, tables: &Tables, lanes: Lanes) {
-        self.lane.punted(burst, umem, tables, lanes);
+        self.flows.punted(burst, umem, tables, lanes);
     }
 
     fn add_to(&mut self, counters: &mut Counters) {
@@ -74,13 +74,13 @@ impl<F: Flows> XdpPath for Counted<F> {
     }
 
     fn add_to_rules(&mut self, counts: &mut [Count], end: bool) {
-        self.lane.add_to_rules(counts, end);
+        self.flows.add_to_rules(counts, end);
     }
 
     fn report(&self) -> Vec<(&'static str, u64)> {
         let (packets, bytes) = self.tally.sent().fold((0, 0), add);
         let refused = self.tally.sum().refused.iter().sum();
-        let entered = self.lane.entered();
+        let entered = self.flows.entered();
         vec![
             ("packets", packets),
             ("bytes", bytes),

@@ -162,9 +162,9 @@ impl Bench {
 
     fn with(maps: Maps) -> Self {
         let (mut net, ports) = (Net::with_memory(256, 16_384), ports());
-        let lane = XdpFlows::new(maps.clone(), Arc::clone(&ports), 1 << 12);
-        let entered = lane.entered();
-        net.router.xdp_path = Some(Box::new(lane));
+        let flows = XdpFlows::new(maps.clone(), Arc::clone(&ports), 1 << 12);
+        let entered = flows.entered();
+        net.router.xdp_path = Some(Box::new(flows));
         Self { net, maps, ports, entered }
     }
 

@@ -27,7 +27,7 @@ use namespaces::{Test, is_root};
 
 const TESTS: [Test; 4] = [
     ("the_guides_configuration_brings_routes", guide::brings_routes),
-    ("routes_that_arrive_by_bgp_are_in_force", arrival::routes),
+    ("routes_that_arrive_by_bgp_are_active", arrival::routes),
     ("traffic_is_lost_no_longer_than_by_the_kernel_alone", outages::plain),
     ("a_graceful_restart_is_as_graceful", outages::graceful),
 ];

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 /// The tests by name; each runs in a network namespace of its own.
 const TESTS: [namespaces::Test; 27] = [
-    ("neighbours_are_in_force_within_milliseconds", follow::latency),
+    ("neighbours_are_active_within_milliseconds", follow::latency),
     ("only_neighbours_that_can_be_sent_to_are_known", follow::states),
     ("lost_messages_end_in_what_the_kernel_has", follow::losses),
     ("devices_come_go_and_change", follow::devices),
@@ -44,7 +44,7 @@ const TESTS: [namespaces::Test; 27] = [
     ("comments_are_no_rules", listed::comments),
     ("modules_of_iptables_are_read", listed::modules),
     ("reloads_under_traffic_lose_nothing", reload::traffic),
-    ("mistakes_leave_the_configuration_in_force", reload::mistakes),
+    ("mistakes_leave_the_configuration_active", reload::mistakes),
     ("a_reload_changes_what_it_says", reload::effects),
 ];
 

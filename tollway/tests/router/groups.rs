@@ -161,7 +161,7 @@ pub fn stay() {
     let mut mirror = Mirror::start("ra rb rc");
     until("Tollway and its XDP program to forward them", || {
         spread.stays(&kernel, "Tollway");
-        mirror.by_lane() >= u64::from(FLOWS)
+        mirror.by_xdp_path() >= u64::from(FLOWS)
     });
     assert!(mirror.counts().sent >= u64::from(FLOWS));
     sh("nft add table ip t");

@@ -166,12 +166,12 @@ pub fn order() {
     let (mac, program) = (mac_of("ra"), env!("CARGO_BIN_EXE_tollway"));
     let mut tried = Vec::new();
     // A flow of the slowest lasts longer than it waits for a pause.
-    for (rate, least_by_lane) in [("15kpps", 20), ("80kpps", 0), ("300kpps", 0)] {
+    for (rate, least_by_xdp_path) in [("15kpps", 20), ("80kpps", 0), ("300kpps", 0)] {
         let is_good = (0..TRIES).any(|_| {
             let sink = format!("{program} lab sink -i hb --time 60 --json");
             let sink = net.b.command(&sink).stdout(Stdio::piped()).spawn().unwrap();
             until("a sink", || net.b.sh("ip -json link show dev hb").contains("\"xdp\""));
-            let by_lane = mirror.by_lane();
+            let by_xdp_path = mirror.by_xdp_path();
             for trial in 0..TRIALS {
                 let port = 1000 + TRIALS * tried.len() as u16 + trial;
                 let sends = format!("--sport {port} -n 1000 --rate {rate}");
@@ -183,13 +183,13 @@ pub fn order() {
                 serde_json::from_slice(&sink.wait_with_output().unwrap().stdout).unwrap();
             let count = |name: &str| report[name].as_f64().unwrap() as u64;
             let (received, reordered) = (count("received_frames"), count("reordered_frames"));
-            let by_lane = mirror.by_lane() - by_lane;
-            tried.push((rate, by_lane, received, reordered));
+            let by_xdp_path = mirror.by_xdp_path() - by_xdp_path;
+            tried.push((rate, by_xdp_path, received, reordered));
             received * 10 > u64::from(TRIALS) * 1000 * 9
                 && reordered <= 40
-                && by_lane >= u64::from(TRIALS) * least_by_lane
+                && by_xdp_path >= u64::from(TRIALS) * least_by_xdp_path
         });
-        assert!(is_good, "rate, by the lane, received, reordered: {tried:?}");
+        assert!(is_good, "rate, by the XDP path, received, reordered: {tried:?}");
     }
-    println!("rate, by the lane, received, reordered: {tried:?}");
+    println!("rate, by the XDP path, received, reordered: {tried:?}");
 }

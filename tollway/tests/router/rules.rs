@@ -208,7 +208,7 @@ pub fn nft() {
         let mut ping = net.a.command("ping -n -i 0.002 -c 1000000 10.0.2.2");
         let _ping = Process(ping.stdout(Stdio::null()).spawn().unwrap());
         std::thread::sleep(Duration::from_millis(500));
-        let xdp_path = || mirror.by_lane();
+        let xdp_path = || mirror.by_xdp_path();
         let before = xdp_path();
         std::thread::sleep(Duration::from_millis(300));
         let told = || format!("{}\n{}", mirror.ask(&Ask::All), mirror.ask(&Ask::Offload));

@@ -19,7 +19,7 @@ const TESTS: [namespaces::Test; 4] = [
     ("tables_answer_as_the_kernel_does", judge::at_random),
     ("objects_and_devices_change_in_place", judge::in_place),
     ("ipv6_next_hops_stay_dead_without_carrier", judge::without_carrier),
-    ("a_changed_route_is_in_force_within_milliseconds", judge::latency),
+    ("a_changed_route_is_active_within_milliseconds", judge::latency),
 ];
 
 fn main() -> ExitCode {

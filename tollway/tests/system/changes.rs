@@ -9,7 +9,7 @@ use crate::namespaces::{Process, ping, sh, unanswered, until};
 use crate::router::Net;
 use crate::running::Router;
 use crate::transfer::Transfer;
-use crate::variants::{PathVariant, TOLLWAY, lane, ports, prepare, told};
+use crate::variants::{PathVariant, TOLLWAY, ports, prepare, told, xdp_path_packets};
 
 /// Addresses behind B.
 const TARGETS: [&str; 2] = ["10.9.0.1", "fd09::1"];
@@ -170,11 +170,11 @@ pub fn routes() {
             let sent_again = seen.pop();
             assert_eq!(seen, by_kernel[..seen.len()], "{variant:?}, and before by the kernel");
             tried.push(sent_again);
-            let taken = lane(&router);
+            let taken = xdp_path_packets(&router);
             assert_eq!(
                 taken > 0,
                 variant == PathVariant::Xdp,
-                "{taken} packets by the lane, {variant:?}"
+                "{taken} packets by the XDP path, {variant:?}"
             );
             let told = router.stop();
             let is_zero = |line: &str| line.split_whitespace().last() == Some("0");

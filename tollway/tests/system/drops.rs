@@ -135,8 +135,10 @@ pub fn soon() {
     for (what, drop, go_on) in CHANGES {
         let mut times: Vec<_> = (0..ROUNDS)
             .map(|_| {
-                let before = variants::lane(&router);
-                until("the flow in the lane", || variants::lane(&router) > before + 100);
+                let before = variants::xdp_path_packets(&router);
+                until("the flow on the XDP path", || {
+                    variants::xdp_path_packets(&router) > before + 100
+                });
                 let asked_ns = now_ns();
                 drop(&router);
                 let answered_ns = now_ns();

@@ -33,8 +33,8 @@ const TESTS: [namespaces::Test; 9] = [
     ("the_same_path_mtu_is_found_by_ipv6", pmtu::ipv6),
     ("pings_of_all_kinds_are_answered_alike", kinds::pings),
     ("streams_go_on_while_their_route_changes", changes::routes),
-    ("a_flow_of_the_lane_is_dropped_within_ten_milliseconds", drops::soon),
-    ("what_a_device_refuses_leaves_the_lane_at_once", refusals::refused),
+    ("a_flow_of_the_xdp_path_is_dropped_within_ten_milliseconds", drops::soon),
+    ("what_a_device_refuses_leaves_the_xdp_path_at_once", refusals::refused),
     ("cards_without_copies_forward_whole_in_a_virtual_machine", cards::judged),
 ];
 

@@ -23,10 +23,10 @@ pub fn refused() {
     let mut client = net.a.role("--ask", SERVER);
     let _client = Process(client.arg("times").stdout(Stdio::null()).spawn().unwrap());
     let passes = |what: &str| {
-        let before = variants::lane(&router);
-        until(what, || variants::lane(&router) > before + 100);
+        let before = variants::xdp_path_packets(&router);
+        until(what, || variants::xdp_path_packets(&router) > before + 100);
     };
-    passes("the flow in the lane");
+    passes("the flow on the XDP path");
 
     net.b.sh("ip link set hb down");
     until("somebody to notice", || router.read("stderr").contains("rb refuses the frames"));
@@ -42,7 +42,7 @@ pub fn refused() {
     assert_eq!(later, refused, "asking costs no packets");
 
     net.b.sh("ip link set hb up");
-    passes("the flow in the lane again");
+    passes("the flow on the XDP path again");
     let told = router.stop();
     assert!(count(&told, "dev_tx_failed") >= refused, "{told}");
 }

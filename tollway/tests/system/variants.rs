@@ -69,19 +69,19 @@ pub fn alike(net: &Net, ports: &str, see: impl Fn(&Net) -> Vec<String>) {
         }
         // In the XDP path as well as before.
         assert_eq!(see(net), by_kernel, "{variant:?} again, and before by the kernel");
-        let taken = lane(&router);
+        let taken = xdp_path_packets(&router);
         assert_eq!(
             taken > 0,
             variant == PathVariant::Xdp,
-            "{taken} packets by the lane, {variant:?}"
+            "{taken} packets by the XDP path, {variant:?}"
         );
         let told = router.stop();
         assert!(!told.contains("\nreceived 0"), "Tollway had none: {told}");
     }
 }
 
-/// The packets that the router's lane has forwarded; none where it is off.
-pub fn lane(router: &Router) -> u64 {
+/// The packets that the router's XDP path has forwarded; none where it is off.
+pub fn xdp_path_packets(router: &Router) -> u64 {
     let output = Command::new(env!("CARGO_BIN_EXE_tollway"))
         .args(["show", "xdp", "--socket"])
         .arg(router.path("control.sock"))

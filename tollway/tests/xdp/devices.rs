@@ -168,7 +168,7 @@ fn carries_xdp(device: &str) -> bool {
     sh(&format!("ip -details link show {device}")).contains("xdp")
 }
 
-pub fn lane() {
+pub fn xdp_path() {
     let (a, _b) = two_hosts();
     let (programs, _worker) = start(&[Mode::Native], false);
     enter_both(&programs);
@@ -355,10 +355,10 @@ pub fn fail_open() {
     assert_eq!(alive().xdp_rx_packets, 10, "while the heart beats");
     drop(worker);
     std::thread::sleep(Duration::from_millis(30));
-    let (lane, stale) = (forwarded(), passed(PassReason::Stale));
+    let (fast, stale) = (forwarded(), passed(PassReason::Stale));
     pings(&a, "10.0.2.2");
     pings(&a, "fd00:2::2");
-    assert_eq!(forwarded(), lane, "nobody is there");
+    assert_eq!(forwarded(), fast, "nobody is there");
     assert!(passed(PassReason::Stale) >= stale + 20);
 
     let _worker = Worker::start(programs.state());

@@ -140,7 +140,7 @@ const OTHERS: [(&str, Change, PassReason); 14] = [
     ("another destination port", |p| p.ports.1 += 1, PassReason::NoSocket),
     ("ports exchanged", |p| p.ports = (p.ports.1, p.ports.0), PassReason::NoSocket),
     ("another protocol", |p| p.protocol = TCP, PassReason::NoSocket),
-    ("a protocol without a lane", |p| p.protocol = 47, PassReason::NoSocket),
+    ("a protocol without an XDP path", |p| p.protocol = 47, PassReason::NoSocket),
     ("another link", |p| p.tags = vec![(0x8100, 10)], PassReason::NoSocket),
     ("one more tag", |p| p.tags = vec![(0x8100, 10), (0x8100, 10)], PassReason::NoSocket),
     ("an unknown link", |p| p.tags = vec![(0x8100, 11)], PassReason::VlanUnknown),
@@ -234,7 +234,7 @@ pub fn conditions() {
         bench.programs.state().set_bypass(false);
         assert!(taken(&mut bench, &packet.frame()));
         bench.programs.state().bump_generation();
-        assert_eq!(bench.passes(&packet.frame()), PassReason::NoSocket, "the lane was emptied");
+        assert_eq!(bench.passes(&packet.frame()), PassReason::NoSocket, "the XDP path was emptied");
     }
     ipv4_conditions(&mut bench);
 }

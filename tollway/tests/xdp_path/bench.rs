@@ -48,7 +48,7 @@ fn steer_port(port: u8) -> XdpPort {
 }
 
 /// An XDP path between these ports.
-pub fn lane(programs: &XdpPrograms, ports: &[XdpPort]) -> XdpFlows<(State, FlowMaps)> {
+pub fn flows(programs: &XdpPrograms, ports: &[XdpPort]) -> XdpFlows<(State, FlowMaps)> {
     let handle = Ports::new(ports.len());
     for port in ports {
         handle.set_entrance(port.port, true);
@@ -69,7 +69,7 @@ impl Bench {
         let program = |port: &XdpPort| programs.program(port.port, Mode::Native, true).unwrap();
         let loaded = ports.iter().map(program).collect();
         let mut net = Net::with_memory(256, 16_384);
-        net.router.xdp_path = Some(Box::new(lane(&programs, &ports)));
+        net.router.xdp_path = Some(Box::new(flows(&programs, &ports)));
         Self { net, programs, loaded, ports }
     }
 
@@ -83,7 +83,7 @@ impl Bench {
     }
 
     /// What the XDP path makes of a frame; none where it leaves the frame to others.
-    pub fn lane(&self, port: u8, frame: &[u8]) -> Option<Vec<u8>> {
+    pub fn xdp_path(&self, port: u8, frame: &[u8]) -> Option<Vec<u8>> {
         let (action, output) = self.alive(port, frame);
         match action {
             Action::Redirect => Some(output),
@@ -118,14 +118,14 @@ impl Bench {
     /// Tries a frame on the XDP path, and sends it by the path, which must make the same of it: but for
     /// a small frame's padding, which only the path cuts off. Says whether the XDP path took it.
     pub fn both(&mut self, port: u8, frame: &[u8]) -> bool {
-        let by_lane = self.lane(port, frame);
+        let by_xdp_path = self.xdp_path(port, frame);
         let by_path = self.path(port, frame);
-        let Some(by_lane) = by_lane else { return false };
-        assert_eq!(by_path.len(), 1, "the lane forwards what the path does not: {frame:02x?}");
+        let Some(by_xdp_path) = by_xdp_path else { return false };
+        assert_eq!(by_path.len(), 1, "the XDP path forwards what the path does not: {frame:02x?}");
         let (_, by_path) = &by_path[0];
-        let (same, padding) = by_lane.split_at(by_path.len().min(by_lane.len()));
+        let (same, padding) = by_xdp_path.split_at(by_path.len().min(by_xdp_path.len()));
         assert_eq!(same, by_path, "of {frame:02x?}");
-        assert!(padding.is_empty() || frame.len() <= 14 + 2 * 4 + 46, "{by_lane:02x?}");
+        assert!(padding.is_empty() || frame.len() <= 14 + 2 * 4 + 46, "{by_xdp_path:02x?}");
         true
     }
 

@@ -70,7 +70,7 @@ pub fn changes() {
     let gone = ip("10.255.1.1");
     bench.net.router.tables.forget_neigh(LinkVariant::Plain.link(1), gone);
     bench.net.run();
-    assert_eq!(bench.lane(0, &alone), None, "a neighbour forgotten");
+    assert_eq!(bench.xdp_path(0, &alone), None, "a neighbour forgotten");
 }
 
 pub fn soon() {
@@ -111,7 +111,7 @@ pub fn soon() {
                 action == tollway::xdp::Action::Redirect
             };
             while on_xdp_path() {
-                assert!(start.elapsed() < Duration::from_secs(10), "the lane does not follow");
+                assert!(start.elapsed() < Duration::from_secs(10), "the XDP path does not follow");
             }
             times.push(start.elapsed());
             stop.store(true, Ordering::Relaxed);

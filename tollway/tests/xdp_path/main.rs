@@ -20,15 +20,15 @@ use std::process::ExitCode;
 use namespaces::{Test, is_root};
 
 const TESTS: [Test; 9] = [
-    ("the_third_packet_goes_by_the_lane_just_as_by_the_path", repeats::third),
+    ("the_third_packet_goes_by_the_xdp_path_just_as_by_the_path", repeats::third),
     ("a_group_keeps_each_flow_on_its_member", repeats::group),
     ("vrfs_with_the_same_addresses_are_apart", repeats::vrfs),
-    ("the_lane_never_does_what_the_path_does_not", repeats::mixture),
+    ("the_xdp_path_never_does_what_the_path_does_not", repeats::mixture),
     ("both_roads_are_in_all_counts", repeats::counts),
-    ("a_change_is_in_force_with_the_next_packet", follows::changes),
-    ("a_change_is_in_force_within_ten_milliseconds", follows::soon),
-    ("rules_count_packets_of_the_lane", rules::counted),
-    ("a_rule_drops_flows_of_the_lane_at_once", rules::dropped),
+    ("a_change_is_active_with_the_next_packet", follows::changes),
+    ("a_change_is_active_within_ten_milliseconds", follows::soon),
+    ("rules_count_packets_of_the_xdp_path", rules::counted),
+    ("a_rule_drops_flows_of_the_xdp_path_at_once", rules::dropped),
 ];
 
 fn main() -> ExitCode {

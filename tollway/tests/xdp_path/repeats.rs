@@ -20,8 +20,8 @@ pub fn third() {
                 let frame = way.packet(0, dst).size(200).build();
                 let lanes = [(); 4].map(|()| bench.both(0, &frame));
                 assert_eq!(lanes, [false, false, true, true], "{way:?} to {out:?} of {to}");
-                let by_lane = bench.lane(0, &frame).unwrap();
-                assert_eq!(by_lane, out.forwarded(to, &frame), "another author says");
+                let by_xdp_path = bench.xdp_path(0, &frame).unwrap();
+                assert_eq!(by_xdp_path, out.forwarded(to, &frame), "another author says");
             }
         }
     }
@@ -52,8 +52,8 @@ pub fn vrfs() {
         for dst in [OVERLAP4, OVERLAP6] {
             let frame = way.packet(2, ip(dst)).build();
             assert_eq!([(); 3].map(|()| bench.both(2, &frame)), [false, false, true]);
-            let by_lane = bench.lane(2, &frame).unwrap();
-            assert_eq!(by_lane, LinkVariant::Plain.forwarded(to, &frame), "{way:?}");
+            let by_xdp_path = bench.xdp_path(2, &frame).unwrap();
+            assert_eq!(by_xdp_path, LinkVariant::Plain.forwarded(to, &frame), "{way:?}");
         }
     }
     assert_eq!(bench.programs.flows().len(), (3, 3), "each link has its own");
@@ -69,7 +69,7 @@ pub fn mixture() {
         if frame.len() < 14 {
             continue;
         }
-        let Some(by_lane) = bench.lane(port, &frame) else {
+        let Some(by_xdp_path) = bench.xdp_path(port, &frame) else {
             bench.path(port, &frame);
             if bench.net.counters().held > 100 {
                 // The neighbours do not answer, and memory comes back.
@@ -79,7 +79,7 @@ pub fn mixture() {
             continue;
         };
         hits += 1;
-        assert!(bench.both(port, &frame), "{by_lane:02x?}");
+        assert!(bench.both(port, &frame), "{by_xdp_path:02x?}");
     }
     assert!(hits > 300, "{hits} hits");
 }
@@ -91,7 +91,7 @@ pub fn counts() {
     bench.path(0, &frame);
     bench.path(0, &frame);
     for _ in 0..1000 {
-        assert!(bench.lane(0, &frame).is_some());
+        assert!(bench.xdp_path(0, &frame).is_some());
     }
     tally.update(bench.reading());
     let mut counters = bench.net.counters().clone();

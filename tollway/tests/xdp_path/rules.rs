@@ -49,9 +49,9 @@ pub fn counted() {
     let (mut packets, mut bytes) = (1000, 0);
     for frame in &frames {
         for sent in 0..10 {
-            let by_lane = bench.lane(0, frame);
-            assert_eq!(by_lane.is_some(), sent >= 2, "{sent}");
-            if by_lane.is_none() {
+            let by_xdp_path = bench.xdp_path(0, frame);
+            assert_eq!(by_xdp_path.is_some(), sent >= 2, "{sent}");
+            if by_xdp_path.is_none() {
                 bench.path(0, frame);
             }
             // The frame is tagged.
@@ -77,7 +77,7 @@ pub fn dropped() {
     // What the worker does all the time, packets or none.
     bench.net.run();
     for _ in 0..4 {
-        assert_eq!(bench.lane(0, &frame), None);
+        assert_eq!(bench.xdp_path(0, &frame), None);
         assert_eq!(bench.path(0, &frame), []);
     }
 }

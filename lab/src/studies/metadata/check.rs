@@ -122,7 +122,7 @@ pub(super) struct Columns {
     pub(super) len: [u16; BURST],
     pub(super) link: [u16; BURST],
     pub(super) key: [u64; BURST],
-    #[expect(dead_code, reason = "columns of stages that this road does not have")]
+    #[expect(dead_code, reason = "columns of stages that this path does not have")]
     others: [[u32; 4]; BURST],
 }
 

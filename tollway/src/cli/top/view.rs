@@ -143,13 +143,13 @@ fn draw_tolls(frame: &mut Frame<'_>, area: Rect, rates: &Rates) {
     }
     // Its counters are wider than a toll.
     let width = COUNT.min(area.width.saturating_sub(1));
-    let lane = rates
+    let rows = rates
         .xdp
         .iter()
         .map(|(name, count)| right([name.replace('_', " "), within(*count, width)], 1));
     let header = right(["XDP path", ""], 1).style(BOLD);
     let widths = [Constraint::Fill(1), Constraint::Length(width)];
-    frame.render_widget(Table::new(lane, widths).header(header).column_spacing(1), below);
+    frame.render_widget(Table::new(rows, widths).header(header).column_spacing(1), below);
 }
 
 /// A count within a width: exact, or rounded if too wide.

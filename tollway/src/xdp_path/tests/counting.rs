@@ -45,7 +45,7 @@ fn merged(tally: &Tally, ports: usize) -> Counters {
 }
 
 #[test]
-fn a_lane_at_rest_holds_nothing() {
+fn an_xdp_path_at_rest_holds_nothing() {
     let mut program = Program::new(3);
     let mut tally = Tally::new(program.reading());
     program.forward(0, 1, 1000);

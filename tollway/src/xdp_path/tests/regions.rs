@@ -137,7 +137,7 @@ fn a_storm_of_routes_leaves_other_flows_alone() {
 }
 
 /// The egress port that the XDP path gives a frame, if it would take it.
-fn by_lane(bench: &Bench, src: IpAddr, dst: IpAddr) -> Option<u8> {
+fn by_xdp_path(bench: &Bench, src: IpAddr, dst: IpAddr) -> Option<u8> {
     use crate::xdp::flows::{Flow4Key, Flow6Key};
     let link = LinkVariant::Plain.link(0);
     let flow = match (src, dst) {
@@ -166,7 +166,7 @@ proptest! {
     /// Whatever routes come and go, the XDP path takes no packet that the path would send
     /// elsewhere.
     #[test]
-    fn the_lane_is_never_behind_the_routes(seed: u64) {
+    fn the_xdp_path_is_never_behind_the_routes(seed: u64) {
         let (mut bench, mut dice) = (bench(), Dice(seed));
         let rpf = dice.pick(&[Rpf::Off, Rpf::Strict, Rpf::Loose]);
         let check = SourceCheck { own: false, rpf, martians_to_kernel: false };
@@ -199,9 +199,9 @@ proptest! {
             let dst = address(&mut dice, is_ipv4);
             // The worker's turn, then the packet: by the XDP path, or else by the path.
             bench.net.run();
-            let lane = by_lane(&bench, src, dst);
+            let port = by_xdp_path(&bench, src, dst);
             let sent = bench.send(0, &frame(src, dst));
-            if let Some(port) = lane {
+            if let Some(port) = port {
                 hits += 1;
                 prop_assert_eq!(sent.iter().map(|(port, _)| *port).collect::<Vec<_>>(), [port]);
             }

@@ -85,7 +85,7 @@ fn ports(protocol: IpNumber, transport: &[u8], icmp: IpNumber) -> Option<(u16, u
 }
 
 /// The frame that the XDP path makes of a frame, and its egress port.
-fn lane(maps: &Maps, port: u8, frame: &[u8]) -> Option<(u8, Vec<u8>)> {
+fn by_xdp_path(maps: &Maps, port: u8, frame: &[u8]) -> Option<(u8, Vec<u8>)> {
     let (flow, len) = find(maps, port, frame)?;
     if len > usize::from(flow.mtu) {
         return None;
@@ -97,10 +97,10 @@ fn lane(maps: &Maps, port: u8, frame: &[u8]) -> Option<(u8, Vec<u8>)> {
 }
 
 fn hit(bench: &mut Bench, port: u8, frame: &[u8]) -> bool {
-    let found = lane(&bench.maps, port, frame);
+    let found = by_xdp_path(&bench.maps, port, frame);
     let sent = bench.send(port, frame);
     let Some((port, bytes)) = found else { return false };
-    assert_eq!(sent.len(), 1, "the lane forwards what the path does not: {frame:02x?}");
+    assert_eq!(sent.len(), 1, "the XDP path forwards what the path does not: {frame:02x?}");
     let (egress, expected) = &sent[0];
     assert_eq!(port, *egress, "{frame:02x?}");
     assert_eq!(&bytes, expected, "{frame:02x?}");
@@ -108,15 +108,15 @@ fn hit(bench: &mut Bench, port: u8, frame: &[u8]) -> bool {
 }
 
 #[test]
-fn the_third_packet_of_a_flow_goes_by_the_lane() {
+fn the_third_packet_of_a_flow_goes_by_the_xdp_path() {
     let mut bench = Bench::new();
     for way in LinkVariant::ALL {
         for (to, out) in (0..3).flat_map(|to| LinkVariant::ALL.map(|out| (to, out))) {
             for dst in [out.host4(to), out.host6(to)] {
                 let frame = way.packet(0, dst).build();
                 let hits = [(); 4].map(|()| hit(&mut bench, 0, &frame));
-                let lane = way.tags().len() < 2;
-                assert_eq!(hits, [false, false, lane, lane], "{way:?} to {out:?}");
+                let enters = way.tags().len() < 2;
+                assert_eq!(hits, [false, false, enters, enters], "{way:?} to {out:?}");
             }
         }
     }
@@ -182,7 +182,7 @@ fn few(dice: &mut Dice) -> (u8, Vec<u8>) {
 
 proptest! {
     #[test]
-    fn the_lane_never_does_what_the_path_does_not(seed in any::<u64>()) {
+    fn the_xdp_path_never_does_what_the_path_does_not(seed in any::<u64>()) {
         let (mut bench, mut dice) = (Bench::new(), Dice(seed));
         let mut hits = 0;
         for _ in 0..400 {
@@ -199,7 +199,7 @@ proptest! {
             let frame = mixed::frame(1, seed);
             for _ in 0..3 {
                 // The host sends replies too; only forwarded frames count here.
-                if lane(&bench.maps, 1, &frame).is_some() {
+                if by_xdp_path(&bench.maps, 1, &frame).is_some() {
                     assert!(hit(&mut bench, 1, &frame));
                 } else {
                     bench.send(1, &frame);

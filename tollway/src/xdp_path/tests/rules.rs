@@ -98,7 +98,7 @@ fn flows_enter_whose_key_alone_decides() {
 }
 
 #[test]
-fn packets_of_the_lane_count_as_those_of_the_path() {
+fn packets_of_the_xdp_path_count_as_those_of_the_path() {
     let mut bench = Bench::new();
     let udp = || is(Selector::Protocol, 17);
     let rules = ruleset(&[vec![count(0)], vec![udp(), count(1)]], 2);

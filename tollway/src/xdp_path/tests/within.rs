@@ -152,7 +152,7 @@ fn packets_that_do_not_leave_stay_out() {
 }
 
 #[test]
-fn ports_have_the_lane_or_not() {
+fn ports_have_an_xdp_path_or_not() {
     let mut bench = Bench::new();
     bench.ports.set_entrance(PortId(0), false);
     assert_eq!(bench.twice(0, &plain4().build()), [0, 0]);
@@ -171,7 +171,7 @@ fn ports_have_the_lane_or_not() {
 fn packets_that_are_bound_stay_out() {
     let (mut umem, tables) = (Umem::new(4, 2048).unwrap(), tables());
     let maps = Maps::default();
-    let mut lane = XdpFlows::new(maps.clone(), ports(), 100);
+    let mut flows = XdpFlows::new(maps.clone(), ports(), 100);
     let frame = LinkVariant::Plain.forwarded(1, &plain4().build());
     let next = tables.lookup(LinkVariant::Plain.vrf(), LinkVariant::Plain.host4(1));
     let mut burst = Burst::new();
@@ -180,15 +180,15 @@ fn packets_that_are_bound_stay_out() {
     assert!(burst.push(stored.addr, stored.len as u16));
     (burst.l3[0], burst.link[0], burst.next[0]) =
         (14, LinkVariant::Plain.link(0), RecordId(next.0));
-    lane.begin(&tables.epochs.changes, 0);
+    flows.begin(&tables.epochs.changes, 0);
     burst.bound = Lanes::first(1);
     for _ in 0..3 {
-        lane.forwarded(&burst, &umem, &tables, burst.lanes());
+        flows.forwarded(&burst, &umem, &tables, burst.lanes());
     }
     assert_eq!(maps.len(), 0);
     burst.bound = Lanes::NONE;
     for _ in 0..2 {
-        lane.forwarded(&burst, &umem, &tables, burst.lanes());
+        flows.forwarded(&burst, &umem, &tables, burst.lanes());
     }
     assert_eq!(maps.len(), 1);
     burst.reset(PortId(0));
@@ -196,7 +196,7 @@ fn packets_that_are_bound_stay_out() {
 }
 
 #[test]
-fn a_change_empties_the_lane_and_the_next_packet_enters_again() {
+fn a_change_empties_the_xdp_path_and_the_next_packet_enters_again() {
     type Change = fn(&mut Tables);
     let vrf = LinkVariant::Plain.vrf();
     assert_eq!(vrf.0, 0);
@@ -247,7 +247,7 @@ fn what_was_looked_up_before_a_change_is_void() {
     // entry carries the old generation, or there is no entry.
     let (mut umem, tables) = (Umem::new(4, 2048).unwrap(), tables());
     let (maps, dst) = (Maps::default(), LinkVariant::Plain.host4(1));
-    let [mut lane, mut other] = [(); 2].map(|()| XdpFlows::new(maps.clone(), ports(), 100));
+    let [mut flows, mut other] = [(); 2].map(|()| XdpFlows::new(maps.clone(), ports(), 100));
     let frame = LinkVariant::Plain.forwarded(1, &plain4().build());
     let next = tables.lookup(LinkVariant::Plain.vrf(), LinkVariant::Plain.host4(1));
     let mut burst = Burst::new();
@@ -258,23 +258,23 @@ fn what_was_looked_up_before_a_change_is_void() {
     }
     burst.l3 = [14; 64];
     burst.next = [RecordId(next.0); 64];
-    lane.begin(&tables.epochs.changes, 0);
+    flows.begin(&tables.epochs.changes, 0);
     other.begin(&tables.epochs.changes, 0);
-    lane.begin(&tables.epochs.changes, 0);
+    flows.begin(&tables.epochs.changes, 0);
     // Here the lookup for the burst happens. Then the route changes, and the other worker notices.
     let ways = tables.vrfs[0].root4;
     let RoutePrefix::V4(prefix) = RoutePrefix::host(dst) else { panic!("IPv4") };
     let another = tables.lookup(LinkVariant::Plain.vrf(), LinkVariant::Plain.host4(2));
     tables.fib4.insert(ways, prefix, another).unwrap();
     other.begin(&tables.epochs.changes, 0);
-    lane.forwarded(&burst, &umem, &tables, burst.lanes());
+    flows.forwarded(&burst, &umem, &tables, burst.lanes());
     assert_eq!(maps.installed(), 0);
-    lane.begin(&tables.epochs.changes, 20 * MS);
-    lane.forwarded(&burst, &umem, &tables, burst.lanes());
+    flows.begin(&tables.epochs.changes, 20 * MS);
+    flows.forwarded(&burst, &umem, &tables, burst.lanes());
     assert_eq!((maps.len(), maps.installed()), (1, 1));
     // Without a change, nothing is invalidated.
     let generation = maps.generation();
-    lane.begin(&tables.epochs.changes, 0);
+    flows.begin(&tables.epochs.changes, 0);
     assert_eq!(maps.generation(), generation);
 }
 
@@ -289,7 +289,7 @@ fn what_a_predecessor_entered_is_void() {
 }
 
 #[test]
-fn a_map_without_room_costs_nothing_but_the_lane() {
+fn a_map_without_room_costs_nothing_but_the_xdp_path() {
     let mut bench = Bench::with(Maps { full: true, ..Maps::default() });
     for _ in 0..10 {
         let frame = plain4().build();

@@ -152,9 +152,9 @@ impl Bench {
     fn flows(&self) {
         let mut tried = Vec::new();
         until("the flow to be on the XDP path", || {
-            let before = (self.mirror.by_lane(), self.flow.packets());
+            let before = (self.mirror.by_xdp_path(), self.flow.packets());
             std::thread::sleep(Duration::from_millis(50));
-            let now = (self.mirror.by_lane(), self.flow.packets());
+            let now = (self.mirror.by_xdp_path(), self.flow.packets());
             let goes = now.0 > before.0 + 200 && now.1 > before.1 + 200;
             tried.push((now.0 - before.0, now.1 - before.1));
             assert!(tried.len() < 200 || goes, "{tried:?}\n{}", self.mirror.ask(&Ask::All));
